@@ -1,5 +1,6 @@
-//! What the edges of an agent share: its engine, which groups have which ranks here, and who waits for a group.
-//! The sockets are left to [`crate::local`], what the controller wants to [`crate::control`].
+//! The state that the interfaces of an agent share: its engine, the groups and their ranks on this
+//! node, and the ranks that wait for a group. [`crate::local`] handles the sockets, and
+//! [`crate::control`] the commands of the controller.
 
 mod attachment;
 mod groups;
@@ -22,31 +23,31 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use waiting_ranks::WaitingRanks;
 
-/// How much longer than a process wants to wait for others the controller may take to answer: making the group
-/// takes a while.
+/// How much longer than the timeout of a process the controller may take to answer, because it
+/// needs time to make the group.
 const CONTROLLER_MARGIN: Duration = Duration::from_secs(30);
 
-/// Why a rank leaves that never attached.
-const PROCESS_ENDED: &str = "its process has gone";
+/// The reason why a rank leaves that never attached.
+const PROCESS_ENDED: &str = "its process has ended";
 
-/// One node's agent: its engine and its groups. Clones are the same agent.
+/// The agent of one node: its engine and its groups. Clones are the same agent.
 #[derive(Clone, Debug)]
 pub struct Agent {
     node: Arc<str>,
     engine: EngineHandle,
     metrics: Arc<AgentMetrics>,
     groups: Arc<GroupTable>,
-    /// Who waits for a group, by its key.
+    /// The processes that wait for a group, by the key of the group.
     enlisted: Arc<WaitingRanks<String, Attachment>>,
-    /// Who waits for the other survivors, by their group.
+    /// The ranks that wait for the other survivors of their group.
     recovering: Arc<WaitingRanks<u64, RecoveryResult>>,
-    /// To the controller.
+    /// Events for the controller.
     events: mpsc::Sender<Body>,
 }
 
 impl Agent {
-    /// The agent of the node called `node`, without groups. What it has to say to the controller goes to
-    /// `events`.
+    /// Returns the agent of the node called `node`, without any groups. Its events for the
+    /// controller are sent to `events`.
     pub fn new(node: &str, engine: EngineHandle, events: mpsc::Sender<Body>) -> Agent {
         let node: Arc<str> = node.into();
         let metrics = AgentMetrics::new(engine.traffic(), engine.refusals());
@@ -61,51 +62,55 @@ impl Agent {
         }
     }
 
-    /// The engine's thread: a rank's session that runs there reaches the engine without waking another.
+    /// Returns the runtime of the engine's thread. A rank's session should run there, because it
+    /// then reaches the engine without waking another thread.
     pub(crate) fn runtime(&self) -> &tokio::runtime::Handle {
         self.engine.runtime()
     }
 
-    /// Waits for the end of its engine, after which it is of no use: its ranks' sessions have ended with it.
+    /// Waits until the engine has ended. The agent is useless afterwards, because the sessions of
+    /// its ranks have ended too.
     pub async fn engine_ended(&self) {
         self.engine.ended().await;
     }
 
-    /// Comes back when its engine has dealt with all that it was asked before, or has ended.
+    /// Returns when the engine has handled all earlier requests, or has ended.
     pub async fn engine_answers(&self) {
-        // Whether there is such a group does not matter.
+        // It does not matter whether this group exists.
         self.engine.lost_ranks(0).await;
     }
 
-    /// What it has done.
+    /// Returns the agent's metrics.
     pub fn metrics(&self) -> &AgentMetrics {
         &self.metrics
     }
 
-    /// The node's name.
+    /// Returns the node's name.
     pub fn node(&self) -> &str {
         &self.node
     }
 
-    /// The engine's UDP and TCP ports.
+    /// Returns the engine's UDP and TCP ports.
     pub fn ports(&self) -> (u16, u16) {
         (self.engine.udp_port(), self.engine.tcp_port())
     }
 
-    /// Which of the node's agents it is: of two the later one has the larger number.
+    /// Returns the agent's incarnation. Of two agents of a node, the later one has the larger
+    /// incarnation.
     pub fn incarnation(&self) -> u64 {
         self.engine.incarnation()
     }
 
-    /// Its own key, for the agents of its groups.
+    /// Returns the agent's own key, which the agents of its groups need.
     pub fn key(&self) -> &Key {
         self.engine.key()
     }
 
-    /// Makes a group; its ranks can attach when this returns.
+    /// Makes a group. Its ranks can attach when this returns.
     ///
     /// # Errors
-    /// If it exists, makes no sense, or its trees cannot be joined.
+    /// Returns an error if the group exists, if its description is inconsistent, or if its trees
+    /// cannot be joined.
     pub async fn make_group(&self, spec: GroupSpec) -> Result<(), MakeGroupError> {
         let group = RankGroup::new(&spec, &self.node)?;
         let id = spec.id;
@@ -114,31 +119,32 @@ impl Agent {
         Ok(())
     }
 
-    /// Forgets a group; calls still running on it fail.
+    /// Forgets a group. Calls that are still running on it fail.
     pub fn release_group(&self, group: u64) {
         self.groups.remove(group);
         self.rank_calls().end(group);
         self.engine.release_group(group);
     }
 
-    /// What the latest calls cost that the agent carried out; see [`EngineHandle::trace`].
+    /// Returns the records of the latest calls that the agent executed; see
+    /// [`EngineHandle::trace`].
     pub(crate) async fn trace(&self, last: usize, group: Option<u64>) -> Option<EngineTrace> {
         self.engine.trace(last, group).await
     }
 
-    /// The calls that its ranks carry out themselves.
+    /// Returns the calls that the ranks execute themselves.
     pub(crate) fn rank_calls(&self) -> &Arc<RankCalls> {
         self.metrics.rank_calls()
     }
 
-    /// Lets a rank of this node take part.
+    /// Lets a rank of this node attach to its group.
     pub(crate) fn attach(&self, group: u64, rank: u32) -> Result<Attachment, RankAttachError> {
         let places = self.groups.attach(group, rank)?;
         Ok(Attachment::new(self.clone(), group, rank, places))
     }
 
-    /// How a rank that has attached carries out calls with the others of its group, if it does; see [`GroupTable::segment`] and
-    /// [`GroupTable::quick`].
+    /// Returns how an attached rank executes calls together with the other ranks of its group, if
+    /// they do; see [`GroupTable::segment`] and [`GroupTable::quick`].
     fn share(&self, group: u64, rank: u32, abilities: Abilities) -> Option<CallSharing> {
         let share = |sharing: &CallSharing| {
             self.engine.share(group, Arc::clone(&sharing.segment));
@@ -148,32 +154,34 @@ impl Agent {
             return self.groups.segment(group, abilities.segment).inspect(share);
         };
         arrival.sharing.iter().for_each(share);
-        // Then: what follows is told in the segment.
+        // This must come second, because the result is written to the segment.
         arrival.able.into_iter().for_each(|able| self.engine.quick(group, able));
         arrival.sharing
     }
 
-    /// The ranks that have attached to a group and not left it, if any: all that have come if one is there.
+    /// Returns the ranks that have attached to a group, including those that have left, or none if
+    /// all of them have left.
     pub(crate) fn attached(&self, group: u64) -> Vec<u32> {
         self.groups.attached(group)
     }
 
-    /// Processes of this user, and of no other, may be ranks of a group.
+    /// Sets the user of a group. Only processes of this user may be its ranks.
     pub fn set_owner(&self, group: u64, user: u32) {
         self.groups.set_owner(group, user);
     }
 
-    /// The groups of a user whose ranks came by themselves.
+    /// Returns the number of groups that the processes of a user have requested.
     pub(crate) fn enlisted_of(&self, user: u32) -> usize {
         self.groups.enlisted_of(user)
     }
 
-    /// Whether processes of a user may be ranks of a group; of one that there is not, too, which they are then told.
+    /// Returns whether the processes of a user may be ranks of a group. It is true for an unknown
+    /// group, because attaching then reports a better error.
     pub(crate) fn may_use(&self, group: u64, user: u32) -> bool {
         self.groups.may_use(group, user)
     }
 
-    /// Tells the controller. Nobody listens any more only when the agent ends.
+    /// Reports an event to the controller. There is no receiver only when the agent is ending.
     async fn report(&self, event: Body) {
         let _ = self.events.send(event).await;
     }

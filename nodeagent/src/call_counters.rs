@@ -1,5 +1,6 @@
-//! Calls of this node's ranks, counted: those that the agent carries out as they end, and those that ranks carry out themselves when
-//! somebody asks ([`crate::rank_calls`]).
+//! Counters of the calls of this node's ranks. Calls that the agent executes are counted when they
+//! end, and calls that ranks execute themselves when the metrics are requested
+//! ([`crate::rank_calls`]).
 
 use cool_engine::TrafficTotals;
 use cool_shm::segment::records::{BUCKETS, RankPlan, Totals, bucket, bucket_end};
@@ -16,24 +17,25 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const OPERATIONS: usize = Operation::ALL.len();
 const PLANS: usize = RankPlan::ALL.len();
 
-/// Calls that went well, whoever has carried them out, and what ranks have sent and lacked in theirs.
+/// Successful calls, executed by the agent or by ranks, and the traffic of the latter.
 #[derive(Debug, Default)]
 pub(crate) struct CallCounters {
     operations: [OperationCounters; OPERATIONS],
-    /// Calls that ranks have carried out themselves, by plan and operation, and their bytes.
+    /// The number and the bytes of calls that ranks executed themselves, by plan and operation.
     by_ranks: [[[AtomicU64; 2]; OPERATIONS]; PLANS],
-    /// Messages of quick calls that ranks have asked for.
-    asked: Counter,
-    /// Messages of quick calls that ranks of other nodes have asked for and got.
+    /// Messages of quick calls that ranks have requested by NAKs.
+    requested: Counter,
+    /// Messages of quick calls that were retransmitted to ranks of other nodes.
     pub(crate) answered: Counter,
 }
 
 #[derive(Debug, Default)]
 struct OperationCounters {
-    /// Calls by how long they took.
+    /// The number of calls, by duration.
     buckets: [AtomicU64; BUCKETS],
     nanoseconds: AtomicU64,
-    /// What ranks have sent themselves, by multicast and by unicast, and got by repair.
+    /// The traffic of ranks that execute calls themselves: sent by multicast, sent by unicast, and
+    /// repaired.
     by_ranks: [AtomicU64; 3],
 }
 
@@ -50,14 +52,14 @@ fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
 }
 
 impl CallCounters {
-    /// The agent has carried a call out for a rank.
+    /// Counts a call that the agent executed for a rank.
     pub(crate) fn ended(&self, operation: Operation, nanoseconds: u64) {
         let OperationCounters { buckets, nanoseconds: total, .. } = &self.operations[operation as usize];
         add(&buckets[bucket(nanoseconds)], 1);
         add(total, nanoseconds);
     }
 
-    /// A rank has carried out so much more with others.
+    /// Adds the increase of a rank's totals.
     pub(crate) fn carried_by_rank(&self, plan: RankPlan, operation: Operation, more: &Totals) {
         let OperationCounters { buckets, nanoseconds, by_ranks } = &self.operations[operation as usize];
         buckets.iter().zip(more.calls).for_each(|(bucket, calls)| add(bucket, calls));
@@ -67,27 +69,28 @@ impl CallCounters {
         let [calls, bytes] = &self.by_ranks[plan as usize][operation as usize];
         add(calls, sum(more.calls));
         add(bytes, more.bytes);
-        self.asked.inc_by(more.requested);
+        self.requested.inc_by(more.requested);
     }
 
-    /// What ranks have sent themselves for an operation, and got by repair.
+    /// Returns the traffic of an operation in calls that ranks executed themselves.
     pub(crate) fn traffic(&self, operation: Operation) -> TrafficTotals {
         let [bytes_multicast, bytes_unicast, chunks_repaired] =
             self.operations[operation as usize].by_ranks.each_ref().map(read);
         TrafficTotals { bytes_multicast, bytes_unicast, chunks_repaired, ..TrafficTotals::default() }
     }
 
-    /// Has them told.
+    /// Registers the metrics.
     pub(crate) fn register(self: &Arc<CallCounters>, registry: &mut Registry) {
         registry.register_collector(Box::new(CallCollector(Arc::clone(self))));
-        let asked = "Messages of quick calls that ranks of this node asked for, each time that they did";
-        registry.register("datagrams_asked", asked, self.asked.clone());
-        let answered = "Messages of quick calls that others asked for and this agent sent again";
+        let requested = "Requests of ranks of this node for missing messages of quick calls";
+        registry.register("datagrams_asked", requested, self.requested.clone());
+        let answered = "Messages of quick calls that this agent retransmitted for others";
         registry.register("datagrams_answered", answered, self.answered.clone());
     }
 }
 
-/// Those with labels. All series are there from the start: Prometheus knows no rate of a counter that is there only when it has risen.
+/// The metrics with labels. All series must exist from the start, because Prometheus computes no
+/// rate for the first value of a counter.
 #[derive(Debug)]
 struct CallCollector(Arc<CallCounters>);
 
@@ -96,7 +99,7 @@ impl Collector for CallCollector {
         self.calls(&mut encoder)?;
         self.seconds(&mut encoder)?;
         for (name, help, which) in [
-            ("rank_calls", "Of these collectives, those that ranks carried out themselves", 0),
+            ("rank_calls", "Of these collectives, those that ranks executed themselves", 0),
             ("rank_call_bytes", "Bytes of a message, vector or part in these calls", 1),
         ] {
             self.by_ranks(&mut encoder, (name, help), which)?;
@@ -107,7 +110,7 @@ impl Collector for CallCollector {
 
 impl CallCollector {
     fn calls(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let help = "Collectives carried out for ranks of this node";
+        let help = "Collectives executed for ranks of this node";
         let mut family = encoder.encode_descriptor("calls", help, None, MetricType::Counter)?;
         for (operation, of) in Operation::ALL.into_iter().zip(&self.0.operations) {
             let calls = ConstCounter::new(sum(of.buckets.iter().map(read)));
@@ -117,7 +120,7 @@ impl CallCollector {
     }
 
     fn seconds(&self, encoder: &mut DescriptorEncoder<'_>) -> Result<(), fmt::Error> {
-        let help = "How long collectives took, seen by a rank";
+        let help = "Duration of collectives, as seen by a rank";
         let mut family = encoder.encode_descriptor("call_seconds", help, None, MetricType::Histogram)?;
         for (operation, of) in Operation::ALL.into_iter().zip(&self.0.operations) {
             let calls = of.buckets.each_ref().map(read);

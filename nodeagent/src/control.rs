@@ -1,6 +1,7 @@
-//! The agent's session with the controller: registers, does what it is told, and comes back when the connection breaks.
-//! Without a controller, groups and ranks that are there go on: the session outlives its connections. Another controller
-//! than the one that it is with is told what is still here. What the agent is told to do is done in `commands`.
+//! The agent's session with the controller: it registers, executes commands, and reconnects when
+//! the connection breaks. Groups and ranks continue without a controller, because the session
+//! outlives its connections. A new controller receives an inventory of the node. `commands`
+//! executes the controller's commands.
 
 mod commands;
 mod group_spec;
@@ -30,51 +31,53 @@ use tonic::transport::{Channel, Endpoint};
 use tonic::{Code, Status, Streaming};
 use tracing::warn;
 
-/// The controller answers a connection, a registration, and takes an answer of ours, within this.
+/// Maximum time for the controller to accept a connection or a registration, or to receive a
+/// response.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How soon to come back to a controller that is away; doubled each time, up to the longest.
+/// The pause before reconnecting, which doubles with each attempt up to the longest.
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often a silent session is tried.
+/// How often an idle connection is tested.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// How long it may be silent then.
+/// Maximum time for the response to such a test.
 const PONG_WITHIN: Duration = Duration::from_secs(3);
 
-/// Why processes do not get the group that they wait for.
+/// The reason why processes do not get the group for which they wait.
 const AWAY: &str = "this node's agent has no session with the controller; start it, then try again";
 
-/// Why there will be no session with this controller.
+/// The reasons why there can be no session with this controller.
 #[derive(Debug, thiserror::Error)]
 pub enum ControlError {
-    /// The address makes no sense.
+    /// The address is malformed.
     #[error("--controller: {0}")]
     Address(#[from] AddressError),
-    /// The controller does not want this agent.
+    /// The controller refuses this agent.
     #[error("the controller at {address} refused this agent: {reason}")]
     Refused {
-        /// The controller.
+        /// The address of the controller.
         address: String,
-        /// What it said.
+        /// The controller's reason.
         reason: String,
     },
 }
 
-/// Where a node registers, and what it says of itself beside what the engine knows.
+/// The information for registering a node, in addition to that of the engine.
 #[derive(Clone, Debug)]
 pub struct AgentRegistration {
-    /// The controller's address, `https://HOST:PORT`; of several, with commas between them, one serves.
+    /// The controller's address, `https://HOST:PORT`. Of several addresses, separated by commas,
+    /// the one of the leader is used.
     pub controller: String,
-    /// How the connection is secured, if it is.
+    /// The credentials for the connection, if it is secured.
     pub credentials: Option<Credentials>,
     /// The data interface.
     pub interface: Interface,
-    /// Ranks the node takes at once.
+    /// The number of ranks that the node accepts at once.
     pub slots: u32,
-    /// Where probes are answered.
+    /// The port for measurements.
     pub probe_port: u16,
-    /// What the agent can: bits of [`cool_proto::features`].
+    /// The agent's features, as bits of [`cool_proto::features`].
     pub features: u64,
 }
 
@@ -87,10 +90,12 @@ pub fn check_address(controller: &str, credentials: Option<&Credentials>) -> Res
     Ok(())
 }
 
-/// Serves the controller until the agent is `leaving`: then it says so.
+/// Serves the controller until the agent is `leaving`, and then signs off.
 ///
 /// # Errors
-/// If the address makes no sense, or the controller refuses the agent and no other has taken it in before: then it has no ranks.
+/// Returns an error if the address is malformed. Also returns an error if the controller refuses
+/// the agent and no controller has accepted it before, because then the agent has no ranks to keep
+/// running.
 pub async fn run(
     agent: &Agent,
     registration: &AgentRegistration,
@@ -128,9 +133,9 @@ pub async fn run(
             ConnectionEnd::Refused(reason) if control.latest.is_none() => {
                 return Err(ControlError::Refused { address: registration.controller.clone(), reason });
             }
-            // As in an upgrade, or when there are two controllers: ranks go on meanwhile.
+            // This happens during an upgrade, or with two controllers. Ranks keep running.
             ConnectionEnd::Refused(reason) | ConnectionEnd::Broken(reason) => {
-                // Said once, not at every try.
+                // Each reason is logged once, not at every attempt.
                 if control.pause == SHORTEST_PAUSE || reported.as_ref() != Some(&reason) {
                     warn!(
                         "no connection to the controller at {}: {reason}; trying again",
@@ -148,11 +153,11 @@ pub async fn run(
 
 /// How a connection ended.
 enum ConnectionEnd {
-    /// Come back later.
+    /// The agent must reconnect later.
     Broken(String),
-    /// The controller does not want this agent.
+    /// The controller refuses this agent.
     Refused(String),
-    /// The controller knows that the agent leaves.
+    /// The agent has signed off.
     Left,
 }
 
@@ -176,35 +181,36 @@ struct ControlSession<'a> {
     registration: &'a AgentRegistration,
     launcher: &'a mut JobLauncher,
     events: &'a mut mpsc::Receiver<agent_message::Body>,
-    /// Whether the agent is to end.
+    /// Whether the agent must end.
     leaving: watch::Receiver<bool>,
-    /// The one task that announces the node by LLDP. It lasts as long as the session, and so does its key: by it switches
-    /// know that the node is there while its controller does not hear it otherwise.
+    /// The task that announces the node by LLDP. The task and its key last as long as the session,
+    /// because the announcements show that the node is alive even while it is disconnected.
     announcer: JoinSet<()>,
-    /// While a controller may be taking the node in with another key.
+    /// Set while another controller may be accepting the node with another key.
     silent: watch::Sender<bool>,
-    /// For a controller that takes over from another.
+    /// The inventory for a controller that takes over.
     inventory: NodeInventory,
-    /// Parts of that for which the registration under way had no room.
+    /// The parts of the inventory that did not fit into the current registration.
     further: VecDeque<Vec<Held>>,
-    /// What is to be said in the session.
+    /// The messages of the session.
     outbox: ControllerOutbox,
-    /// What has happened while there was no connection.
+    /// The events that occurred without a connection.
     backlog: OutputBacklog,
-    /// The probe under way.
+    /// The measurement in progress.
     probe: JoinSet<Probed>,
-    /// Examinations of the node under way.
+    /// The examinations in progress.
     examinations: JoinSet<Examined>,
-    /// By which life of the controller the agent was taken in, and as which node.
+    /// The incarnation of the controller that accepted the agent, and the number of the node.
     session: Option<(u64, u32)>,
-    /// The latest life of a controller that has taken the agent in: an earlier one leads no more, and may not know it.
+    /// The latest incarnation of a controller that accepted the agent. An earlier one does not lead
+    /// any more, and may not have noticed.
     latest: Option<u64>,
-    /// Before the next try.
+    /// The pause before the next attempt.
     pause: Duration,
 }
 
 impl ControlSession<'_> {
-    /// One connection, from its beginning to its end.
+    /// Makes one connection and serves it until its end.
     async fn connect(&mut self, endpoint: &Endpoint, connector: &Connector) -> ConnectionEnd {
         let mut leaving = self.leaving.clone();
         let channel = tokio::select! {
@@ -236,7 +242,7 @@ impl ControlSession<'_> {
         }
     }
 
-    /// Registers; the controller is the first to say something, and that is where the session stands.
+    /// Registers. The controller's first message reports whether the session continues.
     async fn register(
         &mut self,
         mut client: ControllerClient<Channel>,
@@ -264,11 +270,11 @@ impl ControlSession<'_> {
         Ok(inbound)
     }
 
-    /// Does the next thing: what the controller says, or telling it what happens here.
+    /// Handles the next message of the controller, or sends it the next event.
     async fn step(&mut self, inbound: &mut Streaming<ControllerMessage>) -> Result<(), ConnectionEnd> {
         let (events, probe, examinations) = (&mut *self.events, &mut self.probe, &mut self.examinations);
         let (outbox, backlog) = (&self.outbox, &mut self.backlog);
-        // Room first: what is taken from the events cannot be put back.
+        // Wait for room first, because an event cannot be put back once it has been received.
         let event = async {
             outbox.room_for_events().await;
             match backlog.take() {
@@ -299,7 +305,8 @@ impl ControlSession<'_> {
         }
     }
 
-    /// What the controller says. All but acknowledgements are messages of the session, and count.
+    /// Handles a message of the controller. All messages except acknowledgements belong to the
+    /// session and are counted.
     async fn receive(&mut self, message: ControllerMessage) -> Result<(), ConnectionEnd> {
         if let Some(Body::Acknowledged(Acknowledged { received, .. })) = message.body {
             return Ok(self.outbox.acknowledge(received)?);
@@ -314,14 +321,15 @@ impl ControlSession<'_> {
         }
     }
 
-    /// Something has happened here.
+    /// Records an event of this node.
     fn record_event(&mut self, event: &agent_message::Body) {
         self.inventory.record_exit(event);
         self.agent.record_request(event);
         self.report_absent_rank(event);
     }
 
-    /// Says something that the controller has asked for, and waits until most of what was said before is on its way.
+    /// Sends a response to the controller, and waits until most of the earlier messages have been
+    /// sent.
     async fn reply(&self, body: agent_message::Body) -> Result<(), ConnectionEnd> {
         self.outbox.send(body);
         timeout(ANSWER_TIMEOUT, self.outbox.room()).await.map_err(|_| {
@@ -329,19 +337,19 @@ impl ControlSession<'_> {
         })
     }
 
-    /// A rank that has ended may never have come to its group.
+    /// Reports a rank that has ended without attaching to its group.
     fn report_absent_rank(&self, event: &agent_message::Body) {
         let agent_message::Body::Exited(exited) = event else { return };
         let Some(group) = self.inventory.group_of(exited.job) else { return };
         let (agent, rank) = (self.agent.clone(), exited.rank);
-        // Not here, where what it says to the controller is taken.
+        // This must be a task of its own, because the agent's events are received here.
         tokio::spawn(async move { agent.rank_never_attached(group, rank).await });
     }
 
-    /// What a refused call means.
+    /// Returns the meaning of a status with which the controller refused a call.
     fn refusal(&self, status: Status) -> ConnectionEnd {
         match status.code() {
-            // After a broken connection, the name may still be held by ourselves.
+            // After a broken connection, this agent itself may still hold the name.
             Code::AlreadyExists if self.session.is_some() => status.into(),
             Code::AlreadyExists
             | Code::InvalidArgument
@@ -375,15 +383,16 @@ impl ControlSession<'_> {
         }
     }
 
-    /// What another controller has to know. Ranks run for it until it is told of their ends, in turn with what they printed.
+    /// Returns the inventory for another controller. Ranks count as running until their ends are
+    /// reported, in order with their output.
     fn held(&self) -> Vec<Held> {
-        let mut untold = self.outbox.exits();
-        untold.extend(self.backlog.events().filter_map(outbox::exit));
-        self.inventory.report(|group| self.agent.attached(group), &untold)
+        let mut unreported = self.outbox.exits();
+        unreported.extend(self.backlog.events().filter_map(outbox::exit));
+        self.inventory.report(|group| self.agent.attached(group), &unreported)
     }
 
-    /// Waits until the next try; returns whether there is to be one. What happens meanwhile is kept for the controller, output
-    /// as far as there is room, so that ranks need not wait.
+    /// Waits until the next attempt. Returns whether there must be one. Events are kept meanwhile,
+    /// output only up to a limit, so that ranks need not wait.
     async fn wait(&mut self) -> bool {
         let over = sleep(self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
@@ -396,20 +405,20 @@ impl ControlSession<'_> {
             };
             self.record_event(&event);
             if self.session.is_none() {
-                // Whoever never had a controller waits for none.
+                // Without any session, no controller will ever answer.
                 self.agent.give_up_waiting(AWAY);
             }
             if !self.backlog.keep(event) {
                 warn!(
-                    "too much has happened without the controller: it will be told only of what is still here"
+                    "too many events without the controller: it will only receive an inventory of this node"
                 );
                 self.begin_anew();
             }
         }
     }
 
-    /// The session is over, and another begins with the next registration. What no controller has acknowledged of the output goes
-    /// to the next one: lines have numbers, so that nobody hears any twice.
+    /// Ends the session; another begins with the next registration. Output that no controller has
+    /// acknowledged is sent to the next one. Lines are numbered, so that none is shown twice.
     fn begin_anew(&mut self) {
         self.backlog.put_back(self.outbox.begin_session());
         self.session = None;
@@ -418,18 +427,18 @@ impl ControlSession<'_> {
     }
 }
 
-/// The agent is to end.
+/// Waits until the agent must end.
 async fn leave_requested(leaving: &mut watch::Receiver<bool>) {
     if leaving.wait_for(|leaving| *leaving).await.is_err() {
         std::future::pending().await
     }
 }
 
-/// Waits until the controller has got all that was said, and ends the connection.
+/// Waits until the controller has received all messages, and ends the connection.
 async fn farewell(inbound: &mut Streaming<ControllerMessage>) -> ConnectionEnd {
     let read = async { while let Ok(Some(_)) = inbound.message().await {} };
     if timeout(ANSWER_TIMEOUT, read).await.is_err() {
-        warn!("the controller has not taken note that this agent leaves");
+        warn!("the controller has not acknowledged that this agent leaves");
     }
     ConnectionEnd::Left
 }
@@ -442,7 +451,7 @@ fn endpoint(address: http::Uri) -> Endpoint {
         .keep_alive_while_idle(true)
 }
 
-/// An error with its causes: tonic's own text is only "transport error".
+/// Returns an error with its causes, because tonic's own text is only "transport error".
 fn chain(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut source = error.source();

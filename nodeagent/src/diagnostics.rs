@@ -1,4 +1,4 @@
-//! What an agent finds wrong with its own node, when the controller asks.
+//! The agent's examination of its own node, on request of the controller.
 
 use cool_proto::control::Examined;
 use std::process::Stdio;
@@ -6,23 +6,23 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// How long a look may take.
+/// Maximum time of an examination.
 const WITHIN: Duration = Duration::from_secs(1);
 
-/// The answer to an examination of the node whose data interface this is.
+/// Returns the result of an examination of the node with this data interface.
 pub(crate) async fn examined(id: u64, interface: String) -> Examined {
     let faults = faults(&interface).await;
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Examined { id, clock_us: i64::try_from(now.as_micros()).unwrap_or(i64::MAX), faults }
 }
 
-/// All that is wrong with the node, in words with a remedy.
+/// Returns the faults of the node, each in words with a remedy.
 async fn faults(interface: &str) -> Vec<String> {
     let (driver, features) = tokio::join!(ethtool("-i", interface), ethtool("-k", interface));
     offload(interface, &driver.unwrap_or_default(), &features.unwrap_or_default()).into_iter().collect()
 }
 
-/// What ethtool(8) says; nothing where it is not installed, or cannot tell.
+/// Returns the output of ethtool(8), or `None` if it is not installed or fails.
 async fn ethtool(option: &str, interface: &str) -> Option<String> {
     let mut command = Command::new("ethtool");
     command.args([option, interface]).stdin(Stdio::null()).stderr(Stdio::null()).kill_on_drop(true);
@@ -30,17 +30,18 @@ async fn ethtool(option: &str, interface: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// A virtual interface has no hardware that fills in checksums, and a switch in user space does not either.
+/// Returns the fault of a virtual interface with checksum offload. Neither the interface nor a
+/// switch in user space fills in the checksums.
 fn offload(interface: &str, driver: &str, features: &str) -> Option<String> {
-    let says = |text: &str, key: &str, value: &str| {
+    let has_value = |text: &str, key: &str, value: &str| {
         text.lines()
             .any(|line| line.trim().strip_prefix(key).is_some_and(|rest| rest.trim().starts_with(value)))
     };
-    let wrong = says(driver, "driver:", "veth") && says(features, "tx-checksumming:", "on");
+    let wrong = has_value(driver, "driver:", "veth") && has_value(features, "tx-checksumming:", "on");
     wrong.then(|| {
         format!(
-            "checksum offload is on at {interface}, which is virtual: a switch in user space fills in no checksums, and \
-             what arrives is dropped; ethtool -K {interface} tx off"
+            "checksum offload is on at {interface}, which is virtual: a switch in user space does not fill in checksums, so \
+             packets are dropped on arrival; run ethtool -K {interface} tx off"
         )
     })
 }
@@ -62,7 +63,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn of_an_interface_that_is_not_there_nothing_is_said() {
+    async fn a_missing_interface_has_no_faults() {
         assert_eq!(faults("nonexistent0").await, Vec::<String>::new());
     }
 }

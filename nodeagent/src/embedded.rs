@@ -1,6 +1,7 @@
-//! All agents of a cluster in this process, on loopback: no root, no controller, no switches. The ranks
-//! connect through the same unix sockets as anywhere. Without switches there are no trees: the chain
-//! alone carries the data. What agents else ask the controller, they ask the registrar of this process.
+//! A cluster with all of its agents in this process, on loopback, without root, controller or
+//! switches. The ranks connect through Unix sockets as everywhere. Because there are no switches
+//! and thus no trees, the chain alone carries the data. The agents send their requests to a
+//! registrar in this process instead of a controller.
 
 mod registrar;
 
@@ -18,21 +19,21 @@ use tokio::runtime::Runtime;
 use tokio::sync::mpsc;
 use tokio::time::timeout;
 
-/// What waits to be told to the registrar, for each agent.
+/// Number of events of each agent that may wait for the registrar.
 const EVENTS: usize = 64;
 
-/// Why a cluster does not start.
+/// The reasons why a cluster cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
-    /// No directory for the sockets, or no threads.
+    /// The directory for the sockets or the threads could not be made.
     #[error("no {what}: {source}")]
     System {
-        /// What was asked of the system.
+        /// The resource that could not be made.
         what: &'static str,
-        /// What it said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// An engine does not start.
+    /// An engine cannot start.
     #[error(transparent)]
     Start(#[from] StartError),
     /// A socket cannot be served.
@@ -43,29 +44,29 @@ pub enum ClusterError {
     Group(#[from] MakeGroupError),
 }
 
-/// Running agents with one group over them. They stop when it is dropped.
+/// Running agents with one group that spans all of them. Dropping it stops them.
 #[derive(Debug)]
 pub struct EmbeddedCluster {
     /// The socket of each rank's agent.
     sockets: Vec<PathBuf>,
     agents: Vec<Agent>,
     registrar: Arc<EmbeddedRegistrar>,
-    // Dropped in this order: the servers remove their sockets, then the directory goes.
+    // The fields are dropped in this order: the servers remove their sockets before the directory
+    // is removed.
     runtime: Runtime,
     _directory: tempfile::TempDir,
 }
 
-/// The former name of [`EmbeddedCluster`].
-pub type Cluster = EmbeddedCluster;
-
 impl EmbeddedCluster {
-    /// The group that all ranks are in.
+    /// The group of all ranks.
     pub const GROUP: u64 = 1;
 
-    /// Starts an agent for each node; rank `i` is on node `nodes[i]`, and node `n` is in rack `racks[n]`.
+    /// Starts an agent for each node. Rank `i` is on node `nodes[i]`, and node `n` is in rack
+    /// `racks[n]`.
     ///
     /// # Errors
-    /// If a rank's node does not exist, or the system gives no sockets or threads.
+    /// Returns an error if a rank's node does not exist, or if the system cannot make sockets or
+    /// threads.
     pub fn start(nodes: &[usize], racks: &[u32]) -> Result<EmbeddedCluster, ClusterError> {
         let system = |what| move |source| ClusterError::System { what, source };
         let directory = tempfile::Builder::new()
@@ -80,12 +81,12 @@ impl EmbeddedCluster {
             .map_err(system("threads for the agents"))?;
         let path = |node: usize| directory.path().join(format!("n{node}.sock"));
         let mut agents = Vec::with_capacity(racks.len());
-        let mut told = Vec::with_capacity(racks.len());
+        let mut queues = Vec::with_capacity(racks.len());
         for (node, rack) in racks.iter().enumerate() {
             let (events, queue) = mpsc::channel(EVENTS);
             agents
                 .push(EmbeddedNode { agent: start_agent(&runtime, node, &path(node), events)?, rack: *rack });
-            told.push(queue);
+            queues.push(queue);
         }
         if let Some((rank, node)) = nodes.iter().enumerate().find(|(_, node)| **node >= racks.len()) {
             let reason = format!("rank {rank} is on node {node}, but there are {} nodes", racks.len());
@@ -95,7 +96,7 @@ impl EmbeddedCluster {
         let all = agents.iter().map(|node| node.agent.clone()).collect();
         let registrar =
             runtime.block_on(EmbeddedRegistrar::start(agents, (EmbeddedCluster::GROUP, nodes)))?;
-        for (node, queue) in told.into_iter().enumerate() {
+        for (node, queue) in queues.into_iter().enumerate() {
             runtime.spawn(Arc::clone(&registrar).serve(node, queue));
         }
         runtime.spawn(Arc::clone(&registrar).watch());
@@ -103,18 +104,18 @@ impl EmbeddedCluster {
         Ok(EmbeddedCluster { sockets, agents: all, registrar, runtime, _directory: directory })
     }
 
-    /// Waits until the ranks of all groups that they have joined have left them, but not for longer than this: whether they
-    /// have.
+    /// Waits until the ranks have left all groups that they joined, but at most this long. Returns
+    /// whether they have.
     pub fn wait_until_unused(&self, at_most: Duration) -> bool {
         self.runtime.block_on(async { timeout(at_most, self.registrar.until_unused()).await.is_ok() })
     }
 
-    /// The socket of each rank's agent, in rank order.
+    /// Returns the socket of each rank's agent, in rank order.
     pub fn sockets(&self) -> impl ExactSizeIterator<Item = &Path> {
         self.sockets.iter().map(PathBuf::as_path)
     }
 
-    /// What the agents remember of calls, as a controller would tell it.
+    /// Returns the agents' records of calls, in the form in which a controller reports them.
     pub fn trace(&self) -> Vec<TraceEvent> {
         let of = |agent: &Agent| {
             let records = self.runtime.block_on(traces::all(agent));
@@ -124,7 +125,7 @@ impl EmbeddedCluster {
     }
 }
 
-/// The agent of one node, serving its socket.
+/// Starts the agent of one node, and serves its socket.
 fn start_agent(
     runtime: &Runtime,
     node: usize,
@@ -134,7 +135,7 @@ fn start_agent(
     let name = format!("n{node}");
     let engine = EngineHandle::start(EngineConfig::on_loopback(&name))?;
     let agent = Agent::new(&name, engine, events);
-    // A socket of tokio's is made within its runtime.
+    // Tokio's sockets must be made within its runtime.
     let _inside = runtime.enter();
     let server = LocalServer::bind(socket, UserLimits::NONE)?;
     runtime.spawn(server.serve(agent.clone()));

@@ -1,4 +1,4 @@
-//! The node's data interface: its addresses and MTU, read once when the agent starts.
+//! The node's data interface: its addresses and its MTU, which are read once when the agent starts.
 
 use cool_topology::MacAddr;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, sockopt};
@@ -6,55 +6,58 @@ use std::io;
 use std::net::{IpAddr, Ipv6Addr};
 use std::time::Duration;
 
-/// The data interface as the controller is told of it.
+/// The data interface, as it is reported to the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Interface {
     /// Its name.
     pub name: String,
-    /// Where the agents of other nodes reach this one: its first IPv4 address, or its first of IPv6.
+    /// The address at which the agents of other nodes reach this one: the first IPv4 address, or
+    /// else the first suitable IPv6 address.
     pub ip: IpAddr,
     /// Its Ethernet address.
     pub mac: MacAddr,
-    /// The largest IP packet, in bytes.
+    /// The maximum size of an IP packet in bytes.
     pub mtu: u32,
 }
 
-/// Why an interface cannot be used.
+/// The reasons why an interface cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum InterfaceError {
-    /// There is none of that name.
+    /// There is no interface with this name.
     #[error("there is no interface {name}; --interface must be one of: {}", .present.join(", "))]
     Missing {
         /// The name.
         name: String,
-        /// What there is.
+        /// The existing interfaces.
         present: Vec<String>,
     },
-    /// It has no address that is needed.
+    /// It has no suitable address.
     #[error("interface {name} has no {what}; {remedy}")]
     NoAddress {
         /// The interface.
         name: String,
-        /// Which address.
+        /// The kind of the missing address.
         what: &'static str,
-        /// What to do.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// The system does not tell its MTU.
-    #[error("cannot learn the MTU of interface {name}: {source}")]
+    /// The system does not report its MTU.
+    #[error("cannot read the MTU of interface {name}: {source}")]
     Mtu {
         /// The interface.
         name: String,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
 impl Interface {
-    /// Reads the interface called `name`, which is to be used with IPv6 if that is said, or if it has no IPv4 address.
+    /// Reads the interface called `name`. If `ipv6` is set or there is no IPv4 address, the IPv6
+    /// address is used.
     ///
     /// # Errors
-    /// If it does not exist, or has no such IP address or no Ethernet address.
+    /// Returns an error if the interface does not exist, or has no suitable IP address or no
+    /// Ethernet address.
     pub fn read(name: &str, ipv6: bool) -> Result<Interface, InterfaceError> {
         let all = pnet::datalink::interfaces();
         let Some(found) = all.iter().find(|i| i.name == name) else {
@@ -76,14 +79,15 @@ impl Interface {
     }
 }
 
-/// The address by which others reach an agent: of those of IPv6 not one that counts on its link only, since that says no interface.
+/// Returns the address at which other nodes reach the agent. A link-local IPv6 address is not
+/// suitable, because it does not identify the interface.
 fn address(all: impl Iterator<Item = IpAddr> + Clone, ipv6: bool) -> Option<IpAddr> {
     let reached = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if !ip.is_unicast_link_local());
     let v4 = all.clone().find(IpAddr::is_ipv4).filter(|_| !ipv6);
     v4.or_else(|| all.clone().find(reached))
 }
 
-/// The number of the interface that has an address.
+/// Returns the index of the interface with an address.
 pub(crate) fn index_of(ip: Ipv6Addr) -> io::Result<u32> {
     let has =
         |i: &pnet::datalink::NetworkInterface| i.ips.iter().any(|network| network.ip() == IpAddr::V6(ip));
@@ -93,8 +97,8 @@ pub(crate) fn index_of(ip: Ipv6Addr) -> io::Result<u32> {
     })
 }
 
-/// The MTU of an interface, by rtnetlink(7): /sys shows the interfaces of whichever network namespace
-/// mounted it, which need not be ours.
+/// Returns the MTU of an interface from rtnetlink(7), because /sys may show the interfaces of
+/// another network namespace.
 fn mtu(index: u32) -> io::Result<u32> {
     // Protocol 0, the default, is NETLINK_ROUTE.
     let socket =
@@ -110,11 +114,11 @@ const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const NLM_F_REQUEST: u16 = 1;
 const IFLA_MTU: u16 = 4;
-/// Bytes of nlmsghdr, and of nlmsghdr and ifinfomsg.
+/// The sizes of nlmsghdr, and of nlmsghdr together with ifinfomsg.
 const HEADER: usize = 16;
 const PREAMBLE: usize = 32;
 
-/// An nlmsghdr and an ifinfomsg that ask for one link, in the host's byte order.
+/// Returns an nlmsghdr and an ifinfomsg that request one link, in the host's byte order.
 fn link_request(index: u32) -> [u8; PREAMBLE] {
     let mut request = [0; PREAMBLE];
     request[0..4].copy_from_slice(&(PREAMBLE as u32).to_ne_bytes());
@@ -124,7 +128,7 @@ fn link_request(index: u32) -> [u8; PREAMBLE] {
     request
 }
 
-/// The MTU in the answer.
+/// Returns the MTU in a reply.
 fn link_mtu(reply: &[u8]) -> io::Result<u32> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "an answer that is no link");
     let u16_at = |at: usize| {
@@ -159,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn ipv4_is_preferred_and_an_address_that_counts_on_the_link_only_is_none() {
+    fn ipv4_is_preferred_and_link_local_ipv6_is_ignored() {
         let all: [IpAddr; 4] = ["fe80::1", "fd00::1", "10.0.0.1", "fd00::2"].map(|ip| ip.parse().unwrap());
         assert_eq!([false, true].map(|ipv6| address(all.into_iter(), ipv6)), [Some(all[2]), Some(all[1])]);
         assert_eq!(address(all[..2].iter().copied(), false), Some(all[1]));
@@ -186,7 +190,7 @@ mod tests {
         for cut in 0..reply.len() {
             assert!(link_mtu(&reply[..cut]).is_err(), "{cut} bytes");
         }
-        // An attribute that claims no length must not be read for ever.
+        // An attribute of length 0 must not be read forever.
         reply[PREAMBLE..PREAMBLE + 2].copy_from_slice(&0u16.to_ne_bytes());
         assert!(link_mtu(&reply).is_err());
     }

@@ -1,6 +1,7 @@
-//! Runs jobs on this node: lets their ranks be started, forwards what they print, tells how they ended, and signals or ends them
-//! when asked. Which ranks to start is the controller's to say ([`crate::control`]); as whom, and what ends with them, is the
-//! supervisor's, which is another process ([`cool_launcher`]).
+//! Runs jobs on this node: starts their ranks through a supervisor, forwards their output, reports
+//! how they ended, and signals or terminates them on request. The controller decides which ranks to
+//! start ([`crate::control`]). The supervisor, which is another process ([`cool_launcher`]), starts
+//! them as their user and terminates everything that they have started.
 
 mod job;
 mod line_splitter;
@@ -20,26 +21,27 @@ use tokio::sync::{broadcast, mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-/// Signals that wait to be passed on to a job.
+/// Number of signals that may wait for a job.
 const SIGNALS: usize = 16;
 
-/// The ranks' processes. What they print and how they end goes out as events; while nobody takes those,
-/// the ranks wait when they print.
+/// The processes of ranks. Their output and their ends are sent as events. While the events are not
+/// received, ranks must wait before they print.
 #[derive(Debug)]
 pub struct JobLauncher {
     agent: Agent,
     socket: PathBuf,
     supervisors: Arc<Supervisors>,
     events: mpsc::Sender<Body>,
-    /// For each job with processes, what gives them signals; its end tells them to end.
+    /// For each job with processes, the channel of its signals. Dropping the channel terminates the
+    /// job.
     jobs: BTreeMap<u64, broadcast::Sender<Signal>>,
-    /// For the same jobs, whether ranks are to wait when they print.
+    /// For the same jobs, whether ranks must wait before they print.
     held: BTreeMap<u64, watch::Sender<bool>>,
     running: JoinSet<()>,
 }
 
 impl JobLauncher {
-    /// A launcher of ranks that find `agent`, their node's, at `socket`.
+    /// Returns a launcher of ranks that find `agent`, the agent of their node, at `socket`.
     pub fn new(
         agent: &Agent,
         socket: &Path,
@@ -57,9 +59,9 @@ impl JobLauncher {
         }
     }
 
-    /// Starts ranks. One that cannot be started is told of by an event, as one that ended.
+    /// Starts ranks. If one cannot be started, this is reported by an event like an end.
     pub fn launch(&mut self, launch: Launch) {
-        // Reaps jobs whose ranks have all ended.
+        // Remove jobs without running ranks.
         self.jobs.retain(|_, signals| signals.receiver_count() > 0);
         self.held.retain(|job, _| self.jobs.contains_key(job));
         while let Some(ended) = self.running.try_join_next() {
@@ -78,7 +80,7 @@ impl JobLauncher {
         self.running.spawn(job.run(signals));
     }
 
-    /// Ends all ranks of a job.
+    /// Terminates all ranks of a job.
     pub fn kill(&mut self, job: u64) {
         self.held.remove(&job);
         if self.jobs.remove(&job).is_some() {
@@ -86,7 +88,7 @@ impl JobLauncher {
         }
     }
 
-    /// Lets the ranks of a job wait when they print, or no more.
+    /// Makes the ranks of a job wait before they print, or lets them continue.
     pub fn hold(&self, job: u64, held: bool) {
         if let Some(flag) = self.held.get(&job) {
             info!(job, held, "its output");
@@ -94,24 +96,24 @@ impl JobLauncher {
         }
     }
 
-    /// Nobody says any more when ranks are to go on: none waits.
+    /// Lets all ranks continue, because no controller can do so at the moment.
     pub fn hold_none(&self) {
         for flag in self.held.values() {
             flag.send_replace(false);
         }
     }
 
-    /// Passes a signal on to all ranks of a job.
+    /// Sends a signal to all ranks of a job.
     pub fn signal(&self, job: u64, number: i32) {
         match (Signal::from_named_raw(number), self.jobs.get(&job)) {
-            (None, _) => warn!(job, number, "no signal of this system; not passed on"),
-            // Nobody takes it when all have ended.
+            (None, _) => warn!(job, number, "unknown signal; not sent"),
+            // There is no receiver if all ranks have ended.
             (Some(signal), Some(signals)) => drop(signals.send(signal)),
             (Some(_), None) => {}
         }
     }
 
-    /// Ends all ranks and waits until they are gone. Events are no longer needed.
+    /// Terminates all ranks and waits for their ends. Events are no longer needed.
     pub async fn shutdown(mut self, mut events: mpsc::Receiver<Body>) {
         self.jobs.clear();
         self.held.clear();

@@ -1,15 +1,35 @@
-//! Node agent: runs the schedules of its ranks over multicast and TCP.
+//! The node agent: executes the schedules of its node's ranks over multicast and TCP.
 //!
-//! What is decided is left to others: collectives to `cool_engine`, which the thread of [`engine`] drives (`net`: sockets,
-//! timers, congestion control), groups and jobs to the controller. Here are the edges, each a room of its own:
+//! The agent itself decides little: the collectives are the business of `cool_engine`, which runs
+//! on the thread of [`engine`] (`net`: sockets, timers, congestion control), and the groups and
+//! jobs are the business of the controller. The modules of this crate are the agent's interfaces to
+//! the outside:
 //!
-//! - [`local`]: ranks on this node, over a unix socket; `agent`: which groups they are in, and how they get new ones;
-//! - [`control`]: the session with the controller, and what it tells this node to do; `node_inventory`: what the next
-//!   controller is told of groups and ranks; `output_backlog`: what ranks print meanwhile;
-//! - [`launcher`]: the ranks' processes;
-//! - [`interface`], `lldp`, [`probe`]: the data interface, its announcement, and measurements between nodes;
-//! - [`metrics`], `traces`, `rank_calls`, `diagnostics`: what operators are told; [`loss_injector`]: losses for tests;
+//! - [`local`]: the ranks on this node, over a Unix socket; `agent`: the groups that they are in,
+//!   and how they get new ones;
+//! - [`control`]: the session with the controller, and the execution of its commands;
+//!   `node_inventory`: the groups and ranks that the agent reports to the next controller;
+//!   `output_backlog`: the output of ranks in between;
+//! - [`launcher`]: the processes of ranks;
+//! - [`interface`], `lldp`, [`probe`]: the data interface, its announcement, and measurements
+//!   between nodes;
+//! - [`metrics`], `traces`, `rank_calls`, `diagnostics`: information for operators;
+//!   [`loss_injector`]: losses for tests;
 //! - [`embedded`]: many agents in one process, without a controller.
+//!
+//! # Adding a request of a rank
+//!
+//! All requests of ranks are listed once, as [`RankRequest`](cool_engine::RankRequest) (with a
+//! reply) and [`RankCommand`](cool_engine::RankCommand) (without). Everything between the socket
+//! and the engine passes them on unchanged. A new request therefore touches three files on its way
+//! to the group that serves it:
+//!
+//! 1. `local.proto` of `cool-proto`: the frame;
+//! 2. `local/rank.rs`: the conversion of the frame to a request;
+//! 3. `api.rs` of `cool-engine`: the variant of `RankRequest` or `RankCommand`.
+//!
+//! The group handles it in `group/rank_requests.rs` of `cool-engine`. Only a request that must be
+//! counted or checked needs a change in `agent/attachment.rs`.
 
 mod agent;
 mod call_counters;

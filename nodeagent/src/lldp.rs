@@ -1,4 +1,4 @@
-//! Announces the node to its switch by LLDP, so that the controller learns where it is.
+//! Announces the node to its switch by LLDP, so that the controller learns its location.
 
 use crate::interface::Interface;
 use cool_topology::Key;
@@ -15,11 +15,11 @@ use tracing::{info, warn};
 const NO_PERMISSION: &str = "no permission to send Ethernet frames; give the agent CAP_NET_RAW (its systemd unit \
                              does so with AmbientCapabilities; by hand: setcap cap_net_raw+ep PROGRAM)";
 
-/// The longest a send may wait for room in the interface's queue.
+/// Maximum time to wait for room in the interface's queue.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Announces the node called `node` every `period`, proved by `key`, until dropped, but not while `silent`. What stands in
-/// the way is logged once, and so is its end.
+/// Announces the node called `node` every `period`, with a proof by `key`, until it is dropped,
+/// except while `silent` is set. A problem is logged once, and so is its end.
 pub(crate) async fn announce(
     node: String,
     interface: Interface,
@@ -60,8 +60,8 @@ pub(crate) async fn announce(
     }
 }
 
-/// Sends one frame. The socket does not stay: while it is open, it gets a copy of every packet that
-/// passes the interface.
+/// Sends one frame. The socket must not stay open, because it receives a copy of every packet on
+/// the interface.
 fn send(interface: &str, frame: &[u8]) -> io::Result<()> {
     let found = datalink::interfaces()
         .into_iter()
@@ -83,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_interface_that_vanished_is_an_error_that_says_so() {
+    fn a_vanished_interface_is_named_in_the_error() {
         let e = send("nope0", &[0; 60]).unwrap_err();
         assert!(e.to_string().contains("gone"), "{e}");
     }

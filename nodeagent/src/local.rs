@@ -1,9 +1,10 @@
-//! The agent's side of `local.proto`: takes local ranks' frames from a unix socket and hands their
-//! calls to the engine. Which ranks may come is the [`Agent`]'s to say, what calls mean the engine's.
+//! The agent's side of `local.proto`: receives frames of local ranks from a Unix socket and passes
+//! their requests to the engine. The [`Agent`] decides which ranks may attach, and the engine
+//! interprets the calls.
 //!
-//! A rank is trusted with its own data and no more: whatever else it sends, it is told why it is
-//! refused and hung up on, and the others go on. Users are kept apart by the system's word of who they are, and no user is
-//! trusted more than others: neither root nor the agent's own.
+//! A rank is trusted with its own data only. If it sends anything else, it receives the reason and
+//! is disconnected, and the other ranks continue. The system identifies the user of each process.
+//! No user is trusted more than others, not even root or the agent's own account.
 
 mod rank;
 mod rank_connection;
@@ -26,26 +27,26 @@ use user::{ConnectionShare, User, UserTable};
 /// The directory of agents' sockets, unless --socket names another one.
 pub const DEFAULT_DIRECTORY: &str = "/run/cool";
 
-/// Connections at once; more wait in the system's queue.
+/// Maximum number of connections. Further ones wait in the system's queue.
 const CONNECTIONS_MAX: usize = 4096;
 
-/// Why ranks cannot be served.
+/// The reasons why ranks cannot be served.
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
-    /// Somebody else serves there.
+    /// Another agent serves this socket.
     #[error("{} is another running agent's socket; stop it or choose another --socket", .0.display())]
     InUse(PathBuf),
     /// The socket cannot be made.
     #[error("cannot make the socket {}: {source}; create its directory, or choose another --socket", .path.display())]
     Bind {
-        /// Where.
+        /// The path of the socket.
         path: PathBuf,
-        /// What the system says.
+        /// The system's error.
         source: io::Error,
     },
 }
 
-/// The agent's unix socket. Removed from the file system when dropped.
+/// The agent's Unix socket. Dropping it removes the socket from the file system.
 #[derive(Debug)]
 pub struct LocalServer {
     listener: UnixListener,
@@ -54,10 +55,11 @@ pub struct LocalServer {
 }
 
 impl LocalServer {
-    /// Makes the socket, and its directory if need be. One that a dead agent left behind is replaced.
+    /// Makes the socket, and its directory if that is the default directory. Replaces a socket that
+    /// a dead agent left behind.
     ///
     /// # Errors
-    /// If an agent serves there, or the path cannot be used.
+    /// Returns an error if another agent serves the socket, or if the path cannot be used.
     pub fn bind(path: &Path, limits: UserLimits) -> Result<LocalServer, ServeError> {
         let error = |source| ServeError::Bind { path: path.to_path_buf(), source };
         if let Some(directory) = path.parent() {
@@ -68,17 +70,17 @@ impl LocalServer {
             Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
                 std::fs::remove_file(path).map_err(error)?;
             }
-            // Nothing there, or something that bind will name.
+            // There is nothing at this path, or something that makes `bind` fail.
             Err(_) => {}
         }
         let listener = UnixListener::bind(path).map_err(error)?;
         let server = LocalServer { listener, path: path.to_path_buf(), limits };
-        // All users: each can be a rank of nobody's jobs but its own.
+        // All users may connect, because each process can only be a rank of its own user's groups.
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o666)).map_err(error)?;
         Ok(server)
     }
 
-    /// Serves ranks of `agent` until dropped.
+    /// Serves the ranks of `agent` until it is dropped.
     pub async fn serve(self, agent: Agent) {
         let incoming = LimitedListener::new(&self.listener, "rank", CONNECTIONS_MAX);
         let (users, mut sessions) = (UserTable::new(self.limits), JoinSet::new());
@@ -86,7 +88,7 @@ impl LocalServer {
             tokio::select! {
                 Some(ended) = sessions.join_next() => {
                     if let Err(e) = ended {
-                        warn!("a rank's session ended badly: {e}");
+                        warn!("a rank's session failed: {e}");
                     }
                 }
                 (stream, place) = incoming.next() => match accepted(stream, &users) {
@@ -117,7 +119,8 @@ fn make_default_directory(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Whose process has connected, and its share of that user's connections, if there is one.
+/// Returns the user of a connected process, and one of that user's connections, if there is one
+/// left.
 fn accepted(
     stream: tokio::net::UnixStream,
     users: &UserTable,

@@ -1,25 +1,25 @@
-//! Losses made up, for tests that are to be repeated: a part of the datagrams that come is thrown away, the same
-//! ones each time for the same order of arrival.
+//! Injected losses for reproducible tests: some received datagrams are dropped, and the same ones
+//! every time for the same order of arrival.
 
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::fmt;
 use std::str::FromStr;
 
-/// Beyond this nothing that the transport promises holds.
+/// The maximum share of dropped datagrams. Beyond it, the guarantees of the transport do not hold.
 const MOST: f64 = 0.5;
 
-/// How many of the datagrams that come are thrown away, and the seed by which they are picked.
+/// The share of received datagrams to drop, and the seed that chooses them.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Losses {
     share: f64,
     seed: u64,
 }
 
-/// What was given says no [`Losses`].
+/// The error of a malformed [`Losses`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no loss: give the share of datagrams, from 0 to {MOST}, and a seed if you like, as in 0.05 or 0.05:7"
+    "{0:?} is not a loss; give the share of datagrams, from 0 to {MOST}, and optionally a seed, for example 0.05 or 0.05:7"
 )]
 pub struct LossesError(String);
 
@@ -40,7 +40,7 @@ impl fmt::Display for Losses {
     }
 }
 
-/// Picks which datagrams are thrown away.
+/// Chooses the datagrams to drop.
 #[derive(Debug)]
 pub(crate) struct LossInjector {
     share: f64,
@@ -52,7 +52,7 @@ impl LossInjector {
         LossInjector { share: losses.share, rng: ChaCha8Rng::seed_from_u64(losses.seed) }
     }
 
-    /// Whether the next one that comes is thrown away.
+    /// Returns whether the next received datagram must be dropped.
     pub(crate) fn drops_next(&mut self) -> bool {
         self.rng.random_bool(self.share)
     }
@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn a_seed_picks_the_same_datagrams_each_time_and_another_seed_others() {
+    fn a_seed_always_chooses_the_same_datagrams() {
         assert_eq!(picked("0.2:7"), picked("0.2:7"));
         assert_ne!(picked("0.2:7"), picked("0.2:8"));
         assert_eq!(picked("0.2"), picked("0.2:0"));
@@ -82,7 +82,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_share_or_no_seed_is_refused_with_what_to_give() {
+    fn malformed_losses_are_refused_with_an_example() {
         for wrong in ["", "x", "-0.1", "0.51", "NaN", "0.1:", "0.1:-1", "0.1:x", "0.1:1:2"] {
             let error = wrong.parse::<Losses>().unwrap_err().to_string();
             assert!(error.contains("from 0 to 0.5") && error.contains(&format!("{wrong:?}")), "{error}");

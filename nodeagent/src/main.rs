@@ -1,5 +1,6 @@
-//! `cool-nodeagent`: reads its options, starts the engine and the edges, and ends in order on a signal. As `cool-nodeagent supervise`
-//! it is the supervisor of one of its own jobs.
+//! `cool-nodeagent`: reads its options, starts the engine and the interfaces of the agent, and
+//! shuts down cleanly on a signal. Called as `cool-nodeagent supervise`, it is the supervisor of
+//! one of its own jobs.
 
 use cool_daemon::config::{self, Config};
 use cool_daemon::log::{self, LogError};
@@ -25,10 +26,11 @@ use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
-/// Events that wait to be told to the controller; ranks that print more wait.
+/// Number of events that may wait for the controller. If there are more, ranks must wait before
+/// they print.
 const EVENTS: usize = 256;
 
-/// Why the agent ends other than by a signal.
+/// The reasons why the agent ends, other than a signal.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error(transparent)]
@@ -52,14 +54,14 @@ enum Error {
     #[error(transparent)]
     Supervise(#[from] SuperviseError),
     #[error(
-        "this is root, and an agent needs no more than CAP_NET_RAW: run it as a user of its own (docs/guide/deployment.md), or say \
+        "this agent runs as root, and needs no more than CAP_NET_RAW: run it as a user of its own (docs/guide/deployment.md), or say \
          --allow-root"
     )]
     Root,
     #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
     #[error(
-        "the data engine has failed, and with it the ranks of this node; that is a defect: please report what it said"
+        "the data engine has failed, and with it the ranks of this node; this is a bug: please report the messages above"
     )]
     Engine,
 }
@@ -76,7 +78,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Supervises one job of the agent that is at standard input.
+/// Supervises one job for the agent at standard input.
 fn supervise_job() -> Result<(), Error> {
     log::Options { log: std::env::var("RUST_LOG").ok(), event_log: None }.start()?;
     let agent = std::io::stdin().as_fd().try_clone_to_owned().map_err(Error::Agent)?;
@@ -87,6 +89,13 @@ fn supervise_job() -> Result<(), Error> {
 async fn start() -> Result<(), Error> {
     let (options, config) = config::parse("agent");
     run(options, config).await
+}
+
+/// Returns the features that this agent offers to the controller and to other agents.
+fn offered_features(encryption: bool, quick_calls: bool) -> u64 {
+    let encryption = if encryption { features::ENCRYPTION } else { 0 };
+    let without = if quick_calls { 0 } else { features::QUICK };
+    (features::ALL | encryption) & !without
 }
 
 async fn run(options: Options, config: Config) -> Result<(), Error> {
@@ -120,7 +129,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let pages = options.pages.listen().await?;
     let socket =
         options.socket.unwrap_or_else(|| Path::new(DEFAULT_DIRECTORY).join(format!("{}.sock", options.name)));
-    // Ranks look for it from directories of their own.
+    // The path must be absolute, because ranks run in directories of their own.
     let socket = std::path::absolute(&socket).map_err(|source| ServeError::Bind { path: socket, source })?;
     let limits = UserLimits {
         connections: options.connections_per_user as usize,
@@ -144,16 +153,13 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
     let slots = options.slots.unwrap_or_else(processors);
     let probe_port = reflector.port();
-    let encryption = if options.encrypt { features::ENCRYPTION } else { 0 };
-    let without = if options.no_quick_calls { features::QUICK } else { 0 };
-    let features = (features::ALL | encryption) & !without;
     let registration = AgentRegistration {
         controller: options.controller,
         credentials: credentials.clone(),
         interface,
         slots,
         probe_port,
-        features,
+        features: offered_features(options.encrypt, !options.no_quick_calls),
     };
     let router = agent.metrics().router();
     let pages = async move {
@@ -184,7 +190,8 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         supervision::stopping();
         if !ended.1 {
             leave.send_replace(true);
-            // Whoever refuses it now need not know that it leaves.
+            // If the controller refuses the agent now, that does not matter, because the agent is
+            // leaving.
             let _ = control.await;
         }
         ended.0

@@ -1,4 +1,5 @@
-//! What an agent and its ranks have done, for Prometheus: collectives by operation, bytes, repairs, failures.
+//! The metrics of an agent and its ranks for Prometheus: collectives by operation, bytes, repairs,
+//! and failures.
 
 use crate::call_counters::CallCounters;
 use crate::engine::{RefusalCounters, RefusalReason, TrafficCounters};
@@ -28,28 +29,29 @@ pub struct AgentMetrics {
     registry: Arc<Registry>,
     calls: Arc<CallCounters>,
     failures: CounterFamily<2>,
-    /// Calls of which the ranks' segments tell.
+    /// Calls that are recorded in the ranks' segments.
     rank_calls: Arc<RankCalls>,
 }
 
-/// What went over the network, by operation: counted as it goes, whatever becomes of the calls, and read when it is asked for.
+/// The network traffic by operation. It is counted when it occurs, even if the call fails later,
+/// and read when the metrics are requested.
 #[derive(Debug)]
 struct TrafficCollector {
     by_agent: Arc<TrafficCounters>,
     by_ranks: Arc<CallCounters>,
 }
 
-/// Name, help and value of a counter.
+/// The name, the help text and the value of a counter.
 type TrafficMetric = (&'static str, &'static str, fn(&TrafficTotals) -> u64);
 
 const TRAFFIC: [TrafficMetric; 4] = [
     ("multicast_bytes", "Payload sent by multicast", |traffic| traffic.bytes_multicast),
-    ("unicast_bytes", "Payload sent by unicast, repairs apart", |traffic| traffic.bytes_unicast),
-    ("chunks_repaired", "Chunks that were lost and came by repair", |traffic| traffic.chunks_repaired),
-    ("chunks_resent", "Chunks that others had lost and were sent again", |traffic| traffic.chunks_resent),
+    ("unicast_bytes", "Payload sent by unicast, without repairs", |traffic| traffic.bytes_unicast),
+    ("chunks_repaired", "Chunks that were lost and received by repair", |traffic| traffic.chunks_repaired),
+    ("chunks_resent", "Chunks that this node retransmitted for others", |traffic| traffic.chunks_resent),
 ];
 
-/// How calls fail; the others are of messages.
+/// The failures of calls. The other kinds occur only for messages.
 const FAILURES: [Kind; 6] =
     [Kind::Invalid, Kind::Mismatch, Kind::Timeout, Kind::Lost, Kind::Aborted, Kind::Revoked];
 
@@ -72,7 +74,7 @@ impl Collector for TrafficCollector {
     }
 }
 
-/// What was refused, by reason.
+/// The refused datagrams and connections, by reason.
 #[derive(Debug)]
 struct RefusalCollector(Arc<RefusalCounters>);
 
@@ -89,14 +91,15 @@ impl Collector for RefusalCollector {
 }
 
 impl AgentMetrics {
-    /// The metrics of an agent whose engine counts this traffic, and what it refuses.
+    /// Returns the metrics of an agent with these counters of its engine.
     pub(crate) fn new(traffic: Arc<TrafficCounters>, refusals: Arc<RefusalCounters>) -> AgentMetrics {
         let mut registry = Registry::with_prefix("cool_agent");
         let calls = Arc::<CallCounters>::default();
         calls.register(&mut registry);
         let failures = CounterFamily::<2>::default();
         registry.register("failures", "Collectives of ranks of this node that failed", failures.clone());
-        // Counted from 0: Prometheus knows no rate of a counter that is there only when it has risen.
+        // All series must exist from the start, because Prometheus computes no rate for the first
+        // value of a counter.
         for operation in Operation::ALL {
             for kind in FAILURES {
                 failures.get_or_create(&failure_labels(operation, kind)).inc_by(0);
@@ -109,7 +112,7 @@ impl AgentMetrics {
         AgentMetrics { registry: Arc::new(registry), calls, failures, rank_calls }
     }
 
-    /// The page with these metrics, as it is to be served.
+    /// Returns the page with the metrics.
     pub fn router(&self) -> Router {
         let (registry, rank_calls) = (self.registry.clone(), self.rank_calls.clone());
         let page = move || async move {
@@ -119,22 +122,22 @@ impl AgentMetrics {
         Router::new().route("/metrics", get(page))
     }
 
-    /// The calls that ranks carry out themselves.
+    /// Returns the calls that ranks execute themselves.
     pub(crate) fn rank_calls(&self) -> &Arc<RankCalls> {
         &self.rank_calls
     }
 
-    /// Counts the messages of quick calls that are sent again.
+    /// Returns the counter of retransmitted messages of quick calls.
     pub(crate) fn retransmit_counter(&self) -> Counter {
         self.calls.answered.clone()
     }
 
-    /// A call of a rank has failed.
+    /// Counts a failed call of a rank.
     pub(crate) fn failed(&self, operation: Operation, failure: &Failure) {
         self.failures.get_or_create(&failure_labels(operation, failure.kind())).inc();
     }
 
-    /// A call of a rank has ended.
+    /// Counts a call of a rank that has ended.
     pub(crate) fn called(&self, operation: Operation, result: &Result<Stats, Failure>) {
         match result {
             Ok(stats) => self.calls.ended(operation, stats.nanoseconds),

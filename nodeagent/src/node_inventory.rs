@@ -1,16 +1,16 @@
-//! What this node has of the groups that controllers made: told at each registration, so that a controller
-//! that was restarted can take jobs and groups over where they are.
+//! The groups that controllers have made on this node. The agent reports them at each registration,
+//! so that a restarted controller can take over running jobs and groups.
 
 use cool_proto::control::{Exited, Held, Launch, agent_message::Body};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Groups remembered only because a controller may want to know how their ranks ended; more are forgotten.
+/// Number of ended groups that are kept only because a controller may ask how their ranks ended.
 const MAX_ENDED: usize = 256;
 
 /// The groups of this node.
 #[derive(Debug, Default)]
 pub(crate) struct NodeInventory {
-    /// The life of the controller in whose session we are.
+    /// The incarnation of the controller of the current session.
     controller: u64,
     groups: BTreeMap<u64, GroupRecord>,
 }
@@ -18,17 +18,17 @@ pub(crate) struct NodeInventory {
 #[derive(Debug)]
 struct GroupRecord {
     job: u64,
-    /// The group as it was told, by which controller, and whose job it is of.
-    told: Held,
+    /// The group as the controller described it, with the controller and the user.
+    description: Held,
     /// Ranks that this node has started.
     started: BTreeSet<u32>,
     exited: BTreeMap<u32, Exited>,
 }
 
 impl GroupRecord {
-    /// Those that have ended, but for these of the job.
-    fn ended(&self, untold: &BTreeSet<(u64, u32)>) -> impl Iterator<Item = (&u32, &Exited)> {
-        self.exited.iter().filter(|(rank, _)| !untold.contains(&(self.job, **rank)))
+    /// Returns the ranks that have ended, except for the `unreported` ones of the job.
+    fn ended(&self, unreported: &BTreeSet<(u64, u32)>) -> impl Iterator<Item = (&u32, &Exited)> {
+        self.exited.iter().filter(|(rank, _)| !unreported.contains(&(self.job, **rank)))
     }
 
     fn is_ended(&self) -> bool {
@@ -39,32 +39,34 @@ impl GroupRecord {
 }
 
 impl NodeInventory {
-    /// A controller has taken this agent in.
+    /// Records that a controller has accepted this agent.
     pub(crate) fn joined(&mut self, controller: u64) {
         self.controller = controller;
     }
 
-    /// A group of a job was made, which was told so.
-    pub(crate) fn made(&mut self, (group, job): (u64, u64), told: Held) {
-        let told = Held { controller: self.controller, ..told };
-        self.groups
-            .insert(group, GroupRecord { job, told, started: BTreeSet::new(), exited: BTreeMap::new() });
+    /// Records that a group of a job was made from this description.
+    pub(crate) fn made(&mut self, (group, job): (u64, u64), description: Held) {
+        let description = Held { controller: self.controller, ..description };
+        self.groups.insert(
+            group,
+            GroupRecord { job, description, started: BTreeSet::new(), exited: BTreeMap::new() },
+        );
     }
 
-    /// A group is no more.
+    /// Records that a group was released.
     pub(crate) fn released(&mut self, group: u64) {
         self.groups.remove(&group);
     }
 
-    /// Ranks are being started.
+    /// Records that ranks are being started.
     pub(crate) fn started(&mut self, launch: &Launch) {
         if let Some(record) = self.groups.get_mut(&launch.group) {
             record.started.extend(&launch.ranks);
-            record.told.user.clone_from(&launch.user);
+            record.description.user.clone_from(&launch.user);
         }
     }
 
-    /// Remembers how a rank ended.
+    /// Records how a rank ended.
     pub(crate) fn record_exit(&mut self, event: &Body) {
         let Body::Exited(exited) = event else { return };
         let Some(record) = self.groups.values_mut().find(|record| record.job == exited.job) else {
@@ -77,27 +79,28 @@ impl NodeInventory {
         }
     }
 
-    /// The group of a job.
+    /// Returns the group of a job.
     pub(crate) fn group_of(&self, job: u64) -> Option<u64> {
         self.groups.iter().find(|(_, record)| record.job == job).map(|(id, _)| *id)
     }
 
-    /// What to tell a controller; `attached` says which ranks that came by themselves are in a group, and `untold` whose ends,
-    /// by job and rank, it is told afterwards: until then they count as running.
+    /// Returns the report to a controller. `attached` returns the ranks of groups without a job.
+    /// `unreported` contains the ranks, by job, whose ends are reported later; until then they count as
+    /// running.
     pub(crate) fn report(
         &self,
         attached: impl Fn(u64) -> Vec<u32>,
-        untold: &BTreeSet<(u64, u32)>,
+        unreported: &BTreeSet<(u64, u32)>,
     ) -> Vec<Held> {
         let held = |(id, record): (&u64, &GroupRecord)| {
-            let ended: BTreeSet<&u32> = record.ended(untold).map(|(rank, _)| rank).collect();
+            let ended: BTreeSet<&u32> = record.ended(unreported).map(|(rank, _)| rank).collect();
             Held {
                 ranks: match record.job {
                     0 => attached(*id),
                     _ => record.started.iter().filter(|rank| !ended.contains(rank)).copied().collect(),
                 },
-                exited: record.ended(untold).map(|(_, exited)| exited.clone()).collect(),
-                ..record.told.clone()
+                exited: record.ended(unreported).map(|(_, exited)| exited.clone()).collect(),
+                ..record.description.clone()
             }
         };
         self.groups.iter().map(held).collect()
@@ -117,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_are_told_as_running_until_they_have_exited_and_then_how() {
+    fn ranks_are_reported_as_running_until_they_exit() {
         let mut held = NodeInventory::default();
         held.joined(9);
         held.made((5, 3), Held::default());
@@ -126,21 +129,21 @@ mod tests {
         let report = held.report(|_| Vec::new(), &[(3, 1)].into());
         assert_eq!((report[0].controller, &report[0].ranks[..], report[0].exited[0].code), (9, &[1][..], 7));
         held.record_exit(&exited(3, 1, 0));
-        assert_eq!(held.report(|_| Vec::new(), &[(3, 1)].into()), report, "it has not been told yet");
+        assert_eq!(held.report(|_| Vec::new(), &[(3, 1)].into()), report, "it has not been reported yet");
         assert_eq!((held.report(|_| Vec::new(), &none())[0].ranks.len(), held.group_of(3)), (0, Some(5)));
         held.released(5);
         assert_eq!(held.report(|_| Vec::new(), &none()), []);
     }
 
     #[test]
-    fn a_group_of_ranks_that_came_by_themselves_is_told_with_those_that_are_attached() {
+    fn a_group_without_a_job_is_reported_with_attached_ranks() {
         let mut held = NodeInventory::default();
         held.made((5, 0), Held::default());
         assert_eq!(held.report(|id| vec![id as u32], &none())[0].ranks, [5]);
     }
 
     #[test]
-    fn what_is_remembered_of_ended_jobs_is_bounded() {
+    fn the_records_of_ended_jobs_are_bounded() {
         let mut held = NodeInventory::default();
         for id in 1..=2 * MAX_ENDED as u64 {
             held.made((id, id), Held::default());

@@ -1,24 +1,26 @@
-//! What happens here, and ranks print, while there is no connection to the controller.
+//! Events, including the output of ranks, that occur while there is no connection to the
+//! controller.
 
 use cool_proto::control::agent_message::Body;
 use std::collections::VecDeque;
 
-/// Bytes of output kept for a controller that is away; beyond, the oldest lines are lost.
+/// The number of bytes of output that are kept. Beyond it, the oldest lines are dropped.
 const MAX_OUTPUT: usize = 1 << 20;
-/// Other events kept for it. A session in which there are more is given up.
+/// The number of other events that are kept. Beyond it, the session must be given up.
 const MAX_EVENTS: usize = 1 << 16;
 
-/// Events for a controller that is away, oldest first.
+/// Events for a disconnected controller, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct OutputBacklog {
     events: VecDeque<Body>,
-    /// Of output.
+    /// The size of the output.
     bytes: usize,
     lost: u64,
 }
 
 impl OutputBacklog {
-    /// Keeps the newest event; returns whether the session can still go on by what is kept.
+    /// Keeps the newest event. Returns whether the session can still continue with the events that
+    /// are kept.
     pub(crate) fn keep(&mut self, event: Body) -> bool {
         self.bytes += size(&event);
         self.events.push_back(event);
@@ -26,8 +28,8 @@ impl OutputBacklog {
         self.events.len() <= MAX_EVENTS
     }
 
-    /// The session is over: of these events, that it has not sent, and of those that are here another controller is told what
-    /// ranks printed and how they ended.
+    /// Ends the session. Of the unsent `events` and those kept here, the output of ranks and their
+    /// ends are kept for the next controller.
     pub(crate) fn put_back(&mut self, events: Vec<Body>) {
         self.events = events.into_iter().chain(std::mem::take(&mut self.events)).filter(is_of_rank).collect();
         self.bytes = self.events.iter().map(size).sum();
@@ -42,19 +44,19 @@ impl OutputBacklog {
         }
     }
 
-    /// All events, oldest first.
+    /// Returns all events, oldest first.
     pub(crate) fn events(&self) -> impl Iterator<Item = &Body> {
         self.events.iter()
     }
 
-    /// The oldest event.
+    /// Removes and returns the oldest event.
     pub(crate) fn take(&mut self) -> Option<Body> {
         let event = self.events.pop_front()?;
         self.bytes -= size(&event);
         Some(event)
     }
 
-    /// How many lines were lost since this was asked last.
+    /// Returns how many lines were dropped since the last call.
     pub(crate) fn take_lost(&mut self) -> u64 {
         std::mem::take(&mut self.lost)
     }
@@ -68,7 +70,7 @@ fn is_line(event: &Body) -> bool {
     matches!(event, Body::Output(_))
 }
 
-/// What of the room for output it takes.
+/// Returns the size of an event that counts against the limit for output.
 fn size(event: &Body) -> usize {
     match event {
         Body::Output(output) => output.line.len() + 64,
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn another_controller_is_told_what_ranks_printed_and_then_how_they_ended() {
+    fn the_next_controller_gets_output_before_exits() {
         let mut backlog = OutputBacklog::default();
         backlog.keep(line(3));
         backlog.keep(Body::Exited(Exited::default()));
@@ -114,10 +116,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_to_nobody_for_too_long_is_given_up() {
+    fn a_session_with_too_many_kept_events_is_given_up() {
         let mut backlog = OutputBacklog::default();
-        let said: Vec<bool> =
+        let kept: Vec<bool> =
             (0..=MAX_EVENTS).map(|_| backlog.keep(Body::Exited(Exited::default()))).collect();
-        assert_eq!((said[MAX_EVENTS - 1], said[MAX_EVENTS]), (true, false));
+        assert_eq!((kept[MAX_EVENTS - 1], kept[MAX_EVENTS]), (true, false));
     }
 }

@@ -1,10 +1,13 @@
-//! Measures the way to another agent when the controller asks for it, and answers when another agent measures.
-//! It is apart from the data path: a port of its own, few bytes, and over at once when dropped.
+//! Measures the path to another agent on request of the controller, and responds to the
+//! measurements of other agents. The measurement is independent of the data path: it uses its own
+//! port, sends few bytes, and ends immediately when it is dropped.
 //!
-//! All goes over one TCP connection. The latency is half the round trip of a small message: the first quartile, since
-//! a lost packet only ever makes one longer. Then come trains of bytes; the other side tells how long all but the first
-//! of them took, which idle links may let pass at once: that is the rate. Bytes that came sooner than the rate allows
-//! are the burst. Trains grow until they last long enough to be timed; the fastest counts, for the same reason.
+//! A measurement uses one TCP connection. The latency is half the round-trip time of a small
+//! message; the first quartile is used, because lost packets only ever increase the time. Then
+//! trains of bytes are sent. The other side reports how long the train took without its first
+//! bytes, which an idle link may pass at once; this determines the rate. The bytes that arrived
+//! earlier than the rate allows are the burst. The trains get longer until one takes long enough to
+//! be timed, and the fastest counts, again because losses only increase the time.
 
 use cool_daemon::accept::LimitedListener;
 use cool_types::wire::{ETHERNET, TCP_IP, beyond_ipv4};
@@ -16,55 +19,57 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// Small messages there and back, to find the latency; fewer where packets are lost and it takes so long.
+/// The number of small messages in each direction for the latency; fewer if packets are lost and it
+/// takes too long.
 const ROUND_TRIPS: usize = 15;
 const FEWEST: usize = 3;
 const FOR_ROUND_TRIPS: Duration = Duration::from_millis(500);
-/// Bytes of trains, shorter ones first. The longest bounds what is sent for a probe.
+/// The sizes of trains in bytes, in ascending order. The largest bounds the data of a measurement.
 const TRAINS: [u64; 3] = [64 << 10, 512 << 10, 4 << 20];
-/// Trains of the length that is long enough.
+/// Number of trains of the size that takes long enough.
 const REPEATS: usize = 3;
-/// Bytes of a train that are not timed: more than token buckets and TCP's first window let pass at once.
+/// The number of bytes at the beginning of a train that are not timed. It is more than token
+/// buckets and TCP's first window pass at once.
 const HEAD: u64 = 32 << 10;
-/// A train whose timed part takes so long is long enough.
+/// A train takes long enough if its timed part takes this long.
 const LONG_ENOUGH: Duration = Duration::from_millis(10);
-/// A probe lasts no longer, on either side.
+/// Maximum duration of a measurement on either side.
 const LONGEST: Duration = Duration::from_secs(8);
-/// Agents that are answered at once; more wait in the system's queue.
+/// Number of agents that are served at once. More must wait in the system's queue.
 const ANSWERED_AT_ONCE: usize = 4;
 
-/// What is known of the way to another node.
+/// The measured properties of the path to another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathMeasurement {
-    /// One way.
+    /// In one direction.
     pub(crate) latency: Duration,
     /// On the wire.
     pub(crate) bytes_per_second: u64,
-    /// Bytes that pass an idle link at once.
+    /// The number of bytes that pass an idle link at once.
     pub(crate) burst: u64,
 }
 
-/// Why the way to another node could not be measured.
+/// The reasons why a path could not be measured.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProbeError {
-    #[error("no connection to the agent at {to}: {source}; do the nodes let TCP pass to that port?")]
+    #[error("no connection to the agent at {to}: {source}; do the nodes allow TCP to that port?")]
     Connect { to: SocketAddr, source: io::Error },
     #[error("the connection to the agent at {to} broke: {source}")]
     Broken { to: SocketAddr, source: io::Error },
     #[error("the agent at {to} took more than {LONGEST:?}")]
     Slow { to: SocketAddr },
-    #[error("the agent at {to} tells times that cannot be")]
+    #[error("the agent at {to} reports impossible times")]
     Senseless { to: SocketAddr },
 }
 
-/// Answers the probes of other agents.
+/// Responds to the measurements of other agents.
 #[derive(Debug)]
 pub struct Reflector {
     listener: TcpListener,
     port: u16,
 }
 
-/// What the far side tells of a train: its timed part.
+/// The other side's report on a train: the timed part.
 #[derive(Clone, Copy, Debug, Default)]
 struct TrainTiming {
     nanos: u64,
@@ -72,22 +77,22 @@ struct TrainTiming {
 }
 
 impl Reflector {
-    /// Takes a port of the data interface; 0 takes a free one.
+    /// Binds a port of the data interface; 0 chooses a free port.
     ///
     /// # Errors
-    /// If the port is in use.
+    /// Returns an error if the port is in use.
     pub async fn bind(ip: IpAddr, port: u16) -> io::Result<Reflector> {
         let listener = TcpListener::bind((ip, port)).await?;
         let port = listener.local_addr()?.port();
         Ok(Reflector { listener, port })
     }
 
-    /// The port.
+    /// Returns the port.
     pub fn port(&self) -> u16 {
         self.port
     }
 
-    /// Answers, a few agents at a time, each for `LONGEST` at most.
+    /// Responds to a few agents at a time, each for at most `LONGEST`.
     pub async fn serve(self) -> Infallible {
         let incoming = LimitedListener::new(self.listener, "probe", ANSWERED_AT_ONCE);
         loop {
@@ -102,7 +107,7 @@ impl Reflector {
     }
 }
 
-/// Takes trains from one agent until it leaves.
+/// Receives trains from one agent until it disconnects.
 async fn reflect(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = vec![0; 64 << 10];
@@ -119,27 +124,27 @@ async fn reflect(mut stream: TcpStream) -> io::Result<()> {
 }
 
 async fn receive_train(stream: &mut TcpStream, train: u64, buffer: &mut [u8]) -> io::Result<TrainTiming> {
-    let mut came = 0;
+    let mut received = 0;
     let mut begun: Option<(Instant, u64)> = None;
-    while came < train {
-        let most = buffer.len().min(usize::try_from(train - came).unwrap_or(buffer.len()));
+    while received < train {
+        let most = buffer.len().min(usize::try_from(train - received).unwrap_or(buffer.len()));
         match stream.read(&mut buffer[..most]).await? {
             0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-            bytes => came += bytes as u64,
+            bytes => received += bytes as u64,
         }
-        if came >= HEAD {
-            begun.get_or_insert_with(|| (Instant::now(), came));
+        if received >= HEAD {
+            begun.get_or_insert_with(|| (Instant::now(), received));
         }
     }
     let timed =
-        begun.map(|(since, before)| TrainTiming { nanos: nanos(since.elapsed()), bytes: came - before });
+        begun.map(|(since, before)| TrainTiming { nanos: nanos(since.elapsed()), bytes: received - before });
     Ok(timed.unwrap_or_default())
 }
 
-/// Measures the way from this node, whose data interface has address `from`, to another.
+/// Measures the path from this node, which has the address `from`, to another one.
 ///
 /// # Errors
-/// If the other agent does not answer, or not in time.
+/// Returns an error if the other agent does not respond in time.
 pub(crate) async fn measure(from: IpAddr, to: SocketAddr, mtu: u32) -> Result<PathMeasurement, ProbeError> {
     match timeout(LONGEST, Probe::run(from, to, mtu)).await {
         Ok(result) => result,
@@ -172,7 +177,8 @@ impl Probe {
     async fn rate(mut self, mtu: u64) -> Result<PathMeasurement, ProbeError> {
         let mut trains = TRAINS.into_iter();
         let mut length = 0;
-        // From when it was sent until the answer came, of the only train that finds the links idle.
+        // The time from sending to the response of the first train, which is the only one that
+        // finds the links idle.
         let mut first = None;
         let mut timed = TrainTiming::default();
         while nanos(LONG_ENOUGH) > timed.nanos {
@@ -191,13 +197,13 @@ impl Probe {
         let flowing = took.saturating_sub(2 * self.latency);
         let steady = u128::from(fastest) * flowing.as_nanos() / 1_000_000_000;
         let early = u128::from(self.on_wire(bytes, mtu)).saturating_sub(steady);
-        // Less than a packet is noise, and more than was left untimed too.
+        // A burst of less than a packet is noise, and so is one of more than the untimed bytes.
         let burst = u64::try_from(early).unwrap_or(HEAD).min(HEAD);
         let burst = if burst < mtu { 0 } else { burst };
         Ok(PathMeasurement { latency: self.latency, bytes_per_second: fastest, burst })
     }
 
-    /// Sends a train; how long it took until it was answered, and what the answer was.
+    /// Sends a train. Returns the time until the response, and the response.
     async fn train(&mut self, bytes: u64) -> Result<(Duration, TrainTiming), ProbeError> {
         let to = self.to;
         self.exchange(bytes).await.map_err(|source| ProbeError::Broken { to, source })
@@ -221,7 +227,7 @@ impl Probe {
         u64::try_from(rate).map_err(|_| ProbeError::Senseless { to: self.to })
     }
 
-    /// With the headers of its packets.
+    /// Returns the number of bytes on the wire, including the headers of packets.
     fn on_wire(&self, bytes: u64, mtu: u64) -> u64 {
         let headers = TCP_IP + beyond_ipv4(&self.to.ip());
         let payload = mtu.saturating_sub(headers).max(1);
@@ -232,7 +238,7 @@ impl Probe {
 async fn connect(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
     let stream = cool_tcp::connect(Some(from), to).await?;
     stream.set_nodelay(true)?;
-    // What is not sent when a probe is dropped is not to be sent any more.
+    // When a measurement is dropped, its unsent data must not be sent.
     socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
     Ok(stream)
 }
@@ -268,8 +274,8 @@ mod tests {
         to
     }
 
-    /// A far side that takes trains and tells of each what a test wants.
-    async fn telling(timed: TrainTiming) -> SocketAddr {
+    /// Starts a peer that receives trains and reports this timing for each.
+    async fn reporting_peer(timed: TrainTiming) -> SocketAddr {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let port = listener.local_addr().unwrap().port();
         tokio::spawn(async move {
@@ -285,7 +291,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn two_agents_measure_the_way_between_them() {
+    async fn two_agents_measure_the_path_between_them() {
         for ip in [HERE, Ipv6Addr::LOCALHOST.into()] {
             let to = reflector_at(ip).await;
             let found = measure(ip, to, MTU).await.unwrap();
@@ -296,15 +302,15 @@ mod tests {
 
     #[tokio::test]
     async fn the_rate_is_that_of_the_timed_part_with_its_headers() {
-        // 1448 bytes of payload are 1514 on the wire.
-        let to = telling(TrainTiming { nanos: 20_000_000, bytes: 14_480 }).await;
+        // 1448 bytes of payload are 1514 bytes on the wire.
+        let to = reporting_peer(TrainTiming { nanos: 20_000_000, bytes: 14_480 }).await;
         let found = measure(HERE, to, MTU).await.unwrap();
         assert_eq!(found.bytes_per_second, 757_000);
     }
 
     #[tokio::test]
-    async fn a_far_side_that_tells_nonsense_or_is_not_there_is_an_error_with_its_address() {
-        let to = telling(TrainTiming::default()).await;
+    async fn a_wrong_or_missing_peer_is_an_error_with_its_address() {
+        let to = reporting_peer(TrainTiming::default()).await;
         let error = measure(HERE, to, MTU).await.unwrap_err();
         assert!(matches!(error, ProbeError::Senseless { .. }), "{error}");
         let free = TcpListener::bind("127.0.0.1:0").await.unwrap().local_addr().unwrap().port();
@@ -313,7 +319,8 @@ mod tests {
         assert!(error.contains(&nobody.to_string()), "{error}");
     }
 
-    /// Connections to a port that a process has accepted: those in the queue of the system belong to no file yet.
+    /// Returns the number of connections to a port that a process has accepted. Connections in the
+    /// system's queue do not belong to a file yet.
     fn accepted(port: u16) -> usize {
         let (local, none) = (format!(":{port:04X}"), "0");
         let table = std::fs::read_to_string("/proc/net/tcp").unwrap();
@@ -322,7 +329,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_connects_while_others_are_answered_waits_in_the_systems_queue() {
+    async fn further_connections_wait_in_the_systems_queue() {
         let to = reflector().await;
         let mut connections = VecDeque::new();
         for _ in 0..5 * ANSWERED_AT_ONCE {
@@ -330,7 +337,7 @@ mod tests {
             stream.write_u64(0).await.unwrap();
             connections.push_back(stream);
         }
-        // Each is answered when its turn comes, and no more than have a place are taken in.
+        // Each connection is served in its turn, and no more than the maximum are accepted.
         while let Some(mut stream) = connections.pop_front() {
             stream.read_exact(&mut [0; 16]).await.unwrap();
             assert!(accepted(to.port()) <= ANSWERED_AT_ONCE);

@@ -1,8 +1,9 @@
-//! Calls that ranks of this node carry out themselves, as they tell of them in their segments
-//! ([`cool_shm::segment::records`]): counted, and remembered for traces. It is read when somebody asks, and when a group ends.
+//! The calls that ranks of this node execute themselves, as they record them in their segments
+//! ([`cool_shm::segment::records`]). The agent counts the calls, and keeps records for traces. It
+//! reads a segment when the metrics or a trace are requested, and when the group ends.
 //!
-//! Ranks may write there whatever they like. What cannot be is left aside, and what a rank can have done in its time bounds what is
-//! counted of it.
+//! Ranks may write anything to the segment. Impossible records are ignored, and the counts are
+//! limited by the amount that a rank can have done in its lifetime.
 
 use crate::call_counters::CallCounters;
 use crate::shared_segment::SharedSegment;
@@ -13,41 +14,43 @@ use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Calls that are told at once, and of groups that have ended as many are remembered.
+/// Maximum number of records that are returned at once, and that are kept of ended groups.
 const LATEST: usize = 4096;
 
-/// In this many nanoseconds, on average, a rank carries out no more than a call, and asks for no more than a message.
+/// The minimum average time that a rank needs for a call or for a NAK, in nanoseconds.
 const NANOSECONDS_PER_CALL: u64 = 16;
-/// Threads of a rank wait for each other to call.
+/// Maximum number of threads of a rank that may be in calls at the same time.
 const THREADS: u64 = 1024;
-/// The bytes of a rank's calls, in a nanosecond, are not more; it moves fewer.
+/// The maximum number of bytes of a rank's calls per nanosecond of its lifetime. A rank moves
+/// fewer.
 const BYTES_PER_NANOSECOND: u64 = 1 << 20;
 
-/// The calls that ranks of this node carry out themselves.
+/// The calls that ranks of this node execute themselves.
 #[derive(Debug)]
 pub(crate) struct RankCalls {
     counters: Arc<CallCounters>,
     groups: Mutex<BTreeMap<u64, Arc<SharingGroup>>>,
-    /// The latest of groups that have ended.
+    /// The latest records of ended groups.
     ended: Mutex<Vec<control::CallRecord>>,
 }
 
-/// A group whose ranks do.
+/// A group with ranks that execute calls themselves.
 #[derive(Debug)]
 struct SharingGroup {
     group: (u64, u32),
     size: usize,
     shared: Arc<SharedSegment>,
-    /// When its first rank came.
+    /// When its first rank attached.
     since: u64,
-    /// What has been counted: by rank, plan and operation.
+    /// The counts so far, by rank, plan and operation.
     counted: Mutex<BTreeMap<(u32, RankPlan, Operation), Totals>>,
-    /// Why its first call failed that did.
+    /// The reason for the first failed call.
     failure: OnceLock<Arc<str>>,
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // Each change to what is kept is one step, or one that may end early.
+    // A panic elsewhere leaves the state consistent, because every change is one step, or one that
+    // may be incomplete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -56,19 +59,19 @@ impl RankCalls {
         RankCalls { counters, groups: Mutex::default(), ended: Mutex::default() }
     }
 
-    /// Ranks of a group of `size` carry out calls in a segment.
+    /// Registers the segment in which the ranks of a group of `size` ranks execute calls.
     pub(crate) fn share(&self, group: (u64, u32), size: usize, shared: &Arc<SharedSegment>) {
         lock(&self.groups).entry(group.0).or_insert_with(|| Arc::new(SharingGroup::new(group, size, shared)));
     }
 
-    /// A watched call of a group has failed, and with it the group.
+    /// Records that a watched call of a group has failed, and with it the group.
     pub(crate) fn failed(&self, group: u64, why: &str) {
         if let Some(known) = lock(&self.groups).get(&group) {
             known.failure.get_or_init(|| why.into());
         }
     }
 
-    /// A group has ended, and its segment goes.
+    /// Counts and keeps the calls of a group that has ended, before its segment is dropped.
     pub(crate) fn end(&self, group: u64) {
         let Some(known) = lock(&self.groups).remove(&group) else { return };
         known.count(&self.counters);
@@ -78,21 +81,23 @@ impl RankCalls {
         keep_latest(&mut ended, LATEST);
     }
 
-    /// Counts what ranks have done since this was asked last.
+    /// Counts the calls of all ranks since the last count.
     pub(crate) fn count(&self) {
         self.groups(None).iter().for_each(|known| known.count(&self.counters));
     }
 
-    /// The last calls of a group, or of all, oldest first.
+    /// Returns the last records of a group, or of all groups, oldest first.
     pub(crate) fn latest(&self, last: usize, group: Option<u64>) -> Vec<control::CallRecord> {
         let last = last.min(LATEST);
-        // First: a group that ends meanwhile is then among those that have.
+        // This must come first, because a group that ends meanwhile is then found among the ended
+        // ones.
         let known = self.groups(group);
-        let asked = |record: &&control::CallRecord| {
+        let is_wanted = |record: &&control::CallRecord| {
             let is_known = known.iter().any(|known| known.group.0 == record.group);
             !is_known && group.is_none_or(|group| record.group == group)
         };
-        let mut records: Vec<control::CallRecord> = lock(&self.ended).iter().filter(asked).cloned().collect();
+        let mut records: Vec<control::CallRecord> =
+            lock(&self.ended).iter().filter(is_wanted).cloned().collect();
         for known in &known {
             records.extend(known.records());
             keep_latest(&mut records, last);
@@ -107,7 +112,7 @@ impl RankCalls {
     }
 }
 
-/// Leaves the last `count` records, in the order of their beginnings.
+/// Keeps the last `count` records, ordered by their start.
 pub(crate) fn keep_latest(records: &mut Vec<control::CallRecord>, count: usize) {
     records.sort_by_key(|record| record.begun_ns);
     records.drain(..records.len().saturating_sub(count));
@@ -136,9 +141,9 @@ impl SharingGroup {
         }
     }
 
-    /// What the segment tells of the latest calls, one record of each.
+    /// Returns one record for each of the latest calls in the segment.
     fn records(&self) -> Vec<control::CallRecord> {
-        // Both at once: to read what ranks have told may take a while.
+        // Both clocks must be read together, because reading the records may take a while.
         let (now, time) = (records::now(), SystemTime::now());
         let since_1970 = time.duration_since(UNIX_EPOCH).map_or(0, |time| time.as_nanos());
         let origin = u64::try_from(since_1970).unwrap_or(u64::MAX).saturating_sub(now);
@@ -161,7 +166,8 @@ impl SharingGroup {
     }
 }
 
-/// What is new of a rank's totals. They never fall; of one that writes otherwise nothing is counted twice.
+/// Returns the increase of a rank's totals. Totals never decrease; if a rank writes smaller ones,
+/// nothing is counted twice.
 fn new_counts(before: &mut Totals, totals: &Totals) -> Totals {
     let more = |before: &mut u64, now: u64| {
         let more = now.saturating_sub(*before);
@@ -179,7 +185,7 @@ fn new_counts(before: &mut Totals, totals: &Totals) -> Totals {
     }
 }
 
-/// Whether a rank can have done so much in as many nanoseconds.
+/// Returns whether a rank can have done so much in this many nanoseconds.
 fn is_plausible(totals: &Totals, lifetime: u64) -> bool {
     let Totals { calls, nanoseconds, bytes, multicast, unicast, requested, retransmitted } = *totals;
     let (often, moved) = (lifetime / NANOSECONDS_PER_CALL, lifetime.saturating_mul(BYTES_PER_NANOSECOND));
@@ -189,12 +195,13 @@ fn is_plausible(totals: &Totals, lifetime: u64) -> bool {
         && nanoseconds <= lifetime.saturating_mul(THREADS)
 }
 
-/// A call as ranks of this node have told it, at times of the clock that they share with their agent.
+/// A call from the records of this node's ranks. The times are those of the clock that the ranks
+/// share with their agent.
 struct RanksCall {
     first: RankRecord,
     ranks: Vec<RankTimes>,
     arrivals: Vec<Arrival>,
-    /// Multicast, unicast, repaired.
+    /// Bytes sent by multicast, bytes sent by unicast, and repaired messages.
     traffic: [u64; 3],
     failed: bool,
 }
@@ -226,7 +233,8 @@ impl RanksCall {
         }
     }
 
-    /// As a controller is told it; `origin` is when the clock was at 0, since 1970.
+    /// Converts the call to a record for the controller. `origin` is the time in nanoseconds since
+    /// 1970 at which the clock was 0.
     fn into_record(mut self, of: &SharingGroup, number: u64, origin: u64) -> control::CallRecord {
         let begun = self.ranks.iter().map(|times| times.came_ns).min().unwrap_or_default();
         for RankTimes { came_ns, ended_ns, .. } in &mut self.ranks {
@@ -255,7 +263,7 @@ impl RanksCall {
     }
 }
 
-/// What was called, in words.
+/// Returns the call as text.
 fn words(record: &RankRecord) -> String {
     let element = record.element.map_or(1, |element| element.bytes() as u32);
     let call = Call::new(record.operation, Rank(record.root), record.bytes, element);

@@ -1,6 +1,6 @@
-//! A socket whose task is woken when something can be read. Tokio's own sockets are woken when something can be written
-//! as well, which the system says of UDP and unix sockets whenever something that was sent has been taken: an agent would
-//! be woken once more for each small message.
+//! A socket that wakes its task only when it is readable. Tokio's own sockets also wake it when
+//! they become writable, which the system reports for UDP and Unix sockets whenever sent data has
+//! been received. An agent would wake up twice for each small message.
 #![allow(unsafe_code, reason = "tokio asks that a descriptor which it watches stays open")]
 
 use std::io::{self, ErrorKind};
@@ -9,28 +9,28 @@ use std::task::{Context, Poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A socket that does not block.
+/// A non-blocking socket.
 #[derive(Debug)]
 pub(crate) struct Readable(AsyncFd<OwnedFd>);
 
 impl Readable {
-    /// To be called within the runtime, with a socket that was made not to block.
+    /// Wraps a non-blocking socket. It must be called within the runtime.
     pub(crate) fn new(socket: impl Into<OwnedFd>) -> io::Result<Readable> {
         watch(socket.into(), Interest::READABLE).map(Readable)
     }
 
-    /// Whether something may have come; wakes the task when it has.
+    /// Returns whether there may be something to read; otherwise wakes the task when there is.
     pub(crate) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
-        // An error is for who reads.
+        // The reader handles errors.
         self.0.poll_read_ready(context).map(drop)
     }
 
-    /// Reads if something may have come.
+    /// Reads if there may be something to read.
     pub(crate) fn try_read<R>(&self, read: impl FnOnce(BorrowedFd<'_>) -> io::Result<R>) -> io::Result<R> {
         self.0.try_io(Interest::READABLE, |socket| read(socket.as_fd()))
     }
 
-    /// Reads as soon as something has come.
+    /// Reads as soon as there is something to read.
     pub(crate) async fn read<R>(
         &self,
         mut read: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
@@ -58,15 +58,15 @@ impl Readable {
 
     /// Waits until there is room.
     pub(crate) async fn writable(&self) -> io::Result<()> {
-        // Under another name, since under this one it is watched already.
+        // A duplicate is needed, because the original descriptor is registered already.
         let writable = watch(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;
         writable.writable().await.map(drop)
     }
 }
 
 fn watch(socket: OwnedFd, interest: Interest) -> io::Result<AsyncFd<OwnedFd>> {
-    // SAFETY: the descriptor is owned by what is returned, which hands out borrows of it and nothing else, so it stays
-    // open and the same as long as it is watched.
+    // SAFETY: the returned object owns the descriptor and only lends it out, so the descriptor
+    // stays open and unchanged as long as it is registered.
     Ok(unsafe { AsyncFd::register_with_interest(socket, interest) }?)
 }
 
@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_reader_wakes_for_what_comes_and_not_because_what_it_sent_was_taken() {
+    async fn a_reader_wakes_for_data_and_not_for_room() {
         let (ours, mut theirs) = pair();
         assert_eq!(ours.write(|socket| Ok(rustix::io::write(socket, b"sent")?)).await.unwrap(), 4);
         theirs.read_exact(&mut [0; 4]).unwrap();

@@ -1,4 +1,5 @@
-//! What the engine remembers of calls, and what ranks tell of those that they carry out themselves, in the controller's words.
+//! Converts the engine's records of calls, and those of calls that ranks execute themselves, to
+//! messages for the controller.
 
 use crate::agent::Agent;
 use crate::engine::{CallRecord, EngineTrace};
@@ -9,10 +10,10 @@ use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 use tracing::warn;
 
-/// Records in one message: some 100 KiB.
+/// Number of records in one message, which is about 100 KiB.
 const PIECE: usize = 512;
 
-/// The answer to a request, in pieces; the last says that it is.
+/// Returns the response to a request in several messages. The last one is marked.
 pub(crate) async fn answer(agent: &Agent, request: &TraceRequest) -> Vec<Traced> {
     let last = if request.last == 0 { usize::MAX } else { request.last as usize };
     let records = latest(agent, last, (request.group != 0).then_some(request.group)).await;
@@ -24,16 +25,16 @@ pub(crate) async fn answer(agent: &Agent, request: &TraceRequest) -> Vec<Traced>
     pieces
 }
 
-/// All that is remembered.
+/// Returns all records.
 pub(crate) async fn all(agent: &Agent) -> Vec<control::CallRecord> {
     latest(agent, usize::MAX, None).await
 }
 
-/// The last calls of a group, or of all.
+/// Returns the last records of a group, or of all groups.
 async fn latest(agent: &Agent, last: usize, group: Option<u64>) -> Vec<control::CallRecord> {
     let by_agent = agent.trace(last, group).await;
     let mut calls = by_agent.map(|trace| records(&trace)).unwrap_or_default();
-    // Ranks may have told of many: to read that takes a while.
+    // Reading the records of ranks may take a while.
     let rank_calls = Arc::clone(agent.rank_calls());
     match tokio::task::spawn_blocking(move || rank_calls.latest(last, group)).await {
         Ok(by_ranks) => calls.extend(by_ranks),
@@ -87,7 +88,7 @@ mod tests {
     use cool_engine::TrafficTotals;
 
     #[test]
-    fn times_are_told_since_the_first_rank_came() {
+    fn times_are_relative_to_the_first_rank() {
         let at = Time::from_nanos;
         let record = CallRecord {
             group: (3, 1),
@@ -102,8 +103,14 @@ mod tests {
             traffic: TrafficTotals { chunks_repaired: 4, ..TrafficTotals::default() },
             failure: None,
         };
-        let told = message(&record, 1000);
-        assert_eq!((told.begun_ns, told.ranks[0].came_ns, told.ranks[1].ended_ns), (1200, 50, 110));
-        assert_eq!((told.arrivals[0].first_ns, told.arrivals[0].last_ns, told.chunks_repaired), (20, 90, 4));
+        let converted = message(&record, 1000);
+        assert_eq!(
+            (converted.begun_ns, converted.ranks[0].came_ns, converted.ranks[1].ended_ns),
+            (1200, 50, 110)
+        );
+        assert_eq!(
+            (converted.arrivals[0].first_ns, converted.arrivals[0].last_ns, converted.chunks_repaired),
+            (20, 90, 4)
+        );
     }
 }

@@ -1,4 +1,4 @@
-//! The agent's program against a controller made for the test.
+//! Tests of the agent's program with a controller that the test provides.
 
 use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
@@ -23,15 +23,15 @@ use tonic::{Request, Response, Status, Streaming};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// An agent's session as the test sees it; dropping it ends the session.
+/// An agent's session. Dropping it ends the session.
 struct Session {
     from: Streaming<AgentMessage>,
     to: mpsc::Sender<Result<ControllerMessage, Status>>,
 }
 
 impl Session {
-    /// What the agent says next, but for how much has come.
-    async fn hear(&mut self) -> agent_message::Body {
+    /// Returns the next message of the agent, except for acknowledgements.
+    async fn receive(&mut self) -> agent_message::Body {
         loop {
             let message = timeout(PATIENCE, self.from.message()).await.expect("a message in time");
             match message.unwrap().expect("an open session").body.unwrap() {
@@ -41,28 +41,28 @@ impl Session {
         }
     }
 
-    async fn tell(&self, body: Body) {
+    async fn send(&self, body: Body) {
         self.to.send(Ok(ControllerMessage { body: Some(body) })).await.unwrap();
     }
 
-    /// Takes the agent in.
+    /// Accepts the agent.
     async fn admit(&mut self) -> Register {
         self.admit_as(77).await
     }
 
-    /// Takes the agent in, as this life of a controller.
+    /// Accepts the agent as a controller with this incarnation.
     async fn admit_as(&mut self, controller: u64) -> Register {
         self.answer(cool_proto::VERSION, controller).await
     }
 
-    /// Says that it takes the agent in, in a version of the contract, as this life of a controller.
+    /// Accepts the agent as a controller with this version of the protocol and this incarnation.
     async fn answer(&mut self, version: u32, controller: u64) -> Register {
         self.answer_with(version, controller, 0).await
     }
 
-    /// The same, as a controller with these features.
+    /// Accepts the agent as a controller that also has these features.
     async fn answer_with(&mut self, version: u32, controller: u64, features: u64) -> Register {
-        let agent_message::Body::Register(register) = self.hear().await else { panic!("no registration") };
+        let agent_message::Body::Register(register) = self.receive().await else { panic!("no registration") };
         let registered = Registered {
             features,
             version,
@@ -72,12 +72,12 @@ impl Session {
             controller,
             resumed: None,
         };
-        self.tell(Body::Registered(registered)).await;
+        self.send(Body::Registered(registered)).await;
         register
     }
 }
 
-/// A controller that refuses all agents with a status, or passes their sessions on to the test.
+/// A controller that refuses all agents with a status, or passes their sessions to the test.
 struct Fake {
     refusal: Option<Status>,
     sessions: mpsc::Sender<Session>,
@@ -190,14 +190,14 @@ fn start_with(controllers: &str) -> Agent {
     Agent { child, socket, _directory: directory }
 }
 
-/// Runs an agent that ends by itself.
+/// Runs an agent that must end without a signal, and returns its last line.
 async fn fails(controller: &str, interface: &str) -> String {
     let directory = tempfile::tempdir().unwrap();
     let child = command(controller, interface, &directory.path().join("h1.sock")).spawn().unwrap();
     last_words(timeout(PATIENCE, child.wait_with_output()).await.expect("an end in time").unwrap())
 }
 
-/// The last line of a program that failed.
+/// Returns the last line of a program that failed.
 fn last_words(output: ProcessOutput) -> String {
     let text = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1), "{text}");
@@ -217,7 +217,7 @@ fn shell(script: &str, ranks: &[u32]) -> Body {
 }
 
 #[tokio::test]
-async fn an_agent_registers_its_node_and_runs_what_it_is_told() {
+async fn an_agent_registers_its_node_and_runs_jobs() {
     let (address, mut sessions) = controller(None).await;
     let agent = start(address);
     let mut session = session(&mut sessions).await;
@@ -225,40 +225,40 @@ async fn an_agent_registers_its_node_and_runs_what_it_is_told() {
     assert_eq!((register.name.as_str(), register.ip.as_str(), register.slots), ("h1", "127.0.0.1", 3));
     assert!(register.udp_port > 0 && register.tcp_port > 0 && register.mtu > 0, "{register:?}");
 
-    session.tell(shell("echo $COOL_SOCKET", &[1])).await;
+    session.send(shell("echo $COOL_SOCKET", &[1])).await;
     let line = agent.socket.to_str().unwrap().as_bytes().to_vec();
     let output = Output { job: 4, rank: 1, stderr: false, line, number: 1 };
-    assert_eq!(session.hear().await, agent_message::Body::Output(output));
+    assert_eq!(session.receive().await, agent_message::Body::Output(output));
     let exited = Exited { job: 4, rank: 1, stdout_lines: 1, ..Exited::default() };
-    assert_eq!(session.hear().await, agent_message::Body::Exited(exited));
+    assert_eq!(session.receive().await, agent_message::Body::Exited(exited));
 
-    session.tell(shell("sleep 1000", &[0])).await;
-    session.tell(Body::Kill(Kill { job: 4 })).await;
+    session.send(shell("sleep 1000", &[0])).await;
+    session.send(Body::Kill(Kill { job: 4 })).await;
     let exited = Exited { job: 4, rank: 0, code: -1, signal: 15, ..Exited::default() };
-    assert_eq!(session.hear().await, agent_message::Body::Exited(exited));
+    assert_eq!(session.receive().await, agent_message::Body::Exited(exited));
 }
 
 #[tokio::test]
-async fn an_agent_measures_the_way_to_another_and_stops_when_told() {
+async fn an_agent_measures_a_path_and_stops_on_request() {
     let (address, mut sessions) = controller(None).await;
     let _agent = start(address);
     let mut session = session(&mut sessions).await;
-    // It answers its own probes as well as any other's.
+    // The agent responds to its own measurements as well as to those of others.
     let port = session.admit().await.probe_port;
     let probe = |id, port| Body::Probe(Probe { id, ip: "127.0.0.1".into(), port });
-    session.tell(probe(5, port)).await;
-    let agent_message::Body::Probed(probed) = session.hear().await else { panic!("not a result") };
+    session.send(probe(5, port)).await;
+    let agent_message::Body::Probed(probed) = session.receive().await else { panic!("not a result") };
     assert!((probed.id, probed.failure.as_str()) == (5, "") && probed.bytes_per_second > 0, "{probed:?}");
 
-    // Nobody ever answers here.
+    // This port accepts connections and never responds.
     let silent = TcpListener::bind("127.0.0.1:0").await.unwrap();
-    session.tell(probe(6, silent.local_addr().unwrap().port().into())).await;
-    session.tell(Body::StopProbe(StopProbe {})).await;
-    session.tell(probe(7, port)).await;
-    let agent_message::Body::Probed(probed) = session.hear().await else { panic!("not a result") };
+    session.send(probe(6, silent.local_addr().unwrap().port().into())).await;
+    session.send(Body::StopProbe(StopProbe {})).await;
+    session.send(probe(7, port)).await;
+    let agent_message::Body::Probed(probed) = session.receive().await else { panic!("not a result") };
     assert_eq!((probed.id, probed.failure.as_str()), (7, ""));
-    session.tell(probe(8, 70_000)).await;
-    let agent_message::Body::Probed(probed) = session.hear().await else { panic!("not a result") };
+    session.send(probe(8, 70_000)).await;
+    let agent_message::Body::Probed(probed) = session.receive().await else { panic!("not a result") };
     assert!(probed.failure.contains("no address"), "{probed:?}");
 }
 
@@ -269,13 +269,13 @@ async fn a_group_that_makes_no_sense_is_answered_with_the_reason() {
     let mut session = session(&mut sessions).await;
     session.admit().await;
     let member = Member { node: "h1".into(), ip: "10.0.0.256".into(), ..Member::default() };
-    session.tell(Body::Group(Group { id: 8, epoch: 1, members: vec![member], ..Group::default() })).await;
-    let agent_message::Body::GroupFailed(failed) = session.hear().await else { panic!("not a failure") };
-    assert_eq!((failed.group, failed.reason.as_str()), (8, "\"10.0.0.256\" is no IP address"));
+    session.send(Body::Group(Group { id: 8, epoch: 1, members: vec![member], ..Group::default() })).await;
+    let agent_message::Body::GroupFailed(failed) = session.receive().await else { panic!("not a failure") };
+    assert_eq!((failed.group, failed.reason.as_str()), (8, "\"10.0.0.256\" is not an IP address"));
 }
 
 #[tokio::test]
-async fn an_agent_waits_for_its_controller_and_comes_back_to_it() {
+async fn an_agent_waits_for_its_controller_and_reconnects() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     drop(listener);
@@ -284,13 +284,13 @@ async fn an_agent_waits_for_its_controller_and_comes_back_to_it() {
     for _ in 0..3 {
         let mut session = session(&mut sessions).await;
         session.admit().await;
-        // Dropping it breaks the session.
+        // Dropping the session breaks it.
     }
     assert!(agent.child.try_wait().unwrap().is_none(), "the agent runs on");
 }
 
 #[tokio::test]
-async fn ranks_go_on_without_a_controller_and_the_next_one_is_told_of_them() {
+async fn ranks_outlive_a_controller_and_the_next_one_learns_of_them() {
     let (address, mut sessions) = controller(None).await;
     let agent = start(address);
     let mut first = session(&mut sessions).await;
@@ -307,39 +307,40 @@ async fn ranks_go_on_without_a_controller_and_the_next_one_is_told_of_them() {
     let members = vec![member(0), member(1)];
     let cost_model = serde_json::json!(cool_collective::CostModel::default()).to_string();
     let group = Group { id: 6, epoch: 1, job: 4, members, chunk_bytes: 1000, cost_model, ..Group::default() };
-    first.tell(Body::Group(group.clone())).await;
-    assert!(matches!(first.hear().await, agent_message::Body::GroupReady(_)));
+    first.send(Body::Group(group.clone())).await;
+    assert!(matches!(first.receive().await, agent_message::Body::GroupReady(_)));
     let go = agent.socket.with_extension("go");
     let script = format!(
         "if test $COOL_RANK = 0; then sleep 1000; fi; until test -e {}; do sleep 0.1; done; echo late; exit 5",
         go.display()
     );
-    first.tell(shell(&script, &[0, 1])).await;
-    first.tell(Body::Kill(Kill { job: 99 })).await;
+    first.send(shell(&script, &[0, 1])).await;
+    first.send(Body::Kill(Kill { job: 99 })).await;
     drop(first);
     let mut second = session(&mut sessions).await;
     let held = second.admit().await.held;
     assert_eq!(held[0].group, Some(group));
     assert_eq!((held[0].controller, &held[0].ranks[..], held[0].exited.len()), (77, &[0, 1][..], 0));
     std::fs::write(&go, "").unwrap();
-    let agent_message::Body::Output(late) = second.hear().await else { panic!("no output") };
+    let agent_message::Body::Output(late) = second.receive().await else { panic!("no output") };
     assert_eq!(late.line, b"late");
-    assert!(matches!(second.hear().await, agent_message::Body::Exited(e) if e.code == 5));
+    assert!(matches!(second.receive().await, agent_message::Body::Exited(e) if e.code == 5));
     drop(second);
     let mut third = session(&mut sessions).await;
     let held = third.admit().await.held;
-    // The second has not said that it has got these: they may be told twice, and lines have numbers.
+    // The second controller has not acknowledged these lines. They may be reported twice, because
+    // lines are numbered.
     assert_eq!((&held[0].ranks[..], held[0].exited.len()), (&[0, 1][..], 0));
-    assert!(matches!(third.hear().await, agent_message::Body::Output(late) if late.number == 1));
-    assert!(matches!(third.hear().await, agent_message::Body::Exited(e) if e.code == 5));
-    third.tell(Body::Kill(Kill { job: 4 })).await;
-    assert!(matches!(third.hear().await, agent_message::Body::Exited(e) if e.signal == 15));
-    third.tell(Body::Release(ReleaseGroup { group: 6 })).await;
+    assert!(matches!(third.receive().await, agent_message::Body::Output(late) if late.number == 1));
+    assert!(matches!(third.receive().await, agent_message::Body::Exited(e) if e.code == 5));
+    third.send(Body::Kill(Kill { job: 4 })).await;
+    assert!(matches!(third.receive().await, agent_message::Body::Exited(e) if e.signal == 15));
+    third.send(Body::Release(ReleaseGroup { group: 6 })).await;
     drop(third);
     assert_eq!(session(&mut sessions).await.admit().await.held, []);
 }
 
-/// A group of h1 alone, of which the agent is told in that many bytes.
+/// Returns a group of h1 alone, with a description of this many bytes.
 fn group_of(bytes: usize, id: u64, register: &Register) -> Group {
     let member = Member {
         node: "h1".into(),
@@ -355,7 +356,7 @@ fn group_of(bytes: usize, id: u64, register: &Register) -> Group {
 }
 
 #[tokio::test]
-async fn what_a_message_does_not_take_of_all_that_a_node_holds_follows_the_registration() {
+async fn a_large_inventory_follows_the_registration_in_parts() {
     let (address, mut sessions) = controller(None).await;
     let _agent = start(address);
     let mut first = session(&mut sessions).await;
@@ -363,24 +364,24 @@ async fn what_a_message_does_not_take_of_all_that_a_node_holds_follows_the_regis
     let ids: Vec<u64> = (1..=5).collect();
     for id in &ids {
         let most = cool_proto::CONTROL_MESSAGE_BYTES_MAX / 4;
-        first.tell(Body::Group(group_of(most, *id, &register))).await;
-        assert!(matches!(first.hear().await, agent_message::Body::GroupReady(_)));
+        first.send(Body::Group(group_of(most, *id, &register))).await;
+        assert!(matches!(first.receive().await, agent_message::Body::GroupReady(_)));
     }
-    // One of an earlier release gets what a message takes.
+    // A controller of an earlier release receives as much as fits into a message.
     drop(first);
     let mut earlier = session(&mut sessions).await;
-    let told = |held: &[Held]| held.iter().map(|held| held.group.as_ref().unwrap().id).collect::<Vec<_>>();
-    assert_eq!(told(&earlier.admit().await.held), ids[..3]);
+    let ids_of = |held: &[Held]| held.iter().map(|held| held.group.as_ref().unwrap().id).collect::<Vec<_>>();
+    assert_eq!(ids_of(&earlier.admit().await.held), ids[..3]);
     drop(earlier);
     let mut second = session(&mut sessions).await;
     let register = second.answer_with(cool_proto::VERSION, 78, features::HELD_GROUPS).await;
-    assert_eq!(told(&register.held), ids[..3]);
-    let agent_message::Body::Held(further) = second.hear().await else { panic!("nothing further") };
-    assert_eq!(told(&further.held), ids[3..]);
+    assert_eq!(ids_of(&register.held), ids[..3]);
+    let agent_message::Body::Held(further) = second.receive().await else { panic!("nothing further") };
+    assert_eq!(ids_of(&further.held), ids[3..]);
 }
 
 #[tokio::test]
-async fn of_a_pair_an_agent_finds_the_one_that_serves_and_refuses_one_that_has_been_followed_by_another() {
+async fn an_agent_finds_the_leader_and_refuses_an_earlier_one() {
     let nobody = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let closed = nobody.local_addr().unwrap();
     drop(nobody);
@@ -388,9 +389,9 @@ async fn of_a_pair_an_agent_finds_the_one_that_serves_and_refuses_one_that_has_b
     let _agent = start_with(&format!("http://{closed},http://{address}"));
     let mut first = session(&mut sessions).await;
     first.admit_as(78).await;
-    // What it answers, it answers when it has been taken in.
-    first.tell(Body::Group(Group { id: 8, members: vec![Member::default()], ..Group::default() })).await;
-    assert!(matches!(first.hear().await, agent_message::Body::GroupFailed(_)));
+    // The agent responds only after it has been accepted.
+    first.send(Body::Group(Group { id: 8, members: vec![Member::default()], ..Group::default() })).await;
+    assert!(matches!(first.receive().await, agent_message::Body::GroupFailed(_)));
     drop(first);
     let mut former = session(&mut sessions).await;
     former.admit_as(77).await;
@@ -405,7 +406,7 @@ async fn of_a_pair_an_agent_finds_the_one_that_serves_and_refuses_one_that_has_b
 }
 
 #[tokio::test]
-async fn an_agent_that_is_refused_says_why_and_ends() {
+async fn a_refused_agent_prints_the_reason_and_ends() {
     let (address, _sessions) =
         controller(Some(Status::already_exists("an agent named \"h1\" is here"))).await;
     let words = fails(&format!("http://{address}"), "lo").await;
@@ -414,12 +415,12 @@ async fn an_agent_that_is_refused_says_why_and_ends() {
 }
 
 #[tokio::test]
-async fn an_agent_that_was_taken_in_once_waits_where_it_is_refused_and_its_ranks_go_on() {
+async fn an_agent_that_was_accepted_once_waits_if_it_is_refused() {
     let (address, mut sessions) = controller(None).await;
     let mut agent = start(address);
     let mut before = session(&mut sessions).await;
     before.admit().await;
-    before.tell(shell("exec sleep 1000", &[0])).await;
+    before.send(shell("exec sleep 1000", &[0])).await;
     drop(before);
     for _ in 0..2 {
         session(&mut sessions).await.answer(cool_proto::VERSION + 1, 77).await;
@@ -427,12 +428,12 @@ async fn an_agent_that_was_taken_in_once_waits_where_it_is_refused_and_its_ranks
     let mut upgraded = session(&mut sessions).await;
     upgraded.admit().await;
     assert!(agent.child.try_wait().unwrap().is_none());
-    upgraded.tell(Body::Kill(Kill { job: 4 })).await;
-    assert!(matches!(upgraded.hear().await, agent_message::Body::Exited(e) if e.signal == 15));
+    upgraded.send(Body::Kill(Kill { job: 4 })).await;
+    assert!(matches!(upgraded.receive().await, agent_message::Body::Exited(e) if e.signal == 15));
 }
 
 #[tokio::test]
-async fn wrong_options_are_told_in_one_line() {
+async fn wrong_options_are_reported_in_one_line() {
     let words = fails("http://127.0.0.1:7400", "nope0").await;
     assert!(words.contains("there is no interface nope0"), "{words}");
     let words = fails("127.0.0.1", "lo").await;
@@ -445,8 +446,8 @@ async fn a_terminated_agent_ends_its_ranks_and_removes_its_socket() {
     let mut agent = start(address);
     let mut session = session(&mut sessions).await;
     session.admit().await;
-    session.tell(shell("echo $$; sleep 1000", &[0])).await;
-    let agent_message::Body::Output(output) = session.hear().await else { panic!("no output") };
+    session.send(shell("echo $$; sleep 1000", &[0])).await;
+    let agent_message::Body::Output(output) = session.receive().await else { panic!("no output") };
     let rank: i32 = String::from_utf8(output.line).unwrap().parse().unwrap();
     assert!(agent.socket.exists());
 
@@ -455,6 +456,6 @@ async fn a_terminated_agent_ends_its_ranks_and_removes_its_socket() {
     let status = timeout(PATIENCE, agent.child.wait()).await.expect("an end in time").unwrap();
     assert!(status.success(), "{status}");
     assert!(!agent.socket.exists());
-    let gone = rustix::process::test_kill_process(Pid::from_raw(rank).unwrap());
-    assert_eq!(gone, Err(rustix::io::Errno::SRCH));
+    let ended = rustix::process::test_kill_process(Pid::from_raw(rank).unwrap());
+    assert_eq!(ended, Err(rustix::io::Errno::SRCH));
 }

@@ -1,4 +1,4 @@
-//! Jobs on a node as the agent runs them without cool-launcher: supervised by the agent's own program.
+//! Tests of jobs on a node without cool-launcher, so that the agent's own program supervises them.
 
 use cool_nodeagent::Agent;
 use cool_nodeagent::engine::{EngineConfig, EngineHandle};
@@ -55,7 +55,7 @@ async fn end(events: &mut mpsc::Receiver<Body>) -> Exited {
 }
 
 #[tokio::test]
-async fn a_rank_runs_in_its_environment_and_its_output_comes_before_its_end() {
+async fn a_rank_has_its_environment_and_its_output_precedes_its_end() {
     let (mut launcher, mut events) = launcher();
     let script =
         "echo $COOL_SOCKET $COOL_JOB $COOL_GROUP $COOL_RANK $COOL_SIZE $GREETING on $COOL_NODE; exit 3";
@@ -66,7 +66,7 @@ async fn a_rank_runs_in_its_environment_and_its_output_comes_before_its_end() {
 }
 
 #[tokio::test]
-async fn standard_error_is_told_apart_and_bytes_need_not_be_text() {
+async fn standard_error_is_separate_and_may_be_binary() {
     let (mut launcher, mut events) = launcher();
     launcher.launch(shell(r"printf 'a\377b\n' >&2", &[0]));
     let output = Output { job: 7, rank: 0, stderr: true, line: b"a\xffb".to_vec(), number: 1 };
@@ -74,7 +74,7 @@ async fn standard_error_is_told_apart_and_bytes_need_not_be_text() {
 }
 
 #[tokio::test]
-async fn a_program_that_does_not_exist_is_told_of_by_name() {
+async fn a_program_that_does_not_exist_is_named() {
     let (mut launcher, mut events) = launcher();
     launcher.launch(Launch { program: "/no/such/program".into(), ..shell("", &[0, 1]) });
     let mut ranks = Vec::new();
@@ -99,20 +99,20 @@ async fn a_directory_that_does_not_exist_is_named() {
 }
 
 #[tokio::test]
-async fn a_signal_that_ends_a_rank_is_told() {
+async fn a_signal_that_ends_a_rank_is_reported() {
     let (mut launcher, mut events) = launcher();
     launcher.launch(shell("kill -9 $$", &[0]));
     let exited = end(&mut events).await;
     assert_eq!((exited.code, exited.signal), (-1, 9));
 }
 
-/// A running process, by what it printed.
+/// Returns the running process with the number that a rank printed.
 fn process(pid: &str) -> OwnedFd {
     let pid = Pid::from_raw(pid.parse().unwrap()).unwrap();
     pidfd_open(pid, PidfdFlags::empty()).expect("a running process")
 }
 
-/// Waits for the end of a process that has been told to end.
+/// Waits for the end of a process that must have been told to end.
 fn ends(process: &OwnedFd) {
     let patience = Timespec { tv_sec: 30, tv_nsec: 0 };
     let ready = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&patience)).unwrap();
@@ -150,7 +150,7 @@ async fn a_rank_that_ignores_the_request_to_end_is_ended() {
 }
 
 #[tokio::test]
-async fn a_rank_has_ended_though_what_it_left_behind_holds_its_output() {
+async fn a_rank_has_ended_even_if_its_child_holds_its_output() {
     let (mut launcher, mut events) = launcher();
     launcher.launch(shell("sleep 1000 & echo $!; exit 0", &[0]));
     let child = process(&line(&mut events).await);
@@ -159,7 +159,7 @@ async fn a_rank_has_ended_though_what_it_left_behind_holds_its_output() {
 }
 
 #[tokio::test]
-async fn shutdown_ends_ranks_that_nobody_listens_to() {
+async fn shutdown_ends_ranks_with_unread_output() {
     let (mut launcher, mut events) = launcher();
     launcher.launch(shell("echo $$; while :; do echo noise; done", &[0]));
     let rank = process(&line(&mut events).await);
@@ -204,15 +204,15 @@ async fn a_job_of_another_user_is_refused_with_a_remedy() {
 }
 
 #[tokio::test]
-async fn nothing_of_a_job_is_left_when_its_last_rank_is_told_of_as_ended() {
+async fn nothing_of_a_job_is_left_when_its_last_rank_is_reported() {
     let (mut launcher, mut events) = launcher();
     let script = "setsid sh -c 'sleep 1000 >/dev/null 2>&1 & echo $!'; exit 5";
     launcher.launch(shell(script, &[0]));
     let child = process(&line(&mut events).await);
     assert_eq!(end(&mut events).await.code, 5);
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };
-    let gone = poll(&mut [PollFd::new(&child, PollFlags::IN)], Some(&now)).unwrap();
-    assert_eq!(gone, 1, "ended before that");
+    let ended = poll(&mut [PollFd::new(&child, PollFlags::IN)], Some(&now)).unwrap();
+    assert_eq!(ended, 1, "ended before that");
 }
 
 #[tokio::test]
@@ -221,7 +221,7 @@ async fn ranks_of_a_held_job_wait_when_they_print_and_no_line_is_lost() {
     launcher.launch(shell("echo 0; for i in $(seq 1 100000); do echo $i; done", &[0]));
     assert_eq!(line(&mut events).await, "0");
     launcher.hold(7, true);
-    // What had been read before may still come; the rank cannot end, since its pipe is full.
+    // Lines that were read before may still arrive. The rank cannot end, because its pipe is full.
     let mut next = 1;
     while let Ok(text) = timeout(Duration::from_millis(500), line(&mut events)).await {
         assert_eq!(text, next.to_string());

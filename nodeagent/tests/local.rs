@@ -1,4 +1,5 @@
-//! What a process may do to the agent's unix socket, and what it hears when it does something else.
+//! Tests of processes at the agent's Unix socket that follow the protocol, and of those that do
+//! not.
 use cool_nodeagent::Agent;
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, GroupSpec, MemberSpec};
 use cool_nodeagent::local::{LocalServer, ServeError, UserLimits};
@@ -25,7 +26,7 @@ use tokio::sync::mpsc;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// Both halves of a rank's connection.
+/// Both directions of a rank's connection.
 struct Connection {
     sender: LocalFrameSender,
     receiver: LocalFrameReceiver,
@@ -41,7 +42,7 @@ impl Connection {
     }
 }
 
-/// An agent on loopback that serves its ranks, alone in its network.
+/// An agent on loopback that serves its ranks, without other agents.
 struct Node {
     agent: Agent,
     socket: PathBuf,
@@ -59,12 +60,12 @@ impl Node {
         Node { agent, socket, _directory: directory }
     }
 
-    /// Makes a group of one rank here, and one elsewhere if it is to have two.
+    /// Makes a group with one rank on this node, and one elsewhere if `ranks` is 2.
     async fn group(&self, id: u64, ranks: usize) {
         self.group_of(id, &["h1", "h2"][..ranks]).await;
     }
 
-    /// Makes a group of ranks on these nodes, of which this one is h1.
+    /// Makes a group of ranks on these nodes. This node is h1.
     async fn group_of(&self, id: u64, nodes: &[&str]) {
         let (udp_port, tcp_port) = self.agent.ports();
         let member = |(rank, node): (u32, &&str)| MemberSpec {
@@ -93,7 +94,7 @@ impl Node {
         Connection { sender, receiver }
     }
 
-    /// A rank that has attached.
+    /// Attaches a rank.
     fn attach(&self, group: u64) -> Connection {
         let mut rank = self.connect();
         rank.send(attach(group, 0), None).unwrap();
@@ -104,7 +105,7 @@ impl Node {
         rank
     }
 
-    /// A rank that keeps to the protocol is served.
+    /// Checks that a rank that follows the protocol is served.
     fn works(&self, group: u64) {
         let mut rank = self.attach(group);
         let region = Region::create(4096).unwrap();
@@ -140,7 +141,7 @@ fn allreduce(group: u64, region: u32, input: u64, output: u64) -> Call {
     }
 }
 
-/// The words with which the agent refuses; it hangs up after them.
+/// Returns the reason with which the agent refuses a rank before it disconnects.
 fn refusal(rank: &mut Connection) -> String {
     let message = match rank.receive(PATIENCE).unwrap() {
         Body::Refused(refused) => refused.message,
@@ -151,7 +152,7 @@ fn refusal(rank: &mut Connection) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_process_that_does_not_attach_properly_is_told_why() {
+async fn a_process_that_does_not_attach_properly_gets_the_reason() {
     let node = Node::start().await;
     node.group(1, 2).await;
     let recover = |group, version| Recover { version, group, timeout_ms: 1, ..Recover::default() };
@@ -189,21 +190,21 @@ async fn bytes_that_are_no_frames_end_only_their_own_connection() {
         stream.read_to_end(&mut answer).unwrap();
         assert!(answer.len() > 4, "a refusal to {bytes:?}");
     }
-    // One that stops in the middle of a frame keeps nobody waiting.
+    // A process that stops in the middle of a frame must not hold up others.
     let mut half = UnixStream::connect(&node.socket).unwrap();
     half.write_all(&[0, 0]).unwrap();
     node.works(1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_attached_rank_that_breaks_the_protocol_is_told_why_and_the_others_go_on() {
+async fn a_rank_that_breaks_the_protocol_gets_the_reason() {
     let node = Node::start().await;
     let out_of_bounds = |offset, bytes| {
         let output = Some(Slice { region: 1, offset, bytes });
         Body::Call(Call { output, ..allreduce(0, 1, 0, 0) })
     };
     let bad: [(Body, &str); 9] = [
-        (attach(1, 0), "Attach came twice"),
+        (attach(1, 0), "a second Attach"),
         (Body::Done(Done::default()), "only agents send"),
         (Body::Unmap(Unmap { region: 4 }), "region 4 is not mapped"),
         (Body::Map(Map { region: 2, bytes: 4096 }), "without its descriptor"),
@@ -292,7 +293,7 @@ async fn a_rank_that_leaves_in_a_call_is_lost_to_the_others() {
 }
 
 #[tokio::test]
-async fn a_socket_of_a_dead_agent_is_replaced_and_one_of_a_living_is_not() {
+async fn only_the_socket_of_a_dead_agent_is_replaced() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("h1.sock");
     drop(std::os::unix::net::UnixListener::bind(&path).unwrap());
@@ -306,7 +307,8 @@ async fn a_socket_of_a_dead_agent_is_replaced_and_one_of_a_living_is_not() {
     assert!(e.to_string().contains("--socket"), "{e}");
 }
 
-/// A rank that can carry out calls with others in a segment, and has it if its group has one.
+/// A rank that can execute calls with others in a segment, and has the segment if its group has
+/// one.
 struct SharingRank {
     stream: UnixStream,
     decoder: Decoder,
@@ -333,7 +335,7 @@ impl SharingRank {
         self.stream.write_all(&encode(body, MAX_TO_AGENT).unwrap()).unwrap();
     }
 
-    /// The next frame that says more than that the agent lives.
+    /// Returns the next frame, except for Running.
     fn receive(&mut self) -> Body {
         loop {
             match self.decoder.take().unwrap() {
@@ -353,7 +355,7 @@ impl SharingRank {
         self.segment.as_ref().expect("its group has a segment")
     }
 
-    /// Sleeps in the segment, as one that waits for others there.
+    /// Sleeps in the segment like a rank that waits for others.
     fn sleep_until(&self, is_there: impl Fn(&Segment) -> bool) {
         let deadline = Instant::now() + PATIENCE;
         while !is_there(self.segment()) {
@@ -367,7 +369,7 @@ impl SharingRank {
         self.send(Body::Call(Call { watch: true, ..call }));
     }
 
-    /// It is woken where it waits, and reads how its watched call has ended.
+    /// Waits until the rank is woken, and returns the reply to its watched call.
     fn answer(&mut self, id: u64) -> Done {
         let rank = self.rank as usize;
         self.sleep_until(|segment| segment.rank(rank).last_reply() == id + 1);
@@ -382,13 +384,13 @@ impl SharingRank {
     }
 }
 
-/// Of group 1.
+/// Returns a watched barrier of group 1.
 fn barrier(id: u64, number: u64) -> Call {
     let operation = Operation::Barrier.into();
     Call { id, group: 1, operation, number: Some(number), ..Call::default() }
 }
 
-fn through(id: u64) -> Body {
+fn completed(id: u64) -> Body {
     Body::Watched(Watched { id, what: Some(What::Through(Through {})) })
 }
 
@@ -397,7 +399,7 @@ fn kind(done: &Done) -> Option<Kind> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn ranks_of_a_group_on_one_node_share_a_segment_and_others_have_none() {
+async fn only_ranks_of_a_single_node_group_share_a_segment() {
     let node = Node::start().await;
     node.group_of(1, &["h1"; 3]).await;
     let ranks: Vec<SharingRank> = (0..3).map(|rank| SharingRank::attach(&node, 1, rank)).collect();
@@ -428,16 +430,16 @@ async fn a_rank_that_cannot_use_a_segment_keeps_all_from_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_watched_call_ends_when_its_rank_says_so_or_others_have_the_agent_carry_it_out() {
+async fn a_watched_call_ends_by_report_or_by_a_call_to_the_agent() {
     let node = Node::start().await;
     node.group_of(1, &["h1"; 2]).await;
     let [mut a, mut b] = [0, 1].map(|rank| SharingRank::attach(&node, 1, rank));
     a.watch(barrier(5, 7));
-    a.send(through(5));
+    a.send(completed(5));
     let done = a.answer(5);
     assert!(done.failure.is_none() && !done.by_agent, "{done:?}");
-    // It was answered before.
-    a.send(through(5));
+    // The call was answered before.
+    a.send(completed(5));
     a.watch(barrier(6, 8));
     b.send(Body::Call(barrier(1, 8)));
     let done = a.answer(6);
@@ -450,25 +452,25 @@ async fn a_watched_call_ends_when_its_rank_says_so_or_others_have_the_agent_carr
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rank_whose_process_ends_wakes_those_who_wait_for_it() {
+async fn the_end_of_a_ranks_process_wakes_waiting_ranks() {
     let node = Node::start().await;
     node.group_of(1, &["h1"; 3]).await;
     let [mut a, b, mut c] = [0, 1, 2].map(|rank| SharingRank::attach(&node, 1, rank));
-    // It was through two calls, and in the third.
+    // The rank has completed two calls and is in the third.
     b.segment().rank(1).enter(2, 7, "barrier").unwrap();
     b.segment().rank(1).complete(2);
     a.watch(barrier(5, 2));
     drop(b);
     let done = a.answer(5);
     assert_eq!((kind(&done), &done.failure.unwrap().ranks[..]), (Some(Kind::Lost), &[1][..]));
-    // Of this one the agent knew nothing.
+    // The agent has no watched call of this rank.
     c.sleep_until(Segment::has_failed);
     c.send(Body::Call(barrier(1, 1)));
     assert_eq!(kind(&c.done(1)), Some(Kind::Lost));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rank_that_has_left_is_missed_only_in_calls_that_it_was_not_through() {
+async fn a_rank_that_left_is_missed_only_in_later_calls() {
     let node = Node::start().await;
     node.group_of(1, &["h1"; 3]).await;
     let [mut a, mut b, mut c] = [0, 1, 2].map(|rank| SharingRank::attach(&node, 1, rank));
@@ -477,7 +479,7 @@ async fn a_rank_that_has_left_is_missed_only_in_calls_that_it_was_not_through() 
     let mut rest = Vec::new();
     b.stream.read_to_end(&mut rest).unwrap();
     a.watch(barrier(5, 1));
-    a.send(through(5));
+    a.send(completed(5));
     assert_eq!(kind(&a.answer(5)), None);
     c.watch(barrier(6, 2));
     assert_eq!(kind(&c.answer(6)), Some(Kind::Lost));
@@ -485,7 +487,7 @@ async fn a_rank_that_has_left_is_missed_only_in_calls_that_it_was_not_through() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_group_that_is_revoked_or_released_wakes_all_who_wait_in_its_segment() {
+async fn revoking_or_releasing_a_group_wakes_waiting_ranks() {
     for revoked in [true, false] {
         let node = Node::start().await;
         node.group_of(1, &["h1"; 3]).await;
@@ -505,7 +507,7 @@ async fn a_group_that_is_revoked_or_released_wakes_all_who_wait_in_its_segment()
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rank_that_waits_too_long_or_sees_another_call_names_who_it_is() {
+async fn a_late_or_different_rank_is_named() {
     let differs = What::Differs(Differs { rank: 2, text: "bcast of 3 u8 from rank 1".into() });
     let overdue = What::Overdue(Overdue { ranks: vec![1, 2], timeout_ms: 1500 });
     for (what, expected, ranks, words) in [
@@ -516,7 +518,7 @@ async fn a_rank_that_waits_too_long_or_sees_another_call_names_who_it_is() {
         node.group_of(1, &["h1"; 3]).await;
         let [mut a, mut b, c] = [0, 1, 2].map(|rank| SharingRank::attach(&node, 1, rank));
         b.watch(barrier(1, 3));
-        // That it has been heard is known when it is answered: a call that makes no sense.
+        // The reply to an invalid call shows that the agent has received the frames before it.
         b.send(Body::Call(Call { root: 9, operation: Operation::Bcast.into(), dtype: 1, ..barrier(2, 2) }));
         assert_eq!(kind(&b.done(2)), Some(Kind::Invalid));
         a.watch(barrier(5, 4));
@@ -531,7 +533,7 @@ async fn a_rank_that_waits_too_long_or_sees_another_call_names_who_it_is() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rank_that_breaks_the_rules_of_watched_calls_is_told_why() {
+async fn wrong_reports_on_watched_calls_are_refused() {
     let node = Node::start().await;
     let watched = |what| Body::Watched(Watched { id: 3, what });
     let overdue = |ranks| watched(Some(What::Overdue(Overdue { ranks, timeout_ms: 0 })));
@@ -563,7 +565,7 @@ async fn a_rank_that_breaks_the_rules_of_watched_calls_is_told_why() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rank_that_leaves_while_it_waits_in_a_watched_call_is_let_go() {
+async fn a_rank_may_leave_while_it_waits_in_a_watched_call() {
     let node = Node::start().await;
     node.group_of(1, &["h1"; 2]).await;
     let [mut a, mut b] = [0, 1].map(|rank| SharingRank::attach(&node, 1, rank));

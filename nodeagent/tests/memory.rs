@@ -1,5 +1,5 @@
-//! What a long message costs an agent beside the buffers of its ranks. A test of its own process, since the
-//! system counts memory by process.
+//! A test of the memory that an agent needs for a long message, in addition to the buffers of its
+//! ranks. It must be the only test of its process, because the system counts memory by process.
 
 use cool_nodeagent::engine::{
     EngineConfig, EngineHandle, GroupSpec, MappedCallRequest, MemberSpec, RankMemory, SharedSlice,
@@ -14,12 +14,13 @@ const GROUP: u64 = 1;
 const AGENTS: u32 = 4;
 const GIB: u64 = 1 << 30;
 
-/// The message's period in bytes: a prime, so that no chunk looks like another.
+/// The period of the message in bytes. It is a prime, so that no two chunks are alike.
 const PERIOD: usize = 1_048_573;
 
-/// A gibibyte that takes no memory: what is read from it is the message, what is written must be.
+/// A gibibyte that takes no memory: reading it returns the message, and written bytes are compared
+/// with the message.
 struct Made {
-    /// Two periods, so that every part of the message up to one is a part of it.
+    /// Two periods, so that every part of the message up to one period is contiguous.
     pattern: Arc<Vec<u8>>,
     written: Arc<AtomicU64>,
 }
@@ -46,7 +47,7 @@ impl RankMemory for Made {
     }
 }
 
-/// The most memory that this process has had, in KiB.
+/// Returns the peak memory of this process in KiB.
 fn most_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("a line of the peak");

@@ -1,8 +1,8 @@
-//! The program as its operator meets it.
+//! Tests of the program's command line.
 
 use std::process::Command;
 
-/// The file that is shipped as an example.
+/// The example configuration that is shipped.
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/cool.toml");
 
 fn agent(arguments: &[&str]) -> (Option<i32>, String) {
@@ -15,21 +15,21 @@ fn agent(arguments: &[&str]) -> (Option<i32>, String) {
 }
 
 #[test]
-fn the_example_of_a_file_is_right_and_lacks_only_the_nodes_name() {
-    let (status, says) = agent(&["--config", EXAMPLE, "--name", "h1", "--check-config"]);
-    assert_eq!(status, Some(0), "{says}");
-    let (status, says) = agent(&["--config", EXAMPLE, "--check-config"]);
-    assert!(status == Some(2) && says.contains("--name"), "{says}");
+fn the_example_file_is_valid_except_for_the_nodes_name() {
+    let (status, errors) = agent(&["--config", EXAMPLE, "--name", "h1", "--check-config"]);
+    assert_eq!(status, Some(0), "{errors}");
+    let (status, errors) = agent(&["--config", EXAMPLE, "--check-config"]);
+    assert!(status == Some(2) && errors.contains("--name"), "{errors}");
 }
 
 #[test]
-fn what_is_wrong_in_a_file_is_told_with_its_line_before_anything_starts() {
+fn errors_in_a_file_are_reported_with_their_lines() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("cool.toml").display().to_string();
     std::fs::write(&path, "[agent]\nname = \"h1\"\nslots = \"many\"\nhttp = 7\n").unwrap();
-    let (status, says) = agent(&["--config", &path]);
+    let (status, errors) = agent(&["--config", &path]);
     assert_eq!(status, Some(2));
-    let lines: Vec<&str> = says.lines().collect();
-    assert!(lines.len() == 2 && lines[0].starts_with(&format!("{path}:3: ")), "{says}");
-    assert!(lines[1].starts_with(&format!("{path}:4: ")), "{says}");
+    let lines: Vec<&str> = errors.lines().collect();
+    assert!(lines.len() == 2 && lines[0].starts_with(&format!("{path}:3: ")), "{errors}");
+    assert!(lines[1].starts_with(&format!("{path}:4: ")), "{errors}");
 }

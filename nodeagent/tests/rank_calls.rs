@@ -1,4 +1,5 @@
-//! What an agent tells of the calls that its ranks have carried out themselves: in traces and on its page for Prometheus.
+//! Tests of an agent's reports on calls that its ranks executed themselves, in traces and on its
+//! page for Prometheus.
 use cool_daemon::web;
 use cool_nodeagent::Agent;
 use cool_nodeagent::embedded::EmbeddedCluster;
@@ -7,7 +8,7 @@ use cool_nodeagent::local::{LocalServer, UserLimits};
 use cool_proto::VERSION;
 use cool_proto::local::watched::{StillWaits, What};
 use cool_proto::local::{self, Attach, Attached, Revoke, Watched, frame::Body};
-use cool_proto::socket::{self, FrameReceiver, FrameSender, SocketError};
+use cool_proto::socket::{self, LocalFrameReceiver, LocalFrameSender, SocketError};
 use cool_shm::segment::Segment;
 use cool_shm::segment::records::{self, ARRIVALS, RankPlan, RankRecord, RankTraffic};
 use cool_types::{ElementType, Operation};
@@ -20,16 +21,16 @@ use tokio::sync::mpsc;
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// A rank that has attached.
+/// An attached rank.
 struct Rank {
-    sender: FrameSender,
-    receiver: FrameReceiver,
+    sender: LocalFrameSender,
+    receiver: LocalFrameReceiver,
     segment: Segment,
     rank: usize,
 }
 
 impl Rank {
-    /// As one of two.
+    /// Attaches as one of two ranks.
     fn attach(socket: &Path, group: u64, rank: u32) -> Rank {
         let (mut sender, mut receiver) = socket::open(socket, PATIENCE).unwrap();
         let attach = Attach { version: VERSION, group, rank, segment: true, quick: false };
@@ -41,8 +42,8 @@ impl Rank {
         Rank { sender, receiver, segment, rank: rank as usize }
     }
 
-    /// Tells of a call that begins and ends now.
-    fn tell(&self, number: u64, failed: bool) {
+    /// Records a call that begins and ends now.
+    fn record_call(&self, number: u64, failed: bool) {
         self.segment.rank(self.rank).record(&RankRecord {
             number,
             operation: Operation::Allreduce,
@@ -62,11 +63,11 @@ impl Rank {
 }
 
 #[test]
-fn a_trace_has_the_calls_that_ranks_have_carried_out_and_why_one_failed() {
+fn a_trace_has_the_calls_of_ranks_with_their_failures() {
     let cluster = EmbeddedCluster::start(&[0, 0], &[0]).unwrap();
     let [mut first, second] = attach_both(&cluster);
-    [&first, &second].into_iter().for_each(|rank| rank.tell(0, false));
-    // The second call is watched, and the group revoked.
+    [&first, &second].into_iter().for_each(|rank| rank.record_call(0, false));
+    // The second call is watched, and the group is revoked.
     first.sender.send(Body::Call(watched_call(1)), None).unwrap();
     first.sender.send(Body::Revoke(Revoke {}), None).unwrap();
     let failure = loop {
@@ -76,25 +77,25 @@ fn a_trace_has_the_calls_that_ranks_have_carried_out_and_why_one_failed() {
             other => panic!("{other:?} instead of Done"),
         }
     };
-    first.tell(1, true);
+    first.record_call(1, true);
     let [event] = <[_; 1]>::try_from(cluster.trace()).unwrap();
-    let told: Vec<_> = event
+    let calls: Vec<_> = event
         .records
         .iter()
         .map(|call| (call.call, &*call.words, &*call.plan, call.ranks.len(), &*call.failure))
         .collect();
     let words = "allreduce of 2 f64 by sum";
-    assert_eq!(told, [(0, words, "segment", 2, ""), (1, words, "segment", 1, &*failure.message)]);
+    assert_eq!(calls, [(0, words, "segment", 2, ""), (1, words, "segment", 1, &*failure.message)]);
 }
 
-/// The two ranks of a cluster.
+/// Returns the two ranks of a cluster.
 fn attach_both(cluster: &EmbeddedCluster) -> [Rank; 2] {
     let attach = |(rank, socket)| Rank::attach(socket, EmbeddedCluster::GROUP, rank);
     let ranks: Vec<Rank> = (0..).zip(cluster.sockets()).map(attach).collect();
     <[Rank; 2]>::try_from(ranks).ok().unwrap()
 }
 
-/// A barrier that the rank carries out with the others.
+/// Returns a barrier that the rank executes together with the others.
 fn watched_call(number: u64) -> local::Call {
     local::Call {
         id: 1,
@@ -107,15 +108,15 @@ fn watched_call(number: u64) -> local::Call {
 }
 
 #[test]
-fn who_says_all_the_time_that_it_waits_hears_that_its_agent_is_there() {
+fn a_rank_that_reports_often_still_gets_running_frames() {
     let cluster = EmbeddedCluster::start(&[0, 0], &[0]).unwrap();
     let [mut waits, _other] = attach_both(&cluster);
     waits.sender.send(Body::Call(watched_call(0)), None).unwrap();
     let until = Instant::now() + PATIENCE;
-    let heard = loop {
-        assert!(Instant::now() < until, "its agent says nothing");
+    let frame = loop {
+        assert!(Instant::now() < until, "its agent sends nothing");
         match waits.receiver.receive(Duration::from_millis(100)) {
-            Ok(heard) => break heard,
+            Ok(frame) => break frame,
             Err(SocketError::TimedOut(_)) => {
                 let what = Some(What::StillWaits(StillWaits {}));
                 waits.sender.send(Body::Watched(Watched { id: 1, what }), None).unwrap();
@@ -123,10 +124,10 @@ fn who_says_all_the_time_that_it_waits_hears_that_its_agent_is_there() {
             Err(other) => panic!("{other}"),
         }
     };
-    assert!(matches!(heard, Body::Running(_)), "{heard:?}");
+    assert!(matches!(frame, Body::Running(_)), "{frame:?}");
 }
 
-/// An agent on loopback and its page.
+/// Returns an agent on loopback and the address of its page.
 async fn agent(socket: &Path) -> (Agent, std::net::SocketAddr) {
     let engine = EngineHandle::start(EngineConfig::on_loopback("h1")).unwrap();
     let agent = Agent::new("h1", engine, mpsc::channel(1).0);
@@ -137,7 +138,7 @@ async fn agent(socket: &Path) -> (Agent, std::net::SocketAddr) {
     (agent, address)
 }
 
-/// A group of two ranks here.
+/// Makes a group with two local ranks.
 async fn make_group(agent: &Agent, id: u64) {
     let (udp_port, tcp_port) = agent.ports();
     let member = |rank| MemberSpec {
@@ -171,8 +172,7 @@ async fn page(address: std::net::SocketAddr) -> String {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_that_ranks_have_carried_out_are_counted_also_those_overwritten_and_of_groups_that_have_ended()
-{
+async fn all_calls_of_ranks_are_counted() {
     let directory = tempfile::tempdir().unwrap();
     let socket = directory.path().join("h1.sock");
     let (agent, address) = agent(&socket).await;
@@ -194,10 +194,10 @@ async fn calls_that_ranks_have_carried_out_are_counted_also_those_overwritten_an
     };
     counted(&page(address).await, 0);
     let many = 2 * records::RECORDS;
-    (0..many).for_each(|number| ranks[0].tell(number, false));
+    (0..many).for_each(|number| ranks[0].record_call(number, false));
     counted(&page(address).await, many);
-    ranks[1].tell(0, false);
-    ranks[1].tell(1, true);
+    ranks[1].record_call(0, false);
+    ranks[1].record_call(1, true);
     agent.release_group(5);
     counted(&page(address).await, many + 1);
 }

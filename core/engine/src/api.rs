@@ -1,4 +1,5 @@
-//! What the edges of the agent tell the engine: its address, groups, calls.
+//! The values that the agent hands to the engine: groups, calls, transfers, and the list of
+//! requests that a rank can make.
 
 use crate::memory::MemoryRange;
 use cool_collective::CostModel;
@@ -8,47 +9,53 @@ use cool_types::{ElementType, Key, Operation, ReduceOp};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
-/// Time without any progress after which a call fails, unless the call says otherwise.
+/// The time without progress after which a call fails, unless the call specifies another one.
 pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// How long a node may be silent while others wait. Longer than it takes to lead paths round a link that was lost.
+/// How long a node may be silent while others wait for it. It should be longer than the network
+/// takes to route around a lost link.
 pub const DEFAULT_PEER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// An ordered set of ranks, where they are, and the trees that connect them. All agents of a group get
-/// the same one, and each has made the group before any rank calls on it. The default has no ranks, and no trees.
+/// An ordered set of ranks, their nodes, and the trees that connect them. All agents of a group
+/// must be given the same one, and each must have made the group before any rank makes a call on
+/// it. The default has no ranks and no trees.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupSpec {
-    /// Its number, unique in the network.
+    /// The number of the group, unique in the network.
     pub id: u64,
     /// The version of its membership.
     pub epoch: u32,
     /// The ranks, in rank order.
     pub members: Vec<MemberSpec>,
-    /// At most one for each scope (and rack); where there is none, the chain alone carries the data.
+    /// At most one tree for each scope (and rack). Where there is no tree, the chain alone carries
+    /// the data.
     pub trees: Vec<TreeSpec>,
     /// Payload bytes of one multicast packet.
     pub chunk_bytes: u32,
-    /// Rate of the slowest host link; 0 if unknown.
+    /// Rate of the slowest host link in bytes per second; 0 if unknown.
     pub host_bytes_per_second: u64,
-    /// By which plans are picked.
+    /// The cost model by which plans are chosen.
     pub cost_model: CostModel,
-    /// What its datagrams are protected by. Without, they are believed by their senders' addresses.
+    /// The key and the protection of the group's datagrams. Without a key, a datagram is accepted
+    /// by its sender's address.
     pub keyed: Option<GroupKey>,
-    /// Its agents connect when they first have something to say to each other; else each with all others at once, by which they
-    /// hear at once that one is gone. Of members without a key of their own, the group's then proves who they are.
+    /// Whether agents connect when they first have something to send to each other. Otherwise each
+    /// connects to all others immediately, and so notices at once if one of them is lost. If a
+    /// member has no key of its own, the group's key proves its identity.
     pub on_demand: bool,
-    /// Its ranks may carry out short calls by datagrams, which their agents know how to prepare.
+    /// Whether the ranks may execute short calls by datagrams, which their agents prepare for them.
     pub quick: bool,
 }
 
-/// Where a rank is.
+/// The location of a rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemberSpec {
     /// Its number in the group.
     pub rank: u32,
     /// Name of its node.
     pub node: String,
-    /// Which of the node's agents: a later one, which has started since, is not of the group.
+    /// The incarnation of the node's agent. An agent that was started later does not belong to the
+    /// group.
     pub incarnation: u64,
     /// The controller's number of the rack.
     pub rack: u32,
@@ -58,17 +65,18 @@ pub struct MemberSpec {
     pub udp_port: u16,
     /// The agent's port for unicast steps.
     pub tcp_port: u16,
-    /// The agent's own key, by which it and those who connect to it prove who they are; none of one that cannot.
+    /// The agent's own key, with which it and the agents that connect to it prove their identity;
+    /// `None` if the agent has no key.
     pub key: Option<Key>,
 }
 
 impl MemberSpec {
-    /// Where the agent takes and sends datagrams.
+    /// Returns the address at which the agent receives datagrams and from which it sends them.
     pub(crate) fn udp(&self) -> SocketAddr {
         SocketAddr::new(self.ip, self.udp_port)
     }
 
-    /// Where the agent takes connections.
+    /// Returns the address at which the agent accepts connections.
     pub(crate) fn tcp(&self) -> SocketAddr {
         SocketAddr::new(self.ip, self.tcp_port)
     }
@@ -77,57 +85,59 @@ impl MemberSpec {
 /// A multicast tree.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeSpec {
-    /// Whom it connects.
+    /// The nodes that it connects.
     pub scope: TreeScope,
     /// Its multicast address.
     pub address: IpAddr,
     /// Its UDP port.
     pub port: u16,
-    /// What a sender may send; 0 if unknown.
+    /// The rate at which a sender may send, in bytes per second; 0 if unknown.
     pub bytes_per_second: u64,
 }
 
-/// One collective as one local rank calls it, with its buffers named in the driver's way `M`.
+/// A collective call of one local rank, with its buffers named in the driver's way `M`.
 #[derive(Clone, Debug)]
 pub struct CallRequest<M = MemoryRange> {
     /// The group.
     pub group: u64,
     /// The caller.
     pub rank: u32,
-    /// What to do.
+    /// The operation.
     pub operation: Operation,
-    /// Source or destination, where the operation has one.
+    /// The source or destination rank, for operations that have one.
     pub root: u32,
     /// Type of an element; ignored by barrier.
     pub element: ElementType,
-    /// How elements are combined, for the operations that do.
+    /// How elements are combined, for operations that combine them.
     pub reduce: Option<ReduceOp>,
-    /// Elements: the message of a bcast, the vector of a reduction or scan, one rank's part else.
+    /// The number of elements: of the message of a bcast, of the vector of a reduction or scan,
+    /// otherwise of one rank's part.
     pub count: u64,
-    /// For parts of unequal lengths, in place of `count`: the elements of each, as [`Call::counts`](cool_types::Call::counts)
-    /// has their bytes.
+    /// For parts of unequal lengths, in place of `count`: the number of elements of each part, in
+    /// the order of [`Call::counts`](cool_types::Call::counts), which holds their bytes.
     pub counts: Option<Vec<u64>>,
-    /// By which plan it is to be carried out; empty: the default.
+    /// The name of the plan to use, or empty for the default plan.
     pub plan: String,
-    /// What the rank contributes; absent where it contributes nothing, and for bcast.
+    /// The data that the rank contributes; `None` if it contributes none, and for bcast.
     pub input: Option<M>,
-    /// What the rank receives; absent where it receives nothing. Bcast's only buffer. Does not
-    /// overlap `input`.
+    /// The destination of the data that the rank receives; `None` if it receives none. For bcast it
+    /// is the only buffer. It must not overlap `input`.
     pub output: Option<M>,
-    /// Time without any progress after which the call fails; [`DEFAULT_TIMEOUT`] if absent.
+    /// The time without progress after which the call fails; [`DEFAULT_TIMEOUT`] if `None`.
     pub timeout: Option<Duration>,
-    /// Which of the rank's calls on the group it is, from 0; absent: the next. A rank that carries calls out together with others,
-    /// without the engine, has to say it.
+    /// The position of the call among the rank's calls on the group, starting at 0; `None` for the
+    /// next one. A rank that executes calls without the engine must specify it, because the engine
+    /// does not see those calls.
     pub call_number: Option<u64>,
-    /// The ranks, which are all on this node, carry it out themselves, and this one waits in it: a watched call. It has no buffers,
-    /// and its rank looks after its time.
+    /// Whether this is a watched call: the ranks execute it themselves, and this rank waits in it.
+    /// A watched call has no buffers, and its rank must bound the wait.
     pub watch: bool,
-    /// What this node multicasts for it gives way to all else on its path.
+    /// Whether this node's multicasts for the call yield to all other traffic on their paths.
     pub background: bool,
 }
 
 impl<M> CallRequest<M> {
-    /// The same with buffers named in another way.
+    /// Returns the same request with its buffers named in another way.
     pub fn map<N>(self, mut name: impl FnMut(M) -> N) -> CallRequest<N> {
         let CallRequest { group, rank, operation, root, element, reduce, count, counts, plan, .. } = self;
         let (call_number, watch, background) = (self.call_number, self.watch, self.background);
@@ -152,76 +162,79 @@ impl<M> CallRequest<M> {
     }
 }
 
-/// What a rank reports of a watched call.
+/// A rank's report on its watched call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum WatchReport {
-    /// It waits still. A rank says so several times a second: one that does not is stopped, and those who wait for it are told its name.
+    /// The rank is still waiting. Ranks report this several times per second. The failure detector
+    /// treats a rank that stops reporting as stopped, and names it to the ranks that wait for it.
     StillWaits,
     /// The rank has completed the call, or left it.
     Completed,
-    /// It has waited for as long as it may.
+    /// The rank has waited for as long as it may.
     Overdue {
-        /// For whom: these have not come to the call.
+        /// The ranks that have not joined the call.
         ranks: Vec<u32>,
-        /// For how long.
+        /// How long the rank has waited.
         timeout: Duration,
     },
-    /// Another rank has called something else.
+    /// Another rank has made a different call.
     Differs {
         /// That rank.
         rank: u32,
-        /// What it has called.
+        /// The other rank's call, as text.
         text: String,
     },
 }
 
-/// What a rank does with a message.
+/// The kinds of point-to-point transfers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TransferKind {
-    /// Sends it; done when its bytes may change.
+    /// Sends a message. The transfer completes when the message's memory may change.
     Send,
-    /// Sends it; done when a receive has taken it.
+    /// Sends a message. The transfer completes when a receive has matched it.
     SynchronousSend,
-    /// Receives it.
+    /// Receives a message.
     Receive,
-    /// Waits until there is one that a receive would take, and leaves it there.
+    /// Waits until there is a message that a receive would match, without receiving it.
     Probe,
-    /// Tells whether there is one that a receive would take, and leaves it there.
+    /// Returns at once whether there is a message that a receive would match, without receiving it.
     ProbeNow,
 }
 
 impl TransferKind {
-    /// Whether the rank is the sender.
+    /// Returns whether the rank is the sender.
     pub fn sends(self) -> bool {
         matches!(self, TransferKind::Send | TransferKind::SynchronousSend)
     }
 }
 
-/// One message as one local rank sends or receives it; see [`CallRequest`].
+/// A point-to-point message that one local rank sends or receives; see [`CallRequest`].
 #[derive(Clone, Debug)]
 pub struct TransferRequest<M = MemoryRange> {
     /// The group.
     pub group: u64,
     /// The caller.
     pub rank: u32,
-    /// What it does with it.
+    /// What the rank does with the message.
     pub kind: TransferKind,
-    /// By which the rank may cancel it: its choice, once each.
+    /// A number by which the rank can cancel the transfer. The rank chooses it and must not use it
+    /// twice.
     pub id: u64,
-    /// The other rank; absent where it receives from any.
+    /// The other rank; `None` to receive from any rank.
     pub peer: Option<u32>,
-    /// What the message is known by; absent where any is received.
+    /// The tag of the message; `None` to receive any tag.
     pub tag: Option<u32>,
-    /// Type of an element; that of both sides. A probe finds any.
+    /// The element type, which must be the same on both sides. A probe matches any type.
     pub element: ElementType,
-    /// What is sent, or where to put what comes, which may be shorter. A probe has none.
+    /// The message to send, or the buffer to receive into, which may be longer than the message.
+    /// `None` for a probe.
     pub data: Option<M>,
-    /// Time without any progress after which it fails.
+    /// The time without progress after which the transfer fails.
     pub timeout: Duration,
 }
 
 impl<M> TransferRequest<M> {
-    /// The same with the buffer named in another way.
+    /// Returns the same request with its buffer named in another way.
     pub fn map<N>(self, name: impl FnOnce(M) -> N) -> TransferRequest<N> {
         let TransferRequest { group, rank, kind, id, peer, tag, element, data, timeout } = self;
         TransferRequest { group, rank, kind, id, peer, tag, element, data: data.map(name), timeout }
@@ -298,18 +311,18 @@ pub enum RankCommand {
     },
 }
 
-/// Why a group cannot be made.
+/// The reasons why a group cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupError {
-    /// The group is there already.
+    /// A group with this number exists already.
     #[error("group {0} exists on this node already; release it first or choose another number")]
     Exists(u64),
-    /// Its description makes no sense.
+    /// Its description is inconsistent.
     #[error("group {group}: {reason}")]
     Invalid {
         /// The group.
         group: u64,
-        /// What is wrong with it.
+        /// The inconsistency.
         reason: String,
     },
 }

@@ -1,23 +1,25 @@
-//! Packets of streams that are not open yet, within bounds. What does not fit is lost, as any packet may be.
+//! Packets of streams that are not open yet. The buffer is bounded: packets that do not fit are
+//! dropped, as any packet may be.
 
 use crate::memory::MemoryRange;
 use crate::output_queue::{OutputQueue, ReceivedBytes};
 use cool_transport::{Packet, StreamId};
 use std::collections::BTreeMap;
 
-/// The most bytes that a group keeps, and the most streams that it knows of.
+/// The maximum number of bytes that a group buffers, and of streams whose packets it buffers.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 const STREAMS_MAX: usize = 4096;
 
-/// What keeping a packet costs besides its payload.
+/// The memory that a buffered packet takes in addition to its payload, in bytes.
 const PACKET_COST: usize = 128;
 
-/// What came of one stream.
+/// The buffered packets of one stream.
 #[derive(Debug, Default)]
 pub(crate) struct BufferedStream {
-    /// With their payload, in memory that is whoever takes them to give back.
+    /// The packets with their payload. The caller that takes them must free the memory of the
+    /// payload.
     pub(crate) packets: Vec<(Packet, MemoryRange)>,
-    /// Some packets were not kept.
+    /// Whether some packets were dropped.
     pub(crate) lossy: bool,
 }
 
@@ -44,14 +46,14 @@ impl BufferedPackets {
         kept.packets.push((packet, buffer));
     }
 
-    /// Takes what came of a stream that opens now.
+    /// Removes and returns the packets of a stream that is being opened.
     pub(crate) fn take(&mut self, id: &StreamId) -> BufferedStream {
         let kept = self.streams.remove(id).unwrap_or_default();
         self.bytes -= cost(&kept);
         kept
     }
 
-    /// Forgets the streams of a call that is over.
+    /// Drops the packets of a call that has ended.
     pub(crate) fn forget(&mut self, call: u64, out: &mut OutputQueue) {
         let bytes = &mut self.bytes;
         self.streams.retain(|id, kept| {
@@ -64,13 +66,13 @@ impl BufferedPackets {
         });
     }
 
-    /// Forgets everything.
+    /// Drops all packets.
     pub(crate) fn clear(&mut self, out: &mut OutputQueue) {
         let kept = std::mem::take(self).streams.into_values();
         kept.flat_map(|kept| kept.packets).for_each(|(_, payload)| out.free(payload));
     }
 
-    /// For each node that sent packets of a call: the digest it holds.
+    /// Returns the digest of a call that each node has sent.
     pub(crate) fn digests(&self, call: u64) -> BTreeMap<u16, u64> {
         let of_call = self.streams.iter().filter(|(id, _)| id.call == call);
         of_call.flat_map(|(_, kept)| &kept.packets).map(|(packet, _)| (packet.from, packet.digest)).collect()
@@ -92,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn a_flood_is_kept_within_bounds_and_room_comes_back() {
+    fn a_flood_is_bounded_and_its_room_is_freed() {
         let (mut buffered, mut out) = (BufferedPackets::default(), OutputQueue::default());
         for _ in 0..100 {
             buffered.buffer(packet(1, 0), &ReceivedBytes::Input(0..64 * 1024), &mut out);

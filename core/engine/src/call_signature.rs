@@ -1,4 +1,4 @@
-//! What a rank called, without its buffers: what ranks compare. How it is carried out is the schedule's matter.
+//! A rank's call without its buffers, which is the part of the call that ranks compare.
 
 use crate::api::CallRequest;
 use crate::failure::{CallFailure, CallFailureKind};
@@ -7,24 +7,26 @@ use cool_types::limits::ARRAY_BYTES;
 use cool_types::{Call, CallDescription, CallError, ElementType, Operation, Rank, ReduceOp, check_reduction};
 use std::fmt;
 
-/// A call without its buffers. Ranks that call alike have equal ones. It prints as "reduce of 5 f64 by sum to rank 3".
+/// A call without its buffers. It is equal for ranks that make the same call. It prints as, for
+/// example, "reduce of 5 f64 by sum to rank 3".
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CallSignature {
-    /// What the compiler is to make a schedule of.
+    /// The call for which a schedule is compiled.
     pub(crate) call: Call,
-    /// Absent for a barrier.
+    /// `None` for a barrier.
     pub(crate) element: Option<ElementType>,
-    /// Of the operations that combine.
+    /// Only for operations that combine elements.
     pub(crate) reduce: Option<ReduceOp>,
-    /// Forced by the ranks.
+    /// The plan that the ranks force, if any.
     pub(crate) plan: Option<Plan>,
 }
 
 impl CallSignature {
-    /// What a request says, for a group of `size` ranks; not whether it makes sense.
+    /// Returns the signature of a request. It does not check whether the call is valid for a group.
     ///
     /// # Errors
-    /// [`CallFailureKind::Invalid`], if it cannot be said: lengths beyond counting, or no plan of that name.
+    /// Returns [`CallFailureKind::Invalid`] if the lengths overflow, or if there is no plan of the
+    /// requested name.
     pub(crate) fn from_request(request: &CallRequest) -> Result<CallSignature, CallFailure> {
         let operation = request.operation;
         let element = (operation != Operation::Barrier).then_some(request.element);
@@ -35,7 +37,7 @@ impl CallSignature {
         };
         let plan = (!request.plan.is_empty()).then(|| request.plan.parse::<Plan>()).transpose();
         let plan = plan.map_err(|e| invalid(request, &e))?;
-        // What an operation does not look at is made equal, so that only what matters is compared.
+        // Fields that an operation ignores are normalized, because they must not make calls differ.
         let root = Rank(if operation.rooted() { request.root } else { 0 });
         let count = if element.is_none() || request.counts.is_some() { 0 } else { request.count };
         let mut call = Call::new(operation, root, bytes(&count)?, element_bytes as u32);
@@ -46,11 +48,11 @@ impl CallSignature {
         Ok(CallSignature { call, element, reduce, plan })
     }
 
-    /// Whether the call makes sense for a group of `size` ranks, and the request's buffers are long enough for it. One that is
-    /// watched has none.
+    /// Checks that the call is valid for a group of `size` ranks and that the request's buffers are
+    /// long enough. A watched call has no buffers.
     ///
     /// # Errors
-    /// [`CallFailureKind::Invalid`], if not.
+    /// Returns [`CallFailureKind::Invalid`] if the call is not valid.
     pub(crate) fn check(&self, request: &CallRequest, size: usize) -> Result<(), CallFailure> {
         let wrong = |e: CallError| invalid(request, &e);
         if self.call.operation.combines() {
@@ -65,7 +67,7 @@ impl CallSignature {
         self.call.check_buffers(Rank(request.rank), size, input, output).map_err(wrong)
     }
 
-    /// A number that differs, most likely, from that of any other call or plan.
+    /// Returns a number that is very likely different for any other call or plan.
     pub(crate) fn digest(&self, plan: &Plan) -> u64 {
         let forced = self.plan.map(|plan| format!(" with plan {plan}")).unwrap_or_default();
         self.words().digest(format_args!("{forced} by {plan}"))
@@ -83,7 +85,8 @@ impl fmt::Display for CallSignature {
     }
 }
 
-/// What keeps a plan from carrying out calls of an operation, and what would fit.
+/// Returns the reason why a plan cannot execute an operation, with the plans that can; `None` if it
+/// can.
 pub fn wrong_plan(operation: Operation, plan: &str) -> Option<String> {
     match plan.parse::<Plan>() {
         Ok(plan) => plan.check(operation).err().map(|e| e.to_string()),
@@ -91,7 +94,7 @@ pub fn wrong_plan(operation: Operation, plan: &str) -> Option<String> {
     }
 }
 
-/// The failure of a call that makes no sense.
+/// Returns the failure of an invalid call.
 pub(crate) fn invalid(request: &CallRequest, reason: &dyn fmt::Display) -> CallFailure {
     let CallRequest { rank, group, operation, .. } = request;
     let message = format!("rank {rank} cannot call {operation} on group {group}: {reason}");
@@ -133,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_operation_does_not_use_makes_no_difference() {
+    fn fields_that_an_operation_ignores_make_no_difference() {
         let signature = |op, root| CallSignature::from_request(&request(op, root, 5)).unwrap();
         assert_eq!(signature(Operation::Allreduce, 0), signature(Operation::Allreduce, 1));
         assert_ne!(signature(Operation::Reduce, 0), signature(Operation::Reduce, 1));
@@ -181,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn many_counts_are_told_apart_in_a_short_text() {
+    fn many_counts_differ_in_a_short_text() {
         let text = |last| {
             let counts: Vec<u64> = (0..1000).map(|i| if i == 999 { last } else { 0 }).collect();
             text(&CallRequest { rank: 0, ..counted(Operation::Gather, &counts) })
@@ -192,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_buffer_a_wrong_root_or_an_immense_call_is_refused_in_words() {
+    fn short_buffers_wrong_roots_and_huge_calls_are_refused() {
         let error = |op, root, count| wrong(&request(op, root, count));
         assert!(error(Operation::Allgather, 0, 6).contains("output has 80 bytes and needs 96"));
         assert!(error(Operation::Bcast, 2, 1).contains("root is rank 2"));
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn counts_that_do_not_fit_the_group_or_the_operation_are_refused_in_words() {
+    fn counts_that_do_not_fit_are_refused() {
         let wrong = |operation, counts: &[u64]| wrong(&counted(operation, counts));
         assert!(wrong(Operation::Gather, &[1]).contains("it has 1 counts, but 2 ranks need 2"));
         assert!(wrong(Operation::Alltoall, &[1, 1]).contains("it has 2 counts, but 2 ranks need 4"));

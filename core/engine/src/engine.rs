@@ -1,4 +1,5 @@
-//! The engine without I/O: brings what happens to the group it concerns, and what groups want to the driver.
+//! The engine without I/O: it routes inputs to the group that they concern, and the outputs of
+//! groups to the driver.
 
 mod peering;
 #[cfg(test)]
@@ -30,41 +31,44 @@ use std::sync::Arc;
 pub struct Engine {
     me: AgentId,
     groups: BTreeMap<u64, Group>,
-    /// Released groups whose streams other nodes still need.
+    /// Released groups with streams that other nodes still need.
     closing: BTreeSet<u64>,
     shared: SharedState,
 }
 
 impl Engine {
-    /// The engine of an agent. Bounce buffers, thanks to which calls may return before everybody has their
-    /// messages, take up to `bounce_bytes`; beyond it, calls wait. Nodes that are silent for `peer_timeout` while
-    /// others wait are lost.
+    /// Returns the engine of an agent. Bounce buffers, which let ranks complete calls before all
+    /// receivers have their messages, take up to `bounce_bytes`; beyond that, calls wait. A node
+    /// that is silent for `peer_timeout` while others wait for it is lost.
     pub fn new(me: AgentId, bounce_bytes: u64, peer_timeout: Duration) -> Engine {
         let shared = SharedState::new(me.clone(), bounce_bytes, peer_timeout);
         Engine { me, groups: BTreeMap::new(), closing: BTreeSet::new(), shared }
     }
 
-    /// The latest calls, of a group or of all, at most `last`.
+    /// Returns the records of the last calls of a group, or of all groups, at most `last`.
     pub fn trace(&self, last: usize, group: Option<u64>) -> Vec<Arc<CallRecord>> {
         self.shared.ring.last(last, group)
     }
 
-    /// What this node has sent and repaired for calls, by operation in the order of [`Operation::ALL`].
+    /// Returns the data that this node has sent and repaired for calls, by operation in the order
+    /// of [`Operation::ALL`].
     pub fn traffic(&self) -> &[TrafficTotals; Operation::ALL.len()] {
         &self.shared.traffic
     }
 
-    /// Packets and connections that were refused, since they claimed to be of a group or an agent and had not its key.
+    /// Returns the number of packets and connections that were refused because they claimed to be
+    /// of a group or an agent without having its key.
     pub fn refused(&self) -> u64 {
         self.shared.refused + self.shared.peers.refused
     }
 
-    /// The ranks by whose loss a group has failed.
+    /// Returns the lost ranks that made a group fail.
     pub fn lost_ranks(&self, group: u64) -> Vec<u32> {
         self.groups.get(&group).map_or(Vec::new(), Group::lost_ranks)
     }
 
-    /// Whether nothing can be called on a group: it has failed, was released or never made.
+    /// Returns whether no call can be made on a group, because it has failed, was released, or
+    /// never existed.
     pub fn has_failed(&self, group: u64) -> bool {
         self.closing.contains(&group) || self.groups.get(&group).is_none_or(Group::has_failed)
     }
@@ -100,7 +104,7 @@ impl Engine {
         group.close(now, &mut self.shared);
     }
 
-    /// Passes a rank's request on to its group. A request on a group that is not here fails.
+    /// Passes a rank's request to its group. A request on an unknown group fails.
     fn request(&mut self, now: Time, token: u64, request: RankRequest) {
         let (id, rank) = request.source();
         let Some(group) = self.groups.get_mut(&id).filter(|_| !self.closing.contains(&id)) else {
@@ -114,7 +118,7 @@ impl Engine {
         self.conclude(now, id, result);
     }
 
-    /// Does something with a group, which may fail by it.
+    /// Calls a function with a group. If it returns an error, the group fails.
     fn with_group(
         &mut self,
         now: Time,
@@ -126,7 +130,7 @@ impl Engine {
         self.conclude(now, id, result);
     }
 
-    /// Work is done: those who waited only for that are answered, and its group goes on.
+    /// Sends the replies that were held back for this work, and lets its group continue.
     fn on_work_done(&mut self, now: Time, id: WorkId, prepared: Option<PreparedCall>) {
         let Some((group, answers)) = self.shared.work_tracker.finish(id) else { return };
         for (token, result) in answers {
@@ -145,15 +149,15 @@ impl Engine {
         }
     }
 
-    /// Fails a group if what was done with it says so.
+    /// Makes a group fail if an operation on it returned an error.
     fn conclude(&mut self, now: Time, id: u64, result: Result<(), CallFailure>) {
         if let (Err(failed), Some(group)) = (result, self.groups.get_mut(&id)) {
             group.fail(now, &mut self.shared, &failed, true);
         }
     }
 
-    /// Lets everything follow that follows from an input: messages between groups and peers, shares of the
-    /// link, groups that are over.
+    /// Processes everything that follows from an input: messages between groups and peers, shares
+    /// of the link, and groups that have ended.
     fn settle(&mut self, now: Time) {
         loop {
             if let Some(connection) = self.shared.peers.take_needed() {
@@ -182,7 +186,7 @@ impl Engine {
         }
     }
 
-    /// Begins a turn unless one is under way: what had to wait for it goes on.
+    /// Begins a turn unless one is in progress. Groups that had to wait for it continue.
     fn begin_turn(&mut self, now: Time) {
         for id in self.shared.turn.begin() {
             self.with_group(now, id, |group, shared| group.advance(now, shared));
@@ -201,7 +205,7 @@ impl Engine {
     fn on_datagram(&mut self, now: Time, (from, proven): (SocketAddr, Option<u64>), bytes: &[u8]) {
         for decoded in Packet::decode_all(bytes) {
             match decoded {
-                // A payload is what follows the last packet.
+                // A datagram has at most one payload, which follows its last packet.
                 Ok((packet, _)) if !self.is_authentic(proven, packet.id.group) => {
                     self.shared.refused += 1;
                     tracing::debug!(%from, group = packet.id.group, "refused a packet without proof of its group");
@@ -210,12 +214,13 @@ impl Engine {
                     let payload = ReceivedBytes::Input(bytes.len() - payload.len()..bytes.len());
                     self.on_packet(now, from, packet, &payload);
                 }
-                Err(error) => tracing::debug!(%from, %error, "dropped what is no packet"),
+                Err(error) => tracing::debug!(%from, %error, "dropped a malformed packet"),
             }
         }
     }
 
-    /// Whether a packet may be of a group: the key was that group's, or it has none.
+    /// Returns whether a packet may belong to a group: either the key of its tag was that group's,
+    /// or the group has no key.
     fn is_authentic(&self, proven: Option<u64>, group: u64) -> bool {
         match proven {
             Some(proven) => proven == group,
@@ -226,7 +231,8 @@ impl Engine {
     fn on_packet(&mut self, now: Time, from: SocketAddr, packet: Packet, payload: &ReceivedBytes) {
         let (id, epoch) = (packet.id.group, packet.id.epoch);
         match packet.body {
-            // Someone asks whether this agent is there, whatever has become of the group here.
+            // Another agent checks whether this one is alive. The reply does not depend on whether
+            // the group still exists here.
             PacketBody::Ping => {
                 let body = PacketBody::PingAnswer { incarnation: self.me.incarnation };
                 let group = self.groups.get(&id).filter(|group| group.key() == (id, epoch));
@@ -241,14 +247,15 @@ impl Engine {
             _ => {}
         }
         let Some(group) = self.groups.get_mut(&id).filter(|group| group.key() == (id, epoch)) else {
-            tracing::debug!(%from, group = id, epoch, "dropped a packet of a group that is not here");
+            tracing::debug!(%from, group = id, epoch, "dropped a packet of an unknown group");
             return;
         };
         let result = group.on_packet(now, &mut self.shared, from, packet, payload);
         self.conclude(now, id, result);
     }
 
-    /// The agent of this incarnation, at an address, is there: the one that a group has, or one that was started since.
+    /// Handles the reply to a ping. The agent at that address may be the one in the group, or one
+    /// that was started since.
     fn on_ping_answer(&mut self, now: Time, from: SocketAddr, of: (u64, u32), incarnation: u64) {
         let group = self.groups.get_mut(&of.0).filter(|group| group.key() == of);
         if let Some(lost) = group.and_then(|group| group.on_ping_answer(from, incarnation)) {
@@ -278,7 +285,7 @@ impl Engine {
         }
     }
 
-    /// A local rank asks for something.
+    /// Handles a request of the controller or of a local rank.
     fn handle_request(&mut self, now: Time, input: Input<'_>) {
         match input {
             Input::MakeGroup(spec) => {
@@ -300,7 +307,7 @@ impl Engine {
         }
     }
 
-    /// Something came over the network, or the driver has done what it was asked.
+    /// Handles an event from the network, or the completion of an output.
     fn handle_event(&mut self, now: Time, input: Input<'_>) {
         match input {
             Input::Datagram { from, bytes, proven } => self.on_datagram(now, (from, proven), bytes),
@@ -341,14 +348,14 @@ impl Machine for Engine {
 
     fn poll(&mut self, now: Time) -> Poll<Output> {
         self.begin_turn(now);
-        // All that is due, so that what goes to one place goes together.
+        // Handle all expired timers first, so that packets to the same address share a datagram.
         while let Some(key) = self.shared.timers.due(now) {
             self.on_timer(now, key);
             self.settle(now);
         }
         match self.shared.out.pop() {
             Some(output) => Poll::Output(output),
-            // As soon as the driver has looked after everything else.
+            // Continue as soon as the driver has handled everything else.
             None if self.shared.turn.end() => Poll::Idle(Some(now + Duration::from_nanos(1))),
             None => Poll::Idle(self.shared.timers.next()),
         }

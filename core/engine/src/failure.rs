@@ -1,34 +1,35 @@
-//! How calls and messages end: with what they cost, or with a failure that names ranks and a remedy.
+//! The results of calls and transfers: their cost, or a failure that names ranks and a remedy.
 
-/// What kind of failure it is.
+/// The kinds of failures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[repr(u8)]
 pub enum CallFailureKind {
-    /// The call makes no sense.
+    /// The call is invalid.
     Invalid = 1,
     /// Ranks called different operations, sizes, types or roots.
     Mismatch = 2,
-    /// Somebody did not come in time.
+    /// A rank did not join in time.
     Timeout = 3,
-    /// A rank, node or agent went away.
+    /// A rank, node or agent was lost.
     Lost = 4,
-    /// The group failed before.
+    /// The group had failed before.
     Aborted = 5,
     /// A rank has revoked the group.
     Revoked = 6,
-    /// A message was longer than its receive, which alone fails.
+    /// A message was longer than the receive that matched it. Only this receive fails.
     Truncated = 7,
-    /// A receive was cancelled, which alone fails.
+    /// A receive was cancelled. Only this receive fails.
     Cancelled = 8,
 }
 
 impl CallFailureKind {
-    /// Its code between agents.
+    /// Returns the code of the kind in messages between agents.
     pub(crate) fn code(self) -> u8 {
         self as u8
     }
 
-    /// The kind with a code; [`CallFailureKind::Lost`] if there is none, since the other agent is of another make.
+    /// Returns the kind that has a code, or [`CallFailureKind::Lost`] if there is none, because
+    /// then the other agent is of another version.
     pub(crate) fn of_code(code: u8) -> CallFailureKind {
         use CallFailureKind::{Aborted, Cancelled, Invalid, Lost, Mismatch, Revoked, Timeout, Truncated};
         [Invalid, Mismatch, Timeout, Lost, Aborted, Revoked, Truncated, Cancelled]
@@ -38,35 +39,35 @@ impl CallFailureKind {
     }
 }
 
-/// Why a call or message failed.
+/// The reason why a call or transfer failed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]
 pub struct CallFailure {
     /// Its kind.
     pub kind: CallFailureKind,
-    /// What happened and what to do about it, with ranks and operation.
+    /// What happened and what to do about it; names the ranks and the operation.
     pub message: String,
-    /// The ranks that it concerns.
+    /// The ranks that the failure concerns.
     pub ranks: Vec<u32>,
 }
 
 impl CallFailure {
-    /// A failure of a kind that concerns some ranks.
+    /// Returns a failure of a kind that concerns some ranks.
     pub fn new(kind: CallFailureKind, message: impl Into<String>, ranks: Vec<u32>) -> CallFailure {
         CallFailure { kind, message: message.into(), ranks }
     }
 }
 
-/// What went over the network for calls.
+/// The amount of data that this node exchanged over the network for calls.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct TrafficTotals {
     /// Payload bytes sent by multicast for the first time.
     pub bytes_multicast: u64,
-    /// Payload bytes sent by unicast, repairs excluded.
+    /// Payload bytes sent by unicast, without repairs.
     pub bytes_unicast: u64,
-    /// Chunks that this node lacked and got by repair.
+    /// Chunks that were missing at this node and that it received by repair.
     pub chunks_repaired: u64,
-    /// Chunks that this node sent as repair.
+    /// Chunks that this node retransmitted for others.
     pub chunks_resent: u64,
 }
 
@@ -79,29 +80,31 @@ impl core::ops::AddAssign for TrafficTotals {
     }
 }
 
-/// What a call or message of a rank cost this node.
+/// The cost of a call or transfer of a rank at this node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallStats {
-    /// From the call to its answer.
+    /// The time from the request to the reply.
     pub nanoseconds: u64,
-    /// What it sent and repaired, with what streams of the rank's earlier calls did after these were answered.
+    /// The data sent and repaired for it, including the traffic of the rank's earlier streams that
+    /// continued after their calls were answered.
     pub traffic: TrafficTotals,
-    /// By which plan a collective was carried out.
+    /// The plan by which a collective was executed.
     pub plan: String,
-    /// What a receive got.
+    /// The message that a receive or probe found.
     pub arrived: Option<ReceivedMessage>,
-    /// Of a watched call: others have it carried out here, and this rank is to call again, with the same number, as they did.
+    /// For a watched call: other ranks have requested the call from their engine, so this rank must
+    /// make the call again, with the same number, in the same way.
     pub by_agent: bool,
 }
 
 /// A message that was received.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReceivedMessage {
-    /// The rank that sent it.
+    /// The rank that sent the message.
     pub source: u32,
     /// Its tag.
     pub tag: u32,
-    /// Its length.
+    /// Its length in bytes.
     pub bytes: u64,
 }
 
@@ -110,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_kind_has_a_code_of_its_own_and_an_unknown_code_means_a_lost_peer() {
+    fn kinds_have_unique_codes_and_unknown_codes_mean_lost() {
         for code in 0..=u8::MAX {
             let kind = CallFailureKind::of_code(code);
             assert!(kind.code() == code || kind == CallFailureKind::Lost);

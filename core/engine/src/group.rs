@@ -1,14 +1,25 @@
-//! A group on this node. Its parts own their state, each with inputs and outputs, and do not know each other; the group
-//! routes between them:
+//! A group on this node. Its parts own their state, have inputs and outputs, and do not know each
+//! other. The group routes between them:
 //!
 //! ```text
-//! a rank calls -> plan_selection -> calls: actions that may start -> messages, streams -> actions that are done -> calls
-//!                                                                                      -> a rank is completion: its answer
+//! request -> call_queue -> running_calls -> actions -> messages, streams
+//!                                ^                           |
+//!                                +---- completed actions ----+
+//!                                |
+//!                                +-> completion of a rank: its reply
 //! ```
 //!
-//! `call_matching` compares what ranks called, `departures` knows who has gone, `failure_detector` and `wait_for_graph` find
-//! out who is to blame when something waits for too long, `point_to_point` has the messages outside of calls, `watched_calls`
-//! who waits in calls that ranks carry out themselves, and `quick_calls` whether they do so over several nodes.
+//! The steps of a call have one name each: a rank's call is *queued* (`queue_call`) until its plan
+//! is prepared; the rank *joins* the call (`join_call`); the group *advances* all calls (`advance`)
+//! by *starting* and *completing* their actions (`start_action`, `complete_action`), until the rank
+//! *completes* the call (`complete_rank`); the call is *retired* (`retire`) once all ranks of this
+//! node have completed it.
+//!
+//! `call_matching` compares the calls of all ranks, `departures` records the ranks that have left,
+//! `failure_detector` and `wait_for_graph` find out which ranks are to blame if something takes too
+//! long, `point_to_point` handles the messages outside of calls, `watched_calls` handles ranks that
+//! wait in calls that they execute themselves, and `quick` agrees on whether the ranks of several
+//! nodes do so.
 
 mod actions;
 mod call_matching;
@@ -90,26 +101,26 @@ impl Group {
         }
     }
 
-    /// The group as messages name it.
+    /// Returns the group's number and epoch, by which messages name it.
     pub(crate) fn key(&self) -> (u64, u32) {
         self.members.key()
     }
 
-    /// Whether nothing here is of use to anyone any more.
+    /// Returns whether no rank and no other node needs the group any more.
     pub(crate) fn is_quiescent(&self) -> bool {
         self.is_idle() && self.streams.is_empty()
     }
 
-    /// Whether no call or message of a rank is open.
+    /// Returns whether no call or transfer of a rank is open.
     fn is_idle(&self) -> bool {
         let no_call = self.calls.is_empty() && self.call_queue.is_empty() && self.watched_calls.is_empty();
         no_call && self.point_to_point.is_idle()
     }
 
-    /// A local rank calls. Its answer goes out completion `shared`.
+    /// Queues a local rank's call. The reply is sent through `shared`.
     ///
     /// # Errors
-    /// If the group fails by it.
+    /// Returns an error if the call makes the group fail.
     pub(crate) fn queue_call(
         &mut self,
         now: Time,
@@ -143,10 +154,10 @@ impl Group {
         self.begin_pending_calls(now, shared)
     }
 
-    /// A call has been prepared.
+    /// Handles the completion of a preparation.
     ///
     /// # Errors
-    /// If the group fails by it.
+    /// Returns an error if a call that begins now makes the group fail.
     pub(crate) fn on_prepared(
         &mut self,
         now: Time,
@@ -158,7 +169,7 @@ impl Group {
         self.begin_pending_calls(now, shared)
     }
 
-    /// Begins what can begin.
+    /// Begins all pending calls that can begin.
     fn begin_pending_calls(&mut self, now: Time, shared: &mut SharedState) -> Result<(), CallFailure> {
         while let Some((pending, prepared)) =
             self.call_queue.poll(&mut GroupContext { now, members: &self.members, shared })
@@ -173,10 +184,11 @@ impl Group {
         Ok(())
     }
 
-    /// The number of a rank's call; `None` if it has made that before, which it is told.
+    /// Returns the number of a rank's call. If the rank has made a call with this number before,
+    /// the call is refused and the result is `None`.
     fn assign_number(&mut self, shared: &mut SharedState, pending: &PendingCall) -> Option<u64> {
         let PendingCall { token, request, signature, .. } = pending;
-        // A call that is refused is made.
+        // A call that is refused counts as made.
         let watched = request.watch && signature.is_ok();
         let least = match self.ranks.assign_number(request.rank, request.call_number, watched) {
             Ok(call_number) => return Some(call_number),
@@ -189,8 +201,8 @@ impl Group {
         None
     }
 
-    /// A call makes no sense. Where all ranks call alike all are refused alike, and the group goes on; where others call
-    /// something else, they find by its digest that this rank's call is another.
+    /// Refuses an invalid call. If all ranks make the same call, all are refused and the group
+    /// continues. If others make a different call, they notice by its digest.
     fn refuse(
         &mut self,
         now: Time,
@@ -220,7 +232,7 @@ impl Group {
         Ok(())
     }
 
-    /// A call that is prepared has its turn.
+    /// Lets a rank join a prepared call, and advances the group.
     fn run_prepared(
         &mut self,
         now: Time,
@@ -231,7 +243,7 @@ impl Group {
     ) -> Result<(), CallFailure> {
         let rank = pending.request.rank;
         if let Err(failed) = self.join_call(now, shared, call_number, pending, prepared) {
-            // Its run may not have been made, so that it would not be told with the others.
+            // The rank may not have joined yet, so the failure of the group would not reach it.
             if self.calls.run(call_number, rank).is_none() {
                 self.fail_open(shared, pending.token, rank, &failed);
             }
@@ -240,7 +252,8 @@ impl Group {
         self.advance(now, shared)
     }
 
-    /// A rank takes part in a call: as the other local ranks do, and with ranks that are still there?
+    /// Lets a rank join a call, after checking that the other local ranks make the same call and
+    /// that no rank is lost that must take part.
     fn join_call(
         &mut self,
         now: Time,
@@ -263,7 +276,7 @@ impl Group {
         Ok(())
     }
 
-    /// Compares a rank's call with what other nodes have sent so far.
+    /// Compares a rank's call with the data that other nodes have sent so far.
     fn match_with_others(
         &mut self,
         now: Time,
@@ -282,7 +295,7 @@ impl Group {
         Ok(())
     }
 
-    /// A node's digest of a call differs: it is told what was called here.
+    /// Notifies a node, which has another digest of a call, about the call that was made here.
     fn notify_mismatch(&mut self, now: Time, shared: &mut SharedState, call: u64, node: usize) {
         if node < self.members.nodes.len() {
             let mut context = GroupContext { now, members: &self.members, shared };
@@ -295,10 +308,11 @@ impl Group {
         self.matching.announce(&mut context, call, self.ranks.joined(call));
     }
 
-    /// Lets calls go on by what is done, and starts every action that may start, as long as the turn goes on.
+    /// Advances all calls: handles completed actions, and starts every action that may start,
+    /// within the budget of the turn.
     ///
     /// # Errors
-    /// If the group fails by it.
+    /// Returns an error if the group fails.
     pub(crate) fn advance(&mut self, now: Time, shared: &mut SharedState) -> Result<(), CallFailure> {
         loop {
             if let Some(done) = self.messages.poll() {
@@ -315,7 +329,7 @@ impl Group {
         }
     }
 
-    /// What a stream has done, for its call.
+    /// Handles an event of a stream for its call.
     fn on_stream_event(
         &mut self,
         now: Time,
@@ -327,13 +341,14 @@ impl Group {
                 if progress {
                     self.calls.moved(now, call);
                 }
-                // A stream of a copied message outlives its call.
+                // The stream of a copied message may outlive its call.
                 if !self.calls.count(call, rank, traffic) {
                     self.ranks.get_mut(rank).into_iter().for_each(|rank| rank.afterwards += traffic);
                 }
             }
             StreamEvent::Done(action) => self.complete_action(now, shared, action),
-            // An action whose bytes are changed later goes on until nobody needs them from here.
+            // If the received bytes are changed later, the action must not complete before no
+            // receiver needs them any more.
             StreamEvent::Delivered(id, action) => {
                 if self.calls.changed_later(action) == Some(false) && self.streams.pin_rank(&id) {
                     self.calls.pin(action.call, action.rank);
@@ -358,13 +373,13 @@ impl Group {
         Ok(())
     }
 
-    /// An action is done.
+    /// Handles the completion of an action.
     fn complete_action(&mut self, now: Time, shared: &mut SharedState, done: CallAction) {
         let completion = self.calls.complete(now, done, &mut shared.out);
         self.complete_rank(shared, done.call, completion);
     }
 
-    /// A rank may be completion a call: it is answered.
+    /// Replies to a rank if it has completed a call.
     fn complete_rank(&mut self, shared: &mut SharedState, call_number: u64, completion: Option<Completion>) {
         let Some(Completion { rank, token, mut stats }) = completion else { return };
         if let Some(local) = self.ranks.get_mut(rank) {
@@ -375,7 +390,7 @@ impl Group {
         self.retire(shared, call_number);
     }
 
-    /// Forgets a call once all ranks of this node are completion it.
+    /// Forgets a call once all ranks of this node have completed it.
     fn retire(&mut self, shared: &mut SharedState, call_number: u64) {
         let running = self.calls.get(call_number).is_some_and(|call| !call.is_empty());
         if running || self.ranks.is_awaiting(call_number) {
@@ -387,16 +402,16 @@ impl Group {
         self.matching.forget(call_number);
     }
 
-    /// The smallest call that not all ranks of this node are through.
+    /// Returns the smallest number of a call that some rank of this node has not completed.
     fn oldest_open(&self) -> u64 {
         let next = self.ranks.next_call();
         self.calls.iter().next().map_or(next, |(call_number, _)| next.min(call_number))
     }
 
-    /// Work that was given out is done.
+    /// Handles the completion of work.
     ///
     /// # Errors
-    /// If the group fails by what follows.
+    /// Returns an error if the group fails afterwards.
     pub(crate) fn on_work_done(
         &mut self,
         now: Time,
@@ -409,18 +424,18 @@ impl Group {
         self.advance(now, shared)
     }
 
-    /// There is no memory of this name.
+    /// Handles a failed allocation.
     ///
     /// # Errors
-    /// If it is the working memory of a call here.
+    /// Returns an error if the memory was the working memory of a call in this group.
     pub(crate) fn allocation_failed(&self, memory: MemoryId) -> Result<(), CallFailure> {
         self.calls.allocation_failed(memory)
     }
 
-    /// A local rank sends or receives. Its answer goes out completion `shared`.
+    /// Starts a transfer of a local rank. The reply is sent through `shared`.
     ///
     /// # Errors
-    /// If the group fails by it.
+    /// Returns an error if the transfer makes the group fail.
     pub(crate) fn transfer(
         &mut self,
         now: Time,
@@ -445,12 +460,12 @@ impl Group {
         self.point_to_point.start(&mut context, token, request, &self.departures)
     }
 
-    /// A local rank cancels a receive or probe.
+    /// Cancels a local rank's receive or probe.
     pub(crate) fn cancel(&mut self, now: Time, shared: &mut SharedState, rank: u32, id: u64) {
         self.point_to_point.cancel(&mut GroupContext { now, members: &self.members, shared }, rank, id);
     }
 
-    /// The group is released: calls that are open fail. Streams go on for those who need them.
+    /// Closes the group: open calls fail, and streams continue for the nodes that need them.
     pub(crate) fn close(&mut self, now: Time, shared: &mut SharedState) {
         if !self.is_idle() {
             let message = format!("group {} was released while calls were open", self.members.id);
@@ -458,7 +473,7 @@ impl Group {
         }
     }
 
-    /// Gives back everything, before it is forgotten.
+    /// Frees all resources of the group.
     pub(crate) fn forget(mut self, now: Time, shared: &mut SharedState) {
         self.clear(now, shared);
         self.point_to_point.clear(self.members.id, shared);

@@ -1,51 +1,82 @@
-//! The engine of a node's agent: runs the schedules of its ranks' calls over multicast, repair and unicast.
+//! The engine of a node's agent: executes the schedules of its ranks' calls over multicast, repair
+//! and unicast.
 //!
-//! [`Engine`] is a [`Machine`](cool_machine::Machine): its driver hands it one [`Input`] with the time, then polls it until it
-//! is idle, and does each [`Output`] in the order in which it comes. It holds no socket, thread or clock, and never touches
-//! payload: it names [`MemoryRange`]s, and the driver copies, combines and sends what stands there. It knows nothing of
-//! processes, of the controller or of how memory is shared.
+//! [`Engine`] is a [`Machine`](cool_machine::Machine): its driver hands it one [`Input`] together
+//! with the time, then polls it until it is idle, and executes each [`Output`] in order. The engine
+//! holds no socket, thread or clock, and it never touches payload. It names [`MemoryRange`]s, and
+//! the driver copies, combines and sends the bytes in them. The engine has no notion of processes,
+//! of the controller, or of how memory is shared.
 //!
-//! # A driver
+//! # The driver
 //!
 //! ```text
-//! a rank calls:       register its buffers as MemoryId::Registered(n); handle(now, Input::Call{token, request})
-//! a datagram came:    handle(now, Input::Datagram{from, bytes})
-//! a connection read:  to the place that the last Await named if it named one, and what follows into a buffer;
-//!                     handle(now, Input::Bytes{connection, placed, bytes})
-//! then, each time, poll(now) until idle:
-//!   Done              answer the rank, forget its buffers
-//!   Data, Control     send a datagram: the packet encoded with its payload, or the packets
-//!   Connect, Write, Hangup, Await      connections; every Write is answered by Written, at once or later
-//!   Store             bytes of the Datagram or Bytes handled last go to their place, before the next such input
-//!   Allocate, Free, Copy               the engine's own memory
-//!   Work              small: do it now; large: on another thread. Then handle(now, Input::WorkDone(id)), or, of
-//!                     Work::Prepare, handle(now, Input::Prepared(id, preparation.run()))
-//!   GroupMade         listen to the trees, or tell who asked why not
-//!   GroupFailed       wake the ranks that carry out calls of it themselves
-//!   GroupForgotten    listen to them no more
-//! and poll again at the time that came with idle, if no input comes before.
+//! a rank makes a request:  register its buffers as MemoryId::Registered(n);
+//!                          handle(now, Input::Request{token, request})
+//! a datagram arrives:      handle(now, Input::Datagram{from, bytes})
+//! a connection is read:    into the range that the last Await named, if it named one, and the rest
+//!                          into a buffer; handle(now, Input::Bytes{connection, placed, bytes})
+//! after each input, poll(now) until idle:
+//!   Done              reply to the rank and forget its buffers
+//!   Data, Control     send a datagram: the encoded packet with its payload, or the packets
+//!   Connect, Write, Hangup, Await    manage connections; each Write must be answered by Written
+//!   Store             copy bytes of the last Datagram or Bytes input to their destination,
+//!                     before the next such input
+//!   Allocate, Free, Copy             manage the engine's own memory
+//!   Work              if it is small, do it now, otherwise on another thread; then
+//!                     handle(now, Input::WorkDone(id)) or, after Work::Prepare,
+//!                     handle(now, Input::Prepared(id, preparation.run()))
+//!   GroupMade         join the trees, or report the error to the caller
+//!   GroupFailed       wake the ranks that execute calls of the group themselves
+//!   GroupForgotten    leave the trees
+//! and poll again at the time that was returned with idle, if there is no earlier input.
 //! ```
 //!
-//! [`Input::WorkDone`] and [`Input::Written`] may be handed in between two outputs of one input; others not before it is idle.
+//! The driver may hand in [`Input::WorkDone`] and [`Input::Written`] between two outputs of one
+//! input. It must hold back all other inputs until the engine is idle.
 //!
-//! Ranks of one node may carry out calls themselves, without a word to the engine: they number their calls, so that it can tell
-//! those that it is to carry out from these. A rank that has to wait in such a call for long says so (a watched call), and how it
-//! ends ([`Input::Watched`]). Nothing is moved for it, and no trace is kept; it is answered if the group fails, if a rank is gone
-//! that is to take part, or if others have this call carried out here, which its rank then asks for, too.
+//! # The numbers of one call
 //!
-//! # What holds
+//! A call has four numbers, because each layer must be able to name it without asking another:
 //!
-//! - Each call and message is answered once. The memory of its rank is named in no output after the answer, and no work on it
-//!   is under way then.
-//! - Memory that is named in an output does not change before that is done, except that what is stored later comes later.
-//! - All agents of a group get the same calls from their ranks, or the group fails with who called what; a call that makes
-//!   no sense is refused to all who make it, and the group goes on.
-//! - Every wait is bounded: by the call's timeout, or by the peer timeout where a node is silent. That of a watched call its rank
-//!   bounds, since only the ranks know who has come to it.
-//! - No turn, from one idle to the next, takes long: what takes long is [`Work`], [`Output::Copy`]s are bounded by the bounce
-//!   buffers, and of many actions that may start some start in the next turn, which is due at once.
+//! | name | chosen by | unique within |
+//! | --- | --- | --- |
+//! | `id` | the rank | its connection to the agent (`Call.id` and `Done.id` of `local.proto`) |
+//! | `token` | the driver | the engine's life ([`Input::Request`], [`Output::Done`]) |
+//! | `call_number` | the group | one rank in the group ([`CallRequest::call_number`]) |
+//! | `call` | the group | the group and its epoch (`MessageName`, `StreamId`, `CallAction`) |
 //!
-//! `testing` (feature) has collectives with their oracle, for the tests of drivers.
+//! The `call_number` is the position of the call among the rank's calls. `call` has the same value;
+//! it is the part of the name of a message, a stream or an action that names the call.
+//! Because all ranks must make the same calls in the same order, the `call_number` of a call is the
+//! same at every rank. Messages outside of calls use numbers from 2^63 on in the place of `call`.
+//!
+//! # Calls that ranks execute themselves
+//!
+//! Ranks may execute calls without the engine. They number all their calls, so that the engine can
+//! tell the calls that it must execute from those. A rank that has to wait for long in such a call
+//! reports it (a *watched call*), and later reports how the call ended ([`RankCommand::Watched`]).
+//! The engine moves no data for a watched call and keeps no trace of it. It replies to the rank if
+//! the group fails, if a rank is lost that should take part, or if other ranks request the same
+//! call from their engine; the rank must then request it too.
+//!
+//! # Guarantees
+//!
+//! - Every request has exactly one reply. After the reply, no output names the memory of the rank,
+//!   and no work on it is in progress.
+//! - Memory that an output names does not change before the output has been executed, except by
+//!   later outputs.
+//! - All agents of a group receive the same calls from their ranks, or the group fails with a
+//!   message that names who called what. An invalid call is refused at all ranks that make it, and
+//!   the group continues.
+//! - Every wait is bounded: by the timeout of the call, or by the peer timeout if a node is silent.
+//!   For a watched call, the rank must bound the wait, because only the ranks know which of them
+//!   have joined the call.
+//! - No turn (from one idle to the next) takes long: long operations are [`Work`], [`Output::Copy`]
+//!   is bounded by the bounce buffers, and if many actions could start at once, the engine starts
+//!   the rest of them in the next turn, which is due immediately.
+//!
+//! The feature `testing` provides collectives with their expected results, for the tests of
+//! drivers.
 
 mod api;
 mod buffered_packets;

@@ -1,35 +1,37 @@
-//! How the streams that a node sends for the first time share its link.
+//! How the streams that a node sends for the first time share the node's link.
 
 use cool_collective::{Layout, Stripe};
 
-/// A source's claim on this node's link.
+/// A stream's claim on this node's link.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LinkShare {
-    /// What it may send over its tree and what over its node's link, were it alone on that; as far as these are known.
+    /// The rates at which the stream could send over its tree and over the node's link, in bytes
+    /// per second, if it were the only stream; `None` if unknown.
     pub(crate) tree: Option<u64>,
     pub(crate) host: Option<u64>,
-    /// Whether paths are known to carry as much.
+    /// Whether the paths are known to carry this rate.
     pub(crate) verified: bool,
-    /// Among how many ranks the schedule shares the receivers' links.
+    /// The number of ranks among which the schedule shares the receivers' links.
     pub(crate) concurrent_senders: u32,
-    /// Which part of a message it is.
+    /// The stripe of the message that the stream carries.
     pub(crate) stripe: Stripe,
 }
 
-/// The streams that a node is sending for the first time.
+/// The streams that a node is currently sending for the first time.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LinkUsage {
-    /// Of each stripe.
+    /// The number of streams of each stripe.
     streams: [u64; Layout::MOST_STRIPES as usize],
-    /// In parts of [`WHOLE`].
+    /// The sum of the streams' sizes, in units of 1/[`WHOLE`] of an unstriped stream.
     parts: u64,
 }
 
-/// Parts of a whole message's stream, in which streams are counted: any number of stripes divides it.
+/// The size of an unstriped stream. It is divisible by every possible number of stripes.
 const WHOLE: u64 = 840;
 
 impl LinkShare {
-    /// What it may send beside what else this node sends.
+    /// Returns the rate at which the stream may send next to the node's other streams, in bytes per
+    /// second.
     pub(crate) fn ceiling(&self, sending: &LinkUsage) -> Option<u64> {
         let streams = sending.streams[self.stripe.index as usize].max(1);
         let tree = self.tree.map(|rate| rate / streams);
@@ -45,14 +47,14 @@ impl LinkShare {
 }
 
 impl LinkUsage {
-    /// These and one more.
+    /// Returns these streams and one more.
     pub(crate) fn with(mut self, share: &LinkShare) -> LinkUsage {
         self.streams[share.stripe.index as usize] += 1;
         self.parts += share.parts();
         self
     }
 
-    /// One of these has ended.
+    /// Removes a stream that has ended.
     pub(crate) fn remove(&mut self, share: &LinkShare) {
         self.streams[share.stripe.index as usize] -= 1;
         self.parts -= share.parts();

@@ -1,4 +1,4 @@
-//! What goes into the engine and what comes out of it.
+//! The inputs and outputs of the engine.
 
 use crate::api::{GroupError, GroupSpec, RankCommand, RankRequest};
 use crate::failure::{CallFailure, CallStats};
@@ -12,20 +12,20 @@ use cool_types::{ElementType, ReduceOp};
 use core::ops::Range;
 use std::net::{IpAddr, SocketAddr};
 
-/// What happens to the engine.
+/// An event that the driver hands to the engine.
 #[derive(Debug)]
 pub enum Input<'a> {
-    /// The controller makes a group; answered by [`Output::GroupMade`].
+    /// The controller makes a group. The engine replies with [`Output::GroupMade`].
     MakeGroup(&'a GroupSpec),
-    /// The controller releases a group. It is forgotten as soon as no other node needs what was sent, which
-    /// [`Output::GroupForgotten`] tells.
+    /// The controller releases a group. The engine forgets it, with [`Output::GroupForgotten`],
+    /// once no other node needs data that was sent in it.
     ReleaseGroup {
         /// The group.
         group: u64,
     },
     /// A rank of this node makes a request; the engine replies with [`Output::Done`].
     Request {
-        /// Names the request in the reply. The driver chooses it, and must not use a token twice.
+        /// Names the request in the reply. The driver chooses the token and must not use it twice.
         token: u64,
         /// The request.
         request: RankRequest,
@@ -39,236 +39,251 @@ pub enum Input<'a> {
         /// The request.
         command: RankCommand,
     },
-    /// Whether the rank of this node in a group for quick calls, which has come, can carry them out. [`Output::Quick`] says whether all can.
+    /// Reports whether the rank of this node in a group for quick calls can execute them. The
+    /// engine replies with [`Output::Quick`] once it is known for all nodes.
     Quick {
         /// The group.
         group: u64,
-        /// Whether.
+        /// Whether the rank is able to.
         able: bool,
     },
-    /// A datagram came. [`Output::Store`]s that follow name bytes of it.
+    /// A datagram arrived. The [`Output::Store`]s that follow name bytes of it.
     Datagram {
         /// Its sender.
         from: SocketAddr,
-        /// Its payload: packets.
+        /// Its payload, which consists of packets.
         bytes: &'a [u8],
-        /// The group whose key its tag was made with, which was right and has not come before.
+        /// The group whose key the tag of the datagram proves, if the tag is valid and not a
+        /// replay.
         proven: Option<u64>,
     },
     /// Another agent connected.
     Accepted {
-        /// Its connection.
+        /// The number of its connection.
         connection: AgentConnectionId,
         /// Its address.
         from: IpAddr,
-        /// Who it is, if it has proved that by the key of this agent.
+        /// The agent's identity, if it has proved it with this agent's key.
         proven: Option<AgentId>,
     },
-    /// A node that was to be connected to is.
+    /// A connection that the engine requested has been made.
     Connected {
         /// The node.
         node: NodeId,
-        /// Its connection.
+        /// The number of its connection.
         connection: AgentConnectionId,
     },
-    /// A node that was to be connected to cannot be reached.
+    /// A connection that the engine requested could not be made.
     Unreachable {
         /// The node.
         node: NodeId,
-        /// Why, in words.
+        /// The reason, in words.
         why: String,
     },
-    /// Bytes came over a connection. [`Output::Store`]s that follow name bytes of `bytes`.
+    /// Bytes arrived over a connection. The [`Output::Store`]s that follow name bytes of `bytes`.
     Bytes {
         /// The connection.
         connection: AgentConnectionId,
-        /// How many bytes came before these, and have been put where the last [`Output::Await`] said.
+        /// The number of bytes that arrived before these and that the driver has already put where
+        /// the last [`Output::Await`] requested.
         placed: u32,
         /// The bytes after them.
         bytes: &'a [u8],
     },
-    /// Bytes of earlier [`Output::Write`]s have been written, or copied to be: their memory may change.
+    /// Bytes of earlier [`Output::Write`]s have been written, or copied for writing. Their memory
+    /// may change from now on.
     Written {
         /// The connection.
         connection: AgentConnectionId,
-        /// How many bytes more, heads and payload.
+        /// How many more bytes were written, headers and payload together.
         bytes: u64,
     },
-    /// A connection ended by itself.
+    /// The other side closed a connection, or it broke.
     Closed {
         /// The connection.
         connection: AgentConnectionId,
-        /// Why, in words.
+        /// The reason, in words.
         why: String,
     },
-    /// A [`Work::Copy`] or [`Work::Reduce`] is done.
+    /// A [`Work::Copy`] or [`Work::Reduce`] has completed.
     WorkDone(WorkId),
-    /// A [`Work::Prepare`] is done.
+    /// A [`Work::Prepare`] has completed.
     Prepared(WorkId, PreparedCall),
-    /// There is no memory for an [`Output::Allocate`]. What names it afterwards may be left undone.
+    /// There was not enough memory for an [`Output::Allocate`]. The driver may skip later outputs
+    /// that name this memory.
     AllocationFailed(crate::MemoryId),
 }
 
-/// A group that was made, as its driver needs to know it.
+/// The properties of a new group that its driver needs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MadeGroup {
-    /// The place of this node among the group's, as its packets say it.
+    /// The index of this node among the nodes of the group, as in its packets.
     pub place: u16,
     /// How many nodes the group has.
     pub nodes: u16,
-    /// The trees that reach this node, to listen to.
+    /// The addresses of the trees that reach this node. The driver must receive from them.
     pub trees: Vec<SocketAddr>,
 }
 
-/// What the engine asks of its driver, in this order.
+/// A request of the engine to its driver. The driver must execute outputs in order.
 #[derive(Debug)]
 pub enum Output {
-    /// A group was made, or it cannot be.
+    /// Reports that a group was made, or why it could not be made.
     GroupMade {
         /// The group.
         group: u64,
-        /// This node's part in it.
+        /// This node's part in the group.
         result: Result<MadeGroup, GroupError>,
     },
-    /// A group is gone: nothing that comes over its trees is of use any more.
+    /// The group no longer exists. Everything that still arrives over its trees can be dropped.
     GroupForgotten {
         /// The group.
         group: u64,
     },
-    /// A group has failed: all that is open in it is answered, once no work uses its memory, and all that comes to it is refused.
+    /// The group has failed. The engine answers all open requests once no work uses their memory,
+    /// and refuses new ones.
     GroupFailed {
         /// The group.
         group: u64,
     },
-    /// It is known whether all ranks of a group can carry out quick calls.
+    /// Reports whether all ranks of a group can execute quick calls.
     Quick {
         /// The group.
         group: u64,
-        /// Whether.
+        /// Whether all of them can.
         all: bool,
     },
-    /// A call or message is done. Its rank's memory is named no more.
+    /// Replies to a rank's request. The engine no longer names the memory of the request.
     Done {
-        /// The token that it came with.
+        /// The token of the request.
         token: u64,
-        /// What it cost, or why it failed.
+        /// The cost of the request, or the reason why it failed.
         result: Result<CallStats, CallFailure>,
     },
-    /// Send a data packet to a node or a tree. It may be lost.
+    /// Send a data packet to a node or a tree. The packet may be lost.
     Data {
-        /// Where to.
+        /// The destination.
         to: SocketAddr,
-        /// The packet, to be encoded with [`Packet::encode`].
+        /// The packet, which must be encoded with [`Packet::encode`].
         packet: Packet,
-        /// Its payload: what stands there now.
+        /// Its payload: the current content of this range.
         payload: MemoryRange,
     },
     /// Send a datagram of control packets. It may be lost.
     Control {
-        /// Where to.
+        /// The destination.
         to: SocketAddr,
-        /// The group that they are of.
+        /// The group of the packets.
         group: u64,
         /// The encoded packets.
         bytes: Vec<u8>,
     },
-    /// Connect to a node, within bounds again and again: its agent may be starting.
+    /// Connect to a node. The driver must retry for a while, because the agent there may be
+    /// starting.
     Connect {
         /// The node.
         node: NodeId,
         /// Its address.
         to: SocketAddr,
-        /// The key of its agent, to be proved before the first frame; none of one that cannot.
+        /// The key with which both agents must prove their identity before the first frame; `None`
+        /// if the agent there has no key.
         key: Option<PeerKey>,
     },
-    /// Write a frame. Its payload does not change before [`Input::Written`] says that all of it is written or copied;
-    /// what is not written at once is to be copied at once.
+    /// Write a frame. The payload does not change before [`Input::Written`] reports that all of it
+    /// has been written or copied. The driver must immediately copy the part that it cannot write
+    /// at once.
     Write {
         /// The connection.
         connection: AgentConnectionId,
-        /// The frame's head.
+        /// The header of the frame.
         head: Vec<u8>,
-        /// What follows it.
+        /// The payload that follows the header.
         payload: Option<MemoryRange>,
     },
-    /// What comes next over a connection, until this is said again: the rest of a frame's payload, of `bytes` bytes. If
-    /// `place` is given it belongs there, and may be put there without a copy in between (see [`Input::Bytes`]).
+    /// Announces the data that arrives next over a connection, until the next `Await`: the
+    /// remaining `bytes` bytes of a frame's payload. If `place` is given, the payload belongs
+    /// there, and the driver may read it directly to that place (see [`Input::Bytes`]).
     Await {
         /// The connection.
         connection: AgentConnectionId,
-        /// Bytes of payload to come; 0 if a frame's head is next.
+        /// The number of payload bytes to expect; 0 if the next thing is a frame header.
         bytes: u64,
-        /// Where they belong, if that is known and worth it: as many bytes.
+        /// The destination of the payload, with as many bytes, if it is known and long enough to be
+        /// worth it.
         place: Option<MemoryRange>,
     },
-    /// Write what is left to write, then close.
+    /// Write the remaining data, then close the connection.
     Hangup {
         /// The connection.
         connection: AgentConnectionId,
     },
-    /// Put bytes of the [`Input::Datagram`] or [`Input::Bytes`] that was handled last to their place, before the next such
-    /// input.
+    /// Copy bytes of the last [`Input::Datagram`] or [`Input::Bytes`] to their destination, before
+    /// the next such input.
     Store {
-        /// Which of the input's bytes.
+        /// The range within the input's bytes.
         within: Range<usize>,
-        /// Their place, as many bytes.
+        /// The destination, with as many bytes.
         to: MemoryRange,
     },
-    /// Make a memory of zeros.
+    /// Allocate memory that is filled with zeros.
     Allocate {
-        /// Its name.
+        /// The name of the memory.
         memory: crate::MemoryId,
-        /// Bytes.
+        /// Its size in bytes.
         bytes: u64,
     },
-    /// Forget a memory that was allocated. Work on it that has not ended keeps it until it does.
+    /// Free memory that was allocated. The memory must stay valid until work on it that is still in
+    /// progress has completed.
     Free {
-        /// Its name.
+        /// The name of the memory.
         memory: crate::MemoryId,
     },
-    /// Copy at once, into or out of a bounce buffer or of packets that came too early: of one input, no more than these hold.
+    /// Copy immediately, into or out of a bounce buffer or a buffer of packets that arrived early.
+    /// The buffers bound how much is copied for one input.
     Copy {
-        /// The bytes.
+        /// The source.
         from: MemoryRange,
-        /// Where they go: as many, elsewhere.
+        /// The destination, which has the same length and does not overlap the source.
         to: MemoryRange,
     },
-    /// Do something that may take long, best on another thread, and say when it is done.
+    /// Do something that may take long, preferably on another thread, and report its completion.
     Work {
-        /// Its number.
+        /// The number of the work.
         id: WorkId,
-        /// What it is.
+        /// The operation.
         work: Work,
     },
 }
 
-/// Something that may take long.
+/// An operation that may take long.
 #[derive(Debug)]
 pub enum Work {
-    /// Copy bytes; answered by [`Input::WorkDone`].
+    /// Copy bytes. The driver must report completion with [`Input::WorkDone`].
     Copy {
-        /// The bytes.
+        /// The source.
         from: MemoryRange,
-        /// Where they go: as many, elsewhere.
+        /// The destination, which has the same length and does not overlap the source.
         to: MemoryRange,
     },
-    /// Combine elements, `to[i] = to[i] op from[i]` (see [`combine`](crate::combine)); answered by [`Input::WorkDone`].
+    /// Combine elements, `to[i] = to[i] op from[i]` (see [`combine`](crate::combine)). The driver
+    /// must report completion with [`Input::WorkDone`].
     Reduce {
-        /// Their type.
+        /// The element type.
         element: ElementType,
-        /// How they are combined.
+        /// The operation on two elements.
         op: ReduceOp,
         /// The second operands.
         from: MemoryRange,
-        /// The first operands and the results: as many bytes, elsewhere.
+        /// The first operands and the results, with the same length, not overlapping `from`.
         to: MemoryRange,
     },
-    /// Pick a plan and compile a schedule; answered by [`Input::Prepared`].
+    /// Choose a plan and compile a schedule. The driver must report completion with
+    /// [`Input::Prepared`].
     Prepare(Box<Preparation>),
 }
 
 impl Work {
-    /// Bytes that are moved; none if that is not what takes time.
+    /// Returns the number of bytes to move, or `None` if moving bytes is not the cost of this work.
     pub fn bytes(&self) -> Option<u64> {
         match self {
             Work::Copy { to, .. } | Work::Reduce { to, .. } => Some(to.len),

@@ -1,4 +1,5 @@
-//! A group as its agents know it: nodes with names and addresses, trees, chains. It never changes.
+//! A group from the point of view of an agent: nodes with names and addresses, trees, and chains.
+//! It never changes.
 
 use crate::api::{GroupError, GroupSpec, MemberSpec, TreeScope};
 use crate::ids::NodeId;
@@ -13,28 +14,28 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The longest payload of a packet: a UDP datagram over IPv4 without its headers and ours.
+/// The maximum payload of a packet: a UDP datagram over IPv4 without its headers and ours.
 const CHUNK_MAX: u32 = 65_507 - cool_transport::packet::DATA_HEADER as u32;
 
 /// A node of a group.
 #[derive(Debug)]
 pub(crate) struct MemberNode {
     pub(crate) name: String,
-    /// Of its agent.
+    /// The incarnation of its agent.
     pub(crate) incarnation: u64,
     pub(crate) udp: SocketAddr,
     pub(crate) tcp: SocketAddr,
-    /// By which it proves who it is, if it can.
+    /// The key with which the agent proves its identity, if it has one.
     pub(crate) key: Option<Key>,
-    /// Its number among all nodes.
+    /// The node's number in the engine.
     pub(crate) id: NodeId,
 }
 
-/// Where a tree is reached.
+/// A multicast tree of the group.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MemberTree {
     pub(crate) address: SocketAddr,
-    /// 0 if unknown.
+    /// Its rate; 0 if unknown.
     pub(crate) bytes_per_second: u64,
 }
 
@@ -45,25 +46,26 @@ pub(crate) struct Members {
     pub(crate) layout: Layout,
     /// By their indices in the layout.
     pub(crate) nodes: Vec<MemberNode>,
-    /// This node.
+    /// The index of this node.
     pub(crate) me: usize,
     pub(crate) chunk_bytes: u32,
-    /// How its datagrams are protected.
+    /// How the group's datagrams are protected.
     pub(crate) protection: Option<Protection>,
-    /// Whether agents connect when they first have something to say to each other.
+    /// Whether agents connect when they first have something to send to each other.
     pub(crate) on_demand: bool,
     group_key: Option<Key>,
-    /// Several over all nodes share no link between switches.
+    /// The trees by scope. If there are several over all nodes, they share no link between
+    /// switches.
     trees: BTreeMap<MulticastScope, Vec<MemberTree>>,
     host_bytes_per_second: u64,
-    /// What the slowest level was given or measured to carry, by which plans are picked.
+    /// The rate of the slowest network level, as configured or measured, by which plans are chosen.
     expected: u64,
-    /// The places of the other nodes.
+    /// The indices of the other nodes.
     by_id: BTreeMap<NodeId, usize>,
 }
 
 impl Members {
-    /// The group of `spec` as the agent `me` sees it.
+    /// Returns the group of `spec` as the agent `me` sees it.
     pub(crate) fn new(spec: &GroupSpec, me: &AgentId) -> Result<Members, GroupError> {
         let invalid = |reason: String| GroupError::Invalid { group: spec.id, reason };
         let first = first_members(&spec.members).map_err(invalid)?;
@@ -95,7 +97,7 @@ impl Members {
         let place = place.ok_or_else(|| invalid(format!("it has no rank on this node, {node}")))?;
         if nodes[place].incarnation != me.incarnation {
             return Err(invalid(format!(
-                "it is of another agent of this node, {node}, than the one that runs"
+                "it belongs to another agent of this node, {node}, than the running one"
             )));
         }
         let mut trees: BTreeMap<MulticastScope, Vec<MemberTree>> = BTreeMap::new();
@@ -105,8 +107,9 @@ impl Members {
                 TreeScope::Leaders => MulticastScope::Leaders,
                 TreeScope::Rack(rack) => {
                     let member = spec.members.iter().find(|m| m.rack == rack);
-                    let member = member
-                        .ok_or_else(|| invalid(format!("a tree is for rack {rack}, where no rank is")))?;
+                    let member = member.ok_or_else(|| {
+                        invalid(format!("it has a tree for rack {rack}, which has no rank"))
+                    })?;
                     MulticastScope::Rack(layout.rack_of(Rank(member.rank)))
                 }
             };
@@ -140,43 +143,44 @@ impl Members {
         })
     }
 
-    /// By what the agent of a node proves in this group who it is, if it has no key of its own.
+    /// Returns the key with which the agent of a node proves its identity in this group, if it has
+    /// no key of its own.
     pub(crate) fn group_key_of(&self, node: usize) -> Option<Key> {
         let MemberNode { name, incarnation, key: None, .. } = &self.nodes[node] else { return None };
         let who = AgentId { node: name.clone(), incarnation: *incarnation };
         self.group_key.as_ref().map(|key| agent_key(key, &who))
     }
 
-    /// Whether the agent of a node has to prove who it is.
+    /// Returns whether the agent of a node must prove its identity.
     pub(crate) fn must_prove(&self, node: usize) -> bool {
         self.nodes[node].key.is_some() || self.group_key.is_some()
     }
 
-    /// The trees that reach this node.
+    /// Returns the addresses of the trees that reach this node.
     pub(crate) fn my_trees(&self) -> Vec<SocketAddr> {
         let reaches_me = |scope: MulticastScope| self.layout.nodes_of(scope).contains(&self.me);
         let mine = self.trees.iter().filter(|(scope, _)| reaches_me(**scope));
         mine.flat_map(|(_, trees)| trees).map(|tree| tree.address).collect()
     }
 
-    /// Whether there is a tree over these nodes.
+    /// Returns whether there is a tree for a scope.
     pub(crate) fn has_tree(&self, scope: MulticastScope) -> bool {
         self.trees.contains_key(&scope)
     }
 
-    /// The tree of a part of a message.
+    /// Returns the tree that carries a stripe of a message.
     pub(crate) fn tree(&self, scope: MulticastScope, stripe: Stripe) -> Option<MemberTree> {
         self.trees.get(&scope)?.get(stripe.index as usize).copied()
     }
 
-    /// The tree of this node's rack.
+    /// Returns the address of the tree of this node's rack.
     pub(crate) fn rack_tree(&self) -> Option<SocketAddr> {
         let rack = MulticastScope::Rack(self.layout.rack_of_node(self.me));
         self.trees.get(&rack)?.first().map(|tree| tree.address)
     }
 
-    /// What this node may send of a part, one of as many that are sent at a time, over its tree, or to the chain where there
-    /// is none.
+    /// Returns the claim of a stream on this node's link: one of `concurrent_senders` streams, over
+    /// its tree or, if there is no tree, over the chain.
     pub(crate) fn share(&self, scope: MulticastScope, stripe: Stripe, concurrent_senders: u32) -> LinkShare {
         let known = |rate: u64| Some(rate).filter(|rate| *rate > 0);
         let tree = self.tree(scope, stripe).and_then(|tree| known(tree.bytes_per_second));
@@ -186,66 +190,68 @@ impl Members {
         LinkShare { tree: tree.map(|rate| rate / on_tree), host, verified, concurrent_senders, stripe }
     }
 
-    /// Whether a rate is what paths were given or measured to carry, and not only that of a port before a slower path.
+    /// Returns whether the paths were configured or measured to carry a rate. Otherwise it may only
+    /// be the rate of a port in front of a slower path.
     fn is_verified(&self, rate: u64) -> bool {
         rate - rate / 5 <= self.expected
     }
 
-    /// The ranks of this node.
+    /// Returns the ranks of this node.
     pub(crate) fn my_ranks(&self) -> &[Rank] {
         self.layout.ranks_of_node(self.me)
     }
 
-    /// The node of a rank, if the rank exists.
+    /// Returns the node of a rank, if the rank exists.
     pub(crate) fn node_of(&self, rank: u32) -> Option<usize> {
         ((rank as usize) < self.layout.size()).then(|| self.layout.node_of(Rank(rank)))
     }
 
-    /// The node of a rank of another node.
+    /// Returns the node of a rank, if it exists and is not this node.
     pub(crate) fn other_node_of(&self, rank: u32) -> Option<usize> {
         self.node_of(rank).filter(|node| *node != self.me)
     }
 
-    /// The places of all other nodes.
+    /// Returns the indices of all other nodes.
     pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let me = self.me;
         (0..self.nodes.len()).filter(move |node| *node != me)
     }
 
-    /// A node has this number.
+    /// Sets the engine's number of a node.
     pub(crate) fn number(&mut self, node: usize, id: NodeId) {
         self.nodes[node].id = id;
         self.by_id.insert(id, node);
     }
 
-    /// The place of a node in the group.
+    /// Returns the index of a node in the group.
     pub(crate) fn place_of(&self, id: NodeId) -> Option<usize> {
         self.by_id.get(&id).copied()
     }
 
-    /// The ranks of the node at a place.
+    /// Returns the ranks of the node with an index.
     pub(crate) fn ranks_of(&self, node: usize) -> impl Iterator<Item = u32> + '_ {
         self.layout.ranks_of_node(node).iter().map(|rank| rank.0)
     }
 
-    /// Bytes of each packet's tag, and of its IP header beyond IPv4's.
+    /// Returns the bytes that each packet takes for its tag, and for an IP header that is longer
+    /// than that of IPv4.
     pub(crate) fn further_bytes(&self) -> u32 {
         let tag = self.protection.map_or(0, |protection| protection.tag_bytes() as u64);
-        // Far fewer than a packet has.
+        // The sum is much smaller than a packet.
         (tag + wire::beyond_ipv4(&self.nodes[self.me].udp.ip())) as u32
     }
 
-    /// The group as messages name it.
+    /// Returns the group's number and epoch, by which messages name it.
     pub(crate) fn key(&self) -> (u64, u32) {
         (self.id, self.epoch)
     }
 
-    /// The name of a message of this group.
+    /// Returns the name of a message of this group.
     pub(crate) fn message(&self, call: u64, transfer: u32, from: u32, to: u32) -> MessageName {
         MessageName { group: self.id, epoch: self.epoch, call, transfer, from, to }
     }
 
-    /// Ranks with their nodes, as text.
+    /// Returns ranks with their nodes, as text.
     pub(crate) fn name(&self, ranks: &[u32]) -> String {
         let nodes: BTreeSet<&str> = ranks
             .iter()
@@ -256,24 +262,24 @@ impl Members {
         format!("{} on {}", numbers(ranks), listed(&nodes))
     }
 
-    /// The chain behind a multicast from a node of a tree.
+    /// Returns the chain behind a multicast from a node.
     pub(crate) fn chain(&self, scope: MulticastScope, source: usize) -> Arc<Chain> {
         let layout = &self.layout;
-        // There are no more nodes than ranks, and no more ranks than fit.
+        // There are no more nodes than ranks, and no more ranks than fit a `u16`.
         let hop = |node| Hop { node: node as u16, rack: layout.rack_of_node(node) as u16 };
         let hops = layout.chain(scope, source).into_iter().map(hop).collect();
         Chain::new(hops).expect("a layout's chain names each node once and enters each rack once")
     }
 }
 
-/// "rank 3", or "ranks 1, 2".
+/// Returns the ranks as text, for example "rank 3" or "ranks 1, 2".
 pub(crate) fn numbers(ranks: &[u32]) -> String {
     let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     if ranks.len() == 1 { format!("rank {}", names[0]) } else { format!("ranks {}", listed(&names)) }
 }
 
-/// "a, b, c and 5 more".
+/// Returns the names as text, for example "a, b, c and 5 more".
 pub(crate) fn listed(names: &[&str]) -> String {
     const SHOWN: usize = 8;
     match names.len() {
@@ -283,7 +289,7 @@ pub(crate) fn listed(names: &[&str]) -> String {
     }
 }
 
-/// The first member of each node, after checking that the members agree with each other.
+/// Returns the first member of each node, after checking that the members are consistent.
 fn first_members(members: &[MemberSpec]) -> Result<BTreeMap<&str, &MemberSpec>, String> {
     if members.len() > usize::from(u16::MAX) {
         return Err(format!("{} ranks are too many; at most {} fit", members.len(), u16::MAX));
@@ -306,7 +312,8 @@ fn first_members(members: &[MemberSpec]) -> Result<BTreeMap<&str, &MemberSpec>, 
     Ok(first)
 }
 
-/// One version of IP reaches all nodes, and its trees do.
+/// Checks that all nodes and trees use the same version of IP, because one version must reach all
+/// of them.
 fn check_addresses(spec: &GroupSpec) -> Result<(), String> {
     let Some(first) = spec.members.first().map(|member| member.ip) else { return Ok(()) };
     let addresses = spec.members.iter().map(|member| member.ip);
@@ -364,7 +371,7 @@ mod tests {
         AgentId { node: node.to_owned(), incarnation: 0 }
     }
 
-    /// What a part may send while the node sends nothing else.
+    /// Returns the rate of a stripe while the node sends nothing else.
     fn alone(members: &Members, (index, of): (u32, u32), concurrent_senders: u32) -> Option<u64> {
         members
             .share(MulticastScope::All, Stripe { index, of }, concurrent_senders)
@@ -386,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn several_trees_over_all_nodes_carry_a_part_each_at_the_rate_that_is_its_own() {
+    fn each_of_several_trees_carries_a_stripe_at_its_own_rate() {
         let mut spec = spec();
         spec.trees.push(TreeSpec {
             address: [239, 192, 0, 9].into(),
@@ -399,7 +406,8 @@ mod tests {
             [(0, 1), (0, 2), (1, 2)].map(|part| alone(&members, part, 1)),
             [Some(50), Some(25), Some(20)]
         );
-        // Of four senders of whole messages each tree has two; of parts, all four.
+        // Of four senders of whole messages, each tree carries two; of four senders of stripes,
+        // each tree carries all four.
         assert_eq!([(1, 1), (1, 2)].map(|part| alone(&members, part, 4)), [Some(10), Some(5)]);
         let second = Stripe { index: 1, of: 2 };
         assert_eq!(

@@ -1,35 +1,37 @@
-//! Names of bytes that the engine never touches: its driver resolves them, and moves the bytes.
+//! Names of bytes that the engine itself never touches: its driver resolves the names and moves the
+//! bytes.
 
-/// A memory, as engine and driver both call it.
+/// A piece of memory, as the engine and its driver name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MemoryId {
-    /// A rank's buffer (registered memory, as of RDMA): numbered by the driver, and named until the call or message that
-    /// it came with is answered.
+    /// A rank's buffer (registered memory, in the terms of RDMA). The driver numbers it; the name
+    /// is valid until the request that it belongs to has its reply.
     Registered(u64),
-    /// Working memory of a call or a bounce buffer: numbered by the engine, from [`Output::Allocate`](crate::Output::Allocate)
-    /// to [`Output::Free`](crate::Output::Free).
+    /// Working memory of a call, or a bounce buffer. The engine numbers it; the name is valid from
+    /// [`Output::Allocate`](crate::Output::Allocate) to [`Output::Free`](crate::Output::Free).
     Own(u64),
 }
 
-/// Bytes of a memory.
+/// A range of bytes in a piece of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryRange {
-    /// Which memory.
+    /// The memory.
     pub memory: MemoryId,
     /// The first byte.
     pub offset: u64,
-    /// Number of bytes. A range of none may name a memory that does not exist.
+    /// Number of bytes. An empty range may name memory that does not exist.
     pub len: u64,
 }
 
 impl MemoryRange {
-    /// No bytes.
+    /// The empty range.
     pub const EMPTY: MemoryRange = MemoryRange { memory: MemoryId::Own(0), offset: 0, len: 0 };
 
-    /// `len` bytes of this range, from its byte `offset` on.
+    /// Returns the `len` bytes of this range that start at its byte `offset`.
     ///
     /// # Panics
-    /// If they lie outside: the engine checks what it is told before it names bytes.
+    /// Panics if they lie outside this range, because the engine must check all lengths that it
+    /// receives before it names bytes.
     pub fn part(self, offset: u64, len: u64) -> MemoryRange {
         assert!(
             offset.checked_add(len).is_some_and(|end| end <= self.len),

@@ -1,4 +1,4 @@
-//! What the engine asks of its driver, in order, and has not been asked for yet.
+//! The outputs that the driver has not taken yet, in order.
 
 use crate::ids::WorkId;
 use crate::machine::Output;
@@ -8,18 +8,18 @@ use core::ops::Range;
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Control packets share a datagram of at most this many bytes, which fits any link.
+/// The maximum size of a datagram of several control packets. It fits every link.
 const CONTROL_BYTES: usize = 1200;
 
-/// Among the last this many outputs such a datagram is looked for.
+/// How many of the last outputs are searched for a datagram to which a control packet can be added.
 const CONTROL_AHEAD: usize = 64;
 
-/// Where bytes lie that came over the network.
+/// The location of bytes that arrived over the network.
 #[derive(Clone, Debug)]
 pub(crate) enum ReceivedBytes {
     /// In the input that is being handled.
     Input(Range<usize>),
-    /// In memory of the engine's own, since they came too early.
+    /// In the engine's own memory, because they arrived early.
     Buffered(MemoryRange),
 }
 
@@ -27,7 +27,7 @@ impl ReceivedBytes {
     /// No bytes.
     pub(crate) const NONE: ReceivedBytes = ReceivedBytes::Input(0..0);
 
-    /// Number of bytes.
+    /// Returns the number of bytes.
     pub(crate) fn len(&self) -> usize {
         match self {
             ReceivedBytes::Input(within) => within.len(),
@@ -36,7 +36,7 @@ impl ReceivedBytes {
     }
 }
 
-/// Outputs, first in first out; and the numbers of what is named in them.
+/// A first-in, first-out queue of outputs, which also assigns the numbers of memory and work.
 #[derive(Debug, Default)]
 pub(crate) struct OutputQueue {
     queue: VecDeque<Output>,
@@ -53,7 +53,8 @@ impl OutputQueue {
         self.queue.pop_front()
     }
 
-    /// Sends a packet without payload, in one datagram with others of its group to the same place if there are any.
+    /// Sends a packet without payload. The packet shares a datagram with other packets of its group
+    /// to the same address, if possible.
     pub(crate) fn control(&mut self, to: SocketAddr, packet: &Packet) {
         let group = packet.id.group;
         let mut waiting = self.queue.iter_mut().rev().take(CONTROL_AHEAD);
@@ -75,7 +76,7 @@ impl OutputQueue {
         self.push(Output::Control { to, group, bytes });
     }
 
-    /// Puts what came to its place.
+    /// Stores received bytes at their destination.
     pub(crate) fn store(&mut self, received: &ReceivedBytes, to: MemoryRange) {
         match received {
             _ if to.len == 0 => {}
@@ -84,14 +85,14 @@ impl OutputQueue {
         }
     }
 
-    /// Copies into or out of a bounce buffer.
+    /// Copies bytes into or out of a bounce buffer.
     pub(crate) fn copy(&mut self, from: MemoryRange, to: MemoryRange) {
         if to.len > 0 {
             self.push(Output::Copy { from: from.part(0, to.len), to });
         }
     }
 
-    /// Zeros.
+    /// Allocates memory that is filled with zeros.
     pub(crate) fn allocate(&mut self, bytes: u64) -> MemoryRange {
         if bytes == 0 {
             return MemoryRange::EMPTY;
@@ -102,7 +103,7 @@ impl OutputQueue {
         MemoryRange { memory, offset: 0, len: bytes }
     }
 
-    /// Gives back what was allocated.
+    /// Frees memory that was allocated.
     pub(crate) fn free(&mut self, all: MemoryRange) {
         if all.len > 0 {
             self.push(Output::Free { memory: all.memory });

@@ -1,4 +1,4 @@
-//! The other agents and the connections to them. What messages mean is the groups' matter.
+//! The other agents and the connections to them. The groups interpret the messages.
 
 use crate::ids::{AgentConnectionId, NodeId};
 use crate::machine::Output;
@@ -14,56 +14,60 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
 
-/// The most connections whose agents have not said who they are.
+/// Maximum number of connections of agents that have not identified themselves.
 const UNIDENTIFIED_MAX: usize = 64;
 
-/// The most nodes that are known; those of groups always are, since the controller says who they are.
+/// Maximum number of known nodes. Nodes of groups are exempt, because the controller vouches for
+/// them.
 const PEERS_MAX: usize = 4096;
 
-/// The most that comes over a connection before it is of use: greetings and the groups that the other side has.
+/// Maximum number of bytes that are buffered from a connection that is not in use yet: the
+/// greeting, and the groups of the other side.
 const SPARE_BYTES: usize = 1 << 20;
 
-/// Reconnects in a row without group traffic before the peer is declared lost; a healthy peer closes at most two stale
-/// connections.
+/// Maximum number of reconnects in a row without group traffic before the peer is lost. A healthy
+/// peer closes at most two stale connections.
 const RECONNECTS_MAX: u32 = 3;
 
-/// Why a node is lost whose agent is another incarnation than the one that its groups have.
-pub(crate) const STARTED_AGAIN: &str = "its agent was started again";
+/// The reason why a node is lost if its agent has another incarnation than the one in its groups.
+pub(crate) const STARTED_AGAIN: &str = "its agent was restarted";
 
 /// Another agent.
 #[derive(Debug)]
 pub(crate) struct PeerLink {
     pub(crate) machine: PeerStream,
-    /// Of the agent, as its groups or its greeting say.
+    /// The agent's incarnation, according to its groups or its greeting.
     pub(crate) incarnation: u64,
     pub(crate) connection: Option<AgentConnectionId>,
-    /// Whether the other side of the connection has proved who it is.
+    /// Whether the other side of the connection has proved its identity.
     proven: bool,
-    /// The agent's key, as its groups say: it has to prove who it is.
+    /// The agent's key, according to its groups. If there is one, the agent must prove its
+    /// identity.
     key: Option<Key>,
-    /// By what it proves that in its groups that say no key of its own, by their numbers and epochs.
+    /// The keys that prove the agent's identity in groups without a key of its own, by the groups'
+    /// numbers and epochs.
     group_keys: BTreeMap<(u64, u32), Key>,
-    /// This side has asked for a connection, and not heard what has become of that.
+    /// Whether this side has requested a connection and has no result yet.
     is_connecting: bool,
-    /// This side has made the connection that there is.
+    /// Whether this side made the current connection.
     outgoing: bool,
-    /// If both sides connect at once, the connection that this side has made stays.
+    /// Whether this side's connection stays if both sides connect at the same time.
     precedes: bool,
-    /// What the driver was told that comes next over the connection.
+    /// The last [`Output::Await`] of the connection.
     pub(crate) awaited: (u64, Option<MemoryRange>),
-    /// Where its groups say it is, or where it came from.
+    /// The agent's address, according to its groups or its connection.
     ip: IpAddr,
-    /// Where to connect to, if this side may.
+    /// The address to connect to, if this side may connect.
     connect: Option<SocketAddr>,
     pub(crate) groups: BTreeSet<u64>,
-    /// Whether it has had a group.
+    /// Whether the agent has ever been in a group.
     used: bool,
-    /// Connections in a row, before this one, that ended before anything of any group came.
+    /// The number of connections in a row, before this one, that ended without any group traffic.
     reconnects: u32,
 }
 
 impl PeerLink {
-    /// To the agent `of` a node `at` a place, from the agent `me`.
+    /// Returns the link from the agent `me` to the agent of a node `at` an address.
     fn new(me: &AgentId, (node, incarnation): (&str, u64), at: impl fmt::Display, ip: IpAddr) -> PeerLink {
         PeerLink {
             machine: PeerStream::new(me, &format!("node {node} at {at}")),
@@ -88,7 +92,8 @@ impl PeerLink {
         self.key.is_some() || !self.group_keys.is_empty()
     }
 
-    /// The key by which the agent proves who it is: its own, or that of the oldest group, which most likely lasts longest.
+    /// Returns the key with which the agent proves its identity: its own, or that of the oldest
+    /// group, because that one is likely to last longest.
     fn proof(&self) -> Option<PeerKey> {
         let own = self.key.clone().map(|key| PeerKey { key, group: None });
         let of_group = self.group_keys.first_key_value();
@@ -96,11 +101,11 @@ impl PeerLink {
     }
 }
 
-/// Whose a connection is.
+/// The owner of a connection.
 #[derive(Debug)]
 enum ConnectionOwner {
     Peer(NodeId),
-    /// It has not said its name; the bytes so far.
+    /// The agent has not identified itself yet. Holds the bytes so far.
     Unidentified {
         ip: IpAddr,
         proven: Option<AgentId>,
@@ -108,7 +113,7 @@ enum ConnectionOwner {
     },
 }
 
-/// A peer that is gone.
+/// A lost peer.
 #[derive(Debug)]
 pub(crate) struct LostPeer {
     pub(crate) node: NodeId,
@@ -122,39 +127,40 @@ impl LostPeer {
     }
 }
 
-/// A node that the engine has heard of.
+/// A node that the engine has learned of.
 #[derive(Debug)]
 struct KnownNode {
     name: String,
     link: Option<PeerLink>,
-    /// Whether a group has had it, and may still know it by its number.
+    /// Whether a group has ever contained the node. If so, the group may still use its number.
     has_been_in_group: bool,
 }
 
 #[derive(Debug)]
 pub(crate) struct PeerTable {
     me: AgentId,
-    /// Those that the engine has heard of, by number; the first is this node.
+    /// The known nodes by number. The first is this node.
     nodes: Vec<KnownNode>,
     by_name: BTreeMap<String, NodeId>,
-    /// Numbers of nodes that are forgotten, since they never had a group: nobody else knows them.
+    /// Numbers of forgotten nodes. They can be reused because these nodes were never in a group.
     free: Vec<NodeId>,
     connections: BTreeMap<AgentConnectionId, ConnectionOwner>,
-    /// Peers whose machines have been told something and not yet asked what follows.
+    /// Peers with machines that have received inputs and must be polled.
     dirty: BTreeSet<NodeId>,
-    /// Connections of peers that this side has connected to as well, whichever came first: they are of use if its own ends, since the
-    /// other side has made them afterwards then, and else ended by the other side as soon as it hears from this one.
+    /// Connections of peers to which this side has connected as well. If this side's own connection
+    /// ends, the spare is used, because then the other side made it later. Otherwise the other side
+    /// closes the spare once it receives data over the other connection.
     spares: BTreeMap<NodeId, AgentConnectionId>,
-    /// Of these, those that are of use now.
+    /// The spares that are in use from now on.
     needed: VecDeque<AgentConnectionId>,
-    /// Peers that were not spoken to before, whose groups may not all know.
+    /// Peers that were connected for the first time. Their groups have not been opened to them yet.
     fresh: BTreeSet<NodeId>,
-    /// Connections in the name of another that had not proved it.
+    /// The number of connections that claimed an identity without proof.
     pub(crate) refused: u64,
 }
 
 impl PeerTable {
-    /// The peers of the agent `me`.
+    /// Returns the peers of the agent `me`.
     pub(crate) fn new(me: AgentId) -> PeerTable {
         let name = me.node.clone();
         let mut peers = PeerTable {
@@ -173,7 +179,7 @@ impl PeerTable {
         peers
     }
 
-    /// The number of the node of a name.
+    /// Returns the number of the node with a name, and assigns one if the node is new.
     fn number(&mut self, name: &str) -> NodeId {
         if let Some(known) = self.by_name.get(name) {
             return *known;
@@ -194,7 +200,7 @@ impl PeerTable {
         number
     }
 
-    /// The name of a node.
+    /// Returns the name of a node.
     pub(crate) fn name(&self, node: NodeId) -> &str {
         &self.nodes[node.0 as usize].name
     }
@@ -203,16 +209,17 @@ impl PeerTable {
         self.nodes.get_mut(node.0 as usize)?.link.as_mut()
     }
 
-    /// A group has members on a node, which it may speak to later; the node's number.
+    /// Records that a group contains a node, and returns the node's number.
     pub(crate) fn add_member(&mut self, name: &str) -> NodeId {
         let node = self.number(name);
         self.nodes[node.0 as usize].has_been_in_group = true;
         node
     }
 
-    /// A group has members on this node, at an address, and on another one. Of two agents the one with the smaller address
-    /// connects, or either on demand. Groups in `closing` need connections no more. Answers with the node's number, and with
-    /// groups that it lacks: those of an earlier agent, or this one if a later agent is there.
+    /// Opens a group to the agent of one of its nodes. Of two agents, the one with the smaller
+    /// address connects; on demand, either does. Groups in `closing` need no connection. Returns
+    /// the node's number and the groups that are lost: those of an earlier agent, or this one if a
+    /// later agent is already connected.
     pub(crate) fn join(
         &mut self,
         now: Time,
@@ -247,7 +254,7 @@ impl PeerTable {
         (node, lost)
     }
 
-    /// A group speaks to the node at one of its places: connects to it, if need be.
+    /// Connects to a node of a group, if it is not connected.
     pub(crate) fn reach(&mut self, now: Time, (members, place): (&Members, usize), out: &mut OutputQueue) {
         let node = members.nodes[place].id;
         if self.link(node).is_none() {
@@ -257,7 +264,7 @@ impl PeerTable {
         self.request_connection(node, out);
     }
 
-    /// Asks for a connection to a peer, if there is none and this side may.
+    /// Requests a connection to a peer, if there is none and this side may connect.
     fn request_connection(&mut self, node: NodeId, out: &mut OutputQueue) {
         let Some(link) = self.link(node).filter(|link| link.connection.is_none() && !link.is_connecting)
         else {
@@ -269,22 +276,23 @@ impl PeerTable {
         out.push(Output::Connect { node, to, key });
     }
 
-    /// A connection that takes the place of one that has ended.
+    /// Returns a spare connection that replaces one that has ended.
     pub(crate) fn take_needed(&mut self) -> Option<AgentConnectionId> {
         self.needed.pop_front()
     }
 
-    /// A peer that was not spoken to before.
+    /// Returns a peer that was connected for the first time.
     pub(crate) fn take_fresh(&mut self) -> Option<NodeId> {
         self.fresh.pop_first()
     }
 
-    /// Whether a group has been opened to a peer.
+    /// Returns whether a group has been opened to a peer.
     pub(crate) fn has_group(&mut self, node: NodeId, group: u64) -> bool {
         self.link(node).is_some_and(|link| link.groups.contains(&group))
     }
 
-    /// Drops the link to a node that is of no use for a group that it is a member of. Answers with what is lost by it.
+    /// Drops the link to a node of a group if the link cannot be used for that group. Returns the
+    /// groups that are lost with it.
     fn drop_useless(
         &mut self,
         (members, place): (&Members, usize),
@@ -297,9 +305,10 @@ impl PeerTable {
         if link.incarnation < member.incarnation {
             return self.drop_peer(node, STARTED_AGAIN, out);
         }
-        // Someone else came under this name before the group told where the node is, or that it can prove who it is; or the connection is one that nobody
-        // has looked after since its last group: the other side may have given it up, unheard because one of the two was
-        // cut off.
+        // The link cannot be used if another agent took this name before the group announced the
+        // node's address or that it can prove its identity. It cannot be used either if the
+        // connection has been idle since its last group, because the other side may have given it
+        // up without this side noticing.
         let unproven = members.must_prove(place) && link.connection.is_some() && !link.proven && !link.used;
         if link.ip != member.tcp.ip() || unproven || link.used && link.groups.is_subset(closing) {
             self.drop_peer(node, "", out);
@@ -307,7 +316,7 @@ impl PeerTable {
         None
     }
 
-    /// A group has no members on this node any more.
+    /// Closes a group to a peer.
     pub(crate) fn leave(&mut self, now: Time, node: NodeId, group: (u64, u32)) {
         if let Some(link) = self.link(node) {
             link.groups.remove(&group.0);
@@ -316,7 +325,7 @@ impl PeerTable {
         self.handle(now, node, Input::Close { group: group.0, epoch: group.1 });
     }
 
-    /// Tells a peer's machine something that did not come over its connection.
+    /// Hands a peer's machine an input that did not arrive over its connection.
     pub(crate) fn handle(&mut self, now: Time, node: NodeId, input: Input<'_>) {
         if let Some(link) = self.link(node) {
             link.machine.handle(now, input);
@@ -332,7 +341,7 @@ impl PeerTable {
         self.dirty.pop_first()
     }
 
-    /// A peer that is connected.
+    /// Returns a peer's link and connection, if it is connected.
     pub(crate) fn connected_link(&mut self, node: NodeId) -> Option<(&mut PeerLink, AgentConnectionId)> {
         let link = self.link(node)?;
         let connection = link.connection?;
@@ -346,7 +355,7 @@ impl PeerTable {
         }
     }
 
-    /// The connection that was asked for is there.
+    /// Handles the success of a requested connection.
     pub(crate) fn on_connected(
         &mut self,
         node: NodeId,
@@ -357,7 +366,7 @@ impl PeerTable {
             link.is_connecting = false;
             if link.connection.is_none() {
                 (link.connection, link.outgoing) = (Some(connection), true);
-                // The driver has seen to it.
+                // The driver has verified the proof.
                 link.proven = link.must_prove();
                 self.connections.insert(connection, ConnectionOwner::Peer(node));
                 self.dirty.insert(node);
@@ -368,14 +377,15 @@ impl PeerTable {
         out.push(Output::Hangup { connection });
     }
 
-    /// A connection that was asked for cannot be made: whether there is none.
+    /// Handles the failure of a requested connection. Returns whether the peer has no connection at
+    /// all.
     pub(crate) fn on_unreachable(&mut self, node: NodeId) -> bool {
         let Some(link) = self.link(node) else { return false };
         link.is_connecting = false;
         link.connection.is_none()
     }
 
-    /// Someone connected.
+    /// Handles a connection that another agent made.
     pub(crate) fn on_accepted(
         &mut self,
         connection: AgentConnectionId,
@@ -387,15 +397,15 @@ impl PeerTable {
         let unidentified = self.connections.iter().filter(|(_, owner)| is_unknown(owner));
         let unidentified: Vec<AgentConnectionId> = unidentified.map(|(id, _)| *id).collect();
         if proven.is_none() && unidentified.len() >= UNIDENTIFIED_MAX {
-            // Identifiers ascend: the first has been silent longest.
+            // The numbers ascend, so the first connection has been silent for longest.
             self.connections.remove(&unidentified[0]);
             out.push(Output::Hangup { connection: unidentified[0] });
         }
         self.connections.insert(connection, ConnectionOwner::Unidentified { ip, proven, bytes: Vec::new() });
     }
 
-    /// Bytes of a connection that has not said whose it is. Answers with the peer and all its bytes once it
-    /// has, and with the peer of that name whose connection it replaces.
+    /// Handles bytes of a connection that is not identified yet. Once it is, returns the peer with
+    /// all its bytes, and the peer whose connection it replaces.
     pub(crate) fn on_greeting(
         &mut self,
         connection: AgentConnectionId,
@@ -430,9 +440,10 @@ impl PeerTable {
         let known = self.by_name.get(&name).copied();
         let link = known.and_then(|node| self.link(node));
         let stale = link.as_ref().is_some_and(|link| match who.incarnation.cmp(&link.incarnation) {
-            // That agent has ended: a later one is in the groups.
+            // That agent has ended, because a later one is in the groups.
             Ordering::Less => !link.groups.is_empty(),
-            // Identifiers ascend: its agent has given this one up and made the later one, whose greeting came sooner.
+            // The numbers ascend: the agent has given this connection up and made a later one,
+            // whose greeting arrived first.
             Ordering::Equal if !link.outgoing => link.connection > Some(connection),
             Ordering::Equal | Ordering::Greater => false,
         });
@@ -474,8 +485,8 @@ impl PeerTable {
         Some((node, bytes, replaced))
     }
 
-    /// Whether an agent may be the one that it says it is, by what it has proved. Of one that is known to have a key, or whose
-    /// connection has been proved, nothing less is believed.
+    /// Returns whether an agent may be the one that it claims to be. If it is known to have a key,
+    /// or its current connection is proved, then a new connection must be proved too.
     fn is_plausible(&mut self, who: &AgentId, proven: Option<&AgentId>) -> bool {
         let known = self.by_name.get(&who.node).copied();
         let link = known.and_then(|node| self.link(node));
@@ -485,7 +496,8 @@ impl PeerTable {
         }
     }
 
-    /// Drops the connection of who came in the name of an agent, without proof, before any group had it.
+    /// Drops the unproved connection of an agent that took another agent's name before any group
+    /// contained it.
     fn drop_impostor(&mut self, name: &str, out: &mut OutputQueue) {
         let Some(node) = self.by_name.get(name).copied() else { return };
         if self.link(node).is_some_and(|link| !link.proven && !link.used) {
@@ -493,7 +505,7 @@ impl PeerTable {
         }
     }
 
-    /// A connection ended, or could not be made.
+    /// Handles the end of a connection.
     pub(crate) fn on_closed(
         &mut self,
         connection: AgentConnectionId,
@@ -506,16 +518,16 @@ impl PeerTable {
         }
     }
 
-    /// The connection to a peer has ended, or is of no use: another one is asked for if one is needed and that is up to this
-    /// side.
+    /// Handles the end of a connection, or gives it up, and requests another one if it is needed
+    /// and this side may connect.
     pub(crate) fn reconnect(&mut self, node: NodeId, why: &str, out: &mut OutputQueue) -> Option<LostPeer> {
         let lost = self.end(node, why, out)?;
         self.request_connection(node, out);
         Some(lost)
     }
 
-    /// The connection to a peer has ended. Groups of which nothing came over it wait for another: the other side may have
-    /// hung up before it had them.
+    /// Ends a peer's connection. Groups without traffic over it are kept for the next connection,
+    /// because the other side may have closed this one before it had them.
     fn end(&mut self, node: NodeId, why: &str, out: &mut OutputQueue) -> Option<LostPeer> {
         let ended = self.forget(node, out)?;
         let migrated: BTreeSet<u64> = ended.machine.unconfirmed().map(|(group, _)| group).collect();
@@ -536,12 +548,12 @@ impl PeerTable {
         link.machine.resume_from(ended.machine);
         let lost = LostPeer::new(node, &ended.groups - &migrated, why);
         link.groups = migrated;
-        // It had groups, so its number is still its own.
+        // It was in groups, so its number has not been reused.
         self.nodes[node.0 as usize].link = Some(link);
         Some(lost)
     }
 
-    /// Gives a peer up and hangs up.
+    /// Gives a peer up and closes its connection.
     pub(crate) fn drop_peer(&mut self, node: NodeId, why: &str, out: &mut OutputQueue) -> Option<LostPeer> {
         Some(LostPeer::new(node, self.forget(node, out)?.groups, why))
     }

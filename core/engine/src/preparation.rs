@@ -1,5 +1,5 @@
-//! What a call needs before it can begin on a node: a plan, and a schedule compiled by it. Both take milliseconds of a large
-//! group, so they are work for another thread than the engine's.
+//! The preparation of a call: the choice of a plan and the compilation of its schedule. Both can
+//! take milliseconds for a large group, so they should run on another thread than the engine.
 
 use crate::call_signature::CallSignature;
 use crate::failure::{CallFailure, CallFailureKind};
@@ -8,19 +8,19 @@ use cool_collective::{Plan, Planner, compile};
 use cool_types::{Call, Rank};
 use std::sync::Arc;
 
-/// A call that is to be prepared.
+/// A call to prepare.
 #[derive(Debug)]
 pub struct Preparation {
     pub(crate) group: (u64, u32),
     pub(crate) signature: CallSignature,
     pub(crate) planner: Planner,
-    /// The place in the group of the node whose ranks' programs are to be compiled.
+    /// The index of the node in the group. The schedule is compiled for the ranks of this node.
     pub(crate) node: usize,
-    /// Who calls.
+    /// The rank that made the call.
     pub(crate) rank: u32,
 }
 
-/// A call that was prepared.
+/// A call that has been prepared.
 #[derive(Debug)]
 pub struct PreparedCall {
     pub(crate) signature: CallSignature,
@@ -29,24 +29,26 @@ pub struct PreparedCall {
 }
 
 impl Preparation {
-    /// The group's number and epoch.
+    /// Returns the group's number and epoch.
     pub fn group(&self) -> (u64, u32) {
         self.group
     }
 
-    /// The call, which together with the group decides on the plan.
+    /// Returns the call, which together with the group determines the plan.
     pub fn call(&self) -> &Call {
         &self.signature.call
     }
 
-    /// The plan: what the ranks force, else what is fastest by the group's cost model. The same at all agents of a group.
+    /// Returns the plan: the one that the ranks force, otherwise the fastest one by the group's
+    /// cost model. All agents of a group choose the same plan, because they have the same cost
+    /// model.
     pub fn plan(&self) -> Plan {
         let call = &self.signature.call;
         let forced_or_known = self.signature.plan.or_else(|| self.planner.known(call));
         forced_or_known.unwrap_or_else(|| self.planner.best(call))
     }
 
-    /// Compiles the schedule by a plan.
+    /// Compiles the schedule of a plan, and returns it together with the plan.
     pub fn compile(self, plan: Plan) -> PreparedCall {
         let Preparation { signature, planner, node, rank, .. } = self;
         let layout = planner.layout();
@@ -64,7 +66,7 @@ impl Preparation {
         PreparedCall { signature, plan, compiled }
     }
 
-    /// Picks the plan and compiles the schedule by it.
+    /// Chooses the plan and compiles its schedule.
     pub fn run(self) -> PreparedCall {
         let plan = self.plan();
         self.compile(plan)

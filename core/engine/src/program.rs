@@ -1,4 +1,5 @@
-//! A rank's way through its program: which actions may start, which are done, where their bytes lie.
+//! The progress of a rank through its program: which actions may start, which have completed, and
+//! where their bytes are.
 
 use crate::failure::CallStats;
 use crate::memory::MemoryRange;
@@ -10,18 +11,20 @@ use cool_machine::Time;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A schedule with its dependencies turned around.
+/// A compiled schedule with its dependencies inverted, so that the actions that depend on a
+/// completed one are found quickly.
 #[derive(Debug)]
 pub(crate) struct CompiledSchedule {
     schedule: Schedule,
     pub(crate) plan: Plan,
     /// The call and the plan as text, for traces.
     pub(crate) text: (Arc<str>, Arc<str>),
-    /// Tells the call, carried out by this plan, from others.
+    /// Distinguishes the call with this plan from other calls.
     pub(crate) digest: u64,
-    /// Of each rank that has a program.
+    /// For each rank that has a program.
     dependents: BTreeMap<u32, Dependents>,
-    /// What is combined where its sender has it. Only the ranks of this node have programs.
+    /// The reductions that take their operand directly from its sender. Only the ranks of this node
+    /// have programs.
     fused: FusedReductions,
 }
 
@@ -36,25 +39,27 @@ impl CompiledSchedule {
         CompiledSchedule { schedule, plan, text, digest, dependents, fused }
     }
 
-    /// The call and the plan that carries it out, as agents tell each other, so that picks that differ are named too. Made of what
-    /// was written when the call was prepared: to write out the lengths of many parts takes long. A plan that the ranks have
-    /// `forced` is among the words of the call.
+    /// Returns the call and its plan as text for other agents, so that a mismatch of plans is
+    /// visible too. The text is prepared together with the call, because formatting the lengths of
+    /// many parts takes long. If the ranks have `forced` the plan, the text of the call already
+    /// contains it.
     pub(crate) fn called(&self, forced: bool) -> String {
         let (words, plan) = &self.text;
         if forced { words.to_string() } else { format!("{words} with plan {plan}") }
     }
 
-    /// Whether nothing is to be received by an action, since what uses it takes it from its sender.
+    /// Returns whether an action receives nothing, because the reduction that uses the message
+    /// takes it directly from its sender.
     pub(crate) fn is_passed_over(&self, rank: u32, action: u32) -> bool {
         self.fused.is_passed_over(Rank(rank), action)
     }
 
-    /// The message that a reduction takes from its sender.
+    /// Returns the message that a reduction takes directly from its sender.
     pub(crate) fn fused(&self, rank: u32, action: u32) -> Option<(Rank, TransferId)> {
         self.fused.message(Rank(rank), action)
     }
 
-    /// Whose message is here when an action is done.
+    /// Returns the rank whose message has arrived when an action completes.
     pub(crate) fn source(&self, rank: u32, action: u32) -> Option<Rank> {
         match self.program(rank).actions[action as usize].kind {
             ActionKind::Receive { .. } if self.is_passed_over(rank, action) => None,
@@ -64,32 +69,33 @@ impl CompiledSchedule {
         }
     }
 
-    /// The program of a local rank.
+    /// Returns the program of a local rank.
     pub(crate) fn program(&self, rank: u32) -> &Program {
         self.schedule.programs[rank as usize].as_ref().expect("schedules are compiled for all local ranks")
     }
 }
 
-/// One rank within one call.
+/// One rank in one call.
 #[derive(Debug)]
 pub(crate) struct ProgramRun {
     compiled: Arc<CompiledSchedule>,
     rank: u32,
     pub(crate) progress: ProgramProgress,
-    /// Things outside the program that still need the rank's buffers: it may not leave yet.
+    /// The number of streams that still need the rank's buffers. The rank must not complete the
+    /// call before it is 0.
     pub(crate) pins: usize,
     input: MemoryRange,
     output: MemoryRange,
     /// The program's working memory.
     pub(crate) scratch: MemoryRange,
-    /// What the driver knows the call by.
+    /// The driver's token of the call.
     pub(crate) token: u64,
     pub(crate) begun: Time,
     pub(crate) stats: CallStats,
 }
 
 impl ProgramRun {
-    /// The run of a rank with its input and output, and working memory for the program.
+    /// Returns the run of a rank with its input, its output and the working memory of its program.
     pub(crate) fn new(
         compiled: Arc<CompiledSchedule>,
         rank: u32,
@@ -116,45 +122,46 @@ impl ProgramRun {
         self.compiled.program(self.rank)
     }
 
-    /// The next multicast over whose tree none is being sent.
+    /// Returns the next multicast over a free tree.
     pub(crate) fn next_multicast(&mut self) -> Option<u32> {
         self.progress.next_multicast(self.compiled.program(self.rank)).map(|(action, _)| action)
     }
 
-    /// The schedule that it is part of.
+    /// Returns the schedule to which the program belongs.
     pub(crate) fn compiled(&self) -> &CompiledSchedule {
         &self.compiled
     }
 
-    /// The actions that wait for none.
+    /// Returns the actions that depend on no other.
     pub(crate) fn first(&self) -> Vec<u32> {
         self.progress.first().collect()
     }
 
-    /// An action is done; answers with those that may start now.
+    /// Records that an action has completed, and returns the actions that may start now.
     pub(crate) fn complete(&mut self, action: u32) -> Vec<u32> {
         let mut ready = Vec::new();
         self.progress.complete(action, &self.compiled.dependents[&self.rank], |next| ready.push(next));
         ready
     }
 
-    /// Whether the rank may go on with its life.
+    /// Returns whether the rank has completed the call.
     pub(crate) fn finished(&self) -> bool {
         self.progress.is_done() && self.pins == 0
     }
 
-    /// Where the bytes of a schedule's span lie.
+    /// Returns the memory of a span of the schedule.
     pub(crate) fn range(&self, span: Span) -> MemoryRange {
         let buffer = match span.buffer {
             RankBuffer::Input => self.input,
             RankBuffer::Output => self.output,
             RankBuffer::Scratch => self.scratch,
         };
-        // The schedule keeps within the sizes that the call was checked for.
+        // A schedule stays within the sizes for which the call was checked.
         buffer.part(if span.len == 0 { 0 } else { span.offset }, span.len)
     }
 
-    /// Whether a later action of the program changes bytes of `span`, the result of `action`.
+    /// Returns whether a later action of the program changes bytes of `span`, the result of
+    /// `action`.
     pub(crate) fn changed_later(&self, action: u32, span: Span) -> bool {
         let overlaps = |other: Span| {
             other.buffer == span.buffer
@@ -173,7 +180,7 @@ mod tests {
     use cool_types::{Call, Operation};
 
     #[test]
-    fn a_call_is_told_with_its_plan_once_whether_ranks_forced_that_or_it_was_picked() {
+    fn the_text_of_a_call_contains_its_plan_once() {
         let places = [0, 1].map(|node| RankPlace { node, rack: 0 });
         let (layout, plan) = (Layout::new(&places).unwrap(), "cool-p-p".parse().unwrap());
         let call = Call::new(Operation::Bcast, Rank(0), 8, 1);

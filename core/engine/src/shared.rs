@@ -1,4 +1,5 @@
-//! What the groups of a node share: outputs, timers, connections, the node's link, bounce buffers.
+//! The state that the groups of a node share: outputs, timers, connections, the node's link, and
+//! bounce buffers.
 
 use crate::failure::{CallFailure, CallStats, TrafficTotals};
 use crate::ids::WorkId;
@@ -18,19 +19,20 @@ use cool_transport::unicast::{AgentId, Input, Notice};
 use cool_types::Operation;
 use std::collections::BTreeSet;
 
-/// Actions that start in one turn, from when the driver is told that the engine is idle until it is told so again: with what
-/// the driver does for them, such as a system call for each, some milliseconds. Those that are left start in the next one.
+/// The maximum number of actions that start in one turn, that is, between two times that the driver
+/// sees the engine idle. Together with the driver's work for them, such as a system call for each,
+/// they take some milliseconds. The remaining actions start in the next turn.
 const TURN_ACTIONS: usize = 256;
 
-/// Whose deadline it is.
+/// The owner of a deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum TimerKey {
     Stream(StreamId),
-    /// Group and call.
+    /// The group and the call.
     Call(u64, u64),
-    /// Group and message.
+    /// The group and the transfer.
     PointToPoint(u64, u64),
-    /// Group.
+    /// The group.
     FailureDetector(u64),
 }
 
@@ -39,21 +41,21 @@ pub(crate) struct SharedState {
     pub(crate) out: OutputQueue,
     pub(crate) timers: TimerQueue<TimerKey>,
     pub(crate) peers: PeerTable,
-    /// Bytes that bounce buffers may still take.
+    /// The number of bytes that bounce buffers may still take.
     bounce_left: u64,
-    /// What this node is sending for the first time: it shares its link.
+    /// The streams that this node is sending for the first time, which share its link.
     pub(crate) sending: LinkUsage,
-    /// That has changed, and the streams do not know.
+    /// Whether `sending` has changed since the streams were informed.
     pub(crate) sending_changed: bool,
-    /// What the latest calls cost.
+    /// The costs of the latest calls.
     pub(crate) ring: TraceRing,
-    /// How long a node may be silent while others wait.
+    /// How long a node may be silent while others wait for it.
     pub(crate) peer_timeout: Duration,
     pub(crate) work_tracker: WorkTracker,
     pub(crate) turn: TurnBudget,
     /// By operation, in the order of [`Operation::ALL`].
     pub(crate) traffic: [TrafficTotals; Operation::ALL.len()],
-    /// Packets that came without the key that they need.
+    /// The number of packets without the required key.
     pub(crate) refused: u64,
 }
 
@@ -75,14 +77,15 @@ impl SharedState {
         }
     }
 
-    /// Answers a call or message.
+    /// Replies to a request. The reply is delayed while work uses the request's memory.
     pub(crate) fn done(&mut self, token: u64, result: Result<CallStats, CallFailure>) {
         if let Some(result) = self.work_tracker.complete(token, result) {
             self.out.push(Output::Done { token, result });
         }
     }
 
-    /// Gives work of a group out, on the memory of some calls.
+    /// Hands work of a group to the driver, which uses the memory of some calls. Returns the number
+    /// of the work.
     pub(crate) fn work(&mut self, group: u64, tokens: [Option<u64>; 2], work: Work) -> WorkId {
         let id = self.out.next_work();
         self.work_tracker.track(id, group, tokens);
@@ -90,7 +93,7 @@ impl SharedState {
         id
     }
 
-    /// A copy of these bytes in a bounce buffer, if there is room for one.
+    /// Returns a copy of these bytes in a bounce buffer, or `None` if there is no room for one.
     pub(crate) fn bounce(&mut self, from: MemoryRange) -> Option<MemoryRange> {
         self.bounce_left = self.bounce_left.checked_sub(from.len)?;
         let buffer = self.out.allocate(from.len);
@@ -98,18 +101,18 @@ impl SharedState {
         Some(buffer)
     }
 
-    /// Gives a bounce buffer back.
+    /// Frees a bounce buffer.
     pub(crate) fn give_back(&mut self, buffer: MemoryRange) {
         self.bounce_left += buffer.len;
         self.out.free(buffer);
     }
 
-    /// Counts what was sent for calls of an operation.
+    /// Counts traffic for an operation.
     pub(crate) fn count(&mut self, operation: Operation, traffic: TrafficTotals) {
         self.traffic[operation as usize] += traffic;
     }
 
-    /// Gives back what a stream had a claim on.
+    /// Frees the resources of a stream.
     pub(crate) fn forget_stream(&mut self, id: &StreamId, mut stream: MulticastStream) {
         self.timers.set(TimerKey::Stream(*id), None);
         if let Some(buffer) = stream.release() {
@@ -117,32 +120,34 @@ impl SharedState {
         }
     }
 
-    /// A stream has its share of the node's link from now on.
+    /// Adds a stream to those that share the node's link.
     pub(crate) fn start_sending(&mut self, share: LinkShare) {
         self.sending = self.sending.with(&share);
         self.sending_changed = true;
     }
 
-    /// A stream has put its last chunk on the link, or never will: others may have its share.
+    /// Removes a stream from those that share the node's link, because it has sent its last chunk
+    /// or never will.
     pub(crate) fn finish_sending(&mut self, share: LinkShare) {
         self.sending.remove(&share);
         self.sending_changed = true;
     }
 }
 
-/// How much of its turn the engine has left.
+/// The remaining budget of the engine's current turn.
 #[derive(Debug, Default)]
 pub(crate) struct TurnBudget {
-    /// It has ended, and no other has begun.
+    /// Whether the turn has ended and no other has begun.
     over: bool,
-    /// Actions that have started in it.
+    /// The number of actions that have started in this turn.
     started: usize,
-    /// Groups with actions that have to wait for the next one.
+    /// The groups with actions that must wait for the next turn.
     waiting: BTreeSet<u64>,
 }
 
 impl TurnBudget {
-    /// Whether an action of a group may start; if not, the group has its turn later.
+    /// Returns whether an action of a group may start. If not, the group must continue in the next
+    /// turn.
     pub(crate) fn take_slot(&mut self, group: u64) -> bool {
         let may = self.started < TURN_ACTIONS;
         if may {
@@ -153,19 +158,20 @@ impl TurnBudget {
         may
     }
 
-    /// Ends the turn; whether another one has to follow at once.
+    /// Ends the turn. Returns whether another one must follow immediately.
     pub(crate) fn end(&mut self) -> bool {
         (self.over, self.started) = (true, 0);
         !self.waiting.is_empty()
     }
 
-    /// Begins a turn unless one is under way: the groups that have waited for it.
+    /// Begins a turn unless one is in progress. Returns the groups that have waited for it.
     pub(crate) fn begin(&mut self) -> BTreeSet<u64> {
         if std::mem::take(&mut self.over) { std::mem::take(&mut self.waiting) } else { BTreeSet::new() }
     }
 }
 
-/// What the parts of a group work with: its members, and what it shares with other groups.
+/// The context in which the parts of a group work: the group's members, and the state that it
+/// shares with other groups.
 pub(crate) struct GroupContext<'a> {
     pub(crate) now: Time,
     pub(crate) members: &'a Members,
@@ -177,7 +183,7 @@ impl GroupContext<'_> {
         self.shared.timers.set(key, at);
     }
 
-    /// Sees to it that the agent of the node at a place of the group is spoken to.
+    /// Makes sure that the agent of a node in the group is connected, if agents connect on demand.
     pub(crate) fn reach(&mut self, node: usize) {
         if self.members.on_demand {
             let SharedState { peers, out, .. } = &mut *self.shared;
@@ -185,19 +191,19 @@ impl GroupContext<'_> {
         }
     }
 
-    /// Tells the machine of the connection to the node at a place of the group.
+    /// Sends an input to the machine of the connection to a node in the group.
     pub(crate) fn send_to_peer(&mut self, node: usize, input: Input<'_>) {
         self.reach(node);
         self.shared.peers.handle(self.now, self.members.nodes[node].id, input);
     }
 
-    /// Tells the agent of the node at a place of the group.
+    /// Sends a notice to the agent of a node in the group.
     pub(crate) fn notify(&mut self, node: usize, notice: Notice) {
         self.send_to_peer(node, Input::Notify(notice));
     }
 
-    /// Tells the agents of all other nodes of the group that are spoken to: where they connect on demand, the others hear of
-    /// it when they are.
+    /// Sends a notice to the agents of all other nodes in the group that are connected. If agents
+    /// connect on demand, the others receive it when they connect.
     pub(crate) fn notify_others(&mut self, notice: &Notice) {
         for node in self.members.others() {
             self.shared.peers.notify(self.now, self.members.nodes[node].id, notice.clone());

@@ -1,5 +1,5 @@
-//! One end of a stream with the bytes that it sends or receives: does what the stream's machine asks, and
-//! tells what that means for the call.
+//! One end of a multicast stream together with the bytes that it sends or receives. It executes the
+//! outputs of the stream's machine and returns their effects on the call.
 
 use crate::failure::TrafficTotals;
 use crate::machine::Output as EngineOutput;
@@ -12,7 +12,7 @@ use cool_transport::{Input, Output, Packet, PacketTarget, Receiver, Sender, Stre
 use cool_types::Operation;
 use std::net::SocketAddr;
 
-/// The source's or a receiver's machine.
+/// The machine of the source or of a receiver.
 #[derive(Debug)]
 pub(crate) enum StreamEnd {
     Sender(Box<Sender>),
@@ -35,14 +35,14 @@ impl StreamEnd {
     }
 }
 
-/// Who waits for a stream.
+/// What a stream holds up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamHold {
-    /// The action: its bytes are still to come, or still in use.
+    /// The action: its bytes are still missing, or still in use.
     Action,
-    /// The rank: the action is done, but the rank's buffer is still in use.
+    /// The rank: the action has completed, but the rank's buffer is still in use.
     Rank,
-    /// None: the stream has a copy of its own, or is over.
+    /// Neither: the stream has its own copy of the message, or has ended.
     None,
 }
 
@@ -52,31 +52,31 @@ pub(crate) struct MulticastStream {
     end: StreamEnd,
     /// The message.
     data: MemoryRange,
-    /// Whether the message is a bounce buffer of the stream's own.
+    /// Whether the message is in a bounce buffer that belongs to the stream.
     bounced: bool,
-    /// The operation of its call, under which what it sends is counted.
+    /// The operation of its call, under which its traffic is counted.
     pub(crate) operation: Operation,
     /// The local rank and its action.
     pub(crate) rank: u32,
     pub(crate) action: u32,
     pub(crate) hold: StreamHold,
-    /// Of a source with a tree.
+    /// The address of the tree, for a source that has one.
     tree: Option<SocketAddr>,
 }
 
-/// What came of giving a stream's machine something to do, besides what it sent and stored.
+/// The effects of an input to a stream's machine, except for the data that was sent and stored.
 #[derive(Debug, Default)]
 pub(crate) struct StreamEffects {
     pub(crate) delivered: bool,
     pub(crate) released: bool,
     pub(crate) closed: bool,
-    /// The source has sent its last chunk for the first time.
+    /// Whether the source has sent its last chunk for the first time.
     pub(crate) all_sent: bool,
-    /// Peers that hold another call.
+    /// The peers that hold a different call.
     pub(crate) mismatches: Vec<u16>,
     pub(crate) failed: Option<StreamError>,
     pub(crate) traffic: TrafficTotals,
-    /// Chunks that came.
+    /// The number of chunks that arrived.
     pub(crate) stored: u64,
     pub(crate) deadline: Option<Time>,
 }
@@ -96,23 +96,25 @@ impl MulticastStream {
         matches!(self.end, StreamEnd::Receiver(_))
     }
 
-    /// The message.
+    /// Returns the memory of the message.
     pub(crate) fn data(&self) -> MemoryRange {
         self.data
     }
 
-    /// Continues on a copy of the message, so that nobody waits for this stream.
+    /// Continues with a copy of the message, so that the stream holds up neither its action nor its
+    /// rank.
     pub(crate) fn continue_on(&mut self, buffer: MemoryRange) {
         (self.data, self.bounced, self.hold) = (buffer, true, StreamHold::None);
     }
 
-    /// None needs the message any more. Answers with the bounce buffer, if it was in one.
+    /// Gives up the message, because no receiver needs it any more. Returns its bounce buffer, if
+    /// it was in one.
     pub(crate) fn release(&mut self) -> Option<MemoryRange> {
         let data = std::mem::replace(&mut self.data, MemoryRange::EMPTY);
         std::mem::take(&mut self.bounced).then_some(data)
     }
 
-    /// Whether this node has asked for anything again, or was asked.
+    /// Returns whether this node has sent or received a NAK.
     pub(crate) fn needed_repair(&self) -> bool {
         match &self.end {
             StreamEnd::Sender(sender) => sender.stats().served > 0,
@@ -120,7 +122,7 @@ impl MulticastStream {
         }
     }
 
-    /// The retry timer as measured by now.
+    /// Returns the current estimate of the retransmission timeout.
     pub(crate) fn retransmission_timeout(&self) -> Duration {
         match &self.end {
             StreamEnd::Sender(sender) => sender.retransmission_timeout(),
@@ -128,7 +130,7 @@ impl MulticastStream {
         }
     }
 
-    /// Hands a packet to the machine and does what it asks.
+    /// Hands a packet to the machine and executes its outputs.
     pub(crate) fn on_packet(
         &mut self,
         now: Time,
@@ -144,7 +146,7 @@ impl MulticastStream {
         effects
     }
 
-    /// Hands something else to the machine and does what it asks.
+    /// Hands another input to the machine and executes its outputs.
     pub(crate) fn input(
         &mut self,
         now: Time,
@@ -155,7 +157,8 @@ impl MulticastStream {
         self.poll(now, &ReceivedBytes::NONE, network)
     }
 
-    /// Does what the machine asks, until it is idle; `payload` is that of the packet that it was handed last.
+    /// Executes the outputs of the machine until it is idle. `payload` must be that of the packet
+    /// that was handed in last.
     pub(crate) fn poll(
         &mut self,
         now: Time,
@@ -203,7 +206,7 @@ impl MulticastStream {
         effects: &mut StreamEffects,
     ) {
         if payload.end > self.data.len {
-            // Released already: nobody needs it, whatever a late packet says.
+            // The message was released, so no receiver needs it. Late packets can be ignored.
             return;
         }
         let len = payload.end - payload.start;

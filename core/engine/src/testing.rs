@@ -1,31 +1,31 @@
-//! Collectives as tests make them: what each rank gives, and what it must have at the end.
+//! Collectives for tests: the data that each rank contributes, and the result that it must have.
 
 use crate::{CallRequest, ElementType, Operation, ReduceOp};
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// A buffer of a rank. Clones are the same buffer.
+/// A buffer of a rank. Clones share the same bytes.
 #[derive(Clone, Debug)]
 pub struct Buffer(Arc<Mutex<Vec<u8>>>);
 
 impl Buffer {
-    /// A buffer that holds these bytes.
+    /// Returns a buffer with these bytes.
     pub fn new(bytes: Vec<u8>) -> Buffer {
         Buffer(Arc::new(Mutex::new(bytes)))
     }
 
-    /// Does something with its bytes.
+    /// Calls a function with the buffer's bytes, and returns its result.
     pub fn with<R>(&self, act: impl FnOnce(&mut Vec<u8>) -> R) -> R {
         // A panic elsewhere leaves bytes, not a broken invariant.
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// What it holds.
+    /// Returns a copy of the buffer's bytes.
     pub fn bytes(&self) -> Vec<u8> {
         self.with(|bytes| bytes.clone())
     }
 }
 
-/// The elements that a rank contributes to a call.
+/// Returns the elements that a rank contributes to a call.
 fn contribution(salt: u64, rank: usize, count: u64) -> Vec<u32> {
     (0..count).map(|i| (salt * 7919 + rank as u64 * 104_729 + i * 31) as u32).collect()
 }
@@ -34,7 +34,7 @@ fn bytes(elements: &[u32]) -> Vec<u8> {
     elements.iter().flat_map(|e| e.to_ne_bytes()).collect()
 }
 
-/// The elementwise sum of vectors.
+/// Returns the elementwise sum of vectors.
 fn sum(vectors: &[Vec<u32>]) -> Vec<u32> {
     let Some((first, others)) = vectors.split_first() else { return Vec::new() };
     let mut sum = first.clone();
@@ -44,21 +44,21 @@ fn sum(vectors: &[Vec<u32>]) -> Vec<u32> {
     sum
 }
 
-/// One collective of a test: its buffers and what they must hold at the end.
+/// One collective of a test: its buffers, and the results that they must hold.
 pub struct Collective {
-    /// By rank.
+    /// The requests, by rank.
     pub requests: Vec<CallRequest<Buffer>>,
     expected: Vec<Option<Vec<u8>>>,
     given: Vec<Option<Vec<u8>>>,
 }
 
 impl Collective {
-    /// A call by every rank of a group of `size`; buffers are filled by `salt`.
+    /// Returns a call by every rank of a group of `size` ranks. The buffers are filled from `salt`.
     pub fn new(group: u64, size: u32, operation: Operation, root: u32, count: u64, salt: u64) -> Collective {
         Collective::build(group, size as usize, operation, root, (count, None), salt)
     }
 
-    /// With parts of unequal lengths.
+    /// Returns a call with parts of unequal lengths.
     pub fn counted(
         group: u64,
         size: u32,
@@ -110,25 +110,25 @@ impl Collective {
         Collective { requests, expected, given }
     }
 
-    /// The same by a plan.
+    /// Returns the same call with a plan.
     pub fn by(mut self, plan: &str) -> Collective {
         self.requests.iter_mut().for_each(|request| plan.clone_into(&mut request.plan));
         self
     }
 
-    /// Whether all outputs are as they must be.
+    /// Checks that all outputs are correct.
     ///
     /// # Panics
-    /// If not.
+    /// Panics if one of them is not.
     pub fn check(&self) {
         (0..self.requests.len())
             .for_each(|rank| self.check_rank(rank).unwrap_or_else(|wrong| panic!("{wrong}")));
     }
 
-    /// Whether a rank has what it must have, and what it gave is as it was.
+    /// Checks that a rank has the correct result, and that its input has not changed.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Returns a description of the difference.
     pub fn check_rank(&self, rank: usize) -> Result<(), String> {
         let request = &self.requests[rank];
         let buffers = [(&request.output, &self.expected[rank]), (&request.input, &self.given[rank])];
@@ -146,16 +146,16 @@ impl Collective {
     }
 }
 
-/// What the ranks of one call have and get.
+/// The contributions and results of one call.
 struct Data<'c> {
     size: usize,
     operation: Operation,
     root: usize,
     count: u64,
     counts: Option<&'c [u64]>,
-    /// What each rank contributes.
+    /// The contribution of each rank.
     inputs: Vec<Vec<u32>>,
-    /// What comes of all of them, where ranks get that or a part of it.
+    /// The combined result, if ranks receive it or a part of it.
     all: Vec<u32>,
 }
 
@@ -191,13 +191,13 @@ impl<'c> Data<'c> {
         (0..self.size).map(|rank| self.part(rank)).sum()
     }
 
-    /// A rank's part of an array of all parts.
+    /// Returns a rank's part of an array of all parts.
     fn own(&self, rank: usize) -> Vec<u32> {
         let start: u64 = (0..rank).map(|rank| self.part(rank)).sum();
         self.all[start as usize..][..self.part(rank) as usize].to_vec()
     }
 
-    /// Whether a rank contributes something, were it nothing.
+    /// Returns whether a rank contributes data, even if its length is 0.
     fn gives(&self, rank: usize) -> bool {
         match self.operation {
             Operation::Bcast | Operation::Barrier => false,
@@ -206,7 +206,7 @@ impl<'c> Data<'c> {
         }
     }
 
-    /// How many elements a rank contributes.
+    /// Returns the number of elements that a rank contributes.
     fn contributed(&self, rank: usize) -> u64 {
         match self.operation {
             _ if !self.gives(rank) => 0,
@@ -217,7 +217,7 @@ impl<'c> Data<'c> {
         }
     }
 
-    /// What a rank must have at the end.
+    /// Returns the result that a rank must have.
     fn output(&self, rank: usize) -> Option<Vec<u32>> {
         match self.operation {
             Operation::Reduce | Operation::Gather if rank != self.root => None,

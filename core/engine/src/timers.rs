@@ -1,9 +1,9 @@
-//! Many deadlines, of which the earliest counts.
+//! A queue of deadlines that returns the earliest one first.
 
 use cool_machine::Time;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// For each key at most one deadline.
+/// Holds at most one deadline for each key.
 #[derive(Debug)]
 pub(crate) struct TimerQueue<K> {
     by_key: BTreeMap<K, Time>,
@@ -31,12 +31,12 @@ impl<K: Copy + Ord> TimerQueue<K> {
         }
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn next(&self) -> Option<Time> {
         self.by_time.first().map(|(at, _)| *at)
     }
 
-    /// Takes one deadline that has passed.
+    /// Removes a deadline that has passed, and returns its key.
     pub(crate) fn due(&mut self, now: Time) -> Option<K> {
         let (at, key) = *self.by_time.first().filter(|(at, _)| *at <= now)?;
         self.by_time.remove(&(at, key));
@@ -50,7 +50,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_moved_deadline_comes_due_once_and_a_cleared_one_never() {
+    fn a_moved_deadline_expires_once_and_a_cleared_one_never() {
         let at = Time::from_nanos;
         let mut timers = TimerQueue::new();
         timers.set('a', Some(at(5)));

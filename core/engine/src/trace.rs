@@ -1,15 +1,18 @@
-//! What collectives cost this node: the last few thousand, each a record of who came and left when, and whose data
-//! came when. It is kept whether anybody asks or not, so it takes a few stores a message and one small record a call.
+//! The cost of recent collectives on this node. Each record holds when local ranks started and
+//! completed the call, and from which ranks data arrived when. The engine keeps the records whether
+//! or not anybody reads them, so recording must be cheap: a few stores per message and one small
+//! record per call.
 
 use crate::failure::TrafficTotals;
 use cool_machine::Time;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Calls that are remembered.
+/// Number of calls that are kept.
 const RECORDS: usize = 4096;
 
-/// Ranks whose data is told apart in a record: those heard last.
+/// Number of ranks whose arrivals one record lists separately: the ranks from which data arrived
+/// last.
 const ARRIVALS: usize = 32;
 
 /// One collective on this node.
@@ -17,47 +20,47 @@ const ARRIVALS: usize = 32;
 pub struct CallRecord {
     /// Group and epoch.
     pub group: (u64, u32),
-    /// Its number in the group.
+    /// The call's number in its group.
     pub call: u64,
-    /// As text.
+    /// The call, as text.
     pub words: Arc<str>,
-    /// By what plan.
+    /// The plan, as text.
     pub plan: Arc<str>,
-    /// Local ranks.
+    /// The local ranks in the call.
     pub ranks: Vec<RankTimes>,
-    /// Whose data they got.
+    /// The ranks from which data arrived.
     pub arrivals: Vec<DataArrival>,
-    /// Of all local ranks, until they were answered.
+    /// The traffic of all local ranks until their replies.
     pub traffic: TrafficTotals,
-    /// Why it failed, if it did.
+    /// The reason why the call failed, if it did.
     pub failure: Option<Arc<str>>,
 }
 
-/// When a local rank was in a call.
+/// The times at which a local rank started and completed a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RankTimes {
     /// The rank.
     pub rank: u32,
-    /// It called.
+    /// When the rank made the call.
     pub came: Time,
-    /// It was answered.
+    /// When the engine replied to it.
     pub ended: Time,
 }
 
-/// Data that local ranks got from a rank.
+/// The data that local ranks received from one rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataArrival {
     /// The rank.
     pub from: u32,
-    /// When the first of its messages was here.
+    /// When its first message arrived.
     pub first: Time,
-    /// The last.
+    /// When its last message arrived.
     pub last: Time,
-    /// How many.
+    /// The number of its messages.
     pub messages: u32,
 }
 
-/// What is noted of a call while it runs.
+/// The data that is recorded while a call runs.
 #[derive(Debug, Default)]
 pub(crate) struct CallNotes {
     pub(crate) ranks: Vec<RankTimes>,
@@ -66,7 +69,7 @@ pub(crate) struct CallNotes {
 }
 
 impl CallNotes {
-    /// A message from a rank is here.
+    /// Records that a message from a rank has arrived.
     pub(crate) fn record_arrival(&mut self, now: Time, from: u32) {
         if let Some(known) = self.arrivals.iter_mut().find(|arrival| arrival.from == from) {
             known.last = now;
@@ -81,14 +84,14 @@ impl CallNotes {
         }
     }
 
-    /// A rank is through.
+    /// Records that a rank has completed the call.
     pub(crate) fn record_end(&mut self, times: RankTimes, traffic: &TrafficTotals) {
         self.ranks.push(times);
         self.traffic += *traffic;
     }
 }
 
-/// The latest records.
+/// The most recent records.
 #[derive(Debug, Default)]
 pub(crate) struct TraceRing {
     records: VecDeque<Arc<CallRecord>>,
@@ -102,7 +105,7 @@ impl TraceRing {
         self.records.push_back(Arc::new(record));
     }
 
-    /// The last `count` of a group, or of all, oldest first.
+    /// Returns the last `count` records of a group, or of all groups, oldest first.
     pub(crate) fn last(&self, count: usize, group: Option<u64>) -> Vec<Arc<CallRecord>> {
         let wanted = self.records.iter().rev().filter(|r| group.is_none_or(|group| r.group.0 == group));
         let mut records: Vec<_> = wanted.take(count).cloned().collect();
@@ -116,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_tells_the_first_and_last_message_of_the_ranks_heard_last() {
+    fn a_record_lists_the_ranks_with_the_latest_arrivals() {
         let at = Time::from_nanos;
         let mut notes = CallNotes::default();
         for (time, from) in [(1, 7), (2, 8), (5, 7)] {

@@ -1,29 +1,30 @@
-//! Work that was given out to the driver and is not done, and whose memory it uses.
+//! The work that the driver has not completed yet, and the memory that it uses.
 //!
-//! Work reads and writes the memory of calls. Once a call is answered its rank may do with its memory what it likes, so
-//! the answer to a call that fails meanwhile is held back until no work uses the call's memory. (A call that succeeds has no
-//! work left.) A call's buffers are therefore never read or written after its answer.
+//! Work reads and writes the memory of calls. A rank may reuse the memory of a call once it has the
+//! reply. Therefore, if a call fails while work is in progress on its memory, the tracker holds
+//! back the reply until that work has completed. (A call that succeeds has no work left.) So a
+//! call's buffers are never accessed after its reply.
 
 use crate::failure::{CallFailure, CallStats};
 use crate::ids::WorkId;
 use std::collections::BTreeMap;
 
-/// How a call ended.
+/// The result of a call.
 type CallResult = Result<CallStats, CallFailure>;
 
 #[derive(Debug)]
 struct TrackedWork {
     group: u64,
-    /// The calls whose memory it uses.
+    /// The calls that own the memory in use.
     tokens: [Option<u64>; 2],
 }
 
-/// A call whose memory is in use.
+/// A call with memory in use.
 #[derive(Debug, Default)]
 struct PinnedMemory {
-    /// By how many works.
-    work_tracker: usize,
-    /// What it is to be answered then.
+    /// The number of work items that use it.
+    items: usize,
+    /// The reply to send after the last of them.
     answer: Option<CallResult>,
 }
 
@@ -34,22 +35,22 @@ pub(crate) struct WorkTracker {
 }
 
 impl WorkTracker {
-    /// Work of a group begins, on the memory of some calls.
+    /// Records that work of a group has started on the memory of some calls.
     pub(crate) fn track(&mut self, id: WorkId, group: u64, tokens: [Option<u64>; 2]) {
         for token in tokens.into_iter().flatten() {
-            self.pinned.entry(token).or_default().work_tracker += 1;
+            self.pinned.entry(token).or_default().items += 1;
         }
         self.open.insert(id, TrackedWork { group, tokens });
     }
 
-    /// Work is done: of which group, and who can be answered now.
+    /// Records that work has completed. Returns its group, and the replies that can be sent now.
     pub(crate) fn finish(&mut self, id: WorkId) -> Option<(u64, Vec<(u64, CallResult)>)> {
         let TrackedWork { group, tokens } = self.open.remove(&id)?;
         let mut answers = Vec::new();
         for token in tokens.into_iter().flatten() {
             let Some(pinned) = self.pinned.get_mut(&token) else { continue };
-            pinned.work_tracker -= 1;
-            if pinned.work_tracker == 0 {
+            pinned.items -= 1;
+            if pinned.items == 0 {
                 let answer = self.pinned.remove(&token).and_then(|pinned| pinned.answer);
                 answers.extend(answer.map(|answer| (token, answer)));
             }
@@ -57,7 +58,8 @@ impl WorkTracker {
         Some((group, answers))
     }
 
-    /// A call has ended: its answer, unless work uses its memory; then it comes when that is done.
+    /// Records that a call has ended. Returns the result if the reply can be sent now, or `None` if
+    /// work uses the call's memory; [`WorkTracker::finish`] then returns the result later.
     pub(crate) fn complete(&mut self, token: u64, answer: CallResult) -> Option<CallResult> {
         match self.pinned.get_mut(&token) {
             None => Some(answer),

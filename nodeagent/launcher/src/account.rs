@@ -1,51 +1,51 @@
-//! Accounts of this system: what a user's processes are to run as.
+//! The accounts of this system, as which users' processes run.
 
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use std::collections::BTreeMap;
 use std::ffi::CString;
 use std::path::PathBuf;
 
-/// Where programs without a path are looked for.
+/// The search path for programs without a directory.
 pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 
-/// A user as this system knows it.
+/// A user of this system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// Its name; its number, if it has none.
+    /// The user's name, or the number if there is no name.
     pub name: String,
-    /// Its number.
+    /// The user's number.
     pub uid: u32,
-    /// The number of its own group.
+    /// The number of the user's primary group.
     pub gid: u32,
-    /// All its groups.
+    /// The numbers of all groups of the user.
     pub groups: Vec<u32>,
-    /// Its directory.
+    /// The home directory.
     pub home: PathBuf,
-    /// Its shell.
+    /// The login shell.
     pub shell: PathBuf,
 }
 
-/// Why there is no account.
+/// The reasons why an account cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccountError {
-    /// Nobody is called so.
+    /// There is no user with this name.
     #[error("this node has no user {0}")]
     Unknown(String),
-    /// The system does not say.
+    /// The system cannot look up the user.
     #[error("cannot look up user {name}: {reason}")]
     System {
-        /// Who.
+        /// The user.
         name: String,
-        /// Why.
+        /// The system's error.
         reason: String,
     },
 }
 
 impl Account {
-    /// The account of this name, or of this number.
+    /// Looks up the account with a name or a number.
     ///
     /// # Errors
-    /// If there is none.
+    /// Returns an error if there is none.
     pub fn look_up(user: &str) -> Result<Account, AccountError> {
         let found = match user.parse() {
             Ok(number) => User::from_uid(Uid::from_raw(number)),
@@ -65,10 +65,10 @@ impl Account {
         })
     }
 
-    /// The account as which this process runs; in a container it may be a number only.
+    /// Returns the account of this process. In a container, it may only have a number.
     ///
     /// # Errors
-    /// If the system does not say.
+    /// Returns an error if the system cannot look it up.
     pub fn own() -> Result<Account, AccountError> {
         let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
         match Account::look_up(&uid.to_string()) {
@@ -80,7 +80,7 @@ impl Account {
         }
     }
 
-    /// The variables that every process of it has.
+    /// Returns the variables that every process of the account must have.
     pub fn environment(&self) -> BTreeMap<&'static str, String> {
         let shell = if self.shell.as_os_str().is_empty() { "/bin/sh".into() } else { self.shell.clone() };
         BTreeMap::from([
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_unknown_is_named() {
+    fn an_unknown_user_is_named() {
         for unknown in ["cool-test-nobody-is-called-so", "3999999999"] {
             assert_eq!(Account::look_up(unknown), Err(AccountError::Unknown(unknown.to_owned())));
         }

@@ -1,5 +1,5 @@
-//! A cgroup (version 2) of a job's own, below that of this process: what is started in it stays in it, whatever it forks, and ends
-//! with it.
+//! A cgroup (version 2) for one job, below the cgroup of this process. Processes that are started
+//! in it stay in it, together with their children, and end with it.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::{self, File, OpenOptions};
@@ -7,26 +7,28 @@ use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A job's cgroup; its owner removes it.
+/// A job's cgroup. Its owner must remove it with `end`.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
-    /// Where processes say that they join.
+    /// The file by which processes join.
     procs: File,
     kill: File,
     events: File,
 }
 
 impl Cgroup {
-    /// Makes one for a job below the cgroup in which this process is.
+    /// Makes a cgroup for a job, below the cgroup of this process.
     ///
     /// # Errors
-    /// If this system has no cgroups of version 2 or they are not ours to make; or if they cannot be killed as one (Linux 5.14).
+    /// Returns an error if this system has no cgroups of version 2, if this process may not make
+    /// one, or if the kernel cannot kill a cgroup at once (before Linux 5.14).
     pub fn make(job: u64) -> io::Result<Cgroup> {
         let here =
             own(&fs::read_to_string("/proc/self/mountinfo")?, &fs::read_to_string("/proc/self/cgroup")?)
                 .ok_or_else(|| io::Error::other("this system mounts no cgroups of version 2"))?;
-        // Unlike those of other agents below the same cgroup, as in an emulated network.
+        // The name must be unique, because other agents may share the parent cgroup, for example in
+        // an emulated network.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let path = here.join(format!("cool-job-{job}-{}-{now}", std::process::id()));
         fs::create_dir(&path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
@@ -43,24 +45,25 @@ impl Cgroup {
         }
     }
 
-    /// Where it is.
+    /// Returns the path of the cgroup.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// A process that writes "0" here is in it, and all that it forks.
+    /// Returns the file to which a process must write "0" to join, together with all of its later
+    /// children.
     pub(crate) fn procs(&self) -> &File {
         &self.procs
     }
 
-    /// Ends all that is in it, waits until nothing is, and removes it.
+    /// Kills all processes in the cgroup, waits for their ends, and removes it.
     ///
     /// # Errors
-    /// If the system does not let that happen.
+    /// Returns an error if the system refuses.
     pub(crate) fn end(mut self) -> io::Result<()> {
         rustix::io::write(&self.kill, b"1")?;
         while self.is_populated()? {
-            // The kernel tells of a change after the last read.
+            // The kernel reports any change since the last read.
             rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&self.events, PollFlags::PRI)], None))?;
         }
         fs::remove_dir(&self.path)
@@ -74,10 +77,10 @@ impl Cgroup {
     }
 }
 
-/// The folder of the cgroup that a process is in, by its `mountinfo` and `cgroup` of proc(5).
+/// Returns the directory of a process's cgroup, from its `mountinfo` and `cgroup` of proc(5).
 fn own(mounts: &str, cgroups: &str) -> Option<PathBuf> {
     let within = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    // The last that was mounted may hide others.
+    // The last mount may hide earlier ones.
     mounts.lines().rev().find_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
         if kind.split(' ').next() != Some("cgroup2") {
@@ -85,7 +88,8 @@ fn own(mounts: &str, cgroups: &str) -> Option<PathBuf> {
         }
         let mut fields = mount.split(' ').skip(3);
         let (root, point) = (fields.next()?, fields.next()?);
-        // What is mounted may be a part only; a process outside of it shows a path that leads up.
+        // The mount may show only a part of the hierarchy. A process outside of it has a path that
+        // leads upwards.
         let below = within.strip_prefix(root.trim_end_matches('/'))?;
         let outside = below.split('/').any(|part| part == "..");
         (!outside).then(|| Path::new(point).join(below.trim_start_matches('/')))
@@ -113,9 +117,9 @@ mod tests {
     }
 
     #[test]
-    fn what_is_in_it_ends_with_it() {
+    fn processes_in_a_cgroup_end_with_it() {
         let Ok(cgroup) = Cgroup::make(7) else {
-            // Not every machine lets tests make cgroups.
+            // Some machines do not let tests make cgroups.
             return;
         };
         let path = cgroup.path().to_owned();

@@ -1,5 +1,5 @@
-//! All processes that descend from this one, for systems without cgroups: it is their subreaper (prctl(2)), so that those whose
-//! parents have ended are its children.
+//! The descendants of this process, for systems without cgroups. This process is their subreaper
+//! (prctl(2)), so that processes become its children when their parents have ended.
 
 use rustix::io::Errno;
 use rustix::process::{
@@ -9,16 +9,17 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 
-/// Another process as proc(5) shows it.
+/// A process in proc(5).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: i32,
     parent: i32,
-    /// It has ended, and its parent has not taken note.
+    /// Whether it has ended and its parent has not waited for it yet.
     zombie: bool,
 }
 
-/// Reads a `stat` of proc(5): what stands after the program's name, which may hold anything.
+/// Parses a `stat` file of proc(5). The fields follow the program's name, which may contain any
+/// characters.
 fn read(stat: &str) -> Option<Process> {
     let pid = stat.split(' ').next()?.parse().ok()?;
     let mut rest = stat.rsplit_once(") ")?.1.split(' ');
@@ -26,7 +27,7 @@ fn read(stat: &str) -> Option<Process> {
     Some(Process { pid, parent: rest.next()?.parse().ok()?, zombie })
 }
 
-/// All processes; those that end meanwhile may be missing.
+/// Returns all processes. Those that end meanwhile may be missing.
 fn all() -> io::Result<Vec<Process>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -39,7 +40,7 @@ fn all() -> io::Result<Vec<Process>> {
     Ok(found)
 }
 
-/// Those that descend from `ancestor`.
+/// Returns the descendants of `ancestor`.
 fn below(ancestor: i32, processes: &[Process]) -> BTreeSet<i32> {
     let mut found = BTreeSet::new();
     let mut parents = vec![ancestor];
@@ -50,19 +51,20 @@ fn below(ancestor: i32, processes: &[Process]) -> BTreeSet<i32> {
     found
 }
 
-/// Takes note of the ends of children that nobody else awaits, but for `kept`.
+/// Waits for the ended children of this process, except for `kept`.
 pub(crate) fn reap(kept: &BTreeSet<i32>) -> io::Result<()> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let ended = all()?.into_iter().filter(|process| process.parent == own && process.zombie);
     for pid in ended.map(|process| process.pid).filter(|pid| !kept.contains(pid)).filter_map(Pid::from_raw) {
-        // One that somebody else has taken note of is gone as well.
+        // An error means that the child has been waited for already.
         let _ = waitid(WaitId::Pid(pid), WaitIdOptions::EXITED | WaitIdOptions::NOHANG);
     }
     Ok(())
 }
 
-/// Ends all, and waits until none is left; `ended` is told of each child that this process had. What forks while it is being
-/// ended is found in the next turn: each has the end of a process before it.
+/// Kills all descendants and waits until none is left. `ended` is called for each child of this
+/// process. Processes that are forked meanwhile are found in the next round, because each round
+/// ends only after a process has.
 pub(crate) fn end(mut ended: impl FnMut(i32, WaitStatus)) -> io::Result<()> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     loop {

@@ -1,14 +1,16 @@
-//! Starts the ranks of jobs as their users, and ends with a job whatever its processes have started.
+//! Starts the ranks of jobs as their users, and terminates all processes of a job when the job
+//! ends.
 //!
 //! ```text
-//!   agent ==SOCK_SEQPACKET==> supervisor (one for each job of the node) --fork, exec--> ranks
+//!   agent ==SOCK_SEQPACKET==> supervisor (one for each job on the node) --fork, exec--> ranks
 //!                             of cool-launcher, as root: ranks run as the job's user
 //!                             of the agent itself:       ranks run as the agent's own account
 //! ```
 //!
-//! A [`supervisor`] is a process of its own, by which the kernel tells whose children are whose: it keeps a job's processes in a
-//! [`cgroup`], or where none can be made takes in those whose parents have ended (`descendants`). Who may run as whom is
-//! [`policy`]'s to say, what an account is the system's ([`account`]).
+//! A [`supervisor`] is a process of its own, because the kernel then keeps the processes of
+//! different jobs apart. It starts a job's processes in a [`cgroup`]. If it cannot make one, it
+//! becomes the parent of orphaned processes instead (`descendants`). The [`policy`] decides as
+//! which user a job may run, and the system defines the accounts ([`account`]).
 
 pub mod account;
 pub mod cgroup;
@@ -22,5 +24,5 @@ pub mod supervisor;
 pub use policy::Policy;
 pub use supervisor::supervise;
 
-/// The version of the contract with agents; others are refused.
+/// The version of the protocol with agents. Other versions are refused.
 pub const LAUNCHER_VERSION: u32 = 1;

@@ -1,5 +1,5 @@
-//! `cool-launcher`: listens for the agent of its node, and gives each of its jobs a supervisor, a process that runs with all rights
-//! and uses them to start the job's ranks as the job's user.
+//! `cool-launcher`: accepts connections of the node's agent, and starts a supervisor for each of
+//! its jobs. The supervisor runs as root and starts the job's ranks as the job's user.
 
 use clap::Parser;
 use cool_launcher::account::{Account, AccountError};
@@ -15,15 +15,15 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use tracing::{info, warn};
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
-/// Connections that wait to be taken.
+/// Number of connections that may wait.
 const BACKLOG: i32 = 64;
-/// Jobs at once; agents take fewer.
+/// Maximum number of jobs at once. Agents run fewer.
 const SUPERVISORS_MAX: usize = 4096;
 
-/// Why the program ends.
+/// The reasons why the program ends.
 #[derive(Debug, thiserror::Error)]
 enum Error {
-    #[error("cool-launcher starts processes as other users: it has to run as root")]
+    #[error("cool-launcher starts processes as other users: it must run as root")]
     NotRoot,
     #[error("--agent-user: {0}")]
     Account(#[from] AccountError),
@@ -70,7 +70,8 @@ fn run(options: &Options) -> Result<(), Error> {
     serve(&listener, &agent, options)
 }
 
-/// A socket that the agent's account may open, and nobody else. One that a dead launcher left behind is replaced.
+/// Returns a socket that only the agent's account may open. Replaces a socket that a dead launcher
+/// left behind.
 fn listen(path: &Path, agent: &Account) -> Result<OwnedFd, Error> {
     let error = |source| Error::Listen { path: path.to_path_buf(), source };
     match seqpacket::connect(path) {
@@ -78,7 +79,7 @@ fn listen(path: &Path, agent: &Account) -> Result<OwnedFd, Error> {
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(error)?
         }
-        // Nothing there, or something that bind will name.
+        // There is nothing at this path, or something that makes `bind` fail.
         Err(_) => {}
     }
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
@@ -89,7 +90,8 @@ fn listen(path: &Path, agent: &Account) -> Result<OwnedFd, Error> {
     listener.map_err(error)
 }
 
-/// Gives every connection of the agent a supervisor. They go on if this process ends.
+/// Starts a supervisor for every connection of the agent. Supervisors continue if this process
+/// ends.
 fn serve(listener: &OwnedFd, agent: &Account, options: &Options) -> Result<(), Error> {
     let mut supervisors: Vec<Child> = Vec::new();
     loop {
@@ -100,15 +102,15 @@ fn serve(listener: &OwnedFd, agent: &Account, options: &Options) -> Result<(), E
         let connection = match connection {
             Ok(connection) => connection,
             Err(e) => {
-                warn!("cannot take a connection: {e}");
+                warn!("cannot accept a connection: {e}");
                 continue;
             }
         };
         let uid = peer(&connection)?;
         if uid != agent.uid {
-            warn!(uid, "turned away: only the agent's account may ask");
+            warn!(uid, "refused: only the agent's account may connect");
         } else if supervisors.len() >= SUPERVISORS_MAX {
-            warn!(SUPERVISORS_MAX, "turned away: too many jobs");
+            warn!(SUPERVISORS_MAX, "refused: too many jobs");
         } else {
             match supervisor(connection, options) {
                 Ok(child) => supervisors.push(child),
@@ -122,7 +124,8 @@ fn peer(connection: impl AsFd) -> io::Result<u32> {
     Ok(rustix::net::sockopt::socket_peercred(connection)?.uid.as_raw())
 }
 
-/// This program, for one job. It makes a session of its own, so that what ends this process does not end the job.
+/// Starts this program as the supervisor of one job. The supervisor starts its own session, so that
+/// a signal that ends this process does not end the job.
 fn supervisor(connection: OwnedFd, options: &Options) -> io::Result<Child> {
     Command::new("/proc/self/exe")
         .args(["--agent-user", &options.agent_user, "--min-uid", &options.min_uid.to_string(), "supervise"])

@@ -1,61 +1,62 @@
-//! As whom a job's processes may run.
+//! The policy that decides as which user a job's processes may run.
 
 use crate::account::{Account, AccountError};
 
-/// As whom a job's processes may run.
+/// As which users a job's processes may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// As the account of this process, and no other.
+    /// Only as the account of this process.
     Own,
-    /// As any account but these.
+    /// As any account except for these.
     Privileged {
-        /// Those of smaller numbers.
+        /// Accounts with smaller numbers.
         min_uid: u32,
-        /// That of the agent, which holds keys.
+        /// The agent's account, which owns keys.
         agent: u32,
     },
 }
 
-/// Why a job's processes do not run here.
+/// The reasons why a job's processes may not run here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PolicyError {
     /// There is no such account.
     #[error(transparent)]
     Account(#[from] AccountError),
-    /// Only jobs of one user.
+    /// Only jobs of one user may run.
     #[error(
         "this agent runs as {own} and has no launcher: it runs jobs of {own} only, not of {user}; start cool-launcher here and \
          name it by --launcher (or, as an operator, run the job with --user {own})"
     )]
     NotOwn {
-        /// Whose job it is.
+        /// The owner of the job.
         user: String,
         /// The agent's account.
         own: String,
     },
-    /// A system account.
+    /// The user is a system account.
     #[error("user {name} has number {uid}, and cool-launcher starts nothing below {min} (--min-uid)")]
     Small {
-        /// Who.
+        /// The name of the account.
         name: String,
         /// Its number.
         uid: u32,
-        /// The limit.
+        /// The smallest permitted number.
         min: u32,
     },
-    /// The account that holds the keys.
+    /// The account that owns the keys.
     #[error("user {0} is the agent's account, as which no job runs")]
     Agent(String),
-    /// The controller is one of before.
-    #[error("the controller does not say whose job it is; install the release of this agent there")]
+    /// The controller is of an earlier version, which does not name the owner of a job.
+    #[error("the controller does not name the owner of the job; install the same release there")]
     Nobody,
 }
 
 impl Policy {
-    /// The account as which processes of a job of `user` run; empty: nobody says whose it is.
+    /// Returns the account as which the processes of a job of `user` must run. `user` is empty if
+    /// the owner is unknown.
     ///
     /// # Errors
-    /// If none may.
+    /// Returns an error if no account is permitted.
     pub fn account(self, user: &str) -> Result<Account, PolicyError> {
         match self {
             Policy::Own => {
@@ -96,12 +97,12 @@ mod tests {
         for user in ["", &own.name, &own.uid.to_string()] {
             assert_eq!(Policy::Own.account(user).unwrap(), own);
         }
-        let says = Policy::Own.account("ann").unwrap_err().to_string();
-        assert!(says.contains("not of ann") && says.contains("--launcher"), "{says}");
+        let error = Policy::Own.account("ann").unwrap_err().to_string();
+        assert!(error.contains("not of ann") && error.contains("--launcher"), "{error}");
     }
 
     #[test]
-    fn a_launcher_starts_nothing_as_root_or_system_accounts_or_the_agent() {
+    fn a_launcher_refuses_root_system_and_agent_accounts() {
         let policy = Policy::Privileged { min_uid: 1000, agent: 2000 };
         assert_eq!(policy.check(account(1000)).unwrap().uid, 1000);
         for small in [0, 999] {

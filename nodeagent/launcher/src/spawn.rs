@@ -1,4 +1,4 @@
-//! Starts one rank: what has to be done between fork and exec, where only system calls are allowed.
+//! Starts one rank. Between fork and exec, only system calls are allowed.
 #![allow(unsafe_code, reason = "code between fork and exec, and a signal as a file")]
 
 use crate::account::Account;
@@ -12,18 +12,19 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::{Child, Command};
 
-/// How a rank is to run, beside its program.
+/// The conditions under which a rank runs, in addition to its program.
 #[derive(Debug)]
 pub(crate) struct SpawnConditions<'a> {
-    /// As whom, unless as this process.
+    /// The account of the rank, if it differs from that of this process.
     pub(crate) account: Option<&'a Account>,
-    /// In which cgroup: where to say so.
+    /// The file by which the rank must join its cgroup, if it has one.
     pub(crate) procs: Option<&'a File>,
-    /// Where; empty: where this process is.
+    /// The working directory; empty for that of this process.
     pub(crate) workdir: &'a str,
 }
 
-/// Starts `command` under these conditions, as the leader of a process group of its own. It ends with this process.
+/// Starts `command` under these conditions, as the leader of its own process group. The process is
+/// killed when this process ends.
 pub(crate) fn spawn(mut command: Command, conditions: &SpawnConditions<'_>) -> io::Result<Child> {
     let workdir = CString::new(conditions.workdir)?;
     let procs: Option<RawFd> = conditions.procs.map(AsRawFd::as_raw_fd);
@@ -33,12 +34,14 @@ pub(crate) fn spawn(mut command: Command, conditions: &SpawnConditions<'_>) -> i
     });
     let parent = rustix::process::getpid();
     let prepare = move || prepare(procs, identity.as_ref(), &workdir, parent);
-    // SAFETY: `prepare` makes system calls only, on values made before; it neither allocates nor locks.
+    // SAFETY: `prepare` only makes system calls with values that were made before. It neither
+    // allocates nor locks.
     unsafe { command.pre_exec(prepare) };
     command.process_group(0).spawn()
 }
 
-/// What the child does before its program. Its directory comes last, so that it is entered with the user's rights.
+/// Prepares the child before exec. The working directory must be entered last, because the user's
+/// permissions apply to it.
 fn prepare(
     procs: Option<RawFd>,
     identity: Option<&(Uid, Gid, Vec<Gid>)>,
@@ -46,19 +49,21 @@ fn prepare(
     parent: Pid,
 ) -> io::Result<()> {
     if let Some(procs) = procs {
-        // SAFETY: the parent keeps it open, and so does this copy of it; the bytes are a constant.
+        // SAFETY: the parent keeps the file open, and so does the child's copy; the bytes are a
+        // constant.
         if unsafe { libc::write(procs, b"0".as_ptr().cast(), 1) } != 1 {
             return Err(io::Error::last_os_error());
         }
     }
     if let Some((uid, gid, groups)) = identity {
-        // The calls are of the thread, and there is one.
+        // These calls affect the calling thread, which is the only one.
         set_thread_groups(groups)?;
         set_thread_res_gid(*gid, *gid, *gid)?;
         set_thread_res_uid(*uid, *uid, *uid)?;
     }
     umask(Mode::from_raw_mode(0o022));
-    // A change of user takes this back, so it comes after; and the parent may have ended before.
+    // A change of user resets this setting, so it must come after it. The parent may have ended
+    // before.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid() != Some(parent) {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
@@ -69,10 +74,10 @@ fn prepare(
     Ok(())
 }
 
-/// Ends of children, as a file that can be read when there are any. Children do not inherit that.
+/// Returns a file that is readable when children have ended. Children do not inherit it.
 pub(crate) fn child_ends() -> io::Result<OwnedFd> {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
-    // SAFETY: the set is made before it is used, and its address is valid throughout.
+    // SAFETY: the set is initialized before it is used, and its address is valid throughout.
     unsafe {
         libc::sigemptyset(set.as_mut_ptr());
         libc::sigaddset(set.as_mut_ptr(), libc::SIGCHLD);
@@ -83,7 +88,7 @@ pub(crate) fn child_ends() -> io::Result<OwnedFd> {
         if descriptor < 0 {
             return Err(io::Error::last_os_error());
         }
-        // Nobody else has it.
+        // The descriptor has no other owner.
         Ok(OwnedFd::from_raw_fd(descriptor))
     }
 }

@@ -1,8 +1,10 @@
-//! The processes of one job on this node, from the first to the last: started as its user, signalled, and ended with all that
-//! they have started, also when the agent is gone.
+//! The processes of one job on this node, from the first to the last: they are started as the job's
+//! user, signaled, and terminated together with everything that they have started, even if the
+//! agent has ended.
 //!
-//! A rank that has ended is kept as a zombie until what it left in its process group has been ended too: so its number, which
-//! is the group's, is nobody else's meanwhile.
+//! The supervisor keeps a rank that has ended as a zombie until the remaining processes of its
+//! process group have been terminated too. So the rank's number, which is also that of the group,
+//! is not reused meanwhile.
 
 use crate::account::Account;
 use crate::cgroup::Cgroup;
@@ -26,17 +28,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::process::{Command, Stdio};
 use tracing::{info, warn};
 
-/// Ranks that one job may start here.
+/// Maximum number of ranks that one job may start on this node.
 const RANKS_MAX: usize = 1 << 16;
 
-/// Why a supervisor ends early.
+/// The reasons why a supervisor ends early.
 #[derive(Debug, thiserror::Error)]
 pub enum SuperviseError {
-    /// The system does not let it do its work.
+    /// A system call failed.
     #[error(transparent)]
     System(#[from] io::Error),
-    /// The agent does not keep to the contract.
-    #[error("the agent breaks the contract: {0}")]
+    /// The agent violated the protocol.
+    #[error("the agent violates the protocol: {0}")]
     Broken(String),
 }
 
@@ -52,36 +54,40 @@ impl From<prost::DecodeError> for SuperviseError {
     }
 }
 
-/// A process that was started as a rank.
+/// The process of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RankProcess {
-    /// It runs.
+    /// It is running.
     Running(Pid),
-    /// It has ended, and is still a zombie.
+    /// It has ended and is still a zombie.
     Ended(Pid),
-    /// Nothing is left.
+    /// Nothing of it is left.
     Swept,
 }
 
-/// One job's processes here.
+/// The processes of one job on this node.
 struct SupervisedJob {
     number: u64,
     account: Account,
     /// Whether processes run as another account than this one.
     other: bool,
-    /// That they are in; none: this process takes in those whose parents have ended.
+    /// The cgroup of the processes. Without one, this process becomes the parent of orphaned
+    /// processes.
     cgroup: Option<Cgroup>,
     ranks: BTreeMap<u32, RankProcess>,
     agent: OwnedFd,
 }
 
-/// Serves the agent at the other end of a socket for one job, until it hangs up; then none of the job's processes is left.
+/// Serves the agent at the other end of a socket for one job, until the agent disconnects.
+/// Afterwards no process of the job is left.
 ///
 /// # Errors
-/// If the agent breaks the contract, or the system does not play along; then, too, none is left as far as that can be done.
+/// Returns an error if the agent violates the protocol or if a system call fails. In this case too,
+/// the job's processes are terminated as far as possible.
 pub fn supervise(agent: OwnedFd, policy: Policy) -> Result<(), SuperviseError> {
-    // A session for the job, in which each rank is a process group. Linux shares the processors among sessions first (autogroups,
-    // see sched(7)): a job gets its share, and a rank that yields the processor gives it to others of its job.
+    // The job needs a session of its own, in which each rank is a process group. Linux divides the
+    // CPUs among sessions first (autogroups, see sched(7)), so each job gets its share, and a rank
+    // that yields the CPU yields it to other ranks of its job.
     setsid()?;
     let ends = child_ends()?;
     let Some(mut job) = begin(agent, policy)? else { return Ok(()) };
@@ -90,12 +96,12 @@ pub fn supervise(agent: OwnedFd, policy: Policy) -> Result<(), SuperviseError> {
     if let Ok(true) = served {
         job.reply(Answer::Ended(Ended {}))?;
     }
-    info!(job = job.number, "its processes are gone");
+    info!(job = job.number, "its processes have ended");
     ended?;
     served.map(drop)
 }
 
-/// Takes the first message; none if no job begins.
+/// Handles the first request. Returns `None` if no job begins.
 fn begin(agent: OwnedFd, policy: Policy) -> Result<Option<SupervisedJob>, SuperviseError> {
     let Some(packet) = seqpacket::receive(&agent)? else { return Ok(None) };
     let Request { body: Some(Body::Begin(Begin { version, job, user })) } = Request::decode(&*packet.bytes)?
@@ -105,7 +111,7 @@ fn begin(agent: OwnedFd, policy: Policy) -> Result<Option<SupervisedJob>, Superv
     let account = match version {
         LAUNCHER_VERSION => policy.account(&user).map_err(|why| why.to_string()),
         _ => Err(format!(
-            "the agent speaks version {version} of the contract, cool-launcher {LAUNCHER_VERSION}; install the same release of both"
+            "the agent uses version {version} of the protocol, cool-launcher {LAUNCHER_VERSION}; install the same release of both"
         )),
     };
     let account = match account {
@@ -132,7 +138,7 @@ fn begin(agent: OwnedFd, policy: Policy) -> Result<Option<SupervisedJob>, Superv
 
 fn send(agent: impl AsFd, body: Answer) -> io::Result<()> {
     match seqpacket::send(agent, &Reply { body: Some(body) }.encode_to_vec(), &[]) {
-        // Whoever has hung up needs no answer; that it has is read next.
+        // An agent that has disconnected needs no reply. The next read notices it.
         Err(e) if e.kind() == io::ErrorKind::BrokenPipe => Ok(()),
         sent => sent,
     }
@@ -143,18 +149,18 @@ impl SupervisedJob {
         send(&self.agent, body)
     }
 
-    /// Does what the agent says until the end; whether it waits for that.
+    /// Serves the agent's requests. Returns whether the agent waits for the end of the job.
     fn serve(&mut self, ends: &OwnedFd) -> Result<bool, SuperviseError> {
         loop {
             let mut ready = [PollFd::new(&self.agent, PollFlags::IN), PollFd::new(ends, PollFlags::IN)];
             rustix::io::retry_on_intr(|| poll(&mut ready, None))?;
-            let (said, ended) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
-            if ended {
-                // What it says is looked up.
+            let (has_request, has_ended) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
+            if has_ended {
+                // The content is not used; the ends are looked up.
                 rustix::io::read(ends, &mut [0; 512])?;
                 self.report_exits()?;
             }
-            if said {
+            if has_request {
                 let Some(packet) = seqpacket::receive(&self.agent)? else { return Ok(false) };
                 let body = Request::decode(&*packet.bytes)?.body;
                 match body {
@@ -163,7 +169,7 @@ impl SupervisedJob {
                     Some(Body::Sweep(sweep)) => self.sweep(sweep.rank)?,
                     Some(Body::End(_)) => return Ok(true),
                     Some(Body::Begin(_)) => {
-                        return Err(SuperviseError::Broken("Begin came twice".to_owned()));
+                        return Err(SuperviseError::Broken("a second Begin".to_owned()));
                     }
                     None => return Err(SuperviseError::Broken("a message of no known kind".to_owned())),
                 }
@@ -174,7 +180,7 @@ impl SupervisedJob {
     fn start(&mut self, start: Start, packet: SeqPacket) -> Result<(), SuperviseError> {
         let rank = start.rank;
         if self.ranks.contains_key(&rank) || self.ranks.len() >= RANKS_MAX {
-            return Err(SuperviseError::Broken(format!("rank {rank} is started twice, or is one too many")));
+            return Err(SuperviseError::Broken(format!("rank {rank} was started twice, or is one too many")));
         }
         let Ok([out, err]) = <[OwnedFd; 2]>::try_from(packet.descriptors) else {
             return Err(SuperviseError::Broken("a rank without its output".to_owned()));
@@ -227,14 +233,15 @@ impl SupervisedJob {
         Ok(())
     }
 
-    /// The program with its arguments, variables and output. Nothing of this process's environment is passed on.
+    /// Returns the program with its arguments, variables and output. Nothing of this process's
+    /// environment must be passed on.
     fn command(&self, start: &Start, out: OwnedFd, err: OwnedFd) -> io::Result<Command> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
         if start.program.is_empty() {
             return Err(invalid("no program is named"));
         }
         if let Some(name) = start.env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
-            return Err(invalid(&format!("{name:?} is no name of a variable")));
+            return Err(invalid(&format!("{name:?} is not a variable name")));
         }
         let mut command = Command::new(&start.program);
         command
@@ -248,7 +255,7 @@ impl SupervisedJob {
         Ok(command)
     }
 
-    /// Passes a signal on to the ranks that run.
+    /// Sends a signal to the running ranks.
     fn signal(&self, number: i32) -> Result<(), SuperviseError> {
         let signal = Signal::from_named_raw(number)
             .ok_or_else(|| SuperviseError::Broken(format!("there is no signal {number}")))?;
@@ -260,7 +267,7 @@ impl SupervisedJob {
         Ok(())
     }
 
-    /// Ends what a rank left in its process group.
+    /// Kills the remaining processes of a rank's process group.
     fn sweep(&mut self, number: u32) -> Result<(), SuperviseError> {
         if let Some(rank) = self.ranks.get_mut(&number)
             && let RankProcess::Ended(pid) = *rank
@@ -272,18 +279,18 @@ impl SupervisedJob {
         Ok(())
     }
 
-    /// Tells which ranks have ended.
+    /// Reports the ranks that have ended.
     fn report_exits(&mut self) -> Result<(), SuperviseError> {
-        let mut told = Vec::new();
+        let mut exits = Vec::new();
         for (number, rank) in &mut self.ranks {
             let RankProcess::Running(pid) = *rank else { continue };
             let look = WaitIdOptions::EXITED | WaitIdOptions::NOHANG | WaitIdOptions::NOWAIT;
             if let Some(status) = rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), look))? {
                 *rank = RankProcess::Ended(pid);
-                told.push(exited(*number, status.exit_status(), status.terminating_signal()));
+                exits.push(exited(*number, status.exit_status(), status.terminating_signal()));
             }
         }
-        for exited in told {
+        for exited in exits {
             self.reply(Answer::Exited(exited))?;
         }
         if self.cgroup.is_none() {
@@ -300,7 +307,7 @@ impl SupervisedJob {
         self.ranks.values().filter_map(pid).collect()
     }
 
-    /// Ends all that the job has here, and tells how ranks that still ran ended.
+    /// Terminates all processes of the job, and reports how running ranks ended.
     fn end(&mut self) -> Result<(), SuperviseError> {
         match self.cgroup.take() {
             Some(cgroup) => {
@@ -336,7 +343,8 @@ fn exited(rank: u32, code: Option<i32>, signal: Option<i32>) -> Exited {
     Exited { rank, code: code.unwrap_or(-1), signal: signal.unwrap_or(0) }
 }
 
-/// Signals the group of a rank that is a process or a zombie, so that the number is its own.
+/// Signals the process group of a rank. The rank must be running or a zombie, because only then
+/// does the number belong to it.
 fn kill_group(pid: Pid, signal: Signal) -> Result<(), SuperviseError> {
     match kill_process_group(pid, signal) {
         Ok(()) | Err(Errno::SRCH) => Ok(()),

@@ -1,4 +1,5 @@
-//! A rank's membership of a group, completed_calls which its session calls.
+//! A rank's membership in a group, through which its session makes requests. It adds metrics and
+//! the rank's identity to the requests, and passes them on unchanged.
 
 use super::Agent;
 use super::groups::{Abilities, LeaveOutcome};
@@ -10,14 +11,14 @@ use cool_proto::local::{self, Failure, Place, Stats};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
-/// A rank that takes part, until [`Attachment::leave`].
+/// An attached rank, until [`Attachment::leave`].
 #[derive(Debug)]
 pub(crate) struct Attachment {
     agent: Agent,
     group: u64,
     rank: u32,
     places: Arc<[Place]>,
-    /// In which it carries out calls with the others itself.
+    /// The segment in which the rank executes calls together with other ranks.
     segment: Option<Arc<SharedSegment>>,
 }
 
@@ -38,15 +39,16 @@ impl Attachment {
         &self.places
     }
 
-    /// The rank carries out calls with the others itself, in a segment or by datagrams, if it can and they do. How the leaders of nodes
-    /// reach each other, and, if it is one, its socket.
+    /// Lets the rank execute calls together with the others, in a segment or by datagrams, if all
+    /// of them are able to. Returns how the leaders of nodes reach each other, and, for a leader,
+    /// its socket.
     pub(crate) fn share(&mut self, abilities: Abilities) -> Option<(local::Quick, Option<OwnedFd>)> {
         let shared = self.agent.share(self.group, self.rank, abilities)?;
         self.segment = Some(shared.segment);
         shared.quick
     }
 
-    /// In which it carries out calls with the others itself.
+    /// Returns the segment in which the rank executes calls together with other ranks.
     pub(crate) fn segment(&self) -> Option<&SharedSegment> {
         self.segment.as_deref()
     }
@@ -68,8 +70,8 @@ impl Attachment {
         }
     }
 
-    /// Starts to wait in a call that the ranks carry out themselves; see [`crate::engine::EngineHandle::watch`]. It is counted here only
-    /// if it fails: of one that goes well its rank tells.
+    /// Starts a watched call; see [`crate::engine::EngineHandle::watch`]. It is counted here only
+    /// if it fails, because the rank itself counts a successful one.
     pub(crate) fn watch(
         &self,
         request: MappedCallRequest,
@@ -91,7 +93,7 @@ impl Attachment {
         self.agent.engine.command(self.group, self.rank, command);
     }
 
-    /// The rank is gone. Those who wait for it are told why.
+    /// Leaves the group. The ranks that wait for this one receive the reason.
     pub(crate) async fn leave(self, why: String) {
         let Attachment { agent, group, rank, segment, .. } = self;
         let completed_calls = segment.map(|segment| segment.part(rank).completed_calls());

@@ -1,4 +1,5 @@
-//! The groups that have ranks on this node: which ranks may attach, which have, and who releases a group.
+//! The groups with ranks on this node: which ranks may attach, which have attached, and when a
+//! group can be released.
 
 use super::quick::responder::{QuickGroup, QuickServer};
 use crate::engine::{GroupSpec, MakeGroupError};
@@ -13,69 +14,74 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
 use tracing::warn;
 
-/// A group as ranks see it.
+/// A group from the point of view of its ranks.
 #[derive(Debug)]
 pub(super) struct RankGroup {
     places: Arc<[Place]>,
     epoch: u32,
-    /// Ranks of this node.
+    /// The ranks of this node.
     local: BTreeSet<u32>,
-    /// Those that have come; they stay in when they leave, since a rank that left cannot come back.
+    /// The ranks that have attached. They are kept when they leave, because a rank must not attach
+    /// twice.
     joined: BTreeSet<u32>,
-    /// How many of them have not left.
+    /// The number of attached ranks that have not left.
     present: usize,
-    /// Its ranks came by themselves: it is released when all of them have left.
+    /// Whether the ranks requested the group themselves. Then it is released when all of them have
+    /// left.
     enlisted: bool,
-    /// The user whose processes may be its ranks: nobody's until it is known.
+    /// The user of the group; `None` until the user is known, so that no process may attach.
     owner: Option<u32>,
     sharing: SegmentSharing,
 }
 
-/// What a process that comes as a rank says that it can do.
+/// The abilities that a process reports when it attaches.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Abilities {
-    /// Carry out calls with others in their group's segment.
+    /// It can execute calls together with others in the segment of their group.
     pub(crate) segment: bool,
-    /// And those with ranks of other nodes, by datagrams of nodes' leaders.
+    /// It can execute such calls with ranks of other nodes, by datagrams between the leaders of the
+    /// nodes.
     pub(crate) quick: bool,
 }
 
-/// How a rank that has come carries out calls with others.
+/// How an attached rank executes calls together with others.
 #[derive(Debug)]
 pub(super) struct CallSharing {
-    /// Of the group.
+    /// The epoch of the group.
     pub(super) epoch: u32,
     pub(super) size: usize,
     pub(super) segment: Arc<SharedSegment>,
-    /// With ranks of other nodes: how the leaders of nodes reach each other, and, if it is one, its socket.
+    /// For calls with ranks of other nodes: how the leaders of nodes reach each other, and, for a
+    /// leader, its socket.
     pub(super) quick: Option<(local::Quick, Option<OwnedFd>)>,
 }
 
-/// Whether a group's ranks carry out calls themselves.
+/// Whether the ranks of a group execute calls themselves.
 #[derive(Debug)]
 enum SegmentSharing {
-    /// They do not: they are on several nodes, alone or too many, one cannot, or there is no memory.
+    /// No: they are on several nodes, there is only one or too many, one of them is not able to, or
+    /// there is not enough memory.
     No,
-    /// They may, and none has come.
+    /// They may, and none has attached yet.
     Possible,
-    /// They do in this segment, if all who come can.
+    /// They do in this segment, if all of them are able to.
     In(Arc<SharedSegment>),
-    /// They do by datagrams, if all who come can.
+    /// They do by datagrams, if all of them are able to, and none of this node has attached yet.
     Quick(QuickGroup),
-    /// As before, and one of this node has come.
+    /// They do by datagrams, and one of this node has attached.
     Served(QuickServer),
 }
 
-/// What follows for quick calls when a rank comes.
+/// The effect of an attaching rank on quick calls.
 #[derive(Debug)]
 pub(super) struct QuickArrival {
-    /// How it takes part; absent if it does not.
+    /// How the rank takes part; `None` if it does not.
     pub(super) sharing: Option<CallSharing>,
-    /// Whether all ranks of this node can take part, if that is known now.
+    /// Whether all ranks of this node are able to take part, if that is known now.
     pub(super) able: Option<bool>,
 }
 
-/// Why a rank may not attach.
+/// The reasons why a rank may not attach.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum RankAttachError {
     #[error("node {node} knows no group {group}; it was released, or COOL_GROUP is wrong")]
@@ -90,17 +96,18 @@ pub(crate) enum RankAttachError {
 #[derive(Debug)]
 pub(super) struct GroupTable {
     node: Arc<str>,
-    /// Messages of quick calls that were sent again.
+    /// Counts the retransmitted messages of quick calls.
     answered: Counter,
     groups: Mutex<BTreeMap<u64, RankGroup>>,
 }
 
-/// What follows when a rank leaves its group.
+/// The consequence of a rank leaving its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaveOutcome {
     /// The group was released before.
     Released,
-    /// The controller is to be told; `unused`: that this node has no rank of the group any more, either.
+    /// The controller must be informed. `unused` is whether this node has no rank left in the
+    /// group.
     Tell { unused: bool },
 }
 
@@ -109,7 +116,7 @@ impl GroupTable {
         GroupTable { node, answered, groups: Mutex::default() }
     }
 
-    /// Takes in a group that the engine has made.
+    /// Adds a group that the engine has made.
     pub(super) fn insert(&self, id: u64, group: RankGroup) {
         self.lock().insert(id, group);
     }
@@ -118,7 +125,7 @@ impl GroupTable {
         self.lock().remove(&group);
     }
 
-    /// Lets a rank of this node attach; where all ranks of its group are.
+    /// Lets a rank of this node attach. Returns the nodes and racks of all ranks of the group.
     pub(super) fn attach(&self, group: u64, rank: u32) -> Result<Arc<[Place]>, RankAttachError> {
         let (mut groups, node) = (self.lock(), &self.node);
         let known = groups.get_mut(&group).ok_or(RankAttachError::NoGroup { node: node.clone(), group })?;
@@ -137,8 +144,8 @@ impl GroupTable {
         Ok(known.places.clone())
     }
 
-    /// The segment of a group in which a rank that has come carries out calls with the others, if it `can` and they do. One who
-    /// cannot keeps all from it.
+    /// Returns the segment of a group in which an attached rank executes calls together with the
+    /// others, if it `can` and all others can too. If one rank cannot, none does.
     pub(super) fn segment(&self, group: u64, can: bool) -> Option<CallSharing> {
         let mut groups = self.lock();
         let known = groups.get_mut(&group)?;
@@ -150,7 +157,7 @@ impl GroupTable {
             known.sharing = match SharedSegment::for_group(known.places.len()) {
                 Ok(segment) => SegmentSharing::In(Arc::new(segment)),
                 Err(e) => {
-                    warn!(group, "ranks call by their agent, without a segment: {e}");
+                    warn!(group, "ranks execute calls through their agent, without a segment: {e}");
                     SegmentSharing::No
                 }
             };
@@ -164,7 +171,8 @@ impl GroupTable {
         }
     }
 
-    /// A rank has come to a group; absent if its ranks do not call by datagrams. One that cannot keeps all of the group from it.
+    /// Returns how an attached rank takes part in quick calls, or `None` if the ranks of its group
+    /// do not use them. If one rank cannot, none does.
     pub(super) fn quick(
         &self,
         (group, rank): (u64, u32),
@@ -177,7 +185,10 @@ impl GroupTable {
             known.sharing = match QuickServer::start(quick, runtime, self.answered.clone()) {
                 Ok(server) => SegmentSharing::Served(server),
                 Err(e) => {
-                    warn!(group, "ranks call by their agents, without sockets of their own: {e}");
+                    warn!(
+                        group,
+                        "ranks execute calls through their agents, without sockets of their own: {e}"
+                    );
                     known.sharing = SegmentSharing::No;
                     return Some(QuickArrival { sharing: None, able: Some(false) });
                 }
@@ -195,7 +206,7 @@ impl GroupTable {
         Some(QuickArrival { sharing, able: is_known.then_some(able) })
     }
 
-    /// An attached rank leaves.
+    /// Records that an attached rank has left.
     pub(super) fn leave(&self, group: u64) -> LeaveOutcome {
         let mut groups = self.lock();
         let Some(known) = groups.get_mut(&group) else { return LeaveOutcome::Released };
@@ -203,40 +214,43 @@ impl GroupTable {
         LeaveOutcome::Tell { unused: known.present == 0 && known.enlisted }
     }
 
-    /// The ranks that have attached to a group and not left it, if any: all that have come if one is there.
+    /// Returns the ranks that have attached to a group, including those that have left, or none if
+    /// all of them have left.
     pub(super) fn attached(&self, group: u64) -> Vec<u32> {
         let groups = self.lock();
         let known = groups.get(&group).filter(|group| group.present > 0);
         known.map(|group| group.joined.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// The ranks of a group that belong here and never came, and whether that is all of them.
+    /// Returns the local ranks of a group that never attached, and whether these are all of its
+    /// local ranks.
     pub(super) fn absent(&self, group: u64) -> Option<(Vec<u32>, bool)> {
         let groups = self.lock();
         let known = groups.get(&group)?;
         Some((known.local.difference(&known.joined).copied().collect(), known.joined.is_empty()))
     }
 
-    /// Whether a rank of a group belongs here and never came.
+    /// Returns whether a rank is a local rank of a group that never attached.
     pub(super) fn is_absent(&self, group: u64, rank: u32) -> bool {
         self.lock()
             .get(&group)
             .is_some_and(|known| known.local.contains(&rank) && !known.joined.contains(&rank))
     }
 
-    /// A group's ranks come by themselves: it is released when all of them have left.
+    /// Marks a group as requested by its ranks. It is released when all of them have left.
     pub(super) fn release_when_unused(&self, group: u64) {
         if let Some(known) = self.lock().get_mut(&group) {
             known.enlisted = true;
         }
     }
 
-    /// Whether processes of a user may be ranks of a group; of one that there is not, too, which they are then told.
+    /// Returns whether the processes of a user may be ranks of a group. It is true for an unknown
+    /// group, because attaching then reports a better error.
     pub(super) fn may_use(&self, group: u64, user: u32) -> bool {
         self.lock().get(&group).is_none_or(|known| known.owner == Some(user))
     }
 
-    /// The groups of a user whose ranks came by themselves.
+    /// Returns the number of groups that the processes of a user have requested.
     pub(super) fn enlisted_of(&self, user: u32) -> usize {
         self.lock().values().filter(|known| known.enlisted && known.owner == Some(user)).count()
     }
@@ -247,7 +261,8 @@ impl GroupTable {
         }
     }
 
-    // A panic elsewhere leaves the table whole: every change to it is one insert or remove.
+    // A panic elsewhere leaves the table consistent, because every change is one insertion or
+    // removal.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, RankGroup>> {
         self.groups.lock().unwrap_or_else(PoisonError::into_inner)
     }

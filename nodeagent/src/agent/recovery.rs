@@ -1,4 +1,5 @@
-//! Ranks that meet the other survivors of their group. Who is left is decided by the controller.
+//! The recovery of a group: its surviving ranks wait for each other. The controller decides which
+//! ranks have survived.
 
 use super::{Agent, Attachment, CONTROLLER_MARGIN, PROCESS_ENDED};
 use cool_membership::MAX_WAIT;
@@ -6,19 +7,19 @@ use cool_proto::control::agent_message::Body;
 use cool_proto::control::{RanksLeft, Recover, Recovered};
 use std::time::Duration;
 
-/// What the survivors of a group have agreed on.
+/// The agreement of the survivors of a group.
 #[derive(Debug)]
 pub(crate) struct RecoveryResult {
-    /// The ranks that are gone.
+    /// The lost ranks.
     pub(crate) gone: Vec<u32>,
-    /// What those who agree have agreed on.
+    /// The flags on which the survivors agreed.
     pub(crate) flags: u64,
-    /// The rank's place in the new group, if there is one.
+    /// The rank's attachment to the new group, if there is one.
     pub(crate) attachment: Option<Attachment>,
 }
 
 impl Agent {
-    /// Lets a rank of this node meet the other survivors of its group.
+    /// Lets a rank of this node wait for the other survivors of its group.
     pub(crate) async fn recover(&self, recover: Recover) -> Result<RecoveryResult, String> {
         let at = (recover.group, recover.rank);
         if !self.attached(at.0).contains(&at.1) {
@@ -33,7 +34,7 @@ impl Agent {
         self.recovering.wait(&at, answered, wait_limit).await
     }
 
-    /// The survivors of a group have agreed, or will not.
+    /// Passes the controller's decision on the survivors of a group to the ranks that wait for it.
     pub(crate) fn recovered(&self, recovered: &Recovered) {
         let Recovered { group, gone, flags, new_group, failure, rank } = recovered;
         let concerned = self.recovering.take(group, *rank, &[]);
@@ -52,18 +53,20 @@ impl Agent {
                 Err(reason) => Err(reason),
             }
         };
-        // As in a rendezvous, all attach before the first is told.
+        // As in a rendezvous, all ranks must attach before the first one is informed.
         let answered: Vec<_> = concerned.into_iter().map(|(rank, waits)| (waits, answer(rank))).collect();
         for (waits, answer) in answered {
             if let Err(Ok(RecoveryResult { attachment: Some(attachment), .. })) = waits.send(answer) {
-                // Not here: whoever calls this may be the one who takes what is told to the controller.
+                // This must be a task of its own, because the caller may be the receiver of the
+                // agent's events.
                 tokio::spawn(attachment.leave(PROCESS_ENDED.to_owned()));
             }
         }
         self.left_before(*new_group);
     }
 
-    /// A rank of this node that has ended without ever coming to its group: who waits for it is told.
+    /// Handles the end of a rank's process that never attached to its group: the ranks that wait
+    /// for it receive the reason.
     pub(crate) async fn rank_never_attached(&self, group: u64, rank: u32) {
         if self.groups.is_absent(group, rank) {
             self.engine.lose_rank(group, rank, PROCESS_ENDED.to_owned(), None);

@@ -1,4 +1,5 @@
-//! Ranks of this node that wait for an answer of the controller, and what it was asked.
+//! The ranks of this node that wait for an answer of the controller, with the requests that were
+//! sent for them.
 
 use cool_proto::control::agent_message::Body;
 use std::collections::BTreeMap;
@@ -9,22 +10,23 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// The answer to a rank, or why there is none.
+/// The answer to a rank, or the reason why there is none.
 pub(super) type WaitResult<R> = Result<R, String>;
 
 /// A rank that waits.
 #[derive(Debug)]
 struct WaitingRank<R> {
-    /// Its number among all who have waited: another one may come by the same name.
+    /// The number of this wait, because another process may wait later as the same rank.
     ticket: u64,
     answer: oneshot::Sender<WaitResult<R>>,
-    /// What a controller was asked for it, for another one.
+    /// The request that was sent to the controller, kept for the case that another controller takes
+    /// over.
     request: Option<Body>,
 }
 
 type WaitingByRank<K, R> = BTreeMap<(K, u32), WaitingRank<R>>;
 
-/// Who waits, by what all of a group wait for together and rank.
+/// The waiting ranks, by the key that they wait under and their rank.
 #[derive(Debug)]
 pub(super) struct WaitingRanks<K, R> {
     ranks: Mutex<WaitingByRank<K, R>>,
@@ -38,7 +40,7 @@ impl<K, R> Default for WaitingRanks<K, R> {
 }
 
 impl<K: Ord + Clone, R> WaitingRanks<K, R> {
-    /// A rank begins to wait, by a ticket; `None` if one of its name does already.
+    /// Registers a rank, and returns its ticket. Returns `None` if this rank is already waiting.
     pub(super) fn register(&self, at: &(K, u32)) -> Option<(u64, oneshot::Receiver<WaitResult<R>>)> {
         let mut ranks = self.ranks();
         let Entry::Vacant(vacant) = ranks.entry(at.clone()) else { return None };
@@ -48,19 +50,19 @@ impl<K: Ord + Clone, R> WaitingRanks<K, R> {
         Some((ticket, answered))
     }
 
-    /// A controller is being asked this for a rank, if it still waits.
+    /// Records the request that is sent to the controller for a rank, if it is still waiting.
     pub(super) fn record_request(&self, at: &(K, u32), request: &Body) {
         if let Some(waiter) = self.ranks().get_mut(at) {
             waiter.request = Some(request.clone());
         }
     }
 
-    /// All that was asked and not answered.
+    /// Returns the requests without an answer.
     pub(super) fn requests(&self) -> Vec<Body> {
         self.ranks().values().filter_map(|waiter| waiter.request.clone()).collect()
     }
 
-    /// Waits for the answer to a rank that has begun to.
+    /// Waits for the answer to a registered rank.
     pub(super) async fn wait(
         &self,
         at: &(K, u32),
@@ -77,13 +79,13 @@ impl<K: Ord + Clone, R> WaitingRanks<K, R> {
         }
     }
 
-    /// A rank waits no longer; whether it did.
+    /// Removes a rank. Returns whether it was waiting.
     pub(super) fn unregister(&self, at: &(K, u32)) -> bool {
         self.ranks().remove(at).is_some()
     }
 
-    /// Those who are to be answered: one rank, or all that wait for the same, and of these those who have the tickets, if any are
-    /// named.
+    /// Removes and returns the waits to answer: those of one rank or of all ranks with a key,
+    /// restricted to the given tickets if there are any.
     pub(super) fn take(
         &self,
         key: &K,
@@ -99,15 +101,16 @@ impl<K: Ord + Clone, R> WaitingRanks<K, R> {
         concerned.into_iter().filter_map(|at| Some((at.1, ranks.remove(&at)?.answer))).collect()
     }
 
-    /// Nobody will answer.
+    /// Answers all waits with an error.
     pub(super) fn give_up(&self, why: &str) {
         for (_, waiter) in std::mem::take(&mut *self.ranks()) {
-            // Who does not wait any more need not know.
+            // The rank may have stopped waiting.
             let _ = waiter.answer.send(Err(why.to_owned()));
         }
     }
 
-    // A panic elsewhere leaves the table whole: every change to it is one insert or remove.
+    // A panic elsewhere leaves the table consistent, because every change is one insertion or
+    // removal.
     fn ranks(&self) -> MutexGuard<'_, WaitingByRank<K, R>> {
         self.ranks.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -117,17 +120,18 @@ impl<K: Ord + Clone, R> WaitingRanks<K, R> {
 mod tests {
     use super::*;
 
-    /// The ranks that are answered.
+    /// Returns the answered ranks.
     fn ranks(taken: Vec<(u32, oneshot::Sender<WaitResult<()>>)>) -> Vec<u32> {
         taken.into_iter().map(|(rank, _)| rank).collect()
     }
 
     #[test]
-    fn what_became_of_some_is_not_told_to_others_who_wait_under_the_same_key() {
+    fn an_answer_with_tickets_reaches_only_those_waits() {
         let waiters = WaitingRanks::default();
         let first = waiters.register(&("k", 0)).unwrap().0;
         assert!(waiters.register(&("k", 0)).is_none());
-        // Its process is killed and started again, and another one comes, before it is known that the first waited in vain.
+        // The process is killed and started again, and another rank starts to wait, before the
+        // controller's answer to the first wait arrives.
         assert!(waiters.unregister(&("k", 0)));
         let again = waiters.register(&("k", 0)).unwrap().0;
         let other = waiters.register(&("k", 1)).unwrap().0;

@@ -1,4 +1,5 @@
-//! What the controller tells this agent to do, done: groups, ranks' processes, probes, examinations, traces.
+//! Executes the controller's commands: groups, processes of ranks, measurements, examinations, and
+//! traces.
 
 use super::{ConnectionEnd, ControlSession, SHORTEST_PAUSE, group_spec};
 use crate::interface::Interface;
@@ -15,17 +16,17 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-/// Examinations of the node at a time.
+/// Number of examinations at the same time.
 const MAX_EXAMINATIONS: usize = 4;
 
-/// The node is announced no more often than this, whatever the controller says.
+/// Minimum period of announcements, whatever the controller requests.
 const SHORTEST_LLDP_PERIOD: Duration = Duration::from_millis(100);
 
 impl ControlSession<'_> {
     pub(super) async fn execute(&mut self, body: Body) -> Result<(), ConnectionEnd> {
         match body {
             Body::Registered(_) | Body::Acknowledged(_) => {
-                warn!("the controller registers this agent again; ignored")
+                warn!("the controller registered this agent twice; ignored")
             }
             Body::Group(group) => {
                 let held = Held { group: Some(group.clone()), ..Held::default() };
@@ -34,8 +35,9 @@ impl ControlSession<'_> {
             Body::Description(description) => {
                 let mut held = Held { description, ..Held::default() };
                 match WireGroup::from_held(&mut held) {
-                    Ok(Some(told)) => return self.make_group(told, held).await,
-                    // Of which group, nobody knows; the controller does not wait for ever.
+                    Ok(Some(description)) => return self.make_group(description, held).await,
+                    // The group is unknown, so no response is possible. The controller has a
+                    // timeout.
                     Ok(None) => warn!("the controller described no group"),
                     Err(why) => warn!("{why}"),
                 }
@@ -65,7 +67,7 @@ impl ControlSession<'_> {
             }
             Body::StopProbe(StopProbe {}) => self.probe = JoinSet::new(),
             Body::Examine(Examine { id }) => {
-                // Who asks more often gets no answer to some.
+                // Further requests are ignored.
                 if self.examinations.len() < MAX_EXAMINATIONS {
                     self.examinations
                         .spawn(diagnostics::examined(id, self.registration.interface.name.clone()));
@@ -75,11 +77,12 @@ impl ControlSession<'_> {
         Ok(())
     }
 
-    /// Makes a group that was told, and is `held` so; and tells the controller.
-    async fn make_group(&mut self, told: WireGroup, held: Held) -> Result<(), ConnectionEnd> {
-        let (group, job) = told.numbers();
+    /// Makes a group from the controller's description, records it as `held`, and responds to the
+    /// controller.
+    async fn make_group(&mut self, description: WireGroup, held: Held) -> Result<(), ConnectionEnd> {
+        let (group, job) = description.numbers();
         self.inventory.made((group, job), held);
-        let spec = told.group().map_err(|error| error.to_string()).and_then(group_spec::convert);
+        let spec = description.group().map_err(|error| error.to_string()).and_then(group_spec::convert);
         let made = match spec {
             Ok(spec) => {
                 let epoch = spec.epoch;
@@ -101,7 +104,7 @@ impl ControlSession<'_> {
         self.reply(answer).await
     }
 
-    /// The controller has taken the agent in: either their session goes on, or another begins.
+    /// Handles the acceptance of the agent: either the session continues, or another one begins.
     pub(super) fn registered(&mut self, registered: &Registered) -> Result<(), ConnectionEnd> {
         cool_proto::check_version(registered.version)
             .map_err(|why| ConnectionEnd::Refused(format!("the controller {why}")))?;
@@ -131,24 +134,24 @@ impl ControlSession<'_> {
         (self.latest, self.pause) = (Some(controller), SHORTEST_PAUSE);
         let lost = self.backlog.take_lost();
         if lost > 0 {
-            warn!("{lost} lines of output were lost while the controller was away");
+            warn!("{lost} lines of output were lost while the controller was disconnected");
         }
         Ok(())
     }
 
-    /// Tells what else the node holds; before all that happens to it.
+    /// Sends the rest of the inventory, before all later events.
     fn send_remaining_inventory(&self, further: VecDeque<Vec<Held>>, features: u64) {
         if features & HELD_GROUPS == 0 && !further.is_empty() {
             let groups: usize = further.iter().map(Vec::len).sum();
             warn!(
-                "the controller takes no more than a message of what this node holds: {groups} groups do not go on under it"
+                "the controller accepts only one message of this node's inventory: it does not take over {groups} groups"
             );
             return;
         }
         further.into_iter().for_each(|held| self.outbox.send(agent_message::Body::Held(HeldGroups { held })));
     }
 
-    /// Announces the node, for the session that begins.
+    /// Announces the node for the session that begins.
     fn announce(&mut self, registered: &Registered) -> Result<(), ConnectionEnd> {
         let key: [u8; 32] = registered.lldp_key.as_slice().try_into().map_err(|_| {
             ConnectionEnd::Refused(format!(
@@ -157,7 +160,7 @@ impl ControlSession<'_> {
             ))
         })?;
         let period = Duration::from_millis(registered.lldp_interval_ms.into()).max(SHORTEST_LLDP_PERIOD);
-        // Ends the one that there was.
+        // This ends the previous announcer.
         self.announcer = JoinSet::new();
         self.announcer.spawn(lldp::announce(
             self.agent.node().to_owned(),
@@ -170,7 +173,7 @@ impl ControlSession<'_> {
     }
 }
 
-/// Measures what the controller asks for.
+/// Makes the measurement that the controller requests.
 async fn probed(interface: Interface, Probe { id, ip, port }: Probe) -> Probed {
     let (address, port) = (ip.parse::<IpAddr>(), u16::try_from(port));
     let found = match (address, port) {
@@ -178,7 +181,7 @@ async fn probed(interface: Interface, Probe { id, ip, port }: Probe) -> Probed {
             let to = SocketAddr::new(ip, port);
             probe::measure(interface.ip, to, interface.mtu).await.map_err(|e| e.to_string())
         }
-        _ => Err(format!("{ip} port {port:?} is no address")),
+        _ => Err(format!("{ip} port {port:?} is not an address")),
     };
     match found {
         Ok(found) => Probed {

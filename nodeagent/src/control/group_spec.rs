@@ -1,4 +1,4 @@
-//! A group as the controller tells of it, in the engine's terms.
+//! Converts the controller's description of a group for the engine.
 
 use crate::engine::{GroupKey, GroupSpec, MemberSpec, TreeScope, TreeSpec};
 use cool_collective::CostModel;
@@ -7,13 +7,13 @@ use cool_transport::tagged::Protection;
 use cool_types::Key;
 use std::net::IpAddr;
 
-/// Uplinks of a rack: a switch has no more ports.
+/// Maximum number of uplinks of a rack. A switch has no more ports.
 const ECMP_PATHS_MAX: u32 = 65_535;
 
-/// A group in the engine's terms.
+/// Converts a group.
 pub(super) fn convert(group: Group) -> Result<GroupSpec, String> {
-    let ip = |text: &str| text.parse::<IpAddr>().map_err(|_| format!("{text:?} is no IP address"));
-    let port = |port: u32| u16::try_from(port).map_err(|_| format!("{port} is no port"));
+    let ip = |text: &str| text.parse::<IpAddr>().map_err(|_| format!("{text:?} is not an IP address"));
+    let port = |port: u32| u16::try_from(port).map_err(|_| format!("{port} is not a port"));
     let member = |m: Member| {
         Ok::<_, String>(MemberSpec {
             ip: ip(&m.ip)?,

@@ -1,5 +1,5 @@
-//! What this agent has to say to its controller, for as long as their session lasts: connections break, and another goes on
-//! where one broke ([`cool_proto::delivery`]).
+//! The messages to the controller, for the duration of a session. If a connection breaks, the next
+//! one continues where it ended ([`cool_proto::delivery`]).
 
 use cool_proto::control::agent_message::Body;
 use cool_proto::control::{Acknowledged, AgentMessage, Register};
@@ -11,30 +11,31 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 use tokio_stream::Stream;
 
-/// Messages that wait for the connection.
+/// Number of messages that may wait for the connection.
 const WAITING: usize = 256;
-/// Messages that the controller has not acknowledged, while more events are taken.
+/// Number of unacknowledged messages above which no more events are accepted.
 const KEPT: usize = 1024;
 
-/// Where messages wait until the controller has them. Clones are the same.
+/// The messages that the controller has not acknowledged. Clones are the same outbox.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ControllerOutbox {
     state: Arc<Mutex<OutboxState>>,
-    /// There may be room.
+    /// Notified when there may be room.
     room: Arc<Notify>,
 }
 
 #[derive(Debug, Default)]
 struct OutboxState {
     delivery: Delivery<Body>,
-    /// The number of the connection that takes messages; others have been given up.
+    /// The number of the current connection. Earlier ones have been given up.
     connection: u64,
-    /// Whether the controller has said where the session stands.
+    /// Whether the controller has reported where the session continues.
     joined: bool,
     waker: Option<Waker>,
 }
 
-/// What a connection sends: the registration, and what is to go out once the controller has answered it.
+/// The messages of a connection: first the registration, and the others once the controller has
+/// answered it.
 #[derive(Debug)]
 pub(super) struct AgentMessages {
     outbox: ControllerOutbox,
@@ -43,56 +44,57 @@ pub(super) struct AgentMessages {
 }
 
 impl ControllerOutbox {
-    /// Another connection begins, by this registration.
+    /// Begins another connection with this registration.
     pub(super) fn connect(&self, register: Register) -> AgentMessages {
         let mut state = self.lock();
         (state.connection, state.joined) = (state.connection + 1, false);
-        // The one before ends, if only this side has given it up.
+        // The previous connection must end, even if only this side has given it up.
         state.wake();
         AgentMessages { outbox: self.clone(), connection: state.connection, register: Some(register) }
     }
 
-    /// A message is to go out.
+    /// Queues a message.
     pub(super) fn send(&self, body: Body) {
         let mut state = self.lock();
         state.delivery.send(body);
         state.wake();
     }
 
-    /// A message has come in.
+    /// Counts a received message.
     pub(super) fn receive(&self, bytes: usize) {
         let mut state = self.lock();
         state.delivery.receive(bytes);
         state.wake();
     }
 
-    /// How many messages have come in.
+    /// Returns how many messages have been received.
     pub(super) fn received(&self) -> u64 {
         self.lock().delivery.report_received()
     }
 
-    /// The controller has got `said` messages.
-    pub(super) fn acknowledge(&self, said: u64) -> Result<(), AcknowledgementError> {
-        self.lock().delivery.acknowledge(said)?;
+    /// Handles the acknowledgement of `received` messages.
+    pub(super) fn acknowledge(&self, received: u64) -> Result<(), AcknowledgementError> {
+        self.lock().delivery.acknowledge(received)?;
         self.room.notify_one();
         Ok(())
     }
 
-    /// The session goes on; the controller has got `said` messages.
-    pub(super) fn resume(&self, said: u64) -> Result<(), AcknowledgementError> {
+    /// Continues the session, in which the controller has received `received` messages.
+    pub(super) fn resume(&self, received: u64) -> Result<(), AcknowledgementError> {
         let mut state = self.lock();
-        state.delivery.resume(said)?;
+        state.delivery.resume(received)?;
         state.joined = true;
         state.wake();
         Ok(())
     }
 
-    /// The ends of ranks, by job and rank, that no controller has acknowledged.
+    /// Returns the ends of ranks, by job and rank, that no controller has acknowledged.
     pub(super) fn exits(&self) -> BTreeSet<(u64, u32)> {
         self.lock().delivery.pending().filter_map(exit).collect()
     }
 
-    /// Another session begins. What of the one before no controller has acknowledged, oldest first.
+    /// Begins another session. Returns the unacknowledged messages of the previous one, oldest
+    /// first.
     pub(super) fn begin_session(&self) -> Vec<Body> {
         let mut state = self.lock();
         let kept = std::mem::take(&mut state.delivery).end();
@@ -101,12 +103,12 @@ impl ControllerOutbox {
         kept.into()
     }
 
-    /// Waits until the connection has taken most of what is to go out.
+    /// Waits until the connection has sent most of the queued messages.
     pub(super) async fn room(&self) {
         self.until(|delivery| delivery.waiting() < WAITING).await;
     }
 
-    /// Waits until there is room for what is not asked for.
+    /// Waits until there is room for events.
     pub(super) async fn room_for_events(&self) {
         self.until(|delivery| delivery.waiting() < WAITING && delivery.unacknowledged() < KEPT).await;
     }
@@ -117,13 +119,13 @@ impl ControllerOutbox {
         }
     }
 
-    // A panic elsewhere leaves the state whole: every change to it is one call.
+    // A panic elsewhere leaves the state consistent, because every change is one call.
     fn lock(&self) -> MutexGuard<'_, OutboxState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// The job and the rank whose end this tells.
+/// Returns the job and the rank of an event that reports a rank's end.
 pub(super) fn exit(event: &Body) -> Option<(u64, u32)> {
     match event {
         Body::Exited(exited) => Some((exited.job, exited.rank)),
@@ -184,7 +186,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_connection_sends_what_the_controller_lacks_once_that_is_known() {
+    async fn a_connection_sends_the_unacknowledged_messages() {
         let outbox = ControllerOutbox::default();
         (0..3).for_each(|rank| outbox.send(output(rank)));
         let mut first = outbox.connect(Register::default());

@@ -1,5 +1,5 @@
-//! What the controller does for groups elsewhere: drives the service by which ranks come to their groups, makes the groups
-//! at the agents of this process, and releases them.
+//! Replaces the controller for groups: drives the membership service, makes groups at the agents of
+//! this process, and releases them.
 
 use crate::agent::Agent;
 use crate::engine::{GroupKey, GroupSpec, MakeGroupError, MemberSpec};
@@ -18,10 +18,11 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::{Notify, mpsc};
 use tokio::time::{Instant, sleep_until};
 
-/// Payload of a datagram: loopback takes large ones.
+/// The payload of a datagram. Loopback allows large ones.
 const CHUNK_BYTES: u32 = 16 << 10;
 
-/// How long agents of this process may take to make a group, which waits for nobody.
+/// Maximum time for the agents of this process to make a group. They do not wait for other
+/// processes.
 const READY_WITHIN: Duration = Duration::from_secs(60);
 
 /// A node of the cluster.
@@ -30,7 +31,7 @@ pub(super) struct EmbeddedNode {
     pub(super) rack: u32,
 }
 
-/// Where a rank runs.
+/// The location of a rank.
 #[derive(Clone)]
 struct NodePlace {
     number: u32,
@@ -47,27 +48,27 @@ impl membership::RankLocation for NodePlace {
     }
 }
 
-/// Who makes the groups.
+/// Makes and releases groups.
 pub(super) struct EmbeddedRegistrar {
     nodes: Vec<NodePlace>,
     origin: Instant,
     state: Mutex<RegistrarState>,
-    /// Something was asked for: the next deadline may be another.
-    asked: Notify,
-    /// A group was released.
+    /// Notified on a request, because it may change the next deadline.
+    requested: Notify,
+    /// Notified when a group was released.
     released: Notify,
 }
 
 struct RegistrarState {
     membership: Membership<NodePlace>,
-    /// The group that is there from the start.
+    /// The group that exists from the start.
     first: u64,
     /// The node of each rank.
     groups: BTreeMap<u64, Vec<u32>>,
 }
 
 impl EmbeddedRegistrar {
-    /// One for these nodes, with a group whose ranks are on `places`.
+    /// Returns a registrar for these nodes, with a group of ranks on `places`.
     pub(super) async fn start(
         nodes: Vec<EmbeddedNode>,
         (id, places): (u64, &[usize]),
@@ -81,8 +82,8 @@ impl EmbeddedRegistrar {
         };
         let membership = Membership::new(number, READY_WITHIN);
         let state = Mutex::new(RegistrarState { membership, first: id, groups: BTreeMap::new() });
-        let (origin, asked, released) = (Instant::now(), Notify::new(), Notify::new());
-        let registrar = Arc::new(EmbeddedRegistrar { nodes, origin, state, asked, released });
+        let (origin, requested, released) = (Instant::now(), Notify::new(), Notify::new());
+        let registrar = Arc::new(EmbeddedRegistrar { nodes, origin, state, requested, released });
         let places: Vec<NodePlace> = places.iter().map(|node| registrar.nodes[*node].clone()).collect();
         registrar.make(id, &places).await?;
         let users = places.iter().map(|place| place.number).collect();
@@ -91,7 +92,7 @@ impl EmbeddedRegistrar {
         Ok(registrar)
     }
 
-    /// Does what a node's agent asks for, until it ends.
+    /// Serves the requests of a node's agent until the agent ends.
     pub(super) async fn serve(self: Arc<EmbeddedRegistrar>, node: usize, mut queue: mpsc::Receiver<Body>) {
         let place = &self.nodes[node];
         while let Some(body) = queue.recv().await {
@@ -121,34 +122,34 @@ impl EmbeddedRegistrar {
                         unreachable: misses,
                     });
                 }
-                // Of jobs and their groups, of which there are none.
+                // These concern jobs and their groups, which do not exist here.
                 _ => {}
             }
         }
     }
 
-    /// Gives up those who wait for too long. Does not end.
+    /// Handles the deadlines of the membership service. It never returns.
     pub(super) async fn watch(self: Arc<EmbeddedRegistrar>) {
         loop {
             match self.poll() {
-                None => self.asked.notified().await,
+                None => self.requested.notified().await,
                 Some(deadline) => tokio::select! {
                     () = sleep_until(self.origin + Duration::from_nanos(deadline.as_nanos())) => {}
-                    () = self.asked.notified() => {}
+                    () = self.requested.notified() => {}
                 },
             }
         }
     }
 
-    /// Hands the service what has happened, and does what it asks for.
+    /// Hands an input to the membership service, and executes the outputs.
     fn handle(self: &Arc<EmbeddedRegistrar>, input: Input<'_, NodePlace>) {
         let now = self.now();
         self.state().membership.handle(now, input);
         self.poll();
-        self.asked.notify_one();
+        self.requested.notify_one();
     }
 
-    /// Does what the service asks for; when it is to be polled again.
+    /// Executes the outputs of the membership service. Returns when to poll it again.
     fn poll(self: &Arc<EmbeddedRegistrar>) -> Option<Time> {
         loop {
             let polled = self.state().membership.poll(self.now());
@@ -170,7 +171,7 @@ impl EmbeddedRegistrar {
                 let membership::RecoveryOutcome { group, lost, flags, new_group, failure, rank } = recovered;
                 place.node.agent.recovered(&Recovered { group, gone: lost, flags, new_group, failure, rank });
             }
-            // Nobody asks for that here.
+            // This output is not needed here.
             Output::Excluded(_) => {}
         }
     }
@@ -221,7 +222,7 @@ impl EmbeddedRegistrar {
         Ok(())
     }
 
-    /// Forgets a group, everywhere.
+    /// Releases a group at all agents.
     fn release(&self, group: u64) {
         {
             let mut state = self.state();
@@ -233,11 +234,11 @@ impl EmbeddedRegistrar {
         self.released.notify_waiters();
     }
 
-    /// Waits until all groups are released but the first.
+    /// Waits until all groups except the first have been released.
     pub(super) async fn until_unused(&self) {
         loop {
             let mut released = std::pin::pin!(self.released.notified());
-            // From here on none is missed.
+            // Later releases cannot be missed from here on.
             released.as_mut().enable();
             if self.is_unused() {
                 return;
@@ -263,7 +264,7 @@ impl EmbeddedRegistrar {
         Time::from_nanos(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The state, even after a panic: every change to it is whole.
+    /// Returns the state. A panic elsewhere leaves it consistent, because every change is complete.
     fn state(&self) -> MutexGuard<'_, RegistrarState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -275,7 +276,7 @@ impl fmt::Debug for EmbeddedRegistrar {
     }
 }
 
-/// What loopback costs, roughly: nothing is far, and a rack is as near as a node.
+/// Returns the approximate costs of loopback, where all nodes are equally near.
 fn loopback() -> CostModel {
     let level = LinkCost { latency: Duration::from_micros(20), bytes_per_second: 2_000_000_000 };
     let costs = AgentCosts { mtu: 1 << 16, ..AgentCosts::default() };

@@ -1,8 +1,8 @@
 //! The commands that the handle sends to the engine's thread.
 //!
-//! What ranks ask of the engine is listed in one place only, in [`cool_engine`] ([`RankRequest`] and
-//! [`RankCommand`](cool_engine::RankCommand)): a command either carries such a request together with the place where its
-//! reply goes, or an input to which the engine does not reply.
+//! The requests of ranks are listed in one place only, in [`cool_engine`] ([`RankRequest`] and
+//! [`RankCommand`](cool_engine::RankCommand)). A command carries such a request together with the
+//! channel for its reply, or an input to which the engine does not reply.
 
 use super::SharedSlice;
 use super::reply::EngineReply;
@@ -23,18 +23,18 @@ pub(crate) enum EngineCommand {
     Input(Input<'static>),
     /// Registers the segment in which the ranks of a group execute calls, so that they are woken if the group fails.
     Share { group: u64, segment: Arc<SharedSegment> },
-    /// Asks for the ranks by whose loss a group has failed.
+    /// Asks for the lost ranks that made a group fail.
     LostRanks { group: u64, reply: oneshot::Sender<Vec<u32>> },
     /// Asks for the records of the latest calls.
     Trace { last: usize, group: Option<u64>, reply: oneshot::Sender<EngineTrace> },
 }
 
-/// Why a group cannot be made.
+/// The reasons why a group cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MakeGroupError {
-    /// The engine refuses it.
+    /// The engine refused it.
     #[error(transparent)]
-    RefusalReason(#[from] cool_engine::GroupError),
+    Refused(#[from] cool_engine::GroupError),
     /// A multicast group cannot be joined.
     #[error("group {group}: cannot receive from {address} on the data interface {ip}: {reason}")]
     Multicast {
@@ -44,7 +44,7 @@ pub enum MakeGroupError {
         address: IpAddr,
         /// This node's address.
         ip: IpAddr,
-        /// What the system says.
+        /// The system's error.
         reason: String,
     },
     /// The engine has stopped.
@@ -52,7 +52,7 @@ pub enum MakeGroupError {
     Stopped,
 }
 
-/// What the latest calls cost.
+/// The records of the latest calls.
 #[derive(Clone, Debug)]
 pub struct EngineTrace {
     /// The engine's time zero, by this node's clock.

@@ -5,27 +5,27 @@ use cool_engine::DEFAULT_PEER_TIMEOUT;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::time::Duration;
 
-/// Where an agent moves data.
+/// The configuration of an engine.
 #[derive(Clone, Debug, PartialEq)]
 pub struct EngineConfig {
     /// The node's name, unique among the agents of a network.
     pub node: String,
-    /// Address of the data interface; multicast leaves and enters by it.
+    /// The address of the data interface, which is used for multicast in both directions.
     pub ip: IpAddr,
-    /// Port for repair and for multicast that the agent sends; 0 takes a free one.
+    /// The port for repair and for the agent's multicast; 0 chooses a free port.
     pub udp_port: u16,
-    /// Port for unicast steps; 0 takes a free one.
+    /// The port for unicast steps; 0 chooses a free port.
     pub tcp_port: u16,
-    /// How long a node may be silent while calls wait; then it is gone.
+    /// How long a node may be silent while calls wait for it, before it is lost.
     pub peer_timeout: Duration,
-    /// Whether it speaks with other agents only over encrypted connections.
+    /// Whether all connections to other agents must be encrypted.
     pub encrypt: bool,
-    /// Which datagrams are thrown away as they come, in tests.
+    /// The datagrams to drop on arrival, for tests.
     pub losses: Option<Losses>,
 }
 
 impl EngineConfig {
-    /// A node of this machine alone, on free ports.
+    /// Returns the configuration for a node on this machine's loopback interface, with free ports.
     pub fn on_loopback(node: &str) -> EngineConfig {
         EngineConfig {
             node: node.to_owned(),
@@ -39,7 +39,7 @@ impl EngineConfig {
     }
 }
 
-/// Why an engine cannot start.
+/// The reasons why an engine cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
     /// An address cannot be bound.
@@ -49,13 +49,13 @@ pub enum StartError {
         protocol: &'static str,
         /// The address.
         address: SocketAddr,
-        /// What the system says.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// The system has no random number for the agent's key.
+    /// The system has no random numbers for the agent's key.
     #[error("cannot make a key for this agent: {0}")]
     Random(getrandom::Error),
-    /// The engine's thread cannot be made.
+    /// The engine's thread cannot be started.
     #[error("cannot start the engine's thread: {0}")]
     Thread(std::io::Error),
 }

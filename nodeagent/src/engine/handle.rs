@@ -1,4 +1,4 @@
-//! The engine as the rest of the agent sees it: a handle to a thread of its own.
+//! A handle to the engine, which runs on a thread of its own.
 
 use super::command::{EngineCommand, EngineTrace, MakeGroupError};
 use super::config::{EngineConfig, StartError};
@@ -13,7 +13,8 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
-/// The engine of one agent. Clones reach the same engine; it stops when the last one is dropped.
+/// A handle to the engine of one agent. Clones refer to the same engine, which stops when the last
+/// one is dropped.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
     commands: mpsc::UnboundedSender<EngineCommand>,
@@ -30,7 +31,7 @@ impl EngineHandle {
     /// Binds the sockets of `config` and starts the engine on a thread of its own.
     ///
     /// # Errors
-    /// If an address cannot be bound or the thread cannot be made.
+    /// Returns an error if an address cannot be bound, or if the thread cannot be started.
     pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         let (commands, queue) = mpsc::unbounded_channel();
         let bound = net::start(config, queue)?;
@@ -38,50 +39,54 @@ impl EngineHandle {
         Ok(EngineHandle { commands, udp_port, tcp_port, incarnation, key, runtime, traffic, refusals })
     }
 
-    /// Waits for the end of the engine's thread, which while there are handles is a defect: it has panicked, and said why.
+    /// Waits until the engine's thread has ended. While there are handles, this happens only if the
+    /// thread has panicked, and the log then contains the reason.
     pub async fn ended(&self) {
         self.commands.closed().await;
     }
 
-    /// Of the engine's thread.
+    /// Returns the runtime of the engine's thread.
     pub(crate) fn runtime(&self) -> &Handle {
         &self.runtime
     }
 
-    /// What this node has sent and repaired for calls, whatever has become of the calls.
+    /// Returns the counters of the data that this node has sent and repaired for calls, including
+    /// calls that failed.
     pub(crate) fn traffic(&self) -> Arc<TrafficCounters> {
         Arc::clone(&self.traffic)
     }
 
-    /// What it has refused.
+    /// Returns the counters of refused datagrams and connections.
     pub(crate) fn refusals(&self) -> Arc<RefusalCounters> {
         Arc::clone(&self.refusals)
     }
 
-    /// Its own key, for the agents of its groups.
+    /// Returns the agent's own key, which the agents of its groups need.
     pub fn key(&self) -> &Key {
         &self.key
     }
 
-    /// The bound port for repair and multicast that the agent sends.
+    /// Returns the bound port for repair and for the agent's multicast.
     pub fn udp_port(&self) -> u16 {
         self.udp_port
     }
 
-    /// The bound port for unicast steps.
+    /// Returns the bound port for unicast steps.
     pub fn tcp_port(&self) -> u16 {
         self.tcp_port
     }
 
-    /// Which of the node's engines it is; see [`cool_engine::AgentId`].
+    /// Returns the engine's incarnation; see [`cool_engine::AgentId`].
     pub fn incarnation(&self) -> u64 {
         self.incarnation
     }
 
-    /// Makes a group; this node can receive when it returns. The agents' connections are made on the side.
+    /// Makes a group. This node can receive when this returns; the connections between agents are
+    /// made later.
     ///
     /// # Errors
-    /// If the group makes no sense, exists, or its trees cannot be joined.
+    /// Returns an error if the group exists, if its description is inconsistent, or if its trees
+    /// cannot be joined.
     pub async fn make_group(&self, spec: GroupSpec) -> Result<(), MakeGroupError> {
         let (reply, answer) = oneshot::channel();
         if self.commands.send(EngineCommand::MakeGroup(spec, reply)).is_err() {
@@ -90,13 +95,14 @@ impl EngineHandle {
         answer.await.unwrap_or(Err(MakeGroupError::Stopped))
     }
 
-    /// Forgets a group. Calls still running on it fail, here and at the other agents.
+    /// Forgets a group. Calls that are still running on it fail, here and at the other agents.
     pub fn release_group(&self, group: u64) {
         self.input(Input::ReleaseGroup { group });
     }
 
-    /// Runs one collective for a local rank; see [`EngineHandle::request`]. Calls of a rank on a group are numbered in the
-    /// order in which this is called (not: awaited); ranks must call alike.
+    /// Executes one collective for a local rank; see [`EngineHandle::request`]. The calls of a rank
+    /// on a group are numbered in the order in which this method is called (not in which the
+    /// futures are awaited). All ranks must make the same calls.
     pub fn call(
         &self,
         request: MappedCallRequest,
@@ -104,8 +110,9 @@ impl EngineHandle {
         self.request(request.into())
     }
 
-    /// Makes a request for a local rank: a collective call, or a message to or from another rank. Messages from one rank
-    /// to another are sent in the order in which this is called. The request runs to its end even if the future is dropped.
+    /// Makes a request for a local rank: a collective call, or a message to or from another rank.
+    /// Messages from one rank to another are sent in the order in which this method is called. The
+    /// request runs to its end even if the future is dropped.
     pub(crate) fn request(
         &self,
         request: RankRequest<SharedSlice>,
@@ -117,8 +124,9 @@ impl EngineHandle {
         )
     }
 
-    /// Starts a watched call for a local rank: the rank waits in a call that the ranks execute themselves, until it reports
-    /// otherwise or something concerns it. Returns whether other ranks have the engine execute the call.
+    /// Starts a watched call for a local rank, which ends when the rank reports that it has
+    /// completed, or when it must be informed of something. Returns whether the rank must make the
+    /// call again, because other ranks have the engine execute it.
     pub(crate) fn watch(
         &self,
         request: MappedCallRequest,
@@ -138,35 +146,39 @@ impl EngineHandle {
         let _ = self.commands.send(EngineCommand::Input(input));
     }
 
-    /// Ranks of a group carry out calls in this segment: they are woken if the group fails or is released.
+    /// Registers the segment in which the ranks of a group execute calls. They are woken if the
+    /// group fails or is released.
     pub(crate) fn share(&self, group: u64, segment: Arc<SharedSegment>) {
-        // A rank that waits in it looks after its connection, which ends with the engine.
+        // A rank that waits in the segment also watches its connection, which ends with the engine.
         let _ = self.commands.send(EngineCommand::Share { group, segment });
     }
 
-    /// Whether the rank of this node in a group for quick calls can carry them out. The segment that is shared before the others have said
-    /// so of theirs is told whether all can.
+    /// Reports whether the rank of this node in a group for quick calls can execute them. The
+    /// result for all nodes is written to the segment, which must therefore be registered before.
     pub(crate) fn quick(&self, group: u64, able: bool) {
         self.input(Input::Quick { group, able });
     }
 
-    /// What the last calls of a group, or of all, cost; `None` if the engine has stopped.
+    /// Returns the records of the last calls of a group, or of all groups; `None` if the engine has
+    /// stopped.
     pub async fn trace(&self, last: usize, group: Option<u64>) -> Option<EngineTrace> {
         let (reply, answer) = oneshot::channel();
         self.commands.send(EngineCommand::Trace { last, group, reply }).ok()?;
         answer.await.ok()
     }
 
-    /// Says that a local rank is gone, which was `through` as many calls if it carried calls out itself. If it has calls open or
-    /// others wait for it, they fail: the group is unusable from here on.
+    /// Reports the loss of a local rank, which had completed `completed_calls` calls if it executed
+    /// calls itself. If it has open calls, or other ranks wait for it, the group fails and cannot
+    /// be used any more.
     pub(crate) fn lose_rank(&self, group: u64, rank: u32, why: String, completed_calls: Option<u64>) {
         self.command(group, rank, RankCommand::Lost { why, completed_calls });
     }
 
-    /// The ranks by whose loss a group has failed; none if it has not, or for another reason.
+    /// Returns the lost ranks that made a group fail; none if it has not failed, or for another
+    /// reason.
     pub async fn lost_ranks(&self, group: u64) -> Vec<u32> {
         let (reply, answer) = oneshot::channel();
-        // A stopped engine knows of nobody.
+        // A stopped engine has no groups, so the answer is empty.
         let _ = self.commands.send(EngineCommand::LostRanks { group, reply });
         answer.await.unwrap_or_default()
     }
@@ -191,11 +203,11 @@ mod tests {
     use std::task::{Context, Poll, Waker};
 
     #[tokio::test]
-    async fn the_end_of_the_engine_is_told_and_does_not_come_while_it_runs() {
+    async fn the_end_of_the_engine_is_reported_once_it_ends() {
         let engine = EngineHandle::start(EngineConfig::on_loopback("h1")).unwrap();
         let poll = std::pin::pin!(engine.ended()).poll(&mut Context::from_waker(Waker::noop()));
         assert_eq!(poll, Poll::Pending);
-        // As a panic of the driver does: what it owned is dropped.
+        // A panic of the driver has the same effect: it drops the driver's state.
         let (commands, queue) = mpsc::unbounded_channel();
         drop(queue);
         EngineHandle { commands, ..engine }.ended().await;

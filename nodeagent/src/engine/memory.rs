@@ -1,5 +1,5 @@
-//! The memory in which calls find and leave their data. Whose it is (shared with a rank's process, or
-//! this process's heap) is the matter of those who implement [`RankMemory`].
+//! The memory in which calls find and leave their data. It may be shared with a rank's process or
+//! belong to this process; [`RankMemory`] hides the difference.
 
 use cool_shm::pages::Pages;
 use cool_shm::region::Region;
@@ -9,36 +9,38 @@ use std::os::fd::BorrowedFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 
-/// Payloads of at least this many bytes are written straight from memory to a socket. Of shorter ones, to have head and
-/// payload in one buffer is worth more than to do without a copy.
+/// Payloads of at least this many bytes are written directly from memory to a socket. Shorter ones
+/// are first copied behind their header, because one buffer saves more time than avoiding a copy.
 const DIRECT_BYTES: u64 = 32 * 1024;
 
-/// Bytes that a rank and its agent both reach. Copies in and out instead of slices, because the other
-/// side may change shared memory at any time.
+/// Memory that a rank and its agent share. The methods copy bytes instead of returning slices,
+/// because the other side may change shared memory at any time.
 pub trait RankMemory: Send + Sync {
-    /// Its size in bytes; never changes.
+    /// Returns the size in bytes, which never changes.
     fn bytes(&self) -> u64;
 
-    /// Copies out the bytes from `offset` on. The range lies within [`RankMemory::bytes`].
+    /// Copies bytes from `offset` on out of the memory. The range must lie within
+    /// [`RankMemory::bytes`].
     fn read(&self, offset: u64, into: &mut [u8]);
 
-    /// Copies in bytes at `offset`. The range lies within [`RankMemory::bytes`].
+    /// Copies bytes into the memory at `offset`. The range must lie within [`RankMemory::bytes`].
     fn write(&self, offset: u64, from: &[u8]);
 
-    /// Copies out bytes from `offset` on, behind what is there. The range lies within [`RankMemory::bytes`].
+    /// Appends a copy of the bytes from `offset` on to a vector. The range must lie within
+    /// [`RankMemory::bytes`].
     fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
         let head = to.len();
         to.resize(head + bytes, 0);
         self.read(offset, &mut to[head..]);
     }
 
-    /// The pages that it is, if sockets can take from it and put into it by themselves.
+    /// Returns the memory's pages, if sockets can read from and write to them directly.
     fn pages(&self) -> Option<&Pages> {
         None
     }
 }
 
-/// A part of a [`RankMemory`].
+/// A range of a [`RankMemory`].
 #[derive(Clone)]
 pub struct SharedSlice {
     memory: Arc<dyn RankMemory>,
@@ -46,11 +48,11 @@ pub struct SharedSlice {
     bytes: u64,
 }
 
-/// A slice that its memory does not hold.
+/// The error of a range that lies outside its memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bytes {offset}..+{bytes} lie outside the shared region of {region} bytes")]
 pub struct OutsideRegion {
-    /// First byte.
+    /// The first byte.
     pub offset: u64,
     /// Number of bytes.
     pub bytes: u64,
@@ -59,10 +61,10 @@ pub struct OutsideRegion {
 }
 
 impl SharedSlice {
-    /// `bytes` bytes of `memory` from `offset` on.
+    /// Returns the `bytes` bytes of `memory` that start at `offset`.
     ///
     /// # Errors
-    /// If the memory does not hold them.
+    /// Returns an error if they lie outside the memory.
     pub fn new(memory: Arc<dyn RankMemory>, offset: u64, bytes: u64) -> Result<SharedSlice, OutsideRegion> {
         let region = memory.bytes();
         match offset.checked_add(bytes) {
@@ -71,70 +73,72 @@ impl SharedSlice {
         }
     }
 
-    /// Its size.
+    /// Returns the size in bytes.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Copies out the bytes from `offset` of this slice on.
+    /// Copies bytes from `offset` on out of this slice.
     ///
     /// # Panics
-    /// If they lie outside the slice.
+    /// Panics if they lie outside the slice.
     pub fn read(&self, offset: u64, into: &mut [u8]) {
         self.check(offset, into.len());
         self.memory.read(self.offset + offset, into);
     }
 
-    /// Copies in bytes at `offset` of this slice.
+    /// Copies bytes into this slice at `offset`.
     ///
     /// # Panics
-    /// If they lie outside the slice.
+    /// Panics if they lie outside the slice.
     pub fn write(&self, offset: u64, from: &[u8]) {
         self.check(offset, from.len());
         self.memory.write(self.offset + offset, from);
     }
 
-    /// Copies out bytes from `offset` of this slice on, behind what is there.
+    /// Appends a copy of the bytes from `offset` on to a vector.
     ///
     /// # Panics
-    /// If they lie outside the slice.
+    /// Panics if they lie outside the slice.
     pub(crate) fn append(&self, offset: u64, bytes: usize, to: &mut Vec<u8>) {
         self.check(offset, bytes);
         self.memory.append(self.offset + offset, bytes, to);
     }
 
-    /// Whether sockets can take from it and put into it by themselves.
+    /// Returns whether sockets can read from and write to the slice directly.
     pub(crate) fn is_mapped(&self) -> bool {
         self.memory.pages().is_some()
     }
 
-    /// Whether it is worth to do without a copy.
+    /// Returns whether the slice is long enough that avoiding a copy saves time.
     pub(crate) fn is_long(&self) -> bool {
         self.bytes >= DIRECT_BYTES
     }
 
-    /// Writes `head` and then this slice to a socket that does not block and need not take all of it: how many bytes it
-    /// took. `None` if it cannot take them from here.
+    /// Writes `head` and then this slice to a non-blocking socket. Returns how many bytes the
+    /// socket accepted, or `None` if it cannot read from this memory directly.
     pub(crate) fn send(&self, socket: BorrowedFd<'_>, head: &[u8]) -> Option<io::Result<usize>> {
         self.memory.pages().map(|pages| pages.send(socket, head, self.offset, self.bytes))
     }
 
-    /// Reads from a socket what it has: into this slice, and what follows into `tail`. `None` if it cannot put it here.
+    /// Reads from a socket into this slice, and further bytes into `tail`. Returns `None` if the
+    /// socket cannot write to this memory directly.
     pub(crate) fn receive(&self, socket: BorrowedFd<'_>, tail: &mut [u8]) -> Option<io::Result<usize>> {
         self.memory.pages().map(|pages| pages.receive(socket, self.offset, self.bytes, tail))
     }
 
-    /// Copies all bytes of `from`, which has as many, in one go; whether both are such that this can be done.
+    /// Copies all bytes of `from`, which must have the same length, at once. Returns whether both
+    /// slices allow that.
     pub(crate) fn copy_from(&self, from: &SharedSlice) -> bool {
         let Some((source, target)) = from.memory.pages().zip(self.memory.pages()) else { return false };
         source.copy_to(from.offset, target, self.offset, self.bytes).expect(WITHIN);
         true
     }
 
-    /// The part of this slice from `offset` on.
+    /// Returns a part of this slice.
     ///
     /// # Panics
-    /// If it lies outside the slice.
+    /// Panics if it lies outside the slice.
     pub(crate) fn part(&self, offset: u64, bytes: u64) -> SharedSlice {
         assert!(offset.checked_add(bytes).is_some_and(|end| end <= self.bytes), "part outside its slice");
         SharedSlice { memory: Arc::clone(&self.memory), offset: self.offset + offset, bytes }
@@ -152,16 +156,18 @@ impl fmt::Debug for SharedSlice {
     }
 }
 
-/// What slices are made for.
+/// The invariant of slices.
 const WITHIN: &str = "slices lie within their memory";
 
-/// From this many bytes on, working memory is asked of the system, which gives zeros page by page as they are touched.
+/// Working memory of at least this size is mapped, because the system then provides pages of zeros
+/// only when they are touched.
 const PAGED: u64 = 128 * 1024;
 
-/// To give back a mapping of at least this many bytes takes as long as a turn of the engine may.
+/// Unmapping this many bytes takes as long as a turn of the engine may take.
 const LONG_TO_UNMAP: u64 = 1024 * 1024;
 
-/// Memory of whole pages: a rank's, which it shares with this process, or the engine's own working memory.
+/// Memory in whole pages: a rank's region that is shared with this process, or the engine's own
+/// working memory.
 pub(crate) struct Mapping(Option<MappedPages>);
 
 enum MappedPages {
@@ -170,7 +176,7 @@ enum MappedPages {
 }
 
 impl Mapping {
-    /// A rank's region.
+    /// Returns the memory of a rank's region.
     pub(crate) fn from_region(region: Region) -> Mapping {
         Mapping(Some(MappedPages::Shared(region)))
     }
@@ -207,7 +213,8 @@ impl RankMemory for Mapping {
 }
 
 impl Drop for Mapping {
-    /// The engine's thread has another one unmap what is large: a gibibyte takes tens of milliseconds.
+    /// Lets another thread unmap a large region, because unmapping a gibibyte takes tens of
+    /// milliseconds.
     fn drop(&mut self) {
         let Some(mapped) = self.0.take() else { return };
         let bytes = match &mapped {
@@ -222,23 +229,24 @@ impl Drop for Mapping {
     }
 }
 
-/// Short memory, on this process's heap.
+/// Short memory on this process's heap.
 struct HeapMemory(Mutex<Vec<u8>>);
 
 impl HeapMemory {
-    /// A slice that holds `bytes`.
+    /// Returns a slice with these bytes.
     fn slice(bytes: Vec<u8>) -> SharedSlice {
         let len = bytes.len() as u64;
         SharedSlice { memory: Arc::new(HeapMemory(Mutex::new(bytes))), offset: 0, bytes: len }
     }
 
-    // A panic elsewhere leaves bytes, not a broken invariant: the lock's poison means nothing here.
+    // A panic elsewhere leaves bytes, not a broken invariant, so the poisoning of the lock can be
+    // ignored.
     fn with<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> R {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-/// A slice of zeros; `None` if there is not as much memory.
+/// Returns a slice of zeros, or `None` if there is not enough memory.
 pub(crate) fn zeros(bytes: u64) -> Option<SharedSlice> {
     let len = usize::try_from(bytes).ok()?;
     if bytes < PAGED {

@@ -1,4 +1,5 @@
-//! The engine as the rest of the agent sees it: a handle to the thread on which `net` drives `cool_engine`.
+//! The engine for the rest of the agent: a handle to the thread on which `net` drives
+//! `cool_engine`.
 
 mod command;
 mod config;
@@ -21,8 +22,8 @@ pub use memory::{OutsideRegion, RankMemory, SharedSlice};
 pub(crate) use reply::EngineReply;
 pub(crate) use traffic::{RefusalCounters, RefusalReason, TrafficCounters};
 
-/// One collective as one local rank calls it, with its buffers.
+/// A collective call of a local rank, with its buffers.
 pub type MappedCallRequest = cool_engine::CallRequest<SharedSlice>;
 
-/// One message as one local rank sends or receives it, with its buffer.
+/// A message that a local rank sends or receives, with its buffer.
 pub type MappedTransferRequest = cool_engine::TransferRequest<SharedSlice>;

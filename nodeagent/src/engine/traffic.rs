@@ -1,4 +1,5 @@
-//! What the node has sent and repaired for calls, and refused, as the engine's thread counts it and others read it.
+//! Counters of the data that the node has sent and repaired for calls, and of refused data. The
+//! engine's thread writes them, and others read them.
 
 use cool_engine::TrafficTotals;
 use cool_transport::tagged::TagError;
@@ -7,12 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 const OPERATIONS: usize = Operation::ALL.len();
 
-/// Traffic by operation. Written by one thread; each figure is read whole, but not all at one instant.
+/// Traffic by operation. One thread writes it. Each figure is consistent, but the figures may be
+/// read at slightly different times.
 #[derive(Debug, Default)]
 pub(crate) struct TrafficCounters([[AtomicU64; 4]; OPERATIONS]);
 
 impl TrafficCounters {
-    /// What has been counted by now.
+    /// Sets the counters.
     pub(crate) fn set(&self, all: &[TrafficTotals; OPERATIONS]) {
         for (counters, traffic) in self.0.iter().zip(all) {
             let TrafficTotals { bytes_multicast, bytes_unicast, chunks_repaired, chunks_resent } = *traffic;
@@ -21,7 +23,7 @@ impl TrafficCounters {
         }
     }
 
-    /// What has gone over the network for an operation.
+    /// Returns the traffic of an operation.
     pub(crate) fn get(&self, operation: Operation) -> TrafficTotals {
         let [bytes_multicast, bytes_unicast, chunks_repaired, chunks_resent] =
             self.0[operation as usize].each_ref().map(|counter| counter.load(Ordering::Relaxed));
@@ -29,22 +31,22 @@ impl TrafficCounters {
     }
 }
 
-/// What was refused, since it came without proof of its group or agent.
+/// Data that was refused because it had no proof of its group or agent.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalCounters([AtomicU64; RefusalReason::ALL.len()]);
 
-/// Why something was refused.
+/// The reasons for refusing data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum RefusalReason {
-    /// A datagram of a group that is not here, or that has no key.
+    /// A datagram of a group that does not exist here, or that has no key.
     Unknown,
-    /// A datagram whose tag is wrong.
+    /// A datagram with a wrong tag.
     Forged,
-    /// A datagram that has come before.
+    /// A datagram that was received before.
     Replayed,
-    /// A packet or a connection of a group or an agent with a key, that shows none.
+    /// A packet or a connection without proof, although its group or agent has a key.
     Unproven,
-    /// A connection that was begun and does not know the agent's key.
+    /// A connection of an agent that does not know this agent's key.
     Handshake,
 }
 
@@ -79,12 +81,12 @@ impl From<TagError> for RefusalReason {
 }
 
 impl RefusalCounters {
-    /// One more.
+    /// Counts one more.
     pub(crate) fn count(&self, why: RefusalReason) {
         self.0[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// There are as many.
+    /// Sets the count.
     pub(crate) fn set(&self, why: RefusalReason, count: u64) {
         self.0[why as usize].store(count, Ordering::Relaxed);
     }

@@ -1,4 +1,5 @@
-//! One job's ranks on this node, from their start to the end of all that they have started.
+//! The ranks of one job on this node, from their start to the end of everything that they have
+//! started.
 
 use super::output::OutputForwarder;
 use super::supervisor::{Supervisor, Supervisors};
@@ -18,51 +19,52 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-/// Time between the signals that ask ranks to end and that make them end.
+/// Time between SIGTERM and SIGKILL.
 const GRACE: Duration = Duration::from_secs(3);
 
-/// Time that what a rank left behind may keep its output open after it has ended.
+/// How long the remaining processes of a rank may keep its output open after it has ended.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Time for a supervisor to look up the job's user: some systems ask others who users are.
+/// Maximum time for a supervisor to look up the job's user, because some systems query a directory
+/// service.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Time for what was killed to be gone.
+/// Maximum time for killed processes to end.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
-/// That processes which left their rank's group are found by their parents only is said once.
+/// A missing cgroup is logged only once.
 static WITHOUT_CGROUPS: Once = Once::new();
 
-/// Ranks to run.
+/// The ranks to run.
 #[derive(Debug)]
 pub(super) struct LaunchedJob {
     pub(super) launch: Launch,
     pub(super) agent: Agent,
-    /// Where its ranks find the agent.
+    /// The path at which the ranks find the agent.
     pub(super) socket: PathBuf,
     pub(super) supervisors: Arc<Supervisors>,
     pub(super) events: mpsc::Sender<control::agent_message::Body>,
-    /// Whether its ranks are to wait when they print: whoever reads that is behind.
+    /// Whether the ranks must wait before they print, because the reader of their output is slow.
     pub(super) held: watch::Receiver<bool>,
 }
 
-/// How far it is.
+/// The state of the job.
 struct JobProgress {
     supervisor: Arc<Supervisor>,
-    /// The output of ranks that run.
+    /// The output of running ranks.
     running: BTreeMap<u32, OutputForwarder>,
-    /// Ranks that have ended, whose output is still read.
+    /// Ranks that have ended, and whose remaining output is being read.
     ending: JoinSet<Exited>,
-    /// When what was asked to end is made to.
+    /// When ranks that were asked to end must be killed.
     deadline: Option<Instant>,
-    /// The supervisor was told to end all, and has said that nothing is left, or is gone itself.
+    /// Whether the supervisor was told to terminate everything, or has ended.
     ended: bool,
     over: bool,
 }
 
 impl LaunchedJob {
-    /// Runs the ranks until they have ended, by themselves or because there are no more signals. The last that ends is told of
-    /// when nothing of the job is left here.
+    /// Runs the ranks until they have ended, or until the channel of signals is closed. The end of
+    /// the last rank is reported once nothing of the job is left on this node.
     pub(super) async fn run(self, mut signals: broadcast::Receiver<Signal>) {
         let supervisor = match self.open_supervisor().await {
             Ok(supervisor) => Arc::new(supervisor),
@@ -89,7 +91,7 @@ impl LaunchedJob {
             progress.end().await;
         }
         if !progress.over && timeout(END_WITHIN, self.drain_supervisor(&mut progress)).await.is_err() {
-            warn!(job = self.launch.job, "its processes are not gone within {END_WITHIN:?}");
+            warn!(job = self.launch.job, "its processes have not ended within {END_WITHIN:?}");
         }
         if let Some(last) = last {
             self.report_exit(last).await;
@@ -97,24 +99,24 @@ impl LaunchedJob {
         if let Some(supervisor) = Arc::into_inner(progress.supervisor)
             && let Err(e) = supervisor.close().await
         {
-            warn!(job = self.launch.job, "cannot learn how its supervisor ended: {e}");
+            warn!(job = self.launch.job, "cannot wait for its supervisor: {e}");
         }
     }
 
-    /// A supervisor that runs as the job's user; the job's group is that user's from now on.
+    /// Opens a supervisor that runs as the job's user, who then owns the job's group.
     async fn open_supervisor(&self) -> Result<Supervisor, String> {
         let supervisor = Supervisor::open(&self.supervisors).await.map_err(|e| e.to_string())?;
         let (job, user) = (self.launch.job, self.launch.user.clone());
         let begin = Begin { version: LAUNCHER_VERSION, job, user };
         supervisor.send(request::Body::Begin(begin), &[]).await.map_err(|e| e.to_string())?;
         let answer = timeout(BEGIN_WITHIN, supervisor.receive()).await;
-        match answer.map_err(|_| format!("its supervisor does not begin within {BEGIN_WITHIN:?}"))? {
+        match answer.map_err(|_| format!("its supervisor has not answered within {BEGIN_WITHIN:?}"))? {
             Ok(Some(reply::Body::Begun(Begun { uid, cgroup, why_no_cgroup }))) => {
                 if cgroup.is_empty() {
                     WITHOUT_CGROUPS.call_once(|| {
                         warn!(
                             why = why_no_cgroup,
-                            "jobs have no cgroups here: what they start is found by its parents"
+                            "jobs have no cgroups on this node: their processes are found by their parents"
                         );
                     });
                 }
@@ -123,8 +125,8 @@ impl LaunchedJob {
                 Ok(supervisor)
             }
             Ok(Some(reply::Body::Refused(refused))) => Err(refused.message),
-            Ok(Some(_)) => Err("its supervisor breaks the contract".to_owned()),
-            Ok(None) => Err("its supervisor has ended at once".to_owned()),
+            Ok(Some(_)) => Err("its supervisor violates the protocol".to_owned()),
+            Ok(None) => Err("its supervisor ended immediately".to_owned()),
             Err(e) => Err(e.to_string()),
         }
     }
@@ -143,7 +145,7 @@ impl LaunchedJob {
         progress.supervisor.send(request::Body::Start(start), &ends).await
     }
 
-    /// The job's own variables, and those by which a rank finds its agent.
+    /// Returns the job's own variables, and those by which a rank finds its agent.
     fn environment(&self, rank: u32) -> HashMap<String, String> {
         let launch = &self.launch;
         let own = [
@@ -158,7 +160,7 @@ impl LaunchedJob {
         launch.env.clone().into_iter().chain(own).collect()
     }
 
-    /// Follows the ranks to their ends and tells of each but the last, which it returns.
+    /// Follows the ranks to their ends and reports each but the last, which it returns.
     async fn follow_ranks(
         &self,
         progress: &mut JobProgress,
@@ -169,11 +171,11 @@ impl LaunchedJob {
         while left > 0 {
             let deadline = progress.deadline;
             tokio::select! {
-                said = progress.supervisor.receive(), if !progress.over => self.on_reply(said, progress),
+                reply = progress.supervisor.receive(), if !progress.over => self.on_reply(reply, progress),
                 passed = signals.recv(), if deadline.is_none() && !progress.ended => match passed {
                     Ok(signal) => progress.signal(signal).await,
                     Err(RecvError::Lagged(lost)) => warn!(job = self.launch.job, lost, "signals lost"),
-                    // Told to end, or the launcher is gone.
+                    // The job must end, or the launcher has been dropped.
                     Err(RecvError::Closed) => {
                         progress.signal(Signal::TERM).await;
                         progress.deadline = Some(Instant::now() + GRACE);
@@ -185,7 +187,7 @@ impl LaunchedJob {
                     match ended {
                         Ok(exited) if left == 0 => last = Some(exited),
                         Ok(exited) => self.report_exit(exited).await,
-                        Err(e) => warn!(job = self.launch.job, "a rank was not attended to its end: {e}"),
+                        Err(e) => warn!(job = self.launch.job, "a task of a rank failed: {e}"),
                     }
                 }
             }
@@ -193,18 +195,18 @@ impl LaunchedJob {
         last
     }
 
-    /// Hears the supervisor out.
+    /// Receives the remaining replies of the supervisor.
     async fn drain_supervisor(&self, progress: &mut JobProgress) {
         while !progress.over {
-            let said = progress.supervisor.receive().await;
-            self.on_reply(said, progress);
+            let reply = progress.supervisor.receive().await;
+            self.on_reply(reply, progress);
         }
     }
 
-    /// Takes note of what the supervisor says.
-    fn on_reply(&self, said: std::io::Result<Option<reply::Body>>, progress: &mut JobProgress) {
+    /// Handles a reply of the supervisor.
+    fn on_reply(&self, reply: std::io::Result<Option<reply::Body>>, progress: &mut JobProgress) {
         let job = self.launch.job;
-        match said {
+        match reply {
             Ok(Some(reply::Body::Started(Started { rank, pid }))) => {
                 info!(job, rank, pid, program = self.launch.program, "started");
             }
@@ -222,14 +224,15 @@ impl LaunchedJob {
                 self.on_supervisor_lost("its supervisor has ended the job", progress)
             }
             Ok(Some(reply::Body::Begun(_) | reply::Body::Refused(_))) => {
-                warn!(job, "its supervisor begins again")
+                warn!(job, "its supervisor started again")
             }
             Ok(None) => self.on_supervisor_lost("its supervisor has ended", progress),
-            Err(e) => self.on_supervisor_lost(&format!("its supervisor is not heard: {e}"), progress),
+            Err(e) => self.on_supervisor_lost(&format!("cannot receive from its supervisor: {e}"), progress),
         }
     }
 
-    /// Nothing is known of the ranks any more; the kernel kills them with their supervisor, so they are lost as others that are killed.
+    /// Handles the loss of the supervisor. The kernel kills the ranks together with their
+    /// supervisor, so they count as killed.
     fn on_supervisor_lost(&self, why: &str, progress: &mut JobProgress) {
         progress.over = true;
         let ranks: Vec<u32> = progress.running.keys().copied().collect();
@@ -255,7 +258,7 @@ impl LaunchedJob {
         Exited { job: self.launch.job, rank, code, signal, error, ..Exited::default() }
     }
 
-    /// Nobody listens any more only when the agent ends; then nobody misses it.
+    /// Reports the end of a rank. There is no receiver only when the agent is ending.
     async fn report_exit(&self, exited: Exited) {
         let _ = self.events.send(control::agent_message::Body::Exited(exited)).await;
     }
@@ -269,26 +272,27 @@ impl LaunchedJob {
 }
 
 impl JobProgress {
-    /// One that cannot be told anything is gone, which is heard next.
+    /// Sends a signal. If that fails, the supervisor has ended, which is noticed next.
     async fn signal(&self, signal: Signal) {
         let message = request::Body::Signal(launcher::Signal { signal: signal.as_raw() });
         let _ = self.supervisor.send(message, &[]).await;
     }
 
-    /// Ends whatever the job still has.
+    /// Terminates the remaining processes of the job.
     async fn end(&mut self) {
         self.ended = true;
         let _ = self.supervisor.send(request::Body::End(End {}), &[]).await;
     }
 }
 
-/// Waits for the rest of a rank's output. Whoever still holds it open was left behind by the rank, in its process group.
+/// Waits for the rest of a rank's output. Processes that still hold it open were left behind by the
+/// rank, in its process group.
 async fn drained(supervisor: Arc<Supervisor>, mut output: OutputForwarder, exited: Exited) -> Exited {
     if timeout(LINGER, output.drained()).await.is_err() {
         let sweep = request::Body::Sweep(Sweep { rank: exited.rank });
-        // As for signals.
+        // If that fails, the supervisor has ended, which is noticed next.
         let _ = supervisor.send(sweep, &[]).await;
-        // Unless it made a group of its own: then its output is lost.
+        // If such a process made its own process group, its output is lost.
         let _ = timeout(LINGER, output.drained()).await;
     }
     output.counted(exited)

@@ -1,26 +1,27 @@
-//! Cuts what a process prints into lines.
+//! Splits the output of a process into lines.
 
-/// Longer lines are forwarded in pieces.
+/// Maximum length of a line. Longer lines are forwarded in pieces.
 pub(super) const MAX_LINE: usize = 16 << 10;
 
-/// Cuts a stream of bytes into lines of bounded length.
+/// Splits a stream of bytes into lines of bounded length.
 #[derive(Debug, Default)]
 pub(super) struct LineSplitter {
     bytes: Vec<u8>,
-    /// How many of them have been taken.
-    taken: usize,
+    /// The number of bytes that have been returned.
+    consumed: usize,
 }
 
 impl LineSplitter {
     pub(super) fn push(&mut self, bytes: &[u8]) {
-        self.bytes.drain(..self.taken);
-        self.taken = 0;
+        self.bytes.drain(..self.consumed);
+        self.consumed = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// The next line without its newline; at the stream's end also one that has none.
+    /// Returns the next line without its newline. At the end of the stream, a last line without a
+    /// newline is returned too.
     pub(super) fn take(&mut self, ended: bool) -> Option<Vec<u8>> {
-        let rest = &self.bytes[self.taken..];
+        let rest = &self.bytes[self.consumed..];
         let (line, newline) = match rest.iter().take(MAX_LINE + 1).position(|b| *b == b'\n') {
             Some(end) => (&rest[..end], 1),
             None if rest.len() > MAX_LINE => (&rest[..MAX_LINE], 0),
@@ -28,7 +29,7 @@ impl LineSplitter {
             None => return None,
         };
         let line = line.to_vec();
-        self.taken += line.len() + newline;
+        self.consumed += line.len() + newline;
         Some(line)
     }
 }
@@ -46,19 +47,19 @@ mod tests {
             cut in 1usize..5000,
         ) {
             let stream = [vec![b'y'; long * MAX_LINE + cut], stream].concat();
-            let (mut lines, mut taken) = (LineSplitter::default(), Vec::new());
+            let (mut lines, mut consumed) = (LineSplitter::default(), Vec::new());
             for piece in stream.chunks(cut) {
                 lines.push(piece);
                 while let Some(line) = lines.take(false) {
-                    taken.push(line);
+                    consumed.push(line);
                 }
             }
             while let Some(line) = lines.take(true) {
-                taken.push(line);
+                consumed.push(line);
             }
-            prop_assert!(taken.iter().all(|line| line.len() <= MAX_LINE && !line.contains(&b'\n')));
+            prop_assert!(consumed.iter().all(|line| line.len() <= MAX_LINE && !line.contains(&b'\n')));
             let without = |bytes: &[u8]| bytes.iter().filter(|b| **b != b'\n').count();
-            prop_assert_eq!(taken.iter().map(Vec::len).sum::<usize>(), without(&stream));
+            prop_assert_eq!(consumed.iter().map(Vec::len).sum::<usize>(), without(&stream));
         }
     }
 }

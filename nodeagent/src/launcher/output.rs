@@ -1,4 +1,4 @@
-//! What a rank prints, line by line, as events.
+//! Forwards the output of a rank as events, line by line.
 
 use super::line_splitter::{LineSplitter, MAX_LINE};
 use cool_proto::control::{Exited, Output, agent_message::Body};
@@ -12,30 +12,30 @@ use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 use tracing::warn;
 
-/// The output of one rank, forwarded while this is there.
+/// Forwards the output of one rank until it is dropped.
 #[derive(Debug)]
 pub(super) struct OutputForwarder {
     tasks: JoinSet<()>,
-    /// Lines printed to standard output and error.
+    /// The number of lines on standard output and standard error.
     lines: [Arc<AtomicU64>; 2],
     rank_has_ended: watch::Sender<bool>,
 }
 
-/// Whose lines they are, and where they go.
+/// One output stream of a rank, and where to send its lines.
 #[derive(Clone, Debug)]
 struct OutputStream {
     job: u64,
     rank: u32,
     events: mpsc::Sender<Body>,
     lines: Arc<AtomicU64>,
-    /// Whether the job is to wait when it prints.
+    /// Whether the job must wait before it prints.
     held: watch::Receiver<bool>,
     rank_has_ended: watch::Receiver<bool>,
 }
 
 impl OutputForwarder {
-    /// Forwards what comes out of two pipes; returns the ends that the rank gets as standard output and error. While the job is
-    /// held the rank waits when its pipe is full.
+    /// Forwards the output of two pipes. Returns their write ends, which become the rank's standard
+    /// output and standard error. While the job is held, the rank waits when its pipe is full.
     pub(super) fn new(
         job: u64,
         rank: u32,
@@ -62,18 +62,19 @@ impl OutputForwarder {
         Ok((OutputForwarder { tasks, lines, rank_has_ended }, ends))
     }
 
-    /// What it has left in the pipes is little: it is forwarded though the job is held.
+    /// Forwards the remaining output, even if the job is held, because the pipes hold only little.
     pub(super) fn rank_has_ended(&self) {
         self.rank_has_ended.send_replace(true);
     }
 
-    /// The end of the rank, with how much it has printed.
+    /// Returns the end of the rank, with the number of lines that it printed.
     pub(super) fn counted(&self, exited: Exited) -> Exited {
         let [stdout_lines, stderr_lines] = self.lines.each_ref().map(|lines| lines.load(Ordering::Relaxed));
         Exited { stdout_lines, stderr_lines, ..exited }
     }
 
-    /// Waits until all is forwarded: whoever could print more has ended. May be dropped and called again.
+    /// Waits until all output has been forwarded, because all processes that could print have
+    /// ended. The future may be dropped and created again.
     pub(super) async fn drained(&mut self) {
         while let Some(ended) = self.tasks.join_next().await {
             log_panic(ended);
@@ -82,7 +83,7 @@ impl OutputForwarder {
 }
 
 impl OutputStream {
-    /// Forwards a stream line by line to its end.
+    /// Forwards a stream line by line until its end.
     async fn forward(mut self, mut stream: impl AsyncRead + Unpin, stderr: bool) {
         let (job, rank) = (self.job, self.rank);
         let mut lines = LineSplitter::default();
@@ -105,7 +106,7 @@ impl OutputStream {
                     () = is(&mut self.rank_has_ended, true) => {}
                 }
                 let number = self.lines.fetch_add(1, Ordering::Relaxed) + 1;
-                // Nobody listens any more only when the agent ends; then nobody misses it.
+                // There is no receiver only when the agent is ending.
                 let _ = self.events.send(Body::Output(Output { job, rank, stderr, line, number })).await;
             }
             if ended {
@@ -115,15 +116,15 @@ impl OutputStream {
     }
 }
 
-/// Waits until a flag is so; when nobody can set it any more, that it is.
+/// Waits until a flag has a value, or until it can no longer change.
 async fn is(flag: &mut watch::Receiver<bool>, wanted: bool) {
-    // Whoever held the job is gone.
+    // An error means that the sender was dropped.
     let _ = flag.wait_for(|flag| *flag == wanted).await;
 }
 
 /// Logs that a task of a job has panicked.
 pub(super) fn log_panic(ended: Result<(), tokio::task::JoinError>) {
     if let Err(e) = ended {
-        warn!("a job was not attended to its end: {e}");
+        warn!("a task of a job failed: {e}");
     }
 }

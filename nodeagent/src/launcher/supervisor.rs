@@ -1,4 +1,5 @@
-//! The agent's side of a job's supervisor: how it is found or started, and messages to and from it.
+//! The agent's side of a job's supervisor: how the agent finds or starts it, and the messages
+//! between them.
 
 use crate::readable::Readable;
 use cool_proto::launcher::request::Body;
@@ -11,20 +12,21 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use tokio::process::{Child, Command};
 
-/// Who supervises the processes of jobs.
+/// The kinds of supervisors.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Supervisors {
-    /// This program, run as the agent's own account: `PROGRAM supervise` with the agent at standard input.
+    /// This program, which runs as the agent's own account: `PROGRAM supervise` with the agent at
+    /// standard input.
     Own(PathBuf),
-    /// cool-launcher, which listens there and has the right to start processes as other users.
+    /// cool-launcher, which listens at this path and may start processes as other users.
     Launcher(PathBuf),
 }
 
-/// A job's supervisor; whatever it has started ends when this is dropped.
+/// A job's supervisor. Dropping it ends everything that it has started.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     socket: Readable,
-    /// If it is a process of the agent's.
+    /// The process, if the agent started it.
     child: Option<Child>,
 }
 
@@ -34,13 +36,14 @@ impl Supervisor {
             Supervisors::Own(program) => {
                 let (here, there) = seqpacket::pair()?;
                 let mut command = Command::new(program);
-                // It makes a session of its own, so that what ends the agent lets it end its job.
+                // The supervisor starts its own session, so that a signal that ends the agent lets
+                // it terminate its job.
                 let child = command.arg("supervise").stdin(Stdio::from(there)).spawn()?;
                 (here, Some(child))
             }
             Supervisors::Launcher(path) => {
                 let at = path.clone();
-                // It waits while others are being taken.
+                // The call waits while the launcher is busy.
                 let connected = tokio::task::spawn_blocking(move || seqpacket::connect(&at)).await;
                 let named = |e: io::Error| {
                     let text = format!("cool-launcher at {}: {e}; is it running?", path.display());
@@ -53,13 +56,14 @@ impl Supervisor {
         Ok(Supervisor { socket: Readable::new(socket)?, child })
     }
 
-    /// Tells it something, with descriptors.
+    /// Sends a request, with file descriptors.
     pub(super) async fn send(&self, body: Body, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = Request { body: Some(body) }.encode_to_vec();
         self.socket.write(|socket| seqpacket::send(socket, &bytes, descriptors)).await
     }
 
-    /// What it says next; `None` if it has ended. May be dropped and called again.
+    /// Returns the next reply, or `None` if the supervisor has ended. The future may be dropped and
+    /// created again.
     pub(super) async fn receive(&self) -> io::Result<Option<reply::Body>> {
         let Some(packet) = self.socket.read(|socket| seqpacket::receive(socket)).await? else {
             return Ok(None);
@@ -68,7 +72,7 @@ impl Supervisor {
         reply.body.map(Some).ok_or_else(|| io::Error::other("a message of no known kind from the supervisor"))
     }
 
-    /// Takes note of its end, once it has said that nothing is left.
+    /// Waits for the end of the supervisor's process, after it has reported that nothing is left.
     pub(super) async fn close(self) -> io::Result<()> {
         drop(self.socket);
         match self.child {

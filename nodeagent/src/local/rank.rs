@@ -1,4 +1,5 @@
-//! An attached rank: its shared memory and its open calls. Its frames in the engine's terms.
+//! An attached rank: its shared memory and its open calls. Converts its frames to requests of the
+//! engine.
 
 use super::session_end::SessionEnd;
 use crate::agent::Attachment;
@@ -20,13 +21,14 @@ use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::JoinSet;
 
-/// Regions that a rank may have; libcool uses few, each as large as all before.
+/// Maximum number of regions of a rank. libcool uses few, because each new region is as large as
+/// all earlier ones together.
 const MAX_REGIONS: usize = 64;
 
-/// Bytes of a count in shared memory.
+/// The size of a count in shared memory.
 const COUNT_BYTES: u64 = size_of::<u64>() as u64;
 
-/// No message makes no progress for longer than a year.
+/// Maximum timeout of a transfer: one year.
 const LONGEST_MS: u64 = 365 * 24 * 60 * 60 * 1000;
 
 /// An attached rank: its memory and its open calls.
@@ -34,7 +36,7 @@ pub(super) struct AttachedRank<'a> {
     attachment: &'a Attachment,
     regions: BTreeMap<u32, Arc<Mapping>>,
     pub(super) calls: JoinSet<Done>,
-    /// Of these the watched ones: their numbers.
+    /// The numbers of the watched calls, by the rank's own number (`id`) of the call.
     watched: BTreeMap<u64, u64>,
 }
 
@@ -53,7 +55,7 @@ impl<'a> AttachedRank<'a> {
             Body::Map(map) => {
                 let descriptor = descriptors
                     .pop_front()
-                    .ok_or_else(|| SessionEnd::Refused("Map came without its descriptor".into()))?;
+                    .ok_or_else(|| SessionEnd::Refused("Map without its descriptor".into()))?;
                 self.map(map.region, map.bytes, descriptor)
             }
             Body::Unmap(unmap) => match self.regions.remove(&unmap.region) {
@@ -72,9 +74,9 @@ impl<'a> AttachedRank<'a> {
                 Ok(())
             }
             Body::Attach(_) | Body::Enlist(_) | Body::Recover(_) => {
-                Err(SessionEnd::Refused("Attach came twice".into()))
+                Err(SessionEnd::Refused("a second Attach".into()))
             }
-            // Handled before they come here.
+            // The session has handled these.
             Body::CheckPlan(_) | Body::Leave(_) => Ok(()),
             Body::Attached(_)
             | Body::Done(_)
@@ -108,7 +110,7 @@ impl<'a> AttachedRank<'a> {
         Ok(())
     }
 
-    /// The rank waits in a call that it carries out with the others.
+    /// Starts a watched call.
     fn watch(&mut self, id: u64, request: MappedCallRequest) -> Result<(), SessionEnd> {
         let number = self.attachment.segment().and(request.call_number);
         let number =
@@ -126,12 +128,13 @@ impl<'a> AttachedRank<'a> {
         Ok(())
     }
 
-    /// What the rank reports of a watched call, which may have been answered meanwhile.
+    /// Passes a rank's report on a watched call to the engine. The engine may have answered the
+    /// call meanwhile.
     fn watched(&self, Watched { id, what }: Watched) -> Result<(), SessionEnd> {
         let size = self.attachment.places().len() as u32;
         let of_group = |rank: u32| match rank < size {
             true => Ok(rank),
-            false => Err(SessionEnd::Refused(format!("rank {rank} of {size} is to have called"))),
+            false => Err(SessionEnd::Refused(format!("the report names rank {rank} of a group of {size}"))),
         };
         let report = match what {
             Some(What::StillWaits(StillWaits {})) => WatchReport::StillWaits,
@@ -151,14 +154,15 @@ impl<'a> AttachedRank<'a> {
         Ok(())
     }
 
-    /// A call is answered. If it is a watched one, its rank sleeps elsewhere than at its connection, and is woken.
+    /// Handles the reply to a call. The rank of a watched call must be woken, because it does not
+    /// wait at its connection.
     pub(super) fn on_answered(&mut self, id: u64) {
         if let Some((_, segment)) = self.watched.remove(&id).zip(self.attachment.segment()) {
             segment.notify_reply(self.attachment.rank(), id.wrapping_add(1));
         }
     }
 
-    /// A rank that leaves waits in no call.
+    /// Ends all watched calls of a rank that leaves.
     pub(super) fn leave_watched_calls(&self) {
         for number in self.watched.values() {
             let report = WatchReport::Completed;
@@ -173,7 +177,8 @@ impl<'a> AttachedRank<'a> {
         Ok(())
     }
 
-    /// Makes a request of the engine; its result is sent to the rank under the rank's own number of it.
+    /// Makes a request of the engine. The result is sent to the rank under the rank's own number of
+    /// the request.
     fn spawn(&mut self, id: u64, request: RankRequest<SharedSlice>) {
         let result = self.attachment.request(request);
         self.calls.spawn(async move { done(id, result.await) });
@@ -194,12 +199,12 @@ impl<'a> AttachedRank<'a> {
         Err(SessionEnd::Refused(format!("a call on group {group}, but rank {rank} is of group {own}")))
     }
 
-    /// A message in the engine's terms.
+    /// Converts a transfer to a request of the engine.
     fn transfer_request(&self, transfer: &Transfer) -> Result<MappedTransferRequest, SessionEnd> {
         self.check_group(transfer.group)?;
         let (peer, tag) = (transfer.peer, transfer.tag);
         if transfer.send && (peer.is_none() || tag.is_none()) {
-            return Err(SessionEnd::Refused("a message is sent to one rank with one tag".into()));
+            return Err(SessionEnd::Refused("a send needs one rank and one tag".into()));
         }
         let kind = transfer_kind(transfer)?;
         let (element, data) = match kind {
@@ -223,7 +228,7 @@ impl<'a> AttachedRank<'a> {
         })
     }
 
-    /// A call in the engine's terms. What the terms mean together is the engine's to check.
+    /// Converts a call to a request of the engine, which checks that the fields are consistent.
     fn request(&self, call: Call) -> Result<MappedCallRequest, SessionEnd> {
         let (group, rank) = (self.attachment.group(), self.attachment.rank());
         self.check_group(call.group)?;
@@ -235,7 +240,7 @@ impl<'a> AttachedRank<'a> {
             rank,
             operation,
             root: call.root,
-            // A barrier has no elements, and names no type.
+            // A barrier has no elements and names no type.
             element: if operation == Collective::Barrier { ElementType::U8 } else { element(call.dtype)? },
             reduce,
             count: call.count,
@@ -250,8 +255,9 @@ impl<'a> AttachedRank<'a> {
         })
     }
 
-    /// The elements of each part, copied out of memory that the rank may change meanwhile. Of more than any call takes, one more
-    /// than that, so that the call is refused.
+    /// Returns the number of elements of each part, copied because the rank may change the memory
+    /// meanwhile. If there are more counts than any call takes, one too many is returned, so that
+    /// the engine refuses the call.
     fn counts(&self, slice: Slice) -> Result<Vec<u64>, SessionEnd> {
         let slice = self.slice(slice)?;
         let size = self.attachment.places().len() as u64;

@@ -1,5 +1,4 @@
-//! Frames over a rank's connection, without blocking. What they mean, and in what order they may come, is the session's
-//! matter.
+//! The frames over a rank's connection. The session interprets them and checks their order.
 
 use super::session_end::SessionEnd;
 use crate::readable::Readable;
@@ -14,14 +13,14 @@ use std::time::Duration;
 use tokio::time::{interval, timeout};
 use tracing::debug;
 
-/// How long a connected process may take to attach, or to read what it is sent.
+/// How long a process may take to attach after connecting, or to read a frame.
 pub(super) const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A connection.
+/// The connection of a rank.
 pub(super) struct RankConnection {
     stream: Readable,
     decoder: Decoder,
-    /// Those that came and whose Map has not been handled.
+    /// File descriptors that have arrived and that no Map frame has used yet.
     pub(super) descriptors: VecDeque<OwnedFd>,
 }
 
@@ -30,7 +29,7 @@ impl RankConnection {
         RankConnection { stream, decoder: Decoder::new(MAX_TO_AGENT), descriptors: VecDeque::new() }
     }
 
-    /// The next frame. May be dropped and called again without losing anything.
+    /// Returns the next frame. The future may be dropped and created again without losing data.
     pub(super) async fn receive(&mut self) -> Result<Body, SessionEnd> {
         loop {
             if let Some(body) = self.decoder.take()? {
@@ -55,7 +54,7 @@ impl RankConnection {
         self.send_with(body, &[]).await
     }
 
-    /// Sends a frame with descriptors.
+    /// Sends a frame with file descriptors.
     pub(super) async fn send_with(
         &mut self,
         body: Body,
@@ -80,7 +79,8 @@ impl RankConnection {
         }
     }
 
-    /// Waits for what concerns other processes, and tells this one now and then that it does.
+    /// Waits for an event that depends on other processes, and regularly informs this process that
+    /// the agent is still waiting.
     pub(super) async fn meanwhile<T>(
         &mut self,
         awaited: &mut (impl Future<Output = T> + Unpin),
@@ -98,12 +98,12 @@ impl RankConnection {
         }
     }
 
-    /// Says why, if there is something to say, and closes.
+    /// Closes the connection, after sending the reason if there is one.
     pub(super) async fn hang_up(mut self, end: &SessionEnd) {
         if let SessionEnd::Refused(message) = end
             && let Err(e) = self.send(Body::Refused(Refused { message: message.clone() })).await
         {
-            debug!("a refused process did not hear why: {e}");
+            debug!("cannot send the reason to a refused process: {e}");
         }
     }
 }

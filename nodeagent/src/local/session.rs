@@ -1,6 +1,7 @@
-//! One connection of a process, from its first frame to its end: it attaches as a rank, asks for a group with others, or
-//! meets the survivors of its group; then its frames are taken and its calls answered. What is called is left to
-//! [`super::rank`], frames to [`super::rank_connection`].
+//! The session of one connection, from its first frame to its end. The process attaches as a rank,
+//! requests a group together with other processes, or waits for the survivors of its group; then
+//! the agent receives its frames and answers its calls. [`super::rank`] handles the calls, and
+//! [`super::rank_connection`] the frames.
 
 use super::rank::AttachedRank;
 use super::rank_connection::{FRAME_TIMEOUT, RankConnection};
@@ -23,7 +24,8 @@ use std::pin::pin;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, info, warn};
 
-/// Serves one connection from its first to its last frame; one that its user has no share for is told so.
+/// Serves one connection from its first to its last frame. The connection is refused if its user
+/// has too many.
 pub(super) async fn serve(
     stream: UnixStream,
     user: User,
@@ -39,7 +41,7 @@ pub(super) async fn serve(
     let Some(_share) = share else {
         let (number, max) = (user.number(), limits.connections);
         let reason = format!(
-            "user {number} has {max} connections to this agent, as many as one may (--connections-per-user); free \
+            "user {number} has {max} connections to this agent, the maximum (--connections-per-user); free \
              some groups"
         );
         return wire.hang_up(&SessionEnd::Refused(reason)).await;
@@ -55,7 +57,7 @@ pub(super) async fn serve(
     };
     let mut attachment = match attached {
         Ok(Some(attachment)) => attachment,
-        // It wanted no more than an answer.
+        // The process only wanted an answer.
         Ok(None) => return,
         Err(end) => {
             debug!("a process did not attach: {end}");
@@ -71,7 +73,7 @@ pub(super) async fn serve(
     wire.hang_up(&end).await;
 }
 
-/// What a process that sends this first frame can do.
+/// Returns the abilities of a process that sends this first frame.
 fn abilities(first: &Body) -> Abilities {
     match first {
         Body::Attach(Attach { segment, quick, .. })
@@ -81,7 +83,8 @@ fn abilities(first: &Body) -> Abilities {
     }
 }
 
-/// Checks a first frame, and waits for others if it asks for that. Who only wanted to agree is not attached.
+/// Handles the first frame, and waits for other processes if it requests that. A process that only
+/// wants to agree with others is not attached.
 async fn attach(
     body: Body,
     user: User,
@@ -107,8 +110,8 @@ async fn attach(
         Body::Recover(Recover { version, group, rank, timeout_ms, agree, .. }) => {
             check(version)?;
             user.may_use(agent, group).map_err(SessionEnd::Refused)?;
-            let asked = control::Recover { group, rank, timeout_ms, agree, ..control::Recover::default() };
-            let recovered = recover(asked, agent, wire).await?;
+            let request = control::Recover { group, rank, timeout_ms, agree, ..control::Recover::default() };
+            let recovered = recover(request, agent, wire).await?;
             if let Some(attachment) = &recovered {
                 user.owns(agent, attachment.group());
             }
@@ -118,7 +121,7 @@ async fn attach(
     }
 }
 
-/// Waits until all have come who are to be in a group with a process.
+/// Waits until all processes have arrived that are to be in a group with this one.
 async fn rendezvous(
     enlist: control::Enlist,
     agent: &Agent,
@@ -130,7 +133,7 @@ async fn rendezvous(
         Ok(made) => made.map_err(SessionEnd::Refused),
         Err(end) => {
             agent.withdraw(key, rank).await;
-            // It may have been made just now.
+            // The group may have been made just now.
             if let Ok(attachment) = group.await {
                 attachment.leave(end.to_string()).await;
             }
@@ -139,13 +142,15 @@ async fn rendezvous(
     }
 }
 
-/// Waits until it is known who is left of a rank's group, and attaches the rank to the new one if it asked for that.
+/// Waits for the decision on the survivors of a rank's group, and attaches the rank to the new
+/// group if it requested one.
 async fn recover(
     recover: control::Recover,
     agent: &Agent,
     wire: &mut RankConnection,
 ) -> Result<Option<Attachment>, SessionEnd> {
-    // If the process is gone, so is its attachment to the group that it recovers, and nobody waits for it.
+    // If the process ends, its attachment to the old group ends too, so there is nothing to
+    // withdraw.
     let RecoveryResult { gone, flags, attachment } =
         wire.meanwhile(&mut pin!(agent.recover(recover))).await?.map_err(SessionEnd::Refused)?;
     match (wire.send(Body::Recovered(Recovered { gone, flags })).await, attachment) {
@@ -158,7 +163,7 @@ async fn recover(
     }
 }
 
-/// Takes an attached rank's frames and answers its calls, until it leaves.
+/// Receives an attached rank's frames and answers its calls, until it leaves.
 async fn serve_rank(
     wire: &mut RankConnection,
     attachment: &Attachment,
@@ -177,7 +182,7 @@ async fn serve_rank(
     if let Err(end) = wire.send_with(Body::Attached(attached), &descriptors).await {
         return end;
     }
-    // The rank has its own now.
+    // The rank has its own copy now.
     drop(socket);
     let mut rank = AttachedRank::new(attachment);
     let mut alive = interval(RUNNING_INTERVAL);
@@ -190,13 +195,14 @@ async fn serve_rank(
                 }
                 Ok(Body::Leave(_)) => {
                     rank.leave_watched_calls();
-                    // The others need what it has called; how it went, nobody asks any more.
+                    // The calls must run to their end, because other ranks need them. Their results
+                    // are not needed.
                     while rank.calls.join_next().await.is_some() {}
                     Err(SessionEnd::Left)
                 }
                 Ok(body) => {
-                    // The first interval begins with the first call, and goes on whatever else the rank says meanwhile: who
-                    // waits in a watched call says so more often than that.
+                    // The first interval begins with the first call. Later frames must not restart
+                    // it, because a rank in a watched call sends reports more often than that.
                     if rank.calls.is_empty() {
                         alive.reset();
                     }
@@ -221,12 +227,13 @@ async fn serve_rank(
     }
 }
 
-/// A process that hears nothing any more may have said before that it leaves: what it sent is read to the end.
+/// Ignores that a process has stopped reading, because it may have sent a Leave frame before. All
+/// frames that it sent must be read.
 fn ignore_closed(end: SessionEnd) -> Result<(), SessionEnd> {
     if matches!(end, SessionEnd::Closed) { Ok(()) } else { Err(end) }
 }
 
-/// What keeps a plan from carrying out an operation; nothing if it can.
+/// Returns the reason why a plan cannot execute an operation, or an empty string if it can.
 fn wrong(check: &CheckPlan) -> String {
     match check.operation().known() {
         Some(operation) => wrong_plan(operation, &check.plan).unwrap_or_default(),

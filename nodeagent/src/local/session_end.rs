@@ -3,7 +3,7 @@
 use cool_proto::frame::FrameError;
 use std::io;
 
-/// Why a session ends.
+/// The reasons why a session ends.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum SessionEnd {
     #[error("its process has left the group")]

@@ -1,8 +1,9 @@
-//! Whose process is at the other end of a socket, and what follows: users share an agent, but no groups.
+//! The user of the process at the other end of a socket. Users share an agent, but no groups.
 //!
-//! A process is a rank of a group only if the group is its user's: that of the job which the group is of, or of the processes
-//! that asked for it together. No user is trusted for being who it is, root and the agent's own account included. Processes of
-//! one user meet on all nodes, since every agent has the number of the user from the system.
+//! A process may be a rank of a group only if the group belongs to its user, that is, to the user
+//! of the group's job, or of the processes that requested it together. No user has special rights,
+//! not even root or the agent's own account. Processes of one user find each other on all nodes,
+//! because every agent gets the user's number from the system.
 
 use crate::agent::Agent;
 use std::collections::BTreeMap;
@@ -10,28 +11,29 @@ use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// What one user may have of an agent at once, so that none takes what the others need.
+/// The maximum resources that one user may have at an agent, so that no user can exhaust them for
+/// others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UserLimits {
-    /// Connections.
+    /// Number of connections.
     pub connections: usize,
-    /// Groups that its processes have asked for.
+    /// Number of groups that the user's processes have requested.
     pub groups: usize,
 }
 
 impl UserLimits {
-    /// As much as there is: of an agent that nobody shares.
+    /// No limits, for an agent with only one user.
     pub const NONE: UserLimits = UserLimits { connections: usize::MAX, groups: usize::MAX };
 }
 
-/// The users of this node, by the connections that they have.
+/// The users of this node, with the number of their connections.
 #[derive(Clone, Debug)]
 pub(super) struct UserTable {
     connections: Arc<Mutex<BTreeMap<u32, usize>>>,
     limits: UserLimits,
 }
 
-/// One of a user's connections, until dropped.
+/// One of a user's connections, until it is dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionShare {
     users: UserTable,
@@ -43,7 +45,7 @@ impl UserTable {
         UserTable { connections: Arc::default(), limits }
     }
 
-    /// Counts one more connection of a user; nothing if it has as many as one may.
+    /// Counts a connection of a user, or returns `None` if the user has the maximum already.
     pub(super) fn share(&self, user: User) -> Option<ConnectionShare> {
         let mut connections = self.lock();
         let count = connections.get(&user.number).copied().unwrap_or_default();
@@ -53,7 +55,7 @@ impl UserTable {
         })
     }
 
-    // Every change to the table is whole before the lock is given back.
+    // Every change to the table is complete before the lock is released.
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
         self.connections.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -73,12 +75,12 @@ impl Drop for ConnectionShare {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct User {
     number: u32,
-    /// The agent's account, which may have another number on each node.
+    /// Whether this is the agent's account, which may have another number on each node.
     own: bool,
 }
 
 impl User {
-    /// Whoever connected this.
+    /// Returns the user of the process at the other end of a socket.
     pub(super) fn from_peer(stream: &UnixStream) -> io::Result<User> {
         let number = rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw();
         Ok(User::new(number, rustix::process::geteuid().as_raw()))
@@ -88,23 +90,24 @@ impl User {
         User { number, own: number == own }
     }
 
-    /// Its number in the system.
+    /// Returns the user's number in the system.
     pub(super) fn number(self) -> u32 {
         self.number
     }
 
-    /// The name under which its processes find each other: nobody else's processes are among them. Those of the agents' account
-    /// are the ones whose names no other user's processes can have.
+    /// Returns the name under which the user's processes find each other. Processes of other users
+    /// cannot have the same name. The agent's account keeps its names unchanged, and no other
+    /// user's names can be equal to them.
     pub(super) fn key(self, key: String) -> String {
         if self.own && !is_of_user(&key) { key } else { format!("{key}{OF_USER}{}", self.number) }
     }
 
-    /// A group was made for its processes.
+    /// Sets the owner of a group that was made for the user's processes.
     pub(super) fn owns(self, agent: &Agent, group: u64) {
         agent.set_owner(group, self.number);
     }
 
-    /// Whether its processes may say that they are ranks of a group; why not.
+    /// Checks that the user's processes may attach to a group, and returns the reason if not.
     pub(super) fn may_use(self, agent: &Agent, group: u64) -> Result<(), String> {
         if agent.may_use(group, self.number) {
             return Ok(());
@@ -112,22 +115,22 @@ impl User {
         Err(format!("group {group} is not one of user {}, as whom this process runs", self.number))
     }
 
-    /// Whether its processes may have another group; why not.
+    /// Checks that the user's processes may request another group, and returns the reason if not.
     pub(super) fn check_groups(self, agent: &Agent, limits: UserLimits) -> Result<(), String> {
         if agent.enlisted_of(self.number) < limits.groups {
             return Ok(());
         }
         let (number, max) = (self.number, limits.groups);
         Err(format!(
-            "user {number} has {max} groups on this node, as many as one may (--groups-per-user); free some"
+            "user {number} has {max} groups on this node, the maximum (--groups-per-user); free some"
         ))
     }
 }
 
-/// Stands between what a process calls its key and the number of its user.
+/// Separates the key of a process from the number of its user.
 const OF_USER: &str = " of user ";
 
-/// Whether a key ends as that of a user's processes does.
+/// Returns whether a key ends like that of some user's processes.
 fn is_of_user(key: &str) -> bool {
     let number = key.rsplit_once(OF_USER).map(|(_, number)| number);
     number.is_some_and(|number| !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit()))
@@ -141,7 +144,7 @@ mod tests {
     use tokio::sync::mpsc;
 
     #[tokio::test]
-    async fn users_use_their_own_groups_and_so_do_root_and_the_agents_account() {
+    async fn all_users_may_use_only_their_own_groups() {
         let config = EngineConfig::on_loopback("h1");
         let agent = Agent::new("h1", EngineHandle::start(config).unwrap(), mpsc::channel(1).0);
         let (udp_port, tcp_port) = agent.ports();
@@ -157,7 +160,7 @@ mod tests {
         ann.owns(&agent, 7);
         assert!(ann.may_use(&agent, 7).is_ok());
         assert!(others.iter().all(|other| other.may_use(&agent, 7).is_err()));
-        // One of a job is none that its user has asked for.
+        // A group of a job does not count as requested by the user.
         let one = UserLimits { groups: 1, ..UserLimits::NONE };
         assert!(ann.check_groups(&agent, one).is_ok());
         agent.release_when_unused(7);
@@ -180,9 +183,10 @@ mod tests {
     }
 
     #[test]
-    fn no_user_can_come_to_the_key_of_another() {
-        let told = ["job a", "job a of user 0", "job a of user 1001", "job a of user 99", "job a of user "];
-        let keys = |user: u32| told.map(|key| User::new(user, 99).key(key.to_owned()));
+    fn no_user_can_use_the_key_of_another() {
+        let requested =
+            ["job a", "job a of user 0", "job a of user 1001", "job a of user 99", "job a of user "];
+        let keys = |user: u32| requested.map(|key| User::new(user, 99).key(key.to_owned()));
         assert_eq!(keys(99)[0], "job a", "the account of agents has one name on all nodes");
         let users = [0, 99, 1000, 1001].map(keys);
         for (at, of_one) in users.iter().enumerate() {

@@ -1,4 +1,4 @@
-//! The engine's thread: waits for whatever comes first, and tells the engine.
+//! The driver on the engine's thread: waits for the next event and hands it to the engine.
 
 use super::engine_host::EngineHost;
 use super::tcp::{self, ReadOutcome};
@@ -14,24 +14,25 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc;
 
-/// How long datagrams are read before anything else gets its turn, if there are always more: pings are to be answered within 20 ms.
+/// How long datagrams may be read before other events are handled, if datagrams keep arriving.
+/// Pings should be answered within 20 ms.
 const DRAIN: Duration = Duration::from_millis(10);
 
-/// How often a connection is read before anything else gets its turn.
+/// How often a connection may be read before other events are handled.
 const READS: usize = 8;
 
-/// From this length on a turn of the engine's thread is told of.
+/// A turn of the engine's thread that takes at least this long is logged.
 const LONG_TURN: Duration = Duration::from_millis(20);
 
-/// What the driver has waited for.
+/// The event that ended the driver's wait.
 enum DriverWakeup {
     EngineCommand(EngineCommand),
     DriverEvent(DriverEvent),
-    /// Datagrams have come.
+    /// Datagrams have arrived.
     Readable,
     /// The system has room for datagrams again.
     Room,
-    /// The engine is to be polled.
+    /// The engine must be polled.
     Due,
 }
 
@@ -39,7 +40,7 @@ pub(super) struct EngineDriver {
     host: EngineHost,
     inbox: DatagramInbox,
     losses: Option<LossInjector>,
-    /// What came over a connection and has no known place.
+    /// The buffer for data that arrives over a connection and has no known destination.
     scratch: Vec<u8>,
     events: DriverEvents,
     queue: mpsc::Receiver<DriverEvent>,
@@ -55,7 +56,7 @@ impl EngineDriver {
         EngineDriver { host, inbox: DatagramInbox::new(), losses, scratch: vec![0; tcp::READ], events, queue }
     }
 
-    /// Runs until all senders of commands are gone.
+    /// Runs until all senders of commands have been dropped.
     pub(super) async fn run(
         mut self,
         mut commands: mpsc::UnboundedReceiver<EngineCommand>,
@@ -71,7 +72,7 @@ impl EngineDriver {
             let deadline = self.host.deadline();
             let timer = async {
                 match deadline {
-                    // Timers are no finer than a millisecond.
+                    // Tokio's timers are no finer than a millisecond.
                     Some(at) if at <= Instant::now() => tokio::task::yield_now().await,
                     Some(at) => tokio::time::sleep_until(at.into()).await,
                     None => pending().await,
@@ -97,7 +98,7 @@ impl EngineDriver {
         }
     }
 
-    /// Does what has come to be done, and all that follows at once. Others are not served meanwhile.
+    /// Handles an event and everything that follows from it. Nothing else is handled meanwhile.
     fn turn(&mut self, next: DriverWakeup) {
         let began = Instant::now();
         match next {
@@ -114,15 +115,16 @@ impl EngineDriver {
         }
     }
 
-    /// Tells the engine of the datagrams that have come, each at the time when it came: while they waited here, no timer runs
-    /// out, so that this machine's being busy is not taken for a loss. Answers with the time up to which all are told of.
+    /// Hands the arrived datagrams to the engine, each with the time of its arrival. No timer
+    /// expires for the time that they waited here, because a busy machine must not be taken for a
+    /// loss. Returns the time up to which all datagrams have been handed over.
     fn drain(&mut self) -> Duration {
         let began = Instant::now();
         loop {
             let sockets: Vec<&Socket> = self.host.sockets().collect();
-            let came = self.inbox.receive(&sockets);
+            let has_data = self.inbox.receive(&sockets);
             let now = self.host.elapsed();
-            if !came {
+            if !has_data {
                 return now;
             }
             let mut known = now;
@@ -182,7 +184,7 @@ impl EngineDriver {
         }
     }
 
-    /// Reads what has come over a connection, within bounds.
+    /// Reads the data that has arrived over a connection, up to a limit.
     fn read(&mut self, id: AgentConnectionId) {
         for _ in 0..READS {
             let Some((missing, place)) = self.host.connection(id).map(|reader| reader.awaited) else {
@@ -190,18 +192,18 @@ impl EngineDriver {
             };
             let place = place.and_then(|place| self.host.memory(place));
             let Some(reader) = self.host.connection(id) else { return };
-            let came = match reader.read((missing, place), &mut self.scratch) {
+            let outcome = match reader.read((missing, place), &mut self.scratch) {
                 Ok(ReadOutcome { placed: 0, tail: 0, .. }) => {
                     return self.host.closed(id, "its agent closed the connection".to_owned());
                 }
-                Ok(came) => came,
+                Ok(outcome) => outcome,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
                 Err(error) => return self.host.closed(id, tcp::failed(&error)),
             };
-            // A frame's payload is a u32.
-            let (placed, bytes) = (came.placed as u32, &self.scratch[..came.tail]);
+            // The length of a frame's payload is a `u32`.
+            let (placed, bytes) = (outcome.placed as u32, &self.scratch[..outcome.tail]);
             self.host.handle(Input::Bytes { connection: id, placed, bytes });
-            if came.drained {
+            if outcome.drained {
                 break;
             }
         }

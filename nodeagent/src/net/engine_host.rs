@@ -1,4 +1,4 @@
-//! The engine with all that it asks of the world: does each of its outputs, in order and without ever waiting.
+//! The host of the engine: executes each of its outputs in order, without ever waiting.
 
 use super::DriverEvents;
 use super::cipher::AesGcm;
@@ -30,27 +30,27 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-/// A tree that this node listens to.
+/// A tree from which this node receives.
 struct JoinedTree {
     groups: BTreeSet<u64>,
     socket: Socket,
 }
 
-/// Where it goes that a group is made.
+/// The channel on which the outcome of making a group is reported.
 type GroupReply = oneshot::Sender<Result<(), MakeGroupError>>;
 
 /// A group that is being made.
 struct PendingGroup {
     reply: GroupReply,
-    /// What its links carry.
+    /// The rate of its links.
     pace: u32,
-    /// Its epoch and its key, if it has one.
+    /// The group's epoch and its key, if it has one.
     keyed: Option<(u32, GroupKey)>,
-    /// Whether its key proves who its agents are.
+    /// Whether the group's key proves the identities of its agents.
     proves: bool,
 }
 
-/// What is counted for others to read.
+/// Counters that other threads read.
 pub(super) struct EngineCounters {
     pub(super) traffic: Arc<TrafficCounters>,
     pub(super) refusals: Arc<RefusalCounters>,
@@ -59,18 +59,18 @@ pub(super) struct EngineCounters {
 pub(super) struct EngineHost {
     engine: Engine,
     me: AgentId,
-    /// What is asked of who connects to this agent.
+    /// The requirements for connections to this agent.
     security: LinkSecurity,
     tagger: Tagger<AesGcm>,
     ip: IpAddr,
     origin: Instant,
-    /// The latest time that the engine was told.
+    /// The latest time that was handed to the engine.
     clock: Time,
-    /// When to poll the engine again, if nothing happens before.
+    /// When the engine must be polled again, if there is no earlier event.
     deadline: Option<Instant>,
     memories: MemoryTable,
     pool: WorkPool,
-    /// Bytes that may still be moved by this thread in this turn.
+    /// The number of bytes that this thread may still move in this turn.
     turn_bytes: u64,
     udp: Socket,
     outbox: DatagramOutbox,
@@ -78,11 +78,11 @@ pub(super) struct EngineHost {
     connections: BTreeMap<AgentConnectionId, AgentConnection>,
     last_connection: u64,
     link: LinkEstimate,
-    /// What each group's links carry.
+    /// The rate of each group's links.
     paces: BTreeMap<u64, u32>,
     pending_groups: BTreeMap<u64, PendingGroup>,
     calls: BTreeMap<u64, EngineReply>,
-    /// In which ranks carry out calls themselves, of groups that have not failed.
+    /// The segments in which ranks execute calls, for groups that have not failed.
     segments: BTreeMap<u64, Arc<SharedSegment>>,
     last_token: u64,
     counters: EngineCounters,
@@ -125,7 +125,7 @@ impl EngineHost {
         })
     }
 
-    /// The sockets on which datagrams come.
+    /// Returns the sockets on which datagrams arrive.
     pub(super) fn sockets(&self) -> impl Iterator<Item = &Socket> {
         std::iter::once(&self.udp).chain(self.trees.values().map(|tree| &tree.socket))
     }
@@ -134,23 +134,23 @@ impl EngineHost {
         self.connections.get_mut(&id)
     }
 
-    /// The memory of a range; see [`MemoryTable::get`].
+    /// Returns the memory of a range; see [`MemoryTable::get`].
     pub(super) fn memory(&self, range: MemoryRange) -> Option<SharedSlice> {
         self.memories.get(range)
     }
 
-    /// What is asked of who connects to this agent.
+    /// Returns the requirements for connections to this agent.
     pub(super) fn security(&self) -> &LinkSecurity {
         &self.security
     }
 
-    /// What is refused, to be counted.
+    /// Returns the counters of refused data.
     pub(super) fn refusals(&self) -> Arc<RefusalCounters> {
         Arc::clone(&self.counters.refusals)
     }
 
-    /// Examines the tag of a datagram, from somebody and to an address, if it has one: the length of its packets, and the group
-    /// that it proves.
+    /// Verifies the tag of a datagram, if it has one. Returns the length of its packets and the
+    /// group that the tag proves, or `None` if the tag is invalid.
     pub(super) fn examine(
         &mut self,
         datagram: &mut [u8],
@@ -166,23 +166,23 @@ impl EngineHost {
         }
     }
 
-    /// When to poll the engine again, if nothing happens before.
+    /// Returns when the engine must be polled again, if there is no earlier event.
     pub(super) fn deadline(&self) -> Option<Instant> {
         self.deadline
     }
 
-    /// Time since the engine was made.
+    /// Returns the time since the engine was made.
     pub(super) fn elapsed(&self) -> Duration {
         self.origin.elapsed()
     }
 
-    /// Tells the engine of something that happened just now, and does what follows.
+    /// Hands an input that occurred just now to the engine, and executes the outputs.
     pub(super) fn handle(&mut self, input: Input<'_>) {
         let now = self.elapsed();
         self.handle_at(now, input);
     }
 
-    /// As [`EngineHost::handle`], for what happened when the engine was that old.
+    /// Hands an input to the engine that occurred when the engine had this age.
     pub(super) fn handle_at(&mut self, age: Duration, input: Input<'_>) {
         let bytes = match &input {
             Input::Datagram { bytes, .. } | Input::Bytes { bytes, .. } => bytes,
@@ -193,7 +193,8 @@ impl EngineHost {
         self.perform(bytes);
     }
 
-    /// A turn ends: what is due by a time is done, what waits to be sent with others is sent, and what was counted can be read.
+    /// Ends a turn: handles expired timers, sends the datagrams that wait for others, and publishes
+    /// the counters.
     pub(super) fn end_turn(&mut self, age: Duration) {
         self.time(age);
         self.perform(&[]);
@@ -208,14 +209,14 @@ impl EngineHost {
         self.outbox.flush(&self.udp);
     }
 
-    /// Completes when the system has room again for datagrams that it had none for; never if there are none.
+    /// Completes when the system has room for datagrams again; never if none is waiting for room.
     pub(super) async fn room(&self) {
         if !self.outbox.is_blocked() || self.udp.writable().await.is_err() {
             std::future::pending().await
         }
     }
 
-    /// Sends what the system had no room for.
+    /// Sends the datagrams for which the system had no room.
     pub(super) fn resume(&mut self) {
         self.outbox.resume(&self.udp);
     }
@@ -225,7 +226,7 @@ impl EngineHost {
         self.clock
     }
 
-    /// Does what the engine asks until it is idle; `input` are the bytes that it was handed last.
+    /// Executes the engine's outputs until it is idle. `input` must be the bytes of the last input.
     fn perform(&mut self, input: &[u8]) {
         loop {
             match self.engine.poll(self.clock) {
@@ -304,14 +305,15 @@ impl EngineHost {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let memory = payload.and_then(|payload| self.memories.get(payload));
         if let (Some(payload), None) = (payload, &memory) {
-            // The frame has promised these bytes.
+            // The header has announced these bytes, so they must be sent.
             head.resize(head.len() + payload.len as usize, 0);
         }
         let bytes = connection.write(head, memory);
         self.engine.handle(self.clock, Input::Written { connection: id, bytes });
     }
 
-    /// Does work at once if it is short and the turn is, else has it done.
+    /// Executes work immediately if it is short and the turn allows it; otherwise hands it to the
+    /// pool.
     fn work(&mut self, id: WorkId, work: Work) {
         let moved = MoveWork::from_work(&work, &self.memories);
         match (work, moved) {
@@ -338,7 +340,7 @@ impl EngineHost {
         self.handle(Input::Request { token, request });
     }
 
-    /// Ranks of a group carry out calls in a segment.
+    /// Registers the segment in which the ranks of a group execute calls.
     pub(super) fn share(&mut self, group: u64, segment: Arc<SharedSegment>) {
         self.segments.insert(group, segment);
         if self.engine.has_failed(group) {
@@ -346,7 +348,8 @@ impl EngineHost {
         }
     }
 
-    /// Nothing can be called on a group any more: who waits in its segment wakes, and asks why.
+    /// Wakes the ranks that wait in a group's segment, because no call can be made on the group any
+    /// more. They then ask the engine for the reason.
     fn end_sharing(&mut self, group: u64) {
         if let Some(segment) = self.segments.remove(&group) {
             segment.fail();
@@ -375,7 +378,7 @@ impl EngineHost {
             self.set_pace();
             self.join_trees(group, trees)
         });
-        // Whoever asked may have gone; the group stays until it is released.
+        // The caller may have left. The group stays until it is released.
         let _ = reply.send(result);
     }
 
@@ -412,7 +415,7 @@ impl EngineHost {
         self.set_pace();
     }
 
-    /// Groups share connections, so the fastest counts.
+    /// Sets the rate of connections. Groups share connections, so the fastest group counts.
     fn set_pace(&self) {
         if let Some(pace) = self.paces.values().max() {
             self.link.set_rate_limit(*pace);
@@ -424,12 +427,12 @@ impl EngineHost {
     }
 
     pub(super) fn trace(&self, last: usize, group: Option<u64>) -> EngineTrace {
-        // The clock may have been set since the engine started: what it says now counts.
+        // The clock may have been set since the engine started, so the current time is used.
         let origin = SystemTime::now().checked_sub(self.elapsed()).unwrap_or(UNIX_EPOCH);
         EngineTrace { origin, records: self.engine.trace(last, group) }
     }
 
-    /// Takes a connection, which was made or accepted.
+    /// Takes over a connection that was made or accepted.
     pub(super) fn connect(&mut self, stream: TcpStream, records: Option<RecordCiphers>) -> AgentConnectionId {
         self.last_connection += 1;
         let id = AgentConnectionId(self.last_connection);
@@ -437,7 +440,7 @@ impl EngineHost {
         id
     }
 
-    /// A connection has ended.
+    /// Handles the end of a connection.
     pub(super) fn closed(&mut self, connection: AgentConnectionId, why: String) {
         self.connections.remove(&connection);
         self.handle(Input::Closed { connection, why });

@@ -1,4 +1,5 @@
-//! The [handshake] of two agents over a connection that was just made, before the engine hears of it.
+//! The [handshake] of two agents over a new connection, which takes place before the engine sees
+//! the connection.
 
 use super::cipher::AesGcm;
 use super::keyring::Keyring;
@@ -17,50 +18,51 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-/// How long the other side may take for it. Longer than TCP needs to send again what was lost a few times.
+/// How long the handshake may take. The limit is longer than a few retransmissions by TCP.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why a connection is of no use.
+/// The reasons why a connection cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum HandshakeError {
     #[error("{0}")]
     Broken(#[from] io::Error),
-    #[error("it has said nothing for {PATIENCE:?}")]
+    #[error("it has sent nothing for {PATIENCE:?}")]
     Silent,
-    /// As the slower of two attempts to connect is.
-    #[error("it was closed before anything was said")]
+    /// This happens to the slower of two attempts to connect.
+    #[error("it was closed before any data was sent")]
     Abandoned,
-    #[error("it has not the key that it should have")]
+    #[error("it does not have the expected key")]
     Unproven,
-    #[error("it does not encrypt, and this agent was told to (--encrypt)")]
+    #[error("it does not encrypt, but this agent requires it (--encrypt)")]
     Plain,
 }
 
-/// What an agent asks of who connects to it: that it knows this key, and perhaps that it encrypts.
+/// The requirements for connections to this agent: the other side must know this key, and may have
+/// to encrypt.
 #[derive(Clone, Debug)]
 pub(super) struct LinkSecurity {
     pub(super) me: AgentId,
     pub(super) key: Key,
-    /// Of groups in which it has no key of its own.
+    /// The keys of groups in which the agent has no key of its own.
     pub(super) groups: Keyring,
     pub(super) encrypt: bool,
 }
 
-/// How what is sent over a connection is encrypted, and what comes decrypted.
+/// The ciphers of a connection, one for each direction.
 pub(super) struct RecordCiphers {
     pub(super) sealer: Sealer<AesGcm>,
     pub(super) opener: Opener<AesGcm>,
 }
 
 impl RecordCiphers {
-    /// What this side sends is encrypted by the first key, what comes by the second.
+    /// Returns the ciphers for the key of sent data and the key of received data.
     fn new([sends, gets]: [&Key; 2]) -> RecordCiphers {
         RecordCiphers { sealer: Sealer::new(sends), opener: Opener::new(gets) }
     }
 }
 
 impl LinkSecurity {
-    /// The key that a hello asks for; none of a group that is not here.
+    /// Returns the key that a hello asks for, or `None` if its group does not exist here.
     fn key_for(&self, hello: &[u8]) -> Option<Key> {
         match Responder::group(hello) {
             None => Some(self.key.clone()),
@@ -69,7 +71,8 @@ impl LinkSecurity {
     }
 }
 
-/// Proves to the agent with `key`, at the other end, that this is the agent `me`; it proves that it has the key.
+/// Proves to the agent with `key` at the other end that this is the agent `me`. The other agent
+/// must prove that it has the key.
 pub(super) async fn initiate(
     stream: &mut TcpStream,
     me: &AgentId,
@@ -78,7 +81,7 @@ pub(super) async fn initiate(
 ) -> Result<Option<RecordCiphers>, HandshakeError> {
     let (ephemeral, private_key) = ephemeral(encrypt)?;
     let initiator = Initiator::new(me, key.clone(), &ephemeral);
-    let said = async {
+    let exchange = async {
         stream.write_all(initiator.hello()).await?;
         let mut reply = vec![0; initiator.reply_len()];
         stream.read_exact(&mut reply).await?;
@@ -87,13 +90,15 @@ pub(super) async fn initiate(
         let keys = keys(&established, private_key)?;
         Ok(keys.map(|[initiator, responder]| RecordCiphers::new([&initiator, &responder])))
     };
-    timeout(PATIENCE, said).await.unwrap_or(Err(HandshakeError::Silent))
+    timeout(PATIENCE, exchange).await.unwrap_or(Err(HandshakeError::Silent))
 }
 
-/// Who has connected, if it has said and proven that, and the records in which it speaks, if it encrypts.
+/// The identity of the agent that has connected, if it has proved it, and the ciphers of the
+/// connection, if it is encrypted.
 type ProvenPeer = (Option<AgentId>, Option<RecordCiphers>);
 
-/// Lets who has connected prove that it knows the key of this agent: who it is. `None` of one that begins with frames.
+/// Lets the agent that has connected prove that it knows this agent's key. Returns its identity, or
+/// `None` if it sends frames without a handshake.
 pub(super) async fn respond(
     stream: &mut TcpStream,
     security: &LinkSecurity,
@@ -130,7 +135,7 @@ async fn proven(stream: &mut TcpStream, security: &LinkSecurity) -> Result<Prove
     Ok((Some(who), keys.map(|[initiator, responder]| RecordCiphers::new([&responder, &initiator]))))
 }
 
-/// What this side makes for one connection.
+/// Returns the values that this side generates for one connection.
 fn ephemeral(encrypt: bool) -> io::Result<(Ephemeral, Option<EphemeralPrivateKey>)> {
     let mut nonce = [0; NONCE_BYTES];
     getrandom::fill(&mut nonce).map_err(|error| io::Error::other(error.to_string()))?;
@@ -144,7 +149,8 @@ fn ephemeral(encrypt: bool) -> io::Result<(Ephemeral, Option<EphemeralPrivateKey
     Ok((Ephemeral { nonce, public_key: Some(bytes) }, Some(private_key)))
 }
 
-/// The keys of what the initiator and of what the responder sends, if they are to encrypt.
+/// Returns the keys for the data of the initiator and of the responder, if the connection is to be
+/// encrypted.
 fn keys(
     established: &Established,
     private_key: Option<EphemeralPrivateKey>,

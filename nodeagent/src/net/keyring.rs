@@ -1,13 +1,15 @@
-//! The keys of groups that are told without those of their agents: who connects may prove itself by one of them.
+//! The keys of groups that are made without the keys of their agents. An agent that connects may
+//! prove its identity with such a key.
 
 use cool_types::Key;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-/// Groups that were released whose keys are still good: other agents may not have heard of it.
+/// Number of released groups with keys that remain valid, because other agents may not have been
+/// informed of the release yet.
 const RELEASED_MAX: usize = 64;
 
-/// The keys, by the groups' numbers and epochs. Clones share them.
+/// The keys by the groups' numbers and epochs. Clones share them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Keyring(Arc<Mutex<KeyringState>>);
 
@@ -25,7 +27,7 @@ impl Keyring {
         state.keys.insert(group, key);
     }
 
-    /// A group was released.
+    /// Records that a group was released.
     pub(super) fn release(&self, group: u64) {
         let mut state = self.lock();
         let KeyringState { keys, released } = &mut *state;
@@ -43,7 +45,7 @@ impl Keyring {
         self.lock().keys.get(&group).cloned()
     }
 
-    // A panic elsewhere leaves the keys whole: what is done with them does not panic.
+    // A panic elsewhere leaves the keys consistent, because no operation on them panics.
     fn lock(&self) -> MutexGuard<'_, KeyringState> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

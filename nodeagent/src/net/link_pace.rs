@@ -1,12 +1,13 @@
-//! How fast this node's connections may send.
+//! The rate at which this node's connections may send.
 
 use cool_collective::timing::AgentCosts;
 use cool_tcp::UNBOUNDED;
 use cool_types::wire::{ETHERNET, TCP_IP};
 
-/// What a connection may send of payload per second over a link of such a rate, in bytes on the wire: as much as leaves the
-/// acknowledgements of an equal flow the other way, one for two packets, room beside it. Unbounded if the rate is not known,
-/// which 0 says.
+/// Returns the payload that a connection may send per second over a link with this rate, which is
+/// in bytes per second on the wire. The rate leaves room for the acknowledgements of an equal flow
+/// in the other direction, one for two packets. Returns [`UNBOUNDED`] if the rate is 0, which means
+/// unknown.
 pub(super) fn pace(bytes_per_second: u64, AgentCosts { mtu, beyond_ipv4, .. }: &AgentCosts) -> u32 {
     let headers = TCP_IP + beyond_ipv4;
     if bytes_per_second == 0 || *mtu <= headers {
@@ -22,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_link_carries_is_shared_with_the_acknowledgements_of_as_much_the_other_way() {
+    fn the_pace_leaves_room_for_acknowledgements() {
         let costs = |mtu| AgentCosts { mtu, ..AgentCosts::default() };
         let pace = pace(2_500_000, &costs(1500));
         let packets = u64::from(pace).div_ceil(1448);

@@ -1,20 +1,22 @@
-//! The memories that the engine names: ranks' buffers, from a call to its answer, and the engine's own.
+//! The memory that the engine names: ranks' buffers from a request to its reply, and the engine's
+//! own memory.
 
 use crate::engine::{SharedSlice, zeros};
 use cool_engine::{MemoryId, MemoryRange};
 use std::collections::BTreeMap;
 
-/// Memories by the names that engine and driver have for them. What has a clone of a slice keeps its memory.
+/// The memory by the names that the engine and the driver use. A clone of a slice keeps its memory
+/// alive.
 #[derive(Debug, Default)]
 pub(super) struct MemoryTable {
     by_id: BTreeMap<MemoryId, SharedSlice>,
-    /// Of each call or message that is not answered, by its token.
+    /// The memory of each open request, by its token.
     of_token: BTreeMap<u64, Vec<MemoryId>>,
     last: u64,
 }
 
 impl MemoryTable {
-    /// Names a buffer of a call.
+    /// Registers a buffer of a request, and returns its name.
     pub(super) fn register(&mut self, token: u64, buffer: SharedSlice) -> MemoryRange {
         self.last += 1;
         let memory = MemoryId::Registered(self.last);
@@ -24,14 +26,14 @@ impl MemoryTable {
         MemoryRange { memory, offset: 0, len }
     }
 
-    /// A call is answered: its buffers are its rank's alone again.
+    /// Forgets the buffers of a request, because they belong to its rank alone again.
     pub(super) fn forget(&mut self, token: u64) {
         for memory in self.of_token.remove(&token).unwrap_or_default() {
             self.by_id.remove(&memory);
         }
     }
 
-    /// Makes a memory of zeros; whether there is as much.
+    /// Allocates memory that is filled with zeros. Returns whether there was enough.
     pub(super) fn allocate(&mut self, memory: MemoryId, bytes: u64) -> bool {
         let zeros = zeros(bytes);
         let made = zeros.is_some();
@@ -43,7 +45,8 @@ impl MemoryTable {
         self.by_id.remove(&memory);
     }
 
-    /// The bytes of a range; none if it is empty, or of memory that there was not enough for.
+    /// Returns the bytes of a range, or `None` if the range is empty or its memory could not be
+    /// allocated.
     pub(super) fn get(&self, range: MemoryRange) -> Option<SharedSlice> {
         if range.len == 0 {
             return None;
@@ -51,7 +54,7 @@ impl MemoryTable {
         self.by_id.get(&range.memory).map(|memory| memory.part(range.offset, range.len))
     }
 
-    /// Puts bytes to their place.
+    /// Copies bytes to their destination.
     pub(super) fn store(&self, bytes: &[u8], to: MemoryRange) {
         if let Some(memory) = self.by_id.get(&to.memory) {
             memory.write(to.offset, bytes);

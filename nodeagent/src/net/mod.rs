@@ -1,10 +1,10 @@
-//! The engine's driver: its thread, sockets and timers, and a pool of threads for what takes long. It moves bytes and tells the
-//! time; what they mean is the matter of [`cool_engine`].
+//! The engine's driver: its thread, sockets and timers, and a pool of threads for long operations.
+//! It moves bytes and provides the time; [`cool_engine`] interprets the bytes.
 //!
 //! ```text
-//! driver        waits for sockets, commands, events, time
-//! engine_host   hands them to the engine, and does its outputs: memories, udp, tcp
-//! work          threads that copy, combine and prepare calls; they answer by events
+//! driver        waits for sockets, commands, events and timers
+//! engine_host   hands them to the engine, and executes its outputs: memory, UDP, TCP
+//! work          threads that copy, combine and prepare calls, and report by events
 //! ```
 
 mod cipher;
@@ -36,25 +36,26 @@ use std::time::SystemTime;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::mpsc;
 
-/// Events that may wait for the engine; beyond it, connections and work wait.
+/// Number of events that may wait for the engine. If there are more, connections and work must
+/// wait.
 const EVENTS: usize = 64;
 
-/// The ports that were bound.
+/// An engine with its bound ports.
 pub(crate) struct BoundEngine {
     pub(crate) udp_port: u16,
     pub(crate) tcp_port: u16,
     pub(crate) incarnation: u64,
-    /// The agent's own.
+    /// The agent's own key.
     pub(crate) key: Key,
-    /// Of the engine's thread.
+    /// The runtime of the engine's thread.
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) traffic: Arc<TrafficCounters>,
     pub(crate) refusals: Arc<RefusalCounters>,
 }
 
-/// What the tasks around the sockets, and the pool's threads, tell the driver.
+/// An event from the tasks of the sockets, or from the threads of the pool.
 enum DriverEvent {
-    /// Someone has connected, and perhaps proved who it is.
+    /// An agent has connected, and may have proved its identity.
     Accepted {
         stream: TcpStream,
         records: Option<RecordCiphers>,
@@ -70,7 +71,7 @@ enum DriverEvent {
         node: NodeId,
         why: String,
     },
-    /// Something has come over a connection.
+    /// Data has arrived over a connection.
     Readable(AgentConnectionId),
     Written {
         connection: AgentConnectionId,
@@ -82,13 +83,14 @@ enum DriverEvent {
     },
     WorkDone(WorkId),
     Prepared(WorkId, Box<PreparedCall>),
-    /// A thread of the pool has panicked: its work will never be done.
+    /// A thread of the pool has panicked, so its work will never complete.
     WorkPanicked,
 }
 
 type DriverEvents = mpsc::Sender<DriverEvent>;
 
-/// Binds the sockets and starts the engine's thread. It ends when no more commands can come.
+/// Binds the sockets and starts the engine's thread, which ends when all senders of commands have
+/// been dropped.
 pub(crate) fn start(
     config: EngineConfig,
     commands: mpsc::UnboundedReceiver<EngineCommand>,
@@ -102,7 +104,7 @@ pub(crate) fn start(
     let (tcp, tcp_port) = tcp::bind(config.ip, config.tcp_port).map_err(failed("TCP", config.tcp_port))?;
     let runtime =
         tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
-    // Sockets of tokio's are made within its runtime.
+    // Tokio's sockets must be made within its runtime.
     let inside = runtime.enter();
     let udp = udp::Socket::new(udp, config.ip).map_err(failed("UDP", udp_port))?;
     let tcp = TcpListener::from_std(tcp).map_err(failed("TCP", tcp_port))?;
@@ -123,7 +125,8 @@ pub(crate) fn start(
     let host =
         EngineHost::new((me, security), &config, udp, events.clone(), shared).map_err(StartError::Thread)?;
     let driver = EngineDriver::new(host, config.losses.map(LossInjector::new), events, queue);
-    // A task is woken by others of its thread for less than what the runtime itself runs.
+    // The driver runs as a task, because waking a task from another task of the thread is cheaper
+    // than waking the future of `block_on`.
     let run = move || {
         let _held = guard;
         runtime.block_on(async { tokio::spawn(driver.run(commands, tcp)).await })
@@ -132,17 +135,18 @@ pub(crate) fn start(
     Ok(BoundEngine { udp_port, tcp_port, incarnation, key, runtime: handle, traffic, refusals })
 }
 
-/// A key for an agent that starts now.
+/// Returns a key for an agent that starts now.
 fn key() -> Result<Key, StartError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(StartError::Random)?;
     Ok(bytes.into())
 }
 
-/// The incarnation of an agent that starts now: the time in nanoseconds, so that a later one has a larger number. Where the
-/// clock was set back in between, others hear from pings, not from greetings, that the earlier one is gone.
+/// Returns the incarnation of an agent that starts now: the time in nanoseconds, so that a later
+/// agent has a larger number. If the clock was set back in between, other agents learn from pings
+/// instead of greetings that the earlier agent has ended.
 fn incarnation() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // Until the year 2554.
+    // It fits until the year 2554.
     now.as_nanos() as u64
 }

@@ -1,12 +1,12 @@
-//! Sockets beside which an agent cannot have its UDP port, by the system's table (proc_net(5)).
+//! Finds sockets that conflict with the agent's UDP port, in the system's table (proc_net(5)).
 
 use std::net::{IpAddr, SocketAddr};
 
-/// A socket that is in the way.
+/// A socket that conflicts.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PortConflict {
     #[error(
-        "user {user} has a socket at {}, and would hear or send in the agent's place; end that process",
+        "user {user} has a socket at {}, and could receive or send in the agent's place; end that process",
         SocketAddr::new(*.address, *.port)
     )]
     Stranger { user: u32, address: IpAddr, port: u16 },
@@ -26,9 +26,10 @@ pub(super) struct PortEntry {
     pub(super) port: u16,
 }
 
-/// The first conflict in a `table` (of `/proc/net/udp` or `udp6`): a socket of another user at the port, or one more at the agent's address.
+/// Returns the first conflict in a `table` (of `/proc/net/udp` or `udp6`): a socket of another user
+/// at the port, or another socket at the agent's address.
 pub(super) fn find(table: &str, own: PortEntry) -> Option<PortConflict> {
-    // The first line has the headings.
+    // The first line contains the headings.
     let mut at_port = table.lines().skip(1).filter_map(entry).filter(|other| other.port == own.port);
     at_port.find_map(|PortEntry { user, inode, address, port }| {
         if user != own.user {
@@ -38,8 +39,9 @@ pub(super) fn find(table: &str, own: PortEntry) -> Option<PortConflict> {
     })
 }
 
-/// A line: the number, local address:port, remote address:port, state, queues, timer, retransmissions, user, timeout, inode, and more. An
-/// address is as it lies in memory, as hexadecimal numbers of 32 bits without anything in between.
+/// Parses a line. Its fields are: number, local address:port, remote address:port, state, queues,
+/// timer, retransmissions, user, timeout, inode, and more. An address is printed as its 32-bit
+/// words in memory order, in hexadecimal without separators.
 fn entry(line: &str) -> Option<PortEntry> {
     let mut words = line.split_whitespace();
     let (address, port) = words.nth(1)?.split_once(':')?;
@@ -70,7 +72,7 @@ mod tests {
 
     #[test]
     #[cfg(target_endian = "little")]
-    fn sockets_of_other_users_at_the_port_and_others_at_the_address_are_found() {
+    fn conflicting_sockets_are_found() {
         let own = PortEntry { user: 990, inode: 40100, address: Ipv4Addr::LOCALHOST.into(), port: 7420 };
         let nobody = PortConflict::Stranger { user: 65534, address: [239, 0, 0, 7].into(), port: 7420 };
         assert_eq!(find(TABLE, own), Some(nobody));

@@ -1,4 +1,4 @@
-//! TCP connections to other agents: accepting, connecting, reading, writing.
+//! TCP connections to other agents: accepting, connecting, reading and writing.
 
 use super::cipher::AesGcm;
 use super::handshake::{self, HandshakeError, LinkSecurity, RecordCiphers};
@@ -22,36 +22,39 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// How long to try to connect: an agent that is starting, too, needs a moment.
+/// How long to try to connect, because the other agent may be starting.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// How long to leave a peer alone that refused.
+/// The time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(50);
 
-/// After so long without an answer a connection is closed. That a node is gone is noticed sooner, by the engine: at a
-/// loss of 20 % each way, TCP alone keeps silent for many seconds now and then.
+/// The time without an answer after which the system closes a connection. The engine notices a lost
+/// node sooner. The limit must be long, because at a loss of 20 % in each direction, TCP alone is
+/// silent for many seconds now and then.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 
-/// The most connections that have not said yet who they are. Who wants to crowd out an agent has to make as many while it
-/// says that, which takes a round trip.
+/// Maximum number of connections without an identity. To crowd out an agent, an attacker would have
+/// to make as many connections within the round trip in which the agent identifies itself.
 const SILENT_MAX: usize = 256;
 
-/// Unsent bytes beyond which the system takes no more: a small message waits for no more than these.
+/// The number of unsent bytes above which the system accepts no more, so that a small message does
+/// not wait for long.
 const UNSENT: u32 = 128 * 1024;
 
-/// How long a connection that was given up may take to write what it still has.
+/// How long a connection that was given up may take to write its remaining data.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Room for one read of what has no known place.
+/// The size of one read of data without a known destination.
 pub(super) const READ: usize = 64 * 1024;
 
-/// Room behind a place: for the heads of some frames.
+/// The size of the buffer behind a known destination, for the headers of some frames.
 const HEADS: usize = 1024;
 
-/// A reader is woken for no less of a frame than this, or its end: else each packet would wake the engine.
+/// A reader is woken only for at least this much of a frame, or for its end, because otherwise each
+/// packet would wake the engine.
 const LOW_WATER: usize = 32 * 1024;
 
-/// The socket to which other agents connect.
+/// Returns a bound socket to which other agents connect, and its port.
 pub(super) fn bind(ip: IpAddr, port: u16) -> io::Result<(std::net::TcpListener, u16)> {
     let address = SocketAddr::new(ip, port);
     let kind = Type::STREAM.nonblocking().cloexec();
@@ -64,14 +67,16 @@ pub(super) fn bind(ip: IpAddr, port: u16) -> io::Result<(std::net::TcpListener, 
     Ok((listener, port))
 }
 
-/// Accepts connections until the driver is gone. Who has not said what it wants yet is not the engine's concern.
+/// Accepts connections until the driver has ended. A connection without an identity is not passed
+/// to the engine.
 pub(super) async fn accept(
     listener: TcpListener,
     security: LinkSecurity,
     refusals: Arc<RefusalCounters>,
     events: DriverEvents,
 ) {
-    // How many there may be is the engine's to say: it drops those of others than its peers.
+    // The engine limits the number of connections, because it drops those of agents that are not
+    // its peers.
     let incoming = cool_daemon::accept::LimitedListener::new(listener, "agent", usize::MAX);
     let mut silent: VecDeque<AbortHandle> = VecDeque::new();
     loop {
@@ -81,7 +86,7 @@ pub(super) async fn accept(
         }
         silent.retain(|task| !task.is_finished());
         if silent.len() >= SILENT_MAX {
-            // The one that has been silent longest.
+            // This connection has been silent for longest.
             silent.pop_front().into_iter().for_each(|task| task.abort());
         }
         let greeted = greet(stream, from.ip(), security.clone(), Arc::clone(&refusals), events.clone());
@@ -89,7 +94,8 @@ pub(super) async fn accept(
     }
 }
 
-/// Hands a connection to the driver once it is known who has made it, or that it will not say.
+/// Passes a connection to the driver once the other side has proved its identity, or has shown that
+/// it will not.
 async fn greet(
     mut stream: TcpStream,
     from: IpAddr,
@@ -99,7 +105,7 @@ async fn greet(
 ) {
     bound_retransmission_timeout(&stream);
     match handshake::respond(&mut stream, &security).await {
-        // Without a driver nobody wants to know.
+        // If the driver has ended, the event is not needed.
         Ok((proven, records)) => {
             drop(events.send(DriverEvent::Accepted { stream, records, from, proven }).await);
         }
@@ -111,17 +117,18 @@ async fn greet(
     }
 }
 
-/// How to approach another agent.
+/// The parameters of a connection to another agent.
 pub(super) struct ConnectParams {
-    /// Who this is.
+    /// The identity of this agent.
     pub(super) me: AgentId,
-    /// The other's key; none if it knows nothing of proofs.
+    /// The other agent's key; `None` if it has none.
     pub(super) key: Option<PeerKey>,
-    /// Whether all that is said is to be encrypted.
+    /// Whether the connection must be encrypted.
     pub(super) encrypt: bool,
 }
 
-/// Connects to a node, again and again within bounds, and proves to it who this is if it can examine that.
+/// Connects to a node, with several attempts, and proves this agent's identity if the other agent
+/// has a key.
 pub(super) async fn connect(
     node: NodeId,
     (from, to): (IpAddr, SocketAddr),
@@ -133,7 +140,7 @@ pub(super) async fn connect(
         let error = match timeout_at(until, connect_once(from, to, &approach)).await {
             Ok(Ok((stream, records))) => break DriverEvent::Connected { node, stream, records },
             Ok(Err(HandshakeError::Unproven)) => {
-                let why = format!("the agent at {to} has another key than it had: it was started again");
+                let why = format!("the agent at {to} has another key than before: it was restarted");
                 break DriverEvent::Unreachable { node, why };
             }
             Ok(Err(error @ HandshakeError::Plain)) => {
@@ -148,7 +155,7 @@ pub(super) async fn connect(
         }
         sleep(RETRY).await;
     };
-    // Without a driver nobody wants to know.
+    // If the driver has ended, the event is not needed.
     let _ = events.send(event).await;
 }
 
@@ -157,55 +164,55 @@ async fn connect_once(
     to: SocketAddr,
     approach: &ConnectParams,
 ) -> Result<(TcpStream, Option<RecordCiphers>), HandshakeError> {
-    // The other side knows this node by the address of its data interface.
+    // The other side identifies this node by the address of its data interface.
     let mut stream = cool_tcp::connect(Some(from), to).await?;
     let ConnectParams { me, key, encrypt } = approach;
     let Some(key) = key else {
         return if *encrypt { Err(HandshakeError::Plain) } else { Ok((stream, None)) };
     };
-    // What is said is short, and the other side waits for it.
+    // The messages of the handshake are short, and the other side waits for them.
     stream.set_nodelay(true)?;
     let records = handshake::initiate(&mut stream, me, key, *encrypt).await?;
     Ok((stream, records))
 }
 
-/// A connection that the driver reads and writes, as far as the system goes along at once. Dropped, what it has still to
-/// write is written, and it is closed.
+/// A connection that the driver reads and writes without waiting. When it is dropped, the remaining
+/// data is written before the connection is closed.
 pub(super) struct AgentConnection {
     stream: Arc<TcpStream>,
-    /// Bytes to come of the frame that has begun, and where they belong if that is known.
+    /// The remaining bytes of the current frame, and their destination if it is known.
     pub(super) awaited: (u64, Option<MemoryRange>),
-    /// The records that all bytes go in; none on a connection that is not encrypted.
+    /// The ciphers, if the connection is encrypted.
     records: Option<RecordCiphers>,
-    /// What the system did not take at once, and for how many bytes of frames it stands. Bounded by the engine, which has no more
-    /// under way than a window.
+    /// The data that the system did not accept immediately, and the number of bytes of frames that
+    /// it completes. The engine bounds it, because it sends no more than a window.
     rest: mpsc::UnboundedSender<(Vec<u8>, u64)>,
-    /// How many of these have not been written.
-    resting: usize,
+    /// The number of such items that have not been written yet.
+    unwritten: usize,
     congestion: Congestion,
     reader: AbortHandle,
-    /// Wakes the reader, to tell when something has come.
+    /// Lets the reader report again when data has arrived.
     resume: Arc<Notify>,
-    /// Whether decrypted bytes wait here, of which the system knows nothing.
+    /// Whether decrypted bytes are waiting here, which the system does not know of.
     waiting: Arc<AtomicBool>,
-    /// For how many bytes the system is to wake it.
+    /// The number of bytes for which the system must wake the reader.
     low_water: usize,
-    /// Whether what came last belonged to a message that goes straight to its place.
-    straight: bool,
+    /// Whether the last data belonged to a message that is read directly to its destination.
+    is_direct: bool,
 }
 
-/// What a read brought.
+/// The result of a read.
 pub(super) struct ReadOutcome {
-    /// Bytes that went to the place that was given.
+    /// The number of bytes that were read to the given destination.
     pub(super) placed: usize,
-    /// Bytes after them, in the buffer.
+    /// The number of further bytes, in the buffer.
     pub(super) tail: usize,
-    /// Whether nothing is left.
+    /// Whether no data is left.
     pub(super) drained: bool,
 }
 
 impl AgentConnection {
-    /// Starts to tell when something comes over a stream.
+    /// Starts to report when data arrives over a stream.
     pub(super) fn new(
         id: AgentConnectionId,
         (stream, records): (TcpStream, Option<RecordCiphers>),
@@ -228,18 +235,18 @@ impl AgentConnection {
             awaited: (0, None),
             records,
             rest,
-            resting: 0,
+            unwritten: 0,
             congestion,
             reader,
             resume,
             waiting,
             low_water: 1,
-            straight: false,
+            is_direct: false,
         }
     }
 
-    /// Writes a frame after all that was to be written before: how much of it is written. Of the rest
-    /// [`DriverEvent::Written`] tells.
+    /// Writes a frame behind all earlier ones. Returns how many bytes were written immediately;
+    /// [`DriverEvent::Written`] reports the rest.
     pub(super) fn write(&mut self, mut head: Vec<u8>, mut payload: Option<SharedSlice>) -> u64 {
         if let Some(short) = payload.take_if(|payload| !(payload.is_long() && payload.is_mapped())) {
             short.append(0, short.bytes() as usize, &mut head);
@@ -252,7 +259,7 @@ impl AgentConnection {
             return self.write_sealed(sealed, head.len() as u64);
         }
         let bytes = head.len() as u64 + payload.as_ref().map_or(0, SharedSlice::bytes);
-        let written = if self.resting > 0 { 0 } else { self.write_now(&head, payload.as_ref()) };
+        let written = if self.unwritten > 0 { 0 } else { self.write_now(&head, payload.as_ref()) };
         if written > 0 {
             self.wrote(written);
         }
@@ -262,7 +269,7 @@ impl AgentConnection {
             rest.drain(..written.min(whole) as usize);
             if let Some(payload) = payload {
                 let from = written.saturating_sub(whole);
-                // A frame's payload is a usize.
+                // The length of a frame's payload fits a `usize`.
                 payload.append(from, (payload.bytes() - from) as usize, &mut rest);
             }
             self.queue_rest(rest, bytes - written);
@@ -270,9 +277,10 @@ impl AgentConnection {
         written
     }
 
-    /// As [`AgentConnection::write`], of the records of a frame: it is written when its last record is.
+    /// Writes the encrypted records of a frame like [`AgentConnection::write`]. The frame counts as
+    /// written when its last record is.
     fn write_sealed(&mut self, mut sealed: Vec<u8>, frame_bytes: u64) -> u64 {
-        let written = if self.resting > 0 { 0 } else { self.write_now(&sealed, None) };
+        let written = if self.unwritten > 0 { 0 } else { self.write_now(&sealed, None) };
         if written > 0 {
             self.wrote(written);
         }
@@ -284,14 +292,15 @@ impl AgentConnection {
         0
     }
 
-    /// Leaves to the writer what the system did not take.
+    /// Queues the data that the system did not accept.
     fn queue_rest(&mut self, rest: Vec<u8>, frame_bytes: u64) {
-        self.resting += 1;
-        // If the writer has given up, the reader has found the connection closed, or will.
+        self.unwritten += 1;
+        // If the writer has given up, the reader notices that the connection is closed.
         let _ = self.rest.send((rest, frame_bytes));
     }
 
-    /// How much the system takes at once; none of what it refuses, of which the writer hears again.
+    /// Writes data that the system accepts immediately. Returns the number of bytes, which is 0 on
+    /// an error, because the writer then gets the same error.
     fn write_now(&self, head: &[u8], payload: Option<&SharedSlice>) -> u64 {
         let written = self.stream.try_io(Interest::WRITABLE, || {
             let sent = payload.and_then(|payload| payload.send(self.stream.as_fd(), head));
@@ -300,23 +309,24 @@ impl AgentConnection {
         written.map_or(0, |bytes| bytes as u64)
     }
 
-    /// A rest is written.
+    /// Records that queued data has been written.
     pub(super) fn wrote_rest(&mut self, bytes: u64) {
-        self.resting -= 1;
+        self.unwritten -= 1;
         self.wrote(bytes);
     }
 
     fn wrote(&mut self, bytes: u64) {
         if let Err(error) = self.congestion.on_write(&*self.stream, bytes as usize) {
-            tracing::debug!(%error, "cannot learn what a connection has sent again");
+            tracing::debug!(%error, "cannot read the retransmissions of a connection");
         }
     }
 
-    /// Reads what has come of a frame that lacks some bytes, and of later ones: to the place where it belongs, if that
-    /// is known, and what follows into a part of `tail`.
+    /// Reads the rest of the current frame and later frames: to the destination of the frame's
+    /// payload, if it is known, and the remaining data into a part of `tail`. At the end of the
+    /// stream, it returns no bytes.
     ///
     /// # Errors
-    /// If the connection has failed, or nothing has come. That nothing will come any more is no error, and no bytes.
+    /// Returns an error if the connection has failed, or `WouldBlock` if no data has arrived.
     pub(super) fn read(
         &mut self,
         (missing, place): (u64, Option<SharedSlice>),
@@ -327,12 +337,13 @@ impl AgentConnection {
         }
         let place = place.filter(SharedSlice::is_mapped);
         if missing > 0 {
-            self.straight = place.is_some();
+            self.is_direct = place.is_some();
         }
-        // The next frame is likely to be like this one, and then not to be read beyond its head.
-        let tail = if self.straight { &mut tail[..HEADS] } else { tail };
-        let mut came = None;
-        // Less than there was room for was all: the system wakes the reader for more.
+        // The next frame is likely to be like this one, so nothing beyond its header should be read
+        // into the buffer.
+        let tail = if self.is_direct { &mut tail[..HEADS] } else { tail };
+        let mut outcome = None;
+        // If there was less data than room, none is left, and the system wakes the reader for more.
         let result = self.stream.try_io(Interest::READABLE, || {
             let here = place
                 .as_ref()
@@ -343,16 +354,16 @@ impl AgentConnection {
             };
             let drained = bytes < room + tail.len();
             let placed = bytes.min(room);
-            came = Some(ReadOutcome { placed, tail: bytes - placed, drained });
+            outcome = Some(ReadOutcome { placed, tail: bytes - placed, drained });
             if drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
-        came.map_or_else(|| Err(result.err().unwrap_or(io::ErrorKind::WouldBlock.into())), Ok)
+        outcome.map_or_else(|| Err(result.err().unwrap_or(io::ErrorKind::WouldBlock.into())), Ok)
     }
 
-    /// Lets the reader tell when more has come.
+    /// Lets the reader report when more data has arrived.
     pub(super) fn await_more(&mut self) {
         let (missing, _) = self.awaited;
-        // Of a record a part may have come before.
+        // A part of the record may have arrived before.
         let most = if self.records.is_some() { 1 } else { LOW_WATER as u64 };
         let worth = (missing.max(1)).min(most) as usize;
         if worth != self.low_water {
@@ -371,7 +382,8 @@ impl Drop for AgentConnection {
     }
 }
 
-/// As [`AgentConnection::read`], decrypted; `waiting` is whether some of it is left.
+/// Reads and decrypts data like [`AgentConnection::read`]. Sets `waiting` to whether decrypted data
+/// is left.
 fn read_sealed(
     (stream, opener): (&TcpStream, &mut Opener<AesGcm>),
     waiting: &AtomicBool,
@@ -383,15 +395,15 @@ fn read_sealed(
         if drained {
             return Err(io::ErrorKind::WouldBlock.into());
         }
-        let mut came = None;
+        let mut outcome = None;
         let result = stream.try_io(Interest::READABLE, || {
             let room = opener.room();
             let bytes = rustix::net::recv(stream, &mut *room, RecvFlags::empty())?.0;
             drained = bytes < room.len();
-            came = Some(bytes);
+            outcome = Some(bytes);
             if drained { Err(io::ErrorKind::WouldBlock.into()) } else { Ok(()) }
         });
-        match came {
+        match outcome {
             None => return Err(result.err().unwrap_or(io::ErrorKind::WouldBlock.into())),
             Some(0) => return Ok(ReadOutcome { placed: 0, tail: 0, drained: true }),
             Some(bytes) => opener.received(bytes),
@@ -435,7 +447,7 @@ fn tune(stream: &TcpStream) -> io::Result<()> {
     socket.set_tcp_user_timeout(Some(DEAD_AFTER))
 }
 
-/// Tells the driver whenever something has come.
+/// Reports to the driver whenever data has arrived.
 async fn watch(
     connection: AgentConnectionId,
     stream: Arc<TcpStream>,
@@ -444,7 +456,7 @@ async fn watch(
 ) {
     loop {
         if !waiting.load(Ordering::Relaxed) {
-            // An error is for who reads.
+            // The read will return the error.
             let _ = stream.readable().await;
         }
         if events.send(DriverEvent::Readable(connection)).await.is_err() {
@@ -461,7 +473,7 @@ async fn write(
     events: DriverEvents,
 ) {
     while let Some((bytes, frame_bytes)) = queue.recv().await {
-        // Once the driver has dropped its end, what is left must not take for ever.
+        // Once the driver has dropped its end, writing the rest must not take forever.
         let written = if queue.sender_strong_count() == 0 {
             timeout(FLUSH_TIMEOUT, write_all(&stream, &bytes))
                 .await
@@ -473,7 +485,7 @@ async fn write(
             Ok(()) => DriverEvent::Written { connection, bytes: frame_bytes },
             Err(error) => {
                 let why = failed(&error);
-                // Without a driver nobody wants to know.
+                // If the driver has ended, the event is not needed.
                 let _ = events.send(DriverEvent::Closed { connection, why }).await;
                 return;
             }
@@ -482,7 +494,7 @@ async fn write(
             return;
         }
     }
-    // If it is closed already, there is nothing to be closed.
+    // An error means that the stream is closed already.
     let _ = SockRef::from(&*stream).shutdown(Shutdown::Write);
 }
 
@@ -498,7 +510,7 @@ async fn write_all(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Why a connection ended.
+/// Returns the reason why a connection failed.
 pub(super) fn failed(error: &io::Error) -> String {
     format!("the connection to its agent failed: {error}")
 }

@@ -1,4 +1,4 @@
-//! Engines over real sockets on loopback: chains only, since loopback has no trees.
+//! Tests of engines over real sockets on loopback, with chains only, because loopback has no trees.
 
 use super::cipher::AesGcm;
 use crate::engine::{
@@ -29,7 +29,7 @@ const GROUP: u64 = 3;
 /// The node of each rank.
 const PLACES: [usize; 5] = [1, 0, 2, 0, 1];
 
-/// A test's buffer as agents see it.
+/// A test's buffer as memory of a rank.
 struct TestBuffer(Buffer);
 
 impl RankMemory for TestBuffer {
@@ -62,7 +62,7 @@ async fn engines() -> Vec<EngineHandle> {
     engines_with(Protection::Tagged, config).await
 }
 
-/// Three engines with a group.
+/// Returns three engines with a group.
 async fn engines_with(protection: Protection, config: impl Fn(usize) -> EngineConfig) -> Vec<EngineHandle> {
     let engines: Vec<EngineHandle> = (0..3).map(|node| EngineHandle::start(config(node)).unwrap()).collect();
     let keyed = Some(GroupKey { key: [9; 32].into(), protection });
@@ -75,7 +75,7 @@ async fn engines_with(protection: Protection, config: impl Fn(usize) -> EngineCo
     engines
 }
 
-/// The group of ranks at these places.
+/// Returns the group with ranks on these nodes.
 fn spec(engines: &[EngineHandle], places: &[usize]) -> GroupSpec {
     let ip = Ipv4Addr::LOCALHOST.into();
     let member = |(rank, node): (u32, usize)| MemberSpec {
@@ -102,7 +102,7 @@ fn spec(engines: &[EngineHandle], places: &[usize]) -> GroupSpec {
     }
 }
 
-/// All ranks that `calls` names make a call; answers in their order.
+/// Lets all ranks that `calls` selects make a call. Returns the replies in their order.
 async fn call(
     engines: &[EngineHandle],
     collective: &Collective,
@@ -148,7 +148,7 @@ async fn every_operation_works_where_all_is_encrypted() {
 }
 
 #[tokio::test]
-async fn every_operation_works_where_agents_connect_on_demand_and_prove_who_they_are_by_their_groups_key() {
+async fn every_operation_works_on_demand_with_group_keys() {
     for (protection, config) in
         [(Protection::Tagged, config as fn(usize) -> EngineConfig), (Protection::Encrypted, encrypting)]
     {
@@ -177,20 +177,20 @@ async fn every_operation_works(engines: &[EngineHandle], counts: &[u64]) {
 }
 
 #[tokio::test]
-async fn an_agent_that_encrypts_hangs_up_on_who_does_not() {
+async fn an_agent_that_encrypts_refuses_plain_connections() {
     let engine = EngineHandle::start(encrypting(0)).unwrap();
     let me = AgentId { node: "h1".to_owned(), incarnation: 1 };
     let plain = Ephemeral { nonce: [4; 32], public_key: None };
     let hello =
         Initiator::new(&me, PeerKey { key: engine.key().clone(), group: None }, &plain).hello().to_vec();
-    // One that knows its key, and one that knows nothing of keys.
+    // One peer that knows the key, and one without keys.
     for first in [hello, vec![0; 40]] {
         let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, engine.tcp_port())).await.unwrap();
         stream.write_all(&first).await.unwrap();
-        let mut said = Vec::new();
-        // What it has not read makes it a reset in place of an end.
-        let end = timeout(Duration::from_secs(60), stream.read_to_end(&mut said)).await.unwrap();
-        assert!(said.is_empty(), "{end:?} after {said:?}");
+        let mut response = Vec::new();
+        // Unread data makes the end of the connection a reset.
+        let end = timeout(Duration::from_secs(60), stream.read_to_end(&mut response)).await.unwrap();
+        assert!(response.is_empty(), "{end:?} after {response:?}");
     }
     assert_eq!(engine.refusals().get(RefusalReason::Handshake), 2);
 }
@@ -219,11 +219,12 @@ async fn a_port_that_is_taken_is_named() {
     assert!(error.to_string().contains(&format!("127.0.0.1:{}", first.udp_port())), "{error}");
 }
 
-/// A long array of zeros that takes no memory. The threads that work for the engine cannot get at it while it is closed.
+/// A long array of zeros that takes no memory. The threads of the pool cannot access it while it is
+/// closed.
 struct Gated {
     open: Mutex<bool>,
     changed: Condvar,
-    /// Somebody waits.
+    /// Released when a thread waits for access.
     reached: Semaphore,
 }
 
@@ -246,7 +247,7 @@ impl Gated {
     }
 }
 
-/// An array that cannot be reached by the threads that work for the engine: they panic.
+/// An array that makes the threads of the pool panic when they access it.
 struct Broken;
 
 impl Broken {
@@ -288,18 +289,18 @@ impl RankMemory for Gated {
 
 const LONG: u64 = 256 << 20;
 
-/// Asks an engine whether it is there; its answer.
+/// Sends a ping to an engine, and returns the answer.
 async fn ping(socket: &UdpSocket, port: u16) -> Packet {
     let id = StreamId { group: 1, epoch: 1, call: 0, transfer: 0, source: 0 };
     let mut bytes = Vec::new();
     Packet { id, from: 0, digest: 0, body: PacketBody::Ping }.encode(&mut bytes);
     socket.send_to(&bytes, (Ipv4Addr::LOCALHOST, port)).await.unwrap();
     bytes.resize(1500, 0);
-    let came = timeout(Duration::from_secs(60), socket.recv(&mut bytes)).await.expect("an answer").unwrap();
-    Packet::decode(&bytes[..came]).unwrap().0
+    let len = timeout(Duration::from_secs(60), socket.recv(&mut bytes)).await.expect("an answer").unwrap();
+    Packet::decode(&bytes[..len]).unwrap().0
 }
 
-/// Four ranks of one node combine an array with itself.
+/// Lets four ranks of one node combine an array with itself.
 async fn allreduce(engine: &EngineHandle, array: Arc<dyn RankMemory>) -> JoinSet<Result<Stats, Failure>> {
     engine.make_group(spec(std::slice::from_ref(engine), &[0; 4])).await.unwrap();
     let slice = || Some(SharedSlice::new(Arc::clone(&array), 0, LONG).unwrap());
@@ -317,7 +318,7 @@ async fn allreduce(engine: &EngineHandle, array: Arc<dyn RankMemory>) -> JoinSet
 }
 
 #[tokio::test]
-async fn a_thread_that_panics_at_work_ends_the_engine_and_whoever_waits_is_told() {
+async fn a_panic_in_the_pool_ends_the_engine_and_its_calls() {
     let engine = EngineHandle::start(config(0)).unwrap();
     let calls = allreduce(&engine, Arc::new(Broken)).await;
     for result in timeout(Duration::from_secs(120), calls.join_all()).await.expect("every call ends") {
@@ -328,7 +329,7 @@ async fn a_thread_that_panics_at_work_ends_the_engine_and_whoever_waits_is_told(
 }
 
 #[tokio::test]
-async fn pings_are_answered_while_ranks_of_one_node_reduce_hundreds_of_mebibytes() {
+async fn pings_are_answered_during_long_local_reductions() {
     let engine = EngineHandle::start(config(0)).unwrap();
     let array = Arc::new(Gated::closed());
     let mut calls = allreduce(&engine, array.clone()).await;
@@ -345,7 +346,7 @@ async fn pings_are_answered_while_ranks_of_one_node_reduce_hundreds_of_mebibytes
     }
 }
 
-/// Makes every operation of 40,000 elements while somebody disturbs.
+/// Executes every operation with 40,000 elements while `disturb` runs.
 async fn disturbed(engines: &[EngineHandle], disturb: impl AsyncFn()) {
     let works = every_operation_works(engines, &[40_000]);
     let disturb = async {
@@ -361,7 +362,7 @@ async fn disturbed(engines: &[EngineHandle], disturb: impl AsyncFn()) {
 }
 
 #[tokio::test]
-async fn datagrams_that_somebody_else_makes_or_repeats_change_nothing() {
+async fn forged_and_replayed_datagrams_change_nothing() {
     let engines = engines().await;
     let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let id = StreamId { group: GROUP, epoch: 1, call: 0, transfer: 0, source: 1 };
@@ -374,7 +375,7 @@ async fn datagrams_that_somebody_else_makes_or_repeats_change_nothing() {
         tagger.seal((GROUP, Ipv4Addr::LOCALHOST.into()), &mut bytes, 0);
         bytes
     };
-    // As from an agent of the group that sends this one datagram again and again.
+    // As if an agent of the group sent this one datagram again and again.
     let datagrams = [plain.clone(), tagged(1), tagged(9)];
     disturbed(&engines, async || {
         for (datagram, engine) in datagrams.iter().flat_map(|d| engines.iter().map(move |e| (d, e))) {
@@ -389,7 +390,7 @@ async fn datagrams_that_somebody_else_makes_or_repeats_change_nothing() {
 }
 
 #[tokio::test]
-async fn connections_in_the_name_of_another_agent_disturb_nobody() {
+async fn connections_with_a_false_identity_disturb_no_call() {
     let engines = engines().await;
     let ephemeral = Ephemeral { nonce: [4; 32], public_key: None };
     let names = [("h0", &engines[0]), ("h1", &engines[1]), ("h2", &engines[2])];
@@ -406,7 +407,7 @@ async fn connections_in_the_name_of_another_agent_disturb_nobody() {
             hellos.iter().flatten().flat_map(|hello| engines.iter().map(move |e| (hello, e)))
         {
             let stream = TcpStream::connect((Ipv4Addr::LOCALHOST, engine.tcp_port())).await;
-            // The other side may have hung up.
+            // The other side may have closed the connection.
             if let Ok(mut stream) = stream {
                 let _ = stream.write_all(hello).await;
             }

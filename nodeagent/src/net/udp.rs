@@ -1,5 +1,6 @@
-//! UDP sockets: one for what is sent and for what comes to this node, one for each tree it listens to. Many
-//! datagrams cross into the system and back at a time (sendmsg with GSO, recvmmsg, GRO) where it can do that.
+//! UDP sockets: one for sending and for unicast datagrams, and one for each tree from which this
+//! node receives. Many datagrams are passed to and from the system at a time (sendmsg with GSO,
+//! recvmmsg, GRO) where it supports that.
 
 use super::port_conflict::{self, PortEntry};
 use super::udp_outbox::{BUFFER, DatagramBatch, DatagramSink};
@@ -12,27 +13,28 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
-/// Routers between racks may lie on a tree; a few more than any tree has. IPv6 calls it the hop limit.
+/// The hop limit, which is larger than the number of routers on any tree between racks.
 const TTL: u32 = 8;
 
-/// Receive buffers. Memory that nothing was received into is not taken.
+/// The receive buffers. The system provides memory only for buffers that have been used.
 const SLOTS: usize = 2 * BATCH_SIZE;
 const SLOT: usize = 64 * 1024;
 
-/// Free ports that are tried until one is free at all addresses.
+/// Number of free ports to try until one is free at all addresses.
 const TRIES: u32 = 16;
 
-/// A port of the agent's at all addresses of this machine, as long as it is kept.
+/// A port of the agent at all addresses of this machine, as long as it is not dropped.
 pub(super) struct BoundPort {
-    /// The socket for what this node sends, and for what comes to it alone.
+    /// The socket for sending and for unicast datagrams.
     pub(super) socket: UdpSocket,
-    /// Holds the port at all other addresses, multicast among them. Nothing is read from it.
+    /// Reserves the port at all other addresses, including multicast addresses. It is never read.
     pub(super) guard: UdpSocket,
     pub(super) number: u16,
 }
 
-/// Takes a port. Sockets for trees share it (SO_REUSEPORT), which the system lets only those of the same user do: what others would
-/// bind to hear the trees, or to send from it, is in use. Agents of one user may have the same port at different addresses.
+/// Binds a port. The sockets of trees share it (SO_REUSEPORT), which the system allows only for
+/// sockets of the same user. Sockets of other users, which could receive or send in the agent's
+/// place, get an error. Agents of one user may use the same port at different addresses.
 pub(super) fn bind(ip: IpAddr, port: u16) -> io::Result<BoundPort> {
     let mut tries = if port == 0 { TRIES } else { 1 };
     loop {
@@ -46,8 +48,9 @@ pub(super) fn bind(ip: IpAddr, port: u16) -> io::Result<BoundPort> {
     }
 }
 
-/// What the system does not refuse. With more than ten sockets at a port, Linux does not compare an address of all (0.0.0.0) with single
-/// ones (`udp_lib_get_port`): whoever has bound trees' addresses while no agent was here would stay.
+/// Checks for conflicts that the system allows. If a port has more than ten sockets, Linux does not
+/// compare the unspecified address (0.0.0.0) with specific ones (`udp_lib_get_port`), so sockets
+/// that were bound to trees' addresses while no agent was running would remain.
 fn refuse_conflicts(socket: &UdpSocket, ip: IpAddr, port: u16) -> io::Result<()> {
     let user = rustix::process::geteuid().as_raw();
     let inode = rustix::fs::fstat(socket)?.st_ino;
@@ -67,7 +70,7 @@ fn guard(ip: IpAddr, port: u16) -> io::Result<UdpSocket> {
     Ok(guard.into())
 }
 
-/// All addresses of the version of this one.
+/// Returns the unspecified address of the same version of IP.
 fn unspecified(ip: IpAddr) -> IpAddr {
     match ip {
         IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
@@ -75,7 +78,8 @@ fn unspecified(ip: IpAddr) -> IpAddr {
     }
 }
 
-/// A socket at all addresses gets no copies of what other sockets' trees bring.
+/// Makes sure that a socket at the unspecified address receives no copies of datagrams for other
+/// sockets' trees.
 fn hear_own_trees(socket: &socket2::Socket, ip: IpAddr) -> io::Result<()> {
     match ip {
         IpAddr::V4(_) => socket.set_multicast_all_v4(false),
@@ -85,7 +89,7 @@ fn hear_own_trees(socket: &socket2::Socket, ip: IpAddr) -> io::Result<()> {
 
 fn alone(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, u16)> {
     let socket = socket(ip)?;
-    // A free port is to be free of other agents, too.
+    // A free port must not be used by another agent either.
     socket.set_reuse_port(port != 0)?;
     socket.bind(&SocketAddr::new(ip, port).into())?;
     socket.set_reuse_port(true)?;
@@ -95,17 +99,17 @@ fn alone(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, u16)> {
     Ok((socket, port))
 }
 
-/// A socket for what comes over a tree to the interface with address `ip`.
+/// Returns a socket that receives from a tree at the interface with address `ip`.
 pub(super) fn listen(tree: SocketAddr, ip: IpAddr) -> io::Result<Socket> {
     let socket = socket(ip)?;
     socket.set_reuse_port(true)?;
-    // To the tree's address, so that it gets nothing else that comes to this port.
+    // A socket that is bound to the tree's address receives nothing else.
     socket.bind(&tree.into())?;
     join(&socket, tree.ip(), ip)?;
     Socket::new(socket.into(), tree.ip())
 }
 
-/// A socket gets what comes over a tree to the interface with address `ip`.
+/// Makes a socket receive from a tree at the interface with address `ip`.
 fn join(socket: &socket2::Socket, tree: IpAddr, ip: IpAddr) -> io::Result<()> {
     match (tree, ip) {
         (IpAddr::V4(tree), IpAddr::V4(ip)) => socket.join_multicast_v4(&tree, &ip),
@@ -114,7 +118,7 @@ fn join(socket: &socket2::Socket, tree: IpAddr, ip: IpAddr) -> io::Result<()> {
     }
 }
 
-/// A socket of the driver's.
+/// Returns a socket of the driver.
 fn socket(ip: IpAddr) -> io::Result<socket2::Socket> {
     let socket = socket_with_room(ip, BUFFER)?;
     socket.set_nonblocking(true)?;
@@ -122,7 +126,7 @@ fn socket(ip: IpAddr) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-/// A socket for addresses of the version of this one, and of no other.
+/// Returns a socket for addresses of the same version of IP only.
 fn new_socket(ip: IpAddr) -> io::Result<socket2::Socket> {
     let domain = Domain::for_address(SocketAddr::new(ip, 0));
     let socket = socket2::Socket::new(domain, Type::DGRAM.cloexec(), Some(Protocol::UDP))?;
@@ -132,17 +136,19 @@ fn new_socket(ip: IpAddr) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-/// A socket, for the version of IP of an address, with room for this many bytes that have come.
+/// Returns a socket for the version of IP of an address, with a receive buffer of this size.
 pub(crate) fn socket_with_room(ip: IpAddr, room: usize) -> io::Result<socket2::Socket> {
     let socket = new_socket(ip)?;
-    // Beyond the system's limit only root may go; others get what the limit allows.
+    // Only root may exceed the system's limit; otherwise the buffer gets the size that the limit
+    // allows.
     if rustix::net::sockopt::set_socket_recv_buffer_size_force(&socket, room).is_err() {
         socket.set_recv_buffer_size(room)?;
     }
     Ok(socket)
 }
 
-/// What a socket sends over trees goes out at the interface with address `ip`, and does not come back.
+/// Makes a socket send multicast at the interface with address `ip`, without receiving its own
+/// datagrams.
 pub(crate) fn send_over_trees(socket: &socket2::Socket, ip: IpAddr) -> io::Result<()> {
     match ip {
         IpAddr::V4(ip) => {
@@ -158,28 +164,28 @@ pub(crate) fn send_over_trees(socket: &socket2::Socket, ip: IpAddr) -> io::Resul
     }
 }
 
-/// A socket of the driver's.
+/// A socket of the driver.
 pub(super) struct Socket {
     io: Readable,
-    /// What comes here was sent to this address.
+    /// The destination address of all datagrams that arrive here.
     address: IpAddr,
     state: UdpSocketState,
 }
 
 impl Socket {
-    /// The socket of an address. To be called within the runtime.
+    /// Returns the socket of an address. It must be called within the runtime.
     pub(super) fn new(socket: UdpSocket, address: IpAddr) -> io::Result<Socket> {
         let state = UdpSocketState::new((&socket).into())?;
         let io = Readable::new(socket)?;
         Ok(Socket { io, address, state })
     }
 
-    /// Whether something may have come; wakes the task when it has.
+    /// Returns whether data may have arrived; otherwise wakes the task when it has.
     pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
         self.io.poll_ready(context)
     }
 
-    /// Waits for room, after the system had none.
+    /// Waits for room after the system had none.
     pub(super) async fn writable(&self) -> io::Result<()> {
         self.io.writable().await
     }
@@ -195,7 +201,8 @@ impl Socket {
             Ok(count) => count,
             Err(error) => {
                 if error.kind() != io::ErrorKind::WouldBlock {
-                    // Of an earlier packet that found nobody at its destination; streams ask again.
+                    // The error belongs to an earlier packet that was undeliverable. Streams
+                    // retransmit it.
                     tracing::debug!(%error, "while receiving datagrams");
                 }
                 0
@@ -219,7 +226,7 @@ impl DatagramSink for Socket {
             tracing::debug!(%to, %error, "while sending a datagram");
             return Ok(batch.bytes);
         }
-        // The interface takes no more than one at a time: quinn-udp has noted that.
+        // The interface accepts only one datagram at a time, and quinn-udp has recorded that.
         let mut sent = 0;
         for datagram in batch.bytes.chunks(segment) {
             match self.send_once(to, datagram, segment) {
@@ -238,7 +245,7 @@ impl DatagramSink for Socket {
 
 /// A datagram in the inbox.
 struct InboxDatagram {
-    /// When, by the clock that the system stamps datagrams with.
+    /// The time of arrival, by the clock of the system's timestamps.
     at: Option<Duration>,
     from: SocketAddr,
     to: IpAddr,
@@ -246,14 +253,14 @@ struct InboxDatagram {
     end: usize,
 }
 
-/// What has come and was not handled yet.
+/// The datagrams that have arrived and have not been handled yet.
 pub(super) struct DatagramInbox {
     slots: Vec<u8>,
     metas: Vec<RecvMeta>,
     arrived: Vec<InboxDatagram>,
-    /// When they were taken.
+    /// When the datagrams were read.
     now: Duration,
-    /// The socket that is the first to be read, should there be more than slots.
+    /// The socket to read first, in case there are more sockets than slots.
     turn: usize,
 }
 
@@ -269,8 +276,8 @@ impl DatagramInbox {
         }
     }
 
-    /// Takes what has come to the sockets, in place of what was here; tells whether there was anything. Each
-    /// socket gets its share of the room.
+    /// Reads the datagrams that have arrived at the sockets, and drops the earlier ones. Returns
+    /// whether there are any. All sockets share the slots equally.
     pub(super) fn receive(&mut self, sockets: &[&Socket]) -> bool {
         self.arrived.clear();
         let read = sockets.len().min(SLOTS);
@@ -286,20 +293,21 @@ impl DatagramInbox {
             used += count;
         }
         self.turn = (self.turn + read) % sockets.len().max(1);
-        // Only differences to its own stamps are of use, so that the clock may be set as anybody likes.
+        // Only differences to the system's timestamps are used, so it does not matter if the clock
+        // is set.
         self.now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-        // Those of one socket keep their order.
+        // The sort is stable, so the datagrams of one socket keep their order.
         self.arrived.sort_by_key(|arrived| arrived.at);
         !self.arrived.is_empty()
     }
 
-    /// How many datagrams are here.
+    /// Returns the number of datagrams.
     pub(super) fn len(&self) -> usize {
         self.arrived.len()
     }
 
-    /// A datagram, counted in the order in which they came: its age when it was taken, whose it is and where it was sent to, and
-    /// its bytes.
+    /// Returns a datagram, in the order of arrival: its age when it was read, its source and
+    /// destination, and its bytes.
     pub(super) fn datagram(&mut self, at: usize) -> (Duration, (SocketAddr, IpAddr), &mut [u8]) {
         let arrived = &self.arrived[at];
         let age = arrived.at.map_or(Duration::ZERO, |at| self.now.saturating_sub(at));
@@ -307,7 +315,7 @@ impl DatagramInbox {
     }
 }
 
-/// The datagrams in a slot that begins at `start`, which came to an address: GRO puts many into one.
+/// Returns the datagrams in a slot that begins at `start`. GRO puts many datagrams into one slot.
 fn datagrams(meta: &RecvMeta, to: IpAddr, start: usize) -> impl Iterator<Item = InboxDatagram> + use<> {
     let (at, from) = (meta.timestamp, meta.addr);
     let (end, stride) = (start + meta.len, meta.stride.max(1));
@@ -335,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn agents_of_a_user_have_a_port_at_different_addresses_and_not_twice_at_one() {
+    fn agents_share_a_port_only_at_different_addresses() {
         for here in VERSIONS {
             let one = bind(here, 0).unwrap();
             let other = bind([127, 0, 0, 2].into(), one.number).unwrap();
@@ -347,25 +355,26 @@ mod tests {
         }
     }
 
-    /// The next `count` datagrams to come.
+    /// Returns the next `count` datagrams.
     async fn next(sockets: &[&Socket], inbox: &mut DatagramInbox, count: usize) -> Vec<Vec<u8>> {
-        let mut came = Vec::new();
+        let mut received = Vec::new();
         let receive = async {
-            while came.len() < count {
+            while received.len() < count {
                 std::future::poll_fn(|context| {
                     let ready = sockets.iter().any(|socket| socket.poll_ready(context).is_ready());
                     if ready { Poll::Ready(()) } else { Poll::Pending }
                 })
                 .await;
                 inbox.receive(sockets);
-                came.extend((0..inbox.len()).map(|at| inbox.datagram(at).2.to_vec()));
+                received.extend((0..inbox.len()).map(|at| inbox.datagram(at).2.to_vec()));
             }
         };
         timeout(Duration::from_secs(60), receive).await.expect("what is sent on loopback comes");
-        came
+        received
     }
 
-    /// Datagrams of sizes that make every kind of boundary: equal ones, a shorter one after them, longer ones.
+    /// Returns datagrams with all kinds of size changes: equal sizes, a shorter one after them, and
+    /// longer ones.
     fn datagrams_of(sizes: &[usize]) -> Vec<Vec<u8>> {
         (0u8..).zip(sizes).map(|(tag, size)| vec![tag; *size]).collect()
     }
@@ -376,7 +385,7 @@ mod tests {
     #[tokio::test]
     async fn datagrams_of_all_sizes_arrive_whole_and_in_order() {
         for (sender, receiver, to) in VERSIONS.map(pair_at) {
-            // None is cut into fragments, and IPv6's header is longer.
+            // The datagrams must not be fragmented, and the header of IPv6 is longer.
             let sent =
                 datagrams_of(&SIZES.map(|size| size - 20 * usize::from(to.is_ipv6() && size == 65_507)));
             let mut outbox = DatagramOutbox::default();
@@ -389,23 +398,24 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_system_does_not_take_as_one_leaves_one_by_one() {
+    async fn a_batch_that_the_system_refuses_is_sent_one_by_one() {
         let (sender, receiver, to) = pair();
-        // No system cuts a message into more than 128 pieces.
+        // No system divides a message into more than 128 pieces.
         let bytes: Vec<u8> = (0..=199).flat_map(|tag| [tag; 10]).collect();
         assert!(sender.send_once(to, &bytes, 10).is_err());
         assert!(sender.send(DatagramBatch { to, bytes: bytes.clone(), segment: 10 }).is_ok());
-        let came = next(&[&receiver], &mut DatagramInbox::new(), 200).await;
-        assert!(came.iter().all(|datagram| datagram.len() == 10));
-        assert_eq!(came.concat(), bytes);
+        let received = next(&[&receiver], &mut DatagramInbox::new(), 200).await;
+        assert!(received.iter().all(|datagram| datagram.len() == 10));
+        assert_eq!(received.concat(), bytes);
     }
 
     #[tokio::test]
-    async fn what_comes_to_several_sockets_is_handled_in_the_order_of_its_arrival() {
+    async fn datagrams_of_all_sockets_are_handled_in_order_of_arrival() {
         let (sender, first, to_first) = pair();
         let (_, second, to_second) = pair();
         let sent = datagrams_of(&[10; 20]);
-        // A system that is busy may deliver the last of them only while the first are read; of those nothing is said.
+        // A busy system may deliver the last datagrams only while the first are being read. The
+        // order is not guaranteed then, so the test tries again.
         for _ in 0..100 {
             let mut outbox = DatagramOutbox::default();
             for (place, datagram) in sent.iter().enumerate() {

@@ -1,30 +1,30 @@
-//! Datagrams on their way out: those of a place that have one length leave together (GSO), and what the system has no room for
-//! waits here, in order and within bounds.
+//! Outgoing datagrams. Datagrams of the same length to the same address are sent together (GSO).
+//! Datagrams for which the system has no room wait here, in order and up to a limit.
 
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// Room for what comes while the engine is busy: some seconds at 20 Mbit/s, some tens of milliseconds at
-/// 1 Gbit/s.
+/// The size of socket buffers, for data that arrives while the engine is busy: some seconds at 20
+/// Mbit/s, or some tens of milliseconds at 1 Gbit/s.
 pub(super) const BUFFER: usize = 8 * 1024 * 1024;
 
-/// The longest UDP payload, also of all datagrams that the system is handed as one.
+/// The maximum UDP payload, which also limits the datagrams that are sent together.
 const LONGEST: usize = 65_507;
 
-/// What takes datagrams.
+/// A destination of datagrams.
 pub(super) trait DatagramSink {
-    /// How many it takes as one.
+    /// Returns the maximum number of datagrams that it accepts at once.
     fn segments(&self) -> usize;
 
-    /// Sends datagrams if there is room for them, and gives back their memory. What the network does not take is lost, as it
-    /// may be later on the way.
+    /// Sends datagrams if there is room for them, and returns their memory. Datagrams that the
+    /// network refuses are lost, as they may be later on their path.
     ///
     /// # Errors
-    /// Not an error but a rest: what there is no room for.
+    /// Returns the rest of the batch if there is no room for it.
     fn send(&self, batch: DatagramBatch) -> Result<Vec<u8>, DatagramBatch>;
 }
 
-/// Datagrams to one place, of `segment` bytes each, the last one perhaps shorter.
+/// Datagrams to one address, of `segment` bytes each, except that the last one may be shorter.
 #[derive(Debug)]
 pub(super) struct DatagramBatch {
     pub(super) to: SocketAddr,
@@ -32,25 +32,26 @@ pub(super) struct DatagramBatch {
     pub(super) segment: usize,
 }
 
-/// Bytes that wait for room in the system; beyond it datagrams are lost, as they may be on the way. As many as a socket's
-/// buffer holds.
+/// The maximum number of bytes that wait for room in the system. Further datagrams are lost, as
+/// they may be on their path. It is the size of a socket's buffer.
 const BLOCKED_BYTES: usize = BUFFER;
 
-/// Datagrams on their way out: those of a place leave as one as far as they can. Nobody waits for the system to have room:
-/// what it has none for stays here.
+/// Outgoing datagrams, which are sent together where possible. If the system has no room, they wait
+/// here, so that the caller never has to wait.
 #[derive(Default)]
 pub(super) struct DatagramOutbox {
     open: Option<DatagramBatch>,
-    /// Memory of a batch that has left.
+    /// The memory of a batch that was sent, for reuse.
     spare: Vec<u8>,
-    /// What the system had no room for.
+    /// The datagrams for which the system had no room.
     blocked: VecDeque<DatagramBatch>,
     blocked_bytes: usize,
 }
 
 impl DatagramOutbox {
-    /// Where to append a datagram of `len` bytes, all of them. It is sent with others like it: now, or when
-    /// [`DatagramOutbox::flush`] is called.
+    /// Returns the buffer to which the caller must append a datagram of `len` bytes. The datagram
+    /// is sent together with others like it, at the latest when [`DatagramOutbox::flush`] is
+    /// called.
     pub(super) fn datagram(&mut self, sink: &impl DatagramSink, to: SocketAddr, len: usize) -> &mut Vec<u8> {
         let segments = sink.segments();
         if !self.open.as_ref().is_some_and(|open| open.fits(segments, to, len)) {
@@ -62,7 +63,7 @@ impl DatagramOutbox {
         &mut open.bytes
     }
 
-    /// Sends all that waits for others.
+    /// Sends the datagrams that wait for others.
     pub(super) fn flush(&mut self, sink: &impl DatagramSink) {
         let Some(batch) = self.open.take() else { return };
         if self.blocked.is_empty() {
@@ -87,12 +88,12 @@ impl DatagramOutbox {
         self.blocked.push_back(batch);
     }
 
-    /// Whether the system had no room for something.
+    /// Returns whether datagrams are waiting for room in the system.
     pub(super) fn is_blocked(&self) -> bool {
         !self.blocked.is_empty()
     }
 
-    /// Sends what the system had no room for, as far as it has now.
+    /// Sends the datagrams for which the system had no room, as far as it has room now.
     pub(super) fn resume(&mut self, sink: &impl DatagramSink) {
         while let Some(batch) = self.blocked.pop_front() {
             self.blocked_bytes -= batch.bytes.len();
@@ -105,7 +106,8 @@ impl DatagramOutbox {
 }
 
 impl DatagramBatch {
-    /// Whether a datagram goes to the same place and has the same size: only the last may be shorter.
+    /// Returns whether a datagram can be sent together with this batch: it needs the same address
+    /// and size, or a smaller size if it is the last.
     fn fits(&self, segments: usize, to: SocketAddr, len: usize) -> bool {
         self.to == to
             && len <= self.segment
@@ -152,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_system_does_not_take_leaves_later_in_order() {
+    fn datagrams_without_room_are_sent_later_in_order() {
         let (mut outbox, room) = (DatagramOutbox::default(), Room::default());
         for datagram in 0..6 {
             send(&mut outbox, &room, &[datagram; 3]);
@@ -161,7 +163,7 @@ mod tests {
         assert!(outbox.is_blocked() && room.sent.borrow().is_empty());
         room.batches.set(2);
         outbox.resume(&room);
-        // What comes now waits behind what has waited, even if there is room.
+        // A new datagram must wait behind earlier ones, even if there is room.
         room.batches.set(1);
         send(&mut outbox, &room, &[9]);
         outbox.flush(&room);
@@ -176,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_system_that_stays_full_costs_bounded_memory_and_the_first_datagrams_are_kept() {
+    fn a_full_system_costs_bounded_memory() {
         let (mut outbox, room) = (DatagramOutbox::default(), Room::default());
         let long = |tag| vec![tag; LONGEST];
         for tag in 0..=255 {

@@ -1,9 +1,11 @@
-//! What takes long is done by a small pool of threads: copies and reductions between ranks' memories, and the preparation of
-//! calls. So the thread that answers pings, paces multicast and serves ranks has short turns, and other cpus work too.
+//! A small pool of threads for long operations: copies and reductions between ranks' memory, and
+//! the preparation of calls. So the thread that answers pings, paces multicast and serves ranks has
+//! short turns, and other CPUs take part.
 //!
-//! Bytes are moved in pieces, so that one long vector keeps all threads of the pool busy and never more than one piece
-//! each. A piece holds its memories, so that they stay mapped whatever becomes of their call; that it does not write to
-//! what a rank has been answered is the engine's rule (`cool_engine`: a call is answered when no work is on its memory).
+//! Bytes are moved in pieces, so that one long vector uses all threads of the pool, and each thread
+//! handles one piece at a time. A piece keeps its memory mapped, even if the call ends. It is the
+//! engine's responsibility that no piece writes to the memory of a call that has its reply
+//! (`cool_engine` replies only when no work uses the memory).
 
 use super::memory_table::MemoryTable;
 use super::{DriverEvent, DriverEvents};
@@ -15,32 +17,37 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
 
-/// Bytes that the driver itself moves at once for one work: no more than what takes as long as to wake another thread.
+/// The maximum number of bytes that the driver moves itself for one work item. Moving more takes
+/// longer than waking another thread.
 pub(super) const INLINE_BYTES: u64 = 64 * 1024;
 
-/// Bytes that the driver itself moves in a turn, before it looks at its sockets again: some 100 microseconds.
+/// The maximum number of bytes that the driver moves itself in a turn, before it checks its sockets
+/// again. This takes about 100 microseconds.
 pub(super) const TURN_BYTES: u64 = 1024 * 1024;
 
-/// Bytes of a piece: long against a hand-over, short against a turn of the scheduler. A multiple of all elements' sizes.
+/// The size of a piece. Handing over a piece takes much less time than moving it, and moving it
+/// takes less than a time slice of the scheduler. It must be a multiple of all element sizes.
 const PIECE_BYTES: u64 = 1024 * 1024;
 
-/// Bytes copied out of a memory at a time, to be combined or put elsewhere: two such blocks fit a first-level cache.
+/// The number of bytes that are copied at a time, to be combined or written elsewhere. Two such
+/// blocks fit a first-level cache.
 const BLOCK_BYTES: usize = 8 * 1024;
 
-/// Most threads of a pool: memory is as fast for a few threads as for many.
+/// Maximum number of threads, because more threads do not move memory faster.
 const THREADS_MAX: usize = 4;
 
-/// Moving bytes, of memories that are held.
+/// A copy or a reduction, with the memory that it uses.
 #[derive(Clone, Debug)]
 pub(super) struct MoveWork {
     from: SharedSlice,
     to: SharedSlice,
-    /// Absent: they are copied.
+    /// `None` for a copy.
     combine: Option<(ElementType, ReduceOp)>,
 }
 
 impl MoveWork {
-    /// What a work moves; nothing if it moves none, or memory is missing.
+    /// Returns the move of a work item, or `None` if it moves no bytes or its memory does not
+    /// exist.
     pub(super) fn from_work(work: &Work, memories: &MemoryTable) -> Option<MoveWork> {
         let (from, to, combine) = match work {
             Work::Copy { from, to } => (from, to, None),
@@ -50,12 +57,12 @@ impl MoveWork {
         Some(MoveWork { from: memories.get(*from)?, to: memories.get(*to)?, combine })
     }
 
-    /// How many bytes.
+    /// Returns the number of bytes to move.
     pub(super) fn bytes(&self) -> u64 {
         self.to.bytes()
     }
 
-    /// Does it.
+    /// Executes the move.
     pub(super) fn run(&self) {
         match self.combine {
             None => copy(&self.from, &self.to),
@@ -73,7 +80,7 @@ impl MoveWork {
     }
 }
 
-/// Copies all bytes of `to` from `from`, which has as many.
+/// Copies all bytes of `from` to `to`, which must have the same length.
 pub(super) fn copy(from: &SharedSlice, to: &SharedSlice) {
     if to.copy_from(from) {
         return;
@@ -104,14 +111,14 @@ fn combine_slices(element: ElementType, op: ReduceOp, to: &SharedSlice, from: &S
 
 type PoolTask = Box<dyn FnOnce() + Send>;
 
-/// Threads that do tasks in the order in which they come. They end with the pool, after the tasks that it has.
+/// Threads that execute tasks in order. They end with the pool, after its remaining tasks.
 pub(super) struct WorkPool {
     tasks: mpsc::Sender<PoolTask>,
     events: DriverEvents,
 }
 
 impl WorkPool {
-    /// A pool that tells `events` when work is done.
+    /// Starts a pool that reports completed work to `events`.
     pub(super) fn start(events: DriverEvents) -> io::Result<WorkPool> {
         let (tasks, queue) = mpsc::channel::<PoolTask>();
         let queue = Arc::new(Mutex::new(queue));
@@ -123,7 +130,7 @@ impl WorkPool {
         Ok(WorkPool { tasks, events })
     }
 
-    /// Has bytes moved.
+    /// Starts to move bytes.
     pub(super) fn start_move(&self, id: WorkId, all: &MoveWork) {
         let pieces: Vec<MoveWork> = all.pieces().collect();
         let left = Arc::new(AtomicUsize::new(pieces.len()));
@@ -131,7 +138,8 @@ impl WorkPool {
             let (left, events) = (Arc::clone(&left), self.events.clone());
             self.submit(move || {
                 piece.run();
-                // Each piece's bytes are written before it counts down, and whoever counts the last sees them all.
+                // Each piece is written before its thread counts down, and the thread that counts
+                // to zero sees all of them.
                 if left.fetch_sub(1, Ordering::AcqRel) == 1 {
                     drop(piece);
                     send_event(&events, DriverEvent::WorkDone(id));
@@ -140,7 +148,7 @@ impl WorkPool {
         }
     }
 
-    /// Has a call prepared.
+    /// Starts to prepare a call.
     pub(super) fn start_preparation(&self, id: WorkId, preparation: cool_engine::Preparation) {
         let events = self.events.clone();
         self.submit(move || send_event(&events, DriverEvent::Prepared(id, Box::new(preparation.run()))));
@@ -152,8 +160,8 @@ impl WorkPool {
     }
 }
 
-/// Does tasks until there will be none. One that panics cannot be done, and those who wait for it must not wait for ever: the
-/// driver ends.
+/// Executes tasks until there are no more. If a task panics, it can never complete, so the driver
+/// must end, because otherwise calls would wait forever.
 fn work(queue: &Mutex<mpsc::Receiver<PoolTask>>, events: &DriverEvents) {
     loop {
         let next = queue.lock().unwrap_or_else(PoisonError::into_inner).recv();
@@ -164,7 +172,8 @@ fn work(queue: &Mutex<mpsc::Receiver<PoolTask>>, events: &DriverEvents) {
     }
 }
 
-/// Tells the driver, waiting while it has much to hear; without a driver nobody wants to know.
+/// Sends an event to the driver, waiting if its queue is full. If the driver has ended, the event
+/// is not needed.
 fn send_event(events: &DriverEvents, event: DriverEvent) {
     let _ = events.blocking_send(event);
 }

@@ -1,4 +1,5 @@
-//! What is told and counted of ranks that keep to the rules, and of those that write whatever they like.
+//! Tests of the traces and counts of ranks that follow the protocol, and of ranks that write
+//! anything.
 
 use super::*;
 use cool_shm::segment::records::{ARRIVALS, RankArrival, RankTraffic};
@@ -7,7 +8,7 @@ use proptest::prelude::*;
 
 const GROUP: (u64, u32) = (7, 2);
 
-/// A group of three ranks that share a segment.
+/// Returns a group of three ranks that share a segment.
 fn sharing() -> (RankCalls, Arc<SharedSegment>) {
     let calls = RankCalls::new(Arc::default());
     let shared = Arc::new(SharedSegment::for_group(3).unwrap());
@@ -15,7 +16,7 @@ fn sharing() -> (RankCalls, Arc<SharedSegment>) {
     (calls, shared)
 }
 
-/// Of a bcast from rank 1 that has begun just now.
+/// Returns the record of a bcast from rank 1 that has just begun.
 fn bcast(number: u64) -> RankRecord {
     RankRecord {
         number,
@@ -43,7 +44,7 @@ fn counted(calls: &RankCalls) -> String {
 }
 
 #[test]
-fn a_call_is_told_once_with_the_times_of_all_its_ranks() {
+fn a_call_has_one_record_with_the_times_of_all_ranks() {
     let (calls, shared) = sharing();
     let begun = records::now();
     while records::now() < begun + 100 {}
@@ -53,8 +54,8 @@ fn a_call_is_told_once_with_the_times_of_all_its_ranks() {
     let traffic = RankTraffic { multicast: 8, unicast: 2, requested: 3, retransmitted: 1 };
     shared.part(0).record(&RankRecord { begun, took: 90, traffic, arrivals, ..bcast(5) });
     shared.part(2).record(&RankRecord { begun: begun + 10, took: 60, traffic, ..bcast(5) });
-    let told = calls.latest(usize::MAX, None);
-    let [call] = &told[..] else { panic!("{told:?}") };
+    let records = calls.latest(usize::MAX, None);
+    let [call] = &records[..] else { panic!("{records:?}") };
     assert_eq!((call.group, call.epoch, call.call), (7, 2, 5));
     assert_eq!((&*call.words, &*call.plan), ("bcast of 8 u8 from rank 1", "quick multicast"));
     let times = |rank, came_ns, ended_ns| RankTimes { rank, came_ns, ended_ns };
@@ -69,15 +70,15 @@ fn a_call_is_told_once_with_the_times_of_all_its_ranks() {
 }
 
 #[test]
-fn the_last_calls_are_told_of_one_group_or_all_also_when_it_has_ended() {
+fn the_last_calls_of_running_and_ended_groups_are_returned() {
     let (calls, shared) = sharing();
     (0..5).for_each(|number| shared.part(1).record(&bcast(number)));
     let other = Arc::new(SharedSegment::for_group(2).unwrap());
     calls.share((8, 1), 2, &other);
     (0..3).for_each(|number| other.part(0).record(&bcast(number)));
     let latest = |last, group| {
-        let told = calls.latest(last, group);
-        told.iter().map(|record| (record.group, record.call)).collect::<Vec<_>>()
+        let records = calls.latest(last, group);
+        records.iter().map(|record| (record.group, record.call)).collect::<Vec<_>>()
     };
     let check = || {
         let mut all = latest(usize::MAX, None);
@@ -89,7 +90,7 @@ fn the_last_calls_are_told_of_one_group_or_all_also_when_it_has_ended() {
     };
     check();
     calls.end(7);
-    // What is written from now on nobody reads.
+    // Records that are written from now on are not read.
     shared.part(1).record(&bcast(9));
     check();
     calls.end(7);
@@ -98,7 +99,7 @@ fn the_last_calls_are_told_of_one_group_or_all_also_when_it_has_ended() {
 }
 
 #[test]
-fn what_was_overwritten_is_counted_and_nothing_twice() {
+fn overwritten_calls_are_counted_and_none_twice() {
     let (calls, shared) = sharing();
     let many = 3 * records::RECORDS;
     (0..many).for_each(|number| {
@@ -119,7 +120,7 @@ fn what_was_overwritten_is_counted_and_nothing_twice() {
 }
 
 #[test]
-fn a_call_that_failed_is_told_with_the_agents_reason_and_not_counted() {
+fn a_failed_call_has_the_agents_reason_and_is_not_counted() {
     let (calls, shared) = sharing();
     shared.part(0).record(&bcast(0));
     shared.part(0).record(&RankRecord { failed: true, ..bcast(1) });
@@ -134,14 +135,14 @@ fn a_call_that_failed_is_told_with_the_agents_reason_and_not_counted() {
 }
 
 #[test]
-fn unequal_parts_are_told_as_such() {
+fn unequal_parts_are_marked() {
     let gather = RankRecord { operation: Operation::Gather, bytes: 24, unequal: true, ..bcast(0) };
     assert_eq!(words(&gather), "gather of 24 u8 to rank 1, in unequal parts");
     let barrier = RankRecord { operation: Operation::Barrier, element: None, ..bcast(0) };
     assert_eq!(words(&barrier), "barrier");
 }
 
-/// A number that a rank may write to do harm, or an ordinary one.
+/// Returns numbers that a rank may write to do harm, and ordinary ones.
 fn number() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), 0..100_u64, Just(u64::MAX), Just(u64::MAX / 2)]
 }
@@ -172,7 +173,7 @@ fn wild() -> impl Strategy<Value = RankRecord> {
 
 proptest! {
     #[test]
-    fn a_rank_that_writes_what_it_likes_spoils_only_what_is_told_of_its_own_group(
+    fn a_malicious_rank_spoils_only_its_own_group(
         wild in proptest::collection::vec((0..3_u32, wild()), 1..40),
     ) {
         let (calls, shared) = sharing();
@@ -181,20 +182,20 @@ proptest! {
         honest.part(1).record(&bcast(3));
         wild.iter().for_each(|(rank, record)| shared.part(*rank).record(record));
         calls.count();
-        let told = calls.latest(usize::MAX, None);
-        prop_assert!(told.len() <= wild.len() + 1);
+        let records = calls.latest(usize::MAX, None);
+        prop_assert!(records.len() <= wild.len() + 1);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap().as_nanos() as u64;
-        for call in &told {
+        for call in &records {
             prop_assert!(call.begun_ns <= now + 1_000_000_000);
             prop_assert!(call.ranks.iter().all(|times| times.came_ns <= times.ended_ns));
             prop_assert!(call.arrivals.iter().all(|arrival| arrival.from < 3));
             prop_assert!(call.words.chars().all(|c| c.is_ascii_graphic() || c == ' '), "{}", call.words);
         }
-        prop_assert_eq!(told.iter().filter(|call| call.group == 8).count(), 1);
+        prop_assert_eq!(records.iter().filter(|call| call.group == 8).count(), 1);
         calls.end(7);
         let after = calls.latest(usize::MAX, Some(8));
         prop_assert_eq!((after.len(), after[0].call), (1, 3));
-        // What was counted a rank can have done.
+        // All counts must be possible for a rank.
         let text = counted(&calls);
         let most = (records::now() - wild.len() as u64).saturating_mul(BYTES_PER_NANOSECOND);
         for line in text.lines().filter(|line| line.starts_with("rank_call_bytes_total")) {

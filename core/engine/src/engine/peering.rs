@@ -1,4 +1,5 @@
-//! What comes over the connections to other agents, handed to the group that it is for; and what follows when one ends.
+//! Handles data that arrives over the connections to other agents and passes it to its group; also
+//! handles the end of a connection.
 
 use super::Engine;
 use crate::failure::{CallFailure, CallFailureKind};
@@ -14,7 +15,8 @@ use core::cmp::Ordering;
 use std::collections::BTreeSet;
 
 impl Engine {
-    /// Does what a peer's machine asks, until it is idle. It was given `before` bytes before those of the input.
+    /// Executes the outputs of a peer's machine until it is idle. The machine must have received
+    /// `before` bytes before the bytes of the input.
     pub(crate) fn drain_peer(&mut self, now: Time, node: NodeId, before: usize) {
         loop {
             let Some((link, connection)) = self.shared.peers.connected_link(node) else { return };
@@ -23,7 +25,8 @@ impl Engine {
                 Poll::Output(unicast::Output::Write { mut head, payload: part }) => {
                     let payload = part.and_then(|part| self.payload(now, &part));
                     if let (Some(part), None) = (part, &payload) {
-                        // The frame has promised these bytes, even of a message that is not known any more.
+                        // The header has announced these bytes, so they must be sent even if the
+                        // message is no longer known.
                         head.resize(head.len() + part.len as usize, 0);
                     }
                     self.shared.out.push(Output::Write { connection, head, payload });
@@ -33,12 +36,13 @@ impl Engine {
         }
     }
 
-    /// A part of a message that goes to a peer.
+    /// Returns the memory of a part of a message to a peer.
     fn payload(&mut self, now: Time, part: &Payload) -> Option<MemoryRange> {
         self.groups.get_mut(&part.message.group)?.message_payload(now, part)
     }
 
-    /// Tells the driver what comes next over the connection to a peer, if that is something else than it was told.
+    /// Reports to the driver which data arrives next over the connection to a peer, if that has
+    /// changed.
     pub(crate) fn report_awaited(&mut self, node: NodeId) {
         let Some((link, connection)) = self.shared.peers.connected_link(node) else { return };
         let payload = link.machine.payload();
@@ -82,10 +86,10 @@ impl Engine {
             }
             O::Received(message) => group.on_message_received(now, shared, message),
             O::Notice(Notice::Abort { kind, ranks, text, .. }) => {
-                // An agent that does not have the group knows neither its ranks nor whom else to tell.
+                // An agent without the group knows neither its ranks nor the other agents.
                 let unknown = ranks.is_empty() && kind == CallFailureKind::Lost.code();
                 let ranks = if unknown { group.ranks_of(node) } else { ranks };
-                // Where agents connect on demand, who tells has not told all.
+                // If agents connect on demand, the sender may not have notified all of them.
                 let notify = unknown || group.members.on_demand;
                 group.fail(
                     now,
@@ -96,18 +100,19 @@ impl Engine {
                 Ok(())
             }
             O::Notice(notice) => group.on_notice(now, shared, node, notice),
-            // Of a group that has failed here; it may have been told over a connection that it had given up.
+            // The group has failed here. The peer may have been notified over a connection that it
+            // had already given up.
             O::GroupOpen { .. } => {
                 group.notify_failure(now, shared, node);
                 Ok(())
             }
-            // As above: its sender is being told, or has been.
+            // Likewise, the sender has been notified or will be.
             O::UnknownGroup(_) | O::Write { .. } | O::Hello(_) | O::Failed(_) => Ok(()),
         };
         self.conclude(now, id.0, result);
     }
 
-    /// The agent at the other end of a connection has said who it is.
+    /// Handles the introduction of the agent at the other end of a connection.
     fn on_hello(&mut self, now: Time, node: NodeId, who: &AgentId) {
         let SharedState { peers, out, .. } = &mut self.shared;
         if who.node != peers.name(node) {
@@ -116,7 +121,7 @@ impl Engine {
         }
         match peers.link(node).map(|link| who.incarnation.cmp(&link.incarnation)) {
             Some(Ordering::Greater) => self.lose_peer(now, node, STARTED_AGAIN),
-            // It was asked for when an earlier agent was there, and has ended with that.
+            // The connection was requested when an earlier agent was running, and ended with it.
             Some(Ordering::Less) => {
                 let lost = peers.reconnect(node, "its agent has ended", out);
                 self.lost(now, lost.as_slice());
@@ -125,7 +130,8 @@ impl Engine {
         }
     }
 
-    /// A peer sends to a group that is not here: it would wait in vain.
+    /// Notifies a peer that a group does not exist here, because otherwise it would wait until its
+    /// timeout.
     fn refuse_unknown_group(&mut self, now: Time, node: NodeId, (group, epoch): (u64, u32)) {
         let text = format!("node {} has released group {group}, or never made it", self.me.node);
         let notice =
@@ -133,8 +139,8 @@ impl Engine {
         self.shared.peers.notify(now, node, notice);
     }
 
-    /// A node is spoken to for the first time: opens to it all groups that connect on demand and have it, and tells what it has
-    /// not heard of them.
+    /// Handles the first connection to a node: opens all groups that connect on demand and contain
+    /// the node, and sends it the notices that it has missed.
     pub(crate) fn introduce(&mut self, now: Time, node: NodeId) {
         let mut lost = Vec::new();
         for (id, group) in self.groups.iter().filter(|(id, _)| !self.closing.contains(id)) {
@@ -148,14 +154,16 @@ impl Engine {
         self.lost(now, &lost);
     }
 
-    /// The groups that connect on demand and have a node which is gone before it was spoken to.
+    /// Returns the groups that connect on demand and contain a node, if the node was lost before it
+    /// was ever connected.
     fn lose_unconnected(&self, node: NodeId, why: &str) -> Option<LostPeer> {
         let of_node = self.groups.iter().filter(|(_, group)| group.on_demand_place(node).is_some());
         let groups: BTreeSet<u64> = of_node.map(|(id, _)| *id).collect();
         (!groups.is_empty()).then(|| LostPeer { node, groups, why: why.to_owned() })
     }
 
-    /// A node cannot be connected to: it is gone, unless it has connected to this one meanwhile.
+    /// Handles a failure to connect to a node. The node is lost, unless it has connected to this
+    /// one meanwhile.
     pub(crate) fn on_unreachable(&mut self, now: Time, node: NodeId, why: &str) {
         if self.shared.peers.on_unreachable(node) {
             self.lose_peer(now, node, why);
@@ -176,7 +184,7 @@ impl Engine {
         self.lost(now, &lost);
     }
 
-    /// Fails the groups that had members on nodes that are gone, for one reason.
+    /// Makes the groups fail that had members on lost nodes.
     pub(crate) fn lost(&mut self, now: Time, lost: &[LostPeer]) {
         for LostPeer { node, why, .. } in lost {
             let node = self.shared.peers.name(*node);
@@ -205,14 +213,14 @@ impl Engine {
         }
     }
 
-    /// Bytes came from a peer, some of them before this input.
+    /// Handles bytes from a peer, some of which arrived before this input.
     fn on_peer_bytes(&mut self, now: Time, node: NodeId, placed: u32, (bytes, before): (&[u8], usize)) {
         if let Some(link) = self.shared.peers.link(node) {
             for id in &link.groups {
                 self.groups.get_mut(id).into_iter().for_each(|group| group.on_bytes_from(node));
             }
         }
-        // Outputs from before would be taken for ranges of these bytes.
+        // Drain earlier outputs first, because they would be taken for ranges of these bytes.
         self.drain_peer(now, node, 0);
         self.shared.peers.handle(now, node, unicast::Input::Placed(placed));
         self.shared.peers.handle(now, node, unicast::Input::Bytes(bytes));

@@ -1,4 +1,5 @@
-//! How much an engine does in one turn; what it does for calls that ranks carry out themselves.
+//! Tests of the amount of work that an engine does in one turn, and of the calls that ranks execute
+//! themselves.
 
 mod watched_calls;
 
@@ -11,10 +12,10 @@ use std::net::Ipv4Addr;
 
 const RANKS: u32 = 48;
 
-/// Bytes that a rank has for each.
+/// The number of bytes that a rank sends to each other rank.
 const BLOCK: u64 = 128 * 1024;
 
-/// A group whose ranks are all on this node.
+/// Returns a group with all ranks on this node.
 fn spec(ranks: u32) -> GroupSpec {
     let member = |rank| MemberSpec {
         rank,
@@ -63,7 +64,8 @@ fn alltoall(rank: u32) -> CallRequest {
     }
 }
 
-/// Polls until the engine is idle: what it asked for, and whether it is to be polled again at once.
+/// Polls until the engine is idle. Returns its outputs, and whether it must be polled again
+/// immediately.
 fn turn(engine: &mut Engine, now: Time) -> (Vec<Output>, bool) {
     let mut outputs = Vec::new();
     loop {
@@ -77,7 +79,7 @@ fn turn(engine: &mut Engine, now: Time) -> (Vec<Output>, bool) {
 }
 
 #[test]
-fn a_call_of_thousands_of_actions_is_carried_out_in_short_turns() {
+fn a_call_of_thousands_of_actions_takes_short_turns() {
     let me = AgentId { node: "h0".to_owned(), incarnation: 0 };
     let (mut engine, mut now) = (Engine::new(me, 0, Duration::from_secs(2)), Time::ZERO);
     engine.handle(now, Input::MakeGroup(&spec(RANKS)));
@@ -107,15 +109,15 @@ fn a_call_of_thousands_of_actions_is_carried_out_in_short_turns() {
             }
         }
     }
-    // A block from each to each, and the preparation.
+    // One block for each pair of ranks, and the preparation.
     assert_eq!(work_tracker, (RANKS * RANKS + 1) as usize);
     assert!(turns > work_tracker / 256, "{turns}");
 }
 
-/// Who answers in the asker's name takes part in the asker's sequence of numbers, where an agent that was started later is
-/// refused as one that repeats what came before.
+/// A reply in the name of the node that sent the ping would take part in that node's sequence of
+/// numbers, so an agent that was started later would be refused as a replay.
 #[test]
-fn a_ping_is_answered_in_the_name_of_who_answers() {
+fn a_ping_is_answered_in_the_name_of_the_answering_node() {
     let me = AgentId { node: "h0".to_owned(), incarnation: 0 };
     let (mut engine, now) = (Engine::new(me, 0, Duration::from_secs(2)), Time::ZERO);
     let mut spec = spec(2);

@@ -1,4 +1,4 @@
-//! Starting the actions of ranks' programs: what each asks of messages and streams.
+//! Starts the actions of ranks' programs by handing them to messages and streams.
 
 use super::Group;
 use super::messages::{ElementReduction, MessageEnd};
@@ -11,7 +11,7 @@ use cool_machine::Time;
 use cool_transport::unicast::MessageName;
 
 impl Group {
-    /// Starts an action whose turn has come.
+    /// Starts an action.
     pub(super) fn start_action(
         &mut self,
         now: Time,
@@ -77,7 +77,7 @@ impl Group {
         Ok(())
     }
 
-    /// A rank sends to another, of this node or another one.
+    /// Sends a rank's message to another rank, on this node or another.
     fn send(&mut self, now: Time, shared: &mut SharedState, message: MessageName, from: MessageEnd) {
         let Some(call) = self.calls.get(message.call) else { return };
         let mut context = GroupContext { now, members: &self.members, shared };
@@ -90,7 +90,7 @@ impl Group {
         self.calls.count(message.call, message.from, traffic);
     }
 
-    /// Opens the next multicast of a rank over whose tree none is on its way.
+    /// Opens a rank's next multicast over a free tree.
     pub(super) fn next_multicast(
         &mut self,
         now: Time,

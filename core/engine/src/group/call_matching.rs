@@ -1,5 +1,5 @@
-//! Whether all ranks make the same calls. Agents tell each other what their ranks called only when something seems
-//! wrong: a digest that differs, or a call that takes long.
+//! Checks that all ranks make the same calls. Agents exchange the calls of their ranks only if
+//! something seems wrong: if a digest differs, or if a call takes long.
 
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::members::Members;
@@ -8,23 +8,23 @@ use cool_transport::unicast::Notice;
 use cool_types::fnv;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Calls that are over whose texts are remembered: other ranks may still be in them.
+/// Number of completed calls of which the texts are kept, because other ranks may still be in them.
 const PAST_MAX: usize = 64;
 
-/// The most entries about ranks of other nodes that came to calls.
+/// Maximum number of entries about ranks of other nodes.
 const REMOTE_CALLS_MAX: usize = 16 * 1024;
 
-/// What the ranks of this node called.
+/// The call of this node's ranks.
 #[derive(Debug)]
 struct LocalCall {
     digest: u64,
-    /// The call as text.
+    /// The call, as text.
     text: String,
-    /// The first to call.
+    /// The first local rank that made the call.
     rank: u32,
 }
 
-/// What the ranks of another node called, as their agent tells it.
+/// The call of another node's ranks, as their agent reported it.
 #[derive(Debug)]
 pub(super) struct RemoteCall {
     pub(super) digest: u64,
@@ -34,19 +34,20 @@ pub(super) struct RemoteCall {
 
 #[derive(Debug, Default)]
 pub(super) struct CallMatching {
-    /// By call. Of calls that are over, the last few.
+    /// The local calls by number, including the last few completed ones.
     called: BTreeMap<u64, LocalCall>,
-    /// Calls to which ranks of other nodes have come: the digest, and the text if it was reported.
+    /// The calls that ranks of other nodes have joined: the digest, and the text if it was
+    /// reported.
     remote: BTreeMap<(u64, u32), (u64, Option<String>)>,
-    /// Whom we have told, by call and node, that its digest differs.
+    /// The nodes that have been notified of a mismatch, by call.
     notified: BTreeSet<(u64, usize)>,
 }
 
 impl CallMatching {
-    /// A local rank is about to take part in a call.
+    /// Compares the call that a local rank is about to join with those of other local ranks.
     ///
     /// # Errors
-    /// If another local rank called something else.
+    /// Returns an error if another local rank made a different call.
     pub(super) fn compare_local(
         &mut self,
         members: &Members,
@@ -62,33 +63,35 @@ impl CallMatching {
         Err(mismatch(members, call, (called.rank, &called.text), (rank, text)))
     }
 
-    /// Whether a local rank has taken part in a call, or was refused it.
+    /// Returns whether a local rank has joined a call, or was refused it.
     pub(super) fn is_called(&self, call: u64) -> bool {
         self.called.contains_key(&call)
     }
 
-    /// As [`CallMatching::call`], of a call that was refused, which ranks that call something else do not know yet.
+    /// Compares a refused call like [`CallMatching::compare_local`], for ranks that may make a
+    /// different call later.
     ///
     /// # Errors
-    /// If another local rank called something else.
+    /// Returns an error if another local rank made a different call.
     pub(super) fn refuse(
         &mut self,
         members: &Members,
         (call, rank): (u64, u32),
         refused: &CallFailure,
     ) -> Result<(), CallFailure> {
-        // The reason without who was refused, which it begins with: the same for all who are refused alike.
+        // The message begins with the refused rank. The reason after it is the same for all ranks
+        // that are refused alike.
         let message = &refused.message;
         let reason = message.split_once(" cannot call ").map_or(message.as_str(), |(_, reason)| reason);
-        let text = format!("something that makes no sense ({reason})");
+        let text = format!("an invalid call ({reason})");
         self.compare_local(members, (call, rank), &text, fnv(text.bytes()))
     }
 
-    /// Whether a local rank called as others did, as far as they have told; the nodes whose digests are others, of those
-    /// that have `arrived`, with the places of their nodes.
+    /// Compares a local rank's call with the reports of other agents. Returns the nodes of those in
+    /// `arrived` with another digest.
     ///
     /// # Errors
-    /// If others are known to have called something else.
+    /// Returns an error if another rank is known to have made a different call.
     pub(super) fn compare(
         &self,
         members: &Members,
@@ -107,12 +110,12 @@ impl CallMatching {
         }
     }
 
-    /// Whether a digest is another than that of the call here.
+    /// Returns whether a digest differs from that of the local call.
     pub(super) fn differs(&self, call: u64, digest: u64) -> bool {
         self.called.get(&call).is_some_and(|called| called.digest != digest)
     }
 
-    /// A rank of another node that has told that it called something else, and what.
+    /// Returns a rank of another node that has reported a different call, with that call.
     pub(super) fn differing(&self, call: u64, digest: u64) -> Option<(u32, &str)> {
         let mut reported = self.remote.range((call, 0)..=(call, u32::MAX));
         reported.find_map(|((_, rank), (theirs, text))| {
@@ -120,22 +123,23 @@ impl CallMatching {
         })
     }
 
-    /// A message from a rank shows that it has come to a call.
+    /// Records that a rank has joined a call, because a message from it has arrived.
     pub(super) fn record_arrival(&mut self, call: u64, rank: u32, digest: u64) {
         if self.remote.len() < REMOTE_CALLS_MAX {
             self.remote.entry((call, rank)).or_insert((digest, None));
         }
     }
 
-    /// Whether a rank of another node is known to have come to a call.
+    /// Returns whether a rank of another node is known to have joined a call.
     pub(super) fn has_joined(&self, call: u64, rank: u32) -> bool {
         self.remote.contains_key(&(call, rank))
     }
 
-    /// Another agent tells what its ranks called. Of calls that are over here it is compared and forgotten.
+    /// Handles another agent's report on its ranks' call. If the call has ended here, the report is
+    /// compared but not kept.
     ///
     /// # Errors
-    /// If ranks here called something else.
+    /// Returns an error if local ranks made a different call.
     pub(super) fn on_remote_call(
         &mut self,
         members: &Members,
@@ -159,7 +163,8 @@ impl CallMatching {
         Ok(())
     }
 
-    /// A node's digest of a call differs: tells it, once, what was called here and by whom, so that it can say who differs.
+    /// Notifies a node, once per call, of the call that was made here and by which ranks, so that
+    /// its agent can report the mismatch.
     pub(super) fn notify_node(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -175,7 +180,7 @@ impl CallMatching {
         }
     }
 
-    /// Tells all other nodes.
+    /// Notifies all other nodes.
     pub(super) fn announce(&self, context: &mut GroupContext<'_>, call: u64, joined: Vec<u32>) {
         if let Some(notice) = self.notice(context.members, call, joined) {
             context.notify_others(&notice);
@@ -195,12 +200,12 @@ impl CallMatching {
         })
     }
 
-    /// Nothing comes any more of what others have told of calls before this one.
+    /// Drops the reports on all earlier calls, because they can no longer matter.
     pub(super) fn forget_before(&mut self, call: u64) {
         self.remote = self.remote.split_off(&(call, 0));
     }
 
-    /// A call is over.
+    /// Drops the reports on a call that has ended.
     pub(super) fn forget(&mut self, call: u64) {
         self.remote.retain(|(number, _), _| *number != call);
         while self.called.len() > PAST_MAX && self.called.first_key_value().is_some_and(|(n, _)| *n < call) {
@@ -212,7 +217,7 @@ impl CallMatching {
     }
 }
 
-/// The failure of two ranks that called different things.
+/// Returns the failure of two ranks that made different calls.
 pub(super) fn mismatch(
     members: &Members,
     call: u64,

@@ -1,5 +1,6 @@
-//! Calls until their plan is picked and their schedule compiled. That is work for another thread; then both are
-//! kept. Calls begin in the order in which they came.
+//! The queue of pending calls, and the cache of compiled schedules. A call is pending until its
+//! plan has been chosen and its schedule compiled, which is work for another thread. Calls begin in
+//! the order in which ranks make them.
 
 use crate::api::CallRequest;
 use crate::call_signature::CallSignature;
@@ -14,30 +15,30 @@ use cool_machine::Time;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Compiled schedules that a group keeps: programs repeat the same few calls.
+/// Number of compiled schedules that a group keeps, because programs repeat the same few calls.
 const SCHEDULES_MAX: usize = 32;
 
-/// A call of a local rank that has not begun.
+/// A local rank's call that has not begun.
 #[derive(Debug)]
 pub(super) struct PendingCall {
     pub(super) token: u64,
-    /// When it came.
+    /// When the rank made the call.
     pub(super) at: Time,
     pub(super) request: CallRequest,
-    /// What it is, or what is wrong with it.
+    /// The call, or the reason why it is refused.
     pub(super) signature: Result<CallSignature, CallFailure>,
 }
 
-/// A call that can begin, with its schedule; or what is wrong with it.
+/// A call that can begin, with its schedule or the reason why it is refused.
 pub(super) type Ready = (PendingCall, Result<(CallSignature, Arc<CompiledSchedule>), CallFailure>);
 
 #[derive(Debug)]
 pub(super) struct CallQueue {
     planner: Planner,
     schedules: VecDeque<(CallSignature, Arc<CompiledSchedule>)>,
-    /// In order.
+    /// The pending calls, in order.
     pending: VecDeque<PendingCall>,
-    /// The preparation of the first of these.
+    /// The preparation of the first pending call.
     preparing: Option<WorkId>,
 }
 
@@ -46,18 +47,18 @@ impl CallQueue {
         CallQueue { planner, schedules: VecDeque::new(), pending: VecDeque::new(), preparing: None }
     }
 
-    /// Whether no call waits.
+    /// Returns whether no call is pending.
     pub(super) fn is_empty(&self) -> bool {
         self.pending.is_empty()
     }
 
-    /// A call has come, and waits for its turn.
+    /// Appends a call.
     pub(super) fn push(&mut self, call: PendingCall) {
         self.pending.push_back(call);
     }
 
-    /// Takes the first call that waits if it can begin. If it has to be prepared, which one call at a time is, that is
-    /// begun.
+    /// Removes and returns the first pending call if it can begin. Otherwise starts its
+    /// preparation; only one call is prepared at a time.
     pub(super) fn poll(&mut self, context: &mut GroupContext<'_>) -> Option<Ready> {
         let first = self.pending.front()?;
         let prepared = match &first.signature {
@@ -78,7 +79,7 @@ impl CallQueue {
         known.map(|(_, compiled)| Arc::clone(compiled))
     }
 
-    /// Has the first call that waits prepared, if that is not under way.
+    /// Starts the preparation of the first pending call, unless it is in progress.
     fn prepare(&mut self, context: &mut GroupContext<'_>) {
         let Some(PendingCall { request, signature: Ok(signature), .. }) = self.pending.front() else {
             return;
@@ -96,7 +97,7 @@ impl CallQueue {
         }
     }
 
-    /// A call has been prepared.
+    /// Handles the completion of a preparation.
     pub(super) fn on_prepared(&mut self, id: WorkId, prepared: PreparedCall) {
         if self.preparing != Some(id) {
             // The group has failed meanwhile.
@@ -122,7 +123,7 @@ impl CallQueue {
         }
     }
 
-    /// Forgets the calls that wait, whose group has failed: their tokens and ranks.
+    /// Removes all pending calls because the group has failed. Returns their tokens and ranks.
     pub(super) fn fail(&mut self) -> impl Iterator<Item = (u64, u32)> {
         self.preparing = None;
         std::mem::take(&mut self.pending).into_iter().map(|pending| (pending.token, pending.request.rank))

@@ -1,4 +1,4 @@
-//! Ranks that have gone from a group, with the calls that they made before.
+//! The ranks that have left a group, and the number of calls that they made before.
 
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::members::Members;
@@ -7,46 +7,55 @@ use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
 pub(super) struct Departures {
-    /// By rank: the number of calls that it made, and why it went.
+    /// By rank: the number of calls that it made, and the reason why it left.
     departed: BTreeMap<u32, (u64, String)>,
 }
 
 impl Departures {
-    /// A rank went after this number of calls; the failure of those who need it.
+    /// Records that a rank left after this number of calls. Returns the failure of everything that
+    /// needs the rank.
     pub(super) fn add(&mut self, members: &Members, rank: u32, calls: u64, why: String) -> CallFailure {
         let failed = failure(members, rank, &why);
         self.departed.insert(rank, (calls, why));
         failed
     }
 
-    /// Of some ranks those that have gone: after how many calls, and why.
+    /// Returns those of `ranks` that have left, with the number of their calls and the reason.
     pub(super) fn among<'a>(&'a self, ranks: &'a [Rank]) -> impl Iterator<Item = (u32, u64, &'a str)> {
-        let gone =
+        let departed =
             |rank: &Rank| self.departed.get(&rank.0).map(|(calls, why)| (rank.0, *calls, why.as_str()));
-        ranks.iter().filter_map(gone)
+        ranks.iter().filter_map(departed)
     }
 
+    /// Checks that all ranks that must take part in a call are present.
+    ///
     /// # Errors
-    /// If a rank is gone that is to take part in a call.
+    /// Returns the failure if one of them has left.
     pub(super) fn check_call(&self, members: &Members, call: u64) -> Result<(), CallFailure> {
-        let gone = self.departed.iter().find(|(_, (calls, _))| *calls <= call);
-        gone.map_or(Ok(()), |(rank, (_, why))| Err(failure(members, *rank, why)))
+        let departed = self.departed.iter().find(|(_, (calls, _))| *calls <= call);
+        departed.map_or(Ok(()), |(rank, (_, why))| Err(failure(members, *rank, why)))
     }
 
+    /// Checks that a rank is present.
+    ///
     /// # Errors
-    /// If a rank is gone.
+    /// Returns the failure if it has left.
     pub(super) fn check(&self, members: &Members, rank: u32) -> Result<(), CallFailure> {
         self.departed.get(&rank).map_or(Ok(()), |(_, why)| Err(failure(members, rank, why)))
     }
 
+    /// Checks that the source of a message, or any possible source, is present.
+    ///
     /// # Errors
-    /// If the rank is gone from which something is to come; of any, if all are.
+    /// Returns the failure if the source has left or, if any rank may be the source, if all have.
     pub(super) fn check_sources(&self, members: &Members, source: Option<u32>) -> Result<(), CallFailure> {
         source.map_or_else(|| self.check_any_left(members), |rank| self.check(members, rank))
     }
 
+    /// Checks that at least one other rank is present.
+    ///
     /// # Errors
-    /// If all ranks but one are gone.
+    /// Returns the failure if all others have left.
     pub(super) fn check_any_left(&self, members: &Members) -> Result<(), CallFailure> {
         match self.departed.last_key_value() {
             Some((rank, (_, why))) if self.departed.len() + 1 >= members.layout.size() => {
@@ -57,7 +66,7 @@ impl Departures {
     }
 }
 
-/// The failure of what needs a rank that is gone.
+/// Returns the failure of everything that needs a rank that has left.
 pub(super) fn failure(members: &Members, rank: u32, why: &str) -> CallFailure {
     let text = format!("{} is gone from group {}: {why}", members.name(&[rank]), members.id);
     CallFailure::new(CallFailureKind::Lost, text, vec![rank])

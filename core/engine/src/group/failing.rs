@@ -1,5 +1,6 @@
-//! How a group fails: because a rank or a node is gone, a rank has revoked it, or something in it went wrong. All that is
-//! open is answered with the failure, and the other agents are told.
+//! How a group fails: because a rank or a node is lost, because a rank has revoked it, or because
+//! an operation failed. All open requests are answered with the failure, and the other agents are
+//! notified.
 
 use super::{Group, departures, failure_detector};
 use crate::failure::{CallFailure, CallFailureKind};
@@ -11,10 +12,11 @@ use cool_transport::unicast::Notice;
 use std::sync::Arc;
 
 impl Group {
-    /// A local rank is gone; it was `through` as many calls, if that is known.
+    /// Handles the loss of a local rank, which had completed `completed_calls` calls, if that is
+    /// known.
     ///
     /// # Errors
-    /// If the group fails by it.
+    /// Returns an error if the group fails because other ranks need the lost one.
     pub(crate) fn lose_rank(
         &mut self,
         now: Time,
@@ -50,28 +52,29 @@ impl Group {
         if waiting || self.point_to_point.needs(rank, alone) { Err(lost) } else { Ok(()) }
     }
 
-    /// The failure of a group that a rank has revoked.
+    /// Returns the failure of a group that a rank has revoked.
     pub(crate) fn revoked(&self, rank: u32) -> CallFailure {
         let text = format!(
-            "{} has revoked group {}; go on with agree and shrink",
+            "{} has revoked group {}; continue with agree and shrink",
             self.members.name(&[rank]),
             self.members.id
         );
         CallFailure::new(CallFailureKind::Revoked, text, vec![rank])
     }
 
-    /// The ranks on a node.
+    /// Returns the ranks on a node.
     pub(crate) fn ranks_of(&self, node: NodeId) -> Vec<u32> {
         self.members.place_of(node).map_or(Vec::new(), |place| self.members.ranks_of(place).collect())
     }
 
-    /// The failure of a group that has lost nodes, at least one.
+    /// Returns the failure of a group that has lost at least one node.
     pub(crate) fn nodes_lost(&self, nodes: &[NodeId], why: &str) -> CallFailure {
         let nodes: Vec<usize> = nodes.iter().filter_map(|node| self.members.place_of(*node)).collect();
         failure_detector::nodes_lost(&self.members, &nodes, why)
     }
 
-    /// Fails all that is open, and the group. The other agents are told if they do not know.
+    /// Makes the group fail: all open requests are answered, and the other agents are notified if
+    /// `notify` is set.
     pub(crate) fn fail(&mut self, now: Time, shared: &mut SharedState, failed: &CallFailure, notify: bool) {
         if self.failed.is_some() {
             return;
@@ -101,7 +104,7 @@ impl Group {
         }
     }
 
-    /// A rank is told of the group's failure.
+    /// Answers an open request with the group's failure.
     pub(super) fn fail_open(
         &mut self,
         shared: &mut SharedState,
@@ -113,14 +116,14 @@ impl Group {
         self.ranks.mark_informed(rank);
     }
 
-    /// Gives back all that calls have used.
+    /// Frees all resources of calls.
     pub(super) fn clear(&mut self, now: Time, shared: &mut SharedState) {
         self.streams.clear(shared);
         self.messages.clear(shared);
         self.failure_detector.stop(&mut GroupContext { now, members: &self.members, shared });
     }
 
-    /// Tells another node's agent that the group has failed, if it has.
+    /// Notifies another node's agent that the group has failed, if it has.
     pub(crate) fn notify_failure(&self, now: Time, shared: &mut SharedState, peer: NodeId) {
         if let Some(failed) = &self.failed {
             let (group, epoch) = self.key();
@@ -129,12 +132,13 @@ impl Group {
         }
     }
 
-    /// The place of a node to which this group's agents connect on demand, if it has it and has not failed.
+    /// Returns the index of a node to which agents of this group connect on demand, if the group
+    /// contains it and has not failed.
     pub(crate) fn on_demand_place(&self, node: NodeId) -> Option<usize> {
         self.members.place_of(node).filter(|_| self.members.on_demand && self.failed.is_none())
     }
 
-    /// Another node's agent is spoken to for the first time: it has not heard which ranks have gone from here.
+    /// Notifies a newly connected agent of the ranks that have left on this node.
     pub(crate) fn introduce(&self, now: Time, shared: &mut SharedState, peer: NodeId) {
         let (group, epoch) = self.key();
         for (rank, call, why) in self.departures.among(self.members.my_ranks()) {
@@ -143,8 +147,8 @@ impl Group {
         }
     }
 
-    /// The agent of the node at a place asks whether this one is there: it waits, and may not have heard that the group has
-    /// failed, if it was not spoken to.
+    /// Handles a ping from a node of the group. If the group has failed here and the node was never
+    /// connected, the node may not have been notified, so it is notified now.
     pub(crate) fn on_ping(&self, now: Time, shared: &mut SharedState, place: usize) {
         let Some(peer) = self.members.nodes.get(place).map(|node| node.id) else { return };
         let unspoken = place != self.members.me && shared.peers.link(peer).is_none();
@@ -155,12 +159,12 @@ impl Group {
         }
     }
 
-    /// Whether it has failed.
+    /// Returns whether the group has failed.
     pub(crate) fn has_failed(&self) -> bool {
         self.failed.is_some()
     }
 
-    /// The ranks by whose loss it has failed.
+    /// Returns the lost ranks that made the group fail.
     pub(crate) fn lost_ranks(&self) -> Vec<u32> {
         let lost = self.failed.as_ref().filter(|failed| failed.kind == CallFailureKind::Lost);
         lost.map_or(Vec::new(), |failed| failed.ranks.clone())

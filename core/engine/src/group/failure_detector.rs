@@ -1,10 +1,12 @@
-//! Whether the other nodes of a group are still there, and who is to blame when something waits for too long.
+//! The failure detector of a group: finds out whether the other nodes are alive, and which ranks
+//! are to blame if something takes too long.
 //!
-//! While nothing moves in a call or a message, the others are sent pings; who does not answer is gone, and so is who answers
-//! as another incarnation than the group's, at once. TCP alone would notice
-//! a node that was stopped or cut off only after minutes, or, where many packets are lost, take a live one for dead. When a
-//! call or message is to be given up, the other agents are asked who waits there, and for whom: whoever does not wait is
-//! to blame.
+//! While no call or transfer makes progress, the detector sends pings to the other nodes. A node
+//! that does not answer is lost, and a node that answers with another incarnation than that in the
+//! group is lost at once. TCP alone would notice a stopped or disconnected node only after minutes,
+//! or could take a live node for dead if many packets are lost. Before a call or transfer fails by
+//! its timeout, the other agents are asked which ranks wait there and for which ranks: a rank that
+//! does not wait itself is to blame.
 
 use super::wait_for_graph::WaitForGraph;
 use crate::failure::{CallFailure, CallFailureKind};
@@ -17,25 +19,28 @@ use cool_transport::{Packet, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
-/// Parts of the peer timeout. They are counted, not timed, so that an agent that did not run for a while does not take the
-/// others for gone.
+/// Number of parts into which the peer timeout is divided. The detector counts parts instead of
+/// measuring time, so that an agent that was stopped for a while does not declare the others lost.
 const PARTS: u32 = 32;
 
-/// Parts without progress after which others are asked, and between asking the same node again.
+/// Number of parts without progress after which pings are sent, and between two rounds of pings to
+/// new nodes.
 const STILL_PARTS: u32 = 8;
 
-/// Pings without an answer after which a node is gone. A part each: at a loss of 20 % each way, one goes
-/// unanswered in three.
+/// Number of unanswered pings after which a node is lost. One ping is sent per part. At a loss of
+/// 20 % in each direction, one ping in three is unanswered.
 const PINGS_MAX: u32 = PARTS - STILL_PARTS;
 
-/// Nodes that are asked at a time: of large groups some, then the next.
+/// Maximum number of nodes that are pinged at a time. In a larger group, the detector continues
+/// with the next ones.
 const PINGED_MAX: usize = 16;
 
-/// The most time for answers to who waits: enough for TCP to send what was lost once more.
+/// Maximum time to wait for the answers to an inquiry. It is long enough for one retransmission by
+/// TCP.
 const INQUIRY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The ranks of this node that wait in calls or for a message from anybody, and those with messages under way to or from
-/// others.
+/// The local ranks that wait in calls or for a message from any rank, and the pairs of local ranks
+/// and the ranks for whose messages they wait.
 pub(super) type LocalWaits = (Vec<u32>, Vec<(u32, u32)>);
 
 #[derive(Debug, Default)]
@@ -44,29 +49,31 @@ pub(super) struct FailureDetector {
     inquiry: Option<Inquiry>,
 }
 
-/// Which nodes are asked whether they are there.
+/// The nodes that are being pinged.
 #[derive(Debug, Default)]
 struct Pings {
-    /// Whether others are looked after: a call or message is open, and there are other nodes.
+    /// Whether other nodes must be watched, because a call or transfer is open and there are other
+    /// nodes.
     watching: bool,
-    /// Parts since others were first asked.
+    /// The number of parts since the first ping.
     parts: u32,
-    /// Who is asked, with the pings so far.
+    /// The pinged nodes, with the number of pings so far.
     pinged: BTreeMap<usize, u32>,
-    /// Where to go on in large groups.
+    /// The node at which to continue in a large group.
     next: usize,
 }
 
 impl Pings {
-    /// Who is gone. Once one node passes the limit, all nodes that are within [`STILL_PARTS`] pings of it are lost together: they
-    /// most likely left together, or it is this node that is cut off, and all are to be named.
+    /// Returns the nodes that are lost. Once one node exceeds the limit, all nodes that are within
+    /// [`STILL_PARTS`] pings of it are lost together, because they probably failed together, or
+    /// this node is disconnected. The message should then name all of them.
     fn silent_nodes(&self) -> Vec<usize> {
-        let enough = self.pinged.values().any(|asked| *asked >= PINGS_MAX);
-        let silent = self.pinged.iter().filter(|(_, asked)| enough && **asked >= PINGS_MAX - STILL_PARTS);
+        let enough = self.pinged.values().any(|pings| *pings >= PINGS_MAX);
+        let silent = self.pinged.iter().filter(|(_, pings)| enough && **pings >= PINGS_MAX - STILL_PARTS);
         silent.map(|(node, _)| *node).collect()
     }
 
-    /// Asks the next ones of `nodes` others than `me`.
+    /// Adds the next nodes to those that are pinged.
     fn ping_next(&mut self, nodes: usize, me: usize) {
         for node in (0..nodes).map(|ahead| (self.next + ahead) % nodes) {
             if self.pinged.len() >= PINGED_MAX {
@@ -80,22 +87,22 @@ impl Pings {
     }
 }
 
-/// What other agents were asked about who waits, and have answered.
+/// An inquiry to the other agents about the ranks that wait there.
 #[derive(Debug)]
 struct Inquiry {
-    /// What is to be given up, as its timer is called, and when that last moved.
+    /// The timer of the call or transfer that is about to fail, and the time of its last progress.
     about: (TimerKey, Time),
-    /// Nodes that were asked.
+    /// The nodes that were asked.
     nodes: BTreeSet<usize>,
-    /// Of these, those that have not answered.
+    /// Those that have not answered yet.
     unanswered: BTreeSet<usize>,
     until: Time,
-    /// Of the ranks of other nodes.
+    /// The answers: which ranks of other nodes wait for which.
     waits: WaitForGraph,
 }
 
 impl FailureDetector {
-    /// A call or message has begun: others are looked after until all are done.
+    /// Starts watching the other nodes, because a call or transfer has begun.
     pub(super) fn watch(&mut self, context: &mut GroupContext<'_>) {
         if !self.pings.watching && context.members.nodes.len() > 1 {
             self.pings.watching = true;
@@ -104,19 +111,19 @@ impl FailureDetector {
         }
     }
 
-    /// The group has failed: nobody is looked after any more.
+    /// Stops watching, because the group has failed.
     pub(super) fn stop(&mut self, context: &mut GroupContext<'_>) {
         self.pings = Pings::default();
         context.set_timer(TimerKey::FailureDetector(context.members.id), None);
     }
 
-    /// A node gave a sign of life.
+    /// Records that data from a node has arrived, so that it counts as alive.
     pub(super) fn on_sign_of_life(&mut self, node: usize) {
         self.pings.pinged.remove(&node);
     }
 
-    /// The agent at an address that was asked has answered. Answers with its node if it is another agent than the group's:
-    /// that one is gone.
+    /// Handles the answer to a ping. Returns the node if the agent has another incarnation than
+    /// that in the group, because then the group's agent is lost.
     pub(super) fn on_ping_answer(
         &mut self,
         members: &Members,
@@ -128,9 +135,10 @@ impl FailureDetector {
         (members.nodes[node].incarnation != incarnation).then_some(node)
     }
 
-    /// It is time to look after the others: since when has nothing moved in one of the calls and messages, if there are any?
-    /// The nodes that are `awaited`, since something is to come from them, are asked first, and spoken to, so that they tell what has
-    /// become of their ranks. Answers with those who are gone.
+    /// Handles the detector's timer. `moved` is the time of the last progress of the call or
+    /// transfer that has waited for longest, if any is open. The nodes in `awaited`, from which
+    /// data is missing, are pinged first and connected, so that they report lost ranks. Returns the
+    /// nodes that are lost.
     pub(super) fn on_timer(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -163,15 +171,15 @@ impl FailureDetector {
         }
         self.pings.parts += 1;
         let packet = ping(context.members);
-        for (node, asked) in &mut self.pings.pinged {
-            *asked += 1;
+        for (node, pings) in &mut self.pings.pinged {
+            *pings += 1;
             context.shared.out.control(context.members.nodes[*node].udp, &packet);
         }
         lost
     }
 
-    /// Something that has not moved since a time is to be given up. Whether it is known who else waits, as far as it will
-    /// be; if not, its timer is set again.
+    /// Prepares the failure of a call or transfer that has made no progress since `moved`. Returns
+    /// whether the other agents have been asked which ranks wait; if not, the timer is set again.
     pub(super) fn has_inquired(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -183,13 +191,18 @@ impl FailureDetector {
         let open =
             self.inquiry.as_ref().filter(|inquiry| !inquiry.unanswered.is_empty() && now < inquiry.until);
         let again = match (&self.inquiry, open) {
-            // One after the other: who is first fails for all.
+            // Inquiries run one after the other, because the first failure ends all calls of the
+            // group.
             (_, Some(open)) => open.until,
             (Some(over), None) if over.about == about => {
                 let silent = over.unanswered.iter().map(|node| context.members.nodes[*node].name.as_str());
                 let silent: Vec<&str> = silent.collect();
                 if !silent.is_empty() {
-                    tracing::info!(group = context.members.id, ?silent, "not told by all agents who waits");
+                    tracing::info!(
+                        group = context.members.id,
+                        ?silent,
+                        "not all agents reported which ranks wait"
+                    );
                 }
                 return true;
             }
@@ -202,8 +215,9 @@ impl FailureDetector {
         false
     }
 
-    /// Asks the other agents who waits, if there are any: those that are spoken to, and of others the next few in the chain. Answers
-    /// with when to wait no more.
+    /// Asks the other agents which ranks wait there: all connected ones, and the next few in the
+    /// chain. Returns the time at which to stop waiting for answers, or `None` if there is no other
+    /// agent.
     fn inquire(&mut self, context: &mut GroupContext<'_>, about: (TimerKey, Time)) -> Option<Time> {
         let (group, epoch) = context.members.key();
         let members = context.members;
@@ -220,7 +234,7 @@ impl FailureDetector {
         any.then_some(until)
     }
 
-    /// Another agent has told who waits there.
+    /// Handles another agent's answer.
     pub(super) fn on_waits(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -237,13 +251,15 @@ impl FailureDetector {
         }
     }
 
-    /// Whether a rank may be named: it is known whether it waits, or its node was asked for that.
+    /// Returns whether a message may name a rank, because it is known whether the rank waits, or
+    /// its node was asked.
     pub(super) fn may_name(&self, members: &Members, rank: u32) -> bool {
         let asked = |node| self.inquiry.as_ref().is_some_and(|inquiry| inquiry.nodes.contains(&node));
         members.other_node_of(rank).is_none_or(asked)
     }
 
-    /// Of ranks that are waited for, and those for whom they wait, those that do not wait themselves; none if they all do.
+    /// Returns the ranks that are to blame: of `ranks`, and of those for which they wait, the ranks
+    /// that do not wait themselves. The result is empty if all of them wait.
     pub(super) fn suspects(&self, members: &Members, ranks: &[u32], here: &LocalWaits) -> Vec<u32> {
         let mut waits = WaitForGraph::new(&here.0, &here.1);
         if let Some(inquiry) = &self.inquiry {
@@ -253,7 +269,7 @@ impl FailureDetector {
     }
 }
 
-/// The failure of a group that has lost nodes, at least one.
+/// Returns the failure of a group that has lost at least one node.
 pub(super) fn nodes_lost(members: &Members, nodes: &[usize], why: &str) -> CallFailure {
     let ranks: Vec<u32> = nodes.iter().flat_map(|node| members.ranks_of(*node)).collect();
     let names: Vec<&str> = nodes.iter().map(|node| members.nodes[*node].name.as_str()).collect();
@@ -261,14 +277,14 @@ pub(super) fn nodes_lost(members: &Members, nodes: &[usize], why: &str) -> CallF
     let me = &members.nodes[members.me].name;
     let text = match nodes.len() {
         1 => format!(
-            "node {names} with {numbers} is gone from group {id}: {why}; look at the agent there, then start the job again"
+            "node {names} with {numbers} is gone from group {id}: {why}; check the agent there, then start the job again"
         ),
         all if all == PINGED_MAX.min(members.nodes.len() - 1) => format!(
-            "node {me} is cut off from group {id}, it seems: nodes {names} with {numbers} are gone, all that were asked: \
-             {why}; look at the links of {me}"
+            "node {me} seems to be cut off from group {id}: nodes {names} with {numbers} are gone, all that were pinged: \
+             {why}; check the links of {me}"
         ),
         _ => format!(
-            "nodes {names} with {numbers} are gone from group {id}: {why}; look at the links and agents there, then start \
+            "nodes {names} with {numbers} are gone from group {id}: {why}; check the links and agents there, then start \
              the job again"
         ),
     };

@@ -1,5 +1,5 @@
-//! Unicast messages of a group's calls: to and from other nodes, and between ranks of this node; with the copies and
-//! reductions by which their bytes get to their places.
+//! Unicast messages of a group's calls, to and from other nodes and between ranks of this node,
+//! with the copies and reductions that move their bytes.
 
 use super::running_calls::CallAction;
 use crate::failure::{CallFailure, CallFailureKind};
@@ -14,8 +14,8 @@ use cool_types::{ElementType, ReduceOp};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Messages from this length on go straight from the socket to their place. Several shorter ones are read at once, which is
-/// worth more than to do without a copy.
+/// Messages of at least this many bytes are read directly from the socket to their destination.
+/// Shorter ones are read together, because that saves more time than avoiding a copy.
 const DIRECT_BYTES: u64 = 32 * 1024;
 
 /// How elements are combined.
@@ -25,14 +25,15 @@ pub(super) struct ElementReduction {
     pub(super) op: ReduceOp,
 }
 
-/// Where a message comes from or goes to on this node, and the action that waits for it.
+/// The end of a message on this node: its memory, and the action that waits for it.
 #[derive(Clone, Debug)]
 pub(super) struct MessageEnd {
     pub(super) of: CallAction,
-    /// What the driver knows the rank's call by.
+    /// The driver's token of the rank's call.
     pub(super) token: u64,
     pub(super) range: MemoryRange,
-    /// Of a receive on this node: the message is not put here, but combined with what is here.
+    /// For a receive on this node: the message must be combined with the destination instead of
+    /// replacing it.
     pub(super) reduction: Option<ElementReduction>,
 }
 
@@ -41,21 +42,23 @@ pub(super) struct MessageEnd {
 struct PendingReceive {
     of: CallAction,
     range: MemoryRange,
-    /// A message that belongs here, and fits, has has_begun.
+    /// Whether a matching message of the right length has begun to arrive.
     has_begun: bool,
 }
 
-/// A message that came before its receive; what the peer may send so is bounded by its credit.
+/// A message that arrived before its receive. The sender's credit bounds how much it may send in
+/// this way.
 #[derive(Debug)]
 pub(super) struct UnexpectedMessage {
     pub(super) digest: u64,
     pub(super) bytes: u64,
-    /// What came of it; empty before anything has.
+    /// The bytes that have arrived; empty before the first of them.
     pub(super) data: MemoryRange,
 }
 
 impl UnexpectedMessage {
-    /// Keeps bytes of it. They come in order, of messages that are short enough to come unasked.
+    /// Buffers bytes of the message. They arrive in order, because only short messages are sent
+    /// before they are expected.
     pub(super) fn buffer(&mut self, shared: &mut SharedState, offset: u64, within: Range<usize>) {
         if self.data.len == 0 {
             self.data = shared.out.allocate(self.bytes);
@@ -64,56 +67,57 @@ impl UnexpectedMessage {
         shared.out.store(&ReceivedBytes::Input(within), to);
     }
 
-    /// Puts what has come to its place, and forgets it.
+    /// Copies the buffered bytes to their destination, and frees the buffer.
     pub(super) fn deliver(self, shared: &mut SharedState, to: MemoryRange) {
         shared.out.copy(self.data, to.part(0, self.data.len));
         shared.out.free(self.data);
     }
 }
 
-/// The sending end of a message between two ranks of this node, where it came first.
+/// The sending end of a message between two local ranks if its send started before its receive.
 #[derive(Debug)]
 enum LocalSend {
     /// The sender waits.
     Waiting(MessageEnd),
-    /// The sender has gone on; this is a bounce buffer.
+    /// The sender has continued, and the message is in this bounce buffer.
     Bounced(MemoryRange),
 }
 
-/// Work that was given out for actions of a call.
+/// Work for actions of a call.
 #[derive(Debug)]
 struct LocalWork {
     call: u64,
-    /// The actions that are done then.
+    /// The actions that complete with the work.
     actions: [Option<CallAction>; 2],
-    /// A bounce buffer that is free then.
+    /// A bounce buffer that is freed afterwards.
     bounce: Option<MemoryRange>,
 }
 
-/// The messages of a group's calls at this node. Tells which actions are done ([`CallMessages::poll`]).
+/// The messages of a group's calls on this node. [`CallMessages::poll`] returns the completed
+/// actions.
 #[derive(Debug, Default)]
 pub(super) struct CallMessages {
-    /// To other nodes.
+    /// Messages to other nodes.
     sends: BTreeMap<MessageName, MessageEnd>,
-    /// From other nodes.
+    /// Messages from other nodes.
     receives: BTreeMap<MessageName, PendingReceive>,
-    /// From other nodes, before their receives.
+    /// Messages from other nodes that arrived before their receives.
     unexpected: BTreeMap<MessageName, UnexpectedMessage>,
-    /// Between ranks of this node, whose senders came first.
+    /// Messages between local ranks with the send started first.
     local_sends: BTreeMap<MessageName, LocalSend>,
-    /// Between ranks of this node, whose receivers came first.
+    /// Messages between local ranks with the receive started first.
     local_receives: BTreeMap<MessageName, MessageEnd>,
     work_tracker: BTreeMap<WorkId, LocalWork>,
     done: VecDeque<CallAction>,
 }
 
 impl CallMessages {
-    /// Takes an action that is done.
+    /// Returns an action that has completed.
     pub(super) fn poll(&mut self) -> Option<CallAction> {
         self.done.pop_front()
     }
 
-    /// A rank sends to one of another node, which `node` is the place of.
+    /// Sends a message to a rank of another node.
     pub(super) fn send(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -126,7 +130,7 @@ impl CallMessages {
         context.send_to_peer(node, Input::Send { message, digest, bytes, announce: false });
     }
 
-    /// One rank of this node sends to another.
+    /// Sends a message to another local rank.
     pub(super) fn send_local(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -145,7 +149,7 @@ impl CallMessages {
         }
     }
 
-    /// One rank of this node receives from another.
+    /// Receives a message from another local rank.
     pub(super) fn receive_local(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -165,13 +169,14 @@ impl CallMessages {
         self.start_work(context, (from.range, Some((from.of, from.token))), to, None);
     }
 
-    /// A rank copies or combines its own bytes.
+    /// Copies or combines a rank's own bytes.
     pub(super) fn move_local(&mut self, context: &mut GroupContext<'_>, from: MemoryRange, to: &MessageEnd) {
         self.start_work(context, (from, None), to, None);
     }
 
-    /// Has bytes copied to a place, or combined with what is there. Then the action there is done, and that of
-    /// the sender if it waits; a bounce buffer is given back.
+    /// Starts work that copies bytes to a destination, or combines them with it. Afterwards the
+    /// action at the destination completes, as does that of a waiting sender, and the bounce buffer
+    /// is freed.
     fn start_work(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -193,7 +198,7 @@ impl CallMessages {
         self.work_tracker.insert(id, work);
     }
 
-    /// Work that was given out is done; whether it was of a call.
+    /// Handles the completion of work. Returns whether it belonged to a call.
     pub(super) fn on_work_done(&mut self, shared: &mut SharedState, id: WorkId) -> bool {
         let work = self.work_tracker.remove(&id);
         work.map(|work| self.finish_work(shared, work)).is_some()
@@ -204,16 +209,16 @@ impl CallMessages {
         self.done.extend(work.actions.into_iter().flatten());
     }
 
-    /// Calls for which work was given out that is not done.
+    /// Returns the calls for which work is in progress.
     pub(super) fn calls_with_work(&self) -> BTreeSet<u64> {
         self.work_tracker.values().map(|work| work.call).collect()
     }
 
-    /// A rank of this node receives from another node, which `node` is the place of. What came before belongs to the call
-    /// if it has its digest; else its sender is being asked what it called.
+    /// Starts a receive from another node. Bytes that arrived early belong to the call if they have
+    /// its digest; otherwise their sender is being notified of the mismatch.
     ///
     /// # Errors
-    /// If what came does not fit.
+    /// Returns an error if the early message has the wrong length.
     pub(super) fn receive(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -240,11 +245,11 @@ impl CallMessages {
         Ok(())
     }
 
-    /// A message from another node, that belongs to the call here or to one that has not has_begun, begins to arrive or is
-    /// announced.
+    /// Handles the beginning or the announcement of a message from another node, for a current or a
+    /// later call.
     ///
     /// # Errors
-    /// If it does not fit.
+    /// Returns an error if the message has the wrong length.
     pub(super) fn on_begin(
         &mut self,
         message: MessageName,
@@ -258,8 +263,8 @@ impl CallMessages {
         Ok(())
     }
 
-    /// Bytes of a message from another node: these of the input, or none if they are in their place. Whether they have
-    /// a place.
+    /// Handles bytes of a message from another node: a range of the input, or an empty range if
+    /// they are in place already. Returns whether the message has a destination.
     pub(super) fn on_data(
         &mut self,
         shared: &mut SharedState,
@@ -278,7 +283,7 @@ impl CallMessages {
         false
     }
 
-    /// All of a message that was expected is here.
+    /// Handles the end of an expected message.
     pub(super) fn on_received(&mut self, message: MessageName) {
         if self.receives.get(&message).is_some_and(|receive| receive.has_begun)
             && let Some(receive) = self.receives.remove(&message)
@@ -287,35 +292,35 @@ impl CallMessages {
         }
     }
 
-    /// All of a message is on its way.
+    /// Handles the completion of a send.
     pub(super) fn on_sent(&mut self, message: MessageName) {
         self.done.extend(self.sends.remove(&message).map(|from| from.of));
     }
 
-    /// A part of a message that is being sent, if it is still known.
+    /// Returns the memory of a part of a message that is being sent, if the message is still known.
     pub(super) fn payload(&self, part: &Payload) -> Option<MemoryRange> {
         let from = self.sends.get(&part.message)?;
         Some(from.range.part(part.offset, part.len.into()))
     }
 
-    /// Where a message goes that has has_begun to come.
+    /// Returns the destination of a message that has begun to arrive.
     pub(super) fn place(&self, message: MessageName) -> Option<MemoryRange> {
         Some(self.receives.get(&message).filter(|receive| receive.has_begun)?.range)
     }
 
-    /// Sending ranks and digests of the messages that came before a call began here.
+    /// Returns the sending ranks and the digests of messages that arrived before a call began here.
     pub(super) fn early_digests(&self, call: u64) -> impl Iterator<Item = (u32, u64)> {
         let of_call = self.unexpected.iter().filter(move |(name, _)| name.call == call);
         of_call.map(|(name, unexpected)| (name.from, unexpected.digest))
     }
 
-    /// The ranks from which a call waits for messages.
+    /// Returns the ranks from which a call waits for messages.
     pub(super) fn sources(&self, call: u64) -> impl Iterator<Item = u32> {
         let names = self.receives.keys().chain(self.local_receives.keys());
         names.filter(move |name| name.call == call).map(|name| name.from)
     }
 
-    /// Gives back all that messages have used.
+    /// Frees all resources of messages.
     pub(super) fn clear(&mut self, shared: &mut SharedState) {
         let CallMessages { local_sends, unexpected, work_tracker, .. } = std::mem::take(self);
         for local in local_sends.into_values() {
@@ -328,7 +333,8 @@ impl CallMessages {
     }
 }
 
-/// Where a part of a message belongs that is about to come, if that goes straight to its place.
+/// Returns the destination of the next part of a message, if it should be read directly to its
+/// destination.
 pub(super) fn direct_place(whole: MemoryRange, part: &Payload) -> Option<MemoryRange> {
     let fits = part.offset.checked_add(part.len.into()).is_some_and(|end| end <= whole.len);
     (fits && whole.len >= DIRECT_BYTES).then(|| whole.part(part.offset, part.len.into()))
@@ -339,7 +345,7 @@ fn check_length(message: MessageName, bytes: u64, wanted: u64) -> Result<(), Cal
         return Ok(());
     }
     let text = format!(
-        "rank {} sent {bytes} bytes to rank {} where {wanted} belong (call {} of group {}); \
+        "rank {} sent {bytes} bytes to rank {} instead of {wanted} (call {} of group {}); \
          run the same version of the agent on all nodes",
         message.from, message.to, message.call, message.group
     );

@@ -1,4 +1,5 @@
-//! What comes to a group over the network: packets of streams, unicast messages, and what other agents tell.
+//! Handles data that arrives for a group over the network: packets of streams, unicast messages,
+//! and notices of other agents.
 
 use super::Group;
 use super::call_matching::RemoteCall;
@@ -16,10 +17,10 @@ use core::ops::Range;
 use std::net::SocketAddr;
 
 impl Group {
-    /// A packet came from a member of the group.
+    /// Handles a packet from a member of the group.
     ///
     /// # Errors
-    /// If the group fails by it.
+    /// Returns an error if the packet makes the group fail.
     pub(crate) fn on_packet(
         &mut self,
         now: Time,
@@ -30,7 +31,7 @@ impl Group {
     ) -> Result<(), CallFailure> {
         let node = usize::from(packet.from);
         if self.members.nodes.get(node).is_none_or(|n| n.udp != from) || node == self.members.me {
-            tracing::debug!(%from, node, "dropped a packet in the name of a node that is elsewhere");
+            tracing::debug!(%from, node, "dropped a packet with the name of a node at another address");
             return Ok(());
         }
         if self.failed.is_some() {
@@ -45,7 +46,8 @@ impl Group {
         if self.streams.on_packet(&mut context, &packet, payload)? {
             return self.advance(now, shared);
         }
-        // Streams of calls that are over are over here, too; others will come or are about to.
+        // If a call has ended here, then its streams have too. For other calls, the stream is not
+        // open yet.
         if packet.id.call >= self.oldest_open() && !self.streams.is_over(&packet.id) {
             self.streams.buffer(shared, packet, payload);
         } else if usize::from(packet.id.source) == self.members.me
@@ -56,10 +58,10 @@ impl Group {
         Ok(())
     }
 
-    /// A stream's deadline has passed.
+    /// Handles the deadline of a stream.
     ///
     /// # Errors
-    /// If the group fails by it.
+    /// Returns an error if the stream makes the group fail.
     pub(crate) fn on_stream_timer(
         &mut self,
         now: Time,
@@ -70,32 +72,34 @@ impl Group {
         self.advance(now, shared)
     }
 
-    /// The number of streams that share this node's link has changed.
+    /// Adjusts the rates of streams, because the number of streams that share this node's link has
+    /// changed.
     ///
     /// # Errors
-    /// If the group fails by it.
+    /// Returns an error if a stream makes the group fail.
     pub(crate) fn share_link(&mut self, now: Time, shared: &mut SharedState) -> Result<(), CallFailure> {
         self.streams.share_link(&mut GroupContext { now, members: &self.members, shared })?;
         self.advance(now, shared)
     }
 
-    /// An agent at an address answered, which need not know the group: the node whose agent it is not any more, if so.
+    /// Handles the answer to a ping, from an agent that may not have the group. Returns the node if
+    /// another agent runs there now.
     pub(crate) fn on_ping_answer(&mut self, from: SocketAddr, incarnation: u64) -> Option<NodeId> {
         let lost = self.failure_detector.on_ping_answer(&self.members, from, incarnation)?;
         Some(self.members.nodes[lost].id)
     }
 
-    /// Bytes came from an agent.
+    /// Records that bytes from an agent have arrived.
     pub(crate) fn on_bytes_from(&mut self, peer: NodeId) {
         if let Some(node) = self.members.place_of(peer) {
             self.failure_detector.on_sign_of_life(node);
         }
     }
 
-    /// A message from another node begins to arrive or is announced.
+    /// Handles the beginning or the announcement of a message from another node.
     ///
     /// # Errors
-    /// If the group fails by it.
+    /// Returns an error if the message makes the group fail.
     pub(crate) fn on_message_begin(
         &mut self,
         now: Time,
@@ -120,7 +124,7 @@ impl Group {
         self.messages.on_begin(message, (digest, bytes))
     }
 
-    /// A node may send messages of its own ranks to ranks here.
+    /// Checks that a message goes from a rank of the sending node to a rank of this node.
     fn check_endpoints(&self, node: usize, message: MessageName) -> Result<(), CallFailure> {
         let from_peer = self.members.node_of(message.from) == Some(node);
         let to_us = self.members.node_of(message.to) == Some(self.members.me);
@@ -135,7 +139,8 @@ impl Group {
         Err(CallFailure::new(CallFailureKind::Lost, text, self.members.ranks_of(node).collect()))
     }
 
-    /// Bytes of a message from another node: these of the input, or none if they are in their place.
+    /// Handles bytes of a message from another node: a range of the input, or an empty range if
+    /// they are in place already.
     pub(crate) fn on_message_data(
         &mut self,
         now: Time,
@@ -152,10 +157,10 @@ impl Group {
         }
     }
 
-    /// All of a message that was expected is here.
+    /// Handles the end of an expected message.
     ///
     /// # Errors
-    /// If the group fails by what follows.
+    /// Returns an error if the group fails afterwards.
     pub(crate) fn on_message_received(
         &mut self,
         now: Time,
@@ -171,10 +176,10 @@ impl Group {
         self.advance(now, shared)
     }
 
-    /// All of a message is on its way.
+    /// Handles the completion of a send.
     ///
     /// # Errors
-    /// If the group fails by what follows.
+    /// Returns an error if the group fails afterwards.
     pub(crate) fn on_message_sent(
         &mut self,
         now: Time,
@@ -189,7 +194,7 @@ impl Group {
         self.advance(now, shared)
     }
 
-    /// A part of a message that is being sent, if it is still known.
+    /// Returns the memory of a part of a message that is being sent, if the message is still known.
     pub(crate) fn message_payload(&mut self, now: Time, part: &Payload) -> Option<MemoryRange> {
         if is_point_to_point(part.message) {
             return self.point_to_point.payload(now, part);
@@ -199,7 +204,7 @@ impl Group {
         Some(payload)
     }
 
-    /// Where a part of a long message belongs that is about to come, if that is known.
+    /// Returns the destination of the next part of a long message, if it is known.
     pub(crate) fn message_place(&self, part: &Payload) -> Option<MemoryRange> {
         let whole = if is_point_to_point(part.message) {
             self.point_to_point.place(part.message)?
@@ -209,10 +214,10 @@ impl Group {
         direct_place(whole, part)
     }
 
-    /// Another agent tells something about the group.
+    /// Handles another agent's notice about the group.
     ///
     /// # Errors
-    /// If the group fails by it.
+    /// Returns an error if the notice makes the group fail.
     pub(crate) fn on_notice(
         &mut self,
         now: Time,
@@ -223,7 +228,8 @@ impl Group {
         let Some(node) = self.members.place_of(peer) else { return Ok(()) };
         let is_theirs = |rank: &u32| self.members.node_of(*rank) == Some(node);
         match notice {
-            // Told by the engine, which knows that the others need not be told again.
+            // The engine handles this notice, because it knows whether the other agents must be
+            // notified too.
             Notice::Abort { .. } => Ok(()),
             Notice::RanksArrived { call, digest, ranks, text, .. } => {
                 let ranks = ranks.into_iter().filter(is_theirs).collect();

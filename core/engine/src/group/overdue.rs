@@ -1,4 +1,5 @@
-//! What waits for too long: calls, messages outside of calls, nodes that are silent; and who is to blame.
+//! Handles calls and transfers that take too long, and silent nodes, and finds out which ranks are
+//! to blame.
 
 use super::Group;
 use super::failure_detector::LocalWaits;
@@ -9,17 +10,17 @@ use cool_machine::{Duration, Time};
 use std::collections::BTreeSet;
 
 impl Group {
-    /// Sets the next time to look after a call.
+    /// Sets the timer of a call.
     pub(super) fn arm(&self, now: Time, shared: &mut SharedState, call_number: u64) {
         let Some(call) = self.calls.get(call_number) else { return };
         let at = if call.announced { call.deadline() } else { call.announce_at().min(call.deadline()) };
         shared.timers.set(TimerKey::Call(self.members.id, call_number), Some(at.max(now)));
     }
 
-    /// It is time to look after a call: to tell others that it runs, or to give it up.
+    /// Handles the timer of a call: announces the call to other agents, or lets it fail.
     ///
     /// # Errors
-    /// If it has waited for too long.
+    /// Returns an error if the call has made no progress for too long.
     pub(crate) fn on_call_timer(
         &mut self,
         now: Time,
@@ -27,12 +28,13 @@ impl Group {
         call_number: u64,
     ) -> Result<(), CallFailure> {
         if self.messages.calls_with_work().contains(&call_number) {
-            // What is being worked on moves.
+            // Work in progress counts as progress.
             self.calls.moved(now, call_number);
         }
         self.calls.follow_earlier(call_number);
         let Some(call) = self.calls.get_mut(call_number).filter(|call| !call.is_empty()) else {
-            // The ranks of this node that have come are through, and those to come set the timer again; or they wait without the engine.
+            // The ranks of this node that have joined the call have completed it, and those that
+            // join later set the timer again. Or the ranks wait in a watched call.
             return self.on_watched_timer(now, shared, call_number);
         };
         if call.deadline() <= now {
@@ -49,7 +51,7 @@ impl Group {
         Ok(())
     }
 
-    /// The failure of a call that has waited for too long.
+    /// Returns the failure of a call that has made no progress for too long.
     fn timed_out(&self, now: Time, call_number: u64) -> CallFailure {
         let here = self.ranks.joined(call_number);
         let joined = |rank: &u32| here.contains(rank) || self.matching.has_joined(call_number, *rank);
@@ -63,7 +65,8 @@ impl Group {
         self.no_progress((call_number, &text), timeout, &waiting, (ranks, &reason))
     }
 
-    /// The failure of a watched call in which its rank has waited for too long, for ranks that have not come.
+    /// Returns the failure of a watched call whose rank has waited too long for the ranks in
+    /// `missing`.
     pub(super) fn watched_too_long(
         &self,
         now: Time,
@@ -93,19 +96,20 @@ impl Group {
     ) -> CallFailure {
         let text = format!(
             "{call} (call {call_number} of group {}) made no progress for {timeout:?} at {waiting}: {reason}; \
-             look after them, or give the call more time",
+             check them, or give the call more time",
             self.members.id,
         );
         CallFailure::new(CallFailureKind::Timeout, text, ranks)
     }
 
-    /// The ranks that may be named when something has waited for too long.
+    /// Returns the ranks that a message about a timeout may name.
     fn nameable(&self) -> impl Iterator<Item = u32> {
         let all = self.members.layout.ranks().map(|rank| rank.0);
         all.filter(|rank| self.failure_detector.may_name(&self.members, *rank))
     }
 
-    /// Who is to blame for a call that waits, and why: of those who are `missing` in it those who do not wait elsewhere.
+    /// Returns the ranks that are to blame for a call that waits, and the reason. If ranks are
+    /// `missing`, those that do not wait elsewhere are to blame.
     fn blame(&self, now: Time, call_number: u64, missing: Vec<u32>) -> (Vec<u32>, String) {
         if missing.is_empty() {
             return self.data_missing(self.awaited(call_number));
@@ -119,13 +123,13 @@ impl Group {
         (suspects, text)
     }
 
-    /// Who is to blame for a call to which all have come.
+    /// Returns the ranks that are to blame for a call that all ranks have joined, and the reason.
     fn data_missing(&self, awaited: Vec<u32>) -> (Vec<u32>, String) {
-        let text = format!("all ranks came; data is missing from {}", self.members.name(&awaited));
+        let text = format!("all ranks joined; data is missing from {}", self.members.name(&awaited));
         (awaited, text)
     }
 
-    /// The ranks from which a call here waits for data.
+    /// Returns the ranks from which a call waits for data.
     fn awaited(&self, call_number: u64) -> Vec<u32> {
         let layout = &self.members.layout;
         let sources = self.streams.sources(call_number).flat_map(|node| layout.ranks_of_node(node));
@@ -133,7 +137,7 @@ impl Group {
         all.into_iter().collect()
     }
 
-    /// The other nodes from which something is to come.
+    /// Returns the other nodes from which data is missing.
     fn awaited_nodes(&self) -> BTreeSet<usize> {
         let calls = self.calls.iter().filter(|(_, call)| !call.is_empty());
         let of_calls = calls.flat_map(|(call_number, _)| self.awaited(call_number));
@@ -142,10 +146,10 @@ impl Group {
         ranks.filter_map(|rank| self.members.other_node_of(rank)).collect()
     }
 
-    /// It is time to look after a message outside of calls.
+    /// Handles the timer of a transfer.
     ///
     /// # Errors
-    /// If it has waited for too long.
+    /// Returns an error if the transfer has made no progress for too long.
     pub(crate) fn on_transfer_timer(
         &mut self,
         now: Time,
@@ -164,7 +168,7 @@ impl Group {
         Err(overdue.failure(&self.members, self.suspects_or_all(now, awaited), &others))
     }
 
-    /// It is time to look after the other nodes. Answers with those who are gone.
+    /// Handles the timer of the failure detector. Returns the nodes that are lost.
     pub(crate) fn on_failure_detector_timer(&mut self, now: Time, shared: &mut SharedState) -> Vec<NodeId> {
         let moved = self.last_progress(now);
         let awaited = if self.members.on_demand { self.awaited_nodes() } else { BTreeSet::new() };
@@ -173,7 +177,8 @@ impl Group {
         lost.into_iter().map(|node| self.members.nodes[node].id).collect()
     }
 
-    /// Since when nothing has moved in one of the calls and messages; `None` if there are none. What is worked on moves.
+    /// Returns the earliest time of last progress among all open calls and transfers, or `None` if
+    /// none is open. Work in progress counts as progress.
     fn last_progress(&self, now: Time) -> Option<Time> {
         let with_work = self.messages.calls_with_work();
         let open = self.calls.iter().filter(|(_, call)| !call.is_empty());
@@ -182,18 +187,19 @@ impl Group {
         calls.chain(self.point_to_point.progress(now)).chain(self.watched_calls.since()).min()
     }
 
-    /// Of ranks that are waited for, and those for whom they wait, those that do not wait themselves; none if they all do.
+    /// Returns the ranks that are to blame: of `ranks`, and of those for which they wait, the ranks
+    /// that do not wait themselves.
     fn suspects(&self, now: Time, ranks: &[u32]) -> Vec<u32> {
         self.failure_detector.suspects(&self.members, ranks, &self.local_waits(now))
     }
 
-    /// The suspects of ranks that are waited for; these themselves if all wait.
+    /// Returns the ranks that are to blame, or `ranks` if all of them wait.
     fn suspects_or_all(&self, now: Time, ranks: Vec<u32>) -> Vec<u32> {
         let suspects = self.suspects(now, &ranks);
         if suspects.is_empty() { ranks } else { suspects }
     }
 
-    /// Who waits here.
+    /// Returns which local ranks wait for which ranks.
     pub(super) fn local_waits(&self, now: Time) -> LocalWaits {
         let (mut ranks, mut messages) = (Vec::new(), Vec::new());
         let stopped: BTreeSet<u32> = self.watched_calls.silent(now).collect();

@@ -1,5 +1,6 @@
-//! Messages from one rank to another outside of calls: send and receive. They are matched by sender and tag, in the
-//! order in which the sender sent them; their numbers are above those of all calls.
+//! Messages from one rank to another outside of calls. A receive matches messages by sender and
+//! tag, in the order in which the sender sent them. The numbers of these messages are larger than
+//! those of all calls.
 
 use super::departures::Departures;
 use super::messages::UnexpectedMessage;
@@ -18,41 +19,41 @@ use cool_types::limits::EAGER_BYTES;
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Where the numbers of such messages begin: no group makes as many calls.
+/// The first number of such messages. No group makes as many calls.
 const FIRST: u64 = 1 << 63;
 
-/// Whether a message is none of a call.
+/// Returns whether a message is outside of calls.
 pub(super) fn is_point_to_point(message: MessageName) -> bool {
     message.call >= FIRST
 }
 
-/// A send, receive or probe under way.
+/// A send, receive or probe in progress.
 #[derive(Debug)]
 struct OpenTransfer {
     token: u64,
     rank: u32,
     kind: TransferKind,
-    /// What its rank knows it by.
+    /// The number that the rank gave it.
     id: u64,
-    /// Absent: any.
+    /// `None`: any rank.
     peer: Option<u32>,
-    /// Absent: any.
+    /// `None`: any tag.
     tag: Option<u32>,
     element: ElementType,
     data: MemoryRange,
     begun: Time,
-    /// When anything last moved.
+    /// The time of the last progress.
     progress: Time,
-    /// Its bytes are being copied between ranks of this node.
+    /// Whether its bytes are being copied between local ranks.
     copying: bool,
     timeout: Duration,
 }
 
-/// A message that has begun to come, and whose receive has not been posted.
+/// A message that has begun to arrive and that no receive has matched yet.
 #[derive(Debug)]
 struct ArrivedMessage {
     message: MessageName,
-    /// The type of its elements, as its place in [`ElementType::ALL`].
+    /// The type of its elements, as an index into [`ElementType::ALL`].
     element: u64,
     bytes: u64,
     from: MessageSource,
@@ -60,15 +61,17 @@ struct ArrivedMessage {
 
 #[derive(Debug)]
 enum MessageSource {
-    /// Another node: its messages that came before their receive are in [`PointToPointMessages::unexpected`].
+    /// From another node. Bytes that arrived before the receive are in
+    /// [`PointToPointMessages::unexpected`].
     Node,
-    /// A rank of this node that waits.
+    /// From a local rank that waits.
     Waiting(u64),
-    /// A rank of this node that has gone on: a bounce buffer.
+    /// From a local rank that has continued; the message is in a bounce buffer.
     Bounced(MemoryRange),
 }
 
-/// The messages from one rank to another of this node: they may begin in another order than they were sent.
+/// Restores the order of the messages from one rank to another, because they may begin to arrive in
+/// another order than they were sent.
 #[derive(Debug, Default)]
 struct Sequencer {
     next: u64,
@@ -79,28 +82,28 @@ struct Sequencer {
 pub(super) struct PointToPointMessages {
     last: u64,
     transfers: BTreeMap<u64, OpenTransfer>,
-    /// Messages sent so far, by sender and receiver.
+    /// Number of messages sent so far, by sender and receiver.
     sent: BTreeMap<(u32, u32), u64>,
-    /// To other nodes, under way.
+    /// Sends to other nodes in progress.
     sends: BTreeMap<MessageName, u64>,
-    /// Receives that wait for their messages, in the order in which they were posted.
+    /// Receives that wait for a message, in the order in which they were posted.
     posted: BTreeSet<u64>,
     /// Probes that wait for a message.
     probes: BTreeSet<u64>,
-    /// Receives whose messages are coming, with their lengths.
+    /// Receives with messages that are arriving, and the lengths of these.
     receives: BTreeMap<MessageName, (u64, u64)>,
-    /// From other nodes, by sender and receiver.
+    /// For messages from other nodes, by sender and receiver.
     sequencers: BTreeMap<(u32, u32), Sequencer>,
-    /// In the order in which they may be received.
+    /// Messages that can be received, in order.
     arrived: Vec<ArrivedMessage>,
-    /// Bounded by the sender's credit.
+    /// The sender's credit bounds their size.
     unexpected: BTreeMap<MessageName, UnexpectedMessage>,
-    /// Messages that are being copied between ranks of this node, with their senders.
+    /// Messages that are being copied between local ranks, with their senders.
     copies: BTreeMap<WorkId, (u64, MessageName)>,
 }
 
 impl PointToPointMessages {
-    /// How many sends and receives a rank has open.
+    /// Returns the number of open transfers of a rank.
     pub(super) fn open_count(&self, rank: u32) -> usize {
         self.transfers.values().filter(|transfer| transfer.rank == rank).count()
     }
@@ -109,12 +112,12 @@ impl PointToPointMessages {
         self.transfers.is_empty()
     }
 
-    /// When each of the transfers last moved.
+    /// Returns the time of the last progress of each transfer.
     pub(super) fn progress(&self, now: Time) -> impl Iterator<Item = Time> {
         self.transfers.values().map(move |transfer| if transfer.copying { now } else { transfer.progress })
     }
 
-    /// Gives back everything; whom to tell that it will not be, with their ranks.
+    /// Frees all resources. Returns the tokens and ranks of the open transfers.
     pub(super) fn clear(&mut self, group: u64, shared: &mut SharedState) -> Vec<(u64, u32)> {
         let PointToPointMessages { transfers, arrived, unexpected, .. } = std::mem::take(self);
         for arrival in arrived {
@@ -130,7 +133,7 @@ impl PointToPointMessages {
         transfers.into_iter().map(end).collect()
     }
 
-    /// For each transfer of a rank, the rank at its other end; `None` for any.
+    /// Returns the rank at the other end of each transfer of a rank; `None` for any rank.
     pub(super) fn awaited_by(&self, rank: u32) -> Vec<Option<u32>> {
         self.transfers
             .values()
@@ -139,20 +142,21 @@ impl PointToPointMessages {
             .collect()
     }
 
-    /// Whether a transfer needs a rank that is gone; `alone` says that all but the local rank are.
+    /// Returns whether a transfer needs a rank that has left. `alone` must be set if all ranks but
+    /// the local one have left.
     pub(super) fn needs(&self, rank: u32, alone: bool) -> bool {
-        let awaits = |id: &u64| self.posted.contains(id) || self.probes.contains(id);
+        let is_waiting = |id: &u64| self.posted.contains(id) || self.probes.contains(id);
         let waits = |id: &u64, transfer: &OpenTransfer| match transfer.peer {
-            Some(peer) => peer == rank && (transfer.kind.sends() || awaits(id)),
-            None => alone && awaits(id),
+            Some(peer) => peer == rank && (transfer.kind.sends() || is_waiting(id)),
+            None => alone && is_waiting(id),
         };
         self.transfers.iter().any(|(id, transfer)| waits(id, transfer))
     }
 }
 
 impl OpenTransfer {
-    /// The failure of a message that does not fit, if it does not. One that is too long fails its receive, one of another type
-    /// the group.
+    /// Returns the failure of a message that does not fit its receive. A message that is too long
+    /// fails only its receive; a message of another type fails the group.
     fn mismatch(&self, arrival: &ArrivedMessage) -> Option<CallFailure> {
         let ArrivedMessage { message, element, bytes, .. } = arrival;
         let kind = match *element == self.element as u64 {
@@ -162,7 +166,7 @@ impl OpenTransfer {
         };
         let sent = usize::try_from(*element).ok().and_then(|place| ElementType::ALL.get(place));
         let text = format!(
-            "rank {} sent {bytes} bytes of {} with tag {}, but {} (group {}) takes at most {} bytes of {}",
+            "rank {} sent {bytes} bytes of {} with tag {}, but {} (group {}) accepts at most {} bytes of {}",
             message.from,
             sent.map_or("an unknown type", |element| element.name()),
             message.transfer,
@@ -191,10 +195,10 @@ impl OpenTransfer {
 }
 
 impl PointToPointMessages {
-    /// A local rank sends or receives, with a rank that exists.
+    /// Starts a transfer of a local rank with a rank that exists.
     ///
     /// # Errors
-    /// If the group fails by it.
+    /// Returns an error if the transfer makes the group fail.
     pub(super) fn start(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -233,7 +237,8 @@ impl PointToPointMessages {
         }
     }
 
-    /// A message that a receive would take is there; else the rank is told so, or waits.
+    /// Completes a probe if there is a matching message or if it must not wait; otherwise lets it
+    /// wait.
     fn probe(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -244,8 +249,8 @@ impl PointToPointMessages {
         let peer = transfer.peer;
         match self.arrived.iter().find(|arrival| transfer.matches(arrival)) {
             Some(ArrivedMessage { message, bytes, .. }) => {
-                let came = Some((*message, *bytes));
-                self.done(context, number, came);
+                let found = Some((*message, *bytes));
+                self.done(context, number, found);
                 Ok(())
             }
             None if transfer.kind == TransferKind::ProbeNow => {
@@ -259,7 +264,7 @@ impl PointToPointMessages {
         }
     }
 
-    /// A local rank cancels a receive or probe. What has its message, or is done, goes on.
+    /// Cancels a local rank's receive or probe, unless it has been matched or has completed.
     pub(super) fn cancel(&mut self, context: &mut GroupContext<'_>, rank: u32, id: u64) {
         let of = |(_, transfer): &(&u64, &OpenTransfer)| (transfer.rank, transfer.id) == (rank, id);
         let waits = |number: &u64| self.posted.contains(number) || self.probes.contains(number);
@@ -273,7 +278,7 @@ impl PointToPointMessages {
         }
     }
 
-    /// A transfer fails by itself: the group goes on.
+    /// Makes a transfer fail without making the group fail.
     fn fail(&mut self, context: &mut GroupContext<'_>, number: u64, failure: CallFailure) {
         if let Some(transfer) = self.transfers.remove(&number) {
             context.set_timer(self.timer(context, number), None);
@@ -326,7 +331,7 @@ impl PointToPointMessages {
         departures.check_sources(context.members, peer)
     }
 
-    /// A message may be received.
+    /// Handles a message that can be received now.
     fn on_arrival(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -338,11 +343,11 @@ impl PointToPointMessages {
         match posted.iter().find(matches).copied() {
             None => {
                 let found = self.probes.iter().filter(matches).copied().collect::<Vec<_>>();
-                let came = (arrival.message, arrival.bytes);
+                let found_message = (arrival.message, arrival.bytes);
                 self.arrived.push(arrival);
                 for number in found {
                     self.probes.remove(&number);
-                    self.done(context, number, Some(came));
+                    self.done(context, number, Some(found_message));
                 }
                 Ok(())
             }
@@ -353,7 +358,7 @@ impl PointToPointMessages {
         }
     }
 
-    /// A message and the receive that takes it have met.
+    /// Delivers a message to the receive that matches it.
     fn deliver(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -376,8 +381,8 @@ impl PointToPointMessages {
         let place = transfer.data.part(0, bytes);
         match from {
             MessageSource::Node => {
-                if let Some(came) = self.unexpected.remove(&message) {
-                    came.deliver(context.shared, place);
+                if let Some(early) = self.unexpected.remove(&message) {
+                    early.deliver(context.shared, place);
                 }
                 self.receives.insert(message, (number, bytes));
                 if let Some(node) = context.members.other_node_of(message.from) {
@@ -397,14 +402,14 @@ impl PointToPointMessages {
         Ok(())
     }
 
-    /// A message has been taken by a receive that it does not fit: what comes of it yet is dropped.
+    /// Drops a message that does not fit its receive, including the bytes that have yet to arrive.
     fn discard(&mut self, context: &mut GroupContext<'_>, message: MessageName, from: MessageSource) {
         match from {
             MessageSource::Bounced(buffer) => context.shared.give_back(buffer),
             MessageSource::Waiting(sender) => self.done(context, sender, None),
             MessageSource::Node => {
-                if let Some(came) = self.unexpected.remove(&message) {
-                    context.shared.out.free(came.data);
+                if let Some(early) = self.unexpected.remove(&message) {
+                    context.shared.out.free(early.data);
                 }
                 if let Some(node) = context.members.other_node_of(message.from) {
                     context.send_to_peer(node, Input::Expect(message));
@@ -413,7 +418,7 @@ impl PointToPointMessages {
         }
     }
 
-    /// Has a message copied from its sender to its receiver, both of this node.
+    /// Starts to copy a message between two local ranks.
     fn copy(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -434,7 +439,7 @@ impl PointToPointMessages {
         self.copies.insert(id, (sender, message));
     }
 
-    /// Work that was given out is done; whether it was of a message.
+    /// Handles the completion of work. Returns whether it belonged to a transfer.
     pub(super) fn on_work_done(&mut self, context: &mut GroupContext<'_>, id: WorkId) -> bool {
         let copied = self.copies.remove(&id);
         if let Some((sender, message)) = copied {
@@ -448,15 +453,15 @@ impl PointToPointMessages {
         self.on_received(context, message);
     }
 
-    /// A transfer is done; of a receive, with what came.
-    fn done(&mut self, context: &mut GroupContext<'_>, number: u64, came: Option<(MessageName, u64)>) {
+    /// Completes a transfer; for a receive or probe, with the message that was found.
+    fn done(&mut self, context: &mut GroupContext<'_>, number: u64, message: Option<(MessageName, u64)>) {
         let Some(transfer) = self.transfers.remove(&number) else { return };
         context.set_timer(self.timer(context, number), None);
         let nanoseconds = u64::try_from((context.now - transfer.begun).as_nanos()).unwrap_or(u64::MAX);
         let on_wire = transfer.kind.sends()
             && transfer.peer.is_some_and(|p| context.members.other_node_of(p).is_some());
         let bytes_unicast = if on_wire { transfer.data.len } else { 0 };
-        let arrived = came.map(|(message, bytes)| {
+        let arrived = message.map(|(message, bytes)| {
             let MessageName { from: source, transfer: tag, .. } = message;
             ReceivedMessage { source, tag, bytes }
         });
@@ -465,7 +470,7 @@ impl PointToPointMessages {
         context.shared.done(transfer.token, Ok(stats));
     }
 
-    /// A message from another node begins to arrive or is announced.
+    /// Handles the beginning or the announcement of a message from another node.
     pub(super) fn on_begin(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -487,7 +492,8 @@ impl PointToPointMessages {
         in_order.into_iter().try_for_each(|arrival| self.on_arrival(context, arrival))
     }
 
-    /// Bytes of a message from another node: these of the input, or none if they are in their place.
+    /// Handles bytes of a message from another node: a range of the input, or an empty range if
+    /// they are in place already.
     pub(super) fn on_data(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -506,34 +512,35 @@ impl PointToPointMessages {
         }
     }
 
-    /// All of a message that was expected is here.
+    /// Handles the end of an expected message.
     pub(super) fn on_received(&mut self, context: &mut GroupContext<'_>, message: MessageName) {
         if let Some((number, bytes)) = self.receives.remove(&message) {
             self.done(context, number, Some((message, bytes)));
         }
     }
 
-    /// All of a message is on its way.
+    /// Handles the completion of a send.
     pub(super) fn on_sent(&mut self, context: &mut GroupContext<'_>, message: MessageName) {
         if let Some(number) = self.sends.remove(&message) {
             self.done(context, number, None);
         }
     }
 
-    /// A part of a message that is being sent, if it is still known.
+    /// Returns the memory of a part of a message that is being sent, if the message is still known.
     pub(super) fn payload(&mut self, now: Time, part: &Payload) -> Option<MemoryRange> {
         let transfer = self.transfers.get_mut(self.sends.get(&part.message)?)?;
         transfer.progress = now;
         Some(transfer.data.part(part.offset, part.len.into()))
     }
 
-    /// Where a message goes that a receive has taken.
+    /// Returns the destination of a message that a receive has matched.
     pub(super) fn place(&self, message: MessageName) -> Option<MemoryRange> {
         let (number, _) = self.receives.get(&message)?;
         Some(self.transfers.get(number)?.data)
     }
 
-    /// It is time to look after a transfer: when that last moved, if it has waited for too long; else its timer is set again.
+    /// Handles the timer of a transfer. Returns the time of its last progress if it has taken too
+    /// long; otherwise sets the timer again.
     pub(super) fn check_overdue(&mut self, context: &mut GroupContext<'_>, number: u64) -> Option<Time> {
         let transfer = self.transfers.get_mut(&number)?;
         if transfer.copying {
@@ -547,7 +554,7 @@ impl PointToPointMessages {
         None
     }
 
-    /// A transfer that has waited for too long: as text, for how long, and for whom, if for a certain rank.
+    /// Returns a description of a transfer that has taken too long.
     pub(super) fn overdue_transfer(&self, number: u64) -> Option<OverdueTransfer> {
         let transfer = self.transfers.get(&number)?;
         let OpenTransfer { rank, peer, timeout, .. } = *transfer;
@@ -555,22 +562,23 @@ impl PointToPointMessages {
     }
 }
 
-/// A send or receive that has waited for too long.
+/// A transfer that has taken too long.
 pub(super) struct OverdueTransfer {
     text: String,
     pub(super) rank: u32,
-    /// Absent: any.
+    /// `None`: any rank.
     pub(super) peer: Option<u32>,
     timeout: Duration,
 }
 
 impl OverdueTransfer {
-    /// The failure, with the ranks that are to blame: all others of the group, if none can be told apart.
+    /// Returns the failure with the ranks that are to blame. If they are all other ranks of the
+    /// group, the failure names none.
     pub(super) fn failure(&self, members: &Members, blamed: Vec<u32>, others: &[u32]) -> CallFailure {
         let ranks = if self.peer.is_none() && blamed == others { Vec::new() } else { blamed };
         let look = if ranks.is_empty() { "the other side".to_owned() } else { members.name(&ranks) };
         let text = format!(
-            "{} (group {}) made no progress for {:?}; look after {look}, or give it more time",
+            "{} (group {}) made no progress for {:?}; check {look}, or give it more time",
             self.text, members.id, self.timeout
         );
         CallFailure::new(CallFailureKind::Timeout, text, ranks)

@@ -1,5 +1,5 @@
-//! The requests of a group's ranks on this node: the place where each variant of [`RankRequest`] and [`RankCommand`] is
-//! handed to the part of the group that serves it.
+//! Hands each variant of [`RankRequest`] and [`RankCommand`] to the part of the group that serves
+//! it. A new request of a rank needs a variant there and a line here.
 
 use super::Group;
 use crate::api::{RankCommand, RankRequest};
@@ -11,7 +11,7 @@ impl Group {
     /// Serves a rank's request. The reply is sent through `shared`, now or later.
     ///
     /// # Errors
-    /// If the request makes the group fail.
+    /// Returns an error if the request makes the group fail.
     pub(crate) fn request(
         &mut self,
         now: Time,
@@ -28,7 +28,7 @@ impl Group {
     /// Serves a rank's request that has no reply.
     ///
     /// # Errors
-    /// If the request makes the group fail.
+    /// Returns an error if the request makes the group fail.
     pub(crate) fn command(
         &mut self,
         now: Time,

@@ -1,4 +1,5 @@
-//! The ranks of a group that are on this node: which calls each has made, and what it is told.
+//! The ranks of a group on this node: the number of calls that each has made, and whether it has
+//! been informed of a failure.
 
 use crate::failure::{CallFailure, CallFailureKind, TrafficTotals};
 use cool_collective::Rank;
@@ -7,33 +8,37 @@ use std::collections::BTreeMap;
 /// A rank of this node.
 #[derive(Debug, Default)]
 pub(super) struct LocalRank {
-    /// The number behind the last call that it has come to: of those that the agent carries out, that have had their turn.
+    /// The number after that of the last call that the rank has joined. Calls that the agent
+    /// executes count once they have begun.
     calls: u64,
-    /// The number behind the last of its calls that the agent carries out.
+    /// The number after that of the last call that the agent executes for the rank.
     calls_by_agent: u64,
-    /// Those that are not done, with those that wait for their turn.
+    /// The number of calls that have not completed, including pending ones.
     pub(super) open_calls: usize,
-    /// It went away.
+    /// Whether the rank is lost.
     pub(super) is_lost: bool,
-    /// It has been told why the group failed.
+    /// Whether the rank has received the reason why the group failed.
     informed: bool,
-    /// What its streams cost after their calls were done: the next call's account has it.
+    /// The traffic of its streams after their calls completed. It is added to the statistics of the
+    /// next call.
     pub(super) afterwards: TrafficTotals,
 }
 
 impl LocalRank {
-    /// The answer to what it asks of a group that has failed: the first time, why.
+    /// Returns the reply to a request on a group that has failed: at first the reason, later that
+    /// the group has failed before.
     pub(super) fn failure_reply(&mut self, group: u64, failed: &CallFailure) -> CallFailure {
         if std::mem::replace(&mut self.informed, true) { aborted(group, failed) } else { failed.clone() }
     }
 
-    /// How many calls it has made, of which it was `through` as many if that is known. In those that it carries out itself it may
-    /// have been in the midst of one.
+    /// Returns the number of calls that the rank has made. Of a rank that executes calls itself,
+    /// `completed_calls` counts, because it may have been in the middle of one.
     pub(super) fn calls_made(&self, completed_calls: Option<u64>) -> u64 {
         completed_calls.map_or(self.calls, |completed| completed.max(self.calls_by_agent))
     }
 
-    /// Whether it has yet to come to a call that the agent carries out; it may have come to it as one that the ranks carry out.
+    /// Returns whether the rank has yet to join a call that the agent executes. It may have joined
+    /// that call as one that the ranks execute.
     fn is_before(&self, call: u64) -> bool {
         self.calls_by_agent <= call && self.calls <= call.saturating_add(1)
     }
@@ -50,7 +55,7 @@ fn aborted(group: u64, failed: &CallFailure) -> CallFailure {
     CallFailure::new(CallFailureKind::Aborted, message, failed.ranks.clone())
 }
 
-/// The ranks of this node, by number.
+/// The local ranks, by number.
 #[derive(Debug)]
 pub(super) struct LocalRanks(BTreeMap<u32, LocalRank>);
 
@@ -67,11 +72,11 @@ impl LocalRanks {
         self.0.iter().map(|(rank, local)| (*rank, local))
     }
 
-    /// A rank's call has its turn: its number, which is the next one unless the rank has said it.
+    /// Returns the number of a rank's call: the one that the rank requested, or the next one.
     ///
     /// # Errors
-    /// If that is beyond counting, or the agent carries out that call of the rank, or a later one, already: the least that it may
-    /// be.
+    /// Returns the smallest number that the rank may use if the requested one is too large, or if
+    /// the agent already executes that call of the rank or a later one.
     pub(super) fn assign_number(
         &mut self,
         rank: u32,
@@ -88,27 +93,27 @@ impl LocalRanks {
         Ok(number)
     }
 
-    /// A call of a rank is answered.
+    /// Records that a call of a rank has its reply.
     pub(super) fn on_answered(&mut self, rank: u32) {
         self.0.get_mut(&rank).into_iter().for_each(|local| local.open_calls -= 1);
     }
 
-    /// A rank has been told why the group failed.
+    /// Records that a rank has received the reason why the group failed.
     pub(super) fn mark_informed(&mut self, rank: u32) {
         self.0.get_mut(&rank).into_iter().for_each(|local| local.informed = true);
     }
 
-    /// Those that have come to a call.
+    /// Returns the ranks that have joined a call.
     pub(super) fn joined(&self, call: u64) -> Vec<u32> {
         self.iter().filter(|(_, local)| local.calls > call).map(|(rank, _)| rank).collect()
     }
 
-    /// Whether a rank that is here has yet to come to a call that the agent carries out.
+    /// Returns whether a rank that is present has yet to join a call that the agent executes.
     pub(super) fn is_awaiting(&self, call: u64) -> bool {
         self.0.values().any(|rank| rank.is_before(call) && !rank.is_lost)
     }
 
-    /// The smallest call to which not all have come.
+    /// Returns the smallest number of a call that some rank has not joined.
     pub(super) fn next_call(&self) -> u64 {
         self.0.values().map(|rank| rank.calls).min().unwrap_or(0)
     }

@@ -1,7 +1,10 @@
-//! The calls that ranks of this node are in: the programs of these ranks, what may start next, and who is through.
+//! The calls that ranks of this node have joined: the programs of these ranks, the actions that may
+//! start, and the ranks that have completed.
 //!
-//! A call of a rank waits for its plan (`call_queue`), then runs here; a [`ProgramRun`] whose actions are done is pinned as long as
-//! streams need its rank's buffers; then the rank is answered. The call is over when all ranks of this node are through it.
+//! A rank's call is pending (`call_queue`) until its plan is prepared, and then runs here. When all
+//! actions of its [`ProgramRun`] have completed, the run stays pinned as long as streams need the
+//! rank's buffers; then the rank has its reply. The call ends when all ranks of this node have
+//! completed it.
 
 use super::call_queue::PendingCall;
 use crate::api::DEFAULT_TIMEOUT;
@@ -17,7 +20,8 @@ use cool_types::Operation;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// After this time without progress, or half its timeout, a call tells the other agents that it has begun here.
+/// The time without progress, unless half the timeout is shorter, after which a call is announced
+/// to the other agents.
 pub(super) const ANNOUNCE_AFTER: Duration = Duration::from_secs(1);
 
 /// An action of a rank's program in a call.
@@ -28,19 +32,19 @@ pub(super) struct CallAction {
     pub(super) action: u32,
 }
 
-/// One collective while ranks of this node are in it.
+/// A collective that ranks of this node have joined.
 #[derive(Debug)]
 pub(super) struct RunningCall {
     pub(super) signature: CallSignature,
     pub(super) compiled: Arc<CompiledSchedule>,
     pub(super) runs: BTreeMap<u32, ProgramRun>,
-    /// When anything last moved.
+    /// The time of the last progress.
     pub(super) progress: Time,
-    /// How long nothing may move.
+    /// The maximum time without progress.
     pub(super) timeout: Duration,
-    /// Whether all ranks here let it give way to others.
+    /// Whether all local ranks want the call to yield to other traffic.
     pub(super) background: bool,
-    /// Whether the other agents have been told that it has begun here.
+    /// Whether the call has been announced to the other agents.
     pub(super) announced: bool,
     notes: CallNotes,
 }
@@ -60,7 +64,7 @@ impl RunningCall {
         self.signature.call.operation
     }
 
-    /// Whether no rank is in it, of those that have come.
+    /// Returns whether all ranks that have joined the call have completed it.
     pub(super) fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
@@ -73,7 +77,7 @@ impl RunningCall {
         self.progress + self.timeout
     }
 
-    /// What is to be remembered of it.
+    /// Returns the record of the call.
     fn record(self, group: (u64, u32), call: u64, failure: Option<Arc<str>>) -> CallRecord {
         let (words, plan) = self.compiled.text.clone();
         let CallNotes { ranks, arrivals, traffic } = self.notes;
@@ -81,7 +85,7 @@ impl RunningCall {
     }
 }
 
-/// A rank that is through a call.
+/// A rank that has completed a call.
 #[derive(Debug)]
 pub(super) struct Completion {
     pub(super) rank: u32,
@@ -89,7 +93,7 @@ pub(super) struct Completion {
     pub(super) stats: CallStats,
 }
 
-/// A multicast whose turn has come.
+/// A multicast over a free tree.
 #[derive(Debug)]
 pub(super) struct NextMulticast {
     pub(super) action: u32,
@@ -100,15 +104,16 @@ pub(super) struct NextMulticast {
     pub(super) concurrent_senders: u32,
 }
 
-/// The calls of a group's ranks on this node.
+/// The running calls of a group's ranks on this node.
 #[derive(Debug, Default)]
 pub(super) struct RunningCalls {
     calls: BTreeMap<u64, RunningCall>,
     /// Actions that may start.
     ready: VecDeque<CallAction>,
-    /// Ranks, by call, whose next multicast may start.
+    /// Ranks, with their calls, that may start their next multicast.
     multicasters: VecDeque<(u64, u32)>,
-    /// The last call that moved when all ranks here were through it, since its bytes are copied, and when it did.
+    /// The last call that made progress after all local ranks had completed it, because its bytes
+    /// were copied, and the time of that progress.
     moved_after: Option<(u64, Time)>,
 }
 
@@ -125,12 +130,12 @@ impl RunningCalls {
         self.calls.get_mut(&call_number)
     }
 
-    /// Calls with their numbers, in order.
+    /// Returns the calls with their numbers, in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = (u64, &RunningCall)> {
         self.calls.iter().map(|(call_number, call)| (*call_number, call))
     }
 
-    /// A rank takes part in a call from now on. It may be through at once.
+    /// Adds a rank to a call. Returns the completion if the rank has nothing to do.
     pub(super) fn add_rank(
         &mut self,
         now: Time,
@@ -158,22 +163,22 @@ impl RunningCalls {
         self.finish_rank_if_done(now, call_number, rank, out)
     }
 
-    /// Takes an action that may start.
+    /// Returns an action that may start.
     pub(super) fn next_ready(&mut self) -> Option<CallAction> {
         self.ready.pop_front()
     }
 
-    /// Takes a rank whose next multicast may start, with its call.
+    /// Returns a rank, with its call, that may start its next multicast.
     pub(super) fn next_multicaster(&mut self) -> Option<(u64, u32)> {
         self.multicasters.pop_front()
     }
 
-    /// Whether anything may start.
+    /// Returns whether any action may start.
     pub(super) fn has_ready(&self) -> bool {
         !(self.ready.is_empty() && self.multicasters.is_empty())
     }
 
-    /// The run of a rank in a call.
+    /// Returns the run of a rank in a call.
     pub(super) fn run(&self, call: u64, rank: u32) -> Option<&ProgramRun> {
         self.calls.get(&call)?.runs.get(&rank)
     }
@@ -182,7 +187,8 @@ impl RunningCalls {
         self.calls.get_mut(&call)?.runs.get_mut(&rank)
     }
 
-    /// An action is done: what waited for it may start, or the rank is through.
+    /// Handles the completion of an action: dependent actions may start, or the rank completes the
+    /// call.
     pub(super) fn complete(
         &mut self,
         now: Time,
@@ -201,14 +207,14 @@ impl RunningCalls {
         self.finish_rank_if_done(now, call_number, rank, out)
     }
 
-    /// Something outside of its program needs a rank's buffers: it may not leave.
+    /// Keeps a rank from completing a call, because a stream needs its buffers.
     pub(super) fn pin(&mut self, call: u64, rank: u32) {
         if let Some(run) = self.run_mut(call, rank) {
             run.pins += 1;
         }
     }
 
-    /// Its buffers are needed no more.
+    /// Removes a pin, and returns the completion if the rank has now completed the call.
     pub(super) fn unpin(
         &mut self,
         now: Time,
@@ -237,7 +243,7 @@ impl RunningCalls {
         Some(Completion { rank, token: run.token, stats: CallStats { plan, nanoseconds, ..run.stats } })
     }
 
-    /// A multicast of a rank may start; it has its turn later.
+    /// Queues a multicast of a rank.
     pub(super) fn queue_multicast(&mut self, of: CallAction) {
         if let Some(run) = self.run_mut(of.call, of.rank) {
             run.progress.queue_multicast(of.action);
@@ -245,8 +251,8 @@ impl RunningCalls {
         }
     }
 
-    /// The next multicast of a rank over whose tree none is on its way. In order, the first bytes arrive early; at
-    /// once, each stream would slow the others and all would be late.
+    /// Returns a rank's next multicast over a free tree. Multicasts over one tree are sent in
+    /// order, because concurrent streams would slow each other down and all would be late.
     pub(super) fn next_multicast(&mut self, call: u64, rank: u32) -> Option<NextMulticast> {
         let run = self.run_mut(call, rank)?;
         let action = run.next_multicast()?;
@@ -258,15 +264,16 @@ impl RunningCalls {
         Some(NextMulticast { action, scope, stripe, transfer: transfer.0, data, concurrent_senders })
     }
 
-    /// Whether a later action of a rank's program changes the bytes that an action has received; `None` if the rank is not in
-    /// the call.
+    /// Returns whether a later action of the rank's program changes the bytes that an action has
+    /// received; `None` if the rank is not in the call.
     pub(super) fn changed_later(&self, of: CallAction) -> Option<bool> {
         let run = self.run(of.call, of.rank)?;
         let kind = run.program().actions[of.action as usize].kind;
         Some(matches!(kind, ActionKind::ReceiveMulticast { dst, .. } if run.changed_later(of.action, dst)))
     }
 
-    /// A rank has put the last byte of a multicast on the link, or never will: its tree is free.
+    /// Records that a tree is free, because a rank has sent the last byte of a multicast or never
+    /// will.
     pub(super) fn multicast_sent(&mut self, call: u64, rank: u32, stripe: Stripe) {
         if let Some(run) = self.run_mut(call, rank) {
             run.progress.multicast_sent(stripe);
@@ -274,7 +281,8 @@ impl RunningCalls {
         }
     }
 
-    /// A call moves while earlier ones do: streams are sent in their order.
+    /// Counts the progress of earlier calls for a call, because streams are sent in the order of
+    /// calls.
     pub(super) fn follow_earlier(&mut self, call_number: u64) {
         let after = self.moved_after.filter(|(of, _)| *of < call_number).map(|(_, at)| at);
         let earlier = self.calls.range(..call_number).map(|(_, call)| call.progress).chain(after).max();
@@ -283,7 +291,7 @@ impl RunningCalls {
         }
     }
 
-    /// Something of a call has moved.
+    /// Records progress of a call.
     pub(super) fn moved(&mut self, now: Time, call: u64) {
         match self.calls.get_mut(&call) {
             Some(call) => call.progress = now,
@@ -291,16 +299,16 @@ impl RunningCalls {
         }
     }
 
-    /// Counts what was sent for a rank in a call; whether the rank is in it still.
+    /// Counts traffic of a rank in a call. Returns whether the rank is still in the call.
     pub(super) fn count(&mut self, call: u64, rank: u32, traffic: TrafficTotals) -> bool {
         let run = self.run_mut(call, rank);
         run.map(|run| run.stats.traffic += traffic).is_some()
     }
 
-    /// There is no memory of this name.
+    /// Handles a failed allocation.
     ///
     /// # Errors
-    /// If it is the working memory of a call.
+    /// Returns an error if the memory was the working memory of a call.
     pub(super) fn allocation_failed(&self, memory: MemoryId) -> Result<(), CallFailure> {
         for call in self.calls.values() {
             let run = call.runs.iter().find(|(_, run)| run.scratch.len > 0 && run.scratch.memory == memory);
@@ -315,12 +323,13 @@ impl RunningCalls {
         Ok(())
     }
 
-    /// Forgets a call that no rank is in; what is to be remembered of it.
+    /// Removes a call that no rank is in, and returns its record.
     pub(super) fn retire(&mut self, call_number: u64, group: (u64, u32)) -> Option<CallRecord> {
         Some(self.calls.remove(&call_number)?.record(group, call_number, None))
     }
 
-    /// Forgets all calls, which have failed: those who wait, as token and rank, and what is to be remembered.
+    /// Removes all calls because the group has failed. Returns the tokens and ranks of the open
+    /// requests, and the records.
     pub(super) fn fail(
         &mut self,
         now: Time,

@@ -1,4 +1,5 @@
-//! Multicast messages of a group's calls: opening streams, their packets, and what that means for calls.
+//! Multicast messages of a group's calls: opens their streams, handles packets, and returns their
+//! events.
 
 use super::running_calls::CallAction;
 use crate::buffered_packets::BufferedPackets;
@@ -20,31 +21,33 @@ use cool_types::limits::{COPIED_BYTES, EAGER_BYTES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// How long a receiver waits for its stream to begin: the call's timeout ends it before, unless earlier calls move.
+/// How long a receiver waits for its stream to begin. In practice, the timeout of the call is
+/// shorter, unless earlier calls make progress.
 const BEGINS_WITHIN: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// What a stream waits beyond the call's timeout: the call's own says more about what is wrong.
+/// How much longer than the timeout of its call a stream waits, because the failure of the call is
+/// more informative.
 const GRACE: Duration = Duration::from_secs(2);
 
-/// After this many streams in a row that needed no repair, as at first, acknowledgements of short streams are delayed
-/// by [`ACK_DELAY`], so that those of many share a datagram.
+/// Number of streams in a row without repair after which acknowledgements of short streams are
+/// delayed by [`ACK_DELAY`], so that several share a datagram. A group starts in this state.
 const LOSS_FREE: u32 = 16;
 
-/// Short against a retry of TCP, long against a few small calls.
+/// Much shorter than a retransmission by TCP, and longer than a few small calls.
 const ACK_DELAY: Duration = Duration::from_millis(5);
 
-/// A message that an action of a rank here sends or receives by multicast.
+/// A message that an action of a local rank sends or receives by multicast.
 #[derive(Debug)]
 pub(super) struct StreamMessage {
     pub(super) of: CallAction,
-    /// Of the call: what it is, and how long it waits.
+    /// The properties of its call.
     pub(super) operation: Operation,
     pub(super) digest: u64,
     pub(super) timeout: Duration,
     pub(super) background: bool,
     pub(super) scope: MulticastScope,
     pub(super) transfer: u32,
-    /// The place of the node that sends.
+    /// The index of the sending node.
     pub(super) source: usize,
     pub(super) data: MemoryRange,
 }
@@ -54,44 +57,46 @@ pub(super) struct StreamMessage {
 struct SendingStream {
     share: LinkShare,
     queue: SendQueue,
-    /// Whether it only gathers its receivers, until the one before it has been sent.
+    /// Whether the stream only collects its receiver set, until the one before it has been sent.
     on_hold: bool,
 }
 
-/// Streams that are sent in the order of their calls, each when the one before it has been: at once, all would be late together, and
-/// those come that receivers do not expect yet. Short ones need not wait for long ones.
+/// A queue of streams that are sent one after the other, in the order of their calls. Sent at the
+/// same time, all would be late, and some packets would arrive before receivers expect them. Short
+/// streams have a queue of their own, so that they do not wait for long ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SendQueue {
     pub(super) stripe: Stripe,
     short: bool,
 }
 
-/// A multicast that waits for its turn.
+/// A multicast that is waiting to be sent.
 #[derive(Debug)]
 struct QueuedMulticast {
     multicast: StreamMessage,
     queue: SendQueue,
     concurrent_senders: u32,
-    /// A copy of the message, if it is short enough: nobody waits for it.
+    /// A copy of the message, if it is short enough. Then no action waits for the stream.
     copy: Option<MemoryRange>,
 }
 
-/// What streams mean for calls.
+/// An event of a stream that concerns its call.
 #[derive(Debug)]
 pub(super) enum StreamEvent {
-    /// A rank's stream has sent or repaired something, or brought some of its message.
+    /// A rank's stream has sent, repaired or received data.
     Moved { call: u64, rank: u32, traffic: TrafficTotals, progress: bool },
-    /// An action is done.
+    /// An action has completed.
     Done(CallAction),
-    /// The whole message of an action is here, but others may still need it from here.
+    /// The message of an action has arrived completely, but other nodes may still need it from
+    /// here.
     Delivered(StreamId, CallAction),
-    /// Nobody needs the buffers of a rank any more, which [`Streams::pin_rank`] has pinned.
+    /// No receiver needs the buffers of a rank any more that [`Streams::pin_rank`] has pinned.
     Unpinned { call: u64, rank: u32 },
-    /// A source has put its last chunk on the link, or never will.
+    /// A source has sent its last chunk, or never will.
     AllSent { call: u64, rank: u32, queue: SendQueue },
-    /// A node holds another call of this number.
+    /// A node holds a different call with this number.
     Mismatch { call: u64, node: usize },
-    /// A stream is over.
+    /// A stream has ended.
     Closed(StreamId),
 }
 
@@ -99,16 +104,16 @@ pub(super) enum StreamEvent {
 pub(super) struct Streams {
     open: BTreeMap<StreamId, MulticastStream>,
     sending: BTreeMap<StreamId, SendingStream>,
-    /// In the order of their beginnings.
+    /// In the order in which they were queued.
     queued: VecDeque<QueuedMulticast>,
     buffered: BufferedPackets,
-    /// Those of calls in progress that are over.
+    /// Streams that have ended although their calls are in progress.
     over: BTreeSet<StreamId>,
-    /// By tree and source.
+    /// By scope and source.
     chains: BTreeMap<(MulticastScope, usize), Arc<Chain>>,
-    /// The retry timer that the last stream has measured.
+    /// The retransmission timeout that the last stream measured.
     retransmission_timeout: Duration,
-    /// Streams in a row that needed no repair.
+    /// Number of streams in a row without repair.
     loss_free: u32,
     events: VecDeque<StreamEvent>,
 }
@@ -134,15 +139,15 @@ impl Streams {
         self.open.is_empty() && self.queued.is_empty()
     }
 
-    /// Takes what has come of the inputs so far.
+    /// Returns the next event.
     pub(super) fn poll(&mut self) -> Option<StreamEvent> {
         self.events.pop_front()
     }
 
-    /// Multicasts over the tree of a stripe, when others have been sent over it.
+    /// Queues a multicast over the tree of a stripe, behind earlier ones.
     ///
     /// # Errors
-    /// If there can be no such stream.
+    /// Returns an error if the stream is invalid.
     pub(super) fn send(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -158,10 +163,11 @@ impl Streams {
         self.send_next(context, queue)
     }
 
-    /// Sends what waits in a queue, as far as it may: one stream is sent, and one behind it gathers its receivers, if it is long.
+    /// Sends the streams of a queue: one is sent, and the one behind it collects its receiver set
+    /// if it is long.
     ///
     /// # Errors
-    /// If there can be no such stream.
+    /// Returns an error if a stream is invalid.
     pub(super) fn send_next(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -183,7 +189,7 @@ impl Streams {
         }
     }
 
-    /// A stream whose turn has come has its share of the link from now on.
+    /// Starts to send a stream that was on hold, with its share of the link.
     fn release_hold(&mut self, context: &mut GroupContext<'_>, id: StreamId) -> Result<(), CallFailure> {
         let Some(stream) = self.sending.get_mut(&id) else { return Ok(()) };
         stream.on_hold = false;
@@ -229,7 +235,7 @@ impl Streams {
     /// Opens the receiving end of a multicast.
     ///
     /// # Errors
-    /// If there can be no such stream.
+    /// Returns an error if the stream is invalid.
     pub(super) fn receive(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -238,7 +244,7 @@ impl Streams {
         let StreamMessage { of, operation, data, .. } = *multicast;
         let spec = self.spec(context.members, multicast);
         let id = spec.id;
-        // Not in the chain: the machine refuses it.
+        // If this node is not in the chain, the machine returns an error.
         let me = spec.chain.position(context.members.me as u16).unwrap_or(u16::MAX);
         let receiver =
             Receiver::new(context.now, spec, me).map_err(|e| no_stream(context.members, of.rank, &e))?;
@@ -276,7 +282,7 @@ impl Streams {
         }
     }
 
-    /// Starts a stream, with what came of it before.
+    /// Opens a stream and hands it the packets that arrived before.
     fn open_stream(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -301,10 +307,10 @@ impl Streams {
         result
     }
 
-    /// A packet of a stream came; whether that is open.
+    /// Handles a packet of a stream. Returns whether the stream is open.
     ///
     /// # Errors
-    /// If the stream fails by it.
+    /// Returns an error if the stream fails.
     pub(super) fn on_packet(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -318,20 +324,21 @@ impl Streams {
         Ok(true)
     }
 
-    /// Whether what comes of a stream is of no use, though its call is not over.
+    /// Returns whether a stream has ended although its call is in progress, so that its packets can
+    /// be dropped.
     pub(super) fn is_over(&self, id: &StreamId) -> bool {
         self.over.contains(id)
     }
 
-    /// A packet came of a stream that is to be opened yet.
+    /// Buffers a packet of a stream that has yet to be opened.
     pub(super) fn buffer(&mut self, shared: &mut SharedState, packet: Packet, payload: &ReceivedBytes) {
         self.buffered.buffer(packet, payload, &mut shared.out);
     }
 
-    /// A stream's deadline has passed.
+    /// Handles the deadline of a stream.
     ///
     /// # Errors
-    /// If the stream fails by it.
+    /// Returns an error if the stream fails.
     pub(super) fn on_timer(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -343,10 +350,11 @@ impl Streams {
         self.apply(context, id, effects)
     }
 
-    /// The number of streams that share this node's link has changed.
+    /// Adjusts the rates of streams, because the number of streams that share this node's link has
+    /// changed.
     ///
     /// # Errors
-    /// If a stream fails by it.
+    /// Returns an error if a stream fails.
     pub(super) fn share_link(&mut self, context: &mut GroupContext<'_>) -> Result<(), CallFailure> {
         for (id, stream) in self.sending.clone() {
             let ceiling = stream.share.ceiling(&context.shared.sending);
@@ -366,7 +374,7 @@ impl Streams {
         self.apply(context, id, effects)
     }
 
-    /// Carries out a stream's effects, and notes what they mean for its call.
+    /// Applies the effects of a stream, and queues the events for its call.
     fn apply(
         &mut self,
         context: &mut GroupContext<'_>,
@@ -413,8 +421,8 @@ impl Streams {
         self.events.push_back(StreamEvent::Closed(id));
     }
 
-    /// The action of a delivered message is done, but its rank is not to leave before nobody needs the message from here
-    /// any more, which is told; or nobody does by now.
+    /// Lets the action of a delivered message complete, while its rank must wait until no receiver
+    /// needs the message any more ([`StreamEvent::Unpinned`]). Returns whether that is necessary.
     pub(super) fn pin_rank(&mut self, id: &StreamId) -> bool {
         match self.open.get_mut(id) {
             Some(stream) if stream.hold == StreamHold::Action => {
@@ -425,18 +433,18 @@ impl Streams {
         }
     }
 
-    /// What comes of a stream from now on is of no use.
+    /// Marks a stream as ended, so that its packets are dropped from now on.
     pub(super) fn ignore(&mut self, id: StreamId) {
         self.over.insert(id);
     }
 
-    /// A call is over: what comes of its streams, other than open ones, is of no use.
+    /// Drops the packets of a call that has ended, except for those of open streams.
     pub(super) fn forget_call(&mut self, call: u64, shared: &mut SharedState) {
         self.buffered.forget(call, &mut shared.out);
         self.over.retain(|id| id.call != call);
     }
 
-    /// Gives back all that streams have used.
+    /// Frees all resources of streams.
     pub(super) fn clear(&mut self, shared: &mut SharedState) {
         for (id, stream) in std::mem::take(&mut self.open) {
             shared.forget_stream(&id, stream);
@@ -451,19 +459,20 @@ impl Streams {
         self.events.clear();
     }
 
-    /// Who has sent packets of a call before its streams were opened, by place, and the digest that it holds.
+    /// Returns the nodes that have sent packets of a call before its streams were opened, with
+    /// their digests.
     pub(super) fn digests(&self, call: u64) -> impl Iterator<Item = (usize, u64)> {
         self.buffered.digests(call).into_iter().map(|(node, digest)| (usize::from(node), digest))
     }
 
-    /// The places of the nodes from which a call waits for data.
+    /// Returns the indices of the nodes from which a call waits for data.
     pub(super) fn sources(&self, call: u64) -> impl Iterator<Item = usize> {
         let receives = self.open.iter().filter(move |(id, s)| id.call == call && s.is_receiver());
         receives.map(|(id, _)| usize::from(id.source))
     }
 }
 
-/// Counts what a stream did: for the node under the operation of its call at once, and for its rank.
+/// Counts the traffic of a stream, both for the node and for the rank.
 fn count(
     shared: &mut SharedState,
     operation: Operation,
@@ -479,7 +488,8 @@ fn count(
     }
 }
 
-/// A receiver has the whole message. Its successors may still need it from here, unless it is released as well.
+/// Handles the delivery of a message. The receiver's successors in the chain may still need it,
+/// unless it has been released.
 fn delivered(
     stream: &mut MulticastStream,
     shared: &mut SharedState,
@@ -487,7 +497,7 @@ fn delivered(
     released: bool,
     events: &mut VecDeque<StreamEvent>,
 ) {
-    // With a copy its rank need not wait until others have it from here.
+    // If the stream has a copy, the rank need not wait for other receivers.
     let copy = if released { None } else { copied(stream.data(), shared) };
     if let Some(copy) = copy {
         stream.continue_on(copy);
@@ -500,7 +510,7 @@ fn delivered(
     }
 }
 
-/// Nobody needs the message from here any more.
+/// Handles the release of a message, which no receiver needs any more.
 fn released(
     stream: &mut MulticastStream,
     shared: &mut SharedState,
@@ -515,7 +525,7 @@ fn released(
     }
 }
 
-/// A copy of a message, if that is short enough and there is room.
+/// Returns a copy of a message, if it is short enough and there is room.
 fn copied(data: MemoryRange, shared: &mut SharedState) -> Option<MemoryRange> {
     if data.len <= COPIED_BYTES { shared.bounce(data) } else { None }
 }
@@ -543,6 +553,7 @@ fn failed(members: &Members, id: StreamId, rank: u32, error: StreamError) -> Cal
         id.group,
         names.join(", ")
     );
-    // Of nodes that are gone the failure detector says so before: these are there, and their ranks do not come.
+    // The failure detector would have reported lost nodes before. So these nodes are alive, and
+    // their ranks have not joined.
     CallFailure::new(CallFailureKind::Timeout, text, ranks)
 }

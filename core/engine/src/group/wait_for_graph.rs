@@ -1,14 +1,14 @@
-//! The wait-for graph of a group's ranks: who of those that are waited for waits as well. Who waits itself is not to blame,
-//! but whom it waits for may be.
+//! The wait-for graph of a group's ranks. A rank that waits for another one is not to blame for a
+//! delay; the rank at the end of the path may be.
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Whom a rank waits for.
+/// The ranks for which a rank waits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum WaitsFor {
-    /// The ranks at the other ends of its messages.
+    /// It waits for the ranks at the other ends of its messages.
     Some(BTreeSet<u32>),
-    /// It waits in a call, or for a message from anybody.
+    /// It waits in a call, or for a message from any rank.
     Any,
 }
 
@@ -20,12 +20,13 @@ impl WaitsFor {
     }
 }
 
-/// Ranks that wait, and whom for.
+/// The waiting ranks, with the ranks for which they wait.
 #[derive(Debug, Default)]
 pub(super) struct WaitForGraph(BTreeMap<u32, WaitsFor>);
 
 impl WaitForGraph {
-    /// Ranks that wait in calls or for anybody, and who waits for whom with messages.
+    /// Returns the graph of `ranks`, which wait in calls or for any rank, and of the pairs in
+    /// `messages`, in which the first rank waits for the second.
     pub(super) fn new(ranks: &[u32], messages: &[(u32, u32)]) -> WaitForGraph {
         let mut waits: BTreeMap<u32, WaitsFor> = ranks.iter().map(|rank| (*rank, WaitsFor::Any)).collect();
         for (rank, peer) in messages {
@@ -34,14 +35,15 @@ impl WaitForGraph {
         WaitForGraph(waits)
     }
 
-    /// Adds what is known of some ranks.
+    /// Adds the entries of another graph for some ranks.
     pub(super) fn add(&mut self, other: &WaitForGraph, of: impl Fn(u32) -> bool) {
         let known = other.0.iter().filter(|(rank, _)| of(**rank));
         self.0.extend(known.map(|(rank, awaits)| (*rank, awaits.clone())));
     }
 
-    /// Of these ranks of a group of `size` those who do not wait; if all do, of those for whom they wait, and so on. None
-    /// if all wait for each other.
+    /// Returns those of `ranks`, in a group of `size` ranks, that do not wait. If all of them wait,
+    /// returns those for which they wait and that do not wait themselves, and so on. The result is
+    /// empty if all of them wait for each other.
     pub(super) fn culprits(&self, ranks: &[u32], size: u32) -> Vec<u32> {
         let mut seen: BTreeSet<u32> = ranks.iter().copied().collect();
         let mut level = seen.clone();
@@ -65,17 +67,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_waits_for_somebody_who_does_not_is_not_to_blame_however_long_the_line() {
+    fn only_the_rank_at_the_end_of_a_path_is_to_blame() {
         let waits = WaitForGraph::new(&[5], &[(0, 1), (1, 2), (3, 4), (4, 3)]);
         assert_eq!(waits.culprits(&[0], 6), [2]);
         assert_eq!(waits.culprits(&[0, 6], 7), [6]);
         assert!(waits.culprits(&[3], 6).is_empty(), "they wait for each other");
-        // A call may wait for anybody.
+        // A rank in a call may wait for any other rank.
         assert_eq!(waits.culprits(&[5], 8), [2, 6, 7]);
     }
 
     #[test]
-    fn who_waits_in_a_call_and_for_a_message_may_wait_for_anybody() {
+    fn a_rank_in_a_call_may_wait_for_any_other_rank() {
         assert_eq!(WaitForGraph::new(&[1], &[(1, 2)]).0[&1], WaitsFor::Any);
     }
 }

@@ -1,6 +1,8 @@
-//! Watched calls: the ranks carry them out themselves, in memory that they share on this node or by datagrams, and some have to wait in
-//! them. Nothing is moved for them here. All that is known of them is who waits in which, so that these are told if the group fails, if a
-//! rank is gone that is to take part, and if others have the same call carried out here: then all do.
+//! Watched calls: calls that the ranks execute themselves, in shared memory or by datagrams, and in
+//! which some ranks have to wait. The engine moves no data for them. It only records which ranks
+//! wait in which calls, so that it can reply to them if the group fails, if a rank is lost that
+//! must take part, or if other ranks request the same call from the engine; then all ranks must
+//! request it.
 
 use super::Group;
 use super::call_matching::mismatch;
@@ -15,7 +17,7 @@ use cool_transport::unicast::Notice;
 use cool_types::fnv;
 use std::collections::BTreeMap;
 
-/// A rank that has not said for so long that it waits does not: it is stopped. Ranks say so every 200 ms.
+/// A rank that has not reported for this long is stopped. Ranks report every 200 ms.
 const SILENT: Duration = Duration::from_millis(1500);
 
 /// A rank that waits.
@@ -24,23 +26,24 @@ pub(super) struct WatchedRank {
     token: u64,
     signature: CallSignature,
     begun: Time,
-    /// When its rank has said last that it waits.
+    /// When the rank last reported that it waits.
     last_report: Time,
-    /// The other nodes have been told.
+    /// Whether the other nodes have been notified.
     announced: bool,
-    /// It has waited for as long as it may: for whom, and for how long.
+    /// If the rank has waited for as long as it may: the missing ranks, and how long it has waited.
     overdue: Option<(Vec<u32>, Duration)>,
 }
 
 impl WatchedRank {
-    /// What it has called, as others are told: nothing that agents carry out has this digest.
+    /// Returns the digest and the text of the call for other agents. No call that agents execute
+    /// has this digest.
     fn called(&self) -> (u64, String) {
         let text = self.signature.to_string();
         (fnv(text.bytes()), text)
     }
 }
 
-/// Who waits, by call and rank.
+/// The waiting ranks, by call and rank.
 #[derive(Debug, Default)]
 pub(super) struct WatchedCalls(BTreeMap<(u64, u32), WatchedRank>);
 
@@ -49,49 +52,49 @@ impl WatchedCalls {
         self.0.is_empty()
     }
 
-    /// Whether anybody waits in a call or a later one.
+    /// Returns whether a rank waits in a call or a later one.
     pub(super) fn has_any_from(&self, call: u64) -> bool {
         self.0.range((call, 0)..).next().is_some()
     }
 
-    /// The ranks that wait in a call.
+    /// Returns the ranks that wait in a call.
     pub(super) fn in_call(&self, call: u64) -> impl Iterator<Item = (u32, &WatchedRank)> {
         self.0.range((call, 0)..=(call, u32::MAX)).map(|((_, rank), watched)| (*rank, watched))
     }
 
-    /// What a rank has called that waits.
+    /// Returns the text of the call in which a rank waits.
     pub(super) fn text(&self, call: u64, rank: u32) -> Option<String> {
         self.0.get(&(call, rank)).map(|watched| watched.signature.to_string())
     }
 
-    /// The ranks that have not said for long that they wait, though it is not yet time for what they wait for.
+    /// Returns the ranks that have stopped reporting although they have not waited for too long.
     pub(super) fn silent(&self, now: Time) -> impl Iterator<Item = u32> {
         let silent =
             move |watched: &WatchedRank| watched.overdue.is_none() && watched.last_report + SILENT < now;
         self.0.iter().filter(move |(_, watched)| silent(watched)).map(|((_, rank), _)| *rank)
     }
 
-    /// Since when somebody waits.
+    /// Returns since when a rank has been waiting.
     pub(super) fn since(&self) -> Option<Time> {
         self.0.values().map(|watched| watched.begun).min()
     }
 
-    /// A rank waits no more: its token, if it did.
+    /// Removes a rank. Returns the token of its call, if it was waiting.
     fn take(&mut self, call: u64, rank: u32) -> Option<u64> {
         self.0.remove(&(call, rank)).map(|watched| watched.token)
     }
 
-    /// Nobody waits any more: tokens and ranks of those who did.
+    /// Removes all ranks. Returns the tokens and ranks.
     pub(super) fn take_all(&mut self) -> impl Iterator<Item = (u64, u32)> + use<> {
         std::mem::take(&mut self.0).into_iter().map(|((_, rank), watched)| (watched.token, rank))
     }
 }
 
 impl Group {
-    /// A local rank waits in a call that the ranks carry out themselves.
+    /// Starts a watched call of a local rank.
     ///
     /// # Errors
-    /// If the group fails by it.
+    /// Returns an error if the call makes the group fail.
     pub(super) fn watch(
         &mut self,
         now: Time,
@@ -117,7 +120,7 @@ impl Group {
         let mut context = GroupContext { now, members: &self.members, shared };
         self.failure_detector.watch(&mut context);
         if self.members.nodes.len() > 1 {
-            // What was told of calls before this one, which the rank is through, is of no use any more.
+            // The rank has completed all earlier calls, so reports on them cannot matter any more.
             self.matching.forget_before(call_number);
             context.set_timer(TimerKey::Call(self.members.id, call_number), Some(now + ANNOUNCE_AFTER));
         }
@@ -129,11 +132,12 @@ impl Group {
         self.match_watched(call_number, rank)
     }
 
-    /// Whether ranks of other nodes, as far as they have told, have called the same as those who wait here in a call.
+    /// Compares the reports of other agents with the call in which local ranks wait.
     ///
     /// # Errors
-    /// If one has not: it may have its agent carry out what others carry out themselves, too. That is no mistake where those who wait have
-    /// yet to see that not all can.
+    /// Returns an error if a rank of another node has made a different call. A rank may request a
+    /// call from its agent that others execute themselves; that is not a mismatch as long as the
+    /// waiting ranks have yet to learn that not all can execute quick calls.
     pub(super) fn match_remote(&self, call_number: u64) -> Result<(), CallFailure> {
         if !self.quick_calls.all_can() {
             return Ok(());
@@ -148,7 +152,9 @@ impl Group {
         }
     }
 
-    /// Tells other nodes of a call in which somebody has waited for long: who has yet to see whether all can will call another way, if not.
+    /// Notifies other nodes of a call in which a rank has waited for long. A rank that has yet to
+    /// learn whether all ranks can execute quick calls makes the call in another way if they
+    /// cannot.
     fn announce_watched(&mut self, now: Time, shared: &mut SharedState, call_number: u64) {
         if !self.quick_calls.all_can() {
             return;
@@ -164,7 +170,7 @@ impl Group {
         }
     }
 
-    /// Whether all who wait in a call have called the same.
+    /// Checks that all ranks that wait in a call have made the same call.
     fn match_watched(&self, call_number: u64, rank: u32) -> Result<(), CallFailure> {
         let Some(ours) = self.watched_calls.0.get(&(call_number, rank)) else { return Ok(()) };
         let differing =
@@ -175,7 +181,8 @@ impl Group {
         })
     }
 
-    /// A call is carried out here: who waits in it as a watched one is to call again. Whether it has called the same is seen then.
+    /// Replies to the ranks that wait in a call that the engine now executes, so that they make the
+    /// call again. Their calls are compared then.
     pub(super) fn take_over(&mut self, shared: &mut SharedState, call_number: u64) {
         let waiting: Vec<u32> = self.watched_calls.in_call(call_number).map(|(rank, _)| rank).collect();
         for rank in waiting {
@@ -183,10 +190,10 @@ impl Group {
         }
     }
 
-    /// A local rank reports what has become of a watched call.
+    /// Handles a local rank's report on its watched call.
     ///
     /// # Errors
-    /// If the group fails by it.
+    /// Returns an error if the report makes the group fail.
     pub(crate) fn on_watch_report(
         &mut self,
         now: Time,
@@ -194,7 +201,7 @@ impl Group {
         (call_number, rank): (u64, u32),
         report: WatchReport,
     ) -> Result<(), CallFailure> {
-        // It may have been answered meanwhile.
+        // The engine may have replied meanwhile.
         let Some(watched) = self.watched_calls.0.get_mut(&(call_number, rank)) else { return Ok(()) };
         match report {
             WatchReport::StillWaits => {
@@ -216,10 +223,11 @@ impl Group {
         }
     }
 
-    /// Looks after a rank that has waited for as long as it may: once others have told who waits there, if they do, it is given up.
+    /// Handles a rank that has waited for as long as it may: once the other agents have reported
+    /// which ranks wait there, the call fails.
     ///
     /// # Errors
-    /// If it is.
+    /// Returns an error if the call has failed.
     pub(super) fn on_watched_timer(
         &mut self,
         now: Time,

@@ -1,6 +1,6 @@
 //! What seeded collectives have covered, to be added up and printed.
 
-use cool_engine::FailureKind;
+use cool_engine::CallFailureKind;
 use cool_machine::Duration;
 use cool_types::Operation;
 use std::collections::BTreeMap;
@@ -26,7 +26,7 @@ pub struct Coverage {
     /// Datagrams of theirs that agents sent again.
     pub repaired: u64,
     /// Calls and messages that failed, by how.
-    pub failures: BTreeMap<FailureKind, u64>,
+    pub failures: BTreeMap<CallFailureKind, u64>,
     /// Messages from rank to rank that came.
     pub messages: u64,
     /// Bytes that ranks had to have and were looked at.

@@ -1,7 +1,9 @@
 //! What goes wrong has a name, everybody is told, and nothing hangs.
 
 use super::support::{RANKS, SIZE, World, request, send, two_groups as world};
-use cool_engine::{CallRequest, DEFAULT_PEER_TIMEOUT, FailureKind, GroupSpec, TransferKind, TransferRequest};
+use cool_engine::{
+    CallFailureKind, CallRequest, DEFAULT_PEER_TIMEOUT, GroupSpec, TransferKind, TransferRequest,
+};
 use cool_machine::Duration;
 use cool_types::Operation;
 
@@ -13,7 +15,7 @@ fn check_aftermath(world: &mut World) {
     world.run(done);
     for rank in 0..u64::from(SIZE) {
         assert!(world.answers()[&(1000 + rank)].result.is_err());
-        assert_eq!(world.failure(2000 + rank).kind, FailureKind::Aborted);
+        assert_eq!(world.failure(2000 + rank).kind, CallFailureKind::Aborted);
     }
     let done = world.call_each(2, 3000, |_| Some((Operation::Allreduce, 0, 10)));
     world.run(done);
@@ -33,7 +35,7 @@ fn check_mismatch(odd: u32, theirs: (Operation, u32, u64), mine: (Operation, u32
         // Who only had to send was through before anyone could know; it learns with its next call.
         let call = world.answers()[&u64::from(rank)].result.as_ref().err();
         let failed = call.unwrap_or_else(|| world.failure(1000 + u64::from(rank)));
-        assert_eq!(failed.kind, FailureKind::Mismatch, "{}", failed.message);
+        assert_eq!(failed.kind, CallFailureKind::Mismatch, "{}", failed.message);
         assert!(failed.ranks.contains(&odd), "{failed:?}");
         assert!(words.iter().all(|w| failed.message.contains(w)), "{}", failed.message);
         assert!(failed.message.contains(&format!("rank {odd} called")), "{}", failed.message);
@@ -88,7 +90,7 @@ fn a_rank_that_does_not_come_is_named_by_everyone_who_waited() {
             let failed = world.failure(token);
             assert_eq!(
                 (failed.kind, &failed.ranks[..]),
-                (FailureKind::Timeout, &[missing][..]),
+                (CallFailureKind::Timeout, &[missing][..]),
                 "{}",
                 failed.message
             );
@@ -111,7 +113,12 @@ fn a_node_that_dies_is_named_with_its_ranks() {
     world.run(done);
     for token in [0, 1, 2, 5, 6, 7, 8] {
         let failed = world.failure(token);
-        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Lost, &[3, 4][..]), "{}", failed.message);
+        assert_eq!(
+            (failed.kind, &failed.ranks[..]),
+            (CallFailureKind::Lost, &[3, 4][..]),
+            "{}",
+            failed.message
+        );
         assert!(failed.message.contains("node h1"), "{}", failed.message);
     }
     assert!(world.now().as_nanos() < 1_000_000_000);
@@ -132,7 +139,7 @@ fn a_node_that_falls_silent_is_named_in_time_by_all_who_wait() {
             let failed = world.failure(token);
             assert_eq!(
                 (failed.kind, &failed.ranks[..]),
-                (FailureKind::Lost, &[3, 4][..]),
+                (CallFailureKind::Lost, &[3, 4][..]),
                 "{}",
                 failed.message
             );
@@ -157,8 +164,8 @@ fn a_node_that_is_cut_off_says_so_and_names_all_that_it_misses() {
     world.run(done);
     for token in [3, 4] {
         let failed = world.failure(token);
-        assert_eq!((failed.kind, failed.ranks.len()), (FailureKind::Lost, 7), "{}", failed.message);
-        assert!(failed.message.contains("node h1 is cut off from group 1"), "{}", failed.message);
+        assert_eq!((failed.kind, failed.ranks.len()), (CallFailureKind::Lost, 7), "{}", failed.message);
+        assert!(failed.message.contains("node h1 seems to be cut off from group 1"), "{}", failed.message);
         for node in ["h0", "h2", "h3", "h4", "h5"] {
             assert!(failed.message.contains(node), "{}", failed.message);
         }
@@ -174,7 +181,12 @@ fn nodes_that_are_lost_together_are_all_named() {
     [1, 2].into_iter().for_each(|node| world.cluster.stop(node));
     world.run(done);
     let failed = world.failure(0);
-    assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Lost, &[3, 4, 6][..]), "{}", failed.message);
+    assert_eq!(
+        (failed.kind, &failed.ranks[..]),
+        (CallFailureKind::Lost, &[3, 4, 6][..]),
+        "{}",
+        failed.message
+    );
     assert!(failed.message.contains("nodes h1, h2 with ranks 3, 4, 6 are gone"), "{}", failed.message);
 }
 
@@ -205,7 +217,7 @@ fn ranks_that_wait_themselves_are_not_named_as_missing() {
             let failed = world.failure(100 + u64::from(rank));
             assert_eq!(
                 (failed.kind, &failed.ranks[..]),
-                (FailureKind::Timeout, &[6][..]),
+                (CallFailureKind::Timeout, &[6][..]),
                 "{}",
                 failed.message
             );
@@ -233,7 +245,12 @@ fn a_rank_that_comes_shortly_before_the_others_give_up_is_not_named_as_missing()
     world.run(SIZE as usize - 1);
     for rank in (0..SIZE).filter(|rank| *rank != 6) {
         let failed = world.failure(rank.into());
-        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Timeout, &[6][..]), "{}", failed.message);
+        assert_eq!(
+            (failed.kind, &failed.ranks[..]),
+            (CallFailureKind::Timeout, &[6][..]),
+            "{}",
+            failed.message
+        );
     }
     assert!(world.now().as_nanos() < 1_600_000_000, "{:?}", world.now());
 }
@@ -254,7 +271,12 @@ fn a_rank_that_has_waited_long_before_it_is_stopped_is_named() {
     world.run(2 * SIZE as usize - 1);
     for rank in (0..SIZE).filter(|rank| *rank != 6) {
         let failed = world.failure(100 + u64::from(rank));
-        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Timeout, &[6][..]), "{}", failed.message);
+        assert_eq!(
+            (failed.kind, &failed.ranks[..]),
+            (CallFailureKind::Timeout, &[6][..]),
+            "{}",
+            failed.message
+        );
     }
 }
 
@@ -269,7 +291,12 @@ fn a_receive_from_a_rank_that_waits_itself_names_the_one_at_the_end_of_the_line(
     world.run(3);
     for rank in [0, 3, 5] {
         let failed = world.failure(rank);
-        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Timeout, &[8][..]), "{}", failed.message);
+        assert_eq!(
+            (failed.kind, &failed.ranks[..]),
+            (CallFailureKind::Timeout, &[8][..]),
+            "{}",
+            failed.message
+        );
     }
 }
 
@@ -287,7 +314,7 @@ fn who_cannot_be_asked_is_named_with_those_who_do_not_wait() {
     let failed = world.failure(0);
     assert_eq!(
         (failed.kind, &failed.ranks[..]),
-        (FailureKind::Timeout, &[3, 4, 6][..]),
+        (CallFailureKind::Timeout, &[3, 4, 6][..]),
         "{}",
         failed.message
     );
@@ -307,8 +334,13 @@ fn a_receive_from_any_rank_names_those_who_do_not_wait_themselves() {
     world.run(SIZE as usize - 1);
     for rank in (0..SIZE).filter(|rank| *rank != 6) {
         let failed = world.failure(rank.into());
-        assert_eq!((failed.kind, &failed.ranks[..]), (FailureKind::Timeout, &[6][..]), "{}", failed.message);
-        assert!(failed.message.contains("look after rank 6 on h2"), "{}", failed.message);
+        assert_eq!(
+            (failed.kind, &failed.ranks[..]),
+            (CallFailureKind::Timeout, &[6][..]),
+            "{}",
+            failed.message
+        );
+        assert!(failed.message.contains("check rank 6 on h2"), "{}", failed.message);
     }
 }
 
@@ -324,7 +356,10 @@ fn who_first_sends_or_receives_after_a_failure_is_told_why_and_then_that_it_was_
         world.transfer(token, send(1, 2, 0, vec![0; 8]), Duration::ZERO);
     }
     world.run(done + 2);
-    assert_eq!((world.failure(100).kind, world.failure(101).kind), (FailureKind::Lost, FailureKind::Aborted));
+    assert_eq!(
+        (world.failure(100).kind, world.failure(101).kind),
+        (CallFailureKind::Lost, CallFailureKind::Aborted)
+    );
     assert_eq!(world.failure(101).ranks, [6]);
 }
 
@@ -358,7 +393,7 @@ fn a_rank_that_dies_in_a_call_or_before_it_is_named() {
             let Err(failed) = &answer.result else { continue };
             assert_eq!(
                 (failed.kind, &failed.ranks[..]),
-                (FailureKind::Lost, &[6][..]),
+                (CallFailureKind::Lost, &[6][..]),
                 "{token}: {}",
                 failed.message
             );
@@ -384,7 +419,7 @@ fn a_call_that_makes_no_sense_fails_for_all_and_names_its_rank() {
     let mut world = world();
     let done = world.call_each(1, 0, |r| Some((Operation::Bcast, if r == 5 { 77 } else { 0 }, 20_000)));
     world.run(done);
-    assert_eq!(world.failure(5).kind, FailureKind::Invalid);
+    assert_eq!(world.failure(5).kind, CallFailureKind::Invalid);
     assert!(world.failures().iter().all(|failed| failed.message.contains("rank 77")));
 }
 
@@ -396,7 +431,7 @@ fn a_group_that_one_node_has_released_fails_for_those_who_still_use_it() {
     world.run(done);
     let released = world.failures();
     assert!(released.iter().any(|f| f.message.contains("released")), "{released:?}");
-    assert_eq!(world.failure(1).kind, FailureKind::Invalid);
+    assert_eq!(world.failure(1).kind, CallFailureKind::Invalid);
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::support::{SIZE, World, send, settings};
 use cool_engine::testing::{Buffer, Collective};
-use cool_engine::{FailureKind, TransferKind, TransferRequest};
+use cool_engine::{CallFailureKind, TransferKind, TransferRequest};
 use cool_machine::Duration;
 use cool_sim::collectives::ClusterSettings;
 use cool_types::Operation;
@@ -161,7 +161,7 @@ fn probe_then_receive(seed: u64, loss: f64, bounce_bytes: u64) {
         match &world.answers()[&(received + token)].result {
             Ok(_) => assert!(room.bytes().starts_with(&sent), "seed {seed}: message {token}"),
             Err(failed) => {
-                assert_eq!(failed.kind, FailureKind::Truncated, "seed {seed}: {failed}");
+                assert_eq!(failed.kind, CallFailureKind::Truncated, "seed {seed}: {failed}");
                 let lengths =
                     [format!("sent {} bytes", sent.len()), format!("most {} bytes", sent.len() / 2)];
                 assert!(lengths.iter().all(|text| failed.message.contains(text)), "{failed}");
@@ -174,7 +174,7 @@ fn probe_then_receive(seed: u64, loss: f64, bounce_bytes: u64) {
         );
     }
     for token in [1, 3] {
-        assert_eq!(world.failure(none + token).kind, FailureKind::Cancelled);
+        assert_eq!(world.failure(none + token).kind, CallFailureKind::Cancelled);
     }
     let sum = Collective::new(1, SIZE, Operation::Allreduce, 0, 2_000, 1);
     for request in &sum.requests {

@@ -1,7 +1,7 @@
 //! Ranks that carry out quick calls, beside what engines carry out, from seeds: no wrong byte, no stall, and who is gone is named.
 
 use super::seeded::run_all;
-use cool_engine::FailureKind;
+use cool_engine::CallFailureKind;
 use cool_machine::Duration;
 use cool_sim::Shape;
 use cool_sim::collectives::{
@@ -83,8 +83,11 @@ fn who_has_called_something_else_is_told_so_also_by_a_root_that_is_many_calls_ah
     let mut scenario = two_ranks(QuickScenario::plain(2), calls.collect());
     scenario.fault = Fault::Mismatch { group: 0, rank: 1, call: 0 };
     let covered = ran(&scenario);
-    let failed: Vec<FailureKind> = covered.failures.keys().copied().collect();
-    assert!(failed.contains(&FailureKind::Mismatch) && !failed.contains(&FailureKind::Timeout), "{covered}");
+    let failed: Vec<CallFailureKind> = covered.failures.keys().copied().collect();
+    assert!(
+        failed.contains(&CallFailureKind::Mismatch) && !failed.contains(&CallFailureKind::Timeout),
+        "{covered}"
+    );
     assert!(covered.datagrams < 1_000, "{covered}");
 }
 
@@ -107,5 +110,5 @@ fn a_rank_whose_node_is_there_is_not_said_to_be_lost_though_it_never_takes_a_mes
     scenario.groups.insert(0, first);
     scenario.fault = Fault::Absent { group: 0, rank: 2, call: 0 };
     let covered = ran(&scenario);
-    assert_eq!(covered.failures.keys().collect::<Vec<_>>(), [&FailureKind::Timeout], "{covered}");
+    assert_eq!(covered.failures.keys().collect::<Vec<_>>(), [&CallFailureKind::Timeout], "{covered}");
 }

@@ -1,5 +1,6 @@
-//! Quick calls as the agent of a node serves them: it opens the socket of the node's leader among a group's ranks, and answers for what that
-//! has sent. Of calls that go well it knows nothing.
+//! The agent's part in quick calls: it opens the socket of its node's leader among a group's ranks,
+//! and responds to NAKs for datagrams that the leader has sent. It does not notice calls without
+//! losses.
 
 use crate::agent::groups::Abilities;
 use crate::engine::{GroupSpec, TreeScope};
@@ -18,38 +19,41 @@ use std::sync::Arc;
 use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
-/// The first port of leaders' sockets, and how many pairs of a leader's and its agent's there are: each group has another one. They are below
-/// those that systems give out by themselves.
+/// The first port of the leaders' sockets, and the number of pairs of ports, one for a leader and
+/// one for its agent. Groups use different pairs. The ports are below those that systems assign
+/// automatically.
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u64 = 6_000;
 
-/// Room for what comes while a rank computes.
+/// The size of the receive buffer, for datagrams that arrive while a rank computes.
 const BUFFER: usize = 1 << 20;
 
-/// How the ranks of a group on several nodes reach each other, by the leaders of their nodes.
+/// How the ranks of a group on several nodes reach each other through the leaders of their nodes.
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct QuickGroup {
     group: (u64, u32),
     key: Key,
     tree: Ipv4Addr,
     port: u16,
-    /// The ranks of this node, ascending; the first is the leader.
+    /// The ranks of this node in ascending order. The first is the leader.
     ranks: Vec<u32>,
-    /// The leader's number among leaders, who are in the order of their ranks.
+    /// The leader's index among all leaders, in the order of their ranks.
     leader: u32,
-    /// Of each leader's node.
+    /// The addresses of the leaders' nodes.
     addresses: Vec<Ipv4Addr>,
 }
 
 impl QuickGroup {
-    /// That of a group; none if its ranks do not call by datagrams, as over IPv6, which all agents find alike.
+    /// Returns the description for a group, or `None` if its ranks cannot use datagrams, for
+    /// example over IPv6. All agents must return the same result.
     pub(in crate::agent) fn from_spec(spec: &GroupSpec, node: &str) -> Option<QuickGroup> {
         if !spec.quick || spec.members.len() > RANKS_MAX {
             return None;
         }
         let mut leaders: Vec<(&str, Ipv4Addr)> = Vec::new();
         for member in &spec.members {
-            // A socket for a node and a tree is bound to neither, and of IPv6 sends from whichever address the system picks.
+            // A socket that receives both unicast and multicast is bound to neither address, and
+            // with IPv6 would send from an address that the system chooses.
             let IpAddr::V4(ip) = member.ip else { return None };
             if leaders.iter().all(|(node, _)| *node != member.node) {
                 leaders.push((&member.node, ip));
@@ -65,7 +69,7 @@ impl QuickGroup {
             group: (spec.id, spec.epoch),
             key: keyed.key.derive(format!("quick calls {}", spec.epoch).as_bytes()),
             tree,
-            // Less than the number of ports.
+            // The remainder is smaller than the number of ports.
             port: FIRST_PORT + 2 * (spec.id % PORTS) as u16,
             ranks: here.map(|member| member.rank).collect(),
             leader: leader as u32,
@@ -73,7 +77,7 @@ impl QuickGroup {
         })
     }
 
-    /// As a rank is told.
+    /// Returns the description for a rank.
     pub(in crate::agent) fn description(&self) -> local::Quick {
         local::Quick {
             epoch: self.group.1,
@@ -88,7 +92,7 @@ impl QuickGroup {
         self.addresses[self.leader as usize]
     }
 
-    /// The leader's socket: for what comes to this node and over the tree.
+    /// Opens the leader's socket, for datagrams to this node and over the tree.
     fn leader_socket(&self) -> io::Result<UdpSocket> {
         let socket = bind(Ipv4Addr::UNSPECIFIED, self.port)?;
         socket.set_multicast_all_v4(false)?;
@@ -97,12 +101,12 @@ impl QuickGroup {
         Ok(socket.into())
     }
 
-    /// How its agent answers in the leader's name.
+    /// Returns the responder that answers in the leader's name.
     fn answering(&self) -> NakResponder {
         NakResponder { key: self.key.clone(), group: self.group, leader: Rank(self.leader) }
     }
 
-    /// What answers a datagram that came from an address.
+    /// Returns the response to a datagram from an address, and where to send it.
     fn reply_to(
         &self,
         answering: &NakResponder,
@@ -116,7 +120,7 @@ impl QuickGroup {
     }
 }
 
-/// What a leader keeps in its segment.
+/// The leader's retransmission buffer, which is in the segment.
 struct KeptInSegment<'a>(RankPart<'a>);
 
 impl RetransmitBuffer for KeptInSegment<'_> {
@@ -139,21 +143,22 @@ fn bind(ip: Ipv4Addr, port: u16) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
-/// The quick calls of the ranks of this node, as their agent serves them until this is dropped.
+/// The agent's part in the quick calls of a group, until it is dropped.
 #[derive(Debug)]
 pub(in crate::agent) struct QuickServer {
     group: QuickGroup,
     shared: Arc<SharedSegment>,
-    /// The leader's, until it comes.
+    /// The leader's socket, until the leader attaches.
     socket: Option<OwnedFd>,
     answering: AbortHandle,
 }
 
 impl QuickServer {
-    /// Opens the sockets, one of which is the leader's, and answers for it on a runtime.
+    /// Opens the sockets of the leader and the agent, and starts to respond to NAKs.
     ///
     /// # Errors
-    /// If a port is taken, the tree cannot be joined, or there is no memory.
+    /// Returns an error if a port is in use, if the tree cannot be joined, or if there is not
+    /// enough memory.
     pub(in crate::agent) fn start(
         group: &QuickGroup,
         runtime: &Handle,
@@ -174,7 +179,7 @@ impl QuickServer {
         Ok(QuickServer { group: group.clone(), shared, socket: Some(leader.into()), answering })
     }
 
-    /// What a rank that has come gets, if it can take part.
+    /// Returns the information for an attaching rank, if it is able to take part.
     pub(in crate::agent) fn admit(
         &mut self,
         rank: u32,
@@ -186,7 +191,7 @@ impl QuickServer {
         })
     }
 
-    /// In which they meet.
+    /// Returns the segment of the node's ranks.
     pub(in crate::agent) fn segment(&self) -> &Arc<SharedSegment> {
         &self.shared
     }
@@ -198,7 +203,7 @@ impl Drop for QuickServer {
     }
 }
 
-/// Answers those that lack what the leader has sent.
+/// Retransmits messages of the leader on request.
 async fn serve_naks(
     group: QuickGroup,
     shared: Arc<SharedSegment>,
@@ -218,7 +223,7 @@ async fn serve_naks(
             Err(error) => Err(error),
         };
         if let Err(error) = sent {
-            // Of an earlier answer that found nobody at its destination.
+            // An earlier response may have been undeliverable.
             tracing::debug!(%error, "while answering for the ranks of this node");
         }
     }

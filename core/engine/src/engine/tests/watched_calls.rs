@@ -1,4 +1,4 @@
-//! Ranks of a node that carry out calls themselves, and wait in some of them.
+//! Tests of ranks of a node that execute calls themselves and wait in some of them.
 
 use super::*;
 use crate::machine::Work;
@@ -7,12 +7,12 @@ use CallFailureKind::{Aborted, Invalid, Lost, Mismatch, Revoked, Timeout};
 
 const RANKS: u32 = 4;
 
-/// An engine with group 1 of all ranks, and what it has answered.
+/// An engine with group 1, which contains all ranks, and the replies of the engine.
 struct Node {
     engine: Engine,
     now: Time,
     answers: BTreeMap<u64, Result<crate::CallStats, CallFailure>>,
-    /// The group has failed.
+    /// Whether the group has failed.
     failed: bool,
     forgotten: bool,
 }
@@ -27,7 +27,7 @@ impl Node {
         node
     }
 
-    /// Lets something happen, and does what follows.
+    /// Hands an input to the engine and executes its outputs.
     fn handle(&mut self, input: Input<'_>) {
         self.engine.handle(self.now, input);
         loop {
@@ -50,20 +50,20 @@ impl Node {
         assert_eq!(self.engine.has_failed(1), self.failed || self.forgotten);
     }
 
-    /// A rank says that it waits in a call.
+    /// Makes a watched call for a rank.
     fn watch(&mut self, token: u64, rank: u32, number: u64, operation: Operation) {
         let request = CallRequest { call_number: Some(number), watch: true, ..request(rank, operation) };
         self.handle(Input::Request { token, request: request.into() });
     }
 
-    /// A rank has a barrier carried out.
+    /// Requests a barrier for a rank.
     fn barrier(&mut self, token: u64, rank: u32, number: u64) {
         let request = CallRequest { call_number: Some(number), ..request(rank, Operation::Barrier) };
         self.handle(Input::Request { token, request: request.into() });
     }
 
-    /// A rank says what has become of its call.
-    fn says(&mut self, rank: u32, number: u64, report: WatchReport) {
+    /// Reports on a rank's watched call.
+    fn report(&mut self, rank: u32, number: u64, report: WatchReport) {
         self.handle(Input::Command {
             group: 1,
             rank,
@@ -71,16 +71,16 @@ impl Node {
         });
     }
 
-    fn lose(&mut self, rank: u32, through: u64) {
+    fn lose(&mut self, rank: u32, completed_calls: u64) {
         let why = "its process ended".to_owned();
         self.handle(Input::Command {
             group: 1,
             rank,
-            command: RankCommand::Lost { why, completed_calls: Some(through) },
+            command: RankCommand::Lost { why, completed_calls: Some(completed_calls) },
         });
     }
 
-    /// How a call has ended.
+    /// Returns the result of a call.
     fn ended(&self, token: u64) -> &Result<crate::CallStats, CallFailure> {
         self.answers.get(&token).unwrap_or_else(|| panic!("{token} is not answered"))
     }
@@ -90,7 +90,7 @@ impl Node {
         (failed.kind, &failed.ranks)
     }
 
-    /// Whether a rank is to call again.
+    /// Returns whether a rank must make its call again.
     fn is_by_agent(&self, token: u64) -> bool {
         self.ended(token).as_ref().unwrap().by_agent
     }
@@ -125,19 +125,20 @@ fn overdue(ranks: &[u32]) -> WatchReport {
 }
 
 #[test]
-fn who_waits_no_more_is_answered_and_nothing_is_left_of_its_call() {
+fn a_rank_that_stops_waiting_gets_a_reply() {
     let mut node = Node::new();
-    // Calls of which it is told nothing lie between, and others come to fewer of them.
+    // There are calls in between that the engine does not see, and some ranks have joined fewer of
+    // them.
     node.watch(1, 0, 3, Operation::Allreduce);
     node.watch(2, 1, 3, Operation::Allreduce);
     assert!(node.answers.is_empty());
-    node.says(0, 3, WatchReport::Completed);
+    node.report(0, 3, WatchReport::Completed);
     assert!(!node.is_by_agent(1));
-    node.says(1, 3, WatchReport::Completed);
+    node.report(1, 3, WatchReport::Completed);
     node.watch(3, 0, 900, Operation::Bcast);
-    node.says(0, 900, WatchReport::Completed);
-    // It was answered.
-    node.says(0, 900, overdue(&[1]));
+    node.report(0, 900, WatchReport::Completed);
+    // The call was answered already.
+    node.report(0, 900, overdue(&[1]));
     assert_eq!(node.answers.len(), 3);
     assert!(node.engine.trace(10, None).is_empty());
     node.handle(Input::ReleaseGroup { group: 1 });
@@ -145,7 +146,7 @@ fn who_waits_no_more_is_answered_and_nothing_is_left_of_its_call() {
 }
 
 #[test]
-fn who_waits_in_a_call_that_others_have_carried_out_calls_again_whoever_comes_first() {
+fn a_watching_rank_calls_again_if_others_ask_the_engine() {
     let mut node = Node::new();
     node.watch(10, 0, 5, Operation::Barrier);
     node.barrier(1, 1, 5);
@@ -159,7 +160,7 @@ fn who_waits_in_a_call_that_others_have_carried_out_calls_again_whoever_comes_fi
     assert!([1, 20, 22, 23].iter().all(|token| node.ended(*token).is_ok()), "{:?}", node.answers);
     let calls: Vec<u64> = node.engine.trace(10, None).iter().map(|record| record.call).collect();
     assert_eq!(calls, [5]);
-    // Without a number it is the next.
+    // A call without a number is the next one.
     for rank in 0..RANKS {
         node.handle(Input::Request {
             token: 30 + u64::from(rank),
@@ -172,10 +173,10 @@ fn who_waits_in_a_call_that_others_have_carried_out_calls_again_whoever_comes_fi
 }
 
 #[test]
-fn a_call_that_some_were_through_at_once_waits_for_those_who_are_to_call_again() {
+fn a_call_waits_for_ranks_that_must_call_again() {
     let mut node = Node::new();
     node.watch(1, 1, 0, Operation::Barrier);
-    // Of no bytes: nobody waits for anybody.
+    // A call of no bytes: no rank waits for another.
     for (token, rank) in [(10, 0), (12, 2), (13, 3), (11, 1)] {
         let nothing = CallRequest { call_number: Some(0), count: 0, ..request(rank, Operation::Bcast) };
         assert!(node.engine.trace(1, None).is_empty(), "not all have come");
@@ -186,7 +187,7 @@ fn a_call_that_some_were_through_at_once_waits_for_those_who_are_to_call_again()
 }
 
 #[test]
-fn ranks_that_wait_in_different_calls_of_one_number_are_told_of_the_mismatch() {
+fn ranks_waiting_in_different_calls_get_the_mismatch() {
     let mut node = Node::new();
     node.watch(1, 0, 2, Operation::Barrier);
     node.watch(2, 3, 2, Operation::Allreduce);
@@ -199,18 +200,18 @@ fn ranks_that_wait_in_different_calls_of_one_number_are_told_of_the_mismatch() {
         );
     }
     assert!(node.failed);
-    // Whoever wakes asks by a call.
+    // A rank that wakes up asks the engine by a call.
     node.barrier(3, 1, 2);
     node.barrier(4, 1, 3);
     assert_eq!((node.failure(3).0, node.failure(4).0), (Mismatch, Aborted));
 }
 
 #[test]
-fn a_rank_that_sees_another_call_fails_the_group_with_what_both_called() {
+fn a_rank_that_sees_another_call_fails_the_group() {
     let mut node = Node::new();
     node.watch(1, 0, 2, Operation::Allreduce);
     node.watch(2, 1, 1, Operation::Barrier);
-    node.says(0, 2, WatchReport::Differs { rank: 2, text: "bcast of 7 f32 from rank 1".to_owned() });
+    node.report(0, 2, WatchReport::Differs { rank: 2, text: "bcast of 7 f32 from rank 1".to_owned() });
     for token in [1, 2] {
         assert_eq!(node.failure(token), (Mismatch, &[0, 2][..]));
         assert!(node.words(token).contains("but rank 2 called bcast of 7 f32 from rank 1"));
@@ -219,7 +220,7 @@ fn a_rank_that_sees_another_call_fails_the_group_with_what_both_called() {
 }
 
 #[test]
-fn what_others_have_carried_out_under_the_number_of_a_watched_call_is_compared() {
+fn executed_calls_are_compared_with_watched_ones() {
     let mut node = Node::new();
     node.watch(1, 0, 2, Operation::Barrier);
     let bcast = |rank| CallRequest { call_number: Some(2), count: 0, ..request(rank, Operation::Bcast) };
@@ -228,7 +229,8 @@ fn what_others_have_carried_out_under_the_number_of_a_watched_call_is_compared()
     node.barrier(3, 0, 2);
     assert_eq!(node.failure(3), (Mismatch, &[1, 0][..]));
 
-    // So is one that was refused, after which all go on if they call alike.
+    // The same holds for a call that was refused, after which the group continues if all ranks call
+    // alike.
     for alike in [true, false] {
         let mut node = Node::new();
         let senseless = |rank| CallRequest { root: 99, ..bcast(rank) };
@@ -242,23 +244,23 @@ fn what_others_have_carried_out_under_the_number_of_a_watched_call_is_compared()
 }
 
 #[test]
-fn a_watched_call_that_makes_no_sense_is_refused_and_the_group_goes_on() {
+fn an_invalid_watched_call_does_not_fail_the_group() {
     let mut node = Node::new();
     let senseless =
         CallRequest { call_number: Some(0), watch: true, root: 99, ..request(1, Operation::Bcast) };
     node.handle(Input::Request { token: 1, request: senseless.into() });
     assert_eq!(node.failure(1).0, Invalid);
     node.watch(2, 1, 1, Operation::Bcast);
-    node.says(1, 1, WatchReport::Completed);
+    node.report(1, 1, WatchReport::Completed);
     assert!(node.ended(2).is_ok() && !node.failed);
 }
 
 #[test]
-fn who_has_waited_for_too_long_names_those_who_do_not_wait_elsewhere() {
+fn a_timeout_names_ranks_that_wait_nowhere() {
     let mut node = Node::new();
     node.watch(1, 0, 4, Operation::Allreduce);
     node.watch(2, 1, 3, Operation::Allreduce);
-    node.says(0, 4, overdue(&[1, 2, 3]));
+    node.report(0, 4, overdue(&[1, 2, 3]));
     for token in [1, 2] {
         assert_eq!(node.failure(token), (Timeout, &[2, 3][..]), "{}", node.words(token));
         let words = node.words(token);
@@ -272,19 +274,19 @@ fn who_has_waited_for_too_long_names_those_who_do_not_wait_elsewhere() {
 }
 
 #[test]
-fn where_all_have_come_and_one_does_not_go_on_that_one_is_named() {
+fn if_all_joined_and_one_rank_stops_it_is_named() {
     let mut node = Node::new();
     for (token, rank) in [(1, 0), (2, 1), (3, 3)] {
         node.watch(token, rank, 4, Operation::Allreduce);
     }
-    // One of them has come since it looked.
-    node.says(0, 4, overdue(&[1]));
+    // One of them has joined since the rank last looked.
+    node.report(0, 4, overdue(&[1]));
     assert_eq!(node.failure(1), (Timeout, &[2][..]), "{}", node.words(1));
-    assert!(node.words(1).contains("all ranks came; data is missing from rank 2"), "{}", node.words(1));
+    assert!(node.words(1).contains("all ranks joined; data is missing from rank 2"), "{}", node.words(1));
 }
 
 #[test]
-fn a_rank_that_is_stopped_while_it_waits_is_known_by_its_silence() {
+fn a_stopped_rank_is_named_because_it_is_silent() {
     // It waits in the same call, or in the one before.
     for number in [4, 3] {
         let mut node = Node::new();
@@ -293,33 +295,33 @@ fn a_rank_that_is_stopped_while_it_waits_is_known_by_its_silence() {
         }
         for _ in 0..10 {
             node.now += Duration::from_millis(200);
-            (0..3).for_each(|rank| node.says(rank, 4, WatchReport::StillWaits));
+            (0..3).for_each(|rank| node.report(rank, 4, WatchReport::StillWaits));
         }
-        node.says(0, 4, overdue(if number == 4 { &[] } else { &[3] }));
+        node.report(0, 4, overdue(if number == 4 { &[] } else { &[3] }));
         assert_eq!(node.failure(1), (Timeout, &[3][..]), "{}", node.words(1));
     }
 }
 
 #[test]
-fn a_rank_that_is_gone_fails_those_who_wait_in_calls_that_it_was_not_through() {
+fn a_lost_rank_fails_the_calls_it_has_not_completed() {
     let mut node = Node::new();
     node.watch(1, 0, 4, Operation::Barrier);
     node.lose(3, 5);
     assert!(node.answers.is_empty() && !node.failed);
     node.watch(2, 1, 4, Operation::Barrier);
-    node.says(0, 4, WatchReport::Completed);
+    node.report(0, 4, WatchReport::Completed);
     node.watch(3, 0, 5, Operation::Barrier);
     assert_eq!((node.failure(2), node.failure(3)), ((Lost, &[3][..]), (Lost, &[3][..])));
 
-    // It was in that call, and had watched others.
+    // The rank was in that call and had watched others.
     let mut node = Node::new();
     node.watch(1, 3, 4, Operation::Barrier);
-    node.says(3, 4, WatchReport::Completed);
+    node.report(3, 4, WatchReport::Completed);
     node.watch(2, 0, 5, Operation::Barrier);
     node.lose(3, 5);
     assert_eq!(node.failure(2), (Lost, &[3][..]));
 
-    // It was asked to call again, and did not.
+    // The rank should have made the call again, and did not.
     let mut node = Node::new();
     node.watch(1, 3, 4, Operation::Barrier);
     node.barrier(2, 0, 4);
@@ -329,7 +331,7 @@ fn a_rank_that_is_gone_fails_those_who_wait_in_calls_that_it_was_not_through() {
 }
 
 #[test]
-fn a_rank_that_is_gone_while_it_waits_fails_the_group() {
+fn a_rank_that_is_lost_while_it_waits_fails_the_group() {
     let mut node = Node::new();
     node.watch(1, 0, 2, Operation::Barrier);
     node.watch(2, 3, 7, Operation::Barrier);
@@ -339,12 +341,12 @@ fn a_rank_that_is_gone_while_it_waits_fails_the_group() {
 }
 
 #[test]
-fn a_rank_that_is_gone_was_through_what_was_carried_out_for_it() {
+fn a_lost_rank_has_completed_the_calls_of_the_engine() {
     let mut node = Node::new();
     for rank in 0..RANKS {
         node.barrier(u64::from(rank), rank, 6);
     }
-    // What it says of itself is less.
+    // The number of calls that the rank reports is lower.
     node.lose(3, 0);
     node.watch(10, 0, 6, Operation::Barrier);
     assert_eq!(node.failure(10).0, Invalid);
@@ -353,7 +355,7 @@ fn a_rank_that_is_gone_was_through_what_was_carried_out_for_it() {
 }
 
 #[test]
-fn a_group_that_is_revoked_or_released_answers_who_waits() {
+fn revoking_or_releasing_a_group_answers_waiting_ranks() {
     let mut node = Node::new();
     node.watch(1, 0, 2, Operation::Barrier);
     node.handle(Input::Command { group: 1, rank: 2, command: RankCommand::Revoke });
@@ -368,7 +370,7 @@ fn a_group_that_is_revoked_or_released_answers_who_waits() {
 }
 
 #[test]
-fn a_number_that_was_carried_out_or_is_watched_already_is_refused_in_words() {
+fn used_and_watched_call_numbers_are_refused() {
     let mut node = Node::new();
     for rank in 0..RANKS {
         node.barrier(u64::from(rank), rank, 6);
@@ -383,8 +385,8 @@ fn a_number_that_was_carried_out_or_is_watched_already_is_refused_in_words() {
     node.watch(20, 1, 8, Operation::Barrier);
     node.watch(21, 1, 8, Operation::Barrier);
     assert!(node.words(21).contains("it waits in call 8 already"), "{}", node.words(21));
-    node.says(1, 8, WatchReport::Completed);
-    // Again, and then carried out for all.
+    node.report(1, 8, WatchReport::Completed);
+    // Once more, and then requested by all ranks.
     node.watch(22, 1, 8, Operation::Barrier);
     for rank in 0..RANKS {
         node.barrier(30 + u64::from(rank), rank, 8);
@@ -395,11 +397,11 @@ fn a_number_that_was_carried_out_or_is_watched_already_is_refused_in_words() {
 }
 
 #[test]
-fn who_waits_in_too_many_calls_is_refused() {
+fn a_rank_that_waits_in_too_many_calls_is_refused() {
     let mut node = Node::new();
     let most = cool_types::limits::OPEN_CALLS as u64;
     (0..=most).for_each(|number| node.watch(number, 0, number, Operation::Barrier));
     assert_eq!((node.answers.len(), node.failure(most).0), (1, Invalid));
-    (0..most).for_each(|number| node.says(0, number, WatchReport::Completed));
+    (0..most).for_each(|number| node.report(0, number, WatchReport::Completed));
     assert_eq!(node.answers.len() as u64, most + 1);
 }

@@ -1,5 +1,6 @@
-//! Whether the ranks of a group carry out quick calls: if all can. Each agent says so of its ranks when they have come, so it is known, and
-//! the same everywhere, before the first call to which all come.
+//! The agreement on whether the ranks of a group execute quick calls: they do if all are able to.
+//! Each agent reports its ranks' ability once they have all attached. So the result is known, and
+//! is the same everywhere, before the first call that all ranks join.
 
 use super::super::Group;
 use crate::machine::Output;
@@ -8,26 +9,27 @@ use cool_machine::Time;
 use cool_transport::unicast::Notice;
 use std::collections::BTreeSet;
 
-/// What is known of the nodes.
+/// The reports of all nodes.
 #[derive(Debug, Default)]
 pub(in crate::group) struct QuickAgreement {
-    /// Those whose ranks can.
+    /// The nodes with ranks that are able to.
     able: BTreeSet<usize>,
-    /// One cannot.
+    /// Whether a node's ranks are not able to.
     declined: bool,
-    /// This node has said whether its rank can: before, nobody here can be told.
+    /// Whether this node has reported. Before that, no local rank can be notified.
     here: bool,
-    /// It is known whether all can, and has been told.
-    told: bool,
+    /// Whether the result is known and has been reported.
+    reported: bool,
 }
 
 impl QuickAgreement {
-    /// Whether it has been told that all can: before, and where not all can, no rank has carried out a call itself.
+    /// Returns whether the result was reported and is that all are able to. Otherwise no rank has
+    /// executed a call itself.
     pub(in crate::group) fn all_can(&self) -> bool {
-        self.told && !self.declined
+        self.reported && !self.declined
     }
 
-    /// Whether the rank of a node can, which may be this one; whether all of `nodes` can, if that is to be told now.
+    /// Records the report of a node. Returns the result if it is known and must be reported now.
     fn learn(&mut self, (node, is_here): (usize, bool), able: bool, nodes: usize) -> Option<bool> {
         if able {
             self.able.insert(node);
@@ -35,14 +37,14 @@ impl QuickAgreement {
         self.declined |= !able;
         self.here |= is_here;
         let all = self.able.len() == nodes;
-        let is_known = (all || self.declined) && self.here && !self.told;
-        self.told |= is_known;
+        let is_known = (all || self.declined) && self.here && !self.reported;
+        self.reported |= is_known;
         is_known.then_some(all && !self.declined)
     }
 }
 
 impl Group {
-    /// Whether the rank of this node can carry out quick calls.
+    /// Handles the report on this node's rank.
     pub(crate) fn quick(&mut self, now: Time, shared: &mut SharedState, able: bool) {
         let (group, epoch) = self.key();
         let notice = Notice::QuickCapability { group, epoch, able };
@@ -50,7 +52,7 @@ impl Group {
         self.learn_quick(shared, self.members.me, able);
     }
 
-    /// Whether the rank of a node can.
+    /// Handles the report of a node.
     pub(in crate::group) fn learn_quick(&mut self, shared: &mut SharedState, node: usize, able: bool) {
         let (is_here, nodes) = (node == self.members.me, self.members.nodes.len());
         if let Some(all) = self.quick_calls.learn((node, is_here), able, nodes) {
@@ -64,14 +66,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_can_when_all_have_said_so_and_not_all_when_one_has_said_no() {
-        // This is node 1 of three.
-        let told = |said: &[(usize, bool)]| {
+    fn all_are_able_only_if_every_node_reports_so() {
+        // This is node 1 of 3.
+        let results = |reports: &[(usize, bool)]| {
             let mut agreement = QuickAgreement::default();
-            said.iter().map(|(node, able)| agreement.learn((*node, *node == 1), *able, 3)).collect::<Vec<_>>()
+            reports
+                .iter()
+                .map(|(node, able)| agreement.learn((*node, *node == 1), *able, 3))
+                .collect::<Vec<_>>()
         };
-        assert_eq!(told(&[(0, true), (2, true), (1, true), (2, true)]), [None, None, Some(true), None]);
-        assert_eq!(told(&[(0, false), (1, true), (2, true)]), [None, Some(false), None]);
-        assert_eq!(told(&[(1, true), (0, true), (2, false)]), [None, None, Some(false)]);
+        assert_eq!(results(&[(0, true), (2, true), (1, true), (2, true)]), [None, None, Some(true), None]);
+        assert_eq!(results(&[(0, false), (1, true), (2, true)]), [None, Some(false), None]);
+        assert_eq!(results(&[(1, true), (0, true), (2, false)]), [None, None, Some(false)]);
     }
 }
