@@ -11,7 +11,7 @@ from functools import partial
 
 import topologies
 from bofuss import Bofuss
-from emulator import Link, Mininet, OVSSwitch, setLogLevel
+from emulator import SILENCE, Host, Link, Mininet, OVSSwitch, setLogLevel
 
 MANAGEMENT_ADDRESS = "10.255.0.1"  # the controller's, on every management link
 QUEUE_KB = 256
@@ -19,8 +19,11 @@ BURST_KB = 16
 
 
 def sh(*command):
-    """Runs a command; its error message becomes a RuntimeError."""
-    done = subprocess.run(command, capture_output=True, text=True)
+    """What a command prints; its error message, or that it does not end, becomes a RuntimeError."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=SILENCE)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError("%s: did not end within %d s" % (" ".join(command), SILENCE)) from None
     if done.returncode:
         raise RuntimeError("%s: %s" % (" ".join(command), (done.stderr or done.stdout).strip()))
     return done.stdout
@@ -39,7 +42,7 @@ class Network:
         topo = topologies.parse(topology)
         remove_stale_interfaces(topo)
         switch = Bofuss if bofuss else partial(OVSSwitch, datapath="user", failMode="secure", protocols="OpenFlow13")
-        self.net = Mininet(topo=topo, link=Link, controller=None, autoSetMacs=True, autoStaticArp=False, switch=switch)
+        self.net = Mininet(topo=topo, host=Host, link=Link, controller=None, autoSetMacs=True, autoStaticArp=False, switch=switch)
 
     def start(self, controller):
         """Builds it; `controller` is where the switches look for theirs, as ssl:IP:PORT; of a pair, both with a space between."""

@@ -9,19 +9,25 @@ import re
 import subprocess
 import sys
 
+from unwinding import unwind_on_signals
+
+# Seconds within which a command ends that is asked to.
+END_SECONDS = 30
 CTL = "/usr/share/openvswitch/scripts/ovs-ctl"
 
 # What the userspace datapath forwards waits in shaped ports on account of the one packet socket that sends it, and
 # before that in a socket of the port where it came. Of the default size, which is some 90 packets, the one for all
 # ports holds less than the queue of a single port, and drops the rest unseen.
 SOCKET_BYTES = 32 << 20
+# Seconds within which its daemons start or end, however busy the machine is.
+START_SECONDS = 300
 SOCKET_DEFAULTS = ("wmem_default", "rmem_default")
 
 
 def is_running():
     """Whether both daemons answer."""
-    show = subprocess.run(["ovs-vsctl", "--timeout=5", "show"], capture_output=True)
-    status = subprocess.run(["ovs-appctl", "--timeout=5", "-t", "ovs-vswitchd", "version"], capture_output=True)
+    show = subprocess.run(["ovs-vsctl", "--timeout=60", "show"], capture_output=True)
+    status = subprocess.run(["ovs-appctl", "--timeout=60", "-t", "ovs-vswitchd", "version"], capture_output=True)
     return show.returncode == 0 and status.returncode == 0
 
 
@@ -69,20 +75,20 @@ def running():
         yield
         return
     with roomy_sockets():
-        start = subprocess.run([CTL, "start", "--system-id=random", "--no-monitor"], capture_output=True, text=True)
+        start = subprocess.run([CTL, "start", "--system-id=random", "--no-monitor"], capture_output=True, text=True, timeout=START_SECONDS)
         if not is_running():
             raise RuntimeError("Open vSwitch does not start: " + (start.stderr or start.stdout).strip())
         try:
             yield
         finally:
-            subprocess.run([CTL, "stop"], capture_output=True)
+            subprocess.run([CTL, "stop"], capture_output=True, timeout=START_SECONDS)
 
 
 @contextlib.contextmanager
 def certified(folder):
     """Open vSwitch shows the switches' certificate of a folder made by `cool certs`, as long as this context lasts."""
     def vsctl(*arguments):
-        return subprocess.run(["ovs-vsctl", *arguments], capture_output=True, text=True, check=True).stdout
+        return subprocess.run(["ovs-vsctl", "--timeout=%d" % START_SECONDS, *arguments], capture_output=True, text=True, check=True).stdout
 
     before = dict(line.split(": ", 1) for line in vsctl("get-ssl").splitlines() if ": " in line)
     vsctl("set-ssl", *("%s/%s" % (folder, name) for name in ("switch.key", "switch.pem", "ca.pem")))
@@ -95,12 +101,29 @@ def certified(folder):
             vsctl("del-ssl")
 
 
+def run_to_end(command, environment=None):
+    """Returns the exit status of a command, as a shell says it; the command ends with us when a signal ends us."""
+    child = subprocess.Popen(command, env=environment)
+    try:
+        status = child.wait()
+    except BaseException:
+        child.terminate()
+        try:
+            child.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+        raise
+    return status if status >= 0 else 128 - status
+
+
 if __name__ == "__main__":
     if len(sys.argv) < 2 or sys.argv[1].startswith("-"):
         sys.exit(__doc__.strip())
+    unwind_on_signals()
     try:
         with running():
-            status = subprocess.call(sys.argv[1:])
+            status = run_to_end(sys.argv[1:])
     except (RuntimeError, OSError) as e:
         sys.exit("ovs: %s" % e)
     sys.exit(status)

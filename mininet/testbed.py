@@ -24,17 +24,17 @@ sys.path.insert(0, HERE)
 import network  # noqa: E402
 import ovs  # noqa: E402
 import topologies  # noqa: E402
+from unwinding import unwind_on_signals  # noqa: E402, F401  programs have it from here
 
 OPENFLOW_PORT = 6653
 GRPC_PORT = 7400
 PAGES_PORT = 7480  # of the controller and, each on its own host, of the agents
 LOCK = "/run/lock/cool-testbed.lock"
-BUILD_SECONDS = 180
 # Seconds within which whatever is awaited comes, however busy the machine is, or it hangs. What nobody waits for in vain may be
 # long: it costs nothing.
 PATIENCE = 300
-# Agents of a laboratory may be root, by this variable, which programs of before do not mind; those beside users are not.
-os.environ.setdefault("COOL_ALLOW_ROOT", "1")
+# Agents of a laboratory may be root, by this variable, which programs of earlier versions ignore; agents beside users are not root.
+ALLOW_ROOT = "COOL_ALLOW_ROOT"
 # Lets a program see accounts that the machine does not have ($0, $1), and cgroups of version 2 or none (filesystem $2), in a mount
 # namespace of its own.
 ACCOUNTS = 'mount --bind "$0" /etc/passwd && mount --bind "$1" /etc/group && mount -t "$2" none /sys/fs/cgroup && shift 2 && exec "$@"'
@@ -46,21 +46,6 @@ BIN = os.environ.get("COOL_BIN") or os.path.join(os.path.dirname(HERE), "target"
 
 class Failure(Exception):
     """Something that the user should know, in one line."""
-
-
-@contextlib.contextmanager
-def deadline(seconds, what):
-    """Fails if the body takes longer: Mininet waits without a limit for the shell of a host."""
-    def expired(_number, _frame):
-        raise Failure("%s took more than %d s" % (what, seconds))
-
-    before = signal.signal(signal.SIGALRM, expired)
-    signal.alarm(seconds)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def wait_for(condition, what, seconds=PATIENCE):
@@ -90,6 +75,11 @@ class Daemon:
     def signal(self, number):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.process.pid, number)
+
+
+def allow_root():
+    """What agents are told of being root: what our environment says, or else that they may."""
+    return os.environ.get(ALLOW_ROOT, "1")
 
 
 def check_programs(folder):
@@ -188,10 +178,9 @@ class Testbed:
             self.stack.enter_context(ovs.certified(self.certificates))
         if self.users:
             self.invite()
-        with deadline(BUILD_SECONDS, "building the network"):
-            self.network = self.make_network()
-            self.stack.callback(self.network.stop)
-            self.network.start(self.openflow_address())
+        self.network = self.make_network()
+        self.stack.callback(self.network.stop)
+        self.network.start(self.openflow_address())
         self.stack.enter_context(favoured_switch())
         self.description = self.network.describe()
         self.description_file = os.path.join(self.directory, "testbed.json")
@@ -293,7 +282,7 @@ class Testbed:
         """What `cool`, and scripts that read counters, need."""
         security = {"COOL_INSECURE_PLAINTEXT": "1"} if self.insecure_plaintext else {"COOL_CERTS": self.certificates}
         # As whom jobs run: agents without launchers run those of their own user.
-        return {**os.environ, **security, "USER": "root", "COOL_CONTROLLER": self.controller_address("127.0.0.1"), "COOL_TESTBED": self.description_file,
+        return {**os.environ, **security, "USER": "root", ALLOW_ROOT: allow_root(), "COOL_CONTROLLER": self.controller_address("127.0.0.1"), "COOL_TESTBED": self.description_file,
                 "PATH": self.bin_dir + ":" + os.environ.get("PATH", "/usr/bin:/bin")}
 
     def start_controller(self, name="controller", offset=0):
@@ -343,7 +332,7 @@ class Testbed:
     def daemon(self, name, command, prefix=()):
         """Starts a program that ends with the testbed at the latest."""
         # If the testbed is killed outright, its daemons must not stay.
-        prefix = ("setpriv", "--pdeathsig", "TERM", *prefix, "env", "RUST_LOG=" + self.log_level)
+        prefix = ("setpriv", "--pdeathsig", "TERM", *prefix, "env", "RUST_LOG=" + self.log_level, "%s=%s" % (ALLOW_ROOT, allow_root()))
         daemon = Daemon(name, command, self.logs, prefix)
         self.daemons.append(daemon)
         return daemon
@@ -431,31 +420,6 @@ def parse_arguments():
     return a
 
 
-def unwind_on_signals():
-    """Lets signals that end programs unwind through every context, so that all that was made is removed."""
-    def interrupted(number, _frame):
-        raise SystemExit(128 + number)
-
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, interrupted)
-
-
-def run_command(bed, command):
-    """The command's exit status; it is ended with us, and its signal is reported as a shell does."""
-    child = subprocess.Popen(command, env=bed.environment())
-    try:
-        status = child.wait()
-    except BaseException:
-        child.terminate()
-        try:
-            child.wait(10)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            child.wait()
-        raise
-    return status if status >= 0 else 128 - status
-
-
 def main():
     a = parse_arguments()
     unwind_on_signals()
@@ -465,7 +429,7 @@ def main():
     with bed:
         bed.wait_until_measured()
         before = bed.link_bytes()
-        status = run_command(bed, a.command)
+        status = ovs.run_to_end(a.command, bed.environment())
         if a.link_bytes:
             after = bed.link_bytes()
             rows = [{"from": x, "to": y, "bytes": after[x, y] - before[x, y]} for x, y in after]

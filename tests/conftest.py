@@ -1,53 +1,40 @@
 """Fixtures of the end-to-end tests: one testbed at a time, shared by the tests of a module where they can.
 
-With pytest-xdist, modules run side by side, each worker in an emulation of its own (mininet/apart, as `make test` does).
+Tests may run in any thread, so nothing here changes the process: no signal handlers, folder, environment or limits
+(tests/rules/threads.rs checks it). `tests/run.py` runs each module in a process and an emulation of its own, as `make test` does.
 """
-import contextlib
+import fcntl
 import functools
 import os
 import signal
 import sys
-import threading
 
 import pytest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path[:0] = [os.path.join(ROOT, "mininet"), os.path.join(ROOT, "bench")]
-import ovs  # noqa: E402
 import peers  # noqa: E402
 import testbed  # noqa: E402
 from testbed import PATIENCE, wait_for  # noqa: E402, F401
 
-# Whoever ends the tests early ends them as Ctrl-C does, which removes the emulated network. (execnet may run a worker's tests in a thread,
-# where that cannot be said; with the worker's first process all that it has started ends, mininet/apart.)
-if threading.current_thread() is threading.main_thread():
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-
 
 def pytest_configure(config):
-    """Does for workers, before they start, what they cannot do in namespaces of their own."""
     config.addinivalue_line("filterwarnings", "ignore:distutils Version classes:DeprecationWarning:mininet")
-    if not config.getoption("tx", None) or hasattr(config, "workerinput"):
-        return
-    mpich()
-    settings = contextlib.ExitStack()
-    settings.enter_context(ovs.roomy_sockets())
-    config.add_cleanup(settings.close)
-
-
-def pytest_collection_modifyitems(items):
-    """The longest modules begin first: at the end one worker would wait for them alone."""
-    longest = ("test_faults", "test_recovery", "test_torch")
-    items.sort(key=lambda item: item.module.__name__ not in longest)
 
 
 def mpich():
-    """MPICH, of its wheel, with mpi4py beside it."""
-    folder = os.path.join(ROOT, "target", "bench")
+    """Returns MPICH from its wheel, with mpi4py beside it; both are installed if they are missing, which needs a network to PyPI.
+
+    They are outside of the checkout, as PyTorch is (tools/torch), whose path may have spaces, which MPICH's scripts do not expect.
+    """
+    folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "cool", "mpich")
     os.makedirs(folder, exist_ok=True)
-    library = peers.Mpich(folder, True)
-    library.prepare()
-    peers.installed(library.folder, "mpi4py")
+    # Modules that run side by side prepare the same one.
+    with open(os.path.join(folder, "lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        library = peers.Mpich(folder, True)
+        library.prepare()
+        peers.installed(library.folder, "mpi4py")
     return library
 
 

@@ -70,5 +70,5 @@ def test_a_program_copies_files_to_nodes_and_is_told_which_have_none(make_bed, t
         assert all((tmp_path / node / language).read_bytes() == source.read_bytes() for node in ("h1", "h2", "h3", "h4"))
         os.makedirs(tmp_path / "h3" / "taken")
         done = run(command, source, dest % "taken")
-        assert done.returncode == 1 and "copy: h3: %s: is a folder" % (tmp_path / "h3" / "taken") in done.stderr, done.stderr
+        assert done.returncode == 1 and "copy: h3: %s: is a directory" % (tmp_path / "h3" / "taken") in done.stderr, done.stderr
         shutil.rmtree(tmp_path / "h3" / "taken")

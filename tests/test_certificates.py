@@ -173,7 +173,7 @@ def test_an_agent_registers_the_address_of_its_certificate_and_none_that_another
     host = bed.network.net.get("h4")
 
     def refusal(name):
-        done = subprocess.run(["mnexec", "-a", str(host.pid), os.path.join(bed.bin_dir, "cool-nodeagent"), "--name", name, "--interface",
+        done = subprocess.run(["mnexec", "-a", str(host.pid), os.path.join(bed.bin_dir, "cool-nodeagent"), "--allow-root", "--name", name, "--interface",
                                host.defaultIntf().name, "--udp-port", "0", "--tcp-port", "0", "--probe-port", "0", "--socket",
                                os.path.join(bed.directory, name + ".sock"), "--controller", bed.controller_address(MANAGEMENT_ADDRESS),
                                "--certs", os.path.join(bed.certificates, name)], capture_output=True, text=True, timeout=PATIENCE)

@@ -21,7 +21,7 @@ def test_rates_that_nobody_gives_are_measured(make_bed):
     assert near(model["rack"]["bytes_per_second"], 20 * MBIT) and near(model["core"]["bytes_per_second"], 10 * MBIT), found
     assert rack["latency_ns"] > 0 and core["latency_ns"] > 0, found
     text = succeed(bed, "cool", "topology")
-    assert "median of 4 probes" in text and "plans are picked by: within racks" in text, text
+    assert "median of 4 probes" in text and "cost model of the planner: within racks" in text, text
 
 
 def test_rates_that_are_given_count(make_bed):

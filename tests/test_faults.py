@@ -14,7 +14,7 @@ import network
 def test_a_second_agent_with_a_name_in_use_is_refused_by_name(make_bed):
     bed = make_bed("tree:2x2")
     host = bed.network.net.get("h2")
-    done = subprocess.run(["mnexec", "-a", str(host.pid), os.path.join(bed.bin_dir, "cool-nodeagent"), "--name", "h1", "--interface",
+    done = subprocess.run(["mnexec", "-a", str(host.pid), os.path.join(bed.bin_dir, "cool-nodeagent"), "--allow-root", "--name", "h1", "--interface",
                            "h2-eth0", "--controller", bed.controller_address(network.MANAGEMENT_ADDRESS), *bed.security(), "--udp-port", "7500",
                            "--tcp-port", "7500", "--probe-port", "7501", "--socket", os.path.join(bed.directory, "twin.sock")],
                           capture_output=True, text=True, timeout=PATIENCE)

@@ -69,7 +69,7 @@ def test_an_agents_certificate_is_good_for_agents_only_and_perhaps_for_one_node(
     assert status == 1 and "certificates of tool, not of agent" in says, says
 
     succeed(bed, "cool", "certs", bed.certificates, "--node", "h9")
-    done = subprocess.run([os.path.join(bed.bin_dir, "cool-nodeagent"), "--name", "h8", "--interface", "lo", "--udp-port", "7500", "--tcp-port",
+    done = subprocess.run([os.path.join(bed.bin_dir, "cool-nodeagent"), "--allow-root", "--name", "h8", "--interface", "lo", "--udp-port", "7500", "--tcp-port",
                            "7500", "--socket", os.path.join(folder, "h8.sock"), "--controller", bed.controller_address("127.0.0.1"),
                            "--certs", os.path.join(bed.certificates, "h9")], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1 and "the certificate is for node h9, but the agent registers h8" in done.stderr, done.stderr

@@ -6,5 +6,6 @@ mod monitoring;
 mod names;
 mod packaging;
 mod purity;
+mod threads;
 mod tidy;
 mod workspace;

@@ -85,14 +85,14 @@ def arguments():
     wrong = cool.torch.ArgumentError
     raised(r"tensor is not contiguous: pass tensor.contiguous\(\)", lambda: dist.all_reduce(torch.zeros(3, 4).T), wrong)
     raised(
-        'tensor is on meta, but cool carries tensors in the processor\'s memory.*"cpu:cool,cuda:nccl"',
+        'tensor is on meta, but cool supports only tensors in main memory.*"cpu:cool,cuda:nccl"',
         lambda: backend.allreduce([torch.empty(3, device="meta")], dist.AllreduceOptions()),
         wrong,
     )
     raised("tensor is torch.sparse_coo.*to_dense", lambda: backend.broadcast([torch.zeros(3).to_sparse()], dist.BroadcastOptions()), wrong)
     raised("sparse tensors have no MAX, only SUM", lambda: dist.all_reduce(torch.zeros(3).to_sparse(), op=dist.ReduceOp.MAX), wrong)
     raised(rf"rank {rank} has a tensor of shape \[{3 + rank}\], of which 1 dim.*, rank {int(not rank)} one of", lambda: dist.all_reduce(torch.zeros(3 + rank).to_sparse()), wrong)
-    raised("SUM combines no tensors of torch.float8", lambda: dist.all_reduce(torch.zeros(3).to(torch.float8_e5m2)), wrong)
+    raised("SUM cannot combine tensors of torch.float8", lambda: dist.all_reduce(torch.zeros(3).to(torch.float8_e5m2)), wrong)
     raised("input_split_sizes are", lambda: dist.all_to_all_single(torch.empty(4), torch.empty(4), None, [1] * (size - 1) + [9]), ValueError)
     raised("recv has 5 elements", lambda: dist.all_gather_into_tensor(torch.empty(5), torch.empty(2)), wrong)
     raised("tag is -2", lambda: dist.send(torch.zeros(1), (rank + 1) % size, tag=-2), wrong)
@@ -127,7 +127,7 @@ def no_agents():
             store.set("p/1", json.dumps({"host": "h2", "why": why}))
             told = groups._decide(store, "p", 2, "0", seconds(5))
             assert told["error"].startswith(f"no COOL agent at rank 0 on h1 (COOL_SOCKET is not set), and rank 1 on h2 {has}; start")
-        raised("rank 1: rank 0 could not begin: ranks 1 did not come within 0.1 s; were they started", lambda: _join_alone(store))
+        raised("rank 1: rank 0 could not start: ranks 1 did not join within 0.1 s; check that they were started", lambda: _join_alone(store))
     finally:
         groups._shared, groups._whereabouts = shared, mine
     assert groups.bounded("k" * 200) == "k" * 200 and len(groups.bounded("\u00e9" * 300).encode()) <= 200
@@ -157,7 +157,7 @@ def late():
     raised(f"Rank {rank} timed out in monitoredBarrier", lambda: dist.monitored_barrier(timeout=seconds(0)))
     room = torch.zeros(1)
     work = dist.irecv(room, (rank + 1) % size, tag=77)
-    raised("not done after 100ms, and goes on", lambda: work.wait(seconds(0.1)))
+    raised("not complete after 100ms; it continues", lambda: work.wait(seconds(0.1)))
     assert not work.is_completed()
     dist.barrier()
     dist.send(torch.ones(1), (rank - 1) % size, tag=77)

@@ -11,17 +11,12 @@ from pathlib import Path
 import cool
 import numpy as np
 import pytest
+from embedded import on
 
 HERE = Path(__file__).parent
 
 
-def on(ranks, main):
-    """What `main` returns at each of this many ranks."""
-    os.environ["COOL_EMBEDDED"] = str(ranks)
-    return cool.launch(main)
-
-
-def test_the_suite_prints_what_the_rust_program_prints():
+def test_the_suite_prints_the_same_as_the_rust_program():
     rust = Path(os.environ["COOL_RUST_SUITE"])
     for ranks in (1, 5):
         environment = {**os.environ, "COOL_EMBEDDED": str(ranks)}
@@ -69,7 +64,7 @@ def test_arrays_of_bool_have_logical_reductions_and_no_sum():
     on(3, main)
 
 
-def test_arrays_that_are_shared_with_the_agent_are_zeros_of_any_shape_and_outlive_their_communicator():
+def test_shared_arrays_are_zeros_and_outlive_their_communicator():
     def main(world):
         send, recv = world.alloc((2, 3), dtype="f4"), world.alloc((2, 3), dtype=np.float32)
         assert (send == 0).all() and send.dtype == recv.dtype == np.float32 and recv.flags.writeable
@@ -153,7 +148,7 @@ def test_other_threads_run_while_a_call_waits():
     on(2, main)
 
 
-def test_one_array_may_lie_within_the_other_and_parts_are_received_in_place():
+def test_one_array_may_lie_within_the_other():
     def main(world):
         rank, size = world.rank, world.size
         whole = np.zeros((size, 3))
@@ -177,7 +172,7 @@ def test_one_array_may_lie_within_the_other_and_parts_are_received_in_place():
     on(3, main)
 
 
-def test_functions_combine_what_is_started_and_deal_out_unequal_parts():
+def test_functions_reduce_started_calls_and_unequal_parts():
     def main(world):
         rank, counts = world.rank, [1, 0, 4]
         x = np.arange(5.0) + rank
@@ -210,7 +205,7 @@ def test_messages_are_probed_sent_synchronously_and_cancelled():
     on(2, main)
 
 
-def test_what_makes_no_sense_is_refused_with_a_remedy():
+def test_invalid_arguments_are_rejected_with_a_remedy():
     def main(world):
         x = np.arange(12.0).reshape(3, 4)
         for text, call in [
@@ -218,7 +213,7 @@ def test_what_makes_no_sense_is_refused_with_a_remedy():
             ("send is not C-contiguous; np.ascontiguousarray", lambda: world.allreduce(x.T)),
             ("send holds .*, which is not carried", lambda: world.allreduce(np.array(["a"]))),
             ("send holds >f8, which is not carried", lambda: world.allreduce(x.astype(">f8"))),
-            ("no op \"mean\"; there are sum, prod", lambda: world.allreduce(x, op="mean")),
+            ("no op \"mean\"; valid ops are sum, prod", lambda: world.allreduce(x, op="mean")),
             ("elements of type f64 have no bit_and", lambda: world.allreduce(x, op="bit_and")),
             ("send holds f64, but recv f32", lambda: world.allreduce(x, recv=x.astype("f4"))),
             ("send and recv overlap", lambda: world.allreduce(x[:2], recv=x[1:])),
@@ -260,7 +255,7 @@ def test_failures_have_names():
     on(2, main)
 
 
-def test_the_exception_of_a_rank_is_raised_and_the_others_do_not_wait_for_it():
+def test_the_exception_of_a_rank_is_raised():
     def main(world):
         if world.rank == 1:
             raise ValueError("mine")
@@ -272,18 +267,18 @@ def test_the_exception_of_a_rank_is_raised_and_the_others_do_not_wait_for_it():
         on(3, main)
 
 
-def test_a_process_that_is_no_rank_is_told_how_to_become_one():
+def test_a_process_that_is_no_rank_gets_a_remedy():
     with pytest.raises(cool.EnvironmentError, match="cool run -n N -- PROGRAM"):
         cool.world()
 
 
-def test_a_process_that_is_forked_off_is_told_that_it_is_no_rank():
+def test_a_forked_process_is_not_a_rank():
     def child(world, part):
         try:
             world.barrier()
         except cool.ArgumentError as e:
             part.free()
-            return 0 if "was forked off process" in str(e) else 1
+            return 0 if "was forked from process" in str(e) else 1
         return 2
 
     def main(world):

@@ -8,6 +8,7 @@ import threading
 import cool
 import numpy as np
 import pytest
+from embedded import on
 
 RANK = """
 import cool, sys, numpy as np
@@ -15,12 +16,6 @@ key, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 with cool.join(key, rank, size, timeout=60) as world:
     print(int(world.allreduce(np.array([rank + 1]))[0]))
 """
-
-
-def on(ranks, main):
-    """What `main` returns at each of this many ranks."""
-    os.environ["COOL_EMBEDDED"] = str(ranks)
-    return cool.launch(main)
 
 
 def test_processes_join_groups_by_keys_through_the_agents_of_another():
@@ -52,7 +47,7 @@ def test_processes_join_groups_by_keys_through_the_agents_of_another():
         cool.Cluster(0)
 
 
-def test_a_queue_gives_the_request_that_is_done_first_whatever_its_communicator():
+def test_a_queue_returns_the_first_completed_request():
     def main(world):
         queue, other = cool.Queue(), world.dup()
         room = np.zeros(3, dtype="u1")
@@ -118,7 +113,7 @@ def test_a_request_is_waited_for_as_long_as_one_likes():
         request, queued, queue = world.irecv(room, tag=1), world.irecv(np.zeros(1), tag=2), cool.Queue()
         queue.add(queued)
         for waited in (request, request, queued):
-            with pytest.raises(cool.TimeoutError, match="not done after 10ms, and goes on"):
+            with pytest.raises(cool.TimeoutError, match="not complete after 10ms; it continues"):
                 waited.wait(timeout=0.01)
         with pytest.raises(cool.ArgumentError, match="timeout: "):
             request.wait(-1)
@@ -152,15 +147,19 @@ def test_a_cluster_waits_until_its_ranks_have_left():
     assert cluster.wait_until_unused(0)
 
 
-def test_the_agent_of_a_process_is_found(monkeypatch):
-    monkeypatch.setenv("COOL_SOCKET", "/run/cool/h1.sock")
-    assert str(cool.agent_socket()) == "/run/cool/h1.sock"
-    monkeypatch.delenv("COOL_SOCKET")
-    with pytest.raises(cool.EnvironmentError, match="COOL_SOCKET is not set"):
-        cool.agent_socket()
+def test_the_agent_of_a_process_is_found():
+    def run_without_socket(**variables):
+        environment = {name: value for name, value in os.environ.items() if name != "COOL_SOCKET"}
+        command = [sys.executable, "-c", "import cool; print(cool.agent_socket())"]
+        return subprocess.run(command, env={**environment, **variables}, capture_output=True, text=True, timeout=300)
+
+    assert run_without_socket(COOL_SOCKET="/run/cool/h1.sock").stdout == "/run/cool/h1.sock\n"
+    missing = run_without_socket()
+    assert missing.returncode != 0 and "EnvironmentError" in missing.stderr, missing.stderr
+    assert "COOL_SOCKET is not set" in missing.stderr, missing.stderr
 
 
-def test_a_queue_tells_of_failures():
+def test_a_queue_returns_failures():
     def main(world):
         queue = cool.Queue()
         world.set_timeout(20)
@@ -193,7 +192,7 @@ def test_others_ask_and_wait_while_a_thread_waits_for_a_request():
     on(2, main)
 
 
-def test_a_communicator_with_a_timeout_of_its_own_is_the_same_group_and_freed_with_it():
+def test_a_handle_with_another_timeout_shares_the_group():
     def main(world):
         short, lending = world.with_timeout(60), world.lending()
         assert (short.group, short.rank, lending.size) == (world.group, world.rank, world.size)

@@ -1,6 +1,5 @@
 """K-means with scikit-learn's names: it is one of its estimators, gives the same bits on any ranks, and works without it."""
 
-import os
 import subprocess
 import sys
 
@@ -8,6 +7,7 @@ import cool
 import numpy as np
 import pytest
 from cool.kmeans import KMeans
+from embedded import on
 from sklearn.cluster import KMeans as Peer
 from sklearn.utils.estimator_checks import check_estimator
 
@@ -23,11 +23,6 @@ def groups(n=600, dims=7, seed=3):
     chance = np.random.default_rng(seed)
     centres = chance.normal(scale=3, size=(5, dims))
     return centres[chance.integers(5, size=n)] + chance.normal(size=(n, dims))
-
-
-def on(ranks, main):
-    os.environ["COOL_EMBEDDED"] = str(ranks)
-    return cool.launch(main)
 
 
 def bits(model):
@@ -89,17 +84,17 @@ def test_numbers_on_very_unlike_scales_keep_their_digits():
     assert model.inertia_ == pytest.approx(sum(min(((x - c) ** 2).sum() for c in model.cluster_centers_) for x in points))
 
 
-def test_what_makes_no_sense_is_refused_in_words():
+def test_invalid_arguments_are_rejected():
     points = groups(20)
     for words, call in [
         ("n_samples=20 should be >= n_clusters=30", lambda: KMeans(30).fit(points)),
         ('precision "double": "short" or "float"', lambda: KMeans(3, precision="double").fit(points)),
-        ("there are k-means", lambda: KMeans(3, init="best").fit(points)),
-        (r"init has a shape of \(2, 7\); \(3, 7\)", lambda: KMeans(3, init=points[:2]).fit(points)),
+        ("must be k-means", lambda: KMeans(3, init="best").fit(points)),
+        (r"init has shape \(2, 7\), but must have shape \(3, 7\)", lambda: KMeans(3, init=points[:2]).fit(points)),
         ("NaN", lambda: KMeans(3).fit(np.where(points > 2, np.nan, points))),
         ("expecting 7 features", lambda: KMeans(3).fit(points).predict(points[:, :5])),
         ("sample_weight.shape", lambda: KMeans(3).fit(points, sample_weight=[1, 2])),
-        ("below 0", lambda: KMeans(3).fit(points, sample_weight=-np.ones(20))),
+        ("negative numbers", lambda: KMeans(3).fit(points, sample_weight=-np.ones(20))),
         ("zero", lambda: KMeans(3).fit(points, sample_weight=np.zeros(20))),
         ("not fitted", lambda: KMeans(3).predict(points)),
     ]:

@@ -8,6 +8,7 @@ import sys
 
 import cool
 import cool.map
+import embedded
 import numpy as np
 import pytest
 
@@ -16,8 +17,7 @@ PARTS = 23
 
 def on(ranks, program, **options):
     """What the job's `program(job)` returns at each of this many ranks."""
-    os.environ["COOL_EMBEDDED"] = str(ranks)
-    return cool.launch(lambda world: cool.map.run(world, program, **options))
+    return embedded.on(ranks, lambda world: cool.map.run(world, program, **options))
 
 
 def dealt(job, load=lambda number: number):
@@ -38,7 +38,7 @@ def same(results):
 
 
 @pytest.mark.parametrize("merge, plain", [("sum", sum), ("min", min), ("max", max), (lambda a, b: a + b, sum)])
-def test_values_of_a_key_are_merged_wherever_they_come_from(merge, plain):
+def test_values_of_a_key_are_merged_from_all_ranks(merge, plain):
     keyed = collections.defaultdict(list)
     for part in range(PARTS):
         keyed[part % 5, "x"].append(part * part)
@@ -63,7 +63,7 @@ def test_functions_that_do_not_commute_see_partitions_in_their_order():
         assert same(on(ranks, program, threads=3)) == {"all": list(range(PARTS))}
 
 
-def test_floating_point_sums_have_the_same_bits_on_any_ranks_and_threads():
+def test_floating_point_sums_are_bitwise_reproducible():
     def program(job):
         parts = dealt(job, numbers)
         rows = job.combine(job.regroup(job.map(parts, cool.map.Rows(9, 3), lambda x: (np.arange(len(x)) % 9, x))))
@@ -93,7 +93,7 @@ def test_rows_of_numbers_are_added_up(dtype):
         assert same(on(ranks, program)) == expected
 
 
-def test_sparse_and_dense_rows_are_told_of_in_reports():
+def test_reports_contain_sparse_and_dense_rows():
     def program(job):
         kinds = []
         for count in (40, 4000):
@@ -110,7 +110,7 @@ def test_sparse_and_dense_rows_are_told_of_in_reports():
     assert dense == ["map", "regroup (dense)", "combine"] and sparse == ["map", "regroup (sparse)", "combine"]
 
 
-def test_a_rank_gives_all_what_it_has():
+def test_a_rank_broadcasts_an_object():
     def program(job):
         return job.broadcast({"rank": job.rank, "rows": np.arange(3)}, root=2)["rank"]
 
@@ -122,7 +122,7 @@ def test_without_a_group_a_job_runs_in_this_process():
     assert cool.map.run(None, program) == {"n": sum(range(PARTS))}
 
 
-def test_rows_take_the_bytes_that_the_benchmark_of_the_papers_scale_counts():
+def test_rows_have_the_size_that_the_benchmark_counts():
     sys.path.insert(0, str(pathlib.Path(__file__).parents[3] / "bench"))
     import papers_scale
 
@@ -156,7 +156,7 @@ class Gone(Exception):
 
 
 @pytest.mark.parametrize("when", ["load", "map", "regroup", "combine"])
-def test_ranks_that_are_left_come_to_the_same_result(when):
+def test_surviving_ranks_get_the_same_result(when):
     def result(ranks, lost):
         told = []
 
@@ -190,8 +190,7 @@ def test_ranks_that_are_left_come_to_the_same_result(when):
             except Gone:
                 return None
 
-        os.environ["COOL_EMBEDDED"] = str(ranks)
-        return [one for one in cool.launch(main) if one is not None], told
+        return [one for one in embedded.on(ranks, main) if one is not None], told
 
     (whole, _), = result(1, False)[0]
     left, told = result(4, True)
@@ -242,21 +241,21 @@ def fails_alone(text):
             "[Pp]ickle|cannot be serialized",
         ),
         (lambda job: job.broadcast(lambda: 0), "[Pp]ickle|cannot be serialized"),
-        (lambda job: job.map(dealt(job), cool.map.Keyed(), lambda part: {0.5: part}), "a float cannot be a key; int, str"),
+        (lambda job: job.map(dealt(job), cool.map.Keyed(), lambda part: {0.5: part}), "a float cannot be a key; use int, str"),
         (lambda job: job.map(dealt(job), cool.map.Keyed(), lambda part: {2**70: part}), "does not fit 64 bits"),
         (lambda job: job.map(dealt(job), cool.map.Keyed(), lambda part: [part]), "list"),
-        (lambda job: job.map(dealt(job), cool.map.Rows(3), lambda part: ([3], [[1]])), "integers from 0 to 2; there are 3"),
-        (lambda job: job.map(dealt(job), cool.map.Rows(3, 2), lambda part: ([1], [[1]])), r"shape of \(1, 2\)"),
-        (lambda job: job.map(dealt(job), cool.map.Rows(3, 1, int), lambda part: ([1], [[0.5]])), "without loss; .astype"),
-        (lambda job: job.map(dealt(job), {}, lambda part: {}), "a dict is no table; cool.map.Keyed and cool.map.Rows"),
-        (lambda job: job.map(dealt(job), cool.map.Rows(3, 1, "u1"), lambda part: [0, 0, 0]), "rows of uint8 are not carried"),
-        (lambda job: job.iterate(cool.map.Progress(), list, lambda state, done: state), "most or until must say"),
+        (lambda job: job.map(dealt(job), cool.map.Rows(3), lambda part: ([3], [[1]])), "integers from 0 to 2, but are from 3"),
+        (lambda job: job.map(dealt(job), cool.map.Rows(3, 2), lambda part: ([1], [[1]])), r"shape \(1, 2\)"),
+        (lambda job: job.map(dealt(job), cool.map.Rows(3, 1, int), lambda part: ([1], [[0.5]])), "without loss; use .astype"),
+        (lambda job: job.map(dealt(job), {}, lambda part: {}), "a dict is not a table; use cool.map.Keyed or cool.map.Rows"),
+        (lambda job: job.map(dealt(job), cool.map.Rows(3, 1, "u1"), lambda part: [0, 0, 0]), "rows of uint8 are not supported"),
+        (lambda job: job.iterate(cool.map.Progress(), list, lambda state, done: state), "pass most or until"),
         (lambda job: job.iterate(cool.map.Progress(), list, lambda s, n: s, until=lambda s, n: fails_alone("end")), "end"),
-        (lambda job: job.map(dealt(job), cool.map.Keyed(), lambda part: {"rank": job.rank}), "for the thread that runs"),
+        (lambda job: job.map(dealt(job), cool.map.Keyed(), lambda part: {"rank": job.rank}), "by the thread that runs"),
         (lambda job: cool.map.run(None, lambda inner: None), "cannot run another job"),
     ],
 )
-def test_what_one_rank_fails_of_all_hear_in_words(program, words):
+def test_a_failure_of_one_rank_is_raised_at_all(program, words):
     failed = []
 
     def main(world):
@@ -264,13 +263,12 @@ def test_what_one_rank_fails_of_all_hear_in_words(program, words):
             cool.map.run(world, program, threads=2)
         failed.append(error.value)
 
-    os.environ["COOL_EMBEDDED"] = "3"
-    cool.launch(main)
+    embedded.on(3, main)
     assert len(failed) == 3
 
 
-def test_what_makes_no_sense_is_refused_where_it_is_made():
-    with pytest.raises(ValueError, match="merge='mean': there are sum, min, max and functions"):
+def test_invalid_tables_are_rejected_when_created():
+    with pytest.raises(ValueError, match="merge='mean': must be sum, min, max or a function"):
         cool.map.Keyed("mean")
     with pytest.raises(ValueError, match="0 numbers"):
         cool.map.Rows(5, 0)

@@ -1,11 +1,11 @@
 """Tensors of other libraries, which are reached by DLPack: played here by NumPy's arrays, with types that NumPy has not."""
 
 import ctypes
-import os
 
 import cool
 import numpy as np
 import pytest
+from embedded import on
 
 POINTER = ctypes.pythonapi.PyCapsule_GetPointer
 POINTER.restype, POINTER.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
@@ -55,13 +55,7 @@ class OnGpu(Other):
     device = 2
 
 
-def on(ranks, main):
-    """What `main` returns at each of this many ranks."""
-    os.environ["COOL_EMBEDDED"] = str(ranks)
-    return cool.launch(main)
-
-
-def test_tensors_are_carried_where_they_are_and_come_as_such():
+def test_tensors_are_used_without_a_copy():
     def main(world):
         mine = Tensor(np.full((2, 3), world.rank + 1, dtype="f4"))
         assert world.allreduce(mine, recv=mine) is mine and (mine.array == 3).all()
@@ -81,7 +75,7 @@ def test_tensors_are_carried_where_they_are_and_come_as_such():
     on(2, main)
 
 
-def test_elements_that_numpy_has_not_are_carried_and_combined_if_they_can_be():
+def test_types_that_numpy_does_not_have_are_supported():
     def main(world):
         # 1 and 2 in bfloat16: the upper halves of floats.
         halves = (np.full(7, world.rank + 1, dtype="f4").view("u4") >> 16).astype("u2")
@@ -106,7 +100,7 @@ def test_tensors_that_make_no_sense_are_refused_with_a_remedy():
         unknown = type("Unknown", (Other,), {"code": 3})
         for text, call in [
             (r"send is not C-contiguous; .contiguous\(\)", lambda: world.allreduce(Tensor(x.T))),
-            ("send is not in the processor's memory; .*cpu", lambda: world.allreduce(OnGpu(x))),
+            ("send is not in main memory; .*cpu", lambda: world.allreduce(OnGpu(x))),
             ("send holds elements that are not carried .*code 3, 64 bits", lambda: world.allreduce(unknown(x))),
             ("recv is read-only", lambda: world.allreduce(x[0, :3], recv=Tensor(fixed))),
             ("recv is missing: Tensor cannot make one", lambda: world.exscan(Tensor(x))),

@@ -19,7 +19,7 @@ def ranks():
 
 
 @pytest.mark.parametrize("case", CALLS)
-def test_every_call_gives_what_gloo_gives(ranks, case):
+def test_every_call_returns_the_same_as_gloo(ranks, case):
     ranks.run("backend_cases", case)
 
 
@@ -38,14 +38,14 @@ def test_a_group_is_made_again_in_the_same_processes(ranks):
 
 
 @pytest.mark.parametrize("case, arguments", [("killed", (1, 1)), ("killed", (1, 2)), ("killed", (1, 0)), ("killed_in_training", (1,))])
-def test_a_rank_that_is_killed_is_named_and_the_others_go_on_without_it(case, arguments):
+def test_a_killed_rank_is_named_and_the_others_continue(case, arguments):
     ranks = Ranks(3)
     with pytest.raises(AssertionError, match="^rank 1: it has ended$"):
         ranks.run("backend_failures", case, *arguments)
     assert ranks.close() == [0, -9, 0]
 
 
-def test_torch_is_not_imported_by_cool_and_torchrun_starts_ranks_that_bring_their_agents(tmp_path):
+def test_torchrun_starts_ranks_that_start_their_agents(tmp_path):
     program = tmp_path / "train.py"
     program.write_text(
         "import cool, os, sys\n"

@@ -1,5 +1,5 @@
-//! `cool-manual DIRECTORY`: writes the man pages of all installed programs, and the completion of
-//! their command lines in bash, zsh and fish, below a directory that represents /usr/share. They are
+//! `cool-manual DIRECTORY`: writes the man pages of all installed programs, and the completion
+//! of their command lines in bash, zsh and fish, below a directory that represents /usr/share. They are
 //! generated from the command lines themselves, because they must agree with `--help`.
 
 use clap::{Command, CommandFactory};

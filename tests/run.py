@@ -1,0 +1,263 @@
+#!/usr/bin/python3
+"""Runs the end-to-end tests: each module as a process and an emulated network of its own, some side by side, the longest first.
+
+    sudo env COOL_BIN=$PWD/target/debug tests/run.py
+    sudo env COOL_BIN=$PWD/target/debug tests/run.py tests/test_jobs.py 'tests/test_faults.py::test_x' -- -k interrupt
+
+What follows -- goes to pytest. A module's output comes in one piece when it ends, and stays in target/tests/. A module that takes longer
+than --bound is killed, with all that it has started, and counts as failed; so does one that runs no test and skips none. The last
+lines are totals, why tests were skipped, and one line with the tests that failed and a command that repeats one of them.
+"""
+import argparse
+import contextlib
+import glob
+import json
+import os
+import select
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+ROOT = os.path.dirname(HERE)
+sys.path[:0] = [os.path.join(ROOT, "mininet"), HERE]
+import conftest  # noqa: E402
+import ovs  # noqa: E402
+import results  # noqa: E402
+import unwinding  # noqa: E402
+
+OUTPUT = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "tests")
+# pytest's statuses: all passed; some failed, or could not be imported, and the report has them; no test was there.
+PASSED, SOME_FAILED, NO_TESTS = 0, (1, 2), 5
+# Seconds after which a killed module's last process is gone.
+GONE_SECONDS = 60
+# Seconds that modules took, three at a time on two processors: they decide which begin first, no more.
+SECONDS = {
+    "test_faults": 400, "test_recovery": 400, "test_torch": 300,
+}
+# Of a module that is not in the table: in the middle.
+UNKNOWN_SECONDS = 60
+
+
+def parse_arguments():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--workers", type=int, default=3, help="modules that run side by side; default %(default)s, which wait for emulated links half of the time")
+    p.add_argument("--bound", type=float, default=3600, help="seconds after which a module is killed; default %(default)g")
+    p.add_argument("--in-thread", action="store_true", default=bool(os.environ.get("COOL_TESTS_IN_THREAD")),
+                   help="tests run in a thread that is not the main one of their process; COOL_TESTS_IN_THREAD=1 says the same")
+    p.add_argument("tests", nargs="*", help="modules, or tests as pytest names them; default: all modules in tests/")
+    own, options = sys.argv[1:], []
+    if "--" in own:
+        own, options = own[:own.index("--")], own[own.index("--") + 1:]
+    a = p.parse_args(own)
+    if a.workers < 1 or a.bound <= 0:
+        p.error("--workers must be at least 1, and --bound positive")
+    a.options = options
+    return a
+
+
+class PlainPaths:
+    """Paths without spaces for folders that have some: a command's beginning that mounts them there, and variables that name them.
+
+    LD_PRELOAD, and the programs by which launchers of MPI reach a host, take no spaces. The mounts are those of the
+    module's namespace, so they end with it.
+    """
+    MOUNT = 'while [ "$1" != -- ]; do mount --bind "$1" "$2"; shift 2; done; cd "$0"; shift; exec "$@"'
+
+    def __init__(self):
+        spaced = {"root": ROOT, **{name: os.path.realpath(os.environ[name]) for name in ("COOL_BIN", "CARGO_TARGET_DIR") if os.environ.get(name)}}
+        self.variables, self.prefix, self.folders = {}, [], []
+        if not any(len(path.split()) > 1 for path in spaced.values()):
+            return
+        mounts = []
+        for name, path in spaced.items():
+            self.folders.append(tempfile.mkdtemp(prefix="cool-%s-" % name.lower()))
+            mounts += [path, self.folders[-1]]
+            if name != "root":
+                self.variables[name] = self.folders[-1]
+        self.prefix = ["sh", "-euc", self.MOUNT, self.folders[0], *mounts, "--"]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        # Of empty folders only: what is mounted on them is never removed with them.
+        for folder in self.folders:
+            os.rmdir(folder)
+
+
+class Module:
+    """The tests of one file, or some of them, and the process that runs them."""
+
+    def __init__(self, file, tests, arguments, folder, plain):
+        self.name = os.path.splitext(os.path.basename(file))[0]
+        self.path = os.path.relpath(file, ROOT)
+        self.tests, self.arguments, self.plain = tests, arguments, plain
+        self.folder = os.path.join(folder, self.name)
+        self.log, self.report = (os.path.join(OUTPUT, self.name + ending) for ending in (".log", ".xml"))
+
+    def start(self):
+        """Starts the process; `pidfd` tells when it has ended."""
+        os.mkdir(self.folder)
+        # Users that tests play make files there, too.
+        os.chmod(self.folder, 0o1777)
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(self.report)
+        pytest = ["tests/in_thread.py"] if self.arguments.in_thread else ["-m", "pytest"]
+        command = ["setpriv", "--pdeathsig", "KILL", os.path.join(ROOT, "mininet", "apart"), *self.plain.prefix, "/usr/bin/python3", *pytest, "-v",
+                   "-p", "no:cacheprovider", "--junitxml", self.report, "--rootdir", ".", *self.tests, *self.arguments.options]
+        with open(self.log, "w") as log:
+            self.process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **self.plain.variables, "TMPDIR": self.folder},
+                                            stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
+        self.started = time.monotonic()
+        self.pidfd = os.pidfd_open(self.process.pid)
+
+    @property
+    def end(self):
+        """When it is killed."""
+        return self.started + self.arguments.bound
+
+    def kill(self):
+        """Ends it with all that it has started, and waits until nothing is left."""
+        first = first_child(self.process.pid)
+        self.process.kill()
+        self.process.wait()
+        if first:
+            await_end(first)
+
+    def finish(self):
+        """Frees what it has used; its results."""
+        seconds = time.monotonic() - self.started
+        late = self.process.poll() is None
+        if late:
+            self.kill()
+        self.close()
+        found = results.Results()
+        try:
+            found.read(self.report, results.pytest_name(self.path))
+        except (OSError, xml.etree.ElementTree.ParseError) as error:
+            why = "took more than %g s" % self.arguments.bound if late else "has no report: %s" % error
+            self.fail(found, why)
+        else:
+            status = self.process.returncode
+            if status not in (PASSED, NO_TESTS) and not (status in SOME_FAILED and found.failed):
+                self.fail(found, "pytest ended with status %d" % status)
+            elif not (found.passed or found.failed or found.skipped or self.arguments.options):
+                self.fail(found, "ran no test")
+        self.show(found, seconds)
+        return found, seconds
+
+    def fail(self, found, why):
+        """The module counts as a test that failed."""
+        with open(self.log, "a") as log:
+            log.write("\n%s: %s\n" % (self.name, why))
+        found.failed.append(self.tests[0] if len(self.tests) == 1 else self.path)
+
+    def show(self, found, seconds):
+        print("===== %s: %s, in %.0f s" % (self.name, found.total(), seconds))
+        with open(self.log, errors="replace") as log:
+            shutil.copyfileobj(log, sys.stdout)
+        sys.stdout.flush()
+
+    def close(self):
+        os.close(self.pidfd)
+        shutil.rmtree(self.folder)
+
+
+def first_child(pid):
+    """A descriptor that tells of the end of a process' child, here the first process of a namespace; None if there is none."""
+    try:
+        with open("/proc/%d/task/%d/children" % (pid, pid)) as f:
+            children = f.read().split()
+        return os.pidfd_open(int(children[0])) if children else None
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def await_end(pidfd):
+    """Waits until a process has ended, which the first of a namespace has when all others there have."""
+    poller = select.poll()
+    poller.register(pidfd, select.POLLIN)
+    ended = poller.poll(GONE_SECONDS * 1000)
+    os.close(pidfd)
+    if not ended:
+        print("warning: a module's processes are not gone after %d s" % GONE_SECONDS, file=sys.stderr)
+
+
+def modules(arguments, folder, plain):
+    """The modules to run, the longest first."""
+    wanted = arguments.tests or sorted(glob.glob(os.path.join(HERE, "test_*.py")))
+    tests = {}
+    for test in wanted:
+        file, _, name = test.partition("::")
+        file = os.path.abspath(file)
+        if not os.path.isfile(file):
+            sys.exit("run.py: there is no %s" % file)
+        # Relative to where pytest runs, so that names in reports are the same from wherever this was started.
+        tests.setdefault(file, []).append(os.path.relpath(file, ROOT) + ("::" + name if name else ""))
+    found = [Module(file, tests[file], arguments, folder, plain) for file in tests]
+    return sorted(found, key=lambda module: -SECONDS.get(module.name, UNKNOWN_SECONDS))
+
+
+def run(waiting, workers):
+    """Runs the modules, some at a time; yields each that has ended, or is late."""
+    poller, running = select.poll(), {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < workers:
+                module = waiting.pop(0)
+                module.start()
+                running[module.pidfd] = module
+                poller.register(module.pidfd, select.POLLIN)
+            least = min(module.end for module in running.values()) - time.monotonic()
+            ended = [pidfd for pidfd, _ in poller.poll(max(0, least) * 1000)]
+            for pidfd in ended:
+                running[pidfd].process.wait()
+            late = [pidfd for pidfd, module in running.items() if pidfd not in ended and module.end <= time.monotonic()]
+            for pidfd in ended + late:
+                poller.unregister(pidfd)
+                yield running.pop(pidfd)
+    finally:
+        for module in running.values():
+            module.kill()
+            module.close()
+
+
+def repeat(test):
+    """The command that runs one test again."""
+    programs = ["COOL_BIN=" + os.environ["COOL_BIN"]] if "COOL_BIN" in os.environ else []
+    return shlex.join(["sudo", "env", *programs, os.path.relpath(__file__), test])
+
+
+def main():
+    arguments = parse_arguments()
+    if os.geteuid():
+        sys.exit("run.py: tests make network namespaces and switches: run it as root")
+    unwinding.unwind_on_signals()
+    os.makedirs(OUTPUT, exist_ok=True)
+    all_of_them, seconds = results.Results(), {}
+    # What modules cannot do in namespaces of their own: reach PyPI, and set the sizes of sockets.
+    conftest.mpich()
+    # A short path: names of sockets have at most 107 bytes.
+    with ovs.roomy_sockets(), PlainPaths() as plain, tempfile.TemporaryDirectory(prefix="cool-tests-") as folder:
+        os.chmod(folder, 0o755)
+        for module in run(modules(arguments, folder, plain), arguments.workers):
+            found, seconds[module.name] = module.finish()
+            all_of_them.add(found)
+    print("===== seconds: " + ", ".join("%s %.0f" % (name, took) for name, took in sorted(seconds.items(), key=lambda item: -item[1])))
+    for line in all_of_them.reasons():
+        print(line)
+    with open(os.path.join(OUTPUT, "end-to-end.json"), "w") as f:
+        json.dump({**vars(all_of_them), "repeat": [repeat(test) for test in all_of_them.failed[:1]]}, f, indent=1)
+    if all_of_them.failed:
+        print(results.failures(all_of_them.failed, repeat(all_of_them.failed[0])))
+    print(all_of_them.total())
+    return 1 if all_of_them.failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

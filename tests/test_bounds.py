@@ -1,0 +1,82 @@
+"""The emulation answers or fails, in any thread: Mininet waits for the shells of nodes without a limit of its own."""
+import threading
+
+import emulator
+import pytest
+
+# Seconds of silence, after which these tests have a shell killed.
+SILENCE = 1
+
+
+class Silent(emulator.Host):
+    silence = SILENCE
+
+
+class NeverStarted(Silent):
+    """A host whose shell gives no prompt."""
+
+    def _popen(self, cmd, **options):
+        return super()._popen(["sleep", "1000"], **{**options, "start_new_session": True})
+
+
+def in_other_thread(body):
+    """What `body` raises in a thread that is not the main one; None if it raises nothing."""
+    raised = []
+
+    def run():
+        try:
+            body()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(60)
+    assert not thread.is_alive(), "the wait has an end"
+    return raised[0] if raised else None
+
+
+def in_this_thread(body):
+    """What `body` raises; None if it raises nothing."""
+    try:
+        body()
+    except BaseException as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("raised_by", [in_this_thread, in_other_thread])
+def test_a_command_of_a_host_that_does_not_end_is_killed_and_named(raised_by):
+    host = Silent("h1")
+    try:
+        error = raised_by(lambda: host.cmd("echo begun; sleep 1000"))
+        assert isinstance(error, RuntimeError), repr(error)
+        assert str(error) == "the shell of h1 was silent for 1 s after: echo begun; sleep 1000"
+        assert host.shell.wait(60) == -9
+    finally:
+        host.terminate()
+
+
+@pytest.mark.parametrize("raised_by", [in_this_thread, in_other_thread])
+def test_a_host_whose_shell_does_not_start_is_named(raised_by):
+    error = raised_by(lambda: NeverStarted("h1"))
+    assert isinstance(error, RuntimeError), repr(error)
+    assert str(error) == "the shell of h1 was silent for 1 s, and does not start"
+
+
+@pytest.mark.parametrize("raised_by", [in_this_thread, in_other_thread])
+def test_a_host_that_answers_is_not_bothered(raised_by):
+    host = Silent("h1")
+    try:
+        # Longer than the silence in all, but never silent for that long.
+        said = []
+        assert raised_by(lambda: said.append(host.cmd("for i in 1 2 3 4; do echo $i; sleep 0.5; done"))) is None
+        assert said[0].split() == ["1", "2", "3", "4"]
+    finally:
+        host.terminate()
+
+
+def test_a_command_of_mininets_that_does_not_end_fails_by_name():
+    with pytest.raises(RuntimeError, match="did not end within 1 s: sleep 1000"):
+        emulator.run_bounded("sleep 1000", seconds=SILENCE)
+    assert emulator.run_bounded("echo out; echo err >&2; exit 3", shell=True) == ("out\n", "err\n", 3)
