@@ -100,9 +100,9 @@ impl EngineHandle {
         self.input(Input::ReleaseGroup { group });
     }
 
-    /// Executes one collective for a local rank; see [`EngineHandle::request`]. The calls of a rank
-    /// on a group are numbered in the order in which this method is called (not in which the
-    /// futures are awaited). All ranks must make the same calls.
+    /// Executes one collective for a local rank. The calls of a rank on a group are numbered in the
+    /// order in which this method is called (not in which the futures are awaited). All ranks must
+    /// make the same calls.
     pub fn call(
         &self,
         request: MappedCallRequest,
