@@ -66,8 +66,8 @@
 //! - Memory that an output names does not change before the output has been executed, except by
 //!   later outputs.
 //! - All agents of a group receive the same calls from their ranks, or the group fails with a
-//!   message that names who called what. An invalid call is refused at all ranks that make it, and
-//!   the group continues.
+//!   message that names the calls of the ranks that differ. An invalid call is refused at all ranks
+//!   that make it, and the group continues.
 //! - Every wait is bounded: by the timeout of the call, or by the peer timeout if a node is silent.
 //!   For a watched call, the rank must bound the wait, because only the ranks know which of them
 //!   have joined the call.

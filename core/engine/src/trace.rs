@@ -1,7 +1,7 @@
 //! The cost of recent collectives on this node. Each record holds when local ranks started and
-//! completed the call, and from which ranks data arrived when. The engine keeps the records whether
-//! or not anybody reads them, so recording must be cheap: a few stores per message and one small
-//! record per call.
+//! completed the call, and from which ranks data arrived when. The engine keeps the records even if
+//! they are never read, so recording must be cheap: a few stores per message and one small record
+//! per call.
 
 use crate::failure::TrafficTotals;
 use cool_machine::Time;

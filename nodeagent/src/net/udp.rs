@@ -64,7 +64,7 @@ fn refuse_conflicts(socket: &UdpSocket, ip: IpAddr, port: u16) -> io::Result<()>
 fn guard(ip: IpAddr, port: u16) -> io::Result<UdpSocket> {
     let guard = new_socket(ip)?;
     guard.set_reuse_port(true)?;
-    hear_own_trees(&guard, ip)?;
+    ignore_multicast_for_other_sockets(&guard, ip)?;
     guard.set_recv_buffer_size(0)?;
     guard.bind(&SocketAddr::new(unspecified(ip), port).into())?;
     Ok(guard.into())
@@ -80,7 +80,7 @@ fn unspecified(ip: IpAddr) -> IpAddr {
 
 /// Makes sure that a socket at the unspecified address receives no copies of datagrams for other
 /// sockets' trees.
-fn hear_own_trees(socket: &socket2::Socket, ip: IpAddr) -> io::Result<()> {
+fn ignore_multicast_for_other_sockets(socket: &socket2::Socket, ip: IpAddr) -> io::Result<()> {
     match ip {
         IpAddr::V4(_) => socket.set_multicast_all_v4(false),
         IpAddr::V6(_) => socket.set_multicast_all_v6(false),
