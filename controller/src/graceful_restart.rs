@@ -201,7 +201,7 @@ impl GroupRecovery {
         self.groups.release(&*self.network, id, &[]).await;
     }
 
-    /// Removes a node whose session has ended. It may reconnect again.
+    /// Removes a node after the end of its session. It may reconnect again.
     pub fn node_lost(&self, session: &Session) {
         for part in self.partial.lock().values_mut() {
             let name = &session.agent.name;
@@ -215,7 +215,7 @@ impl GroupRecovery {
     }
 }
 
-/// Tells a node to drop a group and to kill its ranks.
+/// Makes a node drop a group and kill its ranks.
 fn abandon(session: &Session, (group, job): (u64, u64)) {
     // If the session has ended as well, nothing remains to drop.
     if job != 0 {

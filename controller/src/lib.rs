@@ -1,17 +1,17 @@
-//! The controller of a COOL cluster: agents, groups and jobs on a network that `cool_fabric` runs by
-//! OpenFlow.
+//! The controller of a COOL cluster: agents, groups and jobs, on a network that `cool_fabric` runs
+//! by OpenFlow.
 //!
 //! ```text
-//!   switches ==OpenFlow== fabric <---------> job, groups <-- jobs <-- service ==gRPC== agents, tools
-//!                                                  |                      |
-//!                                                  +------> agents <------+
-//!                                                  |
-//!                                       costs <-- prober
-//!                                       all of them <-- status <-- metrics, pages ==HTTP== people, Prometheus
+//!   switches ==OpenFlow== fabric <-------> job, groups <-- jobs <-- service ==gRPC== agents, tools
+//!                                                |                      |
+//!                                                +------> agents <------+
+//!                                                |
+//!                                     costs <-- prober
+//!          all of them <-- status <-- metrics, pages ==HTTP== people, Prometheus
 //! ```
 //!
-//! [`cool_fabric`] runs the network and has no notion of jobs. The other modules do not use OpenFlow and
-//! access the fabric through the trait [`cool_fabric::Fabric`]. [`jobs::allocation`] and
+//! [`cool_fabric`] runs the network and has no notion of jobs. The other modules do not use OpenFlow
+//! and access the fabric through the trait [`cool_fabric::Fabric`]. [`jobs::allocation`] and
 //! [`costs::cost_model`] are pure.
 
 pub mod access;

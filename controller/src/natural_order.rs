@@ -35,7 +35,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn names_are_compared_as_people_count() {
+    fn numbers_in_names_are_compared_by_value() {
         for (a, b) in
             [("h2", "h10"), ("h1", "h1a"), ("a9b2", "a9b11"), ("h09", "h10"), ("a", "b1"), ("", "a")]
         {

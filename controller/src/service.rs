@@ -189,8 +189,8 @@ impl Controller for Service {
     async fn trace(&self, request: Request<TraceRequest>) -> Result<Response<Self::TraceStream>, Status> {
         CallerIdentity::from_request(&request, Role::Tool)?.check_operator("cool trace")?;
         let (sender, events) = mpsc::channel(EVENT_QUEUE_CAPACITY);
-        let asked = self.traces.start(request.into_inner(), sender);
-        asked.map_err(|busy| Status::resource_exhausted(busy.to_string()))?;
+        let started = self.traces.start(request.into_inner(), sender);
+        started.map_err(|busy| Status::resource_exhausted(busy.to_string()))?;
         Ok(Response::new(ReceiverStream::new(events)))
     }
 
@@ -238,9 +238,9 @@ impl Service {
         let Admission::Superseded(former) = admitted else { return Ok(admitted) };
         let why = "its agent was restarted, or has lost its session";
         // Continue even if this call is dropped.
-        let (service, gone) = (self.clone(), former.clone());
-        let gone = tokio::spawn(async move { service.lose_node(&gone, why).await });
-        if gone.await.is_err() {
+        let (service, lost) = (self.clone(), former.clone());
+        let ended = tokio::spawn(async move { service.lose_node(&lost, why).await });
+        if ended.await.is_err() {
             warn!(node = former.agent.name, "ending its former session failed");
         }
         self.agents.admit(agent, claimed)

@@ -20,7 +20,7 @@ fn one_line(output: &Output) -> String {
 }
 
 #[test]
-fn a_port_in_use_is_an_error_of_one_line_that_names_it() {
+fn a_port_in_use_is_reported_in_one_line() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
     for (flag, other) in [("--openflow", "--grpc"), ("--grpc", "--openflow")] {
@@ -32,7 +32,7 @@ fn a_port_in_use_is_an_error_of_one_line_that_names_it() {
 }
 
 #[test]
-fn nonsense_for_an_address_or_a_log_filter_is_refused() {
+fn an_invalid_address_or_log_filter_is_refused() {
     assert_eq!(controller(&["--grpc", "nowhere"]).output().unwrap().status.code(), Some(2));
     let output = controller(&["--grpc", "127.0.0.1:0", "--openflow", "127.0.0.1:0"])
         .env("RUST_LOG", "=")
@@ -59,24 +59,24 @@ fn without_certificates_it_starts_only_with_the_plaintext_flag() {
 
 #[test]
 fn it_notifies_the_service_manager_and_reloads_on_sighup() {
-    let folder = tempfile::tempdir().unwrap();
+    let directory = tempfile::tempdir().unwrap();
     let [socket, file, events, old] =
-        ["notify", "cool.toml", "events", "events.1"].map(|name| folder.path().join(name));
+        ["notify", "cool.toml", "events", "events.1"].map(|name| directory.path().join(name));
     let manager = UnixDatagram::bind(&socket).unwrap();
     manager.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    let hear = |awaited: &str| loop {
-        let mut heard = [0; 256];
-        let len = manager.recv(&mut heard).unwrap();
-        if heard[..len].trim_ascii() == awaited.as_bytes() {
+    let wait_for_notification = |awaited: &str| loop {
+        let mut buffer = [0; 256];
+        let len = manager.recv(&mut buffer).unwrap();
+        if buffer[..len].trim_ascii() == awaited.as_bytes() {
             break;
         }
     };
-    let says = |more: &str| {
+    let write_options = |more: &str| {
         let listen = "grpc = \"127.0.0.1:0\"\nopenflow = \"127.0.0.1:0\"\n";
         let text = format!("[controller]\n{listen}event-log = \"{}\"\n{more}", events.display());
         std::fs::write(&file, text).unwrap();
     };
-    says("");
+    write_options("");
     let mut program = controller(&["--config", file.to_str().unwrap()])
         .env("NOTIFY_SOCKET", &socket)
         .env("WATCHDOG_USEC", "100000")
@@ -86,19 +86,19 @@ fn it_notifies_the_service_manager_and_reloads_on_sighup() {
     let signal = |signal| rustix::process::kill_process(pid, signal).unwrap();
     let mut log = BufReader::new(program.stderr.take().unwrap()).lines().map(Result::unwrap);
     let mut logged = |what: &str| log.by_ref().find(|line| line.contains(what)).unwrap();
-    hear("READY=1");
-    hear("WATCHDOG=1");
-    says("log = \"debug\"\njobs-per-user = 1\nlldp-interval-ms = 500\n");
+    wait_for_notification("READY=1");
+    wait_for_notification("WATCHDOG=1");
+    write_options("log = \"debug\"\njobs-per-user = 1\nlldp-interval-ms = 500\n");
     std::fs::rename(&events, &old).unwrap();
     signal(Signal::HUP);
     assert!(logged("take effect at the next start").contains("[\"lldp-interval-ms\"]"));
     assert!(logged("options reloaded").contains("\"log\""));
-    says("log = \"loud\nspeed = 1\n");
+    write_options("log = \"loud\nspeed = 1\n");
     signal(Signal::HUP);
-    assert!(logged("stay as they were").contains("cool.toml:5"));
-    hear("WATCHDOG=1");
+    assert!(logged("stay in effect").contains("cool.toml:5"));
+    wait_for_notification("WATCHDOG=1");
     signal(Signal::TERM);
-    hear("STOPPING=1");
+    wait_for_notification("STOPPING=1");
     assert!(program.wait().unwrap().success());
     let [old, new] = [old, events].map(|path| std::fs::read_to_string(path).unwrap());
     assert!(old.contains("\"listening\"") && !old.contains("options reloaded"), "{old}");
@@ -106,7 +106,7 @@ fn it_notifies_the_service_manager_and_reloads_on_sighup() {
 }
 
 #[test]
-fn interrupts_and_terminations_end_it_in_order() {
+fn it_shuts_down_on_interrupt_and_termination() {
     for signal in [Signal::INT, Signal::TERM] {
         let mut program =
             controller(&["--grpc", "127.0.0.1:0", "--openflow", "127.0.0.1:0"]).spawn().unwrap();

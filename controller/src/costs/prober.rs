@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_node_is_probed_within_its_rack_and_every_rack_with_another() {
+    fn each_node_probes_within_its_rack_and_each_rack_another() {
         let located_nodes = [(11, 0), (12, 0), (13, 0), (21, 1), (31, 4), (32, 4)];
         let (node, rack) = (ProbeSubject::Node, ProbeSubject::Rack);
         let expected = [
@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_that_fails_is_tried_again_but_not_for_ever() {
+    fn a_failed_probe_is_retried_a_limited_number_of_times() {
         let mut state = ProberState::default();
         let subject = ProbeSubject::Node(1);
         for tries in 0..MAX_TRIES {

@@ -14,7 +14,7 @@ pub struct GroupKeys {
     pub secret: Key,
     /// Whether to refuse groups with agents that cannot tag datagrams.
     pub required: bool,
-    /// Maximum number of nodes whose agents receive each other's keys and connect in a full mesh.
+    /// Maximum number of nodes for which agents receive each other's keys and connect in a full mesh.
     /// The agents of larger groups authenticate by the group's key and connect on demand, because
     /// there would be too many connections and keys.
     pub mesh_nodes: u32,
@@ -35,7 +35,7 @@ pub enum KeyError {
         .encrypted.join(", "), .plain.join(", ")
     )]
     Mixed {
-        /// Nodes whose agents encrypt.
+        /// Nodes with agents that encrypt.
         encrypted: Vec<String>,
         /// Nodes with agents that do not encrypt.
         plain: Vec<String>,

@@ -230,7 +230,7 @@ mod tests {
     }
 
     #[test]
-    fn racked_fills_rack_by_rack_in_natural_order() {
+    fn racked_fills_racks_in_natural_order() {
         assert_eq!(names(&cluster(3, 4, 1), racked(10, 0)), "h1 h2 h3 h4 h5 h6 h7 h8 h9 h10");
         assert_eq!(names(&cluster(2, 2, 2), racked(6, 0)), "h1 h1 h2 h2 h3 h4");
         assert_eq!(names(&cluster(2, 2, 2), racked(3, 2)), "h1 h1 h2");

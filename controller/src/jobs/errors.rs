@@ -73,7 +73,7 @@ fn unlocated_note(nodes: &[String]) -> String {
 fn outdated_note(nodes: &[String]) -> String {
     match nodes {
         [] => String::new(),
-        nodes => format!("; their agents are too old to run jobs as a user: {}", nodes.join(", ")),
+        nodes => format!("; agents too old to run jobs as a user: {}", nodes.join(", ")),
     }
 }
 

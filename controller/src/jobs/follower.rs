@@ -169,7 +169,7 @@ impl JobFollower {
                 arrival = next_arrival(&mut self.arrivals) => drop(self.receive(arrival)),
                 room = caller.reserve(), if !self.waiting.events.is_empty() => match room {
                     Ok(room) => {
-                        if let Some(event) = self.take() {
+                        if let Some(event) = self.next_queued() {
                             room.send(Ok(event));
                         }
                     }
@@ -199,7 +199,7 @@ impl JobFollower {
         let Some(caller) = self.caller.clone() else { return };
         while !self.waiting.events.is_empty() {
             let Ok(room) = caller.reserve().await else { return };
-            if let Some(event) = self.take() {
+            if let Some(event) = self.next_queued() {
                 room.send(Ok(event));
             }
         }
@@ -212,7 +212,7 @@ impl JobFollower {
         while self.next_event().await != CallerEvent::CallerLost {}
     }
 
-    fn take(&mut self) -> Option<JobEvent> {
+    fn next_queued(&mut self) -> Option<JobEvent> {
         let event = self.waiting.pop()?;
         if may_be_repeated(&event) {
             self.taken.push(event.clone());

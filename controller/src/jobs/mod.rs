@@ -1,4 +1,4 @@
-//! Jobs: where their ranks run, how they run and end, and who follows them.
+//! Jobs: where their ranks run, how they run and end, and how callers follow them.
 
 pub mod allocation;
 pub mod control;

@@ -103,7 +103,7 @@ pub(crate) enum Input {
 pub(crate) enum Output {
     /// Send this request, in place of any request in progress. Its response must arrive within the
     /// given time.
-    Ask(EtcdRequest, Duration),
+    Send(EtcdRequest, Duration),
     /// Another controller leads. Contains its name, if known.
     StandBy(Option<String>),
     /// Lead with this generation.
@@ -365,7 +365,7 @@ impl Machine for Election {
             return Poll::Idle(cool_machine::earliest(Some(self.next), until.map(|(until, _)| until)));
         }
         self.asked = Some(now);
-        Poll::Output(Output::Ask(request, within))
+        Poll::Output(Output::Send(request, within))
     }
 }
 

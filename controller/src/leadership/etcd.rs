@@ -71,7 +71,7 @@ impl Etcd {
 
     /// Sends a request and waits for its response, at most `within`. If the future is dropped, it
     /// is unknown whether the request took effect.
-    pub(crate) async fn ask(
+    pub(crate) async fn send(
         &self,
         request: &EtcdRequest,
         within: Duration,
@@ -144,8 +144,8 @@ impl Etcd {
         let create = WatchRequest { request_union: Some(RequestUnion::CreateRequest(create)) };
         let mut client = proto::watch_client::WatchClient::new(channel);
         // The watch lasts as long as its request stream is open.
-        let asked = tokio_stream::once(create).chain(tokio_stream::pending());
-        let mut responses = client.watch(asked).await?.into_inner();
+        let requests = tokio_stream::once(create).chain(tokio_stream::pending());
+        let mut responses = client.watch(requests).await?.into_inner();
         while let Some(response) = responses.message().await? {
             if response.canceled {
                 return Err(EtcdError::Refused(response.cancel_reason));

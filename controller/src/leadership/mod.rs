@@ -107,15 +107,15 @@ async fn run_election(
     mut resigning: oneshot::Receiver<()>,
 ) {
     let clock = Clock::start();
-    let mut asking: Option<Pin<Box<dyn Future<Output = _> + Send + '_>>> = None;
+    let mut in_flight: Option<Pin<Box<dyn Future<Output = _> + Send + '_>>> = None;
     let mut resigns = false;
     let mut reachable = true;
     loop {
         let deadline = loop {
             match election.poll(clock.now()) {
-                Poll::Output(Output::Ask(request, within)) => {
+                Poll::Output(Output::Send(request, within)) => {
                     let etcd = &etcd;
-                    asking = Some(Box::pin(async move { etcd.ask(&request, within).await }));
+                    in_flight = Some(Box::pin(async move { etcd.send(&request, within).await }));
                 }
                 Poll::Output(output) => {
                     if let Some(end) = announce(output, &state_sender) {
@@ -126,23 +126,23 @@ async fn run_election(
                 Poll::Idle(deadline) => break deadline,
             }
         };
-        let answered = async {
-            match &mut asking {
-                Some(answer) => answer.await,
+        let response = async {
+            match &mut in_flight {
+                Some(result) => result.await,
                 None => pending().await,
             }
         };
         tokio::select! {
-            answer = answered => {
-                asking = None;
-                match &answer {
+            result = response => {
+                in_flight = None;
+                match &result {
                     Ok(_) if !reachable => info!("etcd responds again"),
                     // Log this once, not at every attempt.
                     Err(why) if reachable => warn!("etcd does not respond: {why}; retrying"),
                     _ => {}
                 }
-                reachable = answer.is_ok();
-                election.handle(clock.now(), Input::Responded(answer.ok()));
+                reachable = result.is_ok();
+                election.handle(clock.now(), Input::Responded(result.ok()));
             }
             _ = &mut resigning, if !resigns => {
                 resigns = true;
@@ -156,7 +156,7 @@ async fn run_election(
 /// Publishes an output of the election. Returns the final state if it was the last one.
 fn announce(output: Output, state_sender: &watch::Sender<LeadershipState>) -> Option<LeadershipState> {
     match output {
-        Output::Ask(..) => {}
+        Output::Send(..) => {}
         Output::StandBy(leader) => {
             if let Some(leader) = &leader {
                 info!(%leader, "standing by: {leader} leads");

@@ -37,7 +37,7 @@ async fn connected_nodes_appear_in_the_topology() {
 }
 
 #[tokio::test]
-async fn a_second_agent_of_a_connected_name_is_refused_by_name() {
+async fn a_second_agent_with_the_same_name_is_refused() {
     let controller = Controller::start().await;
     let mut first = FakeAgent::join(&controller, 1).await;
     let refused = refusal(&controller, registration(1)).await;
@@ -52,7 +52,7 @@ async fn a_second_agent_of_a_connected_name_is_refused_by_name() {
 }
 
 #[tokio::test]
-async fn an_agent_of_another_version_is_refused_by_name_and_version() {
+async fn an_agent_of_another_version_is_refused_and_named() {
     let controller = Controller::start().await;
     let refused = refusal(&controller, Register { version: 77, ..registration(1) }).await;
     assert_eq!(refused.code(), Code::FailedPrecondition);
@@ -60,7 +60,7 @@ async fn an_agent_of_another_version_is_refused_by_name_and_version() {
 }
 
 #[tokio::test]
-async fn an_agent_that_registers_nonsense_is_refused() {
+async fn an_agent_with_an_invalid_registration_is_refused() {
     let controller = Controller::start().await;
     let refused = refusal(&controller, Register { ip: "nowhere".into(), ..registration(1) }).await;
     assert_eq!(refused.code(), Code::InvalidArgument);
@@ -68,7 +68,7 @@ async fn an_agent_that_registers_nonsense_is_refused() {
 }
 
 #[tokio::test]
-async fn an_agent_with_many_large_groups_is_taken_back() {
+async fn an_agent_with_many_large_groups_can_rejoin() {
     let controller = Controller::start().await;
     let member = |rank| Member { rank, node: format!("node-in-a-rack-{rank}"), ..Member::default() };
     let group = |id| Group { id, members: (0..10_000).map(member).collect(), ..Group::default() };
@@ -81,7 +81,7 @@ async fn an_agent_with_many_large_groups_is_taken_back() {
 }
 
 #[test]
-fn an_agent_that_freezes_is_away_though_its_connection_stands() {
+fn a_frozen_agent_counts_as_disconnected() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let (ours, theirs) = (tokio::runtime::Runtime::new().unwrap(), runtime());
     let controller = ours.block_on(Controller::start());

@@ -20,13 +20,13 @@ async fn every_agent_is_examined_and_problems_are_reported() {
     let controller = Controller::start().await;
     let (mut well, mut ill) = (FakeAgent::join(&controller, 1).await, FakeAgent::join(&controller, 2).await);
     let mut client = controller.client().await;
-    let asked = tokio::spawn(async move { client.diagnose(DiagnoseRequest {}).await });
+    let request = tokio::spawn(async move { client.diagnose(DiagnoseRequest {}).await });
     well.examined(Duration::ZERO, &[]).await;
     ill.examined(Duration::from_secs(60), &["its disk is full"]).await;
-    let diagnosis = asked.await.unwrap().unwrap().into_inner();
+    let diagnosis = request.await.unwrap().unwrap().into_inner();
     assert_eq!(diagnosis.nodes, 2);
     let of_nodes = diagnosis.findings.iter().filter(|finding| finding.about.starts_with("node"));
-    let told: Vec<(&str, &str)> = of_nodes.map(|f| (f.about.as_str(), f.wrong.as_str())).collect();
-    let [("node h2", clock), ("node h2", "its disk is full")] = told[..] else { panic!("{told:?}") };
+    let findings: Vec<(&str, &str)> = of_nodes.map(|f| (f.about.as_str(), f.wrong.as_str())).collect();
+    let [("node h2", clock), ("node h2", "its disk is full")] = findings[..] else { panic!("{findings:?}") };
     assert!(clock.starts_with("its clock is 60.0 s ahead of") || clock.contains("59.9 s ahead"), "{clock}");
 }

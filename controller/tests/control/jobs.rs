@@ -57,13 +57,7 @@ async fn a_job_runs_from_its_group_to_its_release() {
 #[tokio::test]
 async fn the_first_failure_ends_the_others_and_names_its_rank() {
     let controller = Controller::start().await;
-    let mut h1 = FakeAgent::join(&controller, 1).await;
-    let mut h2 = FakeAgent::join(&controller, 2).await;
-    let mut events = controller.run(job(2)).await.unwrap();
-    let group = h1.ready().await;
-    h2.ready().await;
-    h1.launched().await;
-    h2.launched().await;
+    let (mut events, group, [mut h1, mut h2]) = controller.start_job([1, 2], job(2)).await;
 
     h2.exit(group.job, 1, 7).await;
     h1.killed().await;
@@ -77,7 +71,7 @@ async fn the_first_failure_ends_the_others_and_names_its_rank() {
 }
 
 #[tokio::test]
-async fn signals_and_failed_starts_are_told_in_words() {
+async fn signals_and_failed_starts_are_reported() {
     let ends = [
         (Exited { code: -1, signal: 9, ..Default::default() }, 137, "rank 0 on h1 was killed by signal 9"),
         (
@@ -100,15 +94,9 @@ async fn signals_and_failed_starts_are_told_in_words() {
 }
 
 #[tokio::test]
-async fn a_node_that_goes_away_fails_its_job_by_name() {
+async fn a_lost_node_fails_its_job_and_is_named() {
     let controller = Controller::start().await;
-    let mut h1 = FakeAgent::join(&controller, 1).await;
-    let mut h2 = FakeAgent::join(&controller, 2).await;
-    let mut events = controller.run(job(2)).await.unwrap();
-    let group = h1.ready().await;
-    h2.ready().await;
-    h1.launched().await;
-    h2.launched().await;
+    let (mut events, group, [mut h1, h2]) = controller.start_job([1, 2], job(2)).await;
 
     h2.leave().await;
     h1.killed().await;
@@ -123,13 +111,8 @@ async fn a_node_that_goes_away_fails_its_job_by_name() {
 async fn a_surviving_job_continues_while_any_rank_remains() {
     for (last, code) in [(Exited::default(), 0), (Exited { code: 3, ..Default::default() }, 3)] {
         let controller = Controller::start().await;
-        let mut h1 = FakeAgent::join(&controller, 1).await;
-        let mut h2 = FakeAgent::join(&controller, 2).await;
-        let mut events = controller.run(JobSpec { survive: true, ..job(4) }).await.unwrap();
-        let group = h1.ready().await;
-        h2.ready().await;
-        h1.launched().await;
-        h2.launched().await;
+        let (mut events, group, [mut h1, h2]) =
+            controller.start_job([1, 2], JobSpec { survive: true, ..job(4) }).await;
         let killed = Exited { job: group.job, rank: 0, code: -1, signal: 9, ..Default::default() };
         h1.send(agent_message::Body::Exited(killed)).await;
         h2.leave().await;
@@ -138,10 +121,7 @@ async fn a_surviving_job_continues_while_any_rank_remains() {
         h1.released().await;
     }
     let controller = Controller::start().await;
-    let mut h3 = FakeAgent::join(&controller, 3).await;
-    let mut events = controller.run(JobSpec { survive: true, ..job(1) }).await.unwrap();
-    let group = h3.ready().await;
-    h3.launched().await;
+    let (mut events, group, [h3]) = controller.start_job([3], JobSpec { survive: true, ..job(1) }).await;
     let killed = Exited { job: group.job, rank: 0, code: -1, signal: 9, ..Default::default() };
     h3.send(agent_message::Body::Exited(killed)).await;
     let end = finished(&mut events).await;
@@ -175,9 +155,9 @@ async fn the_exit_of_an_excluded_rank_does_not_end_its_job() {
         assert_eq!(agent.ready().await.members.len(), 2);
     }
     agents[2].send(recover(2, vec![0, 1])).await;
-    let told = agents[2].receive().await;
-    let controller_message::Body::Recovered(told) = told else { panic!("not refused: {told:?}") };
-    assert!(told.failure.contains("rank 2 counts as lost"), "{}", told.failure);
+    let refused = agents[2].receive().await;
+    let controller_message::Body::Recovered(outcome) = refused else { panic!("not refused: {refused:?}") };
+    assert!(outcome.failure.contains("rank 2 counts as lost"), "{}", outcome.failure);
     agents[2].exit(id, 2, 1).await;
     agents[0].exit(id, 0, 0).await;
     agents[1].exit(id, 1, 0).await;
@@ -185,13 +165,10 @@ async fn the_exit_of_an_excluded_rank_does_not_end_its_job() {
 }
 
 #[tokio::test]
-async fn a_caller_that_is_away_for_too_long_ends_its_job() {
+async fn a_job_ends_if_its_caller_does_not_reconnect() {
     let limits = TimeLimits { caller: Duration::from_millis(50), ..TimeLimits::default() };
     let controller = Controller::with_limits(limits).await;
-    let mut h1 = FakeAgent::join(&controller, 1).await;
-    let mut events = controller.run(job(2)).await.unwrap();
-    let group = h1.ready().await;
-    h1.launched().await;
+    let (mut events, group, [mut h1]) = controller.start_job([1], job(2)).await;
     assert!(matches!(event(&mut events).await, job_event::Body::Started(_)));
     drop(events);
     h1.killed().await;
@@ -201,7 +178,7 @@ async fn a_caller_that_is_away_for_too_long_ends_its_job() {
 }
 
 #[tokio::test]
-async fn a_group_that_cannot_be_made_fails_its_job() {
+async fn a_group_that_cannot_be_formed_fails_its_job() {
     let controller = Controller::start().await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     let mut events = controller.run(job(1)).await.unwrap();
@@ -214,7 +191,7 @@ async fn a_group_that_cannot_be_made_fails_its_job() {
 }
 
 #[tokio::test]
-async fn agents_that_do_not_answer_are_named_and_given_up_on() {
+async fn agents_that_do_not_respond_are_named_and_skipped() {
     let limits = TimeLimits {
         group_ready: Duration::from_millis(50),
         end: Duration::from_millis(50),
@@ -233,13 +210,10 @@ async fn agents_that_do_not_answer_are_named_and_given_up_on() {
 }
 
 #[tokio::test]
-async fn a_rank_that_does_not_end_when_told_does_not_hold_up_its_job() {
+async fn a_rank_that_does_not_exit_does_not_block_its_job() {
     let limits = TimeLimits { end: Duration::from_millis(50), ..TimeLimits::default() };
     let controller = Controller::with_limits(limits).await;
-    let mut h1 = FakeAgent::join(&controller, 1).await;
-    let mut events = controller.run(job(2)).await.unwrap();
-    let group = h1.ready().await;
-    h1.launched().await;
+    let (mut events, group, [mut h1]) = controller.start_job([1], job(2)).await;
     h1.exit(group.job, 0, 3).await;
     assert_eq!(finished(&mut events).await.rank, Some(0));
     h1.killed().await;
@@ -247,7 +221,7 @@ async fn a_rank_that_does_not_end_when_told_does_not_hold_up_its_job() {
 }
 
 #[tokio::test]
-async fn slots_of_running_jobs_are_not_given_twice() {
+async fn slots_of_running_jobs_are_not_reused() {
     let controller = Controller::start().await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     let _running = controller.run(job(1)).await.unwrap();
@@ -272,15 +246,9 @@ async fn jobs_without_room_or_program_are_refused() {
 }
 
 #[tokio::test]
-async fn what_an_agent_says_of_a_rank_not_its_own_is_ignored() {
+async fn reports_about_ranks_of_another_node_are_ignored() {
     let controller = Controller::start().await;
-    let mut h1 = FakeAgent::join(&controller, 1).await;
-    let mut h2 = FakeAgent::join(&controller, 2).await;
-    let mut events = controller.run(job(2)).await.unwrap();
-    let group = h1.ready().await;
-    h2.ready().await;
-    h1.launched().await;
-    h2.launched().await;
+    let (mut events, group, [h1, h2]) = controller.start_job([1, 2], job(2)).await;
     h2.exit(group.job, 0, 5).await;
     h2.exit(group.job, 99, 5).await;
     h2.exit(group.job + 1, 0, 5).await;
@@ -302,7 +270,7 @@ async fn a_controller_that_stops_hands_its_jobs_over() {
         h1.print(group.job, 0, &line.to_string()).await;
     }
     first.stop();
-    let said = h1.controller_stopped().await;
+    let acknowledged = h1.controller_stopped().await;
     let mut lines = 0;
     let status = loop {
         match events.message().await {
@@ -311,7 +279,7 @@ async fn a_controller_that_stops_hands_its_jobs_over() {
             Err(status) => break status,
         }
     };
-    assert_eq!((status.code(), said), (Code::Unavailable, 1 + lines));
+    assert_eq!((status.code(), acknowledged), (Code::Unavailable, 1 + lines));
     assert_eq!(first.network.groups(), [group.id], "its trees stay");
     drop((h1, events));
     first.ended().await;
@@ -325,7 +293,7 @@ async fn a_users_job_runs_only_on_agents_that_can_run_it_as_the_user() {
     h1.registered().await;
     let mut ann = controller.client_as(Role::Tool, "users/ann").await;
     let refused = ann.run(job(1)).await.unwrap_err();
-    assert!(refused.message().ends_with("earlier release run no job as its user: h1"), "{refused}");
+    assert!(refused.message().ends_with("agents too old to run jobs as a user: h1"), "{refused}");
     let _operators = controller.run(JobSpec { user: "ann".into(), ..job(1) }).await.unwrap();
     h1.ready().await;
     let mut h2 = FakeAgent::join(&controller, 2).await;
@@ -335,7 +303,7 @@ async fn a_users_job_runs_only_on_agents_that_can_run_it_as_the_user() {
 }
 
 #[tokio::test]
-async fn running_jobs_are_listed_without_their_variables() {
+async fn jobs_are_listed_without_environment_variables() {
     let controller = Controller::start().await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     assert!(controller.jobs().await.is_empty());
@@ -355,12 +323,9 @@ async fn running_jobs_are_listed_without_their_variables() {
 }
 
 #[tokio::test]
-async fn a_job_that_is_cancelled_ends_and_its_caller_hears_by_whom() {
+async fn a_canceled_job_reports_who_canceled_it() {
     let controller = Controller::start().await;
-    let mut h1 = FakeAgent::join(&controller, 1).await;
-    let mut events = controller.run(job(1)).await.unwrap();
-    let group = h1.ready().await;
-    h1.launched().await;
+    let (mut events, group, [mut h1]) = controller.start_job([1], job(1)).await;
     controller.cancel(group.job).await.unwrap();
     h1.killed().await;
     h1.exit(group.job, 0, 1).await;
@@ -371,12 +336,9 @@ async fn a_job_that_is_cancelled_ends_and_its_caller_hears_by_whom() {
 }
 
 #[tokio::test]
-async fn a_job_whose_caller_does_not_read_can_be_cancelled() {
+async fn a_job_whose_caller_does_not_read_can_be_canceled() {
     let controller = Controller::start().await;
-    let mut h1 = FakeAgent::join(&controller, 1).await;
-    let _unread = controller.run(job(1)).await.unwrap();
-    let group = h1.ready().await;
-    h1.launched().await;
+    let (_unread, group, [mut h1]) = controller.start_job([1], job(1)).await;
     flood(&mut h1, group.job).await;
     controller.cancel(group.job).await.unwrap();
     h1.killed().await;
@@ -385,7 +347,7 @@ async fn a_job_whose_caller_does_not_read_can_be_cancelled() {
 /// Number of lines of 16 KiB: fewer than are kept for a caller, more than it may leave unread.
 const MANY: u64 = 150;
 
-/// Prints lines of a rank until its agent is told to block the rank.
+/// Prints lines of a rank until its agent must block the rank.
 async fn flood(agent: &mut FakeAgent, job: u64) {
     for number in 1..=MANY {
         agent.print_line(job, 0, number, &"x".repeat(1 << 14)).await;
@@ -433,7 +395,7 @@ async fn a_reconnecting_caller_receives_every_line() {
     let id = h1.ready().await.job;
     h1.launched().await;
     for number in 1..=3 {
-        h1.print_line(id, 0, number, "said").await;
+        h1.print_line(id, 0, number, "acknowledged").await;
     }
     assert_eq!(lines(&mut events, 2).await, [1, 2]);
     drop(events);
@@ -486,12 +448,10 @@ async fn a_disconnected_caller_gets_the_newest_lines_only() {
 }
 
 #[tokio::test]
-async fn a_job_ends_when_its_time_is_over() {
+async fn a_job_ends_at_its_time_limit() {
     let controller = Controller::start().await;
-    let mut h1 = FakeAgent::join(&controller, 1).await;
-    let mut events = controller.run(JobSpec { time_limit_ms: 50, ..job(1) }).await.unwrap();
-    let group = h1.ready().await;
-    h1.launched().await;
+    let (mut events, group, [mut h1]) =
+        controller.start_job([1], JobSpec { time_limit_ms: 50, ..job(1) }).await;
     h1.killed().await;
     h1.exit(group.job, 0, 1).await;
     let end = finished(&mut events).await;
@@ -501,13 +461,7 @@ async fn a_job_ends_when_its_time_is_over() {
 #[tokio::test]
 async fn signals_go_to_every_node_of_a_job() {
     let controller = Controller::start().await;
-    let mut h1 = FakeAgent::join(&controller, 1).await;
-    let mut h2 = FakeAgent::join(&controller, 2).await;
-    let _events = controller.run(job(2)).await.unwrap();
-    let group = h1.ready().await;
-    h2.ready().await;
-    h1.launched().await;
-    h2.launched().await;
+    let (_events, group, [mut h1, mut h2]) = controller.start_job([1, 2], job(2)).await;
     controller.signal(group.job, 10).await.unwrap();
     for agent in [&mut h1, &mut h2] {
         assert_eq!(agent.signalled().await, SignalRequest { job: group.job, signal: 10 });
@@ -517,7 +471,7 @@ async fn signals_go_to_every_node_of_a_job() {
 }
 
 #[tokio::test]
-async fn a_job_runs_only_on_the_nodes_and_in_the_racks_that_are_named() {
+async fn a_job_runs_only_on_the_named_nodes_and_racks() {
     let controller = Controller::start().await;
     let mut agents = Vec::new();
     for i in 1..=4 {

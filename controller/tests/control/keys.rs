@@ -5,7 +5,7 @@ use cool_proto::control::{Group, GroupsRequest, JobSpec, Register, job_event::Bo
 use cool_proto::features;
 
 /// Runs a job on h1 and h2. Returns its group as both agents and a tool receive it.
-async fn told(registration_of_h2: Register) -> ([Group; 2], [Group; 2]) {
+async fn received_groups(registration_of_h2: Register) -> ([Group; 2], [Group; 2]) {
     let controller = Controller::start().await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     let mut h2 = FakeAgent::try_join(&controller, registration_of_h2).await.unwrap();
@@ -31,17 +31,17 @@ async fn told(registration_of_h2: Register) -> ([Group; 2], [Group; 2]) {
 
 #[tokio::test]
 async fn the_agents_of_a_group_get_its_key_and_tools_do_not() {
-    let (told, shown) = told(registration(2)).await;
-    assert_eq!(told[0], told[1]);
-    assert_eq!(told[0].key.as_ref().map(|key| key.value.len()), Some(32));
-    let of_nodes = told[0]
+    let (keys, shown) = received_groups(registration(2)).await;
+    assert_eq!(keys[0], keys[1]);
+    assert_eq!(keys[0].key.as_ref().map(|key| key.value.len()), Some(32));
+    let of_nodes = keys[0]
         .members
         .iter()
         .filter_map(|member| Some((member.node.as_str(), member.key.as_ref()?.value[0])));
     let mut of_nodes: Vec<(&str, u8)> = of_nodes.collect();
     of_nodes.sort_unstable();
     assert_eq!(of_nodes, [("h1", 1), ("h2", 2)]);
-    assert!(!format!("{told:?}").contains(&format!("{:?}", [1, 1, 1])), "keys are not shown");
+    assert!(!format!("{keys:?}").contains(&format!("{:?}", [1, 1, 1])), "keys are not shown");
     for group in shown {
         assert!(group.key.is_none() && group.members.iter().all(|member| member.key.is_none()));
     }
@@ -49,7 +49,7 @@ async fn the_agents_of_a_group_get_its_key_and_tools_do_not() {
 
 #[tokio::test]
 async fn a_large_group_has_no_agent_keys_unless_an_agent_is_old() {
-    for (features, keys) in [(features::ALL, 0), (features::TAGS, 3)] {
+    for (features, expected) in [(features::ALL, 0), (features::TAGS, 3)] {
         let controller = Controller::start().await;
         let mut h1 = FakeAgent::join(&controller, 1).await;
         let _h2 = FakeAgent::join(&controller, 2).await;
@@ -60,15 +60,15 @@ async fn a_large_group_has_no_agent_keys_unless_an_agent_is_old() {
         let _events = controller.run(spec).await.unwrap();
         let group = h1.group().await;
         assert_eq!(group, h3.group().await);
-        let told = group.members.iter().filter(|member| member.key.is_some()).count();
-        assert_eq!((told, group.on_demand, group.key.is_some()), (keys, keys == 0, true));
+        let keys = group.members.iter().filter(|member| member.key.is_some()).count();
+        assert_eq!((keys, group.on_demand, group.key.is_some()), (expected, expected == 0, true));
     }
 }
 
 #[tokio::test]
 async fn a_group_with_an_agent_of_an_earlier_release_has_no_key() {
-    let ([with, _], _) = told(Register { features: 0, key: None, ..registration(2) }).await;
+    let ([with, _], _) = received_groups(Register { features: 0, key: None, ..registration(2) }).await;
     assert!(with.key.is_none());
-    let (keyed, _) = told(registration(2)).await;
+    let (keyed, _) = received_groups(registration(2)).await;
     assert_eq!(with.chunk_bytes, keyed[0].chunk_bytes + 12);
 }

@@ -31,7 +31,7 @@ async fn away(controller: &Controller, node: &str, is_away: bool) {
             tokio::task::yield_now().await;
         }
     };
-    soon("what is said of the node", seen).await;
+    soon("the state of the node", seen).await;
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn a_lost_node_cannot_resume_its_session() {
 }
 
 #[tokio::test]
-async fn an_agent_that_was_started_anew_has_nothing_of_the_one_before() {
+async fn a_restarted_agent_gets_a_new_session() {
     let controller = Controller::start().await;
     let (h1, mut h3, id, mut events) = running(&controller).await;
     let session = h1.disconnect();

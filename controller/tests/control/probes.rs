@@ -71,7 +71,7 @@ async fn a_starting_job_stops_the_probe_until_it_ends() {
 }
 
 #[tokio::test]
-async fn a_probe_that_fails_is_tried_twice_and_the_others_count() {
+async fn a_failed_probe_is_tried_twice_and_others_count() {
     let controller = Controller::start().await;
     let [mut h1, mut h2, mut h3] = three(&controller).await;
     for _ in 0..2 {

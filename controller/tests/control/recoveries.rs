@@ -47,7 +47,7 @@ async fn recovered(agent: &mut FakeAgent) -> Recovered {
 }
 
 #[tokio::test]
-async fn survivors_of_a_lost_node_and_a_lost_rank_are_a_new_group() {
+async fn survivors_of_a_lost_node_and_rank_form_a_new_group() {
     let controller = Controller::start().await;
     let (mut agents, group) = group(&controller).await;
     recover(&agents[0], &group, 0, PATIENT, Some(0b011)).await;
@@ -108,7 +108,7 @@ async fn a_node_lost_while_a_group_is_formed_is_left_out() {
 }
 
 #[tokio::test]
-async fn who_does_not_come_in_time_or_does_not_belong_there_is_told() {
+async fn late_and_foreign_survivors_are_refused() {
     let controller = Controller::start().await;
     let (mut agents, group) = group(&controller).await;
     recover(&agents[3], &group, 1, PATIENT, None).await;

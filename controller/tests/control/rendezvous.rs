@@ -53,7 +53,7 @@ async fn a_group_is_formed_by_the_last_rank_and_released_unused() {
 }
 
 #[tokio::test]
-async fn those_who_wait_in_vain_are_told_why() {
+async fn waiting_ranks_are_informed_of_a_failure() {
     let controller = Controller::start().await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     let h2 = FakeAgent::join(&controller, 2).await;
@@ -106,7 +106,7 @@ async fn outcomes_are_reported_by_ticket_to_ranks_of_one_key() {
 }
 
 #[tokio::test]
-async fn an_agent_that_cannot_make_the_group_is_named_to_all() {
+async fn an_agent_that_cannot_form_the_group_is_named() {
     let controller =
         Controller::with_limits(TimeLimits { group_ready: Duration::from_secs(60), ..TimeLimits::default() })
             .await;

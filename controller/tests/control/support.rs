@@ -146,11 +146,11 @@ impl Controller {
 
     /// Starts a controller that identifies callers by their certificates.
     pub(crate) async fn with_users() -> Controller {
-        let folder = TempDir::new().unwrap();
+        let directory = TempDir::new().unwrap();
         let request =
             CertificateRequest { holders: vec![CertificateHolder::user("ann")], days: 1, renew: false };
-        make(folder.path(), &request).unwrap();
-        Controller::with(TimeLimits::default(), Some(folder)).await
+        make(directory.path(), &request).unwrap();
+        Controller::with(TimeLimits::default(), Some(directory)).await
     }
 
     async fn with(limits: TimeLimits, certificates: Option<TempDir>) -> Controller {
@@ -169,8 +169,9 @@ impl Controller {
             only_bound_certificates: false,
             credentials: None,
         };
-        let folder = certificates.as_ref().map(|folder| CertificateDir::new(folder.path(), Role::Controller));
-        let credentials = folder.map(|folder| Credentials::open(folder).unwrap());
+        let directory =
+            certificates.as_ref().map(|directory| CertificateDir::new(directory.path(), Role::Controller));
+        let credentials = directory.map(|directory| Credentials::open(directory).unwrap());
         let listener = ClientListener::new(listener, Acceptor::new(credentials, &[Role::Agent, Role::Tool]));
         let server = tokio::spawn(serve(config, network.clone(), listener, None, async {
             stopped.await.unwrap();
@@ -183,14 +184,18 @@ impl Controller {
     }
 
     /// Returns a client. If certificates are required, it uses those in this directory.
-    pub(crate) async fn client_as(&self, role: Role, folder: impl AsRef<Path>) -> ControllerClient<Channel> {
+    pub(crate) async fn client_as(
+        &self,
+        role: Role,
+        directory: impl AsRef<Path>,
+    ) -> ControllerClient<Channel> {
         // Limits the data in flight to a client that does not read.
         let endpoint = Endpoint::from_shared(format!("http://{}", self.address)).unwrap();
         let endpoint = endpoint.initial_stream_window_size(65_535);
         let channel = match &self.certificates {
             Some(all) => {
-                let folder = CertificateDir::new(all.path().join(folder), role);
-                let credentials = Credentials::open(folder).unwrap();
+                let directory = CertificateDir::new(all.path().join(directory), role);
+                let credentials = Credentials::open(directory).unwrap();
                 let (_, connector) = Connector::to(&self.address.to_string(), Some(credentials)).unwrap();
                 endpoint.connect_with_connector(connector).await
             }
@@ -204,6 +209,29 @@ impl Controller {
         let mut events = self.client().await.run(spec).await?.into_inner();
         assert!(matches!(event(&mut events).await, job_event::Body::Submitted(_)));
         Ok(events)
+    }
+
+    /// Joins agents of these nodes and runs a job on them, up to the start of its ranks. Returns
+    /// the job's events, its group and the agents.
+    pub(crate) async fn start_job<const N: usize>(
+        &self,
+        nodes: [u8; N],
+        spec: JobSpec,
+    ) -> (Streaming<JobEvent>, Group, [FakeAgent; N]) {
+        let mut agents = Vec::new();
+        for node in nodes {
+            agents.push(FakeAgent::join(self, node).await);
+        }
+        let events = self.run(spec).await.unwrap();
+        let mut group = None;
+        for agent in &mut agents {
+            group = Some(agent.ready().await);
+        }
+        for agent in &mut agents {
+            agent.launched().await;
+        }
+        let Ok(agents) = agents.try_into() else { unreachable!("one agent for each node") };
+        (events, group.expect("a job runs on at least one node"), agents)
     }
 
     /// Connects to a job again.
@@ -281,8 +309,8 @@ pub(crate) fn registration(i: u8) -> Register {
 
 /// Returns the group in a description, as an agent holds it.
 pub(crate) fn described(description: Bytes) -> Group {
-    let told = WireGroup::from_held(&mut Held { description, ..Held::default() });
-    told.unwrap().expect("a description").group().unwrap()
+    let group = WireGroup::from_held(&mut Held { description, ..Held::default() });
+    group.unwrap().expect("a description").group().unwrap()
 }
 
 /// The agent's end of a session.
@@ -347,7 +375,7 @@ impl FakeAgent {
     /// running.
     pub(crate) async fn receive(&mut self) -> controller_message::Body {
         loop {
-            match self.hear_all().await {
+            match self.receive_any().await {
                 controller_message::Body::Probe(_) | controller_message::Body::StopProbe(_) => {}
                 controller_message::Body::Acknowledged(Acknowledged { last: false, .. }) => {}
                 other => return other,
@@ -355,7 +383,7 @@ impl FakeAgent {
         }
     }
 
-    async fn hear_all(&mut self) -> controller_message::Body {
+    async fn receive_any(&mut self) -> controller_message::Body {
         let message = soon("a message to the agent", self.from.message()).await.unwrap();
         let body = message.expect("the session ended").body.unwrap();
         let counts = !matches!(body, controller_message::Body::Acknowledged(_));
@@ -365,7 +393,7 @@ impl FakeAgent {
 
     /// Receives a request for a probe.
     pub(crate) async fn probe(&mut self) -> Probe {
-        match self.hear_all().await {
+        match self.receive_any().await {
             controller_message::Body::Probe(probe) => probe,
             other => panic!("not a probe: {other:?}"),
         }
@@ -373,8 +401,8 @@ impl FakeAgent {
 
     /// Receives a request to stop the probe.
     pub(crate) async fn stopped(&mut self) {
-        let heard = self.hear_all().await;
-        assert!(matches!(heard, controller_message::Body::StopProbe(_)), "{heard:?}");
+        let message = self.receive_any().await;
+        assert!(matches!(message, controller_message::Body::StopProbe(_)), "{message:?}");
     }
 
     /// Receives a request for a probe and reports a result.
@@ -387,9 +415,9 @@ impl FakeAgent {
     /// Receives the last acknowledgment of a controller that shuts down, and the end of the
     /// connection.
     pub(crate) async fn controller_stopped(&mut self) -> u64 {
-        let heard = self.receive().await;
-        let controller_message::Body::Acknowledged(Acknowledged { received, last: true }) = heard else {
-            panic!("it does not stop: {heard:?}")
+        let message = self.receive().await;
+        let controller_message::Body::Acknowledged(Acknowledged { received, last: true }) = message else {
+            panic!("it does not stop: {message:?}")
         };
         self.session_ended().await;
         received
@@ -443,13 +471,13 @@ impl FakeAgent {
     }
 
     pub(crate) async fn killed(&mut self) {
-        let heard = self.receive().await;
-        assert!(matches!(heard, controller_message::Body::Kill(_)), "{heard:?}");
+        let message = self.receive().await;
+        assert!(matches!(message, controller_message::Body::Kill(_)), "{message:?}");
     }
 
     pub(crate) async fn released(&mut self) {
-        let heard = self.receive().await;
-        assert!(matches!(heard, controller_message::Body::Release(_)), "{heard:?}");
+        let message = self.receive().await;
+        assert!(matches!(message, controller_message::Body::Release(_)), "{message:?}");
     }
 
     pub(crate) async fn exit(&self, job: u64, rank: u32, code: i32) {

@@ -113,7 +113,7 @@ async fn a_job_resumes_from_reports_larger_than_a_message() {
 }
 
 #[tokio::test]
-async fn a_rank_that_failed_meanwhile_fails_the_job() {
+async fn a_rank_that_failed_during_a_restart_fails_the_job() {
     let group = orphaned().await;
     let second = Controller::start().await;
     let _h1 = reconnect(&second, 1, &group, 1, &[], &[(0, 9)]).await;
@@ -131,7 +131,7 @@ async fn a_rank_that_failed_meanwhile_fails_the_job() {
 }
 
 #[tokio::test]
-async fn what_nobody_comes_back_to_is_ended() {
+async fn groups_and_jobs_that_are_not_reclaimed_are_ended() {
     let wait = Duration::from_millis(200);
     let limits = TimeLimits { takeover: wait, caller: wait, ..TimeLimits::default() };
     // A node does not reconnect.
@@ -173,7 +173,7 @@ async fn a_node_that_reconnects_too_late_drops_its_groups() {
 }
 
 #[tokio::test]
-async fn a_group_that_no_job_made_is_released_when_all_have_left_it() {
+async fn an_enlisted_group_is_released_when_all_ranks_left() {
     let mut group = orphaned().await;
     group.job = 0;
     let second = Controller::start().await;

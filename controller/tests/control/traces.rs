@@ -38,7 +38,7 @@ async fn traces_are_forwarded_by_node_and_silent_nodes_are_named() {
 }
 
 #[tokio::test]
-async fn a_trace_of_no_nodes_is_empty() {
+async fn a_trace_without_nodes_is_empty() {
     let controller = Controller::start().await;
     let mut events = controller.trace().await;
     assert_eq!(event(&mut events).await, Some(TraceEvent::default()));

@@ -12,7 +12,8 @@ pub trait RankLocation: Clone {
     fn name(&self) -> &str;
 }
 
-/// An event that the driver reports to the service. Nodes are numbered as by [`RankLocation::node`].
+/// An event that the driver reports to the service. Nodes are numbered as by
+/// [`RankLocation::node`].
 #[derive(Debug)]
 pub enum Input<'a, P> {
     /// A rank requests a new group with all other ranks that give the same key.
@@ -76,8 +77,8 @@ pub enum Input<'a, P> {
         name: &'a str,
         /// Why it was lost.
         reason: &'a str,
-        /// The node's ranks in each of their groups. Each group is given with its number of ranks when
-        /// it was formed.
+        /// The node's ranks in each of their groups. Each group is given with its number of ranks
+        /// when it was formed.
         ranks: Vec<((u64, u32), Vec<u32>)>,
     },
     /// A node is ready for a group that is being formed.
@@ -87,8 +88,8 @@ pub enum Input<'a, P> {
         /// The node.
         node: u32,
     },
-    /// The driver has sent a group that is being formed to all reachable nodes. The time limit for their
-    /// [`Input::Ready`] starts now.
+    /// The driver has sent a group that is being formed to all reachable nodes. The time limit for
+    /// their [`Input::Ready`] starts now.
     Announced(u64),
     /// A group cannot be formed. The service releases it once it has been [`Input::Announced`].
     FormFailed {
@@ -99,8 +100,8 @@ pub enum Input<'a, P> {
         /// Lost nodes. Survivors may try again without them.
         lost: BTreeSet<u32>,
     },
-    /// Reserves a group that an earlier instance of this service formed. The service records which nodes
-    /// stop using it until the group is resumed.
+    /// Reserves a group that an earlier instance of this service formed. The service records which
+    /// nodes stop using it until the group is resumed.
     Reserve(u64),
     /// All nodes of a reserved group have reconnected.
     Resume {
@@ -113,16 +114,16 @@ pub enum Input<'a, P> {
     },
     /// A reserved group will not be resumed.
     Forget(u64),
-    /// All groups that exist now, including those formed by other means. A recovery of any other group
-    /// fails.
+    /// All groups that exist now, including those formed by other means. A recovery of any other
+    /// group fails.
     GroupsInUse(&'a BTreeSet<u64>),
 }
 
 /// An action that the driver must execute.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output<P> {
-    /// Form a group. The driver must report when it has been [`Input::Announced`], each node that is
-    /// [`Input::Ready`], and a failure by [`Input::FormFailed`].
+    /// Form a group. The driver must report when it has been [`Input::Announced`], each node that
+    /// is [`Input::Ready`], and a failure by [`Input::FormFailed`].
     Form {
         /// The group's number.
         group: u64,

@@ -1,9 +1,9 @@
 //! Recovery of groups that lost ranks: the survivors agree on which ranks are lost.
 //!
-//! A round completes when every rank of the group has either arrived or is known to be lost, or when its
-//! deadline has passed. The result is computed once, so that it is the same for all survivors. A rank that
-//! the others cannot reach also counts as lost; each survivor reports the ranks that it cannot reach. The
-//! caller decides how to use the result.
+//! A round completes when every rank of the group has either arrived or is known to be lost, or
+//! when its deadline has passed. The result is computed once, so that it is the same for all
+//! survivors. A rank that the others cannot reach also counts as lost; each survivor reports the
+//! ranks that it cannot reach. The caller decides how to use the result.
 
 use cool_machine::Time;
 use std::collections::{BTreeMap, BTreeSet};
@@ -375,7 +375,7 @@ mod tests {
     }
 
     #[test]
-    fn of_two_ranks_that_cannot_reach_each_other_the_lower_stays() {
+    fn of_two_mutually_unreachable_ranks_the_lower_stays() {
         let mut recovery = RecoveryRounds::default();
         for (rank, other) in [(3, &[][..]), (2, &[1]), (1, &[2])] {
             assert_eq!(recovery.arrive(cut_off(rank, other)), Ok(None));
@@ -433,11 +433,11 @@ mod tests {
                     },
                 };
                 for met in met {
-                    let came: BTreeSet<u32> = met.survivors.keys().copied().collect();
-                    prop_assert_eq!(&came, &std::mem::take(&mut waiting));
+                    let survivors: BTreeSet<u32> = met.survivors.keys().copied().collect();
+                    prop_assert_eq!(&survivors, &std::mem::take(&mut waiting));
                     let now: BTreeSet<u32> = met.lost.iter().copied().collect();
-                    prop_assert!(now.is_superset(&lost) && now.is_disjoint(&came));
-                    prop_assert_eq!(now.len() + came.len(), 4);
+                    prop_assert!(now.is_superset(&lost) && now.is_disjoint(&survivors));
+                    prop_assert_eq!(now.len() + survivors.len(), 4);
                     lost = now;
                 }
             }

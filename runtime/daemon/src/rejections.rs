@@ -1,7 +1,7 @@
 //! Limits how often the log reports rejected connections.
 //!
-//! A program with a wrong certificate reconnects about once a second, forever. Its first rejection is
-//! logged, then at most one per minute together with the number of rejections in between.
+//! A program with a wrong certificate reconnects about once a second, forever. Its first rejection
+//! is logged, then at most one per minute together with the number of rejections in between.
 
 use parking_lot::Mutex;
 use std::collections::BTreeMap;

@@ -121,7 +121,7 @@ async fn an_agents_certificate_cannot_serve_as_controller() {
 }
 
 #[tokio::test]
-async fn plain_text_at_a_tls_port_is_named() {
+async fn plain_text_at_a_tls_port_is_reported() {
     let ours = certificates(30);
     let acceptor = Acceptor::new(Some(open(ours.path(), Role::Controller).unwrap()), &[Role::Tool]);
     let socket = TcpListener::bind("127.0.0.1:0").await.unwrap();

@@ -37,7 +37,7 @@ fn led_by(name: &str, lease: i64) -> EtcdResponse {
 
 fn asked(outputs: &[Output]) -> Option<&EtcdRequest> {
     outputs.iter().find_map(|output| match output {
-        Output::Ask(request, _) => Some(request),
+        Output::Send(request, _) => Some(request),
         _ => None,
     })
 }
@@ -60,20 +60,20 @@ fn leader() -> Election {
 }
 
 #[test]
-fn whoever_finds_a_leader_waits_until_that_has_changed() {
+fn a_standby_waits_until_the_leader_changes() {
     let mut election = Election::new(TTL);
     outputs(&mut election, at(0));
     let stands_by = respond(&mut election, at(1), Some(led_by("a", 1)));
     assert_eq!(stands_by[0], Output::StandBy(Some("a".into())));
     assert_eq!(asked(&stands_by), Some(&EtcdRequest::Watch { revision: 9 }));
     let again = respond(&mut election, at(2), Some(EtcdResponse::Watched));
-    assert_eq!(again, [Output::Ask(EtcdRequest::Read, SECOND)]);
+    assert_eq!(again, [Output::Send(EtcdRequest::Read, SECOND)]);
     assert_eq!(respond(&mut election, at(3), None), [], "not at once");
     assert_eq!(asked(&outputs(&mut election, at(203))), Some(&EtcdRequest::Read));
 }
 
 #[test]
-fn a_leader_stops_by_itself_before_its_lease_ends() {
+fn a_leader_stops_before_its_lease_expires() {
     let mut election = leader();
     assert_eq!(respond(&mut election, at(800), None), []);
     assert_eq!(asked(&outputs(&mut election, at(1000))), Some(&EtcdRequest::Renew { lease: 7 }));
@@ -84,7 +84,7 @@ fn a_leader_stops_by_itself_before_its_lease_ends() {
 }
 
 #[test]
-fn a_renewal_counts_from_when_it_was_asked_for() {
+fn a_renewal_counts_from_the_time_of_its_request() {
     let mut election = leader();
     respond(&mut election, at(2000), Some(EtcdResponse::Renewed { ttl: TTL }));
     assert!(matches!(outputs(&mut election, at(2700))[..], [Output::Lost(_)]), "asked for at 200 ms");
@@ -97,11 +97,11 @@ fn a_claim_confirmed_too_late_is_revoked() {
     respond(&mut election, at(0), Some(EtcdResponse::Read(LeaderRecord::default(), CLOCK)));
     respond(&mut election, at(100), Some(EtcdResponse::Granted { lease: 7, ttl: TTL }));
     let late = respond(&mut election, at(2500), Some(EtcdResponse::Claimed(true)));
-    assert_eq!(late, [Output::Ask(EtcdRequest::Revoke { lease: 7 }, SECOND)]);
+    assert_eq!(late, [Output::Send(EtcdRequest::Revoke { lease: 7 }, SECOND)]);
 }
 
 #[test]
-fn a_leader_whose_lease_or_key_is_gone_stops_at_once() {
+fn a_leader_without_lease_or_key_stops_at_once() {
     let mut election = leader();
     let lost = respond(&mut election, at(300), Some(EtcdResponse::Renewed { ttl: Duration::ZERO }));
     assert_eq!(lost, [Output::Lost(LeadershipLost::Expired)]);
@@ -120,7 +120,7 @@ fn resigning_revokes_the_lease_and_waits_for_nothing_else() {
     assert_eq!(outputs(&mut election, at(1)), [Output::Resigned]);
     let mut election = leader();
     election.handle(at(300), Input::Resign);
-    assert_eq!(outputs(&mut election, at(300)), [Output::Ask(EtcdRequest::Revoke { lease: 7 }, SECOND)]);
+    assert_eq!(outputs(&mut election, at(300)), [Output::Send(EtcdRequest::Revoke { lease: 7 }, SECOND)]);
     assert_eq!(respond(&mut election, at(301), None), [Output::Resigned], "the lease ends by itself");
 }
 

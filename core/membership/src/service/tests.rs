@@ -41,7 +41,7 @@ impl World {
         World { service: Membership::new(number, 60 * SEC), now: Time::ZERO }
     }
 
-    fn take(&mut self, input: Input<'_, On>) -> Vec<Output<On>> {
+    fn handle(&mut self, input: Input<'_, On>) -> Vec<Output<On>> {
         self.service.handle(self.now, input);
         self.poll()
     }
@@ -64,12 +64,12 @@ impl World {
         (node, key, rank, size): (u32, &str, u32, u32),
     ) -> Vec<Output<On>> {
         let (place, key) = (on(node), key.to_owned());
-        self.take(Input::Enlist { place, key, rank, size, timeout: 10 * SEC, ticket })
+        self.handle(Input::Enlist { place, key, rank, size, timeout: 10 * SEC, ticket })
     }
 
     fn shrink(&mut self, node: u32, group: (u64, u32), rank: u32) -> Vec<Output<On>> {
         let (place, purpose, timeout) = (on(node), RecoveryPurpose::Shrink, 10 * SEC);
-        self.take(Input::Recover { place, group, rank, purpose, timeout, unreachable: Vec::new() })
+        self.handle(Input::Recover { place, group, rank, purpose, timeout, unreachable: Vec::new() })
     }
 
     /// Forms a group of one rank on each of the nodes 0, 1, ..., and makes all nodes ready.
@@ -82,14 +82,14 @@ impl World {
 
     /// Announces a group and makes these of its nodes ready.
     fn ready(&mut self, group: u64, nodes: impl IntoIterator<Item = u32>) -> Vec<Output<On>> {
-        let mut outputs = self.take(Input::Announced(group));
-        outputs.extend(nodes.into_iter().flat_map(|node| self.take(Input::Ready { group, node })));
+        let mut outputs = self.handle(Input::Announced(group));
+        outputs.extend(nodes.into_iter().flat_map(|node| self.handle(Input::Ready { group, node })));
         outputs
     }
 
     fn lose(&mut self, node: u32) -> Vec<Output<On>> {
         let name = format!("h{node}");
-        self.take(Input::NodeLost { node, name: &name, reason: "it broke", ranks: Vec::new() })
+        self.handle(Input::NodeLost { node, name: &name, reason: "it broke", ranks: Vec::new() })
     }
 }
 
@@ -129,10 +129,10 @@ fn a_group_is_formed_reported_and_released_when_unused() {
     let places = vec![on(7), on(9), on(7)];
     assert_eq!(world.enlist(7, "k", 0, 3), [Output::Form { group: 1, places }]);
     // A node may be ready before the driver has announced the group to all.
-    assert_eq!(world.take(Input::Ready { group: 1, node: 9 }), []);
+    assert_eq!(world.handle(Input::Ready { group: 1, node: 9 }), []);
     assert_eq!(enlisted(&world.ready(1, [7])), [(7, 1, ""), (9, 1, "")]);
-    assert_eq!(world.take(Input::Unused { group: 1, node: 7 }), []);
-    assert_eq!(released(&world.take(Input::Unused { group: 1, node: 9 })), [1]);
+    assert_eq!(world.handle(Input::Unused { group: 1, node: 7 }), []);
+    assert_eq!(released(&world.handle(Input::Unused { group: 1, node: 9 })), [1]);
 }
 
 #[test]
@@ -144,7 +144,7 @@ fn reports_name_the_tickets_of_the_ranks_that_enlisted() {
     // ticket has been killed.
     let refused = world.enlist_with(8, (7, "k", 0, 3));
     assert_eq!(tickets(&refused), [(7, vec![8])]);
-    let failed = world.take(Input::Withdraw { node: 9, key: "k", rank: 1 });
+    let failed = world.handle(Input::Withdraw { node: 9, key: "k", rank: 1 });
     assert_eq!(tickets(&failed), [(7, vec![5])]);
 
     world.enlist_with(11, (7, "k", 0, 3));
@@ -166,7 +166,7 @@ fn ranks_that_wait_for_a_lost_or_late_node_get_its_name() {
     world.enlist(2, "a", 1, 2);
     // A group must not be released while it is being announced.
     assert_eq!(world.lose(2), []);
-    let outputs = world.take(Input::Announced(1));
+    let outputs = world.handle(Input::Announced(1));
     assert_eq!(
         enlisted(&outputs),
         [(1, 0, "node h2 was lost: it broke"), (2, 0, "node h2 was lost: it broke")]
@@ -197,7 +197,7 @@ fn ranks_that_wait_for_a_lost_or_late_node_get_its_name() {
 fn survivors_form_a_group_without_nodes_lost_meanwhile() {
     let mut world = World::new();
     let old = world.group(4);
-    world.take(Input::RanksLeft { group: (old, 4), ranks: &[3] });
+    world.handle(Input::RanksLeft { group: (old, 4), ranks: &[3] });
     for rank in [0, 1] {
         assert_eq!(world.shrink(rank, (old, 4), rank), []);
     }
@@ -228,7 +228,7 @@ fn late_survivors_are_excluded_and_a_release_ends_a_recovery() {
     assert!(failure.contains("rank 1 counts as lost from group 1"), "{failure}");
 
     world.shrink(5, (9, 2), 0);
-    let outputs = world.take(Input::GroupsInUse(&[old].into()));
+    let outputs = world.handle(Input::GroupsInUse(&[old].into()));
     let failure = "group 9 was released".to_owned();
     assert_eq!(
         outputs,
@@ -241,17 +241,17 @@ fn a_reserved_group_is_resumed_unless_no_node_uses_it() {
     let mut world = World::new();
     let places = vec![on(1), on(2)];
     for (group, unused) in [(71, vec![1]), (72, vec![1, 2])] {
-        world.take(Input::Reserve(group));
+        world.handle(Input::Reserve(group));
         for node in &unused {
-            assert_eq!(world.take(Input::Unused { group, node: *node }), []);
+            assert_eq!(world.handle(Input::Unused { group, node: *node }), []);
         }
         let resume = Input::Resume { group, places: places.clone(), users: [1, 2].into() };
-        assert_eq!(released(&world.take(resume)).len(), usize::from(unused.len() == 2));
+        assert_eq!(released(&world.handle(resume)).len(), usize::from(unused.len() == 2));
     }
     assert_eq!(released(&world.lose(2)), [71]);
-    world.take(Input::Reserve(73));
-    world.take(Input::Forget(73));
-    assert_eq!(world.take(Input::Resume { group: 73, places, users: [1].into() }), []);
+    world.handle(Input::Reserve(73));
+    world.handle(Input::Forget(73));
+    assert_eq!(world.handle(Input::Resume { group: 73, places, users: [1].into() }), []);
 }
 
 proptest! {
@@ -268,8 +268,8 @@ proptest! {
             let group = groups.get(rank as usize).copied().unwrap_or(1);
             outputs.extend(match event {
                 0 | 1 => world.enlist(node, &size.to_string(), rank, size),
-                2 => world.take(Input::Announced(group)),
-                3 => world.take(Input::Ready { group, node }),
+                2 => world.handle(Input::Announced(group)),
+                3 => world.handle(Input::Ready { group, node }),
                 4 => world.shrink(node, (group, size), rank),
                 _ => world.lose(node),
             });
@@ -279,7 +279,7 @@ proptest! {
             world.now += 60 * SEC;
             outputs.extend(world.poll());
             let groups: Vec<u64> = world.service.groups.keys().copied().collect();
-            outputs.extend(groups.into_iter().flat_map(|group| world.take(Input::Announced(group))));
+            outputs.extend(groups.into_iter().flat_map(|group| world.handle(Input::Announced(group))));
         }
         outputs.extend((0..4).flat_map(|node| world.lose(node)));
         let formed: Vec<u64> = outputs

@@ -268,7 +268,7 @@ impl World {
         while let Poll::Output(output) = self.processes[number].election.poll(local) {
             let process = &mut self.processes[number];
             match output {
-                Output::Ask(request, within) => {
+                Output::Send(request, within) => {
                     process.request += 1;
                     process.asking = Some((request.clone(), local + within));
                     let mail = Mail::Request(number, process.request, request);
