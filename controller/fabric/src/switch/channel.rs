@@ -182,7 +182,7 @@ impl Channel {
     }
 
     fn send(&mut self, body: Body) -> u32 {
-        self.next_xid = (self.next_xid + 1) & !reconciler::XID;
+        self.next_xid = (self.next_xid + 1) & !reconciler::XID_BIT;
         self.outputs.push_back(Output::Send(Message::new(self.next_xid, body)));
         self.next_xid
     }
@@ -200,7 +200,7 @@ impl Channel {
             return self.close(why);
         }
         self.pipeline.translate_back(&mut message.body);
-        if message.xid & reconciler::XID != 0
+        if message.xid & reconciler::XID_BIT != 0
             && matches!(message.body, Body::Error(_) | Body::MultipartReply(_) | Body::BarrierReply)
         {
             self.metering.strip_meters(&mut message.body);
@@ -557,7 +557,7 @@ impl Machine for Channel {
             };
             let next_xid = &mut self.next_xid;
             let number = || {
-                *next_xid = (*next_xid + 1) & !reconciler::XID;
+                *next_xid = (*next_xid + 1) & !reconciler::XID_BIT;
                 *next_xid
             };
             for (xid, body) in self.counters.requests(now, number) {

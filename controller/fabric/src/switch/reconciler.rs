@@ -24,8 +24,8 @@ const AUDIT_INTERVAL: Duration = Duration::from_secs(30);
 const BATCH_CHANGES: usize = 256;
 /// Maximum number of entries that a switch may report.
 const MAX_ENTRIES: usize = 1 << 20;
-/// Bit that marks transactions of the reconciler. The channel's own transactions do not.
-pub(crate) const XID: u32 = 1 << 31;
+/// Bit that marks transactions of the reconciler. The channel's own transactions do not have it.
+pub(crate) const XID_BIT: u32 = 1 << 31;
 
 /// A change of the desired state of a switch.
 #[derive(Clone, Debug, Default)]
@@ -148,8 +148,8 @@ impl Reconciler {
     }
 
     fn send(&mut self, body: Body) -> u32 {
-        self.next_xid = (self.next_xid + 1) & !XID;
-        let xid = self.next_xid | XID;
+        self.next_xid = (self.next_xid + 1) & !XID_BIT;
+        let xid = self.next_xid | XID_BIT;
         self.outputs.push_back(Output::Send(Message::new(xid, body)));
         xid
     }

@@ -242,7 +242,9 @@ pub(crate) fn record_group(tables: &mut SwitchTables, reported: GroupDesc) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::intent::flows;
     use crate::switch::model;
+    use core::net::Ipv4Addr;
     use proptest::prelude::*;
     use rs_openflow::{EtherType, Match};
 
@@ -274,6 +276,16 @@ mod tests {
                 tables
             },
         )
+    }
+
+    #[test]
+    fn only_deletions_of_tree_flows_are_recognized() {
+        let address = Ipv4Addr::new(239, 192, 0, 0).into();
+        let (tree, entry) = flows::tree_flow((GROUPS.start, address), 1, None);
+        let (other, _) = flows::drop_rest(0);
+        let deletes = |change: TableChange| flows::deletes_tree_flow(&change.message());
+        assert!(deletes(TableChange::DeleteFlow(tree.clone())));
+        assert!(!deletes(TableChange::PutFlow(tree, entry)) && !deletes(TableChange::DeleteFlow(other)));
     }
 
     fn differences(from: &SwitchTables, to: &SwitchTables) -> Vec<Vec<TableChange>> {

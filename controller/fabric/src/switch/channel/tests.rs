@@ -516,7 +516,7 @@ proptest! {
         for (xid, table, body, wait) in talk {
             let closed = matches!(world.outputs.last(), Some(Output::Close(_)));
             world.now += Duration::from_millis(wait);
-            let answers = world.receive_as(if table { xid | reconciler::XID } else { xid }, body);
+            let answers = world.receive_as(if table { xid | reconciler::XID_BIT } else { xid }, body);
             prop_assert!(!closed || answers.is_empty(), "{answers:?}");
         }
         let closes = world.outputs.iter().filter(|output| matches!(output, Output::Close(_))).count();

@@ -260,7 +260,7 @@ fn a_switch_that_does_not_answer_is_given_up() {
 #[test]
 fn answers_to_nothing_that_was_asked_change_nothing() {
     let mut pair = Pair::new(ModelSwitch::default());
-    for xid in [0, XID, XID | 77, u32::MAX] {
+    for xid in [0, XID_BIT, XID_BIT | 77, u32::MAX] {
         pair.input(Input::Reply(Message::new(xid, Body::BarrierReply)));
         let flows = Body::MultipartReply(MultipartReply::Flow(Vec::new()).into());
         pair.input(Input::Reply(Message::new(xid, flows)));
