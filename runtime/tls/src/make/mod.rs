@@ -147,7 +147,7 @@ impl CertificateHolder {
     }
 
     /// Returns the certificate to issue, or `None` if the existing one can stay.
-    fn to_issue(
+    fn due_for_issue(
         self,
         directory: &Path,
         existing: Option<&CertificateEntry>,
@@ -200,7 +200,7 @@ pub fn make(directory: &Path, request: &CertificateRequest) -> Result<Vec<PathBu
     let all = Role::ALL.map(CertificateHolder::role).into_iter().chain(request.holders.clone()).chain(others);
     for holder in all {
         let entry = existing.iter().find(|entry| entry.name == holder.name);
-        if let Some(holder) = holder.to_issue(directory, entry, request.renew) {
+        if let Some(holder) = holder.due_for_issue(directory, entry, request.renew) {
             issue(directory, &holder, authorities.first(), request.days, &mut written)?;
         }
     }
