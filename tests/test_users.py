@@ -165,7 +165,7 @@ def test_nothing_that_a_job_has_forked_outlives_it(make_bed, cgroup):
     assert len(made) == (5 if cgroup else 0)
     seen = "/proc/%d/root" % bed.launchers["h1"].process.pid
     assert os.path.isdir(seen + "/sys/fs/cgroup") and not any(os.path.exists(seen + path) for path in made), "cgroups are removed"
-    assert ("jobs have no cgroups here" in log_of(bed, "h1")) is not cgroup
+    assert ("jobs have no cgroups on this node" in log_of(bed, "h1")) is not cgroup
 
 
 def test_a_jobs_processes_end_with_the_agent(bed):

@@ -259,7 +259,7 @@ async fn an_agent_measures_a_path_and_stops_on_request() {
     assert_eq!((probed.id, probed.failure.as_str()), (7, ""));
     session.send(probe(8, 70_000)).await;
     let agent_message::Body::Probed(probed) = session.receive().await else { panic!("not a result") };
-    assert!(probed.failure.contains("no address"), "{probed:?}");
+    assert!(probed.failure.contains("is not an address"), "{probed:?}");
 }
 
 #[tokio::test]
