@@ -10,9 +10,9 @@
 //!          all of them <-- status <-- metrics, pages ==HTTP== people, Prometheus
 //! ```
 //!
-//! [`cool_fabric`] runs the network and has no notion of jobs. The other modules do not use OpenFlow
-//! and access the fabric through the trait [`cool_fabric::Fabric`]. [`jobs::allocation`] and
-//! [`costs::cost_model`] are pure.
+//! [`cool_fabric`] runs the network and has no notion of jobs. The other modules do not use
+//! OpenFlow and access the fabric through the trait [`cool_fabric::Fabric`]. [`jobs::allocation`]
+//! and [`costs::cost_model`] are pure.
 
 pub mod access;
 pub mod agents;

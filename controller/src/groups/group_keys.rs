@@ -14,9 +14,9 @@ pub struct GroupKeys {
     pub secret: Key,
     /// Whether to refuse groups with agents that cannot tag datagrams.
     pub required: bool,
-    /// Maximum number of nodes for which agents receive each other's keys and connect in a full mesh.
-    /// The agents of larger groups authenticate by the group's key and connect on demand, because
-    /// there would be too many connections and keys.
+    /// Maximum number of nodes for which agents receive each other's keys and connect in a full
+    /// mesh. The agents of larger groups authenticate by the group's key and connect on demand,
+    /// because there would be too many connections and keys.
     pub mesh_nodes: u32,
 }
 

@@ -80,7 +80,7 @@ pub struct ResumedRanks {
 
 /// Events that the job still waits for.
 #[derive(Default)]
-struct RankProgress {
+struct RankStates {
     /// Sessions that are not ready for the group.
     unready: BTreeSet<u32>,
     /// Running ranks.
@@ -95,7 +95,7 @@ impl RunningJob {
     /// Runs the job to its end. Returns its result for the caller, or `None` if the next controller
     /// continues it.
     pub async fn run(&mut self) -> Option<Finished> {
-        let mut progress = RankProgress::default();
+        let mut progress = RankStates::default();
         let outcome = match self.resumed.take() {
             None => self.form_and_run(&mut progress).await,
             Some(ranks) => self.resume(ranks, &mut progress).await,
@@ -120,7 +120,7 @@ impl RunningJob {
         Some(finished)
     }
 
-    async fn form_and_run(&mut self, progress: &mut RankProgress) -> Result<(), JobInterruption> {
+    async fn form_and_run(&mut self, progress: &mut RankStates) -> Result<(), JobInterruption> {
         let group = self.form(progress).await?;
         self.launch(progress)?;
         self.set_running();
@@ -136,7 +136,7 @@ impl RunningJob {
     }
 
     /// Waits for all ranks to exit.
-    async fn watch(&mut self, progress: &mut RankProgress) -> Result<(), JobInterruption> {
+    async fn watch(&mut self, progress: &mut RankStates) -> Result<(), JobInterruption> {
         while !progress.running.is_empty() {
             let message = self.next().await?;
             self.record(message, progress)?;
@@ -152,7 +152,7 @@ impl RunningJob {
     async fn resume(
         &mut self,
         ranks: ResumedRanks,
-        progress: &mut RankProgress,
+        progress: &mut RankStates,
     ) -> Result<(), JobInterruption> {
         progress.running = ranks.running;
         let mut messages = Vec::new();
@@ -190,7 +190,7 @@ impl RunningJob {
     }
 
     /// Forms the group and waits until all members are ready.
-    async fn form(&mut self, progress: &mut RankProgress) -> Result<Group, JobInterruption> {
+    async fn form(&mut self, progress: &mut RankStates) -> Result<Group, JobInterruption> {
         let made = self.groups.form(&*self.network, self.group, self.id, &self.places).await;
         let group = made.map_err(JobFailure::new)?;
         progress.unready.extend(by_node(&self.places).into_keys());
@@ -213,7 +213,7 @@ impl RunningJob {
     }
 
     /// Starts the ranks.
-    fn launch(&self, progress: &mut RankProgress) -> Result<(), JobFailure> {
+    fn launch(&self, progress: &mut RankStates) -> Result<(), JobFailure> {
         for (session, ranks) in by_node(&self.places).into_values() {
             let launch = Launch {
                 job: self.id,
@@ -268,7 +268,7 @@ impl RunningJob {
     }
 
     /// Processes a message of a session and forwards the caller's events.
-    fn record(&mut self, message: SessionMessage, progress: &mut RankProgress) -> Result<(), JobFailure> {
+    fn record(&mut self, message: SessionMessage, progress: &mut RankStates) -> Result<(), JobFailure> {
         let SessionMessage { from, event } = message;
         match event {
             SessionEvent::Ready(FIRST_EPOCH) => {
@@ -321,7 +321,7 @@ impl RunningJob {
         }
     }
 
-    fn node_lost(&self, from: u32, reason: &str, progress: &mut RankProgress) -> Result<(), JobFailure> {
+    fn node_lost(&self, from: u32, reason: &str, progress: &mut RankStates) -> Result<(), JobFailure> {
         let lost: Vec<u32> =
             progress.running.iter().copied().filter(|rank| self.runs_on(*rank, from)).collect();
         progress.running.retain(|rank| !lost.contains(rank));
@@ -352,7 +352,7 @@ impl RunningJob {
     }
 
     /// Kills all running ranks and waits for their exit.
-    async fn terminate_ranks(&mut self, progress: &mut RankProgress) {
+    async fn terminate_ranks(&mut self, progress: &mut RankStates) {
         for (session, ranks) in by_node(&self.places).into_values() {
             if ranks.iter().any(|rank| progress.running.contains(rank)) {
                 // If the session has ended, this job is informed separately.
@@ -394,7 +394,7 @@ pub(crate) async fn is_set(flag: &mut watch::Receiver<bool>) {
 }
 
 /// Continues the job without the lost ranks. Keeps the first loss as the reason if no rank remains.
-fn survive(failure: JobFailure, progress: &mut RankProgress) {
+fn survive(failure: JobFailure, progress: &mut RankStates) {
     info!(reason = failure.reason, "job continues");
     progress.lost.get_or_insert(failure);
 }

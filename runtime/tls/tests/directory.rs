@@ -57,7 +57,7 @@ fn files_stay_unless_renewed_and_keys_are_private() {
 }
 
 #[test]
-fn a_certificate_with_another_identity_than_requested_is_replaced() {
+fn a_certificate_with_another_identity_is_replaced() {
     let ours = made(&[CertificateHolder::node("h1", Vec::new()), CertificateHolder::switch("s1", vec![1])]);
     let holders = [
         CertificateHolder::node("h1", vec![ip("10.0.0.1"), ip("fd00::1")]),
