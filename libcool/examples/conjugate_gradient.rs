@@ -1,10 +1,14 @@
-//! Conjugate gradients (Hestenes and Stiefel, 1952) for Poisson's equation on a square of N x N points. Each rank has some rows of
-//! points; in an iteration it exchanges one row with each neighbour, and all ranks add up two numbers.
+//! Conjugate gradients (Hestenes and Stiefel, 1952) for Poisson's equation on a square of N x N
+//! points.
+//!
+//! Each rank holds some rows of points. In an iteration it exchanges one row with each neighbor,
+//! and all ranks add two numbers.
 //!
 //!     cargo run --features embedded --example conjugate_gradient -- --grid 100
 //!     cool run -n 16 -- target/release/examples/conjugate_gradient --grid 100 --json
 //!
-//! The same program stands in C (`libcool/c/examples/conjugate_gradient.c`) and Python.
+//! The same program exists in C (`libcool/c/examples/conjugate_gradient.c`) and in Python
+//! (`libcool/python/examples/conjugate_gradient.py`).
 
 use clap::Parser;
 use cool::{Comm, Error, Op};
@@ -19,10 +23,10 @@ struct Options {
     /// Points on each side of the square
     #[arg(long, default_value_t = 64, value_parser = clap::value_parser!(u16).range(1..=32768))]
     grid: u16,
-    /// What is to remain of the first residual, from 1e-12 (below that, rounding is what remains) to 0.1
+    /// Stop when the residual is at most this fraction of the first one
     #[arg(long, default_value_t = 1e-8, value_parser = tolerance)]
     tolerance: f64,
-    /// Iterations after which to give up
+    /// Maximum number of iterations
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(1..))]
     max_iterations: u32,
     /// Print the result as JSON
@@ -37,17 +41,18 @@ fn tolerance(text: &str) -> Result<f64, String> {
         .ok_or("expected a number from 1e-12 to 0.1".into())
 }
 
-/// What came out, the same at all ranks but for the time.
+/// The result, which is the same at all ranks except for the time.
 struct Outcome {
     iterations: u32,
-    /// Length of the residual over that of the right-hand side.
+    /// Length of the residual, divided by that of the right-hand side.
     residual: f64,
-    /// Distance from the solution over its length.
+    /// Distance from the solution, divided by its length.
     error: f64,
     seconds: f64,
 }
 
-/// A rank's part of the matrix: 4 on the diagonal, -1 for each of a point's neighbours within the square.
+/// A rank's part of the matrix: 4 on the diagonal, -1 for each neighbor of a point within the
+/// square.
 struct Poisson<'a> {
     comm: &'a Comm,
     /// Points on each side.
@@ -57,17 +62,17 @@ struct Poisson<'a> {
 }
 
 impl Poisson<'_> {
-    /// Zeros for this rank's points, between the rows of its neighbours.
-    fn with_neighbours(&self) -> Vec<f64> {
+    /// Returns zeros for this rank's points and one row of each neighbor around them.
+    fn with_neighbors(&self) -> Vec<f64> {
         vec![0.0; (self.rows.len() + 2) * self.side]
     }
 
-    /// This rank's points in a vector that has its neighbours' too.
+    /// Returns the range of this rank's points in a vector with rows of the neighbors.
     fn own(&self) -> Range<usize> {
         self.side..(self.rows.len() + 1) * self.side
     }
 
-    /// The matrix times a vector, whose rows of the neighbours are fetched.
+    /// Multiplies the matrix by a vector with rows of the neighbors, which are updated first.
     fn times(&self, vector: &mut [f64], product: &mut [f64]) -> Result<(), Error> {
         self.exchange(vector)?;
         let n = self.side;
@@ -80,8 +85,8 @@ impl Poisson<'_> {
         Ok(())
     }
 
-    /// Sends the first and the last row to the neighbours, and receives theirs. Sends are started: both neighbours send
-    /// before they receive.
+    /// Sends the first and the last row to the neighbors and receives theirs. The sends are only
+    /// started, because both neighbors send before they receive.
     fn exchange(&self, vector: &mut [f64]) -> Result<(), Error> {
         let (n, own, comm) = (self.side, self.own(), self.comm);
         let above = comm.rank().checked_sub(1);
@@ -102,17 +107,18 @@ impl Poisson<'_> {
         cool::wait_all(sent)
     }
 
-    /// The inner product over all ranks.
+    /// Returns the inner product over all ranks.
     fn dot(&self, a: &[f64], b: &[f64]) -> Result<f64, Error> {
         let mut sum = [a.iter().zip(b).map(|(a, b)| a * b).sum()];
         self.comm.allreduce_in_place(&mut sum, Op::Sum)?;
         Ok(sum[0])
     }
 
-    /// Solves the equations whose right-hand side is the matrix times a known vector, beginning with 0.
+    /// Solves the equations with the matrix times a known vector as right-hand side, starting from
+    /// 0.
     fn solve(&self, options: &Options) -> Result<Outcome, Error> {
         let (n, own) = (self.side, self.own());
-        let (mut known, mut direction) = (self.with_neighbours(), self.with_neighbours());
+        let (mut known, mut direction) = (self.with_neighbors(), self.with_neighbors());
         let mut solution = vec![0.0; own.len()];
         let (mut residual, mut product) = (solution.clone(), solution.clone());
         for (i, value) in known[own.clone()].iter_mut().enumerate() {
@@ -147,13 +153,13 @@ impl Poisson<'_> {
     }
 }
 
-/// Prints what came out, if it is right.
+/// Prints the result if it is correct.
 fn report(options: &Options, ranks: usize, outcome: Outcome) -> Result<(), String> {
     let (side, Outcome { iterations, residual, error, seconds }) = (options.grid, outcome);
     if residual.is_nan() || residual > options.tolerance {
         return Err(format!("the residual is still {residual:.3e} after {iterations} iterations"));
     }
-    // The error is at most the residual times the matrix's condition number.
+    // The error is at most the residual times the condition number of the matrix.
     let condition = (FRAC_PI_2 / (f64::from(side) + 1.0)).tan().powi(-2);
     if error.is_nan() || error > condition * options.tolerance {
         return Err(format!("wrong: the error is {error:.3e}, with a residual of {residual:.3e}"));
@@ -173,7 +179,7 @@ fn report(options: &Options, ranks: usize, outcome: Outcome) -> Result<(), Strin
 
 fn program(comm: &Comm, options: &Options) -> Result<(), Box<dyn Any + Send + Sync>> {
     let (side, rank, ranks) = (usize::from(options.grid), comm.rank(), comm.size());
-    // What is wrong at all ranks is said by one.
+    // An error that occurs at all ranks is printed by one.
     let says = rank == 0;
     if side < ranks {
         return if says { Err(format!("{side} rows are too few for {ranks} ranks").into()) } else { Ok(()) };

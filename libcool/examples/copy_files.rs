@@ -1,4 +1,5 @@
-//! Copies a file or folder to all nodes of the cluster, and says which have it: `copy_files SOURCE DEST`.
+//! Copies a file or directory to all nodes of the cluster and prints which nodes have it:
+//! `copy_files SOURCE DEST`.
 
 use cool::files::{FileCommand, FilesError};
 use std::process::ExitCode;

@@ -1,4 +1,4 @@
-//! Rank 0 sends a megabyte to all, and every rank says where it runs.
+//! Rank 0 sends a megabyte to all ranks, and every rank prints its location.
 //!
 //!     cargo run --features embedded --example hello_bcast
 //!     cool run -n 16 -- target/release/examples/hello_bcast

@@ -1,4 +1,5 @@
-//! Pi by the midpoint rule: every rank sums its share of the area, and all add up.
+//! Computes pi by the midpoint rule: every rank sums its share of the area, and a reduction adds
+//! the shares.
 //!
 //!     cargo run --features embedded --example pi
 //!     cool run -n 16 -- target/release/examples/pi

@@ -1,21 +1,22 @@
-//! Every operation once, and a line for each with a number that stands for what every rank received. The programs
-//! in C (`libcool/c/examples/suite.c`) and Python (`libcool/python/examples/suite.py`) print the same, which is written
-//! down in `tests/suite.py`.
+//! Executes every operation once and prints, for each rank, a hash of the data that it received.
+//!
+//! The programs in C (`libcool/c/examples/suite.c`) and Python (`libcool/python/examples/suite.py`)
+//! print exactly the same. `tests/suite.py` contains the expected output.
 
 use cool::{Comm, Error, FailureKind, Located, Op};
 use std::time::Duration;
 
-/// Rank `rank`'s element `i`.
+/// Returns element `i` of rank `rank`.
 fn x(rank: usize, i: usize) -> i64 {
     ((rank * 31 + i * 7 + 3) % 101) as i64
 }
 
-/// Elements of rank `rank`.
+/// Returns the elements of rank `rank`.
 fn vector(rank: usize, count: usize) -> Vec<i64> {
     (0..count).map(|i| x(rank, i)).collect()
 }
 
-/// Prints, at rank 0, for each rank a number (FNV-1a) that stands for its values.
+/// Prints, at rank 0, a number (FNV-1a) for the values of each rank.
 fn line(comm: &Comm, name: &str, values: impl IntoIterator<Item = i64>) -> Result<(), Error> {
     let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
     let bytes = values.into_iter().flat_map(i64::to_le_bytes);
@@ -29,7 +30,7 @@ fn line(comm: &Comm, name: &str, values: impl IntoIterator<Item = i64>) -> Resul
     Ok(())
 }
 
-/// Affine maps: composing them is not commutative.
+/// Composes affine maps, which is not commutative.
 fn then([a, b]: [i64; 2], [c, d]: [i64; 2]) -> [i64; 2] {
     [a * c % 1009, (b * c + d) % 1009]
 }
@@ -51,7 +52,7 @@ fn equal_parts(comm: &Comm) -> Result<(), Error> {
     comm.allreduce(&mine, &mut data, Op::Sum)?;
     line(comm, "allreduce", data)?;
 
-    // The same on memory that is shared with the agent.
+    // The same in memory that is shared with the agent.
     let (mut send, mut recv) = (comm.alloc::<i64>(1000)?, comm.alloc::<i64>(1000)?);
     send.copy_from_slice(&mine);
     comm.allreduce(&send, &mut recv, Op::Sum)?;
@@ -150,7 +151,7 @@ fn started_and_split(comm: &Comm) -> Result<(), Error> {
     first.wait()?;
     line(comm, "started", sums.into_iter().chain(smallest))?;
 
-    // The even ranks, in reverse order, and the odd ones.
+    // The even ranks in reverse order, and the odd ones.
     let color = rank as u64 % 2;
     let part = comm.split(Some(color), if color == 0 { -(rank as i64) } else { rank as i64 })?;
     let mut ranks = Vec::new();
@@ -161,7 +162,7 @@ fn started_and_split(comm: &Comm) -> Result<(), Error> {
     line(comm, "split", ranks)
 }
 
-/// Round a ring: to the next rank, from any.
+/// Sends messages around a ring: to the next rank, received from any rank.
 fn messages(comm: &Comm) -> Result<(), Error> {
     let (rank, n) = (comm.rank(), comm.size());
     let mut data = vec![0; 20_000];
@@ -175,7 +176,7 @@ fn messages(comm: &Comm) -> Result<(), Error> {
     line(comm, "messages", data.into_iter().chain(told.map(|number| number as i64)))
 }
 
-/// A group that odd ranks leave and rank 0 revokes: the even ranks go on.
+/// Lets odd ranks leave a group, which rank 0 revokes; the even ranks recover.
 fn recovered(comm: &Comm) -> Result<(), Error> {
     let rank = comm.rank();
     let copy = comm.dup()?;
@@ -198,7 +199,7 @@ fn recovered(comm: &Comm) -> Result<(), Error> {
     line(comm, "shrunk", left)
 }
 
-/// What went wrong, as the codes of C have it, and the ranks that the error names.
+/// Returns the C code of an error and the ranks that the error names.
 fn told(result: Result<(), Error>) -> Vec<i64> {
     let (code, ranks) = match result {
         Ok(()) => (0, Vec::new()),
@@ -215,8 +216,8 @@ fn told(result: Result<(), Error>) -> Vec<i64> {
     [code].into_iter().chain(ranks.into_iter().map(|rank| rank as i64)).collect()
 }
 
-/// What each rank is told of a wrong argument, of ranks that call different things, and of one that does not come or
-/// has left.
+/// Prints the errors of each rank for an invalid argument, for mismatching calls, and for a rank
+/// that does not join a call in time or has left.
 fn errors(comm: &Comm) -> Result<(), Error> {
     let (rank, n) = (comm.rank(), comm.size());
     line(comm, "wrong root", told(comm.bcast(&mut [0i64], n)))?;
@@ -227,7 +228,7 @@ fn errors(comm: &Comm) -> Result<(), Error> {
     line(comm, "other length", [first[0]])?;
     line(comm, "failed before", [told(copy.barrier())[0]])?;
 
-    // The last rank is there, but comes only when the others have given up.
+    // The last rank is alive, but calls only after the others have failed.
     let copy = comm.dup()?;
     copy.set_timeout(Duration::from_secs(2));
     let waited = if rank == n - 1 { Vec::new() } else { told(copy.barrier()) };

@@ -2,7 +2,7 @@
 
 #![allow(
     unsafe_code,
-    reason = "shared memory becomes an array by its address; every block says why it is sound"
+    reason = "shared memory is used as an array through its address; each block explains why it is sound"
 )]
 
 use crate::element::Element;
@@ -48,7 +48,7 @@ impl<T: Element> Deref for Buffer<T> {
         // elements. No other code of this process accesses its pages.
         //
         // The agent writes to these pages only during calls that wait and borrow them mutably, and
-        // during calls that were started with `Comm::lending`, whose caller promised not to access
+        // during calls that were started with `Comm::lending`, for which the caller promised not to access
         // them. If the agent stops responding, the call does not return before the pages that it
         // should receive into are disconnected from the agent (or its error states that the system
         // had no memory for that). The agent never writes to memory that a call sends.

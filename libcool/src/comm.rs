@@ -160,10 +160,10 @@ impl Comm {
             return Err(wrong(format!("there is no rank {rank} in a group of {size}")));
         }
         if !(1..=KEY_MAX).contains(&key.len()) {
-            return Err(wrong(format!("a key of {} bytes; it has 1 to {KEY_MAX}", key.len())));
+            return Err(wrong(format!("a key of {} bytes; keys must have 1 to {KEY_MAX} bytes", key.len())));
         }
         let Ok(count) = u32::try_from(size) else {
-            return Err(wrong(format!("no group has {size} ranks")));
+            return Err(wrong(format!("a group cannot have {size} ranks")));
         };
         let mode = JoinMode::Enlist { key: format!("key {key}"), size: count, timeout };
         // The rank is less than the size, which fits.
@@ -508,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn plans_can_be_set_while_a_call_is_under_way_and_another_thread_waits_for_it() {
+    fn plans_can_be_set_while_another_thread_waits() {
         const PLANS: usize = 200;
         let agent = |mut stream: UnixStream, mut decoder: Decoder| {
             for _ in 0..PLANS {
@@ -532,7 +532,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_names_the_ranks_and_the_answer_to_another_call_is_not_ours() {
+    fn a_failure_names_ranks_and_an_unknown_reply_is_an_error() {
         let answers = |mut stream: UnixStream, mut decoder: Decoder| {
             let mut answer = |body| stream.write_all(&encode(body, MAX_TO_RANK).unwrap()).unwrap();
             let failure = local::Failure {

@@ -70,7 +70,7 @@ fn each<const N: usize>(elements: &mut [u8], f: impl Fn([u8; N]) -> [u8; N]) {
     elements.as_chunks_mut().0.iter_mut().for_each(|element| *element = f(*element));
 }
 
-/// The elements of an array whose type is known only at run time: numbers, located values, or MPI's
+/// The elements of an array of a type that is known only at run time: numbers, located values, or MPI's
 /// pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elements {
@@ -117,7 +117,7 @@ impl From<PairType> for Elements {
     }
 }
 
-/// An array of elements whose type is known only at run time.
+/// An array of elements of a type that is known only at run time.
 #[derive(Clone, Copy, Debug)]
 pub struct Array<'a> {
     pub(crate) elements: Elements,
@@ -138,7 +138,7 @@ impl<'a, T: Element> From<&'a [T]> for Array<'a> {
     }
 }
 
-/// A mutable array of elements whose type is known only at run time.
+/// A mutable array of elements of a type that is known only at run time.
 #[derive(Debug)]
 pub struct ArrayMut<'a> {
     pub(crate) elements: Elements,
@@ -162,7 +162,7 @@ impl<'a, T: Element> From<&'a mut [T]> for ArrayMut<'a> {
 pub(crate) mod private {
     #![allow(
         unsafe_code,
-        reason = "bytemuck cannot see that a generic pair has no padding; said at each block"
+        reason = "bytemuck cannot verify that a generic pair has no padding; each block explains why it is sound"
     )]
 
     use super::{Complex, Located, Type, bf16, f16};

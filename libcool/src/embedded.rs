@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn a_trace_and_statistics_have_the_calls_that_ranks_of_a_node_carry_out_themselves() {
+    fn traces_and_statistics_include_calls_in_a_segment() {
         let cluster = EmbeddedCluster::start(&[0, 0], &[0]).unwrap();
         let stats: Vec<_> = std::thread::scope(|scope| {
             let start = |(rank, socket)| {

@@ -97,7 +97,7 @@ impl Environment {
             return Err(Error::Environment {
                 variable: launcher.job[0],
                 value: "not set".into(),
-                expected: "a name for the job, unlike that of any other that runs".into(),
+                expected: "a name for the job that no other running job has".into(),
             });
         }
         let job: Vec<String> = launcher.job.iter().filter_map(named).collect();
@@ -165,7 +165,7 @@ impl ForcedPlans {
                     let operation: Operation =
                         operation.trim().parse().map_err(|e| plans.error(format!("{e}")))?;
                     if plans.plans.iter().any(|(known, _)| *known == operation) {
-                        return Err(plans.error(format!("{operation} is there twice")));
+                        return Err(plans.error(format!("{operation} is listed twice")));
                     }
                     plans.plans.push((operation, plan.to_owned()));
                 }
@@ -173,7 +173,7 @@ impl ForcedPlans {
                     plan.push(',');
                     plan.push_str(part);
                 }
-                _ => return Err(plans.error(format!("{part:?} is not an operation, = and a plan"))),
+                _ => return Err(plans.error(format!("{part:?} is not OPERATION=PLAN"))),
             }
         }
         Ok(plans)
@@ -285,9 +285,9 @@ mod tests {
     #[test]
     fn plans_that_make_no_sense_are_quoted() {
         for (text, reason) in [
-            ("cool-p-p", "\"cool-p-p\" is not an operation, = and a plan"),
+            ("cool-p-p", "\"cool-p-p\" is not OPERATION=PLAN"),
             ("bcast=", "\"bcast=\" is not"),
-            ("bcast=multicast,bcast=cool-p-p", "bcast is there twice"),
+            ("bcast=multicast,bcast=cool-p-p", "bcast is listed twice"),
             ("gatherv=cool-p-p", "no operation \"gatherv\""),
         ] {
             let e = ForcedPlans::parse(text).unwrap_err().to_string();

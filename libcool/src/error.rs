@@ -29,7 +29,7 @@ pub enum Error {
     },
     /// `COOL_PLAN` is invalid.
     #[error(
-        "COOL_PLAN is {value:?}, but should force plans of operations, as allreduce=cool-b-r,bcast=flat:binomial: {reason}"
+        "COOL_PLAN is {value:?}, but must be a list of OPERATION=PLAN, such as allreduce=cool-b-r,bcast=flat:binomial: {reason}"
     )]
     Plan {
         /// Value of the variable.

@@ -48,7 +48,7 @@ pub enum FilesError {
     /// The output of the program cannot be parsed, because program and library are of different
     /// releases.
     #[error(
-        "{verb}: an answer that is not understood: {reason}; install cool-tools and libcool of one release"
+        "{verb}: cannot parse the output of the program: {reason}; install the same release of cool-tools and libcool"
     )]
     Answer {
         /// Name of the command, for example `copy`.
@@ -250,7 +250,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_command_is_what_one_would_type() {
+    fn a_command_has_the_arguments_of_the_command_line() {
         let copy = FileCommand::copy("a b", "/x/{node}/").nodes(&["h1", "h2"]).limit(7).flag("--compress");
         assert_eq!(copy.options, ["--nodes", "h1,h2", "--limit", "7", "--compress"]);
         assert_eq!((copy.verb, copy.operands), ("copy", vec!["a b".into(), "/x/{node}/".into()]));
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_program_says_of_its_failure_is_in_the_error() {
+    fn the_error_contains_the_message_of_the_program() {
         let says = |script: &str| run_program(OsStr::new("sh"), &["-c".into(), script.into()]);
         assert_eq!(says("echo '{}'").unwrap(), "{}\n");
         let failed =
@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn a_document_tells_of_each_node() {
+    fn a_document_contains_every_node() {
         let json = r#"{"seconds":1.5,"bytes":9,"sent":10,"via":"multicast","nodes":[
             {"node":"h2","seconds":1.25,"error":null,"progress":[[0.5,9],[1.5,0]]},
             {"node":"h3","seconds":null,"error":"its agent is away","progress":[]}],

@@ -142,7 +142,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn pairs_combine_as_mpi_says_with_signed_indices(
+        fn pairs_combine_as_in_mpi_with_signed_indices(
             kind in proptest::sample::select(&PairType::ALL[..]),
             pairs in proptest::collection::vec((-3i16..3, index(), any::<u8>()), 1..6),
             largest in any::<bool>(),

@@ -252,7 +252,7 @@ impl RankSession {
             return Ok(());
         }
         let reason = format!(
-            "this process was forked off process {}, which is the rank; call from there, or fork before the rank attaches",
+            "this process was forked from process {}, which is the rank; call from there, or fork before the rank attaches",
             self.process
         );
         Err(Error::Argument { rank: self.rank, operation, reason })
@@ -280,7 +280,7 @@ impl RankSession {
     pub(crate) fn check_plan(&self, operation: Operation, plan: &str) -> Result<Option<String>, Error> {
         if plan.len() > MAX_PLAN {
             return Ok(Some(format!(
-                "a text of {} bytes is no plan; the longest has {MAX_PLAN}",
+                "a text of {} bytes is no plan; plans have at most {MAX_PLAN} bytes",
                 plan.len()
             )));
         }

@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_contract_has_the_same_words_by_the_same_names_and_no_others() {
+    fn contracts_and_types_have_the_same_values_and_names() {
         for value in cool_types::Operation::ALL {
             assert_eq!(Operation::from(value).as_str_name().to_lowercase(), value.name());
             assert_eq!(Operation::from(value).known(), Some(value));

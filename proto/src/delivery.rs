@@ -23,7 +23,7 @@ pub enum Outgoing<M> {
 
 /// The other end acknowledged more messages than were sent, or fewer than before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{claimed} messages are claimed to have come; it is {acknowledged} at least, and {sent} were sent")]
+#[error("{claimed} messages were acknowledged, but only {acknowledged} to {sent} are possible")]
 pub struct AcknowledgementError {
     /// Number of messages that the other end acknowledged.
     pub claimed: u64,
@@ -150,7 +150,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn a_receiver_tells_after_so_many_messages_or_bytes() {
+    fn a_receiver_acknowledges_after_a_number_of_messages_or_bytes() {
         let mut end = Delivery::<u32>::default();
         (1..ACK_THRESHOLD.0).for_each(|_| end.receive(1));
         assert_eq!(end.take(), None);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_kept_until_it_has_come_and_numbers_that_cannot_be_are_refused() {
+    fn messages_are_buffered_until_a_valid_acknowledgement() {
         let mut end = Delivery::default();
         (0..3).for_each(|message| end.send(message));
         assert_eq!(end.take(), Some(Outgoing::Message(0)));
@@ -233,7 +233,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn each_message_comes_once_and_in_order_whenever_connections_break(
+        fn delivery_is_exactly_once_and_in_order_over_connections(
             steps in prop::collection::vec(step(), 0..300)
         ) {
             let mut world = World::default();

@@ -412,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_count_up_and_ranks_that_are_spread_evenly_take_as_many_bytes_as_a_few() {
+    fn consecutive_nodes_and_even_ranks_are_encoded_as_runs() {
         let spread: Vec<usize> = (0..2).flat_map(|_| (0..100).flat_map(|node| [node; 3])).collect();
         for name in
             [|n| format!("h{}", n + 1), |n| format!("rack7-node{n:04}.cluster2.example"), |n| format!("{n}")]
@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_whose_members_contradict_each_other_has_no_description() {
+    fn a_group_with_contradicting_members_has_no_description() {
         let good = members(&names(3, |n| format!("h{n}")), &[0, 1, 1, 2], true);
         let contradiction = |change: fn(&mut Vec<Member>)| {
             let mut members = good.clone();
@@ -498,7 +498,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_the_names_and_wherever_the_ranks_the_group_comes_back_as_it_was(
+        fn any_group_survives_encoding_as_a_description(
             names in prop::collection::btree_set("[a-b]{0,1}[0-1]{0,3}[a.]{0,1}[0-9]{0,1}", 1..20),
             nodes in prop::collection::vec(0usize..20, 1..60),
             keys: bool,

@@ -32,7 +32,7 @@ pub enum FrameError {
     #[error("not a frame of COOL's local protocol: {0}")]
     Malformed(#[from] prost::DecodeError),
     /// The frame has no body, or one that this version does not know.
-    #[error("a frame of no known kind; do libcool and agent have the same version?")]
+    #[error("unknown kind of frame; install the same release of libcool and agent")]
     Unknown,
 }
 

@@ -36,8 +36,8 @@ pub const OLDEST_VERSION: u32 = 11;
 /// The peer uses an unsupported version of the contracts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "speaks version {0} of the contract, this program {OLDEST_VERSION} to {VERSION}; upgrade the controller first, then agents, \
-     then what is linked with libcool"
+    "speaks version {0} of the protocol, but this program supports {OLDEST_VERSION} to {VERSION}; upgrade the controller first, then agents, \
+     then programs that use libcool"
 )]
 pub struct VersionError(pub u32);
 

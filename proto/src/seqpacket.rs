@@ -73,7 +73,7 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
         return Err(io::Error::new(ErrorKind::InvalidInput, text));
     }
     if descriptors.len() > PACKET_DESCRIPTORS_MAX {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "more descriptors than a message brings"));
+        return Err(io::Error::new(ErrorKind::InvalidInput, "a message cannot carry this many descriptors"));
     }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
@@ -115,7 +115,7 @@ pub fn receive(socket: impl AsFd) -> io::Result<Option<SeqPacket>> {
     {
         return Err(io::Error::new(
             ErrorKind::InvalidData,
-            "a message that is too long, or brings too many descriptors",
+            "a message is too long or has too many descriptors",
         ));
     }
     // Messages are never empty, so this is the end of the connection.
@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_brings_too_much_is_refused() {
+    fn long_messages_and_many_descriptors_are_rejected() {
         let (here, there) = pair().unwrap();
         assert!(send(&here, &vec![7; PACKET_BYTES_MAX + 1], &[]).is_err());
         let three = [here.as_fd(), here.as_fd(), here.as_fd()];

@@ -28,10 +28,10 @@ const FRAME_DESCRIPTORS_MAX: usize = 2;
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// The peer closed the connection.
-    #[error("the other side hung up")]
+    #[error("the connection was closed")]
     Closed,
     /// No data arrived, or could be sent, within this time.
-    #[error("no answer within {} ms", .0.as_millis())]
+    #[error("no reply within {} ms", .0.as_millis())]
     TimedOut(Duration),
     /// The received bytes are not a frame.
     #[error(transparent)]
@@ -60,7 +60,7 @@ fn send_with(
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(FRAME_DESCRIPTORS_MAX))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !descriptors.is_empty() && !control.push(SendAncillaryMessage::ScmRights(descriptors)) {
-        return Err(io::Error::new(ErrorKind::InvalidInput, "more descriptors than a frame brings"));
+        return Err(io::Error::new(ErrorKind::InvalidInput, "a frame cannot carry this many descriptors"));
     }
     // A host program in another language may not ignore SIGPIPE, which would kill the process.
     let flags = flags | SendFlags::NOSIGNAL;
@@ -101,7 +101,7 @@ fn receive_with(
         }
     }
     if message.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > RECEIVE_DESCRIPTORS_MAX {
-        return Err(io::Error::new(ErrorKind::InvalidData, "more descriptors than frames to use them"));
+        return Err(io::Error::new(ErrorKind::InvalidData, "more descriptors arrived than frames use"));
     }
     Ok(message.bytes)
 }
@@ -342,14 +342,14 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_says_nothing_is_an_error_in_time() {
+    fn a_silent_agent_is_an_error_after_the_timeout() {
         let (_dir, _rank, mut receiver, _agent) = pair();
         let e = receiver.receive(Duration::from_millis(20)).unwrap_err();
         assert!(matches!(e, SocketError::TimedOut(_)), "{e}");
     }
 
     #[test]
-    fn who_sends_to_an_agent_that_waits_for_its_answers_to_be_taken_takes_them_meanwhile() {
+    fn a_blocked_sender_receives_replies_meanwhile() {
         let (_dir, mut rank, mut receiver, mut agent) = pair();
         // Small buffers make the test independent of the system's defaults.
         sockopt::set_socket_send_buffer_size(&*rank.stream, 16 << 10).unwrap();

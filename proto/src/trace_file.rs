@@ -10,7 +10,7 @@ const MAGIC: &[u8] = b"COOL trace 1\n";
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceFileError {
     /// The file begins with other bytes.
-    #[error("is no trace of COOL's, or one of another version")]
+    #[error("is not a COOL trace, or has an incompatible version")]
     Another,
     /// The file is truncated or damaged.
     #[error("is damaged: {0}")]
@@ -44,7 +44,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_and_nothing_else() {
+    fn only_written_events_are_read() {
         let event = |node: &str| TraceEvent { node: node.into(), ..TraceEvent::default() };
         let events = [event("n0"), event("n1")];
         let bytes = encode(&events);

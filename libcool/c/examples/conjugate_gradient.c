@@ -1,5 +1,5 @@
 /* Conjugate gradients (Hestenes and Stiefel, 1952) for Poisson's equation on a square of N x N points. Each rank has some
- * rows of points; in an iteration it exchanges one row with each neighbour, and all ranks add up two numbers.
+ * rows of points; in an iteration it exchanges one row with each neighbor, and all ranks add up two numbers.
  *
  *   cc -O2 -o conjugate_gradient conjugate_gradient.c $(pkg-config --cflags --libs cool) -lm
  *   cool run -n 16 -- ./conjugate_gradient --grid 100 --json
@@ -30,7 +30,7 @@ struct outcome {
     double seconds;
 };
 
-/* A rank's part of the matrix: 4 on the diagonal, -1 for each of a point's neighbours within the square. */
+/* A rank's part of the matrix: 4 on the diagonal, -1 for each of a point's neighbors within the square. */
 struct poisson {
     cool_comm comm;
     size_t rank, ranks;
@@ -61,8 +61,8 @@ static double *zeros(size_t count) {
     return vector;
 }
 
-/* Sends the first and the last row of a vector to the neighbours, and receives theirs before and behind. Sends are started:
- * both neighbours send before they receive. */
+/* Sends the first and the last row of a vector to the neighbors, and receives theirs before and behind. Sends are started:
+ * both neighbors send before they receive. */
 static void exchange(const struct poisson *p, double *vector) {
     size_t n = p->side, sends = 0;
     cool_request sent[2];
@@ -73,7 +73,7 @@ static void exchange(const struct poisson *p, double *vector) {
     check(cool_wait_all(sent, sends));
 }
 
-/* The matrix times a vector, which has room for a row of a neighbour before it and behind it. */
+/* The matrix times a vector, which has room for a row of a neighbor before it and behind it. */
 static void times(const struct poisson *p, double *vector, double *product) {
     size_t n = p->side;
     exchange(p, vector);

@@ -1,11 +1,36 @@
 /* COOL: collective communication for clusters with programmable networks.
  *
- * Made from libcool/c/src by cbindgen; `cargo test -p cool-c` says how when it is not current.
+ * Generated from libcool/c/src by cbindgen; do not edit. `cargo test -p cool-c` checks that it is current.
  *
- * A program is a function that runs as many ranks (cool_launch), or gets its world by cool_world. Collectives are
- * called by all ranks of a group in the same order with the same arguments. Each returns COOL_OK or an error, whose
- * text, with ranks and remedy, is cool_error_message(). Those that begin with cool_i return at once; their buffers
- * must stay until cool_wait. Any thread may call; let one thread of a rank do so.
+ * A program is a function that runs as several ranks (cool_launch), or a process that gets its communicator by
+ * cool_world. All ranks of a group must call the same collectives in the same order with the same arguments.
+ *
+ * Each function returns COOL_OK or the kind of an error. cool_error_message() then returns a message that names the
+ * ranks and the remedy. No call waits forever.
+ *
+ * Functions that begin with cool_i start a call and return at once. The caller must then wait for the request
+ * (cool_wait), and must not access the receive buffer before.
+ *
+ * For example, this program adds a number of each rank; started by `cool run -n 16 -- ./program`, every rank prints 16:
+ *
+ *     static int program(cool_comm world, void *context) {
+ *         double mine = 1, sum;
+ *         (void)context;
+ *         if (cool_allreduce(&mine, &sum, 1, COOL_F64, COOL_SUM, world) != COOL_OK) {
+ *             fprintf(stderr, "%s", cool_error_message());
+ *             return 1;
+ *         }
+ *         printf("%g ", sum);
+ *         return 0;
+ *     }
+ *
+ *     int main(void) {
+ *         int result;
+ *         return cool_launch(program, NULL, &result) != COOL_OK || result != 0;
+ *     }
+ *
+ * Any thread may call these functions, but only one thread of a rank should call collectives, because their order
+ * matters.
  */
 
 #ifndef COOL_H
@@ -13,16 +38,16 @@
 
 #include <stddef.h>
 #include <stdint.h>
-/** In place of send: the call finds its input in recv. */
+/** Pass this as send if the input is in recv. */
 #define COOL_IN_PLACE ((const void *)-1)
-/** For cool_recv: from whichever rank sends first. */
+/** For cool_recv: a message from any rank. */
 #define COOL_ANY_SOURCE SIZE_MAX
-/** For cool_recv: whatever its tag is. */
+/** For cool_recv: a message with any tag. */
 #define COOL_ANY_TAG UINT32_MAX
 
 
 /**
- * What a function returns: COOL_OK or what kind of error there was.
+ * The result of a function: COOL_OK, or the kind of the error.
  */
 typedef uint32_t cool_status;
 
@@ -32,7 +57,7 @@ typedef uint32_t cool_status;
 typedef uint32_t cool_type;
 
 /**
- * A communicator; 0 is none.
+ * A communicator: a rank's place in a group. 0 is not a communicator.
  */
 typedef uint64_t cool_comm;
 
@@ -42,7 +67,8 @@ typedef uint64_t cool_comm;
 typedef uint32_t cool_op;
 
 /**
- * What cool_launch runs: gets the world, and what was given to cool_launch; returns 0 if all went well.
+ * A program for cool_launch. It gets the communicator of all ranks and the context that was passed
+ * to cool_launch, and must return 0 on success.
  */
 typedef int (*cool_program)(cool_comm world, void *context);
 
@@ -52,74 +78,74 @@ typedef int (*cool_program)(cool_comm world, void *context);
 typedef uint32_t cool_operation;
 
 /**
- * A function of the program that combines: `left[i] = left[i] op right[i]` for `count` elements, where `left` is of
- * smaller ranks.
+ * A function of the program that combines two arrays: it must set `left[i] = left[i] op right[i]`
+ * for `count` elements. `left` contains the elements of smaller ranks.
  */
 typedef void (*cool_combine)(void *left, const void *right, size_t count, void *context);
 
 /**
- * A call under way; 0 is none.
+ * A pending call. 0 is not a request.
  */
 typedef uint64_t cool_request;
 
 /**
- * A message that a receive would take.
+ * A queued message that a receive would match.
  */
 typedef struct cool_probed {
   /**
-   * The rank that sent it.
+   * Rank that sent the message.
    */
   size_t source;
   /**
-   * With this tag.
+   * Tag of the message.
    */
   uint32_t tag;
   /**
-   * Its length, whatever its elements are.
+   * Length of the message in bytes, for any element type.
    */
   size_t bytes;
 } cool_probed;
 
 /**
- * What a receive got.
+ * A received message.
  */
 typedef struct cool_message {
   /**
-   * The rank that sent it.
+   * Rank that sent the message.
    */
   size_t source;
   /**
-   * With this tag.
+   * Tag of the message.
    */
   uint32_t tag;
   /**
-   * Elements.
+   * Number of received elements.
    */
   size_t count;
 } cool_message;
 
 /**
- * Calls under way, of any communicators; 0 is none.
+ * A queue of pending calls of any communicators. 0 is not a queue.
  */
 typedef uint64_t cool_queue;
 
 /**
- * All went well.
+ * Success.
  */
 #define COOL_OK 0
 
 /**
- * The arguments make no sense. Nothing was sent.
+ * The arguments are invalid. Nothing was sent.
  */
 #define COOL_INVALID 1
 
 /**
- * The process is no rank, or its environment makes no sense.
+ * The process is not a rank, or its environment is invalid.
  */
 #define COOL_ENVIRONMENT 2
 
 /**
- * The node's agent is gone, or refused.
+ * The agent of the node is unreachable, or refused this rank.
  */
 #define COOL_AGENT 3
 
@@ -129,37 +155,37 @@ typedef uint64_t cool_queue;
 #define COOL_MISMATCH 4
 
 /**
- * Somebody did not come in time.
+ * A rank did not join the call in time.
  */
 #define COOL_TIMEOUT 5
 
 /**
- * A rank, node or agent went away.
+ * A rank, node or agent was lost.
  */
 #define COOL_LOST 6
 
 /**
- * An earlier call failed.
+ * An earlier call of the group failed.
  */
 #define COOL_ABORTED 7
 
 /**
- * There is no memory or no thread.
+ * The system cannot provide memory or a thread.
  */
 #define COOL_SYSTEM 8
 
 /**
- * Anything else.
+ * Any other error.
  */
 #define COOL_OTHER 9
 
 /**
- * A rank has revoked the group.
+ * A rank revoked the group.
  */
 #define COOL_REVOKED 10
 
 /**
- * A message was longer than its receive, which alone failed.
+ * A message was longer than its receive. Only the receive failed.
  */
 #define COOL_TRUNCATED 11
 
@@ -209,7 +235,7 @@ typedef uint64_t cool_queue;
 #define COOL_F16 8
 
 /**
- * The upper half of a float
+ * bfloat16: the upper half of a float
  */
 #define COOL_BF16 9
 
@@ -254,8 +280,9 @@ typedef uint64_t cool_queue;
 #define COOL_F64_LOC 17
 
 /**
- * struct { int16_t value; int32_t index; }, MPI_SHORT_INT: as all COOL_..._INT, of equal values COOL_MIN_LOC and COOL_MAX_LOC
- * take that with the smaller signed index, and padding need not be kept
+ * struct { int16_t value; int32_t index; }, MPI_SHORT_INT. For all COOL_..._INT types,
+ * COOL_MIN_LOC and COOL_MAX_LOC select the smaller signed index among equal values. Padding is not
+ * preserved.
  */
 #define COOL_I16_INT 32
 
@@ -265,7 +292,7 @@ typedef uint64_t cool_queue;
 #define COOL_I32_INT 33
 
 /**
- * struct { int64_t value; int32_t index; }, MPI_LONG_INT where a long has 64 bits
+ * struct { int64_t value; int32_t index; }, MPI_LONG_INT if a long has 64 bits
  */
 #define COOL_I64_INT 34
 
@@ -280,67 +307,67 @@ typedef uint64_t cool_queue;
 #define COOL_F64_INT 36
 
 /**
- * The sum.
+ * Sum.
  */
 #define COOL_SUM 0
 
 /**
- * The product.
+ * Product.
  */
 #define COOL_PROD 1
 
 /**
- * The smallest.
+ * Minimum.
  */
 #define COOL_MIN 2
 
 /**
- * The largest.
+ * Maximum.
  */
 #define COOL_MAX 3
 
 /**
- * Of integers: 1 if none is 0, else 0.
+ * Integers only: 1 if no element is 0, otherwise 0.
  */
 #define COOL_LOGICAL_AND 4
 
 /**
- * Of integers: 0 if all are 0, else 1.
+ * Integers only: 0 if all elements are 0, otherwise 1.
  */
 #define COOL_LOGICAL_OR 5
 
 /**
- * Of integers: 1 if an odd number of them is not 0, else 0.
+ * Integers only: 1 if an odd number of elements is not 0, otherwise 0.
  */
 #define COOL_LOGICAL_XOR 6
 
 /**
- * Of integers: the bits that all have.
+ * Integers only: bitwise AND.
  */
 #define COOL_BIT_AND 7
 
 /**
- * Of integers: the bits that any has.
+ * Integers only: bitwise OR.
  */
 #define COOL_BIT_OR 8
 
 /**
- * Of integers: the bits that an odd number of them has.
+ * Integers only: bitwise exclusive OR.
  */
 #define COOL_BIT_XOR 9
 
 /**
- * Of values with an index: the smallest, with its index.
+ * Values with an index only: the smallest value, with its index.
  */
 #define COOL_MIN_LOC 10
 
 /**
- * Of values with an index: the largest, with its index.
+ * Values with an index only: the largest value, with its index.
  */
 #define COOL_MAX_LOC 11
 
 /**
- * Of floating-point and complex numbers: the sum over the number of ranks.
+ * Floating-point and complex numbers only: the sum, divided by the number of ranks.
  */
 #define COOL_AVERAGE 12
 
@@ -404,18 +431,21 @@ extern "C" {
 #endif // __cplusplus
 
 /**
- * Sends the root's `data`, of `count` elements, to all.
+ * Sends the root's `data`, of `count` elements, to all ranks, where it overwrites `data`.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_bcast(void *data, size_t count, cool_type dtype, size_t root, cool_comm comm);
 
 /**
- * Combines all ranks' `count` elements into the root's `recv`.
+ * Combines the `count` elements of all ranks, element by element, into the root's `recv`. Other
+ * ranks may pass NULL as `recv`.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_reduce(const void *send,
                         void *recv,
@@ -426,10 +456,11 @@ cool_status cool_reduce(const void *send,
                         cool_comm comm);
 
 /**
- * Combines all ranks' `count` elements into every rank's `recv`.
+ * Combines the `count` elements of all ranks, element by element, into the `recv` of every rank.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_allreduce(const void *send,
                            void *recv,
@@ -439,10 +470,12 @@ cool_status cool_allreduce(const void *send,
                            cool_comm comm);
 
 /**
- * Combines all ranks' `send` and deals the result out: rank i gets the i-th `count` elements.
+ * Combines the `send` arrays of all ranks and distributes the result: rank i receives the i-th
+ * `count` elements. `send` has `count` elements for each rank.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_reduce_scatter(const void *send,
                                 void *recv,
@@ -452,11 +485,12 @@ cool_status cool_reduce_scatter(const void *send,
                                 cool_comm comm);
 
 /**
- * cool_reduce_scatter in parts of unequal lengths: rank i gets `counts[i]` elements. All ranks pass the
- * same counts.
+ * As cool_reduce_scatter, in parts of unequal lengths: rank i receives `counts[i]` elements. All
+ * ranks must pass the same counts.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_reduce_scatter_counts(const void *send,
                                        void *recv,
@@ -466,10 +500,12 @@ cool_status cool_reduce_scatter_counts(const void *send,
                                        cool_comm comm);
 
 /**
- * Combines the `count` elements of this rank and of all before it.
+ * Combines the `count` elements of this rank and all preceding ranks, element by element, into
+ * `recv`.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_scan(const void *send,
                       void *recv,
@@ -479,10 +515,12 @@ cool_status cool_scan(const void *send,
                       cool_comm comm);
 
 /**
- * Combines the `count` elements of all ranks before this one; rank 0's `recv` stays as it is.
+ * Combines the `count` elements of all preceding ranks, element by element, into `recv`. At rank
+ * 0, which has no predecessors, `recv` is unchanged.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_exscan(const void *send,
                         void *recv,
@@ -492,10 +530,12 @@ cool_status cool_exscan(const void *send,
                         cool_comm comm);
 
 /**
- * Puts all ranks' `count` elements, in rank order, into the root's `recv`.
+ * Concatenates the `count` elements of all ranks, in rank order, in the root's `recv`. Other ranks
+ * may pass NULL as `recv`.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_gather(const void *send,
                         void *recv,
@@ -505,11 +545,12 @@ cool_status cool_gather(const void *send,
                         cool_comm comm);
 
 /**
- * cool_gather of parts of unequal lengths: rank i sends `counts[i]` elements. All ranks pass the same
- * counts.
+ * As cool_gather, with parts of unequal lengths: rank i sends `counts[i]` elements. All ranks must
+ * pass the same counts.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_gatherv(const void *send,
                          void *recv,
@@ -519,20 +560,22 @@ cool_status cool_gatherv(const void *send,
                          cool_comm comm);
 
 /**
- * Puts all ranks' `count` elements, in rank order, into every rank's `recv`. In place, each has its own
- * part there.
+ * Concatenates the `count` elements of all ranks, in rank order, in the `recv` of every rank. With
+ * COOL_IN_PLACE, each rank must have filled its own part of `recv`.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_allgather(const void *send, void *recv, size_t count, cool_type dtype, cool_comm comm);
 
 /**
- * cool_allgather of parts of unequal lengths: rank i sends `counts[i]` elements. All ranks pass the same
- * counts.
+ * As cool_allgather, with parts of unequal lengths: rank i sends `counts[i]` elements. All ranks
+ * must pass the same counts.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_allgatherv(const void *send,
                             void *recv,
@@ -541,10 +584,12 @@ cool_status cool_allgatherv(const void *send,
                             cool_comm comm);
 
 /**
- * Deals the root's `send` out: rank i gets the i-th `count` elements.
+ * Distributes the root's `send`: rank i receives the i-th `count` elements. Other ranks may pass
+ * NULL as `send`.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_scatter(const void *send,
                          void *recv,
@@ -554,11 +599,12 @@ cool_status cool_scatter(const void *send,
                          cool_comm comm);
 
 /**
- * cool_scatter in parts of unequal lengths: rank i gets `counts[i]` elements. All ranks pass the same
- * counts.
+ * As cool_scatter, in parts of unequal lengths: rank i receives `counts[i]` elements. All ranks
+ * must pass the same counts.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_scatterv(const void *send,
                           void *recv,
@@ -568,19 +614,22 @@ cool_status cool_scatterv(const void *send,
                           cool_comm comm);
 
 /**
- * Deals every rank's `send` out: the i-th `count` elements go to rank i.
+ * Distributes every rank's `send`: the i-th `count` elements are sent to rank i. `recv` contains
+ * the received parts in rank order.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_alltoall(const void *send, void *recv, size_t count, cool_type dtype, cool_comm comm);
 
 /**
- * cool_alltoall of parts of unequal lengths: `counts[i * size + j]` elements go from rank i to rank j. All
- * ranks pass the same counts.
+ * As cool_alltoall, in parts of unequal lengths: `counts[i * size + j]` elements are sent from
+ * rank i to rank j. All ranks must pass the same counts.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the operation requires, and no other code may access them
+ * during the call.
  */
 cool_status cool_alltoallv(const void *send,
                            void *recv,
@@ -594,21 +643,28 @@ cool_status cool_alltoallv(const void *send,
 cool_status cool_barrier(cool_comm comm);
 
 /**
- * All ranks of the program, as the launcher started them: `cool run`, srun, mpirun, torchrun. Waits for all.
+ * Stores the communicator of all ranks of the program in `world`. Returns when all ranks have
+ * joined.
+ *
+ * The program must have been started by a launcher: `cool run`, srun, mpirun or torchrun.
  *
  * # Safety
- * `world` points to a communicator.
+ * `world` must point to a communicator.
  */
 cool_status cool_world(cool_comm *world);
 
 /**
- * A group of processes that have agreed on a key by themselves: rank `rank` of `size`, with all others of the same user
- * that give the same `key` (1 to 200 bytes). Waits until all `size` have come, for at most `milliseconds`. No launcher is
- * needed. The agent is the one at `socket`; if that is null, at COOL_SOCKET, or else the only one in /run/cool. A key can be
- * used again when its group has been made, but a random one cannot meet a process that was left over.
+ * Joins a group of processes that agreed on a key, as rank `rank` of `size`, and stores its
+ * communicator in `comm`.
+ *
+ * The group consists of all processes of the same user that pass the same `key` (1 to 200 bytes).
+ * Returns when all `size` ranks have joined, or COOL_TIMEOUT after `milliseconds`. No launcher is
+ * needed. `socket` is the socket of the agent; if it is NULL, the agent is that at COOL_SOCKET, or
+ * the only one in /run/cool. A key can be used again after its group was created, but keys should
+ * be random, because a leftover process of an earlier run may otherwise join.
  *
  * # Safety
- * `key` is a string, and so is `socket`, unless it is null; `comm` points to a communicator.
+ * `key` must be a string, `socket` a string or NULL, and `comm` must point to a communicator.
  */
 cool_status cool_join(const char *key,
                       size_t rank,
@@ -618,78 +674,90 @@ cool_status cool_join(const char *key,
                       cool_comm *comm);
 
 /**
- * The communicator again, as `again`, whose calls fail when they make no progress for `milliseconds`, whatever
- * cool_set_timeout says: for the timeout of one call. Nothing is sent. Free both; the rank has left the group when all are freed.
+ * Stores a further handle of the communicator in `again`. Calls through it fail after
+ * `milliseconds` without progress, regardless of cool_set_timeout, for example to set the timeout
+ * of a single call.
+ *
+ * Nothing is sent. The caller must free both handles; the rank leaves the group when all are
+ * freed.
  *
  * # Safety
- * `again` points to a communicator.
+ * `again` must point to a communicator.
  */
 cool_status cool_with_timeout(cool_comm comm,
                               uint64_t milliseconds,
                               cool_comm *again);
 
 /**
- * The communicator again, as `again`, to which started calls lend their arrays: memory of cool_alloc is used where it is,
- * as by calls that wait, without a copy when a call starts and when it is done. Who starts a call by it promises, until
- * that was waited for, not to write to what it sends, and neither to read nor to write what it receives into. Nothing is
- * sent. Free both; the rank has left the group when all are freed.
+ * Stores a further handle of the communicator in `again`, for started calls that use memory of
+ * cool_alloc without a copy, as blocking calls do.
+ *
+ * Until a call that was started through it has been waited for, the caller must not write to the
+ * memory that it sends, nor read or write the memory that it receives into. Nothing is sent. The
+ * caller must free both handles; the rank leaves the group when all are freed.
  *
  * # Safety
- * The promise is kept; `again` points to a communicator.
+ * The caller must follow these rules, and `again` must point to a communicator.
  */
 cool_status cool_lending(cool_comm comm,
                          cool_comm *again);
 
 /**
- * Runs a program as the rank that a launcher started this process as; in a process that was started by hand, as 4
- * ranks (COOL_EMBEDDED sets another number) in threads of this process, with agents on loopback. The world is freed
- * when the program returns. `result` gets the first result that is not 0.
+ * Runs a program as the rank for which a launcher started this process. In a process that was
+ * started by hand, runs it as 4 ranks (COOL_EMBEDDED sets another number), in threads of this
+ * process with agents on loopback.
+ *
+ * The communicator is freed when the program returns. Stores the first result other than 0 in
+ * `result`, or 0 if there is none.
  *
  * # Safety
- * The program can be run in several threads with this context; `result` points to a number.
+ * The program must be callable in several threads with this context, and `result` must point to an
+ * int.
  */
 cool_status cool_launch(cool_program program,
                         void *context,
                         int *result);
 
 /**
- * This rank's number in a group, from 0.
+ * Stores this rank's number in `rank`, from 0.
  *
  * # Safety
- * `rank` points to a number.
+ * `rank` must point to a number.
  */
 cool_status cool_rank(cool_comm comm, size_t *rank);
 
 /**
- * The number of ranks of a group.
+ * Stores the number of ranks of the group in `size`.
  *
  * # Safety
- * `size` points to a number.
+ * `size` must point to a number.
  */
 cool_status cool_size(cool_comm comm, size_t *size);
 
 /**
- * The group's number in the network, as errors and `cool groups` have it.
+ * Stores the group's number in the network, as errors and `cool groups` show it, in `group`.
  *
  * # Safety
- * `group` points to a number.
+ * `group` must point to a number.
  */
 cool_status cool_group(cool_comm comm, uint64_t *group);
 
 /**
- * Where a rank runs: its node, counted over the group with racks in order, and its rack.
+ * Stores the location of a rank: the index of its node within the group, where nodes are numbered
+ * rack by rack, and its rack.
  *
  * # Safety
- * `node` and `rack` point to numbers.
+ * `node` and `rack` must point to numbers.
  */
 cool_status cool_place(cool_comm comm, size_t rank, size_t *node, size_t *rack);
 
 /**
- * Splits a group: ranks that give the same color form a new group, ordered by `key`, then by rank. Who gives a
- * negative color is in none and gets 0. All ranks of the group call this.
+ * Splits the group. Ranks that pass the same color form a new group, ordered by `key`, and by rank
+ * where keys are equal. Stores its communicator in `part`, or 0 at a rank that passes a negative
+ * color. All ranks of the group must call this.
  *
  * # Safety
- * `part` points to a communicator.
+ * `part` must point to a communicator.
  */
 cool_status cool_split(cool_comm comm,
                        int64_t color,
@@ -697,91 +765,105 @@ cool_status cool_split(cool_comm comm,
                        cool_comm *part);
 
 /**
- * A group of the same ranks, whose calls do not meet those of the first. All ranks of the group call this.
+ * Creates a group of the same ranks, whose calls are independent of those of this group, and
+ * stores its communicator in `copy`. All ranks of the group must call this.
  *
  * # Safety
- * `copy` points to a communicator.
+ * `copy` must point to a communicator.
  */
 cool_status cool_dup(cool_comm comm, cool_comm *copy);
 
 /**
- * A group of `n` of the ranks, in that order; the others get 0. All ranks of the group call this alike.
+ * Creates a group of `n` of the ranks, in the given order, and stores its communicator in `part`,
+ * or 0 at other ranks. All ranks of the group must call this with the same `ranks`.
  *
  * # Safety
- * `ranks` has `n` numbers, and `part` points to a communicator.
+ * `ranks` must point to `n` numbers, and `part` to a communicator.
  */
 cool_status cool_subset(cool_comm comm, const size_t *ranks, size_t n, cool_comm *part);
 
 /**
- * Leaves a group. Calls that are under way are finished.
+ * Leaves the group. Pending calls are still executed.
  */
 cool_status cool_free(cool_comm comm);
 
 /**
- * Lets later calls fail when they make no progress for `milliseconds`; 5 minutes if never set.
+ * Sets the time without progress after which later calls fail. The default is 5 minutes.
  */
 cool_status cool_set_timeout(cool_comm comm, uint64_t milliseconds);
 
 /**
- * Lets what this rank's node multicasts for later calls of the group give way to whatever else uses its path, if
- * `background` is not 0: it takes what others leave.
+ * Sets whether multicasts of this rank's node for later calls of the group yield to other traffic:
+ * if `background` is not 0, they use only the capacity that other traffic leaves.
  */
 cool_status cool_set_background(cool_comm comm,
                                 int background);
 
 /**
- * Forces the plan of later calls of an operation, as `cool plan` writes it; "" leaves it to the agents again. All
- * ranks force the same.
+ * Forces the plan of later calls of an operation, as `cool plan` prints it. "" lets the agents
+ * choose again. All ranks must force the same plan. Returns COOL_INVALID if the plan cannot
+ * execute the operation; the message lists the plans that can.
  *
  * # Safety
- * `plan` is a string.
+ * `plan` must be a string.
  */
 cool_status cool_set_plan(cool_comm comm,
                           cool_operation operation,
                           const char *plan);
 
 /**
- * What went wrong in this thread's last call that failed, in words; it stays until the next such call.
+ * Returns the message of the last failed call of this thread. The pointer is valid until the next
+ * failed call of the thread.
  */
 const char *cool_error_message(void);
 
 /**
- * The ranks that the last error of this thread is about: as many as fit are written to `ranks`; returns how many
- * there are.
+ * Writes the ranks that the last error of this thread concerns to `ranks`, at most `room` of them.
+ * Returns their total number.
  *
  * # Safety
- * `ranks` has room for `room` numbers, or `room` is 0.
+ * `ranks` must have room for `room` numbers, or `room` must be 0.
  */
 size_t cool_error_ranks(size_t *ranks,
                         size_t room);
 
 /**
- * Runs a command on files and waits for its end: copy, put, get, ls, stat, rm or verify, as `cool` has them (docs/guide/copy.md, docs/guide/store.md). `arguments` are
- * those of its command line, the command first, and a null pointer last; with --json, `outcome` gets the document that
- * it prints, also if not all nodes have what they should (COOL_OTHER, and the message names them), or null if there is none. Free it by cool_free_text.
+ * Executes a file command: copy, put, get, ls, stat, rm or verify (docs/guide/copy.md,
+ * docs/guide/store.md).
+ *
+ * `arguments` is its command line: the name of the command first, and a null pointer last. With
+ * the argument --json, the JSON document that the command prints is stored in `outcome`;
+ * otherwise, or if there is none, NULL is. The caller must free it by cool_free_text. If some
+ * nodes failed, returns COOL_OTHER with a message that names them, and stores the document all the
+ * same.
+ *
  * The program is `cool` in the PATH, or COOL_PROGRAM. The process need not be a rank.
  *
  * # Safety
- * `arguments` is an array of strings that ends with a null pointer; `outcome` points to a pointer.
+ * `arguments` must be an array of strings that ends with a null pointer, and `outcome` must point
+ * to a pointer.
  */
 cool_status cool_files(const char *const *arguments,
                        char **outcome);
 
 /**
- * Frees a text that was given to the program. Null is nothing.
+ * Frees a text that the library returned. Does nothing for NULL.
  *
  * # Safety
- * `text` is null, or came from cool_files and was not freed before.
+ * `text` must be NULL or a text of cool_files that was not freed yet.
  */
 void cool_free_text(char *text);
 
 /**
- * A reduction (COOL_REDUCE, COOL_ALLREDUCE, COOL_REDUCE_SCATTER, COOL_SCAN, COOL_EXSCAN) by a function of the program,
- * which need not be commutative, on elements of `element` bytes. `count` and `root` are as for the operation. All ranks
- * pass the same function.
+ * Executes a reduction by a function of the program: COOL_REDUCE, COOL_ALLREDUCE,
+ * COOL_REDUCE_SCATTER, COOL_SCAN or COOL_EXSCAN.
+ *
+ * Elements have `element` bytes. The function need not be commutative. `count` and `root` have the
+ * meaning of the operation. All ranks must pass the same function.
  *
  * # Safety
- * The buffers are as long as the operation says, and nobody else uses them meanwhile; the function keeps to its arrays.
+ * The buffers must have the lengths that the operation requires, no other code may access them
+ * during the call, and the function must access only its arrays.
  */
 cool_status cool_fold(cool_operation operation,
                       const void *send,
@@ -794,7 +876,7 @@ cool_status cool_fold(cool_operation operation,
                       cool_comm comm);
 
 /**
- * cool_reduce_scatter_counts by a function of the program; see cool_fold.
+ * As cool_reduce_scatter_counts, with a function of the program; see cool_fold.
  *
  * # Safety
  * As cool_fold.
@@ -808,12 +890,16 @@ cool_status cool_fold_counts(const void *send,
                              cool_comm comm);
 
 /**
- * Starts cool_fold. The function is called by whoever waits for the call, in that thread. All vectors go to each rank that
- * receives: for long ones cool_fold costs less, but of a reduce_scatter, which moves as much.
+ * Starts cool_fold and stores the request.
+ *
+ * The thread that waits for the call calls the function. All vectors are sent to each receiving
+ * rank, so cool_fold is faster for long vectors, except for a reduce_scatter, which moves the same
+ * data in both forms.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received, the function
- * and what its context points to until cool_wait. `request` points to a request.
+ * As cool_fold, for this longer time: the caller must keep the send buffer unchanged until this
+ * returns, and must not access the receive buffer, the function and its context until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_ifold(cool_operation operation,
                        const void *send,
@@ -827,7 +913,7 @@ cool_status cool_ifold(cool_operation operation,
                        cool_request *request);
 
 /**
- * Starts cool_fold_counts; see cool_ifold.
+ * Starts cool_fold_counts and stores the request; see cool_ifold.
  *
  * # Safety
  * As cool_ifold.
@@ -842,30 +928,37 @@ cool_status cool_ifold_counts(const void *send,
                               cool_request *request);
 
 /**
- * `bytes` zeros in memory that is shared with the agent, for any type of elements: calls of this communicator that wait
- * (and those that begin with cool_i, by cool_lending) take what they send from there, and put there what they receive,
- * without a copy; what is overwritten in place is copied all the same before it is sent, and so is what comes into a part of
- * the memory that does not begin and end at multiples of the system's page size or at the ends. A call that fails may have
- * overwritten a part of what it was to receive. The memory outlives its communicator; give it back by cool_dealloc.
+ * Allocates `bytes` zero bytes that are shared with the agent, for any type of elements, and
+ * stores their address in `data`. The caller must free them by cool_dealloc. The memory may
+ * outlive the communicator.
+ *
+ * Blocking calls of this communicator, and calls that were started through cool_lending, send from
+ * and receive into such memory without a copy. A copy is still made if a call works in place, or
+ * receives into a part of the memory that does not begin and end at multiples of the system's page
+ * size or at its ends. A call that fails may have overwritten a part of the memory that it
+ * receives into.
  *
  * # Safety
- * `data` points to a pointer.
+ * `data` must point to a pointer.
  */
 cool_status cool_alloc(size_t bytes,
                        cool_comm comm,
                        void **data);
 
 /**
- * Gives back what cool_alloc gave, or NULL. A call that still uses it in another thread keeps it until that is done.
+ * Frees memory of cool_alloc. Does nothing for NULL. A call of another thread that still uses the
+ * memory keeps it until it is complete.
  */
 cool_status cool_dealloc(void *data);
 
 /**
- * Sends `count` elements to a rank, which receives them with the same type and tag. Messages from one rank to
- * another are received in the order in which they were sent, among those that a receive takes.
+ * Sends `count` elements to rank `dest`, which must receive them with the same type and tag.
+ *
+ * Among the messages that match a receive, those from one rank are received in the order in which
+ * they were sent.
  *
  * # Safety
- * `data` has `count` elements.
+ * `data` must have `count` elements.
  */
 cool_status cool_send(const void *data,
                       size_t count,
@@ -875,10 +968,10 @@ cool_status cool_send(const void *data,
                       cool_comm comm);
 
 /**
- * cool_send, done when a receive has taken the message.
+ * As cool_send, but returns only when a receive has matched the message.
  *
  * # Safety
- * `data` has `count` elements.
+ * `data` must have `count` elements.
  */
 cool_status cool_ssend(const void *data,
                        size_t count,
@@ -888,11 +981,11 @@ cool_status cool_ssend(const void *data,
                        cool_comm comm);
 
 /**
- * Waits until there is a message that a receive from `source`, or COOL_ANY_SOURCE, with `tag`, or COOL_ANY_TAG, would
- * take, which `probed` gets. It stays there.
+ * Waits for a message that a receive from `source` (or COOL_ANY_SOURCE) with `tag` (or
+ * COOL_ANY_TAG) would match, and describes it in `probed`. The message stays queued.
  *
  * # Safety
- * `probed` points to one.
+ * `probed` must point to a cool_probed.
  */
 cool_status cool_probe(size_t source,
                        uint32_t tag,
@@ -900,19 +993,23 @@ cool_status cool_probe(size_t source,
                        struct cool_probed *probed);
 
 /**
- * cool_probe without waiting: `found` gets 1, or 0 if there is none, which leaves `probed` as it is.
+ * As cool_probe, but does not wait: stores 1 in `found` if there is such a message. Otherwise
+ * stores 0 and leaves `probed` unchanged.
  *
  * # Safety
- * `found` points to a number, `probed` to one.
+ * `found` must point to an int, and `probed` to a cool_probed.
  */
 cool_status cool_iprobe(size_t source, uint32_t tag, cool_comm comm, int *found, struct cool_probed *probed);
 
 /**
- * Receives at most `count` elements from a rank, or COOL_ANY_SOURCE, with a tag, or COOL_ANY_TAG. `message` gets what
- * came, unless it is null. One that is longer is gone (COOL_TRUNCATED), and the group goes on.
+ * Receives at most `count` elements from `source` (or COOL_ANY_SOURCE) with `tag` (or
+ * COOL_ANY_TAG), and describes the message in `message`, unless that is NULL.
+ *
+ * If the message is longer, it is lost and COOL_TRUNCATED is returned; the group stays usable.
  *
  * # Safety
- * `data` has room for `count` elements, and nobody else uses it meanwhile; `message` points to one, or is null.
+ * `data` must have room for `count` elements, and no other code may access it during the call.
+ * `message` must point to a cool_message or be NULL.
  */
 cool_status cool_recv(void *data,
                       size_t count,
@@ -923,10 +1020,11 @@ cool_status cool_recv(void *data,
                       struct cool_message *message);
 
 /**
- * Starts cool_send.
+ * Starts cool_send and stores the request.
  *
  * # Safety
- * `data` has `count` elements, which stay until this returns; `request` points to a request.
+ * `data` must have `count` elements, which stay valid until this returns. `request` must point to
+ * a request.
  */
 cool_status cool_isend(const void *data,
                        size_t count,
@@ -937,10 +1035,11 @@ cool_status cool_isend(const void *data,
                        cool_request *request);
 
 /**
- * Starts cool_ssend.
+ * Starts cool_ssend and stores the request.
  *
  * # Safety
- * `data` has `count` elements, which stay until this returns; `request` points to a request.
+ * `data` must have `count` elements, which stay valid until this returns. `request` must point to
+ * a request.
  */
 cool_status cool_issend(const void *data,
                         size_t count,
@@ -951,10 +1050,11 @@ cool_status cool_issend(const void *data,
                         cool_request *request);
 
 /**
- * Starts cool_recv.
+ * Starts cool_recv and stores the request.
  *
  * # Safety
- * `data` has room for `count` elements, and nobody else uses it until cool_wait; `request` points to a request.
+ * `data` must have room for `count` elements, and the caller must not access it until the request
+ * was waited for. `request` must point to a request.
  */
 cool_status cool_irecv(void *data,
                        size_t count,
@@ -965,30 +1065,32 @@ cool_status cool_irecv(void *data,
                        cool_request *request);
 
 /**
- * cool_wait, for a request of cool_irecv; `message` gets what came.
+ * As cool_wait, for a request of cool_irecv. Describes the received message in `message`.
  *
  * # Safety
- * `message` points to one.
+ * `message` must point to a cool_message.
  */
 cool_status cool_wait_message(cool_request request, struct cool_message *message);
 
 /**
- * Takes a request of cool_irecv back, and frees it: `cancelled` gets 1 if nothing has come that it takes; else 0, and `message`
- * gets what came, unless it is null.
+ * Cancels a request of cool_irecv and frees it. Stores 1 in `cancelled` if no message had matched
+ * it. Otherwise stores 0, and describes the received message in `message`, unless that is NULL.
  *
  * # Safety
- * `cancelled` points to a number, `message` to one, or is null.
+ * `cancelled` must point to an int, and `message` to a cool_message or be NULL.
  */
 cool_status cool_cancel(cool_request request,
                         int *cancelled,
                         struct cool_message *message);
 
 /**
- * cool_gatherv where only the root has `counts`, and each rank the `count` elements that it sends. The root tells the others
- * first (a bcast of 8 bytes for each rank). COOL_IN_PLACE is for the root.
+ * As cool_gatherv, but only the root must pass `counts`; each rank passes the `count` of elements
+ * that it sends. The root broadcasts the counts first, 8 bytes for each rank. Only the root may
+ * pass COOL_IN_PLACE.
  *
  * # Safety
- * The buffers are as long as the counts say, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the counts require, and no other code may access them
+ * during the call.
  */
 cool_status cool_gatherv_of_own(const void *send,
                                 size_t count,
@@ -999,11 +1101,12 @@ cool_status cool_gatherv_of_own(const void *send,
                                 cool_comm comm);
 
 /**
- * cool_scatterv where only the root has `counts`, and each rank the `count` elements that it receives. The root tells the others
- * first (a bcast of 8 bytes for each rank).
+ * As cool_scatterv, but only the root must pass `counts`; each rank passes the `count` of elements
+ * that it receives. The root broadcasts the counts first, 8 bytes for each rank.
  *
  * # Safety
- * The buffers are as long as the counts say, and nobody else uses them meanwhile.
+ * The buffers must have the lengths that the counts require, and no other code may access them
+ * during the call.
  */
 cool_status cool_scatterv_of_own(const void *send,
                                  const size_t *counts,
@@ -1014,11 +1117,12 @@ cool_status cool_scatterv_of_own(const void *send,
                                  cool_comm comm);
 
 /**
- * cool_alltoallv where each rank has how many elements it sends to each, and receives from each. All tell all first (an
- * allgather of 16 bytes for each pair of ranks).
+ * As cool_alltoallv, but each rank passes only the number of elements that it sends to and
+ * receives from each rank. All ranks exchange their counts first, 16 bytes for each pair of ranks.
  *
  * # Safety
- * The buffers are as long as the counts say, of which there are as many as ranks, and nobody else uses them meanwhile.
+ * `sent` and `received` must have one number for each rank. The buffers must have the lengths that
+ * these counts require, and no other code may access them during the call.
  */
 cool_status cool_alltoallv_of_own(const void *send,
                                   const size_t *sent,
@@ -1028,29 +1132,35 @@ cool_status cool_alltoallv_of_own(const void *send,
                                   cool_comm comm);
 
 /**
- * A queue that tells which of many calls is done first; they may be of several communicators. Any number of threads may add
- * calls and wait for the next; one suffices for all calls of a process.
+ * Creates a queue that returns the first of many pending calls to complete, and stores it in
+ * `queue`.
+ *
+ * The calls may belong to several communicators. Any number of threads may add calls and wait for
+ * completions; a single thread suffices for all calls of a process.
  *
  * # Safety
- * `queue` points to a queue.
+ * `queue` must point to a queue.
  */
 cool_status cool_queue_new(cool_queue *queue);
 
 /**
- * Gives a call to a queue, with a token by which the program knows it. The request is the queue's from now on: neither wait
- * for it nor test it.
+ * Adds a request to a queue, with a token that identifies the call. The queue owns the request
+ * from now on, so the caller must neither wait for it nor test it.
  */
 cool_status cool_queue_add(cool_queue queue,
                            cool_request request,
                            uint64_t token);
 
 /**
- * Waits for a call of a queue that is done, also for one that another thread adds meanwhile, but at most for
- * `microseconds`. `done` gets 1, or 0 if there was none; `token` gets that of the call, and `message`, unless it is null, what
- * came, if it was a receive. If the call failed, its error is returned, and `done` and `token` are set all the same.
+ * Waits for a completed call of a queue, including calls that other threads add meanwhile, but at
+ * most for `microseconds`.
+ *
+ * Stores 1 in `done`, the token of the call in `token`, and the received message, for a receive,
+ * in `message` unless that is NULL. Stores 0 in `done` if no call has completed. If the call
+ * failed, returns its error; `done` and `token` are set then, too.
  *
  * # Safety
- * `done` and `token` point to numbers; `message` points to one, or is null.
+ * `done` must point to an int, `token` to a number, and `message` to a cool_message or be NULL.
  */
 cool_status cool_queue_next(cool_queue queue,
                             uint64_t microseconds,
@@ -1059,28 +1169,32 @@ cool_status cool_queue_next(cool_queue queue,
                             struct cool_message *message);
 
 /**
- * Frees a queue. Its calls go on without their results.
+ * Frees a queue. Its calls are still executed, without their results.
  */
 cool_status cool_queue_free(cool_queue queue);
 
 /**
- * A group of the ranks that are left, in their old order; it works after calls of this group have failed. A rank is
- * gone if it has ended or freed its communicator, its agent is gone, or it does not come within the shortest timeout
- * that any has set. All ranks that are left call this; cool_free the old group afterwards.
+ * Creates a group of the surviving ranks, in their old order, and stores its communicator in
+ * `rest`. All survivors must call this. It works after calls of this group have failed.
+ *
+ * A rank counts as lost if it has ended or freed its communicator, its agent is unreachable, or it
+ * does not call this within the shortest timeout that any survivor has set. The old group should
+ * be freed afterwards, by cool_free.
  *
  * # Safety
- * `rest` points to a communicator.
+ * `rest` must point to a communicator.
  */
 cool_status cool_shrink(cool_comm comm,
                         cool_comm *rest);
 
 /**
- * Puts the bitwise and of what all ranks give that are left in `flags`, and who is gone in `gone`: as many as there is
- * `room` for, and into `count` how many there are. It works after calls of this group have failed. All ranks that are
- * left call this.
+ * Replaces `flags` with the bitwise AND of the flags of all surviving ranks. Writes the lost ranks
+ * to `gone`, at most `room` of them, and stores their total number in `count`. All survivors must
+ * call this. It works after calls of this group have failed.
  *
  * # Safety
- * `flags` points to this rank's number, `count` to a number, and `gone` has room for `room` numbers, or `room` is 0.
+ * `flags` must point to this rank's flags, `count` to a number, and `gone` must have room for
+ * `room` numbers, or `room` must be 0.
  */
 cool_status cool_agree(cool_comm comm,
                        uint64_t *flags,
@@ -1089,17 +1203,18 @@ cool_status cool_agree(cool_comm comm,
                        size_t *count);
 
 /**
- * Lets all calls of a group fail with COOL_REVOKED that are under way or come later, at every rank. Only cool_agree
- * and cool_shrink work afterwards.
+ * Makes all pending and later calls of the group fail with COOL_REVOKED, at every rank. Only
+ * cool_agree and cool_shrink work afterwards.
  */
 cool_status cool_revoke(cool_comm comm);
 
 /**
- * The ranks of the group from which cool_shrink made this one that are not in it: as many as there is `room` for, and
- * into `count` how many there are.
+ * Writes the lost ranks of the group from which cool_shrink created this one to `gone`, at most
+ * `room` of them, and stores their total number in `count`.
  *
  * # Safety
- * `count` points to a number, and `gone` has room for `room` numbers, or `room` is 0.
+ * `count` must point to a number, and `gone` must have room for `room` numbers, or `room` must be
+ * 0.
  */
 cool_status cool_gone(cool_comm comm,
                       size_t *gone,
@@ -1107,44 +1222,49 @@ cool_status cool_gone(cool_comm comm,
                       size_t *count);
 
 /**
- * Waits until a call is done, and frees the request.
+ * Waits until a call is complete, and frees the request.
  */
 cool_status cool_wait(cool_request request);
 
 /**
- * Waits until a call is done, but at most for `microseconds`; `done` gets 1 or 0. If it is done, what it received is there;
- * cool_wait then returns at once, and frees the request. It can be called again and again, with waits as short as one likes.
- * If the call failed, that is told here, and the request is freed.
+ * Waits until a call is complete, but at most for `microseconds`. Stores 1 in `done` if it is,
+ * otherwise 0.
+ *
+ * Once it is complete, received data is available, and cool_wait, which must still free the
+ * request, returns at once. The function may be called repeatedly with short waits. If the call
+ * failed, returns its error and frees the request.
  *
  * # Safety
- * `done` points to a number.
+ * `done` must point to an int.
  */
 cool_status cool_wait_for(cool_request request,
                           uint64_t microseconds,
                           int *done);
 
 /**
- * Waits for all of `n` calls and frees their requests. The error is that of the first that failed.
+ * Waits for all of `n` calls and frees their requests. Returns the first error, after all have
+ * completed.
  *
  * # Safety
- * There are `n` requests at `requests`.
+ * `requests` must point to `n` requests.
  */
 cool_status cool_wait_all(const cool_request *requests, size_t n);
 
 /**
- * Whether cool_wait would return at once: `done` gets 1 or 0.
+ * Stores 1 in `done` if cool_wait would return at once, otherwise 0.
  *
  * # Safety
- * `done` points to a number.
+ * `done` must point to an int.
  */
 cool_status cool_test(cool_request request, int *done);
 
 /**
- * Starts cool_bcast.
+ * Starts cool_bcast and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_ibcast(void *data,
                         size_t count,
@@ -1154,11 +1274,12 @@ cool_status cool_ibcast(void *data,
                         cool_request *request);
 
 /**
- * Starts cool_reduce.
+ * Starts cool_reduce and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_ireduce(const void *send,
                          void *recv,
@@ -1170,11 +1291,12 @@ cool_status cool_ireduce(const void *send,
                          cool_request *request);
 
 /**
- * Starts cool_allreduce.
+ * Starts cool_allreduce and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_iallreduce(const void *send,
                             void *recv,
@@ -1185,11 +1307,12 @@ cool_status cool_iallreduce(const void *send,
                             cool_request *request);
 
 /**
- * Starts cool_reduce_scatter.
+ * Starts cool_reduce_scatter and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_ireduce_scatter(const void *send,
                                  void *recv,
@@ -1200,11 +1323,12 @@ cool_status cool_ireduce_scatter(const void *send,
                                  cool_request *request);
 
 /**
- * Starts cool_reduce_scatter_counts.
+ * Starts cool_reduce_scatter_counts and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_ireduce_scatter_counts(const void *send,
                                         void *recv,
@@ -1215,11 +1339,12 @@ cool_status cool_ireduce_scatter_counts(const void *send,
                                         cool_request *request);
 
 /**
- * Starts cool_scan.
+ * Starts cool_scan and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_iscan(const void *send,
                        void *recv,
@@ -1230,11 +1355,12 @@ cool_status cool_iscan(const void *send,
                        cool_request *request);
 
 /**
- * Starts cool_exscan.
+ * Starts cool_exscan and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_iexscan(const void *send,
                          void *recv,
@@ -1245,11 +1371,12 @@ cool_status cool_iexscan(const void *send,
                          cool_request *request);
 
 /**
- * Starts cool_gather.
+ * Starts cool_gather and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_igather(const void *send,
                          void *recv,
@@ -1260,11 +1387,12 @@ cool_status cool_igather(const void *send,
                          cool_request *request);
 
 /**
- * Starts cool_gatherv.
+ * Starts cool_gatherv and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_igatherv(const void *send,
                           void *recv,
@@ -1275,11 +1403,12 @@ cool_status cool_igatherv(const void *send,
                           cool_request *request);
 
 /**
- * Starts cool_allgather.
+ * Starts cool_allgather and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_iallgather(const void *send,
                             void *recv,
@@ -1289,11 +1418,12 @@ cool_status cool_iallgather(const void *send,
                             cool_request *request);
 
 /**
- * Starts cool_allgatherv.
+ * Starts cool_allgatherv and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_iallgatherv(const void *send,
                              void *recv,
@@ -1303,11 +1433,12 @@ cool_status cool_iallgatherv(const void *send,
                              cool_request *request);
 
 /**
- * Starts cool_scatter.
+ * Starts cool_scatter and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_iscatter(const void *send,
                           void *recv,
@@ -1318,11 +1449,12 @@ cool_status cool_iscatter(const void *send,
                           cool_request *request);
 
 /**
- * Starts cool_scatterv.
+ * Starts cool_scatterv and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_iscatterv(const void *send,
                            void *recv,
@@ -1333,11 +1465,12 @@ cool_status cool_iscatterv(const void *send,
                            cool_request *request);
 
 /**
- * Starts cool_alltoall.
+ * Starts cool_alltoall and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_ialltoall(const void *send,
                            void *recv,
@@ -1347,11 +1480,12 @@ cool_status cool_ialltoall(const void *send,
                            cool_request *request);
 
 /**
- * Starts cool_alltoallv.
+ * Starts cool_alltoallv and stores the request.
  *
  * # Safety
- * The buffers are as long as the operation says; what is sent stays until this returns, what is received until
- * cool_wait. `request` points to a request.
+ * The buffers must have the lengths that the operation requires. The caller must keep the send
+ * buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+ * returns. `request` must point to a request.
  */
 cool_status cool_ialltoallv(const void *send,
                             void *recv,
@@ -1361,10 +1495,10 @@ cool_status cool_ialltoallv(const void *send,
                             cool_request *request);
 
 /**
- * Starts cool_barrier.
+ * Starts cool_barrier and stores the request.
  *
  * # Safety
- * `request` points to a request.
+ * `request` must point to a request.
  */
 cool_status cool_ibarrier(cool_comm comm, cool_request *request);
 

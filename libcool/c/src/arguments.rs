@@ -1,5 +1,7 @@
-//! Pointers and codes into what the library takes. Here is all that must be trusted of the caller: that memory
-//! is there as long as it says.
+//! Conversion of C arguments to those of the library.
+//!
+//! All trust in the caller is concentrated here: the caller must guarantee that memory exists and
+//! is as large as the arguments state.
 
 use crate::codes::{cool_comm, cool_op, cool_type, elements_of_code, op_of};
 use crate::comm::COMMS;
@@ -13,7 +15,7 @@ use std::sync::Arc;
 /// `COOL_IN_PLACE` of the header.
 const IN_PLACE: usize = usize::MAX;
 
-/// One call as C gives it.
+/// The arguments of a collective, as passed by C.
 pub(crate) struct CallArguments {
     operation: Operation,
     send: *const c_void,
@@ -25,51 +27,56 @@ pub(crate) struct CallArguments {
     comm: cool_comm,
 }
 
-/// How many elements.
+/// Number of elements of a collective.
 pub(crate) enum ElementCount {
-    /// As the operation counts them (cool.h).
+    /// One count, with the meaning that cool.h defines for the operation.
     Each(usize),
-    /// Of each part: one for each rank, or for each pair of ranks.
+    /// One count for each part: for each rank, or for each pair of ranks.
     Parts(*const usize),
 }
 
-/// [`OwnCounts`], copied.
+/// A copy of [`OwnCounts`].
 pub(crate) enum OwnedCounts {
-    /// Of a root.
+    /// Counts of the root.
     OfRoot(Vec<usize>),
-    /// Of each rank of an alltoall.
+    /// Counts of each rank of an alltoall.
     OfRank(Vec<usize>, Vec<usize>),
 }
 
-/// The communicator of a number.
+/// Returns the communicator with a number.
 pub(crate) fn find_comm(number: cool_comm) -> Result<Arc<Comm>, CError> {
     COMMS.get(number, Arc::clone)
 }
 
-/// What an array of the type of a code holds.
+/// Returns the element type with a code.
 pub(crate) fn elements_of(code: cool_type) -> Result<Elements, CError> {
     elements_of_code(code).ok_or_else(|| CError::Argument(format!("there is no type {code} of elements")))
 }
 
-/// Bytes of a range of memory that has elements of some bytes.
+/// Returns the size in bytes of `elements` elements of `element` bytes.
 pub(crate) fn bytes_of(element: usize, elements: usize) -> Result<usize, CError> {
     let bytes = elements.checked_mul(element).filter(|bytes| isize::try_from(*bytes).is_ok());
-    bytes.ok_or_else(|| CError::Argument(format!("{elements} elements are beyond any array")))
+    bytes.ok_or_else(|| CError::Argument(format!("{elements} elements exceed the size of any array")))
 }
 
+/// Returns the memory at `data` as a slice.
+///
 /// # Safety
-/// Unless it is null, `bytes` bytes can be read there as long as the result is used.
+/// `data` must be null, or `bytes` bytes must be readable there as long as the result is used.
 pub(crate) unsafe fn bytes<'a>(name: &str, data: *const c_void, bytes: usize) -> Result<&'a [u8], CError> {
     match (data.is_null(), bytes) {
         (_, 0) => Ok(&[]),
-        (true, _) => Err(CError::Argument(format!("{name} is null, but has {bytes} bytes to it"))),
-        // SAFETY: as promised.
+        (true, _) => Err(CError::Argument(format!("{name} is null, but must have {bytes} bytes"))),
+        // SAFETY: the caller guarantees this.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts(data.cast(), bytes) }),
     }
 }
 
+/// Returns the memory at `data` as a mutable slice.
+///
 /// # Safety
-/// Unless it is null, `bytes` bytes can be written there, and nobody else uses them, as long as the result is used.
+/// `data` must be null, or `bytes` bytes must be writable there, and no other code may access them,
+/// as long as the result is used.
 pub(crate) unsafe fn bytes_mut<'a>(
     name: &str,
     data: *mut c_void,
@@ -77,31 +84,37 @@ pub(crate) unsafe fn bytes_mut<'a>(
 ) -> Result<&'a mut [u8], CError> {
     match (data.is_null(), bytes) {
         (_, 0) => Ok(&mut []),
-        (true, _) => Err(CError::Argument(format!("{name} is null, but has {bytes} bytes to it"))),
-        // SAFETY: as promised.
+        (true, _) => Err(CError::Argument(format!("{name} is null, but must have {bytes} bytes"))),
+        // SAFETY: the caller guarantees this.
         (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(data.cast(), bytes) }),
     }
 }
 
+/// Copies `n` numbers.
+///
 /// # Safety
-/// Unless it is null, `n` numbers can be read there.
+/// `data` must be null, or `n` numbers must be readable there.
 pub(crate) unsafe fn numbers(name: &str, data: *const usize, n: usize) -> Result<Vec<usize>, CError> {
-    // SAFETY: as promised; numbers may be copied byte by byte, wherever they begin.
+    // SAFETY: the caller guarantees this. Numbers are copied byte by byte, so they need not be
+    // aligned.
     let raw = unsafe { bytes(name, data.cast(), n * size_of::<usize>()) }?;
     Ok(raw.as_chunks().0.iter().copied().map(usize::from_ne_bytes).collect())
 }
 
-/// How memory that is read and memory that is written, each as where it begins and its bytes, lie to each other.
+/// How the memory of a send and a receive buffer overlaps.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum BufferOverlap {
-    /// They share nothing, or one is empty.
+    /// The buffers are disjoint, or one is empty.
     Apart,
-    /// One lies within the other: in that, where what is sent and what is received begin.
+    /// One buffer lies within the other. The fields are the offsets of the send and the receive
+    /// buffer in the larger one.
     Within(usize, usize),
 }
 
+/// Returns how two buffers overlap; each is passed as its address and size in bytes.
+///
 /// # Errors
-/// If they overlap otherwise.
+/// If they overlap partially.
 pub(crate) fn overlap(send: (usize, usize), recv: (usize, usize)) -> Result<BufferOverlap, CError> {
     let end = |(start, bytes): (usize, usize)| start.saturating_add(bytes);
     if send.1 == 0 || recv.1 == 0 || end(send) <= recv.0 || end(recv) <= send.0 {
@@ -119,7 +132,7 @@ pub(crate) fn overlap(send: (usize, usize), recv: (usize, usize)) -> Result<Buff
 }
 
 impl CallArguments {
-    /// One that combines nothing, with root 0.
+    /// Returns the arguments of an operation without a reduction, with root 0.
     pub(crate) fn new(
         operation: Operation,
         send: *const c_void,
@@ -142,22 +155,25 @@ impl CallArguments {
     /// Starts the call.
     ///
     /// # Safety
-    /// What `send`, `recv` and the counts point to is there, is as long as the operation and the counts say, and is
-    /// used by nobody else: `send` and the counts until this returns, `recv` until the call is done.
+    /// `send`, `recv` and the counts must point to memory of the size that the operation and the
+    /// counts require. No other code may access `send` and the counts until this returns, nor
+    /// `recv` until the call is complete.
     pub(crate) unsafe fn start(self) -> Result<Pending<'static>, CError> {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { self.with_collective(|comm, collective| comm.start().collective(collective)) }
     }
 
-    /// Runs the call to its end.
+    /// Executes the call.
     ///
     /// # Safety
     /// As for [`CallArguments::start`], until this returns.
     pub(crate) unsafe fn run(self) -> Result<(), CError> {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { self.with_collective(Comm::collective) }
     }
 
+    /// Passes the collective to `then`.
+    ///
     /// # Safety
     /// As for [`CallArguments::start`].
     unsafe fn with_collective<R>(
@@ -165,14 +181,14 @@ impl CallArguments {
         then: impl FnOnce(&Comm, Collective<'_, 'static>) -> Result<R, Error>,
     ) -> Result<R, CError> {
         let dtype = elements_of(self.dtype)?;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { self.with_arrays(dtype, dtype.bytes(), then) }
     }
 
-    /// Has a reduction by a function carried out, on elements of some bytes.
+    /// Passes a reduction by a function, on elements of `element` bytes, to `then`.
     ///
     /// # Safety
-    /// As for [`CallArguments::start`], or [`CallArguments::run`], by what `then` does.
+    /// As for [`CallArguments::start`] or [`CallArguments::run`], depending on `then`.
     pub(crate) unsafe fn fold<R>(
         self,
         element: usize,
@@ -180,13 +196,16 @@ impl CallArguments {
     ) -> Result<R, CError> {
         if element == 0 || self.operation == Operation::Barrier {
             return Err(CError::Argument(
-                "elements of 0 bytes, or of a barrier, are not combined".to_owned(),
+                "a reduction requires elements of at least 1 byte, and an operation other than barrier"
+                    .to_owned(),
             ));
         }
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { self.with_arrays(Type::U8.into(), element, then) }
     }
 
+    /// Passes the collective with its arrays to `then`.
+    ///
     /// # Safety
     /// As for [`CallArguments::start`].
     unsafe fn with_arrays<R>(
@@ -206,7 +225,7 @@ impl CallArguments {
         let counts: Option<Vec<usize>> = match self.count {
             ElementCount::Each(_) => None,
             ElementCount::Parts(parts) => {
-                // SAFETY: as promised.
+                // SAFETY: the caller guarantees this.
                 Some(unsafe { numbers("counts", parts, pairs) }?)
             }
         };
@@ -214,14 +233,15 @@ impl CallArguments {
         let in_place = self.send.addr() == IN_PLACE || self.operation == Operation::Bcast;
         let at_root = rank == self.root;
         let arrays = if in_place {
-            // Both lengths are known: it is that of the array which has all parts, where this rank has all.
+            // In place there is one array. At a rank that has all parts, it is as long as the one
+            // that contains all parts.
             let has = match self.operation {
                 Operation::Gather => (!at_root).then_some(send),
                 Operation::Scatter => at_root.then_some(send),
                 Operation::ReduceScatter => Some(send),
                 _ => None,
             };
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees this.
             let data = unsafe { bytes_mut("recv", self.recv, bytes_of(element, has.unwrap_or(recv))?) }?;
             Arrays::InPlace(whole(ArrayMut::new(dtype, data))?)
         } else {
@@ -229,7 +249,7 @@ impl CallArguments {
             let sends = self.operation != Operation::Scatter || at_root;
             let send = if sends { bytes_of(element, send)? } else { 0 };
             let recv = if to_root && !at_root { 0 } else { bytes_of(element, recv)? };
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees this.
             unsafe { self.arrays((dtype, element), send, recv) }?
         };
         let counts = counts.as_deref();
@@ -237,7 +257,7 @@ impl CallArguments {
         Ok(then(&comm, collective)?)
     }
 
-    /// The arrays of these many bytes at `send` and at `recv`.
+    /// Returns the arrays with these sizes in bytes at `send` and `recv`.
     ///
     /// # Safety
     /// As for [`CallArguments::start`].
@@ -249,16 +269,17 @@ impl CallArguments {
     ) -> Result<Arrays<'a, 'static>, CError> {
         match overlap((self.send.addr(), send), (self.recv.addr(), recv))? {
             BufferOverlap::Apart => {
-                // SAFETY: as promised.
+                // SAFETY: the caller guarantees this.
                 let send = unsafe { bytes("send", self.send, send) }?;
-                // SAFETY: as promised.
+                // SAFETY: the caller guarantees this.
                 let recv = unsafe { bytes_mut("recv", self.recv, recv) }?;
                 let (send, recv) = (Array::new(dtype, send), ArrayMut::new(dtype, recv));
                 Ok(Arrays::Apart(Some(whole(send)?), Some(whole(recv)?)))
             }
             BufferOverlap::Within(send_at, recv_at) => {
                 let outer = if send_at == 0 && send >= recv { self.send.cast_mut() } else { self.recv };
-                // SAFETY: as promised. What is sent lies in the same memory as what is received, which may be written.
+                // SAFETY: the caller guarantees this. The send buffer is part of the same memory as
+                // the receive buffer, which is writable.
                 let data = unsafe { bytes_mut("recv", outer, send.max(recv)) }?;
                 if !send_at.is_multiple_of(element) || !recv_at.is_multiple_of(element) {
                     return Err(CError::Argument("send and recv overlap within an element".to_owned()));
@@ -270,11 +291,11 @@ impl CallArguments {
         }
     }
 
-    /// Has a call carried out whose ranks know their own counts only: those that `own` makes of a communicator, with the
-    /// elements of `send` and of `recv`.
+    /// Executes a call in which each rank knows only its own counts. `own` returns these counts and
+    /// the numbers of elements of `send` and `recv` for a communicator.
     ///
     /// # Safety
-    /// As for [`CallArguments::run`], as long as `own` says.
+    /// As for [`CallArguments::run`], with the lengths that `own` returns.
     pub(crate) unsafe fn run_with_own_counts(
         self,
         own: impl FnOnce(&Comm) -> Result<(OwnedCounts, usize, usize), CError>,
@@ -283,11 +304,11 @@ impl CallArguments {
         let (own, send, recv) = own(&comm)?;
         let (send, recv) = (bytes_of(dtype.bytes(), send)?, bytes_of(dtype.bytes(), recv)?);
         let arrays = if self.send.addr() == IN_PLACE {
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees this.
             let data = unsafe { bytes_mut("recv", self.recv, recv) }?;
             Arrays::InPlace(whole(ArrayMut::new(dtype, data))?)
         } else {
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees this.
             unsafe { self.arrays((dtype, dtype.bytes()), send, recv) }?
         };
         let counts = match &own {
@@ -298,7 +319,7 @@ impl CallArguments {
         Ok(comm.collective_of_own(collective, counts)?)
     }
 
-    /// The elements of `send` and of `recv`.
+    /// Returns the numbers of elements of `send` and `recv`.
     fn elements(&self, rank: usize, size: usize, counts: Option<&[usize]>) -> Result<(usize, usize), CError> {
         let count = match (&self.count, counts) {
             (ElementCount::Each(count), _) => *count,
@@ -330,10 +351,10 @@ pub(crate) fn sum<'a>(mut parts: impl Iterator<Item = &'a usize>) -> Result<usiz
 }
 
 fn too_many() -> CError {
-    CError::Argument("the counts are beyond any array".to_owned())
+    CError::Argument("the sum of counts exceeds the size of any array".to_owned())
 }
 
-/// The bytes were counted by their elements.
+/// Unwraps an array, whose size is a multiple of its element size.
 fn whole<A>(array: Option<A>) -> Result<A, CError> {
     array.ok_or_else(|| CError::Argument("an array ends within an element".to_owned()))
 }

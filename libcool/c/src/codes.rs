@@ -1,42 +1,42 @@
-//! Numbers that C programs pass and get.
+//! Numeric codes of the C interface.
 
 use cool_rust::{Elements, Op, Operation, PairType, Type};
 
-/// A communicator; 0 is none.
+/// A communicator: a rank's place in a group. 0 is not a communicator.
 pub type cool_comm = u64;
 
-/// A call under way; 0 is none.
+/// A pending call. 0 is not a request.
 pub type cool_request = u64;
 
-/// Calls under way, of any communicators; 0 is none.
+/// A queue of pending calls of any communicators. 0 is not a queue.
 pub type cool_queue = u64;
 
-/// What a function returns: COOL_OK or what kind of error there was.
+/// The result of a function: COOL_OK, or the kind of the error.
 pub type cool_status = u32;
 
-/// All went well.
+/// Success.
 pub const COOL_OK: cool_status = 0;
-/// The arguments make no sense. Nothing was sent.
+/// The arguments are invalid. Nothing was sent.
 pub const COOL_INVALID: cool_status = 1;
-/// The process is no rank, or its environment makes no sense.
+/// The process is not a rank, or its environment is invalid.
 pub const COOL_ENVIRONMENT: cool_status = 2;
-/// The node's agent is gone, or refused.
+/// The agent of the node is unreachable, or refused this rank.
 pub const COOL_AGENT: cool_status = 3;
 /// Ranks called different operations, sizes, types or roots.
 pub const COOL_MISMATCH: cool_status = 4;
-/// Somebody did not come in time.
+/// A rank did not join the call in time.
 pub const COOL_TIMEOUT: cool_status = 5;
-/// A rank, node or agent went away.
+/// A rank, node or agent was lost.
 pub const COOL_LOST: cool_status = 6;
-/// An earlier call failed.
+/// An earlier call of the group failed.
 pub const COOL_ABORTED: cool_status = 7;
-/// There is no memory or no thread.
+/// The system cannot provide memory or a thread.
 pub const COOL_SYSTEM: cool_status = 8;
-/// Anything else.
+/// Any other error.
 pub const COOL_OTHER: cool_status = 9;
-/// A rank has revoked the group.
+/// A rank revoked the group.
 pub const COOL_REVOKED: cool_status = 10;
-/// A message was longer than its receive, which alone failed.
+/// A message was longer than its receive. Only the receive failed.
 pub const COOL_TRUNCATED: cool_status = 11;
 
 /// A type of elements.
@@ -60,7 +60,7 @@ pub const COOL_U32: cool_type = 6;
 pub const COOL_U64: cool_type = 7;
 /// IEEE 754 half precision
 pub const COOL_F16: cool_type = 8;
-/// The upper half of a float
+/// bfloat16: the upper half of a float
 pub const COOL_BF16: cool_type = 9;
 /// float
 pub const COOL_F32: cool_type = 10;
@@ -79,12 +79,13 @@ pub const COOL_F32_LOC: cool_type = 16;
 /// struct { double value; uint64_t index; }
 pub const COOL_F64_LOC: cool_type = 17;
 
-/// struct { int16_t value; int32_t index; }, MPI_SHORT_INT: as all COOL_..._INT, of equal values COOL_MIN_LOC and COOL_MAX_LOC
-/// take that with the smaller signed index, and padding need not be kept
+/// struct { int16_t value; int32_t index; }, MPI_SHORT_INT. For all COOL_..._INT types,
+/// COOL_MIN_LOC and COOL_MAX_LOC select the smaller signed index among equal values. Padding is not
+/// preserved.
 pub const COOL_I16_INT: cool_type = 32;
 /// struct { int32_t value; int32_t index; }, MPI_2INT
 pub const COOL_I32_INT: cool_type = 33;
-/// struct { int64_t value; int32_t index; }, MPI_LONG_INT where a long has 64 bits
+/// struct { int64_t value; int32_t index; }, MPI_LONG_INT if a long has 64 bits
 pub const COOL_I64_INT: cool_type = 34;
 /// struct { float value; int32_t index; }, MPI_FLOAT_INT
 pub const COOL_F32_INT: cool_type = 35;
@@ -94,31 +95,31 @@ pub const COOL_F64_INT: cool_type = 36;
 /// How a reduction combines elements.
 pub type cool_op = u32;
 
-/// The sum.
+/// Sum.
 pub const COOL_SUM: cool_op = 0;
-/// The product.
+/// Product.
 pub const COOL_PROD: cool_op = 1;
-/// The smallest.
+/// Minimum.
 pub const COOL_MIN: cool_op = 2;
-/// The largest.
+/// Maximum.
 pub const COOL_MAX: cool_op = 3;
-/// Of integers: 1 if none is 0, else 0.
+/// Integers only: 1 if no element is 0, otherwise 0.
 pub const COOL_LOGICAL_AND: cool_op = 4;
-/// Of integers: 0 if all are 0, else 1.
+/// Integers only: 0 if all elements are 0, otherwise 1.
 pub const COOL_LOGICAL_OR: cool_op = 5;
-/// Of integers: 1 if an odd number of them is not 0, else 0.
+/// Integers only: 1 if an odd number of elements is not 0, otherwise 0.
 pub const COOL_LOGICAL_XOR: cool_op = 6;
-/// Of integers: the bits that all have.
+/// Integers only: bitwise AND.
 pub const COOL_BIT_AND: cool_op = 7;
-/// Of integers: the bits that any has.
+/// Integers only: bitwise OR.
 pub const COOL_BIT_OR: cool_op = 8;
-/// Of integers: the bits that an odd number of them has.
+/// Integers only: bitwise exclusive OR.
 pub const COOL_BIT_XOR: cool_op = 9;
-/// Of values with an index: the smallest, with its index.
+/// Values with an index only: the smallest value, with its index.
 pub const COOL_MIN_LOC: cool_op = 10;
-/// Of values with an index: the largest, with its index.
+/// Values with an index only: the largest value, with its index.
 pub const COOL_MAX_LOC: cool_op = 11;
-/// Of floating-point and complex numbers: the sum over the number of ranks.
+/// Floating-point and complex numbers only: the sum, divided by the number of ranks.
 pub const COOL_AVERAGE: cool_op = 12;
 
 /// An operation, for cool_set_plan and cool_fold.
@@ -147,7 +148,7 @@ pub const COOL_EXSCAN: cool_operation = 9;
 /// cool_barrier
 pub const COOL_BARRIER: cool_operation = 10;
 
-/// What an array of a type holds.
+/// Returns the element type with a code, or `None` if there is no such type.
 pub(crate) fn elements_of_code(code: cool_type) -> Option<Elements> {
     let pairs = || PairType::ALL.get(code.checked_sub(COOL_I16_INT)? as usize).copied();
     Type::ALL.get(code as usize).copied().map(Elements::from).or_else(|| pairs().map(Elements::from))
@@ -166,7 +167,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_stand_for_what_their_names_say() {
+    fn codes_match_their_names() {
         let types = [(COOL_I8, "i8"), (COOL_U64, "u64"), (COOL_BF16, "bf16"), (COOL_F64_LOC, "f64_loc")];
         let pairs = [(COOL_I16_INT, "i16_int"), (COOL_I64_INT, "i64_int"), (COOL_F64_INT, "f64_int")];
         let named = |(code, name): &(cool_type, &str)| elements_of_code(*code).unwrap().to_string() == *name;

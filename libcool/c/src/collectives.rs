@@ -1,4 +1,4 @@
-//! The collectives that wait for their results.
+//! The collectives in their blocking form.
 
 use crate::arguments::{CallArguments, ElementCount};
 use crate::codes::{cool_comm, cool_op, cool_status, cool_type};
@@ -7,19 +7,20 @@ use cool_rust::Operation;
 use std::ffi::c_void;
 use std::ptr;
 
-/// Runs a call to its end.
+/// Executes a call.
 ///
 /// # Safety
 /// As for [`CallArguments::run`].
 unsafe fn run(call: CallArguments) -> cool_status {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     guarded(|| unsafe { call.run() })
 }
 
-/// Sends the root's `data`, of `count` elements, to all.
+/// Sends the root's `data`, of `count` elements, to all ranks, where it overwrites `data`.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_bcast(
     data: *mut c_void,
@@ -31,14 +32,16 @@ pub unsafe extern "C" fn cool_bcast(
     let call =
         CallArguments::new(Operation::Bcast, ptr::null(), data, ElementCount::Each(count), dtype, comm)
             .root(root);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
-/// Combines all ranks' `count` elements into the root's `recv`.
+/// Combines the `count` elements of all ranks, element by element, into the root's `recv`. Other
+/// ranks may pass NULL as `recv`.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_reduce(
     send: *const c_void,
@@ -52,14 +55,15 @@ pub unsafe extern "C" fn cool_reduce(
     let call = CallArguments::new(Operation::Reduce, send, recv, ElementCount::Each(count), dtype, comm)
         .op(op)
         .root(root);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
-/// Combines all ranks' `count` elements into every rank's `recv`.
+/// Combines the `count` elements of all ranks, element by element, into the `recv` of every rank.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_allreduce(
     send: *const c_void,
@@ -71,14 +75,16 @@ pub unsafe extern "C" fn cool_allreduce(
 ) -> cool_status {
     let call =
         CallArguments::new(Operation::Allreduce, send, recv, ElementCount::Each(count), dtype, comm).op(op);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
-/// Combines all ranks' `send` and deals the result out: rank i gets the i-th `count` elements.
+/// Combines the `send` arrays of all ranks and distributes the result: rank i receives the i-th
+/// `count` elements. `send` has `count` elements for each rank.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_reduce_scatter(
     send: *const c_void,
@@ -91,15 +97,16 @@ pub unsafe extern "C" fn cool_reduce_scatter(
     let call =
         CallArguments::new(Operation::ReduceScatter, send, recv, ElementCount::Each(count), dtype, comm)
             .op(op);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
-/// cool_reduce_scatter in parts of unequal lengths: rank i gets `counts[i]` elements. All ranks pass the
-/// same counts.
+/// As cool_reduce_scatter, in parts of unequal lengths: rank i receives `counts[i]` elements. All
+/// ranks must pass the same counts.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_reduce_scatter_counts(
     send: *const c_void,
@@ -112,14 +119,16 @@ pub unsafe extern "C" fn cool_reduce_scatter_counts(
     let call =
         CallArguments::new(Operation::ReduceScatter, send, recv, ElementCount::Parts(counts), dtype, comm)
             .op(op);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
-/// Combines the `count` elements of this rank and of all before it.
+/// Combines the `count` elements of this rank and all preceding ranks, element by element, into
+/// `recv`.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_scan(
     send: *const c_void,
@@ -130,14 +139,16 @@ pub unsafe extern "C" fn cool_scan(
     comm: cool_comm,
 ) -> cool_status {
     let call = CallArguments::new(Operation::Scan, send, recv, ElementCount::Each(count), dtype, comm).op(op);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
-/// Combines the `count` elements of all ranks before this one; rank 0's `recv` stays as it is.
+/// Combines the `count` elements of all preceding ranks, element by element, into `recv`. At rank
+/// 0, which has no predecessors, `recv` is unchanged.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_exscan(
     send: *const c_void,
@@ -149,14 +160,16 @@ pub unsafe extern "C" fn cool_exscan(
 ) -> cool_status {
     let call =
         CallArguments::new(Operation::Exscan, send, recv, ElementCount::Each(count), dtype, comm).op(op);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
-/// Puts all ranks' `count` elements, in rank order, into the root's `recv`.
+/// Concatenates the `count` elements of all ranks, in rank order, in the root's `recv`. Other ranks
+/// may pass NULL as `recv`.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_gather(
     send: *const c_void,
@@ -168,15 +181,16 @@ pub unsafe extern "C" fn cool_gather(
 ) -> cool_status {
     let call =
         CallArguments::new(Operation::Gather, send, recv, ElementCount::Each(count), dtype, comm).root(root);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
-/// cool_gather of parts of unequal lengths: rank i sends `counts[i]` elements. All ranks pass the same
-/// counts.
+/// As cool_gather, with parts of unequal lengths: rank i sends `counts[i]` elements. All ranks must
+/// pass the same counts.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_gatherv(
     send: *const c_void,
@@ -188,15 +202,16 @@ pub unsafe extern "C" fn cool_gatherv(
 ) -> cool_status {
     let call = CallArguments::new(Operation::Gather, send, recv, ElementCount::Parts(counts), dtype, comm)
         .root(root);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
-/// Puts all ranks' `count` elements, in rank order, into every rank's `recv`. In place, each has its own
-/// part there.
+/// Concatenates the `count` elements of all ranks, in rank order, in the `recv` of every rank. With
+/// COOL_IN_PLACE, each rank must have filled its own part of `recv`.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_allgather(
     send: *const c_void,
@@ -206,15 +221,16 @@ pub unsafe extern "C" fn cool_allgather(
     comm: cool_comm,
 ) -> cool_status {
     let call = CallArguments::new(Operation::Allgather, send, recv, ElementCount::Each(count), dtype, comm);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
-/// cool_allgather of parts of unequal lengths: rank i sends `counts[i]` elements. All ranks pass the same
-/// counts.
+/// As cool_allgather, with parts of unequal lengths: rank i sends `counts[i]` elements. All ranks
+/// must pass the same counts.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_allgatherv(
     send: *const c_void,
@@ -224,14 +240,16 @@ pub unsafe extern "C" fn cool_allgatherv(
     comm: cool_comm,
 ) -> cool_status {
     let call = CallArguments::new(Operation::Allgather, send, recv, ElementCount::Parts(counts), dtype, comm);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
-/// Deals the root's `send` out: rank i gets the i-th `count` elements.
+/// Distributes the root's `send`: rank i receives the i-th `count` elements. Other ranks may pass
+/// NULL as `send`.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_scatter(
     send: *const c_void,
@@ -243,15 +261,16 @@ pub unsafe extern "C" fn cool_scatter(
 ) -> cool_status {
     let call =
         CallArguments::new(Operation::Scatter, send, recv, ElementCount::Each(count), dtype, comm).root(root);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
-/// cool_scatter in parts of unequal lengths: rank i gets `counts[i]` elements. All ranks pass the same
-/// counts.
+/// As cool_scatter, in parts of unequal lengths: rank i receives `counts[i]` elements. All ranks
+/// must pass the same counts.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_scatterv(
     send: *const c_void,
@@ -263,14 +282,16 @@ pub unsafe extern "C" fn cool_scatterv(
 ) -> cool_status {
     let call = CallArguments::new(Operation::Scatter, send, recv, ElementCount::Parts(counts), dtype, comm)
         .root(root);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
-/// Deals every rank's `send` out: the i-th `count` elements go to rank i.
+/// Distributes every rank's `send`: the i-th `count` elements are sent to rank i. `recv` contains
+/// the received parts in rank order.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_alltoall(
     send: *const c_void,
@@ -280,15 +301,16 @@ pub unsafe extern "C" fn cool_alltoall(
     comm: cool_comm,
 ) -> cool_status {
     let call = CallArguments::new(Operation::Alltoall, send, recv, ElementCount::Each(count), dtype, comm);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
-/// cool_alltoall of parts of unequal lengths: `counts[i * size + j]` elements go from rank i to rank j. All
-/// ranks pass the same counts.
+/// As cool_alltoall, in parts of unequal lengths: `counts[i * size + j]` elements are sent from
+/// rank i to rank j. All ranks must pass the same counts.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the operation requires, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_alltoallv(
     send: *const c_void,
@@ -298,7 +320,7 @@ pub unsafe extern "C" fn cool_alltoallv(
     comm: cool_comm,
 ) -> cool_status {
     let call = CallArguments::new(Operation::Alltoall, send, recv, ElementCount::Parts(counts), dtype, comm);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { run(call) }
 }
 
@@ -307,6 +329,6 @@ pub unsafe extern "C" fn cool_alltoallv(
 pub extern "C" fn cool_barrier(comm: cool_comm) -> cool_status {
     let call =
         CallArguments::new(Operation::Barrier, ptr::null(), ptr::null_mut(), ElementCount::Each(0), 0, comm);
-    // SAFETY: there are no buffers.
+    // SAFETY: a barrier has no buffers.
     unsafe { run(call) }
 }

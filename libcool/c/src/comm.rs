@@ -1,4 +1,4 @@
-//! Communicators: where they come from and what they say of themselves.
+//! Communicators: their creation and properties.
 
 use crate::arguments::{bytes, find_comm};
 use crate::codes::{cool_comm, cool_operation, cool_status, operation_of};
@@ -12,52 +12,61 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of all ranks of this process.
+/// Communicators of all ranks of this process.
 pub(crate) static COMMS: HandleTable<Arc<Comm>> = HandleTable::new("communicator");
 
-/// Writes a result where the caller wants it.
+/// Stores a result at `place`.
 ///
 /// # Safety
-/// Unless it is null, a `T` can be written there.
+/// `place` must be null, or a `T` must be writable there.
 pub(crate) unsafe fn put<T>(name: &str, place: *mut T, value: T) -> Result<(), CError> {
     if place.is_null() {
         return Err(CError::Argument(format!("{name} is null")));
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { place.write(value) };
     Ok(())
 }
 
-/// All ranks of the program, as the launcher started them: `cool run`, srun, mpirun, torchrun. Waits for all.
+/// Stores the communicator of all ranks of the program in `world`. Returns when all ranks have
+/// joined.
+///
+/// The program must have been started by a launcher: `cool run`, srun, mpirun or torchrun.
 ///
 /// # Safety
-/// `world` points to a communicator.
+/// `world` must point to a communicator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_world(world: *mut cool_comm) -> cool_status {
     guarded(|| {
         let comm = COMMS.add(Arc::new(Comm::world()?));
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("world", world, comm) }
     })
 }
 
+/// Returns a string argument.
+///
 /// # Safety
-/// Unless it is null, there is a string.
+/// `string` must be null or a valid string.
 unsafe fn text<'a>(name: &str, string: *const c_char) -> Result<Cow<'a, str>, CError> {
     if string.is_null() {
         return Err(CError::Argument(format!("{name} is null")));
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     Ok(unsafe { CStr::from_ptr(string) }.to_string_lossy())
 }
 
-/// A group of processes that have agreed on a key by themselves: rank `rank` of `size`, with all others of the same user
-/// that give the same `key` (1 to 200 bytes). Waits until all `size` have come, for at most `milliseconds`. No launcher is
-/// needed. The agent is the one at `socket`; if that is null, at COOL_SOCKET, or else the only one in /run/cool. A key can be
-/// used again when its group has been made, but a random one cannot meet a process that was left over.
+/// Joins a group of processes that agreed on a key, as rank `rank` of `size`, and stores its
+/// communicator in `comm`.
+///
+/// The group consists of all processes of the same user that pass the same `key` (1 to 200 bytes).
+/// Returns when all `size` ranks have joined, or COOL_TIMEOUT after `milliseconds`. No launcher is
+/// needed. `socket` is the socket of the agent; if it is NULL, the agent is that at COOL_SOCKET, or
+/// the only one in /run/cool. A key can be used again after its group was created, but keys should
+/// be random, because a leftover process of an earlier run may otherwise join.
 ///
 /// # Safety
-/// `key` is a string, and so is `socket`, unless it is null; `comm` points to a communicator.
+/// `key` must be a string, `socket` a string or NULL, and `comm` must point to a communicator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_join(
     key: *const c_char,
@@ -68,26 +77,30 @@ pub unsafe extern "C" fn cool_join(
     comm: *mut cool_comm,
 ) -> cool_status {
     guarded(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         let key = unsafe { text("key", key) }?;
         let timeout = Duration::from_millis(milliseconds);
         let joined = if socket.is_null() {
             Comm::join(&key, rank, size, timeout)?
         } else {
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees this.
             let socket = unsafe { CStr::from_ptr(socket) };
             Comm::join_at(Path::new(OsStr::from_bytes(socket.to_bytes())), &key, rank, size, timeout)?
         };
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("comm", comm, COMMS.add(Arc::new(joined))) }
     })
 }
 
-/// The communicator again, as `again`, whose calls fail when they make no progress for `milliseconds`, whatever
-/// cool_set_timeout says: for the timeout of one call. Nothing is sent. Free both; the rank has left the group when all are freed.
+/// Stores a further handle of the communicator in `again`. Calls through it fail after
+/// `milliseconds` without progress, regardless of cool_set_timeout, for example to set the timeout
+/// of a single call.
+///
+/// Nothing is sent. The caller must free both handles; the rank leaves the group when all are
+/// freed.
 ///
 /// # Safety
-/// `again` points to a communicator.
+/// `again` must point to a communicator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_with_timeout(
     comm: cool_comm,
@@ -96,36 +109,40 @@ pub unsafe extern "C" fn cool_with_timeout(
 ) -> cool_status {
     guarded(|| {
         let new = find_comm(comm)?.with_timeout(Duration::from_millis(milliseconds));
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("again", again, COMMS.add(Arc::new(new))) }
     })
 }
 
-/// The communicator again, as `again`, to which started calls lend their arrays: memory of cool_alloc is used where it is,
-/// as by calls that wait, without a copy when a call starts and when it is done. Who starts a call by it promises, until
-/// that was waited for, not to write to what it sends, and neither to read nor to write what it receives into. Nothing is
-/// sent. Free both; the rank has left the group when all are freed.
+/// Stores a further handle of the communicator in `again`, for started calls that use memory of
+/// cool_alloc without a copy, as blocking calls do.
+///
+/// Until a call that was started through it has been waited for, the caller must not write to the
+/// memory that it sends, nor read or write the memory that it receives into. Nothing is sent. The
+/// caller must free both handles; the rank leaves the group when all are freed.
 ///
 /// # Safety
-/// The promise is kept; `again` points to a communicator.
+/// The caller must follow these rules, and `again` must point to a communicator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_lending(comm: cool_comm, again: *mut cool_comm) -> cool_status {
     guarded(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         let new = unsafe { find_comm(comm)?.lending() };
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("again", again, COMMS.add(Arc::new(new))) }
     })
 }
 
-/// What cool_launch runs: gets the world, and what was given to cool_launch; returns 0 if all went well.
+/// A program for cool_launch. It gets the communicator of all ranks and the context that was passed
+/// to cool_launch, and must return 0 on success.
 pub type cool_program = Option<unsafe extern "C" fn(world: cool_comm, context: *mut c_void) -> c_int>;
 
-/// What goes through threads that promise nothing of it.
+/// A pointer that is passed through threads.
 #[derive(Clone, Copy)]
 struct ProgramContext(*mut c_void);
 
-// SAFETY: it is only handed on; the caller of cool_launch has promised that its program may use it in threads.
+// SAFETY: the pointer is only passed on. The caller of cool_launch guarantees that its program may
+// use it in several threads.
 unsafe impl Send for ProgramContext {}
 // SAFETY: as above.
 unsafe impl Sync for ProgramContext {}
@@ -136,12 +153,16 @@ impl ProgramContext {
     }
 }
 
-/// Runs a program as the rank that a launcher started this process as; in a process that was started by hand, as 4
-/// ranks (COOL_EMBEDDED sets another number) in threads of this process, with agents on loopback. The world is freed
-/// when the program returns. `result` gets the first result that is not 0.
+/// Runs a program as the rank for which a launcher started this process. In a process that was
+/// started by hand, runs it as 4 ranks (COOL_EMBEDDED sets another number), in threads of this
+/// process with agents on loopback.
+///
+/// The communicator is freed when the program returns. Stores the first result other than 0 in
+/// `result`, or 0 if there is none.
 ///
 /// # Safety
-/// The program can be run in several threads with this context; `result` points to a number.
+/// The program must be callable in several threads with this context, and `result` must point to an
+/// int.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_launch(
     program: cool_program,
@@ -153,52 +174,53 @@ pub unsafe extern "C" fn cool_launch(
         let context = ProgramContext(context);
         let results = cool_rust::launch(|comm| {
             let world = COMMS.add(Arc::new(comm));
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees this.
             let result = unsafe { program(world, context.get()) };
-            // The program may have freed it.
+            // The program may have freed the communicator.
             let _ = COMMS.take(world);
             result
         })?;
         let first = results.into_iter().find(|result| *result != 0);
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("result", result, first.unwrap_or(0)) }
     })
 }
 
-/// This rank's number in a group, from 0.
+/// Stores this rank's number in `rank`, from 0.
 ///
 /// # Safety
-/// `rank` points to a number.
+/// `rank` must point to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_rank(comm: cool_comm, rank: *mut usize) -> cool_status {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     guarded(|| unsafe { put("rank", rank, find_comm(comm)?.rank()) })
 }
 
-/// The number of ranks of a group.
+/// Stores the number of ranks of the group in `size`.
 ///
 /// # Safety
-/// `size` points to a number.
+/// `size` must point to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_size(comm: cool_comm, size: *mut usize) -> cool_status {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     guarded(|| unsafe { put("size", size, find_comm(comm)?.size()) })
 }
 
-/// The group's number in the network, as errors and `cool groups` have it.
+/// Stores the group's number in the network, as errors and `cool groups` show it, in `group`.
 ///
 /// # Safety
-/// `group` points to a number.
+/// `group` must point to a number.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_group(comm: cool_comm, group: *mut u64) -> cool_status {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     guarded(|| unsafe { put("group", group, find_comm(comm)?.group()) })
 }
 
-/// Where a rank runs: its node, counted over the group with racks in order, and its rack.
+/// Stores the location of a rank: the index of its node within the group, where nodes are numbered
+/// rack by rack, and its rack.
 ///
 /// # Safety
-/// `node` and `rack` point to numbers.
+/// `node` and `rack` must point to numbers.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_place(
     comm: cool_comm,
@@ -209,16 +231,17 @@ pub unsafe extern "C" fn cool_place(
     guarded(|| {
         let comm = find_comm(comm)?;
         let place = comm.place(rank).ok_or_else(|| CError::Argument(format!("there is no rank {rank}")))?;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("node", node, place.node).and_then(|()| put("rack", rack, place.rack)) }
     })
 }
 
-/// Splits a group: ranks that give the same color form a new group, ordered by `key`, then by rank. Who gives a
-/// negative color is in none and gets 0. All ranks of the group call this.
+/// Splits the group. Ranks that pass the same color form a new group, ordered by `key`, and by rank
+/// where keys are equal. Stores its communicator in `part`, or 0 at a rank that passes a negative
+/// color. All ranks of the group must call this.
 ///
 /// # Safety
-/// `part` points to a communicator.
+/// `part` must point to a communicator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_split(
     comm: cool_comm,
@@ -228,28 +251,30 @@ pub unsafe extern "C" fn cool_split(
 ) -> cool_status {
     guarded(|| {
         let new = find_comm(comm)?.split(u64::try_from(color).ok(), key)?;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("part", part, new.map_or(0, |comm| COMMS.add(Arc::new(comm)))) }
     })
 }
 
-/// A group of the same ranks, whose calls do not meet those of the first. All ranks of the group call this.
+/// Creates a group of the same ranks, whose calls are independent of those of this group, and
+/// stores its communicator in `copy`. All ranks of the group must call this.
 ///
 /// # Safety
-/// `copy` points to a communicator.
+/// `copy` must point to a communicator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_dup(comm: cool_comm, copy: *mut cool_comm) -> cool_status {
     guarded(|| {
         let new = COMMS.add(Arc::new(find_comm(comm)?.dup()?));
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("copy", copy, new) }
     })
 }
 
-/// A group of `n` of the ranks, in that order; the others get 0. All ranks of the group call this alike.
+/// Creates a group of `n` of the ranks, in the given order, and stores its communicator in `part`,
+/// or 0 at other ranks. All ranks of the group must call this with the same `ranks`.
 ///
 /// # Safety
-/// `ranks` has `n` numbers, and `part` points to a communicator.
+/// `ranks` must point to `n` numbers, and `part` to a communicator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_subset(
     comm: cool_comm,
@@ -258,27 +283,28 @@ pub unsafe extern "C" fn cool_subset(
     part: *mut cool_comm,
 ) -> cool_status {
     guarded(|| {
-        let beyond = || CError::Argument(format!("{n} ranks are beyond any group"));
+        let beyond = || CError::Argument(format!("a group cannot have {n} ranks"));
         let len = n
             .checked_mul(size_of::<usize>())
             .filter(|len| isize::try_from(*len).is_ok())
             .ok_or_else(beyond)?;
-        // SAFETY: as promised; numbers may be copied byte by byte, wherever they begin.
+        // SAFETY: the caller guarantees this. Numbers are copied byte by byte, so they need not be
+        // aligned.
         let raw = unsafe { bytes("ranks", ranks.cast(), len) }?;
         let ranks: Vec<usize> = raw.as_chunks().0.iter().copied().map(usize::from_ne_bytes).collect();
         let new = find_comm(comm)?.subset(&ranks)?;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("part", part, new.map_or(0, |comm| COMMS.add(Arc::new(comm)))) }
     })
 }
 
-/// Leaves a group. Calls that are under way are finished.
+/// Leaves the group. Pending calls are still executed.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_free(comm: cool_comm) -> cool_status {
     guarded(|| COMMS.take(comm).map(drop))
 }
 
-/// Lets later calls fail when they make no progress for `milliseconds`; 5 minutes if never set.
+/// Sets the time without progress after which later calls fail. The default is 5 minutes.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_set_timeout(comm: cool_comm, milliseconds: u64) -> cool_status {
     guarded(|| {
@@ -287,8 +313,8 @@ pub extern "C" fn cool_set_timeout(comm: cool_comm, milliseconds: u64) -> cool_s
     })
 }
 
-/// Lets what this rank's node multicasts for later calls of the group give way to whatever else uses its path, if
-/// `background` is not 0: it takes what others leave.
+/// Sets whether multicasts of this rank's node for later calls of the group yield to other traffic:
+/// if `background` is not 0, they use only the capacity that other traffic leaves.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_set_background(comm: cool_comm, background: c_int) -> cool_status {
     guarded(|| {
@@ -297,11 +323,12 @@ pub extern "C" fn cool_set_background(comm: cool_comm, background: c_int) -> coo
     })
 }
 
-/// Forces the plan of later calls of an operation, as `cool plan` writes it; "" leaves it to the agents again. All
-/// ranks force the same.
+/// Forces the plan of later calls of an operation, as `cool plan` prints it. "" lets the agents
+/// choose again. All ranks must force the same plan. Returns COOL_INVALID if the plan cannot
+/// execute the operation; the message lists the plans that can.
 ///
 /// # Safety
-/// `plan` is a string.
+/// `plan` must be a string.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_set_plan(
     comm: cool_comm,
@@ -311,7 +338,7 @@ pub unsafe extern "C" fn cool_set_plan(
     guarded(|| {
         let operation = operation_of(operation)
             .ok_or_else(|| CError::Argument(format!("there is no operation {operation}")))?;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         let plan = unsafe { text("plan", plan) }?;
         Ok(find_comm(comm)?.set_plan(operation, &plan)?)
     })

@@ -1,4 +1,4 @@
-//! Errors: a code to return, and a text for whoever asks. No panic leaves a function.
+//! Errors: a code to return, and a message that the program can query. No panic leaves a function.
 
 use crate::codes::*;
 use cool_rust::files::FilesError;
@@ -21,11 +21,11 @@ thread_local! {
 /// An error of this interface.
 #[derive(Debug)]
 pub(crate) enum CError {
-    /// The library's.
+    /// An error of the library.
     Cool(Error),
-    /// That of a command on files.
+    /// An error of a file command.
     Files(FilesError),
-    /// The arguments', in words.
+    /// Invalid arguments, with an explanation.
     Argument(String),
 }
 
@@ -81,35 +81,37 @@ impl CError {
     }
 }
 
-/// Runs what a function does and makes a code of what came of it.
+/// Runs the body of a function and returns the code of its result.
 pub(crate) fn guarded(body: impl FnOnce() -> Result<(), CError>) -> cool_status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => COOL_OK,
         Ok(Err(wrong)) => wrong.record(),
         Err(_) => {
-            CError::Argument("libcool panicked; what it said is on standard error".to_owned()).record();
+            CError::Argument("libcool panicked; the message is on standard error".to_owned()).record();
             COOL_OTHER
         }
     }
 }
 
-/// What went wrong in this thread's last call that failed, in words; it stays until the next such call.
+/// Returns the message of the last failed call of this thread. The pointer is valid until the next
+/// failed call of the thread.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_error_message() -> *const c_char {
     LAST.with_borrow(|last| last.message.as_ptr())
 }
 
-/// The ranks that the last error of this thread is about: as many as fit are written to `ranks`; returns how many
-/// there are.
+/// Writes the ranks that the last error of this thread concerns to `ranks`, at most `room` of them.
+/// Returns their total number.
 ///
 /// # Safety
-/// `ranks` has room for `room` numbers, or `room` is 0.
+/// `ranks` must have room for `room` numbers, or `room` must be 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_error_ranks(ranks: *mut usize, room: usize) -> usize {
     LAST.with_borrow(|last| {
         if !ranks.is_null() {
             for (place, rank) in last.ranks.iter().take(room).enumerate() {
-                // SAFETY: there are fewer than `room`, for which the caller has made room.
+                // SAFETY: the index is less than `room`, and the caller guarantees that there is
+                // room.
                 unsafe { ranks.add(place).write(*rank) };
             }
         }

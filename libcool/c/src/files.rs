@@ -1,4 +1,4 @@
-//! Files to many nodes, by the installed program `cool`.
+//! Distribution of files to many nodes, by the installed program `cool`.
 
 use crate::codes::cool_status;
 use crate::comm::put;
@@ -7,30 +7,37 @@ use cool_rust::files::{FilesError, run};
 use std::ffi::{CStr, CString, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;
 
-/// Arguments of a longer command line are an array without its end.
+/// A longer argument list is most likely an array without terminating null pointer.
 const ARGUMENTS_MAX: usize = 4096;
 
-/// Runs a command on files and waits for its end: copy, put, get, ls, stat, rm or verify, as `cool` has them (docs/guide/copy.md, docs/guide/store.md). `arguments` are
-/// those of its command line, the command first, and a null pointer last; with --json, `outcome` gets the document that
-/// it prints, also if not all nodes have what they should (COOL_OTHER, and the message names them), or null if there is none. Free it by cool_free_text.
+/// Executes a file command: copy, put, get, ls, stat, rm or verify (docs/guide/copy.md,
+/// docs/guide/store.md).
+///
+/// `arguments` is its command line: the name of the command first, and a null pointer last. With
+/// the argument --json, the JSON document that the command prints is stored in `outcome`;
+/// otherwise, or if there is none, NULL is. The caller must free it by cool_free_text. If some
+/// nodes failed, returns COOL_OTHER with a message that names them, and stores the document all the
+/// same.
+///
 /// The program is `cool` in the PATH, or COOL_PROGRAM. The process need not be a rank.
 ///
 /// # Safety
-/// `arguments` is an array of strings that ends with a null pointer; `outcome` points to a pointer.
+/// `arguments` must be an array of strings that ends with a null pointer, and `outcome` must point
+/// to a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_files(
     arguments: *const *const c_char,
     outcome: *mut *mut c_char,
 ) -> cool_status {
     guarded(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("outcome", outcome, std::ptr::null_mut()) }?;
         if arguments.is_null() {
             return Err(CError::Argument("arguments is null".to_owned()));
         }
         let mut all = Vec::new();
         loop {
-            // SAFETY: as promised; the null pointer has not come yet.
+            // SAFETY: the caller guarantees this, because the null pointer was not reached yet.
             let next = unsafe { arguments.add(all.len()).read() };
             if next.is_null() {
                 break;
@@ -40,7 +47,7 @@ pub unsafe extern "C" fn cool_files(
                     "more than {ARGUMENTS_MAX} arguments, and no null pointer"
                 )));
             }
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees this.
             let text = unsafe { CStr::from_ptr(next) };
             all.push(OsString::from(std::ffi::OsStr::from_bytes(text.to_bytes())));
         }
@@ -51,21 +58,21 @@ pub unsafe extern "C" fn cool_files(
         };
         let text = if json.is_empty() { None } else { CString::new(json).ok() };
         if let Some(text) = text {
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees this.
             unsafe { put("outcome", outcome, text.into_raw()) }?;
         }
         ended.map(drop).map_err(CError::Files)
     })
 }
 
-/// Frees a text that was given to the program. Null is nothing.
+/// Frees a text that the library returned. Does nothing for NULL.
 ///
 /// # Safety
-/// `text` is null, or came from cool_files and was not freed before.
+/// `text` must be NULL or a text of cool_files that was not freed yet.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_free_text(text: *mut c_char) {
     if !text.is_null() {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         drop(unsafe { CString::from_raw(text) });
     }
 }

@@ -7,16 +7,16 @@ use crate::requests::start_request;
 use cool_rust::Operation;
 use std::ffi::c_void;
 
-/// A function of the program that combines: `left[i] = left[i] op right[i]` for `count` elements, where `left` is of
-/// smaller ranks.
+/// A function of the program that combines two arrays: it must set `left[i] = left[i] op right[i]`
+/// for `count` elements. `left` contains the elements of smaller ranks.
 pub type cool_combine =
     Option<unsafe extern "C" fn(left: *mut c_void, right: *const c_void, count: usize, context: *mut c_void)>;
 
-/// What is called, and with what.
+/// A function with its context and element size.
 #[derive(Clone, Copy)]
 struct Function {
     combine: unsafe extern "C" fn(*mut c_void, *const c_void, usize, *mut c_void),
-    /// An address, which any thread may pass on.
+    /// Address of the context, which any thread may pass on.
     context: usize,
     element: usize,
 }
@@ -27,12 +27,15 @@ impl Function {
         Ok(Function { combine, context: context.expose_provenance(), element })
     }
 
+    /// Calls the function.
+    ///
     /// # Safety
-    /// The function keeps to its arrays.
+    /// The function must access only its arrays.
     unsafe fn call(self, left: &mut [u8], right: &[u8]) {
         let count = left.len() / self.element;
         let (left, right) = (left.as_mut_ptr().cast(), right.as_ptr().cast());
-        // SAFETY: as promised; both have `count` elements, and start_request where any element may.
+        // SAFETY: the caller guarantees this. Both arrays have `count` elements and are aligned for
+        // any element.
         unsafe { (self.combine)(left, right, count, std::ptr::with_exposed_provenance_mut(self.context)) };
     }
 }
@@ -41,32 +44,40 @@ fn operation(code: cool_operation) -> Result<Operation, CError> {
     operation_of(code).ok_or_else(|| CError::Argument("there is no such operation".to_owned()))
 }
 
+/// Executes a reduction by a function.
+///
 /// # Safety
-/// As for [`CallArguments::run`]; the function keeps to its arrays.
+/// As for [`CallArguments::run`]. The function must access only its arrays.
 unsafe fn wait(call: CallArguments, function: Function) -> Result<(), CError> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     let mut f = |left: &mut [u8], right: &[u8]| unsafe { function.call(left, right) };
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { call.fold(function.element, |comm, collective| comm.fold(collective, function.element, &mut f)) }
 }
 
+/// Starts a reduction by a function.
+///
 /// # Safety
-/// As for [`CallArguments::start`]; the function keeps to its arrays, and is there until the call is done.
+/// As for [`CallArguments::start`]. The function must access only its arrays and must stay valid
+/// until the call is complete.
 unsafe fn start(call: CallArguments, function: Function) -> Result<cool_rust::Pending<'static>, CError> {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     let f = move |left: &mut [u8], right: &[u8]| unsafe { function.call(left, right) };
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe {
         call.fold(function.element, |comm, collective| comm.start().fold(collective, function.element, f))
     }
 }
 
-/// A reduction (COOL_REDUCE, COOL_ALLREDUCE, COOL_REDUCE_SCATTER, COOL_SCAN, COOL_EXSCAN) by a function of the program,
-/// which need not be commutative, on elements of `element` bytes. `count` and `root` are as for the operation. All ranks
-/// pass the same function.
+/// Executes a reduction by a function of the program: COOL_REDUCE, COOL_ALLREDUCE,
+/// COOL_REDUCE_SCATTER, COOL_SCAN or COOL_EXSCAN.
+///
+/// Elements have `element` bytes. The function need not be commutative. `count` and `root` have the
+/// meaning of the operation. All ranks must pass the same function.
 ///
 /// # Safety
-/// The buffers are as long as the operation says, and nobody else uses them meanwhile; the function keeps to its arrays.
+/// The buffers must have the lengths that the operation requires, no other code may access them
+/// during the call, and the function must access only its arrays.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_fold(
     operation: cool_operation,
@@ -84,12 +95,12 @@ pub unsafe extern "C" fn cool_fold(
         let call =
             CallArguments::new(self::operation(operation)?, send, recv, ElementCount::Each(count), 0, comm)
                 .root(root);
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { wait(call, function) }
     })
 }
 
-/// cool_reduce_scatter_counts by a function of the program; see cool_fold.
+/// As cool_reduce_scatter_counts, with a function of the program; see cool_fold.
 ///
 /// # Safety
 /// As cool_fold.
@@ -107,17 +118,21 @@ pub unsafe extern "C" fn cool_fold_counts(
         let function = Function::new(combine, context, element)?;
         let call =
             CallArguments::new(Operation::ReduceScatter, send, recv, ElementCount::Parts(counts), 0, comm);
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { wait(call, function) }
     })
 }
 
-/// Starts cool_fold. The function is called by whoever waits for the call, in that thread. All vectors go to each rank that
-/// receives: for long ones cool_fold costs less, but of a reduce_scatter, which moves as much.
+/// Starts cool_fold and stores the request.
+///
+/// The thread that waits for the call calls the function. All vectors are sent to each receiving
+/// rank, so cool_fold is faster for long vectors, except for a reduce_scatter, which moves the same
+/// data in both forms.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received, the function
-/// and what its context points to until cool_wait. `request` points to a request.
+/// As cool_fold, for this longer time: the caller must keep the send buffer unchanged until this
+/// returns, and must not access the receive buffer, the function and its context until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_ifold(
     operation: cool_operation,
@@ -136,14 +151,14 @@ pub unsafe extern "C" fn cool_ifold(
         let call =
             CallArguments::new(self::operation(operation)?, send, recv, ElementCount::Each(count), 0, comm)
                 .root(root);
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { start(call, function) }
     };
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start_request(request, started) }
 }
 
-/// Starts cool_fold_counts; see cool_ifold.
+/// Starts cool_fold_counts and stores the request; see cool_ifold.
 ///
 /// # Safety
 /// As cool_ifold.
@@ -162,9 +177,9 @@ pub unsafe extern "C" fn cool_ifold_counts(
         let function = Function::new(combine, context, element)?;
         let call =
             CallArguments::new(Operation::ReduceScatter, send, recv, ElementCount::Parts(counts), 0, comm);
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { start(call, function) }
     };
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start_request(request, started) }
 }

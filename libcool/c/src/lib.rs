@@ -1,7 +1,8 @@
-//! libcool's C interface; `include/cool.h` is made of it.
+//! The C interface of libcool. `include/cool.h` is generated from it.
 //!
-//! Communicators and requests are numbers, so that one that was freed is refused and never followed. No panic
-//! leaves a function. What each operation does is said at `cool::Comm`.
+//! Communicators and requests are numbers instead of pointers, so that a freed one is rejected
+//! instead of dereferenced. No panic leaves a function. The operations are documented in detail at
+//! `cool::Comm`.
 
 #![allow(non_camel_case_types, reason = "C's names")]
 

@@ -10,44 +10,50 @@ use std::ffi::c_void;
 use std::ptr;
 use std::sync::{LazyLock, Mutex, PoisonError};
 
-/// By where each begins.
+/// Allocated buffers, by address.
 static BUFFERS: LazyLock<Mutex<HashMap<usize, Buffer<u8>>>> = LazyLock::new(Mutex::default);
 
-/// `bytes` zeros in memory that is shared with the agent, for any type of elements: calls of this communicator that wait
-/// (and those that begin with cool_i, by cool_lending) take what they send from there, and put there what they receive,
-/// without a copy; what is overwritten in place is copied all the same before it is sent, and so is what comes into a part of
-/// the memory that does not begin and end at multiples of the system's page size or at the ends. A call that fails may have
-/// overwritten a part of what it was to receive. The memory outlives its communicator; give it back by cool_dealloc.
+/// Allocates `bytes` zero bytes that are shared with the agent, for any type of elements, and
+/// stores their address in `data`. The caller must free them by cool_dealloc. The memory may
+/// outlive the communicator.
+///
+/// Blocking calls of this communicator, and calls that were started through cool_lending, send from
+/// and receive into such memory without a copy. A copy is still made if a call works in place, or
+/// receives into a part of the memory that does not begin and end at multiples of the system's page
+/// size or at its ends. A call that fails may have overwritten a part of the memory that it
+/// receives into.
 ///
 /// # Safety
-/// `data` points to a pointer.
+/// `data` must point to a pointer.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_alloc(bytes: usize, comm: cool_comm, data: *mut *mut c_void) -> cool_status {
     guarded(|| {
-        // SAFETY: as promised; so it is not forgotten where the memory is.
+        // SAFETY: the caller guarantees this. Checked first, so that the memory is not leaked.
         unsafe { put("data", data, ptr::null_mut()) }?;
-        // Also of no bytes each has a place of its own.
+        // Even buffers of 0 bytes have distinct addresses.
         let mut buffer = find_comm(comm)?.alloc::<u8>(bytes)?;
         let start = buffer.as_mut_ptr();
         buffers(|buffers| buffers.insert(start.addr(), buffer));
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("data", data, start.cast()) }
     })
 }
 
-/// Gives back what cool_alloc gave, or NULL. A call that still uses it in another thread keeps it until that is done.
+/// Frees memory of cool_alloc. Does nothing for NULL. A call of another thread that still uses the
+/// memory keeps it until it is complete.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_dealloc(data: *mut c_void) -> cool_status {
     guarded(|| match buffers(|buffers| buffers.remove(&data.addr())) {
         Some(_) => Ok(()),
         None if data.is_null() => Ok(()),
-        None => Err(CError::Argument(format!(
-            "{data:p} is nothing that cool_alloc gave, or it was given back before"
-        ))),
+        None => {
+            Err(CError::Argument(format!("{data:p} was not returned by cool_alloc, or was freed already")))
+        }
     })
 }
 
 fn buffers<R>(f: impl FnOnce(&mut HashMap<usize, Buffer<u8>>) -> R) -> R {
-    // Every change to the table is whole, so a panic elsewhere spoils nothing.
+    // Every change to the table is complete when the lock is released, so a panic elsewhere is
+    // harmless.
     f(&mut BUFFERS.lock().unwrap_or_else(PoisonError::into_inner))
 }

@@ -1,4 +1,4 @@
-//! Messages from rank to rank.
+//! Messages between ranks.
 
 use crate::arguments::{bytes, bytes_mut, bytes_of, elements_of, find_comm};
 use crate::codes::{cool_comm, cool_request, cool_status, cool_type};
@@ -13,14 +13,14 @@ const ANY_SOURCE: usize = usize::MAX;
 /// `COOL_ANY_TAG` of the header.
 const ANY_TAG: u32 = u32::MAX;
 
-/// What a receive got.
+/// A received message.
 #[repr(C)]
 pub struct cool_message {
-    /// The rank that sent it.
+    /// Rank that sent the message.
     pub source: usize,
-    /// With this tag.
+    /// Tag of the message.
     pub tag: u32,
-    /// Elements.
+    /// Number of received elements.
     pub count: usize,
 }
 
@@ -30,14 +30,14 @@ impl From<Received> for cool_message {
     }
 }
 
-/// A message that a receive would take.
+/// A queued message that a receive would match.
 #[repr(C)]
 pub struct cool_probed {
-    /// The rank that sent it.
+    /// Rank that sent the message.
     pub source: usize,
-    /// With this tag.
+    /// Tag of the message.
     pub tag: u32,
-    /// Its length, whatever its elements are.
+    /// Length of the message in bytes, for any element type.
     pub bytes: usize,
 }
 
@@ -51,8 +51,10 @@ fn start(comm: &Comm, message: Message<'_, 'static>) -> Result<Pending<'static>,
     comm.start().message(message)
 }
 
+/// Passes a send to `then`.
+///
 /// # Safety
-/// `data` has `count` elements, which stay until this returns.
+/// `data` must have `count` elements, which stay valid until this returns.
 unsafe fn sent<R>(
     data: *const c_void,
     count: usize,
@@ -66,7 +68,7 @@ unsafe fn sent<R>(
         return Err(CError::Argument("COOL_ANY_TAG is for receives; send with another tag".to_owned()));
     }
     let dtype = elements_of(dtype)?;
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     let data = unsafe { bytes("data", data, bytes_of(dtype.bytes(), count)?) }?;
     let data = Array::new(dtype, data).ok_or_else(|| CError::Argument("data is no array".to_owned()))?;
     Ok(match synchronous {
@@ -75,8 +77,11 @@ unsafe fn sent<R>(
     })
 }
 
+/// Passes a receive to `then`.
+///
 /// # Safety
-/// `data` has room for `count` elements, which nobody else uses until the message has come.
+/// `data` must have room for `count` elements, and no other code may access them until the message
+/// is received.
 unsafe fn received<R>(
     data: *mut c_void,
     count: usize,
@@ -88,23 +93,25 @@ unsafe fn received<R>(
 ) -> Result<R, CError> {
     let comm = find_comm(comm)?;
     let dtype = elements_of(dtype)?;
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     let data = unsafe { bytes_mut("data", data, bytes_of(dtype.bytes(), count)?) }?;
     let data = ArrayMut::new(dtype, data).ok_or_else(|| CError::Argument("data is no array".to_owned()))?;
     let (source, tag) = any(source, tag);
     Ok(then(&comm, Message::Receive { data, source, tag })?)
 }
 
-/// What of both is asked for.
+/// Converts wildcards to `None`.
 fn any(source: usize, tag: u32) -> (Option<usize>, Option<u32>) {
     ((source != ANY_SOURCE).then_some(source), (tag != ANY_TAG).then_some(tag))
 }
 
-/// Sends `count` elements to a rank, which receives them with the same type and tag. Messages from one rank to
-/// another are received in the order in which they were sent, among those that a receive takes.
+/// Sends `count` elements to rank `dest`, which must receive them with the same type and tag.
+///
+/// Among the messages that match a receive, those from one rank are received in the order in which
+/// they were sent.
 ///
 /// # Safety
-/// `data` has `count` elements.
+/// `data` must have `count` elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_send(
     data: *const c_void,
@@ -114,14 +121,14 @@ pub unsafe extern "C" fn cool_send(
     tag: u32,
     comm: cool_comm,
 ) -> cool_status {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     guarded(|| unsafe { sent(data, count, dtype, (dest, tag, false), comm, Comm::message) }.map(drop))
 }
 
-/// cool_send, done when a receive has taken the message.
+/// As cool_send, but returns only when a receive has matched the message.
 ///
 /// # Safety
-/// `data` has `count` elements.
+/// `data` must have `count` elements.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_ssend(
     data: *const c_void,
@@ -131,15 +138,15 @@ pub unsafe extern "C" fn cool_ssend(
     tag: u32,
     comm: cool_comm,
 ) -> cool_status {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     guarded(|| unsafe { sent(data, count, dtype, (dest, tag, true), comm, Comm::message) }.map(drop))
 }
 
-/// Waits until there is a message that a receive from `source`, or COOL_ANY_SOURCE, with `tag`, or COOL_ANY_TAG, would
-/// take, which `probed` gets. It stays there.
+/// Waits for a message that a receive from `source` (or COOL_ANY_SOURCE) with `tag` (or
+/// COOL_ANY_TAG) would match, and describes it in `probed`. The message stays queued.
 ///
 /// # Safety
-/// `probed` points to one.
+/// `probed` must point to a cool_probed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_probe(
     source: usize,
@@ -150,15 +157,16 @@ pub unsafe extern "C" fn cool_probe(
     guarded(|| {
         let (source, tag) = any(source, tag);
         let found = find_comm(comm)?.probe(source, tag)?;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("probed", probed, found.into()) }
     })
 }
 
-/// cool_probe without waiting: `found` gets 1, or 0 if there is none, which leaves `probed` as it is.
+/// As cool_probe, but does not wait: stores 1 in `found` if there is such a message. Otherwise
+/// stores 0 and leaves `probed` unchanged.
 ///
 /// # Safety
-/// `found` points to a number, `probed` to one.
+/// `found` must point to an int, and `probed` to a cool_probed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_iprobe(
     source: usize,
@@ -170,21 +178,24 @@ pub unsafe extern "C" fn cool_iprobe(
     guarded(|| {
         let (source, tag) = any(source, tag);
         let is_there = find_comm(comm)?.iprobe(source, tag)?;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("found", found, c_int::from(is_there.is_some())) }?;
         if let Some(is_there) = is_there {
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees this.
             unsafe { put("probed", probed, is_there.into()) }?;
         }
         Ok(())
     })
 }
 
-/// Receives at most `count` elements from a rank, or COOL_ANY_SOURCE, with a tag, or COOL_ANY_TAG. `message` gets what
-/// came, unless it is null. One that is longer is gone (COOL_TRUNCATED), and the group goes on.
+/// Receives at most `count` elements from `source` (or COOL_ANY_SOURCE) with `tag` (or
+/// COOL_ANY_TAG), and describes the message in `message`, unless that is NULL.
+///
+/// If the message is longer, it is lost and COOL_TRUNCATED is returned; the group stays usable.
 ///
 /// # Safety
-/// `data` has room for `count` elements, and nobody else uses it meanwhile; `message` points to one, or is null.
+/// `data` must have room for `count` elements, and no other code may access it during the call.
+/// `message` must point to a cool_message or be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_recv(
     data: *mut c_void,
@@ -196,20 +207,21 @@ pub unsafe extern "C" fn cool_recv(
     message: *mut cool_message,
 ) -> cool_status {
     guarded(|| {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         let received = unsafe { received(data, count, dtype, source, tag, comm, Comm::message) }?;
         if !message.is_null() {
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees this.
             unsafe { put("message", message, received.into()) }?;
         }
         Ok(())
     })
 }
 
-/// Starts cool_send.
+/// Starts cool_send and stores the request.
 ///
 /// # Safety
-/// `data` has `count` elements, which stay until this returns; `request` points to a request.
+/// `data` must have `count` elements, which stay valid until this returns. `request` must point to
+/// a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_isend(
     data: *const c_void,
@@ -220,14 +232,15 @@ pub unsafe extern "C" fn cool_isend(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start_request(request, || sent(data, count, dtype, (dest, tag, false), comm, start)) }
 }
 
-/// Starts cool_ssend.
+/// Starts cool_ssend and stores the request.
 ///
 /// # Safety
-/// `data` has `count` elements, which stay until this returns; `request` points to a request.
+/// `data` must have `count` elements, which stay valid until this returns. `request` must point to
+/// a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_issend(
     data: *const c_void,
@@ -238,14 +251,15 @@ pub unsafe extern "C" fn cool_issend(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start_request(request, || sent(data, count, dtype, (dest, tag, true), comm, start)) }
 }
 
-/// Starts cool_recv.
+/// Starts cool_recv and stores the request.
 ///
 /// # Safety
-/// `data` has room for `count` elements, and nobody else uses it until cool_wait; `request` points to a request.
+/// `data` must have room for `count` elements, and the caller must not access it until the request
+/// was waited for. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_irecv(
     data: *mut c_void,
@@ -256,28 +270,28 @@ pub unsafe extern "C" fn cool_irecv(
     comm: cool_comm,
     request: *mut cool_request,
 ) -> cool_status {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start_request(request, || received(data, count, dtype, source, tag, comm, start)) }
 }
 
-/// cool_wait, for a request of cool_irecv; `message` gets what came.
+/// As cool_wait, for a request of cool_irecv. Describes the received message in `message`.
 ///
 /// # Safety
-/// `message` points to one.
+/// `message` must point to a cool_message.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_wait_message(request: cool_request, message: *mut cool_message) -> cool_status {
     guarded(|| {
         let received = REQUESTS.take(request)?.received()?;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("message", message, received.into()) }
     })
 }
 
-/// Takes a request of cool_irecv back, and frees it: `cancelled` gets 1 if nothing has come that it takes; else 0, and `message`
-/// gets what came, unless it is null.
+/// Cancels a request of cool_irecv and frees it. Stores 1 in `cancelled` if no message had matched
+/// it. Otherwise stores 0, and describes the received message in `message`, unless that is NULL.
 ///
 /// # Safety
-/// `cancelled` points to a number, `message` to one, or is null.
+/// `cancelled` must point to an int, and `message` to a cool_message or be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_cancel(
     request: cool_request,
@@ -286,10 +300,10 @@ pub unsafe extern "C" fn cool_cancel(
 ) -> cool_status {
     guarded(|| {
         let received = REQUESTS.take(request)?.cancel()?;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("cancelled", cancelled, c_int::from(received.is_none())) }?;
         match received {
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees this.
             Some(received) if !message.is_null() => unsafe { put("message", message, received.into()) },
             _ => Ok(()),
         }

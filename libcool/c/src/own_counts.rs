@@ -1,4 +1,5 @@
-//! The v-forms for ranks that know the lengths of their own parts only, as MPI's have them.
+//! Calls with parts of unequal lengths in which each rank knows only the lengths of its own parts,
+//! as in MPI's v-forms.
 
 use crate::arguments::{CallArguments, ElementCount, OwnedCounts, numbers, sum};
 use crate::codes::{cool_comm, cool_status, cool_type};
@@ -6,27 +7,29 @@ use crate::error::{CError, guarded};
 use cool_rust::{Comm, Operation};
 use std::ffi::c_void;
 
-/// The counts that the root has, and how many elements these are.
+/// Returns the root's counts and their sum.
 ///
 /// # Safety
-/// At the root `counts` has as many numbers as there are ranks.
+/// At the root, `counts` must have one number for each rank.
 unsafe fn root_counts(
     comm: &Comm,
     counts: *const usize,
     root: usize,
 ) -> Result<(OwnedCounts, usize), CError> {
     let known = if comm.rank() == root { comm.size() } else { 0 };
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     let counts = unsafe { numbers("counts", counts, known) }?;
     let all = sum(counts.iter())?;
     Ok((OwnedCounts::OfRoot(counts), all))
 }
 
-/// cool_gatherv where only the root has `counts`, and each rank the `count` elements that it sends. The root tells the others
-/// first (a bcast of 8 bytes for each rank). COOL_IN_PLACE is for the root.
+/// As cool_gatherv, but only the root must pass `counts`; each rank passes the `count` of elements
+/// that it sends. The root broadcasts the counts first, 8 bytes for each rank. Only the root may
+/// pass COOL_IN_PLACE.
 ///
 /// # Safety
-/// The buffers are as long as the counts say, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the counts require, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_gatherv_of_own(
     send: *const c_void,
@@ -40,7 +43,7 @@ pub unsafe extern "C" fn cool_gatherv_of_own(
     guarded(|| {
         let call = CallArguments::new(Operation::Gather, send, recv, ElementCount::Each(count), dtype, comm)
             .root(root);
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe {
             call.run_with_own_counts(|comm| {
                 let (own, all) = root_counts(comm, counts, root)?;
@@ -50,11 +53,12 @@ pub unsafe extern "C" fn cool_gatherv_of_own(
     })
 }
 
-/// cool_scatterv where only the root has `counts`, and each rank the `count` elements that it receives. The root tells the others
-/// first (a bcast of 8 bytes for each rank).
+/// As cool_scatterv, but only the root must pass `counts`; each rank passes the `count` of elements
+/// that it receives. The root broadcasts the counts first, 8 bytes for each rank.
 ///
 /// # Safety
-/// The buffers are as long as the counts say, and nobody else uses them meanwhile.
+/// The buffers must have the lengths that the counts require, and no other code may access them
+/// during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_scatterv_of_own(
     send: *const c_void,
@@ -68,7 +72,7 @@ pub unsafe extern "C" fn cool_scatterv_of_own(
     guarded(|| {
         let call = CallArguments::new(Operation::Scatter, send, recv, ElementCount::Each(count), dtype, comm)
             .root(root);
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe {
             call.run_with_own_counts(|comm| {
                 let (own, all) = root_counts(comm, counts, root)?;
@@ -78,11 +82,12 @@ pub unsafe extern "C" fn cool_scatterv_of_own(
     })
 }
 
-/// cool_alltoallv where each rank has how many elements it sends to each, and receives from each. All tell all first (an
-/// allgather of 16 bytes for each pair of ranks).
+/// As cool_alltoallv, but each rank passes only the number of elements that it sends to and
+/// receives from each rank. All ranks exchange their counts first, 16 bytes for each pair of ranks.
 ///
 /// # Safety
-/// The buffers are as long as the counts say, of which there are as many as ranks, and nobody else uses them meanwhile.
+/// `sent` and `received` must have one number for each rank. The buffers must have the lengths that
+/// these counts require, and no other code may access them during the call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_alltoallv_of_own(
     send: *const c_void,
@@ -94,7 +99,7 @@ pub unsafe extern "C" fn cool_alltoallv_of_own(
 ) -> cool_status {
     guarded(|| {
         let call = CallArguments::new(Operation::Alltoall, send, recv, ElementCount::Each(0), dtype, comm);
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe {
             call.run_with_own_counts(|comm| {
                 let sent = numbers("sent", sent, comm.size())?;

@@ -1,4 +1,4 @@
-//! Many calls under way, and which of them is done first.
+//! Queues of pending calls that return the first one to complete.
 
 use crate::codes::{cool_queue, cool_request, cool_status};
 use crate::comm::put;
@@ -11,22 +11,25 @@ use std::ffi::c_int;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Of all ranks of this process.
+/// Queues of all ranks of this process.
 static QUEUES: HandleTable<Arc<CompletionQueue<'static, u64>>> = HandleTable::new("queue");
 
-/// A queue that tells which of many calls is done first; they may be of several communicators. Any number of threads may add
-/// calls and wait for the next; one suffices for all calls of a process.
+/// Creates a queue that returns the first of many pending calls to complete, and stores it in
+/// `queue`.
+///
+/// The calls may belong to several communicators. Any number of threads may add calls and wait for
+/// completions; a single thread suffices for all calls of a process.
 ///
 /// # Safety
-/// `queue` points to a queue.
+/// `queue` must point to a queue.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_queue_new(queue: *mut cool_queue) -> cool_status {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     guarded(|| unsafe { put("queue", queue, QUEUES.add(Arc::default())) })
 }
 
-/// Gives a call to a queue, with a token by which the program knows it. The request is the queue's from now on: neither wait
-/// for it nor test it.
+/// Adds a request to a queue, with a token that identifies the call. The queue owns the request
+/// from now on, so the caller must neither wait for it nor test it.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_queue_add(queue: cool_queue, request: cool_request, token: u64) -> cool_status {
     guarded(|| {
@@ -35,12 +38,15 @@ pub extern "C" fn cool_queue_add(queue: cool_queue, request: cool_request, token
     })
 }
 
-/// Waits for a call of a queue that is done, also for one that another thread adds meanwhile, but at most for
-/// `microseconds`. `done` gets 1, or 0 if there was none; `token` gets that of the call, and `message`, unless it is null, what
-/// came, if it was a receive. If the call failed, its error is returned, and `done` and `token` are set all the same.
+/// Waits for a completed call of a queue, including calls that other threads add meanwhile, but at
+/// most for `microseconds`.
+///
+/// Stores 1 in `done`, the token of the call in `token`, and the received message, for a receive,
+/// in `message` unless that is NULL. Stores 0 in `done` if no call has completed. If the call
+/// failed, returns its error; `done` and `token` are set then, too.
 ///
 /// # Safety
-/// `done` and `token` point to numbers; `message` points to one, or is null.
+/// `done` must point to an int, `token` to a number, and `message` to a cool_message or be NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_queue_next(
     queue: cool_queue,
@@ -50,22 +56,23 @@ pub unsafe extern "C" fn cool_queue_next(
     message: *mut cool_message,
 ) -> cool_status {
     guarded(|| {
-        // SAFETY: as promised; nothing is taken for done, whatever goes wrong.
+        // SAFETY: the caller guarantees this. Set first, so that no call is reported if an error
+        // follows.
         unsafe { put("done", done, 0).and_then(|()| put("token", token, 0)) }?;
         let queue = QUEUES.get(queue, Arc::clone)?;
         let Some(call) = queue.next(Duration::from_micros(microseconds)) else { return Ok(()) };
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("done", done, 1).and_then(|()| put("token", token, call.token)) }?;
         let received = call.result?;
         if !message.is_null() {
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees this.
             unsafe { put("message", message, received.into()) }?;
         }
         Ok(())
     })
 }
 
-/// Frees a queue. Its calls go on without their results.
+/// Frees a queue. Its calls are still executed, without their results.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_queue_free(queue: cool_queue) -> cool_status {
     guarded(|| QUEUES.take(queue).map(drop))

@@ -1,4 +1,4 @@
-//! Going on after a failure: who is left, and a group of those.
+//! Recovery after a failure: agreement of the survivors, and a new group of them.
 
 use crate::arguments::find_comm;
 use crate::codes::{cool_comm, cool_status};
@@ -6,27 +6,31 @@ use crate::comm::{COMMS, put};
 use crate::error::{CError, guarded};
 use std::sync::Arc;
 
-/// A group of the ranks that are left, in their old order; it works after calls of this group have failed. A rank is
-/// gone if it has ended or freed its communicator, its agent is gone, or it does not come within the shortest timeout
-/// that any has set. All ranks that are left call this; cool_free the old group afterwards.
+/// Creates a group of the surviving ranks, in their old order, and stores its communicator in
+/// `rest`. All survivors must call this. It works after calls of this group have failed.
+///
+/// A rank counts as lost if it has ended or freed its communicator, its agent is unreachable, or it
+/// does not call this within the shortest timeout that any survivor has set. The old group should
+/// be freed afterwards, by cool_free.
 ///
 /// # Safety
-/// `rest` points to a communicator.
+/// `rest` must point to a communicator.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_shrink(comm: cool_comm, rest: *mut cool_comm) -> cool_status {
     guarded(|| {
         let new = COMMS.add(Arc::new(find_comm(comm)?.shrink()?));
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("rest", rest, new) }
     })
 }
 
-/// Puts the bitwise and of what all ranks give that are left in `flags`, and who is gone in `gone`: as many as there is
-/// `room` for, and into `count` how many there are. It works after calls of this group have failed. All ranks that are
-/// left call this.
+/// Replaces `flags` with the bitwise AND of the flags of all surviving ranks. Writes the lost ranks
+/// to `gone`, at most `room` of them, and stores their total number in `count`. All survivors must
+/// call this. It works after calls of this group have failed.
 ///
 /// # Safety
-/// `flags` points to this rank's number, `count` to a number, and `gone` has room for `room` numbers, or `room` is 0.
+/// `flags` must point to this rank's flags, `count` to a number, and `gone` must have room for
+/// `room` numbers, or `room` must be 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_agree(
     comm: cool_comm,
@@ -39,9 +43,9 @@ pub unsafe extern "C" fn cool_agree(
         if flags.is_null() {
             return Err(CError::Argument("flags is null".to_owned()));
         }
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         let agreed = find_comm(comm)?.agree(unsafe { flags.read() })?;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe {
             put("flags", flags, agreed.flags)?;
             put_list(gone, room, count, &agreed.gone)
@@ -49,18 +53,19 @@ pub unsafe extern "C" fn cool_agree(
     })
 }
 
-/// Lets all calls of a group fail with COOL_REVOKED that are under way or come later, at every rank. Only cool_agree
-/// and cool_shrink work afterwards.
+/// Makes all pending and later calls of the group fail with COOL_REVOKED, at every rank. Only
+/// cool_agree and cool_shrink work afterwards.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_revoke(comm: cool_comm) -> cool_status {
     guarded(|| Ok(find_comm(comm)?.revoke()?))
 }
 
-/// The ranks of the group from which cool_shrink made this one that are not in it: as many as there is `room` for, and
-/// into `count` how many there are.
+/// Writes the lost ranks of the group from which cool_shrink created this one to `gone`, at most
+/// `room` of them, and stores their total number in `count`.
 ///
 /// # Safety
-/// `count` points to a number, and `gone` has room for `room` numbers, or `room` is 0.
+/// `count` must point to a number, and `gone` must have room for `room` numbers, or `room` must be
+/// 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_gone(
     comm: cool_comm,
@@ -68,10 +73,12 @@ pub unsafe extern "C" fn cool_gone(
     room: usize,
     count: *mut usize,
 ) -> cool_status {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     guarded(|| unsafe { put_list(gone, room, count, find_comm(comm)?.gone()) })
 }
 
+/// Writes a list of ranks and its length.
+///
 /// # Safety
 /// As for cool_gone.
 unsafe fn put_list(list: *mut usize, room: usize, count: *mut usize, ranks: &[usize]) -> Result<(), CError> {
@@ -79,9 +86,9 @@ unsafe fn put_list(list: *mut usize, room: usize, count: *mut usize, ranks: &[us
         return Err(CError::Argument(format!("gone is null, but has room for {room} ranks")));
     }
     for (place, rank) in ranks.iter().take(room).enumerate() {
-        // SAFETY: there are fewer than `room`, for which the caller has made room.
+        // SAFETY: the index is less than `room`, and the caller guarantees that there is room.
         unsafe { list.add(place).write(*rank) };
     }
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { put("count", count, ranks.len()) }
 }

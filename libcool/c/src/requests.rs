@@ -1,4 +1,4 @@
-//! Calls under way.
+//! Pending calls.
 
 use crate::codes::{cool_request, cool_status};
 use crate::comm::put;
@@ -8,33 +8,36 @@ use cool_rust::Pending;
 use std::ffi::c_int;
 use std::time::Duration;
 
-/// Of all ranks of this process.
+/// Requests of all ranks of this process.
 pub(crate) static REQUESTS: HandleTable<Pending<'static>> = HandleTable::new("request");
 
-/// Starts a call; where its request goes.
+/// Starts a call and stores its request.
 ///
 /// # Safety
-/// `request` points to a request.
+/// `request` must point to a request.
 pub(crate) unsafe fn start_request(
     request: *mut cool_request,
     start: impl FnOnce() -> Result<Pending<'static>, CError>,
 ) -> cool_status {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     guarded(|| unsafe { put("request", request, REQUESTS.add(start()?)) })
 }
 
-/// Waits until a call is done, and frees the request.
+/// Waits until a call is complete, and frees the request.
 #[unsafe(no_mangle)]
 pub extern "C" fn cool_wait(request: cool_request) -> cool_status {
     guarded(|| Ok(REQUESTS.take(request)?.wait()?))
 }
 
-/// Waits until a call is done, but at most for `microseconds`; `done` gets 1 or 0. If it is done, what it received is there;
-/// cool_wait then returns at once, and frees the request. It can be called again and again, with waits as short as one likes.
-/// If the call failed, that is told here, and the request is freed.
+/// Waits until a call is complete, but at most for `microseconds`. Stores 1 in `done` if it is,
+/// otherwise 0.
+///
+/// Once it is complete, received data is available, and cool_wait, which must still free the
+/// request, returns at once. The function may be called repeatedly with short waits. If the call
+/// failed, returns its error and frees the request.
 ///
 /// # Safety
-/// `done` points to a number.
+/// `done` must point to an int.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_wait_for(
     request: cool_request,
@@ -45,15 +48,16 @@ pub unsafe extern "C" fn cool_wait_for(
         let mut pending = REQUESTS.take(request)?;
         let is_done = pending.wait_for(Duration::from_micros(microseconds))?;
         REQUESTS.put_back(request, pending);
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("done", done, c_int::from(is_done)) }
     })
 }
 
-/// Waits for all of `n` calls and frees their requests. The error is that of the first that failed.
+/// Waits for all of `n` calls and frees their requests. Returns the first error, after all have
+/// completed.
 ///
 /// # Safety
-/// There are `n` requests at `requests`.
+/// `requests` must point to `n` requests.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_wait_all(requests: *const cool_request, n: usize) -> cool_status {
     guarded(|| {
@@ -62,7 +66,7 @@ pub unsafe extern "C" fn cool_wait_all(requests: *const cool_request, n: usize) 
         }
         let mut first = Ok(());
         for place in 0..n {
-            // SAFETY: as promised.
+            // SAFETY: the caller guarantees this.
             let request = unsafe { requests.add(place).read_unaligned() };
             let done = REQUESTS.take(request).and_then(|pending| Ok(pending.wait()?));
             first = first.and(done);
@@ -71,15 +75,15 @@ pub unsafe extern "C" fn cool_wait_all(requests: *const cool_request, n: usize) 
     })
 }
 
-/// Whether cool_wait would return at once: `done` gets 1 or 0.
+/// Stores 1 in `done` if cool_wait would return at once, otherwise 0.
 ///
 /// # Safety
-/// `done` points to a number.
+/// `done` must point to an int.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_test(request: cool_request, done: *mut c_int) -> cool_status {
     guarded(|| {
         let is_done = REQUESTS.get(request, Pending::is_done)??;
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         unsafe { put("done", done, c_int::from(is_done)) }
     })
 }

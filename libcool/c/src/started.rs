@@ -1,4 +1,5 @@
-//! The collectives, started: as those of [`crate::collectives`], but they return when they have begun.
+//! The collectives in their non-blocking form. Each corresponds to a function in
+//! [`crate::collectives`] but returns once the call has started.
 
 use crate::arguments::{CallArguments, ElementCount};
 use crate::codes::{cool_comm, cool_op, cool_request, cool_status, cool_type};
@@ -7,20 +8,21 @@ use cool_rust::Operation;
 use std::ffi::c_void;
 use std::ptr;
 
-/// Starts a call; where its request goes.
+/// Starts a call and stores its request.
 ///
 /// # Safety
-/// As for [`CallArguments::start`]; `request` points to a request.
+/// As for [`CallArguments::start`]. `request` must point to a request.
 unsafe fn start(call: CallArguments, request: *mut cool_request) -> cool_status {
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start_request(request, || call.start()) }
 }
 
-/// Starts cool_bcast.
+/// Starts cool_bcast and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_ibcast(
     data: *mut c_void,
@@ -33,15 +35,16 @@ pub unsafe extern "C" fn cool_ibcast(
     let call =
         CallArguments::new(Operation::Bcast, ptr::null(), data, ElementCount::Each(count), dtype, comm)
             .root(root);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_reduce.
+/// Starts cool_reduce and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_ireduce(
     send: *const c_void,
@@ -56,15 +59,16 @@ pub unsafe extern "C" fn cool_ireduce(
     let call = CallArguments::new(Operation::Reduce, send, recv, ElementCount::Each(count), dtype, comm)
         .op(op)
         .root(root);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_allreduce.
+/// Starts cool_allreduce and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_iallreduce(
     send: *const c_void,
@@ -77,15 +81,16 @@ pub unsafe extern "C" fn cool_iallreduce(
 ) -> cool_status {
     let call =
         CallArguments::new(Operation::Allreduce, send, recv, ElementCount::Each(count), dtype, comm).op(op);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_reduce_scatter.
+/// Starts cool_reduce_scatter and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_ireduce_scatter(
     send: *const c_void,
@@ -99,15 +104,16 @@ pub unsafe extern "C" fn cool_ireduce_scatter(
     let call =
         CallArguments::new(Operation::ReduceScatter, send, recv, ElementCount::Each(count), dtype, comm)
             .op(op);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_reduce_scatter_counts.
+/// Starts cool_reduce_scatter_counts and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_ireduce_scatter_counts(
     send: *const c_void,
@@ -121,15 +127,16 @@ pub unsafe extern "C" fn cool_ireduce_scatter_counts(
     let call =
         CallArguments::new(Operation::ReduceScatter, send, recv, ElementCount::Parts(counts), dtype, comm)
             .op(op);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_scan.
+/// Starts cool_scan and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_iscan(
     send: *const c_void,
@@ -141,15 +148,16 @@ pub unsafe extern "C" fn cool_iscan(
     request: *mut cool_request,
 ) -> cool_status {
     let call = CallArguments::new(Operation::Scan, send, recv, ElementCount::Each(count), dtype, comm).op(op);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_exscan.
+/// Starts cool_exscan and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_iexscan(
     send: *const c_void,
@@ -162,15 +170,16 @@ pub unsafe extern "C" fn cool_iexscan(
 ) -> cool_status {
     let call =
         CallArguments::new(Operation::Exscan, send, recv, ElementCount::Each(count), dtype, comm).op(op);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_gather.
+/// Starts cool_gather and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_igather(
     send: *const c_void,
@@ -183,15 +192,16 @@ pub unsafe extern "C" fn cool_igather(
 ) -> cool_status {
     let call =
         CallArguments::new(Operation::Gather, send, recv, ElementCount::Each(count), dtype, comm).root(root);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_gatherv.
+/// Starts cool_gatherv and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_igatherv(
     send: *const c_void,
@@ -204,15 +214,16 @@ pub unsafe extern "C" fn cool_igatherv(
 ) -> cool_status {
     let call = CallArguments::new(Operation::Gather, send, recv, ElementCount::Parts(counts), dtype, comm)
         .root(root);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_allgather.
+/// Starts cool_allgather and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_iallgather(
     send: *const c_void,
@@ -223,15 +234,16 @@ pub unsafe extern "C" fn cool_iallgather(
     request: *mut cool_request,
 ) -> cool_status {
     let call = CallArguments::new(Operation::Allgather, send, recv, ElementCount::Each(count), dtype, comm);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_allgatherv.
+/// Starts cool_allgatherv and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_iallgatherv(
     send: *const c_void,
@@ -242,15 +254,16 @@ pub unsafe extern "C" fn cool_iallgatherv(
     request: *mut cool_request,
 ) -> cool_status {
     let call = CallArguments::new(Operation::Allgather, send, recv, ElementCount::Parts(counts), dtype, comm);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_scatter.
+/// Starts cool_scatter and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_iscatter(
     send: *const c_void,
@@ -263,15 +276,16 @@ pub unsafe extern "C" fn cool_iscatter(
 ) -> cool_status {
     let call =
         CallArguments::new(Operation::Scatter, send, recv, ElementCount::Each(count), dtype, comm).root(root);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_scatterv.
+/// Starts cool_scatterv and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_iscatterv(
     send: *const c_void,
@@ -284,15 +298,16 @@ pub unsafe extern "C" fn cool_iscatterv(
 ) -> cool_status {
     let call = CallArguments::new(Operation::Scatter, send, recv, ElementCount::Parts(counts), dtype, comm)
         .root(root);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_alltoall.
+/// Starts cool_alltoall and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_ialltoall(
     send: *const c_void,
@@ -303,15 +318,16 @@ pub unsafe extern "C" fn cool_ialltoall(
     request: *mut cool_request,
 ) -> cool_status {
     let call = CallArguments::new(Operation::Alltoall, send, recv, ElementCount::Each(count), dtype, comm);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_alltoallv.
+/// Starts cool_alltoallv and stores the request.
 ///
 /// # Safety
-/// The buffers are as long as the operation says; what is sent stays until this returns, what is received until
-/// cool_wait. `request` points to a request.
+/// The buffers must have the lengths that the operation requires. The caller must keep the send
+/// buffer unchanged until this returns, and must not access the receive buffer until cool_wait
+/// returns. `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_ialltoallv(
     send: *const c_void,
@@ -322,18 +338,18 @@ pub unsafe extern "C" fn cool_ialltoallv(
     request: *mut cool_request,
 ) -> cool_status {
     let call = CallArguments::new(Operation::Alltoall, send, recv, ElementCount::Parts(counts), dtype, comm);
-    // SAFETY: as promised.
+    // SAFETY: the caller guarantees this.
     unsafe { start(call, request) }
 }
 
-/// Starts cool_barrier.
+/// Starts cool_barrier and stores the request.
 ///
 /// # Safety
-/// `request` points to a request.
+/// `request` must point to a request.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cool_ibarrier(comm: cool_comm, request: *mut cool_request) -> cool_status {
     let call =
         CallArguments::new(Operation::Barrier, ptr::null(), ptr::null_mut(), ElementCount::Each(0), 0, comm);
-    // SAFETY: as promised; there are no buffers.
+    // SAFETY: the caller guarantees this, and a barrier has no buffers.
     unsafe { start(call, request) }
 }

@@ -1,9 +1,10 @@
-//! C programs against the header, the libraries and the file for pkg-config, as a user would build them.
+//! C programs against the installed header, libraries and pkg-config file, as a user would build
+//! them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 
-/// The folder in which this test and the libraries were built.
+/// Returns the directory in which this test and the libraries were built.
 fn built() -> PathBuf {
     std::env::current_exe().unwrap().parent().unwrap().to_path_buf()
 }
@@ -19,7 +20,7 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// An installation, and what pkg-config says of it.
+/// An installation of the library.
 struct Installed(tempfile::TempDir);
 
 impl Installed {
@@ -36,7 +37,7 @@ impl Installed {
         String::from_utf8(output.stdout).unwrap().split_whitespace().map(str::to_owned).collect()
     }
 
-    /// Compiles an example; `link` is how to link it.
+    /// Compiles an example, with the given linker flags.
     fn compile(&self, example: &str, link: &[String]) -> PathBuf {
         let program = self.0.path().join(example);
         run(Command::new("cc")
@@ -48,7 +49,7 @@ impl Installed {
         program
     }
 
-    /// A program's output as `ranks` ranks of one process.
+    /// Returns the output of a program with `ranks` ranks in one process.
     fn output(&self, program: &Path, ranks: usize) -> String {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", self.0.path().join("lib")).env("COOL_EMBEDDED", ranks.to_string());
@@ -57,7 +58,7 @@ impl Installed {
 }
 
 #[test]
-fn c_programs_print_what_the_rust_program_prints() {
+fn c_programs_print_the_same_as_the_rust_program() {
     let installed = Installed::new();
     let program = installed.compile("suite", &installed.flags(&["--libs"]));
     let rust = built().parent().unwrap().join("examples/suite");
@@ -88,7 +89,7 @@ fn the_static_library_needs_no_other_file() {
 }
 
 #[test]
-fn what_a_program_does_wrong_is_told_in_a_code_and_in_words() {
+fn misuse_returns_a_code_and_a_message() {
     let installed = Installed::new();
     let program = installed.compile("misuse", &installed.flags(&["--libs"]));
     let output = installed.output(&program, 2);
@@ -97,24 +98,24 @@ fn what_a_program_does_wrong_is_told_in_a_code_and_in_words() {
         "\ngroup 1\n",
         "rank 1: node 1, rack 1\n",
         "place of none: 1 there is no rank 2",
-        "null send: 1 send is null, but has 32 bytes to it",
+        "null send: 1 send is null, but must have 32 bytes",
         "overlap: 1 send and recv overlap, and neither lies within the other; pass COOL_IN_PLACE",
         "root: 1 rank 0: bcast: there is no rank 99",
         "op: 1 rank 1: allreduce: elements of type f64 have no bit_and; they have sum",
-        "immense: 1 18446744073709551615 elements are beyond any array",
+        "immense: 1 18446744073709551615 elements exceed the size of any array",
         "join beyond: 1 rank 2: join: there is no rank 2 in a group of 2",
         "join nobody: 3 rank 0: join: no agent at /no/agent.sock",
         "no queue: 1 there is no queue",
         "use after free: 1 there is no communicator",
         "wait twice: 1 there is no request",
-        "forked: 1 rank 0: barrier: this process was forked off process",
+        "forked: 1 rank 0: barrier: this process was forked from process",
     ] {
         assert!(output.contains(text), "{text}\n{output}");
     }
 }
 
 #[test]
-fn processes_that_agree_on_a_key_form_a_group_by_agents_of_another() {
+fn processes_with_the_same_key_form_a_group() {
     let installed = Installed::new();
     let program = installed.compile("join", &installed.flags(&["--libs"]));
     let agents = cool_rust::embedded::EmbeddedAgents::start(2, 1).unwrap();

@@ -1,5 +1,5 @@
 """Conjugate gradients (Hestenes and Stiefel, 1952) for Poisson's equation on a square of N x N points. Each rank has some rows of
-points; in an iteration it exchanges one row with each neighbour, and all ranks add up two numbers.
+points; in an iteration it exchanges one row with each neighbor, and all ranks add up two numbers.
 
     COOL_EMBEDDED=4 python3 conjugate_gradient.py --grid 100
     cool run -n 16 -- /usr/bin/python3 conjugate_gradient.py --grid 100 --json
@@ -16,15 +16,15 @@ import numpy as np
 
 
 class Poisson:
-    """A rank's part of the matrix: 4 on the diagonal, -1 for each of a point's neighbours within the square. Vectors are rows of
-    points, those that are multiplied with a row of each neighbour before and behind."""
+    """A rank's part of the matrix: 4 on the diagonal, -1 for each of a point's neighbors within the square. Vectors are rows of
+    points, those that are multiplied with a row of each neighbor before and behind."""
 
     def __init__(self, world, side):
         self.world, self.side = world, side
         self.rows = range(world.rank * side // world.size, (world.rank + 1) * side // world.size)
 
     def times(self, vector):
-        """The matrix times a vector, whose rows of the neighbours are fetched."""
+        """The matrix times a vector, whose rows of the neighbors are fetched."""
         self.exchange(vector)
         own = vector[1:-1]
         product = 4 * own - vector[:-2] - vector[2:]
@@ -33,13 +33,13 @@ class Poisson:
         return product
 
     def exchange(self, vector):
-        """Sends the first and the last row to the neighbours, and receives theirs. Sends are started: both neighbours send before
+        """Sends the first and the last row to the neighbors, and receives theirs. Sends are started: both neighbors send before
         they receive."""
         above, below = self.world.rank - 1, self.world.rank + 1
-        neighbours = [(above, 1, 0)] if above >= 0 else []
-        neighbours += [(below, -2, -1)] if below < self.world.size else []
-        sent = [self.world.isend(vector[last], rank) for rank, last, _ in neighbours]
-        for rank, _, beyond in neighbours:
+        neighbors = [(above, 1, 0)] if above >= 0 else []
+        neighbors += [(below, -2, -1)] if below < self.world.size else []
+        sent = [self.world.isend(vector[last], rank) for rank, last, _ in neighbors]
+        for rank, _, beyond in neighbors:
             self.world.recv(vector[beyond], rank)
         cool.wait_all(sent)
 

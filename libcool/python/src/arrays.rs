@@ -1,8 +1,8 @@
-//! Arrays as the library takes them, NumPy's and by DLPack those of others: their memory, without a copy.
+//! Access to the memory of NumPy arrays, and of other arrays through DLPack, without a copy.
 
 #![allow(
     unsafe_code,
-    reason = "the data of an array is reached by its pointer; every block says why it is there"
+    reason = "the data of an array is accessed through its pointer; each block explains why it is valid"
 )]
 
 use crate::dlpack::{CarriedKind, Tensor};
@@ -14,23 +14,24 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyTuple};
 use std::ops::Range;
 
-/// An array that a call uses. Holding it keeps its memory: NumPy does not resize an array that is referred to.
+/// An array that a call uses. It keeps the memory alive: NumPy does not resize an array that is
+/// referenced.
 pub(crate) struct Data {
     pub(crate) array: Py<PyAny>,
-    /// Of what is no NumPy array: keeps its memory too.
+    /// Keeps the memory of arrays other than NumPy's alive.
     _capsule: Option<Py<PyCapsule>>,
     shape: Vec<usize>,
     dtype: Elements,
     pointer: usize,
     bytes: usize,
     writeable: bool,
-    /// Of what is carried as u8 and is none.
+    /// How elements that are carried as u8 must be interpreted.
     kind: CarriedKind,
     is_numpy: bool,
 }
 
 impl Data {
-    /// Takes an array; `name` is what the call names it.
+    /// Returns the data of an array; `name` is the name of the argument in error messages.
     pub(crate) fn new(name: &str, array: &Bound<'_, PyAny>) -> PyResult<Data> {
         if let Ok(array) = array.cast::<PyUntypedArray>() {
             return Data::from_numpy(name, array);
@@ -52,9 +53,8 @@ impl Data {
             });
         }
         let found = array.get_type().name()?;
-        let reason = format!(
-            "{name} is a {found}, but must be a NumPy array, or a tensor that has __dlpack__; np.asarray makes one"
-        );
+        let reason =
+            format!("{name} is a {found}, but must be a NumPy array or have __dlpack__; use np.asarray");
         Err(argument_error(array.py(), reason))
     }
 
@@ -62,11 +62,12 @@ impl Data {
         let py = array.py();
         let dtype = element_type(name, array)?;
         if !array.is_c_contiguous() {
-            let reason = format!("{name} is not C-contiguous; np.ascontiguousarray makes a copy that is");
+            let reason = format!("{name} is not C-contiguous; use np.ascontiguousarray");
             return Err(argument_error(py, reason));
         }
         let object = array.as_array_ptr();
-        // SAFETY: the pointer is that of a live array, whose fields may be read while the interpreter lock is held.
+        // SAFETY: the pointer refers to a live array, whose fields may be read while the
+        // interpreter lock is held.
         let (pointer, flags) = unsafe { ((*object).fields.data as usize, (*object).fields.flags) };
         let kind = if array.dtype().kind() == b'b' { CarriedKind::Boolean } else { CarriedKind::Number };
         Ok(Data {
@@ -82,7 +83,7 @@ impl Data {
         })
     }
 
-    /// As [`Data::new`], for an array that is to be overwritten.
+    /// As [`Data::new`], for an array that is overwritten.
     pub(crate) fn writeable(name: &str, array: &Bound<'_, PyAny>) -> PyResult<Data> {
         let data = Data::new(name, array)?;
         if data.writeable {
@@ -92,12 +93,12 @@ impl Data {
         }
     }
 
-    /// The shape of the array.
+    /// Returns the shape of the array.
     pub(crate) fn shape(&self) -> Vec<usize> {
         self.shape.clone()
     }
 
-    /// A new one of another shape, for what is received; zeros, or whatever is there.
+    /// Returns a new array of another shape for received data, with zeros or arbitrary content.
     pub(crate) fn like(&self, py: Python<'_>, shape: Vec<usize>, zeros: bool) -> PyResult<Data> {
         let (array, shape) = (self.array.bind(py), PyTuple::new(py, shape)?);
         let made = if self.is_numpy {
@@ -108,7 +109,7 @@ impl Data {
             if !array.hasattr(make)? {
                 return Err(argument_error(
                     py,
-                    format!("recv is missing: {} cannot make one", array.get_type().name()?),
+                    format!("recv is missing, and {} cannot create one", array.get_type().name()?),
                 ));
             }
             array.call_method1(make, (shape,))?
@@ -116,42 +117,41 @@ impl Data {
         Data::writeable("recv", &made)
     }
 
-    /// Its NumPy dtype.
+    /// Returns the NumPy dtype.
     pub(crate) fn numpy_dtype(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         if !self.is_numpy {
-            return Err(argument_error(
-                py,
-                "a function combines NumPy arrays; np.from_dlpack(tensor) makes one",
-            ));
+            return Err(argument_error(py, "a function requires NumPy arrays; use np.from_dlpack(tensor)"));
         }
         Ok(self.array.bind(py).getattr("dtype")?.unbind())
     }
 
-    /// What it holds.
+    /// Returns the element type.
     pub(crate) fn elements(&self) -> Elements {
         self.dtype
     }
 
-    /// Why a reduction of such elements does not give such elements, if so: bytes of a bool are 0 or 1, which a sum is not.
+    /// Returns why elements of this kind cannot be combined by `op`, if so. For example, a bool is
+    /// 0 or 1, which a sum is not.
     pub(crate) fn why_not_combined_by(&self, op: Op) -> Option<&'static str> {
         match self.kind {
             CarriedKind::Boolean if op == Op::Sum => Some(
-                "send holds bool, which has no sum; op=\"logical_or\" tells whether any is true, \"logical_and\" \
-                 whether all are, and a sum of send.astype(int) counts them",
+                "send holds bool, which has no sum; use op=\"logical_or\" (any is true), \"logical_and\" (all \
+                 are true), or send.astype(int) to count",
             ),
             CarriedKind::Float8 => {
-                Some("send holds floats of 8 bits, which are carried but not combined; widen them first")
+                Some("send holds floats of 8 bits, which can be sent but not combined; convert them first")
             }
             CarriedKind::Boolean | CarriedKind::Number => None,
         }
     }
 
-    /// Whether two arrays share memory.
+    /// Returns whether two arrays share memory.
     pub(crate) fn overlaps(&self, other: &Data) -> bool {
         self.pointer < other.pointer + other.bytes && other.pointer < self.pointer + self.bytes
     }
 
-    /// Where an array of the same elements lies within this one; `None` if some of it does not.
+    /// Returns the range of an array of the same type within this one, or `None` if it is not
+    /// contained.
     fn range_of(&self, other: &Data) -> Option<Range<usize>> {
         let start = other.pointer.checked_sub(self.pointer)?;
         let element = self.dtype.bytes();
@@ -160,55 +160,62 @@ impl Data {
         (whole && end <= self.bytes).then(|| start / element..end / element)
     }
 
-    /// The arrays of a call of which one lies within the other; `None` if neither does.
+    /// Returns the arrays of a call in which one array lies within the other, or `None` if neither
+    /// does.
     ///
     /// # Safety
-    /// As for [`Data::received`], of `recv`.
+    /// As for [`Data::received`], for `recv`.
     pub(crate) unsafe fn within<'s, 'r>(send: &Data, recv: &Data) -> Option<Arrays<'s, 'r>> {
         let outer = if recv.range_of(send).is_some() { recv } else { send };
         let (sent, received) = (outer.range_of(send)?, outer.range_of(recv)?);
-        // SAFETY: as promised. All of it is the memory of `recv`, or of `send`, in which `recv` lies: it may be written.
+        // SAFETY: the caller guarantees this. The memory belongs to `recv`, or to `send`, which
+        // contains `recv`, so it is writable.
         let data = unsafe { outer.received() }?;
         Some(Arrays::Within(data, sent, received))
     }
 
-    /// What is sent, as it is now.
+    /// Returns the array to send.
     ///
-    /// The program promises not to write into it until the call has started, as its documentation says.
+    /// The program must not write to it until the call has started, as its documentation states.
     pub(crate) fn sent(&self) -> Option<Array<'_>> {
         Array::new(self.dtype, self.bytes())
     }
 
-    /// The bytes of the array.
+    /// Returns the bytes of the array.
     pub(crate) fn bytes(&self) -> &[u8] {
         if self.bytes == 0 {
             return &[];
         }
-        // SAFETY: `self.bytes` bytes are at the pointer of a C-contiguous array, which lives as long as self refers to it.
+        // SAFETY: `self.bytes` bytes are at the pointer of a C-contiguous array, which lives as
+        // long as self references it.
         unsafe { std::slice::from_raw_parts(self.pointer as *const u8, self.bytes) }
     }
 
-    /// Where to put what is received.
+    /// Returns the array for received data.
     ///
     /// # Safety
-    /// The result is not used after `self` and its clones are gone, and nothing else uses the memory meanwhile.
+    /// The result must not be used after `self` and its clones are dropped, and no other code may
+    /// access the memory meanwhile.
     pub(crate) unsafe fn received<'a>(&self) -> Option<ArrayMut<'a>> {
-        // SAFETY: as promised.
+        // SAFETY: the caller guarantees this.
         ArrayMut::new(self.dtype, unsafe { self.bytes_mut() })
     }
 
+    /// Returns the bytes of the array for writing.
+    ///
     /// # Safety
     /// As for [`Data::received`].
     pub(crate) unsafe fn bytes_mut<'a>(&self) -> &'a mut [u8] {
         if self.bytes == 0 {
             return &mut [];
         }
-        // SAFETY: as in `bytes`; and the array is writeable, since only such are received into.
+        // SAFETY: as in `bytes`. The array is writable, because only writable arrays are received
+        // into.
         unsafe { std::slice::from_raw_parts_mut(self.pointer as *mut u8, self.bytes) }
     }
 }
 
-/// The type of an array's elements.
+/// Returns the element type of an array.
 fn element_type(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<Elements> {
     let (py, dtype) = (array.py(), array.dtype());
     let text = dtype.getattr("name")?.extract::<String>()?;
@@ -236,14 +243,15 @@ fn element_type(name: &str, array: &Bound<'_, PyUntypedArray>) -> PyResult<Eleme
     };
     found.filter(|_| native).ok_or_else(|| {
         let reason = format!(
-            "{name} holds {dtype}, which is not carried; numbers in this machine's byte order are, and dtypes of \
+            "{name} holds {dtype}, which is not supported; use numbers in this machine's byte order, or dtypes of \
              cool.located and cool.pair"
         );
         argument_error(py, reason)
     })
 }
 
-/// A structured type of a value and an index, unsigned and as wide or signed as MPI's.
+/// Returns the element type of a structured dtype of a value and an index: unsigned with the width
+/// of the value, or signed as in MPI.
 fn indexed(dtype: &Bound<'_, PyAny>) -> PyResult<Option<Elements>> {
     let names = dtype.getattr("names")?;
     if names.is_none() || names.extract::<Vec<String>>()? != ["value", "index"] {

@@ -1,6 +1,6 @@
 //! Communicators.
 
-#![allow(unsafe_code, reason = "what a program that lends arrays promises stands in its documentation")]
+#![allow(unsafe_code, reason = "the documentation of `lending` states what the program guarantees")]
 
 use crate::error::{argument_error, duration, raised, unsigned};
 use crate::memory;
@@ -9,14 +9,15 @@ use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// A rank's place in its group, and the way to the others. As a context manager, it is left at the end of the block.
+/// A rank's place in its group and its connection to the other ranks. As a context manager, it
+/// leaves the group at the end of the block.
 #[pyclass(module = "cool", name = "Comm", frozen)]
 pub(crate) struct PyComm {
-    /// Shared with those that are the same again.
+    /// Shared by all handles of the communicator.
     rank: Arc<Mutex<Option<Arc<Rank>>>>,
-    /// Of calls by this one, in place of the group's.
+    /// Timeout of calls through this handle, instead of that of the group.
     timeout: Option<Duration>,
-    /// The program has promised to leave arrays alone.
+    /// Whether the program promised not to access the arrays of started calls.
     lends: bool,
 }
 
@@ -25,13 +26,13 @@ impl PyComm {
         PyComm { rank: Arc::new(Mutex::new(Some(Arc::new(rank)))), timeout: None, lends: false }
     }
 
-    /// The library's, unless it was freed.
+    /// Returns the communicator of the library, unless it was freed.
     pub(crate) fn get_rank(&self, py: Python<'_>) -> PyResult<Arc<Rank>> {
         let rank = self.rank.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let rank = rank.ok_or_else(|| argument_error(py, "this communicator was freed"))?;
         let rank =
             self.timeout.map_or_else(|| Arc::clone(&rank), |timeout| Arc::new(rank.with_timeout(timeout)));
-        // SAFETY: whoever has made such a communicator was told to leave arrays alone, as for all other calls.
+        // SAFETY: the documentation of `lending` requires the program not to access the arrays.
         Ok(if self.lends { Arc::new(unsafe { rank.lending() }) } else { rank })
     }
 
@@ -55,13 +56,14 @@ impl PyComm {
         Ok(self.get_rank(py)?.size())
     }
 
-    /// The group's number in the network.
+    /// The group's number in the network, as errors and `cool groups` show it.
     #[getter]
     fn group(&self, py: Python<'_>) -> PyResult<u64> {
         Ok(self.get_rank(py)?.group())
     }
 
-    /// Where a rank runs: its node's name, the node's number in the group, and its rack.
+    /// Returns the location of a rank: the name of its node, the index of the node within the
+    /// group, and the number of its rack.
     fn place(
         &self,
         py: Python<'_>,
@@ -72,17 +74,19 @@ impl PyComm {
         Ok((place.name.clone(), place.node, place.rack))
     }
 
-    /// The plan by which the last call that was done went.
+    /// The plan of the last completed call, or an empty string.
     #[getter]
     fn last_plan(&self, py: Python<'_>) -> PyResult<String> {
         Ok(self.get_rank(py)?.last_plan())
     }
 
-    /// An array of zeros in memory that is shared with the agent: calls that wait (or are started by `lending`) take what they send from there, and
-    /// put there what they receive, without a copy; what is overwritten in place is copied all the same before it is
-    /// sent, and so is what comes into a part of the array that does not begin and end at multiples of the system's page
-    /// size or at the ends. A call that fails may have overwritten a part of what it was to receive. Other
-    /// communicators copy it.
+    /// Returns an array of zeros in memory that is shared with the agent.
+    ///
+    /// Calls that wait, and calls that were started through `lending`, send from and receive into
+    /// such an array without a copy. A copy is still made if a call works in place, uses another
+    /// communicator, or receives into a part of the array that does not begin and end at multiples
+    /// of the system's page size or at its ends. A call that fails may have overwritten a part of
+    /// the memory that it receives into.
     #[pyo3(signature = (shape, dtype = None))]
     fn alloc<'py>(
         &self,
@@ -93,35 +97,41 @@ impl PyComm {
         memory::array(py, &*self.get_rank(py)?, shape, dtype)
     }
 
-    /// Lets later calls fail when they make no progress for this many seconds; 5 minutes if never set.
+    /// Sets the time without progress after which later calls fail, in seconds. The default is 5
+    /// minutes.
     fn set_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<()> {
         let timeout = duration(py, "timeout", seconds)?;
         self.get_rank(py)?.set_timeout(timeout);
         Ok(())
     }
 
-    /// Lets what this rank's node multicasts for later calls of the group give way to whatever else uses its path.
+    /// Sets whether multicasts of this rank's node for later calls of the group yield to other
+    /// traffic.
     fn set_background(&self, py: Python<'_>, background: bool) -> PyResult<()> {
         self.get_rank(py)?.set_background(background);
         Ok(())
     }
 
-    /// This communicator again, whose calls fail when they make no progress for this many seconds, whatever `set_timeout`
-    /// says: `world.with_timeout(5).barrier()`. It is freed with this one.
+    /// Returns a handle of this communicator with another timeout in seconds, which ignores
+    /// `set_timeout`. For example: `world.with_timeout(5).barrier()`. It is freed together with
+    /// this one.
     fn with_timeout(&self, py: Python<'_>, seconds: f64) -> PyResult<PyComm> {
         let timeout = duration(py, "timeout", seconds)?;
         Ok(PyComm { rank: Arc::clone(&self.rank), timeout: Some(timeout), lends: self.lends })
     }
 
-    /// This communicator again, to which calls that are started lend their arrays: those of `alloc` are used where they are,
-    /// as by calls that wait, without a copy when a call starts and when it is done. Who starts a call by it promises to write
-    /// nothing to `send` until that was waited for; and to leave `recv` alone, as always. It is freed with this one.
+    /// Returns a handle of this communicator for started calls that use arrays of `alloc` without a
+    /// copy, as calls that wait do.
+    ///
+    /// Until a call that was started through it was waited for, the program must not write to its
+    /// `send` array. It must not access `recv`, as for all started calls. The handle is freed
+    /// together with this one.
     fn lending(&self) -> PyComm {
         PyComm { rank: Arc::clone(&self.rank), timeout: self.timeout, lends: true }
     }
 
-    /// Forces the plan of later calls of an operation ("allreduce"), as `cool plan` writes it; "" leaves it to the
-    /// agents again. All ranks force the same.
+    /// Forces the plan of later calls of an operation, such as "allreduce", as `cool plan` prints
+    /// it. "" lets the agents choose again. All ranks must force the same plan.
     fn set_plan(&self, py: Python<'_>, operation: &str, plan: &str) -> PyResult<()> {
         let operation: Operation =
             operation.parse().map_err(|e| argument_error(py, format!("set_plan: {e}")))?;
@@ -129,8 +139,9 @@ impl PyComm {
         py.detach(|| rank.set_plan(operation, plan)).map_err(|e| raised(py, &e))
     }
 
-    /// Splits the group: ranks that give the same color form a new group, ordered by `key`, then by rank. Who gives
-    /// None is in none. All ranks of the group call this.
+    /// Splits the group. Ranks that pass the same color form a new group, ordered by `key`, and by
+    /// rank where keys are equal. Returns None at a rank that passes None. All ranks of the group
+    /// must call this.
     #[pyo3(signature = (color, key = 0))]
     fn split(
         &self,
@@ -143,14 +154,16 @@ impl PyComm {
         Ok(part.map(PyComm::new))
     }
 
-    /// A group of the same ranks, whose calls do not meet those of this one. All ranks of the group call this.
+    /// Returns a group of the same ranks, whose calls are independent of those of this group. All
+    /// ranks of the group must call this.
     fn dup(&self, py: Python<'_>) -> PyResult<PyComm> {
         let rank = self.get_rank(py)?;
         py.detach(|| rank.dup()).map(PyComm::new).map_err(|e| raised(py, &e))
     }
 
-    /// A group of some of the ranks, in that order; None at the others. All ranks of the group call this alike.
-    #[allow(clippy::needless_pass_by_value, reason = "as it comes from Python")]
+    /// Returns a group of some of the ranks, in the given order, or None at other ranks. All ranks
+    /// of the group must call this with the same `ranks`.
+    #[allow(clippy::needless_pass_by_value, reason = "PyO3 passes it by value")]
     fn subset(
         &self,
         py: Python<'_>,
@@ -161,16 +174,20 @@ impl PyComm {
         Ok(part.map(PyComm::new))
     }
 
-    /// A group of the ranks that are left, in their old order; `gone` of it says who is not in it. It works after
-    /// calls of this group have failed. A rank is gone if it has ended or freed its communicator, its agent is gone,
-    /// or it does not come within the shortest timeout that any has set. All ranks that are left call this.
+    /// Returns a group of the surviving ranks, in their old order; its attribute `gone` contains
+    /// the lost ranks. All survivors must call this. It works after calls of this group have
+    /// failed.
+    ///
+    /// A rank counts as lost if it has ended or freed its communicator, its agent is unreachable,
+    /// or it does not call this within the shortest timeout that any survivor has set.
     fn shrink(&self, py: Python<'_>) -> PyResult<PyComm> {
         let rank = self.get_rank(py)?;
         py.detach(|| rank.shrink()).map(PyComm::new).map_err(|e| raised(py, &e))
     }
 
-    /// The bitwise and of what all ranks give that are left (0 to 2**64 - 1), and a list of those who are gone. It
-    /// works after calls of this group have failed. All ranks that are left call this.
+    /// Returns the bitwise AND of the flags (0 to 2**64 - 1) of all surviving ranks, and a list of
+    /// the lost ranks. All survivors must call this. It works after calls of this group have
+    /// failed.
     #[pyo3(signature = (flags = u64::MAX))]
     fn agree(
         &self,
@@ -182,20 +199,20 @@ impl PyComm {
         Ok((agreed.flags, agreed.gone))
     }
 
-    /// Lets all calls of this group fail with RevokedError that are under way or come later, at every rank. Only
+    /// Makes all pending and later calls of this group raise RevokedError, at every rank. Only
     /// `agree` and `shrink` work afterwards.
     fn revoke(&self, py: Python<'_>) -> PyResult<()> {
         let rank = self.get_rank(py)?;
         py.detach(|| rank.revoke()).map_err(|e| raised(py, &e))
     }
 
-    /// The ranks of the group from which `shrink` made this one that are not in it.
+    /// The lost ranks of the group from which `shrink` created this one.
     #[getter]
     fn gone(&self, py: Python<'_>) -> PyResult<Vec<usize>> {
         Ok(self.get_rank(py)?.gone().to_vec())
     }
 
-    /// Leaves the group. Calls that are under way are finished.
+    /// Leaves the group. Pending calls are still executed.
     fn free(&self) {
         self.close();
     }

@@ -1,6 +1,6 @@
-//! Tensors of other libraries (PyTorch, JAX), by the protocol DLPack: where their elements are, and of which type.
+//! Tensors of other libraries (PyTorch, JAX) through DLPack: their memory and element type.
 
-#![allow(unsafe_code, reason = "a capsule holds a C structure; every block says why it is there")]
+#![allow(unsafe_code, reason = "a capsule contains a C structure; each block explains why it is valid")]
 
 use crate::error::argument_error;
 use cool_rust::Type;
@@ -9,10 +9,10 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict};
 use std::ffi::c_void;
 
-/// Memory of the processor, and the same that a GPU reaches too.
+/// Main memory, and main memory that a GPU can access, too.
 const DEVICES: [i32; 2] = [1, 3];
 
-/// Of the flags: the tensor must not be written.
+/// Flag of a tensor that must not be written.
 const READ_ONLY: u64 = 1;
 
 #[repr(C)]
@@ -28,7 +28,8 @@ struct DlTensor {
     byte_offset: u64,
 }
 
-/// As of DLPack 1.0; before, the tensor came first, and nothing was known of writing.
+/// The structure of DLPack 1.0. Before, the tensor was the first field, and there was no flag for
+/// read-only tensors.
 #[repr(C)]
 struct DlManagedTensorVersioned {
     version: [u32; 2],
@@ -38,54 +39,55 @@ struct DlManagedTensorVersioned {
     tensor: DlTensor,
 }
 
-/// A C-contiguous tensor in the processor's memory.
+/// A C-contiguous tensor in main memory.
 pub(crate) struct Tensor {
-    /// Keeps the memory.
+    /// Keeps the memory alive.
     pub(crate) capsule: Py<PyCapsule>,
     pub(crate) dtype: Type,
-    /// How its elements are to be understood, where the type does not say.
+    /// How the elements must be interpreted, if the type does not determine it.
     pub(crate) kind: CarriedKind,
     pub(crate) pointer: usize,
     pub(crate) shape: Vec<usize>,
     pub(crate) writeable: bool,
 }
 
-/// Elements that are carried as those of another type.
+/// Interpretation of elements that are carried as another type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CarriedKind {
     Number,
     Boolean,
-    /// Of 8 bits, carried as bytes.
+    /// 8 bits wide, carried as bytes.
     Float8,
 }
 
 impl Tensor {
-    /// What an object with `__dlpack__` gives.
+    /// Returns the tensor of an object with `__dlpack__`.
     pub(crate) fn new(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Tensor> {
         let py = object.py();
         let (device, _): (i32, i32) = object.call_method0("__dlpack_device__")?.extract()?;
         if !DEVICES.contains(&device) {
             let reason =
-                format!("{name} is not in the processor's memory; copy it there, by .cpu() in PyTorch");
+                format!("{name} is not in main memory; copy it there, for example by .cpu() in PyTorch");
             return Err(argument_error(py, reason));
         }
         let capsule = exported(object)?;
         let versioned = capsule.pointer_checked(Some(c"dltensor_versioned"));
         let (tensor, writeable) = match versioned {
             Ok(pointer) => {
-                // SAFETY: a capsule of this name has such a structure, which stays as long as the capsule.
+                // SAFETY: a capsule with this name contains such a structure, which lives as long
+                // as the capsule.
                 let managed = unsafe { pointer.cast::<DlManagedTensorVersioned>().as_ref() };
                 if managed.version[0] != 1 {
                     return Err(argument_error(
                         py,
-                        format!("{name} speaks DLPack {}, not 1", managed.version[0]),
+                        format!("{name} uses version {} of DLPack, but must use 1", managed.version[0]),
                     ));
                 }
                 (&managed.tensor, managed.flags & READ_ONLY == 0)
             }
             Err(_) => {
                 let pointer = capsule.pointer_checked(Some(c"dltensor"))?;
-                // SAFETY: as above; of this name, it begins with the tensor.
+                // SAFETY: as above; with this name, the structure begins with the tensor.
                 (unsafe { pointer.cast::<DlTensor>().as_ref() }, true)
             }
         };
@@ -97,23 +99,20 @@ impl Tensor {
             return Err(argument_error(py, reason));
         };
         let Some(shape) = tensor.contiguous_shape() else {
-            return Err(argument_error(
-                py,
-                format!("{name} is not C-contiguous; .contiguous() makes a copy that is"),
-            ));
+            return Err(argument_error(py, format!("{name} is not C-contiguous; use .contiguous()")));
         };
         let pointer = tensor.data as usize + tensor.byte_offset as usize;
         Ok(Tensor { dtype, kind, pointer, shape, writeable, capsule: capsule.unbind() })
     }
 }
 
-/// The capsule, of the newest version that both know.
+/// Returns the capsule of the newest version that both sides support.
 fn exported<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyCapsule>> {
     let py = object.py();
     let newest = PyDict::new(py);
     newest.set_item("max_version", (1, 0))?;
     let capsule = match object.call_method("__dlpack__", (), Some(&newest)) {
-        // It is older than versions are.
+        // The object is older than the versioned protocol.
         Err(e) if e.is_instance_of::<PyTypeError>(py) => object.call_method0("__dlpack__")?,
         given => given?,
     };
@@ -144,12 +143,12 @@ impl DlTensor {
         (self.lanes == 1).then_some((number, CarriedKind::Number))
     }
 
-    /// Its shape, if its elements lie one after the other.
+    /// Returns the shape of the tensor, if its elements are contiguous.
     fn contiguous_shape(&self) -> Option<Vec<usize>> {
         let ndim = usize::try_from(self.ndim).ok()?;
         let numbers = |at: *const i64| match (at.is_null(), ndim) {
             (true, _) | (_, 0) => Vec::new(),
-            // SAFETY: such an array has a number for each dimension.
+            // SAFETY: such an array has one number for each dimension.
             (false, _) => unsafe { std::slice::from_raw_parts(at, ndim) }.to_vec(),
         };
         let (sizes, strides) = (numbers(self.shape), numbers(self.strides));

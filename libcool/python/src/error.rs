@@ -1,4 +1,4 @@
-//! The library's errors as exceptions, with the ranks concerned.
+//! Conversion of the library's errors to exceptions, with the ranks concerned.
 
 use cool_rust::{Error, FailureKind};
 use pyo3::conversion::FromPyObjectOwned;
@@ -11,39 +11,44 @@ create_exception!(
     cool,
     CoolError,
     PyRuntimeError,
-    "A call failed. `ranks` are those concerned, as far as they are known."
+    "A call failed. `ranks` contains the ranks concerned, if known."
 );
-create_exception!(cool, ArgumentError, CoolError, "The arguments make no sense. Nothing was sent.");
+create_exception!(cool, ArgumentError, CoolError, "The arguments are invalid. Nothing was sent.");
 create_exception!(
     cool,
     EnvironmentError,
     CoolError,
-    "The process is no rank, or its environment makes no sense."
+    "The process is not a rank, or its environment is invalid."
 );
-create_exception!(cool, AgentError, CoolError, "The node's agent is gone, or refused.");
+create_exception!(cool, AgentError, CoolError, "The node's agent is unreachable, or refused this rank.");
 create_exception!(
     cool,
     MismatchError,
     CoolError,
     "Ranks called different operations, sizes, types or roots."
 );
-create_exception!(cool, TimeoutError, CoolError, "Somebody did not come in time.");
-create_exception!(cool, LostError, CoolError, "A rank, node or agent went away.");
+create_exception!(cool, TimeoutError, CoolError, "A rank did not join the call in time.");
+create_exception!(cool, LostError, CoolError, "A rank, node or agent was lost.");
 create_exception!(
     cool,
     AbortedError,
     CoolError,
-    "An earlier call failed: the group cannot be used any more."
+    "An earlier call of the group failed, so the group is unusable."
 );
 
-create_exception!(cool, RevokedError, CoolError, "A rank has revoked the group.");
-create_exception!(cool, FilesError, CoolError, "A command on files did not do all that was asked.");
+create_exception!(cool, RevokedError, CoolError, "A rank revoked the group.");
+create_exception!(
+    cool,
+    FilesError,
+    CoolError,
+    "A file command did not complete everything that was requested."
+);
 
 create_exception!(
     cool,
     TruncatedError,
     CoolError,
-    "A message was longer than its receive, which alone failed."
+    "A message was longer than its receive. Only the receive failed."
 );
 
 /// Adds the exceptions to the module.
@@ -62,7 +67,7 @@ pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add("TruncatedError", py.get_type::<TruncatedError>())
 }
 
-/// An error of the library.
+/// Returns the exception for an error of the library.
 pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     let text = error.to_string();
     let (exception, ranks) = match error {
@@ -89,32 +94,32 @@ pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
     with_ranks(py, exception, ranks)
 }
 
-/// An error of the arguments.
+/// Returns an exception for invalid arguments.
 pub(crate) fn argument_error(py: Python<'_>, reason: impl Into<String>) -> PyErr {
     with_ranks(py, ArgumentError::new_err(reason.into()), &[])
 }
 
-/// An error of a job, with the ranks concerned.
+/// Returns an exception for a failed job, with the ranks concerned.
 pub(crate) fn job_error(py: Python<'_>, text: String, ranks: &[usize]) -> PyErr {
     with_ranks(py, CoolError::new_err(text), ranks)
 }
 
-/// Seconds as a program gives them, of an argument of that name.
+/// Converts an argument in seconds; `name` is the name of the argument in error messages.
 pub(crate) fn duration(py: Python<'_>, name: &str, seconds: f64) -> PyResult<Duration> {
     Duration::try_from_secs_f64(seconds).map_err(|e| argument_error(py, format!("{name}: {e}")))
 }
 
-/// An error because something is not done in time.
+/// Returns an exception for an exceeded timeout.
 pub(crate) fn timeout_error(py: Python<'_>, text: String) -> PyErr {
     with_ranks(py, TimeoutError::new_err(text), &[])
 }
 
-/// An error because ranks are lost.
+/// Returns an exception for lost ranks.
 pub(crate) fn lost_error(py: Python<'_>, text: String) -> PyErr {
     with_ranks(py, LostError::new_err(text), &[])
 }
 
-/// Ranks, tags and counts as an argument has them, of which none is negative.
+/// Extracts ranks, tags and counts, none of which may be negative.
 pub(crate) fn unsigned<'py, T: FromPyObjectOwned<'py>>(argument: &Bound<'py, PyAny>) -> PyResult<T> {
     let py = argument.py();
     argument.extract().map_err(Into::into).map_err(|e: PyErr| {

@@ -1,11 +1,12 @@
-//! Files to many nodes, by the installed program `cool`; `cool.files` is its face.
+//! File commands of the installed program `cool`, for the package's `cool.files`.
 
 use crate::error::{FilesError, job_error};
 use cool_rust::files::{self, run};
 use pyo3::prelude::*;
 use std::ffi::OsString;
 
-/// Runs `cool` with arguments; what it prints. Raises `FilesError` if it did not do all that was asked, with what it prints as `outcome`.
+/// Runs `cool` with arguments and returns its output. Raises `FilesError`, with the output as
+/// `outcome`, if the command did not complete everything that was requested.
 #[pyfunction]
 fn run_files(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<String> {
     py.detach(|| run(arguments)).map_err(|error| {
@@ -20,7 +21,7 @@ fn run_files(py: Python<'_>, arguments: Vec<OsString>) -> PyResult<String> {
     })
 }
 
-/// Adds it to the module.
+/// Adds the function to the module.
 pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(run_files, module)?)
 }

@@ -1,6 +1,6 @@
-//! Reductions by functions of Python.
+//! Reductions by Python functions.
 
-#![allow(unsafe_code, reason = "received data is put into arrays that the request holds")]
+#![allow(unsafe_code, reason = "received data is written to arrays that the request keeps alive")]
 
 use crate::arrays::Data;
 use crate::comm::PyComm;
@@ -12,7 +12,8 @@ use pyo3::types::{PyBytes, PyTuple};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 impl CollectiveArguments<'_, '_> {
-    /// Has a function combine: what `then` gives, the array that is received into, and where the function's error is found.
+    /// Passes a reduction by a function to `then`. Returns its result, the array that is received
+    /// into, and the place of the function's exception.
     pub(crate) fn with_fold<R: Send>(
         self,
         py: Python<'_>,
@@ -26,7 +27,8 @@ impl CollectiveArguments<'_, '_> {
             Some(recv) => Data::writeable("recv", recv)?,
             None => self.space(py, &rank, &send)?,
         };
-        // What the function combines are the elements of the first axis, after that of the parts; with counts, numbers.
+        // The function combines elements of the first axis after that of the parts; with counts,
+        // single numbers.
         let axes = match (self.operation, &self.counts) {
             (Operation::ReduceScatter, Some(_)) => usize::MAX,
             (Operation::ReduceScatter, None) => 2,
@@ -40,9 +42,10 @@ impl CollectiveArguments<'_, '_> {
         let combine: CombineFunction = Box::new(move |left: &mut [u8], right: &[u8]| {
             found.run_unless_failed(|| Python::attach(|py| call_function(py, &function, &kind, left, right)));
         });
-        // A copy, so that they may overlap.
+        // Copied, so that the arrays may overlap.
         let sent = send.bytes().to_vec();
-        // SAFETY: `recv` is held here or by the request, and nobody else uses it, as the program was told.
+        // SAFETY: `recv` is held here or by the request, and the documentation requires the program
+        // not to access it.
         let received: &mut [u8] = unsafe { recv.bytes_mut() };
         let arrays = if send.array.is(&recv.array) {
             Arrays::InPlace(received.into())
@@ -57,17 +60,18 @@ impl CollectiveArguments<'_, '_> {
     }
 }
 
-/// How two vectors combine, as the library calls it.
+/// A function that combines two vectors, as the library calls it.
 pub(crate) type CombineFunction = Box<dyn FnMut(&mut [u8], &[u8]) + Send + Sync>;
 
-/// The first error that a function raised.
+/// The first exception that a function raised.
 #[derive(Clone, Default)]
 pub(crate) struct FunctionError(Arc<Mutex<Option<PyErr>>>);
 
 impl FunctionError {
-    /// Does something unless it has failed before.
+    /// Runs `act`, unless the function has raised before.
     fn run_unless_failed(&self, act: impl FnOnce() -> PyResult<()>) {
-        // Not locked meanwhile: it takes the interpreter's lock, which others may hold that look here.
+        // Not locked meanwhile, because `act` takes the interpreter lock, and a thread that holds
+        // that may wait for this lock.
         if self.first().is_none() {
             let error = act().err();
             *self.first() = error;
@@ -78,21 +82,23 @@ impl FunctionError {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Raises the recorded exception.
+    ///
     /// # Errors
-    /// If it has.
+    /// If the function has raised one.
     pub(crate) fn check(&self) -> PyResult<()> {
         self.first().take().map_or(Ok(()), Err)
     }
 }
 
-/// What a function gets arrays of.
+/// The type of the arrays that a function gets.
 struct FunctionArrays {
     dtype: Py<PyAny>,
-    /// The shape of an element; empty if it is a number.
+    /// Shape of an element; empty for numbers.
     tail: Vec<usize>,
 }
 
-/// Calls a function on two vectors; the first is overwritten with the result.
+/// Calls a function on two vectors and overwrites the first one with the result.
 fn call_function(
     py: Python<'_>,
     function: &Py<PyAny>,
@@ -112,7 +118,7 @@ fn call_function(
     let result = numpy.call_method1("ascontiguousarray", (result, dtype))?;
     let result = Data::new("the function's result", &result)?;
     if result.bytes().len() != left.len() {
-        return Err(argument_error(py, "the function's result is not as long as its arguments"));
+        return Err(argument_error(py, "the function's result and its arguments differ in length"));
     }
     left.copy_from_slice(result.bytes());
     Ok(())

@@ -1,4 +1,4 @@
-//! Groups of processes that no launcher has started, and agents for them on one machine.
+//! Groups of processes without a launcher, and agents for them on one machine.
 
 use crate::comm::PyComm;
 use crate::error::{duration, raised, unsigned};
@@ -10,10 +10,13 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// A group of processes that have agreed on a key by themselves: rank `rank` of `size`, with all others of the same user
-/// that give the same `key` (1 to 200 bytes). Waits until all `size` have come, for at most `timeout` seconds. No launcher
-/// is needed. The agent is the one at `socket`; if that is None, at COOL_SOCKET, or else the only one in /run/cool. A key can
-/// be used again when its group has been made, but a random one cannot meet a process that was left over.
+/// Joins a group of processes that agreed on a key, as rank `rank` of `size`.
+///
+/// The group consists of all processes of the same user that pass the same `key` (1 to 200 bytes).
+/// Returns when all `size` ranks have joined, and raises TimeoutError after `timeout` seconds. No
+/// launcher is needed. `socket` is the socket of the agent; if it is None, the agent is that at
+/// COOL_SOCKET, or the only one in /run/cool. A key can be used again after its group was created,
+/// but keys should be random, because a leftover process of an earlier run may otherwise join.
 #[pyfunction]
 #[pyo3(signature = (key, rank, size, timeout = 300.0, socket = None))]
 pub(crate) fn join(
@@ -32,9 +35,11 @@ pub(crate) fn join(
     joined.map(PyComm::new).map_err(|e| raised(py, &e))
 }
 
-/// Agents of a cluster of `nodes` nodes in `racks` racks, in this process, on loopback: without root, switches and daemons,
-/// for ranks that are processes of this machine. They join groups by `sockets`. The agents are gone when it is closed, at the
-/// end of a `with` block too, or collected.
+/// Agents of a cluster of `nodes` nodes in `racks` racks, in this process on loopback, without root
+/// privileges, switches or daemons.
+///
+/// The ranks are processes of this machine, which join groups through `sockets`. The agents stop
+/// when this object is closed, at the end of a `with` block, or garbage-collected.
 #[pyclass(module = "cool", name = "Cluster", frozen)]
 pub(crate) struct PyCluster {
     agents: Mutex<Option<Arc<EmbeddedAgents>>>,
@@ -59,7 +64,8 @@ impl PyCluster {
         Ok(PyCluster { agents: Mutex::new(Some(Arc::new(agents))) })
     }
 
-    /// The socket of each node's agent, for `join`, or for COOL_SOCKET of another process; none if it was closed.
+    /// The socket of each node's agent, for `join`, or for COOL_SOCKET of another process. Empty
+    /// once closed.
     #[getter]
     fn sockets(&self) -> Vec<String> {
         let agents = self.agents();
@@ -67,8 +73,9 @@ impl PyCluster {
         sockets.map(|socket| socket.to_string_lossy().into_owned()).collect()
     }
 
-    /// Waits until all ranks have left the groups that they have joined, freed, ended or killed, for at most `timeout` seconds:
-    /// whether they have. Without their agents they could not go on.
+    /// Waits until all ranks have left the groups that they joined, but at most for `timeout`
+    /// seconds. Returns whether they have. Ranks cannot continue without their agents, so call this
+    /// before `close`.
     fn wait_until_unused(&self, py: Python<'_>, timeout: f64) -> PyResult<bool> {
         let timeout = duration(py, "timeout", timeout)?;
         let agents = self.agents().clone();

@@ -1,5 +1,5 @@
-//! `cool.kmeans`: the library of `cool-kmeans` on NumPy's arrays. What scikit-learn's users expect of a class, the package's
-//! `kmeans.py` makes of it.
+//! `cool.kmeans`: the library `cool-kmeans` on NumPy arrays. The package's `kmeans.py` adds the
+//! interface that users of scikit-learn expect.
 
 use crate::comm::PyComm;
 use crate::error::{job_error, lost_error, raised};
@@ -15,7 +15,7 @@ use numpy::{PyArray1, PyArray2, PyArrayMethods, PyReadonlyArray1, PyReadonlyArra
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
-/// What is options for, as keywords.
+/// Options of a fit, passed as keywords.
 #[derive(FromPyObject)]
 #[pyo3(from_item_all)]
 struct FitOptions {
@@ -25,16 +25,16 @@ struct FitOptions {
     restarts: usize,
     iterations: usize,
     movement: f64,
-    /// Rank 0's counts.
+    /// Seed; that of rank 0 is used.
     seed: u64,
     /// "short" or "float".
     precision: String,
-    /// 0 for an even share of the node's processors.
+    /// Number of threads, or 0 for an even share of the node's CPUs.
     threads: usize,
     verbose: bool,
 }
 
-/// A run that is told of on the standard error output, or not.
+/// Prints iterations to standard error, if enabled.
 struct IterationPrinter(bool);
 
 impl ProgressObserver for IterationPrinter {
@@ -45,14 +45,14 @@ impl ProgressObserver for IterationPrinter {
     fn iteration(&self, iteration: &Iteration) {
         if self.0 {
             eprintln!(
-                "iteration {}: inertia {}, {} points have another centre",
+                "iteration {}: inertia {}, {} points moved to another centroid",
                 iteration.number, iteration.inertia, iteration.moved_points
             );
         }
     }
 }
 
-/// What came of it.
+/// Result of a fit.
 struct FitResult {
     found: Clustering,
     iterations: usize,
@@ -69,10 +69,11 @@ fn error(py: Python<'_>, error: &Error) -> PyErr {
     }
 }
 
-/// What a clustering gives: centres, labels of this rank's rows, inertia, iterations, whether nothing was left to do.
+/// Centroids, labels of this rank's rows, inertia, number of iterations, and whether the algorithm
+/// converged.
 type FitTuple<'py> = (Bound<'py, PyArray2<f64>>, Bound<'py, PyArray1<i32>>, f64, usize, bool);
 
-/// Clusters the rows that each rank has, of uint8 or float64, each as often as its weight says.
+/// Clusters the rows of all ranks, which are uint8 or float64, with optional weights.
 #[pyfunction]
 fn kmeans_fit<'py>(
     py: Python<'py>,
@@ -96,12 +97,12 @@ fn kmeans_fit<'py>(
         None => fit(&PeerRanks::alone(), rows, &options),
     });
     let FitResult { found, iterations, converged } = fitted.map_err(|e| error(py, &e))?;
-    let centres = PyArray1::from_vec(py, found.centers).reshape([options.clusters, dims])?;
+    let centroids = PyArray1::from_vec(py, found.centers).reshape([options.clusters, dims])?;
     let labels = PyArray1::from_iter(py, found.labels.into_iter().map(|label| label as i32));
-    Ok((centres, labels, found.inertia, iterations, converged))
+    Ok((centroids, labels, found.inertia, iterations, converged))
 }
 
-/// A rank's rows.
+/// The rows of a rank.
 #[derive(Clone, Copy)]
 struct RankRows<'a> {
     given: InputRows<'a>,
@@ -126,7 +127,7 @@ fn fit(peers: &PeerRanks<'_>, rows: RankRows<'_>, options: &FitOptions) -> Resul
     Ok(FitResult { found, iterations: clustered.iterations.len(), converged: clustered.converged })
 }
 
-/// How numbers are held, by name.
+/// Returns the number format with a name.
 fn reals(name: &str) -> Result<Reals, Error> {
     match name {
         "short" => Ok(Reals::Short),
@@ -135,7 +136,7 @@ fn reals(name: &str) -> Result<Reals, Error> {
     }
 }
 
-/// Points sampled in all, at least, for k-means++ to choose among.
+/// Minimum number of sampled points, from which k-means++ chooses.
 const SAMPLE_POINTS_MIN: usize = 20_000;
 
 fn clustering(options: &FitOptions, seed: u64, threads: usize) -> ClusteringOptions {
@@ -149,25 +150,25 @@ fn clustering(options: &FitOptions, seed: u64, threads: usize) -> ClusteringOpti
     }
 }
 
-/// The labels of rows, and their squared distances from those centres.
+/// Labels of rows and their squared distances from the nearest centroid.
 type NearestCenters<'py> = (Bound<'py, PyArray1<i32>>, Bound<'py, PyArray1<f64>>);
 
-/// The nearest centre of each row, and the squared distance from it.
+/// Returns the nearest centroid of each row and the squared distance from it.
 #[pyfunction]
 fn kmeans_nearest<'py>(
     py: Python<'py>,
     rows: PyReadonlyArray2<'py, f64>,
-    centres: PyReadonlyArray2<'py, f64>,
+    centroids: PyReadonlyArray2<'py, f64>,
     threads: usize,
 ) -> PyResult<NearestCenters<'py>> {
-    let (numbers, centres) = (rows.as_slice()?, centres.as_slice()?);
+    let (numbers, centroids) = (rows.as_slice()?, centroids.as_slice()?);
     let dims = rows.shape()[1];
-    let found = py.detach(|| nearest(numbers, centres, dims, threads));
+    let found = py.detach(|| nearest(numbers, centroids, dims, threads));
     let labels = PyArray1::from_iter(py, found.iter().map(|(label, _)| *label as i32));
     Ok((labels, PyArray1::from_iter(py, found.iter().map(|(_, squared)| *squared))))
 }
 
-/// Adds it to the module.
+/// Adds the functions to the module.
 pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(kmeans_fit, module)?)?;
     module.add_function(wrap_pyfunction!(kmeans_nearest, module)?)

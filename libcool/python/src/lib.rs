@@ -1,4 +1,8 @@
-//! libcool's Python module, `cool._cool`; the package `cool` (`libcool/python/cool`) is its face.
+//! libcool's Python module, `cool._cool`. Programs use it through the package `cool`
+//! (`libcool/python/package/cool`).
+//!
+//! The module also wraps `cool-kmeans` and `cool-map`, which are built on libcool, as `cool.kmeans`
+//! and `cool.map`.
 
 mod arrays;
 mod comm;
@@ -21,21 +25,22 @@ use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// All ranks of the program, as the launcher started them. Waits until all have come.
+/// Returns the communicator of all ranks of the program, which a launcher must have started.
+/// Returns when all ranks have joined.
 #[pyfunction]
 fn world(py: Python<'_>) -> PyResult<comm::PyComm> {
     py.detach(Rank::world).map(comm::PyComm::new).map_err(|e| error::raised(py, &e))
 }
 
-/// The socket of this process' agent: that of COOL_SOCKET, or else the only one in /run/cool.
+/// Returns the socket of this process's agent: COOL_SOCKET, or the only socket in /run/cool.
 #[pyfunction]
 fn agent_socket(py: Python<'_>) -> PyResult<PathBuf> {
     cool_rust::agent_socket().map_err(|e| error::raised(py, &e))
 }
 
-/// Runs `main(world)` as the rank that a launcher started this process as, or, in a process that was started by
-/// hand, as 4 ranks (COOL_EMBEDDED sets another number) in threads of it. Returns the results of the ranks that ran
-/// here; raises the first exception.
+/// Runs `main(world)` as the rank for which a launcher started this process. In a process that was
+/// started by hand, runs it as 4 ranks (COOL_EMBEDDED sets another number), in threads of this
+/// process. Returns the results of the ranks that ran here, or raises the first exception.
 #[pyfunction]
 fn launch(py: Python<'_>, main: Py<PyAny>) -> PyResult<Vec<Py<PyAny>>> {
     let failed: Mutex<Option<PyErr>> = Mutex::new(None);
@@ -43,7 +48,8 @@ fn launch(py: Python<'_>, main: Py<PyAny>) -> PyResult<Vec<Py<PyAny>>> {
         Python::attach(|py| {
             let result = Py::new(py, comm::PyComm::new(comm)).and_then(|comm| {
                 let result = main.call1(py, (comm.clone_ref(py),));
-                // Also if main has kept it, or an exception's traceback has: the others are not to wait for it.
+                // Closed even if main or a traceback keeps a reference, because other ranks must
+                // not wait for it.
                 comm.get().close();
                 result
             });

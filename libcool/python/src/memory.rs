@@ -5,7 +5,7 @@ use cool_rust::{Buffer, Comm as Rank};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-/// What such an array refers to, so that its memory stays as long as it does.
+/// The object that such an array references, which keeps its memory alive.
 #[pyclass(module = "cool", name = "Memory", frozen)]
 struct ArrayMemory {
     buffer: Buffer<u8>,
@@ -13,7 +13,7 @@ struct ArrayMemory {
 
 #[pymethods]
 impl ArrayMemory {
-    /// By which NumPy finds the bytes.
+    /// Returns the memory in the form that NumPy expects.
     #[getter(__array_interface__)]
     fn array_interface<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyDict>> {
         let interface = PyDict::new(py);
@@ -25,7 +25,7 @@ impl ArrayMemory {
     }
 }
 
-/// An array of zeros; of float64, if no type is given.
+/// Returns an array of zeros; the default type is float64.
 pub(crate) fn array<'py>(
     py: Python<'py>,
     rank: &Rank,

@@ -1,6 +1,6 @@
-//! Messages from rank to rank, on NumPy arrays.
+//! Messages between ranks, on NumPy arrays.
 
-#![allow(unsafe_code, reason = "received data is put into arrays that the request holds")]
+#![allow(unsafe_code, reason = "received data is written to arrays that the request keeps alive")]
 
 use crate::arrays::Data;
 use crate::comm::PyComm;
@@ -31,7 +31,7 @@ impl PyComm {
         py.detach(|| then(&rank, message)).map_err(|e| raised(py, &e))
     }
 
-    /// What it gives, and the array that is received into.
+    /// Passes a receive to `then`. Returns its result and the array that is received into.
     fn with_receive<R: Send>(
         &self,
         py: Python<'_>,
@@ -41,8 +41,8 @@ impl PyComm {
     ) -> PyResult<(R, Data)> {
         let rank = self.get_rank(py)?;
         let room = Data::writeable("recv", recv)?;
-        // SAFETY: the array is held until the message has come: here, or by its request, before which the call goes.
-        // Nobody else uses it, as the program was told.
+        // SAFETY: the array is held until the message has arrived, here or by its request, which
+        // drops the call first. The documentation requires the program not to access it.
         let data =
             unsafe { room.received() }.ok_or_else(|| argument_error(py, "recv ends within an element"))?;
         let done = py.detach(|| then(&rank, PointToPointMessage::Receive { data, source, tag }));
@@ -52,8 +52,9 @@ impl PyComm {
 
 #[pymethods]
 impl PyComm {
-    /// Sends an array to a rank, which receives it with the same type and tag. Messages from one rank to another are
-    /// received in the order in which they were sent, among those that a receive takes.
+    /// Sends an array to rank `dest`, which must receive it with the same type and tag. Among the
+    /// messages that match a receive, those from one rank are received in the order in which they
+    /// were sent.
     #[pyo3(signature = (data, dest, tag = 0))]
     fn send(
         &self,
@@ -65,7 +66,7 @@ impl PyComm {
         self.with_send(py, data, (dest, tag, false), Rank::message).map(drop)
     }
 
-    /// Starts `send`.
+    /// Starts `send` and returns a Request.
     #[pyo3(signature = (data, dest, tag = 0))]
     fn isend(
         &self,
@@ -77,7 +78,7 @@ impl PyComm {
         Ok(PyRequest::new(self.with_send(py, data, (dest, tag, false), start)?, None))
     }
 
-    /// `send`, done when a receive has taken the message.
+    /// As `send`, but returns only when a receive has matched the message.
     #[pyo3(signature = (data, dest, tag = 0))]
     fn ssend(
         &self,
@@ -89,7 +90,7 @@ impl PyComm {
         self.with_send(py, data, (dest, tag, true), Rank::message).map(drop)
     }
 
-    /// Starts `ssend`.
+    /// Starts `ssend` and returns a Request.
     #[pyo3(signature = (data, dest, tag = 0))]
     fn issend(
         &self,
@@ -101,8 +102,8 @@ impl PyComm {
         Ok(PyRequest::new(self.with_send(py, data, (dest, tag, true), start)?, None))
     }
 
-    /// Waits until there is a message from a rank (None: any) with a tag (None: any). Returns who sent it, its tag, and its
-    /// bytes; it stays there.
+    /// Waits for a message from a rank (None: any) with a tag (None: any). Returns its sender, its
+    /// tag, and its length in bytes. The message stays queued.
     #[pyo3(signature = (source = None, tag = None))]
     fn probe(
         &self,
@@ -115,7 +116,7 @@ impl PyComm {
         Ok((found.source, found.tag, found.bytes))
     }
 
-    /// `probe` without waiting: None if there is no such message.
+    /// As `probe`, but does not wait: returns None if there is no such message.
     #[pyo3(signature = (source = None, tag = None))]
     fn iprobe(
         &self,
@@ -128,9 +129,12 @@ impl PyComm {
         Ok(found.map(|found| (found.source, found.tag, found.bytes)))
     }
 
-    /// Receives into an array, which may be longer than what comes (a message that is longer than the array is gone, which
-    /// TruncatedError says), from a rank (None: any) with a tag (None: any).
-    /// Returns who sent it, its tag, and how many elements came.
+    /// Receives a message from a rank (None: any) with a tag (None: any) into an array, which may
+    /// be longer than the message. Returns the sender, the tag, and the number of received
+    /// elements.
+    ///
+    /// If the message is longer than the array, it is lost and TruncatedError is raised; the group
+    /// stays usable.
     #[pyo3(signature = (recv, source = None, tag = None))]
     fn recv(
         &self,
@@ -143,7 +147,8 @@ impl PyComm {
         Ok((got.source, got.tag, got.count))
     }
 
-    /// Starts `recv`; `message` of the request then says what came.
+    /// Starts `recv` and returns a Request, whose attribute `message` describes the received
+    /// message once it was waited for.
     #[pyo3(signature = (recv, source = None, tag = None))]
     fn irecv(
         &self,

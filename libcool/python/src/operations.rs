@@ -1,6 +1,7 @@
-//! The collectives on NumPy arrays. Each is a blocking method and, with an `i` before its name, one that starts.
+//! The collectives on NumPy arrays. Each has a blocking form and, with the prefix `i`, one that
+//! starts it.
 
-#![allow(unsafe_code, reason = "received data is put into arrays that the request holds")]
+#![allow(unsafe_code, reason = "received data is written to arrays that the request keeps alive")]
 
 use crate::arrays::Data;
 use crate::comm::PyComm;
@@ -11,10 +12,10 @@ use cool_rust::{Arrays, Collective, Comm as Rank, Error, Op, Operation, Pending}
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
-/// What a call receives: an array, or nothing at a rank that is not the root.
+/// The array that a call received into, or `None` at a rank that receives nothing.
 type ReceivedArray = Option<Py<PyAny>>;
 
-/// One call as Python gives it.
+/// The arguments of a collective, as passed by Python.
 pub(crate) struct CollectiveArguments<'a, 'py> {
     pub(crate) operation: Operation,
     pub(crate) send: &'a Bound<'py, PyAny>,
@@ -44,7 +45,7 @@ impl CollectiveArguments<'_, '_> {
         Ok(PyRequest::new(pending, recv))
     }
 
-    /// What it gives, and the array that is received into.
+    /// Passes the collective to `then`. Returns its result and the array that is received into.
     fn with_collective<R: Send>(
         self,
         py: Python<'_>,
@@ -67,11 +68,12 @@ impl CollectiveArguments<'_, '_> {
             (Some(recv), _) => Some(Data::writeable("recv", recv)?),
             (None, Some(send)) => Some(self.space(py, &rank, send)?),
             (None, None) => {
-                return Err(argument_error(py, "recv is missing: only the root knows how much comes"));
+                return Err(argument_error(py, "recv is missing, and only the root knows its length"));
             }
         };
-        // SAFETY: the arrays are held until the call is done: here, or, of what is received, by its request, before which the
-        // call goes. Nobody else uses them, as the program was told.
+        // SAFETY: the arrays are held until the call is complete; the one that is received into is
+        // held by the request, which drops the call first. The documentation requires the program
+        // not to access them.
         let arrays = match (&send, &recv) {
             (Some(send), Some(recv)) if send.array.is(&recv.array) => {
                 unsafe { recv.received() }.map_or(Arrays::None, Arrays::InPlace)
@@ -94,7 +96,7 @@ impl CollectiveArguments<'_, '_> {
         Ok((done.map_err(|e| raised(py, &e))?, recv))
     }
 
-    /// A new array for what is received.
+    /// Returns a new array for received data.
     pub(crate) fn space(&self, py: Python<'_>, rank: &Rank, send: &Data) -> PyResult<Data> {
         let mut shape = send.shape();
         if let Some(counts) = &self.counts {
@@ -119,11 +121,11 @@ impl CollectiveArguments<'_, '_> {
                 _ => {}
             }
         }
-        // Rank 0 of an exscan receives nothing: what it gets must be something all the same.
+        // Rank 0 of an exscan receives nothing, so its array must be initialized.
         send.like(py, shape, self.operation == Operation::Exscan)
     }
 
-    /// Runs the call to its end: by the agents, or by a function of the program.
+    /// Executes the call, by the agents or by a function of the program.
     fn run(self, py: Python<'_>, comm: &PyComm) -> PyResult<ReceivedArray> {
         match self.op.filter(|op| op.is_callable()) {
             Some(function) => {
@@ -148,14 +150,13 @@ impl CollectiveArguments<'_, '_> {
     }
 }
 
-/// An operation's name.
+/// Returns the operation with a name.
 fn parse_op(op: &Bound<'_, PyAny>) -> PyResult<Op> {
-    let name: String = op
-        .extract()
-        .map_err(|_| argument_error(op.py(), "op must be a name or, where calls wait, a function"))?;
+    let name: String =
+        op.extract().map_err(|_| argument_error(op.py(), "op must be a name or a function"))?;
     Op::ALL.into_iter().find(|op| op.to_string() == name).ok_or_else(|| {
         let all: Vec<String> = Op::ALL.iter().map(Op::to_string).collect();
-        argument_error(op.py(), format!("there is no op {name:?}; there are {}", all.join(", ")))
+        argument_error(op.py(), format!("there is no op {name:?}; valid ops are {}", all.join(", ")))
     })
 }
 
@@ -168,7 +169,7 @@ impl PyComm {
         then: impl FnOnce(&Rank, Collective<'_, 'static>) -> Result<R, Error> + Send,
     ) -> PyResult<(R, Data)> {
         let rank = self.get_rank(py)?;
-        // At the root it is only read.
+        // At the root the array is only read.
         let data =
             if rank.rank() == root { Data::new("data", data)? } else { Data::writeable("data", data)? };
         // SAFETY: as in `CollectiveArguments::with_collective`.
@@ -181,9 +182,10 @@ impl PyComm {
 
 #[pymethods]
 impl PyComm {
-    /// Combines all ranks' `send`, element by element; the root gets the result, the others None. `op` is a name
-    /// (sum, prod, min, max, average, bit_and, ..., min_loc) or a function of two arrays, which need not be
-    /// commutative. Arrays of bool have no sum: take logical_or, logical_and or logical_xor.
+    /// Combines the `send` arrays of all ranks, element by element. Returns the result at the root,
+    /// and None at other ranks. `op` is a name (sum, prod, min, max, average, bit_and, ...,
+    /// min_loc) or a function of two arrays, which need not be commutative. Arrays of bool have no
+    /// sum; use logical_or, logical_and or logical_xor.
     #[pyo3(signature = (send, recv = None, op = None, root = 0))]
     fn reduce(
         &self,
@@ -205,7 +207,7 @@ impl PyComm {
         call.run(py, self)
     }
 
-    /// Starts `reduce`: returns a PyRequest at once. A function is called where it is waited for.
+    /// Starts `reduce` and returns a Request. The thread that waits for it calls the function.
     #[pyo3(signature = (send, recv = None, op = None, root = 0))]
     fn ireduce(
         &self,
@@ -227,8 +229,8 @@ impl PyComm {
         call.start(py, self)
     }
 
-    /// Combines all ranks' `send`, element by element; every rank gets the result. See `reduce` for `op`. With
-    /// `recv=send` it works in place.
+    /// Combines the `send` arrays of all ranks, element by element, and returns the result at every
+    /// rank. See `reduce` for `op`. Pass `recv=send` to work in place.
     #[pyo3(signature = (send, recv = None, op = None))]
     fn allreduce(
         &self,
@@ -249,7 +251,7 @@ impl PyComm {
         call.run(py, self)
     }
 
-    /// Starts `allreduce`: returns a PyRequest at once. A function is called where it is waited for.
+    /// Starts `allreduce` and returns a Request. The thread that waits for it calls the function.
     #[pyo3(signature = (send, recv = None, op = None))]
     fn iallreduce(
         &self,
@@ -270,8 +272,8 @@ impl PyComm {
         call.start(py, self)
     }
 
-    /// Combines all ranks' `send` of shape (size, ...); rank i gets the i-th part of the result. With `counts`,
-    /// parts of unequal lengths.
+    /// Combines the `send` arrays of all ranks, of shape (size, ...). Rank i returns the i-th part
+    /// of the result. With `counts`, the parts have unequal lengths.
     #[pyo3(signature = (send, recv = None, op = None, counts = None))]
     fn reduce_scatter(
         &self,
@@ -293,7 +295,8 @@ impl PyComm {
         call.run(py, self)
     }
 
-    /// Starts `reduce_scatter`: returns a PyRequest at once. A function is called where it is waited for.
+    /// Starts `reduce_scatter` and returns a Request. The thread that waits for it calls the
+    /// function.
     #[pyo3(signature = (send, recv = None, op = None, counts = None))]
     fn ireduce_scatter(
         &self,
@@ -315,7 +318,7 @@ impl PyComm {
         call.start(py, self)
     }
 
-    /// Combines the `send` of this rank and of all before it.
+    /// Combines the `send` arrays of this rank and all preceding ranks, and returns the result.
     #[pyo3(signature = (send, recv = None, op = None))]
     fn scan(
         &self,
@@ -336,7 +339,7 @@ impl PyComm {
         call.run(py, self)
     }
 
-    /// Starts `scan`: returns a PyRequest at once. A function is called where it is waited for.
+    /// Starts `scan` and returns a Request. The thread that waits for it calls the function.
     #[pyo3(signature = (send, recv = None, op = None))]
     fn iscan(
         &self,
@@ -357,7 +360,8 @@ impl PyComm {
         call.start(py, self)
     }
 
-    /// Combines the `send` of all ranks before this one; rank 0's `recv` stays as it is.
+    /// Combines the `send` arrays of all preceding ranks, and returns the result. At rank 0, `recv`
+    /// is unchanged.
     #[pyo3(signature = (send, recv = None, op = None))]
     fn exscan(
         &self,
@@ -378,7 +382,7 @@ impl PyComm {
         call.run(py, self)
     }
 
-    /// Starts `exscan`: returns a PyRequest at once. A function is called where it is waited for.
+    /// Starts `exscan` and returns a Request. The thread that waits for it calls the function.
     #[pyo3(signature = (send, recv = None, op = None))]
     fn iexscan(
         &self,
@@ -399,8 +403,9 @@ impl PyComm {
         call.start(py, self)
     }
 
-    /// Puts all ranks' `send`, in rank order, into an array of shape (size, ...) at the root; the others get None.
-    /// With `counts`, parts of unequal lengths: all ranks pass the length of each.
+    /// Concatenates the `send` arrays of all ranks, in rank order. Returns an array of shape (size,
+    /// ...) at the root, and None at other ranks. With `counts`, the parts have unequal lengths;
+    /// all ranks must pass the length of each.
     #[pyo3(signature = (send, recv = None, counts = None, root = 0))]
     fn gather(
         &self,
@@ -414,7 +419,7 @@ impl PyComm {
         call.run(py, self)
     }
 
-    /// Starts `gather`: returns a PyRequest at once.
+    /// Starts `gather` and returns a Request.
     #[pyo3(signature = (send, recv = None, counts = None, root = 0))]
     fn igather(
         &self,
@@ -428,8 +433,8 @@ impl PyComm {
         call.start(py, self)
     }
 
-    /// Puts all ranks' `send`, in rank order, into an array of shape (size, ...) at every rank. With `counts` as
-    /// `gather`.
+    /// Concatenates the `send` arrays of all ranks, in rank order, and returns an array of shape
+    /// (size, ...) at every rank. For `counts`, see `gather`.
     #[pyo3(signature = (send, recv = None, counts = None))]
     fn allgather(
         &self,
@@ -443,7 +448,7 @@ impl PyComm {
         call.run(py, self)
     }
 
-    /// Starts `allgather`: returns a PyRequest at once.
+    /// Starts `allgather` and returns a Request.
     #[pyo3(signature = (send, recv = None, counts = None))]
     fn iallgather(
         &self,
@@ -457,8 +462,8 @@ impl PyComm {
         call.start(py, self)
     }
 
-    /// Deals the root's `send` of shape (size, ...) out into each rank's `recv`. Only the root's `send` is looked
-    /// at.
+    /// Distributes the root's `send` of shape (size, ...): rank i returns the i-th part. `send` is
+    /// ignored at other ranks.
     #[pyo3(signature = (send, recv = None, counts = None, root = 0))]
     fn scatter(
         &self,
@@ -472,7 +477,7 @@ impl PyComm {
         call.run(py, self)
     }
 
-    /// Starts `scatter`: returns a PyRequest at once.
+    /// Starts `scatter` and returns a Request.
     #[pyo3(signature = (send, recv = None, counts = None, root = 0))]
     fn iscatter(
         &self,
@@ -486,8 +491,8 @@ impl PyComm {
         call.start(py, self)
     }
 
-    /// Deals every rank's `send` of shape (size, ...) out, the i-th part to rank i. With `counts`, `counts[i * size
-    /// + j]` elements go from rank i to rank j.
+    /// Distributes every rank's `send` of shape (size, ...): the i-th part is sent to rank i. With
+    /// `counts`, `counts[i * size + j]` elements are sent from rank i to rank j.
     #[pyo3(signature = (send, recv = None, counts = None))]
     fn alltoall(
         &self,
@@ -501,7 +506,7 @@ impl PyComm {
         call.run(py, self)
     }
 
-    /// Starts `alltoall`: returns a PyRequest at once.
+    /// Starts `alltoall` and returns a Request.
     #[pyo3(signature = (send, recv = None, counts = None))]
     fn ialltoall(
         &self,
@@ -515,7 +520,7 @@ impl PyComm {
         call.start(py, self)
     }
 
-    /// Sends the root's `data` to all: at the other ranks it is overwritten. Returns it.
+    /// Sends the root's `data` to all ranks, where it overwrites `data`. Returns `data`.
     #[pyo3(signature = (data, root = 0))]
     fn bcast(
         &self,
@@ -527,7 +532,7 @@ impl PyComm {
         Ok(Some(data.array))
     }
 
-    /// Starts `bcast`: returns a PyRequest at once.
+    /// Starts `bcast` and returns a Request.
     #[pyo3(signature = (data, root = 0))]
     fn ibcast(
         &self,
@@ -544,7 +549,7 @@ impl PyComm {
         self.ibarrier(py)?.wait(py, None).map(drop)
     }
 
-    /// Starts `barrier`: returns a PyRequest at once.
+    /// Starts `barrier` and returns a Request.
     fn ibarrier(&self, py: Python<'_>) -> PyResult<PyRequest> {
         let rank = self.get_rank(py)?;
         let started = py.detach(|| rank.start().barrier());

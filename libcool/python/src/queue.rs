@@ -1,4 +1,4 @@
-//! Many calls under way, and which of them is done first.
+//! Queues of pending calls that return the first one to complete.
 
 use crate::error::{duration, raised};
 use crate::request::PyRequest;
@@ -6,11 +6,12 @@ use cool_rust::CompletionQueue;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
-/// As long as is waited at once, so that a signal is noticed meanwhile.
+/// Maximum duration of one wait, so that signals are handled in time.
 pub(crate) const WAIT: Duration = Duration::from_millis(500);
 
-/// Requests, of any communicators, each with a token; `next` gives the first that is done. Any number of threads may add
-/// requests and wait for the next; one that does nothing else suffices for all calls of a process.
+/// A queue of requests of any communicators, each with a token. `next` returns the first one that
+/// completes. Any number of threads may add requests and wait for completions; a single dedicated
+/// thread suffices for all calls of a process.
 #[pyclass(module = "cool", name = "Queue", frozen)]
 pub(crate) struct PyQueue {
     queue: CompletionQueue<'static, QueuedRequest>,
@@ -23,7 +24,7 @@ struct QueuedRequest {
     reported: bool,
 }
 
-/// Whoever waits for the request waits no more.
+/// Wakes threads that wait for the request.
 impl Drop for QueuedRequest {
     fn drop(&mut self) {
         if !self.reported {
@@ -39,8 +40,8 @@ impl PyQueue {
         PyQueue { queue: CompletionQueue::new() }
     }
 
-    /// Adds a request, with a token by which the program knows it (None: the request itself). Whoever waits for the request
-    /// then waits until `next` has given it.
+    /// Adds a request, with a token that identifies it (None: the request itself). Threads that
+    /// wait for the request then wait until `next` has returned it.
     #[pyo3(signature = (request, token = None))]
     fn add(&self, py: Python<'_>, request: Py<PyRequest>, token: Option<Py<PyAny>>) -> PyResult<()> {
         let pending = request.get().take(py)?;
@@ -49,9 +50,10 @@ impl PyQueue {
         py.detach(|| self.queue.add(pending, entry)).map_err(|e| raised(py, &e))
     }
 
-    /// Waits for a request that is done, also for one that another thread adds meanwhile; its token and the request, whose
-    /// `wait()` then returns what was received or raises at once. None if there is none within `timeout` seconds (None: no
-    /// limit). Each is given once, in the order in which they end.
+    /// Waits for a completed request, including those that other threads add meanwhile. Returns its
+    /// token and the request, whose `wait()` then returns or raises at once. Returns None after
+    /// `timeout` seconds (None: no limit). Each request is returned once, in the order of
+    /// completion.
     #[pyo3(signature = (timeout = None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<(Py<PyAny>, Py<PyRequest>)>> {
         let timeout = timeout.map(|seconds| duration(py, "timeout", seconds)).transpose()?;
@@ -75,13 +77,14 @@ impl PyQueue {
         }
     }
 
-    /// Lets `next` wait no more, in whatever thread: it gives the requests that are done, and then None at once. A thread
-    /// that does nothing but ask for the next must be ended so before the interpreter is.
+    /// Makes `next` return without waiting, in all threads: it returns the completed requests, and
+    /// then None. A thread that only waits for requests must be ended this way before the
+    /// interpreter exits.
     fn close(&self) {
         self.queue.close();
     }
 
-    /// Requests that `next` has not given.
+    /// Returns the number of requests that `next` has not returned.
     fn __len__(&self) -> usize {
         self.queue.len()
     }

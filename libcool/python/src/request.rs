@@ -1,4 +1,4 @@
-//! Calls under way, and the arrays that they use.
+//! Pending calls and the arrays that they use.
 
 use crate::arrays::Data;
 use crate::error::{argument_error, duration, raised, timeout_error};
@@ -8,37 +8,38 @@ use pyo3::prelude::*;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// A call that was started. `wait()` gives what was received; so does `await`. The arrays must be left alone until then.
+/// A call that was started. `wait()`, or `await`, returns the received array. The program must not
+/// access the arrays before.
 #[pyclass(module = "cool", name = "Request", frozen)]
 pub(crate) struct PyRequest {
-    // The call goes before the array that it writes into.
+    // The call must be dropped before the array that it writes to.
     state: Mutex<RequestState>,
-    /// The state has changed.
+    /// Notified when the state changes.
     changed: Condvar,
     received: Option<Data>,
     receives: bool,
-    /// Of a reduction by a function.
+    /// Exception of the function, for a reduction by a function.
     failed: FunctionError,
 }
 
-/// Who sent a message, with which tag, and how many elements.
+/// Sender, tag, and number of elements of a message.
 pub(crate) type MessageInfo = (usize, u32, usize);
 
 enum RequestState {
-    /// Nobody waits for it.
+    /// No thread waits for the call.
     Open(Pending<'static>),
-    /// A thread waits for it, or a queue has it.
+    /// A thread waits for the call, or it is in a queue.
     Awaited,
-    /// Its queue is gone.
+    /// The queue of the call was dropped.
     Dropped,
-    /// It was a receive that was taken back.
+    /// The call was a receive that was cancelled.
     Cancelled,
-    /// It was waited for.
+    /// The call was waited for.
     Done(Result<Received, PyErr>),
 }
 
 impl PyRequest {
-    /// A call that writes into `received`.
+    /// Returns a request for a call that writes to `received`.
     pub(crate) fn new(pending: Pending<'static>, received: Option<Data>) -> PyRequest {
         let state = Mutex::new(RequestState::Open(pending));
         PyRequest {
@@ -50,12 +51,12 @@ impl PyRequest {
         }
     }
 
-    /// A message that is received into `received`.
+    /// Returns a request for a message that is received into `received`.
     pub(crate) fn for_message(pending: Pending<'static>, received: Data) -> PyRequest {
         PyRequest { receives: true, ..PyRequest::new(pending, Some(received)) }
     }
 
-    /// A reduction by a function, which may fail.
+    /// Returns a request for a reduction by a function, which may raise.
     pub(crate) fn for_function(
         pending: Pending<'static>,
         received: Data,
@@ -64,7 +65,8 @@ impl PyRequest {
         PyRequest { failed, ..PyRequest::new(pending, Some(received)) }
     }
 
-    /// The call, for a queue that tells by [`Request::finish`] what came of it, or by [`Request::give_up`] that it does not.
+    /// Takes the call for a queue. The queue must then call [`PyRequest::finish`] or
+    /// [`PyRequest::give_up`].
     pub(crate) fn take(&self, py: Python<'_>) -> PyResult<Pending<'static>> {
         let mut state = self.state();
         match std::mem::replace(&mut *state, RequestState::Awaited) {
@@ -76,20 +78,21 @@ impl PyRequest {
         }
     }
 
-    /// The call is done.
+    /// Records the result of the call.
     pub(crate) fn finish(&self, result: Result<Received, Error>) {
         let result = result.map_err(|e| Python::attach(|py| raised(py, &e)));
         *self.state() = RequestState::Done(result);
         self.changed.notify_all();
     }
 
-    /// Nobody will tell what came of the call.
+    /// Records that the result of the call will never be known.
     pub(crate) fn give_up(&self) {
         *self.state() = RequestState::Dropped;
         self.changed.notify_all();
     }
 
-    /// Waits until it is done or given up, for as long as is given: whether it is. The interpreter lock is not held.
+    /// Waits until the call is complete or given up. Returns whether it is. The interpreter lock
+    /// must not be held.
     fn wait_for_end(&self, timeout: Option<Duration>) -> bool {
         let begun = Instant::now();
         let mut state = self.state();
@@ -97,7 +100,7 @@ impl PyRequest {
             let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
             match std::mem::replace(&mut *state, RequestState::Awaited) {
                 RequestState::Open(pending) => {
-                    // Others ask meanwhile whether it is done.
+                    // Other threads may query the state meanwhile.
                     drop(state);
                     return self.wait_alone(pending, left);
                 }
@@ -114,7 +117,7 @@ impl PyRequest {
         }
     }
 
-    /// Waits for a call for which nobody else waits.
+    /// Waits for a call that no other thread waits for.
     fn wait_alone(&self, mut pending: Pending<'static>, timeout: Option<Duration>) -> bool {
         let done = timeout.map_or(Ok(true), |timeout| pending.wait_for(timeout));
         match done {
@@ -122,7 +125,7 @@ impl PyRequest {
             Err(e) => self.finish(Err(e)),
             Ok(false) => {
                 *self.state() = RequestState::Open(pending);
-                // One of those who wait meanwhile is to take it over.
+                // One of the waiting threads must take over.
                 self.changed.notify_all();
                 return false;
             }
@@ -130,7 +133,8 @@ impl PyRequest {
         true
     }
 
-    // Every change to it is whole.
+    // Every change to the state is complete when the lock is released, so a panic elsewhere is
+    // harmless.
     fn state(&self) -> MutexGuard<'_, RequestState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -138,20 +142,20 @@ impl PyRequest {
 
 #[pymethods]
 impl PyRequest {
-    /// Waits until the call is done; returns the array that it received, if any, or raises why it failed. May be called
-    /// again, and by several threads. If it is not done within `timeout` seconds (None: no limit), raises TimeoutError, and
-    /// the call goes on.
+    /// Waits until the call is complete. Returns the array that it received, if any, or raises its
+    /// error. May be called again, and by several threads. If the call is not complete within
+    /// `timeout` seconds (None: no limit), raises TimeoutError, and the call continues.
     #[pyo3(signature = (timeout = None))]
     pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
         let limit = timeout.map(|seconds| duration(py, "timeout", seconds)).transpose()?;
         if !py.detach(|| self.wait_for_end(limit)) {
             let after = limit.unwrap_or_default();
-            return Err(timeout_error(py, format!("the call is not done after {after:?}, and goes on")));
+            return Err(timeout_error(py, format!("the call is not complete after {after:?}; it continues")));
         }
         match &*self.state() {
             RequestState::Done(Err(e)) => return Err(e.clone_ref(py)),
             RequestState::Dropped => {
-                return Err(argument_error(py, "the queue that had this request is gone"));
+                return Err(argument_error(py, "the queue of this request was dropped"));
             }
             _ => {}
         }
@@ -159,7 +163,8 @@ impl PyRequest {
         Ok(self.received.as_ref().map(|data| data.array.clone_ref(py)))
     }
 
-    /// Takes a receive back: whether nothing has come that it takes. Else it is done, as after `wait()`.
+    /// Cancels a receive. Returns True if no message had matched it. Otherwise the receive is
+    /// complete, as after `wait()`.
     fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
         if !self.receives {
             return Err(argument_error(py, "only a receive can be cancelled"));
@@ -179,7 +184,7 @@ impl PyRequest {
         }
     }
 
-    /// Of a receive that was waited for: who sent what came, with which tag, and how many elements.
+    /// Sender, tag, and number of elements of the received message, once a receive was waited for.
     #[getter]
     pub(crate) fn message(&self) -> Option<MessageInfo> {
         match &*self.state() {
@@ -188,7 +193,7 @@ impl PyRequest {
         }
     }
 
-    /// Whether the call is done. It never waits, also while another thread waits for the call.
+    /// Returns whether the call is complete, without waiting.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
         let done = py.detach(|| match &*self.state() {
             RequestState::Open(pending) => pending.is_done(),

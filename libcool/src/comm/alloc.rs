@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_buffer_that_is_given_back_stays_the_calls_until_that_is_done() {
+    fn a_freed_buffer_stays_allocated_until_its_call_is_complete() {
         let (freed, free) = std::sync::mpsc::channel::<()>();
         let agent = move |stream: UnixStream, decoder: Decoder| {
             let mut agent = TestAgent::new(stream, decoder);
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn an_agent_that_seemed_gone_changes_nothing_when_it_comes_back() {
+    fn an_agent_that_seemed_lost_cannot_change_data_later() {
         let (gone, go_on) = std::sync::mpsc::channel::<()>();
         let (wrote, written) = std::sync::mpsc::channel::<()>();
         let agent = move |stream: UnixStream, decoder: Decoder| {
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn of_a_silent_agent_only_what_it_may_still_write_is_cut_off_and_other_buffers_keep_what_is_written() {
+    fn a_silent_agent_is_detached_from_outputs_only() {
         let (gone, go_on) = std::sync::mpsc::channel::<()>();
         let agent = move |stream: UnixStream, decoder: Decoder| {
             let mut agent = TestAgent::new(stream, decoder);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn buffers_outlive_their_communicator_and_hold_zeros_whatever_was_there_before() {
+    fn buffers_outlive_their_communicator_and_begin_as_zeros() {
         let ranks = crate::embedded::Embedded { ranks: 4, ranks_per_node: 2, racks: 2 };
         let sums = crate::embedded::run(ranks, |comm| {
             let (mut mine, mut sum) =

@@ -13,7 +13,7 @@ use crate::element::Element;
 use crate::error::Error;
 
 impl Comm {
-    /// Executes any operation, on arrays whose types are known only at run time.
+    /// Executes any operation, on arrays of types that are known only at run time.
     ///
     /// # Errors
     /// If the arguments are invalid, or the call fails.

@@ -61,7 +61,7 @@ impl Comm {
                 return Err(self.inner.argument_error(name, reason));
             }
             if ranks[..place].contains(rank) {
-                return Err(self.inner.argument_error(name, format!("rank {rank} is there twice")));
+                return Err(self.inner.argument_error(name, format!("rank {rank} is listed twice")));
             }
         }
         let place = ranks.iter().position(|rank| *rank == self.rank());

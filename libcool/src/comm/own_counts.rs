@@ -144,7 +144,11 @@ impl Comm {
                 }
                 pairs().map(|(from, to)| of(from, false, to)).collect()
             }
-            _ => return Err(wrong("it takes no such counts; give them to all ranks".to_owned())),
+            _ => {
+                return Err(wrong(
+                    "it does not take counts of this kind; pass all counts at every rank".to_owned(),
+                ));
+            }
         };
         let counts = told.into_iter().map(|count| usize::try_from(count).unwrap_or(usize::MAX));
         Ok(counts.collect())

@@ -32,7 +32,7 @@ pub struct Probed {
     pub bytes: usize,
 }
 
-/// A message to or from another rank, with an array whose type is known only at run time.
+/// A message to or from another rank, with an array of a type that is known only at run time.
 #[derive(Debug)]
 pub enum Message<'s, 'r> {
     /// Sends an array to a rank.
@@ -129,7 +129,7 @@ impl Comm {
     ) -> Result<Probed, Error> {
         let probed = self.inner.probe("probe", (source.into(), tag.into()), Probe::Waits)?;
         probed.ok_or_else(|| {
-            self.inner.argument_error("probe", "the agent answered without a message".to_owned())
+            self.inner.argument_error("probe", "the agent replied without a message".to_owned())
         })
     }
 
@@ -161,7 +161,7 @@ impl Comm {
         self.waiting().recv(data, source, tag)?.received()
     }
 
-    /// Sends or receives any message, with an array whose type is known only at run time. Returns
+    /// Sends or receives any message, with an array of a type that is known only at run time. Returns
     /// the message if it is a receive.
     ///
     /// # Errors
@@ -202,7 +202,7 @@ impl Start<'_> {
         self.message(Message::Receive { data: data.into(), source: source.into(), tag: tag.into() })
     }
 
-    /// Starts any message, with an array whose type is known only at run time.
+    /// Starts any message, with an array of a type that is known only at run time.
     ///
     /// # Errors
     /// If there is no such rank, or the agent is unreachable.
@@ -271,8 +271,7 @@ impl SharedComm {
         if self.session.can_probe() {
             return Ok(());
         }
-        let reason =
-            "the agent of this node is of an earlier release, which does not know it; upgrade it first";
+        let reason = "the agent of this node is of an earlier release, which does not support this; upgrade the agent first";
         Err(self.argument_error(name, reason.to_owned()))
     }
 

@@ -36,7 +36,7 @@ impl<'c> Start<'c> {
         Start { timeout: Some(timeout), ..self }
     }
 
-    /// Starts any operation, on arrays whose types are known only at run time.
+    /// Starts any operation, on arrays of types that are known only at run time.
     ///
     /// # Errors
     /// If the arguments are invalid, or the agent is unreachable. Other errors are returned by

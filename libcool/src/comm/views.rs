@@ -1,7 +1,7 @@
 //! Further handles of a communicator: the same rank, calls and state, with other options for calls
 //! that are made through them.
 
-#![allow(unsafe_code, reason = "who lends arrays promises what the compiler cannot see")]
+#![allow(unsafe_code, reason = "the caller of `lending` guarantees what the compiler cannot verify")]
 
 use super::Comm;
 use std::sync::Arc;

@@ -220,7 +220,7 @@ fn drawn(size: usize) -> impl Strategy<Value = Drawn> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, max_shrink_time: 60_000, ..ProptestConfig::default() })]
     #[test]
-    fn ranks_that_share_a_segment_get_what_operations_say(
+    fn ranks_in_a_segment_get_correct_results(
         (size, drawn) in (1..6usize).prop_flat_map(|size| (Just(size), proptest::collection::vec(drawn(size), 1..12))),
         direct in proptest::sample::select(vec![None, Some(false)])
     ) {
@@ -276,7 +276,7 @@ fn ranks_read_each_others_memory_and_none_does_if_one_cannot() {
 }
 
 #[test]
-fn what_a_rank_gave_that_has_given_up_is_not_taken() {
+fn data_of_a_rank_that_gave_up_is_discarded() {
     let (_segment, [mut root, mut late]) = pair();
     let given = vec![7; 1 << 20];
     let call = Call::new(Operation::Scatter, Rank(0), given.len() as u64 / 2, 1);
@@ -291,7 +291,7 @@ fn what_a_rank_gave_that_has_given_up_is_not_taken() {
 }
 
 #[test]
-fn who_calls_something_else_is_found_by_its_digest() {
+fn a_mismatching_call_is_found_by_its_digest() {
     let described = |operation| {
         let mut data = [0i32; 4];
         let arrays = Arrays::InPlace(ArrayMut::from(&mut data[..]));

@@ -423,7 +423,7 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     #[test]
-    fn an_answer_is_kept_by_whoever_receives_it_and_one_that_nobody_expects_ends_the_session() {
+    fn any_thread_keeps_a_reply_but_an_unexpected_one_is_fatal() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("agent.sock");
         let listener = UnixListener::bind(&path).unwrap();

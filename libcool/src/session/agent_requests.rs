@@ -298,7 +298,7 @@ impl RankSession {
     ) -> Result<u64, Error> {
         let mut call_sender = self.call_sender();
         if self.inbox.open() >= OPEN_CALLS {
-            let reason = format!("{OPEN_CALLS} calls are under way; wait for some first");
+            let reason = format!("{OPEN_CALLS} calls are pending; wait for some of them first");
             return Err(Error::Argument { rank: self.rank, operation: name, reason });
         }
         let id = call_sender.next_call;

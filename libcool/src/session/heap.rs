@@ -305,7 +305,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn what_was_given_back_is_used_again() {
+    fn freed_memory_is_reused() {
         let heap = Heap::default();
         let (first, updates) = heap.take(100).unwrap();
         assert!(matches!(updates[..], [RegionUpdate::Map(0, _)]));
@@ -334,7 +334,7 @@ mod tests {
     }
 
     #[test]
-    fn registered_memory_is_found_by_its_address_as_long_as_the_program_has_it() {
+    fn registered_memory_is_found_by_address_until_it_is_freed() {
         let heap = Heap::default();
         let ((first, block), (second, other)) = (register(&heap, 128), register(&heap, 64));
         let found = |at, len| heap.find(at, len).map(|found| found.slice());
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_comes_into_a_part_of_registered_memory_does_so_only_where_it_can_be_cut_off_alone() {
+    fn outputs_in_registered_memory_must_be_whole_pages() {
         let heap = Heap::default();
         let page = page_size() as usize;
         let (start, _block) = register(&heap, 3 * page as u64 + 100);
@@ -380,7 +380,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn blocks_in_use_never_overlap_and_all_comes_back(
+        fn used_blocks_never_overlap_and_are_all_freed(
             steps in prop::collection::vec((0u64..200_000, any::<prop::sample::Index>(), 0..4), 1..60)
         ) {
             let heap = Heap::default();

@@ -53,7 +53,7 @@ mod tests {
     use std::cell::Cell;
 
     #[test]
-    fn a_rank_looks_as_often_as_it_may_and_no_longer_than_it_has_to() {
+    fn a_rank_polls_until_the_condition_holds_or_the_limit() {
         let spins = SpinPolicy { spins: 3, yields: 4 };
         for (comes_after, found, looked) in [(0, true, 1), (2, true, 3), (7, true, 8), (8, false, 8)] {
             let count = Cell::new(0);
@@ -67,7 +67,7 @@ mod tests {
     }
 
     #[test]
-    fn ranks_with_a_processor_each_yield_it_to_nobody() {
+    fn ranks_with_a_cpu_each_do_not_yield() {
         assert_eq!(SpinPolicy::among(1).yields, 0);
         assert!(SpinPolicy::among(1).spins > SpinPolicy::among(usize::MAX).spins);
     }

@@ -1,4 +1,4 @@
-//! Queues that tell which call is done first.
+//! Completion queues.
 
 use cool::embedded::{Embedded, run};
 use cool::{Comm, CompletionQueue, Error, FailureKind, Op};
@@ -14,7 +14,7 @@ fn ranks(ranks: usize, body: impl Fn(&Comm) -> Result<(), Error> + Sync) {
 }
 
 #[test]
-fn calls_of_many_communicators_come_as_they_end_to_a_thread_that_waits_for_all() {
+fn one_thread_gets_completions_of_many_communicators() {
     ranks(3, |comm| {
         let comms = [comm.dup()?, comm.dup()?, comm.dup()?];
         let mut sums = vec![vec![0u64; 5_000]; 90];
@@ -46,7 +46,7 @@ fn calls_of_many_communicators_come_as_they_end_to_a_thread_that_waits_for_all()
 }
 
 #[test]
-fn a_queue_tells_what_a_message_was_and_why_a_call_failed_and_waits_no_longer_than_it_may() {
+fn a_queue_returns_messages_and_errors_within_the_timeout() {
     ranks(2, |comm| {
         comm.set_timeout(PATIENCE);
         let (other, mine, mut sum, mut room) = (comm.dup()?, [0u64; 3], [0u64; 3], [0u8; 5]);
@@ -67,7 +67,7 @@ fn a_queue_tells_what_a_message_was_and_why_a_call_failed_and_waits_no_longer_th
         let failed = queue.next(PATIENCE).expect("a failure");
         let e = failed.result.unwrap_err();
         assert!(matches!(e, Error::Collective { failure: FailureKind::Mismatch, .. }), "{e}");
-        // One that is done before it is added is given all the same.
+        // A call that is complete before it is added is returned, too.
         let failing = comm.start().barrier()?;
         while !failing.is_done()? {}
         queue.add(failing, "late")?;
@@ -77,7 +77,7 @@ fn a_queue_tells_what_a_message_was_and_why_a_call_failed_and_waits_no_longer_th
 }
 
 #[test]
-fn a_queue_that_is_closed_gives_what_is_done_and_ends_those_who_wait() {
+fn a_closed_queue_returns_completions_and_wakes_waiters() {
     ranks(2, |comm| {
         let mut room = [0u8; 1];
         let queue = CompletionQueue::new();

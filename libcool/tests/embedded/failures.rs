@@ -1,4 +1,4 @@
-//! What goes wrong is told: by whom, in what, and why. Nothing waits for ever.
+//! Every failure names the rank, the operation and the reason. No call waits forever.
 
 use cool::embedded::{Embedded, run};
 use cool::{Comm, Error, FailureKind, Op, Operation};
@@ -9,12 +9,13 @@ fn two() -> Embedded {
     Embedded { ranks: 2, ranks_per_node: 1, racks: 2 }
 }
 
-/// Two ranks on nodes of their own, whose agents carry out their calls, and on one node, where they do so themselves.
+/// Two ranks on nodes of their own, for which agents execute calls, and two ranks on one node,
+/// which execute them themselves.
 fn two_apart_and_together() -> [Embedded; 2] {
     [1, 2].map(|ranks_per_node| Embedded { ranks_per_node, ..two() })
 }
 
-/// The text of an error about arguments; the call must not have reached anybody.
+/// Returns the message of an error about arguments. The call must not have reached other ranks.
 fn argument(result: Result<(), Error>) -> String {
     match result {
         Err(e @ Error::Argument { .. }) => e.to_string(),
@@ -22,7 +23,7 @@ fn argument(result: Result<(), Error>) -> String {
     }
 }
 
-/// What kind of failure a collective was.
+/// Returns the kind and the ranks of a failed collective.
 fn failure(result: Result<(), Error>) -> (FailureKind, Vec<usize>, String) {
     match result {
         Err(ref e @ Error::Collective { failure, ref ranks, .. }) => (failure, ranks.clone(), e.to_string()),
@@ -30,25 +31,25 @@ fn failure(result: Result<(), Error>) -> (FailureKind, Vec<usize>, String) {
     }
 }
 
-/// Which texts there are is shown where arguments are checked (src/collective/checks).
+/// The messages themselves are tested next to the checks (src/call/collective/checks).
 #[test]
-fn wrong_arguments_name_rank_operation_and_remedy_and_do_no_harm() {
+fn wrong_arguments_are_reported_and_harmless() {
     let results = run(two(), |comm| {
         let (rank, mut three) = (comm.rank(), [0u8; 3]);
         let e = argument(comm.reduce(&[1u8; 2], &mut three, Op::Sum, rank));
-        let text = "recv has 3 elements, but send has 2; they must be equally long";
+        let text = "recv has 3 elements, but send has 2; they must have the same length";
         assert_eq!(e, format!("rank {rank}: reduce: {text}"));
         let e = argument(comm.gatherv(&[1u8], &mut three, &[1], 0));
         let text = "counts has 1 numbers, but must have 2, one for each rank";
         assert_eq!(e, format!("rank {rank}: gatherv: {text}"));
-        // Nothing of this was sent: the group works.
+        // Nothing was sent, so the group still works.
         comm.barrier()
     });
     results.unwrap().into_iter().for_each(|r| r.unwrap());
 }
 
 #[test]
-fn a_plan_that_does_not_fit_is_told_at_once_and_does_no_harm() {
+fn an_unsuitable_plan_is_reported_at_once_and_harmless() {
     let results = run(two(), |comm| {
         let rank = comm.rank();
         let e = argument(comm.set_plan(Operation::Bcast, "cool-q"));
@@ -65,8 +66,9 @@ fn a_plan_that_does_not_fit_is_told_at_once_and_does_no_harm() {
     results.unwrap().into_iter().for_each(|r| r.unwrap());
 }
 
-/// Runs calls of two ranks that do not fit together: one of them at least is told what each of them has called. A rank
-/// that has done its part before it hears of the other's waits for a message that never comes, until the group fails.
+/// Runs mismatching calls of two ranks, and checks that at least one of them gets an error with the
+/// calls of both. A rank that completes its part early may wait for a message that is never sent,
+/// until the group fails.
 fn disagree(called: [&str; 2], call: impl Fn(&Comm) -> Result<(), Error> + Sync) {
     for how in two_apart_and_together() {
         let results = run(how.clone(), |comm| {
@@ -82,21 +84,21 @@ fn disagree(called: [&str; 2], call: impl Fn(&Comm) -> Result<(), Error> + Sync)
 }
 
 #[test]
-fn ranks_that_call_with_different_sizes_are_told_so() {
+fn ranks_with_different_sizes_get_an_error() {
     disagree(["bcast of 10 u8 from rank 0", "bcast of 11 u8 from rank 0"], |comm| {
         comm.bcast(&mut vec![0u8; 10 + comm.rank()], 0)
     });
 }
 
 #[test]
-fn ranks_that_call_with_different_roots_are_told_so() {
+fn ranks_with_different_roots_get_an_error() {
     disagree(["bcast of 10 u8 from rank 0", "bcast of 10 u8 from rank 1"], |comm| {
         comm.bcast(&mut [0u8; 10], comm.rank())
     });
 }
 
 #[test]
-fn ranks_that_call_different_operations_are_told_so() {
+fn ranks_with_different_operations_get_an_error() {
     disagree(["bcast of 1 u64 from rank 0", "allreduce of 1 u64 by sum"], |comm| match comm.rank() {
         0 => comm.bcast(&mut [0u64], 0),
         _ => comm.allreduce(&[1u64], &mut [0], Op::Sum),
@@ -104,7 +106,7 @@ fn ranks_that_call_different_operations_are_told_so() {
 }
 
 #[test]
-fn a_rank_that_comes_after_the_others_are_through_is_told_that_they_called_something_else() {
+fn a_late_mismatching_rank_gets_an_error() {
     let through = Barrier::new(2);
     disagree(["bcast of 1 u64 from rank 0", "allreduce of 1 u64 by sum"], |comm| {
         comm.barrier()?;
@@ -123,14 +125,14 @@ fn a_rank_that_comes_after_the_others_are_through_is_told_that_they_called_somet
 }
 
 #[test]
-fn ranks_that_call_with_different_reductions_are_told_so() {
+fn ranks_with_different_reductions_get_an_error() {
     disagree(["allreduce of 1 u64 by sum", "allreduce of 1 u64 by max"], |comm| {
         comm.allreduce(&[1u64], &mut [0], if comm.rank() == 0 { Op::Sum } else { Op::Max })
     });
 }
 
 #[test]
-fn ranks_that_call_with_different_plans_or_counts_are_told_so() {
+fn ranks_with_different_plans_or_counts_get_an_error() {
     let called =
         ["bcast of 10 u8 from rank 0 with plan cool-b-r", "bcast of 10 u8 from rank 0 with plan flat:chain"];
     disagree(called, |comm| {
@@ -144,7 +146,7 @@ fn ranks_that_call_with_different_plans_or_counts_are_told_so() {
 }
 
 #[test]
-fn a_rank_that_leaves_is_named_to_those_who_wait_for_it() {
+fn a_rank_that_leaves_is_named_to_waiting_ranks() {
     for ranks_per_node in [1, 3] {
         let results = run(Embedded { ranks: 3, ranks_per_node, racks: 2 }, |comm| match comm.rank() {
             1 => None,
@@ -158,14 +160,14 @@ fn a_rank_that_leaves_is_named_to_those_who_wait_for_it() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_makes_the_others_time_out_and_is_named() {
+fn a_rank_that_does_not_join_is_named_after_the_timeout() {
     for how in two_apart_and_together() {
         let (release, wait) = std::sync::mpsc::channel::<()>();
         let wait = std::sync::Mutex::new(wait);
         let release = std::sync::Mutex::new(Some(release));
         let results = run(how, |comm| {
             if comm.rank() == 1 {
-                // Ends when rank 0 has its error.
+                // Returns when rank 0 has its error.
                 let _ = wait.lock().unwrap().recv();
                 return None;
             }
@@ -182,12 +184,12 @@ fn a_rank_that_does_not_come_makes_the_others_time_out_and_is_named() {
 }
 
 #[test]
-fn a_rank_that_comes_late_to_a_call_is_waited_for() {
+fn ranks_wait_for_a_rank_that_joins_late() {
     for how in two_apart_and_together() {
         let results = run(how, |comm| {
             let mut sum = [0];
             if comm.rank() == 1 {
-                // Long enough for the agent to be told.
+                // Long enough for the agent to be notified.
                 std::thread::sleep(Duration::from_millis(150));
             }
             comm.allreduce(&[comm.rank() as u64 + 1], &mut sum, Op::Sum).map(|()| sum[0])
@@ -199,7 +201,7 @@ fn a_rank_that_comes_late_to_a_call_is_waited_for() {
 }
 
 #[test]
-fn a_call_that_some_start_and_others_wait_for_is_carried_out_by_the_agents() {
+fn a_call_that_only_some_ranks_start_is_executed_by_agents() {
     for how in two_apart_and_together() {
         let results = run(how, |comm| {
             let mut sum = [0];

@@ -1,4 +1,4 @@
-//! Reductions by functions of the program, on vectors small and large.
+//! Reductions by functions of the program, on short and long vectors.
 
 use cool::embedded::{Embedded, run};
 use cool::{Arrays, Collective, Comm, Error, Operation};
@@ -14,7 +14,7 @@ fn map(rank: usize, i: usize) -> Map {
     [(rank * 7 + i + 2) as u64, (rank * 11 + i * 3) as u64]
 }
 
-/// What the ranks of a range combine to.
+/// Returns the combination of a range of ranks.
 fn all(ranks: std::ops::Range<usize>, i: usize) -> Map {
     ranks.map(|rank| map(rank, i)).reduce(then).unwrap()
 }
@@ -83,7 +83,7 @@ fn then_all(left: &mut [u8], right: &[u8]) {
 }
 
 #[test]
-fn reductions_by_functions_are_started_done_in_place_and_dealt_out_in_unequal_parts() {
+fn function_reductions_start_and_work_in_place_and_by_counts() {
     ranks(|comm| {
         let (rank, size) = (comm.rank(), comm.size());
         let of = |ranks: std::ops::Range<usize>, count: usize| -> Vec<Map> {
@@ -101,7 +101,7 @@ fn reductions_by_functions_are_started_done_in_place_and_dealt_out_in_unequal_pa
                 (Operation::ReduceScatter, 0..size, Some(&counts[..])),
             ];
             let mut data: Vec<Vec<Map>> = vec![of(rank..rank + 1, whole); 2 * calls.len()];
-            // All are started before one is waited for.
+            // All calls are started before one is waited for.
             let (started, waited) = data.split_at_mut(calls.len());
             let mut pending = Vec::new();
             for ((operation, _, counts), data) in calls.clone().into_iter().zip(started) {
@@ -130,10 +130,10 @@ fn reductions_by_functions_are_started_done_in_place_and_dealt_out_in_unequal_pa
 }
 
 #[test]
-fn what_makes_no_sense_is_refused_in_words() {
+fn invalid_arguments_are_rejected_with_a_remedy() {
     ranks(|comm| {
         let e = comm.allreduce_with(&[1u8, 2], &mut [0], |a, _| a).unwrap_err();
-        let text = "allreduce: recv has 1 elements, but send has 2; they must be equally long";
+        let text = "allreduce: recv has 1 elements, but send has 2; they must have the same length";
         assert!(e.to_string().ends_with(text), "{e}");
         let e = comm.reduce_with(&[1u8], &mut [0], |a, _| a, 99).unwrap_err();
         assert!(e.to_string().contains("there is no rank 99"), "{e}");
@@ -143,9 +143,9 @@ fn what_makes_no_sense_is_refused_in_words() {
             comm.fold(collective, element, &mut |_, _| {}).unwrap_err()
         };
         let e = refused(Operation::Allreduce, 4);
-        assert!(e.to_string().contains("no whole elements of 4 bytes"), "{e}");
+        assert!(e.to_string().contains("not a multiple of the element size of 4 bytes"), "{e}");
         let e = refused(Operation::Bcast, 1);
-        assert!(e.to_string().contains("bcast combines nothing"), "{e}");
+        assert!(e.to_string().contains("bcast is not a reduction"), "{e}");
         comm.barrier()
     });
 }

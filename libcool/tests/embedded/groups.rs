@@ -1,4 +1,4 @@
-//! Groups made while the program runs.
+//! Groups that are created at run time.
 
 use cool::embedded::{Embedded, run};
 use cool::{Comm, Error, FailureKind, Op, Operation};
@@ -11,7 +11,7 @@ fn ranks(ranks: usize, body: impl Fn(&Comm) -> Result<(), Error> + Sync) {
     }
 }
 
-/// The ranks of the parent that are in a group, in its order.
+/// Returns the ranks of the parent that are in a group, in the order of the group.
 fn members(group: &Comm, parents_rank: usize) -> Result<Vec<u64>, Error> {
     let mut all = vec![0; group.size()];
     group.allgather(&[parents_rank as u64], &mut all)?;
@@ -30,7 +30,7 @@ fn ranks_of_one_color_form_a_group_in_the_order_of_their_keys() {
             (Some(part), _) => assert_eq!(members(part, rank)?, [5, 1]),
             (None, _) => panic!("rank {rank} is in no group"),
         }
-        // Both go on side by side.
+        // Calls of both groups run concurrently.
         if let Some(part) = part {
             for round in 0..20u64 {
                 let (mut within, mut over_all) = ([0], [0]);
@@ -67,13 +67,13 @@ fn subsets_and_copies_are_groups_of_their_own() {
             other => panic!("{other:?}"),
         };
         assert!(wrong(&[5]).contains("there is no rank 5"));
-        assert!(wrong(&[1, 0, 1]).contains("rank 1 is there twice"));
+        assert!(wrong(&[1, 0, 1]).contains("rank 1 is listed twice"));
         comm.barrier()
     });
 }
 
 #[test]
-fn many_groups_come_and_go_and_can_be_split_themselves() {
+fn many_groups_are_created_split_and_released() {
     ranks(4, |comm| {
         let mut kept = Vec::new();
         for round in 0..12 {
@@ -90,15 +90,15 @@ fn many_groups_come_and_go_and_can_be_split_themselves() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_to_a_new_group_is_named_in_time() {
+fn a_rank_that_does_not_join_a_new_group_is_named() {
     let begun = std::sync::Barrier::new(3);
     ranks(3, |comm| {
         begun.wait();
         if comm.rank() == 2 {
-            // Takes part in what split does first, and no further.
+            // Takes part in the first step of split, but not in the second one.
             comm.allgather(&[1i64, 0, 0], &mut [0i64; 9])?;
         } else {
-            // Both come sooner after they have begun, also on a busy machine.
+            // Both calls begin within the timeout, even on a busy machine.
             comm.set_timeout(Duration::from_secs(5));
             let e = comm.split(Some(0), 0).unwrap_err().to_string();
             let text = format!("rank {}: split: the agent at", comm.rank());
@@ -111,12 +111,12 @@ fn a_rank_that_does_not_come_to_a_new_group_is_named_in_time() {
 }
 
 #[test]
-fn the_death_of_a_rank_is_noticed_in_every_group_that_has_it_and_no_other() {
+fn the_death_of_a_rank_affects_only_its_groups() {
     let told = std::sync::Barrier::new(4);
     ranks(4, |comm| {
         let pair = comm.split(Some(comm.rank() as u64 % 2), 0)?.unwrap();
         if comm.rank() == 3 {
-            // Rank 3 leaves its pair, as a rank that dies leaves all its groups.
+            // Rank 3 leaves its pair, as a rank that died would.
             drop(pair);
         } else if comm.rank() == 1 {
             let e = pair.barrier().unwrap_err();

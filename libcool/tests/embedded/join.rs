@@ -1,4 +1,4 @@
-//! Processes that form groups by keys; here they are threads, each with a session of its own.
+//! Processes that form groups by keys; here they are threads, each with its own session.
 
 use cool::embedded::EmbeddedAgents;
 use cool::{Comm, Error, Op};
@@ -7,7 +7,8 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// What each of some processes gets by a key, a rank and a size, on nodes in turn.
+/// Returns the result of each process that joins with a key, rank and size. Processes are on the
+/// nodes in turn.
 fn join(
     agents: &EmbeddedAgents,
     who: &[(&str, usize, usize)],
@@ -25,10 +26,10 @@ fn join(
 }
 
 #[test]
-fn those_who_give_the_same_key_form_a_group_whoever_else_comes_at_once() {
+fn processes_with_the_same_key_form_concurrent_groups() {
     let agents = EmbeddedAgents::start(2, 2).unwrap();
     let who = [("a", 0, 3), ("b", 1, 2), ("a", 2, 3), ("a", 1, 3), ("b", 0, 2)];
-    // The same keys can be used again.
+    // A key can be used again.
     for _ in 0..2 {
         let comms: Vec<Comm> = join(&agents, &who, PATIENCE).into_iter().map(Result::unwrap).collect();
         std::thread::scope(|scope| {
@@ -58,7 +59,7 @@ fn agents_wait_until_the_ranks_of_all_groups_have_left() {
 }
 
 #[test]
-fn who_makes_no_sense_is_told_so_and_the_others_wait_on() {
+fn an_invalid_join_fails_and_the_others_keep_waiting() {
     let agents = EmbeddedAgents::start(1, 1).unwrap();
     let socket = agents.sockets().next().unwrap();
     let short = Duration::from_millis(300);
@@ -77,7 +78,7 @@ fn who_makes_no_sense_is_told_so_and_the_others_wait_on() {
     Comm::join_at(socket, &"k".repeat(200), 0, 1, PATIENCE).unwrap();
 
     std::thread::scope(|scope| {
-        // Whoever comes second is refused: it tries again if that is this one.
+        // The second process with a rank is rejected, so this one retries if it was second.
         let first = scope.spawn(|| {
             loop {
                 match Comm::join_at(socket, "two", 0, 2, PATIENCE) {

@@ -1,5 +1,4 @@
-//! What applications see, over ranks and agents in one process, on loopback: one program, since each would be linked with
-//! a whole agent.
+//! Behavior that applications observe, with ranks and agents in one process.
 
 mod completions;
 mod failures;

@@ -1,10 +1,10 @@
-//! Messages from rank to rank, on one node and between nodes.
+//! Messages between ranks, on one node and on several.
 
 use cool::embedded::{Embedded, run};
 use cool::{Comm, Error, FailureKind, Op, Probed, Received, wait_all};
 use std::time::Duration;
 
-/// Ranks 0 and 1 share a node, 2 and 3 another.
+/// Ranks 0 and 1 share a node, and so do 2 and 3.
 const RANKS: usize = 4;
 
 fn ranks(body: impl Fn(&Comm) -> Result<(), Error> + Sync) {
@@ -21,11 +21,12 @@ fn failure<T: std::fmt::Debug>(result: Result<T, Error>) -> (FailureKind, Vec<us
     }
 }
 
-/// Lengths at which messages change their way: none, small, the longest that goes unasked, longer, much longer.
+/// Numbers of elements around the limits of the protocol: none, few, the most that are sent without
+/// a grant, more, and many.
 const LENGTHS: [usize; 6] = [0, 1, 1000, 8192, 8193, 300_000];
 
 #[test]
-fn messages_of_any_length_come_to_every_rank_from_every_rank() {
+fn messages_of_any_length_arrive_between_all_ranks() {
     ranks(|comm| {
         let (rank, n) = (comm.rank(), comm.size());
         for len in LENGTHS {
@@ -46,10 +47,10 @@ fn messages_of_any_length_come_to_every_rank_from_every_rank() {
 }
 
 #[test]
-fn messages_are_received_in_the_order_in_which_they_were_sent_and_by_tag_before_it() {
+fn messages_keep_their_order_per_tag() {
     ranks(|comm| {
         let (rank, to, from) = (comm.rank(), (comm.rank() + 1) % RANKS, (comm.rank() + RANKS - 1) % RANKS);
-        // Long and short ones by turns: on the way they overtake each other.
+        // Long and short messages alternate, because short ones may overtake long ones in transit.
         let message = |i: usize, rank: usize| {
             vec![(i * RANKS + rank) as u32; if i.is_multiple_of(3) { 40_000 } else { 3 }]
         };
@@ -57,7 +58,7 @@ fn messages_are_received_in_the_order_in_which_they_were_sent_and_by_tag_before_
             .map(|i| comm.start().send(&message(i, rank), to, (i % 2) as u32))
             .collect::<Result<_, _>>()?;
         let mut room = vec![0u32; 40_000];
-        // All with an odd number first, by their tag; then the others, by any.
+        // First all messages with an odd number, by tag; then the others, with any tag.
         for i in (1..60).step_by(2).chain((0..60).step_by(2)) {
             let tag = (i % 2 == 1).then_some(1);
             let received = comm.recv(&mut room, from, tag)?;
@@ -68,7 +69,7 @@ fn messages_are_received_in_the_order_in_which_they_were_sent_and_by_tag_before_
 }
 
 #[test]
-fn receives_from_any_rank_take_what_comes_and_calls_go_on_beside_them() {
+fn receives_from_any_rank_work_next_to_collectives() {
     ranks(|comm| {
         let (rank, mut sum) = (comm.rank(), [0]);
         if rank == 2 {
@@ -98,10 +99,10 @@ fn receives_from_any_rank_take_what_comes_and_calls_go_on_beside_them() {
 }
 
 #[test]
-fn many_messages_that_nobody_has_asked_for_wait_for_their_receives() {
+fn unexpected_messages_wait_for_their_receives() {
     ranks(|comm| {
         let peer = (comm.rank() + 2) % RANKS;
-        // Beyond the credit.
+        // More than the credit.
         let data = vec![comm.rank() as u8; 60_000];
         let sends: Vec<_> =
             (0..100).map(|tag| comm.start().send(&data, peer, tag)).collect::<Result<_, _>>()?;
@@ -116,8 +117,8 @@ fn many_messages_that_nobody_has_asked_for_wait_for_their_receives() {
 }
 
 #[test]
-fn a_message_that_is_too_long_fails_its_receive_and_one_of_another_type_the_group() {
-    // To the same node and to another, short and long.
+fn long_messages_fail_the_receive_other_types_the_group() {
+    // To the same node and to another one, short and long.
     for (to, count) in [(1, 5), (2, 5), (1, 50_000), (2, 50_000)] {
         ranks(|comm| {
             if comm.rank() == 0 {
@@ -140,7 +141,7 @@ fn a_message_that_is_too_long_fails_its_receive_and_one_of_another_type_the_grou
     }
     ranks(|comm| {
         if comm.rank() == 0 {
-            // Small ones are on their way before the other side finds that they do not fit.
+            // Small messages have been sent before the receiver detects the mismatch.
             let _ = comm.send(&[0u64], 2, 9);
         } else if comm.rank() == 2 {
             let (failure, ranks, message) = failure(comm.recv(&mut [0u32], None, 9));
@@ -153,7 +154,7 @@ fn a_message_that_is_too_long_fails_its_receive_and_one_of_another_type_the_grou
 }
 
 #[test]
-fn messages_are_probed_for_sent_synchronously_and_receives_are_cancelled() {
+fn probes_synchronous_sends_and_cancelled_receives_work() {
     ranks(|comm| {
         let (rank, left, right) = (comm.rank(), (comm.rank() + 3) % RANKS, (comm.rank() + 1) % RANKS);
         assert_eq!(comm.iprobe(None, 5)?, None);
@@ -163,7 +164,7 @@ fn messages_are_probed_for_sent_synchronously_and_receives_are_cancelled() {
         assert_eq!(comm.probe(None, None)?, found);
         assert_eq!(comm.iprobe(left, 5)?, Some(found));
         assert!(!sent.is_done()? || comm.iprobe(left, 5)?.is_some());
-        // One that nothing comes for, and one that has its message.
+        // One receive without a message, and one with.
         let (mut nothing, mut data) = ([0u16; 30], vec![0u16; 10 * left]);
         assert_eq!(comm.start().recv(&mut nothing, left, 6)?.cancel()?, None);
         let received = comm.start().recv(&mut data, left, 5)?.cancel()?;
@@ -177,7 +178,7 @@ fn messages_are_probed_for_sent_synchronously_and_receives_are_cancelled() {
 }
 
 #[test]
-fn a_rank_that_is_gone_or_does_not_come_is_named_by_what_waits_for_it() {
+fn a_lost_or_late_rank_is_named_to_its_peers() {
     for lost in [1, 3] {
         ranks(|comm| {
             if comm.rank() == lost {
@@ -187,7 +188,7 @@ fn a_rank_that_is_gone_or_does_not_come_is_named_by_what_waits_for_it() {
                 return Ok(());
             }
             let mut got = [0u8];
-            // What it sent before it left comes.
+            // A message that the rank sent before it left is received.
             comm.recv(&mut got, lost, 1)?;
             assert_eq!(got, [5]);
             let (failure, ranks, message) = failure(comm.recv(&mut got, lost, 1));
@@ -220,7 +221,7 @@ fn a_rank_that_is_gone_or_does_not_come_is_named_by_what_waits_for_it() {
 }
 
 #[test]
-fn a_rank_that_does_not_exist_is_told_and_does_no_harm() {
+fn a_nonexistent_rank_is_reported_and_harmless() {
     ranks(|comm| {
         let text = |result: Result<(), Error>| result.unwrap_err().to_string();
         let e = text(comm.send(&[1], 9, 0));

@@ -1,13 +1,15 @@
-//! All operations, end to end: real agents on loopback, real sockets, real shared memory.
+//! All operations end to end, with real agents on loopback, real sockets and real shared memory.
 
 use cool::embedded::{Embedded, run};
 use cool::{Arrays, Collective, Comm, Element, Error, Op, Operation};
 
-/// Ranks, ranks per node, racks: alone, flat, uneven racks, uneven nodes, everything on one node.
+/// Ranks, ranks per node, and racks: alone, flat, uneven racks, uneven nodes, and all ranks on one
+/// node.
 const LAYOUTS: [(usize, usize, usize); 8] =
     [(1, 1, 1), (2, 1, 1), (2, 1, 2), (3, 1, 2), (5, 1, 3), (7, 2, 2), (8, 2, 2), (4, 4, 1)];
 
-/// Elements: none, one, few, more than a datagram takes, more than a segment.
+/// Numbers of elements: none, one, few, more than a datagram holds, and more than a pipeline
+/// segment.
 const COUNTS: [usize; 5] = [0, 1, 13, 5_000, 150_001];
 
 fn everywhere(body: impl Fn(&Comm) -> Result<(), Error> + Sync) {
@@ -19,14 +21,14 @@ fn everywhere(body: impl Fn(&Comm) -> Result<(), Error> + Sync) {
     }
 }
 
-/// The first, a middle and the last rank.
+/// Returns the first, a middle and the last rank.
 fn roots(comm: &Comm) -> Vec<usize> {
     let mut roots = vec![0, comm.size() / 2, comm.size() - 1];
     roots.dedup();
     roots
 }
 
-/// What a rank contributes: no two ranks, places or calls alike.
+/// Returns a rank's input, which differs between ranks, positions and calls.
 fn data(rank: usize, count: usize, salt: usize) -> Vec<u32> {
     (0..count).map(|i| (rank * 1_000_003 + i * 7 + salt) as u32).collect()
 }
@@ -129,7 +131,7 @@ fn scatter_deals_the_parts_out_in_rank_order() {
     });
 }
 
-/// What rank `rank` contributes where all ranks contribute as much, summed up over some ranks.
+/// Returns the sum of the inputs of a range of ranks, if all inputs have `count` elements.
 fn sum(ranks: std::ops::Range<usize>, count: usize, salt: usize) -> Vec<u32> {
     let mut sum = vec![0u32; count];
     for rank in ranks {
@@ -185,7 +187,7 @@ fn alltoall_transposes() {
     });
 }
 
-/// Lengths of parts: none, some, many; all 0.
+/// Returns lengths of parts: none, some, and many; and all 0.
 fn lengths(parts: usize) -> [Vec<usize>; 3] {
     [[3, 0, 5_001], [0, 70_000, 1], [0, 0, 0]].map(|of| (0..parts).map(|i| of[i * i % 3]).collect())
 }
@@ -275,7 +277,7 @@ fn every_operation_with_parts_can_be_done_in_place() {
             }
         }
         for count in [0, 3, 5_001] {
-            // As much goes from i to j as from j to i.
+            // The counts from i to j and from j to i are equal.
             let block = |from: usize, to: usize| data(from * size + to, count * (from * to % 3), 1);
             let counts: Vec<usize> =
                 (0..size * size).map(|pair| block(pair / size, pair % size).len()).collect();
@@ -288,7 +290,7 @@ fn every_operation_with_parts_can_be_done_in_place() {
 }
 
 #[test]
-fn ranks_that_know_their_own_lengths_only_are_told_the_others() {
+fn ranks_with_only_their_own_counts_exchange_them() {
     everywhere(|comm| {
         let (rank, size) = (comm.rank(), comm.size());
         for root in [size / 2] {
@@ -313,7 +315,7 @@ fn ranks_that_know_their_own_lengths_only_are_told_the_others() {
             let mut recv = vec![0; expected.len()];
             comm.alltoallv_of_own(&send, &mut recv, &sent, &received)?;
             assert!(recv == expected, "{counts:?}");
-            // All are told when two disagree.
+            // All ranks get the error if two of them disagree.
             received[0] += usize::from(rank == size - 1);
             let e = comm.alltoallv_of_own(&send, &mut recv, &sent, &received).unwrap_err().to_string();
             assert!(e.contains(&format!("alltoallv: rank 0 sends {}", counts[size - 1])), "{e}");
@@ -323,11 +325,11 @@ fn ranks_that_know_their_own_lengths_only_are_told_the_others() {
 }
 
 #[test]
-fn what_is_sent_may_lie_within_what_is_received() {
+fn send_and_receive_ranges_may_overlap() {
     everywhere(|comm| {
         let (rank, size) = (comm.rank(), comm.size());
         for (count, at) in [(7, rank), (40_000, rank), (7, size - 1 - rank)] {
-            // At its own place it is in place; at another it is copied.
+            // At its own place the part is in place; at another place it must be copied.
             let mut data: Vec<u32> = vec![0; count * size + 3];
             let send = 3 + at * count..3 + (at + 1) * count;
             data[send.clone()].fill(rank as u32 + 1);
@@ -358,7 +360,7 @@ fn a_forced_plan_is_the_one_that_runs_until_it_is_taken_back() {
         }
         comm.set_plan(Operation::Allreduce, "")?;
         assert_eq!(all("the default")?, picked);
-        // Plans of other operations are left alone.
+        // Plans of other operations are not affected.
         comm.set_plan(Operation::Gather, "flat:binomial")?;
         assert_eq!(all("the default")?, picked);
         let part = [comm.rank() as u8; 3];
@@ -372,7 +374,7 @@ fn a_forced_plan_is_the_one_that_runs_until_it_is_taken_back() {
 }
 
 #[test]
-fn nobody_leaves_a_barrier_before_all_have_come() {
+fn no_rank_leaves_a_barrier_before_all_have_joined() {
     use std::sync::atomic::{AtomicUsize, Ordering};
     for (ranks, ranks_per_node, racks) in LAYOUTS {
         let come = AtomicUsize::new(0);
@@ -386,7 +388,7 @@ fn nobody_leaves_a_barrier_before_all_have_come() {
     }
 }
 
-/// Every operation on one type: contributions 1 and 2, so that all four results are exact.
+/// Executes every operation on one type, with inputs 1 and 2, so that all results are exact.
 fn all_ops<T: Element + From<u8> + PartialEq + std::fmt::Debug>(comm: &Comm) -> Result<(), Error> {
     let mine = [T::from(1 + comm.rank() as u8), T::from(3)];
     for (op, expected) in [(Op::Sum, [3, 6]), (Op::Prod, [2, 9]), (Op::Min, [1, 3]), (Op::Max, [2, 3])] {
@@ -427,7 +429,7 @@ fn every_type_has_every_reduction() {
 }
 
 #[test]
-fn a_floating_point_sum_is_the_same_bits_on_every_run_by_every_plan() {
+fn floating_point_sums_are_bitwise_equal_for_every_plan() {
     for plan in ["", "cool-b-r", "flat:recursive-doubling", "flat:ring", "sharded"] {
         let sums = || -> Vec<Vec<u32>> {
             let sums = run(Embedded { ranks: 7, ranks_per_node: 2, racks: 2 }, |comm| {

@@ -1,4 +1,4 @@
-//! Going on after ranks are gone.
+//! Recovery after ranks are lost.
 
 use cool::embedded::{Embedded, run};
 use cool::{Comm, Error, FailureKind, Op};
@@ -8,7 +8,7 @@ use std::time::Duration;
 const RANKS: usize = 6;
 
 fn ranks(body: impl Fn(Comm) -> Result<(), Error> + Sync) {
-    // Of those on one node calls are carried out by themselves.
+    // With all ranks on one node, they execute calls themselves.
     for ranks_per_node in [2, RANKS] {
         let how = Embedded { ranks: RANKS, ranks_per_node, racks: 2 };
         for (rank, result) in run(how, &body).unwrap().into_iter().enumerate() {
@@ -31,7 +31,7 @@ fn sum(comm: &Comm, mine: u64) -> Result<u64, Error> {
 }
 
 #[test]
-fn survivors_get_a_group_that_works_and_agree_on_who_is_gone() {
+fn survivors_get_a_working_group_and_agree_on_lost_ranks() {
     ranks(|comm| {
         let rank = comm.rank();
         if [1, 4].contains(&rank) {
@@ -45,7 +45,7 @@ fn survivors_get_a_group_that_works_and_agree_on_who_is_gone() {
         assert_eq!((rest.gone(), rest.size()), (&[1, 4][..], 4));
         assert_eq!(rest.rank(), [0, 2, 3, 5].iter().position(|r| *r == rank).unwrap());
         assert_eq!(sum(&rest, rank as u64)?, 10);
-        // And once more.
+        // A second recovery.
         if rest.rank() == 0 {
             return Ok(());
         }
@@ -58,10 +58,10 @@ fn survivors_get_a_group_that_works_and_agree_on_who_is_gone() {
 }
 
 #[test]
-fn those_who_wait_for_a_rank_go_on_when_it_is_gone() {
+fn waiting_ranks_continue_after_a_rank_is_lost() {
     ranks(|comm| {
         if comm.rank() == 3 {
-            // Comes to what the others do first, and ends while they wait for it.
+            // Takes part in the first call of the others, and ends while they wait for it.
             comm.barrier()?;
             assert_eq!(comm.agree(5)?.flags, 5);
             return Ok(());
@@ -84,11 +84,12 @@ fn a_group_without_failures_can_be_shrunk_too() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_in_time_counts_as_gone_and_is_told_so() {
+fn a_rank_that_is_too_late_counts_as_lost() {
     let (begun, decided, told) = (Barrier::new(RANKS), Barrier::new(RANKS), Barrier::new(RANKS));
     ranks(|comm| {
         begun.wait();
-        // The shortest of all counts: rank 0's. The others come sooner after they have begun, also on a busy machine.
+        // The shortest timeout applies, which is that of rank 0. The other ranks call earlier, even
+        // on a busy machine.
         comm.set_timeout(Duration::from_secs(if comm.rank() == 0 { 5 } else { 60 }));
         if comm.rank() == 5 {
             decided.wait();
@@ -108,7 +109,7 @@ fn a_rank_that_does_not_come_in_time_counts_as_gone_and_is_told_so() {
 }
 
 #[test]
-fn revoked_groups_fail_at_every_rank_and_name_who_did_it() {
+fn revoked_groups_fail_everywhere_and_name_the_rank() {
     ranks(|comm| {
         if comm.rank() == 2 {
             comm.revoke()?;
@@ -126,13 +127,13 @@ fn revoked_groups_fail_at_every_rank_and_name_who_did_it() {
 }
 
 #[test]
-fn survivors_that_call_different_things_are_told_and_can_try_again() {
+fn survivors_with_different_calls_get_an_error_and_may_retry() {
     ranks(|comm| {
         let mismatch = |e: Error| {
             let e = e.to_string();
             assert!(e.contains("survivors of group 1 must make the same calls"), "{e}");
         };
-        // Whichever comes first, the other gives way.
+        // The first call determines the kind of recovery, and the other rank gets an error.
         let rest = match comm.rank() {
             0 => comm.shrink().or_else(|e| {
                 mismatch(e);

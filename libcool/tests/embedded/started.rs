@@ -1,4 +1,5 @@
-//! Calls that are started and awaited later: many under way, in any order, as futures, and left alone.
+//! Calls that are started and waited for later: many at the same time, in any order, as futures,
+//! and dropped.
 
 use cool::embedded::{Embedded, run};
 use cool::{Comm, Error, FailureKind, Op, Pending, wait_all};
@@ -23,7 +24,7 @@ impl Wake for Unpark {
     }
 }
 
-/// The smallest executor.
+/// A minimal executor.
 fn block_on<R>(future: impl Future<Output = R>) -> R {
     let waker = Waker::from(Arc::new(Unpark(std::thread::current())));
     let (mut future, mut context) = (pin!(future), Context::from_waker(&waker));
@@ -35,11 +36,11 @@ fn block_on<R>(future: impl Future<Output = R>) -> R {
     }
 }
 
-/// One small and one large sum, in turn.
+/// Starts one small and one large sum, in turn.
 fn start_many<'a>(comm: &Comm, results: &'a mut [Vec<u64>]) -> Result<Vec<Pending<'a>>, Error> {
     let start = |(i, result): (usize, &'a mut Vec<u64>)| {
         let mine = vec![(comm.rank() + i) as u64; result.len()];
-        // `mine` goes here, long before the call is done.
+        // `mine` is dropped here, long before the call is complete.
         comm.start().allreduce(&mine, result, Op::Sum)
     };
     results.iter_mut().enumerate().map(start).collect()
@@ -79,7 +80,7 @@ fn calls_are_futures_for_any_executor() {
             comm.start().barrier()?.await
         })?;
         check(comm, &results);
-        // Those who wait and those who are woken do not get into each other's way.
+        // Waiting and awaiting threads must not hinder each other.
         comm.barrier()
     });
 }
@@ -99,7 +100,7 @@ fn a_call_can_be_asked_whether_it_is_done() {
 }
 
 #[test]
-fn a_call_is_waited_for_in_short_pieces_and_its_result_is_there_once_it_is_done() {
+fn short_waits_return_the_result_once_complete() {
     ranks(3, |comm| {
         let (mut sum, mut average, mut came) = (vec![0u64; 50_000], [0f32; 3], [0u8; 4]);
         let mut calls = vec![
@@ -125,7 +126,7 @@ fn a_call_is_waited_for_in_short_pieces_and_its_result_is_there_once_it_is_done(
 }
 
 #[test]
-fn a_call_that_fails_says_so_to_a_short_wait() {
+fn a_failed_call_is_reported_by_a_short_wait() {
     ranks(3, |comm| {
         comm.set_timeout(Duration::from_secs(20));
         let (mine, mut sum) = ([0u64; 3], [0u64; 3]);
@@ -214,7 +215,7 @@ fn more_calls_than_may_be_under_way_are_refused_and_do_no_harm() {
     ranks(2, |comm| {
         let mut calls = Vec::new();
         let e = loop {
-            // Rank 1 comes last: until then nothing is done.
+            // Rank 1 joins last, so nothing is complete before.
             if comm.rank() == 1 {
                 break None;
             }
@@ -224,7 +225,7 @@ fn more_calls_than_may_be_under_way_are_refused_and_do_no_harm() {
             }
         };
         if let Some(e) = e {
-            assert!(e.to_string().contains("1024 calls are under way; wait for some first"), "{e}");
+            assert!(e.to_string().contains("1024 calls are pending; wait for some of them first"), "{e}");
         }
         refused.wait();
         for _ in calls.len()..1024 {
@@ -235,7 +236,7 @@ fn more_calls_than_may_be_under_way_are_refused_and_do_no_harm() {
 }
 
 #[test]
-fn in_place_gives_what_two_arrays_give() {
+fn in_place_results_equal_those_of_two_arrays() {
     ranks(5, |comm| {
         let (rank, size) = (comm.rank(), comm.size());
         let mine: Vec<u32> = (0..size * 7).map(|i| (rank * 100 + i) as u32).collect();

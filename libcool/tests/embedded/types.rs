@@ -1,4 +1,4 @@
-//! Every type of elements and how it is combined, from end to end.
+//! Every type of elements and every way to combine it.
 
 use cool::embedded::{Embedded, run};
 use cool::{
@@ -7,13 +7,13 @@ use cool::{
 };
 use std::fmt::Debug;
 
-/// Runs on 4 ranks, two on a node.
+/// Runs on 4 ranks, with two on each node.
 fn four(body: impl Fn(&Comm) -> Result<(), Error> + Sync) {
     let how = Embedded { ranks: 4, ranks_per_node: 2, racks: 2 };
     run(how, |comm| body(&comm)).unwrap().into_iter().for_each(|result| result.unwrap());
 }
 
-/// What all ranks' contributions, in rank order, combine to.
+/// Checks the combination of the contributions of all ranks, in rank order.
 fn combines<T: Element + Debug + PartialEq>(
     comm: &Comm,
     op: Op,
@@ -72,7 +72,7 @@ fn averages_are_divided_where_they_arrive() {
 }
 
 #[test]
-fn the_smallest_and_largest_come_with_where_they_are() {
+fn minimum_and_maximum_are_returned_with_their_index() {
     four(|comm| {
         let f64s = [(3.5, 0), (-1.0, 1), (9.0, 2), (-1.0, 3)].map(|(v, i)| Located::new(v, i));
         combines::<Located<f64>>(comm, Op::MinLoc, f64s, f64s[1])?;
@@ -113,7 +113,7 @@ fn pairs_of_mpi_are_combined_by_their_signed_index() {
 }
 
 #[test]
-fn elements_that_cannot_be_combined_so_are_refused_with_what_fits() {
+fn unsupported_combinations_are_rejected_with_a_remedy() {
     four(|comm| {
         let wrong = |result: Result<(), Error>| match result {
             Err(e @ Error::Argument { .. }) => e.to_string(),

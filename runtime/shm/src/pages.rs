@@ -8,7 +8,7 @@
 
 #![allow(
     unsafe_code,
-    reason = "memory that others change is reached by raw pointers; every block says why it is sound"
+    reason = "memory that other processes change is accessed by raw pointers; each block explains why that is sound"
 )]
 
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
@@ -328,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn large_files_begin_at_huge_pages_and_what_they_hold_stays_when_these_are_asked_for() {
+    fn huge_pages_preserve_the_content_of_large_files() {
         let bytes = 3 * HUGE_PAGE_BYTES + 10_000;
         let file = rustix::fs::memfd_create("large", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, bytes as u64).unwrap();
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn a_socket_takes_a_head_and_a_part_of_pages_and_gives_a_part_and_what_follows() {
+    fn sockets_send_from_and_receive_into_pages() {
         let (mut ours, theirs) = UnixStream::pair().unwrap();
         let pages = Pages::zeros(10).unwrap();
         pages.copy_in(2, b"middle").unwrap();
@@ -355,12 +355,12 @@ mod tests {
         let mut came = [0; 11];
         ours.read_exact(&mut came).unwrap();
         assert_eq!(&came, b"head middle");
-        ours.write_all(b"centretail").unwrap();
+        ours.write_all(b"centertail").unwrap();
         let mut tail = [0; 9];
         assert_eq!(pages.receive(theirs.as_fd(), 2, 6, &mut tail).unwrap(), 10);
         let mut all = [0; 10];
         pages.copy_out(0, &mut all).unwrap();
-        assert_eq!((&all, &tail[..5]), (b"\0\0centre\0\0", &b"tail\0"[..]));
+        assert_eq!((&all, &tail[..5]), (b"\0\0center\0\0", &b"tail\0"[..]));
         let nothing = pages.receive(theirs.as_fd(), 0, 10, &mut tail).unwrap_err();
         assert_eq!(nothing.kind(), io::ErrorKind::WouldBlock);
     }
@@ -374,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_copied_between_pages_and_within_them_even_if_they_overlap() {
+    fn copies_between_and_within_pages_may_overlap() {
         let (from, to) = (Pages::zeros(10).unwrap(), Pages::zeros(20).unwrap());
         from.copy_in(0, b"0123456789").unwrap();
         from.copy_to(2, &to, 15, 5).unwrap();

@@ -8,10 +8,7 @@
 //! during a call that writes to such bytes, the rank must first disconnect them from the agent
 //! ([`Region::detach`]).
 
-#![allow(
-    unsafe_code,
-    reason = "pages of a region are exchanged for others; every block says why that is sound"
-)]
+#![allow(unsafe_code, reason = "pages of a region are replaced; each block explains why that is sound")]
 
 use crate::pages::{OutOfBounds, Pages};
 use memmap2::{MmapOptions, MmapRaw};
@@ -43,7 +40,7 @@ pub enum RegionError {
     #[error("the descriptor is not a memfd sealed against shrinking and growing")]
     NotSealed,
     /// The size of the file differs from the size in the frame that carried the descriptor.
-    #[error("the descriptor has {actual} bytes, but its frame says {claimed}")]
+    #[error("the descriptor has {actual} bytes, but its frame states {claimed}")]
     WrongSize {
         /// Size in the frame, in bytes.
         claimed: u64,
@@ -176,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_side_writes_the_other_reads() {
+    fn both_sides_see_the_same_bytes() {
         let ours = Region::create(10_000).unwrap();
         let theirs = Region::open(duplicate(&ours), 10_000).unwrap();
         ours.copy_in(9_995, b"hello").unwrap();
@@ -216,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_other_side_writes_is_not_seen_in_detached_pages_and_is_in_all_others() {
+    fn only_detached_pages_hide_writes_of_the_other_side() {
         let page = page_size();
         let bytes = 3 * page + 10;
         let ours = Region::create(bytes).unwrap();

@@ -24,7 +24,7 @@
 
 #![allow(
     unsafe_code,
-    reason = "words of shared memory are used as atomics; the block says why that is sound"
+    reason = "words of shared memory are used as atomics; each block explains why that is sound"
 )]
 
 pub mod records;
@@ -530,7 +530,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_process_publishes_another_reads() {
+    fn a_publication_is_readable_in_another_process() {
         let [ours, theirs] = pair(3);
         let (part, ring) = (ours.rank(1), SegmentRing::Results);
         part.write((ring, 9), CHUNK_BYTES - 5, b"hello").unwrap();
@@ -543,7 +543,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rank_of_an_earlier_release_has_come_and_reads_no_others_memory() {
+    fn an_earlier_release_attaches_but_reads_no_peer_memory() {
         let [ours, theirs] = pair(2);
         ours.rank(0).attach();
         ours.rank(1).word(ATTACHED).store(IS_ATTACHED, Ordering::SeqCst);
@@ -564,7 +564,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_datagrams_of_a_rank_are_kept_and_found_by_their_names() {
+    fn latest_datagrams_are_found_by_call_and_transfer() {
         let [ours, theirs] = pair(1);
         let last = DATAGRAM_SLOTS + 5;
         for number in 0..last {
@@ -590,7 +590,7 @@ mod tests {
     }
 
     #[test]
-    fn all_who_sleep_wake_by_what_is_published_by_an_answer_and_by_a_failure() {
+    fn sleepers_wake_on_publications_replies_and_failures() {
         let [ours, theirs] = pair(2);
         let long = Duration::from_secs(60);
         let wakes = |does: &(dyn Fn() + Sync), condition: &(dyn Fn() -> bool + Sync)| {
@@ -621,7 +621,7 @@ mod tests {
     }
 
     #[test]
-    fn who_sleeps_wakes_when_its_time_is_over() {
+    fn a_sleeper_wakes_after_its_timeout() {
         let segment = Segment::create(1).unwrap();
         segment.rank(0).sleep(|| false, Duration::from_millis(1));
         segment.rank(0).sleep(|| true, Duration::from_secs(60));

@@ -1,6 +1,6 @@
 """Collective communication for clusters with programmable networks, on NumPy arrays without copies.
 
-A program is a function that runs as many ranks::
+A program is a function that runs as several ranks::
 
     import cool
     import numpy as np
@@ -11,12 +11,13 @@ A program is a function that runs as many ranks::
 
     cool.launch(main)
 
-``cool run -n 16 -- python3 program.py`` runs it on a cluster, as do srun, mpirun and torchrun; started by hand, it
-runs as 4 ranks (``COOL_EMBEDDED`` sets another number) in threads of one process, on loopback.
+``cool run -n 16 -- python3 program.py`` runs it on a cluster; so do srun, mpirun and torchrun. Started by hand, it runs
+as 4 ranks (``COOL_EMBEDDED`` sets another number) in threads of one process, on loopback.
 
-All ranks call the same operations in the same order with arrays of the same types and lengths. Arrays are C-contiguous;
-tensors that have ``__dlpack__`` (PyTorch, JAX) can be used in their place. The interpreter lock is released while a call
-waits. A call that fails raises a subclass of :class:`Error`, which names the ranks and the remedy; no call waits for ever.
+All ranks must call the same operations in the same order, with arrays of the same types and lengths. Arrays must be
+C-contiguous; tensors with ``__dlpack__`` (PyTorch, JAX) can be used instead. The interpreter lock is released while a
+call waits. A failed call raises a subclass of :class:`Error`, which names the ranks and the remedy. No call waits
+forever.
 """
 
 from ._cool import (
@@ -66,9 +67,9 @@ __all__ = [
 
 
 def located(value):
-    """The dtype of values with an index, for the operations ``min_loc`` and ``max_loc``.
+    """Returns the dtype of values with an index, for the operations ``min_loc`` and ``max_loc``.
 
-    ``value`` is int32, int64, float32 or float64; the index is unsigned and as wide.
+    ``value`` must be int32, int64, float32 or float64. The index is unsigned and has the same width.
     """
     import numpy
 
@@ -77,9 +78,9 @@ def located(value):
 
 
 def pair(value):
-    """The dtype of MPI's pairs of a value and a signed index of 32 bits, laid out as C does (``MPI_DOUBLE_INT`` for float64).
+    """Returns the dtype of MPI's pairs of a value and a signed 32-bit index, in C layout (``MPI_DOUBLE_INT`` for float64).
 
-    ``value`` is int16, int32, int64, float32 or float64. For ``min_loc`` and ``max_loc``, as ``located``.
+    ``value`` must be int16, int32, int64, float32 or float64. Used for ``min_loc`` and ``max_loc``, as ``located``.
     """
     import numpy
 
@@ -87,7 +88,7 @@ def pair(value):
 
 
 def wait_all(requests):
-    """Waits for all of some requests; returns what each received. Raises the first error, after all have ended."""
+    """Waits for all requests and returns a list of their results. Raises the first error, after all have completed."""
     results, first = [], None
     for request in requests:
         try:
@@ -100,7 +101,7 @@ def wait_all(requests):
 
 
 async def _awaited(request):
-    """Waits for a request in a thread of the running event loop."""
+    """Waits for a request in a thread of the running event loop, and returns its result."""
     import asyncio
 
     return await asyncio.get_running_loop().run_in_executor(None, request.wait)

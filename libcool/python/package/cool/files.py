@@ -1,15 +1,17 @@
-"""Files and folders to many nodes, and contents that stay there: what ``cool copy``, ``put``, ``get``, ``ls``, ``rm`` and ``verify`` do.
+"""Distribution of files to many nodes, and the nodes' stores: ``cool copy``, ``put``, ``get``, ``ls``, ``stat``, ``rm``, ``verify``.
 
-Any process may call this that may run ``cool``, which has to be in the PATH (or named by ``COOL_PROGRAM``)::
+The process need not be a rank. It only needs permission to run ``cool``, which must be in the PATH or named by
+``COOL_PROGRAM``::
 
     from cool import files
 
     copied = files.copy("/data/model.bin", "/scratch/", racks=[0, 2], quorum="95%")
     print(copied["seconds"], [node["node"] for node in copied["nodes"] if node["error"]])
 
-All return the document that the command prints with ``--json`` (docs/guide/copy.md, docs/guide/store.md). Options are those of the command:
-``nodes`` and ``racks`` take lists, ``from_`` is ``--from``, a flag is ``True``, as in ``background=True``. :class:`FilesError` names the nodes
-where something is missing; its ``outcome`` is the document of what was done all the same, or None.
+All functions return the JSON document that the command prints with ``--json`` (docs/guide/copy.md,
+docs/guide/store.md). Keyword arguments are the options of the command: ``nodes`` and ``racks`` take lists, ``from_`` is
+``--from``, and flags are set by ``True``, for example ``background=True``. :class:`FilesError` names the nodes that
+failed; its attribute ``outcome`` is the document of the completed part, or None.
 """
 
 import json
@@ -21,37 +23,43 @@ __all__ = ["FilesError", "copy", "get", "ls", "put", "rm", "stat", "verify"]
 
 
 def copy(source, dest, **options):
-    """Copies a file or folder to a path on many nodes; ``{node}`` in it stands for the node's name, ``/`` at its end says that it is the folder."""
+    """Copies a file or directory to a path on many nodes.
+
+    ``{node}`` in the path stands for the node's name. A trailing ``/`` states that it is the containing directory.
+    """
     return _run("copy", options, source, dest)
 
 
 def put(name, source=None, **options):
-    """Copies a file or folder into the nodes' stores, by a name; without a source, what one of them has by that name."""
+    """Copies a file or directory into the nodes' stores, under a name.
+
+    Without a source, the content that one of the stores has under that name is copied to the others.
+    """
     return _run("put", options, name, *([] if source is None else [source]))
 
 
 def get(name, dest, **options):
-    """Copies what stores have by a name to a path on nodes."""
+    """Copies the content with a name from the stores to a path on the nodes."""
     return _run("get", options, name, dest)
 
 
 def ls(name=None, **options):
-    """What is in the nodes' stores, or what a name stands for there."""
+    """Lists the content of the nodes' stores, or the content with a name."""
     return _run("ls", options, *([] if name is None else [name]))
 
 
 def stat(name, **options):
-    """What a name stands for on each node."""
+    """Describes the content with a name on each node."""
     return _run("stat", options, name)
 
 
 def rm(name, **options):
-    """Takes a name away from the nodes' stores."""
+    """Removes a name from the nodes' stores."""
     return _run("rm", options, name)
 
 
 def verify(name=None, **options):
-    """Reads what stores have again, all or by a name; what is damaged is named."""
+    """Verifies the content of the stores, or of one name, and reports damage."""
     return _run("verify", options, *([] if name is None else [name]))
 
 

@@ -1,25 +1,27 @@
-"""K-means with scikit-learn's names, on one machine or on all ranks of a group::
+"""K-means with the interface of scikit-learn, on one machine or on all ranks of a group::
 
     from cool.kmeans import KMeans
 
     km = KMeans(n_clusters=1000, init="k-means||", random_state=1).fit(points)
     km.cluster_centers_, km.labels_, km.inertia_, km.predict(more)
 
-Under ``cool run -n 16 -- python3 program.py`` each rank gives its part of the rows, or all name the same .npy file::
+Under ``cool run -n 16 -- python3 program.py`` each rank passes its own rows, or all pass the name of the same .npy
+file::
 
     def main(world):
         km = KMeans(n_clusters=1000).fit("/shared/points.npy", comm=world)    # labels_ are those of this rank's rows
 
     cool.launch(main)
 
-When ranks are lost, ``fit`` raises ``cool.LostError`` at the others, which may go on without them: ``world = world.shrink()`` and ``fit``
-again (``cool run --survive``). Of a file they share out the rows anew.
+If ranks are lost, ``fit`` raises ``cool.LostError`` at the surviving ranks, which can continue by ``world =
+world.shrink()`` and another ``fit`` (``cool run --survive``). The rows of a file are distributed again.
 
-All ranks get the same centres, to the bit, on however many ranks and threads the rows are. Points are uint8 or become
-float64. Iterations work on integers (``cool-kmeans``: 16 bits a coordinate of the widest range, or 24); the centres are then the
-means of the points as they were given, and labels and inertia are those of these centres, in float64.
+All ranks get exactly the same centroids, independently of the number of ranks and threads. Points are uint8 or are
+converted to float64. Iterations use integers (``cool-kmeans``: 16 bits for a coordinate of the widest range, or 24).
+The resulting centroids are the means of the original points, and labels and inertia are computed from these centroids
+in float64.
 
-scikit-learn is not needed. Where it is installed, KMeans is one of its estimators.
+scikit-learn is optional. If it is installed, KMeans is a scikit-learn estimator.
 """
 
 import operator
@@ -40,10 +42,10 @@ except ImportError:
     validate_data = None
 
     class NotFittedError(ValueError, AttributeError):
-        """Is raised by what needs `fit` first."""
+        """Raised by methods that require `fit` to be called first."""
 
     class _Estimator:
-        """What of scikit-learn's estimators does not need scikit-learn."""
+        """The methods of scikit-learn's estimators that do not need scikit-learn."""
 
         def get_params(self, deep=True):
             return {name: getattr(self, name) for name in KMeans._PARAMETERS}
@@ -51,7 +53,7 @@ except ImportError:
         def set_params(self, **params):
             for name, value in params.items():
                 if name not in KMeans._PARAMETERS:
-                    raise ValueError(f"Invalid parameter {name!r} for estimator {self!r}: there are {KMeans._PARAMETERS}")
+                    raise ValueError(f"Invalid parameter {name!r} for estimator {self!r}: valid parameters are {KMeans._PARAMETERS}")
                 setattr(self, name, value)
             return self
 
@@ -69,19 +71,22 @@ __all__ = ["KMeans"]
 class KMeans(*_BASES):
     """Lloyd's K-means.
 
-    n_clusters : clusters and centres.
-    init : "k-means++", "k-means||" (by all ranks; for many clusters), "random", or an array of first centres.
-    n_init : runs from other first centres, of which the one of least inertia counts; "auto" is 10 for "random", else 1.
-    max_iter : iterations of a run at most.
-    tol : a run ends when the centres' squared movements add up to this share of the points' variance or less.
-    verbose : whether iterations are told of, on the standard error output.
-    random_state : an int names the run: the same rows give the same centres. With None each run is another.
-    precision : how iterations hold numbers that are no uint8: "short", 16 bits of their range, or "float", 24 bits, as many as
-        float32 has.
-    threads : of this rank; 0 for an even share of the node's processors.
+    n_clusters : number of clusters.
+    init : "k-means++", "k-means||" (distributed over all ranks; for many clusters), "random", or an array of initial
+        centroids.
+    n_init : number of runs from different initial centroids. The run with the smallest inertia is returned. "auto" is
+        10 for "random", otherwise 1.
+    max_iter : maximum number of iterations of a run.
+    tol : a run ends when the sum of the centroids' squared movements is at most this fraction of the points' variance.
+    verbose : whether to print iterations to standard error.
+    random_state : an int makes the result reproducible: the same rows return the same centroids. With None, each run
+        differs.
+    precision : number format of iterations for points that are not uint8: "short" uses 16 bits of their range, and
+        "float" 24 bits, as float32 does.
+    threads : number of threads of this rank; 0 for an even share of the node's CPUs.
 
-    After `fit`: cluster_centers_ (float64), labels_ (int32, of this rank's rows), inertia_ (of all ranks' rows), n_iter_,
-    n_features_in_.
+    After `fit`: cluster_centers_ (float64), labels_ (int32, of this rank's rows), inertia_ (of the rows of all ranks),
+    n_iter_, n_features_in_.
     """
 
     _PARAMETERS = ("n_clusters", "init", "n_init", "max_iter", "tol", "verbose", "random_state", "precision", "threads")
@@ -110,10 +115,10 @@ class KMeans(*_BASES):
         self.threads = threads
 
     def fit(self, X, y=None, sample_weight=None, *, comm=None):
-        """Clusters the rows of X: an array, or the name of an .npy file, of which each rank of `comm` takes its part.
+        """Clusters the rows of X and returns self.
 
-        Each row counts as often as its weight says; weights other than whole numbers up to 65,535 are rounded to a
-        65,535th of the largest.
+        X is an array, or the name of an .npy file, of which each rank of `comm` takes its part. Each row counts as many
+        times as its weight; weights other than integers up to 65,535 are rounded to a 65,535th of the largest.
         """
         if isinstance(X, (str, os.PathLike)):
             X = _part(X, comm)
@@ -140,23 +145,23 @@ class KMeans(*_BASES):
         return self
 
     def fit_predict(self, X, y=None, sample_weight=None, *, comm=None):
-        """The labels of the rows that are clustered."""
+        """Clusters the rows as `fit` does, and returns their labels."""
         return self.fit(X, sample_weight=sample_weight, comm=comm).labels_
 
     def predict(self, X):
-        """The nearest centre of each row; of equally near ones the first."""
+        """Returns the index of the nearest centroid of each row, or the first of several equally near ones."""
         return self._nearest(X)[0]
 
     def transform(self, X):
-        """The distance of each row from each centre."""
+        """Returns the distance of each row from each centroid."""
         X = self._floats(X)
         distances = np.empty((len(X), len(self.cluster_centers_)))
-        for number, centre in enumerate(self.cluster_centers_):
-            np.sqrt(((X - centre) ** 2).sum(axis=1), out=distances[:, number])
+        for number, centroid in enumerate(self.cluster_centers_):
+            np.sqrt(((X - centroid) ** 2).sum(axis=1), out=distances[:, number])
         return distances
 
     def score(self, X, y=None, sample_weight=None):
-        """The sum of squared distances from the nearest centres, negative."""
+        """Returns the negative sum of squared distances from the nearest centroids."""
         squared = self._nearest(X)[1]
         return -float(squared.sum() if sample_weight is None else squared @ _weights(sample_weight, len(squared)))
 
@@ -169,7 +174,7 @@ class KMeans(*_BASES):
         return np.ascontiguousarray(self._rows(X, reset=False), np.float64)
 
     def _rows(self, X, reset):
-        """X as a table of uint8 or of finite float64, with as many columns as in `fit`."""
+        """Returns X as an array of uint8 or finite float64, with the same number of columns as in `fit`."""
         if validate_data is not None:
             return np.ascontiguousarray(validate_data(self, X, reset=reset, dtype=[np.float64, np.uint8]))
         X = np.asarray(X)
@@ -185,13 +190,13 @@ class KMeans(*_BASES):
     def _init(self, folder, features):
         if isinstance(self.init, str):
             if self.init not in ("k-means++", "k-means||", "random"):
-                raise ValueError(f"init={self.init!r}: there are k-means++, k-means||, random and arrays of first centres")
+                raise ValueError(f"init={self.init!r}: must be k-means++, k-means||, random or an array of initial centroids")
             return self.init
-        centres = np.asarray(self.init, np.float64)
-        if centres.shape != (self.n_clusters, features):
-            raise ValueError(f"init has a shape of {centres.shape}; ({self.n_clusters}, {features}) is that of the centres")
+        centroids = np.asarray(self.init, np.float64)
+        if centroids.shape != (self.n_clusters, features):
+            raise ValueError(f"init has shape {centroids.shape}, but must have shape ({self.n_clusters}, {features})")
         file = os.path.join(folder, "first.npy")
-        np.save(file, np.ascontiguousarray(centres))
+        np.save(file, np.ascontiguousarray(centroids))
         return file
 
     def _restarts(self):
@@ -214,12 +219,12 @@ def _weights(weights, rows):
     if weights.shape != (rows,):
         raise ValueError(f"sample_weight.shape == {weights.shape}, expected {(rows,)}!")
     if not (np.isfinite(weights).all() and (weights >= 0).all()):
-        raise ValueError("sample_weight has numbers that are none, or below 0")
+        raise ValueError("sample_weight contains NaN, infinity or negative numbers")
     return weights
 
 
 def _part(path, comm):
-    """The rows of an .npy file that are this rank's."""
+    """Returns this rank's rows of an .npy file."""
     rows = np.load(path, mmap_mode="r", allow_pickle=False)
     rank, size = (comm.rank, comm.size) if comm is not None else (0, 1)
     return rows[len(rows) * rank // size : len(rows) * (rank + 1) // size]

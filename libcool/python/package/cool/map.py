@@ -1,8 +1,8 @@
-"""Map-Collective: iterative MapReduce whose stages are collectives, on objects and NumPy arrays.
+"""Map-Collective: iterative MapReduce on collectives, with Python objects and NumPy arrays.
 
-A job's input is cut into partitions, which stay in the memory of the ranks. An iteration maps them on all threads, each
-into a table of keys and values, regroups values by key to the ranks that own the keys, and combines what the owners
-have, at all ranks or at one::
+The input of a job is divided into partitions, which stay in the memory of the ranks. An iteration maps the partitions
+on all threads to tables of keys and values, regroups the values by key at the ranks that own the keys, and combines the
+owners' tables at all ranks or at one::
 
     import collections
     import cool
@@ -22,12 +22,12 @@ have, at all ranks or at one::
 
     print(cool.launch(main)[0])    # {'a': 3, 'is': 2, 'rose': 3}
 
-Results are the same bits on any number of threads and ranks: values merge along a binary tree over the partitions. When
-ranks are lost, ``run`` runs the program again on those that are left; partitions that they hold are not loaded again, and
-iterations go on from the last whole one. An exception at one rank ends the job at all.
+Results are identical for any number of threads and ranks, because values are merged along a binary tree over the
+partitions. If ranks are lost, ``run`` runs the program again on the surviving ranks; partitions that they hold are not
+loaded again, and iterations continue from the last complete one. An exception at one rank ends the job at all ranks.
 
-Objects travel and are kept as pickle's bytes. Map tasks are called by several threads: what they spend in NumPy runs in
-parallel.
+Objects are pickled for other ranks and for checkpoints. Several threads call map tasks; the parts of tasks that run in
+NumPy run in parallel.
 """
 
 import operator
@@ -52,18 +52,18 @@ _MERGES = {"sum": operator.add, "min": _least, "max": _greatest}
 
 
 class Keyed(dict):
-    """Keys with values: a dict whose values of one key are merged.
+    """A table of keys and values: a dict in which the values of equal keys are merged.
 
-    ``merge`` is "sum", "min", "max" (of arrays, number by number) or a function of two values, that of earlier partitions
-    first, which is associative, returns the merged one and changes neither. Keys are int, str, bytes, None and tuples of
-    them; values are what pickle takes.
+    ``merge`` is "sum", "min", "max" (element-wise for arrays) or a function of two values, of which the first is that of
+    earlier partitions. The function must be associative, must return the merged value and must not change its
+    arguments. Keys must be int, str, bytes, None or tuples of them, and values must be picklable.
     """
 
     def __init__(self, merge="sum", values=()):
         super().__init__(values)
         self.merge = merge
         if not callable(merge) and merge not in _MERGES:
-            raise ValueError(f"merge={merge!r}: there are {', '.join(_MERGES)} and functions of two values")
+            raise ValueError(f"merge={merge!r}: must be {', '.join(_MERGES)} or a function of two values")
 
     @property
     def _function(self):
@@ -71,30 +71,31 @@ class Keyed(dict):
 
 
 class Rows:
-    """Rows of numbers that are added up, numbered from 0 to ``count - 1``, each ``width`` wide: int32, int64, float32 or
-    float64. Rows of zeros are as good as none: they take no memory and are not sent.
+    """A table of rows of numbers, which are merged by addition.
 
-    ``keys`` are the numbers of the rows that there are, rising, and ``values`` these rows.
+    Rows are numbered from 0 to ``count - 1`` and have ``width`` elements of type int32, int64, float32 or float64. Rows
+    of zeros are not stored and not sent. ``keys`` contains the numbers of the stored rows in ascending order, and
+    ``values`` the rows.
     """
 
     def __init__(self, count, width=1, dtype=np.float64, keys=(), values=()):
         self.count, self.width, self.dtype = operator.index(count), operator.index(width), np.dtype(dtype)
         if not 0 <= self.count < 2**32 - 1 or self.width < 1:
-            raise ValueError(f"{count} rows of {width} numbers; there are up to 2**32 - 2, of one number and more")
+            raise ValueError(f"{count} rows of {width} numbers: must be at most 2**32 - 2 rows of at least one number")
         self.keys, self.values = _checked((keys, values), self.count, self.width, self.dtype)
 
     def __len__(self):
         return len(self.keys)
 
     def dense(self):
-        """All rows, those of zeros too: an array of shape (count, width)."""
+        """Returns all rows, including those of zeros, as an array of shape (count, width)."""
         rows = np.zeros((self.count, self.width), self.dtype)
         rows[self.keys] = self.values
         return rows
 
 
 def _checked(result, count, width, dtype):
-    """What a map task has returned, as row numbers and rows that can be taken as they are."""
+    """Returns the result of a map task as row numbers and rows, after validating them."""
     if isinstance(result, Rows):
         keys, values = result.keys, result.values
     elif isinstance(result, tuple):
@@ -105,9 +106,9 @@ def _checked(result, count, width, dtype):
     if keys.size == 0:
         return np.empty(0, np.int64), np.empty((0, width), dtype)
     if keys.dtype.kind not in "iu" or keys.min() < 0 or keys.max() >= count:
-        raise ValueError(f"row numbers are integers from 0 to {count - 1}; there are {keys.min()} to {keys.max()}")
+        raise ValueError(f"row numbers must be integers from 0 to {count - 1}, but are from {keys.min()} to {keys.max()}")
     if not np.can_cast(values.dtype, dtype):
-        raise TypeError(f"rows of {values.dtype} do not become {dtype} without loss; .astype({str(dtype)!r}) makes them so")
+        raise TypeError(f"rows of {values.dtype} cannot be converted to {dtype} without loss; use .astype({str(dtype)!r})")
     if values.size != keys.size * width:
-        raise ValueError(f"{keys.size} rows of {width} numbers have a shape of ({keys.size}, {width}), not {values.shape}")
+        raise ValueError(f"{keys.size} rows of {width} numbers must have shape ({keys.size}, {width}), not {values.shape}")
     return np.ascontiguousarray(keys.ravel(), np.int64), np.ascontiguousarray(values, dtype).reshape(keys.size, width)

@@ -1,4 +1,4 @@
-//! A job's stages, as Python calls them.
+//! The stages of a job as Python methods.
 
 use super::map_failure::MapFailure;
 use super::partitions::PyPartitions;
@@ -10,11 +10,13 @@ use crate::error::{argument_error, unsigned};
 use pyo3::prelude::*;
 use std::sync::{Mutex, PoisonError};
 
-/// A rank's part in the job that its thread runs; `cool.map.run` gives it to the program. All ranks call its methods alike.
+/// A rank's part in the job that its thread runs. `cool.map.run` passes it to the program. All
+/// ranks must call its methods alike.
 #[pyclass(module = "cool.map", name = "Job", frozen)]
 pub(crate) struct PyJob;
 
-/// What partitions were mapped to, merged as far as can be without those of other ranks. `Job.regroup` takes it.
+/// The output of map tasks, merged as far as possible without other ranks. It is the input of
+/// `Job.regroup`.
 #[pyclass(module = "cool.map", name = "Mapped", frozen)]
 pub(crate) struct PyMapped {
     tables: Mutex<Option<Box<dyn AnyMapped>>>,
@@ -28,30 +30,31 @@ impl PyJob {
         in_job(py, |job| Ok(job.rank()))
     }
 
-    /// How many ranks there are.
+    /// The number of ranks.
     #[getter]
     fn size(&self, py: Python<'_>) -> PyResult<usize> {
         in_job(py, |job| Ok(job.size()))
     }
 
-    /// Threads of this rank.
+    /// The number of threads of this rank.
     #[getter]
     fn threads(&self, py: Python<'_>) -> PyResult<usize> {
         in_job(py, |job| Ok(job.threads()))
     }
 
-    /// Deals out the partitions that no rank holds: all at first, later those of lost ranks. `load(number)` gives a
-    /// partition, at the rank where it goes, by several threads.
-    #[allow(clippy::needless_pass_by_value, reason = "as it comes from Python")]
+    /// Distributes the partitions that no rank holds: at first all of them, later those of lost
+    /// ranks. `load(number)` must return a partition; several threads call it at the rank that gets
+    /// the partition.
+    #[allow(clippy::needless_pass_by_value, reason = "PyO3 passes it by value")]
     fn deal(&self, py: Python<'_>, partitions: &Bound<'_, PyPartitions>, load: Py<PyAny>) -> PyResult<()> {
         let partitions = partitions.get();
         in_job(py, |job| job.deal(&mut *partitions.lock()?, |number| in_task(|py| load.call1(py, (number,)))))
     }
 
-    /// Calls `task` with each partition that this rank holds, on its threads. What it returns is added to a table
-    /// that begins as `empty`: for a `Keyed`, a mapping of keys to values; for `Rows`, a pair of row numbers and
-    /// rows, or an array of all rows.
-    #[allow(clippy::needless_pass_by_value, reason = "as it comes from Python")]
+    /// Calls `task` with each partition of this rank, on its threads. The results are added to a
+    /// table that begins as `empty`: for a `Keyed`, a mapping of keys to values; for `Rows`, a pair
+    /// of row numbers and rows, or an array of all rows.
+    #[allow(clippy::needless_pass_by_value, reason = "PyO3 passes it by value")]
     fn map(
         &self,
         py: Python<'_>,
@@ -62,20 +65,21 @@ impl PyJob {
         with_kind(empty, MapStage { py, partitions: partitions.get(), empty, task: &task })
     }
 
-    /// Brings the values of each key together at the rank that owns it, merged in the order of partitions; a table of
-    /// this rank's keys.
+    /// Sends the values of each key to the rank that owns the key, where they are merged in the
+    /// order of partitions. Returns a table of this rank's keys.
     fn regroup(&self, py: Python<'_>, mapped: &Bound<'_, PyMapped>) -> PyResult<Py<PyAny>> {
         let tables = mapped.get().tables.lock().unwrap_or_else(PoisonError::into_inner).take();
         let tables = tables.ok_or_else(|| argument_error(py, "this was regrouped already"))?;
         in_job(py, |job| tables.regroup(job))
     }
 
-    /// Gives all ranks what the owners have: the tables of `regroup`, or what was made of them key by key.
+    /// Collects the owners' tables at all ranks: those of `regroup`, or tables derived from them
+    /// key by key.
     fn combine(&self, py: Python<'_>, mine: &Bound<'_, PyAny>) -> PyResult<Option<Py<PyAny>>> {
         with_kind(mine, CombineStage { py, mine, rank: None })
     }
 
-    /// The same at one rank only; None at others.
+    /// As `combine`, at one rank only. Returns None at other ranks.
     fn combine_at(
         &self,
         py: Python<'_>,
@@ -85,7 +89,7 @@ impl PyJob {
         with_kind(mine, CombineStage { py, mine, rank: Some(rank) })
     }
 
-    /// Gives all ranks an object of rank `root`; what others pass is not looked at.
+    /// Sends an object of rank `root` to all ranks. The values of other ranks are ignored.
     #[pyo3(signature = (value = None, root = 0))]
     fn broadcast(
         &self,
@@ -100,11 +104,14 @@ impl PyJob {
         })
     }
 
-    /// Iterates: `step(state, iterations)` makes the next state out of the last, which is the same at all ranks, until there
-    /// were `most` iterations or `until(state, iterations)` is true; the last state. The first one is made by `first()`,
-    /// unless any rank has come further before others were lost_error, or a run before this one.
+    /// Iterates: `step(state, iterations)` returns the next state, which must be the same at all
+    /// ranks, until `most` iterations are complete or `until(state, iterations)` is true. Returns
+    /// the last state.
+    ///
+    /// `first()` returns the first state. It is not called if a rank has reached a later state,
+    /// before other ranks were lost or in an earlier run.
     #[pyo3(signature = (progress, first, step, most = None, until = None))]
-    #[allow(clippy::needless_pass_by_value, reason = "as it comes from Python")]
+    #[allow(clippy::needless_pass_by_value, reason = "PyO3 passes it by value")]
     fn iterate(
         &self,
         py: Python<'_>,
@@ -115,7 +122,7 @@ impl PyJob {
         until: Option<Py<PyAny>>,
     ) -> PyResult<Py<PyAny>> {
         if most.is_none() && until.is_none() {
-            return Err(argument_error(py, "iterate: most or until must say when it ends"));
+            return Err(argument_error(py, "iterate: pass most or until, which determine the end"));
         }
         let progress = progress.get();
         in_job(py, |job| {
@@ -142,7 +149,7 @@ impl PyJob {
     }
 }
 
-/// Mapping, with a table of any kind.
+/// The map stage for a table of any kind.
 struct MapStage<'a, 'py> {
     py: Python<'py>,
     partitions: &'a PyPartitions,
@@ -167,11 +174,11 @@ impl WithTable for MapStage<'_, '_> {
     }
 }
 
-/// Combining, with a table of any kind.
+/// The combine stage for a table of any kind.
 struct CombineStage<'a, 'py> {
     py: Python<'py>,
     mine: &'a Bound<'py, PyAny>,
-    /// Where to; none for all.
+    /// The receiving rank; `None` for all ranks.
     rank: Option<usize>,
 }
 

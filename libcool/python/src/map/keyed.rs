@@ -1,4 +1,4 @@
-//! Tables of any keys with any values of Python, which merge by a function of the program.
+//! Tables with arbitrary keys and Python objects as values, which a function of the program merges.
 
 use super::key::PyKey;
 use super::map_failure::MapFailure;
@@ -11,13 +11,13 @@ use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// How two values of a key merge, in all tables of a stage.
+/// How two values of a key are merged, in all tables of a stage.
 #[derive(Debug)]
 struct Merge {
     function: Py<PyAny>,
-    /// As Python's table names it.
+    /// The function as the Python table names it.
     name: Py<PyAny>,
-    /// The first exception of it, or of an object that did not become one again.
+    /// The first exception of the function, or of an object that could not be unpickled.
     failed: Mutex<Option<PyErr>>,
 }
 
@@ -26,7 +26,8 @@ impl Merge {
         self.failed.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(error);
     }
 
-    /// The merged value. After an exception, of which all will hear, it is the first one.
+    /// Returns the merged value. After an exception, which is later reported to all ranks, returns
+    /// the first value.
     fn merged(&self, py: Python<'_>, value: &Py<PyAny>, later: &Py<PyAny>) -> Py<PyAny> {
         self.function.call1(py, (value, later)).unwrap_or_else(|error| {
             self.record(error);
@@ -35,7 +36,7 @@ impl Merge {
     }
 }
 
-/// Keys, each with an object. The order of merges is kept: what a function does with them is not known.
+/// Keys with objects. Merges keep their order, because the function may depend on it.
 #[derive(Debug)]
 pub(crate) struct Objects {
     merge: Arc<Merge>,
@@ -62,7 +63,7 @@ impl Objects {
             let value = dumps(value.bind(py)).map_err(not_sent)?;
             let piece = &mut pieces[owner(&key, owners)];
             piece.extend_from_slice(&key);
-            // As postcard has a slice of bytes.
+            // The encoding of a byte slice in postcard.
             *piece =
                 postcard::to_extend(&value.as_bytes().len(), std::mem::take(piece)).map_err(Error::Value)?;
             piece.extend_from_slice(value.as_bytes());

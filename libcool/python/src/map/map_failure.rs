@@ -1,4 +1,4 @@
-//! Why a job failed: by an exception of the program, or in the job's own words.
+//! Failures of a job: an exception of the program, or an error of a stage.
 
 use super::pickled;
 use crate::error::{job_error, raised};
@@ -6,12 +6,12 @@ use cool_map::Error;
 use pyo3::prelude::*;
 use std::fmt;
 
-/// Why a job failed.
+/// The failure of a job.
 #[derive(Debug)]
 pub(crate) enum MapFailure {
-    /// The program, or an object of it, raised this.
+    /// An exception of the program or of one of its objects.
     Raised(PyErr),
-    /// A stage failed.
+    /// An error of a stage.
     Stage(Error),
 }
 
@@ -27,7 +27,7 @@ impl From<PyErr> for MapFailure {
     }
 }
 
-/// As other ranks are told of it.
+/// The message for other ranks.
 impl fmt::Display for MapFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -41,7 +41,7 @@ impl From<MapFailure> for PyErr {
     fn from(failed: MapFailure) -> PyErr {
         Python::attach(|py| match failed {
             MapFailure::Raised(error) => error,
-            // What an object said when it was to become bytes tells more.
+            // The exception of pickling contains more detail.
             MapFailure::Stage(error @ Error::Value(_)) => {
                 pickled::refusal().unwrap_or_else(|| job_error(py, error.to_string(), &[]))
             }

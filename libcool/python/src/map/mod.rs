@@ -1,7 +1,9 @@
-//! `cool.map`: Map-Collective jobs of `cool-map` whose partitions, keys, values and states are Python's objects.
+//! `cool.map`: Map-Collective jobs of `cool-map` with Python objects as partitions, keys, values
+//! and states.
 //!
-//! A job is borrowed for as long as `run` runs, so Python's `Job` is but a name for it: its methods find the job of their
-//! thread. The interpreter lock is free while a stage works or waits; map tasks take it in turn, and NumPy frees it.
+//! A job is borrowed while `run` runs, so Python's `Job` is only a name for it: the methods use the
+//! job of their thread. The interpreter lock is released while a stage works or waits. Map tasks
+//! hold it in turn, and NumPy releases it.
 
 mod job;
 mod key;
@@ -21,36 +23,38 @@ use pyo3::prelude::*;
 use scoped_tls_hkt::scoped_thread_local;
 
 scoped_thread_local!(
-    /// The job whose program this thread runs; none within a map task.
+    /// The job that runs in this thread; `None` within a map task.
     static JOB: for<'a> Option<&'a Job<'a>>
 );
 
-/// Does something with the job that this thread runs, while other threads may have the interpreter.
+/// Executes `work` with the job of this thread, without the interpreter lock.
 fn in_job<R: Send>(
     py: Python<'_>,
     work: impl FnOnce(&Job<'_>) -> Result<R, MapFailure> + Send,
 ) -> PyResult<R> {
     let done = py.detach(|| if JOB.is_set() { JOB.with(|job| job.map(work)) } else { None });
-    let reason = "a job's methods are for the thread that runs its program, while it runs; map tasks return what they have \
-                  found";
+    let reason = "a job's methods must be called by the thread that runs its program, while it runs; map tasks \
+                  return their results";
     done.ok_or_else(|| argument_error(py, reason))?.map_err(PyErr::from)
 }
 
-/// Does what may be done by several threads at once, in which there is no job.
+/// Executes `work`, which several threads may do concurrently, without access to the job.
 fn in_task<R>(work: impl FnOnce(Python<'_>) -> PyResult<R>) -> Result<R, MapFailure> {
     JOB.set(None, || Python::attach(work)).map_err(MapFailure::from)
 }
 
-/// Runs `program(job)` as a rank of a group, or, without one, in this process alone. If other ranks are lost meanwhile, it
-/// runs again as one of those that are left: what need not be done again are `Partitions` and `Progress` that
-/// were made outside of it. Returns what it returns.
+/// Runs `program(job)` as a rank of a group, or in this process alone if `comm` is None, and
+/// returns its result.
 ///
-/// `threads` are those of this rank, by default an even share of its node's processors; `patience` is how many seconds a rank
-/// may load or map while others wait for it; `watch` is called with a line of text for each iteration, and when ranks are
-/// lost_error, at rank 0.
+/// If other ranks are lost, the program runs again on the surviving ranks. Work is not repeated if
+/// it is kept in `Partitions` and `Progress` objects that were created outside of the program.
+///
+/// `threads` is the number of threads of this rank, by default an even share of the node's CPUs.
+/// `patience` is how many seconds a rank may load or map while other ranks wait for it. At rank 0,
+/// `watch` is called with a line of text for each iteration, and when ranks are lost.
 #[pyfunction]
 #[pyo3(name = "run_job", signature = (comm, program, threads = 0, patience = 3600.0, watch = None))]
-#[allow(clippy::needless_pass_by_value, reason = "as it comes from Python")]
+#[allow(clippy::needless_pass_by_value, reason = "PyO3 passes it by value")]
 fn run(
     py: Python<'_>,
     comm: Option<&Bound<'_, PyComm>>,
@@ -80,7 +84,7 @@ fn run(
     done.map_err(PyErr::from)
 }
 
-/// What `watch` raises is printed, since nobody waits for it.
+/// Exceptions of `watch` are printed, because no caller waits for them.
 fn notify_watch(watch: Option<&Py<PyAny>>, event: &MapEvent<'_>) {
     let Some(watch) = watch else { return };
     Python::attach(|py| {
@@ -90,7 +94,7 @@ fn notify_watch(watch: Option<&Py<PyAny>>, event: &MapEvent<'_>) {
     });
 }
 
-/// Adds it to the module, from which the package's `map.py` takes it.
+/// Adds the functions and classes to the module. The package's `map.py` exports them.
 pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(run, module)?)?;
     module.add_class::<job::PyJob>()?;

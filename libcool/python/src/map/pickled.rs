@@ -1,4 +1,4 @@
-//! The program's objects as bytes, between ranks of one program and in its checkpoints: pickle's.
+//! Pickling of the program's objects, for other ranks and for checkpoints.
 
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
@@ -7,48 +7,48 @@ use serde::ser::Error as _;
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use std::cell::Cell;
 
-/// The form of the bytes: the newest that Python 3.9 reads.
+/// Pickle protocol: the newest that Python 3.9 supports.
 const PROTOCOL: u8 = 5;
 
 thread_local! {
-    /// Why an object did not become bytes or back: serde's errors carry words only.
+    /// The exception of the last failed conversion, because serde's errors contain only a message.
     static REFUSAL: Cell<Option<PyErr>> = const { Cell::new(None) };
 }
 
-/// Why the last object of this thread, that did not become bytes or back, did not.
+/// Returns the exception of this thread's last failed conversion.
 pub(crate) fn refusal() -> Option<PyErr> {
     REFUSAL.take()
 }
 
-/// An object as bytes.
+/// Returns the bytes of an object.
 pub(crate) fn dumps<'py>(object: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyBytes>> {
     let bytes = object.py().import("pickle")?.call_method1("dumps", (object, PROTOCOL))?;
     Ok(bytes.cast_into()?)
 }
 
-/// The object that bytes stand for.
+/// Returns the object with these bytes.
 pub(crate) fn loads(py: Python<'_>, bytes: &[u8]) -> PyResult<Py<PyAny>> {
     Ok(py.import("pickle")?.call_method1("loads", (PyBytes::new(py, bytes),))?.unbind())
 }
 
-/// An object of the program that goes to other ranks and into files.
+/// An object of the program that is sent to other ranks or written to files.
 #[derive(Debug)]
 pub(crate) struct Object(pub(crate) Py<PyAny>);
 
 impl Object {
-    /// Another reference to it.
+    /// Returns another reference to the object.
     pub(crate) fn clone_object(&self) -> Py<PyAny> {
         Python::attach(|py| self.0.clone_ref(py))
     }
 }
 
-/// The job's error when an object does not become bytes, and keeps why.
+/// Records the exception and returns the job's error.
 pub(crate) fn not_sent(error: PyErr) -> cool_map::Error {
     REFUSAL.set(Some(error));
     cool_map::Error::Value(postcard::Error::SerdeSerCustom)
 }
 
-/// Keeps why it did not work, and tells serde so.
+/// Records the exception and returns its message for serde.
 fn refused(error: PyErr) -> String {
     let words = error.to_string();
     REFUSAL.set(Some(error));

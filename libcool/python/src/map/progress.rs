@@ -1,4 +1,4 @@
-//! How far a job has come, as Python has it.
+//! The progress of a job's iterations.
 
 use super::map_failure::MapFailure;
 use super::pickled::Object;
@@ -9,18 +9,19 @@ use pyo3::types::PyDict;
 use std::path::PathBuf;
 use std::sync::{Mutex, MutexGuard};
 
-/// How far a job's iterations have come.
+/// The progress of a job's iterations.
 ///
-/// With `checkpoint`, rank 0 keeps the state in that file after each iteration; with `resume` a later run goes on from
-/// it, if it is of the same `run`: a text that names of input and options whatever the results depend on. A state is
-/// kept as pickle's bytes: resume only from files that you trust.
+/// With `checkpoint`, rank 0 writes the state to that file after each iteration. With `resume`, a
+/// later run continues from it if it has the same `run`, a text that must identify everything the
+/// results depend on, such as input and options. States are pickled: resume only from files that
+/// you trust.
 #[pyclass(module = "cool.map", name = "Progress", frozen)]
 pub(crate) struct PyProgress {
     progress: Mutex<Progress<Object>>,
 }
 
 impl PyProgress {
-    /// It, unless iterations are under way.
+    /// Locks the progress, unless iterations are running.
     pub(crate) fn lock(&self) -> Result<MutexGuard<'_, Progress<Object>>, MapFailure> {
         let busy = |_| Python::attach(|py| argument_error(py, "iterations are under way"));
         Ok(self.progress.try_lock().map_err(busy)?)
@@ -39,20 +40,21 @@ impl PyProgress {
         PyProgress { progress: Mutex::new(progress) }
     }
 
-    /// The state after the iterations so far; None before the first was there.
+    /// The state after the iterations so far, or None before the first state exists.
     #[getter]
     fn state(&self) -> PyResult<Option<Py<PyAny>>> {
         Ok(self.lock()?.state().map(Object::clone_object))
     }
 
-    /// The iterations so far, those of earlier runs too.
+    /// The number of iterations so far, including those of earlier runs.
     #[getter]
     fn iterations(&self) -> PyResult<usize> {
         Ok(self.lock()?.iterations())
     }
 
-    /// What each iteration did that this rank has seen in this run: dicts with `iteration`, `seconds`,
-    /// `busiest_link_bytes` and `stages`, of which each has `stage`, `rows`, `bytes`, `busiest_link_bytes` and `seconds`.
+    /// Reports of the iterations of this run: dicts with `iteration`, `seconds`,
+    /// `busiest_link_bytes` and `stages`. Each stage has `stage`, `rows`, `bytes`,
+    /// `busiest_link_bytes` and `seconds`.
     #[getter]
     fn reports<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         self.lock()?.reports().iter().map(|report| iteration_dict(py, report)).collect()

@@ -1,11 +1,11 @@
-//! Tables of numbered rows of numbers, as NumPy's arrays.
+//! Tables of numbered rows of numbers, as NumPy arrays.
 
 use super::table::PyTable;
 use cool_map::{Number, Rows};
 use numpy::{Element, PyArray1, PyArrayMethods, PyReadonlyArray1, PyReadonlyArray2};
 use pyo3::prelude::*;
 
-/// Adds rows of an array, whose numbers `cool.map` has checked.
+/// Adds rows of an array. `cool.map` has checked their numbers.
 fn add<N: Number + Element>(
     rows: &mut Rows<N>,
     (keys, values): (PyReadonlyArray1<'_, i64>, PyReadonlyArray2<'_, N>),

@@ -1,4 +1,4 @@
-//! What tables of `cool-map` must do for Python besides.
+//! Conversion of the tables of `cool-map` from and to Python objects.
 
 use super::keyed::Objects;
 use super::map_failure::MapFailure;
@@ -6,30 +6,30 @@ use cool_map::{Job, Rows, Table};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
-/// A table that Python has as an object of a class of its own.
+/// A table with a Python class of its own.
 pub(crate) trait PyTable: Table + Sync + 'static {
-    /// The table that an object is.
+    /// Returns the table that an object represents.
     fn from_object(object: &Bound<'_, PyAny>) -> PyResult<Self>;
 
-    /// Adds what a map task has returned.
+    /// Adds the result of a map task.
     fn take(&mut self, result: &Bound<'_, PyAny>) -> PyResult<()>;
 
-    /// It as an object.
+    /// Returns the Python object of the table.
     fn object(&self, py: Python<'_>) -> PyResult<Py<PyAny>>;
 
-    /// Lets the ranks go on only if all have merged without an exception, where merging may raise one.
+    /// Checks that no rank's merges raised an exception, for tables whose merges may raise one.
     fn settle(&self, _job: &Job<'_>) -> Result<(), MapFailure> {
         Ok(())
     }
 }
 
-/// What partitions were mapped to, of any kind of table.
+/// The output of map tasks, for any kind of table.
 pub(crate) trait AnyMapped: Send {
-    /// Regroups it.
+    /// Regroups the output.
     fn regroup(self: Box<Self>, job: &Job<'_>) -> Result<Py<PyAny>, MapFailure>;
 }
 
-/// With a table of the kind that was mapped.
+/// The output of map tasks, with a table of the same kind.
 pub(crate) struct MappedTo<T: PyTable> {
     pub(crate) empty: T,
     pub(crate) mapped: cool_map::Mapped<T>,
@@ -43,16 +43,16 @@ impl<T: PyTable> AnyMapped for MappedTo<T> {
     }
 }
 
-/// What can be done with a table of any kind.
+/// An operation on a table of any kind.
 pub(crate) trait WithTable {
-    /// What comes of it.
+    /// Result of the operation.
     type Result;
 
-    /// Does it with tables of one kind.
+    /// Executes the operation on tables of one kind.
     fn apply<T: PyTable>(self) -> PyResult<Self::Result>;
 }
 
-/// Does something with the kind of table that an object is.
+/// Executes an operation on the kind of table that an object represents.
 pub(crate) fn with_kind<W: WithTable>(table: &Bound<'_, PyAny>, work: W) -> PyResult<W::Result> {
     let kinds = table.py().import("cool.map")?;
     if table.is_instance(&kinds.getattr("Keyed")?)? {
@@ -61,7 +61,7 @@ pub(crate) fn with_kind<W: WithTable>(table: &Bound<'_, PyAny>, work: W) -> PyRe
     if !table.is_instance(&kinds.getattr("Rows")?)? {
         let kind = table.get_type().name()?;
         return Err(PyTypeError::new_err(format!(
-            "a {kind} is no table; cool.map.Keyed and cool.map.Rows are"
+            "a {kind} is not a table; use cool.map.Keyed or cool.map.Rows"
         )));
     }
     match table.getattr("dtype")?.getattr("name")?.extract::<String>()?.as_str() {
@@ -70,7 +70,7 @@ pub(crate) fn with_kind<W: WithTable>(table: &Bound<'_, PyAny>, work: W) -> PyRe
         "float32" => work.apply::<Rows<f32>>(),
         "float64" => work.apply::<Rows<f64>>(),
         name => Err(PyTypeError::new_err(format!(
-            "rows of {name} are not carried; int32, int64, float32 and float64 are"
+            "rows of {name} are not supported; use int32, int64, float32 or float64"
         ))),
     }
 }

@@ -79,7 +79,7 @@ impl<'s, 'r> Collective<'s, 'r> {
     ) -> Result<CheckedCollective<'s, 'r>, Reason> {
         let root = caller.root(&self)?;
         if !self.operation.combines() {
-            return Err(format!("{} combines nothing", self.operation));
+            return Err(format!("{} is not a reduction", self.operation));
         }
         let (send, recv) = match &self.arrays {
             Arrays::None => (None, None),
@@ -91,7 +91,7 @@ impl<'s, 'r> Collective<'s, 'r> {
         for (name, bytes) in [("send", send), ("recv", recv)] {
             if let Some(bytes) = bytes.filter(|bytes| element == 0 || !bytes.is_multiple_of(element)) {
                 return Err(format!(
-                    "{name} has {bytes} bytes, which are no whole elements of {element} bytes"
+                    "{name} has {bytes} bytes, which is not a multiple of the element size of {element} bytes"
                 ));
             }
         }
@@ -104,7 +104,7 @@ impl<'s, 'r> Collective<'s, 'r> {
         let collective = caller.shared_as_in_place(self, unit)?;
         let (send, receive, count) = match &collective.arrays {
             Arrays::None if collective.operation == Operation::Barrier => (None, None, 0),
-            Arrays::None => return Err("its arrays are missing".into()),
+            Arrays::None => return Err("arrays are missing".into()),
             Arrays::Apart(send, recv) => {
                 let send = send.as_ref().map(|send| send.bytes.len() / unit);
                 caller.apart(&collective, send, recv.as_ref().map(|recv| recv.bytes.len() / unit))?
@@ -319,8 +319,8 @@ impl CallingRank {
         match (0..).zip(row).zip(column).find(|((_, sent), received)| sent != received) {
             None => Ok(0),
             Some(((other, sent), received)) => Err(format!(
-                "in place as much comes from a rank as goes to it, but {sent} elements go to rank {other}, and {received} \
-                 come from it"
+                "in place the counts of both directions must be equal, but {sent} elements are sent to rank {other}, and \
+                 {received} received from it"
             )),
         }
     }
@@ -336,9 +336,7 @@ impl CallingRank {
         let len = data.bytes.len() / unit;
         for (name, range) in [("send", &send), ("recv", &recv)] {
             if range.start > range.end || range.end > len {
-                return Err(format!(
-                    "{name} is {range:?} of an array of {len} elements, and must lie within"
-                ));
+                return Err(format!("{name} is {range:?}, which is not within an array of {len} elements"));
             }
         }
         let counts = collective.counts;
@@ -392,7 +390,9 @@ impl CallingRank {
         if len.is_multiple_of(size) {
             return Ok(len / size);
         }
-        Err(format!("{name} has {len} elements, which are not {size} equal parts, one for each rank"))
+        Err(format!(
+            "{name} has {len} elements, which cannot be divided into {size} equal parts, one for each rank"
+        ))
     }
 
     /// Checks that there is a count for each rank, and that the array is as long as this rank's
@@ -411,7 +411,7 @@ fn same_length(send: NamedLength, recv: NamedLength) -> Result<(), Reason> {
         return Ok(());
     }
     let ((send, s), (recv, r)) = (send, recv);
-    Err(format!("{recv} has {r} elements, but {send} has {s}; they must be equally long"))
+    Err(format!("{recv} has {r} elements, but {send} has {s}; they must have the same length"))
 }
 
 /// Checks the number of counts.
@@ -430,7 +430,7 @@ fn sum_of_counts<'c>(
     let sum = counts.into_iter().try_fold(0usize, |sum, count| sum.checked_add(*count));
     match sum {
         Some(sum) if sum == len => Ok(()),
-        Some(sum) => Err(format!("{name} has {len} elements, but counts say {sum}")),
-        None => Err("the sum of counts is beyond any array".to_owned()),
+        Some(sum) => Err(format!("{name} has {len} elements, but counts require {sum}")),
+        None => Err("the sum of counts exceeds the size of any array".to_owned()),
     }
 }

@@ -120,7 +120,7 @@ fn drawn(size: usize) -> impl Strategy<Value = Drawn> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 60, max_shrink_time: 60_000, ..ProptestConfig::default() })]
     #[test]
-    fn ranks_on_several_nodes_get_what_operations_say(
+    fn ranks_on_several_nodes_get_correct_results(
         (nodes, drawn) in proptest::collection::vec(0..3u32, 1..8)
             .prop_flat_map(|nodes| (proptest::collection::vec(drawn(nodes.len()), 1..12), Just(nodes)))
             .prop_map(|(drawn, nodes)| (nodes, drawn))
@@ -130,7 +130,7 @@ proptest! {
 }
 
 #[test]
-fn many_calls_follow_each_other_on_even_nodes_in_any_order_of_ranks() {
+fn many_calls_succeed_with_any_order_of_ranks() {
     let operations = [Operation::Gather, Operation::Scatter, Operation::Bcast, Operation::Reduce];
     let call = |i: usize| Drawn {
         operation: operations[i % operations.len()],

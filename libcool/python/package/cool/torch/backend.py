@@ -1,4 +1,4 @@
-"""The backend: torch's arguments made those of a communicator. Nothing here carries data."""
+"""The backend: converts torch's arguments to those of a communicator. This module moves no data itself."""
 
 import functools
 import logging
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def create(options, backend_options):
-    """The backend of a new group; torch calls it at every rank of it."""
+    """Returns the backend of a new group. torch calls this at every rank of the group."""
     work.hand_out(CoolBackend)
     comm, key = groups.join(options.store, options.group_rank, options.group_size, options.group_id, options.timeout)
     made = backend_options or Backend.Options("cool", timeout=options.timeout)
@@ -28,9 +28,9 @@ def create(options, backend_options):
 
 
 class CoolBackend(Backend):
-    """A group's backend: a communicator, the key by which its ranks met, and torch's options."""
+    """The backend of a group: a communicator, the key of its group, and torch's options."""
 
-    # What torch asks of any backend. Those that are left out would be asked of themselves again, without end.
+    # Properties that torch queries. All must be defined, because torch's defaults recurse without end.
     supports_splitting = supports_shrinking = True
     supports_coalescing = supports_reconfigure = supports_window = _supports_time_estimate = False
 
@@ -38,7 +38,7 @@ class CoolBackend(Backend):
         super().__init__(comm.rank, comm.size)
         self._key, self._options, self._error = key, options, ErrorType.SUCCESS
         self._calls, self._parts, self._is_left = 0, 0, False
-        # torch leaves tensors of a started call alone until it was waited for.
+        # torch does not access the tensors of a started call until it was waited for.
         self._comm, self._lending = comm, comm.lending()
         self.set_timeout(options._timeout)
         groups.opened(self)
@@ -61,12 +61,12 @@ class CoolBackend(Backend):
         return self._error
 
     def error_of(self, error, before=""):
-        """A COOL error as torch's, with some words before."""
+        """Returns torch's error for a COOL error, with the prefix `before`."""
         ranks = list(self._options.global_ranks_in_group)
         return errors.of(error, [] if ranks == list(range(len(ranks))) else ranks, before)
 
     def failed(self, error, before=""):
-        """The same, of a call that has failed."""
+        """As `error_of`, and records the kind of the error for `get_error`."""
         if isinstance(error, cool.TimeoutError):
             self._error = ErrorType.TIMEOUT
         elif isinstance(error, cool.LostError):
@@ -76,7 +76,7 @@ class CoolBackend(Backend):
         return self.error_of(error, before)
 
     def _call(self, options, name, *arguments, gives, then=None, **more):
-        """Calls a method of the communicator, or starts it, as the options say; the work gives `gives`."""
+        """Calls a method of the communicator, or starts it if `asyncOp` is set. Returns a work with the result `gives`."""
         self._calls += 1
         comm = self._within(self._lending if options.asyncOp else self._comm, options.timeout.total_seconds())
         try:
@@ -91,7 +91,7 @@ class CoolBackend(Backend):
         return work.CoolWork(gives)
 
     def _within(self, comm, seconds):
-        """A communicator whose calls may take so long; a negative number says no more than the group's."""
+        """Returns a handle of `comm` with a timeout in seconds; a negative number selects the group's timeout."""
         return comm.with_timeout(seconds) if seconds > 0 and seconds != self._seconds else comm
 
     def broadcast(self, tensors, opts):
@@ -107,7 +107,7 @@ class CoolBackend(Backend):
         return self._call(opts, "allreduce", op.sent(row), row, op.name, gives=tensors, then=then)
 
     def _allreduce_sparse(self, tensors, opts):
-        """Is done when it returns, also if it was to be started: what is sent depends on how much others have."""
+        """Completes before it returns, even if `asyncOp` is set, because its messages depend on the other ranks' counts."""
         self._calls += 1
         try:
             sparse.allreduce(self._within(self._comm, opts.timeout.total_seconds()), tensors[0], opts.reduceOp)
@@ -187,11 +187,11 @@ class CoolBackend(Backend):
         return self._call(opts, "alltoall", send, into, counts=counts, gives=output_tensors, then=then)
 
     def _elements(self, name, tensor, splits):
-        """How many elements go to or come from each rank; without splits as many."""
+        """Returns the number of elements sent to or received from each rank; without splits, all are equal."""
         size, rows = self.size(), tensor.size(0) if tensor.dim() else 1
         if not splits:
             if rows % size:
-                raise ArgumentError(f"{name} has {rows} rows, which {size} ranks cannot share alike; pass {name}_split_sizes")
+                raise ArgumentError(f"{name} has {rows} rows, which cannot be divided evenly among {size} ranks; pass {name}_split_sizes")
             splits = [rows // size] * size
         if len(splits) != size or sum(splits) != rows or min(splits) < 0:
             raise ArgumentError(f"{name}_split_sizes are {splits}, but must be {size} numbers that add up to the {rows} rows of {name}")
@@ -199,7 +199,7 @@ class CoolBackend(Backend):
         return [split * row for split in splits]
 
     def _all_counts(self, sent, received, opts):
-        """How many elements go from each rank to each, of what each knows of its own."""
+        """Returns the number of elements sent from each rank to each rank, by exchanging the counts of all ranks."""
         size, seconds = self.size(), opts.timeout.total_seconds()
         mine, all = torch.tensor([sent, received]), torch.empty(size, 2, size, dtype=torch.int64)
         try:
@@ -229,7 +229,7 @@ class CoolBackend(Backend):
     def _all_gather_joined(self, outputs, inputs, opts):
         send = joined("inputs", inputs)
         into = torch.empty(self.size(), send.numel(), dtype=send.dtype)
-        # Of each output, what comes from each rank, in rank order.
+        # The part of each output from each rank, in rank order.
         parts = [part for rank in zip(*[output.view(self.size(), -1) for output in outputs]) for part in rank]
         then = functools.partial(spread, into.view(-1), parts)
         return self._call(opts, "allgather", send, into.view(-1), gives=outputs, then=then)
@@ -252,7 +252,7 @@ class CoolBackend(Backend):
         return self._call(opts, "reduce_scatter", send, into, op.name, gives=outputs, then=then)
 
     def _each_type(self, outputs, inputs, opts, call):
-        """One call for all tensors of each type."""
+        """Makes one call for all tensors of each type."""
         if len(outputs) != len(inputs):
             raise ArgumentError(f"there are {len(outputs)} outputs for {len(inputs)} inputs")
         types = dict.fromkeys(tensor.dtype for tensor in inputs)
@@ -290,7 +290,7 @@ class CoolBackend(Backend):
     def monitored_barrier(self, opts, wait_all_ranks=False):
         seconds = opts.timeout.total_seconds()
         if seconds == 0:
-            raise errors.Error(f"Rank {self.rank()} timed out in monitoredBarrier after 0 ms, in which nobody can come")
+            raise errors.Error(f"Rank {self.rank()} timed out in monitoredBarrier after 0 ms; pass a longer timeout")
         try:
             self._within(self._comm, seconds).barrier()
         except (cool.TimeoutError, cool.LostError) as error:
@@ -303,7 +303,7 @@ class CoolBackend(Backend):
         return torch.device(device).type == "cpu"
 
     def allocate_tensor(self, size, *, dtype=None, device=None):
-        """A tensor in memory that is shared with the node's agent: what is carried from and to there is not copied."""
+        """Returns a tensor in memory that is shared with the node's agent, which calls use without a copy."""
         dtype = dtype or torch.get_default_dtype()
         try:
             memory = self._comm.alloc(size * dtype.itemsize, "u1")
@@ -312,25 +312,28 @@ class CoolBackend(Backend):
         return torch.from_numpy(memory).view(dtype)
 
     def split(self, store, ranks, opts):
-        """The group of some of its ranks, in that order; those of them call this alike."""
+        """Returns the backend of a group of some of the ranks, in the given order. All of these ranks must call this."""
         ranks, self._parts = list(ranks), self._parts + 1
         if self.rank() not in ranks:
             return None
         return self._of(f"part {self._parts}", ranks, opts)
 
     def perform_nocolor_split(self, device):
-        """As `split`, of a rank that is in no part."""
+        """As `split`, at a rank that is in no part."""
         self._parts += 1
 
     def shrink(self, ranks_to_exclude, shrink_flags=0, opts_override=None):
-        """The group of all other ranks, which call this. It needs none of what was lost: who is left is known to all."""
+        """Returns the backend of a group without the excluded ranks. All other ranks must call this.
+
+        It does not need the failed group, because all ranks know which ranks are excluded.
+        """
         if shrink_flags & dist.distributed_c10d.SHRINK_ABORT:
             self.abort()
         ranks = [rank for rank in range(self.size()) if rank not in ranks_to_exclude]
         return self._of(f"without {sorted(ranks_to_exclude)}", ranks, opts_override)
 
     def _of(self, what, ranks, opts):
-        """A group of some of the ranks, whose key all of them know."""
+        """Returns the backend of a group of some of the ranks, which all derive the same key."""
         seconds = opts._timeout.total_seconds() if opts else self._seconds
         key = groups.bounded(f"{what} of {self._key}")
         comm = groups.meet(key, ranks.index(self.rank()), len(ranks), seconds)
@@ -340,7 +343,7 @@ class CoolBackend(Backend):
         return CoolBackend(comm, key, made)
 
     def abort(self):
-        """Calls that are under way fail, at every rank of the group."""
+        """Makes pending calls fail at every rank of the group, and leaves the group."""
         if not self._is_left:
             try:
                 self._comm.revoke()
@@ -349,7 +352,7 @@ class CoolBackend(Backend):
         self.shutdown()
 
     def shutdown(self):
-        """Leaves the group. Calls that are under way are finished."""
+        """Leaves the group. Pending calls are still executed."""
         self._is_left = True
         self._comm.free()
         groups.left(self)

@@ -1,4 +1,4 @@
-"""COOL's errors as those of torch.distributed."""
+"""Conversion of COOL's errors to those of torch.distributed."""
 
 from torch.distributed import DistBackendError
 
@@ -6,20 +6,26 @@ import cool
 
 
 class Error(DistBackendError):
-    """A call failed. ``ranks`` are those concerned, in the group's numbers, as far as they are known; ``__cause__`` is
-    COOL's own error, whose class says of what kind it is."""
+    """A call failed.
+
+    ``ranks`` contains the ranks concerned, numbered within the group, if known. ``__cause__`` is COOL's own error; its
+    class is the kind of the failure.
+    """
 
     ranks = ()
 
 
 class ArgumentError(Error, ValueError):
-    """The arguments make no sense. Nothing was sent, and the group can be used as before."""
+    """The arguments are invalid. Nothing was sent, and the group stays usable."""
 
 
 def of(error, global_ranks, before=""):
-    """A COOL error as one of torch's, with some words before. If the group's ranks are not numbered as all ranks are, both numbers are said."""
+    """Returns torch's error for a COOL error, with the prefix ``before``.
+
+    If the ranks of the group have other numbers than the global ranks, the message contains both.
+    """
     if isinstance(error, cool.TimeoutError):
-        before += "the call's timeout has passed: "  # The word that programs look for.
+        before += "the call's timeout has passed: "  # Programs search for the word "timeout".
     others = [f"rank {rank} of the group is rank {global_ranks[rank]} of all" for rank in error.ranks if global_ranks]
     text = f"{before}{error} ({', '.join(others)})" if others else f"{before}{error}"
     raised = (ArgumentError if isinstance(error, cool.ArgumentError) else Error)(text)
@@ -28,7 +34,7 @@ def of(error, global_ranks, before=""):
 
 
 def not_passed(ranks, mine, seconds, is_every_rank_told):
-    """What comes before the error of a monitored barrier that some ranks did not pass: Gloo's words, by which programs know it."""
+    """Returns the prefix of the error of a failed monitored barrier. It has Gloo's wording, because programs search for it."""
     ranks = ranks if is_every_rank_told else ranks[:1]
     who = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else "A rank"
     failed = f"{who} failed to pass monitoredBarrier in {seconds * 1000:g} ms: "

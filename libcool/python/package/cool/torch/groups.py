@@ -1,4 +1,4 @@
-"""How the ranks of a group find each other: by a key in the group's Store. On one machine without agents, rank 0 brings them."""
+"""Formation of groups: the ranks agree on a key through the group's Store. On one machine without agents, rank 0 starts them."""
 
 import hashlib
 import json
@@ -15,46 +15,46 @@ from . import errors
 
 log = logging.getLogger(__name__)
 
-# The sockets of agents that ranks of this machine share, if there are no others.
+# Sockets of agents that a rank of this machine started, or None.
 _shared = None
 
-# The backends of the groups that this process is in. torch's own references do not keep what is Python's of them, when it wraps
-# them for its checks.
+# Backends of the groups of this process. torch's own references do not keep the Python objects alive if it wraps the backends
+# for its checks.
 _open = set()
 
-# For how many seconds the process that brought the agents stays for the others' sake.
+# Time in seconds for which the process that started the agents waits for other ranks at its end.
 STAYS = 300
 
 
 def opened(backend):
-    """A group is left at the end of the process at the latest."""
+    """Registers a backend, so that its group is left at the end of the process at the latest."""
     _open.add(backend)
 
 
 def left(backend):
-    """A group was left."""
+    """Removes the backend of a group that was left."""
     _open.discard(backend)
 
 
 def _leave(cluster):
-    """The end of a process whose agents others need."""
+    """Ends a process with agents that other ranks may still need."""
     for backend in list(_open):
         backend.shutdown()
     if not cluster.wait_until_unused(STAYS):
-        log.warning("other ranks go on after %d s; they lose the agents that end with this process", STAYS)
+        log.warning("other ranks are still running after %d s; they lose their agents when this process ends", STAYS)
     cluster.close()
 
 
 def join(store, rank, size, name, timeout):
-    """The ranks of a new group; ``timeout`` is a timedelta. Returns the communicator, and the key by which its ranks met."""
-    # A store may have been used before, by all ranks alike.
+    """Joins a new group; ``timeout`` is a timedelta. Returns the communicator and the key of the group."""
+    # All ranks may have used the store before.
     place = f"cool/{store.add(f'cool/times/{rank}', 1)}"
     seconds = timeout.total_seconds()
     if rank == 0:
         try:
             told = _decide(store, place, size, name, timeout)
         except Exception as error:
-            store.set(place, json.dumps({"error": f"rank 0 could not begin: {error}"}))
+            store.set(place, json.dumps({"error": f"rank 0 could not start: {error}"}))
             raise
         store.set(place, json.dumps(told))
     else:
@@ -68,13 +68,13 @@ def join(store, rank, size, name, timeout):
 
 
 def bounded(key):
-    """A key that is no longer than keys may be, and no other's."""
+    """Returns a key of at most 200 bytes that is unique to ``key``."""
     known = key.encode()
     return key if len(known) <= 200 else f"{known[:120].decode(errors='ignore')} {hashlib.sha256(known).hexdigest()}"
 
 
 def meet(key, rank, size, seconds):
-    """The ranks that give the same key."""
+    """Joins the group of all ranks that pass the same key."""
     try:
         return cool.join(key, rank, size, timeout=seconds, socket=_shared[0] if _shared else None)
     except cool.EnvironmentError as error:
@@ -84,13 +84,13 @@ def meet(key, rank, size, seconds):
 
 
 def share(sockets):
-    """All later groups of this process are made by these agents."""
+    """Sets the agents that create all later groups of this process."""
     global _shared
     _shared = sockets
 
 
 def _whereabouts():
-    """The machine's name, and why it has no agent, if so."""
+    """Returns the machine's name and, if it has no agent, the reason."""
     try:
         cool.agent_socket()
     except cool.EnvironmentError as error:
@@ -99,17 +99,19 @@ def _whereabouts():
 
 
 def _wait(store, places, timeout):
-    """Waits until these ranks have said something in the store."""
+    """Waits until these ranks have written to the store."""
     try:
         store.wait(list(places.values()), timeout)
     except DistStoreError as error:
         late = ", ".join(str(rank) for rank, place in places.items() if not store.check([place]))
-        raise errors.Error(f"ranks {late} did not come within {timeout.total_seconds():g} s; were they started?") from error
+        raise errors.Error(f"ranks {late} did not join within {timeout.total_seconds():g} s; check that they were started") from error
 
 
 def _decide(store, place, size, name, timeout):
-    """What rank 0 tells the others: the key, and the agents that it brings. Those are brought only if no rank has one and
-    all are on this machine."""
+    """Returns the decision of rank 0: the key, and the agents that it starts.
+
+    Agents are started only if no rank has one and all ranks are on this machine.
+    """
     told = {"key": bounded(f"torch {secrets.token_hex(8)} {name}"), "sockets": _shared}
     mine = _whereabouts()
     if _shared or mine["why"] is None:
@@ -122,7 +124,7 @@ def _decide(store, place, size, name, timeout):
             has = "has none either" if other["why"] else "has one"
             told["error"] = (
                 f"no COOL agent at rank 0 on {mine['host']} ({mine['why']}), and rank {rank} on {other['host']} {has}; start "
-                "cool-nodeagent on every node, or run all ranks on one machine, where they bring agents themselves"
+                "cool-nodeagent on every node, or run all ranks on one machine, where rank 0 starts agents"
             )
             return told
     cluster = cool.Cluster(1)

@@ -1,4 +1,4 @@
-"""Who is gone from a group, and groups that are left by `torch.distributed.shrink_group`, as groups of this backend."""
+"""Lost ranks of a group, and the groups that `torch.distributed.shrink_group` creates with this backend."""
 
 import functools
 
@@ -9,8 +9,10 @@ import cool
 
 
 def lost(group=None):
-    """The ranks that a group has lost, in its numbers, for `torch.distributed.shrink_group`; of the default group, if none is
-    given. All ranks that are left call this after a call has failed, and get the same. DDP passes on an error's words only.
+    """Returns the lost ranks of a group (default: the default group), for `torch.distributed.shrink_group`.
+
+    All surviving ranks must call this after a call has failed, and get the same result. It is needed because DDP passes
+    on only the message of an error, without its ranks.
     """
     backend = (group or distributed_c10d._get_default_group())._get_backend(torch.device("cpu"))
     try:
@@ -20,13 +22,14 @@ def lost(group=None):
 
 
 def call_by_their_kind(kind):
-    """Lets torch know of what kind of backend the shrunk groups are.
+    """Makes torch register shrunk groups with the right kind of backend.
 
-    As of torch 2.15 it takes every backend for tensors of the processor for its own Gloo, as whose class DDP's logger then reads its memory.
+    torch 2.15 assumes that every backend for CPU tensors is its own Gloo, and DDP's logger then reads the memory of this
+    backend as an object of Gloo's class.
     """
     make = getattr(distributed_c10d, "_create_shrunk_process_group", None)
     if make is None:
-        return  # Another release, which does it otherwise.
+        return  # Another release of torch, which implements shrinking differently.
 
     @functools.wraps(make)
     def make_of_kind(backend, *arguments, **more):

@@ -1,4 +1,4 @@
-"""Sums of sparse tensors, as gradients of embeddings are: all ranks get the elements of all, and each adds them up."""
+"""Sums of sparse tensors, such as gradients of embeddings: all ranks gather the elements of all ranks, and each adds them."""
 
 import torch
 from torch._C._distributed_c10d import ReduceOp
@@ -8,11 +8,11 @@ from .tensors import flat
 
 
 def allreduce(comm, tensor, op):
-    """Replaces a tensor in coordinate format by the sum of all ranks', the same to the last bit at each."""
+    """Replaces a tensor in coordinate format by the sum over all ranks, which is bitwise equal at each rank."""
     if op.op != ReduceOp.SUM:
         raise ArgumentError(f"sparse tensors have no {op.op.name}, only SUM; pass tensor.to_dense()")
     mine = tensor.detach().coalesce()
-    # An element's coordinates are a row, so that those of all ranks stand one below the other.
+    # The coordinates of an element form a row, so that those of all ranks can be concatenated.
     coordinates, values = mine.indices().T.contiguous(), mine.values()
     counts = _counts(comm, mine)
     coordinates, values = (_all_rows(comm, rows, counts) for rows in (coordinates, values))
@@ -22,7 +22,7 @@ def allreduce(comm, tensor, op):
 
 
 def _counts(comm, mine):
-    """How many elements each rank has; all must have the same shape."""
+    """Returns the number of elements of each rank. The tensors of all ranks must have the same shape."""
     shape = [mine.sparse_dim(), *mine.shape]
     all = torch.empty(comm.size, 1 + len(shape), dtype=torch.int64)
     comm.allgather(torch.tensor([mine._nnz(), *shape]), all.view(-1))
@@ -35,7 +35,7 @@ def _counts(comm, mine):
 
 
 def _all_rows(comm, rows, counts):
-    """The rows of all ranks, of which each has some."""
+    """Returns the rows of all ranks."""
     all = torch.empty(sum(counts), *rows.shape[1:], dtype=rows.dtype)
     into = flat("values", all)
     width = into.numel() // max(1, len(all))

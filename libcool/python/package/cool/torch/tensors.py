@@ -1,4 +1,4 @@
-"""What the communicator gets of torch's tensors: rows of elements, where they are."""
+"""Views of torch's tensors as rows of elements, for the communicator."""
 
 import functools
 
@@ -7,19 +7,19 @@ from torch._C._distributed_c10d import ReduceOp
 
 from .errors import ArgumentError
 
-# Elements that are carried as they are; those of all other types are carried as bytes, and not combined.
+# Types that the communicator supports. All other types are sent as bytes and cannot be combined.
 CARRIED = {
     torch.bool, torch.uint8, torch.int8, torch.uint16, torch.int16, torch.uint32, torch.int32, torch.uint64, torch.int64,
     torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex64, torch.complex128,
 }  # fmt: skip
 
-# What the operations are called.
+# Names of the operations.
 NAMES = {
     ReduceOp.SUM: "sum", ReduceOp.AVG: "average", ReduceOp.PRODUCT: "prod", ReduceOp.MIN: "min", ReduceOp.MAX: "max",
     ReduceOp.BAND: "bit_and", ReduceOp.BOR: "bit_or", ReduceOp.BXOR: "bit_xor", ReduceOp.PREMUL_SUM: "sum",
 }  # fmt: skip
 
-# What they are of truth values.
+# Names of the operations on booleans.
 OF_BOOL = {
     ReduceOp.SUM: "logical_or", ReduceOp.MAX: "logical_or", ReduceOp.BOR: "logical_or", ReduceOp.BXOR: "logical_xor",
     ReduceOp.PRODUCT: "logical_and", ReduceOp.MIN: "logical_and", ReduceOp.BAND: "logical_and",
@@ -27,51 +27,51 @@ OF_BOOL = {
 
 
 class Reduction:
-    """An operation as the communicator has it, and what is done before and afterwards."""
+    """An operation of the communicator, with its preparation and its final step."""
 
     def __init__(self, op, dtype):
         kind = op.op
         self.name = (OF_BOOL if dtype == torch.bool else NAMES).get(kind)
         if self.name is None or dtype not in CARRIED:
-            raise ArgumentError(f"{str(kind).rpartition('.')[2]} combines no tensors of {dtype}")
+            raise ArgumentError(f"{str(kind).rpartition('.')[2]} cannot combine tensors of {dtype}")
         self._factor = op.factor if kind == ReduceOp.PREMUL_SUM else None
         self._divides = kind == ReduceOp.AVG and not (dtype.is_floating_point or dtype.is_complex)
         if self._divides:
             self.name = "sum"
 
     def sent(self, flat):
-        """What goes out of this."""
+        """Returns the elements to send."""
         return flat if self._factor is None else (flat * self._factor).to(flat.dtype)
 
     def then(self, flat, size):
-        """What is left to do when the result is here, if anything."""
+        """Returns the final step on the result, or None."""
         return functools.partial(_divide, flat, size) if self._divides else None
 
     def finish(self, flat, size, tensors):
-        """Does it, and copies the result's parts into these tensors."""
+        """Executes the final step and copies the parts of the result to these tensors."""
         if self._divides:
             _divide(flat, size)
         spread(flat, tensors)
 
 
 def _divide(whole, by):
-    """An average of whole numbers is rounded towards zero."""
+    """Divides the elements in place; integers are rounded towards zero."""
     if whole.dtype in (torch.uint16, torch.uint32, torch.uint64):
-        row = whole.numpy()  # torch does not divide these.
+        row = whole.numpy()  # torch cannot divide these types.
         row //= by
     else:
         whole.div_(by, rounding_mode="trunc")
 
 
 def flat(name, tensor):
-    """A tensor's elements in one row, where they are."""
+    """Returns the elements of a tensor as one row, without a copy."""
     if tensor.device.type != "cpu":
         raise ArgumentError(
-            f"{name} is on {tensor.device}, but cool carries tensors in the processor's memory; for others too, use the "
+            f"{name} is on {tensor.device}, but cool supports only tensors in main memory; to use others too, select the "
             'backend "cpu:cool,cuda:nccl"'
         )
     if tensor.layout != torch.strided:
-        raise ArgumentError(f"{name} is {tensor.layout}; cool carries strided tensors: pass {name}.to_dense()")
+        raise ArgumentError(f"{name} is {tensor.layout}, but must be strided: pass {name}.to_dense()")
     if not tensor.is_contiguous():
         raise ArgumentError(f"{name} is not contiguous: pass {name}.contiguous()")
     row = tensor.detach().view(-1)
@@ -79,32 +79,32 @@ def flat(name, tensor):
 
 
 def only(name, tensors):
-    """The only tensor of a list."""
+    """Returns the only tensor of a list."""
     if len(tensors) != 1:
         raise ArgumentError(f"{name} has {len(tensors)} tensors, but must have one")
     return tensors[0]
 
 
 def joined(name, tensors):
-    """A row of all elements of these tensors."""
+    """Returns a row of all elements of these tensors, as a copy."""
     return torch.cat([flat(f"{name}[{i}]", tensor.contiguous()) for i, tensor in enumerate(tensors)])
 
 
 def unequal(tensors):
-    """The lengths of these tensors, unless all are as long."""
+    """Returns the lengths of these tensors, or None if all are equal."""
     lengths = [tensor.numel() * (1 if tensor.dtype in CARRIED else tensor.element_size()) for tensor in tensors]
     return None if len(set(lengths)) == 1 else lengths
 
 
 def room(like):
-    """A row that is as long as these tensors together."""
+    """Returns an uninitialized row as long as these tensors together."""
     first = flat("output", like[0][:0] if like[0].dim() else like[0])
     size = sum(tensor.numel() * tensor.element_size() for tensor in like) // first.element_size()
     return torch.empty(size, dtype=first.dtype)
 
 
 def spread(row, tensors):
-    """Copies a row's parts into these tensors, one after the other."""
+    """Copies consecutive parts of a row to these tensors."""
     row = row.view(tensors[0].dtype) if tensors else row
     with torch.no_grad():
         for part, tensor in zip(row.split([tensor.numel() for tensor in tensors]), tensors):

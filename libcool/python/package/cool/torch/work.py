@@ -1,4 +1,4 @@
-"""Calls under way, as torch knows them, and the thread that completes them."""
+"""Pending calls as torch's Work objects, and the thread that completes them."""
 
 import functools
 import threading
@@ -10,12 +10,12 @@ from torch._C._distributed_c10d import ProcessGroup, Work
 
 import cool
 
-# The work that a thread has made last, while torch holds it.
+# The last work that a thread created, while torch holds it.
 _last = threading.local()
 
 
 class CoolWork(Work):
-    """What came of a call, or will."""
+    """The result of a call that is complete."""
 
     def __init__(self, gives):
         super().__init__()
@@ -47,7 +47,7 @@ class CoolWork(Work):
 
 
 class Started(CoolWork):
-    """A call that was started: what it waits for, what it gives, and what is to be done in between. Holds the tensors."""
+    """A call that was started: its request, its result, and a final step. Keeps the tensors alive."""
 
     def __init__(self, request, group, gives, then=None):
         super().__init__(gives)
@@ -60,7 +60,7 @@ class Started(CoolWork):
         try:
             self._request.wait(seconds if seconds > 0 else None)
         except cool.Error as error:
-            # That of the call itself is found by `complete`, for all who wait.
+            # An error of the call itself is reported by `complete`, to all waiting threads.
             if not self._request.done():
                 self._queue_if_asked_for()
                 raise self._group.error_of(error) from error
@@ -70,7 +70,7 @@ class Started(CoolWork):
         return True
 
     def complete(self):
-        """Does what is left to do with what came, once; then whoever has the future is told."""
+        """Executes the final step once, and completes the future."""
         with self._lock:
             if self._is_done:
                 return
@@ -80,7 +80,7 @@ class Started(CoolWork):
                     self._then()
             except cool.Error as error:
                 self._error = self._group.failed(error)
-            except Exception as error:  # Of what is done then, as no memory: whoever waits is told.
+            except Exception as error:  # From the final step, for example no memory; reported to waiting threads.
                 self._error = error
             self._is_done, self._then = True, None
             future = self._future
@@ -88,7 +88,7 @@ class Started(CoolWork):
             future.set_result(None)
 
     def complete_by_itself(self):
-        """It is completed when it is done, whether or not anybody waits for it."""
+        """Lets the completer thread complete the call, even if no thread waits for it. Returns self."""
         self._is_queued = True
         _completer().add(self._request, self)
         return self
@@ -100,7 +100,7 @@ class Started(CoolWork):
             try:
                 self.complete_by_itself()
             except cool.ArgumentError:
-                self._is_queued = False  # Another thread waits for it, which completes it.
+                self._is_queued = False  # Another thread waits for the call and will complete it.
 
     def get_future(self):
         with self._lock:
@@ -109,7 +109,7 @@ class Started(CoolWork):
                 if self._is_done:
                     self._future.set_result(None)
         self._queue_if_asked_for()
-        # An exception that is set would be seen by Python only; one that is raised by a callback is seen by C++ too.
+        # Raised by a callback, because C++ does not see an exception that is set on the future.
         return self._future.then(self._given)
 
     def _given(self, _):
@@ -129,7 +129,7 @@ class Started(CoolWork):
         return self._error
 
     def source_rank(self):
-        """Of a message that has come: who sent it."""
+        """Returns the sender of a received message."""
         return self._request.message[0]
 
     _source_rank = source_rank
@@ -160,20 +160,22 @@ class All(CoolWork):
 
 
 class Completer:
-    """A thread that completes calls in the order in which they end. It sleeps in the library, without the interpreter's lock,
-    and ends before Python does."""
+    """A thread that completes calls in the order in which they end.
+
+    It waits in the library, without the interpreter lock, and ends before Python does.
+    """
 
     def __init__(self):
         self._queue = cool.Queue()
         self.add = self._queue.add
         self._thread = threading.Thread(target=self._run, name="cool.torch", daemon=True)
         self._thread.start()
-        Finalize(None, self._end, exitpriority=20)  # In processes of multiprocessing too, unlike atexit.
+        Finalize(None, self._end, exitpriority=20)  # Works in processes of multiprocessing, unlike atexit.
 
     def _run(self):
         while (done := self._queue.next()) is not None:
             done[0].complete()
-            done = None  # Its tensors are not kept until the next comes.
+            done = None  # Do not keep the tensors alive until the next call completes.
 
     def _end(self):
         self._queue.close()
@@ -194,8 +196,11 @@ def _completer():
 
 
 def _handing_out(method):
-    """A method of torch's groups that returns our own work. What torch puts into its place passes on only `wait` and
-    `get_future`: it is never completed, and nobody is known to have sent a message."""
+    """Wraps a method of torch's groups, so that it returns our own work.
+
+    torch's replacement passes on only `wait` and `get_future`: it is never completed, and it does not know the sender of a
+    message.
+    """
 
     @functools.wraps(method)
     def call(*arguments, **more):
@@ -208,7 +213,7 @@ def _handing_out(method):
 
 
 def _directly(method, name, kind):
-    """A method of torch's groups that torch does not pass on to a backend in Python, of this kind."""
+    """Wraps a method of torch's groups that torch does not pass on to Python backends, for backends of this kind."""
 
     @functools.wraps(method)
     def call(group, output, input, *arguments, **more):
@@ -222,7 +227,7 @@ def _directly(method, name, kind):
 
 @functools.cache
 def hand_out(kind):
-    """From now on all calls by groups of torch return our own work, where there is one; the backend is of this kind."""
+    """Makes all calls of torch's groups return our own work, for backends of this kind."""
     for name in ("gather_single", "gather_into_tensor"):
         if (method := getattr(ProcessGroup, name, None)) is not None:
             setattr(ProcessGroup, name, _directly(method, "gather_single", kind))

@@ -36,9 +36,9 @@ fn refused_in_place(operation: Operation, data: usize, counts: Option<&[usize]>)
 }
 
 #[test]
-fn arrays_whose_lengths_do_not_fit_are_named_with_what_would() {
+fn wrong_lengths_are_reported_with_the_array_and_the_remedy() {
     use Operation as O;
-    let equal = "recv has 3 elements, but send has 2; they must be equally long";
+    let equal = "recv has 3 elements, but send has 2; they must have the same length";
     let gathered = "recv has 3 elements, but must have 2 times the 2 of send, one part for each rank";
     let dealt = "send has 2 elements, but must have 2 times the 3 of recv, one part for each rank";
     for (operation, text) in [
@@ -56,7 +56,7 @@ fn arrays_whose_lengths_do_not_fit_are_named_with_what_would() {
     ] {
         assert_eq!(refused(operation, (2, 3), 0, None), text, "{operation}");
     }
-    let parts = "send has 3 elements, which are not 2 equal parts, one for each rank";
+    let parts = "send has 3 elements, which cannot be divided into 2 equal parts, one for each rank";
     assert_eq!(refused(O::Alltoall, (3, 3), 0, None), parts);
     for operation in [O::Allgather, O::Alltoall, O::Gather, O::Scatter, O::ReduceScatter] {
         assert_eq!(refused_in_place(operation, 3, None), parts.replace("send", "data"), "{operation}");
@@ -65,39 +65,39 @@ fn arrays_whose_lengths_do_not_fit_are_named_with_what_would() {
 }
 
 #[test]
-fn counts_that_do_not_add_up_are_told() {
+fn inconsistent_counts_are_reported() {
     use Operation as O;
     let one_each = "counts has 1 numbers, but must have 2, one for each rank";
     for operation in [O::Gather, O::Allgather, O::Scatter, O::ReduceScatter] {
         assert_eq!(refused(operation, (1, 1), 0, Some(&[1])), one_each, "{operation}");
     }
     for operation in [O::Gather, O::Allgather] {
-        let text = "send has 2 elements, but counts say 1";
+        let text = "send has 2 elements, but counts require 1";
         assert_eq!(refused(operation, (2, 3), 0, Some(&[1, 1])), text, "{operation}");
-        let text = "recv has 3 elements, but counts say 2";
+        let text = "recv has 3 elements, but counts require 2";
         assert_eq!(refused(operation, (1, 3), 0, Some(&[1, 1])), text, "{operation}");
     }
     for operation in [O::Scatter, O::ReduceScatter] {
-        let text = "recv has 2 elements, but counts say 1";
+        let text = "recv has 2 elements, but counts require 1";
         assert_eq!(refused(operation, (2, 2), 0, Some(&[1, 1])), text, "{operation}");
-        let text = "send has 3 elements, but counts say 2";
+        let text = "send has 3 elements, but counts require 2";
         assert_eq!(refused(operation, (3, 1), 0, Some(&[1, 1])), text, "{operation}");
     }
     let pairs = "counts has 2 numbers, but must have 4, one for each pair of ranks";
     assert_eq!(refused(O::Alltoall, (2, 2), 0, Some(&[1, 1])), pairs);
-    let text = "send has 3 elements, but counts say 2";
+    let text = "send has 3 elements, but counts require 2";
     assert_eq!(refused(O::Alltoall, (3, 3), 0, Some(&[1; 4])), text);
-    let text = "recv has 3 elements, but counts say 2";
+    let text = "recv has 3 elements, but counts require 2";
     assert_eq!(refused(O::Alltoall, (2, 3), 0, Some(&[1; 4])), text);
-    let text = "the sum of counts is beyond any array";
+    let text = "the sum of counts exceeds the size of any array";
     assert_eq!(refused(O::Gather, (1, 3), 0, Some(&[1, usize::MAX])), text);
     for operation in [O::Allgather, O::Gather, O::Scatter, O::ReduceScatter] {
-        let text = "data has 3 elements, but counts say 2";
+        let text = "data has 3 elements, but counts require 2";
         assert_eq!(refused_in_place(operation, 3, Some(&[1, 1])), text, "{operation}");
         assert_eq!(refused_in_place(operation, 1, Some(&[1])), one_each, "{operation}");
     }
     let text = refused_in_place(O::Alltoall, 3, Some(&[1, 2, 3, 1]));
-    assert!(text.ends_with("but 2 elements go to rank 1, and 3 come from it"), "{text}");
+    assert!(text.ends_with("but 2 elements are sent to rank 1, and 3 received from it"), "{text}");
 }
 
 /// Returns the input and output ranges of rank 1 of two within an array of 8 bytes, and whether the
@@ -117,7 +117,7 @@ fn within(
 }
 
 #[test]
-fn parts_of_one_array_are_found_there_and_copied_unless_they_lie_as_in_place() {
+fn ranges_of_one_array_are_copied_unless_in_place() {
     use Operation as O;
     let (all, own) = (vec![2, 3, 4, 5], vec![4, 5]);
     for operation in [O::Gather, O::Allgather] {
@@ -131,11 +131,11 @@ fn parts_of_one_array_are_found_there_and_copied_unless_they_lie_as_in_place() {
     assert_eq!(within(O::Allreduce, 2..6, 2..6, None), Ok((all.clone(), all.clone(), false)));
     assert_eq!(within(O::Allreduce, 2..6, 3..7, None), Ok((all, vec![3, 4, 5, 6], true)));
     assert!(within(O::Allreduce, 2..9, 2..9, None).unwrap_err().contains("must lie within"));
-    assert!(within(O::Allreduce, 2..6, 2..5, None).unwrap_err().contains("equally long"));
+    assert!(within(O::Allreduce, 2..6, 2..5, None).unwrap_err().contains("the same length"));
 }
 
 #[test]
-fn pairs_are_made_what_agents_combine_and_carried_as_they_are() {
+fn pairs_are_converted_only_for_reductions() {
     // Little-endian, as all machines on which this test runs.
     let mut pairs = [-7i16, 0x55, -1, -1];
     for (op, sent) in [(Some(Op::MinLoc), [-7, 0x7fff_ffff]), (None, [0x0055_fff9, -1])] {
@@ -153,7 +153,7 @@ fn pairs_are_made_what_agents_combine_and_carried_as_they_are() {
 }
 
 #[test]
-fn a_root_that_is_no_rank_is_told_where_there_is_one() {
+fn an_invalid_root_is_reported_with_the_valid_range() {
     use Operation as O;
     for (operation, root) in [(O::Reduce, 2), (O::Gather, usize::MAX), (O::Scatter, 2)] {
         let text = format!("there is no rank {root} to be the root; the ranks are 0 to 1");
@@ -170,7 +170,7 @@ fn a_root_that_is_no_rank_is_told_where_there_is_one() {
 }
 
 #[test]
-fn what_a_rank_neither_sends_nor_receives_is_not_looked_at() {
+fn unused_arrays_are_ignored() {
     use Operation as O;
     let caller = CallingRank { rank: 1, size: 2 };
     for (operation, counts) in [(O::Reduce, None), (O::Gather, None), (O::Gather, Some(&[1, 2][..]))] {
@@ -199,22 +199,22 @@ fn what_a_rank_neither_sends_nor_receives_is_not_looked_at() {
         Collective::new(O::Allreduce, Arrays::None).check(caller).unwrap_err(),
         "it does not specify how to combine elements"
     );
-    assert_eq!(Collective::new(O::Gather, Arrays::None).check(caller).unwrap_err(), "its arrays are missing");
+    assert_eq!(Collective::new(O::Gather, Arrays::None).check(caller).unwrap_err(), "arrays are missing");
 }
 
 #[test]
-fn rank_0_of_an_exscan_receives_nothing_but_its_arrays_are_equally_long() {
+fn rank_0_of_an_exscan_needs_arrays_of_equal_length() {
     let check = |rank, recv: &mut [u8]| {
         let arrays = Arrays::Apart(Some((&DATA[..2]).into()), Some(recv.into()));
         let collective = Collective { op: Some(Op::Sum), ..Collective::new(Operation::Exscan, arrays) };
         collective.check(CallingRank { rank, size: 2 }).map(|checked| checked.output().is_some())
     };
     assert_eq!((check(0, &mut [0; 2]), check(1, &mut [0; 2])), (Ok(false), Ok(true)));
-    assert!(check(0, &mut [0; 3]).unwrap_err().contains("equally long"));
+    assert!(check(0, &mut [0; 3]).unwrap_err().contains("the same length"));
 }
 
 #[test]
-fn elements_of_two_types_and_reductions_that_no_element_has_are_told() {
+fn mixed_types_and_unsupported_reductions_are_reported() {
     let mut room = [0u32; 2];
     let arrays = Arrays::Apart(Some([0i32; 2].as_slice().into()), Some(room.as_mut_slice().into()));
     let caller = CallingRank { rank: 0, size: 2 };

@@ -45,7 +45,7 @@ fn the_latest_calls_of_a_rank_are_read_oldest_first() {
 }
 
 #[test]
-fn what_is_overwritten_is_in_the_totals() {
+fn totals_include_overwritten_records() {
     let segment = Segment::create(1).unwrap();
     let calls = 3 * RECORDS;
     (0..calls).for_each(|number| segment.rank(0).record(&record(number)));
@@ -99,7 +99,7 @@ fn a_record_that_is_being_written_is_left_aside() {
 }
 
 #[test]
-fn who_reads_while_a_rank_writes_finds_whole_records() {
+fn concurrent_readers_find_whole_records() {
     let segment = Segment::create(1).unwrap();
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -127,7 +127,7 @@ fn the_clock_goes_forward() {
 
 proptest! {
     #[test]
-    fn whatever_a_rank_writes_a_record_is_what_it_says_or_none(
+    fn arbitrary_words_decode_to_a_valid_record_or_none(
         words in proptest::array::uniform16(prop_oneof![any::<u64>(), 0..4_u64, 0..0x100_u64]),
         kind in proptest::option::of(proptest::array::uniform6(0..20_u8)),
     ) {
@@ -143,7 +143,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_a_rank_writes_reading_ends_and_is_bounded(
+    fn reading_arbitrary_words_is_bounded(
         written in prop_oneof![any::<u64>(), 0..2 * RECORDS],
         words in proptest::collection::vec((0..RECORDS * RECORD_WORDS as u64, any::<u64>()), 0..200),
     ) {
