@@ -406,5 +406,5 @@ async fn the_trace_of_a_run_in_one_process_is_shown_from_its_file_and_no_control
     );
     std::fs::write(&file, "{}").unwrap();
     let (status, _, errors) = stage.cool(&format!("trace --file {}", file.display())).await;
-    assert!(status == 1 && errors.contains("run.trace is no trace of COOL's"), "{errors}");
+    assert!(status == 1 && errors.contains("run.trace is not a COOL trace"), "{errors}");
 }
