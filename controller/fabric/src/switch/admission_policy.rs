@@ -1,5 +1,5 @@
-//! Decides which switches are served: those whose identity the operator and their certificates
-//! confirm.
+//! Decides which switches are served: those with an identity that the operator and their
+//! certificates confirm.
 
 use crate::api::NotAdmitted;
 use cool_topology::DatapathId;

@@ -306,7 +306,7 @@ impl Channel {
         }
     }
 
-    /// Returns whether an error answers a request whose answer is optional, because not every
+    /// Returns whether an error answers an optional request, because not every
     /// switch describes itself, or has group tables, meters or all counters.
     fn is_optional(&mut self, xid: u32) -> bool {
         let described = [self.description_xid, self.meter_features_xid].contains(&Some(xid));
@@ -329,7 +329,7 @@ impl Channel {
         }
         self.keepalive.on_message(now);
         self.unreadable += 1;
-        // The first message tells the operator enough, and later ones must not fill the log.
+        // One message is enough for the operator, and later ones must not fill the log.
         if self.unreadable.is_power_of_two() {
             let text =
                 format!("{} of its messages could not be read and were ignored: {error}", self.unreadable);

@@ -1,7 +1,7 @@
 //! Brings the tables of a switch in line with the desired state: reads our entries, sends the
 //! difference in batches that end with a barrier, and compares again from time to time.
 //!
-//! This is a machine without I/O, whose messages travel through the
+//! This is a machine without I/O. Its messages travel through the
 //! [`channel`](crate::switch::channel). It reads and changes only flows with our cookie and groups
 //! with our numbers. It holds a copy of the desired tables, although the
 //! [`Intent`](crate::intent::Intent) has one: the two belong to different tasks, which must not
@@ -311,8 +311,8 @@ impl Reconciler {
         let Some(stage) = self.stages.front_mut() else {
             let room = self.max_flows.is_none_or(|most| self.installed.flows.len() < most as usize);
             if core::mem::take(&mut self.withheld) && room {
-                // A flow may have been withheld for lack of room, and other flows were removed
-                // since.
+                // A flow may have been withheld because the table was full, and other flows were
+                // removed since.
                 return self.compare(now);
             }
             self.state = ReconcilerState::Idle;

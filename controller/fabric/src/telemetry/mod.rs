@@ -1,5 +1,5 @@
 //! Measurements of the running fabric. The switches' tasks and the network write them, everything
-//! else reads them, and nobody waits for them.
+//! else reads them, and no task waits for them.
 
 pub(crate) mod counters;
 

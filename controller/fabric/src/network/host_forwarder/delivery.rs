@@ -20,8 +20,8 @@ const PORTS_PER_MESSAGE: usize = 1024;
 const BRIDGE_ADDRESSES: [u8; 5] = [0x01, 0x80, 0xc2, 0x00, 0x00];
 
 impl HostForwarder {
-    /// Forwards a frame of a host that is a broadcast, or for whose destination switches have no
-    /// flow.
+    /// Forwards a frame of a host that is a broadcast, or has a destination for which switches have
+    /// no flow.
     pub(super) fn forward(
         &mut self,
         now: Time,

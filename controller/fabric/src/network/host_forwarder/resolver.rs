@@ -250,7 +250,7 @@ impl HostForwarder {
     ) -> Option<(String, AddressResponder)> {
         let registered = network.nodes.registered(vlan, ip).map(str::to_owned);
         match ip {
-            // ARP does not tell routers from other nodes.
+            // ARP does not distinguish routers from other nodes.
             IpAddr::V4(_) => Some((registered?, AddressResponder::Controller { router: false })),
             IpAddr::V6(requested) => {
                 let found = self.neighbors.resolve(now, vlan, requested);

@@ -48,7 +48,7 @@ impl HostWarnings {
         self.by_port.insert(port, (warning, until)).is_none()
     }
 
-    /// Removes the warning of a port. `was_closed` tells that the port had been closed because of a
+    /// Removes the warning of a port. `was_closed` is true if the port had been closed because of a
     /// loop.
     pub(super) fn port_down(&mut self, port: Port, was_closed: bool) {
         if was_closed | self.by_port.remove(&port).is_some() {
