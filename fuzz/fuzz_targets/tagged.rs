@@ -52,10 +52,10 @@ fn records(mut bytes: &[u8]) {
     let mut opener = Opener::<RejectAll>::new(&[5; 32].into());
     while opener.plain().is_ok_and(<[u8]>::is_empty) && !bytes.is_empty() {
         let room = opener.room();
-        let came = room.len().min(bytes.len());
-        room[..came].copy_from_slice(&bytes[..came]);
-        opener.received(came);
-        bytes = &bytes[came..];
+        let length = room.len().min(bytes.len());
+        room[..length].copy_from_slice(&bytes[..length]);
+        opener.received(length);
+        bytes = &bytes[length..];
     }
     assert!(opener.plain().map_or(true, <[u8]>::is_empty));
 }

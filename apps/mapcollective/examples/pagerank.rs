@@ -28,16 +28,16 @@ fn rank_pages(comm: cool::Comm, links: &[(usize, usize)], pages: usize) -> Resul
         let first = || Ok((vec![1.0 / pages as f64; pages], f64::INFINITY));
         let until = |state: &(Vec<f64>, f64), _| state.1 < TOLERANCE;
         job.iterate(&mut progress, first, until, |(ranks, _), _| {
-            let given = job.map(&mut parts, &Rows::<f64>::new(pages, 1), |links, given| {
-                links.iter().for_each(|(from, to)| given.add(*to, &[ranks[*from] / degrees[*from]]));
+            let shares = job.map(&mut parts, &Rows::<f64>::new(pages, 1), |links, shares| {
+                links.iter().for_each(|(from, to)| shares.add(*to, &[ranks[*from] / degrees[*from]]));
                 Ok::<_, Error>(())
             })?;
-            let given = job.combine(job.regroup(given)?)?;
+            let shares = job.combine(job.regroup(shares)?)?;
             let lost: f64 =
                 ranks.iter().zip(&degrees).filter(|(_, n)| **n == 0.0).map(|(rank, _)| rank).sum();
             let all = (1.0 - DAMPING + DAMPING * lost) / pages as f64;
             let mut next = vec![all; pages];
-            given.iter().for_each(|(page, rank)| next[page] += DAMPING * rank[0]);
+            shares.iter().for_each(|(page, rank)| next[page] += DAMPING * rank[0]);
             let change: f64 = next.iter().zip(ranks).map(|(new, old)| (new - old).abs()).sum();
             Ok((next, change))
         })
@@ -93,8 +93,8 @@ fn ranks_satisfy_their_definition() {
     let degree = |page: usize| links.iter().filter(|(from, _)| *from == page).count() as f64;
     let lost: f64 = (0..40).filter(|page| degree(*page) == 0.0).map(|page| ranks[page]).sum();
     for page in 0..40 {
-        let given = links.iter().filter(|(_, to)| *to == page).map(|(from, _)| ranks[*from] / degree(*from));
-        let should = (1.0 - DAMPING + DAMPING * lost) / 40.0 + DAMPING * given.sum::<f64>();
+        let shares = links.iter().filter(|(_, to)| *to == page).map(|(from, _)| ranks[*from] / degree(*from));
+        let should = (1.0 - DAMPING + DAMPING * lost) / 40.0 + DAMPING * shares.sum::<f64>();
         assert!((ranks[page] - should).abs() < 1e-11, "{page}: {} is not {should}", ranks[page]);
     }
 }

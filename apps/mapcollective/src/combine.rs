@@ -148,7 +148,7 @@ impl Job<'_> {
                     let failed = all.is_err();
                     // If the receiver has stopped because of bad data, the exchange must continue,
                     // because other ranks wait for it.
-                    let _unheard = done.send(all);
+                    let _ignored = done.send(all);
                     if failed {
                         return;
                     }

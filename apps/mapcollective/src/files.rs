@@ -96,9 +96,9 @@ mod tests {
         replace_file(&path, &[b"one"]).expect("written");
         replace_file(&path, &[b"tw", b"o"]).expect("replaced");
         assert_eq!(std::fs::read(&path).expect("read"), b"two");
-        let occupied = directory.path().join("folder");
+        let occupied = directory.path().join("directory");
         std::fs::create_dir(&occupied).expect("made");
-        replace_file(&occupied, &[b"three"]).expect_err("a folder is there");
+        replace_file(&occupied, &[b"three"]).expect_err("a directory has this name");
         assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 2);
     }
 
@@ -109,7 +109,7 @@ mod tests {
         file.write_all(b"half").expect("written");
         drop(file);
         assert_eq!(std::fs::read_dir(directory.path()).expect("listed").count(), 0);
-        replace_file(Path::new("/dev/null"), &[b"gone"]).expect("written");
+        replace_file(Path::new("/dev/null"), &[b"lost"]).expect("written");
         let full = replace_file(Path::new("/dev/full"), &[b"too much"]).expect_err("it is full");
         assert_eq!(full.kind(), io::ErrorKind::StorageFull);
         assert!(!std::fs::metadata("/dev/full").expect("still there").is_file());

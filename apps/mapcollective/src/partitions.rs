@@ -119,9 +119,9 @@ mod tests {
             };
             deal(&mut holders, left);
             for index in lost {
-                let gone = index.index(left) as u32 + 1;
+                let lost_holder = index.index(left) as u32 + 1;
                 for holder in &mut holders {
-                    *holder = if *holder == gone { 0 } else { *holder - u32::from(*holder > gone) };
+                    *holder = if *holder == lost_holder { 0 } else { *holder - u32::from(*holder > lost_holder) };
                 }
                 left -= 1;
                 let before = holders.clone();

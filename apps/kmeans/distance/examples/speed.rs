@@ -5,8 +5,8 @@ use cool_distance::{PairDistances, Panels, PointRows, RowSelection, SimdLevel};
 use rustix::time::{ClockId, clock_gettime};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let given: Vec<usize> = std::env::args().skip(1).map(|a| a.parse()).collect::<Result<_, _>>()?;
-    let size = |i: usize, default| given.get(i).copied().unwrap_or(default);
+    let sizes: Vec<usize> = std::env::args().skip(1).map(|a| a.parse()).collect::<Result<_, _>>()?;
+    let size = |i: usize, default| sizes.get(i).copied().unwrap_or(default);
     let (n, dims, k) = (size(0, 2000), size(1, 512), size(2, 1000));
     let mut state = 1u64;
     let mut noise = || {

@@ -99,8 +99,8 @@ mod tests {
         for level in SimdLevel::available() {
             assert_eq!(level.to_string().parse(), Ok(level));
         }
-        let said = "mmx".parse::<SimdLevel>().expect_err("refused").to_string();
-        assert!(said.starts_with("mmx: ") && said.contains("scalar"), "{said}");
+        let error = "mmx".parse::<SimdLevel>().expect_err("refused").to_string();
+        assert!(error.starts_with("mmx: ") && error.contains("scalar"), "{error}");
     }
 
     #[test]

@@ -1,4 +1,5 @@
-//! The algorithm: first centroids, Lloyd's iterations, and the assignment of points to their nearest centroids.
+//! The algorithm: first centroids, Lloyd's iterations, and the assignment of points to
+//! their nearest centroids.
 
 mod aggregate;
 pub mod assign;

@@ -199,8 +199,8 @@ impl FitCommand {
     /// Executes the command on all ranks.
     pub(crate) fn start(&self) -> Result<(), Error> {
         on_all_ranks(self.work.alone, || {
-            let mut kept = SurvivingState::default();
-            move |peers: &PeerRanks<'_>| rank(self, peers, &mut kept)
+            let mut surviving = SurvivingState::default();
+            move |peers: &PeerRanks<'_>| rank(self, peers, &mut surviving)
         })
     }
 
@@ -262,8 +262,8 @@ struct SurvivingState {
 }
 
 /// Executes the command as one rank, again after each loss of ranks.
-fn rank(fit: &FitCommand, peers: &PeerRanks<'_>, kept: &mut SurvivingState) -> Result<(), Error> {
-    let start = *kept.start.get_or_insert_with(Instant::now);
+fn rank(fit: &FitCommand, peers: &PeerRanks<'_>, surviving: &mut SurvivingState) -> Result<(), Error> {
+    let start = *surviving.start.get_or_insert_with(Instant::now);
     let threads = fit.work.threads(peers);
     let options = fit.clustering(threads);
     let terminal = Terminal::new(peers.leads(), options.iterations);
@@ -271,7 +271,7 @@ fn rank(fit: &FitCommand, peers: &PeerRanks<'_>, kept: &mut SurvivingState) -> R
     let ready = if peers.leads() { fit.outputs().try_for_each(|path| create_parent(path)) } else { Ok(()) };
     let loading = peers.agree(ready.and_then(|()| fit.loading(threads)))?;
 
-    let share = PointShare::reload(&mut kept.share, peers, &loading, &terminal)?;
+    let share = PointShare::reload(&mut surviving.share, peers, &loading, &terminal)?;
     let loaded = start.elapsed().as_secs_f64();
     for path in share.source.skipped() {
         terminal.print_line(&format!("skipped, because it cannot be decoded: {}", path.display()));
@@ -283,7 +283,7 @@ fn rank(fit: &FitCommand, peers: &PeerRanks<'_>, kept: &mut SurvivingState) -> R
         peers.size()
     ));
     terminal.print_line(&plan(share, &options));
-    let clustered = share.cluster(peers, &options, &terminal, &mut kept.progress)?;
+    let clustered = share.cluster(peers, &options, &terminal, &mut surviving.progress)?;
     terminal.finish();
 
     let found = match fit.words {

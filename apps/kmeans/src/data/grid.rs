@@ -112,11 +112,13 @@ impl Grid {
         let place = |(v, o): (&f64, &f64)| ((v - o) / self.step).round().clamp(least, most);
         for row in rows.chunks(self.origin.len()) {
             let row = self.scaled(row);
-            let placed = row.iter().zip(&self.origin).map(place);
+            let quantized = row.iter().zip(&self.origin).map(place);
             match &mut points.values {
-                PointValues::Byte(values) => values.extend(placed.map(|x| x as u8)),
-                PointValues::Wide(values) => values.extend(placed.map(|x| x as i16)),
-                PointValues::Fine(values) => values.extend(self.precision.to_words(placed.map(|x| x as i64))),
+                PointValues::Byte(values) => values.extend(quantized.map(|x| x as u8)),
+                PointValues::Wide(values) => values.extend(quantized.map(|x| x as i16)),
+                PointValues::Fine(values) => {
+                    values.extend(self.precision.to_words(quantized.map(|x| x as i64)))
+                }
             }
         }
     }
@@ -140,20 +142,20 @@ impl Grid {
         let (least, most) = self.precision.centroid_range();
         let place = |(v, o): (&f64, &f64)| ((v - o) / unit).round().clamp(least as f64, most as f64) as i64;
         let dims = self.origin.len();
-        let placed = |row| self.precision.to_words(self.scaled(row).iter().zip(&self.origin).map(place));
-        let values = real.chunks(dims).flat_map(placed).collect();
+        let quantized = |row| self.precision.to_words(self.scaled(row).iter().zip(&self.origin).map(place));
+        let values = real.chunks(dims).flat_map(quantized).collect();
         Centroids { precision: self.precision, dims, values }
     }
 
     /// Returns points of bytes as points of this grid.
     pub(crate) fn quantize_bytes(&self, bytes: &Points) -> Points {
-        let mut placed = self.empty_points();
-        placed.reserve(bytes.len());
+        let mut points = self.empty_points();
+        points.reserve(bytes.len());
         for i in 0..bytes.len() {
             let row: Vec<f64> = bytes.rows().row(i).map(|x| x as f64).collect();
-            self.quantize(&row, &mut placed);
+            self.quantize(&row, &mut points);
         }
-        placed
+        points
     }
 
     /// Returns an empty list of points.

@@ -1,4 +1,5 @@
-//! Points: input files, the integer grid on which points lie, weights, and each rank's share of the points.
+//! Points: input files, the integer grid on which points lie, weights, and each rank's share
+//! of the points.
 
 pub mod grid;
 pub mod inputs;

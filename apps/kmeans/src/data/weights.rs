@@ -59,10 +59,12 @@ impl Weights {
 
     /// Returns the weights of some rows, which must ascend. A weight above 0 is at least 1.
     pub fn load(&self, rows: &[u64]) -> Result<Vec<u16>, Error> {
-        let gone =
+        let unavailable =
             || Error::Input("the weights of a lost rank are no longer available; pass them again".into());
         let mut weights = Vec::with_capacity(rows.len());
-        each(self.array.as_ref().ok_or_else(gone)?, rows, |weight| weights.push(self.integer(weight)))?;
+        each(self.array.as_ref().ok_or_else(unavailable)?, rows, |weight| {
+            weights.push(self.integer(weight))
+        })?;
         Ok(weights)
     }
 

@@ -1,4 +1,5 @@
-//! The results of a clustering: models and their application to other points, tables, reports and visual words.
+//! The results of a clustering: models and their application to other points, tables, reports and
+//! visual words.
 
 pub mod apply;
 pub mod model;

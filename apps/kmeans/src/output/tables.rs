@@ -113,11 +113,11 @@ impl TableFile {
     /// # Errors
     /// If the table cannot be written completely. In this case, no file is left.
     pub fn commit(self) -> Result<(), Error> {
-        let kept = match self.to {
+        let committed = match self.to {
             TableSink::File(file) => file.commit(),
             TableSink::Stdout(mut to) => to.flush(),
         };
-        kept.map_err(Error::file(&self.path))
+        committed.map_err(Error::file(&self.path))
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), Error> {

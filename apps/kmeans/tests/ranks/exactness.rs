@@ -163,8 +163,8 @@ fn real_numbers_give_group_means_from_npy_and_text_alike() {
         c.iter().zip(&values[i * dims..]).map(|(c, v)| (c - v).powi(2)).sum::<f64>()
     };
     let inertia: f64 = (0..n).map(squares).sum();
-    let told = single.inertia.last().expect("an inertia");
-    assert!((told / inertia - 1.0).abs() < 1e-3, "{told}, but {inertia} from the points themselves");
+    let reported = single.inertia.last().expect("an inertia");
+    assert!((reported / inertia - 1.0).abs() < 1e-3, "{reported}, but {inertia} from the points themselves");
 }
 
 #[test]

@@ -71,7 +71,7 @@ fn a_weight_is_as_many_equal_points() {
 }
 
 #[test]
-fn weights_are_relative_and_seeding_knows_them() {
+fn weights_are_relative_and_seeding_uses_them() {
     let directory = tempfile::tempdir().expect("a directory");
     let bytes = points(200);
     let thirds: Vec<f64> = noise(200, 7).iter().map(|n| *n as f64 / 3.0).collect();
@@ -107,7 +107,7 @@ fn bad_weights_are_refused_by_name() {
     let directory = tempfile::tempdir().expect("a directory");
     let bytes = points(20);
     for (numbers, expected) in [
-        (vec![1.0; 19], "has 19 weights; the input has 20 points"),
+        (vec![1.0; 19], "has 19 weights for 20 points; provide one per point"),
         ([vec![1.0; 19], vec![-1.0]].concat(), "row 19 is -1"),
         ([vec![f64::NAN], vec![1.0; 19]].concat(), "row 0 is NaN"),
         (vec![0.0; 20], "has no weight above 0; at least one must be"),
@@ -173,7 +173,7 @@ fn cosine_groups_by_direction_regardless_of_length() {
 }
 
 #[test]
-fn floats_tell_apart_what_sixteen_bits_do_not() {
+fn floats_distinguish_values_that_16_bits_do_not() {
     let directory = tempfile::tempdir().expect("a directory");
     let (n, groups) = (300, 7);
     // A single distant point makes the range wide; the others differ by less than a 65,535th of it.

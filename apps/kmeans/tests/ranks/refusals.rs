@@ -81,7 +81,7 @@ pub(crate) fn program(arguments: &[&str]) -> std::process::Output {
 }
 
 #[test]
-fn the_program_writes_what_it_is_asked_for() {
+fn the_program_writes_the_requested_files() {
     let directory = tempfile::tempdir().expect("a directory");
     let photo = directory.path().join("photo.png");
     let pixel = |x: u32, y: u32| image::Rgb([(x * x / 9) as u8, (x * y / 7) as u8, (y * 3) as u8]);

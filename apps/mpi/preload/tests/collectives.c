@@ -1,5 +1,5 @@
 /* Compares every collective that libcool_mpi.so intercepts with the expected result: types, reductions, MPI_IN_PLACE,
- * noncontiguous types, temporary communicators, and calls that are passed through. tests/test_mpi.py runs it with and
+ * noncontiguous types, temporary communicators, and calls that are passed through. tests/e2e/apps/test_mpi.py runs it with and
  * without the library; the results must be the same.
  *
  *   collectives all         all comparisons; rank 0 prints "right"

@@ -172,14 +172,14 @@ impl CentroidMoves {
     pub(super) fn new(centroids: &Centroids, groups: usize, level: SimdLevel, threads: usize) -> Self {
         let k = centroids.len();
         let groups = CentroidGroups::new(centroids, groups.clamp(1, k), level, threads);
-        let now = placed(centroids, &groups);
+        let now = in_place_order(centroids, &groups);
         let [step, from_anchor] = [(); 2].map(|()| Displacements::none(&groups));
         Self { groups, anchor: now.clone(), now, step, from_anchor, path: vec![0; k], iterations: 0 }
     }
 
     /// Records the present positions of the centroids.
     pub(super) fn advance(&mut self, centroids: &Centroids, threads: usize) {
-        let (unit, now) = (BoundUnit(centroids.precision), placed(centroids, &self.groups));
+        let (unit, now) = (BoundUnit(centroids.precision), in_place_order(centroids, &self.groups));
         let pieces = now.len().div_ceil(PIECE);
         let piece = |i: usize| i * PIECE..((i + 1) * PIECE).min(now.len());
         let moved = |from: &Centroids, j: usize| unit.ceil_root(squared(from, &now, j));
@@ -246,7 +246,7 @@ impl CentroidMoves {
 }
 
 /// Returns the centroids in the order of their places.
-fn placed(centroids: &Centroids, groups: &CentroidGroups) -> Centroids {
+fn in_place_order(centroids: &Centroids, groups: &CentroidGroups) -> Centroids {
     let values = groups.labels.iter().flat_map(|label| centroids.row(*label as usize)).copied().collect();
     Centroids { values, ..*centroids }
 }
