@@ -25,7 +25,7 @@ QUICK := $(TARGET)/quick
 PROGRAMS := --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet
 # Modules of end-to-end tests that run side by side, on two processors; they wait for emulated links half of the time.
 WORKERS := 3
-# What an end-to-end run is limited to: modules or tests as pytest names them (make end-to-end TESTS=tests/test_jobs.py).
+# What an end-to-end run is limited to: modules or tests as pytest names them (make end-to-end TESTS=tests/e2e/jobs/test_jobs.py).
 TESTS :=
 # Whether the programs and packages that a phase needs are there, as the phases before it have made them.
 READY :=
@@ -88,7 +88,7 @@ image: packages
 test-packages: packages-test packages
 	@tools/install-packages mmdebstrap lintian
 	$(SUDO) tools/debian-root "$(TARGET)/debian-root"
-	$(SUDO) env COOL_PACKAGES="$(TARGET)/packages" COOL_DEBIAN="$(TARGET)/debian-root" tests/run.py tests/test_packages.py
+	$(SUDO) env COOL_PACKAGES="$(TARGET)/packages" COOL_DEBIAN="$(TARGET)/debian-root" tests/run.py tests/e2e/jobs/test_packages.py
 
 # libcool for C and Python, for installation: target/bindings
 bindings: packages-test
@@ -122,22 +122,22 @@ recovery: packages-bench release
 mpi-suite: packages-test
 	@tools/install-packages dpkg-dev make
 	cargo build --profile quick $(PROGRAMS) --bins --lib
-	$(SUDO) tests/mpi_suite.py --prepare
-	$(SUDO) env COOL_BIN="$(QUICK)" mininet/apart /usr/bin/python3 tests/mpi_suite.py $(MPI_SUITE)
+	$(SUDO) tests/external/mpi_suite.py --prepare
+	$(SUDO) env COOL_BIN="$(QUICK)" mininet/apart /usr/bin/python3 tests/external/mpi_suite.py $(MPI_SUITE)
 
 # Whole programs over libcool_mpi.so, unchanged: docs/guide/mpi.md
 mpi-programs: packages-test
 	@tools/install-packages hpcc scalapack-mpi-test
 	cargo build --profile quick $(PROGRAMS) --bins --lib
-	$(SUDO) tests/mpi_programs.py --prepare
-	$(SUDO) env COOL_BIN="$(QUICK)" /usr/bin/python3 tests/mpi_programs.py $(MPI_PROGRAMS)
+	$(SUDO) tests/external/mpi_programs.py --prepare
+	$(SUDO) env COOL_BIN="$(QUICK)" /usr/bin/python3 tests/external/mpi_programs.py $(MPI_PROGRAMS)
 
 # torch's own tests of backends, accelerate's and Lightning, with Gloo and with COOL: docs/guide/torch.md
 torch: packages-test
 	cargo build --profile quick $(PROGRAMS) --bins --lib
 	tools/bindings
 	tools/torch "$(TARGET)/bindings/python"
-	$(SUDO) env COOL_BIN="$(QUICK)" tests/torch_suite.py --docs $(TORCH_SUITE)
+	$(SUDO) env COOL_BIN="$(QUICK)" tests/external/torch_suite.py --docs $(TORCH_SUITE)
 
 # Training with PyTorch over COOL and over Gloo, in turn: docs/guide/torch.md
 bench-torch: packages-bench release

@@ -28,7 +28,7 @@ from concurrent import futures
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-sys.path[:0] = [os.path.join(ROOT, "mininet"), os.path.join(ROOT, "tests")]
+sys.path[:0] = [os.path.join(ROOT, "mininet"), os.path.join(ROOT, "tests", "e2e")]
 import day_page  # noqa: E402
 import hostile  # noqa: E402
 import ovs  # noqa: E402

@@ -2,7 +2,7 @@
 """Runs the end-to-end tests: each module as a process and an emulated network of its own, some side by side, the longest first.
 
     sudo env COOL_BIN=$PWD/target/debug tests/run.py
-    sudo env COOL_BIN=$PWD/target/debug tests/run.py tests/test_jobs.py 'tests/test_faults.py::test_x' -- -k interrupt
+    sudo env COOL_BIN=$PWD/target/debug tests/run.py tests/e2e/jobs/test_jobs.py 'tests/e2e/network/test_faults.py::test_x' -- -k interrupt
 
 What follows -- goes to pytest. A module's output comes in one piece when it ends, and stays in target/tests/. A module that takes longer
 than --bound is killed, with all that it has started, and counts as failed; so does one that runs no test and skips none. The last
@@ -24,7 +24,7 @@ import xml.etree.ElementTree
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-sys.path[:0] = [os.path.join(ROOT, "mininet"), HERE]
+sys.path[:0] = [os.path.join(ROOT, "mininet"), HERE, os.path.join(HERE, "e2e")]
 import conftest  # noqa: E402
 import ovs  # noqa: E402
 import results  # noqa: E402
@@ -49,7 +49,7 @@ def parse_arguments():
     p.add_argument("--bound", type=float, default=3600, help="seconds after which a module is killed; default %(default)g")
     p.add_argument("--in-thread", action="store_true", default=bool(os.environ.get("COOL_TESTS_IN_THREAD")),
                    help="tests run in a thread that is not the main one of their process; COOL_TESTS_IN_THREAD=1 says the same")
-    p.add_argument("tests", nargs="*", help="modules, or tests as pytest names them; default: all modules in tests/")
+    p.add_argument("tests", nargs="*", help="modules, or tests as pytest names them; default: all modules in tests/e2e/")
     own, options = sys.argv[1:], []
     if "--" in own:
         own, options = own[:own.index("--")], own[own.index("--") + 1:]
@@ -190,7 +190,7 @@ def await_end(pidfd):
 
 def modules(arguments, folder, plain):
     """The modules to run, the longest first."""
-    wanted = arguments.tests or sorted(glob.glob(os.path.join(HERE, "test_*.py")))
+    wanted = arguments.tests or sorted(glob.glob(os.path.join(HERE, "e2e", "**", "test_*.py"), recursive=True))
     tests = {}
     for test in wanted:
         file, _, name = test.partition("::")

@@ -57,11 +57,11 @@ const EXEMPT: [(&str, &str); 7] = [
         "programs call it first in their main function, and nothing when it is imported",
     ),
     (
-        "tests/hostile.py",
+        "tests/e2e/hostile.py",
         "a program on a host that gives up its rights; tests import only the function that starts it",
     ),
-    ("tests/torch_cases.py", "a program that PyTorch's Python runs; nothing imports it"),
-    ("tests/torch_peers.py", "a program that PyTorch's Python runs; nothing imports it"),
+    ("tests/external/torch_cases.py", "a program that PyTorch's Python runs; nothing imports it"),
+    ("tests/external/torch_peers.py", "a program that PyTorch's Python runs; nothing imports it"),
     ("bench/torch_ranks.py", "a program that PyTorch's Python runs; nothing imports it"),
     ("bench/kmeans.py", "a program whose main function limits its libraries' threads; nothing imports it"),
     (

@@ -1,6 +1,6 @@
 """Runs programs of others on a backend of torch.distributed: accelerate's own test scripts, and an epoch of Lightning.
 
-    python3 tests/torch_peers.py --backend cool --out result.jsonl
+    python3 tests/external/torch_peers.py --backend cool --out result.jsonl
 
 Run by a Python with torch, cool, accelerate and lightning (torch_suite.py). COOL_SOCKETS has the agents' sockets, a rank's each, with commas
 between. Ranks are forked, so that all is imported once. To the file go lines of JSON, as those of torch_cases.py.

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Runs MPICH's own tests of collectives, and mpi4py's, over libcool_mpi.so, and without it (`make mpi-suite`).
 
-    sudo tests/mpi_suite.py --prepare
-    sudo mininet/apart tests/mpi_suite.py --hosts mpich,openmpi --most 5 --skip mpi4py
+    sudo tests/external/mpi_suite.py --prepare
+    sudo mininet/apart tests/external/mpi_suite.py --hosts mpich,openmpi --most 5 --skip mpi4py
 
 Debian's source of mpich is fetched by lists of packages of our own, so that the user's stay as they are, and its test/mpi/coll built with the
 compiler of each host library; mpi4py's tests come with its source, of the version that is installed; all in target/mpi. With COOL_MPI_MIN=0
@@ -20,12 +20,13 @@ import tempfile
 import time
 from pathlib import Path
 
-from conftest import mpich
-from launchers import HOST_LIBRARIES, ROOT, begin_in_hosts, communicated
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "e2e"))
+from conftest import mpich  # noqa: E402
+from launchers import HOST_LIBRARIES, ROOT, begin_in_hosts, communicated  # noqa: E402
 
-import peers
-import testbed
-import topologies
+import peers  # noqa: E402
+import testbed  # noqa: E402
+import topologies  # noqa: E402
 
 FOLDER = os.path.join(ROOT, "target", "mpi", "suite")
 MIRROR = "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main\n"

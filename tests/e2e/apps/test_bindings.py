@@ -1,5 +1,5 @@
 """The same program in Rust, C and Python (`make bindings` builds them), over 16 nodes and in one process: each prints what the
-operations mean, as tests/suite.py has it."""
+operations mean, as tests/e2e/suite.py has it."""
 import json
 import os
 import shutil

@@ -9,7 +9,7 @@ import subprocess
 from conftest import PATIENCE, ROOT, end_agent, end_controller, succeed, wait_for
 from test_forwarding import vsctl
 
-HOST = os.path.join(ROOT, "tests", "host.py")
+HOST = os.path.join(ROOT, "tests", "e2e", "host.py")
 
 
 def host(bed, name):

@@ -10,7 +10,7 @@ import xml.dom.minidom
 
 import pytest
 import yaml
-from conftest import PATIENCE, succeed, wait_for
+from conftest import PATIENCE, ROOT, succeed, wait_for
 
 import testbed
 
@@ -99,7 +99,7 @@ def test_alerts_and_dashboard_name_metrics_that_there_are(make_bed):
     there = set()
     for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", page("metrics") + agents, re.M):
         there.update(name + end for end in {"counter": ("_total",), "histogram": ("_bucket", "_sum", "_count")}.get(kind, ("",)))
-    folder = os.path.join(os.path.dirname(__file__), "..", "deploy", "prometheus")
+    folder = os.path.join(ROOT, "deploy", "prometheus")
     for name in "cool-alerts.yaml", "grafana.json":
         with open(os.path.join(folder, name)) as file:
             document = yaml.safe_load(file)

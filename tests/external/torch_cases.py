@@ -1,6 +1,6 @@
 """Runs torch's own tests of torch.distributed backends (torch.testing._internal.distributed.distributed_test, part of its wheel) on one backend.
 
-    BACKEND=gloo python3 tests/torch_cases.py --take cool --out result.jsonl --only test_all_reduce_sum test_barrier
+    BACKEND=gloo python3 tests/external/torch_cases.py --take cool --out result.jsonl --only test_all_reduce_sum test_barrier
 
 Run by PyTorch's Python (tools/torch). The tests go by the name of the backend in BACKEND, as some are only for one of a name; `--take` says
 which backend is taken for it. COOL_SOCKETS has the agents' sockets, a rank's each, with commas between. Ranks are forked, so that torch is

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Runs torch's own tests of backends, accelerate's and an epoch of Lightning, with Gloo and with COOL (`make torch`).
 
-    sudo tests/torch_suite.py --only 'all_reduce|broadcast'
+    sudo tests/external/torch_suite.py --only 'all_reduce|broadcast'
 
 The tests are those of the wheel (torch.testing._internal.distributed.distributed_test): 4 ranks that are forked on this machine and have an agent
 each, in hosts of an emulated network. Some are only for a backend of a name: they run under the names "cool", "gloo" and "mpi", in this order,
@@ -19,7 +19,7 @@ import sys
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-ROOT = os.path.dirname(HERE)
+ROOT = os.path.dirname(os.path.dirname(HERE))
 sys.path[:0] = [os.path.join(ROOT, "mininet"), os.path.join(ROOT, "bench")]
 import section  # noqa: E402
 import testbed  # noqa: E402

@@ -1,8 +1,8 @@
 #!/usr/bin/python3
 """Runs whole programs over libcool_mpi.so, unchanged, and without it (`make mpi-programs`).
 
-    sudo tests/mpi_programs.py --docs
-    sudo tests/mpi_programs.py --only 'HPCC|K-means' --topology tree:4x4 --ranks 16
+    sudo tests/external/mpi_programs.py --docs
+    sudo tests/external/mpi_programs.py --only 'HPCC|K-means' --topology tree:4x4 --ranks 16
 
 Debian's HPCC and ScaLAPACK's tests (xdlu, xdllt, xdtrd), on its Open MPI and MPICH, and apps/mpi/examples on Open MPI of Debian and MPICH of PyPI. Each
 is run without the library and with it, in turn, in one emulated network; what it computes must be the same both times, and right by its own word.
@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-import mpi_suite
+import mpi_suite  # adds tests/e2e to the path
 from conftest import mpich
 from launchers import HOST_LIBRARIES, ROOT, begin_in_hosts, communicated
 
@@ -30,7 +30,7 @@ import section
 import testbed
 
 OUT = os.path.join(ROOT, "target", "mpi", "programs")
-EXAMPLES = os.path.join(ROOT, "mpi", "examples")
+EXAMPLES = os.path.join(ROOT, "apps", "mpi", "examples")
 SCALAPACK = "/usr/lib/x86_64-linux-gnu/scalapack/%s-tests"
 SECONDS = 600
 
@@ -227,7 +227,7 @@ def words_of(calls):
 
 def document(found, options):
     titles = {"openmpi": "Open MPI", "mpich": "MPICH"}
-    said = "Measured %s on %s with links of %g and %g Mbit/s and %d ranks by `tests/mpi_programs.py`, %d processors for all hosts; %s, in seconds." % (
+    said = "Measured %s on %s with links of %g and %g Mbit/s and %d ranks by `tests/external/mpi_programs.py`, %d processors for all hosts; %s, in seconds." % (
         time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), options.topology, options.host_mbit, options.uplink_mbit, options.ranks, os.cpu_count(),
         "the median of %d runs" % options.runs if options.runs > 1 else "one run")
     lines = ["| program | library | alone | preloaded | calls intercepted |", "| --- | --- | --: | --: | --- |"]

@@ -9,7 +9,7 @@ from conftest import PATIENCE, ROOT
 from launchers import HOST_LIBRARIES, begin_in_hosts, ended
 
 RANKS = 4
-SOURCE = os.path.join(ROOT, "mpi", "preload", "tests", "collectives.c")
+SOURCE = os.path.join(ROOT, "apps", "mpi", "preload", "tests", "collectives.c")
 
 
 @pytest.fixture
