@@ -1,7 +1,7 @@
 //! Executes every operation once and prints, for each rank, a hash of the data that it received.
 //!
 //! The programs in C (`libcool/c/examples/suite.c`) and Python (`libcool/python/examples/suite.py`)
-//! print exactly the same. `tests/suite.py` contains the expected output.
+//! print exactly the same. `tests/e2e/suite.py` contains the expected output.
 
 use cool::{Comm, Error, FailureKind, Located, Op};
 use std::time::Duration;

@@ -26,7 +26,7 @@ use crate::Operation;
 use crate::call::{Blocking, CallingRank, CheckedCollective, Collective};
 use crate::environment::{Environment, ForcedPlans, JoinMode};
 use crate::error::Error;
-use crate::session::{AgentRequest, RankSession, Started};
+use crate::session::{AgentRequest, RankSession, StartedCall};
 use cool_proto::local;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -338,8 +338,8 @@ impl SharedComm {
         let mut checked = self.check(collective)?;
         let (plan, timeout) = self.plan_and_timeout(checked.operation, timeout);
         match self.session.start_collective(&mut checked, &plan, timeout, blocking)? {
-            Started::Pending(request) => Ok(Pending::new(Arc::clone(self), request, checked)),
-            Started::Done(cost) => {
+            StartedCall::Pending(request) => Ok(Pending::new(Arc::clone(self), request, checked)),
+            StartedCall::Done(cost) => {
                 let pending = Pending::done(Arc::clone(self), checked);
                 self.account(cost);
                 Ok(pending)

@@ -18,7 +18,7 @@ use crate::Operation;
 use crate::environment::JoinMode;
 use crate::error::Error;
 use agent_inbox::{AgentInbox, Disconnected};
-pub(crate) use agent_requests::{AgentRequest, Started};
+pub(crate) use agent_requests::{AgentRequest, StartedCall};
 use cool_proto::VERSION;
 use cool_proto::frame::MAX_PLAN;
 use cool_proto::local::{self, Attach, CheckPlan, Enlist, Leave, Recover, Revoke, frame::Body};

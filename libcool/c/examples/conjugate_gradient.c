@@ -1,10 +1,10 @@
-/* Conjugate gradients (Hestenes and Stiefel, 1952) for Poisson's equation on a square of N x N points. Each rank has some
- * rows of points; in an iteration it exchanges one row with each neighbor, and all ranks add up two numbers.
+/* Conjugate gradients (Hestenes and Stiefel, 1952) for Poisson's equation on a square of N x N points. Each rank holds
+ * some rows of points. In an iteration it exchanges one row with each neighbor, and all ranks add two numbers.
  *
  *   cc -O2 -o conjugate_gradient conjugate_gradient.c $(pkg-config --cflags --libs cool) -lm
  *   cool run -n 16 -- ./conjugate_gradient --grid 100 --json
  *
- * The same program stands in Rust (libcool/examples/conjugate_gradient.rs) and Python. bench/solver.py runs this one on MPI too. */
+ * The same program exists in Rust (libcool/examples/conjugate_gradient.rs) and Python. bench/solver.py also runs this one on MPI. */
 #define _GNU_SOURCE
 #include "cool.h"
 
@@ -22,21 +22,21 @@ struct options {
     int json;
 };
 
-/* What came out, the same at all ranks but for the time. */
+/* The result, which is the same at all ranks except for the time. */
 struct outcome {
     size_t iterations;
-    double residual; /* its length over that of the right-hand side */
-    double error;    /* the distance from the solution over its length */
+    double residual; /* length of the residual, divided by that of the right-hand side */
+    double error;    /* distance from the solution, divided by its length */
     double seconds;
 };
 
-/* A rank's part of the matrix: 4 on the diagonal, -1 for each of a point's neighbors within the square. */
+/* A rank's part of the matrix: 4 on the diagonal, -1 for each neighbor of a point within the square. */
 struct poisson {
     cool_comm comm;
     size_t rank, ranks;
     size_t side;   /* points on each side */
-    size_t first;  /* of this rank's rows of points */
-    size_t points; /* in these rows */
+    size_t first;  /* first row of points of this rank */
+    size_t points; /* number of points in this rank's rows */
 };
 
 static void check(cool_status status) {
@@ -61,7 +61,7 @@ static double *zeros(size_t count) {
     return vector;
 }
 
-/* Sends the first and the last row of a vector to the neighbors, and receives theirs before and behind. Sends are started:
+/* Sends the first and the last row of a vector to the neighbors and receives theirs. The sends are only started, because
  * both neighbors send before they receive. */
 static void exchange(const struct poisson *p, double *vector) {
     size_t n = p->side, sends = 0;
@@ -73,7 +73,7 @@ static void exchange(const struct poisson *p, double *vector) {
     check(cool_wait_all(sent, sends));
 }
 
-/* The matrix times a vector, which has room for a row of a neighbor before it and behind it. */
+/* Multiplies the matrix by a vector, which has room for a row of a neighbor before and after it. */
 static void times(const struct poisson *p, double *vector, double *product) {
     size_t n = p->side;
     exchange(p, vector);
@@ -84,7 +84,7 @@ static void times(const struct poisson *p, double *vector, double *product) {
     }
 }
 
-/* The inner product over all ranks. */
+/* Returns the inner product over all ranks. */
 static double dot(const struct poisson *p, const double *a, const double *b) {
     double sum = 0;
     for (size_t i = 0; i < p->points; i++) sum += a[i] * b[i];
@@ -92,7 +92,7 @@ static double dot(const struct poisson *p, const double *a, const double *b) {
     return sum;
 }
 
-/* Solves the equations whose right-hand side is the matrix times a known vector, beginning with 0. */
+/* Solves the equations with the matrix times a known vector as right-hand side, starting from 0. */
 static struct outcome solve(const struct poisson *p, const struct options *options) {
     size_t n = p->side, points = p->points;
     struct outcome outcome = {0};
@@ -129,9 +129,9 @@ static struct outcome solve(const struct poisson *p, const struct options *optio
     return outcome;
 }
 
-/* Judges and prints what came out; 0 if it is right. */
+/* Checks and prints the result; returns 0 if it is correct. */
 static int report(const struct poisson *p, const struct options *options, struct outcome outcome) {
-    /* The error is at most the residual times the matrix's condition number. */
+    /* The error is at most the residual times the condition number of the matrix. */
     double condition = pow(tan(acos(0) / (double)(p->side + 1)), -2), each = outcome.seconds / (double)outcome.iterations;
     if (!(outcome.residual <= options->tolerance)) {
         fprintf(stderr, "conjugate_gradient: the residual is still %.3e after %zu iterations\n", outcome.residual, outcome.iterations);
@@ -156,7 +156,7 @@ static int program(cool_comm world, void *context) {
     struct poisson p = {.comm = world, .side = options->grid};
     check(cool_rank(world, &p.rank));
     check(cool_size(world, &p.ranks));
-    /* What is wrong at all ranks is said by one. */
+    /* An error that occurs at all ranks is printed by one. */
     if (p.side < p.ranks) {
         if (p.rank == 0) fprintf(stderr, "conjugate_gradient: %zu rows are too few for %zu ranks\n", p.side, p.ranks);
         return p.rank == 0;
@@ -167,7 +167,7 @@ static int program(cool_comm world, void *context) {
     return p.rank == 0 ? report(&p, options, outcome) : 0;
 }
 
-/* An option's number, which is to be within bounds, and whole unless they are small. */
+/* Returns the number of an option, which must be within bounds, and an integer unless the bounds are small. */
 static double number(const char *option, const char *text, double least, double most) {
     char *end;
     double value = strtod(text, &end);
@@ -188,11 +188,11 @@ int main(int argc, char **argv) {
     int result;
     for (int option; (option = getopt_long(argc, argv, "", known, NULL)) != -1;) {
         if (option == 'g') options.grid = (size_t)number("grid", optarg, 1, 32768);
-        /* Below the least, rounding is what remains. */
+        /* Below this minimum, only rounding errors remain. */
         else if (option == 't') options.tolerance = number("tolerance", optarg, 1e-12, 0.1);
         else if (option == 'm') options.max_iterations = (size_t)number("max-iterations", optarg, 1, 4294967295.0);
         else if (option == 'j') options.json = 1;
-        else return 1; /* getopt has said what is wrong */
+        else return 1; /* getopt has printed the error */
     }
     if (optind < argc) {
         fprintf(stderr, "conjugate_gradient: %s: expected options\n", argv[optind]);

@@ -1,4 +1,4 @@
-/* Copies a file or folder to all nodes of the cluster, and prints what came of it, as JSON: copy_files SOURCE DEST. */
+/* Copies a file or directory to all nodes of the cluster and prints the result as JSON: copy_files SOURCE DEST. */
 
 #include <cool.h>
 #include <stdio.h>

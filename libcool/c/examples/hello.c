@@ -1,4 +1,4 @@
-/* The ranks add up their numbers. */
+/* Adds the numbers of all ranks. */
 #include "cool.h"
 
 #include <stdio.h>

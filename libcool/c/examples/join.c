@@ -1,5 +1,5 @@
-/* join KEY RANK SIZE: a rank of a group of processes that no launcher started, which have agreed on a key by themselves. It
- * sums twice what all give, and hears from a queue which sum is there first; the arrays are lent to the calls. */
+/* join KEY RANK SIZE: joins a group of processes that agreed on a key, without a launcher. Starts two sums on lent arrays
+ * and waits for both through a queue. */
 #include "cool.h"
 
 #include <stdio.h>

@@ -1,4 +1,4 @@
-/* What a program may do wrong, and that it is told so: prints each error's code and text. */
+/* Misuses the library in many ways, and prints the code and the message of each error. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "cool.h"
@@ -21,7 +21,7 @@ static size_t rank_of(cool_comm comm) {
     return rank;
 }
 
-/* Adds doubles, and counts them in its context. */
+/* Adds doubles and counts them in the context. */
 static void add(void *left, const void *right, size_t count, void *context) {
     for (size_t i = 0; i < count; i++) ((double *)left)[i] += ((const double *)right)[i];
     *(size_t *)context += count;
@@ -128,13 +128,13 @@ static int program(cool_comm world, void *context) {
     expect("null token", cool_queue_next(queue, 0, &done, NULL, NULL), COOL_INVALID);
     expect("free queue", cool_queue_free(queue), COOL_OK);
     expect("no queue", cool_queue_next(queue, 0, &done, &token, NULL), COOL_INVALID);
-    /* Who has waited knows that the other is done with what it calls of the world. */
+    /* A rank that has waited knows that the other one has finished its calls on world. */
     expect("revoke", cool_revoke(world), COOL_OK);
     expect("revoked", cool_barrier(world), COOL_REVOKED);
     return failures;
 }
 
-/* One rank, whose child is none. */
+/* Forks: the child process is not a rank. */
 static int forks(cool_comm world, void *context) {
     cool_comm part;
     pid_t child;

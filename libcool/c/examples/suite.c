@@ -1,5 +1,5 @@
-/* Every operation once, and a line for each with a number that stands for what every rank received: what
- * libcool/examples/suite.rs prints, to the byte, and tests/suite.py writes down. */
+/* Executes every operation once and prints, for each rank, a hash of the data that it received. The output is exactly
+ * that of libcool/examples/suite.rs; tests/e2e/suite.py contains the expected output. */
 #include "cool.h"
 
 #include <inttypes.h>
@@ -23,7 +23,7 @@ static void *array(size_t count, size_t element) {
     return data;
 }
 
-/* Rank `rank`'s element `i`. */
+/* Returns element `i` of rank `rank`. */
 static int64_t x(size_t rank, size_t i) { return (int64_t)((rank * 31 + i * 7 + 3) % 101); }
 
 static int64_t *vector(size_t rank, size_t count) {
@@ -32,7 +32,7 @@ static int64_t *vector(size_t rank, size_t count) {
     return data;
 }
 
-/* Prints, at rank 0, for each rank a number (FNV-1a) that stands for its values, and frees them. */
+/* Prints, at rank 0, a hash (FNV-1a) of the values of each rank, and frees them. */
 static void line(cool_comm comm, const char *name, int64_t *values, size_t count) {
     size_t rank, size;
     check(cool_rank(comm, &rank));
@@ -52,7 +52,7 @@ static void line(cool_comm comm, const char *name, int64_t *values, size_t count
     free(values);
 }
 
-/* Affine maps: composing them is not commutative. */
+/* Composes affine maps, which is not commutative. */
 static void then(void *left, const void *right, size_t count, void *context) {
     int64_t *first = left;
     const int64_t *second = right;
@@ -80,7 +80,7 @@ static void equal_parts(cool_comm comm, size_t rank, size_t n) {
     check(cool_allreduce(mine, data, 1000, COOL_I64, COOL_SUM, comm));
     line(comm, "allreduce", data, 1000);
 
-    /* The same on memory that is shared with the agent. */
+    /* The same in memory that is shared with the agent. */
     void *send, *recv;
     check(cool_alloc(1000 * sizeof *data, comm, &send));
     check(cool_alloc(1000 * sizeof *data, comm, &recv));
@@ -220,7 +220,7 @@ static void started_and_split(cool_comm comm, size_t rank) {
     line(comm, "split", data, size);
 }
 
-/* Round a ring: to the next rank, from any. */
+/* Sends messages around a ring: to the next rank, received from any rank. */
 static void messages(cool_comm comm, size_t rank, size_t size) {
     int64_t *mine = vector(rank, 15000), *data = array(20005, sizeof *data);
     cool_request requests[3];
@@ -237,7 +237,7 @@ static void messages(cool_comm comm, size_t rank, size_t size) {
     free(mine);
 }
 
-/* A group that odd ranks leave and rank 0 revokes: the even ranks go on. */
+/* Lets odd ranks leave a group, which rank 0 revokes; the even ranks recover. */
 static void recovered(cool_comm comm, size_t rank, size_t size) {
     cool_comm copy, rest;
     int64_t *agreed = array(2 + 2 * size, sizeof *agreed), *left = array(size, sizeof *left);
@@ -264,7 +264,7 @@ static void recovered(cool_comm comm, size_t rank, size_t size) {
     line(comm, "shrunk", left, remain);
 }
 
-/* What went wrong, and the ranks that the error names; how many numbers. */
+/* Writes the code of an error and the ranks that it names; returns how many numbers these are. */
 static size_t told(cool_status status, int64_t *into, size_t size) {
     size_t *ranks = array(size, sizeof *ranks), count = status == COOL_OK ? 0 : cool_error_ranks(ranks, size);
     into[0] = status;
@@ -273,8 +273,8 @@ static size_t told(cool_status status, int64_t *into, size_t size) {
     return count + 1;
 }
 
-/* What each rank is told of a wrong argument, of ranks that call different things, and of one that does not come or
- * has left. */
+/* Prints the errors of each rank for an invalid argument, for mismatching calls, and for a rank that does not join a
+ * call in time or has left. */
 static void errors(cool_comm comm, size_t rank, size_t size) {
     cool_comm copy;
     int64_t *data = array(size + 1, sizeof *data);
@@ -293,7 +293,7 @@ static void errors(cool_comm comm, size_t rank, size_t size) {
     free(mine);
     free(sum);
 
-    /* The last rank is there, but comes only when the others have given up. */
+    /* The last rank is alive, but calls only after the others have failed. */
     check(cool_dup(comm, &copy));
     check(cool_set_timeout(copy, 2000));
     data = array(size + 1, sizeof *data);

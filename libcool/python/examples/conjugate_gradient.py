@@ -1,10 +1,10 @@
-"""Conjugate gradients (Hestenes and Stiefel, 1952) for Poisson's equation on a square of N x N points. Each rank has some rows of
-points; in an iteration it exchanges one row with each neighbor, and all ranks add up two numbers.
+"""Conjugate gradients (Hestenes and Stiefel, 1952) for Poisson's equation on a square of N x N points. Each rank holds some rows
+of points. In an iteration it exchanges one row with each neighbor, and all ranks add two numbers.
 
     COOL_EMBEDDED=4 python3 conjugate_gradient.py --grid 100
     cool run -n 16 -- /usr/bin/python3 conjugate_gradient.py --grid 100 --json
 
-The same program stands in Rust (libcool/examples/conjugate_gradient.rs) and C (libcool/c/examples/conjugate_gradient.c)."""
+The same program exists in Rust (libcool/examples/conjugate_gradient.rs) and C (libcool/c/examples/conjugate_gradient.c)."""
 import argparse
 import json
 import math
@@ -16,15 +16,15 @@ import numpy as np
 
 
 class Poisson:
-    """A rank's part of the matrix: 4 on the diagonal, -1 for each of a point's neighbors within the square. Vectors are rows of
-    points, those that are multiplied with a row of each neighbor before and behind."""
+    """A rank's part of the matrix: 4 on the diagonal, -1 for each neighbor of a point within the square. Vectors are rows of
+    points; vectors to multiply have a row of each neighbor before and after them."""
 
     def __init__(self, world, side):
         self.world, self.side = world, side
         self.rows = range(world.rank * side // world.size, (world.rank + 1) * side // world.size)
 
     def times(self, vector):
-        """The matrix times a vector, whose rows of the neighbors are fetched."""
+        """Multiplies the matrix by a vector, after updating the rows of the neighbors."""
         self.exchange(vector)
         own = vector[1:-1]
         product = 4 * own - vector[:-2] - vector[2:]
@@ -33,8 +33,8 @@ class Poisson:
         return product
 
     def exchange(self, vector):
-        """Sends the first and the last row to the neighbors, and receives theirs. Sends are started: both neighbors send before
-        they receive."""
+        """Sends the first and the last row to the neighbors and receives theirs. The sends are only started, because both
+        neighbors send before they receive."""
         above, below = self.world.rank - 1, self.world.rank + 1
         neighbors = [(above, 1, 0)] if above >= 0 else []
         neighbors += [(below, -2, -1)] if below < self.world.size else []
@@ -44,12 +44,12 @@ class Poisson:
         cool.wait_all(sent)
 
     def dot(self, a, b):
-        """The inner product over all ranks."""
+        """Returns the inner product over all ranks."""
         return self.world.allreduce(np.array([np.vdot(a, b)]))[0]
 
     def solve(self, tolerance, max_iterations):
-        """Solves the equations whose right-hand side is the matrix times a known vector, beginning with 0: the iterations, the
-        residual over the right-hand side, the error over the solution, and the seconds."""
+        """Solves the equations with the matrix times a known vector as right-hand side, starting from 0. Returns the number of
+        iterations, the relative residual, the relative error, and the seconds."""
         known, direction = np.zeros((2, len(self.rows) + 2, self.side))
         known[1:-1] = (np.array(self.rows)[:, None] * 31 + np.arange(self.side) * 7 + 3) % 101
         residual = self.times(known)
@@ -74,8 +74,8 @@ class Poisson:
 
 
 def report(options, ranks, iterations, residual, error, seconds):
-    """Prints what came out, or returns what is wrong with it."""
-    # The error is at most the residual times the matrix's condition number.
+    """Prints the result, or returns an error message if it is wrong."""
+    # The error is at most the residual times the condition number of the matrix.
     condition = math.tan(math.pi / 2 / (options.grid + 1)) ** -2
     if not residual <= options.tolerance:
         return f"the residual is still {residual:.3e} after {iterations} iterations"
@@ -92,7 +92,7 @@ def report(options, ranks, iterations, residual, error, seconds):
 
 
 def main(world, options):
-    # What is wrong at all ranks is said by one.
+    # An error that occurs at all ranks is printed by one.
     says = world.rank == 0
     if options.grid < world.size:
         return f"{options.grid} rows are too few for {world.size} ranks" if says else None
@@ -105,7 +105,7 @@ def fail(message):
 
 
 def between(kind, least, most):
-    """What reads a number within bounds."""
+    """Returns a parser of numbers within bounds."""
     def parse(text):
         try:
             value = kind(text)

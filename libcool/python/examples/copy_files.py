@@ -1,4 +1,4 @@
-"""Copies a file or folder to all nodes of the cluster, and says which have it: copy_files.py SOURCE DEST."""
+"""Copies a file or directory to all nodes of the cluster and prints the result: copy_files.py SOURCE DEST."""
 import sys
 
 from cool import files

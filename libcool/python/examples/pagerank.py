@@ -1,5 +1,5 @@
 """PageRank (Page, Brin, Motwani and Winograd, 1999): `pagerank.py LINKS` reads lines "FROM TO" of page numbers and prints the
-rank of each page. Pages without links count as linking to all."""
+rank of each page. Pages without links count as linking to all pages."""
 import sys
 
 import cool
@@ -7,14 +7,14 @@ import cool.map
 import numpy as np
 
 DAMPING = 0.85
-# Pieces of the links, whichever ranks hold them.
+# Number of partitions of the links, independent of the number of ranks.
 PARTITIONS = 64
-# Iterations end when all ranks together change by less.
+# Iterations end when the sum of all changes is less than this.
 TOLERANCE = 1e-12
 
 
 def rank_pages(world, links, pages):
-    """The ranks of the pages, which add up to 1. `links` are rows (from, to)."""
+    """Returns the ranks of the pages, whose sum is 1. `links` contains rows (from, to)."""
     degrees = np.bincount(links[:, 0], minlength=pages)
     parts, progress = cool.map.Partitions(PARTITIONS), cool.map.Progress()
 

@@ -1,5 +1,5 @@
 """Multidimensional scaling by SMACOF (de Leeuw, 1977; Borg and Groenen, "Modern Multidimensional Scaling", chapter 8): places
-points in the plane so that their distances are as given. `smacof.py DISTANCES` reads a matrix, a row on each line, and
+points in the plane so that their distances match the given ones. `smacof.py DISTANCES` reads a matrix, one row on each line, and
 prints the stress, then the points."""
 import sys
 
@@ -7,19 +7,19 @@ import cool
 import cool.map
 import numpy as np
 
-# Rows of the matrix in a partition.
+# Number of matrix rows in a partition.
 BLOCK = 16
-# Iterations end when stress falls by a smaller share.
+# Iterations end when the stress decreases by a smaller fraction.
 TOLERANCE = 1e-9
 
 
 def scale(world, distances):
-    """Points whose distances are near those given, row by row; and their stress, the sum of squared differences."""
+    """Returns points with distances close to the given ones, row by row, and their stress, the sum of squared differences."""
     n = len(distances)
     parts, progress = cool.map.Partitions(-(-n // BLOCK)), cool.map.Progress()
 
     def spiral():
-        # Any points that are not all the same will do.
+        # Any points that are not all equal are suitable.
         radius, angle = 1.0 + np.arange(n), 2.4 * np.arange(n)
         return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1), np.inf, np.inf
 
@@ -27,7 +27,7 @@ def scale(world, distances):
         points, before, _ = state
 
         def transform(block):
-            """The Guttman transform, row by row; row n is for the stress."""
+            """Returns the Guttman transform, row by row; row n contains the stress."""
             apart = points[block, None] - points
             now, wanted = np.hypot(*apart.T).T, distances[block]
             ratio = np.divide(wanted, now, out=np.zeros_like(now), where=now > 0)

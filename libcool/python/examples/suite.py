@@ -1,17 +1,17 @@
-"""Every operation once, and a line for each with a number that stands for what every rank received: what
-libcool/examples/suite.rs prints, to the byte, and tests/suite.py writes down."""
+"""Executes every operation once and prints, for each rank, a hash of the data that it received. The output is exactly that
+of libcool/examples/suite.rs; tests/e2e/suite.py contains the expected output."""
 
 import cool
 import numpy as np
 
 
 def vector(rank, count):
-    """Elements of rank `rank`."""
+    """Returns the elements of rank `rank`."""
     return (rank * 31 + np.arange(count) * 7 + 3) % 101
 
 
 def line(comm, name, values):
-    """Prints, at rank 0, for each rank a number (FNV-1a) that stands for its values."""
+    """Prints, at rank 0, a hash (FNV-1a) of the values of each rank."""
     mine = 0xCBF29CE484222325
     for byte in np.asarray(values, dtype="<i8").tobytes():
         mine = (mine ^ byte) * 0x100000001B3 % 2**64
@@ -21,7 +21,7 @@ def line(comm, name, values):
 
 
 def then(first, second):
-    """Affine maps: composing them is not commutative."""
+    """Composes affine maps, which is not commutative."""
     (a, b), (c, d) = first.T, second.T
     return np.stack([a * c % 1009, (b * c + d) % 1009], axis=1)
 
@@ -36,7 +36,7 @@ def equal_parts(comm):
     result = comm.reduce(mine, op="sum", root=root)
     line(comm, "reduce", np.zeros(1000) if result is None else result)
     line(comm, "allreduce", comm.allreduce(mine))
-    # The same on memory that is shared with the agent.
+    # The same in memory that is shared with the agent.
     send, recv = comm.alloc(1000, dtype=int), comm.alloc(1000, dtype=int)
     send[:] = mine
     line(comm, "allreduce of buffers", comm.allreduce(send, recv=recv))
@@ -96,7 +96,7 @@ def started_and_split(comm):
 
 
 def messages(comm):
-    """Round a ring: to the next rank, from any."""
+    """Sends messages around a ring: to the next rank, received from any rank."""
     rank, n = comm.rank, comm.size
     data = np.zeros(20_000, dtype=int)
     sent = [comm.isend(vector(rank, 10), (rank + 1) % n, tag=1), comm.isend(vector(rank, 15_000), (rank + 1) % n, tag=2)]
@@ -108,7 +108,7 @@ def messages(comm):
 
 
 def recovered(comm):
-    """A group that odd ranks leave and rank 0 revokes: the even ranks go on."""
+    """Lets odd ranks leave a group, which rank 0 revokes; the even ranks recover."""
     agreed, left = [], []
     with comm.dup() as copy:
         if comm.rank % 2 == 0:
@@ -127,7 +127,7 @@ def recovered(comm):
 
 
 def told(call):
-    """What went wrong, as the codes of C have it, and the ranks that the error names."""
+    """Returns the C code of an error and the ranks that the error names."""
     codes = {cool.ArgumentError: 1, cool.MismatchError: 4, cool.TimeoutError: 5, cool.LostError: 6, cool.AbortedError: 7}
     try:
         call()
@@ -137,8 +137,8 @@ def told(call):
 
 
 def errors(comm):
-    """What each rank is told of a wrong argument, of ranks that call different things, and of one that does not come
-    or has left."""
+    """Prints the errors of each rank for an invalid argument, for mismatching calls, and for a rank that does not join a
+    call in time or has left."""
     rank, n = comm.rank, comm.size
     line(comm, "wrong root", told(lambda: comm.bcast(np.zeros(1, dtype=int), root=n)))
 
@@ -147,7 +147,7 @@ def errors(comm):
         line(comm, "other length", told(lambda: copy.allreduce(mine))[:1])
         line(comm, "failed before", told(copy.barrier)[:1])
 
-    # The last rank is there, but comes only when the others have given up.
+    # The last rank is alive, but calls only after the others have failed.
     with comm.dup() as copy:
         copy.set_timeout(2)
         waited = [] if rank == n - 1 else told(copy.barrier)

@@ -1,4 +1,4 @@
-"""Trains a small convolutional network on Fashion-MNIST, on every rank a part of each batch, with torch.distributed.
+"""Trains a small convolutional network on Fashion-MNIST, with torch.distributed: each rank processes a part of each batch.
 
     torchrun --nproc-per-node 4 train_fashion.py
     cool run -n 16 --env OMP_NUM_THREADS=1 -- python3 train_fashion.py --strategy fsdp2 --epochs 3
@@ -26,16 +26,16 @@ from torch.nn.parallel import DistributedDataParallel
 
 FOLDER = "/usr/share/datasets/fashion-mnist"
 SIDE, CLASSES = 28, 10
-# Of each rank, when the trained network is tested.
+# Number of pictures that each rank tests at a time.
 TEST_BATCH = 500
-# By launcher, the variables of a rank's number and of how many there are.
+# The variables with a process's rank and the number of ranks, by launcher.
 LAUNCHERS = (("RANK", "WORLD_SIZE"), ("COOL_RANK", "COOL_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
              ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"))
 
 
 @functools.cache
 def pictures(folder, part):
-    """The bytes of all pictures of a part ("train" or "t10k"), and their classes."""
+    """Returns the bytes of all pictures of a part ("train" or "t10k"), and their classes."""
     def content(kind, head):
         with gzip.open(os.path.join(folder, "%s-%s-ubyte.gz" % (part, kind))) as f:
             return torch.frombuffer(bytearray(f.read()[head:]), dtype=torch.uint8)
@@ -44,7 +44,7 @@ def pictures(folder, part):
 
 
 def network():
-    """282,714 parameters in two convolutions and two linear layers, the same at every rank."""
+    """Returns a network of 282,714 parameters in two convolutions and two linear layers, equal at every rank."""
     torch.manual_seed(1)
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -59,12 +59,12 @@ class Training:
         self.layers = layers or network()
         if strategy == "fsdp2":
             mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-            # Layers that are sharded by themselves are gathered just before they are needed; the root has the rest.
+            # Layers that are sharded separately are gathered just before they are needed; the root has the rest.
             for layer in self.layers:
                 if isinstance(layer, nn.Linear):
                     fully_shard(layer, mesh=mesh)
             self.model = fully_shard(self.layers, mesh=mesh)
-            # What is gathered and scattered stands in memory of the backend, if it has some: then nothing is copied.
+            # Gathered and scattered parameters are in memory of the backend, if it provides any, which avoids copies.
             self.model.set_allocate_memory_from_process_group_for_comm(True)
         else:
             self.model = DistributedDataParallel(self.layers)
@@ -74,7 +74,7 @@ class Training:
             self.optimizer = torch.optim.Adam(self.model.parameters(), lr=rate)
 
     def gradients(self, images, classes):
-        """Forward and backward; the loss of this rank's pictures."""
+        """Executes a forward and a backward pass and returns the loss of this rank's pictures."""
         self.optimizer.zero_grad()
         loss = nn.functional.cross_entropy(self.model(scaled(images)), classes)
         loss.backward()
@@ -86,17 +86,17 @@ class Training:
         return loss
 
     def weights(self):
-        """All parameters in one vector; every rank must ask for them."""
+        """Returns all parameters in one vector. All ranks must call this."""
         whole = (p.full_tensor() if hasattr(p, "full_tensor") else p for p in self.layers.parameters())
         return torch.cat([p.detach().flatten() for p in whole])
 
     def accuracy(self, images, classes):
-        """The share of pictures whose class is found, by all ranks together."""
+        """Returns the fraction of correctly classified pictures over all ranks."""
         rank, size = dist.get_rank(), dist.get_world_size()
         right = torch.zeros(1)
         self.model.eval()
         with torch.no_grad():
-            # Every rank runs the network equally often: with FSDP2 that is a collective.
+            # Every rank must run the network equally often, because with FSDP2 that is a collective.
             for first in range(0, len(images), size * TEST_BATCH):
                 mine = slice(first + rank * TEST_BATCH, first + (rank + 1) * TEST_BATCH)
                 right += (self.model(scaled(images[mine])).argmax(1) == classes[mine]).sum()
@@ -110,19 +110,19 @@ def scaled(images):
 
 
 def batches(count, batch, epoch, rank, size):
-    """This rank's indices of each step of an epoch: the pictures are shuffled, and what does not fill a step is left out."""
+    """Returns this rank's indices for each step of an epoch. Pictures are shuffled; an incomplete last step is skipped."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(epoch))
     steps = count // (batch * size)
     return order[:steps * batch * size].view(steps, size, batch)[:, rank]
 
 
 def digest(weights):
-    """Of weights, equal if they are equal bit by bit."""
+    """Returns a hash of the weights, which is equal if they are bitwise equal."""
     return hashlib.sha256(weights.numpy().tobytes()).hexdigest()[:16]
 
 
 def train(options):
-    """Trains as the options say; what there is to report, the same at all ranks but for seconds."""
+    """Trains with the given options and returns a report, which is the same at all ranks except for the seconds."""
     rank, size = dist.get_rank(), dist.get_world_size()
     images, classes = pictures(options.data, "train")
     training = Training(options.strategy, options.rate)
@@ -142,7 +142,7 @@ def train(options):
 
 
 def find_each_other():
-    """Sets what `init_process_group` looks for (env://), if another launcher than torchrun has started us."""
+    """Sets the variables that `init_process_group` reads (env://), if another launcher than torchrun started this process."""
     for number, of in LAUNCHERS:
         if number in os.environ and of in os.environ:
             os.environ.update(RANK=os.environ[number], WORLD_SIZE=os.environ[of])

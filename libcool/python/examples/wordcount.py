@@ -1,4 +1,4 @@
-"""WordCount: how often each word stands in some texts. `wordcount.py FILE...` prints them, the most frequent first."""
+"""WordCount: counts the words in texts. `wordcount.py FILE...` prints the words, the most frequent first."""
 import collections
 import re
 import sys
@@ -8,7 +8,7 @@ import cool.map
 
 
 def count(world, files):
-    """How often each word stands in the files: a partition each."""
+    """Returns how often each word occurs in the files. Each file is a partition."""
     texts = cool.map.Partitions(len(files))
 
     def load(number):

@@ -1,4 +1,4 @@
-"""What ranks do in the tests of the backend of torch.distributed; each runs at all ranks and checks what it gets."""
+"""Test cases for the backend of torch.distributed. Each function runs at all ranks and checks its results."""
 
 import functools
 import itertools
@@ -16,12 +16,12 @@ ALL = [torch.bool, *INTEGERS, *FLOATS, *COMPLEX, *BYTES]
 
 @functools.cache
 def gloo():
-    """A group of all ranks on torch's own backend."""
+    """Returns a group of all ranks on torch's own backend."""
     return dist.new_group(backend="gloo")
 
 
 def numbers(rank, n, dtype):
-    """Small numbers, whose sums and products are exact in every type; other ones at each rank."""
+    """Returns small numbers with sums and products that are exact in every type. They differ between ranks."""
     values = (torch.arange(n) * 7 + rank * 5) % 4
     if dtype in BYTES or dtype.is_complex:
         return values.to(torch.float32).to(dtype)
@@ -29,14 +29,14 @@ def numbers(rank, n, dtype):
 
 
 def same(found, expected):
-    """Whether tensors are equal to the last bit."""
+    """Returns whether tensors are bitwise equal."""
     assert found.dtype == expected.dtype and found.shape == expected.shape
     as_bytes = [tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in (found, expected)]
     assert torch.equal(*as_bytes), (found, expected)
 
 
 def both(call, *tensors):
-    """The same call by both backends, in place on copies, waited for or not: gloo, which has not all types, carries the bytes."""
+    """Makes the same call with both backends, on copies, blocking or not. gloo sends bytes, because it does not support all types."""
     theirs = [tensor.clone() for tensor in tensors]
     call(gloo(), False, *[tensor.view(torch.uint8) for tensor in theirs])
     for starts in (False, True):
@@ -48,7 +48,7 @@ def both(call, *tensors):
 
 
 def of_all(tensors, op):
-    """What a reduction of these should give."""
+    """Returns the expected result of a reduction."""
     first = tensors[0]
     if first.dtype == torch.bool:
         any_, all_ = torch.stack(tensors).any(0), torch.stack(tensors).all(0)
@@ -67,12 +67,12 @@ def of_all(tensors, op):
 
 
 def reductions():
-    """allreduce, reduce and reduce_scatter, by all operations on all types."""
+    """Checks allreduce, reduce and reduce_scatter with all operations and types."""
     rank, size = dist.get_rank(), dist.get_world_size()
     known, n = 0, 8 * size
     for dtype, op in itertools.product(ALL, ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")):
         whole = not (dtype.is_floating_point or dtype.is_complex)
-        # torch has no others of complex numbers.
+        # torch supports no other operations on complex numbers.
         odd = dtype.is_complex and op not in ("SUM", "AVG")
         if odd or dtype in BYTES or (op.startswith("B") and not whole) or (op == "AVG" and dtype == torch.bool):
             try:
@@ -100,7 +100,7 @@ def reductions():
         try:
             dist.all_reduce(theirs, op=getattr(ReduceOp, op), group=gloo())
         except (ValueError, RuntimeError):
-            continue  # gloo has not all of them.
+            continue  # gloo does not support all of them.
         if dtype != torch.bool:
             same(expected, theirs)
             known += 1
@@ -108,7 +108,7 @@ def reductions():
 
 
 def moves():
-    """All that combines nothing, of all types, compared with gloo."""
+    """Compares all operations other than reductions, on all types, with gloo."""
     rank, size = dist.get_rank(), dist.get_world_size()
 
     def broadcast(group, starts, tensor):
@@ -125,7 +125,7 @@ def moves():
         return dist.gather(mine, outputs, dst=2, group=group, async_op=starts)
 
     def gather_whole(group, starts, output, mine):
-        if group is not None:  # gloo has no such call.
+        if group is not None:  # gloo does not have this call.
             return gather(group, starts, output, mine)
         return dist.gather_single(mine, output if rank == 2 else None, dst=2, group=group, async_op=starts)
 
@@ -153,7 +153,7 @@ def moves():
 
 
 def uneven():
-    """Parts of unequal lengths: by splits, and by lists."""
+    """Checks parts of unequal lengths, by splits and by lists."""
     rank, size = dist.get_rank(), dist.get_world_size()
 
     def rows(source, dest):
@@ -180,13 +180,13 @@ def uneven():
         work = dist.reduce_scatter(part, [torch.arange(float(i)) for i in range(size)], async_op=starts)
         assert not starts or work.wait()
         same(part, size * torch.arange(float(rank)))
-        # Nothing at all is carried too.
+        # Empty tensors work, too.
         dist.all_reduce(torch.empty(0))
         dist.all_gather_into_tensor(torch.empty(0, 2), torch.empty(0, 2))
 
 
 def in_place_within():
-    """A rank's part of what all gather may lie where it belongs, as FSDP2 has it."""
+    """Checks an allgather in place: a rank's part is already in the output, as in FSDP2."""
     rank, size = dist.get_rank(), dist.get_world_size()
     for starts in (False, True):
         whole = torch.zeros(size * 5)
@@ -198,7 +198,7 @@ def in_place_within():
 
 
 def coalesced():
-    """Many tensors of several types at once."""
+    """Checks coalesced calls on tensors of several types."""
     rank, size = dist.get_rank(), dist.get_world_size()
     shapes = [((3,), torch.float32), ((2, 2), torch.int64), ((), torch.float32)]
     for starts in (False, True):
@@ -227,7 +227,7 @@ def coalesced():
 
 
 def factors():
-    """PREMUL_SUM: a factor on each rank's part, a number or a tensor."""
+    """Checks PREMUL_SUM, with a number or a tensor as each rank's factor."""
     rank, size = dist.get_rank(), dist.get_world_size()
     for factor in (0.5, torch.tensor(0.5)):
         for starts in (False, True):
@@ -243,7 +243,7 @@ def factors():
 
 
 def sparse():
-    """Sums of sparse tensors, which are other elements at each rank, more than once the same, and none at one."""
+    """Checks sums of sparse tensors with different, repeated and no elements."""
     rank, size = dist.get_rank(), dist.get_world_size()
     for dtype, sparse_dims, dense in itertools.product((torch.float32, torch.int64, torch.bfloat16), (1, 2), ((), (3,))):
         shape = [5] * sparse_dims + list(dense)
@@ -269,7 +269,7 @@ def sparse():
 
 
 def messages():
-    """Messages by tag, from one rank and from any, and many at once."""
+    """Checks messages by tag, from one rank and from any, and many at the same time."""
     rank, size = dist.get_rank(), dist.get_world_size()
     right, left = (rank + 1) % size, (rank - 1) % size
     first, second, room = torch.full((3,), rank), torch.full((2, 2), 10 * rank), [torch.empty(3), torch.empty(2, 2)]
@@ -295,7 +295,7 @@ def messages():
 
 
 def objects():
-    """Objects of Python."""
+    """Checks collectives on Python objects."""
     rank, size = dist.get_rank(), dist.get_world_size()
     found, mine = [None] * size, {"rank": rank, "text": "x" * rank}
     dist.all_gather_object(found, mine)
@@ -312,7 +312,7 @@ def objects():
 
 
 def futures():
-    """Futures give the tensors, also to what is done then, as soon as the call is done."""
+    """Checks that futures and their callbacks get the tensors once the call is complete."""
     rank, size = dist.get_rank(), dist.get_world_size()
     tensor = torch.full((1000,), rank + 1.0)
     work = dist.all_reduce(tensor, async_op=True)
@@ -321,7 +321,7 @@ def futures():
     outputs = [torch.empty(2) for _ in range(size)]
     found = dist.all_gather(outputs, torch.full((2,), float(rank)), async_op=True).get_future().wait()
     assert [one[0].item() for one in found] == list(range(size))
-    # Also of what is forgotten.
+    # Also if the work is dropped.
     tensor = torch.ones(100)
     future = dist.all_reduce(tensor, async_op=True).get_future()
     assert future.wait()[0][0] == size and tensor[0] == size

@@ -1,4 +1,4 @@
-"""What ranks see of groups, and of calls that fail, in the tests of the backend of torch.distributed."""
+"""Test cases for groups and failures of the backend of torch.distributed."""
 
 import datetime
 import json
@@ -18,7 +18,7 @@ from cool.torch import groups
 
 
 def raised(text, call, kind=cool.torch.Error):
-    """The error of a call, whose text is to match."""
+    """Returns the error of a call and checks its message."""
     try:
         call()
     except kind as error:
@@ -32,7 +32,7 @@ def seconds(number):
 
 
 def parts():
-    """Groups of some of the ranks, told by all or by their members alone, and what is made of them."""
+    """Checks groups of some of the ranks, created by all ranks or by their members only, and groups created from them."""
     rank, size = dist.get_rank(), dist.get_world_size()
     halves = [dist.new_group([0, 1]), dist.new_group(list(range(2, size)))]
     mine = halves[rank // 2]
@@ -42,7 +42,7 @@ def parts():
     told = torch.tensor([rank])
     dist.broadcast(told, 3 if rank > 1 else 1, group=mine)
     assert told.item() == (3 if rank > 1 else 1)
-    # torch names groups by how many there were: each rank makes one.
+    # torch names groups by a counter, so each rank must create one.
     members = list(range(rank % 2, size, 2))
     alike = dist.new_group(members, use_local_synchronization=True)
     found = [torch.empty(1, dtype=torch.int64) for _ in members]
@@ -64,7 +64,7 @@ def parts():
 
 
 def meshes():
-    """Meshes of ranks and tensors over them."""
+    """Checks device meshes and distributed tensors."""
     rank, size = dist.get_rank(), dist.get_world_size()
     mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("a", "b"))
     total = torch.tensor([rank])
@@ -79,7 +79,7 @@ def meshes():
 
 
 def arguments():
-    """Arguments that make no sense are refused with a remedy, and the group works as before."""
+    """Checks that invalid arguments are rejected with a remedy, and that the group still works."""
     rank, size = dist.get_rank(), dist.get_world_size()
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     wrong = cool.torch.ArgumentError
@@ -102,7 +102,7 @@ def arguments():
 
 
 def mismatch():
-    """Ranks that call different things are told so, at once or by the work and the future."""
+    """Checks that mismatching ranks get an error, at once or from the work and its future."""
     rank, size = dist.get_rank(), dist.get_world_size()
     group, other = dist.new_group(timeout=seconds(60)), dist.new_group(timeout=seconds(60))
     error = raised("called allreduce of 2 f32 by sum", lambda: dist.all_reduce(torch.zeros(2 + (rank == 1)), group=group))
@@ -119,7 +119,7 @@ def mismatch():
 
 
 def no_agents():
-    """Ranks on several machines without agents are told what to do."""
+    """Checks the remedy for ranks on several machines without agents."""
     store, shared, groups._shared = dist.HashStore(), groups._shared, None
     mine, groups._whereabouts = groups._whereabouts, lambda: {"host": "h1", "why": "COOL_SOCKET is not set"}
     try:
@@ -134,7 +134,7 @@ def no_agents():
 
 
 def _join_alone(store):
-    """What another rank is told when rank 0 gives up."""
+    """Checks the error of another rank when rank 0 gives up."""
     try:
         groups.join(store, 0, 2, "0", seconds(0.1))
     except dist.DistError:
@@ -142,7 +142,7 @@ def _join_alone(store):
 
 
 def late():
-    """A call that takes too long names who did not come; so does a barrier that is monitored."""
+    """Checks that a timeout names the late rank, also in a monitored barrier."""
     rank, size = dist.get_rank(), dist.get_world_size()
     others = rf"Rank {rank} successfully reached monitoredBarrier, .* from rank 0: " if rank else "^"
     for call, words in (
@@ -165,7 +165,7 @@ def late():
 
 
 def anybody():
-    """Messages from whoever sends first, asked for again and again."""
+    """Checks repeated receives from any rank."""
     rank, size = dist.get_rank(), dist.get_world_size()
     if rank:
         dist.send(torch.tensor([rank]), 0, tag=3)
@@ -186,7 +186,7 @@ def anybody():
 
 
 def again(path):
-    """Groups that are left are made anew by the same store, on the same agents."""
+    """Checks that groups can be created again with the same store and agents."""
     rank, size = dist.get_rank(), dist.get_world_size()
     store = dist.FileStore(path, size)
     for _ in range(2):
@@ -198,7 +198,7 @@ def again(path):
 
 
 def allocated():
-    """Memory that is shared with the agent."""
+    """Checks tensors in memory that is shared with the agent."""
     rank, size = dist.get_rank(), dist.get_world_size()
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     assert backend.supports_tensor_alloc(torch.device("cpu"))
@@ -212,7 +212,7 @@ def allocated():
 
 
 def killed(rank_lost, shrinks):
-    """A rank that is killed is named at all others, which go on without it."""
+    """Checks that a killed rank is named at all others, which continue without it."""
     rank, size = dist.get_rank(), dist.get_world_size()
     group = dist.new_group()
     dist.barrier(group)
@@ -234,7 +234,7 @@ def killed(rank_lost, shrinks):
 
 
 def killed_in_training(rank_lost):
-    """A rank that is killed in a step is named by the backward pass of all others."""
+    """Checks that the backward pass of all other ranks names a rank that is killed in a step."""
     net = nn.parallel.DistributedDataParallel(nn.Linear(30, 30))
     for step in range(3):
         if step == 2 and dist.get_rank() == rank_lost:
@@ -242,6 +242,6 @@ def killed_in_training(rank_lost):
         loss = net(torch.ones(4, 30)).sum()
         if step < 2:
             loss.backward()
-    # It comes through C++, which knows no classes of Python's.
+    # The error passes through C++, which does not preserve Python classes.
     raised(f"rank {rank_lost}", loss.backward, RuntimeError)
     assert dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).get_error() != ErrorType.SUCCESS

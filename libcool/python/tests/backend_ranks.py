@@ -1,4 +1,4 @@
-"""Ranks for the tests of the backend of torch.distributed: processes that import torch once and then do what tests ask."""
+"""Rank processes for the tests of the backend. They import torch once and then execute functions for the tests."""
 
 import contextlib
 import importlib
@@ -9,12 +9,12 @@ import traceback
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload(["backend_cases", "backend_failures", "backend_training", "torch._dynamo", "cool.torch.backend"])
 
-# Seconds; longer than any test, however busy the machine.
+# Timeout in seconds, longer than any test even on a busy machine.
 LIMIT = 300
 
 
 def _serve(conn, rank, size, init):
-    """Does what the parent asks for, as a rank."""
+    """Executes the parent's functions as a rank."""
     import torch
     import torch.distributed as dist
 
@@ -32,7 +32,7 @@ def _serve(conn, rank, size, init):
 
 
 class Ranks:
-    """As many processes that are in a group "cool", on agents that one of them brings."""
+    """Processes of one group with the backend "cool", on agents that one of them starts."""
 
     def __init__(self, size):
         self._place = tempfile.TemporaryDirectory(prefix="cool-torch-")
@@ -50,7 +50,7 @@ class Ranks:
         return f"{self._place.name}/{name}"
 
     def run(self, module, function, *arguments):
-        """All ranks call a function of a module, which only they import; fails with what is raised at any of them."""
+        """Calls a function of a module, which only the ranks import, at all ranks. Fails with the exception of any rank."""
         for conn in self._conns:
             conn.send((module, function, arguments))
         found = [_answer(conn) for conn in self._conns]
@@ -60,7 +60,7 @@ class Ranks:
 
     def close(self):
         for conn in self._conns:
-            with contextlib.suppress(OSError):  # Of one that was killed.
+            with contextlib.suppress(OSError):  # A killed process.
                 conn.send(None)
         for process in self.processes:
             process.join(LIMIT)

@@ -1,4 +1,4 @@
-"""Training by the backend of torch.distributed, compared with the same training by one process."""
+"""Test cases that compare training with the backend to the same training in one process."""
 
 import torch
 import torch.distributed as dist
@@ -12,20 +12,20 @@ STEPS, BATCH = 6, 8
 
 
 def model():
-    """The same at every rank."""
+    """Returns a network that is equal at every rank."""
     torch.manual_seed(3)
     return nn.Sequential(nn.Linear(20, 64), nn.ReLU(), nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 3)).double()
 
 
 def examples(step):
-    """All that all ranks train on in a step."""
+    """Returns the examples of all ranks in a step."""
     generator = torch.Generator().manual_seed(step)
     x = torch.randn(BATCH, 20, generator=generator, dtype=torch.float64)
     return x, (x.sum(1) > 0).long()
 
 
 def losses_of(net, optimizer, rank=0, size=1):
-    """Trains on this rank's examples; the loss of each step over all of them."""
+    """Trains on this rank's examples and returns the loss of each step over all ranks."""
     losses = []
     for step in range(STEPS):
         x, y = (part.chunk(size)[rank] for part in examples(step))
@@ -41,28 +41,28 @@ def losses_of(net, optimizer, rank=0, size=1):
 
 
 def alone():
-    """Losses and weights of one process."""
+    """Returns the losses and weights of one process."""
     net = model()
     losses = losses_of(net, torch.optim.Adam(net.parameters(), lr=0.01))
     return losses, [weight.detach() for weight in net.parameters()]
 
 
 def check(losses, weights):
-    """Compares with one process, but for how sums round."""
+    """Compares with one process, up to rounding of sums."""
     expected, expected_weights = alone()
     torch.testing.assert_close(losses, expected)
     torch.testing.assert_close([weight.detach() for weight in weights], expected_weights)
 
 
 def ddp():
-    """Data-parallel, in buckets that are reduced while the gradients of others are made."""
+    """Checks data-parallel training with buckets that overlap the backward pass."""
     net = DistributedDataParallel(model(), bucket_cap_mb=0.01)
     losses = losses_of(net, torch.optim.Adam(net.parameters(), lr=0.01), dist.get_rank(), dist.get_world_size())
     check(losses, net.parameters())
 
 
 def fsdp2(allocates):
-    """Sharded, with gathered parameters in memory that is shared with the agent, or not."""
+    """Checks sharded training, with gathered parameters in shared or ordinary memory."""
     net = model()
     for layer in net:
         if isinstance(layer, nn.Linear):
@@ -75,7 +75,7 @@ def fsdp2(allocates):
 
 
 def fsdp2_hybrid():
-    """Sharded over some ranks and copied over the others, with a factor of its own."""
+    """Checks hybrid sharding with a custom reduction factor."""
     mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("copies", "shards"))
     net = model()
     fully_shard(net, mesh=mesh)
@@ -84,7 +84,7 @@ def fsdp2_hybrid():
 
 
 def zero():
-    """An optimizer of which each rank has a part; each broadcasts its parameters."""
+    """Checks a sharded optimizer, which broadcasts its parameters."""
     net = DistributedDataParallel(model())
     optimizer = ZeroRedundancyOptimizer(net.parameters(), optimizer_class=torch.optim.Adam, lr=0.01)
     losses = losses_of(net, optimizer, dist.get_rank(), dist.get_world_size())
@@ -92,7 +92,7 @@ def zero():
 
 
 def embedding():
-    """A table of which a batch uses some rows: gradients are sparse, as large at each rank as it has rows, or empty."""
+    """Checks sparse gradients of an embedding, with different numbers of rows at each rank, or none."""
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(3)
     net = DistributedDataParallel(nn.Embedding(16, 4, sparse=True))

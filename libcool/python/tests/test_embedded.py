@@ -1,5 +1,5 @@
-"""The Python module as users have it, over ranks in threads of one process. Run by `make test`, in an environment
-into which the wheel was installed."""
+"""Tests of the Python module, with ranks in threads of one process. `make test` runs them in an environment with the
+installed wheel."""
 
 import asyncio
 import os
@@ -127,7 +127,7 @@ def test_requests_are_awaited_and_many_are_under_way():
         while not request.done():
             pass
         assert request.wait() is None
-        # Those whose request is dropped are done all the same.
+        # Calls of dropped requests are still executed.
         for _ in range(50):
             world.iallreduce(np.zeros(1000))
         world.barrier()

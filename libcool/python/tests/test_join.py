@@ -1,4 +1,4 @@
-"""Groups without a launcher, queues of calls, and communicators with other wishes, as users have them in Python."""
+"""Tests of groups without a launcher, queues, and handles with other options, in Python."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ def test_processes_join_groups_by_keys_through_the_agents_of_another():
             command = [sys.executable, "-c", RANK, key, str(rank), str(size)]
             return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True)
 
-        # Two groups at once.
+        # Two concurrent groups.
         processes = [(start(key, rank, size), size) for key, size in (("a", 3), ("b", 2)) for rank in range(size)]
         for process, size in processes:
             assert process.communicate()[0] == f"{size * (size + 1) // 2}\n" and process.returncode == 0
@@ -117,7 +117,7 @@ def test_a_request_is_waited_for_as_long_as_one_likes():
                 waited.wait(timeout=0.01)
         with pytest.raises(cool.ArgumentError, match="timeout: "):
             request.wait(-1)
-        # Of two who wait, one takes over when the other waits no more.
+        # If one of two waiting threads times out, the other one takes over.
         got = []
         thread = threading.Thread(target=lambda: got.append(request.wait()[0]))
         thread.start()
@@ -180,7 +180,7 @@ def test_others_ask_and_wait_while_a_thread_waits_for_a_request():
         threads = [threading.Thread(target=lambda: got.append(request.wait()[0])) for _ in range(2)]
         for thread in threads:
             thread.start()
-        # None of them is through before the other rank has sent.
+        # None of them is complete before the other rank has sent.
         for _ in range(100):
             assert not request.done()
         world.barrier()

@@ -1,4 +1,4 @@
-"""K-means with scikit-learn's names: it is one of its estimators, gives the same bits on any ranks, and works without it."""
+"""Tests of cool.kmeans: it is a scikit-learn estimator, returns the same bits on any ranks, and works without scikit-learn."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from embedded import on
 from sklearn.cluster import KMeans as Peer
 from sklearn.utils.estimator_checks import check_estimator
 
-# Checks that are not passed, and why.
+# Checks of scikit-learn that do not pass, with the reason.
 EXCEPTED = {
     "check_sample_weight_equivalence_on_dense_data": "first centres are drawn among rows, of which repeated ones are more; "
     "scikit-learn's own KMeans is excepted for the same reason",
@@ -19,7 +19,7 @@ EXCEPTED = {
 
 
 def groups(n=600, dims=7, seed=3):
-    """Points in five groups, some nearer to each other than others."""
+    """Returns points in five groups at different distances."""
     chance = np.random.default_rng(seed)
     centres = chance.normal(scale=3, size=(5, dims))
     return centres[chance.integers(5, size=n)] + chance.normal(size=(n, dims))
@@ -70,7 +70,7 @@ def test_centres_are_the_same_bits_however_the_rows_are_dealt(init, dtype, preci
         return bits(part)
 
     assert set(on(5, uneven)) == set(on(2, uneven)) == {bits(whole)}
-    # A file's name at all ranks, of which each takes its part.
+    # All ranks pass the name of a file, and each takes its part.
     unweighted = bits(model(1).fit(points))
     assert set(on(3, lambda world: bits(model(1).fit(tmp_path / "points.npy", comm=world)))) == {unweighted}
 
@@ -79,7 +79,7 @@ def test_numbers_on_very_unlike_scales_keep_their_digits():
     points = groups(dims=3) * [1e6, 1.0, 1e-3] + [1e9, 0, 0]
     model = KMeans(4, random_state=1).fit(points)
     for label, centre in enumerate(model.cluster_centers_):
-        # The rows of a cluster were its own when the iterations ended; its centre is their mean, not one on a grid.
+        # The centroid is the mean of the cluster's rows at the end of the iterations, not rounded to a grid.
         assert np.allclose(centre, points[model.labels_ == label].mean(axis=0), rtol=1e-3, atol=1e-3)
     assert model.inertia_ == pytest.approx(sum(min(((x - c) ** 2).sum() for c in model.cluster_centers_) for x in points))
 
@@ -141,7 +141,7 @@ def test_survivors_of_a_lost_rank_fit_again_to_the_same_bits(tmp_path):
 
     def main(world):
         if world.rank == 1:
-            return None  # Its group is left.
+            return None  # The group was left.
         while True:
             try:
                 return world.size, bits(KMeans(5, random_state=2).fit(file, comm=world))

@@ -1,5 +1,5 @@
-"""Map-Collective in Python: results are those of a plain program, the same bits on any number of ranks, and survive lost ranks.
-The examples are tried over the emulated network (tests/test_mapcollective.py)."""
+"""Tests of cool.map: results equal those of a plain program, are bitwise equal on any ranks, and survive lost ranks. The
+examples are tested on the emulated network (tests/e2e/apps/test_mapcollective.py)."""
 
 import collections
 import os
@@ -16,7 +16,7 @@ PARTS = 23
 
 
 def on(ranks, program, **options):
-    """What the job's `program(job)` returns at each of this many ranks."""
+    """Returns the results of `program(job)` at each of this many ranks."""
     return embedded.on(ranks, lambda world: cool.map.run(world, program, **options))
 
 
@@ -31,7 +31,7 @@ def numbers(part):
 
 
 def same(results):
-    """What all ranks have, which is the same bits."""
+    """Returns the result of all ranks, which must be bitwise equal."""
     pickled = {repr(result) for result in results}
     assert len(pickled) == 1
     return results[0]
@@ -146,13 +146,13 @@ def test_rows_have_the_size_that_the_benchmark_counts():
 
     for rank, stage in on(ranks, program):
         counted = papers_scale.sums_bytes(collections.Counter(labels(rank).tolist()), clusters, dims, ranks)
-        # Before each owner's rows stands a head of some bytes.
+        # Each owner's rows are preceded by a header of a few bytes.
         assert stage["stage"] == "regroup (sparse)"
         assert 0 <= stage["bytes"] - (sum(counted) - counted[rank]) <= 8 * ranks
 
 
 class Gone(Exception):
-    """What a rank that is lost ends with."""
+    """The exception with which a lost rank ends."""
 
 
 @pytest.mark.parametrize("when", ["load", "map", "regroup", "combine"])

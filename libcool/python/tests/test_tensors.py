@@ -1,4 +1,4 @@
-"""Tensors of other libraries, which are reached by DLPack: played here by NumPy's arrays, with types that NumPy has not."""
+"""Tests of tensors of other libraries through DLPack, simulated by NumPy arrays, with types that NumPy does not have."""
 
 import ctypes
 
@@ -12,7 +12,7 @@ POINTER.restype, POINTER.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c
 
 
 class Tensor:
-    """An array that is none of NumPy's, as PyTorch's are."""
+    """An array that is not a NumPy array, such as those of PyTorch."""
 
     def __init__(self, array):
         self.array = array
@@ -28,14 +28,14 @@ class Tensor:
 
 
 class Other(Tensor):
-    """As of before DLPack 1.0, on a device, with elements of any code."""
+    """A tensor of the protocol before DLPack 1.0, on a device, with any element code."""
 
     code, device = None, 1
 
     def __dlpack__(self):
         capsule = self.array.__dlpack__()
         if self.code is not None:
-            # Where the code stands in the structure: after the pointer, the device and the number of dimensions.
+            # Offset of the element code in the structure: after the pointer, the device and the number of dimensions.
             ctypes.cast(POINTER(capsule, b"dltensor") + 20, ctypes.POINTER(ctypes.c_uint8))[0] = self.code
         return capsule
 

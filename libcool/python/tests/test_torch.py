@@ -1,4 +1,4 @@
-"""The backend "cool" of torch.distributed, in processes on agents that rank 0 brings, compared with gloo and with one process."""
+"""Tests of the backend "cool" of torch.distributed, in processes on agents that rank 0 starts, compared with gloo and one process."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ TOLD = ["parts", "meshes", "no_agents", "arguments", "mismatch", "late", "anybod
 
 @pytest.fixture(scope="module")
 def ranks():
-    """Four ranks in a group, on agents that rank 0 of them brings."""
+    """Four ranks in a group, on agents that rank 0 starts."""
     ranks = Ranks(4)
     yield ranks
     assert ranks.close() == [0] * 4
@@ -54,7 +54,7 @@ def test_torchrun_starts_ranks_that_start_their_agents(tmp_path):
         "dist.init_process_group('cool')\n"
         "total = torch.ones(1)\n"
         "dist.all_reduce(total)\n"
-        # In one piece: the ranks share what they write to.
+        # Written at once, because the ranks share their output.
         "os.write(1, f'{total.item()}\\n'.encode())\n"
     )
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]

@@ -80,7 +80,7 @@ impl LocalAttempt {
 
 /// A collective that was started.
 #[derive(Debug)]
-pub(crate) enum Started {
+pub(crate) enum StartedCall {
     /// The call is complete.
     Done(local::Stats),
     /// The agent is executing the call.
@@ -96,7 +96,7 @@ impl RankSession {
         plan: &str,
         timeout: Duration,
         blocking: Blocking,
-    ) -> Result<Started, Error> {
+    ) -> Result<StartedCall, Error> {
         let attempt = match blocking {
             Blocking::Yes if plan.is_empty() => {
                 self.check_process(checked.name)?;
@@ -108,9 +108,9 @@ impl RankSession {
             _ => LocalAttempt::ByAgent(None),
         };
         match attempt {
-            LocalAttempt::Done(stats) => Ok(Started::Done(stats)),
+            LocalAttempt::Done(stats) => Ok(StartedCall::Done(stats)),
             LocalAttempt::ByAgent(number) => {
-                self.start_by_agent(checked, number, plan, timeout, blocking).map(Started::Pending)
+                self.start_by_agent(checked, number, plan, timeout, blocking).map(StartedCall::Pending)
             }
         }
     }
