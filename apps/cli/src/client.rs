@@ -12,22 +12,23 @@ use tonic::transport::{Channel, Endpoint};
 
 /// How long connecting may take.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a command looks for the leader of several controllers. A standby takes over within half of
-/// this time (docs/guide/deployment.md).
+/// How long a command looks for the leader of several controllers. A standby takes over within half
+/// of this time (docs/guide/deployment.md).
 const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
 /// How often an idle connection is checked, and how long the controller may take to answer.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a certificate and a key that do not match are read again, because one of them may be in the
-/// middle of being replaced.
+/// How long a certificate and a key that do not match are read again, because one of them may be in
+/// the middle of being replaced.
 const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bytes that may be in flight. It is small, because unread bytes must be sent again after a connection
-/// breaks.
+/// Bytes that may be in flight. It is small, because unread bytes must be sent again after a
+/// connection breaks.
 const WINDOW_BYTES: u32 = 256 << 10;
 
-/// Connects to the controller at one of `addresses`, which are URLs or HOST:PORT, separated by commas.
+/// Connects to the controller at one of `addresses`, which must be URLs or HOST:PORT, separated by
+/// commas.
 pub(crate) async fn connect(
     addresses: &str,
     tls: &cool_tls::Options,
@@ -70,12 +71,10 @@ pub(crate) async fn connect(
     }
 }
 
-/// Returns whether an error means that no controller runs at the address. Otherwise a program answered,
-/// and starting another controller would not help.
-fn is_unreachable(error: &dyn std::error::Error) -> bool {
-    use ErrorKind::{
-        AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut,
-    };
+/// Returns whether an error means that no controller runs at the address. Otherwise a program
+/// answered, and starting another controller would not help.
+fn is_unreachable(error: &(dyn std::error::Error + 'static)) -> bool {
+    use ErrorKind::{AddrNotAvailable, ConnectionRefused, HostUnreachable, NetworkUnreachable, TimedOut};
     let mut cause = Some(error);
     while let Some(error) = cause {
         if let Some(error) = error.downcast_ref::<std::io::Error>() {
@@ -103,8 +102,8 @@ async fn credentials(tls: &cool_tls::Options) -> Result<Option<Credentials>, Cer
     }
 }
 
-/// Returns an error about certificates with a better remedy, where the user needs another one than an
-/// operator.
+/// Returns an error about certificates with a better remedy, where the user needs another one than
+/// an operator.
 fn with_remedy(error: CertificateDirError) -> Error {
     match &error {
         CertificateDirError::Read { path, reason }

@@ -1,4 +1,4 @@
-//! The network as the controller tells of it, in the planner's terms.
+//! Converts the controller's description of the network for the planner.
 
 use crate::error::Error;
 use crate::units;
@@ -7,7 +7,7 @@ use cool_collective::{CostModel, Layout, RankPlace};
 use cool_sim::schedule::FabricModelError;
 use std::collections::BTreeMap;
 
-/// The layout of a group, of each of whose ranks the rack and the node's name are given.
+/// Returns the layout of a group from the rack and the node's name of each rank.
 pub(crate) fn layout<'a>(ranks: impl Iterator<Item = (u32, &'a str)>) -> Result<Layout, FabricModelError> {
     let mut nodes = BTreeMap::new();
     let places = ranks.map(|(rack, name)| {
@@ -17,12 +17,12 @@ pub(crate) fn layout<'a>(ranks: impl Iterator<Item = (u32, &'a str)>) -> Result<
     Ok(Layout::new(&places.collect::<Vec<_>>())?)
 }
 
-/// A cost model as messages carry it.
+/// Parses a cost model in a message of the controller.
 pub(crate) fn cost_model(text: &str) -> Result<CostModel, Error> {
     serde_json::from_str(text).map_err(|e| Error::CostModel(e.to_string()))
 }
 
-/// A cost model in one line.
+/// Describes a cost model in one line.
 pub(crate) fn describe(model: &CostModel) -> String {
     let level = |LinkCost { latency, bytes_per_second }| {
         let rate = units::rate(bytes_per_second).unwrap_or_else(|| "unknown rate".to_owned());
@@ -30,7 +30,7 @@ pub(crate) fn describe(model: &CostModel) -> String {
     };
     let CostModel { rack, core, ecmp_paths, burst, .. } = *model;
     let ecmp_paths = if ecmp_paths > 1 { format!(" on each of {ecmp_paths} uplinks") } else { String::new() };
-    let burst = if burst > 0 { format!("; {burst} bytes at once over idle links") } else { String::new() };
+    let burst = if burst > 0 { format!("; bursts of {burst} bytes") } else { String::new() };
     format!("within racks {}; between racks {}{ecmp_paths}{burst}", level(rack), level(core))
 }
 
@@ -39,12 +39,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_model_is_told_in_one_line() {
+    fn a_model_is_described_in_one_line() {
         let model = CostModel::default();
         let text = "within racks 100 us, 20 Mbit/s; between racks 200 us, 20 Mbit/s";
         assert_eq!(describe(&CostModel { burst: 0, ..model }), text);
         let text = describe(&CostModel { ecmp_paths: 2, ..model });
-        assert!(text.contains("20 Mbit/s on each of 2 uplinks; 16000 bytes"), "{text}");
+        assert!(text.contains("20 Mbit/s on each of 2 uplinks; bursts of 16000 bytes"), "{text}");
     }
 
     #[test]

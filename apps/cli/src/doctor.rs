@@ -1,4 +1,4 @@
-//! `cool doctor`: what is wrong with a deployment, in plain words, as text or as JSON.
+//! `cool doctor`: diagnoses a deployment, as text or as JSON.
 
 use crate::error::Error;
 use crate::units;
@@ -8,26 +8,30 @@ use serde_json::json;
 use std::io::Write;
 use tonic::transport::Channel;
 
-/// Check the deployment, and say what is wrong and what to do
+/// Diagnose the deployment, and suggest remedies
 ///
-/// Asks the controller, which asks every agent: switches and ports that are not heard, nodes that are not found,
-/// checksum offload where nothing does it, clocks apart, switches that lack something. What may well be as it should be is a
-/// note. Exits with 1 if something is wrong.
+/// The controller and every agent check, for example, for switches and ports that are silent, nodes
+/// that were not found, checksum offload that no hardware completes, clocks that differ, and
+/// features that a switch does not have. Findings that may be intentional are shown as notes. Exits
+/// with status 1 if something is wrong.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct DoctorOptions {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
 
-/// Asks and prints.
-pub(crate) async fn examine(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
+/// Requests the diagnosis, and prints it.
+pub(crate) async fn examine(
+    mut client: ControllerClient<Channel>,
+    options: &DoctorOptions,
+) -> Result<(), Error> {
     let diagnosis = client.diagnose(DiagnoseRequest {}).await?.into_inner();
     let text = if options.json { document(&diagnosis) } else { describe(&diagnosis) };
     std::io::stdout().write_all(text.as_bytes())?;
     match diagnosis.findings.iter().filter(|finding| !finding.note).count() {
         0 => Ok(()),
-        findings => Err(Error::Unwell { findings }),
+        findings => Err(Error::Unhealthy { findings }),
     }
 }
 
@@ -61,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_finding_is_told_with_what_to_do() {
+    fn each_finding_is_shown_with_its_remedy() {
         let finding = |remedy: &str, note| Finding {
             about: "node h1".into(),
             wrong: "it is off".into(),

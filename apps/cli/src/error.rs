@@ -199,7 +199,8 @@ impl From<tonic::Status> for Error {
     }
 }
 
-/// Returns the innermost cause of an error, because the errors around it only say "transport error".
+/// Returns the innermost cause of an error, because the errors around it only say "transport
+/// error".
 pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     match error.source() {
         Some(source) => root_cause(source),

@@ -1,4 +1,4 @@
-//! `cool groups`: the groups in use and their trees, as text or as JSON.
+//! `cool groups`: shows the groups in use and their trees, as text or as JSON.
 
 use crate::error::Error;
 use crate::{cluster, units};
@@ -10,16 +10,19 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use tonic::transport::Channel;
 
-/// Show the groups in use, where their ranks are, and the multicast trees installed for them
+/// Show the groups in use, the nodes of their ranks, and the multicast trees installed for them
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct GroupsOptions {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
 
-/// Asks and prints.
-pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
+/// Requests the groups, and prints them.
+pub(crate) async fn show(
+    mut client: ControllerClient<Channel>,
+    options: &GroupsOptions,
+) -> Result<(), Error> {
     let Groups { groups, outsiders } = client.list_groups(GroupsRequest {}).await?.into_inner();
     let text = if options.json {
         let groups: Vec<Value> = groups.iter().map(document).collect();
@@ -33,7 +36,7 @@ pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Option
         };
         for o in &outsiders {
             text += &format!(
-                "{} dropped {} for groups, from hosts that may not send there\n",
+                "{} dropped {} for groups, from hosts that are not members\n",
                 o.name,
                 units::count(usize::try_from(o.packets).unwrap_or(usize::MAX), "packet")
             );
@@ -91,7 +94,7 @@ fn describe(group: &Group) -> String {
         text += &format!("  tree {}: {}, {rate}: {}\n", scope(t), t.address, t.links.join(" "));
     }
     if group.trees.is_empty() && nodes.len() > 1 {
-        text.push_str("  no trees: data goes along chains\n");
+        text.push_str("  no trees: data is sent along chains\n");
     }
     if let Ok(model) = cluster::cost_model(&group.cost_model) {
         text += &format!("  costs: {}\n", cluster::describe(&model));
@@ -99,7 +102,7 @@ fn describe(group: &Group) -> String {
     text
 }
 
-/// What a tree connects, in words.
+/// Returns a description of the nodes that a tree connects.
 fn scope(tree: &Tree) -> String {
     match tree.scope() {
         Scope::All => "all".to_owned(),
@@ -129,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_told_by_racks_and_trees() {
+    fn a_group_is_shown_by_racks_and_trees() {
         let expected = "\
 group 4 of job 3, epoch 1: 3 ranks on 2 nodes in 2 racks
   rack 0: 0 h1, 2 h1
@@ -138,12 +141,13 @@ group 4 of job 3, epoch 1: 3 ranks on 2 nodes in 2 racks
 ";
         assert_eq!(describe(&group()), expected);
         assert!(
-            describe(&Group { trees: Vec::new(), ..group() }).ends_with("no trees: data goes along chains\n")
+            describe(&Group { trees: Vec::new(), ..group() })
+                .ends_with("no trees: data is sent along chains\n")
         );
     }
 
     #[test]
-    fn json_says_null_for_an_unknown_rate() {
+    fn an_unknown_rate_is_null_in_json() {
         let document = document(&group());
         assert_eq!(document["host_bytes_per_second"], Value::Null);
         assert_eq!(document["trees"][0]["bytes_per_second"], 2_500_000);

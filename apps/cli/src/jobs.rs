@@ -1,4 +1,4 @@
-//! `cool jobs`, `cool cancel` and `cool drain`: what runs, and ending it.
+//! `cool jobs`, `cool cancel` and `cool drain`: list the running jobs, and end them.
 
 use crate::error::Error;
 use crate::{job, units};
@@ -14,49 +14,50 @@ use std::time::Duration;
 use tonic::Code;
 use tonic::transport::Channel;
 
-/// Show the jobs that run: where, since when, and whose they are
+/// List the running jobs: their nodes, run time and users
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
+pub(crate) struct JobsOptions {
     /// Print one JSON document
     #[arg(long)]
     json: bool,
 }
 
-/// End jobs, or signal them
+/// End jobs, or send them a signal
 ///
-/// The ranks and all they have started get SIGTERM, and SIGKILL 3 s later. Whoever runs a job hears who cancelled it.
+/// The ranks and all their processes get SIGTERM, and SIGKILL 3 s later. The command that runs a
+/// job reports who canceled it.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CancelOptions {
-    /// Numbers of jobs, as `cool jobs` shows them
-    #[arg(required_unless_present = "all", value_name = "JOB")]
+    /// Numbers of jobs, as in `cool jobs`
+    #[arg(required_unless_present = "all", value_name = "JOB", value_parser = job_number)]
     jobs: Vec<u64>,
 
-    /// All jobs that run
+    /// End all running jobs
     #[arg(long, conflicts_with = "jobs")]
     all: bool,
 
-    /// Only send this signal to the ranks: a number, or a name as USR1
+    /// Send this signal to the ranks instead: a number, or a name such as USR1
     #[arg(long, value_name = "SIGNAL", value_parser = signal)]
     signal: Option<i32>,
 }
 
-/// Start no more jobs, and wait for the end of those that run
+/// Refuse new jobs, and wait for the end of the running ones
 ///
-/// For maintenance of nodes and switches. Nothing needs it before the controller is restarted: jobs go on without it. Jobs are
-/// started again after --end, and by a controller that is restarted.
+/// For maintenance of nodes and switches. Not needed before restarting the controller: jobs keep
+/// running. New jobs start again after --end, and at a controller that was restarted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DrainOptions {
-    /// Cancel jobs that still run after so long: seconds, or as 90s, 30m, 2h
+    /// Cancel the jobs that are still running after this time (90s, 30m, 2h; seconds if no unit)
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "end")]
     cancel_after: Option<Duration>,
 
-    /// Start jobs again
+    /// Accept new jobs again
     #[arg(long)]
     end: bool,
 }
 
-/// Asks and prints.
-pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
+/// Requests the jobs, and prints them.
+pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &JobsOptions) -> Result<(), Error> {
     let jobs = client.list_jobs(JobsRequest {}).await?.into_inner().jobs;
     let text = if options.json {
         format!("{:#}\n", json!({ "jobs": jobs.iter().map(document).collect::<Vec<_>>() }))
@@ -68,7 +69,7 @@ pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Option
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
-/// Cancels or signals.
+/// Cancels jobs, or sends them a signal.
 pub(crate) async fn cancel(
     mut client: ControllerClient<Channel>,
     options: &CancelOptions,
@@ -86,7 +87,7 @@ pub(crate) async fn cancel(
     Ok(())
 }
 
-/// Drains the controller, or ends that.
+/// Drains the controller, or lets it accept jobs again; then prints which.
 pub(crate) async fn drain(
     mut client: ControllerClient<Channel>,
     options: &DrainOptions,
@@ -94,14 +95,26 @@ pub(crate) async fn drain(
     let request = DrainRequest { end: options.end, wait: !options.end };
     if let Some(limit) = options.cancel_after {
         match tokio::time::timeout(limit, client.drain(request)).await {
-            Ok(drained) => return Ok(drained.map(drop)?),
+            Ok(drained) => {
+                drained?;
+                return print_drained(options);
+            }
             Err(_) => cancel_all(&mut client).await?,
         }
     }
-    Ok(client.drain(request).await.map(drop)?)
+    client.drain(request).await?;
+    print_drained(options)
 }
 
-/// Cancels jobs; some may have ended meanwhile.
+fn print_drained(options: &DrainOptions) -> Result<(), Error> {
+    let text = match options.end {
+        true => "accepting jobs again",
+        false => "drained: no job is running, and none starts until `cool drain --end`",
+    };
+    Ok(writeln!(std::io::stdout(), "{text}")?)
+}
+
+/// Cancels all jobs. Jobs that have ended meanwhile are no error.
 async fn cancel_all(client: &mut ControllerClient<Channel>) -> Result<(), Error> {
     for job in running(client).await? {
         match client.cancel(CancelRequest { job, user: job::user() }).await {
@@ -117,7 +130,7 @@ async fn running(client: &mut ControllerClient<Channel>) -> Result<Vec<u64>, Err
     Ok(jobs.into_iter().map(|job| job.job).collect())
 }
 
-/// The signals that have names here; Linux gives most the same numbers on every machine.
+/// The signals that can be named. Linux gives them the same numbers on nearly all machines.
 const SIGNALS: [(&str, i32); 9] = [
     ("HUP", 1),
     ("INT", 2),
@@ -130,12 +143,16 @@ const SIGNALS: [(&str, i32); 9] = [
     ("STOP", 19),
 ];
 
+fn job_number(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is not the number of a job; `cool jobs` lists them"))
+}
+
 fn signal(text: &str) -> Result<i32, String> {
     let name = text.strip_prefix("SIG").unwrap_or(text);
     let known = SIGNALS.iter().find(|(known, _)| *known == name).map(|(_, number)| *number);
     known.or_else(|| text.parse().ok()).ok_or_else(|| {
         let names: Vec<&str> = SIGNALS.iter().map(|(name, _)| *name).collect();
-        format!("give a number, or one of {}", names.join(", "))
+        format!("write a number, or one of {}", names.join(", "))
     })
 }
 
@@ -153,7 +170,7 @@ fn command(job: &JobView) -> String {
     [vec![spec.program], spec.args].concat().join(" ")
 }
 
-/// A job's number: a short one, unless it would mean several.
+/// Returns a job's number in its short form, unless that is ambiguous.
 fn name(job: &JobView, jobs: &[JobView]) -> String {
     let short = job_ids::short(job.job);
     let several = jobs.iter().filter(|other| job_ids::short(other.job) == short).count() > 1;
@@ -202,7 +219,7 @@ mod tests {
     use cool_proto::control::JobSpec;
 
     #[test]
-    fn jobs_are_told_in_a_table() {
+    fn jobs_are_listed_in_a_table() {
         let spec = JobSpec {
             program: "train".into(),
             args: vec!["-n".into(), "5".into()],
@@ -233,5 +250,7 @@ job  state              ranks  nodes  time  limit  user  command
     fn signals_have_names_and_numbers() {
         assert_eq!((signal("USR1"), signal("SIGTERM"), signal("34")), (Ok(10), Ok(15), Ok(34)));
         assert!(signal("NONE").unwrap_err().contains("USR1"));
+        assert_eq!(job_number("7"), Ok(7));
+        assert!(job_number("abc").unwrap_err().contains("`cool jobs`"));
     }
 }

@@ -1,20 +1,31 @@
-//! `cool`: the operator's command. It asks the controller, and shows what it says; it decides nothing itself.
+//! `cool`: the operator's command. It sends requests to the controller, submits jobs and shows the
+//! results; all decisions are the controller's.
+//!
+//! There is a file for each command. Files are copied by the ranks of `cool-copy`.
 
 mod bench;
 mod certs;
 mod client;
 mod cluster;
+mod config;
 mod copy;
 mod doctor;
 mod error;
 mod groups;
+mod help;
 mod job;
 mod jobs;
+mod mpi_flags;
 mod mpirun;
 mod network;
+mod node_list;
 mod own_ranks;
 mod plan;
+mod progress_bar;
+mod rank_line;
+mod ranks;
 mod run;
+mod signals;
 mod simulate;
 mod size;
 mod store;
@@ -22,18 +33,18 @@ mod topology;
 mod trace;
 mod units;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
+use cool_copy::without_os_code;
 use error::Error;
+use help::CONNECTION;
+use std::ffi::OsString;
 use std::process::ExitCode;
 
-/// Under which options of all commands stand in their help.
-const CONNECTION: &str = "Connection to the controller";
-
-/// Looks at a COOL cluster and runs programs on it.
+/// Inspect a COOL cluster and run programs on it.
 #[derive(Debug, Parser)]
 #[command(name = "cool", version)]
-struct Options {
-    /// The controller's gRPC address; of a pair, both
+struct CoolOptions {
+    /// Address of the controller; of a pair, both, separated by a comma
     #[arg(
         long,
         global = true,
@@ -48,130 +59,142 @@ struct Options {
     tls: cool_tls::Options,
 
     #[command(subcommand)]
-    command: Command,
+    command: CoolCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {
+enum CoolCommand {
     #[command(flatten)]
-    Ask(Ask),
-    Certs(certs::Options),
-    Mpirun(mpirun::Options),
-    Plan(plan::Options),
-    Simulate(simulate::Options),
-    /// One rank of `cool bench`, which starts it
-    #[command(hide = true)]
-    BenchRank(bench::RankOptions),
-    /// One rank of `cool copy`, which starts it
-    #[command(hide = true)]
-    CopyRank(copy::RankOptions),
-    /// One rank of `cool copy --stream`, which starts it
-    #[command(hide = true)]
-    CopyStreamRank(copy::StreamRankOptions),
-    /// One rank of `cool ls` and its like, which start it
-    #[command(hide = true)]
-    StoreRank(store::StoreRankOptions),
+    Controller(ControllerCommand),
+    Certs(certs::CertsOptions),
+    Mpirun(mpirun::MpirunOptions),
+    Plan(plan::PlanOptions),
+    Simulate(simulate::SimulateOptions),
 }
 
-/// What is asked of the controller.
+/// The commands that always need a controller, except `trace` of a file.
 #[derive(Debug, Subcommand)]
-enum Ask {
-    Topology(topology::Options),
-    Groups(groups::Options),
-    Run(run::Options),
-    Copy(copy::Options),
-    Put(store::PutOptions),
-    Get(store::GetOptions),
-    Ls(store::ListOptions),
-    Stat(store::StatOptions),
-    Rm(store::RemoveOptions),
-    Verify(store::VerifyOptions),
-    Jobs(jobs::Options),
+enum ControllerCommand {
+    #[command(alias = "nodes")]
+    Topology(topology::TopologyOptions),
+    Groups(groups::GroupsOptions),
+    Run(run::RunOptions),
+    #[command(alias = "cp")]
+    Copy(copy::command::CopyOptions),
+    Put(store::put::PutOptions),
+    Get(store::get::GetOptions),
+    Ls(store::list::ListOptions),
+    Stat(store::list::StatOptions),
+    Rm(store::remove::RemoveOptions),
+    Verify(store::verify::VerifyOptions),
+    #[command(alias = "ps")]
+    Jobs(jobs::JobsOptions),
+    #[command(alias = "kill")]
     Cancel(jobs::CancelOptions),
     Drain(jobs::DrainOptions),
-    Trace(trace::Options),
-    Bench(bench::Options),
-    Doctor(doctor::Options),
+    Trace(trace::TraceOptions),
+    Bench(bench::BenchOptions),
+    #[command(alias = "status")]
+    Doctor(doctor::DoctorOptions),
 }
 
-/// Its command line.
+/// Returns the command line of `cool`, for example for its manual page.
 #[must_use]
 pub fn command() -> clap::Command {
-    Options::command()
+    help::complete(CoolOptions::command())
 }
 
-/// Does what the command line of this process says.
+/// Executes the command line of this process, and returns its exit code.
 #[must_use]
 pub fn run() -> ExitCode {
-    let Options { controller, tls, command } = Options::parse();
-    let outcome = match command {
-        Command::Ask(Ask::Trace(options)) if options.is_of_file() => trace::show_file(&options),
-        Command::Ask(question) => ask(&controller, &tls, question),
-        Command::Certs(options) => certs::run(&options),
-        Command::Mpirun(options) => mpirun::run(&options),
-        Command::Plan(options) if options.asks() => on_runtime(async {
-            plan::show_cluster(client::connect(&controller, &tls).await?, &options).await
-        }),
-        Command::Plan(options) => plan::show(&options),
-        Command::Simulate(options) => simulate::show(&options),
-        Command::BenchRank(options) => bench::rank(&options).map_err(Error::from),
-        Command::CopyRank(options) => copy::rank(&options).map_err(Error::from),
-        Command::CopyStreamRank(options) => copy::stream_rank(&options).map_err(Error::from),
-        Command::StoreRank(options) => store::rank(&options).map_err(Error::from),
-    };
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let rank = ranks::run(arguments.get(1..).unwrap_or_default());
+    let outcome = rank.unwrap_or_else(|| parse(arguments).and_then(execute));
     match outcome {
         Ok(()) => ExitCode::SUCCESS,
-        // Whoever reads has read enough, as in `cool plan ... | head`.
+        // The reader has closed the pipe, as in `cool plan ... | head`.
         Err(Error::Output(reason)) if reason.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("cool: {error}");
+            eprintln!("cool: {}", without_os_code(&error.to_string()));
             error.exit_code()
         }
     }
 }
 
-fn on_runtime(what: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
-    let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
-    runtime.block_on(what)
+/// Parses a command line, with the defaults of the configuration files. Ends the process if it is
+/// wrong or requests help.
+fn parse(arguments: Vec<OsString>) -> Result<CoolOptions, Error> {
+    let command = config::with_defaults(command())?;
+    let arguments = mpi_flags::replace(&command, arguments);
+    let matches = command.get_matches_from(arguments);
+    Ok(CoolOptions::from_arg_matches(&matches).unwrap_or_else(|error| error.exit()))
 }
 
-fn ask(controller: &str, tls: &cool_tls::Options, question: Ask) -> Result<(), Error> {
+fn execute(CoolOptions { controller, tls, command }: CoolOptions) -> Result<(), Error> {
+    match command {
+        CoolCommand::Controller(ControllerCommand::Trace(options)) if options.reads_file() => {
+            trace::show_file(&options)
+        }
+        CoolCommand::Controller(command) => execute_at_controller(&controller, &tls, command),
+        CoolCommand::Certs(options) => certs::run(&options),
+        CoolCommand::Mpirun(options) => mpirun::run(&options),
+        CoolCommand::Plan(options) if options.needs_controller() => on_runtime(async {
+            let offline = |error| Error::PlanOffline(Box::new(error));
+            let client = client::connect(&controller, &tls).await.map_err(offline)?;
+            plan::show_cluster(client, &options).await
+        }),
+        CoolCommand::Plan(options) => plan::show(&options),
+        CoolCommand::Simulate(options) => simulate::show(&options),
+    }
+}
+
+fn on_runtime(task: impl Future<Output = Result<(), Error>>) -> Result<(), Error> {
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)?;
+    runtime.block_on(task)
+}
+
+fn execute_at_controller(
+    controller: &str,
+    tls: &cool_tls::Options,
+    command: ControllerCommand,
+) -> Result<(), Error> {
     let connect = || client::connect(controller, tls);
     on_runtime(async {
-        match question {
-            Ask::Topology(options) => {
-                reading(controller, async || topology::show(connect().await?, &options).await).await
+        match command {
+            ControllerCommand::Topology(options) => {
+                with_retry(controller, async || topology::show(connect().await?, &options).await).await
             }
-            Ask::Groups(options) => {
-                reading(controller, async || groups::show(connect().await?, &options).await).await
+            ControllerCommand::Groups(options) => {
+                with_retry(controller, async || groups::show(connect().await?, &options).await).await
             }
-            Ask::Jobs(options) => {
-                reading(controller, async || jobs::show(connect().await?, &options).await).await
+            ControllerCommand::Jobs(options) => {
+                with_retry(controller, async || jobs::show(connect().await?, &options).await).await
             }
-            Ask::Doctor(options) => {
-                reading(controller, async || doctor::examine(connect().await?, &options).await).await
+            ControllerCommand::Doctor(options) => {
+                with_retry(controller, async || doctor::examine(connect().await?, &options).await).await
             }
-            Ask::Trace(options) => trace::show(connect().await?, &options).await,
-            Ask::Copy(options) => copy::run(connect().await?, &options).await,
-            Ask::Put(options) => store::put(connect().await?, &options).await,
-            Ask::Get(options) => store::get(connect().await?, &options).await,
-            Ask::Ls(options) => store::list(connect().await?, &options).await,
-            Ask::Stat(options) => store::stat(connect().await?, &options).await,
-            Ask::Rm(options) => store::remove(connect().await?, &options).await,
-            Ask::Verify(options) => store::verify(connect().await?, &options).await,
-            Ask::Run(options) => run::run(connect().await?, options).await,
-            Ask::Cancel(options) => jobs::cancel(connect().await?, &options).await,
-            Ask::Drain(options) => jobs::drain(connect().await?, &options).await,
-            Ask::Bench(options) => bench::run(connect().await?, &options).await,
+            ControllerCommand::Trace(options) => trace::show(connect().await?, &options).await,
+            ControllerCommand::Copy(options) => copy::command::run(connect().await?, &options).await,
+            ControllerCommand::Put(options) => store::put::put(connect().await?, &options).await,
+            ControllerCommand::Get(options) => store::get::get(connect().await?, &options).await,
+            ControllerCommand::Ls(options) => store::list::list(connect().await?, &options).await,
+            ControllerCommand::Stat(options) => store::list::stat(connect().await?, &options).await,
+            ControllerCommand::Rm(options) => store::remove::remove(connect().await?, &options).await,
+            ControllerCommand::Verify(options) => store::verify::verify(connect().await?, &options).await,
+            ControllerCommand::Run(options) => run::run(connect().await?, options).await,
+            ControllerCommand::Cancel(options) => jobs::cancel(connect().await?, &options).await,
+            ControllerCommand::Drain(options) => jobs::drain(connect().await?, &options).await,
+            ControllerCommand::Bench(options) => bench::run(connect().await?, &options).await,
         }
     })
 }
 
-/// A question that changes nothing, asked once more if the controller is lost meanwhile and another one may take over.
-async fn reading(controllers: &str, question: impl AsyncFn() -> Result<(), Error>) -> Result<(), Error> {
-    match question().await {
-        Err(Error::Lost(_)) if controllers.contains(',') => question().await,
+/// Sends a request that changes nothing, and repeats it once if the controller is lost meanwhile
+/// and another one may take over.
+async fn with_retry(controllers: &str, request: impl AsyncFn() -> Result<(), Error>) -> Result<(), Error> {
+    match request().await {
+        Err(Error::Lost(_)) if controllers.contains(',') => request().await,
         outcome => outcome,
     }
 }

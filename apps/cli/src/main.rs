@@ -1,4 +1,4 @@
-//! `cool`: the command around the library of the same crate.
+//! The program `cool`. Its code is in the library of this crate.
 
 use std::process::ExitCode;
 

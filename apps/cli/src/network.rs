@@ -1,36 +1,38 @@
-//! The network that `cool plan` and `cool simulate` think of: as a text or a file says it, with the rates of its links.
+//! The network of `cool plan` and `cool simulate`: described by a text or a file, with the rates of
+//! its links.
 
 use crate::error::Error;
-use crate::size;
+use crate::{size, units};
 use cool_collective::{Call, Layout, Operation, Plan, Rank};
 use cool_sim::schedule::{FabricModel, Placement};
 use std::time::Duration;
 
-/// A schedule that is expected to take more events than this is not made unless it is asked for: half a minute and
-/// 1 GB, about.
-pub(crate) const MOST_EVENTS: f64 = 5e6;
+/// Most expected events of a schedule that is compiled without a request for its plan. They take
+/// about half a minute and 1 GB.
+pub(crate) const EVENTS_MAX: f64 = 5e6;
 
-/// What is asked of a collective besides its operation.
+/// The options of a collective, except its operation.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Asked {
-    /// Bytes of the message, the vector, or one rank's part, as in 8M
+pub(crate) struct CollectiveOptions {
+    /// Size of the message, the vector, or one rank's part, such as 8M
     #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "1M")]
     pub(crate) bytes: u64,
 
     #[command(flatten)]
-    pub(crate) network: Network,
+    pub(crate) network: NetworkOptions,
 
-    /// Only this plan, by name, as cool-p-p, or composed, as rack:binomial,center:ring or flat:ring
+    /// Only this plan: a name such as cool-p-p, or a composition such as rack:binomial,center:ring
+    /// or flat:ring
     #[arg(long, value_name = "PLAN", env = "COOL_PLAN")]
     pub(crate) plan: Option<Plan>,
 
-    /// The rank at the root
+    /// Root of the collective
     #[arg(long, value_name = "RANK", default_value_t = 0)]
     root: u32,
 }
 
-impl Asked {
-    /// A call of an operation, of bytes.
+impl CollectiveOptions {
+    /// Returns the call of an operation.
     pub(crate) fn call(&self, operation: Operation) -> Call {
         Call::new(operation, Rank(self.root), self.bytes, 1)
     }
@@ -38,43 +40,71 @@ impl Asked {
 
 /// A network without a controller.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Network {
-    /// tree:32x32x32 is 32 racks of 32 hosts with 32 ranks each; tree:3+5+2 is uneven; leafspine:4x2x16 has 4 racks and 2
-    /// spines; fattree:8 has switches with 8 ports; else a file, as `cool topology --json` prints it [default: for a
-    /// plan what the controller has found, else tree:4x4]
+pub(crate) struct NetworkOptions {
+    /// Network: tree:32x32x32 has 32 racks of 32 hosts with 32 ranks each; tree:3+5+2 has racks of
+    /// different sizes; leafspine:4x2x16 has 4 racks and 2 spines; fattree:8 has switches with 8
+    /// ports; otherwise a file of `cool topology --json` [default: for `cool plan` the network of
+    /// the controller, for `cool simulate` tree:4x4]
     #[arg(long, value_name = "TOPOLOGY")]
     pub(crate) topology: Option<String>,
 
-    /// Rate of a host's link, if no file says it
-    #[arg(long, value_name = "MBIT", default_value_t = 20)]
+    /// Rate of a host's link in Mbit/s, unless a file has it; must be above 0
+    #[arg(long, value_name = "MBIT", default_value_t = default_mbit(), value_parser = mbit)]
     host_mbit: u64,
 
-    /// Rate of a link between switches, if no file says it
-    #[arg(long, value_name = "MBIT", default_value_t = 20)]
+    /// Rate of a link between switches in Mbit/s, unless a file has it; must be above 0
+    #[arg(long, value_name = "MBIT", default_value_t = default_mbit(), value_parser = mbit)]
     uplink_mbit: u64,
 
-    /// Time from one end of a link to the other, a switch's work included
+    /// Latency of a link, including the switch
     #[arg(long, value_name = "MICROSECONDS", default_value_t = 50)]
     latency_us: u64,
 
-    /// Bytes that pass an idle link at once: the test bed's token buckets; 0 for hardware
-    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = "16000")]
+    /// Bytes that pass an idle link at once, as with the token buckets of the testbed; 0 for
+    /// hardware
+    #[arg(long, value_name = "SIZE", value_parser = size::parse, default_value = default_burst())]
     burst: u64,
 
-    /// Ranks that follow each other are in other racks
+    /// Place consecutive ranks in different racks
     #[arg(long)]
     interleaved: bool,
 }
 
-impl Network {
-    /// It, and where its ranks are.
+/// Returns whether this process runs in the testbed, which has slow links.
+fn is_testbed() -> bool {
+    std::env::var_os("COOL_TESTBED").is_some()
+}
+
+/// Returns the default rate of links in Mbit/s.
+fn default_mbit() -> u64 {
+    if is_testbed() { 20 } else { 10_000 }
+}
+
+fn default_burst() -> &'static str {
+    if is_testbed() { "16000" } else { "0" }
+}
+
+fn mbit(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("{text:?} is not a whole number of Mbit/s, such as 10000"))
+}
+
+/// Describes the assumed rates of a network in one line, so that times are not mistaken for
+/// measurements.
+pub(crate) fn assumed_rates(fabric: &FabricModel) -> String {
+    let rate = |bytes| units::rate(bytes).unwrap_or_else(|| "unknown rate".to_owned());
+    let (host, uplink) = (rate(fabric.host), rate(fabric.uplink));
+    format!("assumed links: hosts {host} (--host-mbit), uplinks {uplink} (--uplink-mbit)")
+}
+
+impl NetworkOptions {
+    /// Returns the network, and the layout of its ranks.
     pub(crate) fn build(&self) -> Result<(FabricModel, Layout), Error> {
         let bytes = |mbit: u64| mbit.saturating_mul(125_000);
         let (host, uplink) = (bytes(self.host_mbit), bytes(self.uplink_mbit));
         let topology = self.topology.as_deref().unwrap_or("tree:4x4");
         let mut fabric = match std::fs::read_to_string(topology) {
             Ok(json) => FabricModel::from_json(topology, &json, host, uplink)?,
-            // What has a colon is meant as a text; its error says what else there is.
+            // A name with a colon must be a text. Its error lists the other forms.
             Err(_) if topology.contains(':') => topology.parse::<FabricModel>()?.with_rates(host, uplink)?,
             Err(reason) => return Err(Error::TopologyFile { path: topology.to_owned(), reason }),
         };
@@ -84,5 +114,23 @@ impl Network {
         let placement = if self.interleaved { Placement::Interleaved } else { Placement::Packed };
         let layout = fabric.layout(placement)?;
         Ok((fabric, layout))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_rate_is_a_plain_number_of_mbit_per_second() {
+        assert_eq!(mbit("10000"), Ok(10_000));
+        assert!(mbit("10G").unwrap_err().contains("such as 10000"));
+    }
+
+    #[test]
+    fn assumed_rates_name_their_options() {
+        let fabric = "tree:2x2".parse::<FabricModel>().unwrap().with_rates(2_500_000, 1_250_000_000).unwrap();
+        let text = "assumed links: hosts 20 Mbit/s (--host-mbit), uplinks 10 Gbit/s (--uplink-mbit)";
+        assert_eq!(assumed_rates(&fabric), text);
     }
 }

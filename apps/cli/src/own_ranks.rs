@@ -1,22 +1,23 @@
-//! Jobs whose ranks are this program, one on each node: what they are told, and the lines of JSON by which they answer.
+//! Jobs that run this program as their ranks, one on each node: how they are submitted, and JSON
+//! documents of their results.
 
 use crate::error::Error;
 use crate::job;
-use cool_proto::control::{JobSpec, Output};
+use cool_proto::control::JobSpec;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
-use std::io::{self, Write};
+use std::io;
 
-/// A job on these nodes that goes on without those that are lost: each rank runs a hidden subcommand, which is told what to do.
+/// Returns a job on these nodes that continues without lost ones. `command` must be one of
+/// [`crate::ranks`], which every rank runs with the task as JSON.
 pub(crate) fn spec(
-    subcommand: &str,
-    told: &impl Serialize,
+    command: &str,
+    task: &impl Serialize,
     hosts: Vec<String>,
     user: Option<String>,
 ) -> Result<JobSpec, Error> {
     Ok(JobSpec {
         program: job::this_program()?,
-        args: vec![subcommand.to_owned(), serde_json::json!(told).to_string()],
+        args: vec![command.to_owned(), serde_json::json!(task).to_string()],
         ranks_per_node: 1,
         hosts,
         user: user.unwrap_or_else(job::user),
@@ -25,19 +26,7 @@ pub(crate) fn spec(
     })
 }
 
-/// In a rank: says something to whoever runs the command.
-pub(crate) fn say(answer: &impl Serialize) -> io::Result<()> {
-    let mut line = serde_json::to_vec(answer)?;
-    line.push(b'\n');
-    io::stdout().write_all(&line)
-}
-
-/// What a line of a rank says; nothing if it is something else that the rank has printed.
-pub(crate) fn answer<T: DeserializeOwned>(line: &Output) -> Option<T> {
-    if line.stderr { None } else { serde_json::from_slice(&line.line).ok() }
-}
-
-/// One JSON document for scripts, as a line.
-pub(crate) fn document(all: &impl Serialize) -> Result<String, Error> {
-    Ok(serde_json::to_string(all).map_err(io::Error::from)? + "\n")
+/// Returns a JSON document on one line.
+pub(crate) fn document(content: &impl Serialize) -> Result<String, Error> {
+    Ok(serde_json::to_string(content).map_err(io::Error::from)? + "\n")
 }

@@ -1,34 +1,50 @@
-//! `cool run`: a program on many nodes, its output here.
+//! `cool run`: runs a program on many nodes, and prints its output here.
 
 mod output;
 
-use crate::copy::{self, StageOptions};
+use crate::copy::stage::{StageOptions, stage};
 use crate::error::Error;
-use crate::job::{self, Heard, Ranks};
+use crate::job::{self, JobOptions, JobUpdate};
+use crate::rank_line::print_line;
 use crate::units;
+use cool_proto::control::JobSpec;
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{JobSpec, Output};
-use output::Files;
+use output::OutputFiles;
+use rustix::fs::{Access, access};
 use std::collections::HashMap;
-use std::io::Write;
+use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tonic::transport::Channel;
 
-/// Run a program as many ranks over the nodes, and forward their output
-///
-/// Each line of output comes with its rank in front. When a rank fails, the others are ended, and the status of
-/// the first that failed is the command's (but see --survive): 128 and the signal if one ended it, 124 after the time
-/// limit. To end, ranks
-/// and all they have started get SIGTERM, and SIGKILL 3 s later. Ctrl-C, SIGTERM and SIGHUP end the job, SIGUSR1 and
-/// SIGUSR2 go to its ranks. The program must be there on every node, or be brought there by --stage.
-#[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    #[command(flatten)]
-    ranks: Ranks,
+/// Directories in which nodes look for programs. A program in one of them is started by its name,
+/// because nodes may have it in another one of them.
+const NODE_PATH: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 
-    /// Only on these nodes, as h1,h7
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+/// Run a program as multiple ranks across the nodes and forward its output
+///
+/// Each line of output starts with its rank. If a rank fails, the rest are terminated and `cool
+/// run` exits with that rank's status: 128+N if it was killed by signal N, 124 after the time limit
+/// (but see
+/// --survive). Processes get SIGTERM, then SIGKILL after 3 s. Ctrl-C, SIGTERM and SIGHUP end the job;
+/// SIGUSR1 and SIGUSR2 are sent to its ranks.
+///
+/// The first word that is not an option is the program. It must exist on every node, or be copied
+/// there with --stage. A name without a slash is searched in PATH here. Ranks find their number in
+/// COOL_RANK, the number of ranks in COOL_SIZE and the name of their node in COOL_NODE.
+#[derive(Debug, clap::Args)]
+pub(crate) struct RunOptions {
+    #[command(flatten)]
+    ranks: JobOptions,
+
+    /// Only on these nodes, such as h1,h7
+    #[arg(
+        long,
+        aliases = ["nodes", "host"],
+        short_alias = 'H',
+        value_name = "NAME,..",
+        value_delimiter = ','
+    )]
     hosts: Vec<String>,
 
     /// Only in these racks, by the numbers of `cool topology`
@@ -36,53 +52,66 @@ pub(crate) struct Options {
     racks: Vec<u32>,
 
     /// Set a variable for the ranks, or pass on one of this environment; may be repeated
-    #[arg(long, value_name = "NAME[=VALUE]")]
+    #[arg(long, short_alias = 'x', value_name = "NAME[=VALUE]")]
     env: Vec<String>,
 
-    /// Where the ranks run [default: this directory's path, on their node]
+    /// Working directory of the ranks, which must exist on their nodes [default: the path of this
+    /// directory]
     #[arg(long, value_name = "DIRECTORY")]
     workdir: Option<PathBuf>,
 
-    /// Write each rank's output to files RANK.out and RANK.err in this directory, here, and print none
+    /// Write each rank's output to files RANK.out and RANK.err in this local directory, instead of
+    /// printing it
     #[arg(long, value_name = "DIRECTORY")]
     output: Option<PathBuf>,
 
-    /// End the job when it has run so long: seconds, or as 90s, 30m, 2h
+    /// Terminate the job after this time (90s, 30m, 2h; seconds if no unit)
     #[arg(long, value_name = "TIME", value_parser = units::duration)]
     time_limit: Option<Duration>,
 
-    /// Go on when a signal ends a rank or a node is lost, as long as any rank is left
+    /// Continue if a signal kills a rank or a node is lost, as long as a rank is left
     ///
-    /// For programs that go on by themselves, with `shrink`. A rank that exits with another status than 0 ends the job all
-    /// the same, unless the others have gone on without it.
+    /// For programs that recover with `shrink`. A rank that exits with a status other than 0 still
+    /// ends the job, unless the other ranks have already continued without it.
     #[arg(long)]
     survive: bool,
 
     #[command(flatten)]
     stage: StageOptions,
 
-    /// The program and its arguments
-    #[arg(last = true, required = true, value_name = "PROGRAM")]
+    /// Program and its arguments
+    #[arg(required = true, trailing_var_arg = true, value_name = "PROGRAM")]
     command: Vec<String>,
 }
 
 /// Runs the job to its end.
-pub(crate) async fn run(client: ControllerClient<Channel>, options: Options) -> Result<(), Error> {
-    let mut files = options.output.as_deref().map(Files::new).transpose()?;
-    let stage = options.stage.clone();
-    let spec = copy::stage(client.clone(), spec(options)?, &stage).await?;
-    job::run(client, spec, |heard| match (heard, &mut files) {
-        (Heard::Started(_), _) => Ok(()),
-        (Heard::Line(output), None) => forward(&output),
-        (Heard::Line(output), Some(files)) => files.write(&output),
+pub(crate) async fn run(client: ControllerClient<Channel>, options: RunOptions) -> Result<(), Error> {
+    let directory = options.output.clone();
+    let mut files = directory.as_deref().map(OutputFiles::new).transpose()?;
+    let stage_options = options.stage.clone();
+    let spec = stage(client.clone(), spec(options)?, &stage_options).await?;
+    let ended = job::run(client, spec, |update| match (update, &mut files) {
+        (JobUpdate::Started(_), _) => Ok(()),
+        (JobUpdate::Line(output), None) => print_line(&output),
+        (JobUpdate::Line(output), Some(files)) => files.write(&output),
     })
-    .await
+    .await;
+    if let (Some(directory), Err(Error::Failed { finished, .. })) = (&directory, &ended)
+        && let Some(rank) = finished.rank
+    {
+        eprintln!(
+            "cool: the messages of rank {rank} are in {}",
+            directory.join(format!("{rank}.err")).display()
+        );
+    }
+    ended
 }
 
-fn spec(options: Options) -> Result<JobSpec, Error> {
+fn spec(options: RunOptions) -> Result<JobSpec, Error> {
     let mut command = options.command.into_iter();
+    let program = command.next().unwrap_or_default();
     Ok(JobSpec {
-        program: command.next().unwrap_or_default(),
+        program: resolve(&program, std::env::var_os("PATH").as_deref()).unwrap_or(program),
         args: command.collect(),
         env: options.env.into_iter().map(variable).collect::<Result<HashMap<_, _>, _>>()?,
         workdir: workdir(options.workdir.as_deref())?,
@@ -96,7 +125,21 @@ fn spec(options: Options) -> Result<JobSpec, Error> {
     })
 }
 
-/// `NAME=VALUE`, or `NAME` with the value that it has here.
+/// Returns the absolute path of a program that is named without a slash and is in this command's
+/// PATH; `None` if nodes must find it by its name.
+fn resolve(program: &str, path: Option<&OsStr>) -> Option<String> {
+    if program.is_empty() || program.contains('/') {
+        return None;
+    }
+    let is_program = |path: &Path| path.is_file() && access(path, Access::EXEC_OK).is_ok();
+    let directory = std::env::split_paths(path?).find(|directory| is_program(&directory.join(program)))?;
+    if NODE_PATH.iter().any(|known| Path::new(known) == directory) {
+        return None;
+    }
+    std::path::absolute(directory.join(program)).ok()?.into_os_string().into_string().ok()
+}
+
+/// Parses `NAME=VALUE`, or `NAME` with its value in this environment.
 fn variable(text: String) -> Result<(String, String), Error> {
     if let Some((name, value)) = text.split_once('=') {
         return Ok((name.to_owned(), value.to_owned()));
@@ -114,32 +157,20 @@ fn workdir(chosen: Option<&Path>) -> Result<String, Error> {
     path.map_err(|path| Error::Workdir(format!("{} is not UTF-8", path.display())))
 }
 
-/// Prints a line of a rank where the rank printed it.
-pub(crate) fn forward(output: &Output) -> Result<(), Error> {
-    let mut line = format!("[{}] ", output.rank).into_bytes();
-    line.extend_from_slice(&output.line);
-    line.push(b'\n');
-    if output.stderr {
-        std::io::stderr().write_all(&line)?
-    } else {
-        std::io::stdout().write_all(&line)?
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use clap::Parser;
+    use std::os::unix::fs::PermissionsExt;
 
-    #[derive(Parser)]
-    struct Line {
+    #[derive(Debug, Parser)]
+    struct ParsedRun {
         #[command(flatten)]
-        options: Options,
+        options: RunOptions,
     }
 
     fn parsed(words: &str) -> Result<JobSpec, Error> {
-        spec(Line::parse_from(words.split(' ')).options)
+        spec(ParsedRun::parse_from(words.split(' ')).options)
     }
 
     #[test]
@@ -156,6 +187,25 @@ mod tests {
     }
 
     #[test]
+    fn the_first_word_that_is_no_option_begins_the_program() {
+        let job = parsed("run -n 4 ./prog -n 5 --survive -- x").unwrap();
+        assert_eq!((job.ranks, job.program.as_str(), job.survive), (4, "./prog", false));
+        assert_eq!(job.args, ["-n", "5", "--survive", "--", "x"]);
+        let error = ParsedRun::try_parse_from(["run", "--bogus", "./prog"]).unwrap_err().to_string();
+        assert!(error.contains("unexpected argument '--bogus'"), "{error}");
+    }
+
+    #[test]
+    fn options_of_mpirun_are_accepted() {
+        let job = parsed("run --np 4 -N 2 -H h1,h2 -x A=1 -x B=2 prog").unwrap();
+        assert_eq!((job.ranks, job.ranks_per_node, job.hosts), (4, 2, vec!["h1".into(), "h2".into()]));
+        assert_eq!((job.env["A"].as_str(), job.env["B"].as_str()), ("1", "2"));
+        for hosts in ["--host h1", "--nodes h1", "--hosts h1"] {
+            assert_eq!(parsed(&format!("run {hosts} prog")).unwrap().hosts, ["h1"]);
+        }
+    }
+
+    #[test]
     fn nodes_racks_and_a_time_limit_are_passed_on() {
         let job = parsed("run --hosts h1,h7 --racks 0,2 --time-limit 2m -- prog").unwrap();
         assert_eq!(
@@ -165,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn no_number_is_left_to_the_controller_and_the_directory_is_this_one() {
+    fn by_default_the_controller_chooses_the_number_of_ranks() {
         let job = parsed("run -- prog").unwrap();
         assert_eq!((job.ranks, job.ranks_per_node), (0, 0));
         assert_eq!(Path::new(&job.workdir), std::env::current_dir().unwrap());
@@ -175,5 +225,20 @@ mod tests {
     fn a_variable_to_pass_on_must_be_set() {
         let error = parsed("run --env COOL_TEST_NEVER_SET -- prog").unwrap_err();
         assert!(error.to_string().contains("COOL_TEST_NEVER_SET=VALUE"), "{error}");
+    }
+
+    #[test]
+    fn a_program_in_this_path_is_sent_as_an_absolute_path() {
+        let directory = tempfile::tempdir().unwrap();
+        let program = directory.path().join("cool-test-program");
+        let path = format!("/nowhere:{}:/usr/bin", directory.path().display());
+        let resolved = |name: &str| resolve(name, Some(OsStr::new(&path)));
+        std::fs::write(&program, "").unwrap();
+        assert_eq!(resolved("cool-test-program"), None, "it is not executable");
+        std::fs::set_permissions(&program, std::fs::Permissions::from_mode(0o755)).unwrap();
+        assert_eq!(resolved("cool-test-program").as_deref(), program.to_str());
+        for by_name in ["./cool-test-program", "env", "cool-test-missing", ""] {
+            assert_eq!(resolved(by_name), None, "{by_name}");
+        }
     }
 }

@@ -1,57 +1,61 @@
-//! `cool simulate`: how long the plans of a collective take on a network of any size, beside the physical limit; or
-//! how good the planner's picks are. It asks no controller.
+//! `cool simulate`: predicts how long the plans of a collective take on a network of any size,
+//! compared with the physical limit; or how good the planner's choices are. It needs no controller.
 
 mod grid;
 
 use crate::error::Error;
-use crate::network::{Asked, MOST_EVENTS};
+use crate::network::{CollectiveOptions, EVENTS_MAX, assumed_rates};
 use crate::{size, units};
 use cool_collective::planner::{Estimate, Planner};
 use cool_collective::{Operation, Plan, check, compile};
-use cool_sim::schedule::{Costs, limit, simulate};
+use cool_sim::schedule::{AgentCosts, limit, simulate};
 use std::io::Write;
 
 /// Predict how long the plans of a collective take on a network of any size, without a controller
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    /// The operation: bcast, reduce, allreduce, gather, allgather, scatter, reduce_scatter, alltoall, scan, exscan, barrier
+pub(crate) struct SimulateOptions {
+    /// Operation: bcast, reduce, allreduce, gather, allgather, scatter, reduce_scatter, alltoall,
+    /// scan, exscan or barrier
     #[arg(long, value_name = "OPERATION", required_unless_present = "grid")]
     op: Option<Operation>,
 
     #[command(flatten)]
-    asked: Asked,
+    asked: CollectiveOptions,
 
     /// Print one JSON document
     #[arg(long)]
     json: bool,
 
-    /// Compare the planner's picks with the best plans, over operations, sizes and topologies; takes minutes
+    /// Compare the planner's choices with the best plans, for many operations, sizes and
+    /// topologies; takes minutes
     #[arg(long, conflicts_with_all = ["op", "plan", "json"])]
     grid: bool,
 }
 
-/// What is said of one plan.
+/// The time of one plan.
 #[derive(Debug, serde::Serialize)]
-struct Line {
+struct PlanTiming {
     plan: String,
     seconds: f64,
     times_limit: Option<f64>,
-    /// Whether that is the planner's estimate, since it would take too long to simulate.
+    /// Whether it is the planner's estimate, because simulating would take too long.
     estimated: bool,
 }
 
 #[derive(Debug, serde::Serialize)]
-struct Document {
+struct SimulationDocument {
     topology: String,
+    #[serde(skip)]
+    rates: String,
     operation: String,
     bytes: u64,
     limit_seconds: Option<f64>,
     picked: Option<String>,
-    plans: Vec<Line>,
+    plans: Vec<PlanTiming>,
 }
 
 /// Simulates and prints.
-pub(crate) fn show(options: &Options) -> Result<(), Error> {
+pub(crate) fn show(options: &SimulateOptions) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     match options.op {
         None => grid::print(&mut out),
@@ -67,18 +71,18 @@ pub(crate) fn show(options: &Options) -> Result<(), Error> {
     }
 }
 
-fn document(options: &Options, operation: Operation) -> Result<Document, Error> {
+fn document(options: &SimulateOptions, operation: Operation) -> Result<SimulationDocument, Error> {
     let asked = &options.asked;
     let (fabric, layout) = asked.network.build()?;
-    let costs = Costs::default();
+    let costs = AgentCosts::default();
     let call = asked.call(operation);
     let least = limit(&call, &layout, &fabric).map(|limit| limit.as_secs_f64());
     let mut planner = Planner::new(fabric.cost_model(&costs), layout.clone());
     let line = |plan: Plan, seconds: f64, estimated| {
         let times_limit = least.map(|least| seconds / least);
-        Line { plan: plan.to_string(), seconds, times_limit, estimated }
+        PlanTiming { plan: plan.to_string(), seconds, times_limit, estimated }
     };
-    let run = |plan: Plan| -> Result<Line, Error> {
+    let run = |plan: Plan| -> Result<PlanTiming, Error> {
         let schedule = compile(&call, &layout, &plan, |_| true)?;
         let timing = simulate(&schedule, &layout, &fabric, &costs)?;
         Ok(line(plan, timing.time.as_secs_f64(), false))
@@ -91,17 +95,18 @@ fn document(options: &Options, operation: Operation) -> Result<Document, Error> 
             let others = Planner::candidates(&call, &layout).into_iter().filter(|plan| *plan != picked);
             let lines =
                 std::iter::once(picked).chain(others).map(|plan| match planner.estimate(&call, plan) {
-                    Some(Estimate { seconds, events, .. }) if events > MOST_EVENTS => {
+                    Some(Estimate { seconds, events, .. }) if events > EVENTS_MAX => {
                         Ok(line(plan, seconds, true))
                     }
                     _ => run(plan),
                 });
-            (Some(picked), lines.collect::<Result<Vec<Line>, Error>>()?)
+            (Some(picked), lines.collect::<Result<Vec<PlanTiming>, Error>>()?)
         }
     };
     plans.sort_by(|a, b| a.seconds.total_cmp(&b.seconds));
-    Ok(Document {
+    Ok(SimulationDocument {
         topology: fabric.to_string(),
+        rates: assumed_rates(&fabric),
         operation: operation.to_string(),
         bytes: asked.bytes,
         limit_seconds: least,
@@ -110,10 +115,10 @@ fn document(options: &Options, operation: Operation) -> Result<Document, Error> 
     })
 }
 
-fn table(document: &Document) -> String {
-    let Document { topology, operation, bytes, limit_seconds, picked, plans } = document;
+fn table(document: &SimulationDocument) -> String {
+    let SimulationDocument { topology, rates, operation, bytes, limit_seconds, picked, plans } = document;
     let width = plans.iter().map(|line| line.plan.len()).max().unwrap_or(0).max("limit".len());
-    let mut text = format!("{operation} of {} on {topology}\n", size::named(*bytes));
+    let mut text = format!("{rates}\n{operation} of {} on {topology}\n", size::named(*bytes));
     let mut line = |plan: &str, time: &str, rest: &str| {
         text += format!("  {plan:width$}  {time:>10}  {rest}").trim_end();
         text.push('\n');
@@ -136,17 +141,17 @@ mod tests {
     use clap::Parser;
 
     #[derive(Debug, Parser)]
-    struct Command {
+    struct Parsed {
         #[command(flatten)]
-        options: Options,
+        options: SimulateOptions,
     }
 
-    fn options(text: &str) -> Options {
-        Command::parse_from(std::iter::once("simulate").chain(text.split(' '))).options
+    fn options(text: &str) -> SimulateOptions {
+        Parsed::parse_from(std::iter::once("simulate").chain(text.split(' '))).options
     }
 
     #[test]
-    fn every_fitting_plan_stands_beside_the_limit_and_the_fastest_first() {
+    fn all_suitable_plans_are_listed_fastest_first() {
         let options = options("--op allreduce --bytes 64K --topology tree:2x3x2");
         let document = document(&options, Operation::Allreduce).unwrap();
         assert!(document.plans.is_sorted_by(|a, b| a.seconds <= b.seconds));
@@ -156,10 +161,11 @@ mod tests {
         }
         let text = table(&document);
         assert!(text.contains("limit") && text.contains("picked"), "{text}");
+        assert!(text.starts_with("assumed links: hosts 10 Gbit/s (--host-mbit)"), "{text}");
     }
 
     #[test]
-    fn a_plan_that_does_not_fit_and_a_network_without_rate_are_refused_in_words() {
+    fn unsuitable_plans_and_networks_without_rates_are_refused() {
         let error =
             document(&options("--op scan --plan multicast"), Operation::Scan).unwrap_err().to_string();
         assert!(error.contains("cannot run scan"), "{error}");

@@ -1,6 +1,6 @@
-//! Sizes as people write them: 1K = 1024 bytes, 1M, 1G.
+//! Sizes such as 1K (1024 bytes), 1M and 1G.
 
-/// A number of bytes from text.
+/// Parses a size in bytes. The text must be a whole number, with K, M or G behind it if needed.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.char_indices().last() {
         Some((i, 'K' | 'k')) => (&text[..i], 10),
@@ -8,12 +8,12 @@ pub(crate) fn parse(text: &str) -> Result<u64, String> {
         Some((i, 'G' | 'g')) => (&text[..i], 30),
         _ => (text, 0),
     };
-    let wrong = || format!("{text:?} is not a size; write a number of bytes, or as in 1K, 8M, 1G");
+    let wrong = || format!("{text:?} is not a size; write a number of bytes, or for example 1K, 8M, 1G");
     let number: u64 = digits.parse().map_err(|_| wrong())?;
     number.checked_mul(1 << shift).ok_or_else(wrong)
 }
 
-/// The shortest text that [`parse`] reads as `bytes`.
+/// Returns the shortest text that [`parse`] reads as `bytes`.
 pub(crate) fn show(bytes: u64) -> String {
     [(30, "G"), (20, "M"), (10, "K")]
         .iter()
@@ -21,7 +21,7 @@ pub(crate) fn show(bytes: u64) -> String {
         .map_or_else(|| bytes.to_string(), |(shift, unit)| format!("{}{unit}", bytes >> shift))
 }
 
-/// The same for readers: "64 bytes", "256 KiB".
+/// Returns a size in words, such as "64 bytes" or "256 KiB".
 pub(crate) fn named(bytes: u64) -> String {
     let text = show(bytes);
     match text.strip_suffix(['K', 'M', 'G']) {
@@ -52,7 +52,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_shown_is_read_back(bytes in any::<u64>(), shift in 0u32..40) {
+        fn a_size_that_is_shown_can_be_parsed(bytes in any::<u64>(), shift in 0u32..40) {
             let bytes = bytes >> 24 << shift;
             prop_assert_eq!(parse(&show(bytes)), Ok(bytes));
         }

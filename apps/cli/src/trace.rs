@@ -1,11 +1,11 @@
-//! `cool trace`: what the latest collectives cost, put together from what every node remembers of them.
+//! `cool trace`: shows how long recent collectives took, from the records of all nodes.
 
 mod call;
 mod timeline;
 
 use crate::error::Error;
 use crate::units;
-use call::{Call, Calls};
+use call::{TracedCall, TracedCalls};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{CallRecord, TraceRequest};
 use cool_proto::trace_file;
@@ -15,13 +15,14 @@ use std::io::Write;
 use std::path::PathBuf;
 use tonic::transport::Channel;
 
-/// Show the slowest of the latest collectives, and who was late for them
+/// Show the slowest of the recent collectives, and the ranks that were late
 ///
-/// Each agent remembers its last 4096 calls, and of those that ranks carry out themselves the last 1024 of each group. Times of different
-/// nodes are by the nodes' clocks: where clocks differ by more than a call takes, who was late cannot be told.
+/// Each agent records its last 4096 calls, and of the quick calls that ranks execute themselves the
+/// last 1024 of each group. Times are those of the nodes' clocks, which must differ by less than
+/// the duration of a call: otherwise the late rank cannot be determined.
 #[derive(Debug, clap::Args)]
-pub(crate) struct Options {
-    /// Ask each node for its last N calls; 0: all that it remembers
+pub(crate) struct TraceOptions {
+    /// Request the last N calls of each node; 0 for all
     #[arg(long, default_value_t = 1000, value_name = "N")]
     last: u32,
 
@@ -33,12 +34,12 @@ pub(crate) struct Options {
     #[arg(long, default_value_t = 20, value_name = "N")]
     slowest: usize,
 
-    /// Write all calls to a file that ui.perfetto.dev and chrome://tracing open
+    /// Write all calls to a file for ui.perfetto.dev or chrome://tracing
     #[arg(long, value_name = "FILE")]
     perfetto: Option<PathBuf>,
 
-    /// Show the trace of a run in one process (libcool's embedded mode, started with COOL_TRACE=FILE), and ask no
-    /// controller
+    /// Show the trace of a run in one process (libcool's embedded mode with COOL_TRACE=FILE),
+    /// without a controller
     #[arg(long, value_name = "FILE", conflicts_with = "last")]
     file: Option<PathBuf>,
 
@@ -47,31 +48,31 @@ pub(crate) struct Options {
     json: bool,
 }
 
-impl Options {
-    /// Whether a file is to be shown in place of what a controller says.
-    pub(crate) fn is_of_file(&self) -> bool {
+impl TraceOptions {
+    /// Returns whether a file is shown, without a controller.
+    pub(crate) fn reads_file(&self) -> bool {
         self.file.is_some()
     }
 }
 
-/// Shows a file.
-pub(crate) fn show_file(options: &Options) -> Result<(), Error> {
+/// Prints the trace in a file.
+pub(crate) fn show_file(options: &TraceOptions) -> Result<(), Error> {
     let Some(path) = &options.file else { return Ok(()) };
     let failed = |reason: String| Error::TraceFile { path: path.display().to_string(), reason };
     let bytes = std::fs::read(path).map_err(|e| failed(format!("cannot be read: {e}")))?;
-    let mut calls = Calls::default();
+    let mut calls = TracedCalls::default();
     for event in trace_file::decode(&bytes).map_err(|e| failed(e.to_string()))? {
-        let asked = |record: &CallRecord| options.group.is_none_or(|group| record.group == group);
-        event.records.into_iter().filter(asked).for_each(|record| calls.add(&event.node, record));
+        let is_requested = |record: &CallRecord| options.group.is_none_or(|group| record.group == group);
+        event.records.into_iter().filter(is_requested).for_each(|record| calls.add(&event.node, record));
     }
     print(&calls, options)
 }
 
-/// Asks and prints.
-pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Options) -> Result<(), Error> {
+/// Requests the records, and prints them.
+pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &TraceOptions) -> Result<(), Error> {
     let request = TraceRequest { id: 0, last: options.last, group: options.group.unwrap_or(0) };
     let mut events = client.trace(request).await?.into_inner();
-    let mut calls = Calls::default();
+    let mut calls = TracedCalls::default();
     while let Some(event) = events.message().await? {
         event.records.into_iter().for_each(|record| calls.add(&event.node, record));
         if !event.silent.is_empty() {
@@ -81,12 +82,12 @@ pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &Option
     print(&calls, options)
 }
 
-fn print(calls: &Calls, options: &Options) -> Result<(), Error> {
+fn print(calls: &TracedCalls, options: &TraceOptions) -> Result<(), Error> {
     if let Some(path) = &options.perfetto {
         let failed = |reason| Error::Timeline { path: path.display().to_string(), reason };
         std::fs::write(path, timeline::document(calls).to_string()).map_err(failed)?;
     }
-    let mut slowest: Vec<&Call> = calls.iter().collect();
+    let mut slowest: Vec<&TracedCall> = calls.iter().collect();
     slowest.sort_by_key(|call| Reverse(call.nanoseconds()));
     slowest.truncate(options.slowest);
     let text = if options.json {
@@ -99,28 +100,25 @@ fn print(calls: &Calls, options: &Options) -> Result<(), Error> {
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 
-const TITLES: [&str; 8] = [
-    "group",
-    "call",
-    "time",
-    "last to come, after the first",
-    "then took",
-    "last data",
-    "repaired",
-    "operation",
-];
+/// Explains the columns of the table.
+const LEGEND: &str = "\nlast caller: the rank that called last, its node, and how long after the first rank\n\
+                      after it: time from then until the last rank had its result\n\
+                      last data: the rank whose data arrived last, and where\n";
 
-fn table(calls: &[&Call]) -> String {
+const TITLES: [&str; 8] =
+    ["group", "call", "time", "last caller", "after it", "last data", "repaired", "operation"];
+
+fn table(calls: &[&TracedCall]) -> String {
     let mut rows = vec![TITLES.map(str::to_owned)];
     rows.extend(calls.iter().map(|call| row(call)));
-    units::columns(&rows)
+    units::columns(&rows) + LEGEND
 }
 
-fn row(call: &Call) -> [String; 8] {
+fn row(call: &TracedCall) -> [String; 8] {
     let time = |nanoseconds: u64| units::seconds(nanoseconds as f64 / 1e9);
     let record = call.record();
     let failed = if record.failure.is_empty() { String::new() } else { format!(": {}", record.failure) };
-    let late = call.last_to_come();
+    let late = call.last_caller();
     [
         record.group.to_string(),
         record.call.to_string(),
@@ -139,7 +137,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_call_is_told_with_who_was_late_and_whose_data_came_last() {
+    fn a_row_has_the_late_rank_and_the_last_data() {
         let calls = calls();
         let call = calls.iter().next().unwrap();
         assert_eq!(call.nanoseconds(), 10 * MILLISECOND);

@@ -1,14 +1,14 @@
-//! Numbers as people read and write them.
+//! Numbers with units, as text.
 
 use std::time::Duration;
 
-/// A rate, as "20 Mbit/s"; `None` if it is 0, unknown.
+/// Returns a rate, such as "20 Mbit/s"; `None` if it is 0, which means unknown.
 pub(crate) fn rate(bytes_per_second: u64) -> Option<String> {
     if bytes_per_second == 0 {
         return None;
     }
     let mbit = bytes_per_second as f64 * 8.0 / 1e6;
-    // What is measured has no more than three digits that count.
+    // Measurements are not more precise.
     let round = |value: f64| (value * 1000.0).round() / 1000.0;
     Some(if mbit >= 1000.0 {
         format!("{} Gbit/s", round(mbit / 1000.0))
@@ -17,7 +17,7 @@ pub(crate) fn rate(bytes_per_second: u64) -> Option<String> {
     })
 }
 
-/// Bytes with three digits that count, as "64.0 MiB".
+/// Returns a number of bytes with three significant digits, such as "64.0 MiB".
 pub(crate) fn bytes(bytes: u64) -> String {
     let scales = [(30, "GiB"), (20, "MiB"), (10, "KiB")];
     match scales.into_iter().find(|(shift, _)| bytes >> shift > 0) {
@@ -30,7 +30,7 @@ pub(crate) fn bytes(bytes: u64) -> String {
     }
 }
 
-/// `n` of a thing: "1 rank", "2 ranks".
+/// Returns a count with its noun, such as "1 rank" or "2 ranks".
 pub(crate) fn count(n: usize, thing: &str) -> String {
     format!(
         "{n} {thing}{}",
@@ -44,7 +44,7 @@ pub(crate) fn count(n: usize, thing: &str) -> String {
     )
 }
 
-/// A time with three digits that count: "1.23 ms".
+/// Returns a time with three significant digits, such as "1.23 ms".
 pub(crate) fn seconds(s: f64) -> String {
     let (value, unit) = match s {
         s if s < 1e-3 => (s * 1e6, "us"),
@@ -55,7 +55,7 @@ pub(crate) fn seconds(s: f64) -> String {
     format!("{value:.digits$} {unit}")
 }
 
-/// A length of time as people write it: 90, 90s, 30m, 2h, 1d.
+/// Parses a length of time, such as 90, 90s, 30m, 2h or 1d. It must be longer than 0.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let digits = text.trim_end_matches(|c: char| c.is_ascii_alphabetic());
     let unit = match &text[digits.len()..] {
@@ -65,20 +65,20 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
         "d" => 86_400.0,
         other => return Err(format!("there is no unit {other:?}; the units are s, m, h and d")),
     };
-    let number: f64 = digits.parse().map_err(|_| format!("{digits:?} is no number"))?;
+    let number: f64 = digits.parse().map_err(|_| format!("{digits:?} is not a number"))?;
     match Duration::try_from_secs_f64(number * unit) {
         Ok(time) if !time.is_zero() => Ok(time),
-        _ => Err("a time is more than 0".to_owned()),
+        _ => Err("a time must be more than 0".to_owned()),
     }
 }
 
-/// A length of time in whole seconds: "2:05", "1:02:05".
+/// Returns a length of time in whole seconds, such as "2:05" or "1:02:05".
 pub(crate) fn clock(time: Duration) -> String {
     let (hours, minutes, seconds) = (time.as_secs() / 3600, time.as_secs() / 60 % 60, time.as_secs() % 60);
     if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }
 }
 
-/// Rows as a table with two blanks between columns.
+/// Returns rows as a table with two spaces between columns.
 pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
     let length = |cell: &String| cell.chars().count();
     let widths: [usize; N] =
@@ -111,11 +111,11 @@ mod tests {
     }
 
     #[test]
-    fn times_are_read_with_units_and_written_as_clocks_show_them() {
+    fn times_are_parsed_with_units_and_shown_as_clocks() {
         let seconds = |text: &str| duration(text).map(|time| time.as_secs_f64());
         assert_eq!((seconds("90"), seconds("1.5m"), seconds("2h")), (Ok(90.0), Ok(90.0), Ok(7200.0)));
         for (text, why) in
-            [("", "no number"), ("5x", "no unit"), ("0s", "more than 0"), ("-1", "more than 0")]
+            [("", "not a number"), ("5x", "no unit"), ("0s", "more than 0"), ("-1", "more than 0")]
         {
             assert!(seconds(text).unwrap_err().contains(why), "{text}");
         }

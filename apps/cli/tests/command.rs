@@ -1,4 +1,4 @@
-//! The command as its user meets it, before a controller that says what the test wants.
+//! Tests of the program `cool` against a controller that follows a script.
 
 use cool_proto::control::controller_server::{Controller, ControllerServer};
 use cool_proto::control::{
@@ -18,19 +18,20 @@ use tonic::transport::server::TcpIncoming;
 use tonic::{Request, Response, Status, Streaming};
 
 /// Answers every request from a script.
-struct Script {
-    /// Of a job; a refusal if empty. The job ends when they have been sent.
+struct ScriptedController {
+    /// Events of a job, which ends after them. Without events the job is refused.
     events: Vec<Body>,
-    /// Whether the job goes on after its last event, until the caller goes.
+    /// Whether the job continues after its last event, until the caller disconnects.
     endless: bool,
-    /// Hears what jobs are submitted, and then, of an endless one, that its caller has gone.
-    heard: mpsc::UnboundedSender<Option<JobSpec>>,
-    /// Hears what is asked of jobs; the endless one ends when it is cancelled.
-    orders: broadcast::Sender<String>,
+    /// Receives every submitted job; for an endless one also `None` when its caller has
+    /// disconnected.
+    jobs: mpsc::UnboundedSender<Option<JobSpec>>,
+    /// Receives all requests about jobs. An endless job ends when it is canceled.
+    requests: broadcast::Sender<String>,
 }
 
 #[tonic::async_trait]
-impl Controller for Script {
+impl Controller for ScriptedController {
     type JoinStream = ReceiverStream<Result<ControllerMessage, Status>>;
     type RunStream = ReceiverStream<Result<JobEvent, Status>>;
 
@@ -49,7 +50,7 @@ impl Controller for Script {
     }
 
     async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<Drained>, Status> {
-        self.orders.send(format!("{:?}", request.into_inner())).unwrap();
+        self.requests.send(format!("{:?}", request.into_inner())).unwrap();
         Ok(Response::new(Drained {}))
     }
 
@@ -73,13 +74,13 @@ impl Controller for Script {
 
     async fn cancel(&self, request: Request<CancelRequest>) -> Result<Response<Cancelled>, Status> {
         let CancelRequest { job, user } = request.into_inner();
-        self.orders.send(format!("cancel {job} by {user}")).unwrap();
+        self.requests.send(format!("cancel {job} by {user}")).unwrap();
         Ok(Response::new(Cancelled {}))
     }
 
     async fn signal(&self, request: Request<SignalRequest>) -> Result<Response<Signalled>, Status> {
         let SignalRequest { job, signal } = request.into_inner();
-        self.orders.send(format!("signal {signal} to {job}")).unwrap();
+        self.requests.send(format!("signal {signal} to {job}")).unwrap();
         Ok(Response::new(Signalled {}))
     }
 
@@ -107,7 +108,7 @@ impl Controller for Script {
     }
 
     async fn run(&self, request: Request<JobSpec>) -> Result<Response<Self::RunStream>, Status> {
-        self.heard.send(Some(request.into_inner())).unwrap();
+        self.jobs.send(Some(request.into_inner())).unwrap();
         if self.events.is_empty() {
             return Err(Status::resource_exhausted("16 ranks asked, 12 slots on 12 nodes"));
         }
@@ -116,42 +117,42 @@ impl Controller for Script {
             caller.try_send(Ok(JobEvent { body: Some(body.clone()) })).unwrap();
         }
         if self.endless {
-            let (heard, mut orders) = (self.heard.clone(), self.orders.subscribe());
+            let (jobs, mut requests) = (self.jobs.clone(), self.requests.subscribe());
             tokio::spawn(async move {
                 loop {
                     tokio::select! {
                         () = caller.closed() => break,
-                        order = orders.recv() => if order.unwrap().starts_with("cancel") {
+                        request = requests.recv() => if request.unwrap().starts_with("cancel") {
                             let end = JobEvent { body: Some(finished(143, "cancelled")) };
                             caller.send(Ok(end)).await.unwrap();
                         },
                     }
                 }
-                heard.send(None).unwrap();
+                jobs.send(None).unwrap();
             });
         }
         Ok(Response::new(ReceiverStream::new(events)))
     }
 }
 
-/// A controller with a script, and the command before it.
-struct Stage {
+/// A scripted controller, and the program that connects to it.
+struct TestBench {
     url: String,
-    heard: mpsc::UnboundedReceiver<Option<JobSpec>>,
-    orders: broadcast::Receiver<String>,
+    jobs: mpsc::UnboundedReceiver<Option<JobSpec>>,
+    requests: broadcast::Receiver<String>,
 }
 
-impl Stage {
-    async fn set(events: Vec<Body>, endless: bool) -> Stage {
+impl TestBench {
+    async fn start(events: Vec<Body>, endless: bool) -> TestBench {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let url = format!("http://{}", listener.local_addr().unwrap());
-        let (sender, heard) = mpsc::unbounded_channel();
-        let (orders, ordered) = broadcast::channel(16);
-        let script = Script { events, endless, heard: sender, orders };
+        let (job_sender, jobs) = mpsc::unbounded_channel();
+        let (request_sender, requests) = broadcast::channel(16);
+        let script = ScriptedController { events, endless, jobs: job_sender, requests: request_sender };
         let service = ControllerServer::from_arc(Arc::new(script));
         let server = tonic::transport::Server::builder().add_service(service);
         tokio::spawn(server.serve_with_incoming(TcpIncoming::from(listener)));
-        Stage { url, heard, orders: ordered }
+        TestBench { url, jobs, requests }
     }
 
     fn command(&self, arguments: &str) -> Command {
@@ -164,7 +165,7 @@ impl Stage {
         command
     }
 
-    /// Runs the command to its end: its status, standard output and standard error.
+    /// Runs the program to its end, and returns its status, standard output and standard error.
     async fn cool(&self, arguments: &str) -> (i32, String, String) {
         let mut command = self.command(arguments);
         let Output { status, stdout, stderr } =
@@ -188,12 +189,12 @@ fn finished(code: i32, reason: &str) -> Body {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn lines_go_where_the_rank_wrote_them_with_the_rank_in_front() {
+async fn lines_are_printed_with_the_rank_on_the_same_stream() {
     let events = vec![started(2), line(1, false, "out"), line(0, true, "err"), finished(0, "")];
-    let mut stage = Stage::set(events, false).await;
-    let ended = stage.cool("run -n 2 -- program -x").await;
+    let mut bench = TestBench::start(events, false).await;
+    let ended = bench.cool("run -n 2 -- program -x").await;
     assert_eq!(ended, (0, "[1] out\n".into(), "[0] err\n".into()));
-    let job = stage.heard.recv().await.unwrap().unwrap();
+    let job = bench.jobs.recv().await.unwrap().unwrap();
     assert_eq!(
         (job.ranks, job.program.as_str(), job.args.as_slice()),
         (2, "program", ["-x".to_owned()].as_slice())
@@ -201,15 +202,16 @@ async fn lines_go_where_the_rank_wrote_them_with_the_rank_in_front() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_status_of_the_first_failure_is_the_commands() {
-    let stage = Stage::set(vec![started(1), finished(7, "rank 0 on h1 exited with status 7")], false).await;
-    let (status, _, errors) = stage.cool("run -- program").await;
+async fn the_command_exits_with_the_status_of_the_first_failure() {
+    let bench =
+        TestBench::start(vec![started(1), finished(7, "rank 0 on h1 exited with status 7")], false).await;
+    let (status, _, errors) = bench.cool("run -- program").await;
     assert_eq!((status, errors.as_str()), (7, "cool: job 3 failed: rank 0 on h1 exited with status 7\n"));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_are_errors_of_one_line() {
-    let refusing = Stage::set(Vec::new(), false).await;
+    let refusing = TestBench::start(Vec::new(), false).await;
     let refused = "cool: the controller refuses: 16 ranks asked, 12 slots on 12 nodes\n";
     assert_eq!(refusing.cool("run -n 16 -- program").await, (1, String::new(), refused.into()));
     let (status, _, errors) = refusing.cool("--controller 127.0.0.1:1 groups").await;
@@ -217,24 +219,24 @@ async fn refusals_are_errors_of_one_line() {
     assert!(errors.starts_with("cool: no controller at http://127.0.0.1:1: Connection refused"), "{errors}");
 }
 
-/// As of a controller that leads no more, which drops all it had.
+/// For example, a controller that is no longer the leader drops all streams.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_job_of_which_no_more_is_said_is_asked_for_again() {
-    let silent = Stage::set(vec![started(1)], false).await;
-    let unfinished = "cool: the controller says no more of job 3, and not how it ended; job 3 goes on, waiting for a controller\n";
+async fn a_job_is_resumed_if_the_controller_stops_reporting() {
+    let silent = TestBench::start(vec![started(1)], false).await;
+    let unfinished = "cool: lost track of job 3: the controller stopped reporting before it finished; job 3 continues, waiting for a controller\n";
     assert_eq!(silent.cool("run -- program").await, (0, String::new(), unfinished.into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_interrupt_cancels_the_job_and_waits_for_its_end() {
-    let mut stage = Stage::set(vec![started(1), line(0, false, "runs")], true).await;
-    let mut program = stage.command("run -- program").spawn().unwrap();
+    let mut bench = TestBench::start(vec![started(1), line(0, false, "runs")], true).await;
+    let mut program = bench.command("run -- program").spawn().unwrap();
     first_line(&mut program);
     kill(&program, Signal::USR1);
-    assert_eq!(stage.orders.recv().await.unwrap(), "signal 10 to 3");
+    assert_eq!(bench.requests.recv().await.unwrap(), "signal 10 to 3");
     kill(&program, Signal::INT);
-    let order = stage.orders.recv().await.unwrap();
-    assert!(order.starts_with("cancel 3 by ") && order.ends_with(", who started it"), "{order}");
+    let request = bench.requests.recv().await.unwrap();
+    assert!(request.starts_with("cancel 3 by ") && request.ends_with(", who started it"), "{request}");
     let ended = tokio::task::spawn_blocking(|| program.wait_with_output().unwrap()).await.unwrap();
     let errors = String::from_utf8(ended.stderr).unwrap();
     assert!(errors.ends_with("cool: interrupted; the job has ended\n"), "{errors}");
@@ -245,48 +247,49 @@ fn kill(program: &Child, signal: Signal) {
     rustix::process::kill_process(rustix::process::Pid::from_child(program), signal).unwrap();
 }
 
-/// Waits until the command has printed a line: then it follows its job.
+/// Waits until the command has printed a line, which means that it follows its job.
 fn first_line(program: &mut Child) {
     let mut output = BufReader::new(program.stdout.take().unwrap());
     output.read_line(&mut String::new()).unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_wrong_is_told_and_is_the_commands_status() {
-    let stage = Stage::set(Vec::new(), false).await;
-    let told = "node h1: it is off\n    switch it on\n";
-    assert_eq!(stage.cool("doctor").await, (1, told.into(), "cool: 1 thing is wrong\n".into()));
-    let (status, json, _) = stage.cool("doctor --json").await;
+async fn findings_are_shown_and_set_the_exit_status() {
+    let bench = TestBench::start(Vec::new(), false).await;
+    let text = "node h1: it is off\n    switch it on\n";
+    assert_eq!(bench.cool("doctor").await, (1, text.into(), "cool: 1 thing is wrong\n".into()));
+    let (status, json, _) = bench.cool("doctor --json").await;
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!((status, &json["findings"][0]["remedy"]), (1, &"switch it on".into()));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn jobs_are_listed_cancelled_and_signalled() {
-    let mut stage = Stage::set(Vec::new(), false).await;
-    let (status, text, _) = stage.cool("jobs").await;
+async fn jobs_are_listed_canceled_and_signaled() {
+    let mut bench = TestBench::start(Vec::new(), false).await;
+    let (status, text, _) = bench.cool("jobs").await;
     assert!(status == 0 && text.contains("\n3    forming"), "{text}");
-    let (_, text, _) = stage.cool("jobs --json").await;
+    let (_, text, _) = bench.cool("jobs --json").await;
     assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["jobs"][0]["job"], 3);
-    assert_eq!(stage.cool("cancel 3 4").await, (0, String::new(), String::new()));
-    assert!(stage.orders.recv().await.unwrap().starts_with("cancel 3 by "));
-    assert!(stage.orders.recv().await.unwrap().starts_with("cancel 4 by "));
-    assert_eq!(stage.cool("cancel --all").await, (0, String::new(), String::new()));
-    assert!(stage.orders.recv().await.unwrap().starts_with("cancel 3 by "));
-    assert_eq!(stage.cool("drain --cancel-after 30s").await, (0, String::new(), String::new()));
-    assert_eq!(stage.orders.recv().await.unwrap(), "DrainRequest { end: false, wait: true }");
-    assert_eq!(stage.cool("cancel --signal SIGUSR2 3").await.0, 0);
-    assert_eq!(stage.orders.recv().await.unwrap(), "signal 12 to 3");
+    assert_eq!(bench.cool("cancel 3 4").await, (0, String::new(), String::new()));
+    assert!(bench.requests.recv().await.unwrap().starts_with("cancel 3 by "));
+    assert!(bench.requests.recv().await.unwrap().starts_with("cancel 4 by "));
+    assert_eq!(bench.cool("cancel --all").await, (0, String::new(), String::new()));
+    assert!(bench.requests.recv().await.unwrap().starts_with("cancel 3 by "));
+    let drained = "drained: no job is running, and none starts until `cool drain --end`\n";
+    assert_eq!(bench.cool("drain --cancel-after 30s").await, (0, drained.into(), String::new()));
+    assert_eq!(bench.requests.recv().await.unwrap(), "DrainRequest { end: false, wait: true }");
+    assert_eq!(bench.cool("cancel --signal SIGUSR2 3").await.0, 0);
+    assert_eq!(bench.requests.recv().await.unwrap(), "signal 12 to 3");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn output_goes_to_files_if_asked() {
-    let folder = tempfile::tempdir().unwrap();
+async fn output_is_written_to_files_on_request() {
+    let directory = tempfile::tempdir().unwrap();
     let events = vec![started(2), line(1, false, "out"), line(0, true, "err"), finished(0, "")];
-    let stage = Stage::set(events, false).await;
-    let command = format!("run --output {} -- program", folder.path().display());
-    assert_eq!(stage.cool(&command).await, (0, String::new(), String::new()));
-    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap();
+    let bench = TestBench::start(events, false).await;
+    let command = format!("run --output {} -- program", directory.path().display());
+    assert_eq!(bench.cool(&command).await, (0, String::new(), String::new()));
+    let read = |name: &str| std::fs::read_to_string(directory.path().join(name)).unwrap();
     assert_eq!((read("1.out"), read("0.err")), ("out\n".into(), "err\n".into()));
 }
 
@@ -306,29 +309,29 @@ async fn a_benchmark_prints_what_rank_0_measures() {
         measured("[1.0,1.0]"),
         finished(0, ""),
     ];
-    let mut stage = Stage::set(events, false).await;
-    let (status, output, errors) = stage.cool("bench --ops bcast,barrier --bytes 8 --reps 2 --json").await;
+    let mut bench = TestBench::start(events, false).await;
+    let (status, output, errors) = bench.cool("bench --ops bcast,barrier --bytes 8 --reps 2 --json").await;
     assert_eq!((status, errors.as_str()), (0, "[1] hello\n"));
     let document: serde_json::Value = serde_json::from_str(&output).unwrap();
     assert_eq!(document["results"][0]["median"], 0.375);
     assert_eq!(document["results"][1]["op"], "barrier");
     assert_eq!(document["results"][1]["plan"], "multicast");
-    let job = stage.heard.recv().await.unwrap().unwrap();
+    let job = bench.jobs.recv().await.unwrap().unwrap();
     assert!(job.program.ends_with("/cool"), "{}", job.program);
     assert_eq!(job.args[0], "bench-rank");
-    let (status, table, _) = stage.cool("bench --ops bcast,barrier --bytes 8 --reps 2").await;
+    let (status, table, _) = bench.cool("bench --ops bcast,barrier --bytes 8 --reps 2").await;
     assert_eq!((status, table.lines().count()), (0, 4), "{table}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_benchmark_that_reports_nonsense_or_too_little_fails() {
-    let stage = Stage::set(vec![started(1), line(0, false, "hello"), finished(0, "")], false).await;
-    let (status, _, errors) = stage.cool("bench").await;
-    assert_eq!((status, errors.as_str()), (1, "cool: rank 0 reports something that is no result: hello\n"));
-    let stage = Stage::set(vec![started(1), finished(0, "")], false).await;
-    let (status, _, errors) = stage.cool("bench --ops bcast --bytes 1").await;
+    let bench = TestBench::start(vec![started(1), line(0, false, "hello"), finished(0, "")], false).await;
+    let (status, _, errors) = bench.cool("bench").await;
+    assert_eq!((status, errors.as_str()), (1, "cool: rank 0 printed a line that is not a result: hello\n"));
+    let bench = TestBench::start(vec![started(1), finished(0, "")], false).await;
+    let (status, _, errors) = bench.cool("bench --ops bcast --bytes 1").await;
     assert_eq!((status, errors.as_str()), (1, "cool: the job ended with 0 of 1 results\n"));
-    let (status, _, errors) = stage.cool("bench --root 1").await;
+    let (status, _, errors) = bench.cool("bench --root 1").await;
     assert_eq!(
         (status, errors.as_str()),
         (1, "cool: --root 1: there is no such rank; the ranks are 0 to 0\n")
@@ -336,54 +339,54 @@ async fn a_benchmark_that_reports_nonsense_or_too_little_fails() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_benchmark_forces_plans_that_fit_and_no_others() {
-    let mut stage = Stage::set(vec![started(1), finished(0, "")], false).await;
-    stage.cool("bench --ops bcast,scan --bytes 1 --plan cool-p-p --plan bcast=flat:chain").await;
-    let job = stage.heard.recv().await.unwrap().unwrap();
+async fn a_benchmark_forces_only_suitable_plans() {
+    let mut bench = TestBench::start(vec![started(1), finished(0, "")], false).await;
+    bench.cool("bench --ops bcast,scan --bytes 1 --plan cool-p-p --plan bcast=flat:chain").await;
+    let job = bench.jobs.recv().await.unwrap().unwrap();
     assert!(
         job.args[1].contains(r#""forced":[["bcast","flat:chain"],["scan","cool-p-p"]]"#),
         "{:?}",
         job.args
     );
     let (status, _, errors) =
-        stage.cool("bench --ops bcast,scan --plan bcast=flat:ring --plan multicast").await;
+        bench.cool("bench --ops bcast,scan --plan bcast=flat:ring --plan multicast").await;
     assert_eq!(status, 1);
     assert!(
         errors.starts_with("cool: plan flat:ring cannot run bcast: ") && errors.contains("these can: "),
         "{errors}"
     );
-    let (status, _, errors) = stage.cool("bench --ops bcastv").await;
+    let (status, _, errors) = bench.cool("bench --ops bcastv").await;
     assert!(status == 2 && errors.contains("there is no operation \"bcastv\""), "{errors}");
-    assert_eq!(stage.heard.try_recv(), Err(mpsc::error::TryRecvError::Empty), "nothing was submitted");
+    assert_eq!(bench.jobs.try_recv(), Err(mpsc::error::TryRecvError::Empty), "nothing was submitted");
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rank_of_a_benchmark_that_no_job_started_says_so() {
-    let stage = Stage::set(Vec::new(), false).await;
+async fn a_rank_that_no_job_started_reports_that() {
+    let bench = TestBench::start(Vec::new(), false).await;
     let (status, _, errors) =
-        stage.cool(r#"bench-rank {"cases":[],"warmup":0,"reps":1,"root":0,"alloc":false,"forced":[]}"#).await;
+        bench.cool(r#"bench-rank {"cases":[],"warmup":0,"reps":1,"root":0,"alloc":false,"forced":[]}"#).await;
     assert_eq!((status, errors.lines().count()), (1, 1));
     assert!(errors.contains("not a rank"), "{errors}");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn topology_and_groups_are_shown_as_text_and_as_json() {
-    let stage = Stage::set(Vec::new(), false).await;
-    let (status, text, _) = stage.cool("topology").await;
+    let bench = TestBench::start(Vec::new(), false).await;
+    let (status, text, _) = bench.cool("topology").await;
     assert!(status == 0 && text.contains("not found by LLDP yet:\n  h1 (10.0.0.1)"), "{text}");
-    let (_, text, _) = stage.cool("topology --json").await;
+    let (_, text, _) = bench.cool("topology --json").await;
     assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["nodes"][0]["located"], false);
-    assert_eq!(stage.cool("groups").await, (0, "no groups\n".into(), String::new()));
-    let (_, text, _) = stage.cool("groups --json").await;
+    assert_eq!(bench.cool("groups").await, (0, "no groups\n".into(), String::new()));
+    let (_, text, _) = bench.cool("groups --json").await;
     assert_eq!(serde_json::from_str::<serde_json::Value>(&text).unwrap()["groups"], serde_json::json!([]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn traces_are_shown_as_a_table_and_kept_as_a_timeline() {
-    let stage = Stage::set(Vec::new(), false).await;
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("trace.json");
-    let (status, text, errors) = stage.cool(&format!("trace --perfetto {}", file.display())).await;
+async fn traces_are_shown_as_a_table_and_saved_as_a_timeline() {
+    let bench = TestBench::start(Vec::new(), false).await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("trace.json");
+    let (status, text, errors) = bench.cool(&format!("trace --perfetto {}", file.display())).await;
     assert_eq!((status, errors.as_str()), (0, "cool: no answer from h2\n"));
     assert!(text.contains("barrier") && text.contains("1 on h1, 8.00 ms"), "{text}");
     let timeline: serde_json::Value = serde_json::from_slice(&std::fs::read(file).unwrap()).unwrap();
@@ -391,20 +394,44 @@ async fn traces_are_shown_as_a_table_and_kept_as_a_timeline() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_trace_of_a_run_in_one_process_is_shown_from_its_file_and_no_controller_is_asked() {
-    let stage = Stage::set(Vec::new(), false).await;
-    let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("run.trace");
+async fn the_trace_of_an_embedded_run_needs_no_controller() {
+    let bench = TestBench::start(Vec::new(), false).await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("run.trace");
     let record = |group| CallRecord { group, words: format!("barrier of {group}"), ..CallRecord::default() };
     let event = TraceEvent { node: "n0".into(), records: vec![record(1), record(2)], silent: Vec::new() };
     std::fs::write(&file, cool_proto::trace_file::encode(&[event])).unwrap();
-    let (status, text, errors) = stage.cool(&format!("trace --file {} --group 2", file.display())).await;
+    let (status, text, errors) = bench.cool(&format!("trace --file {} --group 2", file.display())).await;
     assert_eq!((status, errors.as_str()), (0, ""));
     assert!(
         text.contains("barrier of 2") && !text.contains("barrier of 1") && !text.contains("h1"),
         "{text}"
     );
     std::fs::write(&file, "{}").unwrap();
-    let (status, _, errors) = stage.cool(&format!("trace --file {}", file.display())).await;
+    let (status, _, errors) = bench.cool(&format!("trace --file {}", file.display())).await;
     assert!(status == 1 && errors.contains("run.trace is not a COOL trace"), "{errors}");
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn the_users_configuration_file_names_the_controller() {
+    let mut bench = TestBench::start(vec![started(1), finished(0, "")], false).await;
+    let directory = tempfile::tempdir().unwrap();
+    let file = directory.path().join("cool/cool.toml");
+    std::fs::create_dir(file.parent().unwrap()).unwrap();
+    let run = async |text: String| {
+        std::fs::write(&file, text).unwrap();
+        let mut command = bench.command("run -np 1 ./program -x");
+        command.env_remove("COOL_CONTROLLER").env_remove("COOL_INSECURE_PLAINTEXT");
+        command.env("XDG_CONFIG_HOME", directory.path());
+        tokio::task::spawn_blocking(move || command.output().unwrap()).await.unwrap()
+    };
+    let text = format!("[tool]\ncontroller = \"{}\"\ninsecure-plaintext = true\n", bench.url);
+    let output = run(text).await;
+    assert_eq!((output.status.code(), output.stderr.as_slice()), (Some(0), &b""[..]));
+    let output = run("[tool]\nspeed = 1\n".to_owned()).await;
+    let errors = String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(2));
+    assert!(errors.contains("cool/cool.toml:2: unknown option speed"), "{errors}");
+    let job = bench.jobs.recv().await.unwrap().unwrap();
+    assert_eq!((job.ranks, job.program.as_str(), job.args), (1, "./program", vec!["-x".to_owned()]));
 }

@@ -15,7 +15,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 /// Tables that a file may have, one for each program.
-const TABLES: [&str; 2] = ["controller", "agent"];
+const TABLES: [&str; 3] = ["controller", "agent", "tool"];
 /// Flags that can be used on the command line only.
 const CONFIG_FLAG: &str = "config";
 const CHECK_FLAG: &str = "check-config";
@@ -179,7 +179,8 @@ fn with_defaults(
                 }
             }
             _ => {
-                errors.push((at, format!("unknown table [{name}]; the tables are [controller] and [agent]")))
+                let known = "the tables are [controller], [agent] and [tool]";
+                errors.push((at, format!("unknown table [{name}]; {known}")))
             }
         }
     }
@@ -301,7 +302,7 @@ mod tests {
             "cool.toml:5: plain must be true or false",
             "cool.toml:6: unknown option speed; the options are name, plain, port, rate",
             "cool.toml:7: unknown option config; the options are name, plain, port, rate",
-            "cool.toml:8: unknown table [agents]; the tables are [controller] and [agent]",
+            "cool.toml:8: unknown table [agents]; the tables are [controller], [agent] and [tool]",
         ];
         assert_eq!(message.lines().collect::<Vec<_>>(), expected);
     }

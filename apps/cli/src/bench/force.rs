@@ -1,41 +1,48 @@
-//! Plans that the user forces: `--plan`.
+//! Plans that the user forces with `--plan`.
 
-use super::plan::Op;
+use super::plan::BenchOp;
 use cool_collective::{CompileError, Operation, Plan};
 use std::str::FromStr;
 
 /// A plan for one operation, or for every measured one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Forced {
+pub(crate) struct ForcedPlan {
     operation: Option<Operation>,
     plan: Plan,
 }
 
-impl FromStr for Forced {
+impl FromStr for ForcedPlan {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Forced, String> {
+    fn from_str(text: &str) -> Result<ForcedPlan, String> {
         let (operation, plan) = match text.split_once('=') {
             Some((operation, plan)) => {
                 (Some(operation.parse::<Operation>().map_err(|e| e.to_string())?), plan)
             }
             None => (None, text),
         };
-        Ok(Forced { operation, plan: plan.parse().map_err(|e: cool_collective::PlanError| e.to_string())? })
+        Ok(ForcedPlan {
+            operation,
+            plan: plan.parse().map_err(|e: cool_collective::PlanError| e.to_string())?,
+        })
     }
 }
 
-/// The plan of each operation for which one is forced; of several, that named for the operation, and the last.
+/// Returns the plan of each operation for which one is forced. A plan for one operation takes
+/// precedence, and otherwise the last plan.
 ///
 /// # Errors
 /// If a plan cannot run its operation.
-pub(crate) fn forced(ops: &[Op], plans: &[Forced]) -> Result<Vec<(String, String)>, CompileError> {
+pub(crate) fn forced_plans(
+    ops: &[BenchOp],
+    plans: &[ForcedPlan],
+) -> Result<Vec<(String, String)>, CompileError> {
     let named = |name: &str| Operation::ALL.into_iter().find(|operation| operation.to_string() == name);
     let measured = ops.iter().filter_map(|op| named(&op.operation.to_string()));
     let operations = Operation::ALL.into_iter().filter_map(|operation| {
-        let of = |wanted| plans.iter().rev().find(move |forced| forced.operation == wanted);
-        let for_all = || of(None).filter(|_| measured.clone().any(|measured| measured == operation));
-        Some((operation, of(Some(operation)).or_else(for_all)?.plan))
+        let last_for = |wanted| plans.iter().rev().find(move |forced| forced.operation == wanted);
+        let for_all = || last_for(None).filter(|_| measured.clone().any(|measured| measured == operation));
+        Some((operation, last_for(Some(operation)).or_else(for_all)?.plan))
     });
     operations
         .map(|(operation, plan)| {
@@ -50,13 +57,13 @@ mod tests {
     use super::*;
 
     fn all(ops: &[&str], plans: &[&str]) -> Result<Vec<(String, String)>, String> {
-        let ops: Vec<Op> = ops.iter().map(|op| op.parse().unwrap()).collect();
-        let plans: Vec<Forced> = plans.iter().map(|plan| plan.parse()).collect::<Result<_, _>>()?;
-        forced(&ops, &plans).map_err(|e| e.to_string())
+        let ops: Vec<BenchOp> = ops.iter().map(|op| op.parse().unwrap()).collect();
+        let plans: Vec<ForcedPlan> = plans.iter().map(|plan| plan.parse()).collect::<Result<_, _>>()?;
+        forced_plans(&ops, &plans).map_err(|e| e.to_string())
     }
 
     #[test]
-    fn a_plan_counts_for_its_operation_or_for_all_that_are_measured() {
+    fn a_plan_is_for_its_operation_or_for_all_measured_ones() {
         let pairs = all(
             &["bcast", "allreduce", "gatherv"],
             &["cool-p-p", "allreduce=flat:ring", "allreduce=cool-b-r", "scan=flat:chain"],
@@ -72,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plan_that_does_not_fit_is_answered_with_those_that_do() {
+    fn the_error_for_an_unsuitable_plan_lists_suitable_ones() {
         let e = all(&["bcast", "scan"], &["multicast"]).unwrap_err();
         assert!(e.contains("multicast cannot run scan") && e.contains("these can: "), "{e}");
         let e = all(&["bcast"], &["cool"]).unwrap_err();

@@ -1,15 +1,16 @@
-//! Nodes that come while a copy is under way: that were away when it began, were lost, or are new. They get ranks in jobs of their own,
-//! each of which joins the swarm, or which come to broadcasts together.
+//! Late nodes: their agents were away when a copy started, they were lost and returned, or they are
+//! new.
+//!
+//! They get ranks in jobs of their own. By swarm each of these ranks joins by itself; by broadcasts
+//! they are admitted together.
 
-use super::join::LateRank;
 use super::options::NodeChoice;
-use super::outcome::Outcome;
-use super::rates::LinkRates;
-use super::said::{CopyVia, Task};
-use super::secret::{SECRET_VARIABLE, Secret};
+use super::outcome::CopyOutcome;
 use crate::error::Error;
-use crate::job::{self, Heard};
+use crate::job::{self, JobUpdate};
 use crate::own_ranks;
+use crate::ranks::COPY_RANK;
+use cool_copy::{CopySecret, CopyTask, CopyVia, LateRank, NodeLinkRates, SECRET_VARIABLE};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{JobSpec, Node, TopologyRequest};
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,82 +21,84 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tonic::transport::Channel;
 
-/// How often it is looked for nodes that have come; of many nodes it is less often, by so much for each.
-const LOOK_EVERY: Duration = Duration::from_secs(1);
-const LOOK_EVERY_NODE: Duration = Duration::from_micros(500);
-/// Until the controller counts as busy with something else.
-const LOOK_WITHIN: Duration = Duration::from_secs(5);
+/// How often the command looks for late nodes, and by how much less often for each node of the
+/// copy.
+const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+const LOOK_INTERVAL_PER_NODE: Duration = Duration::from_micros(500);
+/// How long the controller may take to answer.
+const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The job that a copy begins with is that of the first rank.
-pub(super) const FIRST: usize = 0;
+/// Number of the first rank of a copy's first job.
+pub(super) const FIRST_JOB: usize = 0;
 
-/// The jobs of a copy, and what is heard of their ranks, by the number of each one's first rank.
+/// The jobs of a copy, and the updates of each with the number of its first rank.
 struct CopyJobs {
     client: ControllerClient<Channel>,
     running: JoinSet<(Range<usize>, Result<(), Error>)>,
-    tell: UnboundedSender<(usize, Heard)>,
-    told: UnboundedReceiver<(usize, Heard)>,
+    sender: UnboundedSender<(usize, JobUpdate)>,
+    updates: UnboundedReceiver<(usize, JobUpdate)>,
 }
 
 impl CopyJobs {
     fn new(client: ControllerClient<Channel>) -> CopyJobs {
-        let (tell, told) = unbounded_channel();
-        CopyJobs { client, running: JoinSet::new(), tell, told }
+        let (sender, updates) = unbounded_channel();
+        CopyJobs { client, running: JoinSet::new(), sender, updates }
     }
 
     fn start(&mut self, first: usize, spec: JobSpec) {
-        let (client, tell) = (self.client.clone(), self.tell.clone());
+        let (client, sender) = (self.client.clone(), self.sender.clone());
         let ranks = first..first + spec.hosts.len();
         self.running.spawn(async move {
-            // Whoever hears it lives longer than this.
-            let hear = |heard| {
-                drop(tell.send((first, heard)));
+            // Never fails, because the receiver lives longer than this task.
+            let on_update = |update| {
+                drop(sender.send((first, update)));
                 Ok(())
             };
-            (ranks, job::run(client, spec, hear).await)
+            (ranks, job::run(client, spec, on_update).await)
         });
     }
 }
 
-/// For whom it is looked.
+/// The late nodes of a copy.
 pub(super) struct LateNodes<'a> {
     pub(super) to: &'a NodeChoice,
-    /// Who was chosen when it began.
+    /// The nodes that were chosen at the start.
     pub(super) chosen: Vec<String>,
-    pub(super) task: Task,
-    pub(super) secret: Secret,
+    pub(super) task: CopyTask,
+    pub(super) secret: CopySecret,
     pub(super) user: Option<String>,
 }
 
-/// Runs a copy's job, and those of nodes that come late, to their ends; that of the first.
+/// Runs the job of a copy and those of late nodes to their ends, and returns the result of the
+/// first.
 pub(super) async fn run(
     client: ControllerClient<Channel>,
     spec: JobSpec,
     late: &LateNodes<'_>,
-    outcome: &mut Outcome,
+    outcome: &mut CopyOutcome,
 ) -> Result<(), Error> {
     let mut jobs = CopyJobs::new(client);
-    jobs.start(FIRST, spec);
-    let mut looks =
-        interval(LOOK_EVERY + LOOK_EVERY_NODE * u32::try_from(late.chosen.len()).unwrap_or(u32::MAX));
+    jobs.start(FIRST_JOB, spec);
+    let nodes = u32::try_from(late.chosen.len()).unwrap_or(u32::MAX);
+    let mut looks = interval(LOOK_INTERVAL + LOOK_INTERVAL_PER_NODE * nodes);
     looks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut ended = None;
     loop {
         tokio::select! {
-            // What ranks have said comes before the ends of their jobs.
+            // In this order, because all events of a job must be handled before its end.
             biased;
-            Some((first, heard)) = jobs.told.recv() => match heard {
-                Heard::Started(group) if first == FIRST => outcome.started(&group),
-                Heard::Started(group) => outcome.started_late(first, &group),
-                Heard::Line(output) => outcome.hear(first, &output),
+            Some((first, update)) = jobs.updates.recv() => match update {
+                JobUpdate::Started(group) if first == FIRST_JOB => outcome.on_started(&group),
+                JobUpdate::Started(group) => outcome.on_started_late(first, &group),
+                JobUpdate::Line(output) => outcome.on_line(first, &output),
             },
             done = jobs.running.join_next() => match done {
-                Some(Ok((Range { start: FIRST, .. }, end))) => ended = Some(end),
-                Some(Ok((ranks, end))) => outcome.ended(ranks, end.err()),
+                Some(Ok((Range { start: FIRST_JOB, .. }, end))) => ended = Some(end),
+                Some(Ok((ranks, end))) => outcome.on_late_job_ended(ranks, end.err()),
                 Some(Err(panic)) => std::panic::resume_unwind(panic.into_panic()),
                 None => return ended.unwrap_or(Ok(())),
             },
-            _ = looks.tick(), if ended.is_none() && late.may_come(outcome) => {
+            _ = looks.tick(), if ended.is_none() && late.can_join(outcome) => {
                 late.look(&mut jobs, outcome).await?;
             }
         }
@@ -103,57 +106,57 @@ pub(super) async fn run(
 }
 
 impl LateNodes<'_> {
-    /// Whether those that come now may still get a copy.
-    fn may_come(&self, outcome: &Outcome) -> bool {
-        if self.task.via == CopyVia::Swarm { outcome.has_members() } else { outcome.admits() }
+    /// Returns whether late nodes can still get a copy.
+    fn can_join(&self, outcome: &CopyOutcome) -> bool {
+        if self.task.via == CopyVia::Swarm { outcome.has_members() } else { outcome.can_admit() }
     }
 
-    /// Starts ranks on nodes that have come.
-    async fn look(&self, jobs: &mut CopyJobs, outcome: &mut Outcome) -> Result<(), Error> {
-        // Without an answer it is looked again, and whether there is a controller at all is for the first job to say.
-        let asked = timeout(LOOK_WITHIN, jobs.client.get_topology(TopologyRequest {})).await;
-        let Ok(Ok(topology)) = asked else { return Ok(()) };
+    /// Looks for late nodes, and starts ranks on them.
+    async fn look(&self, jobs: &mut CopyJobs, outcome: &mut CopyOutcome) -> Result<(), Error> {
+        // Without an answer it looks again later. The first job reports a lost controller.
+        let reply = timeout(LOOK_TIMEOUT, jobs.client.get_topology(TopologyRequest {})).await;
+        let Ok(Ok(topology)) = reply else { return Ok(()) };
         let nodes = topology.into_inner().nodes;
-        let mut lacking: BTreeSet<String> = self.chosen.iter().cloned().collect();
-        // A rack or a node may have gone.
-        lacking.extend(self.to.of(&nodes).unwrap_or_default().into_iter().map(|(name, _)| name));
+        let mut waiting: BTreeSet<String> = self.chosen.iter().cloned().collect();
+        // An error means that a chosen rack or node is not known at the moment.
+        waiting.extend(self.to.choose(&nodes).unwrap_or_default().into_iter().map(|(name, _)| name));
         outcome.served().for_each(|node| {
-            lacking.remove(node);
+            waiting.remove(node);
         });
-        let is_here = |node: &&Node| node.located && node.away_ms.is_none() && lacking.contains(&node.name);
+        let is_late = |node: &&Node| node.located && node.away_ms.is_none() && waiting.contains(&node.name);
         let racks: BTreeMap<&str, u32> = nodes.iter().map(|node| (node.name.as_str(), node.rack)).collect();
-        let here: Vec<&Node> = nodes.iter().filter(is_here).collect();
-        if here.is_empty() {
+        let late: Vec<&Node> = nodes.iter().filter(is_late).collect();
+        if late.is_empty() {
             return Ok(());
         }
         if self.task.via != CopyVia::Swarm {
-            let (first, hosts) = outcome.admit(here.iter().map(|node| node.name.clone()).collect());
-            jobs.start(first, self.spec(LateRank::Broadcast, LinkRates::default(), hosts)?);
+            let (first, hosts) = outcome.admit(late.iter().map(|node| node.name.clone()).collect());
+            jobs.start(first, self.spec(LateRank::Broadcast, NodeLinkRates::default(), hosts)?);
             return Ok(());
         }
-        for node in here {
-            let (first, late) = outcome.join(&node.name, |of| racks.get(of) == Some(&node.rack));
-            // What the slowest carries the members tell it.
-            let rates = LinkRates::of([node]);
-            jobs.start(first, self.spec(LateRank::Swarm(late), rates, vec![node.name.clone()])?);
+        for node in late {
+            let (first, member) = outcome.join(&node.name, |other| racks.get(other) == Some(&node.rack));
+            // The members know the rate of the slowest node.
+            let rates = NodeLinkRates::from_nodes([node]);
+            jobs.start(first, self.spec(LateRank::Swarm(member), rates, vec![node.name.clone()])?);
         }
         Ok(())
     }
 
-    fn spec(&self, late: LateRank, rates: LinkRates, hosts: Vec<String>) -> Result<JobSpec, Error> {
-        let task = Task { late: Some(late), rates, ..self.task.clone() };
+    fn spec(&self, late: LateRank, rates: NodeLinkRates, hosts: Vec<String>) -> Result<JobSpec, Error> {
+        let task = CopyTask { late: Some(late), rates, ..self.task.clone() };
         spec(&task, hosts, self.user.clone(), self.secret)
     }
 }
 
-/// The job of a task on these nodes.
+/// Returns the job of a task on these nodes.
 pub(super) fn spec(
-    task: &Task,
+    task: &CopyTask,
     hosts: Vec<String>,
     user: Option<String>,
-    secret: Secret,
+    secret: CopySecret,
 ) -> Result<JobSpec, Error> {
-    let mut spec = own_ranks::spec("copy-rank", task, hosts, user)?;
-    spec.env.insert(SECRET_VARIABLE.to_owned(), secret.variable());
+    let mut spec = own_ranks::spec(COPY_RANK, task, hosts, user)?;
+    spec.env.insert(SECRET_VARIABLE.to_owned(), secret.to_hex());
     Ok(spec)
 }

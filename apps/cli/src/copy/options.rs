@@ -1,23 +1,29 @@
-//! What commands that copy have in common: to which nodes, how, and how many of them have to have it.
+//! Options that all copying commands share: to which nodes, how, and how many of them must succeed.
 
-use super::said::CopyVia;
 use crate::error::Error;
 use crate::size;
+use cool_copy::CopyVia;
 use cool_proto::control::Node;
 use std::net::{IpAddr, UdpSocket};
 use std::str::FromStr;
 
-/// The slowest source: a block does not take longer than others wait for it.
+/// The lowest limit. With it, a block takes no longer than other nodes wait for it.
 const LIMIT_MIN: u64 = 64 << 10;
 
-/// What to name where a command is on no node.
+/// What to name if a command does not run on a node.
 pub(crate) const NAME_SOURCE: &str = "the node that has SOURCE with --from";
 
 /// Some of the cluster's nodes.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct NodeChoice {
-    /// Only these nodes, as h1,h7
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', conflicts_with_all = ["racks", "all"])]
+    /// Only these nodes, such as h1,h7
+    #[arg(
+        long,
+        aliases = ["hosts", "host"],
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        conflicts_with_all = ["racks", "all"]
+    )]
     pub(crate) nodes: Vec<String>,
 
     /// Only nodes of these racks, by the numbers of `cool topology`
@@ -29,18 +35,21 @@ pub(crate) struct NodeChoice {
     pub(crate) all: bool,
 }
 
-/// A node that was chosen, and why nothing can be done there, if so.
-pub(crate) type Chosen = (String, Option<&'static str>);
+/// A chosen node; if it is not ready, with the reason.
+pub(crate) type ChosenNode = (String, Option<&'static str>);
 
 impl NodeChoice {
-    /// Whether nothing was said.
+    /// Returns whether the user chose nothing.
     pub(crate) fn is_open(&self) -> bool {
         !self.all && self.nodes.is_empty() && self.racks.is_empty()
     }
 
-    /// The nodes that were chosen.
-    pub(crate) fn of(&self, nodes: &[Node]) -> Result<Vec<Chosen>, Error> {
-        self.nodes.iter().try_for_each(|name| known(nodes, name))?;
+    /// Returns the chosen nodes.
+    ///
+    /// # Errors
+    /// If a node or rack does not exist, or there are no nodes.
+    pub(crate) fn choose(&self, nodes: &[Node]) -> Result<Vec<ChosenNode>, Error> {
+        self.nodes.iter().try_for_each(|name| check_known(nodes, name))?;
         let has = |rack: &u32| nodes.iter().any(|node| node.located && node.rack == *rack);
         if let Some(unknown) = self.racks.iter().find(|rack| !has(rack)) {
             return Err(Error::NoRack(*unknown));
@@ -51,82 +60,87 @@ impl NodeChoice {
         };
         let absent = |node: &Node| match node {
             Node { away_ms: Some(_), .. } => Some("its agent is away"),
-            Node { located: false, .. } => Some("the controller does not know where it is"),
+            Node { located: false, .. } => Some("the controller has not located it"),
             _ => None,
         };
-        let chosen: Vec<Chosen> =
+        let chosen: Vec<ChosenNode> =
             nodes.iter().filter(is_chosen).map(|node| (node.name.clone(), absent(node))).collect();
         if chosen.is_empty() { Err(Error::NoNodes) } else { Ok(chosen) }
     }
 }
 
-/// That there is such a node.
-fn known(nodes: &[Node], name: &str) -> Result<(), Error> {
+fn check_known(nodes: &[Node], name: &str) -> Result<(), Error> {
     let found = nodes.iter().any(|node| node.name == name);
     if found { Ok(()) } else { Err(Error::NoNode(name.to_owned())) }
 }
 
-/// The node that was named, or else this machine's, the one whose address is here; if there is none, `remedy` is what to name.
-pub(crate) fn node_named(nodes: &[Node], named: Option<&str>, remedy: &'static str) -> Result<String, Error> {
-    if let Some(name) = named {
-        return known(nodes, name).map(|()| name.to_owned());
+/// Returns the node of this name; without a name, the node with an address of this machine.
+/// `remedy` completes the error if there is none.
+pub(crate) fn node_named(nodes: &[Node], name: Option<&str>, remedy: &'static str) -> Result<String, Error> {
+    if let Some(name) = name {
+        return check_known(nodes, name).map(|()| name.to_owned());
     }
     let is_here = |node: &&Node| node.ip.parse::<IpAddr>().is_ok_and(|ip| UdpSocket::bind((ip, 0)).is_ok());
     nodes.iter().find(is_here).map(|node| node.name.clone()).ok_or(Error::NotHere { remedy })
 }
 
-/// How bytes go to the nodes.
+/// How the data gets to the nodes.
 #[derive(Clone, Debug, Default, clap::Args)]
-pub(crate) struct CopyWay {
-    /// How it goes
+pub(crate) struct TransferOptions {
+    /// How to distribute the data
     #[arg(long, value_enum, value_name = "WAY", default_value = "auto")]
     pub(super) via: CopyVia,
 
-    /// Bytes in a second that the source sends at most, over some seconds, as in 200M; by swarm, that each node sends
+    /// Limit of the source in bytes per second, such as 200M, as a mean over some seconds; by
+    /// swarm, of every node. It must be at least 64K
     #[arg(long, value_name = "SIZE", value_parser = limit)]
     pub(super) limit: Option<u64>,
 
-    /// Give way to whatever else uses the network: broadcasts over trees take what others leave. Neither by chain nor by swarm
+    /// Yield to all other traffic: broadcasts over trees use the bandwidth that is left. The way
+    /// must not be a chain or a swarm
     #[arg(long)]
     pub(super) background: bool,
 
-    /// Compress what is broadcast, where that makes it smaller; a swarm sends it as it is
+    /// Compress broadcasts where that makes them smaller; a swarm does not compress
     #[arg(long)]
     pub(super) compress: bool,
 
-    /// Read every copy again from the disk before it takes its place
+    /// Read every copy back from the disk before it is renamed into place
     #[arg(long)]
     pub(super) verify: bool,
 
-    /// Write the copies as this user, by name or number: for operators, whose certificates name no user [default: you]
+    /// Write the copies as this user (name or number); for operators only, because their
+    /// certificates name no user [default: you]
     #[arg(long, value_name = "NAME")]
     pub(crate) user: Option<String>,
 }
 
-/// What is told of a copy, and when it is one.
+/// What is printed about a copy, and when it counts as successful.
 #[derive(Clone, Debug, clap::Args)]
-pub(crate) struct CopyReport {
-    /// Succeed if as many nodes as this have a copy: a number, or as in 95% [default: 100%]
+pub(crate) struct ReportOptions {
+    /// Number or share of nodes that must have a copy, such as 12 or 95% [default: 100%]
     #[arg(long, value_name = "P", default_value = "100%", hide_default_value = true)]
     pub(super) quorum: Quorum,
 
-    /// Print one JSON document at the end, in place of the table: with what each node lacked at which time, too
+    /// Print one JSON document at the end instead of the table, including the progress of every
+    /// node
     #[arg(long)]
     pub(super) json: bool,
 }
 
-impl CopyWay {
+impl TransferOptions {
     pub(crate) fn is_by_swarm(&self) -> bool {
         self.via == CopyVia::Swarm
     }
 
-    /// Where several nodes have it and one gets it: from all of them together, unless something was said that a swarm does not do.
-    pub(crate) fn gathering(&self) -> CopyWay {
+    /// Returns the options for a copy from several nodes to one: by swarm from all of them, unless
+    /// an option was given that a swarm does not have.
+    pub(crate) fn for_several_sources(&self) -> TransferOptions {
         let by_swarm = self.via == CopyVia::Auto && !self.background && !self.compress;
-        CopyWay { via: if by_swarm { CopyVia::Swarm } else { self.via }, ..self.clone() }
+        TransferOptions { via: if by_swarm { CopyVia::Swarm } else { self.via }, ..self.clone() }
     }
 
-    /// That it can go so.
+    /// Checks that the options fit each other.
     pub(super) fn check(&self) -> Result<(), Error> {
         match self.via {
             CopyVia::Chain | CopyVia::Swarm if self.background => Err(Error::NoBackground),
@@ -140,11 +154,11 @@ fn limit(text: &str) -> Result<u64, String> {
     if limit >= LIMIT_MIN {
         Ok(limit)
     } else {
-        Err(format!("less than {} makes others wait too long", size::named(LIMIT_MIN)))
+        Err(format!("with less than {}, other nodes would time out", size::named(LIMIT_MIN)))
     }
 }
 
-/// How many nodes are to have a copy.
+/// How many nodes must have a copy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Quorum {
     Nodes(usize),
@@ -152,11 +166,11 @@ pub(super) enum Quorum {
 }
 
 impl Quorum {
-    /// Of some nodes.
+    /// Returns the number of nodes, out of all that were to get a copy.
     pub(super) fn of(self, nodes: usize) -> usize {
         match self {
             Quorum::Nodes(count) => count,
-            // No more than there are.
+            // At most the number of nodes.
             Quorum::Percent(percent) => (percent / 100.0 * nodes as f64).ceil() as usize,
         }
     }

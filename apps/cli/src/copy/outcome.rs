@@ -1,119 +1,114 @@
-//! What comes of a copy, node by node, as it is heard: a bar while it runs, then a table or JSON.
+//! The outcome of a copy, node by node, from the events of its ranks: a progress bar while the copy
+//! runs, then a table or JSON.
 
-use super::join::LateMember;
 use super::progress::CopyProgress;
-use super::said::Said;
 use crate::error::Error;
 use crate::own_ranks;
+use crate::progress_bar::progress_bar;
 use crate::units;
+use cool_copy::{CopyEvent, LateMember, parse_event, without_os_code};
 use cool_proto::control::{Group, Output};
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::ProgressBar;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::IsTerminal;
 use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Nodes in the table: the last ones.
+/// Nodes in the table, which are the slowest ones.
 const SHOWN: usize = 16;
-/// Members that one that comes late may ask.
+/// Number of addresses that a late member gets.
 const CONTACTS: usize = 8;
-const NOT_SAID: &str = "it did not say how it ended";
+const NO_RESULT: &str = "its rank ended without a result";
 
-/// A node's copy.
+/// The outcome of one node.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(super) struct NodeOutcome {
+struct NodeOutcome {
     node: String,
-    /// From the start of its rank to the copy in its place.
+    /// From the start of its rank until the copy was in place.
     seconds: Option<f64>,
     error: Option<String>,
-    /// As the command heard it, from when it began: so that nodes can be compared.
+    /// By the clock of the command, so that nodes can be compared.
     progress: CopyProgress,
 }
 
 /// A member of a swarm that sent wrong bytes.
 #[derive(Debug, Serialize)]
-pub(super) struct ExpelledNode<'a> {
+pub(super) struct ExpelledMember<'a> {
     pub(super) node: &'a str,
-    /// Who say so: each has compared the bytes itself, and takes no other's word.
+    /// The nodes that reported it. Each has compared the bytes itself.
     pub(super) by: Vec<&'a str>,
 }
 
-/// How far a rank is.
 #[derive(Debug, PartialEq)]
 enum RankState {
-    Runs,
-    /// Its node has a copy since then, or has none for a reason that stays.
+    Running,
+    /// Seconds until the node had its copy, or until it was clear why it cannot have one.
     Ended(f64, Option<String>),
     Lost,
-    /// It came late, or its job has failed: it may come again.
+    /// The rank was too late, or its job failed. Another one may be started.
     Missed(String),
 }
 
-/// What is known of a rank. A node may have one after another.
-struct RankOutcome {
+/// The state of a rank. A node may have several ranks one after the other.
+struct RankProgress {
     node: String,
     state: RankState,
     progress: CopyProgress,
-    /// Bytes.
-    lacks: Option<u64>,
-    /// Its rack in the swarm, and where it listens.
+    /// Length of the missing blocks.
+    missing: Option<u64>,
+    /// The number of its rack in the swarm, and the address at which it listens.
     member: Option<(u32, SocketAddr)>,
     /// Whether it takes part in broadcasts.
     admitted: bool,
 }
 
-/// What is known of a copy.
-pub(crate) struct Outcome {
+/// The outcome of a copy.
+pub(crate) struct CopyOutcome {
     from: String,
-    /// Nodes that have it, and are to have no copy.
+    /// Nodes that have the source and get no copy.
     serving: BTreeSet<String>,
     began: Instant,
     bar: ProgressBar,
-    /// Of the first job, then of nodes that came late, in that order.
-    ranks: Vec<RankOutcome>,
-    /// Who could have none when it began, and why.
+    /// The ranks of the first job, then those of late nodes in the order of their start.
+    ranks: Vec<RankProgress>,
+    /// The nodes that were not ready at the start, with the reason.
     absent: Vec<(String, String)>,
     nodes: Vec<NodeOutcome>,
-    /// Of each rack of the swarm, how many slots were given away.
+    /// Number of slots in use, by rack of the swarm.
     slots: BTreeMap<u32, u32>,
-    /// Of each node that sent wrong bytes, who say so.
+    /// Nodes that sent wrong bytes, with the nodes that reported it.
     expelled: BTreeMap<String, BTreeSet<String>>,
-    given_up: Option<String>,
+    source_error: Option<String>,
     bytes: u64,
     sent: u64,
     via: String,
-    /// Bytes that a node lacks, once the source sends them.
+    /// Length of the blocks that the source sends, once it does.
     sending: Option<u64>,
 }
 
-/// All of it in numbers.
 #[derive(Debug, Serialize)]
-struct Document<'a> {
+struct CopyDocument<'a> {
     seconds: f64,
     bytes: u64,
     sent: u64,
     via: &'a str,
     nodes: &'a [NodeOutcome],
-    expelled: Vec<ExpelledNode<'a>>,
+    expelled: Vec<ExpelledMember<'a>>,
 }
 
-/// A bar for people who look at a terminal.
-pub(super) fn bar(template: &str) -> ProgressBar {
-    let bar = if std::io::stderr().is_terminal() { ProgressBar::new(0) } else { ProgressBar::hidden() };
-    // The template is a constant; a wrong one would only lose the style.
-    if let Ok(style) = ProgressStyle::with_template(template) {
-        bar.set_style(style);
-    }
-    bar
-}
-
-impl RankOutcome {
-    /// Of a rank that runs, one of `of` ranks.
-    fn new(node: &str, of: usize) -> RankOutcome {
-        let (node, state, progress) = (node.to_owned(), RankState::Runs, CopyProgress::of_one_in(of));
-        RankOutcome { node, state, progress, lacks: None, member: None, admitted: false }
+impl RankProgress {
+    /// Returns the state of a rank that has just started, one of `ranks` ranks.
+    fn new(node: &str, ranks: usize) -> RankProgress {
+        let (node, progress) = (node.to_owned(), CopyProgress::of_one_in(ranks));
+        RankProgress {
+            node,
+            state: RankState::Running,
+            progress,
+            missing: None,
+            member: None,
+            admitted: false,
+        }
     }
 
     fn has_missed(&self) -> bool {
@@ -121,21 +116,21 @@ impl RankOutcome {
     }
 }
 
-impl Outcome {
-    /// Of a copy from a node; `absent` are nodes that cannot have one, each with the reason.
-    pub(super) fn new(from: String, serving: BTreeSet<String>, absent: Vec<(String, String)>) -> Outcome {
-        let bar = bar("{bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left {msg}");
-        Outcome {
+impl CopyOutcome {
+    /// Returns the outcome of a copy that is about to start. `absent` are nodes that are not ready,
+    /// with the reason.
+    pub(super) fn new(from: String, serving: BTreeSet<String>, absent: Vec<(String, String)>) -> CopyOutcome {
+        CopyOutcome {
             from,
             serving,
             began: Instant::now(),
-            bar,
+            bar: progress_bar("{bar:30} {bytes}/{total_bytes}, {bytes_per_sec}, {eta} left {msg}"),
             ranks: Vec::new(),
             absent,
             nodes: Vec::new(),
             slots: BTreeMap::new(),
             expelled: BTreeMap::new(),
-            given_up: None,
+            source_error: None,
             bytes: 0,
             sent: 0,
             via: String::new(),
@@ -143,56 +138,56 @@ impl Outcome {
         }
     }
 
-    /// The ranks of the first job run.
-    pub(super) fn started(&mut self, group: &Group) {
-        let of = group.members.len();
-        let first = |node: &str| RankOutcome { admitted: true, ..RankOutcome::new(node, of) };
+    /// Records the start of the first job.
+    pub(super) fn on_started(&mut self, group: &Group) {
+        let ranks = group.members.len();
+        let first = |node: &str| RankProgress { admitted: true, ..RankProgress::new(node, ranks) };
         self.ranks = group.members.iter().map(|member| first(&member.node)).collect();
     }
 
-    /// The ranks of a later job run, the first of which has this number.
-    pub(super) fn started_late(&mut self, first: usize, group: &Group) {
+    /// Records the start of a job of late nodes. `first` is the number of its first rank.
+    pub(super) fn on_started_late(&mut self, first: usize, group: &Group) {
         for (rank, member) in self.ranks.iter_mut().skip(first).zip(&group.members) {
             rank.node.clone_from(&member.node);
         }
     }
 
-    /// A line of a rank, of the job whose first rank has that number; whatever else it prints is passed on.
-    pub(super) fn hear(&mut self, first: usize, output: &Output) {
+    /// Handles a line of a rank. `first` is the number of the first rank of its job. Lines that are
+    /// not events are printed.
+    pub(super) fn on_line(&mut self, first: usize, output: &Output) {
         let number = first + output.rank as usize;
         let Some(rank) = self.ranks.get_mut(number) else { return };
-        let Some(said) = own_ranks::answer(output) else {
-            return self
-                .bar
-                .suspend(|| eprintln!("{}: {}", rank.node, String::from_utf8_lossy(&output.line)));
+        let Some(event) = parse_event(output) else {
+            let line = without_os_code(&String::from_utf8_lossy(&output.line));
+            return self.bar.suspend(|| eprintln!("{}: {line}", rank.node));
         };
         let now = self.began.elapsed().as_secs_f64();
-        match said {
-            Said::Source { bytes } => self.bytes = bytes,
-            Said::Sending { bytes } => {
+        match event {
+            CopyEvent::Source { bytes } => self.bytes = bytes,
+            CopyEvent::Sending { bytes } => {
                 self.sending = Some(bytes);
                 self.bar.set_length(bytes);
                 self.bar.enable_steady_tick(Duration::from_millis(500));
             }
-            Said::Sent { bytes, via } => (self.sent, self.via) = (bytes, via),
-            Said::GivesUp { reason } => self.given_up = Some(reason),
-            Said::Lost { nodes } => self.lose(&nodes),
-            Said::Member { rack, slot, contact } => {
+            CopyEvent::Sent { bytes, via } => (self.sent, self.via) = (bytes, via),
+            CopyEvent::SourceFailed { reason } => self.source_error = Some(reason),
+            CopyEvent::Lost { nodes } => self.on_lost(&nodes),
+            CopyEvent::Member { rack, slot, contact } => {
                 rank.member = Some((rack, contact));
                 let slots = self.slots.entry(rack).or_default();
                 *slots = (*slots).max(slot.saturating_add(1));
             }
-            Said::Expelled { node } => {
+            CopyEvent::Expelled { node } => {
                 self.expelled.entry(node).or_default().insert(rank.node.clone());
             }
-            Said::Admitted => rank.admitted = true,
-            Said::Missed { reason } => rank.state = RankState::Missed(reason),
-            Said::Lacks { bytes } => {
-                rank.lacks = Some(bytes);
-                rank.progress.hear(now, bytes);
-                self.show();
+            CopyEvent::Admitted => rank.admitted = true,
+            CopyEvent::Missed { reason } => rank.state = RankState::Missed(reason),
+            CopyEvent::Missing { bytes } => {
+                rank.missing = Some(bytes);
+                rank.progress.record(now, bytes);
+                self.show_slowest();
             }
-            Said::Ended { seconds, error } => {
+            CopyEvent::Ended { seconds, error } => {
                 if error.is_none() {
                     rank.progress.end(now);
                 }
@@ -201,47 +196,49 @@ impl Outcome {
         }
     }
 
-    /// Nodes of the first job are lost; one that has its copy keeps it.
-    fn lose(&mut self, nodes: &[String]) {
-        self.bar.suspend(|| eprintln!("cool: lost {}; the others go on", nodes.join(", ")));
+    /// Records lost nodes of the first job. A node that has its copy keeps it.
+    fn on_lost(&mut self, nodes: &[String]) {
+        self.bar.suspend(|| eprintln!("cool: lost {}; the others continue", nodes.join(", ")));
         for rank in self.ranks.iter_mut().filter(|rank| nodes.contains(&rank.node)) {
-            // The slowest is one of the others, and nobody asks it.
-            (rank.lacks, rank.member) = (None, None);
-            if rank.state == RankState::Runs {
+            // It is no longer the slowest, and no late member may ask it.
+            (rank.missing, rank.member) = (None, None);
+            if rank.state == RankState::Running {
                 rank.state = RankState::Lost;
             }
         }
     }
 
-    /// How far the slowest node is.
-    fn show(&self) {
-        let ranks = self.ranks.iter().filter_map(|rank| Some((rank.lacks?, &rank.node)));
-        let Some((lacks, node)) = ranks.max_by_key(|(lacks, _)| *lacks) else { return };
-        self.bar.set_position(self.sending.unwrap_or(0).saturating_sub(lacks));
+    /// Shows the progress of the slowest node.
+    fn show_slowest(&self) {
+        let ranks = self.ranks.iter().filter_map(|rank| Some((rank.missing?, &rank.node)));
+        let Some((missing, node)) = ranks.max_by_key(|(missing, _)| *missing) else { return };
+        self.bar.set_position(self.sending.unwrap_or(0).saturating_sub(missing));
         self.bar.set_message(format!("(slowest: {node})"));
     }
 
-    /// Whether nodes that come may still get a copy by swarm.
+    /// Returns whether late nodes can still join a swarm.
     pub(super) fn has_members(&self) -> bool {
         self.via.is_empty() && self.ranks.iter().any(|rank| rank.member.is_some())
     }
 
-    /// Whether they may still get one by broadcasts: the source sends, and others wait for it no longer.
-    pub(super) fn admits(&self) -> bool {
-        let sends = |rank: &RankOutcome| rank.node == self.from && rank.state != RankState::Lost;
-        let waits = |rank: &RankOutcome| !rank.admitted && rank.state == RankState::Runs;
+    /// Returns whether late nodes can still be admitted to broadcasts: the source is sending, and
+    /// no other late ranks are waiting.
+    pub(super) fn can_admit(&self) -> bool {
+        let sends = |rank: &RankProgress| rank.node == self.from && rank.state != RankState::Lost;
+        let waits = |rank: &RankProgress| !rank.admitted && rank.state == RankState::Running;
         let (open, source) = (self.via.is_empty() && self.sending.is_some(), self.ranks.iter().any(sends));
         open && source && !self.ranks.iter().any(waits)
     }
 
-    /// Nodes with a rank that runs or has ended: they need no other one.
+    /// Returns the nodes with a rank that is running or has ended, which need no other rank.
     pub(super) fn served(&self) -> impl Iterator<Item = &str> {
-        let served = |rank: &&RankOutcome| matches!(rank.state, RankState::Runs | RankState::Ended(..));
+        let served = |rank: &&RankProgress| matches!(rank.state, RankState::Running | RankState::Ended(..));
         self.ranks.iter().filter(served).map(|rank| rank.node.as_str())
     }
 
-    /// Nodes are there that need ranks, which come to broadcasts: the number of the first, and which of them it is tried with. All
-    /// come or none, so those that have failed before are tried one by one.
+    /// Adds ranks for late nodes that are to be admitted together. Returns the number of the first
+    /// rank and the nodes that get one. Nodes that have failed before are tried one by one, because
+    /// the others of a job fail with them.
     pub(super) fn admit(&mut self, mut nodes: Vec<String>) -> (usize, Vec<String>) {
         let failed =
             |node: &String| self.ranks.iter().filter(|rank| rank.node == *node && rank.has_missed()).count();
@@ -251,35 +248,36 @@ impl Outcome {
             nodes.truncate(1);
         }
         let first = self.ranks.len();
-        self.ranks.extend(nodes.iter().map(|node| RankOutcome::new(node, first + nodes.len())));
+        self.ranks.extend(nodes.iter().map(|node| RankProgress::new(node, first + nodes.len())));
         (first, nodes)
     }
 
-    /// A node is there that needs a rank: its number, and how it comes to the swarm. `neighbours` are nodes of its rack.
-    pub(super) fn join(&mut self, node: &str, neighbours: impl Fn(&str) -> bool) -> (usize, LateMember) {
+    /// Adds a rank for a late node that joins a swarm. Returns its number and how it joins.
+    /// `same_rack` returns whether a node is in its rack.
+    pub(super) fn join(&mut self, node: &str, same_rack: impl Fn(&str) -> bool) -> (usize, LateMember) {
         let members = || self.ranks.iter().filter_map(|rank| Some((&rank.node, rank.member?)));
-        let rack = members().find(|(of, _)| neighbours(of)).map(|(_, (rack, _))| rack);
+        let rack = members().find(|(other, _)| same_rack(other)).map(|(_, (rack, _))| rack);
         let rack = rack.unwrap_or_else(|| self.slots.keys().next_back().map_or(0, |last| last + 1));
         let contacts = members().map(|(_, (_, contact))| contact).take(CONTACTS).collect();
         let slots = self.slots.entry(rack).or_default();
         let slot = *slots;
         *slots += 1;
-        self.ranks.push(RankOutcome::new(node, self.ranks.len()));
+        self.ranks.push(RankProgress::new(node, self.ranks.len()));
         (self.ranks.len() - 1, LateMember { rack, slot, contacts })
     }
 
-    /// The job of these ranks, that came late, has ended, if not well for this reason.
-    pub(super) fn ended(&mut self, ranks: Range<usize>, why: Option<Error>) {
-        let why = why.map_or_else(|| NOT_SAID.to_owned(), |why| why.to_string());
+    /// Records the end of a job of late nodes, with its error if it failed.
+    pub(super) fn on_late_job_ended(&mut self, ranks: Range<usize>, error: Option<Error>) {
+        let reason = error.map_or_else(|| NO_RESULT.to_owned(), |error| error.to_string());
         for rank in self.ranks.get_mut(ranks).unwrap_or_default() {
             rank.member = None;
-            if rank.state == RankState::Runs {
-                rank.state = RankState::Missed(why.clone());
+            if rank.state == RankState::Running {
+                rank.state = RankState::Missed(reason.clone());
             }
         }
     }
 
-    /// All has ended, the first job if not well for this reason.
+    /// Sums up all nodes after the last job has ended. `job` is the error of the first job.
     pub(super) fn end(&mut self, job: Option<&Error>) {
         self.bar.finish_and_clear();
         let absent = self.absent.iter().map(|(node, _)| node);
@@ -287,72 +285,73 @@ impl Outcome {
             absent.chain(self.ranks.iter().map(|rank| &rank.node)).cloned().collect();
         let mut known = BTreeSet::new();
         names.retain(|name| !self.serving.contains(name) && known.insert(name.clone()));
-        self.nodes = names.into_iter().map(|node| self.of_node(node, job)).collect();
+        self.nodes = names.into_iter().map(|node| self.node_outcome(node, job)).collect();
     }
 
-    fn of_node(&self, node: String, job: Option<&Error>) -> NodeOutcome {
+    fn node_outcome(&self, node: String, job: Option<&Error>) -> NodeOutcome {
         let ranks = || self.ranks.iter().rev().filter(|rank| rank.node == node);
-        let has_copy = |rank: &&RankOutcome| matches!(rank.state, RankState::Ended(_, None));
+        let has_copy = |rank: &&RankProgress| matches!(rank.state, RankState::Ended(_, None));
         let Some(rank) = ranks().find(has_copy).or_else(|| ranks().next()) else {
-            let why = self.absent.iter().find(|(absent, _)| *absent == node).map(|(_, why)| why.clone());
-            return NodeOutcome { node, seconds: None, error: why, progress: CopyProgress::of_one_in(1) };
+            let reason = self.absent.iter().find(|(absent, _)| *absent == node).map(|(_, why)| why.clone());
+            return NodeOutcome { node, seconds: None, error: reason, progress: CopyProgress::of_one_in(1) };
         };
         let (seconds, error) = match &rank.state {
             RankState::Ended(seconds, error) => (Some(*seconds), error.clone()),
-            RankState::Lost => (None, Some("it was lost while it copied".to_owned())),
-            RankState::Missed(why) => (None, Some(why.clone())),
-            RankState::Runs => {
-                let why = job.map_or_else(String::new, |job| format!(": {job}"));
-                (None, Some(format!("{NOT_SAID}{why}")))
+            RankState::Lost => (None, Some("it was lost during the copy".to_owned())),
+            RankState::Missed(reason) => (None, Some(reason.clone())),
+            RankState::Running => {
+                let reason = job.map_or_else(String::new, |job| format!(": {job}"));
+                (None, Some(format!("{NO_RESULT}{reason}")))
             }
         };
         NodeOutcome { node, seconds, error, progress: rank.progress.clone() }
     }
 
-    /// The node that has the source.
+    /// Returns the node that has the source.
     pub(super) fn from(&self) -> &str {
         &self.from
     }
 
-    /// Whether nodes have no copy because the source's node was lost, or could not even read its own.
-    pub(crate) fn lacks_source(&self) -> bool {
-        let is_lost = |rank: &RankOutcome| rank.node == self.from && rank.state == RankState::Lost;
+    /// Returns whether nodes have no copy because the source's node was lost or cannot read its own
+    /// content.
+    pub(crate) fn is_missing_source(&self) -> bool {
+        let is_lost = |rank: &RankProgress| rank.node == self.from && rank.state == RankState::Lost;
         let lost = self.ranks.iter().any(is_lost);
         self.failed().any(|(node, _)| lost || node == self.from)
     }
 
-    /// Why the source could not be sent, if that was why.
-    pub(super) fn source_fault(&self) -> Option<String> {
-        self.given_up.clone()
+    /// Returns why the source cannot be read, if it cannot.
+    pub(super) fn source_error(&self) -> Option<String> {
+        self.source_error.clone()
     }
 
-    /// Nodes without a copy, each with the reason.
+    /// Returns the nodes without a copy, with the reason.
     pub(super) fn failed(&self) -> impl Iterator<Item = (&str, &str)> {
         self.nodes.iter().filter_map(|node| Some((node.node.as_str(), node.error.as_deref()?)))
     }
 
-    /// Members of a swarm that sent wrong bytes.
-    pub(super) fn expelled(&self) -> impl Iterator<Item = ExpelledNode<'_>> {
+    /// Returns the members of a swarm that sent wrong bytes.
+    pub(super) fn expelled(&self) -> impl Iterator<Item = ExpelledMember<'_>> {
         self.expelled
             .iter()
-            .map(|(node, by)| ExpelledNode { node, by: by.iter().map(String::as_str).collect() })
+            .map(|(node, by)| ExpelledMember { node, by: by.iter().map(String::as_str).collect() })
     }
 
-    /// How many were to have a copy.
-    pub(super) fn asked(&self) -> usize {
+    /// Returns how many nodes were to get a copy.
+    pub(super) fn requested(&self) -> usize {
         self.nodes.len()
     }
 
-    /// As JSON.
+    /// Returns the outcome as JSON.
     pub(super) fn json(&self) -> Result<String, Error> {
-        let Outcome { bytes, sent, via, nodes, .. } = self;
+        let CopyOutcome { bytes, sent, via, nodes, .. } = self;
         let expelled = self.expelled().collect();
         let seconds = self.began.elapsed().as_secs_f64();
-        let document = Document { seconds, bytes: *bytes, sent: *sent, via, nodes, expelled };
+        let document = CopyDocument { seconds, bytes: *bytes, sent: *sent, via, nodes, expelled };
         own_ranks::document(&document)
     }
 
-    /// For people.
+    /// Returns the outcome as a table of the slowest nodes.
     pub(super) fn table(&self) -> String {
         let seconds = self.began.elapsed().as_secs_f64();
         let mut done: Vec<(&str, f64)> = self
@@ -368,10 +367,10 @@ impl Outcome {
             .map(|(node, seconds)| [(*node).to_owned(), units::seconds(*seconds)])
             .collect();
         let more = done.len().saturating_sub(SHOWN);
-        let more = if more == 0 { String::new() } else { format!("and {more} that were faster\n") };
-        let by = if self.via.is_empty() { String::new() } else { format!(" by {}", self.via) };
+        let more = if more == 0 { String::new() } else { format!("and {more} faster nodes\n") };
+        let via = if self.via.is_empty() { String::new() } else { format!(" (plan: {})", self.via) };
         format!(
-            "{} on {} in {}; {} sent{by}\n{}{more}",
+            "{} on {} in {}; {} sent{via}\n{}{more}",
             units::bytes(self.bytes),
             units::count(done.len(), "node"),
             units::seconds(seconds),
@@ -386,25 +385,25 @@ mod tests {
     use super::*;
     use cool_proto::control::Member;
 
-    /// Of ranks on n0, n1 and n2, of which n0 has the source and is not to have a copy.
-    fn outcome() -> Outcome {
-        let mut outcome = Outcome::new(
+    /// A copy with ranks on n0, n1 and n2, where n0 has the source and gets no copy.
+    fn outcome() -> CopyOutcome {
+        let mut outcome = CopyOutcome::new(
             "n0".to_owned(),
             BTreeSet::from(["n0".to_owned()]),
             vec![("n3".to_owned(), "it is away".to_owned())],
         );
         let member = |node: &str| Member { node: node.to_owned(), ..Member::default() };
-        outcome.started(&Group { members: ["n0", "n1", "n2"].map(member).to_vec(), ..Group::default() });
+        outcome.on_started(&Group { members: ["n0", "n1", "n2"].map(member).to_vec(), ..Group::default() });
         outcome
     }
 
-    fn hear(outcome: &mut Outcome, rank: u32, said: &Said) {
-        let line = serde_json::to_vec(said).unwrap();
-        outcome.hear(0, &Output { rank, line, ..Output::default() });
+    fn send(outcome: &mut CopyOutcome, rank: u32, event: &CopyEvent) {
+        let line = serde_json::to_vec(event).unwrap();
+        outcome.on_line(0, &Output { rank, line, ..Output::default() });
     }
 
-    /// The bytes that each node lacked, one after the other; times only grow.
-    fn lacked(document: &serde_json::Value) -> Vec<(String, Vec<u64>)> {
+    /// Returns the missing bytes of each node over time, and checks that times do not decrease.
+    fn missing(document: &serde_json::Value) -> Vec<(String, Vec<u64>)> {
         let nodes = document["nodes"].as_array().unwrap().iter();
         nodes
             .map(|node| {
@@ -418,27 +417,27 @@ mod tests {
     }
 
     #[test]
-    fn the_document_tells_what_each_node_lacked_until_it_had_its_copy() {
+    fn the_document_has_the_missing_bytes_of_each_node_over_time() {
         let mut outcome = outcome();
         for rank in [1, 2] {
-            hear(&mut outcome, rank, &Said::Lacks { bytes: 300 });
+            send(&mut outcome, rank, &CopyEvent::Missing { bytes: 300 });
         }
-        hear(&mut outcome, 0, &Said::Sending { bytes: 300 });
-        hear(&mut outcome, 2, &Said::Lacks { bytes: 100 });
-        hear(&mut outcome, 0, &Said::Ended { seconds: 1.0, error: None });
-        hear(&mut outcome, 1, &Said::Ended { seconds: 1.5, error: Some("no room".to_owned()) });
-        hear(&mut outcome, 2, &Said::Ended { seconds: 1.5, error: None });
+        send(&mut outcome, 0, &CopyEvent::Sending { bytes: 300 });
+        send(&mut outcome, 2, &CopyEvent::Missing { bytes: 100 });
+        send(&mut outcome, 0, &CopyEvent::Ended { seconds: 1.0, error: None });
+        send(&mut outcome, 1, &CopyEvent::Ended { seconds: 1.5, error: Some("no room".to_owned()) });
+        send(&mut outcome, 2, &CopyEvent::Ended { seconds: 1.5, error: None });
         outcome.end(None);
         let document = serde_json::from_str(&outcome.json().unwrap()).unwrap();
         let named = |name: &str, bytes: &[u64]| (name.to_owned(), bytes.to_vec());
-        assert_eq!(lacked(&document), [named("n3", &[]), named("n1", &[300]), named("n2", &[300, 100, 0])]);
+        assert_eq!(missing(&document), [named("n3", &[]), named("n1", &[300]), named("n2", &[300, 100, 0])]);
     }
 
     #[test]
-    fn the_document_names_who_sent_wrong_bytes_and_who_says_so() {
+    fn the_document_names_expelled_nodes_and_who_reported_them() {
         let mut outcome = outcome();
         for rank in [2, 1, 2] {
-            hear(&mut outcome, rank, &Said::Expelled { node: "n0".to_owned() });
+            send(&mut outcome, rank, &CopyEvent::Expelled { node: "n0".to_owned() });
         }
         outcome.end(None);
         let document: serde_json::Value = serde_json::from_str(&outcome.json().unwrap()).unwrap();
@@ -446,29 +445,31 @@ mod tests {
     }
 
     #[test]
-    fn nodes_that_come_late_are_served_once_and_what_becomes_of_them_counts() {
+    fn late_nodes_get_ranks_until_one_has_ended() {
         let mut outcome = outcome();
         let at = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
         assert!(!outcome.has_members());
         for (rank, slot) in [(0, 0), (1, 1), (2, 2)] {
-            hear(&mut outcome, rank, &Said::Member { rack: 0, slot, contact: at(slot as u16) });
+            let contact = at(slot as u16);
+            send(&mut outcome, rank, &CopyEvent::Member { rack: 0, slot, contact });
         }
         assert!(outcome.has_members() && outcome.served().eq(["n0", "n1", "n2"]));
-        hear(&mut outcome, 2, &Said::Ended { seconds: 1.0, error: None });
-        hear(&mut outcome, 0, &Said::Lost { nodes: vec!["n1".to_owned(), "n2".to_owned()] });
-        assert!(outcome.served().eq(["n0", "n2"]), "one has its copy");
-        let (first, late) = outcome.join("n1", |of| of == "n0");
+        send(&mut outcome, 2, &CopyEvent::Ended { seconds: 1.0, error: None });
+        send(&mut outcome, 0, &CopyEvent::Lost { nodes: vec!["n1".to_owned(), "n2".to_owned()] });
+        assert!(outcome.served().eq(["n0", "n2"]), "n2 has its copy");
+        let (first, late) = outcome.join("n1", |other| other == "n0");
         assert_eq!((first, late.rack, late.slot, late.contacts), (3, 0, 3, vec![at(0)]));
         assert!(outcome.served().eq(["n0", "n2", "n1"]));
-        outcome.ended(3..4, None);
-        // Once more, and another one in a rack of its own.
-        let (again, late) = outcome.join("n1", |of| of == "n0");
+        outcome.on_late_job_ended(3..4, None);
+        // The same node again, and another one in a rack of its own.
+        let (again, late) = outcome.join("n1", |other| other == "n0");
         assert_eq!((again, late.slot), (4, 4));
         let (other, late) = outcome.join("n3", |_| false);
         assert_eq!((other, late.rack, late.slot), (5, 1, 0));
-        let said = |said: &Said| Output { line: serde_json::to_vec(said).unwrap(), ..Output::default() };
-        outcome.hear(again, &said(&Said::Ended { seconds: 2.5, error: None }));
-        outcome.hear(other, &said(&Said::Missed { reason: "too late".to_owned() }));
+        let line =
+            |event: &CopyEvent| Output { line: serde_json::to_vec(event).unwrap(), ..Output::default() };
+        outcome.on_line(again, &line(&CopyEvent::Ended { seconds: 2.5, error: None }));
+        outcome.on_line(other, &line(&CopyEvent::Missed { reason: "too late".to_owned() }));
         outcome.end(None);
         let nodes: Vec<_> =
             outcome.nodes.iter().map(|n| (&n.node[..], n.seconds, n.error.as_deref())).collect();
@@ -476,36 +477,37 @@ mod tests {
     }
 
     #[test]
-    fn newcomers_of_broadcasts_come_together_unless_one_has_failed_before() {
+    fn late_nodes_are_admitted_together_unless_one_has_failed() {
         let mut outcome = outcome();
         let nodes = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>();
-        assert!(!outcome.admits(), "the source does not send yet");
-        hear(&mut outcome, 0, &Said::Sending { bytes: 300 });
-        assert!(outcome.admits());
+        assert!(!outcome.can_admit(), "the source does not send yet");
+        send(&mut outcome, 0, &CopyEvent::Sending { bytes: 300 });
+        assert!(outcome.can_admit());
         assert_eq!(outcome.admit(nodes(&["n3", "n4"])), (3, nodes(&["n3", "n4"])));
-        assert!(!outcome.admits(), "they are not admitted yet");
-        outcome.ended(3..5, None);
-        assert!(outcome.admits());
+        assert!(!outcome.can_admit(), "they are not admitted yet");
+        outcome.on_late_job_ended(3..5, None);
+        assert!(outcome.can_admit());
         assert_eq!(outcome.admit(nodes(&["n3", "n4", "n5"])), (5, nodes(&["n5"])));
-        outcome.hear(5, &Output { line: serde_json::to_vec(&Said::Admitted).unwrap(), ..Output::default() });
-        assert!(outcome.admits());
+        let admitted = serde_json::to_vec(&CopyEvent::Admitted).unwrap();
+        outcome.on_line(5, &Output { line: admitted, ..Output::default() });
+        assert!(outcome.can_admit());
         assert_eq!(outcome.admit(nodes(&["n3", "n4"])), (6, nodes(&["n3"])));
-        outcome.ended(6..7, None);
+        outcome.on_late_job_ended(6..7, None);
         assert_eq!(outcome.admit(nodes(&["n3", "n4"])), (7, nodes(&["n4"])));
-        outcome.ended(7..8, None);
-        hear(&mut outcome, 1, &Said::Lost { nodes: vec!["n0".to_owned()] });
-        assert!(!outcome.admits(), "nobody sends any more");
+        outcome.on_late_job_ended(7..8, None);
+        send(&mut outcome, 1, &CopyEvent::Lost { nodes: vec!["n0".to_owned()] });
+        assert!(!outcome.can_admit(), "the source was lost");
     }
 
     #[test]
-    fn a_node_that_is_lost_is_not_the_slowest_and_others_stay_where_they_are() {
+    fn a_lost_node_is_not_the_slowest() {
         let mut outcome = outcome();
-        hear(&mut outcome, 1, &Said::Lacks { bytes: 300 });
-        hear(&mut outcome, 2, &Said::Lacks { bytes: 100 });
-        hear(&mut outcome, 0, &Said::Lost { nodes: vec!["n1".to_owned()] });
+        send(&mut outcome, 1, &CopyEvent::Missing { bytes: 300 });
+        send(&mut outcome, 2, &CopyEvent::Missing { bytes: 100 });
+        send(&mut outcome, 0, &CopyEvent::Lost { nodes: vec!["n1".to_owned()] });
         // The next pass.
-        hear(&mut outcome, 0, &Said::Sending { bytes: 100 });
-        let lacks: Vec<Option<u64>> = outcome.ranks.iter().map(|rank| rank.lacks).collect();
-        assert_eq!(lacks, [None, None, Some(100)]);
+        send(&mut outcome, 0, &CopyEvent::Sending { bytes: 100 });
+        let missing: Vec<Option<u64>> = outcome.ranks.iter().map(|rank| rank.missing).collect();
+        assert_eq!(missing, [None, None, Some(100)]);
     }
 }

@@ -1,7 +1,9 @@
-//! SOURCE `-`: what comes by standard input is kept in a file that only its user can reach, until it is copied.
+//! SOURCE `-`: standard input is spooled to a file that only the user can read, and then copied.
 
-use super::outcome::bar;
-use super::private::{PrivateFolder, place};
+use super::private_directory::{PrivateDirectory, parent_directory};
+use crate::error::SpoolError;
+use crate::progress_bar::progress_bar;
+use cool_copy::read_some;
 use std::fs::File;
 use std::io::{self, ErrorKind, Read, Write};
 use std::path::{Path, PathBuf};
@@ -11,65 +13,41 @@ use tokio::sync::oneshot;
 
 const NAME: &str = "input";
 /// Bytes that are read at once.
-const READ: usize = 1 << 20;
+const READ_BYTES: usize = 1 << 20;
 
-/// Why standard input cannot be copied.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum SpoolError {
-    #[error("SOURCE - is what comes to this machine by standard input; leave out --from")]
-    From,
-    #[error("SOURCE - is kept where only you can read it until it is copied; leave out --user")]
-    User,
-    #[error("--stream sends what comes by standard input: let SOURCE be - and give it {}", .0.display())]
-    Stream(PathBuf),
-    #[error("a swarm does not pass on in order: leave out --via swarm, or --stream")]
-    StreamBySwarm,
-    #[error("SOURCE - has no name that its copies in {} could have; name them, too", .0.display())]
-    NoName(PathBuf),
-    #[error("standard input: {0}")]
-    Input(io::Error),
-    #[error("standard input cannot be kept: {0}; name another folder by TMPDIR")]
-    Folder(io::Error),
-    #[error("standard input cannot be kept: {}: {reason}; name another folder by TMPDIR", .path.display())]
-    Path { path: PathBuf, reason: io::Error },
-    #[error("interrupted while standard input was read; nothing was copied")]
-    Interrupted { signal: i32 },
-}
-
-impl SpoolError {
-    pub(super) fn at(path: &Path) -> impl FnOnce(io::Error) -> SpoolError + '_ {
-        move |reason| SpoolError::Path { path: path.to_owned(), reason }
-    }
-}
-
-/// A file that is gone with this.
+/// A file with all of standard input, which is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct Spool {
-    folder: PrivateFolder,
+    directory: PrivateDirectory,
 }
 
 impl Spool {
-    /// All of standard input, unless a signal comes before its end.
-    pub(super) async fn of_input(interrupted: impl Future<Output = i32>) -> Result<Spool, SpoolError> {
-        Spool::of(io::stdin(), &place(), interrupted).await
+    /// Reads all of standard input.
+    ///
+    /// # Errors
+    /// If it cannot be read or written, or `interrupted` returns a signal before its end.
+    pub(super) async fn from_stdin(interrupted: impl Future<Output = i32>) -> Result<Spool, SpoolError> {
+        Spool::fill(io::stdin(), &parent_directory(), interrupted).await
     }
 
-    async fn of(
+    async fn fill(
         input: impl Read + Send + 'static,
-        within: &Path,
+        parent: &Path,
         interrupted: impl Future<Output = i32>,
     ) -> Result<Spool, SpoolError> {
-        let spool = Spool { folder: PrivateFolder::within(within)? };
+        let spool = Spool { directory: PrivateDirectory::within(parent)? };
         let path = spool.path();
-        // Its mode is that of any new file: copies get it. It is there before the thread, which may begin only when the folder is
-        // being removed: a new file would keep that.
+        // It has the mode of any new file, which the copies get. It is created before the thread
+        // starts: after an early signal the thread might create it while the directory is being
+        // removed.
         let file = File::create_new(&path).map_err(SpoolError::at(&path))?;
-        let bar = bar("{spinner} {bytes} read, {bytes_per_sec}");
+        let bar = progress_bar("{spinner} {bytes} read, {bytes_per_sec}");
         bar.enable_steady_tick(Duration::from_millis(500));
-        let (give, filled) = oneshot::channel();
+        let (sender, filled) = oneshot::channel();
         let read = bar.clone();
-        // In a thread that the end of the process ends, too, whatever it waits for. Nobody may want to know any more.
-        let work = move || drop(give.send(fill(input, (file, &path), |bytes| read.inc(bytes))));
+        // In a thread that ends with the process, even while it waits for input. The receiver may
+        // have been dropped by then.
+        let work = move || drop(sender.send(copy_input(input, (file, &path), |bytes| read.inc(bytes))));
         thread::Builder::new().name("spool".into()).spawn(work).map_err(SpoolError::Input)?;
         let outcome = tokio::select! {
             filled = filled => filled.unwrap_or_else(|_| Err(SpoolError::Input(ErrorKind::Other.into()))),
@@ -79,36 +57,25 @@ impl Spool {
         outcome.map(|()| spool)
     }
 
-    /// Where it is.
     pub(super) fn path(&self) -> PathBuf {
-        self.folder.path().join(NAME)
+        self.directory.path().join(NAME)
     }
 }
 
-/// Writes all that comes into a file.
-fn fill(
+/// Writes all of the input to a file, and calls `on_read` with the length of each part.
+fn copy_input(
     mut input: impl Read,
     (mut file, path): (File, &Path),
-    mut came: impl FnMut(u64),
+    mut on_read: impl FnMut(u64),
 ) -> Result<(), SpoolError> {
-    let mut bytes = vec![0; READ];
+    let mut bytes = vec![0; READ_BYTES];
     loop {
         let length = read_some(&mut input, &mut bytes).map_err(SpoolError::Input)?;
         if length == 0 {
             return Ok(());
         }
         file.write_all(&bytes[..length]).map_err(SpoolError::at(path))?;
-        came(length as u64);
-    }
-}
-
-/// What comes next, 0 bytes at the end; a signal does not end it.
-pub(super) fn read_some(input: &mut impl Read, bytes: &mut [u8]) -> io::Result<usize> {
-    loop {
-        match input.read(bytes) {
-            Err(error) if error.kind() == ErrorKind::Interrupted => {}
-            read => return read,
-        }
+        on_read(length as u64);
     }
 }
 
@@ -120,35 +87,35 @@ mod tests {
     use std::os::unix::net::UnixStream;
     use tempfile::TempDir;
 
-    fn is_empty(folder: &TempDir) -> bool {
-        std::fs::read_dir(folder.path()).unwrap().next().is_none()
+    fn is_empty(directory: &TempDir) -> bool {
+        std::fs::read_dir(directory.path()).unwrap().next().is_none()
     }
 
     #[tokio::test]
-    async fn what_comes_is_its_users_alone_and_gone_with_the_spool() {
-        let folder = TempDir::new().unwrap();
-        let bytes: Vec<u8> = (0..3 * READ + 7).map(|i| (i % 251) as u8).collect();
-        let spool = Spool::of(io::Cursor::new(bytes.clone()), folder.path(), pending()).await.unwrap();
+    async fn a_spool_is_private_and_removed_when_dropped() {
+        let directory = TempDir::new().unwrap();
+        let bytes: Vec<u8> = (0..3 * READ_BYTES + 7).map(|i| (i % 251) as u8).collect();
+        let spool = Spool::fill(io::Cursor::new(bytes.clone()), directory.path(), pending()).await.unwrap();
         assert!(std::fs::read(spool.path()).unwrap() == bytes);
         let around = spool.path().parent().unwrap().metadata().unwrap();
         assert_eq!(around.mode() & 0o777, 0o700);
-        let like = File::create(folder.path().join("like")).unwrap().metadata().unwrap();
+        let like = File::create(directory.path().join("like")).unwrap().metadata().unwrap();
         assert_eq!(spool.path().metadata().unwrap().mode(), like.mode());
-        std::fs::remove_file(folder.path().join("like")).unwrap();
+        std::fs::remove_file(directory.path().join("like")).unwrap();
         drop(spool);
-        assert!(is_empty(&folder));
+        assert!(is_empty(&directory));
     }
 
     #[tokio::test]
-    async fn a_signal_ends_it_though_nothing_comes() {
-        let folder = TempDir::new().unwrap();
+    async fn a_signal_interrupts_it_while_no_input_arrives() {
+        let directory = TempDir::new().unwrap();
         let (input, _open) = UnixStream::pair().unwrap();
-        let error = Spool::of(input, folder.path(), ready(2)).await.unwrap_err();
+        let error = Spool::fill(input, directory.path(), ready(2)).await.unwrap_err();
         assert!(matches!(error, SpoolError::Interrupted { signal: 2 }), "{error}");
-        assert!(is_empty(&folder));
+        assert!(is_empty(&directory));
     }
 
-    /// One that fails after some bytes.
+    /// Input that fails after some bytes.
     struct Broken(bool);
 
     impl Read for Broken {
@@ -162,13 +129,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_cannot_be_read_or_kept_is_named() {
-        let folder = TempDir::new().unwrap();
-        let error = Spool::of(Broken(false), folder.path(), pending()).await.unwrap_err();
+    async fn errors_of_reading_and_writing_are_named() {
+        let directory = TempDir::new().unwrap();
+        let error = Spool::fill(Broken(false), directory.path(), pending()).await.unwrap_err();
         assert_eq!(error.to_string(), "standard input: connection reset");
-        assert!(is_empty(&folder));
-        let nowhere = folder.path().join("nowhere");
-        let error = Spool::of(io::empty(), &nowhere, pending()).await.unwrap_err().to_string();
+        assert!(is_empty(&directory));
+        let nowhere = directory.path().join("nowhere");
+        let error = Spool::fill(io::empty(), &nowhere, pending()).await.unwrap_err().to_string();
         assert!(
             error.contains("No such file") && error.contains("nowhere") && !error.contains('\n'),
             "{error}"

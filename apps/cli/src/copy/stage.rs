@@ -1,9 +1,9 @@
-//! Staging: what a job needs is on its nodes before it starts.
+//! Staging: copies the files that a job needs to its nodes before it starts.
 
-use super::options::{CopyWay, NodeChoice, node_named};
-use super::{CopyOrder, CopyPaths, carry_out, say_failed};
+use super::options::{NodeChoice, TransferOptions, node_named};
+use super::order::{CopyOrder, CopyPaths, copy, report_failed};
 use crate::error::Error;
-use crate::job::{self, Heard};
+use crate::job::{self, JobUpdate};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{JobSpec, TopologyRequest};
 use std::collections::BTreeSet;
@@ -11,48 +11,50 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use tonic::transport::Channel;
 
-/// What to name where a command is on no node.
+/// What to name if the command does not run on a node.
 const NAME_SOURCE: &str = "the node that has SOURCE with --stage-from";
 
-/// What is brought to a job's nodes before it starts.
+/// The files to stage.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub(crate) struct StageOptions {
-    /// Copy a file or folder to the job's nodes before it starts, as `cool copy` does; may be repeated
+    /// Copy a file or directory to the job's nodes before it starts, as `cool copy` does; may be
+    /// repeated
     ///
-    /// DEST is its path there [default: that of SOURCE], in which {node} stands for the node's name; with / at its end, the folder that
-    /// it is in. The nodes are those that the controller gives such a job now. If one of them cannot have it, it is named, and
-    /// the job is not started. What is there already is not sent.
+    /// DEST is the path of the copies [default: that of SOURCE], in which {node} stands for the
+    /// name of the node; if it ends with /, it is the directory of the copies. The nodes are those
+    /// that the controller would assign to the job now. If one of them cannot have a copy, it is
+    /// listed and the job is not started. Blocks that a node has already are not sent.
     #[arg(long, value_name = "SOURCE[:DEST]")]
-    stage: Vec<Staged>,
+    stage: Vec<StagedPath>,
 
-    /// The node that has what is staged [default: this machine's]
+    /// Node that has the staged files [default: this machine's]
     #[arg(long, value_name = "NODE", requires = "stage")]
     stage_from: Option<String>,
 }
 
-/// What is staged, and where it is to be.
+/// A file or directory to stage.
 #[derive(Clone, Debug, PartialEq)]
-struct Staged {
+struct StagedPath {
     source: PathBuf,
     dest: Option<PathBuf>,
 }
 
-impl FromStr for Staged {
+impl FromStr for StagedPath {
     type Err = String;
 
-    fn from_str(text: &str) -> Result<Staged, String> {
+    fn from_str(text: &str) -> Result<StagedPath, String> {
         let (source, dest) = match text.split_once(':') {
             Some((source, dest)) => (source, Some(dest)),
             None => (text, None),
         };
         if source.is_empty() || dest.is_some_and(str::is_empty) {
-            return Err("neither SOURCE nor DEST is empty".to_owned());
+            return Err("SOURCE and DEST must not be empty".to_owned());
         }
-        Ok(Staged { source: source.into(), dest: dest.map(PathBuf::from) })
+        Ok(StagedPath { source: source.into(), dest: dest.map(PathBuf::from) })
     }
 }
 
-/// Brings what is asked for to the nodes of a job; the job that then runs on these nodes only.
+/// Copies the files to the nodes of a job, and returns the job restricted to these nodes.
 pub(crate) async fn stage(
     mut client: ControllerClient<Channel>,
     spec: JobSpec,
@@ -61,31 +63,33 @@ pub(crate) async fn stage(
     if options.stage.is_empty() {
         return Ok(spec);
     }
-    let what: Vec<CopyPaths> = options
+    let all_paths: Vec<CopyPaths> = options
         .stage
         .iter()
         .map(|staged| CopyPaths::new(&staged.source, staged.dest.as_deref()))
         .collect::<Result<_, _>>()?;
     let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
     let from = node_named(&nodes, options.stage_from.as_deref(), NAME_SOURCE)?;
-    let hosts = hosts(client.clone(), &spec).await?;
+    let hosts = assigned_nodes(client.clone(), &spec).await?;
     let choice = NodeChoice { nodes: hosts.clone(), ..NodeChoice::default() };
-    let way = CopyWay { user: Some(spec.user.clone()), ..CopyWay::default() };
-    for what in what {
-        let source = what.source.clone();
+    let transfer = TransferOptions { user: Some(spec.user.clone()), ..TransferOptions::default() };
+    for paths in all_paths {
+        let source_path = paths.source.clone();
         let to = choice.clone();
-        let order = CopyOrder { from: from.clone(), to, what, store: None, delete: false, way: &way };
-        let outcome = carry_out(client.clone(), &nodes, order).await?;
-        let (copies, asked) = (say_failed(&outcome), outcome.asked());
-        if copies < asked {
-            return Err(Error::Staged { copies, asked, what: source });
+        let order =
+            CopyOrder { from: from.clone(), to, paths, store: None, delete: false, transfer: &transfer };
+        let outcome = copy(client.clone(), &nodes, order).await?;
+        let (copies, requested) = (report_failed(&outcome), outcome.requested());
+        if copies < requested {
+            return Err(Error::Staged { copies, requested, source_path });
         }
     }
     Ok(JobSpec { hosts, ..spec })
 }
 
-/// The nodes that the controller gives a job: those of one that does nothing, whose place is free again when it has ended.
-async fn hosts(client: ControllerClient<Channel>, job: &JobSpec) -> Result<Vec<String>, Error> {
+/// Returns the nodes that the controller assigns to a job. A job that does nothing determines them,
+/// and frees its slots when it has ended.
+async fn assigned_nodes(client: ControllerClient<Channel>, job: &JobSpec) -> Result<Vec<String>, Error> {
     let spec = JobSpec {
         program: job::this_program()?,
         args: vec!["--version".to_owned()],
@@ -98,8 +102,8 @@ async fn hosts(client: ControllerClient<Channel>, job: &JobSpec) -> Result<Vec<S
         ..JobSpec::default()
     };
     let mut hosts = BTreeSet::new();
-    job::run(client, spec, |heard| {
-        if let Heard::Started(group) = heard {
+    job::run(client, spec, |update| {
+        if let JobUpdate::Started(group) = update {
             hosts.extend(group.members.into_iter().map(|member| member.node));
         }
         Ok(())
@@ -114,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_destination_follows_the_first_colon() {
-        let staged = |source: &str, dest: Option<&str>| Staged {
+        let staged = |source: &str, dest: Option<&str>| StagedPath {
             source: source.into(),
             dest: dest.map(PathBuf::from),
         };
@@ -122,15 +126,15 @@ mod tests {
         assert_eq!("a:/x/{node}/".parse(), Ok(staged("a", Some("/x/{node}/"))));
         assert_eq!("a:b:c".parse(), Ok(staged("a", Some("b:c"))));
         for wrong in ["", ":", ":b", "a:"] {
-            assert!(wrong.parse::<Staged>().is_err(), "{wrong}");
+            assert!(wrong.parse::<StagedPath>().is_err(), "{wrong}");
         }
     }
 
     #[test]
-    fn without_a_destination_it_is_the_sources_absolute_path() {
+    fn the_default_destination_is_the_absolute_path_of_the_source() {
         let here = std::env::current_dir().unwrap();
         let paths = |text: &str| {
-            let Staged { source, dest } = text.parse().unwrap();
+            let StagedPath { source, dest } = text.parse().unwrap();
             let CopyPaths { source, dest } = CopyPaths::new(&source, dest.as_deref()).unwrap();
             (source, dest)
         };

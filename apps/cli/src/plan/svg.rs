@@ -1,48 +1,54 @@
-//! A schedule as a time-space diagram: a line for each rank, grouped by rack; time, as simulated, runs from left to
-//! right; a message is an arrow from its first byte to its last, a multicast a fan.
+//! Draws a schedule as a time-space diagram: a line for each rank, grouped by rack, and simulated
+//! time from left to right. A message is an arrow from its first byte to its last; a multicast is a
+//! fan of arrows.
 
 use crate::error::Error;
 use crate::units;
 use cool_collective::{Layout, Rank};
-use cool_sim::schedule::Passage;
+use cool_sim::schedule::MessageTiming;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Arrows of a picture at most.
-const MOST_ARROWS: usize = 20_000;
+/// Most arrows of a picture.
+const ARROWS_MAX: usize = 20_000;
 
 /// Height of a rank's line, and the gap between racks.
-const LINE: f64 = 24.0;
-const GAP: f64 = 16.0;
-/// Where time begins, how wide it is, and where the first rack is.
+const LINE_HEIGHT: f64 = 24.0;
+const RACK_GAP: f64 = 16.0;
+/// Position of the start of time, width of the time axis, and position of the first rack.
 const LEFT: f64 = 108.0;
 const WIDTH: f64 = 860.0;
 const TOP: f64 = 78.0;
-/// Parts of the axis, about.
+/// Approximate number of parts of the axis.
 const TICKS: f64 = 8.0;
 
-/// How messages look: name, colour, width.
-const NODE: Look = Look { id: "n", text: "within a node", colour: "#94a3b8", width: 1.0 };
-const RACK: Look = Look { id: "w", text: "within a rack", colour: "#2563eb", width: 1.3 };
-const ACROSS: Look = Look { id: "a", text: "across racks", colour: "#ea580c", width: 1.5 };
-const MULTICAST: Look = Look { id: "m", text: "multicast", colour: "#16a34a", width: 1.3 };
+/// Styles of messages: name, color and width.
+const NODE: ArrowStyle = ArrowStyle { id: "n", text: "within a node", color: "#94a3b8", width: 1.0 };
+const RACK: ArrowStyle = ArrowStyle { id: "w", text: "within a rack", color: "#2563eb", width: 1.3 };
+const ACROSS: ArrowStyle = ArrowStyle { id: "a", text: "across racks", color: "#ea580c", width: 1.5 };
+const MULTICAST: ArrowStyle = ArrowStyle { id: "m", text: "multicast", color: "#16a34a", width: 1.3 };
 
 #[derive(Clone, Copy)]
-struct Look {
+struct ArrowStyle {
     id: &'static str,
     text: &'static str,
-    colour: &'static str,
+    color: &'static str,
     width: f64,
 }
 
-/// The picture as SVG text, of what is done by `end` seconds.
-pub(super) fn draw(title: &str, layout: &Layout, passages: &[Passage], end: f64) -> Result<String, Error> {
-    if passages.len() > MOST_ARROWS {
-        return Err(Error::Crowded { arrows: passages.len(), most: MOST_ARROWS });
+/// Returns the picture as SVG, until `end` in seconds.
+pub(super) fn draw(
+    title: &str,
+    layout: &Layout,
+    messages: &[MessageTiming],
+    end: f64,
+) -> Result<String, Error> {
+    if messages.len() > ARROWS_MAX {
+        return Err(Error::Crowded { arrows: messages.len(), most: ARROWS_MAX });
     }
     let rows = rows(layout);
-    let bottom = rows.values().fold(TOP, |bottom: f64, y| bottom.max(*y)) + LINE / 2.0;
-    // The title needs its room, too.
+    let bottom = rows.values().fold(TOP, |bottom: f64, y| bottom.max(*y)) + LINE_HEIGHT / 2.0;
+    // Wide enough for the title.
     let width = (LEFT + WIDTH + 28.0).max(32.0 + 9.5 * title.len() as f64);
     let height = bottom + 44.0;
     let mut svg = format!(
@@ -52,59 +58,59 @@ pub(super) fn draw(title: &str, layout: &Layout, passages: &[Passage], end: f64)
          <text x=\"16\" y=\"28\" font-size=\"17\" font-weight=\"bold\" fill=\"#0f172a\">{}</text>\n",
         escaped(title),
     );
-    let looks: Vec<Look> = passages.iter().map(|passage| look(layout, passage)).collect();
-    legend(&mut svg, &looks);
+    let styles: Vec<ArrowStyle> = messages.iter().map(|message| style(layout, message)).collect();
+    legend(&mut svg, &styles);
     racks(&mut svg, layout, &rows);
     axis(&mut svg, end, bottom);
-    // The longest way first, so that short ones stay in sight.
-    let mut arrows: Vec<(&Passage, Look)> = passages.iter().zip(looks).collect();
-    arrows.sort_by_key(|(passage, _)| std::cmp::Reverse(passage.arrived - passage.begun));
-    let opacity = (60.0 / (passages.len() as f64).sqrt()).clamp(0.25, 0.85);
+    // Longest first, so that short arrows are drawn on top.
+    let mut arrows: Vec<(&MessageTiming, ArrowStyle)> = messages.iter().zip(styles).collect();
+    arrows.sort_by_key(|(message, _)| std::cmp::Reverse(message.arrived - message.begun));
+    let opacity = (60.0 / (messages.len() as f64).sqrt()).clamp(0.25, 0.85);
     add(&mut svg, format_args!("<g stroke-opacity=\"{opacity:.2}\" fill-opacity=\"{opacity:.2}\">\n"));
-    for (passage, look) in arrows {
-        arrow(&mut svg, passage, look, &rows, end);
+    for (message, style) in arrows {
+        arrow(&mut svg, message, style, &rows, end);
     }
     svg.push_str("</g>\n</svg>\n");
     Ok(svg)
 }
 
-fn look(layout: &Layout, passage: &Passage) -> Look {
-    let (from, to) = (passage.from, passage.to);
+fn style(layout: &Layout, message: &MessageTiming) -> ArrowStyle {
+    let (from, to) = (message.from, message.to);
     match () {
-        () if passage.multicast => MULTICAST,
+        () if message.multicast => MULTICAST,
         () if layout.node_of(from) == layout.node_of(to) => NODE,
         () if layout.rack_of(from) == layout.rack_of(to) => RACK,
         () => ACROSS,
     }
 }
 
-/// The height of each rank's line.
+/// Returns the vertical position of each rank's line.
 fn rows(layout: &Layout) -> BTreeMap<Rank, f64> {
     let mut rows = BTreeMap::new();
-    let mut y = TOP + LINE / 2.0;
+    let mut y = TOP + LINE_HEIGHT / 2.0;
     for rack in 0..layout.racks() {
         for node in layout.nodes_of_rack(rack) {
             for rank in layout.ranks_of_node(node) {
                 rows.insert(*rank, y);
-                y += LINE;
+                y += LINE_HEIGHT;
             }
         }
-        y += GAP;
+        y += RACK_GAP;
     }
     rows
 }
 
-/// What the colours mean, of those that are there; and the heads of arrows.
-fn legend(svg: &mut String, looks: &[Look]) {
+/// Adds the legend of the styles that occur, and the heads of their arrows.
+fn legend(svg: &mut String, styles: &[ArrowStyle]) {
     let mut x = 16.0;
-    for Look { id, text, colour, .. } in [NODE, RACK, ACROSS, MULTICAST] {
-        if looks.iter().any(|look| look.id == id) {
+    for ArrowStyle { id, text, color, .. } in [NODE, RACK, ACROSS, MULTICAST] {
+        if styles.iter().any(|style| style.id == id) {
             add(
                 svg,
                 format_args!(
                     "<marker id=\"{id}\" viewBox=\"0 0 10 8\" refX=\"9\" refY=\"4\" markerWidth=\"8\" markerHeight=\"6\" \
-                     markerUnits=\"userSpaceOnUse\" orient=\"auto\"><path d=\"M0 0L10 4L0 8z\" fill=\"{colour}\"/></marker>\n\
-                     <line x1=\"{x}\" y1=\"48\" x2=\"{}\" y2=\"48\" stroke=\"{colour}\" stroke-width=\"2.5\"/>\n\
+                     markerUnits=\"userSpaceOnUse\" orient=\"auto\"><path d=\"M0 0L10 4L0 8z\" fill=\"{color}\"/></marker>\n\
+                     <line x1=\"{x}\" y1=\"48\" x2=\"{}\" y2=\"48\" stroke=\"{color}\" stroke-width=\"2.5\"/>\n\
                      <text x=\"{}\" y=\"52\">{text}</text>\n",
                     x + 24.0,
                     x + 31.0
@@ -115,7 +121,7 @@ fn legend(svg: &mut String, looks: &[Look]) {
     }
 }
 
-/// A box for each rack with a line for each rank; leaders' are bold.
+/// Adds a box for each rack with a line for each rank. The numbers of leaders are bold.
 fn racks(svg: &mut String, layout: &Layout, rows: &BTreeMap<Rank, f64>) {
     let right = LEFT + WIDTH;
     for rack in 0..layout.racks() {
@@ -128,9 +134,9 @@ fn racks(svg: &mut String, layout: &Layout, rows: &BTreeMap<Rank, f64>) {
             format_args!(
                 "<rect x=\"8\" y=\"{}\" width=\"{}\" height=\"{}\" rx=\"6\" fill=\"#f1f5f9\"/>\n\
                  <text x=\"18\" y=\"{}\" font-weight=\"bold\">rack {rack}</text>\n",
-                first - LINE / 2.0,
+                first - LINE_HEIGHT / 2.0,
                 right + 4.0,
-                last - first + LINE,
+                last - first + LINE_HEIGHT,
                 first + 4.0
             ),
         );
@@ -152,7 +158,7 @@ fn racks(svg: &mut String, layout: &Layout, rows: &BTreeMap<Rank, f64>) {
     }
 }
 
-/// Time, in round steps.
+/// Adds the time axis, in round steps.
 fn axis(svg: &mut String, end: f64, bottom: f64) {
     let rough = end / TICKS;
     let ten = 10f64.powf(rough.log10().floor());
@@ -180,9 +186,9 @@ fn axis(svg: &mut String, end: f64, bottom: f64) {
     }
 }
 
-fn arrow(svg: &mut String, passage: &Passage, look: Look, rows: &BTreeMap<Rank, f64>, end: f64) {
+fn arrow(svg: &mut String, message: &MessageTiming, style: ArrowStyle, rows: &BTreeMap<Rank, f64>, end: f64) {
     let x = |time: std::time::Duration| LEFT + WIDTH * time.as_secs_f64() / end;
-    let Passage { from, to, bytes, begun, arrived, .. } = passage;
+    let MessageTiming { from, to, bytes, begun, arrived, .. } = message;
     add(
         svg,
         format_args!(
@@ -192,9 +198,9 @@ fn arrow(svg: &mut String, passage: &Passage, look: Look, rows: &BTreeMap<Rank, 
             rows[from],
             x(*arrived),
             rows[to],
-            look.colour,
-            look.width,
-            look.id,
+            style.color,
+            style.width,
+            style.id,
             from.0,
             to.0,
             units::seconds(begun.as_secs_f64()),
@@ -203,7 +209,7 @@ fn arrow(svg: &mut String, passage: &Passage, look: Look, rows: &BTreeMap<Rank, 
     );
 }
 
-/// Text only grows here; writing to a string does not fail.
+/// Appends text. Writing to a string does not fail.
 fn add(svg: &mut String, part: std::fmt::Arguments<'_>) {
     let _ = svg.write_fmt(part);
 }
@@ -216,7 +222,7 @@ fn escaped(text: &str) -> String {
 mod tests {
     use super::*;
     use cool_collective::{Call, Operation, compile};
-    use cool_sim::schedule::{Costs, FabricModel, Placement, trace};
+    use cool_sim::schedule::{AgentCosts, FabricModel, Placement, trace};
 
     #[test]
     fn every_message_is_an_arrow_and_a_multicast_a_fan() {
@@ -225,9 +231,9 @@ mod tests {
         for (plan, arrows) in [("multicast", 5), ("cool-p-p", 1 + 2 + 2), ("flat:binomial", 5)] {
             let call = Call::new(Operation::Bcast, Rank(0), 64, 1);
             let schedule = compile(&call, &layout, &plan.parse().unwrap(), |_| true).unwrap();
-            let (timing, passages) = trace(&schedule, &layout, &fabric, &Costs::default()).unwrap();
-            assert!(passages.iter().all(|p| p.begun < p.arrived && p.arrived <= timing.time), "{passages:?}");
-            let svg = draw("a < b", &layout, &passages, timing.time.as_secs_f64()).unwrap();
+            let (timing, messages) = trace(&schedule, &layout, &fabric, &AgentCosts::default()).unwrap();
+            assert!(messages.iter().all(|p| p.begun < p.arrived && p.arrived <= timing.time), "{messages:?}");
+            let svg = draw("a < b", &layout, &messages, timing.time.as_secs_f64()).unwrap();
             assert_eq!(svg.matches("marker-end").count(), arrows, "{plan}");
             assert!(svg.contains("a &lt; b") && svg.ends_with("</svg>\n"));
         }

@@ -1,4 +1,4 @@
-//! The output of ranks in files, one for each rank and stream.
+//! Writes the output of ranks to files, one for each rank and stream.
 
 use crate::error::Error;
 use cool_proto::control::Output;
@@ -7,31 +7,31 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Files that are open at once: a process may not have many, and a job has thousands of ranks.
-const OPEN: usize = 256;
+/// Most files that are open at once, because a job may have thousands of ranks.
+const OPEN_MAX: usize = 256;
 
-/// Files of a directory, made as ranks print. Those of earlier jobs are overwritten.
-pub(super) struct Files {
+/// The files of a job, which are created when ranks print. Files of earlier jobs are overwritten.
+pub(super) struct OutputFiles {
     directory: PathBuf,
     open: HashMap<(u32, bool), File>,
-    /// Those that have been begun in this job.
+    /// The files that this job has created.
     begun: HashSet<(u32, bool)>,
 }
 
-impl Files {
-    /// Makes the directory if it is not there.
-    pub(super) fn new(directory: &Path) -> Result<Files, Error> {
+impl OutputFiles {
+    /// Creates the directory if it does not exist.
+    pub(super) fn new(directory: &Path) -> Result<OutputFiles, Error> {
         std::fs::create_dir_all(directory).map_err(|reason| failure(directory, reason))?;
-        Ok(Files { directory: directory.to_owned(), open: HashMap::new(), begun: HashSet::new() })
+        Ok(OutputFiles { directory: directory.to_owned(), open: HashMap::new(), begun: HashSet::new() })
     }
 
-    /// Writes a line to its rank's file.
+    /// Writes a line to the file of its rank and stream.
     pub(super) fn write(&mut self, output: &Output) -> Result<(), Error> {
         let key = (output.rank, output.stderr);
         let path =
             self.directory.join(format!("{}.{}", output.rank, if output.stderr { "err" } else { "out" }));
         if !self.open.contains_key(&key) {
-            if self.open.len() >= OPEN {
+            if self.open.len() >= OPEN_MAX {
                 self.open.clear();
             }
             let mut options = OpenOptions::new();
@@ -46,7 +46,7 @@ impl Files {
 }
 
 fn failure(path: &Path, reason: std::io::Error) -> Error {
-    Error::Files { path: path.display().to_string(), reason }
+    Error::OutputFiles { path: path.display().to_string(), reason }
 }
 
 #[cfg(test)]
@@ -58,14 +58,14 @@ mod tests {
     }
 
     #[test]
-    fn each_stream_of_each_rank_has_a_file_with_its_lines_in_order() {
+    fn each_stream_of_each_rank_has_a_file_of_its_lines() {
         let directory = tempfile::tempdir().unwrap();
         let folder = directory.path().join("a/b");
         for run in ["first", "second"] {
-            let mut files = Files::new(&folder).unwrap();
-            // More than are open at once, twice.
+            let mut files = OutputFiles::new(&folder).unwrap();
+            // Twice for more files than are open at once.
             for text in ["one", "two"] {
-                (0..OPEN as u32 + 9).for_each(|rank| files.write(&line(rank, false, text)).unwrap());
+                (0..OPEN_MAX as u32 + 9).for_each(|rank| files.write(&line(rank, false, text)).unwrap());
             }
             files.write(&line(1, true, run)).unwrap();
         }
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn a_directory_that_cannot_be_made_is_named() {
-        let error = Files::new(Path::new("/dev/null/x")).err().unwrap().to_string();
+        let error = OutputFiles::new(Path::new("/dev/null/x")).err().unwrap().to_string();
         assert!(error.starts_with("--output: /dev/null/x: "), "{error}");
     }
 }

@@ -1,18 +1,19 @@
-//! The planner's grid: its picks beside the best plans that the simulator finds, as a page in Markdown.
+//! The planner's grid: compares its choices with the best plans in the simulator, as a page of
+//! Markdown.
 
 use crate::error::Error;
 use crate::size;
 use cool_collective::Operation;
-use cool_sim::schedule::{Costs, FabricModel, Placement, Verdict, call_of, judge};
+use cool_sim::schedule::{AgentCosts, FabricModel, Placement, Verdict, call_of, judge};
 use std::io::Write;
 
-/// A pick is good if it takes at most this factor longer than the best.
+/// A choice is good if it takes at most this many times as long as the best plan.
 const GOOD: f64 = 1.1;
 
 const SIZES: [u64; 9] = [8, 256, 4 << 10, 64 << 10, 512 << 10, 4 << 20, 32 << 20, 256 << 20, 1 << 30];
 
-/// A column of the grid.
-struct Network {
+/// A network of the grid.
+struct GridNetwork {
     topology: &'static str,
     host_mbit: u64,
     uplink_mbit: u64,
@@ -20,23 +21,23 @@ struct Network {
     most: u64,
 }
 
-const fn network(topology: &'static str, uplink_mbit: u64) -> Network {
-    Network { topology, host_mbit: 20, uplink_mbit, placement: Placement::Packed, most: 1 << 30 }
+const fn network(topology: &'static str, uplink_mbit: u64) -> GridNetwork {
+    GridNetwork { topology, host_mbit: 20, uplink_mbit, placement: Placement::Packed, most: 1 << 30 }
 }
 
-const NETWORKS: [Network; 11] = [
+const NETWORKS: [GridNetwork; 11] = [
     network("tree:4x4", 20),
     network("tree:4x4", 80),
     network("tree:4x4", 5),
-    Network { placement: Placement::Interleaved, ..network("tree:4x4", 20) },
+    GridNetwork { placement: Placement::Interleaved, ..network("tree:4x4", 20) },
     network("tree:5+3+8", 20),
     network("tree:1x16", 20),
     network("tree:2x4x4", 20),
     network("leafspine:4x2x4", 20),
     network("fattree:4", 20),
-    Network { host_mbit: 1000, ..network("tree:4x4", 1000) },
-    // Larger ones take hours to try, not to pick.
-    Network { most: 4 << 20, ..network("tree:8x16", 20) },
+    GridNetwork { host_mbit: 1000, ..network("tree:4x4", 1000) },
+    // Larger messages would take hours to simulate.
+    GridNetwork { most: 4 << 20, ..network("tree:8x16", 20) },
 ];
 
 pub(super) fn print(out: &mut impl Write) -> Result<(), Error> {
@@ -95,16 +96,16 @@ pub(super) fn print(out: &mut impl Write) -> Result<(), Error> {
     Ok(())
 }
 
-fn heading(network: &Network) -> String {
-    let Network { topology, host_mbit, uplink_mbit, placement, .. } = network;
+fn heading(network: &GridNetwork) -> String {
+    let GridNetwork { topology, host_mbit, uplink_mbit, placement, .. } = network;
     let order = if *placement == Placement::Packed { "" } else { ", ranks interleaved over racks" };
     format!("{topology}, hosts {host_mbit} Mbit/s, uplinks {uplink_mbit} Mbit/s{order}")
 }
 
-fn verdict(network: &Network, operation: Operation, bytes: u64) -> Result<Option<Verdict>, Error> {
+fn verdict(network: &GridNetwork, operation: Operation, bytes: u64) -> Result<Option<Verdict>, Error> {
     let fabric: FabricModel = network.topology.parse()?;
     let fabric = fabric.with_rates(network.host_mbit * 125_000, network.uplink_mbit * 125_000)?;
     let layout = fabric.layout(network.placement)?;
     let call = call_of(operation, bytes, &layout);
-    Ok(call.map(|call| judge(&call, &layout, &fabric, &Costs::default())).transpose()?)
+    Ok(call.map(|call| judge(&call, &layout, &fabric, &AgentCosts::default())).transpose()?)
 }

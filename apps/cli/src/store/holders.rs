@@ -1,34 +1,39 @@
-//! Nodes whose stores have what is wanted: from whom it comes, and from whom if one of them fails.
+//! Nodes with an object in their stores: from which of them it is copied, and from which if one
+//! fails.
 
-use super::said::StoredContent;
-use crate::copy::{Chosen, CopyOrder, CopyWay, Outcome, carry_out};
+use crate::copy::options::{ChosenNode, TransferOptions};
+use crate::copy::order::{CopyOrder, copy};
+use crate::copy::outcome::CopyOutcome;
 use crate::error::Error;
+use cool_copy::ObjectInfo;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Node, TopologyRequest};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::transport::Channel;
 
-/// From how many it comes at most: enough that links of others make good what one lacks.
-const HOLDERS: usize = 4;
+/// Most nodes from which an object is copied. With four, the links of the others make up for a slow
+/// one.
+const HOLDERS_MAX: usize = 4;
 
-/// A node that has it.
+/// A node that has the object.
 #[derive(Clone, Debug)]
 pub(super) struct StoreHolder {
     pub(super) node: String,
-    pub(super) content: StoredContent,
+    pub(super) object: ObjectInfo,
 }
 
-/// All that are asked, in this order.
+/// The nodes from which an object is copied, in the order in which they are tried.
 pub(super) struct Holders {
     holders: Vec<StoreHolder>,
-    /// The nodes that are to get it.
+    /// The nodes that get it.
     to: BTreeSet<String>,
 }
 
 impl Holders {
-    /// Of those that have it. First come nodes that get it, then those in their racks; among these the fastest.
-    pub(super) fn new(mut holders: Vec<StoreHolder>, nodes: &[Node], to: &[Chosen]) -> Holders {
+    /// Orders the nodes that have the object: first nodes that get it, then nodes in the racks of
+    /// these; among equals, those with the fastest links.
+    pub(super) fn new(mut holders: Vec<StoreHolder>, nodes: &[Node], to: &[ChosenNode]) -> Holders {
         let to: BTreeSet<String> = to.iter().map(|(name, _)| name.clone()).collect();
         let nodes: BTreeMap<&str, &Node> = nodes.iter().map(|node| (&*node.name, node)).collect();
         let rack = |name: &str| nodes.get(name).filter(|node| node.located).map(|node| node.rack);
@@ -38,38 +43,46 @@ impl Holders {
             let rate = nodes.get(&**node).map_or(0, |node| node.bytes_per_second);
             (!to.contains(node), !is_near, Reverse(rate))
         });
-        holders.truncate(HOLDERS);
+        holders.truncate(HOLDERS_MAX);
         Holders { holders, to }
     }
 
-    /// How it goes: from several to one that has nothing of it, from all of them together.
-    pub(super) fn way(&self, way: &CopyWay) -> CopyWay {
-        let lacks_it = self.holders.iter().all(|holder| !self.to.contains(&holder.node));
-        if self.to.len() == 1 && self.holders.len() > 1 && lacks_it { way.gathering() } else { way.clone() }
+    /// Returns the options of the transfer: from several holders to one node that has nothing of
+    /// the object, all of them send together.
+    pub(super) fn transfer_options(&self, options: &TransferOptions) -> TransferOptions {
+        let has_none = self.holders.iter().all(|holder| !self.to.contains(&holder.node));
+        if self.to.len() == 1 && self.holders.len() > 1 && has_none {
+            options.for_several_sources()
+        } else {
+            options.clone()
+        }
     }
 
-    /// Copies from the first and by swarm from those behind it, too; if it fails, from the next. What came before stays.
+    /// Copies from the first holder, and by swarm from those behind it, too. If the first one
+    /// fails, the next one continues; blocks that have arrived are kept.
     pub(super) async fn copy<'w>(
         self,
         mut client: ControllerClient<Channel>,
         order: impl Fn(StoreHolder, Vec<String>) -> Result<CopyOrder<'w>, Error>,
-    ) -> Result<Outcome, Error> {
+    ) -> Result<CopyOutcome, Error> {
         let mut left = &self.holders[..];
         loop {
-            // There is one, whatever was put last.
+            // There is at least one, which has the object that was put last.
             let (first, rest) = left.split_first().ok_or(Error::NoNodes)?;
             let others = rest.iter().map(|holder| &holder.node).filter(|node| !self.to.contains(*node));
             let order = order(first.clone(), others.cloned().collect())?;
-            // One that was lost is away now.
+            // Queried again, because a holder that was lost counts as away now.
             let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
-            let outcome = carry_out(client.clone(), &nodes, order).await;
-            let why = match &outcome {
+            let outcome = copy(client.clone(), &nodes, order).await;
+            let reason = match &outcome {
                 Err(Error::CopySource { reason, .. }) => reason.clone(),
-                Ok(outcome) if outcome.lacks_source() => "it was lost, or lacks it itself".to_owned(),
+                Ok(outcome) if outcome.is_missing_source() => {
+                    "it was lost, or its object is damaged".to_owned()
+                }
                 _ => return outcome,
             };
             let Some(next) = rest.first() else { return outcome };
-            eprintln!("cool: {}: {why}; it comes from {}", first.node, next.node);
+            eprintln!("cool: {}: {reason}; continuing from {}", first.node, next.node);
             left = rest;
         }
     }
@@ -80,7 +93,7 @@ mod tests {
     use super::*;
 
     fn holder(node: &str) -> StoreHolder {
-        let content = StoredContent {
+        let object = ObjectInfo {
             name: "a".parse().unwrap(),
             id: cool_content::Digest::of(b"a"),
             put_ms: 0,
@@ -89,11 +102,11 @@ mod tests {
             items: 1,
             tree: "/a".into(),
         };
-        StoreHolder { node: node.to_owned(), content }
+        StoreHolder { node: node.to_owned(), object }
     }
 
     #[test]
-    fn who_gets_it_comes_first_then_its_rack_then_the_fastest() {
+    fn receivers_are_tried_first_then_their_racks_then_the_fastest() {
         let node = |name: &str, rack, bytes_per_second| Node {
             name: name.to_owned(),
             located: true,
@@ -111,13 +124,13 @@ mod tests {
         ];
         let order = |to: &[&str]| {
             let holders = ["a", "b", "c", "d", "e"].map(holder).to_vec();
-            let to: Vec<Chosen> = to.iter().map(|name| ((*name).to_owned(), None)).collect();
-            let asked = Holders::new(holders, &nodes, &to);
-            let by_swarm = asked.way(&CopyWay::default()).is_by_swarm();
-            (asked.holders.into_iter().map(|holder| holder.node).collect::<String>(), by_swarm)
+            let to: Vec<ChosenNode> = to.iter().map(|name| ((*name).to_owned(), None)).collect();
+            let holders = Holders::new(holders, &nodes, &to);
+            let by_swarm = holders.transfer_options(&TransferOptions::default()).is_by_swarm();
+            (holders.holders.into_iter().map(|holder| holder.node).collect::<String>(), by_swarm)
         };
         assert_eq!(order(&["f"]), ("dcae".to_owned(), true));
-        assert_eq!(order(&["c"]), ("cdae".to_owned(), false), "it has it");
-        assert_eq!(order(&["f", "b"]), ("badc".to_owned(), false), "several get it");
+        assert_eq!(order(&["c"]), ("cdae".to_owned(), false), "it has the object");
+        assert_eq!(order(&["f", "b"]), ("badc".to_owned(), false), "several nodes get it");
     }
 }

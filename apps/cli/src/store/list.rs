@@ -1,12 +1,13 @@
-//! `cool ls` and `cool stat`: what is in the stores of nodes, by contents, and of one name by nodes.
+//! `cool ls` and `cool stat`: the objects in the stores of nodes, by object, and of one name by
+//! node.
 
-use super::ask::Answers;
-use super::said::{StoreAnswer, StoreDeed, StoredContent};
-use super::{StoresAsked, milliseconds, name};
+use super::options::{StoreSelection, name};
+use super::query::StoreReplies;
 use crate::error::Error;
 use crate::own_ranks;
 use crate::units;
 use cool_content::Digest;
+use cool_copy::{ObjectInfo, StoreOperation, StoreReply, unix_ms};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_store::StoreName;
 use serde::Serialize;
@@ -17,68 +18,69 @@ use std::path::Path;
 use std::time::{Duration, SystemTime};
 use tonic::transport::Channel;
 
-/// Digits of an identity that tell it from others of a store.
-const ID_SHOWN: usize = 12;
+/// Digits of an identity in tables, which distinguish the objects of a store.
+const ID_DIGITS: usize = 12;
 
-/// Show what is in the stores of nodes
+/// List the objects in the stores of nodes
 ///
-/// Of all nodes unless some are named. A name may stand for an older content where a node was away when it was put anew.
+/// On all nodes unless some are named. A node that was away when a name was put again has an older
+/// object of this name.
 #[derive(Debug, clap::Args)]
 pub(crate) struct ListOptions {
     #[command(flatten)]
-    stores: StoresAsked,
+    stores: StoreSelection,
 
-    /// Print one JSON document in place of the table
+    /// Print one JSON document instead of the table
     #[arg(long)]
     json: bool,
 
-    /// Only what this name stands for
+    /// Only objects of this name
     #[arg(value_parser = name)]
     name: Option<StoreName>,
 }
 
-/// Show what a name stands for on each node
+/// Show the object of a name on each node
 ///
-/// On all nodes unless some are named: its identity, when it was put there and used last, and where it is.
+/// On all nodes unless some are named: its identity, when it was put and last used, and its path.
 #[derive(Debug, clap::Args)]
 pub(crate) struct StatOptions {
     #[command(flatten)]
-    stores: StoresAsked,
+    stores: StoreSelection,
 
-    /// Print one JSON document in place of the table
+    /// Print one JSON document instead of the table
     #[arg(long)]
     json: bool,
 
-    /// What it is called by
+    /// Name of the object
     #[arg(value_parser = name)]
     name: StoreName,
 }
 
-/// A content, and who has it.
+/// An object, and the nodes that have it.
 #[derive(Debug, PartialEq, Serialize)]
-struct Listed<'a> {
+struct ListedObject<'a> {
     name: &'a StoreName,
     id: String,
     bytes: u64,
     items: usize,
     put_ms: u64,
-    /// Nothing was put by this name later.
+    /// Whether no other object was put under this name later.
     newest: bool,
     nodes: Vec<&'a str>,
 }
 
-/// A store in numbers.
+/// The store of a node.
 #[derive(Debug, Serialize)]
-struct StoreListed<'a> {
+struct ListedStore<'a> {
     node: &'a str,
     folder: &'a Path,
     bytes: u64,
     quota: Option<u64>,
 }
 
-/// A node that has a content.
+/// The object of a name on a node.
 #[derive(Debug, Serialize)]
-struct Holder<'a> {
+struct ObjectOnNode<'a> {
     node: &'a str,
     id: String,
     bytes: u64,
@@ -88,84 +90,84 @@ struct Holder<'a> {
     path: &'a Path,
 }
 
-/// A node of which something is wrong.
+/// A node that did not reply, or has damaged objects.
 #[derive(Debug, Serialize)]
-struct Failing<'a> {
+struct FailedNode<'a> {
     node: &'a str,
     error: String,
 }
 
 #[derive(Debug, Serialize)]
 struct ListDocument<'a> {
-    contents: &'a [Listed<'a>],
-    stores: Vec<StoreListed<'a>>,
-    failed: Vec<Failing<'a>>,
+    contents: &'a [ListedObject<'a>],
+    stores: Vec<ListedStore<'a>>,
+    failed: Vec<FailedNode<'a>>,
 }
 
 #[derive(Debug, Serialize)]
 struct StatDocument<'a> {
     name: &'a StoreName,
-    nodes: &'a [Holder<'a>],
-    failed: Vec<Failing<'a>>,
+    nodes: &'a [ObjectOnNode<'a>],
+    failed: Vec<FailedNode<'a>>,
 }
 
-/// Shows all contents.
+/// Prints all objects.
 pub(crate) async fn list(client: ControllerClient<Channel>, options: &ListOptions) -> Result<(), Error> {
-    let answers = options.stores.ask(client, options.name.as_ref(), StoreDeed::List).await?;
-    let contents = listed(&answers);
+    let result = options.stores.query(client, options.name.as_ref(), StoreOperation::List).await?;
+    let objects = listed_objects(&result);
     let text = if options.json {
         let document =
-            ListDocument { contents: &contents, stores: stores(&answers), failed: failing(&answers) };
+            ListDocument { contents: &objects, stores: listed_stores(&result), failed: failed(&result) };
         own_ranks::document(&document)?
     } else {
-        table(&contents, milliseconds(SystemTime::now()))
+        table(&objects, unix_ms(SystemTime::now()))
     };
     std::io::stdout().write_all(text.as_bytes())?;
-    answers.check()
+    result.check()
 }
 
-/// Shows one, node by node.
+/// Prints the object of a name, node by node.
 pub(crate) async fn stat(client: ControllerClient<Channel>, options: &StatOptions) -> Result<(), Error> {
-    let answers = options.stores.ask(client, Some(&options.name), StoreDeed::List).await?;
-    let mut holders: Vec<Holder> = answers.contents().map(holder).collect();
-    holders.sort_by_key(|holder| holder.node);
+    let result = options.stores.query(client, Some(&options.name), StoreOperation::List).await?;
+    let mut objects: Vec<ObjectOnNode> = result.objects().map(object_on_node).collect();
+    objects.sort_by_key(|object| object.node);
     if options.json {
-        let document = StatDocument { name: &options.name, nodes: &holders, failed: failing(&answers) };
+        let document = StatDocument { name: &options.name, nodes: &objects, failed: failed(&result) };
         std::io::stdout().write_all(own_ranks::document(&document)?.as_bytes())?;
-    } else if !holders.is_empty() {
+    } else if !objects.is_empty() {
         let head = ["NODE", "BYTES", "ITEMS", "PUT", "USED", "ID", "PATH"].map(str::to_owned);
-        let now = milliseconds(SystemTime::now());
-        let row = |holder: &Holder| {
+        let now = unix_ms(SystemTime::now());
+        let row = |object: &ObjectOnNode| {
             [
-                holder.node.to_owned(),
-                units::bytes(holder.bytes),
-                holder.items.to_string(),
-                ago(now, holder.put_ms),
-                ago(now, holder.used_ms),
-                holder.id[..ID_SHOWN].to_owned(),
-                holder.path.display().to_string(),
+                object.node.to_owned(),
+                units::bytes(object.bytes),
+                object.items.to_string(),
+                ago(now, object.put_ms),
+                ago(now, object.used_ms),
+                object.id[..ID_DIGITS].to_owned(),
+                object.path.display().to_string(),
             ]
         };
-        let rows: Vec<_> = std::iter::once(head).chain(holders.iter().map(row)).collect();
+        let rows: Vec<_> = std::iter::once(head).chain(objects.iter().map(row)).collect();
         std::io::stdout().write_all(units::columns(&rows).as_bytes())?;
     }
-    answers.check()?;
-    if holders.is_empty() { Err(Error::NotStored(options.name.to_string())) } else { Ok(()) }
+    result.check()?;
+    if objects.is_empty() { Err(Error::NotStored(options.name.to_string())) } else { Ok(()) }
 }
 
-/// Contents by name, of one name the newest first.
-fn listed(answers: &Answers) -> Vec<Listed<'_>> {
-    let mut last: BTreeMap<&StoreName, &StoredContent> = BTreeMap::new();
-    for (_, content) in answers.contents() {
-        let known = last.entry(&content.name).or_insert(content);
-        if known.put_ms <= content.put_ms {
-            *known = content;
+/// Returns the objects by name; of the same name, the newest first.
+fn listed_objects(result: &StoreReplies) -> Vec<ListedObject<'_>> {
+    let mut last: BTreeMap<&StoreName, &ObjectInfo> = BTreeMap::new();
+    for (_, object) in result.objects() {
+        let known = last.entry(&object.name).or_insert(object);
+        if known.put_ms <= object.put_ms {
+            *known = object;
         }
     }
-    let mut found: BTreeMap<(&StoreName, Reverse<u64>, Digest), Listed> = BTreeMap::new();
-    for (node, content) in answers.contents() {
-        let StoredContent { name, id, put_ms, bytes, items, .. } = content;
-        let listed = found.entry((name, Reverse(*put_ms), *id)).or_insert_with(|| Listed {
+    let mut found: BTreeMap<(&StoreName, Reverse<u64>, Digest), ListedObject> = BTreeMap::new();
+    for (node, object) in result.objects() {
+        let ObjectInfo { name, id, put_ms, bytes, items, .. } = object;
+        let listed = found.entry((name, Reverse(*put_ms), *id)).or_insert_with(|| ListedObject {
             name,
             id: id.to_string(),
             bytes: *bytes,
@@ -182,27 +184,27 @@ fn listed(answers: &Answers) -> Vec<Listed<'_>> {
     found.into_values().collect()
 }
 
-fn stores(answers: &Answers) -> Vec<StoreListed<'_>> {
-    answers
-        .said
+fn listed_stores(result: &StoreReplies) -> Vec<ListedStore<'_>> {
+    result
+        .replies
         .iter()
-        .filter_map(|(node, answer)| match answer {
-            StoreAnswer::Store { folder, bytes, quota } => {
-                Some(StoreListed { node, folder, bytes: *bytes, quota: *quota })
+        .filter_map(|(node, reply)| match reply {
+            StoreReply::Store { folder, bytes, quota } => {
+                Some(ListedStore { node, folder, bytes: *bytes, quota: *quota })
             }
             _ => None,
         })
         .collect()
 }
 
-fn failing(answers: &Answers) -> Vec<Failing<'_>> {
-    let silent = answers.failed.iter().map(|(node, why)| Failing { node, error: why.clone() });
-    answers.damages().map(|(node, error)| Failing { node, error }).chain(silent).collect()
+fn failed(result: &StoreReplies) -> Vec<FailedNode<'_>> {
+    let silent = result.failed.iter().map(|(node, reason)| FailedNode { node, error: reason.clone() });
+    result.damages().map(|(node, error)| FailedNode { node, error }).chain(silent).collect()
 }
 
-fn holder<'a>((node, content): (&'a str, &'a StoredContent)) -> Holder<'a> {
-    let StoredContent { id, bytes, items, put_ms, used_ms, tree, .. } = content;
-    Holder {
+fn object_on_node<'a>((node, object): (&'a str, &'a ObjectInfo)) -> ObjectOnNode<'a> {
+    let ObjectInfo { id, bytes, items, put_ms, used_ms, tree, .. } = object;
+    ObjectOnNode {
         node,
         id: id.to_string(),
         bytes: *bytes,
@@ -213,23 +215,23 @@ fn holder<'a>((node, content): (&'a str, &'a StoredContent)) -> Holder<'a> {
     }
 }
 
-fn table(contents: &[Listed], now_ms: u64) -> String {
+fn table(objects: &[ListedObject], now_ms: u64) -> String {
     let head = ["NAME", "BYTES", "ITEMS", "NODES", "PUT", "ID", ""].map(str::to_owned);
-    let row = |listed: &Listed| {
+    let row = |listed: &ListedObject| {
         [
             listed.name.to_string(),
             units::bytes(listed.bytes),
             listed.items.to_string(),
             listed.nodes.len().to_string(),
             ago(now_ms, listed.put_ms),
-            listed.id[..ID_SHOWN].to_owned(),
+            listed.id[..ID_DIGITS].to_owned(),
             if listed.newest { String::new() } else { format!("older, on {}", listed.nodes.join(",")) },
         ]
     };
-    if contents.is_empty() {
-        return String::new();
+    if objects.is_empty() {
+        return "nothing in the stores\n".to_owned();
     }
-    let rows: Vec<_> = std::iter::once(head).chain(contents.iter().map(row)).collect();
+    let rows: Vec<_> = std::iter::once(head).chain(objects.iter().map(row)).collect();
     units::columns(&rows)
 }
 
@@ -241,8 +243,8 @@ fn ago(now_ms: u64, then_ms: u64) -> String {
 mod tests {
     use super::*;
 
-    fn content(node: &str, name: &str, bytes: &[u8], put_ms: u64) -> (String, StoreAnswer) {
-        let content = StoredContent {
+    fn object(node: &str, name: &str, bytes: &[u8], put_ms: u64) -> (String, StoreReply) {
+        let object = ObjectInfo {
             name: name.parse().unwrap(),
             id: Digest::of(bytes),
             put_ms,
@@ -251,19 +253,19 @@ mod tests {
             items: 3,
             tree: "/tree".into(),
         };
-        (node.to_owned(), StoreAnswer::Content(content))
+        (node.to_owned(), StoreReply::Object(object))
     }
 
     #[test]
-    fn what_nodes_have_is_listed_by_contents_and_what_is_older_says_where() {
-        let said = vec![
-            content("h2", "model", b"new", 5_000),
-            content("h1", "model", b"new", 5_000),
-            content("h3", "model", b"old", 1_000),
-            content("h1", "data", b"new", 2_000),
+    fn an_older_object_is_listed_with_its_nodes() {
+        let replies = vec![
+            object("h2", "model", b"new", 5_000),
+            object("h1", "model", b"new", 5_000),
+            object("h3", "model", b"old", 1_000),
+            object("h1", "data", b"new", 2_000),
         ];
-        let answers = Answers { said, asked: 3, ..Answers::default() };
-        let listed = listed(&answers);
+        let result = StoreReplies { replies, requested: 3, ..StoreReplies::default() };
+        let listed = listed_objects(&result);
         let short: Vec<_> = listed.iter().map(|l| (l.name.as_str(), l.newest, l.nodes.clone())).collect();
         assert_eq!(
             short,
@@ -274,6 +276,6 @@ mod tests {
         assert!(lines[0].starts_with("NAME   BYTES"), "{text}");
         assert!(lines[2].starts_with("model  64.0 MiB  3      2      1:01 ago  "), "{text}");
         assert!(lines[3].ends_with("older, on h3"), "{text}");
-        assert_eq!(table(&[], 0), "");
+        assert_eq!(table(&[], 0), "nothing in the stores\n");
     }
 }

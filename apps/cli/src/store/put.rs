@@ -1,14 +1,13 @@
-//! `cool put`: a file or folder into the stores of nodes.
+//! `cool put`: copies a file or directory into the stores of nodes.
 
-use super::get::Wanted;
 use super::holders::StoreHolder;
-use super::{StoreChoice, milliseconds, name};
-use crate::copy::{
-    CopyOrder, CopyPaths, CopyReport, CopyWay, NAME_SOURCE, NodeChoice, PutTask, StoreTask, carry_out,
-    node_named, report,
-};
+use super::options::{StoreOptions, name};
+use super::search::StoreSearch;
+use crate::copy::options::{NAME_SOURCE, NodeChoice, ReportOptions, TransferOptions, node_named};
+use crate::copy::order::{CopyOrder, CopyPaths, copy, report};
 use crate::error::Error;
 use crate::size;
+use cool_copy::{PutTask, StoreTask, unix_ms};
 use cool_proto::control::TopologyRequest;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_store::StoreName;
@@ -16,71 +15,75 @@ use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 use tonic::transport::Channel;
 
-/// Put a file or a folder into the stores of many nodes, where it stays by a name
+/// Put a file or directory into the stores of many nodes, under a name
 ///
-/// It goes and is checked as by `cool copy`, to all nodes unless some are named. Blocks of what has the name already are not sent, and
-/// the same content is kept once, whatever names it has. It has its name on a node when it is whole there; what had the name
-/// before goes then. What does not fit into a quota lets contents go that were used longest ago, but none that is being read or written.
+/// It is sent and verified as by `cool copy`, to all nodes unless some are named. Blocks of the
+/// object that has this name already are not sent again. Objects with the same content are kept
+/// once, even if they have several names. On each node the name is set once the object is complete
+/// there; the object that had the name before is then removed. If a quota is exceeded, the least
+/// recently used objects are removed, except those that are being read or written.
 #[derive(Debug, clap::Args)]
 pub(crate) struct PutOptions {
     #[command(flatten)]
     nodes: NodeChoice,
 
-    /// The node that has SOURCE [default: this machine's]; without SOURCE, whose store has NAME [default: any that have it]
+    /// Node that has SOURCE [default: this machine's]; without SOURCE, a node with NAME in its
+    /// store [default: any that has it]
     #[arg(long, value_name = "NODE")]
     from: Option<String>,
 
     #[command(flatten)]
-    way: CopyWay,
+    transfer: TransferOptions,
 
     #[command(flatten)]
-    report: CopyReport,
+    report: ReportOptions,
 
     #[command(flatten)]
-    store: StoreChoice,
+    store: StoreOptions,
 
-    /// Bytes that all contents of a store may have from now on, as in 200G; 0: any [default: as before]
+    /// Quota of the stores in bytes from now on, such as 200G; 0 for none [default: unchanged]
     #[arg(long, value_name = "SIZE", value_parser = size::parse)]
     quota: Option<u64>,
 
-    /// What it is to be called by
+    /// Name of the object
     #[arg(value_parser = name)]
     name: StoreName,
 
-    /// A file or a folder on its node [default: what a node's store has as NAME]
+    /// File or directory to put [default: the object NAME in a node's store]
     source: Option<PathBuf>,
 }
 
-/// Copies, and tells what came of it.
+/// Copies, and prints the outcome.
 pub(crate) async fn put(mut client: ControllerClient<Channel>, options: &PutOptions) -> Result<(), Error> {
     let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
-    // Before anything is asked: whether there are such nodes.
-    let chosen = options.nodes.of(&nodes)?;
-    let store = options.store.place()?;
+    // Checks the named nodes before any store is queried.
+    let chosen = options.nodes.choose(&nodes)?;
+    let store = options.store.location()?;
     let order = |from, source: &Path, (object, put_ms), others| {
         let put = Some(PutTask { put_ms, quota: options.quota });
         Ok(CopyOrder {
             from,
             to: options.nodes.clone(),
-            what: CopyPaths::into_stores(source)?,
+            paths: CopyPaths::into_stores(source)?,
             store: Some(StoreTask { store: store.clone(), name: options.name.clone(), object, put, others }),
             delete: false,
-            way: &options.way,
+            transfer: &options.transfer,
         })
     };
     let outcome = match &options.source {
         Some(source) => {
             let from = node_named(&nodes, options.from.as_deref(), NAME_SOURCE)?;
-            let new = (None, milliseconds(SystemTime::now()));
-            carry_out(client, &nodes, order(from, source, new, Vec::new())?).await?
+            let new = (None, unix_ms(SystemTime::now()));
+            copy(client, &nodes, order(from, source, new, Vec::new())?).await?
         }
         None => {
-            let wanted = Wanted { store: &store, name: &options.name, from: options.from.as_deref() };
-            let holders = wanted.find(client.clone(), &nodes, &chosen, options.way.user.clone()).await?;
-            let again = |StoreHolder { node, content }: StoreHolder, others| {
-                order(node, &content.tree, (Some(content.id), content.put_ms), others)
+            let search = StoreSearch { store: &store, name: &options.name, from: options.from.as_deref() };
+            let user = options.transfer.user.clone();
+            let holders = search.run(client.clone(), &nodes, &chosen, user).await?;
+            let existing = |StoreHolder { node, object }: StoreHolder, others| {
+                order(node, &object.tree, (Some(object.id), object.put_ms), others)
             };
-            holders.copy(client, again).await?
+            holders.copy(client, existing).await?
         }
     };
     report(&outcome, &options.report)

@@ -1,79 +1,80 @@
-//! `cool verify`: reads the stores of nodes again, and names what is damaged.
+//! `cool verify`: reads the stores of nodes again, and lists the damage.
 
-use super::said::{StoreAnswer, StoreDeed};
-use super::{StoresAsked, name};
+use super::options::{StoreSelection, name};
 use crate::error::Error;
 use crate::own_ranks;
 use crate::units;
+use cool_copy::{StoreOperation, StoreReply};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_store::StoreName;
 use serde::Serialize;
 use std::io::Write;
 use tonic::transport::Channel;
 
-/// Read what is in the stores of nodes again, and name what is damaged
+/// Read the stores of nodes again, and list the damage
 ///
-/// On all nodes unless some are named, from the disk, all files of each content. What is damaged is named with its node and file.
-/// `cool put` of the same content mends it, too.
+/// On all nodes unless some are named, all files of each object are read from the disk and compared
+/// with their hashes. Damage is listed by node and file. `cool put` of the same content repairs it,
+/// too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct VerifyOptions {
     #[command(flatten)]
-    stores: StoresAsked,
+    stores: StoreSelection,
 
-    /// Remove contents that are damaged, with all their names; the next `cool put NAME` brings them from a node that has them whole
+    /// Remove damaged objects, with all their names; the next `cool put NAME` restores them from a
+    /// node that has them intact
     #[arg(long)]
     drop: bool,
 
-    /// Print one JSON document in place of the line
+    /// Print one JSON document instead of the line
     #[arg(long)]
     json: bool,
 
-    /// Only what this name stands for
+    /// Only the object of this name
     #[arg(value_parser = name)]
     name: Option<StoreName>,
 }
 
-/// What was found.
 #[derive(Serialize)]
 struct VerifiedDocument<'a> {
-    /// Contents that are whole, those of each node counted, and their bytes.
+    /// Intact objects, where those of each node count, and their bytes.
     whole: usize,
     bytes: u64,
-    /// Nodes that have answered.
+    /// Nodes that have replied.
     nodes: usize,
-    damaged: Vec<DamageListed<'a>>,
+    damaged: Vec<ListedDamage<'a>>,
 }
 
-/// Something that is not as it was put: the name, the file and what is wrong.
+/// Damage on a node: the name, the file and what is wrong.
 #[derive(Serialize)]
-struct DamageListed<'a> {
+struct ListedDamage<'a> {
     node: &'a str,
     what: String,
 }
 
-/// Has them read, and tells what is whole.
+/// Verifies the stores, and prints how much is intact.
 pub(crate) async fn verify(client: ControllerClient<Channel>, options: &VerifyOptions) -> Result<(), Error> {
-    let deed = StoreDeed::Verify { drop: options.drop };
-    let answers = options.stores.ask(client, options.name.as_ref(), deed).await?;
-    let whole: Vec<u64> = answers
-        .said
+    let operation = StoreOperation::Verify { drop: options.drop };
+    let result = options.stores.query(client, options.name.as_ref(), operation).await?;
+    let intact: Vec<u64> = result
+        .replies
         .iter()
-        .filter_map(|(_, answer)| match answer {
-            StoreAnswer::Whole { bytes } => Some(*bytes),
+        .filter_map(|(_, reply)| match reply {
+            StoreReply::Intact { bytes } => Some(*bytes),
             _ => None,
         })
         .collect();
-    let answered = answers.asked - answers.failed.len();
-    let bytes = whole.iter().sum();
+    let replied = result.requested - result.failed.len();
+    let bytes = intact.iter().sum();
     if options.json {
-        let damaged = answers.damages().map(|(node, what)| DamageListed { node, what }).collect();
-        let document = VerifiedDocument { whole: whole.len(), bytes, nodes: answered, damaged };
+        let damaged = result.damages().map(|(node, what)| ListedDamage { node, what }).collect();
+        let document = VerifiedDocument { whole: intact.len(), bytes, nodes: replied, damaged };
         std::io::stdout().write_all(own_ranks::document(&document)?.as_bytes())?;
     } else {
-        let (contents, nodes) = (units::count(whole.len(), "content"), units::count(answered, "node"));
-        println!("{contents} on {nodes} whole, of {}", units::bytes(bytes));
+        let (objects, nodes) = (units::count(intact.len(), "object"), units::count(replied, "node"));
+        println!("{objects} on {nodes} intact, {}", units::bytes(bytes));
     }
-    match answers.check() {
+    match result.check() {
         Err(Error::DamagedContents(_)) if options.drop => Err(Error::Dropped),
         checked => checked,
     }

@@ -1,41 +1,42 @@
-//! Collectives, each of all nodes that remember it.
+//! Collectives, each with the records of all its nodes.
 
 use cool_proto::control::CallRecord;
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// Calls by group, epoch and number.
+/// Traced calls by group, epoch and number.
 #[derive(Debug, Default)]
-pub(super) struct Calls {
-    calls: BTreeMap<(u64, u32, u64), Call>,
+pub(super) struct TracedCalls {
+    calls: BTreeMap<(u64, u32, u64), TracedCall>,
 }
 
-impl Calls {
-    /// What a node remembers of a call.
+impl TracedCalls {
+    /// Adds the record of a node.
     pub(super) fn add(&mut self, node: &str, record: CallRecord) {
         let key = (record.group, record.epoch, record.call);
-        let call = self.calls.entry(key).or_insert_with(|| Call { first: record.clone(), parts: Vec::new() });
-        // If any node knows why it failed, that is said.
+        let call =
+            self.calls.entry(key).or_insert_with(|| TracedCall { first: record.clone(), parts: Vec::new() });
+        // The reason of a failure may be in the record of any node.
         if call.first.failure.is_empty() {
             call.first.failure.clone_from(&record.failure);
         }
         call.parts.push((node.to_owned(), record));
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = &Call> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = &TracedCall> {
         self.calls.values()
     }
 }
 
 /// One collective.
 #[derive(Debug)]
-pub(super) struct Call {
-    /// What all nodes say alike, and why it failed.
+pub(super) struct TracedCall {
+    /// The properties that are the same on all nodes, and why the call failed.
     first: CallRecord,
     parts: Vec<(String, CallRecord)>,
 }
 
-/// Something about a rank, at a time in nanoseconds since 1970, on a node.
+/// An event of a rank on a node, in nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Moment<'a> {
     pub(super) at: u64,
@@ -43,47 +44,48 @@ pub(super) struct Moment<'a> {
     pub(super) node: &'a str,
 }
 
-impl Call {
-    /// What it was; the times in it are those of one node.
+impl TracedCall {
+    /// Returns the properties of the call. The times in it are those of one node.
     pub(super) fn record(&self) -> &CallRecord {
         &self.first
     }
 
-    /// What each node remembers.
+    /// Returns the record of each node.
     pub(super) fn parts(&self) -> impl Iterator<Item = (&str, &CallRecord)> {
         self.parts.iter().map(|(node, record)| (node.as_str(), record))
     }
 
-    fn came(&self) -> impl Iterator<Item = Moment<'_>> {
+    fn callers(&self) -> impl Iterator<Item = Moment<'_>> {
         self.parts().flat_map(|(node, record)| {
             let at = |ns| record.begun_ns.saturating_add(ns);
             record.ranks.iter().map(move |times| Moment { at: at(times.came_ns), rank: times.rank, node })
         })
     }
 
-    fn first_came(&self) -> u64 {
-        self.came().map(|moment| moment.at).min().unwrap_or(0)
+    fn first_call(&self) -> u64 {
+        self.callers().map(|moment| moment.at).min().unwrap_or(0)
     }
 
-    /// The rank that called last.
-    pub(super) fn last_to_come(&self) -> Option<Moment<'_>> {
-        self.came().max_by_key(|moment| moment.at)
+    /// Returns the rank that called last.
+    pub(super) fn last_caller(&self) -> Option<Moment<'_>> {
+        self.callers().max_by_key(|moment| moment.at)
     }
 
-    /// How much later than the first it called.
+    /// Returns how many nanoseconds after the first rank it called.
     pub(super) fn lateness(&self) -> u64 {
-        self.last_to_come().map_or(0, |last| last.at - self.first_came())
+        self.last_caller().map_or(0, |last| last.at - self.first_call())
     }
 
-    /// From the first rank's call to the last one's answer.
+    /// Returns the duration in nanoseconds, from the first rank's call until the last rank's
+    /// result.
     pub(super) fn nanoseconds(&self) -> u64 {
         let ends = self.parts().flat_map(|(_, record)| {
             record.ranks.iter().map(|times| record.begun_ns.saturating_add(times.ended_ns))
         });
-        ends.max().unwrap_or(0).saturating_sub(self.first_came())
+        ends.max().unwrap_or(0).saturating_sub(self.first_call())
     }
 
-    /// The rank whose data came last, and where.
+    /// Returns the rank whose data arrived last, and the node at which it did.
     pub(super) fn last_data(&self) -> Option<Moment<'_>> {
         let data = self.parts().flat_map(|(node, record)| {
             let at = |ns| record.begun_ns.saturating_add(ns);
@@ -92,7 +94,7 @@ impl Call {
         data.max_by_key(|moment| moment.at)
     }
 
-    /// Chunks that were lost and repaired.
+    /// Returns the number of chunks that were lost and repaired.
     pub(super) fn repaired(&self) -> u64 {
         self.parts().map(|(_, record)| record.chunks_repaired).sum()
     }
@@ -112,7 +114,7 @@ impl Call {
                 "chunks_resent": record.chunks_resent,
             })
         };
-        let late = self.last_to_come();
+        let late = self.last_caller();
         json!({
             "group": self.first.group,
             "epoch": self.first.epoch,
@@ -135,8 +137,8 @@ pub(super) mod tests {
 
     pub(crate) const MILLISECOND: u64 = 1_000_000;
 
-    /// One call on two nodes, of which the second says why it failed.
-    pub(crate) fn calls() -> Calls {
+    /// Returns one call on two nodes, where the second record has the reason of its failure.
+    pub(crate) fn calls() -> TracedCalls {
         let record = |begun: u64, ranks: &[(u32, u64, u64)], from: u32| CallRecord {
             group: 3,
             call: 7,
@@ -145,16 +147,16 @@ pub(super) mod tests {
             begun_ns: begun * MILLISECOND,
             ranks: ranks
                 .iter()
-                .map(|(rank, came, ended)| RankTimes {
+                .map(|(rank, callers, ended)| RankTimes {
                     rank: *rank,
-                    came_ns: came * MILLISECOND,
+                    came_ns: callers * MILLISECOND,
                     ended_ns: ended * MILLISECOND,
                 })
                 .collect(),
             arrivals: vec![Arrival { from, first_ns: 1, last_ns: 4 * MILLISECOND, messages: 2 }],
             ..CallRecord::default()
         };
-        let mut calls = Calls::default();
+        let mut calls = TracedCalls::default();
         calls.add("h2", CallRecord { chunks_repaired: 5, ..record(106, &[(2, 0, 3)], 0) });
         let failure = "rank 9 is gone".to_owned();
         calls.add("h1", CallRecord { failure, ..record(100, &[(0, 0, 9), (1, 2, 10)], 7) });
@@ -163,11 +165,11 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn the_parts_of_a_call_are_put_together_by_the_clocks() {
+    fn the_records_of_a_call_are_combined_by_the_clocks() {
         let calls = calls();
         assert_eq!(calls.iter().count(), 1);
         let call = calls.iter().next().unwrap();
-        assert_eq!(call.last_to_come(), Some(Moment { at: 106 * MILLISECOND, rank: 2, node: "h2" }));
+        assert_eq!(call.last_caller(), Some(Moment { at: 106 * MILLISECOND, rank: 2, node: "h2" }));
         assert_eq!((call.lateness(), call.repaired()), (6 * MILLISECOND, 5));
         assert_eq!(call.last_data(), Some(Moment { at: 111 * MILLISECOND, rank: 2, node: "h1" }));
         assert_eq!(call.document()["last_to_come"]["rank"], 2);

@@ -1,18 +1,18 @@
-//! Calls as a timeline in the Trace Event Format of Chromium, which Perfetto reads too: a process for each node, a
-//! track for each rank, a slice for each call, and a mark where data came.
+//! A timeline of calls in Chromium's Trace Event Format, which Perfetto reads, too: a process for
+//! each node, a track for each rank, a slice for each call, and a mark where data arrived.
 
-use super::call::Calls;
+use super::call::TracedCalls;
 use cool_proto::control::{CallRecord, RankTimes};
 use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
-/// The whole file.
-pub(super) fn document(calls: &Calls) -> Value {
+/// Returns the content of the file.
+pub(super) fn document(calls: &TracedCalls) -> Value {
     let mut nodes: BTreeMap<&str, Vec<&CallRecord>> = BTreeMap::new();
-    for (node, record) in calls.iter().flat_map(super::call::Call::parts) {
+    for (node, record) in calls.iter().flat_map(super::call::TracedCall::parts) {
         nodes.entry(node).or_default().push(record);
     }
-    // Small numbers: a viewer counts in floating point.
+    // Times start at 0, because viewers store them as floating-point numbers.
     let origin = nodes.values().flatten().map(|record| record.begun_ns).min().unwrap_or(0);
     let mut events = Vec::new();
     for (process, (node, records)) in nodes.into_iter().enumerate() {
@@ -22,11 +22,12 @@ pub(super) fn document(calls: &Calls) -> Value {
     json!({ "traceEvents": events, "displayTimeUnit": "ms" })
 }
 
-/// Slices of one node. Calls of a rank that overlap lie on tracks of their own, since slices of one must nest.
+/// Returns the events of one node. Overlapping calls of a rank are on separate tracks, because the
+/// slices of a track must nest.
 fn tracks(process: usize, mut records: Vec<&CallRecord>, origin: u64) -> Vec<Value> {
     records.sort_by_key(|record| record.begun_ns);
     let mut events = Vec::new();
-    // For each rank, when the last slice of each of its tracks ends, and the track's number.
+    // For each rank, the end of the last slice of each of its tracks, and the track's number.
     let mut ends: BTreeMap<u32, Vec<(u64, usize)>> = BTreeMap::new();
     let mut tracks = 0;
     for record in records {
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_that_overlap_lie_on_tracks_of_their_own() {
+    fn overlapping_calls_are_on_separate_tracks() {
         let mut calls = calls();
         for (call, begun) in [(8, 102), (9, 120)] {
             let ranks = vec![RankTimes { rank: 2, came_ns: 5 * MILLISECOND, ended_ns: 9 * MILLISECOND }];

@@ -1,0 +1,53 @@
+//! How a content is divided for a swarm: into generations, and these into blocks.
+
+use crate::missing_blocks::bytes_of;
+use cool_content::{BlockSet, Manifest, Piece, pieces};
+
+/// Blocks of a generation. Decoding takes as many multiplications per byte, and 32 blocks are
+/// enough to keep a link busy.
+pub const GENERATION_BLOCKS: u16 = 32;
+/// Most generations of a content, because members send a number for each of them.
+const GENERATIONS_MAX: u64 = 4096;
+/// Length of the shortest blocks.
+pub const BLOCK_MIN_BYTES: u64 = 64 << 10;
+/// Length of the longest blocks, unless there would be too many generations.
+const BLOCK_MAX_BYTES: u64 = 128 << 10;
+/// Number of blocks from which they get longer. With short blocks all nodes soon have some to pass
+/// on; with long ones less control data is sent per byte.
+const BLOCKS_BEFORE_LONGER: u64 = 512;
+
+/// Returns the generations of a content: first the blocks that at least one node was missing at the
+/// start, then those that only a late node can be missing.
+pub(crate) fn divide(manifest: &Manifest, missing: &BlockSet) -> Vec<Piece> {
+    let generations =
+        |blocks: &BlockSet| pieces(manifest, blocks, generation_bytes(manifest, blocks)).collect();
+    let all: [Vec<Piece>; 2] = [generations(missing), generations(&missing.complement())];
+    all.concat()
+}
+
+/// Returns the length of a block of a content that has `bytes`.
+#[must_use]
+pub fn block_bytes(bytes: u64) -> u64 {
+    let least = bytes.div_ceil(GENERATIONS_MAX * u64::from(GENERATION_BLOCKS));
+    (bytes / BLOCKS_BEFORE_LONGER).clamp(BLOCK_MIN_BYTES, BLOCK_MAX_BYTES).max(least)
+}
+
+fn generation_bytes(manifest: &Manifest, missing: &BlockSet) -> usize {
+    let block = block_bytes(bytes_of(manifest, missing));
+    usize::try_from(block.saturating_mul(GENERATION_BLOCKS.into())).unwrap_or(usize::MAX)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn longer_contents_have_longer_blocks() {
+        let kib = |kib: u64| kib << 10;
+        let of_mib = |mib: u64| block_bytes(mib << 20);
+        assert_eq!((of_mib(0), of_mib(16), of_mib(32)), (kib(64), kib(64), kib(64)));
+        assert_eq!((of_mib(48), of_mib(64), of_mib(1024)), (kib(96), kib(128), kib(128)));
+        let huge = 1 << 50;
+        assert!(huge / (block_bytes(huge) * u64::from(GENERATION_BLOCKS)) <= GENERATIONS_MAX);
+    }
+}

@@ -1,0 +1,55 @@
+//! A rank of a late node that joins a copy by swarm.
+//!
+//! It is alone in a job of its own, asks members for the plan of the copy, and takes part until its
+//! own copy is complete and no member is missing blocks of it any more.
+
+use crate::errors::{CopyError, CopyFileError};
+use crate::protocol::{CopyTask, LateMember};
+use crate::rank_result::RankResult;
+use crate::stored::open_target;
+use crate::swarm::{SwarmMember, SwarmResult};
+use crate::target::Target;
+use cool_content::Manifest;
+use cool_peer::Member;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// Takes part to the end, as the rank of a late node that started at `began`.
+///
+/// # Errors
+/// If the rank was too late. The command starts another one while the copy is under way.
+pub(crate) fn join_swarm(
+    node: &str,
+    task: &CopyTask,
+    late: &LateMember,
+    began: Instant,
+) -> Result<RankResult, CopyError> {
+    if node == task.from && task.is_source(&task.dest_on(node)) {
+        return Ok(RankResult::unreported(None));
+    }
+    let me = Member { rack: late.rack, slot: late.slot };
+    let open = |manifest| prepare(task, node, manifest);
+    let swarm = match SwarmMember::join((task, node), began, (me, &late.contacts), open) {
+        // An earlier rank of this node may be about to end.
+        Err(locked @ CopyError::File(CopyFileError::Locked(_))) => return Err(locked),
+        Err(CopyError::File(error)) => return Ok(RankResult::unreported(Some(error.into()))),
+        joined => joined?,
+    };
+    swarm.serve();
+    let SwarmResult { target, install, .. } = swarm.end();
+    match (install, target) {
+        (Some(install), _) => Ok(RankResult::of_install(install, task)),
+        (None, Some(Err(error))) => Ok(RankResult::unreported(Some(error.into()))),
+        (None, _) => Err(CopyError::Alone),
+    }
+}
+
+/// Prepares this node's copy, with blocks of the source if that is on this node.
+fn prepare(task: &CopyTask, node: &str, manifest: Arc<Manifest>) -> Result<Target, CopyError> {
+    let mut target = open_target(task, node, Arc::clone(&manifest))?;
+    if node == task.from {
+        // Blocks that cannot be read here are received from other members.
+        drop(target.take_from(&task.source, &manifest));
+    }
+    Ok(target)
+}

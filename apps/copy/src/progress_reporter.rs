@@ -1,0 +1,36 @@
+//! Progress reports of a node, at a limited rate.
+
+use crate::protocol::{CopyEvent, CopyTask};
+use crate::target::Target;
+use std::time::{Duration, Instant};
+
+/// Reports how many bytes this node is missing, as long as it is missing any.
+pub(crate) struct ProgressReporter {
+    last_report: Instant,
+    interval: Duration,
+    /// Whether it has reported that no block is missing.
+    complete: bool,
+}
+
+impl ProgressReporter {
+    /// Reports the state of a copy that starts, and returns the reporter for its next states.
+    pub(crate) fn new(task: &CopyTask, target: &Target) -> ProgressReporter {
+        report_missing(target);
+        let interval = Duration::from_millis(task.report_interval_ms);
+        ProgressReporter { last_report: Instant::now(), interval, complete: target.have().is_full() }
+    }
+
+    /// Reports the state of the copy if a report is due. The copy's completion is reported at once.
+    pub(crate) fn update(&mut self, target: &Target) {
+        let complete = target.have().is_full();
+        if !self.complete && (complete || self.last_report.elapsed() >= self.interval) {
+            (self.last_report, self.complete) = (Instant::now(), complete);
+            report_missing(target);
+        }
+    }
+}
+
+fn report_missing(target: &Target) {
+    // An error is ignored, because the rank's last event will meet it again and return it.
+    drop(CopyEvent::Missing { bytes: target.missing_bytes() }.send());
+}

@@ -1,0 +1,409 @@
+//! A copy by swarm: each rank is a member, which passes on the blocks that it has received.
+
+use crate::background::TICK;
+use crate::block_reader::BlockReader;
+use crate::errors::{CopyError, CopyFileError};
+use crate::generations::{GENERATION_BLOCKS, divide};
+use crate::install::Install;
+use crate::progress_reporter::ProgressReporter;
+use crate::protocol::{CopyEvent, CopyTask};
+use crate::secret::CopySecret;
+use crate::target::{Target, TargetResult};
+use cool::Comm;
+use cool_content::{BlockSet, Manifest, Piece};
+use cool_peer::{
+    Code, Contents, InquiryHold, Member, MemberRole, PeerProgress, Share, SwarmPeer, SwarmPlan, Welcome,
+};
+use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use std::{io, iter};
+
+/// Time after which the rank of a late node leaves, if it has its copy and no member takes blocks
+/// of it.
+const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
+/// Share of a link's rate that is left for blocks, because packets of 1500 bytes also carry the
+/// headers of Ethernet, IP, TCP and Noise, and members send control messages.
+const PAYLOAD_PERCENT: u64 = 93;
+/// Length of a member's address as the others get it: an IPv6 address, and a port, which is 0 for a
+/// rank that does not take part.
+const CONTACT_BYTES: usize = 18;
+
+/// The content of a member, as its peer reads and writes it.
+struct SwarmContent {
+    manifest: Arc<Manifest>,
+    /// The blocks that a node was missing at the start. The first generations contain them.
+    missing: BlockSet,
+    generations: Vec<Piece>,
+    reader: Mutex<BlockReader>,
+    /// `None` at the source.
+    incoming: Option<Mutex<IncomingCopy>>,
+}
+
+/// A node's copy. It is installed as soon as it is complete, whatever other nodes are missing.
+struct IncomingCopy {
+    began: Instant,
+    /// Until it is complete.
+    target: Option<(Target, ProgressReporter)>,
+    install: Option<Install>,
+}
+
+impl IncomingCopy {
+    /// Starts to install the copy if it is complete. Blocks for other members are then read at its
+    /// destination, too.
+    fn install_if_complete(&mut self, reader: &Mutex<BlockReader>) -> Result<(), CopyFileError> {
+        let Some((target, _)) = self.target.take_if(|(target, _)| target.have().is_full()) else {
+            return Ok(());
+        };
+        lock(reader).add_root(target.dest().to_owned());
+        self.install = Some(Install::of_target(target, self.began)?);
+        Ok(())
+    }
+}
+
+impl Contents for SwarmContent {
+    type Error = CopyFileError;
+
+    fn read(&self, generation: u32) -> Result<Vec<u8>, CopyFileError> {
+        let piece = &self.generations[generation as usize];
+        lock(&self.reader).blocks(&piece.blocks, piece.bytes)
+    }
+
+    fn is_right(&self, generation: u32, bytes: &[u8]) -> bool {
+        self.generations[generation as usize].is_right(&self.manifest, bytes)
+    }
+
+    fn keep(&self, generation: u32, bytes: &[u8]) -> Result<(), CopyFileError> {
+        let Some(incoming) = &self.incoming else { return Ok(()) };
+        let mut incoming = lock(incoming);
+        let Some((target, reporter)) = &mut incoming.target else { return Ok(()) };
+        target.put_checked_piece(&self.generations[generation as usize], bytes)?;
+        reporter.update(target);
+        incoming.install_if_complete(&self.reader)
+    }
+
+    /// Returns the set of blocks that were missing at the start, followed by the manifest.
+    fn describe(&self) -> Vec<u8> {
+        let words = self.missing.words();
+        let words = iter::once(words.len() as u64).chain(words.iter().copied()).flat_map(u64::to_le_bytes);
+        words.chain(self.manifest.encode()).collect()
+    }
+}
+
+/// Locks a mutex. A poisoned one is used as it is, because a panic ends the copy anyway.
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The state of a rank; the worst is the greatest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[repr(u8)]
+pub(crate) enum MemberState {
+    /// It needs nothing from other members.
+    Content,
+    /// Blocks are missing, and none has arrived for a long time.
+    Starved,
+    /// Blocks are arriving.
+    Busy,
+    /// It is the only source, which cannot be read.
+    SourceFailed,
+}
+
+/// A rank that is a member of the swarm.
+pub(crate) struct SwarmMember {
+    peer: SwarmPeer<SwarmContent>,
+    content: Arc<SwarmContent>,
+    /// Whether only this member has had all blocks from the start.
+    only_source: bool,
+    /// All members, by the names of their nodes.
+    members: BTreeMap<String, Member>,
+    /// Of a late member: keeps the members that it asked for the plan from ending.
+    hold: Option<InquiryHold>,
+}
+
+/// The result of a member.
+pub(crate) struct SwarmResult {
+    /// The unfinished copy, or why there is none; `None` at the source, and if the copy is
+    /// complete.
+    pub(crate) target: Option<TargetResult>,
+    /// The copy, if it is complete.
+    pub(crate) install: Option<Install>,
+    /// Why the source cannot be read.
+    pub(crate) source_error: Option<CopyFileError>,
+    /// Bytes sent by this node.
+    pub(crate) sent: u64,
+}
+
+impl SwarmMember {
+    /// Starts to spread the missing blocks. All ranks must call this together. If this node cannot
+    /// take part, or the source's node cannot, the target is returned as the inner error.
+    pub(crate) fn start(
+        comm: &Comm,
+        root: usize,
+        (task, began): (&CopyTask, Instant),
+        (manifest, missing): (&Arc<Manifest>, &BlockSet),
+        (source, target): (Option<(&Path, Share)>, Option<Target>),
+    ) -> Result<Result<SwarmMember, Option<Target>>, CopyError> {
+        let secret = task.secret.ok_or(CopyError::NoSecret)?;
+        let takes_part = source.is_some() || target.is_some();
+        let socket = takes_part.then(|| listen(task.address)).transpose().unwrap_or_else(|error| {
+            eprintln!("cannot join the swarm: {error}");
+            None
+        });
+        let contacts = share_contacts(comm, socket.as_ref())?;
+        let (Some(socket), true) = (socket, contacts[root].port() != 0) else { return Ok(Err(target)) };
+        let (members, me) = assign_members(comm, &contacts);
+        let generations = divide(manifest, missing);
+        let plan = swarm_plan(task, secret, &members, &generations);
+        let rate = comm.place(comm.rank()).and_then(|place| payload_rate(task.rates.on(&place.name)));
+        let config = MemberConfig { me, socket, source: source.map(|(_, share)| share), rate, late: false };
+        let readable = source.map_or(&*task.source, |(root, _)| root);
+        let target = target.map(|target| (began, target));
+        let content = SwarmContent::new(task, (readable, manifest), missing.clone(), generations, target);
+        let member = content.join(plan, config)?;
+        let members = members.into_iter().map(|(name, member, _)| (name, member)).collect();
+        let only_source = comm.rank() == root && task.others().is_empty();
+        Ok(Ok(SwarmMember { members, only_source, ..member }))
+    }
+
+    /// Joins a swarm that is under way, as the member `me`. The members at `contacts` send the plan
+    /// and the manifest, for which `open` prepares this node's copy.
+    pub(crate) fn join(
+        (task, node): (&CopyTask, &str),
+        began: Instant,
+        (me, contacts): (Member, &[SocketAddr]),
+        open: impl FnOnce(Arc<Manifest>) -> Result<Target, CopyError>,
+    ) -> Result<SwarmMember, CopyError> {
+        let secret = task.secret.ok_or(CopyError::NoSecret)?;
+        let socket = listen(task.address)?;
+        let Welcome { plan, content, hold } = cool_peer::inquire(contacts, secret.key(), me)?;
+        let (missing, manifest) = decode_description(&content)?;
+        let manifest = Arc::new(manifest);
+        let generations = divide(&manifest, &missing);
+        let target = open(Arc::clone(&manifest))?;
+        let rate = payload_rate(task.rates.on(node));
+        let config = MemberConfig { me, socket, source: None, rate, late: true };
+        let source = (&*task.source, &manifest);
+        let content = SwarmContent::new(task, source, missing, generations, Some((began, target)));
+        Ok(SwarmMember { hold: Some(hold), ..content.join(plan, config)? })
+    }
+
+    /// Returns the state of this rank and of the late members that it knows. Waits at most
+    /// `timeout` if more blocks are to arrive.
+    pub(crate) fn state(&self, timeout: Duration) -> MemberState {
+        let progress = self.peer.wait_until(|progress| progress.is_whole() && progress.guests == 0, timeout);
+        match progress {
+            PeerProgress { ended: false, guests: 1.., starved: false, .. } => MemberState::Busy,
+            PeerProgress { ended: true, .. } if self.only_source => MemberState::SourceFailed,
+            PeerProgress { ended: true, .. } => MemberState::Content,
+            _ if progress.is_whole() => MemberState::Content,
+            PeerProgress { starved: true, .. } => MemberState::Starved,
+            _ => MemberState::Busy,
+        }
+    }
+
+    /// Takes part without a group, until this rank has its copy and no member is missing blocks, or
+    /// until no more blocks arrive.
+    pub(crate) fn serve(&self) {
+        let is_over = |progress: &PeerProgress| {
+            let idle = if progress.is_whole() { !progress.wanted } else { progress.starved };
+            idle || progress.alone
+        };
+        let (mut sent, mut last_sent) = (0, Instant::now());
+        loop {
+            let progress = self.peer.wait_until(is_over, TICK);
+            if progress.sent != sent {
+                (sent, last_sent) = (progress.sent, Instant::now());
+            }
+            let unused = progress.is_whole() && last_sent.elapsed() > IDLE_TIMEOUT;
+            if progress.ended || unused || is_over(&progress) {
+                return;
+            }
+        }
+    }
+
+    /// Removes the members on lost nodes.
+    pub(crate) fn remove_members(&self, nodes: &[String]) {
+        nodes.iter().filter_map(|name| self.members.get(name)).for_each(|member| self.peer.leave(*member));
+    }
+
+    /// Leaves the swarm, and returns the result.
+    pub(crate) fn end(self) -> SwarmResult {
+        let SwarmMember { peer, content, hold, members, .. } = self;
+        let sent = peer.progress().sent;
+        report_expelled(&peer, &members);
+        let error = peer.stop().err();
+        drop(hold);
+        // This is the last reference once the peer has stopped.
+        let incoming = Arc::into_inner(content).and_then(|content| content.incoming);
+        let incoming = incoming.map(|copy| copy.into_inner().unwrap_or_else(PoisonError::into_inner));
+        let Some(IncomingCopy { target, install, .. }) = incoming else {
+            return SwarmResult { target: None, install: None, source_error: error, sent };
+        };
+        let target = match (target, error) {
+            (Some((target, _)), Some(error)) => Some(Err(target.discard().err().unwrap_or(error))),
+            (Some((target, _)), None) => Some(Ok(target)),
+            (None, Some(error)) => {
+                // The copy is complete all the same.
+                eprintln!("{error}; this node stopped serving others");
+                None
+            }
+            (None, None) => None,
+        };
+        SwarmResult { target, install, source_error: None, sent }
+    }
+}
+
+/// Reports the members that have sent wrong bytes.
+fn report_expelled(peer: &SwarmPeer<SwarmContent>, members: &BTreeMap<String, Member>) {
+    for expelled in peer.expelled() {
+        let named = members.iter().find(|(_, member)| **member == expelled).map(|(name, _)| name.clone());
+        let node = named.unwrap_or_else(|| format!("member {} of rack {}", expelled.slot, expelled.rack));
+        // An error is ignored, because the rank's last event will meet it again.
+        drop(CopyEvent::Expelled { node }.send());
+    }
+}
+
+/// How a rank takes part.
+struct MemberConfig {
+    me: Member,
+    socket: TcpListener,
+    source: Option<Share>,
+    /// Rate of this node's link for blocks, in bytes per second.
+    rate: Option<u64>,
+    late: bool,
+}
+
+impl SwarmContent {
+    /// Returns the content of a node's copy, with the start of its rank; or of the source.
+    fn new(
+        task: &CopyTask,
+        (source, manifest): (&Path, &Arc<Manifest>),
+        missing: BlockSet,
+        generations: Vec<Piece>,
+        target: Option<(Instant, Target)>,
+    ) -> SwarmContent {
+        let readable = target.as_ref().map_or_else(|| source.to_owned(), |(_, target)| target.root());
+        let incoming = target.map(|(began, target)| {
+            let reporter = ProgressReporter::new(task, &target);
+            Mutex::new(IncomingCopy { began, target: Some((target, reporter)), install: None })
+        });
+        let reader = Mutex::new(BlockReader::new(readable, Arc::clone(manifest)));
+        SwarmContent { manifest: Arc::clone(manifest), missing, generations, reader, incoming }
+    }
+
+    /// Returns the generations that are on this node.
+    fn present(&self) -> Vec<u32> {
+        let Some(incoming) = &self.incoming else { return Vec::new() };
+        let incoming = lock(incoming);
+        let Some((target, _)) = &incoming.target else { return Vec::new() };
+        let present = |piece: &Piece| piece.blocks.iter().all(|block| target.have().contains(*block));
+        (0..).zip(&self.generations).filter(|(_, piece)| present(piece)).map(|(number, _)| number).collect()
+    }
+
+    /// Joins the swarm with this content. A copy that is complete already is installed.
+    fn join(self, plan: SwarmPlan, config: MemberConfig) -> Result<SwarmMember, CopyError> {
+        let MemberConfig { me, socket, source, rate, late } = config;
+        let (rack, slot, contact) = (me.rack, me.slot, socket.local_addr()?);
+        let role = MemberRole { me, socket, here: self.present(), source, rate, late };
+        if let Some(incoming) = &self.incoming {
+            lock(incoming).install_if_complete(&self.reader)?;
+        }
+        let content = Arc::new(self);
+        let peer = SwarmPeer::start(plan, role, Arc::clone(&content))?;
+        CopyEvent::Member { rack, slot, contact }.send()?;
+        Ok(SwarmMember { peer, content, only_source: false, members: BTreeMap::new(), hold: None })
+    }
+}
+
+/// Decodes the result of [`Contents::describe`].
+fn decode_description(content: &[u8]) -> Result<(BlockSet, Manifest), CopyError> {
+    let truncated = || CopyError::Source("the members of the swarm sent a truncated manifest".to_owned());
+    let (count, rest) = content.split_first_chunk().ok_or_else(truncated)?;
+    let bytes = usize::try_from(u64::from_le_bytes(*count)).ok().and_then(|count| count.checked_mul(8));
+    let (words, manifest) = bytes.and_then(|bytes| rest.split_at_checked(bytes)).ok_or_else(truncated)?;
+    let manifest = Manifest::decode(manifest)?;
+    let words: Vec<u64> = words.as_chunks().0.iter().map(|word| u64::from_le_bytes(*word)).collect();
+    Ok((BlockSet::from_words(manifest.blocks().len(), &words), manifest))
+}
+
+/// Listens on the interface that leads to the source's node.
+fn listen(source: IpAddr) -> io::Result<TcpListener> {
+    let towards = UdpSocket::bind(SocketAddr::from((unspecified(source), 0)))?;
+    // Sends no packet: the system only looks up the route.
+    towards.connect((source, 9))?;
+    TcpListener::bind((towards.local_addr()?.ip(), 0))
+}
+
+fn unspecified(like: IpAddr) -> IpAddr {
+    if like.is_ipv4() { IpAddr::from([0; 4]) } else { Ipv6Addr::UNSPECIFIED.into() }
+}
+
+/// Exchanges the addresses of all ranks. The port of a rank that does not take part is 0.
+fn share_contacts(comm: &Comm, socket: Option<&TcpListener>) -> Result<Vec<SocketAddr>, CopyError> {
+    let mut mine = [0; CONTACT_BYTES];
+    if let Some(socket) = socket {
+        let address = socket.local_addr()?;
+        let ip = match address.ip() {
+            IpAddr::V4(ip) => ip.to_ipv6_mapped(),
+            IpAddr::V6(ip) => ip,
+        };
+        mine[..16].copy_from_slice(&ip.octets());
+        mine[16..].copy_from_slice(&address.port().to_be_bytes());
+    }
+    let mut all = vec![0; CONTACT_BYTES * comm.size()];
+    comm.allgather(&mine, &mut all)?;
+    let contact = |bytes: &[u8; CONTACT_BYTES]| {
+        let [ip @ .., high, low] = *bytes;
+        SocketAddr::from((Ipv6Addr::from(ip).to_canonical(), u16::from_be_bytes([high, low])))
+    };
+    Ok(all.as_chunks().0.iter().map(contact).collect())
+}
+
+/// Numbers the members by rack, in the order of their ranks, and returns them and which one this
+/// rank is.
+fn assign_members(comm: &Comm, contacts: &[SocketAddr]) -> (Vec<(String, Member, SocketAddr)>, Member) {
+    // The number of each rack, and how many of its members are known so far.
+    let mut racks: BTreeMap<usize, (u32, u32)> = BTreeMap::new();
+    let mut mine = Member { rack: 0, slot: 0 };
+    let mut members = Vec::new();
+    for (rank, contact) in contacts.iter().enumerate().filter(|(_, contact)| contact.port() != 0) {
+        let Some(place) = comm.place(rank) else { continue };
+        // There are fewer than 2^32 racks.
+        let next = racks.len() as u32;
+        let (rack, slots) = racks.entry(place.rack).or_insert((next, 0));
+        let member = Member { rack: *rack, slot: *slots };
+        *slots += 1;
+        if rank == comm.rank() {
+            mine = member;
+        }
+        members.push((place.name.clone(), member, *contact));
+    }
+    (members, mine)
+}
+
+fn swarm_plan(
+    task: &CopyTask,
+    secret: CopySecret,
+    members: &[(String, Member, SocketAddr)],
+    generations: &[Piece],
+) -> SwarmPlan {
+    let generations: Vec<u64> = generations.iter().map(|piece| piece.bytes as u64).collect();
+    SwarmPlan {
+        key: secret.key(),
+        seed: secret.seed(),
+        members: members.iter().map(|(_, member, contact)| (*member, *contact)).collect(),
+        generations,
+        blocks: GENERATION_BLOCKS,
+        code: Code::Linear,
+        rate: payload_rate(task.rate),
+        limit: task.limit,
+    }
+}
+
+/// Returns the rate at which a link can carry blocks; `None` if the link's rate is unknown.
+fn payload_rate(rate: u64) -> Option<u64> {
+    rate.checked_mul(PAYLOAD_PERCENT).map(|rate| rate / 100).filter(|rate| *rate > 0)
+}
