@@ -17,7 +17,8 @@ pub enum FallbackReason {
     NotChosen,
     /// Fewer bytes than `COOL_MPI_MIN`, or than the size from which COOL is faster.
     Small,
-    /// More bytes than [`LARGEST_CALL_BYTES`], or than the size up to which COOL is faster.
+    /// More bytes than [`LARGEST_CALL_BYTES`](crate::LARGEST_CALL_BYTES), or than the size up to
+    /// which COOL is faster.
     Large,
     /// A reduction of the program, or one that COOL does not support.
     Reduction,
