@@ -127,12 +127,11 @@ fn crate_table() -> BTreeMap<String, (String, Vec<String>)> {
         text.split_once("<!-- crates -->").and_then(|(_, rest)| rest.split_once("<!-- end of crates -->"));
     let rows = table.expect("a table of crates").0.lines().filter(|line| line.starts_with("| `"));
     let row = |line: &str| {
-        let mut cells =
-            line.trim_matches('|').split(" | ").map(|cell| cell.trim().trim_matches('`').to_owned());
-        let (directory, package) = (cells.next().unwrap(), cells.next().unwrap());
-        let uses = cells.next_back().unwrap();
+        let cells = line.trim_matches('|').split(" | ").map(|cell| cell.trim().trim_matches('`'));
+        let cells: Vec<&str> = cells.collect();
+        let [directory, package, .., uses] = cells[..] else { panic!("too few cells: {line}") };
         let uses = uses.split(", ").filter(|name| *name != "-").map(str::to_owned).collect();
-        (directory.trim_end_matches('/').to_owned(), (package, uses))
+        (directory.trim_end_matches('/').to_owned(), (package.to_owned(), uses))
     };
     rows.map(row).collect()
 }

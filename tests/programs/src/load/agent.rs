@@ -48,7 +48,7 @@ pub(crate) async fn join(
         tcp_port: 7420,
         slots: 64,
         probe_port: 7421,
-        incarnation: numbers::now(),
+        incarnation: job_ids::now(),
         features: features::ALL,
         key: Some(Secret { value: ip(host).octets().repeat(8) }),
         ..Register::default()
