@@ -46,7 +46,7 @@ def in_this_thread(body):
 
 
 @pytest.mark.parametrize("raised_by", [in_this_thread, in_other_thread])
-def test_a_command_of_a_host_that_does_not_end_is_killed_and_named(raised_by):
+def test_a_command_that_does_not_end_is_killed_and_named(raised_by):
     host = Silent("h1")
     try:
         error = raised_by(lambda: host.cmd("echo begun; sleep 1000"))

@@ -37,12 +37,12 @@ def test_totals_reasons_and_failures_are_told(tmp_path):
         assert test in failed, lines
 
 
-def test_all_that_pass_are_told_in_one_line_and_in_a_thread_if_that_is_wanted(tmp_path):
+def test_passing_modules_are_reported_in_one_line(tmp_path):
     status, lines = run(tmp_path, {name: MODULES[name] for name in ("test_good", "test_thread")}, "--in-thread")
     assert status == 0 and lines == ["3 passed, 0 failed, 0 skipped"], lines
 
 
-def test_a_module_that_does_not_end_is_killed_with_what_it_has_started(tmp_path):
+def test_a_module_that_does_not_end_is_killed_with_its_children(tmp_path):
     seconds = 1_000_000 + os.getpid()
     status, lines = run(tmp_path, {"test_endless": ENDLESS % seconds}, "--bound", "20")
     assert status == 1 and lines[-1] == "0 passed, 1 failed, 0 skipped", lines

@@ -18,7 +18,7 @@ with cool.join(key, rank, size, timeout=60) as world:
 """
 
 
-def test_processes_join_groups_by_keys_through_the_agents_of_another():
+def test_processes_join_by_key_through_another_nodes_agent():
     with cool.Cluster(2, racks=2) as cluster:
         assert len(cluster.sockets) == 2
 

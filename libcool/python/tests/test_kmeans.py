@@ -38,7 +38,7 @@ def test_it_is_an_estimator_of_scikit_learn():
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "uint8"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_from_the_same_first_centres_it_ends_where_scikit_learn_does(dtype, weighted):
+def test_the_same_first_centers_give_scikit_learns_result(dtype, weighted):
     points = groups()
     points = (points * 8 + 128).clip(0, 255).astype(dtype) if dtype == "uint8" else points.astype(dtype)
     weights = np.random.default_rng(5).integers(0, 4, len(points)) if weighted else None

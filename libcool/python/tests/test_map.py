@@ -54,7 +54,7 @@ def test_values_of_a_key_are_merged_from_all_ranks(merge, plain):
         assert same(on(ranks, program)) == {key: plain(values) for key, values in sorted(keyed.items())}
 
 
-def test_functions_that_do_not_commute_see_partitions_in_their_order():
+def test_noncommutative_functions_see_partitions_in_order():
     def program(job):
         mapped = job.map(dealt(job), cool.map.Keyed(lambda a, b: a + b), lambda part: {"all": [part]})
         return dict(job.combine(job.regroup(mapped)))

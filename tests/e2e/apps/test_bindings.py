@@ -52,7 +52,7 @@ def test_a_program_prints_the_same_in_one_process(language, ranks):
     same(done.stdout, ranks)
 
 
-def test_a_program_copies_files_to_nodes_and_is_told_which_have_none(make_bed, tmp_path):
+def test_a_program_copies_files_and_learns_nodes_without_copy(make_bed, tmp_path):
     bed = make_bed("tree:2x2")
     source, dest = tmp_path / "source", str(tmp_path / "{node}" / "%s")
     source.write_bytes(os.urandom(1 << 20))

@@ -32,7 +32,7 @@ def check_panels(page, ways, nodes):
         assert len(drawn.getElementsByTagName("circle")) == nodes
 
 
-def test_the_report_shows_what_each_node_had_of_a_file_by_every_way(make_bed, tmp_path):
+def test_the_report_shows_each_nodes_progress_by_every_way(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=50, uplink_mbit=50)
     picture = write_picture(tmp_path / "picture.png", 400)
     out = succeed(bed, os.path.join(ROOT, "mininet", "demo.py"), "--out", str(tmp_path), "--clusters", "8", "--iterations", "2", "--photographs", picture)
@@ -52,7 +52,7 @@ def test_the_report_shows_what_each_node_had_of_a_file_by_every_way(make_bed, tm
     check_panels((tmp_path / "report.html").read_text(), len(ways), 3)
 
 
-def test_without_bittorrent_and_rates_the_report_says_how_to_have_it_and_draws_no_limit():
+def test_without_bittorrent_the_report_states_how_to_install_it():
     nodes = [{"node": name, "rack": 0, "seconds": 2.0, "progress": [[1.0, 5 << 20], [2.0, 9 << 20]]} for name in ("h2", "h3")]
     way = {"name": "cool copy", "seconds": 2.1, "over_limit": None, "most": 1.1, "nodes": nodes}
     page = "\n".join(demo_page.copied({"file": "cool", "bytes": 9 << 20, "from": "h1", "mbit": 0, "limit": None, "ways": [way]}))

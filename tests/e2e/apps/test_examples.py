@@ -56,14 +56,14 @@ def bed(make_bed):
 
 
 @pytest.mark.parametrize("language", PROGRAMS)
-def test_the_solver_needs_as_many_iterations_as_the_method_on_4_nodes(bed, language):
+def test_the_solver_needs_the_methods_iterations_on_4_nodes(bed, language):
     printed = succeed(bed, "cool", "run", "-n", "4", "--", *PROGRAMS[language], *ASKED)
     assert printed.startswith("[0] ") and printed.count("\n") == 1, printed
     right(printed.removeprefix("[0] "), 4)
 
 
 @pytest.mark.parametrize("language", PROGRAMS)
-def test_a_solver_that_cannot_says_so_in_one_line_and_fails_the_job(bed, language):
+def test_a_solver_that_fails_reports_one_line_and_fails_the_job(bed, language):
     done = run(bed, "cool", "run", "-n", "4", "--", *PROGRAMS[language], *ASKED, "--max-iterations", "3")
     complaints = [line for line in done.stderr.splitlines() if line.startswith("[")]
     assert done.returncode == 1 and not done.stdout, done

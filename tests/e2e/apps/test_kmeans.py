@@ -95,7 +95,7 @@ def same(one, other):
         return a.read() == b.read()
 
 
-def test_survivors_of_killed_ranks_and_agents_end_with_the_centroids_of_an_undisturbed_run(make_bed, tmp_path):
+def test_survivors_of_kills_compute_the_undisturbed_centroids(make_bed, tmp_path):
     bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
     arguments, alone, together = slow_run(bed, tmp_path, 60)
     job = Job(bed, "cool", "run", "-n", "6", "--survive", "--env", "COOL_KMEANS_TEST=losses", "--", *arguments, together)
@@ -118,7 +118,7 @@ def test_survivors_of_killed_ranks_and_agents_end_with_the_centroids_of_an_undis
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_centroids_are_the_same_whatever_random_faults_leave_of_the_ranks(make_bed, tmp_path, seed):
+def test_centroids_are_the_same_after_random_faults(make_bed, tmp_path, seed):
     # Victims are to be lost, and nobody whom a busy machine keeps waiting.
     bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50, peer_timeout_ms=5000)
     chance = random.Random(seed)
@@ -190,7 +190,7 @@ def test_survivors_in_python_fit_again_to_the_same_centres(make_bed, tmp_path):
     assert same(alone, together), job.text
 
 
-def test_a_run_that_was_killed_altogether_goes_on_from_its_checkpoint(make_bed, tmp_path):
+def test_a_run_that_was_killed_entirely_resumes_its_checkpoint(make_bed, tmp_path):
     bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
     arguments, alone, together = slow_run(bed, tmp_path, 40)
     resumable = [*arguments, together, "--checkpoint", str(tmp_path / "checkpoint"), "--resume"]
@@ -206,7 +206,7 @@ def test_a_run_that_was_killed_altogether_goes_on_from_its_checkpoint(make_bed, 
     assert same(alone, together)
 
 
-def test_a_rank_that_cannot_find_its_input_ends_all_with_one_line_that_names_it(make_bed, tmp_path):
+def test_a_rank_without_input_ends_all_with_one_line(make_bed, tmp_path):
     bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50)
     folder = tmp_path / "data"
     folder.mkdir()

@@ -69,7 +69,7 @@ def test_every_operation_gives_what_the_host_gives(bed, tmp_path, host):
 
 
 @pytest.mark.parametrize("size", [1 << 10, 1 << 20])
-def test_what_a_rank_has_begun_to_send_goes_on_while_it_waits_for_cool(bed, tmp_path, host, size):
+def test_a_started_send_progresses_while_the_rank_waits_for_cool(bed, tmp_path, host, size):
     told = run(bed, tmp_path, host, host.program, "progress", str(size))
     assert calls(told, "allreduce") == 2, told
 
@@ -138,7 +138,7 @@ def test_what_is_not_chosen_is_left(bed, tmp_path, host):
     assert "cool-mpi" not in run(bed, tmp_path, host, COOL_MPI="off", COOL_MPI_STATS="0")
 
 
-def test_cool_mpirun_gives_the_ranks_the_library_and_what_is_set_of_cool(bed, tmp_path, host):
+def test_cool_mpirun_passes_the_library_and_cools_variables(bed, tmp_path, host):
     mpirun, *arguments = host.mpirun(bed, RANKS)
     rank = "COOL_SOCKET=%s/$(hostname).sock exec %s first" % (bed.directory, host.program)
     cool = os.path.join(bed.bin_dir, "cool")

@@ -81,7 +81,7 @@ def test_each_way_of_training_gives_the_same_weights_every_time(bed, ranks, stra
     assert first["hashes_equal"] and first["hash"] == second["hash"], (first, second)
 
 
-def test_a_killed_rank_is_named_at_every_survivor_and_they_train_on(bed, ranks):
+def test_survivors_name_the_killed_rank_and_continue_training(bed, ranks):
     found = torch_train.died(ranks, hosts(bed), BATCH, "cool")
     assert found["named"] == found["survivors"] == len(hosts(bed)) - 1, found
     assert found["hashes_equal"], found

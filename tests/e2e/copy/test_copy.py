@@ -72,7 +72,7 @@ def names(outcome):
     return sorted(node["node"] for node in outcome["nodes"])
 
 
-def test_a_folder_reaches_every_node_as_it_is_and_what_is_there_is_not_sent_again(make_bed, tmp_path):
+def test_a_directory_is_copied_exactly_and_only_once(make_bed, tmp_path):
     bed = make_bed("tree:2x2")
     source = make_folder(str(tmp_path / "source"))
     dest = str(tmp_path / "{node}" / "copy")
@@ -100,7 +100,7 @@ def test_a_folder_reaches_every_node_as_it_is_and_what_is_there_is_not_sent_agai
     assert all(described(str(tmp_path / node / "copy")) == described(source) for node in names(outcome))
 
 
-def test_a_file_goes_to_the_nodes_that_are_named_and_its_own_node_keeps_the_only_copy(make_bed, tmp_path):
+def test_a_file_reaches_only_the_named_nodes(make_bed, tmp_path):
     bed = make_bed("tree:2x2")
     source = write(str(tmp_path / "source"), noise(4, MIB))
     outcome = copied(bed, "--from", "h1", "--nodes", "h3", source, str(tmp_path / "{node}") + "/")
@@ -120,7 +120,7 @@ def test_a_file_goes_to_the_nodes_that_are_named_and_its_own_node_keeps_the_only
     assert refused.returncode == 1 and "--from" in refused.stderr, "no agent is in this namespace"
 
 
-def test_a_node_without_permission_is_named_and_the_others_have_the_users_copy(make_bed):
+def test_a_node_without_permission_is_named_and_the_others_copy(make_bed):
     bed = make_bed("tree:2x2", users=(PASSWD, GROUP))
     bed.run(["cool", "certs", bed.certificates, "--user", "ann"], check=True, capture_output=True)
     shutil.copy(os.path.join(bed.bin_dir, "cool"), bed.public)
@@ -142,7 +142,7 @@ def test_a_node_without_permission_is_named_and_the_others_have_the_users_copy(m
 
 
 @pytest.mark.parametrize("way", ["auto", "swarm"])
-def test_a_node_whose_disk_is_full_is_named_keeps_nothing_and_holds_up_nobody(make_bed, tmp_path, way):
+def test_a_node_with_a_full_disk_is_named_and_delays_no_other(make_bed, tmp_path, way):
     bed = make_bed("tree:2x2")
     source = write(str(tmp_path / "source"), noise(7, 8 * MIB))
     small, host = str(tmp_path / "h3"), bed.network.net.get("h3")
@@ -178,7 +178,7 @@ def copy_under_way(bed, folder, come, *options):
     return job, source, dest
 
 
-def test_survivors_of_a_killed_agent_have_the_copy_and_what_was_lost_goes_on_where_it_was(make_bed, tmp_path):
+def test_survivors_complete_a_copy_that_the_lost_node_resumes(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     # Two pieces of 4 MiB go at once.
     job, source, dest = copy_under_way(bed, tmp_path, 11 * MIB, "--json")
@@ -198,7 +198,7 @@ def test_survivors_of_a_killed_agent_have_the_copy_and_what_was_lost_goes_on_whe
     assert os.listdir(tmp_path / "h3") == ["copy"]
 
 
-def test_an_interrupted_copy_leaves_nothing_visible_and_goes_on_later(make_bed, tmp_path):
+def test_an_interrupted_copy_leaves_nothing_visible_and_resumes(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     job, source, dest = copy_under_way(bed, tmp_path, 6 * MIB, "--limit", "2M")
     job.send_signal(signal.SIGINT)
@@ -210,7 +210,7 @@ def test_an_interrupted_copy_leaves_nothing_visible_and_goes_on_later(make_bed, 
         assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
 
 
-def test_a_swarm_goes_on_without_a_node_that_dies_and_begins_nothing_anew(make_bed, tmp_path):
+def test_a_swarm_continues_without_a_lost_node(make_bed, tmp_path):
     # One rack: over several the source sends more than once what racks pass on slowly (docs/design/swarm.md).
     bed = make_bed("tree:1x6", host_mbit=20)
     # What has crossed the network by then is one and a half copies for each of the others.
@@ -234,7 +234,7 @@ def came(bed, host):
 
 
 @pytest.mark.parametrize("way", ["auto", "swarm"])
-def test_nodes_that_come_when_a_copy_is_under_way_get_theirs_what_one_had_counts_and_no_copy_waits(make_bed, tmp_path, way):
+def test_nodes_that_join_during_a_copy_resume_and_delay_no_copy(make_bed, tmp_path, way):
     bed = make_bed("tree:1x6", host_mbit=20)
     wait_for(bed.whole, "all nodes are there", 60)
     end_agent(bed, "h5")
@@ -263,7 +263,7 @@ def test_nodes_that_come_when_a_copy_is_under_way_get_theirs_what_one_had_counts
     assert max(seconds[node] for node in ("h2", "h4", "h6")) < seconds["h3"], "no copy waits for others: %r" % seconds
 
 
-def test_a_node_whose_rank_and_supervisor_are_killed_begins_anew_and_nobody_else_notices(make_bed, tmp_path):
+def test_killed_ranks_and_supervisors_restart_unnoticed(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     wait_for(bed.whole, "all nodes are there", 60)
     job, source, _ = copy_under_way(bed, tmp_path, 4 * MIB, "--json", "--via", "swarm")
@@ -273,7 +273,7 @@ def test_a_node_whose_rank_and_supervisor_are_killed_begins_anew_and_nobody_else
     assert all(filecmp.cmp(tmp_path / node / "copy", source, shallow=False) for node in names(json.loads(out)))
 
 
-def test_the_source_may_go_when_others_have_all_and_one_still_lacks_something(make_bed, tmp_path):
+def test_the_source_may_be_lost_once_others_have_all_blocks(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     wait_for(bed.whole, "all nodes are there", 60)
     bed.agents["h4"].signal(signal.SIGKILL)
@@ -315,7 +315,7 @@ def with_input(job, data):
     return job.returncode, out.decode(), errors.decode()
 
 
-def test_what_comes_by_standard_input_is_on_all_nodes_and_nowhere_else(make_bed, tmp_path):
+def test_standard_input_is_copied_to_all_nodes_and_nowhere_else(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     data, spool = noise(7, 5 * MIB + 1), str(tmp_path / "spool")
     status, out, errors = with_input(copy_of_input(bed, spool, "--json", str(tmp_path / "{node}" / "copy")), data)
@@ -332,7 +332,7 @@ def test_what_comes_by_standard_input_is_on_all_nodes_and_nowhere_else(make_bed,
     assert os.listdir(spool) == []
 
 
-def test_a_stream_reaches_files_and_pipes_in_order_is_kept_nowhere_and_goes_on_without_a_node(make_bed, tmp_path):
+def test_a_stream_stays_in_order_and_survives_the_loss_of_a_node(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     bed.wait_until_measured()
     spool, dest = tmp_path / "spool", str(tmp_path / "{node}" / "copy")
@@ -361,7 +361,7 @@ def test_a_stream_reaches_files_and_pipes_in_order_is_kept_nowhere_and_goes_on_w
     bed.wait_until_joined()
 
 
-def test_of_standard_input_nothing_is_left_by_an_interrupt_while_it_comes_or_while_it_is_copied(make_bed, tmp_path):
+def test_an_interrupted_copy_of_standard_input_leaves_nothing(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     bed.wait_until_measured()
     spool, dest = tmp_path / "spool", str(tmp_path / "{node}" / "copy")

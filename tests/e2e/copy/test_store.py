@@ -21,7 +21,7 @@ def on_node(bed, name, *command):
     return ("mnexec", "-a", str(host.pid), "env", controller, *command)
 
 
-def test_a_job_finds_what_was_staged_on_its_nodes_and_on_no_other(make_bed, tmp_path):
+def test_a_job_finds_staged_files_on_its_nodes_only(make_bed, tmp_path):
     bed = make_bed("tree:2x2")
     model = write(str(tmp_path / "model"), noise(1, MIB))
     scripts = make_folder(str(tmp_path / "scripts"))
@@ -117,7 +117,7 @@ def test_what_was_put_is_on_all_16_nodes_and_comes_back_from_any(make_bed, tmp_p
     assert len(table) == 2 and table[1].startswith("h6 "), table
 
 
-def test_a_new_version_takes_the_place_of_the_old_and_only_what_has_changed_is_sent(make_bed, tmp_path):
+def test_a_new_version_replaces_the_old_and_sends_only_changes(make_bed, tmp_path):
     bed = make_bed("tree:2x2")
     stores = Stores(bed, tmp_path / "stores")
     data = noise(2, 4 * MIB)
@@ -136,7 +136,7 @@ def test_a_new_version_takes_the_place_of_the_old_and_only_what_has_changed_is_s
     assert stores.contents()[("data", True)]["nodes"] == ["h1", "h2", "h3", "h4"]
 
 
-def test_a_get_takes_from_all_that_have_it_and_goes_on_when_one_of_them_dies_or_is_damaged(make_bed, tmp_path):
+def test_a_get_survives_a_lost_or_damaged_source(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     bed.wait_until_measured()
     stores = Stores(bed, tmp_path / "stores")
@@ -169,7 +169,7 @@ def test_a_get_takes_from_all_that_have_it_and_goes_on_when_one_of_them_dies_or_
         check(way, done.stdout)
 
 
-def test_a_quota_lets_the_least_recently_used_go_and_what_cannot_fit_changes_nothing(make_bed, tmp_path):
+def test_a_quota_evicts_the_least_recently_used_content(make_bed, tmp_path):
     bed = make_bed("tree:2x2")
     stores = Stores(bed, tmp_path / "stores")
     for number, name in enumerate(("a", "b", "c")):
@@ -236,7 +236,7 @@ def test_a_flipped_byte_is_found_named_dropped_and_mended(make_bed, tmp_path):
         assert "invalid name " in message and ": " + why in message, message
 
 
-def test_a_node_without_room_on_its_disk_is_named_and_keeps_what_it_had(make_bed, tmp_path):
+def test_a_node_without_disk_space_is_named_and_keeps_its_copy(make_bed, tmp_path):
     bed = make_bed("tree:2x2")
     stores = Stores(bed, tmp_path / "stores")
     small, large = write(str(tmp_path / "small"), noise(7, 100_000)), write(str(tmp_path / "large"), noise(8, 3 * MIB))
@@ -276,7 +276,7 @@ def test_a_store_is_its_users_and_no_other_users(make_bed):
     assert not os.path.exists(bed.public + "/x")
 
 
-def test_an_interrupted_put_leaves_nothing_visible_and_goes_on_when_it_is_repeated(make_bed, tmp_path):
+def test_an_interrupted_put_leaves_nothing_visible_and_resumes(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     bed.wait_until_measured()
     stores = Stores(bed, tmp_path / "stores")

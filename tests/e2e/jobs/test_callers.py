@@ -56,7 +56,7 @@ class Counting:
         return lost, errors
 
 
-def test_a_job_whose_caller_is_cut_off_from_the_controller_goes_on_and_every_line_is_heard(make_bed):
+def test_a_disconnected_caller_loses_no_line_of_its_job(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
     wait_for(bed.whole, "the network is whole")
     host = bed.network.net.get("h1")
@@ -73,7 +73,7 @@ def test_a_job_whose_caller_is_cut_off_from_the_controller_goes_on_and_every_lin
     assert lost == {} and "waiting for a controller" in errors, errors
 
 
-def test_no_line_is_heard_twice_or_lost_unsaid_when_the_controller_is_killed_or_stopped(make_bed):
+def test_no_line_is_duplicated_or_silently_lost_in_a_restart(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
     wait_for(bed.whole, "the network is whole")
     for mark, restart in (("stopped", restarted_in_order), ("killed", lambda bed: killed_controller(bed, None))):
@@ -114,7 +114,7 @@ def test_whoever_stops_reading_loses_nothing_and_holds_up_nobody(make_bed):
     assert said == {str(rank): list(range(1, count + 1)) for rank in range(4)}
 
 
-def test_numbers_are_not_used_again_and_people_say_their_last_digits(make_bed):
+def test_job_numbers_are_unique_and_their_last_digits_suffice(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
     wait_for(bed.whole, "the network is whole")
     jobs = []
@@ -136,7 +136,7 @@ def test_numbers_are_not_used_again_and_people_say_their_last_digits(make_bed):
     assert ended(jobs[1])[0] == 143
 
 
-def test_a_grace_time_that_is_over_before_a_controller_knows_that_it_is_cut_off_is_refused(make_bed):
+def test_a_grace_time_below_the_detection_time_is_refused(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
     refused = run(bed, "cool-controller", "--agent-grace", "19", *bed.security())
     assert refused.returncode != 0 and "19 is not in 20..=86400" in refused.stderr, refused.stderr

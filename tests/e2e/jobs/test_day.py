@@ -5,7 +5,7 @@ import day
 from conftest import testbed
 
 
-def test_in_a_minute_of_all_that_happens_no_job_ends_and_nothing_is_left_behind():
+def test_a_minute_of_disturbances_ends_no_job_and_leaves_nothing():
     record = day.Record(sys.stdout)
     with day.DayBed("leafspine:2x2x2", testbed.BIN) as bed:
         day.Day(bed, 1, 1, record).run()

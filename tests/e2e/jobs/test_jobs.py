@@ -103,7 +103,7 @@ def test_the_first_failure_ends_every_process_of_the_job(make_bed):
     assert processes("cool-test-failing") == []
 
 
-def test_an_interrupt_ends_every_process_before_the_command_returns(make_bed):
+def test_an_interrupt_ends_all_processes_before_cool_returns(make_bed):
     bed = make_bed("tree:2x2")
     job = start(bed, "cool", "run", "-n", "4", "--", "sh", "-c", STUBBORN, "cool-test-interrupted")
     lines(job, 4)

@@ -56,7 +56,7 @@ def test_the_parts_fit_together():
             assert {m["name"] for m in container["volumeMounts"]} == volumes
 
 
-def test_there_is_a_pair_of_controllers_apart_from_each_other_and_agents_know_both():
+def test_two_controllers_run_on_separate_nodes_known_to_agents():
     found = documents("cool.yaml")
     controllers, service = found["StatefulSet"], found["Service"]
     assert controllers["spec"]["replicas"] == 2
@@ -71,7 +71,7 @@ def test_there_is_a_pair_of_controllers_apart_from_each_other_and_agents_know_bo
     assert options(agent)["--controller"] == ",".join("https://%s.%s:%d" % (name, domain, port["port"]) for name in names)
 
 
-def test_controllers_are_led_by_etcd_over_tls_and_a_standby_is_ready():
+def test_controllers_use_etcd_over_tls_and_a_standby_is_ready():
     controllers = documents("cool.yaml")["StatefulSet"]
     [controller] = pod(controllers)["containers"]
     given = options(controller)

@@ -107,7 +107,7 @@ def mpiexec():
     return os.path.join(mpich().folder, "bin", "mpiexec")
 
 
-def test_ranks_that_mpich_starts_find_each_other_if_they_are_told_a_job(bed, tmp_path, mpiexec):
+def test_ranks_that_mpich_starts_meet_if_they_name_a_job(bed, tmp_path, mpiexec):
     # Only what MPICH itself gives its ranks, and the job.
     printed = start_in_hosts(bed, tmp_path, [
         mpiexec, "-genvnone", "-genv", "COOL_JOB", "mpich", "-launcher", "ssh", "-launcher-exec", ENTER,

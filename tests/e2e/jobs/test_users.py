@@ -48,7 +48,7 @@ def number(bed, user):
 SELF = "echo $(id -u) $(id -g) $(id -G) $(pwd) $(umask) $(env | grep -v '^_=\\|^PWD=\\|^SHLVL=\\|^OLDPWD=' | sort | cut -d= -f1)"
 
 
-def test_ranks_run_as_the_user_of_the_certificate_whatever_the_caller_says(bed):
+def test_ranks_run_as_the_user_of_the_certificate(bed):
     job = start(bed, "ann", "run", "-n", "2", "--workdir", "/usr", "--env", "MORE=1", "--", "sh", "-c", SELF)
     status, out, errors = ended(job)
     assert status == 0, errors
@@ -114,7 +114,7 @@ def test_collectives_run_between_ranks_of_a_user(bed):
     assert status == 0 and sorted(line.split("] ")[1] for line in out.splitlines()) == ["rank %d of 4: 10" % r for r in range(4)], errors
 
 
-def test_a_job_reaches_neither_the_agent_nor_its_keys_nor_its_launcher(bed):
+def test_a_job_reaches_neither_agent_nor_keys_nor_launcher(bed):
     key = os.path.join(bed.agent_certificates, "agent.key")
     pid = bed.agents["h1"].process.pid
     with open("/proc/%d/status" % pid) as f:

@@ -9,7 +9,7 @@ from test_pages import metric, page
 pytestmark = pytest.mark.skipif(not bofuss.is_installed(), reason="ofdatapath and ofprotocol are not on the PATH: see tools/build-bofuss")
 
 
-def test_collectives_run_over_switches_of_another_kind_also_when_a_link_and_the_controller_are_lost(make_bed):
+def test_bofuss_carries_collectives_despite_failures(make_bed):
     bed = make_bed("leafspine:2x2x2", lldp_ms=400, bofuss=True, insecure_plaintext=True,
                    controller_flags=("--switches", "spine1=1,spine2=2,leaf1=3", "--first-group", "0x1000"))
     bench = ("cool", "bench", "--ops", "bcast,reduce,allreduce,gather,allgather,scatter", "--bytes", "1M", "--reps", "1")

@@ -25,7 +25,7 @@ def test_all_collectives_are_right_on_the_4x4_tree(patient_bed, root):
     bench(patient_bed("tree:4x4"), OPERATIONS, "0,4,1000,65536,1M", root, "--reps", "2")
 
 
-def test_all_collectives_are_right_with_several_ranks_on_uneven_racks(patient_bed):
+def test_all_collectives_are_right_on_uneven_racks(patient_bed):
     """Seven ranks on six nodes in two racks: one node has two."""
     bench(patient_bed("tree:2x3"), OPERATIONS, "0,20,100K", 6, "--ranks", "7", "--reps", "2")
 
@@ -39,7 +39,7 @@ def test_all_collectives_are_right_with_loss(patient_bed, loss, sizes, root):
     bench(patient_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=loss), OPERATIONS, sizes, root, "--reps", "2", timeout=600)
 
 
-def test_all_collectives_are_right_where_agents_throw_datagrams_away(patient_bed):
+def test_all_collectives_are_right_where_agents_drop_datagrams(patient_bed):
     """No packet filter takes part: what is lost is picked by a seed, so a failure can be had again."""
     bed = patient_bed("tree:2x3", host_mbit=50, uplink_mbit=50, lose=(0.1, 40))
     report = bench(bed, OPERATIONS, "0,1000,256K", 1, "--reps", "2", timeout=600)
@@ -52,7 +52,7 @@ def test_a_lossy_broadcast_is_repaired_by_the_chain(patient_bed):
     assert report["results"][0]["chunks_repaired"] > 0
 
 
-def test_what_a_whole_rack_loses_is_mended_by_one_multicast_there(patient_bed):
+def test_one_multicast_repairs_the_losses_of_a_whole_rack(patient_bed):
     """The hosts of the rack without the root lose the same chunks of the tree, every 32nd; the first in the chain gets each once and
     multicasts it to the other three."""
     bed = patient_bed("tree:2x4", host_mbit=20, uplink_mbit=20)
@@ -168,7 +168,7 @@ def test_floating_point_sums_have_the_same_bits_over_20_runs(patient_bed, loss):
     assert len(first) > 7 * 12, "each rank tells of several plans for each operation: %s" % first
 
 
-def test_a_forced_plan_that_does_not_fit_is_named_with_those_that_do(patient_bed):
+def test_an_invalid_forced_plan_is_named_with_the_valid_ones(patient_bed):
     bed = patient_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0)
     done = run(bed, "cool", "run", "-n", "2", "--env", "COOL_PLAN=scan=multicast", "--", os.path.join(bed.bin_dir, "cool-bits"), "1", "8", "default")
     assert done.returncode != 0

@@ -28,7 +28,7 @@ def links_of_the_later(bed):
     return len(json.loads(done.stdout)["links"]) if done.returncode == 0 else 0
 
 
-def test_of_two_controllers_the_later_one_has_the_switches_and_the_earlier_is_refused(make_bed):
+def test_the_later_of_two_controllers_is_master_of_the_switches(make_bed):
     bed = make_bed("leafspine:2x2x4", lldp_ms=400)
     wait_for(bed.whole, "the network is whole")
     later = bed.daemon("later", [os.path.join(bed.bin_dir, "cool-controller"), "--openflow", "127.0.0.1:%d" % LATER_OPENFLOW,
@@ -54,7 +54,7 @@ def test_of_two_controllers_the_later_one_has_the_switches_and_the_earlier_is_re
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
 
 
-def test_racks_keep_their_numbers_when_the_controller_is_restarted_in_order(make_bed):
+def test_racks_keep_their_numbers_over_an_orderly_restart(make_bed):
     """What hosts have in their ARP caches stays good: it holds the number of the rack."""
     bed = make_bed("tree:4x1")
     racks = lambda: {n["name"]: n["rack"] for n in bed.cool_json("topology")["nodes"]}
@@ -68,7 +68,7 @@ def test_racks_keep_their_numbers_when_the_controller_is_restarted_in_order(make
         succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
 
 
-def test_groups_for_which_switches_have_no_room_run_by_chains_and_the_full_switch_is_named(make_bed):
+def test_groups_run_by_chains_where_a_named_switch_is_full(make_bed):
     bed = make_bed("tree:2x2", controller_flags=("--max-groups-per-switch", "0"))
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
     assert "is full, 0 of its 0 group entries are in use" in log_of(bed, "controller")
@@ -91,7 +91,7 @@ def restart_controller(bed, *flags, between=lambda: None):
     bed.start_controller()
 
 
-def test_a_table_and_group_numbers_that_the_operator_gives_are_used_beside_those_of_others(make_bed):
+def test_the_operators_table_and_group_range_are_used(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=300)
     switches = [switch.name for switch in bed.network.net.switches]
 
@@ -121,7 +121,7 @@ def test_a_table_and_group_numbers_that_the_operator_gives_are_used_beside_those
     assert all(7 in group_numbers(switch) for switch in switches)
 
 
-def test_unicast_beyond_the_flows_that_a_switch_may_have_is_left_out_and_told(make_bed):
+def test_unicast_beyond_a_switchs_flow_limit_is_logged(make_bed):
     bed = make_bed("tree:2x1", lldp_ms=300)
     # What an earlier controller has left is in the switches however little a later one may add.
     clear = lambda: [ofctl("del-flows", switch.name) for switch in bed.network.net.switches]

@@ -31,7 +31,7 @@ def test_rates_that_are_given_count(make_bed):
     assert (model["rack"]["bytes_per_second"], model["core"]["bytes_per_second"]) == (20 * MBIT, 10 * MBIT)
 
 
-def test_the_plan_that_is_shown_is_the_one_that_agents_pick_and_a_benchmark_predicts_it(make_bed):
+def test_the_shown_plan_is_picked_by_agents_and_predicted(make_bed):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=10)
     bed.wait_until_measured(PATIENCE)
     for size, words in (("32K", "32 KiB"), ("256K", "256 KiB")):

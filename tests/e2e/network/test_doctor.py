@@ -23,7 +23,7 @@ def test_checksum_offload_where_nothing_fills_them_in_is_found(make_bed):
     succeed(bed, "cool", "doctor")
 
 
-def test_a_node_without_an_agent_is_a_port_that_says_nothing_where_hosts_are_not_carried(make_bed):
+def test_a_node_without_agent_is_a_silent_port_without_hosts(make_bed):
     bed = make_bed("tree:2x2", controller_flags=("--agents-only",))
     link = next(l for l in bed.description["links"] if "h3" in (l["a"], l["b"]))
     switch = link["a"] if link["b"] == "h3" else link["b"]
@@ -34,7 +34,7 @@ def test_a_node_without_an_agent_is_a_port_that_says_nothing_where_hosts_are_not
     succeed(bed, "cool", "doctor")
 
 
-def test_a_node_whose_agent_has_ended_is_a_host_and_nothing_is_wrong(make_bed):
+def test_a_node_whose_agent_has_ended_is_an_ordinary_host(make_bed):
     bed = make_bed("tree:2x2")
     address = bed.network.net.get("h3").IP()
     end_agent(bed, "h3")

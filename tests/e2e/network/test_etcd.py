@@ -25,7 +25,7 @@ def whole(bed):
     return bed.etcd.leader()
 
 
-def test_a_member_that_is_killed_costs_nobody_the_lead_whichever_was_asked(bed):
+def test_a_killed_etcd_member_does_not_change_the_leader(bed):
     leading, leader, generation = whole(bed), bed.leader(), bed.etcd.generation()
     for follower in [member for member in bed.etcd.members if member is not leading]:
         # Which lasts for several leases.
@@ -49,7 +49,7 @@ def test_the_standby_takes_over_while_a_member_is_missing(bed):
             leading = whole(bed)
 
 
-def test_when_the_leader_of_etcd_is_killed_somebody_leads_soon_and_hands_over(bed):
+def test_a_controller_leads_soon_after_etcds_leader_is_killed(bed):
     """It takes etcd up to two seconds to find another one; a lease of three may survive that or not."""
     leading, leader = whole(bed), bed.leader()
     # Which lasts for several leases.

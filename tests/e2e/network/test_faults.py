@@ -23,7 +23,7 @@ def test_a_second_agent_with_a_name_in_use_is_refused_by_name(make_bed):
     succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
 
 
-def test_a_switch_that_speaks_only_openflow_1_0_is_refused_and_named(make_bed):
+def test_a_switch_with_only_openflow_1_0_is_refused_and_named(make_bed):
     bed = make_bed("tree:2x2", insecure_plaintext=True)
     with socket.create_connection(("127.0.0.1", 6653), timeout=PATIENCE) as s:
         s.sendall(bytes([1, 0, 0, 8, 0, 0, 0, 1]))
@@ -58,7 +58,7 @@ def test_garbage_at_every_port_is_survived(make_bed):
 
 
 @pytest.mark.parametrize("case", ["other-size", "other-operation"])
-def test_a_rank_that_calls_something_else_is_named_and_nothing_hangs(make_bed, case):
+def test_a_rank_that_makes_another_call_is_named(make_bed, case):
     bed = make_bed("tree:2x2")
     done = run(bed, "cool", "run", "-n", "4", "--", os.path.join(bed.bin_dir, "cool-misuse"), case, timeout=PATIENCE)
     assert done.returncode != 0
@@ -87,7 +87,7 @@ def test_a_dead_agent_fails_the_job_by_name_and_the_rest_goes_on(make_bed):
     succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
 
 
-def test_survivors_of_random_faults_are_told_by_whom_and_go_on_without_them(make_bed):
+def test_survivors_of_random_faults_learn_the_lost_and_continue(make_bed):
     """A few of the many that `make faults` runs."""
     bed = make_bed("tree:4x2")
     with faults.events() as told:
@@ -98,14 +98,14 @@ def test_survivors_of_random_faults_are_told_by_whom_and_go_on_without_them(make
     assert len(series.seconds) > 3, "several kinds of fault: %s" % series.figures()
 
 
-def test_every_operation_and_messages_bring_the_right_bytes_where_packets_are_lost(make_bed):
+def test_operations_and_messages_are_right_despite_packet_loss(make_bed):
     bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0.03)
     for seed in range(2):
         succeed(bed, "cool", "run", "-n", "12", "--", os.path.join(bed.bin_dir, "cool-faults"), "--steps", "39", "--seed", str(seed),
                 "--bytes", "262144")
 
 
-def test_a_controller_that_starts_after_switches_and_agents_finds_them(make_bed):
+def test_a_controller_that_starts_last_finds_switches_and_agents(make_bed):
     bed = make_bed("tree:2x2")
     end_controller(bed, signal.SIGKILL)
     bed.start_controller()

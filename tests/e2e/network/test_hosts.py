@@ -61,7 +61,7 @@ def flows(switch):
     return subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", switch], text=True).splitlines()
 
 
-def test_hosts_reach_each_other_nodes_and_the_many_addresses_of_a_gateway(make_bed):
+def test_hosts_reach_hosts_nodes_and_all_addresses_of_a_gateway(make_bed):
     bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
     reach(bed, ("h2", "h5"), ("h2", "h3"), ("h5", "h1"), ("h4", "h5"), ("h1", "h4"))
     # By its own Ethernet address, as through any switch; nodes by those that say their rack.
@@ -79,7 +79,7 @@ def test_hosts_reach_each_other_nodes_and_the_many_addresses_of_a_gateway(make_b
     succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1M", "--reps", "1")
 
 
-def test_what_is_said_to_all_is_heard_by_all_and_answered_to_an_address_without_ip(make_bed):
+def test_broadcasts_reach_all_hosts_and_are_answered_without_ip(make_bed):
     bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
     for server, client in (("h5", "h2"), ("h4", "h3"), ("h5", "h1")):
         program = start(bed, server, "serve")
@@ -146,7 +146,7 @@ def without_loss(bed, name, other):
     assert sent > 10 and sent == came, out
 
 
-def test_hosts_are_led_round_a_lost_link_and_over_the_restart_of_the_controller(make_bed):
+def test_routes_of_hosts_survive_a_lost_link_and_a_restart(make_bed):
     bed = make_bed("leafspine:2x2x2", lldp_ms=400, without_agent=("h2", "h4"))
     reach(bed, ("h2", "h4"), ("h4", "h1"))
     for link in bed.network.uplinks():
@@ -183,7 +183,7 @@ def test_a_node_is_reached_whether_its_agent_runs_or_not(make_bed):
     wait_for(lambda: hosts(bed) == {}, "they are nodes again")
 
 
-def test_a_node_whose_agent_is_silent_is_reached_as_before_and_is_a_host_once_it_is_given_up(make_bed):
+def test_a_node_with_silent_agent_is_reached_and_becomes_a_host(make_bed):
     bed = make_bed("tree:2x2", peer_timeout_ms=60_000)
     reach(bed, ("h1", "h2"), ("h3", "h2"))
     agent = bed.agents["h2"]
@@ -221,7 +221,7 @@ def legacy(bed):
               "add-port", "legacy", "legacy-" + switch, "--", "set", "interface", "legacy-" + switch, "type=patch", "options:peer=%s-legacy" % switch)
 
 
-def test_what_is_said_to_all_does_not_go_round_by_a_switch_that_hears_no_lldp(make_bed):
+def test_broadcasts_do_not_loop_through_a_switch_that_drops_lldp(make_bed):
     bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
     reach(bed, ("h2", "h5"))
     try:
@@ -382,7 +382,7 @@ def test_no_host_takes_a_nodes_ipv6_address(make_bed):
         wait_for(moves, "h5 knows the address as another's")
 
 
-def test_nodes_find_a_gateway_without_an_agent_by_its_advertisements(make_bed):
+def test_nodes_find_a_gateway_by_its_router_advertisements(make_bed):
     bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
     router = start(bed, "h5", "route", "fd00:5::")
     try:
@@ -396,7 +396,7 @@ def test_nodes_find_a_gateway_without_an_agent_by_its_advertisements(make_bed):
         router.communicate("\n", timeout=PATIENCE)
 
 
-def test_neighbours_follow_a_node_whose_agent_ends_and_is_soon_started_again(make_bed):
+def test_neighbor_entries_follow_a_node_whose_agent_restarts(make_bed):
     bed = make_bed("tree:2x2")
     reach(bed, ("h1", "h2"), ("h3", "h2"))
     end_agent(bed, "h2")
@@ -412,7 +412,7 @@ def test_neighbours_follow_a_node_whose_agent_ends_and_is_soon_started_again(mak
     reach(bed, ("h1", "h2"), ("h3", "h2"))
 
 
-def test_ipv6_is_led_round_a_lost_link_and_over_the_restart_of_controller_and_agents(make_bed):
+def test_ipv6_routes_survive_a_lost_link_and_restarts(make_bed):
     bed = make_bed("leafspine:2x2x2", lldp_ms=400, without_agent=("h2", "h4"))
     with ipv6(bed, "h1", "h2", "h3", "h4") as addresses:
         pairs = ("h1", "h3"), ("h3", "h2"), ("h2", "h3"), ("h4", "h1")

@@ -22,7 +22,7 @@ def test_all_collectives_are_right_over_ipv6(bed):
     assert {result["op"] for result in report["results"]} == set(OPERATIONS.split(","))
 
 
-def test_a_group_over_ipv6_has_trees_and_its_short_calls_are_carried_out_by_agents(bed):
+def test_an_ipv6_group_has_trees_and_agents_execute_short_calls(bed):
     job = start(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers")
     assert "started" in job.stdout.readline()
     group, = bed.cool_json("groups")["groups"]
@@ -53,7 +53,7 @@ def test_all_collectives_are_right_over_ipv6_with_loss(patient_bed, loss, sizes)
     bench(bed, OPERATIONS, sizes, 0, "--reps", "2", timeout=600)
 
 
-def test_collectives_over_ipv6_go_round_a_lost_link_and_over_a_restart_of_the_controller(patient_bed):
+def test_ipv6_collectives_survive_a_lost_link_and_a_restart(patient_bed):
     bed = patient_bed("leafspine:2x2x2", ipv6=ALL)
     bench(bed, OPERATIONS, "1000,256K", 2, "--reps", "1")
     link = bed.network.uplinks()[0]
@@ -69,7 +69,7 @@ def test_collectives_over_ipv6_go_round_a_lost_link_and_over_a_restart_of_the_co
     bench(bed, OPERATIONS, "1000,256K", 3, "--reps", "1")
 
 
-def test_a_group_with_a_node_that_has_ipv4_only_is_refused_by_name(patient_bed):
+def test_a_group_with_an_ipv4_only_node_is_refused_by_name(patient_bed):
     bed = patient_bed("tree:2x2", ipv6=("h1", "h2", "h3"))
     done = run(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
     assert done.returncode != 0
@@ -80,7 +80,7 @@ def test_a_group_with_a_node_that_has_ipv4_only_is_refused_by_name(patient_bed):
             "--bytes", "30000")
 
 
-def test_where_only_agents_are_carried_an_agent_that_speaks_ipv6_says_why_it_cannot_join(patient_bed):
+def test_an_ipv6_agent_is_refused_with_a_reason_without_hosts(patient_bed):
     bed = patient_bed("tree:2x2", ipv6=("h4",), without_agent=("h4",), controller_flags=("--agents-only",))
     bed.start_agent("h4")
     agent = bed.agents["h4"]
@@ -90,12 +90,12 @@ def test_where_only_agents_are_carried_an_agent_that_speaks_ipv6_says_why_it_can
     bed.daemons.remove(agent)
 
 
-def test_collectives_over_ipv6_are_right_where_switches_forward_unicast_themselves(patient_bed):
+def test_ipv6_collectives_are_right_on_learning_switches(patient_bed):
     bed = patient_bed("tree:2x2", ipv6=ALL, controller_flags=("--unicast", "normal"))
     bench(bed, OPERATIONS, "1000,256K", 3, "--reps", "1")
 
 
-def test_what_outsiders_send_to_a_tree_of_ipv6_is_dropped_and_counted(patient_bed):
+def test_packets_of_outsiders_to_an_ipv6_tree_are_dropped(patient_bed):
     bed = patient_bed("tree:2x2", ipv6=ALL)
     host = bed.network.net.get("h4")
     script = ("import socket\n"

@@ -48,7 +48,7 @@ def job(make_bed):
     process.wait(PATIENCE)
 
 
-def test_the_controllers_metrics_tell_of_the_network_and_of_what_it_carries(make_bed):
+def test_the_controllers_metrics_describe_network_and_traffic(make_bed):
     bed = make_bed("leafspine:2x2x2")
     wait_for(lambda: page("metrics").count("cool_port_transmit_bytes_total{") == 4 * 2 + 4, "every switch has told of its ports")
     before = page("metrics")
@@ -75,7 +75,7 @@ def test_an_agents_metrics_tell_of_its_collectives(make_bed):
     assert sum(metric(text, "cool_agent_multicast_bytes_total", operation="bcast") for text in told) >= 3 << 20
 
 
-def test_an_agents_metrics_tell_of_calls_that_ranks_carry_out_themselves(make_bed):
+def test_an_agents_metrics_count_calls_that_ranks_execute(make_bed):
     """A fifth of all packets is lost on each link, so messages are asked for and sent again."""
     bed = make_bed("tree:2x2", host_mbit=50, uplink_mbit=50, loss=0.2)
     succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "8", "--reps", "100", "--warmup", "0")
@@ -123,7 +123,7 @@ def test_the_status_tells_of_groups_trees_jobs_and_events(job):
     assert any(e["message"] == "job starts" for e in status["events"])
 
 
-def test_the_live_page_shows_the_cluster_and_keeps_itself_up_to_date(job, browser, tmp_path):
+def test_the_live_page_shows_the_cluster_and_updates_itself(job, browser, tmp_path):
     """In a browser that can reach nothing else."""
     done = subprocess.run([*browser, "--user-data-dir=%s" % tmp_path, "--dump-dom", PAGES], capture_output=True, text=True, timeout=PATIENCE)
     assert int(re.search(r'data-updates="(\d+)"', done.stdout).group(1)) >= 3, done.stdout + done.stderr

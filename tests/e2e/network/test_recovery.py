@@ -161,7 +161,7 @@ def failovers(switch):
     return [[int(port) for port in re.findall(r"watch_port:(\d+)", line)] for line in groups.splitlines() if "type=ff" in line]
 
 
-def test_unicast_goes_on_by_another_uplink_while_the_controller_does_nothing(patient_bed):
+def test_unicast_fails_over_to_another_uplink_without_controller(patient_bed):
     """Between two racks each direction has a spine of its own, so the uplink by which a rack sends carries nothing back."""
     bed = patient_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
     wait_for(bed.whole, "the network is whole")

@@ -17,7 +17,7 @@ import testbed
 ON_DEMAND = ("--mesh-nodes", "1")
 
 
-def test_a_thousand_groups_come_and_go_and_leave_nothing_in_switches_or_controller():
+def test_a_thousand_groups_leave_nothing_behind():
     done = subprocess.run([os.path.join(testbed.BIN, "cool-load"), "--topology", "leafspine:8x2x10", "fabric",
                            "--controller", os.path.join(testbed.BIN, "cool-controller"),
                            "--groups", "20", "--cycles", "1000", "--failures", "2"],
@@ -29,13 +29,13 @@ def test_a_thousand_groups_come_and_go_and_leave_nothing_in_switches_or_controll
     assert 0 < found["world_bytes_per_agent"] < 10_000, "a world on 80 hosts takes few bytes"
 
 
-def test_all_collectives_are_right_where_agents_connect_on_demand(make_bed):
+def test_all_collectives_are_right_with_on_demand_connections(make_bed):
     bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, controller_flags=ON_DEMAND)
     bench(bed, OPERATIONS, "0,1000,256K", 1, "--ranks", "12", "--reps", "2")
     bench(bed, UNEQUAL, "1000", 1, "--reps", "1")
 
 
-def test_an_agent_that_is_gone_or_was_started_again_is_named_where_agents_connect_on_demand(make_bed):
+def test_a_lost_agent_is_named_where_agents_connect_on_demand(make_bed):
     bed = make_bed("tree:2x3", controller_flags=ON_DEMAND)
     kill_an_agent_under_a_job(bed)
     bench(bed, "bcast,allreduce,alltoall", "1000", 1, "--reps", "1")
@@ -49,7 +49,7 @@ def test_survivors_go_on_where_agents_connect_on_demand(make_bed):
     assert not series.violations, "\n".join(series.violations)
 
 
-def test_a_group_with_agents_that_connect_on_demand_goes_on_under_another_controller(make_bed):
+def test_an_on_demand_group_continues_under_another_controller(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=400, controller_flags=ON_DEMAND)
     job = subprocess.Popen(["cool", "run", "-n", "4", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)

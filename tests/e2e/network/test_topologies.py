@@ -97,7 +97,7 @@ def shape(seen):
     return links, {(n["name"], n["datapath_id"], n["port"]) for n in seen["nodes"]}
 
 
-def test_a_topo_with_hosts_on_all_switches_carries_collectives_and_is_built_anew_from_what_was_discovered(make_bed, tmp_path):
+def test_a_discovered_topo_is_rebuilt_and_carries_collectives(make_bed, tmp_path):
     own = tmp_path / "ring.py"
     own.write_text(RING)
     bed = make_bed("%s:Ring" % own, host_mbit=20, uplink_mbit=20)

@@ -51,7 +51,7 @@ def end(job):
     job.communicate(timeout=PATIENCE)
 
 
-def test_everything_gets_certificates_of_a_new_ca_under_a_running_job_and_nothing_ends(make_bed):
+def test_a_new_ca_is_rolled_out_under_a_running_job(make_bed):
     bed = make_bed("tree:2x2")
     job = barriers(bed, "h1", "h2", "h3")
     try:
@@ -73,7 +73,7 @@ def test_everything_gets_certificates_of_a_new_ca_under_a_running_job_and_nothin
         end(job)
 
 
-def test_a_pair_of_files_that_does_not_match_is_not_used_and_told_once(make_bed):
+def test_a_mismatched_certificate_and_key_are_reported_once(make_bed):
     bed = make_bed("tree:2x2")
     certificate, other = (os.path.join(bed.certificates, name) for name in ("controller.pem", "tool.pem"))
     with open(certificate, "rb") as f:
@@ -94,7 +94,7 @@ def test_a_pair_of_files_that_does_not_match_is_not_used_and_told_once(make_bed)
     succeed(bed, "cool", "topology")
 
 
-def test_a_revoked_agents_session_ends_and_none_begins_until_it_has_another_certificate(make_bed):
+def test_a_revoked_agent_needs_a_new_certificate(make_bed):
     bed = make_bed("tree:2x2")
     certs(bed, "--node", "h4")
     bed.restart_agent("h4", os.path.join(bed.certificates, "h4"))
@@ -114,7 +114,7 @@ def test_a_revoked_agents_session_ends_and_none_begins_until_it_has_another_cert
         end(job)
 
 
-def test_certificates_that_end_soon_are_told_of_by_log_metrics_doctor_and_tools(make_bed):
+def test_certificates_that_expire_soon_are_reported_everywhere(make_bed):
     bed = make_bed("tree:2x2")
     month = 30 * 86400
     assert metric(bed, 'cool_certificate_expires_seconds{of="agent"}') > time.time() + month
@@ -134,7 +134,7 @@ def test_certificates_that_end_soon_are_told_of_by_log_metrics_doctor_and_tools(
     wait_for(lambda: "it ends on" not in diagnosis(bed), "nothing ends soon any more")
 
 
-def test_a_switch_with_another_ones_certificate_is_turned_away_and_named(make_bed):
+def test_a_switch_with_another_ones_certificate_is_refused(make_bed):
     bed = make_bed("tree:2x2")
     ours, other = (switch.name for switch in bed.network.net.switches[:2])
     ids = {name: subprocess.check_output(["ovs-vsctl", "get", "bridge", name, "datapath-id"], text=True).strip().strip('"') for name in (ours, other)}
@@ -168,7 +168,7 @@ def test_a_switch_with_another_ones_certificate_is_turned_away_and_named(make_be
     wait_for(connected(other), "it is served with its own certificate")
 
 
-def test_an_agent_registers_the_address_of_its_certificate_and_none_that_another_node_has(make_bed):
+def test_an_agent_registers_only_its_certificates_free_address(make_bed):
     bed = make_bed("tree:2x2")
     host = bed.network.net.get("h4")
 

@@ -41,7 +41,7 @@ def works_under(bed, attack):
     return did
 
 
-def test_a_user_of_a_member_node_hears_nothing_and_disturbs_nobody(make_bed):
+def test_a_user_of_a_member_node_receives_and_disturbs_nothing(make_bed):
     bed = make_bed("tree:2x2")
     did = works_under(bed, lambda trees: hostile.start(bed, "h2", "user", ",".join(trees), *hostile.nodes(bed)))
     assert did["sent"] > 0 and did["connected"] > 0, did
@@ -67,7 +67,7 @@ TEXT = "a secret of this job. "
 
 
 @pytest.mark.parametrize("encrypt", [False, True])
-def test_who_sees_the_wire_reads_what_passes_unless_agents_encrypt(make_bed, encrypt):
+def test_only_encryption_hides_data_from_readers_of_the_wire(make_bed, encrypt):
     bed = make_bed("tree:2x2", agent_flags=("--encrypt",) if encrypt else ())
     plans = {"udp": "multicast", "tcp": "flat:chain"}
     found = {}
@@ -81,7 +81,7 @@ def test_who_sees_the_wire_reads_what_passes_unless_agents_encrypt(make_bed, enc
     assert all((count == 0) == encrypt for count in found.values()), found
 
 
-def test_agents_that_encrypt_and_agents_that_do_not_are_in_no_group_together(make_bed):
+def test_encrypting_and_plain_agents_share_no_group(make_bed):
     bed = make_bed("tree:2x2", agent_flags=("--encrypt",))
     bed.agent_flags = ()
     bed.restart_agent("h4")
@@ -96,7 +96,7 @@ def test_agents_that_encrypt_and_agents_that_do_not_are_in_no_group_together(mak
     succeed(bed, "cool", "run", "--hosts", "h1,h2,h3", "--", os.path.join(bed.bin_dir, "cool-misuse"), "sum")
 
 
-def test_an_agent_does_not_start_beside_another_users_sockets_at_its_port(make_bed):
+def test_an_agent_refuses_a_port_that_another_user_has_bound(make_bed):
     bed = make_bed("tree:1x4")
     end_agent(bed, "h4")
     # With more than ten Linux lets the agent bind its port beside them.
