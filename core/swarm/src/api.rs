@@ -1,238 +1,252 @@
-//! What goes into a swarm's machine and what comes out of it.
+//! The inputs and outputs of a swarm member, and the signals that members exchange.
 
 use crate::generation::{Recovery, Row, Slot, Term};
 use crate::holdings::{Code, Division, Have, Share};
+use crate::link_rates::Pace;
 use crate::order::Order;
-use crate::paces::Pace;
 use crate::pollution::Origin;
 use crate::rings::Member;
 use cool_machine::Duration;
 use serde::{Deserialize, Serialize};
 
-/// A swarm before it runs: who takes part in what, and how long is waited.
+/// The parameters with which a member starts: the members, the content and the timeouts.
 #[derive(Clone, Debug)]
 pub struct SwarmSpec {
-    /// From which rings follow; the same at all members.
+    /// Seed of the rings. Must be the same at all members.
     pub seed: u64,
-    /// The version of the membership; the same at all members.
+    /// Version of the membership. Must be the same at all members.
     pub epoch: u32,
-    /// Who takes part, this node among them. Rings keep racks together; members that are said to be in one rack stand in a
-    /// uniformly random ring.
+    /// All members, including this node. Rings keep racks together; if all members are declared to
+    /// be in one rack, they form a uniformly random ring.
     pub members: Vec<Member>,
     /// This node.
     pub me: Member,
-    /// From which this node's coefficients follow; another one at each node.
+    /// Seed of this node's coefficients. Must differ between nodes.
     pub chance: u64,
     /// How the content is divided.
     pub division: Division,
-    /// What is sent.
+    /// Which blocks are sent: coded ones, or originals only.
     pub code: Code,
-    /// Which generation first.
+    /// Which generation is sent first.
     pub order: Order,
-    /// Set at a source: it has all, and sends its share of the originals first.
+    /// Set at a source: it starts with all blocks, and sends its share of the originals first.
     pub source: Option<Share>,
-    /// How long is waited for what.
+    /// The timeouts.
     pub waits: Waits,
 }
 
-/// How long a node waits for what.
+/// The timeouts of a member.
 #[derive(Clone, Copy, Debug)]
 pub struct Waits {
-    /// For the answer to an offer, and for the head of a block that was granted.
+    /// Timeout for the reply to an offer, and for the announcement of a granted block.
     pub answer: Duration,
-    /// What a block takes over a node's link; pauses are parts of it and multiples of it.
+    /// Time that a block takes over a node's link. Pauses are fractions and multiples of it.
     pub block: Duration,
-    /// For all of a block once its head has come.
+    /// Timeout for all bytes of a block, from its announcement.
     pub transfer: Duration,
-    /// For anything new at all, before this is reported ([`Output::Starved`]).
+    /// Time without any new block after which the member reports that it is starved
+    /// ([`Output::Starved`]).
     pub starved: Duration,
 }
 
-/// What members say to each other, apart from blocks. Any may be lost, doubled and late.
+/// The signals that members exchange in addition to blocks. Any of them may be lost, duplicated or
+/// delayed.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Signal {
-    /// The sender has room on its link. Answered by a grant or a refusal of the same number.
+    /// The sender has room on its link. The receiver must reply with a grant or a refusal of the
+    /// same transfer number.
     Offer {
-        /// The sender's number of the transfer.
+        /// The sender's number of this transfer.
         transfer: u32,
-        /// The sender's ring. Who hears of a later one than its own goes on to it, as clocks of events do (Lamport 1978), so
-        /// that all offer along about the same ring, and few meet a receiver that is busy.
+        /// The sender's ring. A receiver that is on an earlier ring advances to it, as logical
+        /// clocks do (Lamport 1978), so that all members use about the same ring and few of them
+        /// meet a busy receiver.
         ring: u64,
-        /// What a block takes over the sender's link, as far as it has found.
+        /// The sender's estimate of the time that a block takes over its link.
         pace: Pace,
     },
-    /// A block may come.
+    /// The receiver accepts a block.
     Grant {
-        /// The transfer.
+        /// The transfer that was offered.
         transfer: u32,
         /// The receiver's ring.
         ring: u64,
-        /// What a block takes over the receiver's link.
+        /// The receiver's estimate of the time that a block takes over its link.
         pace: Pace,
-        /// What the receiver holds.
+        /// The blocks that the receiver holds.
         have: Have,
     },
-    /// No block may come now.
+    /// The receiver does not accept a block now.
     Refuse {
-        /// The transfer.
+        /// The transfer that was offered.
         transfer: u32,
         /// The receiver's ring.
         ring: u64,
-        /// What a block takes over the receiver's link.
+        /// The receiver's estimate of the time that a block takes over its link.
         pace: Pace,
-        /// Whether the receiver has all, and none need come again; else it is busy.
+        /// Whether the receiver holds everything and needs no further offer. Otherwise it is busy.
         complete: bool,
     },
-    /// Nothing comes of what was granted: the sender has nothing new to it, or the block was lost.
+    /// Cancels a granted transfer, because the sender holds nothing new for the receiver or because
+    /// the block was lost.
     Withdraw {
-        /// The transfer.
+        /// The transfer that was granted.
         transfer: u32,
     },
-    /// The block announced is not new: none of its bytes need be sent any more. The grant holds for another one.
+    /// The announced block is not new, so its bytes need not be sent. The grant remains valid for
+    /// another block.
     Stop {
-        /// The transfer.
+        /// The transfer of the announced block.
         transfer: u32,
     },
-    /// The sender of this has been idle: whoever gets it is to offer.
+    /// The sender of this signal is idle. The receiver should offer it a block.
     Ask {
-        /// What it holds.
+        /// The blocks that the sender of the signal holds.
         have: Have,
     },
-    /// A row has come to the sender's rack, which all in that rack are told: it needs to come no second time.
+    /// A coded block from another rack is about to arrive in the sender's rack. Sent to all members
+    /// of that rack, because the block need not enter it a second time.
     Entered {
-        /// The generation.
+        /// The generation of the coded block.
         generation: u32,
-        /// Its coefficients.
+        /// The coefficients of the coded block.
         row: Row,
     },
-    /// A row goes from the sender's rack to another one, which all in that rack are told: others can pass it on from there.
+    /// A coded block is being sent from the sender's rack to another one. Sent to all members of
+    /// the sender's rack, because members of the other rack can pass the block on.
     Left {
-        /// The generation.
+        /// The generation of the coded block.
         generation: u32,
-        /// Its coefficients.
+        /// The coefficients of the coded block.
         row: Row,
     },
-    /// Announces a granted block, whose bytes follow.
+    /// Announces a granted block. Its bytes follow.
     Head(BlockHead),
 }
 
-/// What a block is.
+/// The announcement of a block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BlockHead {
     /// The sender's number of the transfer.
     pub transfer: u32,
-    /// The generation.
+    /// The generation of the block.
     pub generation: u32,
-    /// Its coefficients.
+    /// The coefficients of the block.
     pub row: Row,
-    /// Whether the sender has checked the generation, or read it from where it had been: it vouches for the bytes.
+    /// Whether the sender has checked the generation, or read it from storage. If so, the sender is
+    /// accountable for the bytes.
     pub checked: bool,
-    /// How many blocks the source has sent, as far as the sender knows: the paper's round.
+    /// Number of blocks that the source has sent, as known to the sender: the paper's round.
     pub round: u64,
 }
 
-/// What may happen to a [`crate::Swarm`].
+/// The events that a driver reports to a [`crate::Swarm`].
 #[derive(Clone, Copy, Debug)]
 pub enum Input<'a> {
-    /// A member said something.
+    /// A signal has arrived.
     Signal {
-        /// The member.
+        /// The member that sent it.
         from: Member,
-        /// What it said.
+        /// The signal.
         signal: &'a Signal,
     },
-    /// Of a block from here, or to here, so few bytes are left as take the time of an offer and some refusals: the next one may
-    /// be arranged, so that the link is not idle meanwhile. Without this a link waits between blocks, as in the paper.
+    /// The remaining bytes of an outgoing or incoming block take only as long as an offer and some
+    /// refusals. The next block may be arranged, so that the link does not become idle. Without
+    /// this input a link is idle between blocks, as in the paper.
     Nearly {
-        /// Where it goes to or comes from.
+        /// The other member of the transfer.
         peer: Member,
         /// The sender's number of the transfer.
         transfer: u32,
-        /// Whether it is sent from here.
+        /// Whether this member is the sender.
         sent: bool,
     },
-    /// All bytes of an announced block have come.
+    /// All bytes of an announced block have arrived.
     Received {
         /// Its sender.
         from: Member,
         /// The sender's number of the transfer.
         transfer: u32,
-        /// What they took, from the first to the last, if that can be told.
+        /// Time from the first byte to the last one, if it could be measured.
         took: Option<Duration>,
     },
-    /// A block's bytes have left, and the receiver has confirmed them; or they will not be sent any more.
+    /// The receiver has confirmed all bytes of a block, or they will not be sent any more.
     Sent {
         /// The receiver.
         to: Member,
-        /// The transfer.
+        /// The sender's number of the transfer.
         transfer: u32,
-        /// Whether the receiver has them.
+        /// Whether the receiver confirmed all bytes.
         arrived: bool,
     },
-    /// A block stands at its place that did not come by the swarm: by a tree, from the disk, from another version.
+    /// A block is in place that did not arrive through the swarm, for example one from a tree, from
+    /// disk or from an earlier version.
     Placed {
-        /// The block, as [`Division`] numbers them.
+        /// The block, numbered as in [`Division`].
         block: u32,
     },
-    /// The sums of [`Output::Decode`] stand at their places, and the generation's hash is right.
+    /// The sums of [`Output::Decode`] are in place, and the generation's hash is right.
     Decoded {
-        /// The generation.
+        /// The decoded generation.
         generation: u32,
     },
-    /// The hash of a generation is wrong with the sums of [`Output::Decode`]: somebody sent other bytes than its head said. The
-    /// driver has set all rows of it aside if none of it are yet, else forgotten them; they come anew.
+    /// The hash of a generation is wrong with the sums of [`Output::Decode`]: some member sent
+    /// other bytes than it announced. The driver must set the generation's coded blocks aside if it
+    /// has set none of that generation aside yet, and must drop them otherwise. All blocks are then
+    /// requested again.
     Polluted {
-        /// The generation.
+        /// The polluted generation.
         generation: u32,
     },
-    /// A row of [`Output::Audit`] is not what its head said.
+    /// The bytes of a coded block of [`Output::Audit`] do not match its announcement.
     Refuted {
-        /// Who sent it.
+        /// The member that sent it.
         from: Member,
-        /// Whether it had checked the generation.
+        /// Whether that member had announced the generation as checked.
         checked: bool,
     },
-    /// A member has come, or has come again with nothing.
+    /// A member has joined, or has returned without any blocks.
     Joined(Member),
-    /// A member is gone.
+    /// A member was lost.
     Gone(Member),
-    /// All members have all generations before this one: what [`Order::Sequential`] waits for (the paper's Status Monitor).
+    /// All members hold all earlier generations. [`Order::Sequential`] waits for this (the paper's
+    /// Status Monitor).
     Settled {
-        /// The first that some member may lack.
+        /// The first generation of which some member may be missing blocks.
         generation: u32,
     },
 }
 
-/// What a [`crate::Swarm`] asks its driver to do.
+/// The operations that a [`crate::Swarm`] requests of its driver.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// Say something. It may be lost.
+    /// Send a signal. It may be lost.
     Signal {
-        /// To whom.
+        /// The receiver.
         to: Member,
-        /// What.
+        /// The signal.
         signal: Signal,
     },
-    /// Add up these bytes and send them behind those under way from here; answered by [`Input::Sent`]. The head has gone ahead
-    /// as a signal.
+    /// Compute the sum of `terms` and send it after the blocks that are already being sent, then
+    /// report [`Input::Sent`]. The announcement has already been output as a signal.
     Transmit {
-        /// To whom.
+        /// The receiver.
         to: Member,
-        /// The transfer.
+        /// The sender's number of the transfer.
         transfer: u32,
-        /// The generation that the slots are of.
+        /// The generation to which the slots belong.
         generation: u32,
-        /// What adds up to the block; one term with factor 1 for a block as it is.
+        /// The terms of which the block is the sum. An original has one term with factor 1.
         terms: Vec<Term>,
     },
-    /// Send no more of a block; not answered.
+    /// Stop sending a block. The driver need not report [`Input::Sent`] for it.
     Cancel {
-        /// To whom it goes.
+        /// The receiver.
         to: Member,
-        /// The transfer.
+        /// The sender's number of the transfer.
         transfer: u32,
     },
-    /// Keep the bytes of a received block.
+    /// Store the bytes of a received block.
     Store {
         /// Its sender.
         from: Member,
@@ -240,44 +254,47 @@ pub enum Output {
         transfer: u32,
         /// The generation.
         generation: u32,
-        /// Where.
+        /// The slot in which to store them.
         slot: Slot,
     },
-    /// Take no more of a block, and forget what has come.
+    /// Stop receiving a block, and drop the bytes that have arrived.
     Discard {
         /// Its sender.
         from: Member,
         /// The sender's number of the transfer.
         transfer: u32,
     },
-    /// Put these sums at their places and compare the generation with its hash, then answer with [`Input::Decoded`] or
-    /// [`Input::Polluted`]. Until then slots of the generation are read, and after that coded ones may be used anew.
+    /// Write these sums to their places, compare the generation with its hash, and report
+    /// [`Input::Decoded`] or [`Input::Polluted`]. The driver must keep the slots of the generation
+    /// until then; afterwards it may reuse the coded ones.
     Decode {
-        /// The generation.
+        /// The generation to decode.
         generation: u32,
-        /// Each block that did not come as it is, if any.
+        /// The blocks that did not arrive as originals; may be empty.
         recoveries: Vec<Recovery>,
     },
-    /// A generation that was polluted is right now: compare the rows that were set aside with it, say which are wrong by
-    /// [`Input::Refuted`], and forget them.
+    /// A generation that was polluted is now right. Compare the coded blocks that were set aside
+    /// with it, report each wrong one by [`Input::Refuted`], and drop them all.
     Audit {
-        /// The generation.
+        /// The generation that was polluted.
         generation: u32,
-        /// Who sent them, and in which slots they stood.
+        /// The coded blocks that were set aside, each with its sender and slot.
         suspects: Vec<Origin>,
     },
-    /// A member has sent wrong bytes of what it had checked: it is none any more for this node.
+    /// A member sent wrong bytes of a generation that it had checked. This node no longer treats it
+    /// as a member.
     Expelled(Member),
-    /// Every block is at its place. The machine goes on serving others.
+    /// Every block is in place. The machine continues to serve other members.
     Done,
-    /// Nothing new has come for as long as the spec says, and this is lacking. The machine goes on.
+    /// No new block has arrived for the time in [`Waits::starved`], and blocks are missing. The
+    /// machine continues.
     Starved {
-        /// Generations that are not here in full, with the rows that each lacks.
-        lacking: Vec<(u32, u16)>,
+        /// The incomplete generations, each with the number of coded blocks that it is missing.
+        missing: Vec<(u32, u16)>,
     },
 }
 
-/// What a machine has done.
+/// Counters of a member's activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
     /// Offers made.
@@ -288,14 +305,14 @@ pub struct Stats {
     pub announced: u64,
     /// Announced blocks that were not new to their receivers.
     pub stopped: u64,
-    /// Blocks that were received and were not new any more.
+    /// Received blocks that were no longer new.
     pub vain: u64,
-    /// Times that this node asked.
+    /// Times that this node requested a block.
     pub asks: u64,
 }
 
 impl Stats {
-    /// Adds those of another machine.
+    /// Adds the counters of another machine.
     pub fn add(&mut self, other: &Stats) {
         self.offers += other.offers;
         self.refused += other.refused;

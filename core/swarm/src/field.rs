@@ -1,10 +1,12 @@
-//! Arithmetic of GF(2^8), the field of coefficients: bytes, added by exclusive or, multiplied modulo
-//! x^8 + x^4 + x^3 + x + 1, the polynomial of AES and of the processors' GFNI instructions.
+//! Arithmetic in GF(2^8), the field of the coefficients. Elements are bytes. Addition is exclusive
+//! or; multiplication is modulo x^8 + x^4 + x^3 + x + 1, the polynomial of AES and of the GFNI
+//! instructions of CPUs.
 //!
-//! Rows of coefficients are some ten to some hundred bytes long, so tables do; payload is the driver's, which takes the
-//! processor's widest instructions of the same field.
+//! Lookup tables are fast enough here, because a block has only some tens to hundreds of
+//! coefficients. The payload is multiplied by the driver, which uses the CPU's widest instructions
+//! for the same field.
 
-/// Powers of the generator x + 1, twice over so that sums of logarithms need no reduction.
+/// Powers of the generator x + 1, listed twice so that sums of logarithms need no reduction.
 const EXP: [u8; 510] = powers();
 const LOG: [u8; 256] = logarithms();
 /// Products of any two bytes.
@@ -46,12 +48,12 @@ const fn products() -> [[u8; 256]; 256] {
     table
 }
 
-/// The product of two elements.
+/// Returns the product of two elements.
 pub fn multiply(a: u8, b: u8) -> u8 {
     PRODUCTS[a as usize][b as usize]
 }
 
-/// What times `a` is 1; none for 0.
+/// Returns the multiplicative inverse of `a`, or none for 0.
 pub fn inverse(a: u8) -> Option<u8> {
     (a != 0).then(|| EXP[255 - LOG[a as usize] as usize])
 }
@@ -68,12 +70,12 @@ pub fn add_multiple(sum: &mut [u8], factor: u8, row: &[u8]) {
     }
 }
 
-/// The inner product of two rows.
+/// Returns the inner product of two rows.
 pub fn product(a: &[u8], b: &[u8]) -> u8 {
     a.iter().zip(b).fold(0, |sum, (a, b)| sum ^ multiply(*a, *b))
 }
 
-/// Multiplies a row by `factor`.
+/// Multiplies each element of a row by `factor`, in place.
 pub fn scale(row: &mut [u8], factor: u8) {
     let products = &PRODUCTS[factor as usize];
     row.iter_mut().for_each(|element| *element = products[*element as usize]);
@@ -83,7 +85,7 @@ pub fn scale(row: &mut [u8], factor: u8) {
 mod tests {
     use super::*;
 
-    /// By the definition: bit by bit, reduced by the polynomial.
+    /// Multiplies by the definition: bit by bit, then reduced modulo the polynomial.
     fn by_bits(a: u8, b: u8) -> u8 {
         let mut product = 0u16;
         for bit in 0..8 {

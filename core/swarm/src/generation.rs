@@ -1,27 +1,31 @@
-//! One generation (the paper's batch): blocks that are coded with each other, and what a node holds of them.
+//! One generation (the paper's batch): a set of blocks that are coded with each other, and the part
+//! of it that a node holds.
 //!
-//! A node holds *rows*: each a block as it is, or a combination of blocks with its coefficients. It keeps the coefficients, its
-//! driver the bytes, each row in a [`Slot`]. All ways in are one: a block that came by a tree, from the disk or from an earlier
-//! version is a row with one coefficient. Whether a row is new is found by progressive Gaussian elimination of coefficients
-//! alone; bytes are combined once, when the last row has come ([`Generation::decoding`]), and only for blocks that did not
-//! come as they are. That is as much work as eliminating bytes row by row, in one pass over each slot.
+//! A node holds *coded blocks* ([`Row`]): each is either an original block, or a combination of
+//! blocks together with its coefficients. This crate stores the coefficients; the driver stores the
+//! bytes, each coded block in a [`Slot`]. A block that arrived by a tree, from disk or from an
+//! earlier version is a coded block with one coefficient, so one decoder serves all cases.
+//! Progressive Gaussian elimination, on the coefficients alone, decides whether a coded block is
+//! new. Bytes are combined once, when the last coded block has arrived ([`Generation::decoding`]),
+//! and only for blocks that did not arrive as originals. That takes as many multiplications as
+//! eliminating bytes row by row, in one pass over each slot.
 
 use crate::field::{add_multiple, inverse, multiply, product, scale};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-/// What a block on the wire is, by its coefficients.
+/// A coded block, described by its coefficients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Row {
-    /// A block of the generation as it is.
+    /// An original block of the generation.
     Block(u16),
-    /// A combination: a coefficient for each block of the generation.
+    /// A combination: one coefficient for each block of the generation.
     Coded(Box<[u8]>),
 }
 
 impl Row {
-    /// What adds up to it where every block is at its place.
+    /// Returns the terms of which this coded block is the sum, for a node that holds all originals.
     pub fn terms(&self) -> Vec<Term> {
         match self {
             Row::Block(block) => vec![Term { factor: 1, slot: Slot::Block(*block) }],
@@ -34,34 +38,34 @@ impl Row {
     }
 }
 
-/// Where the driver keeps the bytes of a row.
+/// The place where the driver stores the bytes of a coded block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Slot {
-    /// At the block's own place in the content.
+    /// The block's own place in the content.
     Block(u16),
-    /// Beside the content, by number from 0; unused once the generation is decoded.
+    /// A buffer outside the content, numbered from 0. It is free once the generation is decoded.
     Coded(u16),
 }
 
-/// Part of a sum over slots: the slot, and what each of its bytes is multiplied by.
+/// One term of a sum over slots: a slot, and the factor by which each of its bytes is multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Term {
-    /// The coefficient, not 0.
+    /// The coefficient. Must not be 0.
     pub factor: u8,
-    /// Whose bytes.
+    /// The slot with the bytes to multiply.
     pub slot: Slot,
 }
 
-/// A sum that the driver is to put at a block's place.
+/// A sum that the driver must write to a block's place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recovery {
-    /// The block.
+    /// The block to compute.
     pub block: u16,
-    /// What adds up to it.
+    /// The terms of which the block is the sum.
     pub terms: Vec<Term>,
 }
 
-/// What a node holds of a generation.
+/// The part of a generation that a node holds.
 #[derive(Clone, Debug)]
 pub struct Generation {
     size: u16,
@@ -71,49 +75,50 @@ pub struct Generation {
 
 #[derive(Clone, Debug)]
 enum State {
-    /// Rows are held, perhaps as many as there are blocks.
+    /// Coded blocks are held; there may already be as many as the generation has blocks.
     Rows(Box<Rows>),
-    /// Every block is at its place.
+    /// Every block is in place.
     Whole,
 }
 
 #[derive(Clone, Debug, Default)]
 struct Rows {
-    /// Blocks that are held as they are.
+    /// The originals that are held.
     blocks: Vec<u16>,
-    /// Coefficients of the coded rows, in the order of their slots.
+    /// Coefficients of the combinations, in the order of their slots.
     coded: Vec<u8>,
-    /// In echelon form, each as long as the generation: the row whose first coefficient, a 1, is at that place; zeros if none is.
+    /// All coefficients in echelon form, `size` for each row. Row `i` begins with a 1 at position
+    /// `i`, or consists of zeros if no row begins there.
     echelon: Vec<u8>,
 }
 
 impl Generation {
-    /// Nothing of a generation of `size` blocks.
+    /// Returns a generation of `size` blocks of which nothing is held.
     pub fn new(size: u16) -> Generation {
         Generation { size, rank: 0, state: State::Rows(Box::default()) }
     }
 
-    /// All of it.
+    /// Returns a generation of `size` blocks that is held completely.
     pub fn whole(size: u16) -> Generation {
         Generation { size, rank: size, state: State::Whole }
     }
 
-    /// How many blocks it has.
+    /// Returns the number of blocks of the generation.
     pub fn size(&self) -> u16 {
         self.size
     }
 
-    /// How many rows are held; they are independent of each other.
+    /// Returns the number of independent coded blocks that are held.
     pub fn rank(&self) -> u16 {
         self.rank
     }
 
-    /// Whether every block is at its place.
+    /// Returns whether every block is in place.
     pub fn is_whole(&self) -> bool {
         matches!(self.state, State::Whole)
     }
 
-    /// Whether a block is held as it is.
+    /// Returns whether a block is held as an original.
     pub fn holds(&self, block: u16) -> bool {
         match &self.state {
             State::Rows(rows) => rows.blocks.contains(&block),
@@ -121,7 +126,8 @@ impl Generation {
         }
     }
 
-    /// Whether a row is one of this generation: its block exists, or it has a coefficient for each block, not all 0.
+    /// Returns whether a coded block belongs to this generation: its block exists, or it has a
+    /// coefficient for each block and not all of them are 0.
     pub fn admits(&self, row: &Row) -> bool {
         match row {
             Row::Block(block) => *block < self.size,
@@ -131,12 +137,13 @@ impl Generation {
         }
     }
 
-    /// Whether a row would be new: no combination of rows that are held. False for one that this generation does not admit.
-    pub fn lacks(&self, row: &Row) -> bool {
+    /// Returns whether a coded block would be new, which means that it is not a combination of
+    /// those held. Returns false for one that does not belong to this generation.
+    pub fn needs(&self, row: &Row) -> bool {
         self.rank < self.size && self.admits(row) && self.reduced(row).is_some()
     }
 
-    /// Takes a row if it is new, and says where its bytes are to be kept.
+    /// Adds a coded block if it is new. Returns the slot in which its bytes must be stored.
     pub fn insert(&mut self, row: &Row) -> Option<Slot> {
         if self.rank == self.size || !self.admits(row) {
             return None;
@@ -161,7 +168,8 @@ impl Generation {
         })
     }
 
-    /// What is left of a row after elimination, with the place of its first coefficient, which is made 1; none if nothing is.
+    /// Returns the remainder of a coded block after elimination, scaled so that its first
+    /// coefficient is 1, and the position of that coefficient. Returns none if the remainder is 0.
     fn reduced(&self, row: &Row) -> Option<(usize, Vec<u8>)> {
         let State::Rows(rows) = &self.state else { return None };
         let size = usize::from(self.size);
@@ -191,8 +199,8 @@ impl Generation {
         None
     }
 
-    /// A random vector of the null space of the rows that are held: each row's inner product with it is 0. None if nothing is
-    /// held, or all.
+    /// Returns a random vector of the null space of the coded blocks held: the inner product of
+    /// each with it is 0. Returns none if nothing or everything is held.
     pub fn null_vector(&self, chance: &mut ChaCha8Rng) -> Option<Box<[u8]>> {
         let State::Rows(rows) = &self.state else { return None };
         if self.rank == 0 || self.rank == self.size {
@@ -201,7 +209,7 @@ impl Generation {
         let size = usize::from(self.size);
         let mut vector = vec![0; size];
         chance.fill(&mut vector[..]);
-        // Places without a pivot are free; the others follow, from the last to the first.
+        // Positions without a pivot are free. The others are computed from the last to the first.
         for (pivot, row) in rows.echelon.chunks_exact(size).enumerate().rev() {
             if row[pivot] != 0 {
                 vector[pivot] = product(&row[pivot + 1..], &vector[pivot + 1..]);
@@ -210,8 +218,9 @@ impl Generation {
         Some(vector.into())
     }
 
-    /// Whether a row is held that is not orthogonal to a vector. If so it is new to whoever has this vector from its null space; if
-    /// not, nothing here is new to it, but for a chance of 1 in 256.
+    /// Returns whether a coded block is held that is not orthogonal to a null vector of another
+    /// member. Such a block is new to that member. If there is no such block, nothing held here is
+    /// new to it, except with a probability of 1 in 256.
     pub fn exceeds(&self, null_vector: &[u8]) -> bool {
         match &self.state {
             State::Whole => null_vector.iter().any(|element| *element != 0),
@@ -222,7 +231,8 @@ impl Generation {
         }
     }
 
-    /// A random combination of all that is held, and what adds up to it; none if nothing is held.
+    /// Returns a random combination of all coded blocks held, and its terms, or none if nothing is
+    /// held.
     pub fn combined(&self, chance: &mut ChaCha8Rng) -> Option<(Row, Vec<Term>)> {
         if self.rank == 0 {
             return None;
@@ -260,14 +270,15 @@ impl Generation {
         Some((Row::Coded(sum.into()), terms))
     }
 
-    /// A block as it is, if it is held.
+    /// Returns an original block and its term, if it is held.
     pub fn plain(&self, block: u16) -> Option<(Row, Vec<Term>)> {
         let term = Term { factor: 1, slot: Slot::Block(block) };
         self.holds(block).then(|| (Row::Block(block), vec![term]))
     }
 
-    /// Once as many rows are held as there are blocks: what adds up to each block that did not come as it is. When the driver
-    /// has put these where they belong, [`Generation::decoded`] follows.
+    /// Returns how to compute each block that did not arrive as an original, once as many coded
+    /// blocks are held as there are blocks. Returns none before that. When the driver has written
+    /// these blocks, the caller must call [`Generation::decoded`].
     pub fn decoding(&self) -> Option<Vec<Recovery>> {
         let State::Rows(rows) = &self.state else { return None };
         if self.rank < self.size {
@@ -290,7 +301,7 @@ impl Generation {
         Some(missing.iter().zip(inverse.chunks_exact(missing.len().max(1))).map(recovery).collect())
     }
 
-    /// Every block is at its place now: coefficients are dropped.
+    /// Records that every block is in place, and drops the coefficients.
     pub fn decoded(&mut self) {
         if self.rank == self.size {
             self.state = State::Whole;
@@ -298,7 +309,8 @@ impl Generation {
     }
 }
 
-/// The inverse of the square matrix that the columns `places` of rows of `size` coefficients are; none if it has none.
+/// Returns the inverse of the square matrix formed by the columns `places` of rows of `size`
+/// coefficients, or none if it is singular.
 fn inverted(rows: &[u8], size: usize, places: &[u16]) -> Option<Vec<u8>> {
     let n = places.len();
     let width = 2 * n;
@@ -333,7 +345,7 @@ mod tests {
 
     const BYTES: usize = 24;
 
-    /// A node with its bytes, as a driver keeps them.
+    /// A node with its bytes, stored as a driver stores them.
     struct Node {
         generation: Generation,
         slots: BTreeMap<Slot, Vec<u8>>,
@@ -347,9 +359,9 @@ mod tests {
         }
 
         fn take(&mut self, row: &Row, bytes: Vec<u8>) -> bool {
-            let lacked = self.generation.lacks(row);
+            let needed = self.generation.needs(row);
             let slot = self.generation.insert(row);
-            assert_eq!(lacked, slot.is_some());
+            assert_eq!(needed, slot.is_some());
             slot.is_some_and(|slot| self.slots.insert(slot, bytes).is_none())
         }
 
@@ -377,9 +389,10 @@ mod tests {
     }
 
     proptest! {
-        /// By way of a relay that codes anew before it has all, with blocks that come as they are among coded ones.
+        /// The blocks pass through a relay that codes again before it holds everything. Originals
+        /// and combinations are mixed.
         #[test]
-        fn whatever_rows_come_the_blocks_come_out(seed: u64, size in 1u16..40, plain in 0u16..40) {
+        fn any_mix_of_coded_blocks_decodes(seed: u64, size in 1u16..40, plain in 0u16..40) {
             let mut chance = ChaCha8Rng::seed_from_u64(seed);
             let source = source(size, &mut chance);
             let (mut relay, mut last) = (sink(size), sink(size));
@@ -393,7 +406,7 @@ mod tests {
                 };
                 relay.take(&row, source.sum(&terms));
                 let (row, terms) = relay.generation.combined(&mut chance).unwrap();
-                prop_assert!(!relay.generation.lacks(&row), "made of what it holds");
+                prop_assert!(!relay.generation.needs(&row), "a combination of the blocks that it holds");
                 last.take(&row, relay.sum(&terms));
                 if last.generation.rank() == size {
                     break;
@@ -405,9 +418,9 @@ mod tests {
             prop_assert!(last.generation.is_whole() && last.generation.holds(size - 1));
         }
 
-        /// Two nodes that have some rows in common.
+        /// The two nodes have some coded blocks in common.
         #[test]
-        fn a_null_vector_tells_whether_another_has_anything_new(seed: u64, size in 1u16..40, common in 0u16..40, own in 0u16..4) {
+        fn a_null_vector_shows_whether_another_holds_anything_new(seed: u64, size in 1u16..40, common in 0u16..40, own in 0u16..4) {
             let mut chance = ChaCha8Rng::seed_from_u64(seed);
             let source = Generation::whole(size);
             let mut nodes = [Generation::new(size), Generation::new(size)];
@@ -426,18 +439,19 @@ mod tests {
                 return Ok(());
             };
             prop_assert!(vectors.iter().all(|vector| !mine.exceeds(vector)));
-            // Each misses it with a chance of 1 in 256.
+            // Each vector misses it with a probability of 1 in 256.
             prop_assert_eq!(vectors.iter().any(|vector| other.exceeds(vector)), other.rank() > mine.rank());
             prop_assert!(vectors.iter().any(|vector| source.exceeds(vector)));
         }
 
-        /// Another implementation, which eliminates bytes with the coefficients, finds the same blocks. (Of sparse rows it takes some
-        /// for new that are not, in 0.8.7; so rows are random ones.)
+        /// An independent implementation, which eliminates bytes together with coefficients, finds
+        /// the same blocks. (Its version 0.8.7 accepts some sparse rows that are not new, so the
+        /// rows are random.)
         #[test]
         fn another_decoder_agrees(seed: u64, pieces in 2u16..24) {
             let mut chance = ChaCha8Rng::seed_from_u64(seed);
             let mut source = source(pieces, &mut chance);
-            // It wants its mark behind the data.
+            // It requires a marker byte after the data.
             source.slots.get_mut(&Slot::Block(pieces - 1)).unwrap()[BYTES - 1] = 0x81;
             let mut other = rlnc::full::Decoder::new(BYTES, usize::from(pieces)).unwrap();
             let mut ours = sink(pieces);
@@ -456,19 +470,19 @@ mod tests {
     }
 
     #[test]
-    fn rows_of_another_generation_are_not_admitted() {
+    fn coded_blocks_of_another_generation_are_not_admitted() {
         let mut generation = Generation::new(3);
         for row in [Row::Block(3), Row::Coded([1, 2].into()), Row::Coded([0, 0, 0].into())] {
-            assert!(!generation.lacks(&row));
+            assert!(!generation.needs(&row));
             assert_eq!(generation.insert(&row), None);
         }
         assert_eq!(generation.insert(&Row::Coded([0, 5, 0].into())), Some(Slot::Coded(0)));
-        assert!(!generation.lacks(&Row::Block(1)), "a multiple of it is held");
+        assert!(!generation.needs(&Row::Block(1)), "a multiple of it is held");
         assert_eq!(generation.decoding(), None);
     }
 
     #[test]
-    fn blocks_that_came_as_they_are_are_not_decoded() {
+    fn originals_are_not_decoded() {
         let mut generation = Generation::new(3);
         generation.insert(&Row::Block(2));
         generation.insert(&Row::Coded([1, 0, 7].into()));

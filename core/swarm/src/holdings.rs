@@ -1,5 +1,6 @@
-//! What a node holds of a content, as generations with their ranks, and which block goes to a receiver: a linear combination, a random
-//! block or the rarest (piece selection, as BitTorrent calls it).
+//! The blocks that a node holds of a content, as generations with their ranks, and the choice of
+//! the block for a receiver: a linear combination, a random block or the rarest one (piece
+//! selection in BitTorrent's terms).
 
 use crate::generation::{Generation, Recovery, Row, Slot, Term};
 use crate::order::{Order, Phase, Use};
@@ -7,38 +8,42 @@ use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-/// Blocks of a generation at most: a coefficient for each goes with every coded block.
+/// Maximum number of blocks in a generation. It is limited because each coded block carries one
+/// coefficient for each of them.
 pub const GENERATION_MAX: u16 = 1024;
-/// Generations of which a receiver tells more than its rank, at most.
+/// Maximum number of generations for which a receiver reports a null vector in addition to its
+/// rank.
 const NULL_VECTORS: usize = 8;
 
-/// How a content is divided. Blocks are numbered through all generations; the last generation may be shorter.
+/// The division of a content into blocks and generations. Blocks are numbered through all
+/// generations; the last generation may be shorter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Division {
-    /// Blocks of the content.
+    /// Number of blocks of the content.
     pub blocks: u32,
-    /// Blocks of a generation, 1 to [`GENERATION_MAX`].
+    /// Number of blocks of a generation, 1 to [`GENERATION_MAX`].
     pub generation: u16,
 }
 
 impl Division {
-    /// How many generations there are.
+    /// Returns the number of generations.
     pub fn generations(&self) -> u32 {
         self.blocks.div_ceil(self.each())
     }
 
-    /// Blocks of a generation; 0 if there is none of this number.
+    /// Returns the number of blocks of a generation, or 0 if the content has no generation of this
+    /// number.
     pub fn size(&self, generation: u32) -> u16 {
         let before = u64::from(generation) * u64::from(self.each());
         u64::from(self.blocks).saturating_sub(before).min(u64::from(self.each())) as u16
     }
 
-    /// The first block of a generation.
+    /// Returns the first block of a generation.
     pub fn first(&self, generation: u32) -> u32 {
         generation * self.each()
     }
 
-    /// The generation of a block, and which of its blocks it is.
+    /// Returns the generation of a block, and its index in that generation.
     pub fn place(&self, block: u32) -> (u32, u16) {
         (block / self.each(), (block % self.each()) as u16)
     }
@@ -48,37 +53,40 @@ impl Division {
     }
 }
 
-/// What goes over the network.
+/// The kind of blocks that members send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Code {
-    /// Random linear combinations of a generation, anew at every node; from a source each block as it is first.
+    /// Random linear combinations of a generation, drawn again at every node. A source sends each
+    /// original once before it codes.
     Linear,
-    /// A random block that the sender holds and the receiver does not, of any generation: the paper's Random Block.
+    /// A random block of any generation that the sender holds and the receiver does not: the
+    /// paper's Random Block.
     RandomBlock,
-    /// Of these the one that the fewest others are known to hold: BitTorrent's choice.
+    /// Among those blocks, the one that the fewest members are known to hold: BitTorrent's rule.
     RarestBlock,
 }
 
-/// What a node says that it holds.
+/// A node's report of the blocks that it holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Have {
     /// Its rank in each generation.
     pub ranks: Vec<u16>,
-    /// Which blocks, 64 to a word from the lowest bit on; empty if blocks are coded.
+    /// Bitmap of the blocks, 64 to a word from the lowest bit. Empty if blocks are coded.
     pub blocks: Vec<u64>,
-    /// Of generations held in part that are wanted next, each with a random vector that is orthogonal to all that is held of it
-    /// ([`Generation::null_vector`]): so a sender knows whether it has anything new, which ranks alone do not tell (null-space-based
-    /// feedback: Koutsonikolas, Wang and Hu, CCACK, INFOCOM 2010).
+    /// For each of the next incomplete generations, a random vector that is orthogonal to all coded
+    /// blocks held of it ([`Generation::null_vector`]). It shows a sender whether it holds anything
+    /// new; ranks alone do not show that (null-space-based feedback: Koutsonikolas, Wang and Hu,
+    /// CCACK, INFOCOM 2010).
     pub null_vectors: Vec<(u32, Box<[u8]>)>,
 }
 
 impl Have {
-    /// Whether a block is among them.
+    /// Returns whether the report contains a block.
     pub fn holds(&self, block: u32) -> bool {
         self.blocks.get(block as usize / 64).is_some_and(|word| word >> (block % 64) & 1 == 1)
     }
 
-    /// Adds a row that is new.
+    /// Adds a coded block, which must be new.
     pub(crate) fn add(&mut self, division: &Division, generation: u32, row: &Row) {
         if let Some(rank) = self.ranks.get_mut(generation as usize) {
             *rank += 1;
@@ -91,12 +99,12 @@ impl Have {
         }
     }
 
-    /// Nothing of a generation is among them any more.
+    /// Removes all blocks of a generation.
     fn reset(&mut self, division: &Division, generation: u32) {
         self.set(division, generation, 0, |word, bit| *word &= !bit);
     }
 
-    /// All of a generation is among them, or nothing of it is to come.
+    /// Adds all blocks of a generation, because they are held or because none should be sent.
     pub(crate) fn fill(&mut self, division: &Division, generation: u32) {
         self.set(division, generation, division.size(generation), |word, bit| *word |= bit);
     }
@@ -122,43 +130,45 @@ impl Have {
     }
 }
 
-/// A source's part of the originals: it sends those first whose number is `index` modulo `of`, so that several sources begin
-/// with different ones.
+/// A source's share of the originals. It first sends blocks with number `index` modulo `of`, so
+/// that several sources start with different blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Which source it is, from 0.
+    /// Index of this source, from 0.
     pub index: u16,
-    /// How many sources there are.
+    /// Number of sources.
     pub of: u16,
 }
 
 /// A block to send.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pick {
-    /// Of this generation.
+    /// The generation of the block.
     pub generation: u32,
-    /// What it is.
+    /// The coefficients of the block.
     pub row: Row,
-    /// What adds up to its bytes; one term with factor 1 for a block as it is.
+    /// The terms of which its bytes are the sum. An original has one term with factor 1.
     pub terms: Vec<Term>,
 }
 
-/// What a sender knows when it picks a block.
+/// The information on which a sender bases its choice of a block.
 #[derive(Clone, Copy, Debug)]
 pub struct Knowledge<'a> {
-    /// What the receiver holds, perhaps some time ago.
+    /// The receiver's last report of its holdings, which may be outdated.
     pub receiver: &'a Have,
-    /// How many nodes are known to hold each block; those beyond its end, none. Asked for by [`Code::RarestBlock`].
+    /// Number of nodes known to hold each block; 0 for blocks beyond its end. Needed only by
+    /// [`Code::RarestBlock`].
     pub holders: &'a [u32],
-    /// How far the swarm is.
+    /// The progress of the swarm.
     pub phase: Phase,
-    /// Generations of which nothing is to be sent, because it was in vain.
+    /// Generations to skip, because a block of them was not new to the receiver.
     pub vain: &'a [u32],
-    /// What has left the sender's rack, beyond which the receiver is: only generations of which more is held are picked.
+    /// For a receiver in another rack: the blocks that have left the sender's rack. Only
+    /// generations of which the sender holds more are chosen.
     pub left: Option<&'a Have>,
 }
 
-/// What a node holds of a content.
+/// The blocks that a node holds of a content.
 #[derive(Clone, Debug)]
 pub struct Holdings {
     division: Division,
@@ -166,20 +176,22 @@ pub struct Holdings {
     order: Order,
     generations: Vec<Generation>,
     have: Have,
-    /// Generations of which every row is held, and of which every block is at its place.
+    /// Number of generations of which all coded blocks are held, and of those with every block in
+    /// place.
     complete: u32,
     whole: u32,
-    /// Of a source: for each generation the originals that it has yet to send, the next one last.
+    /// At a source, for each generation: the originals not sent yet, in reverse order.
     owed: Vec<Vec<u16>>,
 }
 
 impl Holdings {
-    /// Nothing yet of a content.
+    /// Returns the holdings of a node that has no blocks yet.
     pub fn empty(division: Division, code: Code, order: Order) -> Holdings {
         Holdings::new(division, code, order, Generation::new)
     }
 
-    /// All of it, at a source, which sends its share of the originals first.
+    /// Returns the holdings of a source, which holds all blocks and sends its share of the
+    /// originals first.
     pub fn source(division: Division, code: Code, order: Order, share: Share) -> Holdings {
         let mut holdings = Holdings::new(division, code, order, Generation::whole);
         let of = share.of.max(1);
@@ -207,24 +219,24 @@ impl Holdings {
         Holdings { division, code, order, generations, have, complete: whole, whole, owed: Vec::new() }
     }
 
-    /// How the content is divided.
+    /// Returns the division of the content.
     pub fn division(&self) -> &Division {
         &self.division
     }
 
-    /// How much is held.
+    /// Returns the report of the blocks held.
     pub fn have(&self) -> &Have {
         &self.have
     }
 
-    /// How much will be held when some rows that are under way have come.
+    /// Returns the report of the blocks that will be held once the given ones have arrived.
     pub(crate) fn expected<'r>(&self, under_way: impl Iterator<Item = &'r (u32, Row)>) -> Have {
         let mut have = self.have.clone();
         under_way.for_each(|(number, row)| have.add(&self.division, *number, row));
         have
     }
 
-    /// What a sender is told beside that ([`Have::null_vectors`]).
+    /// Returns null vectors for the next incomplete generations ([`Have::null_vectors`]).
     pub(crate) fn null_vectors<'r>(
         &self,
         under_way: impl Iterator<Item = &'r (u32, Row)> + Clone,
@@ -233,8 +245,8 @@ impl Holdings {
         if self.code != Code::Linear {
             return Vec::new();
         }
-        let lacked = (0..).zip(&self.generations).filter(|(_, held)| held.rank() < held.size());
-        let wanted = lacked.take(self.order.window().min(NULL_VECTORS));
+        let incomplete = (0..).zip(&self.generations).filter(|(_, held)| held.rank() < held.size());
+        let wanted = incomplete.take(self.order.window().min(NULL_VECTORS));
         let vector = |(number, held): (u32, &Generation)| {
             let mut held = held.clone();
             for (_, row) in under_way.clone().filter(|(of, _)| *of == number) {
@@ -245,47 +257,49 @@ impl Holdings {
         wanted.filter_map(vector).collect()
     }
 
-    /// A generation.
+    /// Returns a generation, or none if its number is too large.
     pub fn generation(&self, number: u32) -> Option<&Generation> {
         self.generations.get(number as usize)
     }
 
-    /// How far a generation is: its rank, and one more once it is checked. What was not new to somebody before may be then.
+    /// Returns the progress in a generation: its rank, plus 1 once it is checked. After progress, a
+    /// block may be new to a member to which an earlier one was not.
     pub(crate) fn progress(&self, number: u32) -> u16 {
         self.generation(number).map_or(0, |held| held.rank() + u16::from(held.is_whole()))
     }
 
-    /// Whether as many rows are held as there are blocks: nothing more is to come, though some may be left to decode.
+    /// Returns whether as many coded blocks are held as the content has blocks. Nothing more is
+    /// needed then, although generations may remain to be decoded.
     pub fn is_complete(&self) -> bool {
         self.complete == self.division.generations()
     }
 
-    /// Whether every block is at its place.
+    /// Returns whether every block is in place.
     pub fn is_whole(&self) -> bool {
         self.whole == self.division.generations()
     }
 
-    /// Whether nothing is held.
+    /// Returns whether nothing is held.
     pub fn is_empty(&self) -> bool {
         self.have.ranks.iter().all(|rank| *rank == 0)
     }
 
-    /// Whether somebody who says so has everything.
+    /// Returns whether a node with these holdings has everything.
     pub fn completes(&self, have: &Have) -> bool {
         (0..).zip(&self.generations).all(|(number, generation)| have.rank(number) >= generation.size())
     }
 
-    /// Whether more is held of any generation than there.
+    /// Returns whether more blocks are held of any generation than in `other`.
     pub(crate) fn exceeds(&self, other: &Holdings) -> bool {
         self.have.ranks.iter().zip(&other.have.ranks).any(|(here, there)| here > there)
     }
 
-    /// Whether a row would be new.
-    pub fn lacks(&self, generation: u32, row: &Row) -> bool {
-        self.generation(generation).is_some_and(|generation| generation.lacks(row))
+    /// Returns whether a coded block would be new.
+    pub fn needs(&self, generation: u32, row: &Row) -> bool {
+        self.generation(generation).is_some_and(|generation| generation.needs(row))
     }
 
-    /// Takes a row if it is new, and says where its bytes are to be kept.
+    /// Adds a coded block if it is new. Returns the slot in which its bytes must be stored.
     pub fn insert(&mut self, number: u32, row: &Row) -> Option<Slot> {
         let generation = self.generations.get_mut(number as usize)?;
         let slot = generation.insert(row)?;
@@ -294,13 +308,13 @@ impl Holdings {
         Some(slot)
     }
 
-    /// Takes a row whose bytes are of no interest.
+    /// Adds a coded block without storing its bytes, in order to record the holdings of others.
     pub(crate) fn learn(&mut self, number: u32, row: &Row) {
         self.insert(number, row);
         self.decoded(number);
     }
 
-    /// Nothing is held of a generation any more.
+    /// Removes all coded blocks of a generation.
     pub(crate) fn reset(&mut self, number: u32) {
         let Some(generation) = self.generations.get_mut(number as usize) else { return };
         let size = generation.size();
@@ -310,12 +324,13 @@ impl Holdings {
         self.have.reset(&self.division, number);
     }
 
-    /// Once all rows of a generation are held: what is left to compute ([`Generation::decoding`]).
+    /// Returns the sums that remain to be computed, once all coded blocks of a generation are held
+    /// ([`Generation::decoding`]).
     pub fn decoding(&self, number: u32) -> Option<Vec<Recovery>> {
         self.generation(number)?.decoding()
     }
 
-    /// A generation is decoded.
+    /// Records that a generation is decoded.
     pub fn decoded(&mut self, number: u32) {
         let Some(generation) = self.generations.get_mut(number as usize) else { return };
         if !generation.is_whole() {
@@ -324,7 +339,8 @@ impl Holdings {
         }
     }
 
-    /// A block for a receiver; none if nothing here can be new to it, or its turn has not come.
+    /// Returns a block for a receiver, or none if this node holds nothing new for it or should not
+    /// send it yet.
     pub fn pick(&mut self, known: &Knowledge<'_>, chance: &mut ChaCha8Rng) -> Option<Pick> {
         match self.code {
             Code::Linear => self.pick_linear(known, chance),
@@ -352,7 +368,8 @@ impl Holdings {
         Some(Pick { generation: number, row, terms })
     }
 
-    /// At a source that has not sent each original once: of the generations whose turn it is, the one of which it has sent least.
+    /// Returns, at a source that has not sent each original once, the generation among the next
+    /// ones of which it has sent least.
     fn original_of(&self, known: &Knowledge<'_>) -> Option<u32> {
         let Order::LowestRank { window } = self.order else { return None };
         let owing =
@@ -384,7 +401,8 @@ impl Holdings {
         }
     }
 
-    /// The block with the least `weight` among those that are here and not there, by chance among equals.
+    /// Returns a block with the least `weight` among those that the receiver is missing, chosen at
+    /// random among equals.
     fn pick_block(
         &self,
         known: &Knowledge<'_>,
@@ -409,7 +427,8 @@ impl Holdings {
         Some(Pick { generation, row, terms })
     }
 
-    /// A block that was picked did not arrive: a source owes it still, if it was an original.
+    /// Records that a block did not arrive. If it was an original of a source, it must be sent
+    /// again.
     pub fn lost(&mut self, generation: u32, row: &Row) {
         if let (Some(owed), Row::Block(block)) = (self.owed.get_mut(generation as usize), row)
             && !owed.contains(block)
@@ -419,8 +438,9 @@ impl Holdings {
     }
 }
 
-/// The next original of a generation that is owed and new to the receiver. A block as it is is orthogonal to a null vector if that
-/// has a 0 in its place: then the receiver has it, but for a chance of 1 in 256.
+/// Removes and returns the next original of a generation that the source has not sent and that is
+/// new to the receiver. An original is orthogonal to a null vector if the vector has a 0 in its
+/// position. The receiver then holds it, except with a probability of 1 in 256.
 fn take_original(owed: &mut Vec<u16>, known: &Knowledge<'_>, generation: u32) -> Option<u16> {
     let vector = known.receiver.null_vector(generation);
     let is_new = |block: &u16| vector.is_none_or(|vector| vector.get(usize::from(*block)) != Some(&0));
@@ -447,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_generation_is_as_long_as_what_is_left() {
+    fn the_last_generation_holds_the_remaining_blocks() {
         assert_eq!(DIVISION.generations(), 3);
         assert_eq!([0, 1, 2, 3].map(|generation| DIVISION.size(generation)), [4, 4, 2, 0]);
         assert_eq!(DIVISION.place(9), (2, 1));
@@ -507,7 +527,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_code_only_blocks_go_that_the_receiver_lacks_and_rare_ones_first() {
+    fn uncoded_blocks_are_new_and_the_rarest_is_sent_first() {
         let mut chance = ChaCha8Rng::seed_from_u64(1);
         let mut holders = [5; 10];
         holders[7] = 1;

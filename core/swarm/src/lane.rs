@@ -1,29 +1,32 @@
-//! The two lanes of a member: blocks within its rack, and blocks from and to other racks. Neither waits for the other. An uplink is
-//! shared by all in the rack, so what goes over it goes at part of a host's rate; in the other lane goes what that leaves of the
-//! host's link.
+//! The two lanes of a member: one for blocks within its rack, one for blocks from and to other
+//! racks. Neither lane waits for the other. All members of a rack share its uplink, so a block
+//! crosses it at part of a host's rate; the other lane uses the remainder of the host's link.
 
 use crate::rings::Member;
 use cool_machine::{Duration, Time};
 
-/// Blocks that a member sends, and receives, at a time in the lane beyond its rack (`far`) or within it. Within it there are several: one
-/// alone takes as long as the busier of its two hosts allows, and leaves the other's link idle meanwhile. What goes beyond it shares
-/// an uplink with what others of the rack send: of one each there are enough to keep that busy.
+/// Returns the number of blocks that a member sends, and receives, at a time in the lane beyond its
+/// rack (`far`) or within it. The lane within the rack carries several, because a single block is
+/// limited by the busier of its two hosts and leaves the other host's link idle. Blocks beyond the
+/// rack share the uplink with those of the rack's other members, so fewer are enough to keep it
+/// busy.
 pub const fn blocks_at_a_time(far: bool) -> usize {
     if far { 2 } else { 3 }
 }
 
-/// When a member offers in a lane, and whom it calls back.
+/// Decides when a member offers blocks in one lane, and which member it calls back.
 #[derive(Debug)]
 pub(crate) struct Lane {
-    /// Offers that were refused since the last block.
+    /// Offers that were refused since the last block was sent.
     refusals: u32,
-    /// Nothing is offered before, and how long the next pause is, at first and now.
+    /// End of the current pause, before which no block is offered; then the length of the first
+    /// pause after a block, and of the next one.
     pause_ends: Time,
     pause_min: Duration,
     pause: Duration,
-    /// When the last block went.
+    /// When the last block was sent, or when the lane was created.
     went_at: Time,
-    /// Who was refused last, because this node was busy.
+    /// The sender of the last offer that was refused because this node was busy.
     pub(crate) turned_away: Option<Member>,
 }
 
@@ -45,25 +48,26 @@ impl Lane {
         self.refusals += 1;
     }
 
-    /// Makes a pause, each twice as long as the one before, up to eight times the first.
+    /// Starts a pause. Each pause is twice as long as the previous one, up to eight times the
+    /// first.
     pub(crate) fn rest(&mut self, now: Time) {
         self.refusals = 0;
         self.pause_ends = now + self.pause;
         self.pause = (self.pause * 2).min(self.pause_min * 8);
     }
 
-    /// When the last block went, or the lane began.
-    pub(crate) fn went_at(&self) -> Time {
+    /// Returns when the last block was sent, or when the lane was created.
+    pub(crate) fn last_sent(&self) -> Time {
         self.went_at
     }
 
-    /// A block goes.
-    pub(crate) fn went(&mut self, now: Time) {
+    /// Records that a block is being sent.
+    pub(crate) fn record_sent(&mut self, now: Time) {
         self.went_at = now;
         (self.refusals, self.pause) = (0, self.pause_min);
     }
 
-    /// There is room, or somebody who may want something.
+    /// Ends the pause, because there is room or because a receiver may have become available.
     pub(crate) fn open(&mut self, now: Time) {
         (self.pause_ends, self.pause) = (now, self.pause_min);
     }

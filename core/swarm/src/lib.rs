@@ -1,52 +1,63 @@
-//! The swarm: a content to many nodes by coded gossip over random rings, without a controller on the data path.
+//! The swarm distributes a content to many nodes by coded gossip over random rings, without a
+//! controller on the data path.
 //!
-//! After Cooper (Liu, Niu, Khabbazian: Expedite Batch Data Dissemination in Computer Clusters with Coded Gossips). In each round all
-//! members stand in a random ring ([`Rings`]), and each sends its successor a random combination of what it holds of a
-//! *generation* ([`Generation`]); as many independent ones as the generation has blocks are the generation. What a node holds and
-//! sends are [`Holdings`]; [`Swarm`] is a member that talks with others, a [`Machine`](cool_machine::Machine). docs/design/swarm.md says
-//! how it differs from the paper, and what was measured.
+//! It follows Cooper (Liu, Niu, Khabbazian: Expedite Batch Data Dissemination in Computer Clusters
+//! with Coded Gossips). In each round all members form a random ring ([`Rings`]), and each member
+//! sends its successor a random combination of the blocks that it holds of a *generation*
+//! ([`Generation`]). As many independent combinations as the generation has blocks are enough to
+//! decode it. [`Holdings`] records the blocks of a node and chooses which to send. [`Swarm`] is one
+//! member, a [`Machine`](cool_machine::Machine). docs/design/swarm.md describes the differences
+//! from the paper, and the measurements.
 //!
-//! The machine never touches payload, and keeps no bytes: only coefficients over GF(2^8) ([`field`]). It names [`Slot`]s, and the
-//! driver adds up, sends and keeps what stands there.
+//! The machine never touches payload and stores no bytes, only coefficients over GF(2^8)
+//! ([`field`]). It names [`Slot`]s; the driver adds up, sends and stores their bytes.
 //!
-//! # How a block goes
+//! # Transfer of a block
 //!
 //! ```text
 //! sender                                            receiver
-//!   has room, takes its successor in its ring
-//!   Offer ----------------------------------------->  has room, lacks something
-//!   <------------------- Grant: ranks, null vectors   (else Refuse: the sender tries the next ring)
+//!   has room, chooses its successor in its ring
+//!   Offer ----------------------------------------->  has room, is missing blocks
+//!   <------------------- Grant: ranks, null vectors   (or Refuse: the sender tries the next ring)
 //!   picks a generation, draws coefficients
 //!   Head (coefficients) --------------------------->  not new: Stop, and the sender picks another
-//!   Transmit: bytes =============================>    Received: Store, and perhaps Decode, answered by Decoded or Polluted
-//!   <- Sent
+//!   Transmit: bytes =============================>    Received: Store, perhaps Decode, to which
+//!   <- Sent                                           the driver replies Decoded or Polluted
 //! ```
 //!
-//! # A driver
+//! # Duties of a driver
 //!
 //! ```text
-//! a signal came            handle(now, Input::Signal{from, signal})
-//! bytes are nearly through handle(now, Input::Nearly{..}), at both ends, when about as much time is left as an offer and some refusals take
-//! all bytes have come      handle(now, Input::Received{from, transfer})
-//! all bytes are confirmed  handle(now, Input::Sent{to, transfer, arrived: true}); arrived: false if they cannot be
-//! a member comes or goes   handle(now, Input::Joined(member)), Input::Gone(member)
-//! then, each time, poll(now) until idle, and again at the time that came with idle.
+//! a signal arrives          handle(now, Input::Signal{from, signal})
+//! few bytes remain          handle(now, Input::Nearly{..}), at both ends, when the rest takes about
+//!                           as long as an offer and some refusals
+//! all bytes have arrived    handle(now, Input::Received{from, transfer})
+//! all bytes are confirmed   handle(now, Input::Sent{to, transfer, arrived: true});
+//!                           arrived: false if they cannot be
+//! a member joins, is lost   handle(now, Input::Joined(member)), Input::Gone(member)
 //! ```
 //!
-//! # What holds
+//! After each of these the driver must call `poll(now)` until it returns `Poll::Idle`, and again at
+//! the time that `Poll::Idle` contains.
 //!
-//! - Every wait is bounded; whoever gets nothing new for as long as its spec says reports what it lacks ([`Output::Starved`]), and goes on.
-//! - What comes from others is checked: rows that are none of the content are refused, and of a generation whose hash is wrong once it
-//!   is decoded ([`Input::Polluted`]) nothing is kept. Whoever lies is found out and expelled, whoever passes a lie on is not.
-//! - A source sends each original once before it codes, so once a little more than one copy has left it, it may go.
+//! # Guarantees
+//!
+//! - Every wait is bounded. A member that receives nothing new for the time in its spec reports
+//!   which blocks it is missing ([`Output::Starved`]), and continues.
+//! - Data from other members is checked. Coded blocks that do not belong to the content are
+//!   refused, and nothing is kept of a generation with a wrong hash
+//!   ([`Input::Polluted`]). A member that lies is detected and expelled; one that only passes a lie
+//!   on is not.
+//! - A source sends each original once before it codes. Once a little more than one copy has left
+//!   the source, it may therefore leave.
 
 mod api;
 pub mod field;
 mod generation;
 mod holdings;
 mod lane;
+mod link_rates;
 mod order;
-mod paces;
 mod peers;
 mod pollution;
 mod rings;
@@ -57,8 +68,8 @@ pub use api::{BlockHead, Input, Output, Signal, Stats, SwarmSpec, Waits};
 pub use generation::{Generation, Recovery, Row, Slot, Term};
 pub use holdings::{Code, Division, GENERATION_MAX, Have, Holdings, Knowledge, Pick, Share};
 pub use lane::blocks_at_a_time;
+pub use link_rates::Pace;
 pub use order::{Order, Phase};
-pub use paces::Pace;
 pub use pollution::Origin;
 pub use rings::{Member, Rings};
 pub use swarm::Swarm;

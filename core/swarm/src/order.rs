@@ -1,53 +1,58 @@
-//! In which order generations go out.
+//! The order in which generations are sent.
 
 use crate::holdings::Division;
 
-/// Which generation goes to a receiver.
+/// The rule by which a sender chooses the generation for a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// One after the other: the next begins when all members have the one before.
+    /// One generation at a time: the next one begins when all members hold the current one.
     Sequential,
-    /// Cooper, algorithm 1 (Overlap-1): the earliest that the receiver lacks.
+    /// Cooper, algorithm 1 (Overlap-1): the first generation of which the receiver is missing
+    /// blocks.
     Overlap1,
-    /// Cooper, algorithm 2 (Overlap-2): each goes out some rounds before the one before it is through, first with priority for
-    /// log2(members) rounds, then behind it.
+    /// Cooper, algorithm 2 (Overlap-2): each generation begins some rounds before the previous one
+    /// is complete. It has priority over the previous one for log2(members) rounds, and follows it
+    /// after that.
     Overlap2 {
-        /// The paper's C1, C2, ...: rounds beyond its blocks after which a generation is nearly through.
+        /// The paper's C1, C2, ...: the number of rounds, in addition to its blocks, after which a
+        /// generation is almost complete.
         margin: u32,
     },
-    /// The one of which the receiver has least, among the first ones that it lacks.
+    /// The generation of which the receiver holds least, among the first ones that it is missing.
     LowestRank {
-        /// Among how many; what a node holds in part, and a driver keeps at hand, is about as much.
+        /// Number of generations among which to choose. A node holds about as many in part, and its
+        /// driver should keep them in memory.
         window: u32,
     },
 }
 
-/// How far the swarm is, as far as an order asks.
+/// The progress of the swarm, as needed to choose a generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Phase {
-    /// The paper's round (5.3): which block of the source goes out, from 1.
+    /// The paper's round (5.3): the number of the block that the source is sending, from 1.
     pub round: u64,
-    /// Generations before this one are with all members.
+    /// All members hold all generations before this one.
     pub settled: u32,
-    /// How many take part.
+    /// Number of members.
     pub members: u32,
 }
 
-/// What a sender can do for a receiver in a generation.
+/// Whether a sender has something new of a generation for a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
-    /// The receiver has it all.
+    /// The receiver holds all of it.
     Had,
-    /// Nothing is there to send.
+    /// The sender has nothing to send of it.
     Nothing,
-    /// What is sent may be new, though the receiver holds as much.
+    /// A block may be new, although the receiver holds as many as the sender.
     Perhaps,
-    /// The receiver holds less: what is sent is new, but for a chance of 1 in 256 at most.
+    /// The receiver holds fewer blocks, so that one sent to it is new, except with a probability of
+    /// at most 1 in 256.
     Surely,
 }
 
 impl Order {
-    /// Of how many generations that a receiver lacks one is picked, at most.
+    /// Returns the maximum number of incomplete generations among which one is chosen.
     pub(crate) fn window(self) -> usize {
         match self {
             Order::Sequential | Order::Overlap1 => 1,
@@ -56,7 +61,8 @@ impl Order {
         }
     }
 
-    /// The generation to send of, given what each would be good for and the receiver's rank in it.
+    /// Returns the generation to send, given the use of each for the receiver and the receiver's
+    /// rank in it, or none if nothing can be sent now.
     pub(crate) fn pick(
         self,
         division: &Division,
@@ -66,19 +72,21 @@ impl Order {
     ) -> Option<u32> {
         let all = division.generations();
         let can = |generation: &u32| good(*generation) >= Use::Perhaps;
-        let lacked = || (0..all).filter(|generation| good(*generation) != Use::Had);
+        let incomplete = || (0..all).filter(|generation| good(*generation) != Use::Had);
         match self {
             Order::Sequential => Some(phase.settled).filter(|next| *next < all).filter(can),
-            // As the algorithm says, not the next one if nothing of this one is here.
-            Order::Overlap1 => lacked().next().filter(can),
+            // As in the algorithm: not the next generation if this node holds nothing of this one.
+            Order::Overlap1 => incomplete().next().filter(can),
             Order::Overlap2 { margin } => {
                 let schedule = Overlap { margin, rounds: log2_ceil(phase.members) };
-                // Otherwise the earliest. So a generation begins no earlier than the algorithm says, but where nothing else can be
-                // sent: rounds are blocks of the source, and without its next block would not go on.
+                // Otherwise the earliest. A generation thus begins no earlier than in the
+                // algorithm, unless nothing else can be sent. That exception is needed because
+                // rounds count the source's blocks: they would stop if the source did not send its
+                // next block.
                 schedule.first(division, phase.round).filter(can).or_else(|| (0..all).find(can))
             }
             Order::LowestRank { .. } => {
-                let window = || lacked().take(self.window());
+                let window = || incomplete().take(self.window());
                 let least = |which: Use| {
                     window().filter(|of| good(*of) == which).min_by_key(|generation| rank(*generation))
                 };
@@ -88,15 +96,15 @@ impl Order {
     }
 }
 
-/// The times of Overlap-2.
+/// The rounds at which generations begin in Overlap-2.
 struct Overlap {
     margin: u32,
-    /// For which the next generation has priority.
+    /// Number of rounds for which the next generation has priority.
     rounds: u64,
 }
 
 impl Overlap {
-    /// The generation that has priority over those before it in a round.
+    /// Returns the generation that has priority over the earlier ones in a round, if any.
     fn first(&self, division: &Division, round: u64) -> Option<u32> {
         let mut begins = 1;
         for generation in 0..division.generations() {
@@ -104,14 +112,14 @@ impl Overlap {
                 return Some(generation);
             }
             begins += u64::from(division.size(generation)) + u64::from(self.margin);
-            // The next begins its priority where this one's ends.
+            // The next generation's priority begins where that of this one ends.
             begins += if generation > 0 { self.rounds } else { 0 };
         }
         None
     }
 }
 
-/// The least power of two that is not below a number, as an exponent.
+/// Returns the exponent of the least power of two that is not less than `number`.
 pub(crate) fn log2_ceil(number: u32) -> u64 {
     u64::from(u32::BITS - number.saturating_sub(1).leading_zeros())
 }
@@ -128,8 +136,8 @@ mod tests {
     }
 
     #[test]
-    fn overlap_2_begins_and_gives_priority_at_the_rounds_of_the_algorithm() {
-        // k = 10, C = 1, log2 16 = 4: 2 begins in round 12, 3 in round 12 + 4 + 11.
+    fn overlap_2_gives_priority_in_the_rounds_of_the_algorithm() {
+        // k = 10, C = 1, log2 16 = 4: generation 2 begins in round 12, 3 in round 12 + 4 + 11.
         let overlap = Overlap { margin: 1, rounds: 4 };
         let expected =
             [(1, None), (11, None), (12, Some(1)), (15, Some(1)), (16, None), (26, None), (27, Some(2))];
@@ -139,7 +147,7 @@ mod tests {
     }
 
     #[test]
-    fn overlap_1_waits_for_the_first_that_the_receiver_lacks_and_overlap_2_does_not() {
+    fn only_overlap_1_waits_for_the_first_missing_generation() {
         use Use::{Had, Nothing, Perhaps, Surely};
         assert_eq!(pick(Order::Overlap1, 1, [10, 3, 0], [Had, Perhaps, Surely]), Some(1));
         assert_eq!(pick(Order::Overlap1, 1, [5, 3, 0], [Nothing, Perhaps, Surely]), None);
@@ -147,11 +155,11 @@ mod tests {
         assert_eq!(pick(two, 20, [5, 3, 0], [Nothing, Perhaps, Surely]), Some(1));
         assert_eq!(pick(two, 20, [5, 3, 0], [Perhaps, Perhaps, Surely]), Some(0));
         assert_eq!(pick(two, 13, [5, 3, 0], [Perhaps, Perhaps, Surely]), Some(1));
-        assert_eq!(pick(two, 5, [10, 3, 0], [Had, Perhaps, Surely]), Some(1), "nothing else is to be sent");
+        assert_eq!(pick(two, 5, [10, 3, 0], [Had, Perhaps, Surely]), Some(1), "nothing else can be sent");
     }
 
     #[test]
-    fn of_the_lowest_rank_first_what_is_surely_new() {
+    fn the_lowest_rank_that_is_surely_new_is_first() {
         use Use::{Had, Perhaps, Surely};
         let lowest = Order::LowestRank { window: 2 };
         assert_eq!(

@@ -1,45 +1,46 @@
-//! What a node knows of the others.
+//! The state that a member keeps about each of the other members.
 
 use crate::holdings::Have;
-use crate::paces::Pace;
+use crate::link_rates::Pace;
 use crate::rings::Member;
 use cool_machine::Time;
 use std::collections::BTreeMap;
 use std::ops::Bound;
 
-/// What is known of one.
+/// The state of one other member.
 #[derive(Clone, Debug, Default)]
 struct Peer {
-    /// It has said that it has all.
+    /// Whether it has reported that it holds everything.
     complete: bool,
-    /// Of its link, as it has said last.
+    /// The link rate that it reported last.
     pace: Pace,
-    /// Nothing is offered to it before.
+    /// No block is offered to it before this time.
     until: Time,
-    /// Generations of which a block was not new to it, with how far we were with them: no others are until we are further, but
-    /// that it may have counted on a block that did not come, so it is tried again after a while.
+    /// Generations of which a block was not new to this member, each with our progress at that time
+    /// and an expiry. No other block of them is sent until we have made progress. The entry
+    /// expires, because the member may have counted on a block that was lost.
     vain: Vec<(u32, u16, Time)>,
-    /// What it last said that it holds; kept if holders are counted.
+    /// The holdings that it reported last. Kept only if holders are counted.
     have: Have,
 }
 
-/// What is known of all.
+/// The state of all other members.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Peers {
     peers: BTreeMap<Member, Peer>,
-    /// How many have not said that they have all.
-    lacking: usize,
-    /// The pace of the fastest that was heard of.
+    /// Number of members that have not reported that they hold everything.
+    incomplete: usize,
+    /// The highest link rate that any member reported.
     fastest: Pace,
-    /// How many of them are known to hold each block, if that is counted.
+    /// Number of members known to hold each block, if holders are counted.
     holders: Option<Vec<u32>>,
 }
 
 impl Peers {
     pub(crate) fn new(members: impl Iterator<Item = Member>, counted: Option<u32>) -> Peers {
         let peers: BTreeMap<_, _> = members.map(|member| (member, Peer::default())).collect();
-        let (lacking, fastest) = (peers.len(), Pace::default());
-        Peers { peers, lacking, fastest, holders: counted.map(|blocks| vec![0; blocks as usize]) }
+        let (incomplete, fastest) = (peers.len(), Pace::default());
+        Peers { peers, incomplete, fastest, holders: counted.map(|blocks| vec![0; blocks as usize]) }
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -54,60 +55,60 @@ impl Peers {
         self.peers.contains_key(&member)
     }
 
-    /// Those in a rack.
+    /// Returns the members in a rack.
     pub(crate) fn in_rack(&self, rack: u32) -> impl Iterator<Item = Member> {
         let [first, last] = [0, u32::MAX].map(|slot| Member { rack, slot });
         self.peers.range(first..=last).map(|(member, _)| *member)
     }
 
-    /// A member, of which nothing is known yet.
+    /// Adds a member, about which nothing is known yet.
     pub(crate) fn join(&mut self, member: Member) {
         self.leave(member);
         self.peers.insert(member, Peer::default());
-        self.lacking += 1;
+        self.incomplete += 1;
     }
 
     pub(crate) fn leave(&mut self, member: Member) {
         if let Some(peer) = self.peers.remove(&member) {
-            self.lacking -= usize::from(!peer.complete);
+            self.incomplete -= usize::from(!peer.complete);
             self.count(&peer.have, |holders| *holders -= 1);
         }
     }
 
-    /// Whether a block may be offered to a member.
+    /// Returns whether a block may be offered to a member at `now`.
     pub(crate) fn takes(&self, now: Time, member: Member) -> bool {
         self.peers.get(&member).is_some_and(|peer| !peer.complete && peer.until <= now)
     }
 
-    /// Whether a member is here and may lack something.
-    pub(crate) fn may_lack(&self, member: Member) -> bool {
+    /// Returns whether a member is present and may be missing blocks.
+    pub(crate) fn may_need(&self, member: Member) -> bool {
         self.peers.get(&member).is_some_and(|peer| !peer.complete)
     }
 
-    /// Whether anybody may lack anything.
-    pub(crate) fn any_lacks(&self) -> bool {
-        self.lacking > 0
+    /// Returns whether any member may be missing blocks.
+    pub(crate) fn any_incomplete(&self) -> bool {
+        self.incomplete > 0
     }
 
-    /// Whether anybody in a rack, or anybody beyond it, may lack anything.
-    pub(crate) fn any_lacks_at(&self, rack: u32, beyond: bool) -> bool {
+    /// Returns whether any member in a rack, or any one beyond it, may be missing blocks.
+    pub(crate) fn any_incomplete_at(&self, rack: u32, beyond: bool) -> bool {
         let [first, last] = [0, u32::MAX].map(|slot| Member { rack, slot });
-        let lacks = |(_, peer): (&Member, &Peer)| !peer.complete;
+        let incomplete = |(_, peer): (&Member, &Peer)| !peer.complete;
         if beyond {
             let after = (Bound::Excluded(last), Bound::Unbounded);
-            self.lacking > 0 && self.peers.range(..first).chain(self.peers.range(after)).any(lacks)
+            self.incomplete > 0 && self.peers.range(..first).chain(self.peers.range(after)).any(incomplete)
         } else {
-            self.peers.range(first..=last).any(lacks)
+            self.peers.range(first..=last).any(incomplete)
         }
     }
 
-    /// The pace of a member, as it has said last.
+    /// Returns the link rate that a member reported last.
     pub(crate) fn pace(&self, member: Member) -> Pace {
         self.peers.get(&member).map_or(Pace::default(), |peer| peer.pace)
     }
 
-    /// A member says its pace.
-    pub(crate) fn goes(&mut self, member: Member, pace: Pace) {
+    /// Records the link rate that a member reported.
+    pub(crate) fn record_pace(&mut self, member: Member, pace: Pace) {
         self.fastest = [self.fastest, pace]
             .into_iter()
             .filter(|pace| *pace != Pace::default())
@@ -116,17 +117,17 @@ impl Peers {
         self.with(member, |peer| peer.pace = pace);
     }
 
-    /// Whether a member goes about as fast.
+    /// Returns whether a member's link rate is similar to `pace`.
     pub(crate) fn is_like(&self, member: Member, pace: Pace) -> bool {
         self.peers.get(&member).is_some_and(|peer| peer.pace.is_like(pace))
     }
 
-    /// Whether any such member goes about as fast.
+    /// Returns whether any member that satisfies `such` has a link rate similar to `pace`.
     pub(crate) fn any_like(&self, pace: Pace, such: impl Fn(Member) -> bool) -> bool {
         self.peers.iter().any(|(member, peer)| peer.pace.is_like(pace) && such(*member))
     }
 
-    /// The pace of the fastest that was heard of.
+    /// Returns the highest link rate that any member reported.
     pub(crate) fn fastest(&self) -> Pace {
         self.fastest
     }
@@ -135,43 +136,43 @@ impl Peers {
         self.with(member, |peer| peer.until = until);
     }
 
-    /// A member lacks something.
-    pub(crate) fn lacks(&mut self, member: Member) {
+    /// Records that a member requested a block, so that offers to it may begin at once.
+    pub(crate) fn set_incomplete(&mut self, member: Member) {
         self.rest(member, Time::ZERO);
-        self.says_complete(member, false);
+        self.set_complete(member, false);
     }
 
     pub(crate) fn completes(&mut self, member: Member) {
-        self.says_complete(member, true);
+        self.set_complete(member, true);
     }
 
-    fn says_complete(&mut self, member: Member, complete: bool) {
+    fn set_complete(&mut self, member: Member, complete: bool) {
         let Some(peer) = self.peers.get_mut(&member) else { return };
         match (core::mem::replace(&mut peer.complete, complete), complete) {
-            (false, true) => self.lacking -= 1,
-            (true, false) => self.lacking += 1,
+            (false, true) => self.incomplete -= 1,
+            (true, false) => self.incomplete += 1,
             _ => {}
         }
     }
 
-    /// A block of a generation was not new to a member, when we were that far with it.
-    pub(crate) fn vain(&mut self, member: Member, generation: u32, progress: u16, until: Time) {
+    /// Records that a block of a generation was not new to a member, with our progress in it.
+    pub(crate) fn record_not_new(&mut self, member: Member, generation: u32, progress: u16, until: Time) {
         self.with(member, |peer| {
             peer.vain.retain(|(other, ..)| *other != generation);
             peer.vain.push((generation, progress, until));
         });
     }
 
-    /// The generations of which nothing is new to a member, given how far we are.
-    pub(crate) fn vain_for(&self, now: Time, member: Member, progress: impl Fn(u32) -> u16) -> Vec<u32> {
+    /// Returns the generations of which we hold nothing new for a member, given our progress.
+    pub(crate) fn not_new_for(&self, now: Time, member: Member, progress: impl Fn(u32) -> u16) -> Vec<u32> {
         let vain = self.peers.get(&member).map(|peer| peer.vain.as_slice()).unwrap_or_default();
         let still =
             vain.iter().filter(|(generation, then, until)| now < *until && progress(*generation) <= *then);
         still.map(|(generation, ..)| *generation).collect()
     }
 
-    /// A member has said what it holds.
-    pub(crate) fn said(&mut self, member: Member, have: &Have) {
+    /// Records the holdings that a member reported.
+    pub(crate) fn record_holdings(&mut self, member: Member, have: &Have) {
         if self.holders.is_none() {
             return;
         }
@@ -204,13 +205,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn holders_are_those_that_said_so_and_are_here() {
+    fn holders_are_present_members_that_reported_the_block() {
         let [one, two] = [0, 1].map(|slot| Member { rack: 0, slot });
         let mut peers = Peers::new([one, two].into_iter(), Some(3));
         let have = |bits| Have { blocks: vec![bits], ..Have::default() };
-        peers.said(one, &have(0b001));
-        peers.said(one, &have(0b011));
-        peers.said(two, &have(0b110));
+        peers.record_holdings(one, &have(0b001));
+        peers.record_holdings(one, &have(0b011));
+        peers.record_holdings(two, &have(0b110));
         assert_eq!(peers.holders(), [1, 2, 1]);
         peers.join(two);
         assert_eq!(peers.holders(), [1, 1, 0]);
@@ -219,13 +220,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_vain_is_tried_again_at_a_higher_rank_or_later() {
+    fn a_generation_that_was_not_new_is_retried_later() {
         let one = Member { rack: 0, slot: 1 };
         let mut peers = Peers::new([one].into_iter(), None);
         let [now, later] = [1, 2].map(Time::from_nanos);
-        peers.vain(one, 4, 7, later);
-        assert_eq!(peers.vain_for(now, one, |_| 7), [4]);
-        assert!(peers.vain_for(now, one, |_| 8).is_empty());
-        assert!(peers.vain_for(later, one, |_| 7).is_empty());
+        peers.record_not_new(one, 4, 7, later);
+        assert_eq!(peers.not_new_for(now, one, |_| 7), [4]);
+        assert!(peers.not_new_for(now, one, |_| 8).is_empty());
+        assert!(peers.not_new_for(later, one, |_| 7).is_empty());
     }
 }

@@ -1,19 +1,21 @@
-//! Random rings without lists: in each round all members stand in a ring, and each sends to its successor.
+//! Random rings without lists: in each round all members form a ring, and each sends to its
+//! successor.
 //!
-//! Cooper (2.1) takes a uniformly random permutation of all nodes a round, and a central generator hands lists of them out
-//! (section 5). Here a member computes its successor itself, from a seed that all share: a keyed bijection orders the
-//! racks, another one the members in each. A rack's members stand together, so that in a round one block enters each rack and
-//! one leaves it, which is all that an uplink as fast as a host's link can carry. Members that are all said to be in one rack
-//! stand in a uniformly random ring, as in the paper.
+//! In Cooper (2.1) each round uses a uniformly random permutation of all nodes, and a central
+//! generator distributes lists of permutations (section 5). Here a member computes its successor
+//! from a shared seed: one keyed bijection orders the racks, and another one the members of each
+//! rack. Members of a rack are adjacent, so that in each round one block enters each rack and one
+//! leaves it, which is all that an uplink of a host's rate can carry. If all members are declared
+//! to be in one rack, they form a uniformly random ring, as in the paper.
 
 use serde::{Deserialize, Serialize};
 
-/// A place in the swarm: a slot of a rack. Whoever has it keeps it; slots may be vacant.
+/// The identity of a member: a slot of a rack. It does not change; slots may be vacant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 pub struct Member {
     /// The rack, from 0.
     pub rack: u32,
-    /// The slot in it, from 0.
+    /// The slot in the rack, from 0.
     pub slot: u32,
 }
 
@@ -21,18 +23,19 @@ pub struct Member {
 #[derive(Clone, Debug)]
 pub struct Rings {
     key: u64,
-    /// Slots of each rack.
+    /// Number of slots of each rack.
     racks: Vec<u32>,
 }
 
 impl Rings {
-    /// Rings over racks with these numbers of slots. `epoch` is the version of the membership; another one has other rings.
+    /// Returns the rings over racks with the given numbers of slots. `epoch` is the version of the
+    /// membership; different epochs have different rings.
     pub fn new(seed: u64, epoch: u32, racks: Vec<u32>) -> Rings {
         Rings { key: mixed(seed, u64::from(epoch)), racks }
     }
 
-    /// Makes room for a member. Rings of members that have heard of it and of those that have not differ, which costs
-    /// refusals and harms nothing.
+    /// Adds room for a member. Until all members know about it, their rings differ. That causes
+    /// some refusals but does no harm.
     pub fn include(&mut self, member: Member) {
         let rack = member.rack as usize;
         if self.racks.len() <= rack {
@@ -41,10 +44,11 @@ impl Rings {
         self.racks[rack] = self.racks[rack].max(member.slot + 1);
     }
 
-    /// The next member after `of` in the ring of a round among those that are `here`; none if it is alone.
+    /// Returns the next member after `of` in the ring of a round for which `here` holds, or none if
+    /// there is no other.
     ///
-    /// A vacant slot is passed over, so a ring with vacant slots is a ring. Costs a few hashes, and a few more for each that is
-    /// passed over.
+    /// Vacant slots are skipped, so the remaining members still form a ring. The cost is a few
+    /// hashes, and a few more for each slot that is skipped.
     pub fn successor(&self, round: u64, of: Member, here: impl Fn(Member) -> bool) -> Option<Member> {
         let key = mixed(self.key, round);
         let mut rack = of.rack;
@@ -75,13 +79,14 @@ impl Rings {
     }
 }
 
-/// Numbers of which a list is quicker than a network, that has to be walked along the longer the fewer they are.
+/// Maximum size of a permutation that is listed. Below it a list is faster than a Feistel network,
+/// because the network needs more iterations the smaller the range is.
 const LISTED_MAX: u32 = 64;
 
 /// A keyed permutation of the numbers below a size.
 #[derive(Clone, Debug)]
 enum Permutation {
-    /// The numbers by their places, shuffled (Durstenfeld 1964).
+    /// The numbers in shuffled order (Durstenfeld 1964).
     Listed(Vec<u32>),
     Computed(Bijection),
 }
@@ -105,7 +110,7 @@ impl Permutation {
         }
     }
 
-    /// The place of a number below the size.
+    /// Returns the position of a number, which must be less than the size.
     fn place(&self, number: u32) -> u32 {
         match self {
             Permutation::Listed(list) => list.iter().position(|at| *at == number).map_or(0, |at| at as u32),
@@ -113,7 +118,7 @@ impl Permutation {
         }
     }
 
-    /// The number at a place below the size.
+    /// Returns the number at a position, which must be less than the size.
     fn at(&self, place: u32) -> u32 {
         match self {
             Permutation::Listed(list) => list[place as usize],
@@ -122,12 +127,13 @@ impl Permutation {
     }
 }
 
-/// Rounds of the Feistel network. Four hide a large permutation (Luby and Rackoff 1988); of a few dozen numbers they make some
-/// successors ten times as likely as others, six do not, and standards take eight to ten (NIST SP 800-38G).
+/// Number of rounds of the Feistel network. Four hide a large permutation (Luby and Rackoff 1988),
+/// but for a few dozen numbers four make some successors ten times as likely as others. Six do not,
+/// and standards use eight to ten (NIST SP 800-38G).
 const FEISTEL: u64 = 8;
 
-/// A keyed bijection of the numbers below `size`: a Feistel network over the next power of four, walked along until it comes
-/// back below (cycle walking: Black and Rogaway 2002).
+/// A keyed bijection of the numbers below `size`: a Feistel network over the next power of four,
+/// repeated until the result is below `size` (cycle walking: Black and Rogaway 2002).
 #[derive(Clone, Copy, Debug)]
 struct Bijection {
     key: u64,
@@ -141,7 +147,7 @@ impl Bijection {
         Bijection { key, size, half: bits.div_ceil(2) }
     }
 
-    /// The place of a number below the size.
+    /// Returns the position of a number, which must be less than the size.
     fn place(&self, mut number: u32) -> u32 {
         loop {
             let (mut left, mut right) = self.halves(number);
@@ -155,7 +161,7 @@ impl Bijection {
         }
     }
 
-    /// The number at a place below the size.
+    /// Returns the number at a position, which must be less than the size.
     fn at(&self, mut place: u32) -> u32 {
         loop {
             let (mut left, mut right) = self.halves(place);
@@ -186,7 +192,8 @@ impl Bijection {
     }
 }
 
-/// A hash of two numbers: the finalizer of SplitMix64 (Steele, Lea and Flood 2014), of one and then of both.
+/// Returns a hash of two numbers: the finalizer of SplitMix64 (Steele, Lea and Flood 2014), applied
+/// to one and then to both.
 fn mixed(a: u64, b: u64) -> u64 {
     finalized(finalized(a).wrapping_add(b))
 }
@@ -209,7 +216,7 @@ mod tests {
         (0u32..).zip(racks).flat_map(slots).collect()
     }
 
-    /// The ring of a round, from a member on.
+    /// Returns the ring of a round, starting at a member.
     fn ring(rings: &Rings, round: u64, from: Member, here: impl Fn(Member) -> bool) -> Vec<Member> {
         let mut ring = vec![from];
         while let Some(next) = rings.successor(round, *ring.last().unwrap(), &here) {
@@ -233,7 +240,7 @@ mod tests {
             }
         }
 
-        /// The members that are here, each once, those of a rack one after the other.
+        /// The ring contains each present member once, and those of a rack are adjacent.
         #[test]
         fn every_round_is_one_ring_that_enters_each_rack_once(
             seed: u64,
@@ -255,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_alone_has_no_successor_and_a_stranger_none_either() {
+    fn neither_a_lone_member_nor_a_stranger_has_a_successor() {
         let rings = Rings::new(1, 1, vec![3, 2]);
         let me = Member { rack: 1, slot: 1 };
         assert_eq!(rings.successor(5, me, |member| member == me), None);
@@ -263,7 +270,8 @@ mod tests {
         assert_eq!(rings.successor(5, Member { rack: 1, slot: 2 }, |_| true), None);
     }
 
-    /// Chi-squared over many rounds, for sizes from the smallest on: each other member is a successor as often as the next.
+    /// Chi-squared test over many rounds, from the smallest sizes on: all other members are equally
+    /// often the successor.
     #[test]
     fn all_others_are_successors_equally_often() {
         for size in [3u32, 4, 7, 16, 17, 64, 100] {
@@ -280,7 +288,7 @@ mod tests {
                 let expected = rounds as f64 / f64::from(size - 1);
                 let squares: f64 =
                     counts.iter().map(|count| (count - expected) * (count - expected) / expected).sum();
-                let chi_squared = squares - expected; // its own place, which is never a successor
+                let chi_squared = squares - expected; // the member itself is never a successor
                 assert!(chi_squared < freedom + 5.0 * (2.0 * freedom).sqrt(), "{size}: {chi_squared}");
             }
         }

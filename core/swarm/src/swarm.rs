@@ -8,7 +8,7 @@ use crate::api::{BlockHead, Input, Output, Signal, Stats, SwarmSpec, Waits};
 use crate::generation::Row;
 use crate::holdings::{Code, Have, Holdings};
 use crate::lane::Lane;
-use crate::paces::{Pace, Paces};
+use crate::link_rates::{LinkRates, Pace};
 use crate::peers::Peers;
 use crate::pollution::{Origin, Pollution};
 use crate::rings::{Member, Rings};
@@ -18,39 +18,40 @@ use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 
-/// A member of a swarm: see the crate's front page.
+/// A member of a swarm. The crate's front page describes how to drive it.
 #[derive(Debug)]
 pub struct Swarm {
     spec: SwarmSpec,
     rings: Rings,
     peers: Peers,
     holdings: Holdings,
-    /// What the members of this node's rack hold together, as far as it has heard.
+    /// The joint holdings of this node's rack, as known to this node.
     rack: Holdings,
-    /// What has gone from there to other racks.
+    /// The coded blocks that have left this rack for other racks.
     left: Holdings,
     pollution: Pollution,
     chance: ChaCha8Rng,
     incoming: Transfers,
     outgoing: Transfers,
     outbox: VecDeque<Output>,
-    /// Of the next offer, and the number of the next transfer.
+    /// The ring and attempt of the next offer, and the number of the last transfer.
     ring: u64,
     attempt: u8,
     transfer: u32,
-    /// Whom the last block went to.
+    /// The receiver of the last block within the rack.
     last: Option<Member>,
-    /// Who has asked last for a block.
+    /// The last member that requested a block.
     asked: Option<Member>,
-    /// What blocks that came have taken.
-    paces: Paces,
-    /// Offers within the rack, and beyond it.
+    /// Transfer times of received blocks, and this member's link rate.
+    link_rates: LinkRates,
+    /// Pauses and refusals of offers within the rack, and beyond it.
     near: Lane,
     far: Lane,
-    /// The paper's round: how many blocks the source has sent.
+    /// The paper's round: the number of blocks that the source has sent.
     round: u64,
     settled: u32,
-    /// When this node asks for blocks next, and when it is to report that nothing comes.
+    /// When this node next requests a block, the wait after that, and when it reports that it is
+    /// starved.
     asks_at: Time,
     ask_wait: Duration,
     starves_at: Option<Time>,
@@ -59,7 +60,8 @@ pub struct Swarm {
 }
 
 impl Swarm {
-    /// A member that begins at `now`, with nothing or, a source, with all.
+    /// Creates a member that starts at `now`, either without blocks or, as a source, with all of
+    /// them.
     pub fn new(now: Time, spec: SwarmSpec) -> Swarm {
         let (division, code, order) = (spec.division, spec.code, spec.order);
         let mut rings = Rings::new(spec.seed, spec.epoch, Vec::new());
@@ -87,7 +89,7 @@ impl Swarm {
             transfer: 0,
             last: None,
             asked: None,
-            paces: Paces::default(),
+            link_rates: LinkRates::default(),
             near: Lane::new(now, spec.waits.block),
             far: Lane::new(now, spec.waits.block),
             round: 0,
@@ -101,30 +103,30 @@ impl Swarm {
         }
     }
 
-    /// What is held here.
+    /// Returns the blocks that this member holds.
     pub fn holdings(&self) -> &Holdings {
         &self.holdings
     }
 
-    /// What it has done so far.
+    /// Returns the counters of this member's activity.
     pub fn stats(&self) -> Stats {
         self.stats
     }
 
-    /// Goes on to a later ring that another member is in.
+    /// Advances to a later ring that another member uses.
     fn follow(&mut self, ring: u64) {
         if ring > self.ring {
             (self.ring, self.attempt) = (ring, 0);
         }
     }
 
-    /// A member is in that ring, and of that pace.
-    fn hears(&mut self, from: Member, ring: u64, pace: Pace) {
+    /// Records the ring and link rate that a member sent.
+    fn update_peer(&mut self, from: Member, ring: u64, pace: Pace) {
         self.follow(ring);
-        self.peers.goes(from, pace);
+        self.peers.record_pace(from, pace);
     }
 
-    fn say(&mut self, to: Member, signal: Signal) {
+    fn send_signal(&mut self, to: Member, signal: Signal) {
         self.outbox.push_back(Output::Signal { to, signal });
     }
 
@@ -134,17 +136,17 @@ impl Swarm {
         }
         match signal {
             Signal::Offer { transfer, ring, pace } => {
-                self.hears(from, *ring, *pace);
+                self.update_peer(from, *ring, *pace);
                 self.offered(now, from, *transfer);
             }
             Signal::Head(head) => self.announced(now, from, head),
             Signal::Withdraw { transfer } => self.withdrawn(from, *transfer),
             Signal::Grant { transfer, ring, pace, have } => {
-                self.hears(from, *ring, *pace);
+                self.update_peer(from, *ring, *pace);
                 self.granted(now, from, *transfer, have);
             }
             Signal::Refuse { transfer, ring, pace, complete } => {
-                self.hears(from, *ring, *pace);
+                self.update_peer(from, *ring, *pace);
                 if self.outgoing.take(from, *transfer).is_some() {
                     self.refused(now, from, *complete);
                 }
@@ -161,8 +163,8 @@ impl Swarm {
                 }
             }
             Signal::Ask { have } => {
-                self.peers.said(from, have);
-                self.peers.lacks(from);
+                self.peers.record_holdings(from, have);
+                self.peers.set_incomplete(from);
                 self.asked = Some(from);
             }
         }
@@ -173,9 +175,12 @@ impl Swarm {
 impl Swarm {
     fn offered(&mut self, now: Time, from: Member, transfer: u32) {
         let known = self.incoming.find(from, transfer).map(|granted| granted.block.is_some());
-        // What is not checked yet may be polluted, and come again.
+        // Complete only after decoding, because an unchecked generation may be polluted and needed
+        // again.
         let complete = self.holdings.is_whole();
-        // What the rack has comes from within it; unless it does not, as if what was announced there has not come.
+        // Blocks that the rack holds should arrive from within it. If nothing arrives for a while,
+        // they may be requested from other racks too, because an announced block may have been
+        // lost.
         let idle = self.incoming.is_empty() && self.ask_wait > self.ask_wait_min();
         let held = if self.is_far(from) && !idle { &self.rack } else { &self.holdings };
         let mut have = held.expected(self.incoming.blocks());
@@ -183,11 +188,12 @@ impl Swarm {
         match known {
             Some(true) => {}
             None if !self.incoming.room(from) || self.holdings.completes(&have) => {
-                // Others than the one that is waited for are not called.
+                // While a generation is accepted from one member only, no other member is called
+                // back.
                 self.lane(from).turned_away = Some(from).filter(|_| self.pollution.is_clear());
-                self.say(
+                self.send_signal(
                     from,
-                    Signal::Refuse { transfer, ring: self.ring, pace: self.paces.pace(), complete },
+                    Signal::Refuse { transfer, ring: self.ring, pace: self.link_rates.pace(), complete },
                 );
             }
             _ => {
@@ -197,17 +203,21 @@ impl Swarm {
                 }
                 let null_vectors = held.null_vectors(self.incoming.blocks(), &mut self.chance);
                 let have = Have { null_vectors, ..have };
-                self.say(from, Signal::Grant { transfer, ring: self.ring, pace: self.paces.pace(), have });
+                self.send_signal(
+                    from,
+                    Signal::Grant { transfer, ring: self.ring, pace: self.link_rates.pace(), have },
+                );
             }
         }
     }
 
-    /// Whether a row is new beside what is held, and beside what is under way as far as can be told.
+    /// Returns whether a coded block is new in addition to those held and, as far as can be decided
+    /// without decoding, those under way.
     fn wants(&self, generation: u32, row: &Row) -> bool {
         let under_way = || self.incoming.blocks().filter(|(of, _)| *of == generation);
         let Some(held) = self.holdings.generation(generation) else { return false };
         let room = under_way().count() < usize::from(held.size() - held.rank());
-        room && held.lacks(row) && under_way().all(|(_, other)| other != row)
+        room && held.needs(row) && under_way().all(|(_, other)| other != row)
     }
 
     fn announced(&mut self, now: Time, from: Member, head: &BlockHead) {
@@ -218,7 +228,7 @@ impl Swarm {
         }
         let wanted = self.pollution.admits(now, from, *generation, *checked) && self.wants(*generation, row);
         let Waits { answer, transfer: whole, .. } = self.spec.waits;
-        // A block in place of one that was not new has a number of its own.
+        // A block that replaces one that was not new has its own number.
         if let Some(granted) = self.incoming.granted(from) {
             granted.number = *transfer;
             granted.until = now + if wanted { whole } else { answer * 2 };
@@ -231,7 +241,7 @@ impl Swarm {
                 return self.enters(from, *generation, row);
             }
         }
-        self.say(from, Signal::Stop { transfer: *transfer });
+        self.send_signal(from, Signal::Stop { transfer: *transfer });
     }
 
     fn received(&mut self, now: Time, from: Member, transfer: u32) {
@@ -245,7 +255,7 @@ impl Swarm {
             (Some((generation, row)), Some(slot)) => {
                 self.outbox.push_back(Output::Store { from, transfer, generation, slot });
                 self.rack.learn(generation, &row);
-                self.pollution.came(generation, Origin { from, checked, row, slot });
+                self.pollution.record(generation, Origin { from, checked, row, slot });
                 self.grown(now, generation);
             }
             _ => {
@@ -256,7 +266,8 @@ impl Swarm {
         self.call_back();
     }
 
-    /// Nothing comes of what was granted: not the block that was announced, nor one in place of a block that was not new.
+    /// Handles the withdrawal of a granted transfer: either of the block that was announced, or of
+    /// one that was to replace a block that was not new.
     fn withdrawn(&mut self, from: Member, transfer: u32) {
         let granted =
             self.incoming.granted(from).map(|granted| granted.number).filter(|number| *number <= transfer);
@@ -266,24 +277,24 @@ impl Swarm {
         }
     }
 
-    /// A row comes: if it is from another rack, all in this one are told.
+    /// Notifies the members of this rack of a coded block that arrives from another rack.
     fn enters(&mut self, from: Member, generation: u32, row: &Row) {
         if !self.is_far(from) {
             return;
         }
         self.rack.learn(generation, row);
-        self.tell_rack(&Signal::Entered { generation, row: row.clone() });
+        self.notify_rack(&Signal::Entered { generation, row: row.clone() });
     }
 
-    /// A row goes: if it is to another rack, all in this one are told.
+    /// Notifies the members of this rack of a coded block that is sent to another rack.
     fn leaves(&mut self, to: Member, generation: u32, row: &Row) {
         if self.is_far(to) {
             self.left.learn(generation, row);
-            self.tell_rack(&Signal::Left { generation, row: row.clone() });
+            self.notify_rack(&Signal::Left { generation, row: row.clone() });
         }
     }
 
-    fn tell_rack(&mut self, signal: &Signal) {
+    fn notify_rack(&mut self, signal: &Signal) {
         let signals =
             self.peers.in_rack(self.spec.me.rack).map(|to| Output::Signal { to, signal: signal.clone() });
         self.outbox.extend(signals);
@@ -291,7 +302,7 @@ impl Swarm {
 
     fn ask_of(&mut self, to: Member) {
         self.stats.asks += 1;
-        self.say(to, Signal::Ask { have: self.holdings.have().clone() });
+        self.send_signal(to, Signal::Ask { have: self.holdings.have().clone() });
     }
 
     fn placed(&mut self, now: Time, block: u32) {
@@ -302,7 +313,7 @@ impl Swarm {
         }
     }
 
-    /// Something new is here.
+    /// Handles a new coded block of a generation.
     fn grown(&mut self, now: Time, generation: u32) {
         if self.pollution.is_progress(generation) {
             self.starves_later(now);
@@ -315,19 +326,19 @@ impl Swarm {
             }
         }
         let holdings = &self.holdings;
-        let vain = self.incoming.without(|_, of, row| of == generation && !holdings.lacks(of, row));
+        let vain = self.incoming.without(|_, of, row| of == generation && !holdings.needs(of, row));
         self.stop(vain);
     }
 
-    /// Something new is here, unless all is.
+    /// Restarts the starvation timer, or stops it if everything is held.
     fn starves_later(&mut self, now: Time) {
         self.starves_at = (!self.holdings.is_complete()).then(|| now + self.spec.waits.starved);
     }
 
-    /// Blocks that are under way need not come.
+    /// Cancels transfers whose blocks are no longer needed.
     fn stop(&mut self, transfers: Vec<Transfer>) {
         for transfer in transfers {
-            self.say(transfer.peer, Signal::Stop { transfer: transfer.number });
+            self.send_signal(transfer.peer, Signal::Stop { transfer: transfer.number });
             self.discard(&transfer);
         }
     }
@@ -342,7 +353,7 @@ impl Swarm {
         }
     }
 
-    /// The rows of a generation are not what their heads said.
+    /// Handles a generation with coded blocks that do not match their announcements.
     fn polluted(&mut self, now: Time, generation: u32) {
         let liar = self.pollution.polluted(generation);
         self.drop_rows(now, generation, None);
@@ -366,11 +377,12 @@ impl Swarm {
         }
     }
 
-    /// Rows of a generation that are held, and under way from others than one, count no more.
+    /// Drops the coded blocks of a generation that are held, and those under way from members other
+    /// than `but`.
     fn drop_rows(&mut self, now: Time, generation: u32, but: Option<Member>) {
         self.pollution.drop_rows(generation);
         self.holdings.reset(generation);
-        // What others have said that they hold may be as wrong.
+        // The reports of other members may be wrong too.
         self.rack = self.holdings.clone();
         self.left = Holdings::empty(self.spec.division, self.spec.code, self.spec.order);
         let others = self.incoming.without(|from, of, _| of == generation && but != Some(from));
@@ -383,7 +395,7 @@ impl Swarm {
         self.spec.waits.block / 2
     }
 
-    /// Asks somebody else each time, while nothing is under way.
+    /// Requests a block from another member each time, while nothing is under way.
     fn ask(&mut self, now: Time) {
         if self.holdings.is_complete() || now < self.asks_at {
             return;
@@ -401,12 +413,12 @@ impl Swarm {
         if self.starves_at.is_some_and(|at| at <= now) {
             self.starves_at = None;
             let division = *self.holdings.division();
-            let lacks = |generation| {
+            let missing_of = |generation| {
                 let rank = self.holdings.generation(generation).map_or(0, |held| held.rank());
                 (generation, division.size(generation) - rank)
             };
-            let lacking = (0..division.generations()).map(lacks).filter(|(_, rows)| *rows > 0).collect();
-            self.outbox.push_back(Output::Starved { lacking });
+            let missing = (0..division.generations()).map(missing_of).filter(|(_, rows)| *rows > 0).collect();
+            self.outbox.push_back(Output::Starved { missing });
         }
     }
 }
@@ -417,29 +429,29 @@ impl Swarm {
         if member == self.spec.me || self.pollution.is_expelled(member) {
             return;
         }
-        self.parted(member);
+        self.end_transfers(member);
         self.rings.include(member);
         self.peers.join(member);
         self.lane(member).open(now);
     }
 
     fn gone(&mut self, member: Member) {
-        self.parted(member);
+        self.end_transfers(member);
         self.peers.leave(member);
         self.pollution.gone(member);
     }
 
-    /// Ends what is under way with a member.
-    fn parted(&mut self, member: Member) {
+    /// Ends all transfers with a member.
+    fn end_transfers(&mut self, member: Member) {
         if !self.is_far(member) {
-            // What it alone held is held no more.
+            // Blocks that only this member held are no longer available in the rack.
             self.rack = self.holdings.clone();
         } else {
-            // Likewise, what it alone has got.
+            // Likewise, blocks that only this member received are no longer outside the rack.
             self.left = Holdings::empty(self.spec.division, self.spec.code, self.spec.order);
         }
         let outgoing = self.outgoing.of(member);
-        outgoing.into_iter().for_each(|transfer| self.given_up(transfer));
+        outgoing.into_iter().for_each(|transfer| self.give_up(transfer));
         for transfer in self.incoming.of(member) {
             self.discard(&transfer);
         }
@@ -448,7 +460,7 @@ impl Swarm {
         self.lane(member).turned_away.take_if(|away| *away == member);
     }
 
-    fn given_up(&mut self, transfer: Transfer) {
+    fn give_up(&mut self, transfer: Transfer) {
         if let Some((generation, row)) = transfer.block {
             self.holdings.lost(generation, &row);
             self.outbox.push_back(Output::Cancel { to: transfer.peer, transfer: transfer.number });
@@ -461,13 +473,14 @@ impl Swarm {
         }
     }
 
-    /// Gives up what has been waited for long enough.
+    /// Gives up transfers that have timed out.
     fn expire(&mut self, now: Time) {
         for transfer in self.outgoing.expired(now) {
-            // Who does not answer, or is too slow, is left alone for a while: whether it is gone others find out.
+            // A member that does not reply, or is too slow, receives no offer for a while. Whether
+            // it is lost is detected elsewhere.
             self.peers.rest(transfer.peer, now + self.spec.waits.block * 4);
             self.lane(transfer.peer).refused();
-            self.given_up(transfer);
+            self.give_up(transfer);
         }
         for transfer in self.incoming.expired(now) {
             self.discard(&transfer);
@@ -500,9 +513,9 @@ impl Machine for Swarm {
             }
             Input::Received { from, transfer, took } => {
                 if let Some(took) = took {
-                    // Those under way shared the link.
+                    // The transfers still under way shared the link.
                     let share = self.incoming.blocks().count().max(1) as u32;
-                    self.paces.came(took / share, self.peers.pace(from));
+                    self.link_rates.record(took / share, self.peers.pace(from));
                 }
                 self.received(now, from, transfer);
             }

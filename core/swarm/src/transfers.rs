@@ -1,4 +1,4 @@
-//! Blocks under way in one direction, each with the time until which it is waited for.
+//! The blocks that are under way in one direction, each with its timeout.
 
 use crate::generation::Row;
 use crate::holdings::Have;
@@ -6,26 +6,26 @@ use crate::lane::blocks_at_a_time;
 use crate::rings::Member;
 use cool_machine::Time;
 
-/// A block that was offered or granted, or is under way.
+/// A block that was offered or granted, or whose bytes are under way.
 #[derive(Clone, Debug)]
 pub(crate) struct Transfer {
-    /// Where it goes to or comes from.
+    /// The other member.
     pub(crate) peer: Member,
-    /// The sender's number.
+    /// The sender's number of the transfer.
     pub(crate) number: u32,
-    /// Whether it is nearly through, so that the next may be arranged.
+    /// Whether few bytes remain, so that the next block may be arranged.
     pub(crate) nearly: bool,
-    /// It is given up then.
+    /// When the transfer is given up.
     pub(crate) until: Time,
-    /// Its generation and what it is, once that is known.
+    /// The generation and coefficients, once the block is announced.
     pub(crate) block: Option<(u32, Row)>,
-    /// Of one that comes: whether its sender has checked the generation.
+    /// For incoming blocks: whether the sender has checked the generation.
     pub(crate) checked: bool,
-    /// At the sender: what the receiver said that it holds.
+    /// At the sender: the holdings that the receiver reported.
     pub(crate) have: Have,
 }
 
-/// Those of a member, in one direction.
+/// The transfers of a member in one direction.
 #[derive(Clone, Debug)]
 pub(crate) struct Transfers {
     me: Member,
@@ -37,7 +37,7 @@ impl Transfers {
         Transfers { me, list: Vec::new() }
     }
 
-    /// One that is offered or granted, and waited for until then.
+    /// Adds a transfer that was offered or granted, with its timeout.
     pub(crate) fn add(&mut self, peer: Member, number: u32, until: Time) {
         let have = Have::default();
         self.list.push(Transfer { peer, number, nearly: false, until, block: None, checked: false, have });
@@ -47,20 +47,20 @@ impl Transfers {
         self.list.is_empty()
     }
 
-    /// Whether another may be arranged in the lane of a member.
+    /// Returns whether another transfer may be arranged in the lane that leads to a member.
     pub(crate) fn room(&self, with: Member) -> bool {
         self.room_in(with.rack != self.me.rack)
     }
 
-    /// Whether another may be arranged within the rack, or beyond it.
+    /// Returns whether another transfer may be arranged within the rack, or beyond it (`far`).
     pub(crate) fn room_in(&self, far: bool) -> bool {
         let lane = self.list.iter().filter(|transfer| (transfer.peer.rack != self.me.rack) == far);
         let most = blocks_at_a_time(far);
-        // One more is arranged beside the last part of those.
+        // One additional transfer may be arranged while the last bytes of another one are sent.
         lane.clone().filter(|transfer| !transfer.nearly).count() < most && lane.count() <= most
     }
 
-    /// A block is nearly through.
+    /// Records that few bytes of a block remain.
     pub(crate) fn nearly(&mut self, peer: Member, number: u32) {
         if let Some(transfer) = self.find(peer, number) {
             transfer.nearly = true;
@@ -71,17 +71,17 @@ impl Transfers {
         self.list.iter().any(|transfer| transfer.peer == peer)
     }
 
-    /// Whether a member has granted all that it was offered.
+    /// Returns whether a member has granted everything that it was offered.
     pub(crate) fn is_answered(&self, peer: Member) -> bool {
         self.list.iter().all(|transfer| transfer.peer != peer || transfer.block.is_some())
     }
 
-    /// Those blocks of which it is known what they are.
+    /// Returns the blocks that have been announced.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = &(u32, Row)> + Clone {
         self.list.iter().filter_map(|transfer| transfer.block.as_ref())
     }
 
-    /// Takes the blocks that are such: from or to that member, of that generation, and that row of it.
+    /// Removes and returns the transfers whose member, generation and coded block satisfy `such`.
     pub(crate) fn without(&mut self, such: impl Fn(Member, u32, &Row) -> bool) -> Vec<Transfer> {
         let is_such = |transfer: &mut Transfer| {
             let Transfer { peer, block, .. } = transfer;
@@ -94,7 +94,7 @@ impl Transfers {
         self.list.iter_mut().find(|transfer| (transfer.peer, transfer.number) == (peer, number))
     }
 
-    /// One from or to a member of which it is not known yet which block it will be.
+    /// Returns a transfer with a member whose block has not been announced yet.
     pub(crate) fn granted(&mut self, peer: Member) -> Option<&mut Transfer> {
         self.list.iter_mut().find(|transfer| transfer.peer == peer && transfer.block.is_none())
     }
@@ -104,12 +104,12 @@ impl Transfers {
         Some(self.list.remove(at))
     }
 
-    /// Takes those for which it has been waited long enough.
+    /// Removes and returns the transfers that have timed out.
     pub(crate) fn expired(&mut self, now: Time) -> Vec<Transfer> {
         self.list.extract_if(.., |transfer| transfer.until <= now).collect()
     }
 
-    /// Takes those with a member.
+    /// Removes and returns all transfers with a member.
     pub(crate) fn of(&mut self, peer: Member) -> Vec<Transfer> {
         self.list.extract_if(.., |transfer| transfer.peer == peer).collect()
     }
@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_lane_has_room_for_a_few_and_one_more_beside_the_last_part_of_them() {
+    fn a_lane_has_room_for_one_more_when_blocks_are_nearly_done() {
         let me = Member { rack: 0, slot: 0 };
         for far in [false, true] {
             let most = blocks_at_a_time(far) as u32;

@@ -188,7 +188,7 @@ impl<C: Contents> Driver<C> {
     fn show_others(&self) {
         let now = Instant::now();
         let heard = |at: Instant| now.saturating_duration_since(at) < STARVED_MIN;
-        let lacks = |(member, at): &(&Member, &Instant)| heard(**at) && self.machine.may_lack(**member);
+        let lacks = |(member, at): &(&Member, &Instant)| heard(**at) && self.machine.may_need(**member);
         let guests = self.guests.iter().filter(lacks).count() + self.preparing.len();
         let (wanted, unreached) = (self.machine.is_wanted(), self.machine.is_alone());
         // Others leave when all has come, some of which may be still to be decoded and kept.
@@ -255,7 +255,7 @@ impl<C: Contents> Driver<C> {
                 self.board.expel(member);
             }
             Output::Done => {}
-            Output::Starved { lacking } => {
+            Output::Starved { missing } => {
                 tracing::debug!("nothing new came for long; lacking, by generation: {lacking:?}");
                 self.board.change(|progress| progress.starved = true);
             }

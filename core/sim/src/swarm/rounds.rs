@@ -153,7 +153,7 @@ impl<'a> Run<'a> {
                 let known =
                     Knowledge { receiver: to.have(), holders: &self.holders, phase, vain: &vain, left: None };
                 let Some(pick) = from.pick(&known, &mut self.chance) else { break };
-                if self.gossip.heads && !to.lacks(pick.generation, &pick.row) {
+                if self.gossip.heads && !to.needs(pick.generation, &pick.row) {
                     self.outcome.refused += 1;
                     vain.push(pick.generation);
                     continue;

@@ -2,7 +2,7 @@
 
 use cool_collective::{Call, Layout, MulticastScope, Operation, Plan, Planner, Rank, compile};
 use cool_machine::Duration;
-use cool_sim::schedule::{Costs, FabricModel, Placement, limit, simulate};
+use cool_sim::schedule::{AgentCosts, FabricModel, Placement, limit, simulate};
 
 /// One message for all bytes.
 const WHOLE: &str = "flat:linear/1073741824";
@@ -18,8 +18,8 @@ fn fabric(text: &str) -> FabricModel {
 }
 
 /// Agents that take no time, whose messages need not wait for their receivers.
-fn free() -> Costs {
-    Costs {
+fn free() -> AgentCosts {
+    AgentCosts {
         call: Duration::ZERO,
         send: Duration::ZERO,
         receive: Duration::ZERO,
@@ -29,11 +29,11 @@ fn free() -> Costs {
         eager: u64::MAX,
         copied: u64::MAX,
         burst: 0,
-        ..Costs::default()
+        ..AgentCosts::default()
     }
 }
 
-fn run(operation: Operation, bytes: u64, plan: &str, fabric: &FabricModel, costs: &Costs) -> f64 {
+fn run(operation: Operation, bytes: u64, plan: &str, fabric: &FabricModel, costs: &AgentCosts) -> f64 {
     let layout = fabric.layout(Placement::Packed).unwrap();
     let call = Call::new(operation, Rank(0), bytes, 1);
     let schedule = compile(&call, &layout, &plan.parse().unwrap(), |_| true).unwrap();
@@ -51,7 +51,7 @@ fn assert_near(found: f64, expected: f64) {
 }
 
 /// A packet has to be whole at each switch before it goes on, and each link has its delay.
-fn way(links: u32, fabric: &FabricModel, costs: &Costs) -> f64 {
+fn way(links: u32, fabric: &FabricModel, costs: &AgentCosts) -> f64 {
     f64::from(links) * fabric.delay.as_secs_f64() + f64::from(links - 1) * wire(costs.mtu)
 }
 
@@ -71,9 +71,9 @@ fn agents_add_their_work_and_a_large_message_asks_first() {
     let bytes = 1 << 20;
     let network = wire(free.unicast(bytes)) + way(2, &fabric, &free);
     let millis = Duration::from_millis;
-    let costs = Costs { call: millis(5), send: millis(70), receive: millis(900), ..free };
+    let costs = AgentCosts { call: millis(5), send: millis(70), receive: millis(900), ..free };
     assert_near(run(Operation::Bcast, bytes, WHOLE, &fabric, &costs), network + 0.975);
-    let asks = Costs { eager: 1024, ..free };
+    let asks = AgentCosts { eager: 1024, ..free };
     let there_and_back = 2.0 * 2.0 * fabric.delay.as_secs_f64();
     assert_near(run(Operation::Bcast, bytes, WHOLE, &fabric, &asks), network + there_and_back);
 }
@@ -179,7 +179,7 @@ fn racks_of_32_by_32_by_32_ranks_are_simulated() {
     let call = Call::new(Operation::Allreduce, Rank(0), 1 << 20, 8);
     let plan: Plan = "cool-b-r".parse().unwrap();
     let schedule = compile(&call, &layout, &plan, |_| true).unwrap();
-    let timing = simulate(&schedule, &layout, &fabric, &Costs::default()).unwrap();
+    let timing = simulate(&schedule, &layout, &fabric, &AgentCosts::default()).unwrap();
     let least = limit(&call, &layout, &fabric).unwrap();
     assert!(timing.time > least && timing.time < 20 * least, "{timing:?}");
 }
@@ -188,7 +188,7 @@ fn racks_of_32_by_32_by_32_ranks_are_simulated() {
 /// is an allreduce of 4 KiB on tree:40x30, 1.84 times the best: recursive halving, which is extrapolated.
 #[test]
 fn picks_for_short_messages_of_large_groups_take_at_most_twice_as_long_as_the_best() {
-    let costs = Costs::default();
+    let costs = AgentCosts::default();
     for text in ["tree:16x24x3", "tree:40x30", "tree:3x100x4"] {
         let fabric: FabricModel = text.parse().unwrap();
         let layout = fabric.layout(Placement::Packed).unwrap();

@@ -1,20 +1,20 @@
-//! Who may want something still, as far as a member has heard.
+//! Queries about the members that may still be missing blocks, as known to this member.
 
 use super::Swarm;
 use crate::rings::Member;
 
 impl Swarm {
-    /// Whether a member can be reached that has not said that it has all.
-    pub fn may_lack(&self, member: Member) -> bool {
-        self.peers.may_lack(member)
+    /// Returns whether a member is present and has not reported that it holds everything.
+    pub fn may_need(&self, member: Member) -> bool {
+        self.peers.may_need(member)
     }
 
-    /// Whether any such member can be reached.
+    /// Returns whether there is any such member.
     pub fn is_wanted(&self) -> bool {
-        self.peers.any_lacks()
+        self.peers.any_incomplete()
     }
 
-    /// Whether no other member can be reached.
+    /// Returns whether no other member is present.
     pub fn is_alone(&self) -> bool {
         self.peers.len() == 0
     }

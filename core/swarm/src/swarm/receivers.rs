@@ -1,34 +1,39 @@
-//! Whom a member offers its next block: who stands behind it in the ring among those that are about as fast. A slow receiver would
-//! hold up a fast sender's link, and a slow sender a fast receiver's. Others get what is left: when nobody as fast takes anything,
-//! and when they ask.
+//! Chooses the member to which the next block is offered: the successor in the ring among members
+//! with a similar link rate. A slow receiver would delay a fast sender, and a slow sender would
+//! delay a fast receiver. Other members are offered blocks when no similar member accepts any, and
+//! when they request them.
 
 use super::Swarm;
-use crate::paces::Pace;
+use crate::link_rates::Pace;
 use crate::peers::Peers;
 use crate::rings::Member;
 use cool_machine::Time;
 use rand::RngExt;
 
-/// After this many refusals in a row the next offer goes to the last receiver, which is likely to be free.
+/// After this many consecutive refusals the next offer goes to the last receiver, which is likely
+/// to be free.
 const REFUSALS_BEFORE_LAST: u32 = 4;
-/// Successors that are passed over, because they want nothing, before a pause is made.
+/// Maximum number of successors to skip before a pause, because they need nothing.
 const PASSED_OVER: u32 = 64;
 
 impl Swarm {
-    /// This member's pace; a source, to which nothing comes, counts as one of the fastest.
+    /// Returns this member's link rate. A source, which receives nothing, counts as one of the
+    /// fastest.
     fn own_pace(&self) -> Pace {
-        let own = self.paces.pace();
+        let own = self.link_rates.pace();
         if own == Pace::default() { self.peers.fastest() } else { own }
     }
 
-    /// The pace that receivers in a lane are to have; any, if nobody there that is as fast takes anything.
+    /// Returns the link rate that receivers in a lane should have, or an unknown one (which is
+    /// similar to all) if no receiver of a similar rate accepts a block.
     fn pace_sought(&self, now: Time, far: bool) -> Pace {
         let own = self.own_pace();
         let takes = |member| self.is_far(member) == far && self.peers.takes(now, member);
         if self.peers.any_like(own, takes) { own } else { Pace::default() }
     }
 
-    /// The successor in the present ring; then, since that was busy, in others that only this node goes along.
+    /// Returns the successor in the current ring. On later attempts, because that one was busy,
+    /// returns the successor in other rings that only this node uses.
     pub(super) fn next_in_ring(&mut self, such: impl Fn(&Peers, Member) -> bool) -> Option<Member> {
         let ring = self.ring << 8 | u64::from(self.attempt);
         self.attempt = self.attempt.wrapping_add(1);
@@ -36,13 +41,14 @@ impl Swarm {
         self.rings.successor(ring, self.spec.me, here)
     }
 
-    /// The next of its rack.
+    /// Returns the next receiver in this rack.
     fn next_receiver(&mut self, now: Time) -> Option<Member> {
         let (pace, rack) = (self.pace_sought(now, false), self.spec.me.rack);
         self.next_in_ring(|peers, member| member.rack == rack && peers.is_like(member, pace))
     }
 
-    /// The next beyond its rack: the successor there in a ring that only this node goes along.
+    /// Returns the next receiver beyond this rack: the successor there in a ring that only this
+    /// node uses.
     pub(super) fn far_receiver(&mut self, now: Time) -> Option<Member> {
         let (pace, ring) = (self.pace_sought(now, true), self.chance.random());
         let here = |member| {
@@ -51,11 +57,12 @@ impl Swarm {
         self.rings.successor(ring, self.spec.me, here)
     }
 
-    /// Who is offered to next: the successor in the next ring, as in the paper, but now and then the last receiver.
+    /// Returns the receiver of the next offer: the successor in the next ring, as in the paper, but
+    /// sometimes the last receiver.
     pub(super) fn receiver(&mut self, now: Time) -> Option<Member> {
-        // Which may get several at a time, but not before it has answered.
+        // The last receiver may get several blocks at a time, but only after it has replied.
         let last = self.last.filter(|last| self.peers.takes(now, *last) && self.outgoing.is_answered(*last));
-        // Looked at first, since going along rings takes long where nobody else wants anything.
+        // Checked first, because walking the rings is slow when no other member needs anything.
         if !self.peers.in_rack(self.spec.me.rack).any(|member| self.can_be_offered(now, member)) {
             return last;
         }
@@ -73,14 +80,14 @@ impl Swarm {
         last
     }
 
-    /// There is room: who was turned away for want of it may come; and who is faster, as long as it is not known whether this
-    /// member is.
+    /// Requests blocks once there is room: from the sender of a refused offer, and from a faster
+    /// member while it is unknown whether this member is as fast.
     pub(super) fn call_back(&mut self) {
         if self.holdings.is_complete() {
             return;
         }
-        let own = self.paces.pace();
-        if self.paces.tries_faster()
+        let own = self.link_rates.pace();
+        if self.link_rates.should_try_faster()
             && self.peers.fastest().is_faster(own)
             && self.incoming.room(self.spec.me)
             && let Some(to) = self.next_in_ring(|peers, member| peers.pace(member).is_faster(own))

@@ -1,4 +1,5 @@
-//! Sending: what is offered in each lane and when, which block goes, and what becomes of it.
+//! Sending: when blocks are offered in each lane, which block is sent, and how its outcome is
+//! handled.
 
 use super::Swarm;
 use crate::api::{BlockHead, Output, Signal};
@@ -10,9 +11,11 @@ use crate::rings::Member;
 use crate::transfers::Transfer;
 use cool_machine::Time;
 
-/// After as many a pause is made as if all in the rack had refused twice, but not after more than this.
+/// Maximum number of refusals before a pause. In a small rack a pause begins after each member
+/// could have refused twice.
 const REFUSALS_BEFORE_PAUSE: usize = 32;
-/// For as many blocks' times nothing goes beyond the rack before what has left it once is offered again.
+/// Number of block times without a block beyond the rack, after which blocks that have left it are
+/// offered again.
 const BLOCKS_BEFORE_AGAIN: u32 = 8;
 
 impl Swarm {
@@ -28,15 +31,17 @@ impl Swarm {
         self.peers.takes(now, member) && !self.outgoing.with(member) && self.outgoing.room(member)
     }
 
-    /// When something may be offered in a lane; none while there is no room in it, nothing to send, or nobody who lacks anything.
+    /// Returns when a block may be offered in a lane, or none while the lane has no room, this node
+    /// holds nothing, or no member there is missing blocks.
     pub(super) fn offers_at(&self, far: bool) -> Option<Time> {
         let lane = if far { &self.far } else { &self.near };
-        let lacked = || self.peers.any_lacks_at(self.spec.me.rack, far);
-        let offers = self.outgoing.room_in(far) && !self.holdings.is_empty() && lacked();
+        let incomplete = || self.peers.any_incomplete_at(self.spec.me.rack, far);
+        let offers = self.outgoing.room_in(far) && !self.holdings.is_empty() && incomplete();
         offers.then(|| lane.pause_ends())
     }
 
-    /// Offers a block to who has asked last, or in each lane, if there is room and somebody who may take it.
+    /// Offers a block to the last member that requested one and, in each lane with room, to a
+    /// member that may accept it.
     pub(super) fn offer(&mut self, now: Time) {
         if let Some(asked) = self.asked.filter(|asked| self.can_be_offered(now, *asked))
             && !self.holdings.is_empty()
@@ -60,10 +65,12 @@ impl Swarm {
         }
     }
 
-    /// Whether anything is to be offered beyond the rack: what has left it before goes from elsewhere, unless that does not come about.
+    /// Returns whether a block should be offered beyond the rack. Blocks that have left it are
+    /// passed on by members there. If nothing has left the rack for a while, they are offered
+    /// again, because their receivers may have been lost.
     fn passes_on(&self, now: Time) -> bool {
         let patience = self.spec.waits.block * BLOCKS_BEFORE_AGAIN;
-        self.holdings.exceeds(&self.left) || now >= self.far.went_at() + patience
+        self.holdings.exceeds(&self.left) || now >= self.far.last_sent() + patience
     }
 
     fn offer_to(&mut self, now: Time, to: Member) {
@@ -71,17 +78,20 @@ impl Swarm {
         let until = now + self.spec.waits.answer;
         self.outgoing.add(to, self.transfer, until);
         self.stats.offers += 1;
-        self.say(to, Signal::Offer { transfer: self.transfer, ring: self.ring, pace: self.paces.pace() });
+        self.send_signal(
+            to,
+            Signal::Offer { transfer: self.transfer, ring: self.ring, pace: self.link_rates.pace() },
+        );
     }
 
     pub(super) fn refused(&mut self, now: Time, by: Member, complete: bool) {
         self.stats.refused += 1;
-        // Who was busy calls the last one that it turned away when it has room.
+        // A busy member calls back the last member that it refused as soon as it has room.
         self.peers.rest(by, now + self.spec.waits.block);
         if complete {
             self.peers.completes(by);
         }
-        // Others beyond the rack are as busy.
+        // The other members beyond the rack are likely to be as busy.
         let far = self.is_far(by);
         let in_rack = || self.peers.in_rack(self.spec.me.rack).take(REFUSALS_BEFORE_PAUSE / 2).count();
         let enough = if far { 1 } else { 2 * in_rack() };
@@ -102,25 +112,25 @@ impl Swarm {
     }
 
     pub(super) fn granted(&mut self, now: Time, by: Member, transfer: u32, have: &Have) {
-        self.peers.said(by, have);
+        self.peers.record_holdings(by, have);
         match self.outgoing.find(by, transfer) {
-            // It came twice.
+            // A duplicate.
             Some(Transfer { block: Some(_), .. }) => {}
             Some(offered) => {
                 offered.have = have.clone();
                 self.follow(self.ring + 1);
                 self.announce(now, by, transfer);
             }
-            // Of an offer that was given up: the receiver is to wait for nothing.
-            None => self.say(by, Signal::Withdraw { transfer }),
+            // The offer was given up, so the receiver must not wait for a block.
+            None => self.send_signal(by, Signal::Withdraw { transfer }),
         }
     }
 
-    /// Picks a block for what a member has granted.
+    /// Chooses a block for a member that granted a transfer, announces it and sends it.
     fn announce(&mut self, now: Time, to: Member, transfer: u32) {
         let far = self.is_far(to);
         let Some(offered) = self.outgoing.find(to, transfer) else { return };
-        let vain = self.peers.vain_for(now, to, |generation| self.holdings.progress(generation));
+        let vain = self.peers.not_new_for(now, to, |generation| self.holdings.progress(generation));
         let at_source = u64::from(self.spec.source.is_some());
         let round = (self.round + at_source).max(1);
         let phase = Phase { round, settled: self.settled, members: self.peers.len() as u32 + 1 };
@@ -136,21 +146,21 @@ impl Swarm {
             let complete = self.holdings.completes(&offered.have);
             self.outgoing.take(to, transfer);
             self.refused(now, to, complete);
-            return self.say(to, Signal::Withdraw { transfer });
+            return self.send_signal(to, Signal::Withdraw { transfer });
         };
         offered.until = now + self.spec.waits.transfer;
         offered.block = Some((pick.generation, pick.row.clone()));
         self.round += at_source;
         self.stats.announced += 1;
-        self.lane(to).went(now);
+        self.lane(to).record_sent(now);
         let (generation, terms, round) = (pick.generation, pick.terms, self.round);
         self.leaves(to, generation, &pick.row);
         let checked = self.holdings.generation(generation).is_some_and(Generation::is_whole);
-        self.say(to, Signal::Head(BlockHead { transfer, generation, row: pick.row, checked, round }));
+        self.send_signal(to, Signal::Head(BlockHead { transfer, generation, row: pick.row, checked, round }));
         self.outbox.push_back(Output::Transmit { to, transfer, generation, terms });
     }
 
-    /// A block was not new: another one, if there is any.
+    /// Chooses another block, if there is one, because the announced one was not new.
     pub(super) fn stopped(&mut self, now: Time, by: Member, transfer: u32) {
         let Some(stopped) = self.outgoing.find(by, transfer) else { return };
         let Some((generation, row)) = stopped.block.take() else { return };
@@ -160,7 +170,12 @@ impl Swarm {
         self.transfer = self.transfer.wrapping_add(1);
         (stopped.number, stopped.nearly) = (self.transfer, false);
         self.stats.stopped += 1;
-        self.peers.vain(by, generation, self.holdings.progress(generation), now + self.spec.waits.transfer);
+        self.peers.record_not_new(
+            by,
+            generation,
+            self.holdings.progress(generation),
+            now + self.spec.waits.transfer,
+        );
         self.outbox.push_back(Output::Cancel { to: by, transfer });
         self.announce(now, by, self.transfer);
     }
@@ -173,7 +188,7 @@ impl Swarm {
             Some(_) if arrived => {}
             Some((generation, row)) => {
                 self.holdings.lost(generation, &row);
-                self.say(to, Signal::Withdraw { transfer });
+                self.send_signal(to, Signal::Withdraw { transfer });
             }
             None => {}
         }

@@ -1,4 +1,4 @@
-//! One machine, told what the others would say.
+//! Tests of one machine, to which the signals of the other members are delivered.
 
 use super::*;
 use crate::holdings::{Division, Share};
@@ -37,112 +37,119 @@ fn outputs(swarm: &mut Swarm, now: Time) -> Vec<Output> {
     .collect()
 }
 
-fn tell(swarm: &mut Swarm, from: Member, signal: Signal) -> Vec<Output> {
+fn deliver(swarm: &mut Swarm, from: Member, signal: Signal) -> Vec<Output> {
     swarm.handle(Time::ZERO, Input::Signal { from, signal: &signal });
     outputs(swarm, Time::ZERO)
 }
 
-/// The number of the offer to a member.
-fn offered(outputs: &[Output], whom: Member) -> Option<u32> {
+/// Returns the transfer number of the offer to a member.
+fn offered(outputs: &[Output], member: Member) -> Option<u32> {
     outputs.iter().find_map(|output| match output {
-        Output::Signal { to, signal: Signal::Offer { transfer, .. } } if *to == whom => Some(*transfer),
+        Output::Signal { to, signal: Signal::Offer { transfer, .. } } if *to == member => Some(*transfer),
         _ => None,
     })
 }
 
 #[test]
-fn rows_that_are_none_of_the_content_are_refused() {
+fn coded_blocks_of_another_content_are_refused() {
     let mut sink = swarm(SINK);
-    tell(&mut sink, SOURCE, Signal::Offer { transfer: 7, ring: 0, pace: Pace::default() });
+    deliver(&mut sink, SOURCE, Signal::Offer { transfer: 7, ring: 0, pace: Pace::default() });
     for (generation, row) in
         [(2, Row::Block(0)), (0, Row::Block(2)), (0, Row::Coded([1].into())), (1, Row::Coded([0, 0].into()))]
     {
         let head = BlockHead { transfer: 7, generation, row, checked: true, round: 1 };
         let stop = Output::Signal { to: SOURCE, signal: Signal::Stop { transfer: 7 } };
-        assert_eq!(tell(&mut sink, SOURCE, Signal::Head(head)), [stop]);
+        assert_eq!(deliver(&mut sink, SOURCE, Signal::Head(head)), [stop]);
     }
     let strangers = Member { rack: 9, slot: 9 };
-    assert_eq!(tell(&mut sink, strangers, Signal::Offer { transfer: 1, ring: 0, pace: Pace::default() }), []);
+    assert_eq!(
+        deliver(&mut sink, strangers, Signal::Offer { transfer: 1, ring: 0, pace: Pace::default() }),
+        []
+    );
 }
 
 #[test]
-fn the_next_block_is_offered_when_one_is_through() {
+fn the_next_block_is_offered_when_one_has_arrived() {
     let mut source = swarm(SOURCE);
     let mut transfer = offered(&outputs(&mut source, Time::ZERO), SINK).unwrap();
     for _ in 0..2 {
         let grant = Signal::Grant { transfer, ring: 0, pace: Pace::default(), have: Have::default() };
-        let said = tell(&mut source, SINK, grant);
-        assert!(said.iter().any(|output| matches!(output, Output::Transmit { to: SINK, .. })), "{said:?}");
+        let replies = deliver(&mut source, SINK, grant);
+        assert!(
+            replies.iter().any(|output| matches!(output, Output::Transmit { to: SINK, .. })),
+            "{replies:?}"
+        );
         source.handle(Time::ZERO, Input::Sent { to: SINK, transfer, arrived: true });
-        // To whom the last one went more are offered while it is under way.
-        let next = offered(&said, SINK).or_else(|| offered(&outputs(&mut source, Time::ZERO), SINK)).unwrap();
+        // The receiver of the last block is offered more while that block is under way.
+        let next =
+            offered(&replies, SINK).or_else(|| offered(&outputs(&mut source, Time::ZERO), SINK)).unwrap();
         assert!(next > transfer);
         transfer = next;
     }
 }
 
 #[test]
-fn who_lacks_what_nobody_sends_says_so_once() {
+fn a_starved_member_reports_it_once() {
     let mut sink = swarm(SINK);
     sink.handle(Time::ZERO, Input::Placed { block: 1 });
     let later = Time::ZERO + Duration::from_secs(2);
     let starved =
         |outputs: &[Output]| outputs.iter().filter(|output| matches!(output, Output::Starved { .. })).count();
-    let said = outputs(&mut sink, later);
-    assert!(said.contains(&Output::Starved { lacking: vec![(0, 1), (1, 2)] }), "{said:?}");
+    let replies = outputs(&mut sink, later);
+    assert!(replies.contains(&Output::Starved { missing: vec![(0, 1), (1, 2)] }), "{replies:?}");
     assert_eq!(starved(&outputs(&mut sink, later + Duration::from_secs(9))), 0);
 }
 
 #[test]
-fn blocks_that_come_by_other_ways_are_enough() {
+fn blocks_placed_by_other_means_are_enough() {
     let mut sink = swarm(SINK);
     (0..4).for_each(|block| sink.handle(Time::ZERO, Input::Placed { block }));
     assert!(outputs(&mut sink, Time::ZERO).contains(&Output::Done));
     assert!(sink.holdings().is_whole());
 }
 
-/// The ranks that a grant tells.
+/// Returns the ranks in the grant that replies to an offer.
 fn granted_ranks(sink: &mut Swarm, from: Member, transfer: u32) -> Vec<u16> {
-    match &tell(sink, from, Signal::Offer { transfer, ring: 0, pace: Pace::default() })[..] {
+    match &deliver(sink, from, Signal::Offer { transfer, ring: 0, pace: Pace::default() })[..] {
         [Output::Signal { signal: Signal::Grant { have, .. }, .. }] => have.ranks.clone(),
         other => panic!("{other:?}"),
     }
 }
 
 fn refuses(sink: &mut Swarm, from: Member, transfer: u32) -> bool {
-    let said = tell(sink, from, Signal::Offer { transfer, ring: 0, pace: Pace::default() });
-    matches!(said[..], [Output::Signal { signal: Signal::Refuse { .. }, .. }])
+    let replies = deliver(sink, from, Signal::Offer { transfer, ring: 0, pace: Pace::default() });
+    matches!(replies[..], [Output::Signal { signal: Signal::Refuse { .. }, .. }])
 }
 
 #[test]
-fn what_has_entered_the_rack_need_not_enter_again() {
+fn a_block_that_entered_the_rack_is_not_granted_again() {
     let mut sink = swarm(SINK);
     let entered = || Signal::Entered { generation: 1, row: Row::Coded([3, 4].into()) };
-    tell(&mut sink, FAR, entered());
+    deliver(&mut sink, FAR, entered());
     assert_eq!(
         granted_ranks(&mut sink, FAR, 1),
         [0, 0],
-        "who is in another rack does not know what this one has"
+        "a member of another rack does not know the holdings of this one"
     );
-    tell(&mut sink, SOURCE, entered());
+    deliver(&mut sink, SOURCE, entered());
     assert_eq!(granted_ranks(&mut sink, FAR, 1), [0, 1]);
     assert_eq!(granted_ranks(&mut swarm(SINK), SOURCE, 1), [0, 0]);
     sink.handle(Time::ZERO, Input::Gone(SOURCE));
-    assert_eq!(granted_ranks(&mut sink, FAR, 1), [0, 0], "who had it may be gone");
+    assert_eq!(granted_ranks(&mut sink, FAR, 1), [0, 0], "the member that held it was lost");
 }
 
 #[test]
-fn all_in_the_rack_are_told_what_enters_it() {
+fn the_rack_is_notified_of_blocks_that_enter_it() {
     let mut sink = swarm(SINK);
     granted_ranks(&mut sink, FAR, 1);
     let row = Row::Coded([3, 4].into());
     let head = BlockHead { transfer: 1, generation: 0, row: row.clone(), checked: true, round: 1 };
     let signal = Signal::Entered { generation: 0, row };
-    assert_eq!(tell(&mut sink, FAR, Signal::Head(head)), [Output::Signal { to: SOURCE, signal }]);
+    assert_eq!(deliver(&mut sink, FAR, Signal::Head(head)), [Output::Signal { to: SOURCE, signal }]);
 }
 
 #[test]
-fn what_goes_beyond_the_rack_and_what_goes_within_it_do_not_wait_for_each_other() {
+fn the_two_lanes_do_not_wait_for_each_other() {
     let mut source = swarm(SOURCE);
     let first = outputs(&mut source, Time::ZERO);
     assert!(offered(&first, FAR).is_some() && offered(&first, SINK).is_some(), "{first:?}");
@@ -155,61 +162,62 @@ fn what_goes_beyond_the_rack_and_what_goes_within_it_do_not_wait_for_each_other(
 }
 
 #[test]
-fn a_block_that_was_lost_is_not_waited_for() {
+fn a_lost_block_is_withdrawn_and_not_awaited() {
     let mut source = swarm(SOURCE);
     let transfer = offered(&outputs(&mut source, Time::ZERO), SINK).unwrap();
-    tell(
+    deliver(
         &mut source,
         SINK,
         Signal::Grant { transfer, ring: 0, pace: Pace::default(), have: Have::default() },
     );
     source.handle(Time::ZERO, Input::Sent { to: SINK, transfer, arrived: false });
     let withdraw = Signal::Withdraw { transfer };
-    let said = outputs(&mut source, Time::ZERO);
-    assert!(said.contains(&Output::Signal { to: SINK, signal: withdraw.clone() }), "{said:?}");
+    let replies = outputs(&mut source, Time::ZERO);
+    assert!(replies.contains(&Output::Signal { to: SINK, signal: withdraw.clone() }), "{replies:?}");
 
     let mut sink = swarm(SINK);
     granted_ranks(&mut sink, SOURCE, transfer);
     let head = BlockHead { transfer, generation: 0, row: Row::Block(0), checked: true, round: 1 };
-    tell(&mut sink, SOURCE, Signal::Head(head));
+    deliver(&mut sink, SOURCE, Signal::Head(head));
     let others = transfer + crate::blocks_at_a_time(false) as u32;
     (transfer + 1..others).for_each(|other| drop(granted_ranks(&mut sink, SOURCE, other)));
     assert!(refuses(&mut sink, SOURCE, others));
-    let discarded = tell(&mut sink, SOURCE, withdraw);
+    let discarded = deliver(&mut sink, SOURCE, withdraw);
     assert!(discarded.contains(&Output::Discard { from: SOURCE, transfer }), "{discarded:?}");
     assert_eq!(granted_ranks(&mut sink, SOURCE, others), [0, 0]);
 }
 
 #[test]
-fn of_two_blocks_under_way_the_one_that_was_lost_is_given_up() {
+fn of_two_blocks_under_way_only_the_lost_one_is_given_up() {
     let mut sink = swarm(SINK);
     granted_ranks(&mut sink, SOURCE, 1);
-    tell(
+    deliver(
         &mut sink,
         SOURCE,
         Signal::Head(BlockHead { transfer: 1, generation: 0, row: Row::Block(0), checked: true, round: 1 }),
     );
     sink.handle(Time::ZERO, Input::Nearly { peer: SOURCE, transfer: 1, sent: false });
     granted_ranks(&mut sink, SOURCE, 2);
-    let discarded = tell(&mut sink, SOURCE, Signal::Withdraw { transfer: 1 });
+    let discarded = deliver(&mut sink, SOURCE, Signal::Withdraw { transfer: 1 });
     assert!(discarded.contains(&Output::Discard { from: SOURCE, transfer: 1 }), "{discarded:?}");
     let head = BlockHead { transfer: 2, generation: 0, row: Row::Block(1), checked: true, round: 1 };
-    assert_eq!(tell(&mut sink, SOURCE, Signal::Head(head)), [], "what was granted beside it comes");
+    assert_eq!(deliver(&mut sink, SOURCE, Signal::Head(head)), [], "the other granted block still arrives");
 }
 
 #[test]
-fn what_has_left_the_rack_goes_from_elsewhere_unless_it_is_asked_for_or_does_not_come_about() {
+fn blocks_that_left_the_rack_are_sent_again_only_when_needed() {
     let source = |left: &[(u32, u16)]| {
         let mut source = swarm(SOURCE);
         outputs(&mut source, Time::ZERO);
         outputs(&mut source, Time::ZERO + Duration::from_millis(10));
         for (generation, block) in left {
-            tell(&mut source, SINK, Signal::Left { generation: *generation, row: Row::Block(*block) });
+            deliver(&mut source, SINK, Signal::Left { generation: *generation, row: Row::Block(*block) });
         }
         source
     };
     let all = [(0, 0), (0, 1), (1, 0), (1, 1)];
-    // Who has not answered is left alone no longer then; and nothing has gone for too long later on.
+    // At `later`, the timeout of members that did not reply has passed; at `much_later`, nothing
+    // has left the rack for too long.
     let later = Time::ZERO + Duration::from_millis(60);
     let much_later = Time::ZERO + Duration::from_millis(100);
     assert!(offered(&outputs(&mut source(&all[..3]), later), FAR).is_some());
@@ -223,40 +231,41 @@ fn what_has_left_the_rack_goes_from_elsewhere_unless_it_is_asked_for_or_does_not
     let mut source = source(&all[..2]);
     source.handle(later, Input::Gone(FAR));
     source.handle(later, Input::Joined(FAR));
-    assert!(offered(&outputs(&mut source, later), FAR).is_some(), "who had it may be gone");
+    assert!(offered(&outputs(&mut source, later), FAR).is_some(), "the member that received it was lost");
 }
 
 #[test]
-fn all_in_the_rack_are_told_what_leaves_it() {
+fn the_rack_is_notified_of_blocks_that_leave_it() {
     let mut source = swarm(SOURCE);
     let transfer = offered(&outputs(&mut source, Time::ZERO), FAR).unwrap();
     let grant = Signal::Grant { transfer, ring: 0, pace: Pace::default(), have: Have::default() };
-    let said = tell(&mut source, FAR, grant);
-    let left = said.iter().find_map(|output| match output {
+    let replies = deliver(&mut source, FAR, grant);
+    let left = replies.iter().find_map(|output| match output {
         Output::Signal { to: SINK, signal: Signal::Left { generation, row } } => {
             Some((*generation, row.clone()))
         }
         _ => None,
     });
-    let head = said.iter().find_map(|output| match output {
+    let head = replies.iter().find_map(|output| match output {
         Output::Signal { to: FAR, signal: Signal::Head(head) } => Some((head.generation, head.row.clone())),
         _ => None,
     });
-    assert!(left.is_some() && left == head, "{said:?}");
+    assert!(left.is_some() && left == head, "{replies:?}");
 }
 
-/// A block comes to the sink from a member that says whether it has checked the generation; what the sink says to its head.
+/// Delivers a block of a member that states whether it has checked the generation. Returns the
+/// outputs of the sink.
 fn send(sink: &mut Swarm, from: Member, transfer: u32, row: Row, checked: bool) -> Vec<Output> {
     granted_ranks(sink, from, transfer);
     let head = BlockHead { transfer, generation: 0, row, checked, round: 1 };
-    let mut said = tell(sink, from, Signal::Head(head));
+    let mut replies = deliver(sink, from, Signal::Head(head));
     sink.handle(Time::ZERO, Input::Received { from, transfer, took: None });
-    said.extend(outputs(sink, Time::ZERO));
-    said
+    replies.extend(outputs(sink, Time::ZERO));
+    replies
 }
 
-fn stored(said: &[Output]) -> usize {
-    said.iter().filter(|output| matches!(output, Output::Store { .. })).count()
+fn stored(replies: &[Output]) -> usize {
+    replies.iter().filter(|output| matches!(output, Output::Store { .. })).count()
 }
 
 fn polluted(sink: &mut Swarm) -> Vec<Output> {
@@ -266,7 +275,7 @@ fn polluted(sink: &mut Swarm) -> Vec<Output> {
 
 const OTHER: Member = Member { rack: 0, slot: 2 };
 
-/// A sink with members that it can get blocks of.
+/// Returns a sink with two members from which it can receive blocks.
 fn sink() -> Swarm {
     let mut sink = swarm(SINK);
     sink.handle(Time::ZERO, Input::Joined(OTHER));
@@ -274,21 +283,31 @@ fn sink() -> Swarm {
 }
 
 #[test]
-fn what_was_polluted_is_taken_from_one_alone_that_has_checked_it_and_then_compared() {
+fn a_polluted_generation_is_taken_from_one_member_and_audited() {
     let mut sink = sink();
     send(&mut sink, OTHER, 1, Row::Block(0), false);
-    let said = send(&mut sink, SOURCE, 1, Row::Coded([1, 1].into()), true);
-    assert!(said.iter().any(|output| matches!(output, Output::Decode { generation: 0, .. })), "{said:?}");
-    let said = polluted(&mut sink);
-    assert!(!said.iter().any(|output| matches!(output, Output::Expelled(_))), "it may be either: {said:?}");
+    let replies = send(&mut sink, SOURCE, 1, Row::Coded([1, 1].into()), true);
+    assert!(
+        replies.iter().any(|output| matches!(output, Output::Decode { generation: 0, .. })),
+        "{replies:?}"
+    );
+    let replies = polluted(&mut sink);
+    assert!(
+        !replies.iter().any(|output| matches!(output, Output::Expelled(_))),
+        "either may have lied: {replies:?}"
+    );
     assert!(!sink.holdings().is_complete() && sink.holdings().have().ranks == [0, 0]);
-    assert_eq!(stored(&send(&mut sink, OTHER, 2, Row::Block(0), false)), 0, "it has not checked it");
+    assert_eq!(
+        stored(&send(&mut sink, OTHER, 2, Row::Block(0), false)),
+        0,
+        "the member has not checked the generation"
+    );
     assert_eq!(stored(&send(&mut sink, SOURCE, 2, Row::Block(0), true)), 1);
-    assert_eq!(granted_ranks(&mut sink, OTHER, 3), [2, 0], "nothing of it is wanted from another one");
+    assert_eq!(granted_ranks(&mut sink, OTHER, 3), [2, 0], "no block is requested from another member");
     assert_eq!(stored(&send(&mut sink, SOURCE, 3, Row::Block(1), true)), 1);
     sink.handle(Time::ZERO, Input::Decoded { generation: 0 });
-    let said = outputs(&mut sink, Time::ZERO);
-    let suspects = said.iter().find_map(|output| match output {
+    let replies = outputs(&mut sink, Time::ZERO);
+    let suspects = replies.iter().find_map(|output| match output {
         Output::Audit { generation: 0, suspects } => Some(suspects.iter().map(|row| (row.from, row.checked))),
         _ => None,
     });
@@ -296,13 +315,13 @@ fn what_was_polluted_is_taken_from_one_alone_that_has_checked_it_and_then_compar
 }
 
 #[test]
-fn who_sends_wrong_bytes_of_what_it_has_checked_is_expelled_and_others_are_doubted() {
+fn liars_are_expelled_and_relays_of_lies_are_doubted() {
     let mut sink = sink();
     (0..2).for_each(|block| drop(send(&mut sink, OTHER, u32::from(block), Row::Block(block), true)));
-    let said = polluted(&mut sink);
-    assert!(said.contains(&Output::Expelled(OTHER)), "all of it was its own: {said:?}");
+    let replies = polluted(&mut sink);
+    assert!(replies.contains(&Output::Expelled(OTHER)), "it sent all of the blocks: {replies:?}");
     sink.handle(Time::ZERO, Input::Joined(OTHER));
-    assert_eq!(tell(&mut sink, OTHER, Signal::Offer { transfer: 9, ring: 0, pace: Pace::default() }), []);
+    assert_eq!(deliver(&mut sink, OTHER, Signal::Offer { transfer: 9, ring: 0, pace: Pace::default() }), []);
 
     let mut sink = self::sink();
     sink.handle(Time::ZERO, Input::Refuted { from: OTHER, checked: false });
@@ -314,7 +333,7 @@ fn who_sends_wrong_bytes_of_what_it_has_checked_is_expelled_and_others_are_doubt
 }
 
 #[test]
-fn who_goes_while_a_polluted_generation_comes_from_it_is_replaced() {
+fn a_lost_sender_of_a_polluted_generation_is_replaced() {
     let mut sink = sink();
     send(&mut sink, OTHER, 1, Row::Block(0), false);
     send(&mut sink, SOURCE, 1, Row::Block(1), true);
@@ -322,5 +341,5 @@ fn who_goes_while_a_polluted_generation_comes_from_it_is_replaced() {
     assert_eq!(stored(&send(&mut sink, SOURCE, 2, Row::Block(0), true)), 1);
     sink.handle(Time::ZERO, Input::Gone(SOURCE));
     assert_eq!(stored(&send(&mut sink, OTHER, 2, Row::Block(1), true)), 1);
-    assert_eq!(sink.holdings().have().ranks, [1, 0], "all of it is of one member");
+    assert_eq!(sink.holdings().have().ranks, [1, 0], "all blocks must be from one member");
 }
