@@ -29,8 +29,8 @@
 //!
 //! ```text
 //! a signal arrives          handle(now, Input::Signal{from, signal})
-//! few bytes remain          handle(now, Input::Nearly{..}), at both ends, when the rest takes about
-//!                           as long as an offer and some refusals
+//! few bytes remain          handle(now, Input::Nearly{..}), at both ends, when the rest takes
+//!                           about as long as an offer and some refusals
 //! all bytes have arrived    handle(now, Input::Received{from, transfer})
 //! all bytes are confirmed   handle(now, Input::Sent{to, transfer, arrived: true});
 //!                           arrived: false if they cannot be

@@ -1,8 +1,10 @@
-//! Channels: each carries what one member says to another, over TCP, sealed by Noise (revision 34, pattern NNpsk0).
+//! A channel carries the messages of one member to another over TCP, encrypted by Noise (revision
+//! 34, pattern NNpsk0).
 //!
-//! Noise encrypts and authenticates messages under the swarm's pre-shared key: without it nobody opens a channel, reads a message or
-//! changes one unnoticed. A channel has one direction; what the other member answers goes over its own. Only an inquiry, by one that is no
-//! member yet, is answered over the same channel.
+//! Noise encrypts and authenticates messages under the pre-shared key of the swarm. Without the key
+//! it is not possible to open a channel, to read a message or to change one unnoticed. A channel
+//! has one direction; replies use the channel of the other member. The exception is an inquiry by a
+//! node that is not a member yet: the reply returns over the same channel.
 
 use crate::wire::{Frame, MESSAGE_BYTES, TAG_BYTES, WireError};
 use cool_swarm::Member;
@@ -17,115 +19,116 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
-/// Both ends speak the same version of the same protocol.
+/// Name and version of the protocol. It must be the same at both ends.
 const PROLOGUE: &[u8] = b"cool-peer 3";
-/// For a connection and its handshake.
+/// Timeout for connecting and for the handshake.
 const OPENING: Duration = Duration::from_secs(5);
-/// Until a connection is given up whose other end acknowledges nothing.
+/// Time without acknowledgements after which a connection is given up.
 const SILENCE: Duration = Duration::from_secs(4);
-/// After how much silence it is looked whether the other end is there.
+/// Idle time after which the first keepalive probe is sent.
 const KEEPALIVE: Duration = Duration::from_secs(2);
-/// Until it is given up if the other end takes nothing.
+/// Time after which a connection is given up if its send buffer remains full.
 const STUCK: Duration = Duration::from_secs(30);
 const LENGTH_BYTES: usize = 2;
 
-/// A key that all members of a swarm have, and nobody else.
+/// The key that all members of a swarm share. It must be secret from all others.
 pub type SwarmKey = [u8; 32];
 
-/// Why there is no channel (any more).
+/// Why a channel cannot be opened, or has ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChannelError {
     #[error(transparent)]
     System(#[from] io::Error),
-    #[error("the other end has another key or another version: {0}")]
+    #[error("the other end has a different key or version: {0}")]
     Noise(#[from] snow::Error),
     #[error(transparent)]
     Wire(#[from] WireError),
-    #[error("the other end does not say who it is")]
+    #[error("the other end did not identify itself")]
     Stranger,
-    #[error("nothing moved for {0:?}")]
+    #[error("no progress for {0:?}")]
     Slow(Duration),
 }
 
-/// The end that speaks.
-pub(crate) struct Speaker {
+/// The sending end of a channel.
+pub(crate) struct ChannelSender {
     stream: TcpStream,
     noise: TransportState,
     sealed: Vec<u8>,
-    /// Of one over which blocks go.
+    /// Congestion control, set for channels that carry blocks.
     congestion: Option<Congestion>,
 }
 
-/// Who has opened a channel.
+/// The node that opened a channel.
 pub(crate) enum Caller {
-    /// A member, which can be reached there.
-    Member { member: Member, contact: SocketAddr, listener: Listener },
-    /// One that will be a member, and is to be told what members know.
-    Newcomer { member: Member, speaker: Speaker },
+    /// A member, with the address at which it listens.
+    Member { member: Member, contact: SocketAddr, receiver: ChannelReceiver },
+    /// A node that will become a member and requests the common state.
+    Newcomer { member: Member, sender: ChannelSender },
 }
 
-/// The end that listens.
-pub(crate) struct Listener {
+/// The receiving end of a channel.
+pub(crate) struct ChannelReceiver {
     stream: BufReader<TcpStream>,
     noise: TransportState,
     sealed: Vec<u8>,
     plain: Vec<u8>,
 }
 
-impl Speaker {
-    /// Opens a channel to a member, as the member `me` that can be reached at `contact`; `send_buffer` is the
-    /// SO_SNDBUF of its socket in bytes, which Linux doubles for what it keeps beside them, or none for the system's own; `link` is
-    /// what this member's channels know of its link.
+impl ChannelSender {
+    /// Opens a channel to a member, as the member `me` that listens at `contact`. `send_buffer` is
+    /// the SO_SNDBUF of the socket in bytes (Linux allocates twice that), or none for the system's
+    /// default. `link` is the estimate of this member's link that its channels share.
     pub(crate) async fn open(
         to: SocketAddr,
         key: &SwarmKey,
         (me, contact): (Member, SocketAddr),
         (send_buffer, link): (Option<usize>, &LinkEstimate),
-    ) -> Result<Speaker, ChannelError> {
-        let mut speaker = Speaker::connect(to, key).await?;
-        speaker.congestion = Some(link.choose(&speaker.stream));
+    ) -> Result<ChannelSender, ChannelError> {
+        let mut sender = ChannelSender::connect(to, key).await?;
+        sender.congestion = Some(link.choose(&sender.stream));
         if let Some(bytes) = send_buffer {
-            SockRef::from(&speaker.stream).set_send_buffer_size(bytes)?;
+            SockRef::from(&sender.stream).set_send_buffer_size(bytes)?;
         }
-        speaker.send(&Frame::Hello { member: me, contact }).await?;
-        Ok(speaker)
+        sender.send(&Frame::Hello { member: me, contact }).await?;
+        Ok(sender)
     }
 
-    /// Opens a channel on which nothing was said.
-    pub(crate) async fn connect(to: SocketAddr, key: &SwarmKey) -> Result<Speaker, ChannelError> {
+    /// Opens a channel on which no message has been sent.
+    pub(crate) async fn connect(to: SocketAddr, key: &SwarmKey) -> Result<ChannelSender, ChannelError> {
         bounded(OPENING, async {
             let mut stream = cool_tcp::connect(None, to).await?;
             tune(&stream)?;
             let mut noise = builder(key)?.build_initiator()?;
-            say(&mut stream, &mut noise).await?;
-            hear(&mut stream, &mut noise).await?;
+            write_handshake(&mut stream, &mut noise).await?;
+            read_handshake(&mut stream, &mut noise).await?;
             let noise = noise.into_transport_mode()?;
-            Ok(Speaker::on(stream, noise))
+            Ok(ChannelSender::on(stream, noise))
         })
         .await
     }
 
-    fn on(stream: TcpStream, noise: TransportState) -> Speaker {
-        Speaker { stream, noise, sealed: vec![0; LENGTH_BYTES + MESSAGE_BYTES], congestion: None }
+    fn on(stream: TcpStream, noise: TransportState) -> ChannelSender {
+        ChannelSender { stream, noise, sealed: vec![0; LENGTH_BYTES + MESSAGE_BYTES], congestion: None }
     }
 
-    /// Asks for what members know, as one that will be `me`; the end at which the answer comes.
-    pub(crate) async fn inquire(mut self, me: Member) -> Result<Listener, ChannelError> {
+    /// Requests the common state, as a node that will become the member `me`. Returns the end at
+    /// which the reply arrives.
+    pub(crate) async fn inquire(mut self, me: Member) -> Result<ChannelReceiver, ChannelError> {
         self.send(&Frame::Inquire { member: me }).await?;
-        Ok(Listener::on(self.stream, self.noise))
+        Ok(ChannelReceiver::on(self.stream, self.noise))
     }
 
-    /// Waits until the other end, which says nothing, has closed the channel or cannot be reached any more.
+    /// Waits until the other end, which sends nothing, has closed the channel or is unreachable.
     pub(crate) async fn closed(&mut self) {
         let mut said = [0; 64];
         while self.stream.read(&mut said).await.is_ok_and(|bytes| bytes > 0) {}
     }
 
-    /// Sends a message, once there is room for it.
+    /// Sends a message, once there is room for it in the send buffer.
     pub(crate) async fn send(&mut self, frame: &Frame<'_>) -> Result<(), ChannelError> {
         let plain = frame.encode()?;
         let bytes = self.noise.write_message(&plain, &mut self.sealed[LENGTH_BYTES..])?;
-        // No longer than a message can be.
+        // Fits, because a sealed message is at most `MESSAGE_BYTES` long.
         self.sealed[..LENGTH_BYTES].copy_from_slice(&(bytes as u16).to_be_bytes());
         let sealed = &self.sealed[..LENGTH_BYTES + bytes];
         let stream = &mut self.stream;
@@ -137,28 +140,28 @@ impl Speaker {
     }
 }
 
-impl Listener {
-    fn on(stream: TcpStream, noise: TransportState) -> Listener {
+impl ChannelReceiver {
+    fn on(stream: TcpStream, noise: TransportState) -> ChannelReceiver {
         let stream = BufReader::with_capacity(LENGTH_BYTES + MESSAGE_BYTES, stream);
         let sealed = Vec::with_capacity(MESSAGE_BYTES);
-        Listener { stream, noise, sealed, plain: vec![0; MESSAGE_BYTES] }
+        ChannelReceiver { stream, noise, sealed, plain: vec![0; MESSAGE_BYTES] }
     }
 
-    /// Takes a connection; who speaks.
+    /// Accepts a connection. Returns the node that opened it.
     pub(crate) async fn accept(mut stream: TcpStream, key: &SwarmKey) -> Result<Caller, ChannelError> {
         bounded(OPENING, async {
             tune(&stream)?;
             let mut noise = builder(key)?.build_responder()?;
-            hear(&mut stream, &mut noise).await?;
-            say(&mut stream, &mut noise).await?;
+            read_handshake(&mut stream, &mut noise).await?;
+            write_handshake(&mut stream, &mut noise).await?;
             let noise = noise.into_transport_mode()?;
-            let mut listener = Listener::on(stream, noise);
-            match listener.next().await? {
-                Frame::Hello { member, contact } => Ok(Caller::Member { member, contact, listener }),
-                // It says nothing more before it has its answer.
+            let mut receiver = ChannelReceiver::on(stream, noise);
+            match receiver.next().await? {
+                Frame::Hello { member, contact } => Ok(Caller::Member { member, contact, receiver }),
+                // It sends nothing more until it has received the reply.
                 Frame::Inquire { member } => {
-                    let speaker = Speaker::on(listener.stream.into_inner(), listener.noise);
-                    Ok(Caller::Newcomer { member, speaker })
+                    let sender = ChannelSender::on(receiver.stream.into_inner(), receiver.noise);
+                    Ok(Caller::Newcomer { member, sender })
                 }
                 _ => Err(ChannelError::Stranger),
             }
@@ -166,12 +169,12 @@ impl Listener {
         .await
     }
 
-    /// Says and hears nothing more; the channel is open as long as this is.
+    /// Stops sending and receiving. The channel remains open as long as the returned stream exists.
     pub(crate) fn hold(self) -> io::Result<std::net::TcpStream> {
         self.stream.into_inner().into_std()
     }
 
-    /// The next message, however long it takes to come.
+    /// Returns the next message. It waits as long as necessary.
     pub(crate) async fn next(&mut self) -> Result<Frame<'_>, ChannelError> {
         let bytes = usize::from(self.stream.read_u16().await?);
         if bytes < TAG_BYTES {
@@ -188,7 +191,7 @@ fn builder(key: &SwarmKey) -> Result<Builder<'_>, snow::Error> {
     Builder::new(PATTERN.parse()?).psk(0, key)?.prologue(PROLOGUE)
 }
 
-/// Signals are short and wait for nobody; a dead end is noticed.
+/// Sends signals without delay because they are short, and detects dead connections.
 fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     bound_retransmission_timeout(stream);
@@ -204,16 +207,16 @@ async fn bounded<T>(
     timeout(within, work).await.unwrap_or(Err(ChannelError::Slow(within)))
 }
 
-/// A message of the handshake.
-async fn say(stream: &mut TcpStream, noise: &mut HandshakeState) -> Result<(), ChannelError> {
+/// Sends a message of the handshake.
+async fn write_handshake(stream: &mut TcpStream, noise: &mut HandshakeState) -> Result<(), ChannelError> {
     let mut message = [0; 256];
     let bytes = noise.write_message(&[], &mut message)?;
-    // A key and a tag.
+    // A key and a tag are far below 64 KiB.
     stream.write_u16(bytes as u16).await?;
     Ok(stream.write_all(&message[..bytes]).await?)
 }
 
-async fn hear(stream: &mut TcpStream, noise: &mut HandshakeState) -> Result<(), ChannelError> {
+async fn read_handshake(stream: &mut TcpStream, noise: &mut HandshakeState) -> Result<(), ChannelError> {
     let mut message = [0; 256];
     let bytes = usize::from(stream.read_u16().await?);
     let message = message.get_mut(..bytes).ok_or(WireError::Long(bytes))?;
@@ -229,10 +232,10 @@ mod tests {
 
     const ME: Member = Member { rack: 1, slot: 2 };
 
-    fn who(caller: Caller) -> (Member, SocketAddr) {
+    fn contact_of(caller: Caller) -> (Member, SocketAddr) {
         match caller {
             Caller::Member { member, contact, .. } => (member, contact),
-            Caller::Newcomer { .. } => panic!("it has said hello"),
+            Caller::Newcomer { .. } => panic!("it is a newcomer"),
         }
     }
 
@@ -240,34 +243,37 @@ mod tests {
         "127.0.0.1:9".parse().unwrap()
     }
 
-    /// What an end with that key hears of one that opens a channel with key 7, and what that one gets.
-    async fn meeting(key: u8) -> (Result<(Member, SocketAddr), ChannelError>, Result<Speaker, ChannelError>) {
+    /// Opens a channel with key 7 to an end that has the given key. Returns the results of both
+    /// ends.
+    async fn open_and_accept(
+        key: u8,
+    ) -> (Result<(Member, SocketAddr), ChannelError>, Result<ChannelSender, ChannelError>) {
         let socket = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
         let to = socket.local_addr().unwrap();
-        let hearing = async {
+        let accepting = async {
             let (stream, _) = socket.accept().await.unwrap();
-            Listener::accept(stream, &[key; 32]).await.map(who)
+            ChannelReceiver::accept(stream, &[key; 32]).await.map(contact_of)
         };
         let link = LinkEstimate::new(true);
-        tokio::join!(hearing, Speaker::open(to, &[7; 32], (ME, at()), (None, &link)))
+        tokio::join!(accepting, ChannelSender::open(to, &[7; 32], (ME, at()), (None, &link)))
     }
 
     #[tokio::test]
-    async fn who_has_the_key_is_heard_and_who_has_another_is_not() {
-        let (heard, opened) = meeting(7).await;
-        assert_eq!(heard.unwrap(), (ME, at()));
+    async fn only_an_end_with_the_key_is_accepted() {
+        let (accepted, opened) = open_and_accept(7).await;
+        assert_eq!(accepted.unwrap(), (ME, at()));
         assert!(opened.is_ok());
-        let (heard, opened) = meeting(8).await;
-        assert!(matches!(heard, Err(ChannelError::Noise(_))));
+        let (accepted, opened) = open_and_accept(8).await;
+        assert!(matches!(accepted, Err(ChannelError::Noise(_))));
         assert!(opened.is_err());
     }
 
     #[tokio::test]
-    async fn what_was_changed_on_its_way_is_refused() {
+    async fn a_message_changed_in_transit_is_refused() {
         let (near, far) = (TcpListener::bind(("127.0.0.1", 0)), TcpListener::bind(("127.0.0.1", 0)));
         let (near, far) = (near.await.unwrap(), far.await.unwrap());
         let (middle, end) = (near.local_addr().unwrap(), far.local_addr().unwrap());
-        // In the middle a bit of the first message behind the handshake is turned.
+        // The relay flips a bit of the first message after the handshake.
         let relay = async {
             let (mut from, _) = near.accept().await.unwrap();
             let mut to = TcpStream::connect(end).await.unwrap();
@@ -282,13 +288,13 @@ mod tests {
             bytes[count - 1] ^= 1;
             to.write_all(&bytes[..count]).await.unwrap();
         };
-        let hearing = async {
+        let accepting = async {
             let (stream, _) = far.accept().await.unwrap();
-            Listener::accept(stream, &[7; 32]).await.map(who)
+            ChannelReceiver::accept(stream, &[7; 32]).await.map(contact_of)
         };
         let link = LinkEstimate::new(true);
-        let speaking = Speaker::open(middle, &[7; 32], (ME, at()), (None, &link));
-        let (_, heard, _) = tokio::join!(relay, hearing, speaking);
-        assert!(matches!(heard, Err(ChannelError::Noise(_))), "{heard:?}");
+        let opening = ChannelSender::open(middle, &[7; 32], (ME, at()), (None, &link));
+        let (_, accepted, _) = tokio::join!(relay, accepting, opening);
+        assert!(matches!(accepted, Err(ChannelError::Noise(_))), "{accepted:?}");
     }
 }

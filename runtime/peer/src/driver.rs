@@ -1,11 +1,12 @@
-//! Events to the machine, and its outputs to links, memory and contents.
+//! The driver: it reports events to the machine, and executes the machine's outputs on links,
+//! memory and contents.
 
-use crate::links::{Event, Heard, Links, listen, sleep_until};
-use crate::memory::{Bytes, Memory, Sum, sum_of_blocks, sum_of_rows};
-use crate::peer::{Board, Contents, MemberRole, PeerProgress, SwarmPlan, Told};
-use crate::pollution::{decode, is_filled_up, wrong_rows};
-use crate::receiving::{Receiving, Step};
-use crate::sending::{Sending, Transfer};
+use crate::decoding::{decode, is_filled_up, wrong_rows};
+use crate::links::{LinkEvent, Links, ReceivedMessage, listen, sleep_until};
+use crate::memory::{BlockMemory, BlockSum, SharedBytes, sum_of_blocks, sum_of_rows};
+use crate::peer::{Board, Contents, MemberCommand, MemberRole, PeerProgress, SwarmPlan};
+use crate::receiving::{IncomingBlocks, PartEffect};
+use crate::sending::{OutgoingBlocks, TransferId};
 use crate::welcome;
 use crate::wire::Frame;
 use cool_machine::{Machine, Poll, Time};
@@ -17,73 +18,80 @@ use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
 use tokio::task::spawn_blocking;
 
-/// Generations that a node gets parts of at once: what it keeps in memory is about as much.
+/// Number of generations that a node receives in part at a time. It keeps about as many in memory.
 const WINDOW: u32 = 4;
-/// Events that wait; with more, who speaks waits.
+/// Capacity of the event queue. When it is full, senders of events wait.
 const EVENTS: usize = 256;
-/// Generations that wait to be written; with more, nothing is heard, so that the network waits for the disk.
+/// Maximum number of generations that wait to be written. Beyond it no event is handled, so that
+/// the network waits for the disk.
 const UNWRITTEN: usize = 8;
-/// An answer takes a way to and fro, both perhaps behind a block, and the turn of a busy processor.
+/// Minimum timeout of a reply. A reply takes a round trip, perhaps behind a block in both
+/// directions, and its turn on a busy CPU.
 const ANSWER_MIN: Duration = Duration::from_millis(250);
-/// A block may wait for other traffic, and for a node that is busy.
+/// Minimum timeout of a block, which may wait for other traffic and for a busy node.
 const TRANSFER_MIN: Duration = Duration::from_secs(10);
-/// Two blocks may fail before a node counts as starved.
+/// Minimum time until a node counts as starved: two blocks may fail before.
 const STARVED_MIN: Duration = Duration::from_secs(20);
-/// Racks, and members of each, that late ones may make known: more than there are ports.
+/// Maximum number of racks, and of members of each, that late members may add. It is larger than
+/// the number of ports.
 const MEMBERS_MAX: u32 = 1 << 16;
-/// Of links whose rates are unknown, in bytes per second.
+/// Rate assumed for links of unknown rate, in bytes per second.
 const RATE: u64 = 125_000_000;
 
-/// What was done beside the driver.
-enum Work<E> {
-    /// A block is added up; the generation that had to be read for it.
-    Added { transfer: Transfer, bytes: Bytes, read: Option<(u32, Bytes)> },
-    /// All of a generation is there, with what its last block is filled up with, and was compared with its hash.
-    Decoded { generation: u32, padded: Bytes, right: bool },
-    /// Wrong rows were found: who sent them, and whether it had checked their generation.
+/// A result of work that was executed in another thread.
+enum WorkResult<E> {
+    /// The sum for a block has been computed. If a generation had to be read for it, `read`
+    /// contains that generation.
+    Added { transfer: TransferId, bytes: SharedBytes, read: Option<(u32, SharedBytes)> },
+    /// A generation has been decoded and compared with its hash. The bytes include the padding of
+    /// the last block.
+    Decoded { generation: u32, padded: SharedBytes, right: bool },
+    /// Coded blocks have been compared with the right ones. The list contains the sender of each
+    /// wrong one, and whether it had checked the generation.
     Audited(Vec<(Member, bool)>),
-    /// A generation is kept.
+    /// A generation has been written.
     Kept { generation: u32 },
-    /// One that has asked what members know needs no more of that.
+    /// A node that requested the common state has become a member or has given up.
     Prepared(Member),
-    /// The content cannot be read or kept.
+    /// The content could not be read or written.
     Failed(E),
 }
 
-/// A generation of which every block is here: its first bytes, and what its last block is filled up with.
-struct Whole {
+/// A generation with all blocks: the number of its bytes, and these bytes with the padding of the
+/// last block.
+struct WholeGeneration {
     generation: u32,
     bytes: usize,
-    padded: Bytes,
+    padded: SharedBytes,
 }
 
 pub(crate) struct Driver<C: Contents> {
     plan: SwarmPlan,
     machine: Swarm,
     began: Instant,
-    memory: Memory,
+    memory: BlockMemory,
     contents: Arc<C>,
     links: Links,
-    receiving: Receiving,
-    /// A block that has come, until the machine has said what becomes of it, which it does next.
+    receiving: IncomingBlocks,
+    /// A block that has arrived. The machine's next output for it is to store or to discard it.
     arrived: Option<(Member, u32, Vec<u8>)>,
-    sending: Sending,
+    sending: OutgoingBlocks,
     board: Arc<Board>,
-    /// Who came late, and when it was heard last.
+    /// Late members, and when each was last heard from.
     guests: BTreeMap<Member, Instant>,
-    /// Who will come.
+    /// Nodes that requested the common state and are not members yet.
     preparing: BTreeSet<Member>,
-    events: Receiver<Event>,
-    done: UnboundedSender<Work<C::Error>>,
-    work: UnboundedReceiver<Work<C::Error>>,
-    /// Whole generations on their way to the contents.
-    keep: UnboundedSender<Whole>,
-    /// How many of them.
+    events: Receiver<LinkEvent>,
+    done: UnboundedSender<WorkResult<C::Error>>,
+    work: UnboundedReceiver<WorkResult<C::Error>>,
+    /// Whole generations that are to be written to the contents.
+    keep: UnboundedSender<WholeGeneration>,
+    /// The number of these generations.
     unwritten: usize,
 }
 
 impl<C: Contents> Driver<C> {
-    /// Begins; within a runtime.
+    /// Creates a driver and starts its tasks. Must be called within a runtime.
     pub(crate) fn new(
         plan: SwarmPlan,
         role: MemberRole,
@@ -107,12 +115,12 @@ impl<C: Contents> Driver<C> {
         let mut driver = Driver {
             machine: Swarm::new(Time::ZERO, spec),
             began: Instant::now(),
-            memory: Memory::default(),
+            memory: BlockMemory::default(),
             contents,
             links,
-            receiving: Receiving::default(),
+            receiving: IncomingBlocks::default(),
             arrived: None,
-            sending: Sending::new(role.me.rack, plan.limit),
+            sending: OutgoingBlocks::new(role.me.rack, plan.limit),
             board,
             guests: BTreeMap::new(),
             preparing: BTreeSet::new(),
@@ -141,27 +149,30 @@ impl<C: Contents> Driver<C> {
         Ok(driver)
     }
 
-    /// Takes part until nobody wants to tell it anything any more.
-    pub(crate) async fn run(mut self, mut told: UnboundedReceiver<Told>) -> Result<(), C::Error> {
+    /// Runs the member until its user drops the command channel.
+    pub(crate) async fn run(
+        mut self,
+        mut commands: UnboundedReceiver<MemberCommand>,
+    ) -> Result<(), C::Error> {
         loop {
             let wakes = self.poll();
             tokio::select! {
-                told = told.recv() => match told {
-                    Some(Told::Join(member, address)) => self.join(member, address),
-                    Some(Told::Leave(member)) => self.leave(member),
+                command = commands.recv() => match command {
+                    Some(MemberCommand::Join(member, address)) => self.join(member, address),
+                    Some(MemberCommand::Leave(member)) => self.leave(member),
                     None => return Ok(()),
                 },
-                // This holds a sender.
+                // Never none, because this driver holds a sender.
                 Some(work) = self.work.recv() => self.finish(work)?,
-                // There is a sender as long as links are.
-                Some(event) = self.events.recv(), if self.unwritten < UNWRITTEN => self.happen(event),
+                // Never none, because the links hold a sender.
+                Some(event) = self.events.recv(), if self.unwritten < UNWRITTEN => self.on_event(event),
                 () = sleep_until(wakes) => {}
             }
         }
     }
 
     fn now(&self) -> Time {
-        // It runs for less than 584 years.
+        // Fits, because a member runs for less than 584 years.
         Time::from_nanos(self.began.elapsed().as_nanos() as u64)
     }
 
@@ -169,14 +180,14 @@ impl<C: Contents> Driver<C> {
         self.machine.handle(self.now(), input);
     }
 
-    /// Does all there is to do; when to look again.
+    /// Executes all outputs that are due. Returns when to poll again.
     fn poll(&mut self) -> Option<Instant> {
         loop {
             match self.machine.poll(self.now()) {
-                Poll::Output(output) => self.act(output),
+                Poll::Output(output) => self.execute(output),
                 Poll::Idle(at) => {
                     self.send_next();
-                    self.show_others();
+                    self.publish_others();
                     let at = at.map(|at| self.began + Duration::from_nanos(at.as_nanos()));
                     return [at, self.sending.due()].into_iter().flatten().min();
                 }
@@ -184,14 +195,16 @@ impl<C: Contents> Driver<C> {
         }
     }
 
-    /// Tells whoever waits what others lack, if that has changed.
-    fn show_others(&self) {
+    /// Updates the state of the other members on the board, if it has changed.
+    fn publish_others(&self) {
         let now = Instant::now();
-        let heard = |at: Instant| now.saturating_duration_since(at) < STARVED_MIN;
-        let lacks = |(member, at): &(&Member, &Instant)| heard(**at) && self.machine.may_need(**member);
-        let guests = self.guests.iter().filter(lacks).count() + self.preparing.len();
+        let is_recent = |at: Instant| now.saturating_duration_since(at) < STARVED_MIN;
+        let needs_blocks =
+            |(member, at): &(&Member, &Instant)| is_recent(**at) && self.machine.may_need(**member);
+        let guests = self.guests.iter().filter(needs_blocks).count() + self.preparing.len();
         let (wanted, unreached) = (self.machine.is_wanted(), self.machine.is_alone());
-        // Others leave when all has come, some of which may be still to be decoded and kept.
+        // Other members leave once everything has arrived here, although some generations may still
+        // have to be decoded and written.
         let complete = self.machine.holdings().is_complete();
         let alone = |progress: &PeerProgress| unreached && (!complete || progress.is_whole());
         self.board.change_if(
@@ -202,13 +215,13 @@ impl<C: Contents> Driver<C> {
         );
     }
 
-    fn act(&mut self, output: Output) {
+    fn execute(&mut self, output: Output) {
         match output {
             Output::Signal { to, signal } => {
                 if let Signal::Stop { transfer } = signal {
                     self.receiving.forget(to, transfer);
                 }
-                self.links.say(to, Frame::Signal(signal));
+                self.links.send_frame(to, Frame::Signal(signal));
             }
             Output::Transmit { to, transfer, generation, terms } => {
                 self.sending.add((to, transfer));
@@ -220,9 +233,9 @@ impl<C: Contents> Driver<C> {
             }
             Output::Store { from, transfer, generation, slot } => {
                 self.board.change(|progress| progress.starved = false);
-                let came = self.arrived.take();
+                let arrived = self.arrived.take();
                 if let Some((.., bytes)) =
-                    came.filter(|(peer, number, _)| (*peer, *number) == (from, transfer))
+                    arrived.filter(|(peer, number, _)| (*peer, *number) == (from, transfer))
                 {
                     self.memory.store(generation, slot, bytes.into());
                 }
@@ -231,106 +244,106 @@ impl<C: Contents> Driver<C> {
             Output::Decode { generation, recoveries } => {
                 let rows = recoveries.iter().map(|r| (r.block, self.memory.rows(generation, &r.terms)));
                 let (rows, block): (Vec<_>, _) = (rows.collect(), self.block(generation));
-                let (came, bytes) = (self.memory.blocks(generation), self.bytes(generation));
+                let (originals, bytes) = (self.memory.blocks(generation), self.bytes(generation));
                 let (contents, done) = (Arc::clone(&self.contents), self.done.clone());
                 spawn_blocking(move || {
-                    let padded = decode(came, &rows, block);
+                    let padded = decode(originals, &rows, block);
                     let right =
                         is_filled_up(&padded, bytes) && contents.is_right(generation, &padded[..bytes]);
-                    // Nobody may want it any more.
-                    drop(done.send(Work::Decoded { generation, padded, right }));
+                    // The driver may have ended.
+                    drop(done.send(WorkResult::Decoded { generation, padded, right }));
                 });
             }
             Output::Audit { generation, suspects } => {
                 let Some((rows, right)) = self.memory.take_aside(generation) else { return };
                 let (block, done) = (self.block(generation), self.done.clone());
                 spawn_blocking(move || {
-                    // Nobody may want it any more.
-                    drop(done.send(Work::Audited(wrong_rows(&suspects, &rows, &right, block))));
+                    // The driver may have ended.
+                    drop(done.send(WorkResult::Audited(wrong_rows(&suspects, &rows, &right, block))));
                 });
             }
             Output::Expelled(member) => {
-                tracing::debug!("{member:?} has sent wrong bytes of what it had checked; it is expelled");
+                tracing::debug!("expelled {member:?}: it sent wrong bytes of a checked generation");
                 self.leave(member);
                 self.board.expel(member);
             }
             Output::Done => {}
             Output::Starved { missing } => {
-                tracing::debug!("nothing new came for long; lacking, by generation: {lacking:?}");
+                tracing::debug!("no new block for a long time; missing, by generation: {missing:?}");
                 self.board.change(|progress| progress.starved = true);
             }
         }
     }
 
-    /// Bytes of a generation, which fit into memory.
+    /// Returns the number of bytes of a generation.
     fn bytes(&self, generation: u32) -> usize {
         self.plan.generations.get(generation as usize).copied().unwrap_or(0) as usize
     }
 
-    /// Bytes of a generation's blocks; the last one is filled up with zeros.
+    /// Returns the size of a generation's blocks in bytes. The last block is padded with zeros.
     fn block(&self, generation: u32) -> usize {
         self.bytes(generation).div_ceil(usize::from(self.plan.blocks.max(1))).max(1)
     }
 
-    /// Adds up a block that is to be sent, beside the driver.
-    fn add_up(&mut self, transfer: Transfer, generation: u32, terms: Vec<Term>) {
+    /// Computes the sum for an outgoing block in another thread.
+    fn add_up(&mut self, transfer: TransferId, generation: u32, terms: Vec<Term>) {
         let (sum, block) = (self.memory.sum(generation, terms), self.block(generation));
         let (contents, done) = (Arc::clone(&self.contents), self.done.clone());
         let padded = block * usize::from(self.plan.blocks);
         spawn_blocking(move || {
             let added = match sum {
-                Sum::Rows(rows) => Ok((sum_of_rows(&rows, block), None)),
-                Sum::Whole(whole, terms) => Ok((sum_of_blocks(&whole, &terms, block), None)),
-                Sum::Unread(terms) => contents.read(generation).map(|mut bytes| {
+                BlockSum::Rows(rows) => Ok((sum_of_rows(&rows, block), None)),
+                BlockSum::Whole(whole, terms) => Ok((sum_of_blocks(&whole, &terms, block), None)),
+                BlockSum::Unread(terms) => contents.read(generation).map(|mut bytes| {
                     bytes.resize(padded, 0);
-                    let whole = Bytes::from(bytes);
+                    let whole = SharedBytes::from(bytes);
                     (sum_of_blocks(&whole, &terms, block), Some((generation, whole)))
                 }),
             };
-            // Nobody may want it any more.
+            // The driver may have ended.
             drop(done.send(match added {
-                Ok((bytes, read)) => Work::Added { transfer, bytes, read },
-                Err(error) => Work::Failed(error),
+                Ok((bytes, read)) => WorkResult::Added { transfer, bytes, read },
+                Err(error) => WorkResult::Failed(error),
             }));
         });
     }
 
-    fn finish(&mut self, work: Work<C::Error>) -> Result<(), C::Error> {
+    fn finish(&mut self, work: WorkResult<C::Error>) -> Result<(), C::Error> {
         match work {
-            Work::Added { transfer, bytes, read } => {
+            WorkResult::Added { transfer, bytes, read } => {
                 if let Some((generation, whole)) = read {
                     self.memory.remember(generation, whole);
                 }
                 self.sending.added(transfer, bytes);
             }
-            Work::Decoded { generation, padded, right: true } => {
+            WorkResult::Decoded { generation, padded, right: true } => {
                 self.memory.complete(generation, Arc::clone(&padded));
                 self.handle(Input::Decoded { generation });
                 let bytes = self.bytes(generation);
                 self.unwritten += 1;
-                // Whoever keeps them has ended only with an error, which comes as work.
-                drop(self.keep.send(Whole { generation, bytes, padded }));
+                // The receiver ends early only with an error, which arrives as work.
+                drop(self.keep.send(WholeGeneration { generation, bytes, padded }));
             }
-            Work::Decoded { generation, right: false, .. } => {
+            WorkResult::Decoded { generation, right: false, .. } => {
                 tracing::debug!("generation {generation} is polluted");
                 self.memory.set_aside(generation);
                 self.handle(Input::Polluted { generation });
             }
-            Work::Audited(wrong) => {
+            WorkResult::Audited(wrong) => {
                 for (from, checked) in wrong {
                     self.handle(Input::Refuted { from, checked });
                 }
             }
-            Work::Kept { generation } => {
+            WorkResult::Kept { generation } => {
                 self.memory.written(generation);
                 self.unwritten -= 1;
                 let bytes = self.bytes(generation) as u64;
                 self.board.change(|progress| progress.lacking = progress.lacking.saturating_sub(bytes));
             }
-            Work::Prepared(member) => {
+            WorkResult::Prepared(member) => {
                 self.preparing.remove(&member);
             }
-            Work::Failed(error) => return Err(error),
+            WorkResult::Failed(error) => return Err(error),
         }
         Ok(())
     }
@@ -343,11 +356,11 @@ impl<C: Contents> Driver<C> {
     }
 }
 
-/// What comes from others.
+/// Events of other members.
 impl<C: Contents> Driver<C> {
-    fn happen(&mut self, event: Event) {
+    fn on_event(&mut self, event: LinkEvent) {
         match event {
-            Event::Greeted { from, contact, channel } => {
+            LinkEvent::Greeted { from, contact, channel } => {
                 self.preparing.remove(&from);
                 if self.links.is_new(from) && from.rack.max(from.slot) < MEMBERS_MAX {
                     self.guests.insert(from, Instant::now());
@@ -357,39 +370,39 @@ impl<C: Contents> Driver<C> {
                     self.handle(Input::Joined(from));
                 }
             }
-            Event::Inquired { by, speaker } => {
+            LinkEvent::Inquired { by, sender } => {
                 self.preparing.insert(by);
-                let told = welcome::Told::new(&self.plan, self.links.members());
+                let state = welcome::SharedState::new(&self.plan, self.links.members());
                 let contents = Arc::clone(&self.contents);
                 let done = self.done.clone();
                 tokio::spawn(async move {
-                    welcome::answer(speaker, told, move || contents.describe()).await;
-                    // Nobody may want it any more.
-                    drop(done.send(Work::Prepared(by)));
+                    welcome::answer(sender, state, move || contents.describe()).await;
+                    // The driver may have ended.
+                    drop(done.send(WorkResult::Prepared(by)));
                 });
             }
-            Event::Opened { to } => {
+            LinkEvent::Opened { to } => {
                 if self.links.opened(to) {
                     self.handle(Input::Joined(to));
                 }
             }
-            Event::Closed { with, channel } => {
+            LinkEvent::Closed { with, channel } => {
                 if self.links.closed(with, channel) {
-                    self.part(with);
+                    self.end_transfers(with);
                 }
             }
-            Event::Reopen(member) => self.links.reopen(member),
-            Event::HandedOver { to, transfer } => self.sending.handed_over((to, transfer)),
-            Event::Heard { from, heard } => self.hear(from, heard),
+            LinkEvent::Reopen(member) => self.links.reopen(member),
+            LinkEvent::HandedOver { to, transfer } => self.sending.handed_over((to, transfer)),
+            LinkEvent::Received { from, message } => self.receive(from, message),
         }
     }
 
-    fn hear(&mut self, from: Member, heard: Heard) {
+    fn receive(&mut self, from: Member, message: ReceivedMessage) {
         if let Some(at) = self.guests.get_mut(&from) {
             *at = Instant::now();
         }
-        match heard {
-            Heard::Signal(signal) => {
+        match message {
+            ReceivedMessage::Signal(signal) => {
                 if let Signal::Head(head) = &signal
                     && (head.generation as usize) < self.plan.generations.len()
                 {
@@ -397,33 +410,33 @@ impl<C: Contents> Driver<C> {
                 }
                 self.handle(Input::Signal { from, signal: &signal });
             }
-            Heard::Part { transfer, bytes } => {
+            ReceivedMessage::Part { transfer, bytes } => {
                 match self.receiving.take(Instant::now(), from, transfer, &bytes) {
-                    Step::More => {}
-                    Step::Half => {
-                        self.links.say(from, Frame::Half { transfer });
+                    PartEffect::More => {}
+                    PartEffect::Half => {
+                        self.links.send_frame(from, Frame::Half { transfer });
                         self.handle(Input::Nearly { peer: from, transfer, sent: false });
                     }
-                    Step::Whole(bytes, took) => {
-                        self.links.say(from, Frame::Whole { transfer });
+                    PartEffect::Whole(bytes, took) => {
+                        self.links.send_frame(from, Frame::Whole { transfer });
                         self.arrived = Some((from, transfer, bytes));
                         self.handle(Input::Received { from, transfer, took });
                     }
                 }
             }
-            Heard::Half { transfer } => {
+            ReceivedMessage::Half { transfer } => {
                 self.sending.half((from, transfer));
                 self.handle(Input::Nearly { peer: from, transfer, sent: true });
             }
-            Heard::Whole { transfer } => {
+            ReceivedMessage::Whole { transfer } => {
                 self.sending.end((from, transfer));
                 self.handle(Input::Sent { to: from, transfer, arrived: true });
             }
         }
     }
 
-    /// Nothing goes to a member or comes from it any more.
-    fn part(&mut self, member: Member) {
+    /// Ends all transfers with a member, because its link has failed or it has left.
+    fn end_transfers(&mut self, member: Member) {
         self.receiving.forget_all(member);
         self.sending.end_all(member);
         self.handle(Input::Gone(member));
@@ -437,13 +450,13 @@ impl<C: Contents> Driver<C> {
     fn leave(&mut self, member: Member) {
         self.guests.remove(&member);
         self.links.leave(member);
-        self.part(member);
+        self.end_transfers(member);
     }
 }
 
 fn spec(plan: &SwarmPlan, me: Member, source: Option<cool_swarm::Share>, chance: u64) -> SwarmSpec {
     let generations = plan.generations.len() as u32;
-    // Those behind the first ones may be longer: what only late members lack.
+    // Later generations may be longer: those that only late members are missing.
     let block = plan.generations.first().copied().unwrap_or(0) / u64::from(plan.blocks.max(1));
     let block = Duration::from_secs_f64(block as f64 / plan.rate.unwrap_or(RATE).max(1) as f64);
     SwarmSpec {
@@ -465,16 +478,16 @@ fn spec(plan: &SwarmPlan, me: Member, source: Option<cool_swarm::Share>, chance:
     }
 }
 
-/// Writes generations one after the other.
+/// Writes whole generations to the contents, one after the other.
 fn keep_all<C: Contents>(
     contents: &C,
-    mut whole: UnboundedReceiver<Whole>,
-    done: &UnboundedSender<Work<C::Error>>,
+    mut whole: UnboundedReceiver<WholeGeneration>,
+    done: &UnboundedSender<WorkResult<C::Error>>,
 ) {
-    while let Some(Whole { generation, bytes, padded }) = whole.blocking_recv() {
+    while let Some(WholeGeneration { generation, bytes, padded }) = whole.blocking_recv() {
         let work = match contents.keep(generation, &padded[..bytes]) {
-            Ok(()) => Work::Kept { generation },
-            Err(error) => Work::Failed(error),
+            Ok(()) => WorkResult::Kept { generation },
+            Err(error) => WorkResult::Failed(error),
         };
         if done.send(work).is_err() {
             return;

@@ -1,23 +1,24 @@
-//! Sums of multiples of blocks over GF(2^8), in the field of [`cool_swarm::field`], by the processor's widest instructions for it:
-//! GFNI, which multiplies 32 bytes at once by the polynomial of AES, or AVX2, which looks up products of half bytes.
+//! Sums of multiples of blocks over GF(2^8), in the field of [`cool_swarm::field`], by the widest
+//! instructions of the CPU: GFNI multiplies 32 bytes at once in the field of AES, and AVX2 looks up
+//! the products of half bytes.
 
 #![cfg_attr(
     target_arch = "x86_64",
-    allow(unsafe_code, reason = "vector instructions are called where the processor has them")
+    allow(unsafe_code, reason = "vector instructions are called only if the CPU has them")
 )]
 
 use cool_swarm::field;
 
-/// Adds `factor` times `row` to `sum`, byte by byte; both are equally long.
+/// Adds `factor` times `row` to `sum`, byte by byte. Both must have the same length.
 pub(crate) fn add_multiple(sum: &mut [u8], factor: u8, row: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("gfni") && is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has both.
+            // SAFETY: the CPU has both.
             return unsafe { x86::by_gfni(sum, factor, row) };
         }
         if is_x86_feature_detected!("avx2") {
-            // SAFETY: the processor has it.
+            // SAFETY: the CPU has it.
             return unsafe { x86::by_lookup(sum, factor, row) };
         }
     }
@@ -43,10 +44,10 @@ mod x86 {
         field::add_multiple(rest, factor, last);
     }
 
-    /// The product of a byte is that of its low half plus that of its high half.
+    /// Computes the product of a byte as the sum of the products of its low and high halves.
     #[target_feature(enable = "avx2")]
     pub(super) fn by_lookup(sum: &mut [u8], factor: u8, row: &[u8]) {
-        // Lookups are within 16 bytes: twice the same.
+        // A lookup selects within 16 bytes, so the table is stored twice.
         let table = |shift: u8| -> __m256i {
             let products: [u8; WIDTH] =
                 std::array::from_fn(|i| field::multiply(factor, ((i % 16) as u8) << shift));
@@ -69,7 +70,7 @@ mod x86 {
     pub(super) fn all() -> Vec<(&'static str, super::tests::Kernel)> {
         let mut all: Vec<(&'static str, super::tests::Kernel)> = Vec::new();
         if is_x86_feature_detected!("avx2") {
-            // SAFETY (both): the processor has what they need.
+            // SAFETY (both): the CPU has the required instructions.
             all.push(("lookup", |sum, factor, row| unsafe { by_lookup(sum, factor, row) }));
             if is_x86_feature_detected!("gfni") {
                 all.push(("gfni", |sum, factor, row| unsafe { by_gfni(sum, factor, row) }));
@@ -83,10 +84,11 @@ mod x86 {
 mod tests {
     use super::*;
 
-    /// Adds a multiple of a row.
+    /// A function that adds a multiple of a row.
     pub(super) type Kernel = fn(&mut [u8], u8, &[u8]);
 
-    /// Whatever instructions are there, for every factor and lengths around whole vectors.
+    /// Tests all instruction sets of this CPU, for every factor, with lengths around multiples of
+    /// the vector width.
     #[test]
     fn sums_by_vector_instructions_are_those_of_the_field() {
         let row: Vec<u8> = (0..=255).chain(0..99).collect();

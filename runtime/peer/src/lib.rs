@@ -1,32 +1,36 @@
-//! A member of a swarm on sockets: [`cool_swarm::Swarm`] with channels to the others, bytes, and a place where they are kept.
+//! A member of a swarm on sockets: the driver of [`cool_swarm::Swarm`], with channels to the other
+//! members and access to the content.
 //!
-//! All members get the same [`SwarmPlan`]: a key, who takes part, and how the content is divided. Each has a [`Contents`], which reads
-//! generations that are here and keeps those that have come. Members connect to each other by TCP; what they say is sealed by
-//! Noise under the key, so only who has it takes part, and only members read the content.
+//! All members have the same [`SwarmPlan`]: a key, the members and the division of the content.
+//! Each member has a [`Contents`], which reads the generations that it holds and stores those that
+//! arrive. Members connect to each other by TCP. Their messages are encrypted by Noise under the
+//! shared key, so only nodes with the key can take part and read the content.
 //!
-//! | file | what it does |
+//! | file | task |
 //! | --- | --- |
-//! | `wire.rs` | messages as bytes |
-//! | `channel.rs` | a channel in one direction: the handshake, messages sealed and opened |
-//! | `links.rs` | channels to and from all members, opened again when they fail |
-//! | `welcome.rs` | what one that comes late is told |
+//! | `wire.rs` | encodes messages |
+//! | `channel.rs` | a channel in one direction: handshake, encryption |
+//! | `links.rs` | channels to and from all members, reopened when they fail |
+//! | `welcome.rs` | the common state, which late members request |
 //! | `kernel.rs` | sums of blocks by vector instructions |
-//! | `memory.rs` | rows of generations that come, generations at hand |
-//! | `pollution.rs` | generations that are decoded, and who sent rows that are wrong |
-//! | `receiving.rs`, `sending.rs`, `pacer.rs` | blocks that come and that go, and how fast |
-//! | `driver.rs` | events to the machine, its outputs to all of these |
+//! | `memory.rs` | coded blocks of incomplete generations, a cache of complete ones |
+//! | `decoding.rs` | decodes generations and finds wrong coded blocks |
+//! | `receiving.rs`, `sending.rs`, `pacer.rs` | incoming and outgoing blocks, and their rate |
+//! | `driver.rs` | connects the machine to all of these |
 //!
-//! A member that cannot be reached is gone for the machine until it can be reached again. Who has really left is the user's to say
-//! ([`SwarmPeer::leave`]). Who comes late asks any member what all of them know ([`inquire`]), and greets each; or it is the user who says it ([`SwarmPeer::join`]).
+//! The machine treats an unreachable member as lost until it is reachable again. The user must
+//! report that a member has left for good ([`SwarmPeer::leave`]). A late member requests the common
+//! state from any member ([`inquire`]) and greets all of them; alternatively the user reports it
+//! ([`SwarmPeer::join`]).
 
 mod channel;
+mod decoding;
 mod driver;
 mod kernel;
 mod links;
 mod memory;
 mod pacer;
 mod peer;
-mod pollution;
 mod receiving;
 mod sending;
 mod welcome;

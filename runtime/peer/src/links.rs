@@ -1,7 +1,8 @@
-//! Links to the other members: a channel each way, opened when it is needed, and opened again while the other is a member.
+//! Links to the other members: a channel in each direction, opened when it is needed, and reopened
+//! while the other end is a member.
 
-use crate::channel::{Caller, ChannelError, Listener, Speaker, SwarmKey};
-use crate::memory::Bytes;
+use crate::channel::{Caller, ChannelError, ChannelReceiver, ChannelSender, SwarmKey};
+use crate::memory::SharedBytes;
 use crate::pacer::Pacer;
 use crate::wire::{Frame, PART_BYTES};
 use cool_swarm::{Member, Signal};
@@ -14,80 +15,83 @@ use tokio::net::TcpListener;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-/// Until a link that has failed is tried again; each time twice as long.
+/// Wait before a failed link is reopened. It doubles with each attempt, up to `REOPEN_LAST`.
 const REOPEN_FIRST: Duration = Duration::from_millis(500);
 const REOPEN_LAST: Duration = Duration::from_secs(8);
-/// Parts go this much earlier than the link has room for them: timers are not finer.
+/// How much earlier than the link has room for it a part may be sent, because timers are no finer.
 const PACED: Duration = Duration::from_millis(1);
-/// By which timers are late.
+/// Maximum delay of timers.
 const LATE: Duration = Duration::from_millis(4);
-/// The send buffer (SO_SNDBUF) of a channel's socket has what the member's link carries in that time. TCP has no more under way, so
-/// that signals do not wait long in the queue of a receiver's link behind what several members send it.
+/// The send buffer (SO_SNDBUF) of a channel's socket holds the bytes that the member's link carries
+/// in this time. TCP then has no more bytes in flight, so that signals do not wait long in the
+/// queue of a receiver's link behind blocks of several members.
 const SEND_BUFFER_TIME: Duration = Duration::from_millis(2);
-/// Two packets of Ethernet and a part of one, so that the next goes while the first is acknowledged.
+/// Two Ethernet packets and part of a third, so that one is sent while another is acknowledged.
 const SEND_BUFFER_MIN_BYTES: usize = 4 << 10;
-/// The shortest block of `cool copy`: a buffer for that would hold nothing back, so the system chooses one.
+/// The shortest block of `cool copy`. A buffer of that size would not limit anything, so the system
+/// chooses the size.
 const SEND_BUFFER_MAX_BYTES: usize = 64 << 10;
 
-/// What a member hears and notices.
-pub(crate) enum Event {
-    /// A member, that listens there, has opened a channel to here.
+/// The events that links report to the driver.
+pub(crate) enum LinkEvent {
+    /// A member that listens at `contact` has opened a channel to this one.
     Greeted { from: Member, contact: SocketAddr, channel: u64 },
-    /// One that will be a member wants to be told what members know.
-    Inquired { by: Member, speaker: Speaker },
-    /// It said something.
-    Heard { from: Member, heard: Heard },
-    /// All of a block was handed over to the system.
+    /// A node that will become a member requests the common state.
+    Inquired { by: Member, sender: ChannelSender },
+    /// A message of a member has arrived.
+    Received { from: Member, message: ReceivedMessage },
+    /// All bytes of a block have been passed to the system.
     HandedOver { to: Member, transfer: u32 },
     /// A channel that had failed is open again.
     Opened { to: Member },
     /// A channel has ended.
     Closed { with: Member, channel: u64 },
-    /// It is time to try again.
+    /// The wait before a failed link is reopened has passed.
     Reopen(Member),
 }
 
-/// What comes over a channel.
-pub(crate) enum Heard {
+/// A message that arrives over a channel.
+pub(crate) enum ReceivedMessage {
     Signal(Signal),
     Part { transfer: u32, bytes: Vec<u8> },
     Half { transfer: u32 },
     Whole { transfer: u32 },
 }
 
-/// What is to go over a channel.
-enum Job {
-    Say(Frame<'static>),
-    Block { transfer: u32, bytes: Bytes },
+/// A request to the task that sends over a channel.
+enum SendRequest {
+    Message(Frame<'static>),
+    Block { transfer: u32, bytes: SharedBytes },
     Cancel { transfer: u32 },
 }
 
-struct Link {
+struct MemberLink {
     address: SocketAddr,
-    /// The channel to the member, and from it.
-    speaking: Option<(u64, UnboundedSender<Job>)>,
-    listening: Option<u64>,
-    /// Until the next try, if the last one has failed.
+    /// The outgoing channel (with its number) and the number of the incoming one.
+    outgoing: Option<(u64, UnboundedSender<SendRequest>)>,
+    incoming: Option<u64>,
+    /// The wait before the next attempt, if the last one has failed.
     wait: Option<Duration>,
 }
 
 pub(crate) struct Links {
     key: SwarmKey,
     me: Member,
-    /// Where this member listens.
+    /// The address at which this member listens.
     contact: SocketAddr,
-    /// Of this member's link, in bytes per second, if it is known.
+    /// Rate of this member's link in bytes per second, if known.
     rate: Option<u64>,
-    /// What its channels know of it.
+    /// The estimate of this member's link that its channels share.
     estimate: LinkEstimate,
-    /// How fast blocks go over it by all channels together: signals wait behind what waits in its queue.
+    /// Paces the blocks of all channels together, because signals wait behind whatever is queued on
+    /// the link.
     pace: Arc<Mutex<Pacer>>,
-    links: BTreeMap<Member, Link>,
-    /// Who is no member any more, and is not to come again.
+    links: BTreeMap<Member, MemberLink>,
+    /// Members that have left. They are not accepted again until the user reports them.
     left: BTreeSet<Member>,
     /// The number of the next channel.
     channel: u64,
-    events: Sender<Event>,
+    events: Sender<LinkEvent>,
 }
 
 impl Links {
@@ -96,18 +100,19 @@ impl Links {
         (me, contact): (Member, SocketAddr),
         rate: Option<u64>,
         others: impl Iterator<Item = (Member, SocketAddr)>,
-        events: Sender<Event>,
+        events: Sender<LinkEvent>,
     ) -> Links {
         let links = others.filter(|(member, _)| *member != me);
         let link =
-            |(member, address)| (member, Link { address, speaking: None, listening: None, wait: None });
+            |(member, address)| (member, MemberLink { address, outgoing: None, incoming: None, wait: None });
         let links = links.map(link).collect();
         Links {
             key,
             me,
             contact,
             rate,
-            // Several members send to one, whose link has a queue then that BBR takes for its own (docs/design/swarm.md).
+            // Several members may send to the same one. BBR takes the queue of that member's link
+            // for its own (docs/design/swarm.md).
             estimate: LinkEstimate::new(true),
             pace: Arc::new(Mutex::new(Pacer::new(rate, LATE))),
             links,
@@ -117,54 +122,54 @@ impl Links {
         }
     }
 
-    /// All members, this one among them, and where they listen.
+    /// Returns all members, including this one, with the addresses at which they listen.
     pub(crate) fn members(&self) -> Vec<(Member, SocketAddr)> {
         let others = self.links.iter().map(|(member, link)| (*member, link.address));
         others.chain([(self.me, self.contact)]).collect()
     }
 
-    /// Whether one that says hello is a member that was not known before.
+    /// Returns whether the sender of a greeting is a member that was not known before.
     pub(crate) fn is_new(&self, member: Member) -> bool {
         member != self.me && !self.links.contains_key(&member) && !self.left.contains(&member)
     }
 
-    /// Opens a channel to everyone, so that all know of this member.
+    /// Opens a channel to every member, so that all of them know about this one.
     pub(crate) fn greet_all(&mut self) {
         let all: Vec<Member> = self.links.keys().copied().collect();
         all.into_iter().for_each(|member| self.open(member, false));
     }
 
-    /// Says something, before what is left of blocks to the same member.
-    pub(crate) fn say(&mut self, to: Member, frame: Frame<'static>) {
-        self.give(to, Job::Say(frame));
+    /// Sends a message ahead of the remaining bytes of blocks to the same member.
+    pub(crate) fn send_frame(&mut self, to: Member, frame: Frame<'static>) {
+        self.give(to, SendRequest::Message(frame));
     }
 
-    /// Sends a block behind the others to the same member.
-    pub(crate) fn send(&mut self, to: Member, transfer: u32, bytes: Bytes) {
-        self.give(to, Job::Block { transfer, bytes });
+    /// Sends a block after the other blocks to the same member.
+    pub(crate) fn send(&mut self, to: Member, transfer: u32, bytes: SharedBytes) {
+        self.give(to, SendRequest::Block { transfer, bytes });
     }
 
     pub(crate) fn cancel(&mut self, to: Member, transfer: u32) {
-        self.give(to, Job::Cancel { transfer });
+        self.give(to, SendRequest::Cancel { transfer });
     }
 
-    fn give(&mut self, to: Member, job: Job) {
+    fn give(&mut self, to: Member, request: SendRequest) {
         let Some(link) = self.links.get_mut(&to) else { return };
-        // A link that has failed is opened again when its time has come.
-        if link.speaking.is_none() && link.wait.is_none() {
+        // A failed link is reopened when its wait has passed.
+        if link.outgoing.is_none() && link.wait.is_none() {
             self.open(to, false);
         }
-        if let Some(Link { speaking: Some((_, jobs)), .. }) = self.links.get(&to) {
-            // That a channel has ended is an event of its own.
-            drop(jobs.send(job));
+        if let Some(MemberLink { outgoing: Some((_, requests)), .. }) = self.links.get(&to) {
+            // The end of a channel is reported as a separate event.
+            drop(requests.send(request));
         }
     }
 
     fn open(&mut self, to: Member, again: bool) {
         let Some(link) = self.links.get_mut(&to) else { return };
-        let (give, jobs) = unbounded_channel();
-        link.speaking = Some((self.channel, give));
-        let speaking = Speaking {
+        let (give, requests) = unbounded_channel();
+        link.outgoing = Some((self.channel, give));
+        let task = SendTask {
             key: self.key,
             me: (self.me, self.contact),
             to,
@@ -178,68 +183,70 @@ impl Links {
         let channel = self.channel;
         self.channel += 1;
         tokio::spawn(async move {
-            if let Err(error) = speaking.run(jobs).await {
-                tracing::debug!("channel to {to:?} at {}: {error}", speaking.address);
+            if let Err(error) = task.run(requests).await {
+                tracing::debug!("channel to {to:?} at {}: {error}", task.address);
             }
-            // Nobody may listen any more.
-            drop(speaking.events.send(Event::Closed { with: to, channel }).await);
+            // The driver may have ended.
+            drop(task.events.send(LinkEvent::Closed { with: to, channel }).await);
         });
     }
 
-    /// A member is there again, perhaps at another address.
+    /// Adds a member, or changes the address of one that has returned.
     pub(crate) fn join(&mut self, member: Member, address: SocketAddr) {
         if member != self.me {
             self.left.remove(&member);
-            self.links.insert(member, Link { address, speaking: None, listening: None, wait: None });
+            self.links.insert(member, MemberLink { address, outgoing: None, incoming: None, wait: None });
         }
     }
 
-    /// A member is none any more.
+    /// Removes a member.
     pub(crate) fn leave(&mut self, member: Member) {
         self.links.remove(&member);
         self.left.insert(member);
     }
 
-    /// A member has opened a channel to here; whether nothing was heard of it for a while. None if it is no member.
+    /// Records that a member has opened a channel to this one. Returns whether its link had failed
+    /// before, or none if it is not a member.
     pub(crate) fn greeted(&mut self, from: Member, channel: u64) -> Option<bool> {
         let link = self.links.get_mut(&from)?;
-        link.listening = Some(channel);
+        link.incoming = Some(channel);
         Some(link.wait.take().is_some())
     }
 
-    /// A channel has ended; whether it was in use, so that what was under way with the member is lost.
+    /// Records that a channel has ended. Returns whether it was in use, in which case all transfers
+    /// with the member are lost.
     pub(crate) fn closed(&mut self, with: Member, channel: u64) -> bool {
         let Some(link) = self.links.get_mut(&with) else { return false };
-        let speaking = link.speaking.as_ref().is_some_and(|(number, _)| *number == channel);
-        if !speaking && link.listening != Some(channel) {
+        let outgoing = link.outgoing.as_ref().is_some_and(|(number, _)| *number == channel);
+        if !outgoing && link.incoming != Some(channel) {
             return false;
         }
-        (link.speaking, link.listening) = (None, None);
+        (link.outgoing, link.incoming) = (None, None);
         let wait = link.wait.map_or(REOPEN_FIRST, |wait| (2 * wait).min(REOPEN_LAST));
         link.wait = Some(wait);
         let events = self.events.clone();
         tokio::spawn(async move {
             tokio::time::sleep(wait).await;
-            drop(events.send(Event::Reopen(with)).await);
+            drop(events.send(LinkEvent::Reopen(with)).await);
         });
         true
     }
 
-    /// Tries a link again that has failed.
+    /// Reopens a link that has failed.
     pub(crate) fn reopen(&mut self, member: Member) {
-        if self.links.get(&member).is_some_and(|link| link.speaking.is_none() && link.wait.is_some()) {
+        if self.links.get(&member).is_some_and(|link| link.outgoing.is_none() && link.wait.is_some()) {
             self.open(member, true);
         }
     }
 
-    /// A link that had failed is open again; whether it was still awaited.
+    /// Records that a failed link is open again. Returns whether it was still considered failed.
     pub(crate) fn opened(&mut self, to: Member) -> bool {
         self.links.get_mut(&to).is_some_and(|link| link.wait.take().is_some())
     }
 }
 
-/// One end of a channel.
-struct Speaking {
+/// The task that sends over one channel.
+struct SendTask {
     key: SwarmKey,
     me: (Member, SocketAddr),
     to: Member,
@@ -248,72 +255,74 @@ struct Speaking {
     rate: Option<u64>,
     estimate: LinkEstimate,
     pace: Arc<Mutex<Pacer>>,
-    events: Sender<Event>,
+    events: Sender<LinkEvent>,
 }
 
-impl Speaking {
-    /// How fast blocks go, which is right even if another channel has panicked.
+impl SendTask {
+    /// Returns the pacer. Its state is valid even if another channel's task has panicked.
     fn pace(&self) -> MutexGuard<'_, Pacer> {
         self.pace.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When a part may go.
+    /// Returns when a part of a block may be sent.
     fn turn(&self) -> Instant {
         let due = self.pace().due();
         due.and_then(|due| due.checked_sub(PACED)).unwrap_or_else(Instant::now)
     }
 
-    /// Whether as many bytes may go now, unless another channel has been quicker; then they count as gone.
+    /// Returns whether this many bytes may be sent now, and records them as sent. Another channel
+    /// may have used the turn in the meantime.
     fn has_turn(&self, bytes: usize) -> bool {
         let now = Instant::now();
         let mut pace = self.pace();
         let may_go = pace.due().is_none_or(|due| due <= now + PACED);
         if may_go {
-            pace.went(now, bytes);
+            pace.record_sent(now, bytes);
         }
         may_go
     }
 
-    /// Says what there is to say; signals go between the parts of a block. Ends when nobody has more to say.
-    async fn run(&self, mut jobs: UnboundedReceiver<Job>) -> Result<(), ChannelError> {
+    /// Executes requests until their sender is dropped. Signals are sent between the parts of a
+    /// block.
+    async fn run(&self, mut requests: UnboundedReceiver<SendRequest>) -> Result<(), ChannelError> {
         let send_buffer = send_buffer_bytes(self.rate);
         let part = send_buffer.map_or(PART_BYTES, |bytes| bytes.min(PART_BYTES));
-        let mut speaker =
-            Speaker::open(self.address, &self.key, self.me, (send_buffer, &self.estimate)).await?;
+        let mut sender =
+            ChannelSender::open(self.address, &self.key, self.me, (send_buffer, &self.estimate)).await?;
         if self.again {
-            drop(self.events.send(Event::Opened { to: self.to }).await);
+            drop(self.events.send(LinkEvent::Opened { to: self.to }).await);
         }
-        let mut blocks: VecDeque<(u32, Bytes, usize)> = VecDeque::new();
+        let mut blocks: VecDeque<(u32, SharedBytes, usize)> = VecDeque::new();
         loop {
-            let job = match jobs.try_recv() {
-                Ok(job) => Some(job),
+            let request = match requests.try_recv() {
+                Ok(request) => Some(request),
                 Err(TryRecvError::Disconnected) => return Ok(()),
                 Err(TryRecvError::Empty) => {
                     let turn = (!blocks.is_empty()).then(|| self.turn());
                     tokio::select! {
-                        job = jobs.recv() => match job {
-                            Some(job) => Some(job),
+                        request = requests.recv() => match request {
+                            Some(request) => Some(request),
                             None => return Ok(()),
                         },
                         () = sleep_until(turn) => None,
                     }
                 }
             };
-            match job {
-                Some(Job::Say(frame)) => speaker.send(&frame).await?,
-                Some(Job::Block { transfer, bytes }) => blocks.push_back((transfer, bytes, 0)),
-                Some(Job::Cancel { transfer }) => blocks.retain(|(other, ..)| *other != transfer),
+            match request {
+                Some(SendRequest::Message(frame)) => sender.send(&frame).await?,
+                Some(SendRequest::Block { transfer, bytes }) => blocks.push_back((transfer, bytes, 0)),
+                Some(SendRequest::Cancel { transfer }) => blocks.retain(|(other, ..)| *other != transfer),
                 None => {
                     let Some((transfer, bytes, at)) = blocks.front_mut() else { continue };
                     let (transfer, end) = (*transfer, bytes.len().min(*at + part));
                     if !self.has_turn(end - *at) {
                         continue;
                     }
-                    speaker.send(&Frame::Part { transfer, bytes: &bytes[*at..end] }).await?;
+                    sender.send(&Frame::Part { transfer, bytes: &bytes[*at..end] }).await?;
                     *at = end;
                     if end == bytes.len() {
                         blocks.pop_front();
-                        let done = Event::HandedOver { to: self.to, transfer };
+                        let done = LinkEvent::HandedOver { to: self.to, transfer };
                         if self.events.send(done).await.is_err() {
                             return Ok(());
                         }
@@ -324,13 +333,14 @@ impl Speaking {
     }
 }
 
-/// The send buffer of a channel from a member with that rate, in bytes per second; none if the system is to choose it.
+/// Returns the size of the send buffer for a member with a link of the given rate in bytes per
+/// second, or none if the system should choose it.
 fn send_buffer_bytes(rate: Option<u64>) -> Option<usize> {
     let bytes = rate? as f64 * SEND_BUFFER_TIME.as_secs_f64();
     Some((bytes as usize).max(SEND_BUFFER_MIN_BYTES)).filter(|bytes| *bytes < SEND_BUFFER_MAX_BYTES)
 }
 
-/// Sleeps until then, or for ever.
+/// Sleeps until the given time, or forever if there is none.
 pub(crate) async fn sleep_until(at: Option<Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
@@ -338,8 +348,8 @@ pub(crate) async fn sleep_until(at: Option<Instant>) {
     }
 }
 
-/// Takes channels that others open, as long as anybody wants to hear of them.
-pub(crate) async fn listen(socket: TcpListener, key: SwarmKey, events: Sender<Event>) {
+/// Accepts channels of other members until the receiver of the events is dropped.
+pub(crate) async fn listen(socket: TcpListener, key: SwarmKey, events: Sender<LinkEvent>) {
     let mut channel = 0;
     loop {
         let stream = tokio::select! {
@@ -347,47 +357,47 @@ pub(crate) async fn listen(socket: TcpListener, key: SwarmKey, events: Sender<Ev
             () = events.closed() => return,
         };
         let Ok((stream, from)) = stream else {
-            // No more descriptors: some may be given back.
+            // No more file descriptors. Some may be closed soon.
             tokio::time::sleep(REOPEN_FIRST).await;
             continue;
         };
         let (number, events) = (channel, events.clone());
         channel += 1;
         tokio::spawn(async move {
-            let (member, contact, listener) = match Listener::accept(stream, &key).await {
-                Ok(Caller::Member { member, contact, listener }) => (member, contact, listener),
-                Ok(Caller::Newcomer { member, speaker }) => {
-                    // Nobody may listen any more.
-                    return drop(events.send(Event::Inquired { by: member, speaker }).await);
+            let (member, contact, receiver) = match ChannelReceiver::accept(stream, &key).await {
+                Ok(Caller::Member { member, contact, receiver }) => (member, contact, receiver),
+                Ok(Caller::Newcomer { member, sender }) => {
+                    // The driver may have ended.
+                    return drop(events.send(LinkEvent::Inquired { by: member, sender }).await);
                 }
                 Err(error) => return tracing::debug!("channel from {from}: {error}"),
             };
-            let greeted = Event::Greeted { from: member, contact, channel: number };
-            if let Err(error) = hear(member, greeted, listener, &events).await {
+            let greeted = LinkEvent::Greeted { from: member, contact, channel: number };
+            if let Err(error) = report_messages(member, greeted, receiver, &events).await {
                 tracing::debug!("channel from {member:?} at {from}: {error}");
             }
-            drop(events.send(Event::Closed { with: member, channel: number }).await);
+            drop(events.send(LinkEvent::Closed { with: member, channel: number }).await);
         });
     }
 }
 
-/// Passes on what a member says, until it ends or nobody listens.
-async fn hear(
+/// Reports the messages of a member as events, until the channel or the driver ends.
+async fn report_messages(
     from: Member,
-    greeted: Event,
-    mut listener: Listener,
-    events: &Sender<Event>,
+    greeted: LinkEvent,
+    mut receiver: ChannelReceiver,
+    events: &Sender<LinkEvent>,
 ) -> Result<(), ChannelError> {
     let mut event = greeted;
     while events.send(event).await.is_ok() {
-        let heard = match listener.next().await? {
+        let message = match receiver.next().await? {
             Frame::Hello { .. } | Frame::Inquire { .. } => return Err(ChannelError::Stranger),
-            Frame::Signal(signal) => Heard::Signal(signal),
-            Frame::Part { transfer, bytes } => Heard::Part { transfer, bytes: bytes.to_vec() },
-            Frame::Half { transfer } => Heard::Half { transfer },
-            Frame::Whole { transfer } => Heard::Whole { transfer },
+            Frame::Signal(signal) => ReceivedMessage::Signal(signal),
+            Frame::Part { transfer, bytes } => ReceivedMessage::Part { transfer, bytes: bytes.to_vec() },
+            Frame::Half { transfer } => ReceivedMessage::Half { transfer },
+            Frame::Whole { transfer } => ReceivedMessage::Whole { transfer },
         };
-        event = Event::Heard { from, heard };
+        event = LinkEvent::Received { from, message };
     }
     Ok(())
 }
@@ -397,7 +407,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_send_buffer_has_what_a_link_carries_in_two_milliseconds_unless_that_is_a_block() {
+    fn a_send_buffer_holds_two_milliseconds_of_a_link() {
         assert_eq!(send_buffer_bytes(Some(2_500_000)), Some(5_000), "20 Mbit/s");
         assert_eq!(send_buffer_bytes(Some(100_000)), Some(SEND_BUFFER_MIN_BYTES));
         assert_eq!(send_buffer_bytes(Some(1_250_000_000)), None, "10 Gbit/s");

@@ -1,55 +1,56 @@
-//! A member's bytes: rows of generations that come, and generations that are whole, as far as there is room for them.
+//! The bytes of a member: coded blocks of incomplete generations, and a bounded cache of complete
+//! ones.
 
 use crate::kernel::add_multiple;
 use cool_swarm::{Slot, Term};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Bytes that are shared between threads.
-pub(crate) type Bytes = Arc<[u8]>;
+/// Bytes that threads share.
+pub(crate) type SharedBytes = Arc<[u8]>;
 
-/// Bytes of whole generations that are kept at hand, beside those that are yet to be written.
+/// Size of the cache of complete generations, in addition to those that are yet to be written.
 const CACHE_BYTES: usize = 64 << 20;
 
 #[derive(Debug, Default)]
-pub(crate) struct Memory {
-    live: BTreeMap<u32, BTreeMap<Slot, Bytes>>,
-    /// Rows of generations that were polluted, until they are right.
-    aside: BTreeMap<u32, BTreeMap<Slot, Bytes>>,
-    /// Whole, and yet to be written.
-    unwritten: BTreeMap<u32, Bytes>,
-    /// Whole and written, the one that was used last at the end.
-    cache: VecDeque<(u32, Bytes)>,
+pub(crate) struct BlockMemory {
+    live: BTreeMap<u32, BTreeMap<Slot, SharedBytes>>,
+    /// Coded blocks of polluted generations, kept until the generation is right.
+    aside: BTreeMap<u32, BTreeMap<Slot, SharedBytes>>,
+    /// Complete generations that are yet to be written.
+    unwritten: BTreeMap<u32, SharedBytes>,
+    /// Complete generations that have been written, the most recently used one last.
+    cache: VecDeque<(u32, SharedBytes)>,
 }
 
-/// A sum of rows, apart from the memory that it is of.
+/// A sum of coded blocks with all that is needed to compute it in another thread.
 #[derive(Debug)]
-pub(crate) enum Sum {
-    /// Of these rows.
-    Rows(Vec<(u8, Bytes)>),
-    /// Of blocks of a whole generation.
-    Whole(Bytes, Vec<Term>),
-    /// Of blocks of a generation that has to be read first.
+pub(crate) enum BlockSum {
+    /// The sum of these coded blocks.
+    Rows(Vec<(u8, SharedBytes)>),
+    /// The sum of blocks of a complete generation.
+    Whole(SharedBytes, Vec<Term>),
+    /// The sum of blocks of a generation that must be read first.
     Unread(Vec<Term>),
 }
 
-impl Memory {
-    pub(crate) fn store(&mut self, generation: u32, slot: Slot, bytes: Bytes) {
+impl BlockMemory {
+    pub(crate) fn store(&mut self, generation: u32, slot: Slot, bytes: SharedBytes) {
         self.live.entry(generation).or_default().insert(slot, bytes);
     }
 
-    /// What terms add up to.
-    pub(crate) fn sum(&mut self, generation: u32, terms: Vec<Term>) -> Sum {
+    /// Returns the sum of the given terms.
+    pub(crate) fn sum(&mut self, generation: u32, terms: Vec<Term>) -> BlockSum {
         if self.live.contains_key(&generation) {
-            return Sum::Rows(self.rows(generation, &terms));
+            return BlockSum::Rows(self.rows(generation, &terms));
         }
         match self.whole(generation) {
-            Some(bytes) => Sum::Whole(bytes, terms),
-            None => Sum::Unread(terms),
+            Some(bytes) => BlockSum::Whole(bytes, terms),
+            None => BlockSum::Unread(terms),
         }
     }
 
-    fn whole(&mut self, generation: u32) -> Option<Bytes> {
+    fn whole(&mut self, generation: u32) -> Option<SharedBytes> {
         if let Some(bytes) = self.unwritten.get(&generation) {
             return Some(Arc::clone(bytes));
         }
@@ -60,50 +61,54 @@ impl Memory {
         Some(bytes)
     }
 
-    /// The rows that terms of a generation name which is not whole, each with its factor.
-    pub(crate) fn rows(&self, generation: u32, terms: &[Term]) -> Vec<(u8, Bytes)> {
-        // The machine names slots only that it had filled.
+    /// Returns the coded blocks that the terms of an incomplete generation name, with their
+    /// factors.
+    pub(crate) fn rows(&self, generation: u32, terms: &[Term]) -> Vec<(u8, SharedBytes)> {
+        // The machine names only slots that it has filled.
         let row = |term: &Term| Some((term.factor, Arc::clone(self.live.get(&generation)?.get(&term.slot)?)));
         terms.iter().filter_map(row).collect()
     }
 
-    /// The blocks of a generation that is not whole which came as they are, in their order.
-    pub(crate) fn blocks(&self, generation: u32) -> BTreeMap<u16, Bytes> {
+    /// Returns the originals held of an incomplete generation, in order.
+    pub(crate) fn blocks(&self, generation: u32) -> BTreeMap<u16, SharedBytes> {
         let rows = self.live.get(&generation).into_iter().flatten();
-        let block = |(slot, bytes): (&Slot, &Bytes)| match slot {
+        let block = |(slot, bytes): (&Slot, &SharedBytes)| match slot {
             Slot::Block(number) => Some((*number, Arc::clone(bytes))),
             Slot::Coded(_) => None,
         };
         rows.filter_map(block).collect()
     }
 
-    /// All of a generation is here, right, and yet to be written.
-    pub(crate) fn complete(&mut self, generation: u32, bytes: Bytes) {
+    /// Records that a generation is complete and right, and is yet to be written.
+    pub(crate) fn complete(&mut self, generation: u32, bytes: SharedBytes) {
         self.live.remove(&generation);
         self.unwritten.insert(generation, bytes);
     }
 
-    /// A generation is polluted: its rows count no more. Those of the first time are set aside.
+    /// Removes the coded blocks of a polluted generation. Those of the first attempt are set aside.
     pub(crate) fn set_aside(&mut self, generation: u32) {
         if let Some(rows) = self.live.remove(&generation) {
             self.aside.entry(generation).or_insert(rows);
         }
     }
 
-    /// Those rows, and the generation that is right.
-    pub(crate) fn take_aside(&mut self, generation: u32) -> Option<(BTreeMap<Slot, Bytes>, Bytes)> {
+    /// Removes and returns the coded blocks set aside, together with the generation that is right.
+    pub(crate) fn take_aside(
+        &mut self,
+        generation: u32,
+    ) -> Option<(BTreeMap<Slot, SharedBytes>, SharedBytes)> {
         Some((self.aside.remove(&generation)?, self.whole(generation)?))
     }
 
-    /// A generation was written.
+    /// Records that a generation was written.
     pub(crate) fn written(&mut self, generation: u32) {
         if let Some(bytes) = self.unwritten.remove(&generation) {
             self.remember(generation, bytes);
         }
     }
 
-    /// Has a generation at hand that was read.
-    pub(crate) fn remember(&mut self, generation: u32, bytes: Bytes) {
+    /// Adds a generation to the cache.
+    pub(crate) fn remember(&mut self, generation: u32, bytes: SharedBytes) {
         if self.cache.iter().all(|(of, _)| *of != generation) {
             self.cache.push_back((generation, bytes));
         }
@@ -117,9 +122,9 @@ impl Memory {
     }
 }
 
-/// Adds up rows of a block's length.
-pub(crate) fn sum_of_rows(rows: &[(u8, Bytes)], block: usize) -> Bytes {
-    // A block as it is.
+/// Returns the sum of coded blocks, each of `block` bytes.
+pub(crate) fn sum_of_rows(rows: &[(u8, SharedBytes)], block: usize) -> SharedBytes {
+    // A single original.
     if let [(1, row)] = rows {
         return Arc::clone(row);
     }
@@ -128,8 +133,8 @@ pub(crate) fn sum_of_rows(rows: &[(u8, Bytes)], block: usize) -> Bytes {
     sum.into()
 }
 
-/// Adds up blocks of a whole generation.
-pub(crate) fn sum_of_blocks(whole: &[u8], terms: &[Term], block: usize) -> Bytes {
+/// Returns the sum of blocks of a complete generation.
+pub(crate) fn sum_of_blocks(whole: &[u8], terms: &[Term], block: usize) -> SharedBytes {
     let mut sum = vec![0; block];
     for term in terms {
         if let Slot::Block(number) = term.slot
@@ -145,50 +150,50 @@ pub(crate) fn sum_of_blocks(whole: &[u8], terms: &[Term], block: usize) -> Bytes
 mod tests {
     use super::*;
 
-    fn rows(sum: Sum) -> Vec<u8> {
+    fn rows(sum: BlockSum) -> Vec<u8> {
         match sum {
-            Sum::Rows(rows) => sum_of_rows(&rows, 2).to_vec(),
-            Sum::Whole(bytes, terms) => sum_of_blocks(&bytes, &terms, 2).to_vec(),
-            Sum::Unread(_) => panic!("it is at hand"),
+            BlockSum::Rows(rows) => sum_of_rows(&rows, 2).to_vec(),
+            BlockSum::Whole(bytes, terms) => sum_of_blocks(&bytes, &terms, 2).to_vec(),
+            BlockSum::Unread(_) => panic!("the generation is in memory"),
         }
     }
 
     #[test]
     fn sums_are_the_same_before_and_after_a_generation_is_whole() {
-        let mut memory = Memory::default();
-        let [one, two] = [[1, 2], [3, 4]].map(Bytes::from);
+        let mut memory = BlockMemory::default();
+        let [one, two] = [[1, 2], [3, 4]].map(SharedBytes::from);
         memory.store(5, Slot::Block(0), one);
-        memory.store(5, Slot::Coded(0), Bytes::from([9, 9]));
+        memory.store(5, Slot::Coded(0), SharedBytes::from([9, 9]));
         memory.store(5, Slot::Block(1), two);
         let terms = vec![Term { factor: 2, slot: Slot::Block(0) }, Term { factor: 1, slot: Slot::Block(1) }];
         assert_eq!(rows(memory.sum(5, terms.clone())), [2 ^ 3, 4 ^ 4]);
-        let blocks: Vec<Bytes> = memory.blocks(5).into_values().collect();
-        assert_eq!(blocks.concat(), [1, 2, 3, 4], "coded rows are left out");
+        let blocks: Vec<SharedBytes> = memory.blocks(5).into_values().collect();
+        assert_eq!(blocks.concat(), [1, 2, 3, 4], "combinations are excluded");
         memory.complete(5, blocks.concat().into());
         assert!(memory.blocks(5).is_empty());
         assert_eq!(rows(memory.sum(5, terms.clone())), [2 ^ 3, 4 ^ 4]);
         memory.written(5);
         assert_eq!(rows(memory.sum(5, terms.clone())), [2 ^ 3, 4 ^ 4]);
-        assert!(matches!(memory.sum(6, terms), Sum::Unread(_)));
+        assert!(matches!(memory.sum(6, terms), BlockSum::Unread(_)));
     }
 
     #[test]
-    fn rows_of_a_polluted_generation_are_kept_aside_until_it_is_right() {
-        let mut memory = Memory::default();
+    fn blocks_of_a_polluted_generation_are_kept_until_it_is_right() {
+        let mut memory = BlockMemory::default();
         for wrong in [7, 8] {
-            memory.store(5, Slot::Block(0), Bytes::from([wrong]));
+            memory.store(5, Slot::Block(0), SharedBytes::from([wrong]));
             memory.set_aside(5);
             assert!(memory.blocks(5).is_empty());
         }
-        memory.complete(5, Bytes::from([1]));
+        memory.complete(5, SharedBytes::from([1]));
         let (rows, right) = memory.take_aside(5).unwrap();
-        assert_eq!((&*rows[&Slot::Block(0)], &*right), (&[7][..], &[1][..]), "of the first time");
+        assert_eq!((&*rows[&Slot::Block(0)], &*right), (&[7][..], &[1][..]), "blocks of the first attempt");
         assert!(memory.take_aside(5).is_none());
     }
 
     #[test]
-    fn what_was_not_used_for_longest_is_forgotten_once_there_is_too_much() {
-        let mut memory = Memory::default();
+    fn the_least_recently_used_generation_is_evicted() {
+        let mut memory = BlockMemory::default();
         for generation in 0..4 {
             memory.remember(generation, vec![0; CACHE_BYTES / 3].into());
             memory.sum(0, Vec::new());

@@ -1,13 +1,13 @@
-//! How fast bytes go.
+//! Limits the rate at which bytes are sent.
 
 use std::time::{Duration, Instant};
 
-/// Lets bytes go no faster than a rate over some time.
+/// Computes when the next bytes may be sent, so that a rate is not exceeded over time.
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
-    /// Bytes in a second; without one they go at once.
+    /// Rate in bytes per second; unlimited if none.
     rate: Option<u64>,
-    /// By which timers are late: as much is made good, and no longer pause.
+    /// Maximum delay of timers. Only a pause up to this length is caught up.
     late: Duration,
     due: Option<Instant>,
 }
@@ -17,13 +17,13 @@ impl Pacer {
         Pacer { rate, late, due: None }
     }
 
-    /// When the next bytes may go; at once, if it says nothing.
+    /// Returns when the next bytes may be sent; at once if none.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
 
-    /// As many bytes have gone at `now`.
-    pub(crate) fn went(&mut self, now: Instant, bytes: usize) {
+    /// Records that this many bytes were sent at `now`.
+    pub(crate) fn record_sent(&mut self, now: Instant, bytes: usize) {
         let Some(rate) = self.rate else { return };
         let since = now.checked_sub(self.late).unwrap_or(now);
         let from = self.due.map_or(now, |due| due.max(since));

@@ -1,4 +1,4 @@
-//! A member as its user sees it.
+//! A member of a swarm, as its user controls it.
 
 use crate::channel::SwarmKey;
 use crate::driver::Driver;
@@ -10,97 +10,97 @@ use std::thread::{self, JoinHandle};
 use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
-/// What all members of a swarm know alike.
+/// The common state of all members of a swarm. It must be the same at all of them.
 #[derive(Clone, Debug)]
 pub struct SwarmPlan {
-    /// Who has it takes part.
+    /// The key of the swarm. Every node that has it may take part.
     pub key: SwarmKey,
-    /// From which rings follow.
+    /// Seed of the rings.
     pub seed: u64,
-    /// Who takes part, and where each listens.
+    /// All members, and the addresses at which they listen.
     pub members: Vec<(Member, SocketAddr)>,
-    /// Bytes of each generation.
+    /// Number of bytes of each generation.
     pub generations: Vec<u64>,
-    /// Blocks of a generation, 1 to [`cool_swarm::GENERATION_MAX`].
+    /// Number of blocks of a generation, 1 to [`cool_swarm::GENERATION_MAX`].
     pub blocks: u16,
-    /// What is sent.
+    /// Which blocks are sent: coded ones, or originals only.
     pub code: Code,
-    /// What the slowest member's link carries, in bytes per second, if it is known: what is waited for follows from it.
+    /// Rate of the slowest member's link in bytes per second, if known. Timeouts follow from it.
     pub rate: Option<u64>,
-    /// Bytes in a second that a member sends at most.
+    /// Maximum rate at which a member sends blocks, in bytes per second.
     pub limit: Option<u64>,
 }
 
-/// What a member is.
+/// The role of one member.
 #[derive(Debug)]
 pub struct MemberRole {
-    /// Which of the members.
+    /// This member.
     pub me: Member,
-    /// Where it listens.
+    /// The socket on which it listens.
     pub socket: TcpListener,
-    /// Generations that are here from the beginning.
+    /// Generations that it holds from the beginning.
     pub here: Vec<u32>,
-    /// Set at a source, which has all of them.
+    /// Set at a source, which holds all generations.
     pub source: Option<Share>,
-    /// What its own link carries, in bytes per second, if it is known: it sends no faster.
+    /// Rate of its own link in bytes per second, if known. It sends no faster.
     pub rate: Option<u64>,
-    /// Whether the others do not know of it yet: it comes when they are under way, and says so to each of them.
+    /// Whether the other members do not know about it yet. A late member greets each of them.
     pub late: bool,
 }
 
-/// Where a member's content is.
+/// Access to the content at a member.
 pub trait Contents: Send + Sync + 'static {
-    /// Why something cannot be read or kept.
+    /// Why a generation cannot be read or stored.
     type Error: Send + 'static;
 
-    /// The bytes of a generation that is here.
+    /// Returns the bytes of a generation that the member holds.
     ///
-    /// # Errors
-    /// If they cannot be had any more; the member takes part no longer.
+    /// # Errors If they cannot be read any more. The member then ends.
     fn read(&self, generation: u32) -> Result<Vec<u8>, Self::Error>;
 
-    /// Whether these are the bytes of a generation.
+    /// Returns whether these are the right bytes of a generation.
     fn is_right(&self, generation: u32, bytes: &[u8]) -> bool;
 
-    /// Keeps the bytes of a generation that has come, which are right.
+    /// Stores the bytes of a generation that has arrived and is right.
     ///
-    /// # Errors
-    /// If they cannot be kept; the member takes part no longer.
+    /// # Errors If they cannot be stored. The member then ends.
     fn keep(&self, generation: u32, bytes: &[u8]) -> Result<(), Self::Error>;
 
-    /// What the content is, for one that comes late ([`crate::inquire`]).
+    /// Returns a description of the content for late members ([`crate::inquire`]).
     fn describe(&self) -> Vec<u8>;
 }
 
-/// How far a member is.
+/// The progress of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerProgress {
-    /// Bytes that are not kept yet.
+    /// Number of bytes that are not stored yet.
     pub lacking: u64,
-    /// Bytes of blocks that were sent.
+    /// Number of bytes of blocks that were sent.
     pub sent: u64,
-    /// Nothing new has come for long, and something is lacking.
+    /// Whether no new block has arrived for a long time although some are missing.
     pub starved: bool,
-    /// Members that came late and may lack something, or still prepare; not those that were silent for 20 s.
+    /// Number of late members that may be missing blocks or are still preparing, except those that
+    /// have been silent for 20 s.
     pub guests: usize,
-    /// Whether another member can be reached that may lack something.
+    /// Whether a reachable member may be missing blocks.
     pub wanted: bool,
-    /// Whether no other member can be reached, and all that came from them is kept.
+    /// Whether no other member is reachable, and everything that arrived is stored.
     pub alone: bool,
-    /// Members that sent wrong bytes of what they had checked ([`SwarmPeer::expelled`]).
+    /// Number of members that sent wrong bytes of generations that they had checked
+    /// ([`SwarmPeer::expelled`]).
     pub expelled: usize,
-    /// It takes part no longer.
+    /// Whether the member has ended.
     pub ended: bool,
 }
 
 impl PeerProgress {
-    /// Whether everything is kept.
+    /// Returns whether everything is stored.
     pub fn is_whole(&self) -> bool {
         self.lacking == 0
     }
 }
 
-/// How far it is, for whoever waits.
+/// The progress of a member, shared with the threads that wait for it.
 #[derive(Debug, Default)]
 pub(crate) struct Board {
     progress: Mutex<PeerProgress>,
@@ -110,11 +110,11 @@ pub(crate) struct Board {
 
 impl Board {
     fn lock(&self) -> MutexGuard<'_, PeerProgress> {
-        // Numbers are right even if whoever changed them has panicked.
+        // The numbers are right even if a thread panicked while it held the lock.
         self.progress.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Changes it, and wakes whoever waits, only if that is so.
+    /// Changes the progress and wakes the waiting threads, but only if `differs` returns true.
     pub(crate) fn change_if(
         &self,
         differs: impl FnOnce(&PeerProgress) -> bool,
@@ -139,29 +139,28 @@ impl Board {
     }
 }
 
-/// What a member's user says.
-pub(crate) enum Told {
+/// A command of the member's user.
+pub(crate) enum MemberCommand {
     Join(Member, SocketAddr),
     Leave(Member),
 }
 
-/// A member that takes part, in a thread of its own, until it is stopped.
+/// A member that runs in its own thread until it is stopped.
 pub struct SwarmPeer<C: Contents> {
-    tell: UnboundedSender<Told>,
+    command_sender: UnboundedSender<MemberCommand>,
     board: Arc<Board>,
     thread: JoinHandle<Result<(), C::Error>>,
 }
 
 impl<C: Contents> SwarmPeer<C> {
-    /// Begins to take part.
+    /// Starts a member.
     ///
-    /// # Errors
-    /// If there can be no thread, or the socket is none to listen on.
+    /// # Errors If the thread cannot be started, or if the socket is not a listening socket.
     pub fn start(plan: SwarmPlan, role: MemberRole, contents: Arc<C>) -> std::io::Result<SwarmPeer<C>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         role.socket.set_nonblocking(true)?;
         let board = Arc::new(Board::default());
-        let (tell, told) = unbounded_channel();
+        let (command_sender, commands) = unbounded_channel();
         let shown = Arc::clone(&board);
         let driver = {
             let _entered = runtime.enter();
@@ -169,47 +168,48 @@ impl<C: Contents> SwarmPeer<C> {
         };
         let shown = Arc::clone(&board);
         let thread = thread::Builder::new().name("peer".into()).spawn(move || {
-            let outcome = runtime.block_on(driver.run(told));
+            let outcome = runtime.block_on(driver.run(commands));
             shown.change(|progress| progress.ended = true);
             outcome
         })?;
-        Ok(SwarmPeer { tell, board, thread })
+        Ok(SwarmPeer { command_sender, board, thread })
     }
 
-    /// How far it is.
+    /// Returns the member's progress.
     pub fn progress(&self) -> PeerProgress {
         *self.board.lock()
     }
 
-    /// Members that sent wrong bytes of what they had checked; nothing more was taken of them.
+    /// Returns the members that sent wrong bytes of generations that they had checked. Nothing more
+    /// is accepted from them.
     pub fn expelled(&self) -> BTreeSet<Member> {
         self.board.expelled.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// Waits until it is so, it takes part no longer, or the time is over.
+    /// Waits until `is_so` returns true, the member has ended, or the time has passed. Returns the
+    /// progress at that point.
     pub fn wait_until(&self, is_so: impl Fn(&PeerProgress) -> bool, at_most: Duration) -> PeerProgress {
         let waits = |progress: &mut PeerProgress| !is_so(progress) && !progress.ended;
         let waited = self.board.changed.wait_timeout_while(self.board.lock(), at_most, waits);
         *waited.unwrap_or_else(PoisonError::into_inner).0
     }
 
-    /// A member takes part from now on, or again with nothing.
+    /// Reports that a member has joined, or has returned without any blocks.
     pub fn join(&self, member: Member, address: SocketAddr) {
-        // Whoever has ended is told by `stop`.
-        drop(self.tell.send(Told::Join(member, address)));
+        // If the driver has ended, `stop` returns its error.
+        drop(self.command_sender.send(MemberCommand::Join(member, address)));
     }
 
-    /// A member takes part no longer.
+    /// Reports that a member has left for good.
     pub fn leave(&self, member: Member) {
-        drop(self.tell.send(Told::Leave(member)));
+        drop(self.command_sender.send(MemberCommand::Leave(member)));
     }
 
-    /// Ends it; the others go on without it.
+    /// Stops the member. The others continue without it.
     ///
-    /// # Errors
-    /// Why it had ended before.
+    /// # Errors Returns the error with which the member ended before, if there was one.
     pub fn stop(self) -> Result<(), C::Error> {
-        drop(self.tell);
+        drop(self.command_sender);
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
     }
 }

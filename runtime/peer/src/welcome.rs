@@ -1,6 +1,6 @@
-//! What one that comes late is told: it asks any member, which answers with all that members know alike.
+//! The reply to an inquiry: a late member requests the common state from any member.
 
-use crate::channel::{ChannelError, Speaker, SwarmKey};
+use crate::channel::{ChannelError, ChannelSender, SwarmKey};
 use crate::peer::SwarmPlan;
 use crate::wire::{Frame, PART_BYTES, WireError};
 use cool_swarm::{Code, Member};
@@ -10,50 +10,51 @@ use std::time::Duration;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
 
-/// Until a member is given up that says nothing more of its answer: it may have to put that together first.
+/// Time without further bytes after which an inquiry is given up. The member may have to prepare
+/// the description of the content first.
 const ANSWER: Duration = Duration::from_secs(60);
-/// Until one that has asked, and prepares, is not waited for any more.
+/// Maximum time for which a member waits for a newcomer that prepares.
 const PREPARING: Duration = Duration::from_secs(300);
-/// The transfer that an answer is.
+/// Transfer number of the reply.
 const ANSWERED: u32 = 0;
 
-/// What a member has told.
+/// The common state, as a member returned it.
 #[derive(Debug)]
 pub struct Welcome {
-    /// As of all members, without the newcomer.
+    /// The plan with all members except the newcomer.
     pub plan: SwarmPlan,
-    /// What [`crate::Contents::describe`] has said of the content.
+    /// The description of the content by [`crate::Contents::describe`].
     pub content: Vec<u8>,
-    /// To be kept until the newcomer takes part no longer.
+    /// Must be kept until the newcomer has ended.
     pub hold: InquiryHold,
 }
 
-/// As long as there is this, the member that was asked waits for the newcomer.
+/// While this exists, the member that replied waits for the newcomer.
 #[derive(Debug)]
 pub struct InquiryHold {
-    /// Open as long as this is there.
+    /// The connection, which is open as long as this value exists.
     _channel: TcpStream,
 }
 
-/// Why nothing was told.
+/// Why an inquiry failed.
 #[derive(Debug, thiserror::Error)]
 pub enum InquiryError {
-    /// None of the members has answered.
-    #[error("none of {members} members of the swarm answers, the last one: {why}")]
+    /// None of the members replied.
+    #[error("none of the swarm's {members} members replied; the last error: {why}")]
     Silent {
-        /// How many were asked.
+        /// Number of members that were contacted.
         members: usize,
-        /// What was wrong with the last one.
+        /// The error of the last one.
         why: String,
     },
-    /// The system does not let it ask.
-    #[error("members of the swarm cannot be asked: {0}")]
+    /// The system does not permit the inquiry.
+    #[error("cannot contact the members of the swarm: {0}")]
     System(#[from] std::io::Error),
 }
 
-/// A plan without its key, which whoever asks has.
+/// A plan without its key, which the newcomer must already have, and a description of the content.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct Told {
+pub(crate) struct SharedState {
     seed: u64,
     members: Vec<(Member, SocketAddr)>,
     generations: Vec<u64>,
@@ -64,80 +65,85 @@ pub(crate) struct Told {
     content: Vec<u8>,
 }
 
-impl Told {
-    pub(crate) fn new(plan: &SwarmPlan, members: Vec<(Member, SocketAddr)>) -> Told {
+impl SharedState {
+    pub(crate) fn new(plan: &SwarmPlan, members: Vec<(Member, SocketAddr)>) -> SharedState {
         let SwarmPlan { seed, blocks, code, rate, limit, .. } = *plan;
         let (generations, content) = (plan.generations.clone(), Vec::new());
-        Told { seed, members, generations, blocks, code, rate, limit, content }
+        SharedState { seed, members, generations, blocks, code, rate, limit, content }
     }
 
     fn welcome(self, key: SwarmKey, held: TcpStream) -> Welcome {
-        let Told { seed, members, generations, blocks, code, rate, limit, content } = self;
+        let SharedState { seed, members, generations, blocks, code, rate, limit, content } = self;
         let plan = SwarmPlan { key, seed, members, generations, blocks, code, rate, limit };
         Welcome { plan, content, hold: InquiryHold { _channel: held } }
     }
 }
 
-/// Answers one that asks, and waits until it has no more use of that; the content is described in a thread that may block.
+/// Replies to an inquiry, and waits until the newcomer closes the channel. The content is described
+/// in a thread that may block.
 pub(crate) async fn answer(
-    mut speaker: Speaker,
-    told: Told,
+    mut sender: ChannelSender,
+    state: SharedState,
     describe: impl FnOnce() -> Vec<u8> + Send + 'static,
 ) {
     let put_together = spawn_blocking(move || {
-        let told = Told { content: describe(), ..told };
-        postcard::to_allocvec(&told).map_err(WireError::Decode)
+        let state = SharedState { content: describe(), ..state };
+        postcard::to_allocvec(&state).map_err(WireError::Decode)
     });
     let Ok(bytes) = put_together.await else { return };
-    match say(&mut speaker, bytes).await {
-        // It is waited for no longer, whatever it does.
-        Ok(()) => drop(timeout(PREPARING, speaker.closed()).await),
-        Err(error) => tracing::debug!("what a newcomer is told: {error}"),
+    match send_state(&mut sender, bytes).await {
+        // The wait is bounded, whatever the newcomer does.
+        Ok(()) => drop(timeout(PREPARING, sender.closed()).await),
+        Err(error) => tracing::debug!("reply to a newcomer: {error}"),
     }
 }
 
-async fn say(speaker: &mut Speaker, bytes: Result<Vec<u8>, WireError>) -> Result<(), ChannelError> {
+async fn send_state(
+    sender: &mut ChannelSender,
+    bytes: Result<Vec<u8>, WireError>,
+) -> Result<(), ChannelError> {
     for bytes in bytes?.chunks(PART_BYTES) {
-        speaker.send(&Frame::Part { transfer: ANSWERED, bytes }).await?;
+        sender.send(&Frame::Part { transfer: ANSWERED, bytes }).await?;
     }
-    speaker.send(&Frame::Whole { transfer: ANSWERED }).await
+    sender.send(&Frame::Whole { transfer: ANSWERED }).await
 }
 
-/// Asks members what one has to know that is to take part as the member `me`, all at once; the first that can be reached tells it,
-/// and waits for it as for those that lack something, as long as the answer is held.
+/// Requests the common state from all given members at once, as a node that will become the member
+/// `me`. Returns the reply of the first member that can be reached. That member waits for the
+/// newcomer as it waits for members that are missing blocks, for as long as [`Welcome::hold`]
+/// exists.
 ///
-/// # Errors
-/// If none does.
+/// # Errors If none of the members replies.
 pub fn inquire(contacts: &[SocketAddr], key: SwarmKey, me: Member) -> Result<Welcome, InquiryError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
-    let (told, held) = runtime.block_on(async {
+    let (state, held) = runtime.block_on(async {
         let mut opening = JoinSet::new();
         for contact in contacts.iter().copied() {
-            opening.spawn(async move { Speaker::connect(contact, &key).await });
+            opening.spawn(async move { ChannelSender::connect(contact, &key).await });
         }
-        let mut why = "it is not there".to_owned();
+        let mut why = "no member is listed".to_owned();
         while let Some(opened) = opening.join_next().await {
             let asked = async { ask(opened.map_err(std::io::Error::from)??, me).await };
             match asked.await {
-                Ok(told) => return Ok(told),
+                Ok(state) => return Ok(state),
                 Err(error) => why = error.to_string(),
             }
         }
         Err(InquiryError::Silent { members: contacts.len(), why })
     })?;
-    Ok(told.welcome(key, held))
+    Ok(state.welcome(key, held))
 }
 
-async fn ask(speaker: Speaker, me: Member) -> Result<(Told, TcpStream), ChannelError> {
-    let mut listener = speaker.inquire(me).await?;
-    let mut told = Vec::new();
+async fn ask(sender: ChannelSender, me: Member) -> Result<(SharedState, TcpStream), ChannelError> {
+    let mut receiver = sender.inquire(me).await?;
+    let mut state = Vec::new();
     loop {
-        let next = timeout(ANSWER, listener.next()).await.unwrap_or(Err(ChannelError::Slow(ANSWER)));
+        let next = timeout(ANSWER, receiver.next()).await.unwrap_or(Err(ChannelError::Slow(ANSWER)));
         match next? {
-            Frame::Part { transfer: ANSWERED, bytes } => told.extend_from_slice(bytes),
+            Frame::Part { transfer: ANSWERED, bytes } => state.extend_from_slice(bytes),
             Frame::Whole { transfer: ANSWERED } => {
-                let told = postcard::from_bytes(&told).map_err(WireError::Decode)?;
-                return Ok((told, listener.hold()?));
+                let state = postcard::from_bytes(&state).map_err(WireError::Decode)?;
+                return Ok((state, receiver.hold()?));
             }
             _ => return Err(ChannelError::Stranger),
         }

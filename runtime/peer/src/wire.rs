@@ -1,33 +1,37 @@
-//! What members say to each other over a channel, as bytes: one message of Noise each.
+//! The messages that members exchange over a channel, and their encoding. Each is one message of
+//! Noise.
 
 use cool_swarm::{Member, Signal};
 use serde::{Deserialize, Serialize, Serializer};
 use std::net::SocketAddr;
 
-/// Bytes of a block in a message at most: what a signal waits behind.
+/// Maximum number of bytes of a block in one message. A signal waits behind at most one such
+/// message.
 pub(crate) const PART_BYTES: usize = 16 << 10;
-/// Of a message, sealed, at most (Noise, revision 34, section 3).
+/// Maximum size of an encrypted message (Noise, revision 34, section 3).
 pub(crate) const MESSAGE_BYTES: usize = 65_535;
-/// By which a message is longer once it is sealed.
+/// Number of bytes that encryption adds to a message.
 pub(crate) const TAG_BYTES: usize = 16;
 
-/// A message. The first on a channel is a [`Frame::Hello`] or a [`Frame::Inquire`], and no other is one.
+/// A message. The first one on a channel must be a [`Frame::Hello`] or a [`Frame::Inquire`]; no
+/// later one may be.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Frame<'a> {
-    /// Who speaks on this channel, and where it listens: members may not know of it yet.
+    /// Identifies the sender and the address at which it listens, because members may not know
+    /// about it yet.
     Hello {
-        /// Who.
+        /// The sender.
         member: Member,
-        /// Where it can be reached.
+        /// The address at which it listens.
         contact: SocketAddr,
     },
-    /// Of the protocol.
+    /// A signal of the protocol.
     Signal(Signal),
-    /// The next bytes of a block that was announced.
+    /// The next bytes of an announced block.
     Part {
         /// The sender's number of the transfer.
         transfer: u32,
-        /// At most some KiB.
+        /// At most a few KiB.
         #[serde(borrow, serialize_with = "at_once")]
         bytes: &'a [u8],
     },
@@ -41,47 +45,47 @@ pub enum Frame<'a> {
         /// The sender's number of the transfer.
         transfer: u32,
     },
-    /// By one that is no member yet: what all members know is to go back over the same channel, as parts of a block. As long
-    /// as that is open and it has not said hello, it prepares for being a member.
+    /// Requests the common state, for a node that is not a member yet. The reply must be sent over
+    /// the same channel, as parts of a block. Until the channel is closed or the node sends a
+    /// hello, the node counts as preparing.
     Inquire {
-        /// Which one it will be.
+        /// The member that the node will become.
         member: Member,
     },
 }
 
-/// As bytes, which are not looked at one by one.
+/// Serializes bytes as one sequence, instead of one by one.
 fn at_once<S: Serializer>(bytes: &&[u8], serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_bytes(bytes)
 }
 
-/// Why bytes are no message.
+/// Why a message cannot be encoded or decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// Something else, or cut short.
-    #[error("it is no message: {0}")]
+    /// The bytes are not a message, or are truncated.
+    #[error("not a valid message: {0}")]
     Decode(postcard::Error),
-    /// There are bytes behind it.
+    /// Bytes follow the message.
     #[error("{0} bytes follow the message")]
     Rest(usize),
-    /// It does not fit into a message.
+    /// The message is too long.
     #[error("a message of {0} bytes is too long")]
     Long(usize),
 }
 
 impl<'a> Frame<'a> {
-    /// As bytes.
+    /// Returns the encoded message.
     ///
-    /// # Errors
-    /// If it is longer than a message can be: ranks of too many generations.
+    /// # Errors If it exceeds the maximum size, for example because it contains the ranks of too
+    /// many generations.
     pub fn encode(&self) -> Result<Vec<u8>, WireError> {
         let bytes = postcard::to_allocvec(self).map_err(WireError::Decode)?;
         if bytes.len() + TAG_BYTES > MESSAGE_BYTES { Err(WireError::Long(bytes.len())) } else { Ok(bytes) }
     }
 
-    /// What bytes say.
+    /// Returns the message that the bytes encode.
     ///
-    /// # Errors
-    /// If they are none.
+    /// # Errors If they do not encode exactly one message.
     pub fn decode(bytes: &'a [u8]) -> Result<Frame<'a>, WireError> {
         let (frame, rest) = postcard::take_from_bytes(bytes).map_err(WireError::Decode)?;
         if rest.is_empty() { Ok(frame) } else { Err(WireError::Rest(rest.len())) }
@@ -116,7 +120,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_are_read_as_they_were_written_and_not_if_bytes_are_lacking_or_left() {
+    fn only_complete_messages_decode_and_to_the_same_value() {
         for frame in frames() {
             let bytes = frame.encode().unwrap();
             assert_eq!(Frame::decode(&bytes), Ok(frame));
@@ -128,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fits_into_no_message_is_not_sent() {
+    fn a_message_that_is_too_long_is_not_encoded() {
         let have = Have { ranks: vec![300; 40_000], ..Have::default() };
         assert!(matches!(Frame::Signal(Signal::Ask { have }).encode(), Err(WireError::Long(_))));
     }

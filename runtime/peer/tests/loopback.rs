@@ -1,4 +1,4 @@
-//! Members on sockets of this machine, with real bytes.
+//! Members on loopback sockets of this machine, with real bytes.
 
 use cool_peer::{
     Code, Contents, InquiryError, Member, MemberRole, PeerProgress, Share, SwarmPeer, SwarmPlan, inquire,
@@ -10,7 +10,7 @@ use std::net::{SocketAddr, TcpListener};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// However busy the machine is.
+/// Timeout that is long enough on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug, PartialEq)]
@@ -19,15 +19,16 @@ enum Broken {
     Keep(u32),
 }
 
-/// What newcomers are told of the content: more than a message takes.
+/// The description of the content for newcomers. It is longer than one message.
 static DESCRIBED: [u8; 200_000] = [7; 200_000];
 
-/// Generations in memory; some may be broken.
+/// Generations in memory, some of which may be unreadable.
 #[derive(Debug, Default)]
 struct Shelf {
     held: Mutex<BTreeMap<u32, Vec<u8>>>,
     cannot_keep: Option<u32>,
-    /// What generations are compared with; without it anything is right.
+    /// The bytes with which generations are compared. Generations without an entry are always
+    /// right.
     right: BTreeMap<u32, Vec<u8>>,
 }
 
@@ -55,7 +56,7 @@ impl Contents for Shelf {
     }
 }
 
-/// A swarm of members in racks, the first of which is the source.
+/// A swarm of members in racks. The first member is the source.
 struct Swarm {
     plan: SwarmPlan,
     sockets: Vec<Option<TcpListener>>,
@@ -100,7 +101,7 @@ impl Swarm {
         self.plan.members[number].1
     }
 
-    /// Starts a member, which has some generations already.
+    /// Starts a member that already holds some generations.
     fn start(&mut self, number: usize, here: &[u32]) -> (SwarmPeer<Shelf>, Arc<Shelf>) {
         let source = (number == 0).then_some(Share { index: 0, of: 1 });
         let held: BTreeMap<u32, Vec<u8>> = match source {
@@ -139,14 +140,14 @@ impl Swarm {
     fn await_whole(&self, peer: &SwarmPeer<Shelf>, shelf: &Shelf) {
         let progress = peer.wait_until(PeerProgress::is_whole, PATIENCE);
         assert!(progress.is_whole(), "{progress:?}");
-        assert!(*shelf.held.lock().unwrap() == self.content, "other bytes have come");
+        assert!(*shelf.held.lock().unwrap() == self.content, "the bytes differ");
     }
 }
 
 const LENGTHS: [u64; 6] = [80_000, 100_001, 7, 65_536, 200_000, 1];
 
 #[test]
-fn every_member_gets_every_byte_whatever_the_code() {
+fn every_member_receives_every_byte_with_every_code() {
     for code in [Code::Linear, Code::RarestBlock, Code::RandomBlock] {
         let mut swarm = Swarm::new(&[3, 1, 2], &LENGTHS, code);
         let peers = swarm.start_all();
@@ -160,9 +161,9 @@ fn every_member_gets_every_byte_whatever_the_code() {
 }
 
 #[test]
-fn what_is_here_already_is_served_to_others_and_a_source_may_go() {
+fn members_serve_the_generations_that_they_started_with() {
     let mut swarm = Swarm::new(&[2, 2], &LENGTHS, Code::Linear);
-    // Nobody is the source, and two have all between them.
+    // There is no source; two members together hold everything.
     let one = swarm.start(1, &[0, 2, 4]);
     let two = swarm.start(2, &[1, 3, 4, 5]);
     let three = swarm.start(3, &[]);
@@ -172,9 +173,9 @@ fn what_is_here_already_is_served_to_others_and_a_source_may_go() {
 }
 
 #[test]
-fn a_member_that_leaves_harms_nobody_and_one_that_comes_late_gets_all() {
+fn members_may_leave_and_a_late_one_receives_everything() {
     let mut swarm = Swarm::new(&[3, 2], &[300_000; 8], Code::Linear);
-    // It is not announced: the others do not know of it before it comes.
+    // The late member is not announced, so the others do not know about it before it joins.
     let late = swarm.plan.members.pop().unwrap();
     let mut peers = swarm.start_all();
     let (leaves, _) = peers.remove(2);
@@ -192,7 +193,7 @@ fn a_member_that_leaves_harms_nobody_and_one_that_comes_late_gets_all() {
 }
 
 #[test]
-fn one_that_comes_late_asks_any_member_and_all_wait_for_it_while_it_lacks_something() {
+fn a_late_member_inquires_and_the_others_wait_for_it() {
     let mut swarm = Swarm::new(&[2, 2], &[300_000; 8], Code::Linear);
     let mut peers = swarm.start_all();
     for (peer, shelf) in &peers {
@@ -203,7 +204,7 @@ fn one_that_comes_late_asks_any_member_and_all_wait_for_it_while_it_lacks_someth
     let left = swarm.member(1);
     peers.iter().for_each(|(peer, _)| peer.leave(left));
     let me = Member { rack: 0, slot: 2 };
-    // The first of these is there no longer.
+    // The first of these has left.
     let contacts = [swarm.address(1), swarm.address(2)];
     assert!(matches!(inquire(&contacts[..1], [3; 32], me), Err(InquiryError::Silent { members: 1, .. })));
     assert!(
@@ -213,7 +214,7 @@ fn one_that_comes_late_asks_any_member_and_all_wait_for_it_while_it_lacks_someth
     let told = inquire(&contacts, [3; 32], me).unwrap();
     assert!(told.content == DESCRIBED && told.plan.generations == swarm.plan.generations);
     let waits = |(peer, _): &&(SwarmPeer<Shelf>, Arc<Shelf>)| peer.progress().guests == 1;
-    assert_eq!(peers.iter().filter(waits).count(), 1, "it is waited for before it says hello");
+    assert_eq!(peers.iter().filter(waits).count(), 1, "one member waits for it before it sends a hello");
     let socket = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let role = MemberRole { me, socket, here: vec![3], source: None, rate: None, late: true };
     let shelf =
@@ -221,7 +222,7 @@ fn one_that_comes_late_asks_any_member_and_all_wait_for_it_while_it_lacks_someth
     let late = SwarmPeer::start(told.plan, role, Arc::clone(&shelf)).unwrap();
     swarm.await_whole(&late, &shelf);
     for (peer, _) in &peers {
-        // They have heard that it has all.
+        // It has reported to them that it holds everything.
         let progress = peer.wait_until(|progress| progress.guests == 0 && !progress.wanted, PATIENCE);
         assert!(progress.guests == 0 && !progress.wanted, "{progress:?}");
     }
@@ -230,7 +231,7 @@ fn one_that_comes_late_asks_any_member_and_all_wait_for_it_while_it_lacks_someth
 }
 
 #[test]
-fn a_member_that_cannot_keep_what_comes_says_why_and_the_others_go_on() {
+fn a_member_that_cannot_store_fails_and_the_others_continue() {
     let mut swarm = Swarm::new(&[3], &LENGTHS, Code::Linear);
     let source = swarm.start(0, &[]);
     let full = Shelf { cannot_keep: Some(4), ..Shelf::default() };
@@ -244,7 +245,7 @@ fn a_member_that_cannot_keep_what_comes_says_why_and_the_others_go_on() {
 }
 
 #[test]
-fn a_source_that_lies_is_expelled_and_who_passes_lies_on_is_not() {
+fn only_the_lying_source_is_expelled() {
     let mut swarm = Swarm::new(&[3, 2], &LENGTHS, Code::Linear);
     let wrong = swarm.content.iter().map(|(generation, bytes)| {
         let wrong = bytes.iter().map(|byte| byte ^ u8::from(generation % 2 == 0));
@@ -267,7 +268,7 @@ fn a_source_that_lies_is_expelled_and_who_passes_lies_on_is_not() {
 }
 
 #[test]
-fn a_source_that_cannot_read_says_so() {
+fn a_source_that_cannot_read_returns_the_error() {
     let mut swarm = Swarm::new(&[2], &LENGTHS, Code::Linear);
     let source = swarm.start_with(0, &[], Shelf::default(), Some(Share { index: 0, of: 1 })).0;
     let (_peer, _) = swarm.start(1, &[]);
@@ -276,11 +277,11 @@ fn a_source_that_cannot_read_says_so() {
 }
 
 #[test]
-fn strangers_without_the_key_disturb_nobody() {
+fn strangers_without_the_key_do_no_harm() {
     let mut swarm = Swarm::new(&[2], &LENGTHS, Code::Linear);
     let to = swarm.address(1);
     let peers = swarm.start_all();
-    // One that says nothing, one that says anything, and a member of another swarm.
+    // A node that sends nothing, one that sends arbitrary bytes, and a member of another swarm.
     let _silent = std::net::TcpStream::connect(to).unwrap();
     let mut loud = std::net::TcpStream::connect(to).unwrap();
     std::io::Write::write_all(&mut loud, &[7; 5000]).unwrap();

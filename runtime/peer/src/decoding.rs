@@ -1,29 +1,32 @@
-//! What is done beside the driver so that nothing wrong is kept: generations are decoded, and rows compared with what is right.
+//! Work that protects against wrong bytes, executed in other threads: decoding generations, and
+//! comparing coded blocks with the right ones.
 
-use crate::memory::{Bytes, sum_of_blocks, sum_of_rows};
+use crate::memory::{SharedBytes, sum_of_blocks, sum_of_rows};
 use cool_swarm::{Member, Origin, Slot};
 use std::collections::BTreeMap;
 
-/// All of a generation: the blocks that came as they are, and the sums of those that did not.
+/// Returns all bytes of a generation: the originals that arrived, and the sums of the others.
 pub(crate) fn decode(
-    mut blocks: BTreeMap<u16, Bytes>,
-    recoveries: &[(u16, Vec<(u8, Bytes)>)],
+    mut blocks: BTreeMap<u16, SharedBytes>,
+    recoveries: &[(u16, Vec<(u8, SharedBytes)>)],
     block: usize,
-) -> Bytes {
+) -> SharedBytes {
     blocks.extend(recoveries.iter().map(|(number, rows)| (*number, sum_of_rows(rows, block))));
     let blocks: Vec<&[u8]> = blocks.values().map(|bytes| &bytes[..]).collect();
     blocks.concat().into()
 }
 
-/// Whether there are zeros behind the bytes of a generation: no hash covers what its last block is filled up with.
+/// Returns whether only zeros follow the bytes of a generation. This must be checked separately,
+/// because the hash does not cover the padding of the last block.
 pub(crate) fn is_filled_up(padded: &[u8], bytes: usize) -> bool {
     padded.get(bytes..).is_some_and(|behind| behind.iter().all(|byte| *byte == 0))
 }
 
-/// Who sent rows that are not what their heads said, and whether it had checked the generation.
+/// Returns the senders of coded blocks that do not match their announcements, and whether each had
+/// checked the generation.
 pub(crate) fn wrong_rows(
     suspects: &[Origin],
-    rows: &BTreeMap<Slot, Bytes>,
+    rows: &BTreeMap<Slot, SharedBytes>,
     right: &[u8],
     block: usize,
 ) -> Vec<(Member, bool)> {
@@ -40,7 +43,7 @@ mod tests {
     use cool_swarm::Row;
 
     #[test]
-    fn who_sent_a_row_that_is_wrong_is_found() {
+    fn the_sender_of_a_wrong_block_is_found() {
         let right = [1, 2, 3, 4];
         let sent = [
             (Row::Block(1), Slot::Block(1), [3, 4]),
@@ -55,7 +58,7 @@ mod tests {
             slot: *at,
         };
         let suspects: Vec<Origin> = (0..).zip(&sent).map(origin).collect();
-        let rows = sent.iter().map(|(_, at, bytes)| (*at, Bytes::from(*bytes))).collect();
+        let rows = sent.iter().map(|(_, at, bytes)| (*at, SharedBytes::from(*bytes))).collect();
         let found = wrong_rows(&suspects, &rows, &right, 2);
         assert_eq!(found, [(Member { rack: 0, slot: 2 }, false), (Member { rack: 0, slot: 3 }, true)]);
     }
