@@ -1,6 +1,8 @@
-"""Switches that are not Open vSwitch: BOFUSS, the basic OpenFlow 1.3 user-space software switch (Fernandes et al., JNCA 2020), to try flow rules against.
+"""Switches other than Open vSwitch: BOFUSS, the basic OpenFlow 1.3 user-space software switch
+(Fernandes et al., JNCA 2020), for tests of flow rules.
 
-Its programs ofdatapath and ofprotocol have to be on the PATH; tools/build-bofuss makes them. It speaks no TLS and forwards some hundred Mbit/s.
+Its programs ofdatapath and ofprotocol must be on the PATH (tools/build-bofuss builds them). It
+supports no TLS and forwards some hundred Mbit/s.
 """
 import shutil
 import subprocess
@@ -16,7 +18,8 @@ def is_installed():
 
 
 class Bofuss(Switch):
-    """A switch in the root namespace: a datapath, and once it is to have a controller, the channel to it."""
+    """A switch in the root namespace: a datapath, and a channel to the controller once it has
+    one."""
 
     def start(self, _controllers):
         self.folder = tempfile.TemporaryDirectory(prefix="cool-bofuss-")

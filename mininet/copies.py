@@ -1,7 +1,10 @@
-"""A file from the first host of an emulated network to all others, by `cool copy` or by BitTorrent: when each has what of it.
+"""Copies a file from the first host of an emulated network to all others, by `cool copy` or
+BitTorrent, and records the progress of each host.
 
-Every copy is compared with the source. Times of `cool copy` count from the command; BitTorrent's from when all peers connect, so the start
-of its programs, the hash of the file and the torrent are left out. It needs Debian's python3-libtorrent (`has_torrent`).
+Compares every copy with the source. Times of `cool copy` count from the start of the command. Times
+of BitTorrent count from the moment at which all peers connect, so they do not include the start of
+its programs, the hash of the file and the torrent. Needs Debian's python3-libtorrent
+(`has_torrent`).
 """
 import contextlib
 import filecmp
@@ -16,32 +19,34 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-# Seconds within which all have a copy, or it is given up.
+# Seconds after which a copy that has not completed fails.
 PATIENCE = 600.0
-# Seconds within which a command ends that is interrupted.
+# Seconds within which an interrupted command must end.
 PATIENCE_FOR_END = 60.0
 
 
 def has_torrent():
-    """Whether BitTorrent can be tried."""
+    """Returns whether BitTorrent is installed."""
     return importlib.util.find_spec("libtorrent") is not None
 
 
 def nothing_beside(_kill, _start):
-    """Nothing happens to nodes meanwhile."""
+    """Context that does nothing to the nodes during a copy."""
     return contextlib.nullcontext()
 
 
 class Endless(RuntimeError):
-    """Something that has not ended in time."""
+    """A process that did not end in time."""
 
 
 class Spread:
-    """A file, the hosts of a testbed's description, and a folder for their copies.
+    """A file, the hosts of a testbed's description, and a directory for their copies.
 
-    Each way of it returns `seconds` of the whole, and `nodes`: by the host's name, `seconds` until its copy was there, `own`, those from its own
-    start, and `progress`, pairs of seconds and the bytes that it had then. Who has no copy is not among them, but by `missing`, with the reason:
-    an error, unless nodes may fail."""
+    Each method returns `seconds` of the whole copy, and `nodes`: for each host by name, `seconds`
+    until its copy was complete, `own` seconds since its own start, and `progress`, pairs of seconds
+    and the bytes that it had then. Hosts without a copy are in `missing` instead, with the reason;
+    this is an error unless nodes may fail.
+    """
 
     def __init__(self, path, folder, description, patience=PATIENCE):
         self.path, self.copies, self.size, self.patience = path, os.path.join(folder, "copies"), os.path.getsize(path), patience
@@ -51,16 +56,17 @@ class Spread:
         shutil.rmtree(self.copies, ignore_errors=True)
 
     def copy_of(self, host):
-        """The path of a host's copy, of ways that let us choose it."""
+        """Returns the path of a host's copy, for methods that let the caller choose it."""
         return os.path.join(self.copies, host["name"], "copy")
 
     def check(self, host, copy):
-        """The host's copy has to be the same."""
+        """Raises an error unless the host's copy equals the source."""
         if not filecmp.cmp(self.path, copy, shallow=False):
             raise RuntimeError("the copy of %s is not as the source" % host["name"])
 
     def by_cool(self, environment, *options, may_fail=False):
-        """By `cool copy` with some options; `via` is the plan that it took, and `sent` the bytes that were broadcast."""
+        """Copies by `cool copy` with some options; `via` in the result is its plan, and `sent` the
+        bytes that were broadcast."""
         names = [host["name"] for host in self.receivers]
         command = ["cool", "copy", "--json", "--from", self.source["name"], "--nodes", ",".join(names), *options, self.path,
                    os.path.join(self.copies, "{node}", "copy")]
@@ -82,8 +88,9 @@ class Spread:
         return {"seconds": outcome["seconds"], "via": outcome["via"], "sent": outcome["sent"], "nodes": nodes, "missing": missing}
 
     def by_torrent(self, piece, may_fail=False, late=(), beside=nothing_beside):
-        """By BitTorrent, in pieces of `piece` bytes. Hosts that are `late` have no peer until `beside`, a context that is given functions to kill and
-        to start the peer of a name, starts it."""
+        """Copies by BitTorrent, in pieces of `piece` bytes. Hosts in `late` have no peer until
+        `beside` starts it: a context that receives functions which kill and start the peer of a
+        name."""
         with Torrent(self, self.make_torrent(piece)) as torrent:
             hosts = {host["name"]: host for host in [self.source, *self.receivers]}
             punctual = [name for name in hosts if name not in late]
@@ -109,7 +116,7 @@ class Spread:
         return {"seconds": max((node["seconds"] for node in nodes.values()), default=0.0), "nodes": nodes, "missing": missing}
 
     def make_torrent(self, piece):
-        """The path of a file that tells what is in the source."""
+        """Returns the path of a torrent file that describes the source."""
         import libtorrent
         files = libtorrent.file_storage()
         libtorrent.add_files(files, self.path)
@@ -123,7 +130,8 @@ class Spread:
 
 
 class Torrent:
-    """The peers of one torrent, each in its host, ended with the context; and all of them when patience is over."""
+    """The peers of one torrent, each on its host. They end with this context, or when the time is
+    over."""
 
     def __init__(self, of, torrent):
         self.of, self.torrent = of, torrent
@@ -157,18 +165,18 @@ class Torrent:
             self.peers[host["name"]] = peer
 
     def await_ready(self, name):
-        """Until it could connect."""
+        """Waits until the peer can connect."""
         if self.peers[name].stdout.readline() != "ready\n":
             raise RuntimeError("the BitTorrent peer of %s does not start" % name)
 
     def join(self, host):
-        """A peer that comes when the others are under way."""
+        """Adds a peer while others are already copying."""
         self.start(host)
         self.await_ready(host["name"])
         self.connect(host["name"])
 
     def connect(self, name):
-        """The peer of this name connects to all others. It may have been killed meanwhile."""
+        """Connects the peer of this name to all others, unless it has been killed."""
         with self.changed:
             self.connected[name] = time.monotonic()
             self.changed.notify_all()
@@ -177,14 +185,15 @@ class Torrent:
             self.peers[name].stdin.flush()
 
     def kill(self, name, starts_again=False):
-        """Kills the peer of this name; whether another one takes its place decides whom `answer` waits for."""
+        """Kills the peer of this name. `answer` waits for its replacement, if there will be one."""
         with self.changed:
             if starts_again:
                 del self.connected[name]
             self.peers[name].kill()
 
     def answer(self, name):
-        """How it went on at the peer of this name; nothing if it has ended before it had all."""
+        """Returns the progress of the peer of this name, or nothing if it ended before its copy was
+        complete."""
         while True:
             with self.changed:
                 if not self.changed.wait_for(lambda: name in self.connected, self.of.patience):
@@ -197,7 +206,8 @@ class Torrent:
 
 
 def ended(command, environment, seconds):
-    """A command's status, output and errors; if it takes longer, it is interrupted, and fails."""
+    """Returns a command's status, output and errors. Interrupts a command that takes too long, and
+    then raises an error."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:
             out, errors = process.communicate(timeout=seconds)
@@ -212,5 +222,5 @@ def ended(command, environment, seconds):
 
 
 def outcome_of(progress):
-    """A node's: the last point is when its copy is there."""
+    """Returns a node's outcome; the last point of its progress is the completion of the copy."""
     return {"seconds": progress[-1][0], "progress": progress}

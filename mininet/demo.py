@@ -1,10 +1,13 @@
 #!/usr/bin/python3
-"""The demonstration, run inside the testbed (`make demo`): K-means over photographs, a broadcast, link by link, and a file copied to all nodes.
+"""The demonstration, run inside the testbed (`make demo`): K-means over photographs, a broadcast
+with the bytes on each link, and a file copied to all nodes.
 
     sudo mininet/testbed.py --topology tree:4x4 --host-mbit 20 --uplink-mbit 20 -- mininet/demo.py
 
-Writes summary.json and report.html to target/demo (--out names another folder). Needs the photographs of Debian's
-package lomiri-wallpapers-16.04, or others named with --photographs. Copies by BitTorrent, too, if Debian's python3-libtorrent is there.
+Writes summary.json and report.html to target/demo (--out names another directory). Needs the
+photographs of Debian's
+package lomiri-wallpapers-16.04, or others named with --photographs. Also copies by BitTorrent if
+Debian's python3-libtorrent is installed.
 """
 import argparse
 import json
@@ -25,12 +28,12 @@ import testbed  # noqa: E402
 PACKAGE = "lomiri-wallpapers-16.04"
 MESSAGE = 8 << 20
 LEAST_POINTS = 100_000
-# Of BitTorrent.
+# Bytes of a BitTorrent piece.
 PIECE = 256 << 10
 
 
 class Failure(Exception):
-    """Something that the user should know, in one line."""
+    """An error that the user should see, in one line."""
 
 
 def heading(text):
@@ -38,7 +41,7 @@ def heading(text):
 
 
 def run(*command, capture=False):
-    """Runs a command that must succeed; its output goes to ours, or is returned."""
+    """Runs a command that must succeed; prints its output, or returns it."""
     done = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True)
     if done.returncode:
         raise Failure("%s ended with status %d" % (" ".join(command[:4]), done.returncode))
@@ -46,7 +49,7 @@ def run(*command, capture=False):
 
 
 def photographs(named):
-    """The pictures to cluster."""
+    """Returns the pictures to cluster."""
     if named:
         return named
     listed = subprocess.run(["dpkg", "-L", PACKAGE], capture_output=True, text=True)
@@ -57,7 +60,8 @@ def photographs(named):
 
 
 def measured(description, action):
-    """What an action returned, and the bytes that each link carried meanwhile, by (from, to)."""
+    """Returns the result of an action, and the bytes that each link carried during it, by (from,
+    to)."""
     before = network.link_bytes(description)
     result = action()
     after = network.link_bytes(description)
@@ -65,11 +69,12 @@ def measured(description, action):
 
 
 def cluster(options, ranks, out):
-    """Runs K-means on the nodes; the figures that it wrote."""
+    """Runs K-means on the nodes; returns the figures that it wrote."""
     files = {name: os.path.join(out, name) for name in ("kmeans.json", "words.json", "centroids.npy")}
     program = shutil.which("cool-kmeans")
     if not program:
-        raise Failure("cool-kmeans is not beside the testbed's other programs: cargo build --release --workspace")
+        raise Failure("cool-kmeans is missing next to the testbed's other programs: cargo build "
+                      "--release --workspace")
     run("cool", "run", "-n", str(ranks), "--", program,
         "--clusters", str(options.clusters), "--iterations", str(options.iterations), "--threads", "1", "--assign", "bounds",
         "--patch", str(options.patch), "--stride", str(options.stride), "--word-count", "32",
@@ -80,15 +85,15 @@ def cluster(options, ranks, out):
 
 
 def broadcast():
-    """One broadcast over all nodes, checked on every rank; its figures."""
+    """Runs one broadcast over all nodes, checked on every rank; returns its figures."""
     report = json.loads(run("cool", "bench", "--ops", "bcast", "--bytes", str(MESSAGE), "--reps", "1", "--warmup", "0",
                             "--json", capture=True))
     return report["results"][0]
 
 
 def way_of_the_message(description, carried):
-    """The root and the links (from, to) that took the message to every node: from the host that sent most, to each
-    further node or switch from that nearer one which sent it most."""
+    """Returns the root and the links (from, to) by which the message reached every node: from the
+    host that sent most, to each further node or switch from the nearer one that sent it most."""
     hosts = [h["name"] for h in description["hosts"]]
     neighbours = {}
     for link in description["links"]:
@@ -115,27 +120,27 @@ def way_of_the_message(description, carried):
 
 
 def rows(carried, way):
-    """A row for each link direction: those that the message took first."""
+    """Returns a row for each link direction; those that carried the message first."""
     others = [link for link in carried if link not in way]
     return [{"from": a, "to": b, "bytes": carried[a, b], "minimum": MESSAGE if (a, b) in way else 0} for a, b in [*way, *others]]
 
 
 def print_links(figures):
-    """The table that ends the demonstration."""
-    heading("A broadcast of %.0f MiB: bytes on every link beside the minimum" % (MESSAGE / 2**20))
+    """Prints the table at the end of the demonstration."""
+    heading("A broadcast of %.0f MiB: bytes on every link, next to the minimum" % (MESSAGE / 2**20))
     print("%-12s %12s %12s %7s %16s" % ("link", "bytes", "minimum", "times", "bytes back"))
     back = {(r["to"], r["from"]): r["bytes"] for r in figures["links"]}
     for r in demo_page.shown(figures["links"]):
         times = "%.3f" % (r["bytes"] / r["minimum"]) if r["minimum"] else "-"
         print("%-12s %12d %12d %7s %16d" % ("%s -> %s" % (r["from"], r["to"]), r["bytes"], r["minimum"], times,
                                              back[r["from"], r["to"]]))
-    print("most on a link: %.3f times the message; %.2f s%s, %d chunks repaired" % (
+    print("most on a link: %.3f times the message; %.2f s%s, %d chunks retransmitted" % (
         figures["most"], figures["seconds"],
         ", %.2f times the least possible" % figures["over_limit"] if figures["over_limit"] else "", figures["repairs"]))
 
 
 def ways_of_copies(of):
-    """How the file is copied: the name of each way, and what does it."""
+    """Returns the methods of copying the file: the name of each, and its function."""
     yield "cool copy", lambda: of.by_cool(os.environ)
     yield "cool copy --via swarm", lambda: of.by_cool(os.environ, "--via", "swarm")
     if copies.has_torrent():
@@ -143,9 +148,9 @@ def ways_of_copies(of):
 
 
 def copy_file(description, rack_of):
-    """A file from the first node to all others, by every way; its figures."""
+    """Copies a file from the first node to all others, by each method; returns the figures."""
     with tempfile.TemporaryDirectory(prefix="cool-demo-", dir="/dev/shm") as folder:
-        # A file that is there in any case, and that every node has to have.
+        # A file that always exists, and that every node needs.
         of = copies.Spread(shutil.which("cool"), folder, description)
         slowest = min(link["mbit"] for link in description["links"] if link["kind"] == "host")
         limit = of.size * 8 / (slowest * 1e6) if slowest else None
@@ -161,7 +166,7 @@ def copy_file(description, rack_of):
 
 
 def print_copies(figures):
-    """The copies' table: a column for each way."""
+    """Prints the table of copies, with a column for each method."""
     heading("A file of %.1f MiB (the program `%s`) from %s to %d others: seconds until each had its copy" % (
         figures["bytes"] / 2**20, figures["file"], figures["from"], len(figures["ways"][0]["nodes"])))
     row = lambda title, cells: print("%-22s" % title + "".join(" %22s" % cell for cell in cells))
@@ -173,17 +178,20 @@ def print_copies(figures):
         row("over the limit, %.2f s" % figures["limit"], ["%.2f" % way["over_limit"] for way in figures["ways"]])
     row("busiest uplink / file", ["%.2f" % way["most"] for way in figures["ways"]])
     if not copies.has_torrent():
-        print("(for BitTorrent beside: %s)" % demo_page.HOW_TO_HAVE_TORRENT)
+        print("(to add BitTorrent: %s)" % demo_page.HOW_TO_HAVE_TORRENT)
 
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--out", default=os.path.join(ROOT, "target", "demo"), help="folder for what is written (%(default)s)")
+    p.add_argument("--out", default=os.path.join(ROOT, "target", "demo"),
+                   help="directory for the results (%(default)s)")
     p.add_argument("--clusters", type=int, default=256, help="default %(default)s")
     p.add_argument("--iterations", type=int, default=10, help="default %(default)s")
     p.add_argument("--patch", type=int, default=80, help="side of a patch in pixels (%(default)s)")
-    p.add_argument("--stride", type=int, default=32, help="pixels from patch to patch (%(default)s)")
-    p.add_argument("--photographs", nargs="+", metavar="FILE", help="pictures or folders instead of those of " + PACKAGE)
+    p.add_argument("--stride", type=int, default=32,
+                   help="distance of patches in pixels (%(default)s)")
+    p.add_argument("--photographs", nargs="+", metavar="FILE",
+                   help="pictures or directories instead of those of " + PACKAGE)
     return p.parse_args()
 
 
@@ -191,7 +199,8 @@ def main():
     options = parse_arguments()
     testbed.unwind_on_signals()
     if "COOL_TESTBED" not in os.environ:
-        raise Failure("this runs inside the testbed: make demo, or mininet/testbed.py ... -- mininet/demo.py")
+        raise Failure("this program runs inside the testbed: make demo, or mininet/testbed.py ... "
+                      "-- mininet/demo.py")
     with open(os.environ["COOL_TESTBED"]) as f:
         description = json.load(f)
     out = os.path.abspath(options.out)
@@ -203,7 +212,7 @@ def main():
     topology = json.loads(run("cool", "topology", "--json", capture=True))
     names = {s["dpid"]: s["name"] for s in description["switches"]}
     for switch in topology["switches"]:
-        switch["name"] = names[switch["datapath_id"]]  # as the counters are named
+        switch["name"] = names[switch["datapath_id"]]  # as counters are named
 
     heading("K-means by %d ranks over %d nodes: visual words of photographs" % (ranks, ranks))
     summary, carried = measured(description, lambda: cluster(options, ranks, out))

@@ -1,4 +1,4 @@
-"""The demonstration's page: one HTML file with all that it shows inside it, drawn from the figures alone."""
+"""The report of the demonstration: one self-contained HTML file, drawn from the figures alone."""
 import base64
 import html
 import math
@@ -37,7 +37,8 @@ footer { margin-top: 48px; color: var(--quiet); font-size: 13px; border-top: 1px
 
 
 def page(summary, topology, description, mosaic):
-    """The whole page as text. `topology` is `cool topology --json`, `description` the testbed's, `mosaic` a PNG."""
+    """Returns the whole page as text. `topology` is `cool topology --json`, `description` the
+    testbed's, and `mosaic` a PNG."""
     b = summary["broadcast"]
     racks = {n["rack"] for n in topology["nodes"]}
     rates = {"%g" % link["mbit"] if link["mbit"] else "unlimited" for link in description["links"]}
@@ -81,7 +82,7 @@ def page(summary, topology, description, mosaic):
         "<h2>Bytes on every link</h2>",
         "<p>Of the same broadcast, headers and all. The minimum of a link that leads to a receiver is the message once.</p>",
         table(b),
-        "<footer>%s broadcast and %s reduced as message sizes; %d chunks repaired during the clustering; %d ranks; seed %d.</footer>" % (
+        "<footer>%s broadcast and %s reduced as message sizes; %d chunks retransmitted during the clustering; %d ranks; seed %d.</footer>" % (
             size(summary["bytes_broadcast"]), size(summary["bytes_reduced"]), summary["repairs"], summary["ranks"], summary["seed"]),
     ]
     return ("<!doctype html>\n<html lang=en><head><meta charset=utf-8><title>COOL: visual words over a programmable network</title>"
@@ -114,7 +115,7 @@ W, H, LEFT, BOTTOM, TOP = 500, 250, 64, 34, 12
 
 
 def steps(low, high):
-    """Three to seven round numbers that span the values."""
+    """Returns three to seven round numbers that span the values."""
     span = (high - low) or abs(high) or 1
     unit = 10 ** math.floor(math.log10(span))
     step = next(m * unit for m in (0.2, 0.5, 1, 2) if span / (m * unit) <= 6)
@@ -123,8 +124,9 @@ def steps(low, high):
 
 
 def powers(low, high):
-    """The powers of ten that span the values."""
-    # What is a little above a power still belongs to it: bounds that fail cost some distances more than all.
+    """Returns the powers of ten that span the values."""
+    # A value slightly above a power still belongs to it, because failed bounds cost a few more
+    # distances than computing all.
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high) - 0.05)
     return [10.0 ** n for n in range(first, max(last, first + 1) + 1)]
 
@@ -134,7 +136,8 @@ def label(value, step):
 
 
 def frame(marks, count, decades=False, unit=""):
-    """The grid behind a chart, and the functions from its values to places; `decades` are powers of ten at equal distances."""
+    """Returns the grid behind a chart, and functions from its values to positions. `decades` are
+    powers of ten at equal distances."""
     def y(v):
         low, high, v = (math.log10(n) for n in (marks[0], marks[-1], v)) if decades else (marks[0], marks[-1], v)
         return TOP + (H - TOP - BOTTOM) * (1 - (v - low) / (high - low))
@@ -158,7 +161,8 @@ def chart(lines):
 
 
 def curve(values, decades=False, floor=None, unit=""):
-    """A value by iteration; from `floor` on, if that is lower than all."""
+    """Returns a curve of a value by iteration. Its axis starts at `floor`, or at the minimum if
+    that is lower."""
     low, high = min(values) if floor is None else min(floor, *values), max(values)
     marks = powers(max(low, 1e-6), max(high, 1e-5)) if decades else steps(low, high)
     lines, x, y = frame(marks, len(values), decades, unit)
@@ -181,7 +185,8 @@ def bars(lower, upper):
 
 
 def places(topology):
-    """Where nodes and switches stand: name -> (x, y), and a box (x, width, rack) for each rack."""
+    """Returns the positions of nodes and switches (name -> (x, y)), and a box (x, width, rack) for
+    each rack."""
     racks = {}
     for node in topology["nodes"]:
         racks.setdefault(node["rack"], []).append(node["name"])
@@ -204,7 +209,7 @@ def places(topology):
 
 
 def drawing(topology, broadcast):
-    """The network with the measured tree in it."""
+    """Returns a drawing of the network with the measured tree."""
     where, boxes, cell = places(topology)
     name = {s["datapath_id"]: s["name"] for s in topology["switches"]}
     ends = [(name[l["a"]], name[l["b"]]) for l in topology["links"]]
@@ -223,7 +228,7 @@ def drawing(topology, broadcast):
         style = 'stroke="var(--tree)" stroke-width="3" marker-mid="url(#to)"' if (a, b) in tree else 'stroke="#b9c3cc" stroke-width="1.5"'
         out.append('<polyline points="%.1f,%.1f %.1f,%.1f %.1f,%.1f" fill="none" %s/>' % (x1, y1, xm, ym, x2, y2, style))
         if (a, b) in tree:
-            # Beside the line, nearer to its lower end, where lines are apart.
+            # Next to the line, nearer to its lower end, where lines are apart.
             (xl, yl), (xu, yu) = ((x1, y1), (x2, y2)) if y1 > y2 else ((x2, y2), (x1, y1))
             side = 1 if xl >= xu else -1
             labels.append('<text x="%.1f" y="%.1f" text-anchor="%s" style="--halo:#fffc">%.2f</text>' % (
@@ -241,7 +246,7 @@ def drawing(topology, broadcast):
 
 
 def shown(links):
-    """One row for each link: the direction that the message took, if it took it."""
+    """Returns one row for each link: the direction that the message took, if any."""
     taken = {frozenset((r["from"], r["to"])) for r in links if r["minimum"]}
     rows, seen = [], set()
     for r in links:
@@ -268,20 +273,20 @@ HOW_COPIES_COUNT = (
     "Pieces count once they have come whole and are checked: 4 MiB in a broadcast, which brings them to all nodes at once, 2 MiB in a swarm, whose nodes stay "
     "until all have everything, 256 KiB in BitTorrent. Seconds of <code>cool copy</code> begin with the command, and a copy is in its place when its files were "
     "read again and checked; those of BitTorrent leave out the start of its programs, the hash of the file and the torrent.")
-# The panels of copies stand beside each other, so that their text is as large as that of charts.
+# The panels of copies are next to each other, so that their text is as large as that of charts.
 PANEL, MARGIN, BELOW = 340, 56, 50
 RACKS = ("#3b7dd8", "#e8590c", "#2f9e44", "#9c36b5", "#f2a33a", "#1098ad")
 
 
 def by_node(ways):
-    """Of copies: each node, its rack, and its seconds by every way."""
+    """Returns, for copies, each node with its rack and its seconds by each method."""
     seconds = [{node["node"]: node["seconds"] for node in way["nodes"]} for way in ways]
     nodes = sorted(ways[0]["nodes"], key=lambda node: (node["rack"], len(node["node"]), node["node"]))
     return [(node["node"], node["rack"], [of[node["node"]] for of in seconds]) for node in nodes]
 
 
 def copied(copies):
-    """How a file came to all nodes."""
+    """Returns the section about copies of a file to all nodes."""
     ways, mib = copies["ways"], copies["bytes"] / 2**20
     yield "<h2>A file on %d nodes</h2>" % len(ways[0]["nodes"])
     limit = ", all that a link of %g Mbit/s carries: the file in %.2f s" % (copies["mbit"], copies["limit"]) if copies["limit"] else ""
@@ -289,7 +294,7 @@ def copied(copies):
         html.escape(copies["file"]), mib, html.escape(copies["from"]), len(ways[0]["nodes"]),
         "Nothing can be faster than the dashed line%s. " % limit if limit else "", HOW_COPIES_COUNT)
     if all(way["name"] != TORRENT for way in ways):
-        yield "<p>For BitTorrent beside it: %s.</p>" % HOW_TO_HAVE_TORRENT
+        yield "<p>To add BitTorrent: %s.</p>" % HOW_TO_HAVE_TORRENT
     yield "<div class=thirds>"
     marks = steps(0, max(way["seconds"] for way in ways)), steps(0, mib)
     for way in ways:
@@ -304,7 +309,8 @@ def copied(copies):
 
 
 def panel(way, copies, times, amounts):
-    """What each node had over time; `times` and `amounts` (MiB) are marks that all panels share."""
+    """Returns a panel with each node's progress over time. All panels share the marks `times` and
+    `amounts` (MiB)."""
     x = lambda s: MARGIN + (PANEL - MARGIN - 12) * s / times[-1]
     y = lambda n: TOP + (H - TOP - BELOW) * (1 - n / 2**20 / amounts[-1])
     text = '<text x="%.1f" y="%.1f" text-anchor="%s">%s</text>'
@@ -323,7 +329,7 @@ def panel(way, copies, times, amounts):
 
 
 def node_curve(node, whole, x, y):
-    """What a node had: nothing between two pieces is known to be right, so it goes by steps."""
+    """Returns a node's progress as steps, because it is unknown between two pieces."""
     colour, end = RACKS[node["rack"] % len(RACKS)], node["seconds"]
     path = "M%.1f %.1f" % (x(0), y(0)) + "".join("H%.1f V%.1f" % (x(s), y(has)) for s, has in node["progress"])
     return ('<g stroke="%s"><title>%s: %.2f s</title><path d="%s" fill="none" stroke-width="1.6" stroke-opacity="0.75"/>'

@@ -1,5 +1,5 @@
-"""What is used of Mininet, with a bound on each wait for a node. Without Mininet an import of this ends the program with one line
-that says what to do."""
+"""The used parts of Mininet, with a bound on each wait for a node. If Mininet is not installed,
+importing this module ends the program with one line that names the package."""
 import contextlib
 import os
 import select
@@ -18,23 +18,26 @@ except ModuleNotFoundError as e:
 
 __all__ = ["SILENCE", "Host", "Link", "Mininet", "OVSSwitch", "Switch", "Topo", "setLogLevel"]
 
-# Seconds for which the shell of a node, or a command that Mininet runs, may be silent: it answers within a moment even on a busy
-# machine, or it hangs.
+# Seconds for which the shell of a node, or a command that Mininet runs, may be silent. A shell that
+# is silent for longer hangs, because it answers within a moment even on a busy machine.
 SILENCE = 180
 
 
 class Awaited:
-    """A poll(2) object of Mininet's, whose wait without a limit ends after the silence that its node allows."""
+    """A poll(2) object for Mininet, whose unlimited waits end after the silence that its node
+    permits."""
 
     def __init__(self, node, poller):
         self.node, self.poller = node, poller
 
     def register(self, file):
-        """Awaits what can be read: Mininet asks for what can be written, too, which is always, and then blocks when it reads."""
+        """Registers a descriptor for reading only. Mininet also asks for writing, which is always
+        possible, and would then block in its read."""
         self.poller.register(file, select.POLLIN)
 
     def poll(self, timeout_ms=None):
-        """What poll(2) found. If it waited without a limit and found nothing, the node's shell is killed, and a RuntimeError raised."""
+        """Returns the events of poll(2). If an unlimited wait found none, kills the node's shell
+        and raises a RuntimeError."""
         found = self.poller.poll(self.node.silence * 1000 if timeout_ms is None else timeout_ms)
         if not found and timeout_ms is None:
             self.node.kill()
@@ -44,13 +47,14 @@ class Awaited:
 
 
 class Answering:
-    """A node of Mininet's that answers or fails: Mininet itself waits for its shell without a limit.
+    """A Mininet node that answers or fails, because Mininet itself waits for a node's shell without
+    a limit.
 
     The bound is that of poll(2), so it holds in any thread.
     """
     silence = SILENCE
 
-    # Mininet makes its poll object when it starts the shell, and waits by that in all places.
+    # Mininet creates its poll object when it starts the shell, and always waits by it.
     @property
     def pollOut(self):
         return self.awaited
@@ -60,13 +64,15 @@ class Answering:
         self.awaited = Awaited(self, poller) if poller else None
 
     def kill(self):
-        """Kills the node's shell and what runs in the foreground of it."""
-        with contextlib.suppress(ProcessLookupError):  # a shell that does not start may have no process group of its own yet
+        """Kills the node's shell and its foreground processes."""
+        # a shell that does not start may not have a process group yet
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(self.shell.pid, signal.SIGKILL)
         self.shell.kill()
 
     def cleanup(self):
-        """Mininet has told the shell to end, and waits for it without a limit: one that does not end is killed."""
+        """Kills a shell that does not end. Mininet has asked it to end, and would wait without a
+        limit."""
         if self.shell:
             try:
                 self.shell.wait(0 if self.waiting else self.silence)
@@ -75,16 +81,18 @@ class Answering:
         super().cleanup()
 
     def read(self, size=1024):
-        """What the shell has written, at most `size` characters. Mininet reads a new shell before it polls."""
+        """Returns at most `size` characters of the shell's output. Mininet reads a new shell before
+        it polls."""
         if not self.readbuf:
             self.pollOut.poll()
         return super().read(size)
 
 
 def run_bounded(command, shell=False, seconds=SILENCE):
-    """Runs a command of Mininet's; its output, its error messages and its status, as Mininet's errRun returns them.
+    """Runs a command for Mininet; returns its output, its error messages and its status, as
+    Mininet's errRun does.
 
-    Raises RuntimeError if it takes longer than `seconds`.
+    Raises RuntimeError if the command takes longer than `seconds`.
     """
     try:
         done = subprocess.run(command if shell else command.split(), shell=shell, capture_output=True, text=True, timeout=seconds)
@@ -102,7 +110,7 @@ class Switch(Answering, mininet.node.Switch):
 
 
 class OVSSwitch(Answering, mininet.node.OVSSwitch):
-    """A switch of Open vSwitch that answers or fails; switches are started and stopped together."""
+    """An Open vSwitch switch that answers or fails; switches are started and stopped together."""
 
     @classmethod
     def batchStartup(cls, switches, run=run_bounded):

@@ -1,8 +1,9 @@
-"""Machines that boot a Debian system of their own on the hosts of the emulated network.
+"""Machines that boot a Debian system on the hosts of the emulated network.
 
-Each has namespaces of its own (processes, mounts, names, cgroups) and the network namespace of its host; its files are those of a
-folder (tools/debian-root), which stays as it is: what the machine writes is in memory, and gone with it. The first process is the
-system's systemd, so units run as they will.
+Each machine has its own namespaces (processes, mounts, names, cgroups) and the network namespace of
+its host. Its files are those of a directory (tools/debian-root), which does not change: writes stay
+in memory and are lost when the machine ends. The first process is systemd, so units run as on a
+real machine.
 """
 import os
 import secrets
@@ -12,7 +13,8 @@ import tempfile
 import time
 
 BOOT_SECONDS = 120
-# Stays outside, to remove the cgroup of the machine when it has ended. $0 is the group, $1 the folder of the system, $2 the machine's name.
+# Stays outside of the machine, to remove its cgroup when it has ended. $0 is the group, $1 the
+# directory of the system, $2 the machine's name.
 OUTSIDE = """
 mount -t cgroup2 none /sys/fs/cgroup
 mkdir /sys/fs/cgroup/"$0"
@@ -20,7 +22,7 @@ setpriv --pdeathsig KILL sh -c 'echo $$ >/sys/fs/cgroup/"$0"/cgroup.procs && shi
     unshare --mount --pid --uts --ipc --cgroup --fork --kill-child sh -euc "$INSIDE" "$1" "$2" || echo "ended with status $?"
 find /sys/fs/cgroup/"$0" -depth -type d -exec rmdir {} +
 """
-# $0 is the folder of the system, $1 the machine's name.
+# $0 is the directory of the system, $1 the machine's name.
 INSIDE = """
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs /mnt
@@ -55,9 +57,11 @@ exec env -i container=cool-machine PATH=/usr/sbin:/usr/bin:/sbin:/bin /lib/syste
 
 
 class Machine:
-    """A machine that runs as long as this context: `with Machine("h1", root, pid) as machine: machine.run("hostname")`.
+    """A machine that runs as long as this context: `with Machine("h1", root, pid) as machine:
+    machine.run("hostname")`.
 
-    `root` is the folder of its system; its network is that of the process `pid`, or ours.
+    `root` is the directory of its system. Its network is that of the process `pid`, or that of this
+    process.
     """
 
     def __init__(self, name, root, pid=None):
@@ -77,7 +81,7 @@ class Machine:
         return self
 
     def __exit__(self, *_):
-        # The first process of the machine takes all others along.
+        # All other processes of the machine end with its first process.
         if self.outside.poll() is None:
             first = self._first()
             if first:
@@ -98,7 +102,8 @@ class Machine:
             time.sleep(0.1)
 
     def _first(self):
-        """The machine's first process, as it is numbered here; None if it is not there."""
+        """Returns the host's process id of the machine's first process, or None if it does not
+        exist."""
         pid = self.outside.pid
         while True:
             with open("/proc/%d/task/%d/children" % (pid, pid)) as f:
@@ -117,18 +122,19 @@ class Machine:
             return next(line.split()[1:] for line in f if line.startswith("NSpid:"))
 
     def command(self, *command):
-        """A command that runs in the machine, for subprocess."""
+        """Returns a subprocess command that runs in the machine."""
         inside = ["nsenter", "--target", str(self._first()), "--all", "env", "-i", "HOME=/root", "USER=root", "LANG=C.UTF-8",
                   "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive"]
         return [*inside, "sh", "-c", "cd /root && exec " + shlex.join(command)]
 
     def run(self, *command, check=True, timeout=300):
-        """Runs a command in the machine; the finished process, or a RuntimeError with what it said."""
+        """Runs a command in the machine; returns the finished process, or raises a RuntimeError
+        with its output."""
         done = subprocess.run(self.command(*command), capture_output=True, text=True, timeout=timeout)
         if check and done.returncode:
             raise RuntimeError("%s: %s: status %d\n%s%s" % (self.name, " ".join(command), done.returncode, done.stdout, done.stderr))
         return done
 
     def path(self, path):
-        """Where a file of the machine is for us."""
+        """Returns the path by which this process reaches a file of the machine."""
         return "/proc/%d/root%s" % (self._first(), path)

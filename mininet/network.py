@@ -1,8 +1,9 @@
-"""The emulated network: hosts, Open vSwitch switches, shaped and lossy links, and a management network.
+"""The emulated network: hosts, Open vSwitch switches, shaped and lossy links, and a management
+network.
 
-A port is shaped by a token bucket whose queue stands for a shallow switch buffer; loss is drawn where a
-host receives. Agents reach the controller over links of their own (10.255.0.0/24), as in a data
-center, so that data links carry data only.
+A token bucket with the queue of a shallow switch buffer shapes each port. Losses are drawn where a
+host receives. Agents reach the controller over separate management links (10.255.0.0/24), as in a
+data center, so that data links carry data only.
 """
 import collections
 import os
@@ -13,13 +14,14 @@ import topologies
 from bofuss import Bofuss
 from emulator import SILENCE, Host, Link, Mininet, OVSSwitch, setLogLevel
 
-MANAGEMENT_ADDRESS = "10.255.0.1"  # the controller's, on every management link
+MANAGEMENT_ADDRESS = "10.255.0.1"  # the controller's address on every management link
 QUEUE_KB = 256
 BURST_KB = 16
 
 
 def sh(*command):
-    """What a command prints; its error message, or that it does not end, becomes a RuntimeError."""
+    """Returns the output of a command. Raises a RuntimeError with its error message, or if it does
+    not end."""
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=SILENCE)
     except subprocess.TimeoutExpired:
@@ -30,14 +32,15 @@ def sh(*command):
 
 
 class Network:
-    """A running emulated network. `start` builds it, `stop` removes all that it made."""
+    """A running emulated network. `start` builds it, and `stop` removes everything that it
+    created."""
 
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, bofuss=False, ipv6=()):
         setLogLevel("critical")
         self.host_mbit, self.uplink_mbit, self.loss, self.mtu = host_mbit, uplink_mbit, loss, mtu
-        # The hosts whose data interfaces have an IPv6 address in place of the IPv4 one.
+        # The hosts whose data interfaces have an IPv6 address instead of an IPv4 address.
         self.ipv6 = ipv6
-        # Of hosts, by their names.
+        # By the names of hosts.
         self.management_addresses = {}
         topo = topologies.parse(topology)
         remove_stale_interfaces(topo)
@@ -45,7 +48,8 @@ class Network:
         self.net = Mininet(topo=topo, host=Host, link=Link, controller=None, autoSetMacs=True, autoStaticArp=False, switch=switch)
 
     def start(self, controller):
-        """Builds it; `controller` is where the switches look for theirs, as ssl:IP:PORT; of a pair, both with a space between."""
+        """Builds the network. `controller` is the address to which switches connect, as
+        ssl:IP:PORT; for a pair, two with a space between."""
         self.controller = controller
         self.net.start()
         for switch in self.net.switches:
@@ -63,14 +67,17 @@ class Network:
     def stop(self):
         self.net.stop()
         for host in self.management_addresses:
-            subprocess.run(["ip", "link", "delete", management_link(host)], capture_output=True)  # gone already with its host
+            # already removed with its host
+            subprocess.run(["ip", "link", "delete", management_link(host)], capture_output=True)
 
     def mbit(self, link):
-        """The rate of a link in Mbit/s: its own, or that of its kind; 0 if it is not shaped."""
+        """Returns the rate of a link in Mbit/s: its own, or that of its kind; 0 if it is not
+        shaped."""
         return link.intf1.params.get("bw") or (self.uplink_mbit if is_uplink(link) else self.host_mbit)
 
     def common_mbit(self, kind):
-        """The rate of all links of a kind ("host" or "uplink"); 0 if they have none in common."""
+        """Returns the rate of all links of a kind ("host" or "uplink"), or 0 if their rates
+        differ."""
         rates = {self.mbit(link) for link in self.net.links if is_uplink(link) == (kind == "uplink")}
         return rates.pop() if len(rates) == 1 else 0
 
@@ -79,7 +86,7 @@ class Network:
         return sh("mnexec", "-a", str(node.pid), *command)
 
     def connect(self, switch):
-        """The switch looks for its controller."""
+        """Makes the switch connect to its controller."""
         node = self.net.get(switch)
         if isinstance(node, Bofuss):
             node.look_for(self.controller)
@@ -87,36 +94,39 @@ class Network:
             sh("ovs-vsctl", "set-controller", switch, *self.controller.split())
 
     def disconnect(self, switch):
-        """The switch has no controller, and goes on as it was told."""
+        """Removes the switch's controller; the switch keeps its flows."""
         sh("ovs-vsctl", "del-controller", switch)
 
     def uplinks(self):
-        """The links between switches, each as its two interfaces."""
+        """Returns the links between switches, each as its two interfaces."""
         return [(link.intf1, link.intf2) for link in self.net.links if is_uplink(link)]
 
     def shape(self, link, mbit):
-        """Both directions of a link get a rate; 0: none."""
+        """Limits both directions of a link to a rate; 0 removes the limit."""
         for intf in (link.intf1, link.intf2):
             self._configure(intf, mbit)
 
     def cut(self, link):
-        """The cable is pulled: both ends see it."""
+        """Cuts a link, as if the cable were pulled; both ends detect it."""
         sh("ip", "link", "set", link[0].name, "down")
 
     def silence(self, link):
-        """What is sent over the link is lost, and no end sees it: packets are larger than the bucket."""
+        """Makes a link lose all packets, because its bucket is smaller than a packet; neither end
+        detects it."""
         for intf in link:
             sh("tc", "qdisc", "replace", "dev", intf.name, "root", "tbf", "rate", "8bit", "burst", "20b", "limit", "20b")
 
     def restore(self, link):
-        """The link is as it was, cut or silenced."""
+        """Restores a link that was cut or silenced."""
         for intf in link:
             sh("ip", "link", "set", intf.name, "up")
-            subprocess.run(["tc", "qdisc", "delete", "dev", intf.name, "root"], capture_output=True)  # of one that has none
+            # in case it has none
+            subprocess.run(["tc", "qdisc", "delete", "dev", intf.name, "root"], capture_output=True)
             self._configure(intf, self.mbit(intf.link))
 
     def _configure(self, intf, mbit):
-        """The userspace datapath fills in no checksums, so the sender must; IPv6 would add its own chatter."""
+        """Makes senders compute checksums, because the userspace datapath does not, and disables
+        IPv6, because it sends packets of its own."""
         run = partial(self.run_in, intf.node)
         run("ethtool", "-K", intf.name, "tx", "off")
         run("sysctl", "-qw", "net.ipv6.conf.%s.disable_ipv6=1" % intf.name)
@@ -126,21 +136,24 @@ class Network:
                 "burst", "%dkb" % max(BURST_KB, 2 * self.mtu // 1000), "limit", "%dkb" % QUEUE_KB)
 
     def _speak_ipv6(self, host):
-        """No duplicate of the address is looked for: who starts at once could not use it yet."""
+        """Enables IPv6 without duplicate address detection, because a program that starts at once
+        could not use its address yet."""
         device = host.defaultIntf().name
         self.run_in(host, "sysctl", "-qw", "net.ipv6.conf.%s.accept_dad=0" % device, "net.ipv6.conf.%s.disable_ipv6=0" % device)
         self.run_in(host, "ip", "-4", "address", "flush", "dev", device)
         self.run_in(host, "ip", "address", "add", self.data_address(host) + "/64", "dev", device, "nodad")
 
     def data_address(self, host):
-        """Of the host's data interface."""
+        """Returns the address of the host's data interface."""
         return "fd00::" + host.name[1:] if host.name in self.ipv6 else host.IP()
 
     def _connect_management(self, host, address):
-        """A link between the host's namespace and the root namespace, where the controller is."""
+        """Creates a link between the host's namespace and the root namespace, where the controller
+        runs."""
         outside = management_link(host.name)
         self.management_addresses[host.name] = address
-        subprocess.run(["ip", "link", "delete", outside], capture_output=True)  # of a testbed that was killed outright
+        # left by a testbed that was killed
+        subprocess.run(["ip", "link", "delete", outside], capture_output=True)
         sh("ip", "link", "add", outside, "type", "veth", "peer", "name", "mgmt0", "netns", str(host.pid))
         sh("ip", "address", "add", MANAGEMENT_ADDRESS + "/32", "dev", outside)
         self.run_in(host, "ip", "address", "add", address + "/32", "dev", "mgmt0")
@@ -149,35 +162,38 @@ class Network:
         self.run_in(host, "ip", "route", "add", MANAGEMENT_ADDRESS + "/32", "dev", "mgmt0")
 
     def cut_management(self, host):
-        """The host's agent and the controller do not hear each other; data links are as they were."""
+        """Separates the host's agent from the controller; data links do not change."""
         sh("ip", "link", "set", management_link(host), "down")
 
     def restore_management(self, host):
         outside = management_link(host)
         sh("ip", "link", "set", outside, "up")
-        # It went with the link.
+        # The address was removed with the link.
         sh("ip", "route", "replace", self.management_addresses[host] + "/32", "dev", outside, "src", MANAGEMENT_ADDRESS)
 
     def describe(self):
-        """The network as plain data, for programs that run inside the testbed (COOL_TESTBED)."""
+        """Returns the network as plain data, for programs that run inside the testbed
+        (COOL_TESTBED)."""
         hosts = [{"name": h.name, "ip": self.data_address(h), "pid": h.pid, "interface": h.defaultIntf().name} for h in self.net.hosts]
         switches = [{"name": s.name, "dpid": int(s.dpid, 16)} for s in self.net.switches]
         return {"hosts": hosts, "switches": switches, "links": [self._describe_link(l) for l in self.net.links]}
 
     def _describe_link(self, link):
-        """`a` is always a switch, so that its interface is visible in the root namespace."""
+        """Describes a link; `a` is always a switch, so that its interface is visible in the root
+        namespace."""
         a, b = (link.intf1, link.intf2) if is_switch(link.intf1.node) else (link.intf2, link.intf1)
         return {"a": a.node.name, "a_port": a.node.ports[a], "a_intf": a.name, "b": b.node.name, "b_port": b.node.ports[b],
                 "b_intf": b.name, "kind": "uplink" if is_uplink(link) else "host", "mbit": self.mbit(link)}
 
 
 def management_link(host):
-    """The end of its management link where the controller is."""
+    """Returns the controller's end of the host's management link."""
     return "m-" + host
 
 
 def remove_stale_interfaces(topo):
-    """Removes what a testbed that was killed outright has left of the same names; Mininet itself removes such bridges."""
+    """Removes the interfaces of the same names that a killed testbed has left; Mininet itself
+    removes such bridges."""
     for _, _, ends in topo.links(withInfo=True):
         for name in ("%s-eth%d" % (ends["node%d" % n], ends["port%d" % n]) for n in (1, 2)):
             if os.path.exists("/sys/class/net/" + name):
@@ -193,12 +209,13 @@ def is_uplink(link):
 
 
 def link_bytes(description):
-    """Bytes carried so far between neighbours, by direction: {("s1", "s2"): bytes}; those of parallel links together."""
+    """Returns the bytes carried so far between neighbors, by direction: {("s1", "s2"): bytes}.
+    Parallel links are added up."""
     return link_counters(description, "bytes")
 
 
 def link_counters(description, unit):
-    """The same of "bytes" or "packets", counted at the switch's port `a`."""
+    """Returns the same for "bytes" or "packets", counted at the switch's port `a`."""
     carried = collections.Counter()
     for link in description["links"]:
         for counter, ends in (("tx", ("a", "b")), ("rx", ("b", "a"))):
@@ -208,6 +225,6 @@ def link_counters(description, unit):
 
 
 def between_switches(description, carried):
-    """Of bytes by (from, to), those on links between switches."""
+    """Selects the links between switches from bytes by (from, to)."""
     switches = {s["name"] for s in description["switches"]}
     return [n for (a, b), n in carried.items() if a in switches and b in switches]

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
-"""Open vSwitch for the length of a command: started if it does not run, stopped again if we started it.
+"""Runs Open vSwitch for the duration of a command: starts it if it does not run, and then stops it
+again.
 
     sudo mininet/ovs.py COMMAND [ARG...]
 """
@@ -11,37 +12,39 @@ import sys
 
 from unwinding import unwind_on_signals
 
-# Seconds within which a command ends that is asked to.
+# Seconds within which a command must end after a signal.
 END_SECONDS = 30
 CTL = "/usr/share/openvswitch/scripts/ovs-ctl"
 
-# What the userspace datapath forwards waits in shaped ports on account of the one packet socket that sends it, and
-# before that in a socket of the port where it came. Of the default size, which is some 90 packets, the one for all
-# ports holds less than the queue of a single port, and drops the rest unseen.
+# Packets that the userspace datapath forwards wait for shaped ports in the one packet socket that
+# sends them, and before that in a socket of the port where they arrived. With the default size of
+# about 90 packets, the sending socket holds less than the queue of a single port, and drops the
+# rest without a report.
 SOCKET_BYTES = 32 << 20
-# Seconds within which its daemons start or end, however busy the machine is.
+# Seconds within which its daemons must start or end, even on a busy machine.
 START_SECONDS = 300
 SOCKET_DEFAULTS = ("wmem_default", "rmem_default")
 
 
 def is_running():
-    """Whether both daemons answer."""
+    """Returns whether both daemons answer."""
     show = subprocess.run(["ovs-vsctl", "--timeout=60", "show"], capture_output=True)
     status = subprocess.run(["ovs-appctl", "--timeout=60", "-t", "ovs-vswitchd", "version"], capture_output=True)
     return show.returncode == 0 and status.returncode == 0
 
 
 def daemon_pid():
-    """Process id of the switch daemon."""
+    """Returns the process id of the switch daemon."""
     with open("/var/run/openvswitch/ovs-vswitchd.pid") as f:
         return int(f.read())
 
 
 @contextlib.contextmanager
 def roomy_sockets():
-    """Sockets that are opened inside this context hold what all queues of an emulated network hold."""
+    """Sockets that are opened inside this context can hold all packets of the queues of an emulated
+    network."""
     settings = [pathlib.Path("/proc/sys/net/core", name) for name in SOCKET_DEFAULTS]
-    # In a network namespace they can be read at most: who made it has set them.
+    # A network namespace can only read these sizes; its creator has set them.
     settings = [setting for setting in settings if setting.exists() and int(setting.read_text()) < SOCKET_BYTES]
     before = [setting.read_text() for setting in settings]
     try:
@@ -59,11 +62,13 @@ def roomy_sockets():
 
 
 def warn_of_small_sockets():
-    """Says so if the daemon that runs was started where sockets are too small for the queues of an emulated network."""
+    """Prints a warning if the running daemon was started with sockets that are too small for the
+    queues of an emulated network."""
     listed = subprocess.run(["ss", "-H", "-x", "-n", "-p", "-m"], capture_output=True, text=True).stdout
     sizes = [int(size) for size in re.findall(r'"ovs-vswitchd",.*?\brb(\d+)', listed)]
     if sizes and max(sizes) < SOCKET_BYTES:
-        print("warning: Open vSwitch was started with sockets of %d bytes, too few for what waits in shaped ports, and will drop packets; "
+        print("warning: Open vSwitch was started with sockets of %d bytes, too few for the packets "
+              "that wait for shaped ports, and will drop packets; "
               "stop it, and one with roomier sockets is started" % max(sizes), file=sys.stderr)
 
 
@@ -86,7 +91,8 @@ def running():
 
 @contextlib.contextmanager
 def certified(folder):
-    """Open vSwitch shows the switches' certificate of a folder made by `cool certs`, as long as this context lasts."""
+    """Inside this context, Open vSwitch uses the switches' certificate of a directory made by `cool
+    certs`."""
     def vsctl(*arguments):
         return subprocess.run(["ovs-vsctl", "--timeout=%d" % START_SECONDS, *arguments], capture_output=True, text=True, check=True).stdout
 
@@ -102,7 +108,8 @@ def certified(folder):
 
 
 def run_to_end(command, environment=None):
-    """Returns the exit status of a command, as a shell says it; the command ends with us when a signal ends us."""
+    """Returns the exit status of a command in a shell's notation. A signal that ends this process
+    also ends the command."""
     child = subprocess.Popen(command, env=environment)
     try:
         status = child.wait()

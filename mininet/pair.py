@@ -1,4 +1,4 @@
-"""A testbed with two controllers, led by a real etcd over TLS."""
+"""A testbed with two controllers and a real etcd over TLS, which decides which of them leads."""
 import json
 import os
 import re
@@ -19,7 +19,7 @@ def free_port():
 
 
 class Member:
-    """A member of an etcd, which may be there or not."""
+    """A member of an etcd cluster, which may be running or not."""
 
     def __init__(self, number):
         self.name = "etcd-%d" % number
@@ -29,7 +29,7 @@ class Member:
 
 
 class Etcd:
-    """An etcd of some members, which ask for certificates."""
+    """An etcd cluster whose members require certificates."""
 
     def __init__(self, bed, members):
         self.bed, self.folder = bed, os.path.join(bed.directory, "etcd")
@@ -41,7 +41,7 @@ class Etcd:
         return os.path.join(self.folder, name)
 
     def certify(self):
-        """A CA, a certificate of the server for its address, and one of clients."""
+        """Creates a CA, a server certificate for its address, and a client certificate."""
         def openssl(*arguments):
             subprocess.run(["openssl", *arguments], check=True, capture_output=True)
 
@@ -55,7 +55,7 @@ class Etcd:
                     "-CAcreateserial", "-out", self.file(name + ".pem"), "-days", "2", "-extfile", self.file(name + ".ext"))
 
     def start(self):
-        """Starts the members that are not there."""
+        """Starts the members that do not run."""
         for member in self.members:
             if member.daemon is None:
                 member.daemon = self.bed.daemon(member.name, [
@@ -82,30 +82,32 @@ class Etcd:
                 "--lead-by-key", self.file("client.key"))
 
     def ask(self, *arguments, member=None):
-        """What etcdctl prints, of one member or of whoever answers."""
+        """Returns the output of etcdctl, from one member or from any that answers."""
         got = subprocess.run(["etcdctl", "--endpoints", member.url if member else self.urls(), "--cacert", self.file("ca.pem"),
                               "--cert", self.file("client.pem"), "--key", self.file("client.key"), *arguments],
                              env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, check=True, timeout=PATIENCE)
         return got.stdout
 
     def generation(self):
-        """Of whoever led last."""
+        """Returns the generation of the last leader."""
         return int(self.ask("get", "--print-value-only", "/cool/generation"))
 
     def leader(self):
-        """The member that the others follow; None while that is not agreed on, or some member is not there."""
+        """Returns the member that the others follow, or None while they have not elected one or a
+        member does not run."""
         try:
             told = [json.loads(self.ask("endpoint", "status", "--write-out", "json", member=member))[0]["Status"] for member in self.members]
         except subprocess.CalledProcessError:
             return None
-        # Without the key a member knows of no leader.
+        # Without the key a member has no leader.
         leaders = {status.get("leader") for status in told}
         leading = [member for member, status in zip(self.members, told) if {status["header"]["member_id"]} == leaders]
         return leading[0] if leading else None
 
 
 class PairBed(testbed.Testbed):
-    """A testbed with two controllers, which switches, agents and tools know both."""
+    """A testbed with two controllers, both of which are configured at switches, agents and
+    tools."""
 
     etcd_members = 1
 
@@ -116,7 +118,8 @@ class PairBed(testbed.Testbed):
         return ",".join("https://%s:%d" % (ip, testbed.GRPC_PORT + offset) for offset in range(2))
 
     def start_programs(self):
-        # As docs/guide/deployment.md says, so that switches are soon back at a controller that was started anew.
+        # As docs/guide/deployment.md states, so that switches soon reconnect to a restarted
+        # controller.
         for switch in self.network.net.switches:
             both = subprocess.check_output(["ovs-vsctl", "get", "bridge", switch.name, "controller"], text=True)
             for controller in re.findall(r"[0-9a-f-]{36}", both):
@@ -138,12 +141,12 @@ class PairBed(testbed.Testbed):
 
     def start_one(self, which):
         self.launch(which)
-        # So that it is known which of them leads.
+        # So that the test can determine which of them leads.
         wait_for(lambda: self.leads(which) is not None, "it shows whether it leads")
         wait_for(lambda: 1 in (self.leads(0), self.leads(1)), "one of them leads")
 
     def leads(self, which):
-        """1 or 0; None if the controller is not there."""
+        """Returns whether the controller leads (1 or 0), or None if it does not answer."""
         try:
             with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % (testbed.PAGES_PORT + which), timeout=5) as page:
                 return int(re.search(r"^cool_controller_leads (\d)$", page.read().decode(), re.M)[1])
@@ -155,7 +158,7 @@ class PairBed(testbed.Testbed):
         return leader
 
     def ended(self, which):
-        """How a controller ended, which is waited for."""
+        """Waits until a controller has ended; returns its status."""
         status = self.pair[which].process.wait(PATIENCE)
         self.daemons.remove(self.pair[which])
         return status

@@ -3,8 +3,10 @@
 
     sudo mininet/testbed.py --topology tree:4x4 --host-mbit 50 --uplink-mbit 50 -- cool topology
 
-The command runs beside the controller, with COOL_CONTROLLER set for `cool`, the programs of --bin on
-its PATH, and COOL_TESTBED naming a JSON file that describes the network. Its exit status is ours.
+The command runs next to the controller. COOL_CONTROLLER is set for `cool`, the programs of --bin
+are on
+its PATH, and COOL_TESTBED names a JSON file that describes the network. Exits with the command's
+status.
 Needs root and Debian's mininet, openvswitch-switch and ethtool.
 """
 import argparse
@@ -28,28 +30,29 @@ from unwinding import unwind_on_signals  # noqa: E402, F401  programs have it fr
 
 OPENFLOW_PORT = 6653
 GRPC_PORT = 7400
-PAGES_PORT = 7480  # of the controller and, each on its own host, of the agents
+PAGES_PORT = 7480  # of the controller, and of each agent on its own host
 LOCK = "/run/lock/cool-testbed.lock"
-# Seconds within which whatever is awaited comes, however busy the machine is, or it hangs. What nobody waits for in vain may be
-# long: it costs nothing.
+# Seconds within which every awaited event must occur, even on a busy machine. The bound is long,
+# because it costs nothing when the event occurs.
 PATIENCE = 300
-# Agents of a laboratory may be root, by this variable, which programs of earlier versions ignore; agents beside users are not root.
+# This variable permits agents of a laboratory to be root; earlier versions ignore it. In testbeds
+# with users, agents are not root.
 ALLOW_ROOT = "COOL_ALLOW_ROOT"
-# Lets a program see accounts that the machine does not have ($0, $1), and cgroups of version 2 or none (filesystem $2), in a mount
-# namespace of its own.
+# Runs a program in a mount namespace with accounts that the machine does not have ($0, $1), and
+# with cgroups of version 2 or none (filesystem $2).
 ACCOUNTS = 'mount --bind "$0" /etc/passwd && mount --bind "$1" /etc/group && mount -t "$2" none /sys/fs/cgroup && shift 2 && exec "$@"'
 AGENT_USER = "coolagent"
 AGENT_UID = 990
-# Where COOL's programs are, unless --bin says it.
+# Directory of COOL's programs, unless --bin names another.
 BIN = os.environ.get("COOL_BIN") or os.path.join(os.path.dirname(HERE), "target", "release")
 
 
 class Failure(Exception):
-    """Something that the user should know, in one line."""
+    """An error that the user should see, in one line."""
 
 
 def wait_for(condition, what, seconds=PATIENCE):
-    """Polls what no program tells of: counters, logs, what the controller shows."""
+    """Polls for a condition that no program reports: counters, logs, the controller's state."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -58,7 +61,7 @@ def wait_for(condition, what, seconds=PATIENCE):
 
 
 class Daemon:
-    """A process that the testbed started and ends, its log in a file."""
+    """A process that the testbed starts and ends, with its log in a file."""
 
     def __init__(self, name, command, directory, prefix=()):
         self.name, self.log = name, os.path.join(directory, name + ".log")
@@ -78,7 +81,7 @@ class Daemon:
 
 
 def allow_root():
-    """What agents are told of being root: what our environment says, or else that they may."""
+    """Returns whether agents may be root: the value of this process' environment, or else "1"."""
     return os.environ.get(ALLOW_ROOT, "1")
 
 
@@ -89,7 +92,7 @@ def check_programs(folder):
 
 
 def install(file, folder, owner=0):
-    """A copy of the file in the folder, in the place of one that is there, whole at any time."""
+    """Copies the file into the directory and replaces an existing one atomically."""
     made = os.path.join(folder, os.path.basename(file))
     shutil.copy(file, made + ".new")
     os.chown(made + ".new", owner, owner)
@@ -97,7 +100,7 @@ def install(file, folder, owner=0):
 
 
 def stop_all(daemons, grace=5.0):
-    """Asks all to end, waits for them together, then kills what is left."""
+    """Asks all processes to end, waits for them together, then kills the remaining ones."""
     for daemon in daemons:
         daemon.signal(signal.SIGTERM)
     end = time.monotonic() + grace
@@ -112,7 +115,8 @@ def stop_all(daemons, grace=5.0):
 
 @contextlib.contextmanager
 def favoured_switch():
-    """The switch process stands for hardware: it must not wait behind the applications it connects."""
+    """Raises the priority of the switch process, because it represents hardware, which must not
+    wait behind the applications that it connects."""
     pid = ovs.daemon_pid()
     before = os.getpriority(os.PRIO_PROCESS, pid)
     threads = [int(t) for t in os.listdir("/proc/%d/task" % pid)]
@@ -128,7 +132,8 @@ def favoured_switch():
 
 
 class Testbed:
-    """COOL on an emulated network, as a context: `with Testbed("tree:2x2") as bed: bed.run([...])`."""
+    """COOL on an emulated network, as a context: `with Testbed("tree:2x2") as bed:
+    bed.run([...])`."""
 
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
                  join_timeout=60.0, log_level="info", tell_rates=True, insecure_plaintext=False, lldp_ms=0,
@@ -137,16 +142,17 @@ class Testbed:
         self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu, "bofuss": bofuss, "ipv6": ipv6}
         self.topology, self.slots, self.join_timeout, self.log_level = topology, slots, join_timeout, log_level
         self.bin_dir = os.path.abspath(bin_dir or BIN)
-        # Whether the controller is told the rates of links, as an operator tells it those that ports do not know.
+        # Whether the controller is given the rates of links, as an operator configures rates that
+        # ports do not report.
         self.tell_rates = tell_rates
         self.logs, self.insecure_plaintext, self.lldp_ms = logs, insecure_plaintext, lldp_ms
         self.controller_flags, self.agent_flags, self.peer_timeout_ms = controller_flags, agent_flags, peer_timeout_ms
-        # Hosts on which none is started.
+        # Hosts on which no agent is started.
         self.without_agent = without_agent
-        # The share of datagrams that agents themselves throw away, and the seed of the first of them.
+        # The share of datagrams that agents drop themselves, and the seed of the first agent.
         self.lose = lose
-        # Lines of passwd(5) and group(5) for users whom the machine does not know, if there are to be some: then agents are not root,
-        # and each has a launcher beside it, with cgroups or without.
+        # Lines of passwd(5) and group(5) for users that the machine does not have. If there are
+        # any, agents are not root, and each has a launcher, with or without cgroups.
         self.users, self.hide_cgroups = users, hide_cgroups
         self.daemons = []
         self.agents, self.launchers = {}, {}
@@ -165,7 +171,7 @@ class Testbed:
 
     def _start(self):
         if os.geteuid():
-            raise Failure("the testbed makes network namespaces and switches: run it as root")
+            raise Failure("the testbed creates network namespaces and switches: run it as root")
         check_programs(self.bin_dir)
         self._lock()
         self.directory = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="cool-testbed-"))
@@ -186,12 +192,13 @@ class Testbed:
         self.description_file = os.path.join(self.directory, "testbed.json")
         with open(self.description_file, "w") as f:
             json.dump(self.description, f, indent=1)
-        # Registered after the network's, so that the daemons end first.
+        # Registered after the network's cleanup, so that the daemons end first.
         self.stack.callback(lambda: stop_all(self.daemons))
         self.start_programs()
 
     def invite(self):
-        """Prepares what users other than root need to come through to, and what the agents' account has."""
+        """Prepares the directories that users other than root must be able to enter, and the files
+        of the agents' account."""
         os.chmod(self.directory, 0o711)
         os.chown(self.directory, AGENT_UID, AGENT_UID)
         self.public, self.agent_certificates = (os.path.join(self.directory, name) for name in ("public", "agent"))
@@ -206,22 +213,23 @@ class Testbed:
                 made.write(f.read() + own + more + "\n" + text)
 
     def install_agent(self):
-        """The agents' program, where their account may run it; agents that run have the one of before until they are started anew."""
+        """Installs the agents' program where their account may run it; running agents keep the
+        previous one until they restart."""
         install(os.path.join(self.bin_dir, "cool-nodeagent"), self.public)
 
     def install_agent_certificates(self):
-        """What agents go by; the key comes last."""
+        """Installs the agents' certificates; the key is written last."""
         for name in ("ca.pem", "agent.pem", "agent.key"):
             install(os.path.join(self.certificates, name), self.agent_certificates, AGENT_UID)
 
     def with_accounts(self):
-        """The beginning of a command that knows the users."""
+        """Returns the prefix of a command that sees the users."""
         files = (os.path.join(self.directory, name) for name in ("passwd", "group"))
         # The shell's $0 and $1 are the files; a shift by 2 leaves the command.
         return ["unshare", "--mount", "sh", "-c", ACCOUNTS, *files, "tmpfs" if self.hide_cgroups else "cgroup2"]
 
     def event_log(self, controller="controller"):
-        """Where a controller writes what happens, if there are users."""
+        """Returns the path of a controller's event log, if there are users."""
         return os.path.join(self.directory, controller + "-events.jsonl")
 
     def launcher_socket(self, name):
@@ -233,7 +241,7 @@ class Testbed:
         self.launchers[name] = self.daemon("launcher-" + name, command, ("mnexec", "-a", str(self.network.net.get(name).pid), *self.with_accounts()))
 
     def start_programs(self):
-        """The controller and an agent on every host; all are located afterwards."""
+        """Starts the controller and an agent on every host, and waits until all are located."""
         self.start_controller()
         for host in (host for host in self.network.net.hosts if host.name not in self.without_agent):
             if self.users:
@@ -242,21 +250,24 @@ class Testbed:
         self.wait_until_joined()
 
     def replace_programs(self, bin_dir):
-        """Ends the controller and the agents, and starts those of another folder in the same network."""
+        """Ends the controller and the agents, and starts the programs of another directory in the
+        same network."""
         stop_all(self.daemons)
         self.daemons.clear()
-        # Racks may have other numbers, and so hosts other PMACs, under a controller of another version.
+        # A controller of another version may number racks differently, and so give hosts other
+        # PMACs.
         for host in self.network.net.hosts:
             host.cmd("ip neigh flush all")
         self.bin_dir = bin_dir
         self.start_programs()
 
     def make_network(self):
-        """The network, not yet built."""
+        """Returns the network, not yet built."""
         return network.Network(self.topology, **self.options)
 
     def _lock(self):
-        """Interface and bridge names are the machine's, so one testbed runs at a time."""
+        """Locks the machine for one testbed, because names of interfaces and bridges are shared by
+        the machine."""
         lock = self.stack.enter_context(open(LOCK, "w"))
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -264,29 +275,30 @@ class Testbed:
             raise Failure("another testbed runs on this machine (%s is locked); wait for it or end it" % LOCK) from None
 
     def security(self):
-        """The flags by which all programs of COOL find their certificates, or do without."""
+        """Returns the flags with which COOL's programs find their certificates, or do without."""
         return ["--insecure-plaintext"] if self.insecure_plaintext else ["--certs", self.certificates]
 
     def openflow_address(self):
-        """Where switches look for the controller."""
+        """Returns the address at which switches reach the controller."""
         return "%s:127.0.0.1:%d" % ("tcp" if self.insecure_plaintext else "ssl", OPENFLOW_PORT)
 
     def controller_address(self, ip):
         return "%s://%s:%d" % ("http" if self.insecure_plaintext else "https", ip, GRPC_PORT)
 
     def pages_ip(self, _host):
-        """Where an agent shows its pages, in its host's namespace."""
+        """Returns the address of an agent's pages, in its host's namespace."""
         return "127.0.0.1"
 
     def environment(self):
-        """What `cool`, and scripts that read counters, need."""
+        """Returns the variables that `cool`, and scripts that read counters, need."""
         security = {"COOL_INSECURE_PLAINTEXT": "1"} if self.insecure_plaintext else {"COOL_CERTS": self.certificates}
-        # As whom jobs run: agents without launchers run those of their own user.
+        # The user of jobs: agents without launchers start those of their own user.
         return {**os.environ, **security, "USER": "root", ALLOW_ROOT: allow_root(), "COOL_CONTROLLER": self.controller_address("127.0.0.1"), "COOL_TESTBED": self.description_file,
                 "PATH": self.bin_dir + ":" + os.environ.get("PATH", "/usr/bin:/bin")}
 
     def start_controller(self, name="controller", offset=0):
-        """Starts a controller; one beside another has a name of its own, and ports that are higher by the offset."""
+        """Starts a controller. A second controller has a name of its own, and its ports are higher
+        by the offset."""
         command = [os.path.join(self.bin_dir, "cool-controller"), "--openflow", "0.0.0.0:%d" % (OPENFLOW_PORT + offset),
                    "--grpc", "0.0.0.0:%d" % (GRPC_PORT + offset), "--http", "127.0.0.1:%d" % (PAGES_PORT + offset), *self.security(),
                    *self.controller_flags, *(("--event-log", self.event_log(name)) if self.users else ())]
@@ -299,7 +311,7 @@ class Testbed:
         self.controller = self.daemon(name, command)
 
     def start_agent(self, name, certificates=None):
-        """An agent on a host; with the certificates of a folder of its own, if there is one."""
+        """Starts an agent on a host, with the certificates of its own directory if there is one."""
         host = self.network.net.get(name)
         command = [os.path.join(self.bin_dir, "cool-nodeagent"), "--name", name, "--interface", host.defaultIntf().name,
                    "--controller", self.controller_address(network.MANAGEMENT_ADDRESS), *self.security(),
@@ -322,7 +334,7 @@ class Testbed:
         self.agents[name] = self.daemon(name, command, prefix)
 
     def restart_agent(self, name, certificates=None):
-        """Puts a new agent in the place of one that is dead, or is killed."""
+        """Replaces an agent that has died, or kills and replaces it."""
         agent = self.agents[name]
         agent.signal(signal.SIGKILL)
         agent.process.wait(10)
@@ -331,46 +343,52 @@ class Testbed:
 
     def daemon(self, name, command, prefix=()):
         """Starts a program that ends with the testbed at the latest."""
-        # If the testbed is killed outright, its daemons must not stay.
+        # If the testbed is killed, its daemons must end too.
         prefix = ("setpriv", "--pdeathsig", "TERM", *prefix, "env", "RUST_LOG=" + self.log_level, "%s=%s" % (ALLOW_ROOT, allow_root()))
         daemon = Daemon(name, command, self.logs, prefix)
         self.daemons.append(daemon)
         return daemon
 
     def cool_json(self, *arguments):
-        """What `cool ARGUMENTS --json` prints, parsed; None if it failed."""
+        """Returns the parsed output of `cool ARGUMENTS --json`, or None if it failed."""
         done = subprocess.run(["cool", *arguments, "--json"], env=self.environment(), capture_output=True, text=True, timeout=30)
         return json.loads(done.stdout) if done.returncode == 0 else None
 
     def found(self):
-        """How many nodes with a connected agent the controller has located, and how many links between switches it has found."""
+        """Returns the numbers of located nodes with a connected agent, and of links between
+        switches that the controller has found."""
         seen = self.cool_json("topology") or {"nodes": [], "links": []}
         return sum(n["located"] and n["away_ms"] is None for n in seen["nodes"]), len(seen["links"])
 
     def all_of_it(self):
-        """What `found` tells when nothing is missing."""
+        """Returns the numbers that `found` returns when nothing is missing."""
         uplinks = [link for link in self.description["links"] if link["kind"] == "uplink"]
         return len(self.description["hosts"]) - len(self.without_agent), len(uplinks)
 
     def whole(self):
-        """Whether the controller has located every host with an agent, each connected, and found every link."""
+        """Returns whether the controller has located every host with an agent, each connected, and
+        found every link."""
         return self.found() == self.all_of_it()
 
     def wait_until_joined(self):
-        """Waits until the network is whole, while all programs run."""
+        """Waits until the network is complete, while all programs run."""
         end = time.monotonic() + self.join_timeout
         while not self.whole():
             for daemon in self.daemons:
                 daemon.check()
             if time.monotonic() > end:
-                raise Failure("after %g s %d nodes are located and %d links between switches found, of %d and %d (--logs FOLDER keeps the logs)"
+                raise Failure("after %g s, %d nodes are located and %d links between switches "
+                              "found, of %d and %d (--logs DIR keeps the logs)"
                               % (self.join_timeout, *self.found(), *self.all_of_it()))
             time.sleep(0.1)
 
     def wait_until_measured(self, timeout=10.0):
-        """Waits until agents have probed each other, so that they need not while something else is timed.
+        """Waits until agents have probed each other, so that they do not probe during a
+        measurement.
 
-        Where much is lost that takes long: then what is known by the end of `timeout` has to do."""
+        If many packets are lost this takes long; then returns after `timeout`, and the costs known
+        by then must suffice.
+        """
         end = time.monotonic() + timeout
         while time.monotonic() < end:
             seen = self.cool_json("topology")
@@ -386,27 +404,40 @@ class Testbed:
         return network.link_bytes(self.description)
 
     def between_switches(self, carried):
-        """Of bytes by (from, to), those on links between switches."""
+        """Selects the links between switches from bytes by (from, to)."""
         return network.between_switches(self.description, carried)
 
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
-    p.add_argument("--host-mbit", type=float, default=0, help="rate of each host link in Mbit/s; 0 leaves it unshaped")
-    p.add_argument("--uplink-mbit", type=float, default=0, help="rate of each link between switches; 0 leaves it unshaped")
-    p.add_argument("--loss", type=float, default=0, help="share of packets lost where a host receives, 0 to 0.5")
-    p.add_argument("--mtu", type=int, default=1500, help="of the data links, bytes (576 to 9000)")
-    p.add_argument("--ipv6", action="store_true", help="data links have IPv6 addresses and none of IPv4")
-    p.add_argument("--slots", type=int, default=4, help="ranks that a node takes at once")
-    p.add_argument("--peer-timeout-ms", type=int, default=0, help="of the agents: after how much silence a node is gone; all nodes share this "
-                   "machine's processors, so longer than usual where others use them, too")
-    p.add_argument("--bin", help="folder of cool, cool-controller and cool-nodeagent; default COOL_BIN or target/release")
-    p.add_argument("--logs", help="folder for the logs of controller and agents; default: removed with the testbed")
-    p.add_argument("--log-level", default="info", help="of controller and agents: error, warn, info, debug or trace")
-    p.add_argument("--insecure-plaintext", action="store_true", help="do without certificates and TLS")
-    p.add_argument("--link-bytes", metavar="FILE", help="write the bytes that the command put on each link, as JSON")
-    p.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...", help="what to run; then all is removed")
+    p.add_argument("--host-mbit", type=float, default=0,
+                   help="rate of each host link in Mbit/s; 0 leaves it unshaped")
+    p.add_argument("--uplink-mbit", type=float, default=0,
+                   help="rate of each link between switches; 0 leaves it unshaped")
+    p.add_argument("--loss", type=float, default=0,
+                   help="share of packets lost where a host receives, 0 to 0.5")
+    p.add_argument("--mtu", type=int, default=1500,
+                   help="MTU of the data links in bytes (576 to 9000)")
+    p.add_argument("--ipv6", action="store_true", help="data links have only IPv6 addresses")
+    p.add_argument("--slots", type=int, default=4, help="ranks that a node runs at a time")
+    p.add_argument("--peer-timeout-ms", type=int, default=0,
+                   help="silence after which agents consider a node lost; all nodes share this "
+                   "machine's CPUs, so it must be longer than usual on a busy machine")
+    p.add_argument("--bin",
+                   help="directory of cool, cool-controller and cool-nodeagent; default COOL_BIN "
+                        "or target/release")
+    p.add_argument("--logs",
+                   help="directory for the logs of controller and agents; default: removed with "
+                        "the testbed")
+    p.add_argument("--log-level", default="info",
+                   help="log level of controller and agents: error, warn, info, debug or trace")
+    p.add_argument("--insecure-plaintext", action="store_true",
+                   help="use neither certificates nor TLS")
+    p.add_argument("--link-bytes", metavar="FILE",
+                   help="write the bytes that the command caused on each link, as JSON")
+    p.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...",
+                   help="command to run; afterwards everything is removed")
     a = p.parse_args()
     a.command = a.command[1:] if a.command[:1] == ["--"] else a.command
     if not a.command:

@@ -1,7 +1,10 @@
-"""The networks that can be emulated: by name, from a user's Mininet `Topo`, or as `cool topology --json` has discovered them.
+"""The networks that can be emulated: by name, from a user's Mininet `Topo`, or as discovered by
+`cool topology --json`.
 
-All become a Mininet `Topo` that is checked before anything is built; what is wrong with it is a ValueError of one line.
-Hosts may be on any switch. The rates of links are the testbed's options, but for links of a Topo that say their own (bw, in Mbit/s).
+All become a Mininet `Topo`, which is checked before anything is built; a fault in it is reported as
+a ValueError of one line.
+Hosts may be on any switch. Rates of links are options of the testbed, unless links of a Topo state
+their own (bw, in Mbit/s).
 """
 import argparse
 import collections
@@ -15,9 +18,10 @@ from emulator import Topo
 FORMS = ("tree:RxK (R racks of K hosts under one core switch), tree:A+B+.. (racks of A, B, .. hosts), leafspine:LxSxK (L leaves, S spines, "
          "K hosts a leaf), FILE.py:CLASS (a Mininet Topo) or FILE.json (of `cool topology --json`)")
 HOSTS_MAX = 250
-# Linux allows 15 bytes for an interface; a host's is its name and "-eth0", a switch's its name, "-eth" and a port number.
+# Linux permits 15 bytes for the name of an interface: a host's name and "-eth0", or a switch's
+# name, "-eth" and a port number.
 INTERFACE_BYTES_MAX = 15
-# What the emulation gives a link; others of Mininet's parameters (delay, loss, ...) it does not.
+# The parameters of links that are emulated; Mininet's others (delay, loss, ...) are not.
 LINK_PARAMETERS = {"node1", "node2", "port1", "port2", "bw"}
 
 
@@ -33,7 +37,8 @@ class Tree(Topo):
 
 
 class LeafSpine(Topo):
-    """`leaves` ToR switches, each connected to each of `spines` switches, `per_rack` hosts each."""
+    """`leaves` ToR switches, each connected to each of `spines` switches, with `per_rack` hosts
+    each."""
 
     def build(self, leaves, spines, per_rack):
         tops = [self.addSwitch("s%d" % (s + 1)) for s in range(spines)]
@@ -50,8 +55,9 @@ def add_hosts(topo, tor, before, hosts):
 
 
 class Discovered(Topo):
-    """What a controller has discovered, port by port. Switches are s1, s2, .. in the order of their datapath ids, which they keep;
-    hosts have the nodes' names where an interface can be named after them, else they are h1, h2, .. in the order of the nodes."""
+    """A network that a controller has discovered, with the same ports. Switches are s1, s2, ... in
+    the order of their datapath ids, which they keep. Hosts have the nodes' names if an interface
+    can be named after them; otherwise they are h1, h2, ... in the order of the nodes."""
 
     def build(self, seen):
         names = {}
@@ -71,7 +77,7 @@ def fits_a_host(name):
 
 
 def argument(text):
-    """The name of a network that can be emulated, as a type of argparse."""
+    """Checks the name of a network that can be emulated, as a type for argparse."""
     try:
         parse(text)
     except ValueError as e:
@@ -80,7 +86,7 @@ def argument(text):
 
 
 def parse(text):
-    """The Topo that a text names, checked."""
+    """Returns the checked Topo that a text names."""
     try:
         topo = named(text) or loaded(text)
         check(topo)
@@ -92,7 +98,7 @@ def parse(text):
 
 
 def named(text):
-    """The Topo of a name as tree:4x4; None if it is none."""
+    """Returns the Topo of a name such as tree:4x4, or None if there is none."""
     even = re.fullmatch(r"tree:(\d+)x(\d+)", text)
     uneven = re.fullmatch(r"tree:(\d+(?:\+\d+)+)", text)
     leafspine = re.fullmatch(r"leafspine:(\d+)x(\d+)x(\d+)", text)
@@ -106,7 +112,7 @@ def named(text):
 
 
 def loaded(text):
-    """The Topo of a file."""
+    """Returns the Topo of a file."""
     path, _, name = text.rpartition(":")
     if path.endswith(".py"):
         return instance(path, name)
@@ -116,7 +122,8 @@ def loaded(text):
 
 
 def instance(path, name):
-    """A user's Topo; whatever goes wrong in the user's file is told in one line."""
+    """Returns an instance of a user's Topo; reports every failure in the user's file in one
+    line."""
     if not os.path.isfile(path):
         raise ValueError("there is no file %s" % path)
     spec = importlib.util.spec_from_file_location(os.path.basename(path)[:-len(".py")], path)
@@ -140,7 +147,7 @@ def one_line(error):
 
 
 def discovered(path):
-    """The Topo of what `cool topology --json` printed."""
+    """Returns the Topo of the output of `cool topology --json`."""
     try:
         with open(path) as f:
             return Discovered(json.load(f))
@@ -151,7 +158,7 @@ def discovered(path):
 
 
 def check(topo):
-    """ValueError if this network cannot be emulated."""
+    """Raises ValueError if this network cannot be emulated."""
     switches, hosts = topo.switches(), topo.hosts()
     if not 1 <= len(hosts) <= HOSTS_MAX:
         raise ValueError("%d hosts; expected 1 to %d" % (len(hosts), HOSTS_MAX))
@@ -171,7 +178,8 @@ def check(topo):
 
 
 def check_switches(topo):
-    """Every switch has a datapath id of its own: given to it, or the number in its name, as in Mininet."""
+    """Checks that every switch has a datapath id of its own: a given one, or the number in its
+    name, as in Mininet."""
     found = {}
     for switch in topo.switches():
         digits = re.search(r"\d+", switch)
@@ -203,7 +211,7 @@ def check_link(topo, a, b, parameters):
 
 
 def reached(topo, start):
-    """The nodes to which links lead from one."""
+    """Returns the nodes to which links lead from one node."""
     neighbours = collections.defaultdict(set)
     for a, b in topo.links():
         neighbours[a].add(b)

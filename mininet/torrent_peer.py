@@ -1,11 +1,14 @@
 #!/usr/bin/python3
-"""One BitTorrent peer (copies.py), tuned for a cluster: TCP alone, all peers told, every one unchoked at once.
+"""One BitTorrent peer (copies.py), tuned for a cluster: only TCP, all peers known, all unchoked at
+once.
 
-    torrent_peer.py FOLDER TORRENT IP SEED IP,IP,...
+    torrent_peer.py DIR TORRENT IP SEED IP,IP,...
 
-A seed (SEED is the path of the file) serves it, others (SEED is -) get it into FOLDER/IP. When a line comes on the standard input all connect.
-Who has got all prints one line of JSON: pairs of seconds, by the machine's monotonic clock, and the bytes of the pieces that were there and checked
-by then. The next line ends it.
+A seed (SEED is the path of the file) serves the file; others (SEED is -) download it into DIR/IP. A
+line on standard input makes all connect.
+A peer whose copy is complete prints one line of JSON: pairs of seconds, by the machine's monotonic
+clock, and the bytes of verified pieces
+at that time. The next line ends it.
 """
 import json
 import os
@@ -26,7 +29,7 @@ SETTINGS = {
 
 
 def get(session, handle, info):
-    """Waits until all is there; how that went on."""
+    """Waits until the file is complete; returns the progress."""
     progress, has = [(time.monotonic(), 0)], 0
     while not handle.status().is_seeding:
         session.wait_for_alert(PATIENCE_MS)

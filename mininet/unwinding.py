@@ -1,9 +1,11 @@
-"""What programs do first, and code that tests import never does: it changes the whole process, and works in its main thread alone."""
+"""Signal handlers for programs. Code that tests import must never use this, because it changes the
+whole process and works only in its main thread."""
 import signal
 
 
 def unwind_on_signals():
-    """Lets signals that end programs unwind through every context, so that all that was made is removed."""
+    """Makes signals that end programs unwind every context, so that everything that was created is
+    removed."""
     def interrupted(number, _frame):
         raise SystemExit(128 + number)
 
