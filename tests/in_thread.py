@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""pytest with its arguments, in a thread that is not the main one: tests must not depend on the thread in which they run."""
+"""Runs pytest with its arguments in a thread other than the main one, because tests must not depend
+on the thread in which they run."""
 import os
 import sys
 import threading
@@ -14,9 +15,9 @@ def main():
     try:
         tests.join()
     except KeyboardInterrupt:
-        # The thread cannot be interrupted: what it has started ends with it (PR_SET_PDEATHSIG).
+        # The thread cannot be interrupted, but its children end with it (PR_SET_PDEATHSIG).
         os._exit(pytest.ExitCode.INTERRUPTED)
-    # Without a status pytest itself has failed, and said why.
+    # Without a status pytest itself has failed, and has reported the reason.
     return status[0] if status else pytest.ExitCode.INTERNAL_ERROR
 
 

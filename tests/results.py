@@ -1,25 +1,27 @@
-"""What test runners write down of their tests, and how it is told: totals, reasons, and one line with what failed."""
+"""Reads the reports of test runners, and formats totals, reasons for skipped tests, and one line
+with the failed tests."""
 import ast
 import os
 import xml.etree.ElementTree
 
 
 class Results:
-    """Tests by how they ended. `failed` has names, `skipped` pairs of a name and the reason."""
+    """Tests by outcome. `failed` contains names, and `skipped` pairs of a name and the reason."""
 
     def __init__(self):
         self.passed, self.failed, self.skipped = 0, [], []
 
     def add(self, other):
-        """Counts the tests of other results, too."""
+        """Adds the tests of other results."""
         self.passed += other.passed
         self.failed += other.failed
         self.skipped += other.skipped
 
     def read(self, report, name):
-        """Counts the tests of a report in the form of JUnit; `name` makes a test's name of its class and its own.
+        """Counts the tests of a JUnit report; `name` returns a test's name from its class and its
+        own name.
 
-        Raises OSError or ParseError where there is no whole report.
+        Raises OSError or ParseError if there is no complete report.
         """
         for case in xml.etree.ElementTree.parse(report).iter("testcase"):
             called = name(case.get("classname", ""), case.get("name", ""))
@@ -33,19 +35,20 @@ class Results:
         return self
 
     def reasons(self):
-        """A line for each reason for which tests were skipped, with their number."""
+        """Returns a line for each reason for which tests were skipped, with their number."""
         numbers = {}
         for _, reason in self.skipped:
             numbers[reason] = numbers.get(reason, 0) + 1
         return ["%d skipped: %s" % (number, reason) for reason, number in sorted(numbers.items())]
 
     def total(self):
-        """The closing line of a run; CI reads it."""
+        """Returns the last line of a run, which CI reads."""
         return "%d passed, %d failed, %d skipped" % (self.passed, len(self.failed), len(self.skipped))
 
 
 def reason(skipped):
-    """Returns why a test was skipped. Of a whole module pytest writes a file, a line, and the reason, as a tuple of Python."""
+    """Returns the reason for which a test was skipped. For a whole module, pytest writes a Python
+    tuple of a file, a line, and the reason."""
     message = skipped.get("message") or "no reason is given"
     if message == "collection skipped":
         message = ast.literal_eval(skipped.text)[2].removeprefix("Skipped: ")
@@ -53,14 +56,16 @@ def reason(skipped):
 
 
 def failures(failed, repeat):
-    """The one line that says which tests failed, and by which command one of them is repeated."""
+    """Returns the line that lists the failed tests, with a command that repeats one of them."""
     return "failed: %s; to repeat one: %s" % (", ".join(failed), repeat)
 
 
 def pytest_name(module):
-    """Returns what makes pytest's name of a test of a class and a name in a report of this module, a path.
+    """Returns a function that maps a class and a name in a report of this module (a path) to
+    pytest's name of a test.
 
-    These modules have no classes of tests. Of one that cannot be imported the report has the module alone.
+    These modules have no test classes. The report of a module that cannot be imported contains only
+    the module.
     """
     def name(_class, test):
         whole = test in ("", os.path.splitext(module)[0].replace(os.sep, "."))
@@ -70,7 +75,7 @@ def pytest_name(module):
 
 
 def pytest_names(folder):
-    """Returns the same for a report of all modules in a folder."""
+    """Returns the same function for a report of all modules in a directory."""
     def name(of, test):
         return "%s/%s.py::%s" % (folder, of.split(".")[-1], test) if of else test
 

@@ -1,12 +1,17 @@
 #!/usr/bin/python3
-"""Runs the end-to-end tests: each module as a process and an emulated network of its own, some side by side, the longest first.
+"""Runs the end-to-end tests, each module in a process and an emulated network of its own, several
+at a time, the longest first.
 
     sudo env COOL_BIN=$PWD/target/debug tests/run.py
-    sudo env COOL_BIN=$PWD/target/debug tests/run.py tests/e2e/jobs/test_jobs.py 'tests/e2e/network/test_faults.py::test_x' -- -k interrupt
+    sudo env COOL_BIN=$PWD/target/debug tests/run.py tests/e2e/jobs/test_jobs.py -- -k interrupt
+    sudo env COOL_BIN=$PWD/target/debug tests/run.py tests/e2e/network/test_faults.py::test_x
 
-What follows -- goes to pytest. A module's output comes in one piece when it ends, and stays in target/tests/. A module that takes longer
-than --bound is killed, with all that it has started, and counts as failed; so does one that runs no test and skips none. The last
-lines are totals, why tests were skipped, and one line with the tests that failed and a command that repeats one of them.
+Arguments after -- are passed to pytest. The output of a module is printed when it ends, and stays
+in target/tests/. A module that
+takes longer than --bound is killed with all its children, and counts as failed; so does a module
+that runs no test and skips none. The
+last lines report totals, the reasons for skipped tests, and one line with the failed tests and a
+command that repeats one of them.
 """
 import argparse
 import contextlib
@@ -31,25 +36,32 @@ import results  # noqa: E402
 import unwinding  # noqa: E402
 
 OUTPUT = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "tests")
-# pytest's statuses: all passed; some failed, or could not be imported, and the report has them; no test was there.
+# pytest's statuses: all passed; some failed or could not be imported, and are in the report; no
+# tests were found.
 PASSED, SOME_FAILED, NO_TESTS = 0, (1, 2), 5
-# Seconds after which a killed module's last process is gone.
+# Seconds within which the last process of a killed module must end.
 GONE_SECONDS = 60
-# Seconds that modules took, three at a time on two processors: they decide which begin first, no more.
+# Durations of modules in seconds, three at a time on two CPUs. They only determine the order of the
+# start.
 SECONDS = {
     "test_faults": 400, "test_recovery": 400, "test_torch": 300,
 }
-# Of a module that is not in the table: in the middle.
+# Assumed duration of a module that is not in the table.
 UNKNOWN_SECONDS = 60
 
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--workers", type=int, default=3, help="modules that run side by side; default %(default)s, which wait for emulated links half of the time")
+    p.add_argument("--workers", type=int, default=3,
+                   help="modules that run at a time; default %(default)s, because they wait for "
+                        "emulated links half of the time")
     p.add_argument("--bound", type=float, default=3600, help="seconds after which a module is killed; default %(default)g")
     p.add_argument("--in-thread", action="store_true", default=bool(os.environ.get("COOL_TESTS_IN_THREAD")),
-                   help="tests run in a thread that is not the main one of their process; COOL_TESTS_IN_THREAD=1 says the same")
-    p.add_argument("tests", nargs="*", help="modules, or tests as pytest names them; default: all modules in tests/e2e/")
+                   help="run tests in a thread other than the main one; the same as "
+                        "COOL_TESTS_IN_THREAD=1")
+    p.add_argument("tests", nargs="*",
+                   help="modules, or tests in pytest's notation; default: all modules in "
+                        "tests/e2e/")
     own, options = sys.argv[1:], []
     if "--" in own:
         own, options = own[:own.index("--")], own[own.index("--") + 1:]
@@ -61,10 +73,11 @@ def parse_arguments():
 
 
 class PlainPaths:
-    """Paths without spaces for folders that have some: a command's beginning that mounts them there, and variables that name them.
+    """Paths without spaces for directories whose paths contain spaces: the prefix of a command that
+    mounts them there, and variables with their paths.
 
-    LD_PRELOAD, and the programs by which launchers of MPI reach a host, take no spaces. The mounts are those of the
-    module's namespace, so they end with it.
+    LD_PRELOAD, and the programs by which MPI launchers reach a host, do not support spaces. The
+    mounts belong to the module's namespace, so they end with it.
     """
     MOUNT = 'while [ "$1" != -- ]; do mount --bind "$1" "$2"; shift 2; done; cd "$0"; shift; exec "$@"'
 
@@ -85,7 +98,7 @@ class PlainPaths:
         return self
 
     def __exit__(self, *_):
-        # Of empty folders only: what is mounted on them is never removed with them.
+        # rmdir removes empty directories only, so it never removes files that are mounted on them.
         for folder in self.folders:
             os.rmdir(folder)
 
@@ -101,9 +114,9 @@ class Module:
         self.log, self.report = (os.path.join(OUTPUT, self.name + ending) for ending in (".log", ".xml"))
 
     def start(self):
-        """Starts the process; `pidfd` tells when it has ended."""
+        """Starts the process; `pidfd` becomes readable when it ends."""
         os.mkdir(self.folder)
-        # Users that tests play make files there, too.
+        # Simulated users also create files there.
         os.chmod(self.folder, 0o1777)
         with contextlib.suppress(FileNotFoundError):
             os.remove(self.report)
@@ -118,11 +131,11 @@ class Module:
 
     @property
     def end(self):
-        """When it is killed."""
+        """Returns the time at which the module is killed."""
         return self.started + self.arguments.bound
 
     def kill(self):
-        """Ends it with all that it has started, and waits until nothing is left."""
+        """Kills the process and all its children, and waits until none is left."""
         first = first_child(self.process.pid)
         self.process.kill()
         self.process.wait()
@@ -130,7 +143,7 @@ class Module:
             await_end(first)
 
     def finish(self):
-        """Frees what it has used; its results."""
+        """Releases the module's resources; returns its results."""
         seconds = time.monotonic() - self.started
         late = self.process.poll() is None
         if late:
@@ -152,7 +165,7 @@ class Module:
         return found, seconds
 
     def fail(self, found, why):
-        """The module counts as a test that failed."""
+        """Records the module as a failed test."""
         with open(self.log, "a") as log:
             log.write("\n%s: %s\n" % (self.name, why))
         found.failed.append(self.tests[0] if len(self.tests) == 1 else self.path)
@@ -169,7 +182,8 @@ class Module:
 
 
 def first_child(pid):
-    """A descriptor that tells of the end of a process' child, here the first process of a namespace; None if there is none."""
+    """Returns a pidfd of a process' child, here the first process of a namespace, or None if there
+    is none."""
     try:
         with open("/proc/%d/task/%d/children" % (pid, pid)) as f:
             children = f.read().split()
@@ -179,17 +193,18 @@ def first_child(pid):
 
 
 def await_end(pidfd):
-    """Waits until a process has ended, which the first of a namespace has when all others there have."""
+    """Waits until a process has ended. The first process of a namespace ends after all others."""
     poller = select.poll()
     poller.register(pidfd, select.POLLIN)
     ended = poller.poll(GONE_SECONDS * 1000)
     os.close(pidfd)
     if not ended:
-        print("warning: a module's processes are not gone after %d s" % GONE_SECONDS, file=sys.stderr)
+        print("warning: a module's processes have not ended after %d "
+              "s" % GONE_SECONDS, file=sys.stderr)
 
 
 def modules(arguments, folder, plain):
-    """The modules to run, the longest first."""
+    """Returns the modules to run, the longest first."""
     wanted = arguments.tests or sorted(glob.glob(os.path.join(HERE, "e2e", "**", "test_*.py"), recursive=True))
     tests = {}
     for test in wanted:
@@ -197,14 +212,14 @@ def modules(arguments, folder, plain):
         file = os.path.abspath(file)
         if not os.path.isfile(file):
             sys.exit("run.py: there is no %s" % file)
-        # Relative to where pytest runs, so that names in reports are the same from wherever this was started.
+        # Relative to pytest's working directory, so that names in reports do not depend on ours.
         tests.setdefault(file, []).append(os.path.relpath(file, ROOT) + ("::" + name if name else ""))
     found = [Module(file, tests[file], arguments, folder, plain) for file in tests]
     return sorted(found, key=lambda module: -SECONDS.get(module.name, UNKNOWN_SECONDS))
 
 
 def run(waiting, workers):
-    """Runs the modules, some at a time; yields each that has ended, or is late."""
+    """Runs the modules, several at a time; yields each that has ended or exceeded its bound."""
     poller, running = select.poll(), {}
     try:
         while waiting or running:
@@ -228,7 +243,7 @@ def run(waiting, workers):
 
 
 def repeat(test):
-    """The command that runs one test again."""
+    """Returns the command that repeats one test."""
     programs = ["COOL_BIN=" + os.environ["COOL_BIN"]] if "COOL_BIN" in os.environ else []
     return shlex.join(["sudo", "env", *programs, os.path.relpath(__file__), test])
 
@@ -236,13 +251,13 @@ def repeat(test):
 def main():
     arguments = parse_arguments()
     if os.geteuid():
-        sys.exit("run.py: tests make network namespaces and switches: run it as root")
+        sys.exit("run.py: tests create network namespaces and switches: run it as root")
     unwinding.unwind_on_signals()
     os.makedirs(OUTPUT, exist_ok=True)
     all_of_them, seconds = results.Results(), {}
-    # What modules cannot do in namespaces of their own: reach PyPI, and set the sizes of sockets.
+    # Steps that modules cannot perform in their namespaces: access to PyPI, and sizes of sockets.
     conftest.mpich()
-    # A short path: names of sockets have at most 107 bytes.
+    # A short path, because names of sockets have at most 107 bytes.
     with ovs.roomy_sockets(), PlainPaths() as plain, tempfile.TemporaryDirectory(prefix="cool-tests-") as folder:
         os.chmod(folder, 0o755)
         for module in run(modules(arguments, folder, plain), arguments.workers):

@@ -1,7 +1,9 @@
-"""What links carry, judged only where the emulation loses nothing: whatever it loses is sent once more, and links carry it twice.
+"""Checks of the bytes on links, valid only while the emulation loses no packets, because links
+carry retransmissions too.
 
-Sockets of switches that are smaller than the queues of the network drop packets, and so do those of a switch or an agent that waits
-for a processor for long. Most of that is counted somewhere; what a switch cannot send for want of room is not.
+Switch sockets that are smaller than the queues of the network drop packets, and so do those of a
+switch or an agent that waits long for a CPU. Most of these drops are counted; packets that a switch
+cannot send for lack of buffers are not.
 """
 import collections
 import json
@@ -12,12 +14,12 @@ import ovs
 import pytest
 import testbed
 
-# How often an action is repeated during which the emulation has lost something.
+# How often an action is repeated if the emulation lost packets during it.
 ATTEMPTS = 3
 
 
 def lost(bed):
-    """Returns the packets that the emulation itself has dropped so far, by the place where it did."""
+    """Returns the packets that the emulation has dropped so far, by place."""
     dropped = collections.Counter()
     for _, drops in switch_sockets():
         dropped["sockets of switches"] += drops
@@ -35,13 +37,15 @@ def lost(bed):
 
 
 def queue_drops(interface, inside=()):
-    """Returns the packets that the queues of an interface have dropped, in the namespace of the command's beginning."""
+    """Returns the packets that the queues of an interface have dropped; the command prefix selects
+    the namespace."""
     listed = subprocess.check_output([*inside, "tc", "-s", "-j", "qdisc", "show", "dev", interface], text=True)
     return sum(qdisc.get("drops", 0) for qdisc in json.loads(listed))
 
 
 def switch_sockets():
-    """Returns the room, in bytes to receive and to send, and the drops of each socket by which Open vSwitch takes and sends packets."""
+    """Returns, for each socket with which Open vSwitch receives and sends packets, the receive and
+    send buffers in bytes, and the drops."""
     listed = subprocess.check_output(["ss", "-H", "-0", "-a", "-n", "-m", "-p"], text=True)
     found = re.findall(r'"ovs-vswitchd",.*?skmem:\(r\d+,rb(\d+),t\d+,tb(\d+),.*?\bd(\d+)\)', listed)
     assert found, "Open vSwitch has sockets: %s" % listed
@@ -49,14 +53,16 @@ def switch_sockets():
 
 
 def judged(bed, action, judge):
-    """Asserts that `judge(carried)` finds nothing wrong with the bytes that each link has carried during `action`, by (from, to).
+    """Asserts that `judge(carried)` finds no fault in the bytes that each link, by (from, to),
+    carried during `action`.
 
-    `judge` returns what is wrong in words. If something is, and the emulation has lost packets or has too little room to tell, the
-    action is repeated; if that goes on, the test is skipped, and the reason has what was measured.
+    `judge` returns the faults in words. If there are any, and the emulation lost packets or its
+    buffers are too small to tell, the action is repeated. If this persists, the test is skipped,
+    and the reason contains the measurements.
     """
     told = []
     for _ in range(ATTEMPTS):
-        # Agents that still probe each other, as they do in a new network, would count as carrying more.
+        # Agents of a new network probe each other, which would count as traffic of the action.
         bed.wait_until_measured(testbed.PATIENCE)
         before, gone = bed.link_bytes(), lost(bed)
         action()

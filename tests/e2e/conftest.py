@@ -1,7 +1,9 @@
-"""Fixtures of the end-to-end tests: one testbed at a time, shared by the tests of a module where they can.
+"""Fixtures of the end-to-end tests: one testbed at a time, which the tests of a module share if
+they can.
 
-Tests may run in any thread, so nothing here changes the process: no signal handlers, folder, environment or limits
-(tests/rules/threads.rs checks it). `tests/run.py` runs each module in a process and an emulation of its own, as `make test` does.
+Tests may run in any thread, so no code here may change signal handlers, working directory,
+environment or limits of the process (tests/rules/threads.rs checks this). `tests/run.py` runs each
+module in a process and an emulation of its own.
 """
 import fcntl
 import functools
@@ -26,13 +28,15 @@ def pytest_configure(config):
 
 
 def mpich():
-    """Returns MPICH from its wheel, with mpi4py beside it; both are installed if they are missing, which needs a network to PyPI.
+    """Returns MPICH from its wheel, with mpi4py. Installs both if they are missing, which needs
+    access to PyPI.
 
-    They are outside of the checkout, as PyTorch is (tools/torch), whose path may have spaces, which MPICH's scripts do not expect.
+    They are outside of the checkout, as PyTorch is (tools/torch), because MPICH's scripts do not
+    support spaces in paths.
     """
     folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "cool", "mpich")
     os.makedirs(folder, exist_ok=True)
-    # Modules that run side by side prepare the same one.
+    # Modules that run at the same time prepare the same directory.
     with open(os.path.join(folder, "lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         library = peers.Mpich(folder, True)
@@ -43,7 +47,7 @@ def mpich():
 
 @pytest.fixture(scope="module")
 def make_bed():
-    """Starts testbeds, each replacing the one before; the last ends with the module."""
+    """Starts testbeds. Each replaces the previous one, and the last ends with the module."""
     current = {}
 
     def make(topology, **options):
@@ -65,19 +69,20 @@ def make_bed():
 
 @pytest.fixture(scope="module")
 def patient_bed(make_bed):
-    """As `make_bed`, for tests that are about bytes: while beds share few processors nobody is taken for gone."""
+    """Like `make_bed`, for tests of bytes: with long timeouts, because testbeds that share few CPUs
+    would lose nodes."""
     return functools.partial(make_bed, peer_timeout_ms=10_000)
 
 
 def end_controller(bed, number=signal.SIGTERM):
-    """Ends the controller, in order or as the signal does; it may be started again."""
+    """Ends the controller by a signal; the test may start it again."""
     bed.controller.signal(number)
     bed.controller.process.wait(PATIENCE)
     bed.daemons.remove(bed.controller)
 
 
 def end_agent(bed, name):
-    """Ends an agent in order; it may be started again."""
+    """Ends an agent in an orderly way; the test may start it again."""
     agent = bed.agents[name]
     agent.signal(signal.SIGTERM)
     agent.process.wait(PATIENCE)
@@ -90,7 +95,7 @@ def run(bed, *command, timeout=PATIENCE):
 
 
 def succeed(bed, *command, timeout=PATIENCE):
-    """Runs a command in the testbed that must succeed; returns what it printed."""
+    """Runs a command in the testbed that must succeed; returns its output."""
     done = run(bed, *command, timeout=timeout)
     assert done.returncode == 0, "%s: status %d\n%s%s" % (" ".join(command), done.returncode, done.stdout, done.stderr)
     return done.stdout

@@ -22,11 +22,11 @@ import sys
 import threading
 import time
 
-# Where nobody listens, and where an echo does.
+# A port without a listener, and the port of the echo.
 CLOSED_PORT = 9
 ECHO_PORT = 7
 ANSWER_SECONDS = 2
-# Between two datagrams, and for those that are under way at the end.
+# Seconds between two datagrams, and for datagrams that are under way at the end.
 PAUSE_SECONDS = 0.02
 LAST_SECONDS = 5
 TRIES = 60
@@ -62,7 +62,7 @@ def checksum(data):
 
 
 def datagram(to, mac, source, target, text):
-    """A frame with a UDP datagram, whose checksum is left out as IPv4 allows."""
+    """Returns a frame with a UDP datagram, without checksum, as IPv4 permits."""
     (ip, port), (to_ip, to_port) = source, target
     udp = struct.pack("!HHHH", port, to_port, 8 + len(text), 0) + text
     head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, 20 + len(udp), 0, 0, 64, 17, 0, socket.inet_aton(ip), socket.inet_aton(to_ip))
@@ -71,7 +71,7 @@ def datagram(to, mac, source, target, text):
 
 
 def icmpv6(to, mac, source, target, body):
-    """A frame with ICMPv6 of the link."""
+    """Returns a frame with ICMPv6 of the link."""
     source, target = (socket.inet_pton(socket.AF_INET6, ip) for ip in (source, target))
     total = checksum(source + target + struct.pack("!II", len(body), 58) + body)
     return to + mac + struct.pack("!HIHBB", 0x86dd, 6 << 28, len(body), 58, 255) + source + target + body[:2] + struct.pack("!H", total) + body[4:]
@@ -82,7 +82,8 @@ def link_local(mac):
 
 
 def received(s, port):
-    """The next frame that is a datagram for a port: from which Ethernet address, and its text."""
+    """Returns the sender's Ethernet address and the text of the next frame with a datagram for a
+    port."""
     while True:
         frame = s.recv(65535)
         if frame[12:14] == b"\x08\x00" and frame[23] == 17 and struct.unpack("!H", frame[36:38])[0] == port:
@@ -188,7 +189,7 @@ def hear(s, mac):
 
 
 def tagged_of(s, number):
-    """The next frame that has come with a VLAN's tag, without it; None if the next is another one."""
+    """Returns the next frame without its VLAN tag, or None if it has none."""
     frame, told, _, (_, _, kind, _, _) = s.recvmsg(65535, socket.CMSG_SPACE(20))
     for level, what, data in told:
         if (level, what) == (SOL_PACKET, PACKET_AUXDATA) and kind != PACKET_OUTGOING:

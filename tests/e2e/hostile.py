@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""A hostile program on a node. `user`: as an ordinary user, hears, injects, connects and floods. `wire`: with the rights of root, repeats
-and changes what its node sends. `read`: with these, looks for a text in what passes. Ends when its input does, and prints what it could do, as
-JSON."""
+"""A hostile program on a node. `user`: receives, injects, connects and floods as an ordinary user.
+`wire`: replays and changes the node's packets with root's rights. `read`: searches the traffic for
+a text with root's rights. Ends when its input ends, and prints its results as JSON."""
 import json
 import os
 import select
@@ -12,28 +12,29 @@ import sys
 
 PORT = 7420
 NOBODY = 65534
-# socket(7), which Python does not name.
+# Constants of socket(7) that Python does not define.
 SO_RCVBUFFORCE = 33
-# A packet of agents, version 3, of an unknown group, that asks for an answer (a ping); with a tag, that is none.
+# An agents' packet, version 3, of an unknown group, that requests an answer (a ping); its tag is
+# invalid.
 PING = bytes([0xC0, 1, 3, 8]) + bytes(36)
 HEADERS = 14 + 20 + 8
 CHUNK = HEADERS + 40
 
 
 def start(bed, name, *arguments):
-    """This program on a host of a testbed."""
+    """Starts this program on a host of a testbed."""
     return subprocess.Popen(["mnexec", "-a", str(bed.network.net.get(name).pid), "/usr/bin/python3", os.path.abspath(__file__), *arguments],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
 def trees(bed):
-    """The addresses of the trees of all groups; none while no controller tells."""
+    """Returns the addresses of the trees of all groups, or none while no controller answers."""
     told = bed.cool_json("groups") or {"groups": []}
     return sorted({tree["address"] for group in told["groups"] for tree in group["trees"]})
 
 
 def nodes(bed):
-    """All hosts, as `user` wants them."""
+    """Returns all hosts in the format of `user`."""
     return ["%s=%s" % (host.name, host.IP()) for host in bed.network.net.hosts]
 
 
@@ -42,7 +43,7 @@ def done():
 
 
 def try_to_hear(tree):
-    """A socket at a tree's address, if there can be one."""
+    """Returns a socket bound to a tree's address, if that is possible."""
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     s.setblocking(False)
@@ -55,13 +56,13 @@ def try_to_hear(tree):
 
 
 def hello(name):
-    """The first frame of an agent that will always be the latest of its node."""
+    """Returns the first frame of an agent that claims to be the latest of its node."""
     body = b"\x01" + struct.pack(">IQ", 3, 2**63) + name.encode()
     return struct.pack(">I", len(body)) + body
 
 
 def user(trees, nodes):
-    """`nodes`: name=address of all."""
+    """Runs as an ordinary user; `nodes`: name=address of all."""
     os.setgid(NOBODY)
     os.setuid(NOBODY)
     did = {"bound": 0, "heard": 0, "sent": 0, "connected": 0}
@@ -102,7 +103,7 @@ def user(trees, nodes):
 
 
 def wire(interface):
-    """Sends again what its node sends, as it is and with another chunk or other bytes in it."""
+    """Replays the node's packets, unchanged and with another chunk or other bytes."""
     s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
     s.bind((interface, 0))
     did = {"repeated": 0, "changed": 0}
@@ -117,9 +118,9 @@ def wire(interface):
         if (did["repeated"] + did["changed"]) > 4000 or len(frame) < CHUNK + 20:
             continue
         other = bytearray(frame)
-        # No check sum: the receiver takes it as it is.
+        # Without a checksum, so that the receiver accepts the packet.
         other[40:42] = bytes(2)
-        # A sequence number that has not come yet, far ahead: it must not make the right ones look old.
+        # A sequence number far ahead, which must not make the valid ones look old.
         other[HEADERS + 3] ^= 0x10
         other[CHUNK + 3] = (other[CHUNK + 3] + 3) % 256
         other[-20] ^= 0xFF
@@ -132,7 +133,7 @@ def wire(interface):
 
 
 def read(interface, text):
-    """Counts packets of UDP and of TCP, and those that have the text in them."""
+    """Counts packets of UDP and of TCP, and those that contain the text."""
     s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
     s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 26)
     s.bind((interface, 0))
@@ -140,7 +141,7 @@ def read(interface, text):
     did = {"udp": 0, "tcp": 0, "read_udp": 0, "read_tcp": 0}
     ended = False
     while not ended:
-        # What is there when the input ends is still looked at.
+        # Packets that are already queued when the input ends are still examined.
         ended = done()
         while select.select([s], [], [], 0.05)[0]:
             frame = s.recv(65535)

@@ -1,5 +1,5 @@
-"""Launchers of other makers in the emulated hosts: mpirun is started in the first, and starts its daemons in the others by `enter-host`; Slurm's run in
-all of them."""
+"""Launchers of other projects in the emulated hosts: mpirun starts in the first host, and its
+daemons in the others by `enter-host`; Slurm's daemons run in all."""
 import os
 import socket
 import subprocess
@@ -13,17 +13,18 @@ ENTER = os.path.join(ROOT, "bench", "enter-host")
 
 
 def begin_in_hosts(bed, folder, command, variables=()):
-    """Starts a launcher in the first host; its process, whose output is text."""
+    """Starts a launcher in the first host; returns its process, whose output is text."""
     hosts = {h["name"]: h for h in bed.description["hosts"]}
     (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join("%s %s\n" % (bed.network.net.get(h).IP(), h) for h in hosts))
     (folder / "pids").write_text("".join("%s %d %s\n" % (name, h["pid"], h["interface"]) for name, h in hosts.items()))
-    # As this process it ignores SIGPIPE: MPICH's writes to ranks that are gone, and would end before it has passed on what the others say.
+    # Ignores SIGPIPE, as this process does. MPICH's launcher writes to lost ranks, and would
+    # otherwise end before it has forwarded the output of the others.
     return subprocess.Popen([ENTER, "h1", "exec " + " ".join(command)], env={**os.environ, **dict(variables), "BENCH_HOSTS": str(folder)},
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, restore_signals=False)
 
 
 def ended(process):
-    """A process once it has ended, with its output."""
+    """Waits for a process; returns it with its output."""
     try:
         out, errors = process.communicate(timeout=PATIENCE)
     finally:
@@ -32,7 +33,8 @@ def ended(process):
 
 
 def communicated(process, seconds):
-    """What a launcher and its ranks print, and whether they have ended by themselves; they are ended when the time is over."""
+    """Returns the output of a launcher and its ranks, and whether they ended by themselves; kills
+    them when the time is over."""
     try:
         return (*process.communicate(timeout=seconds), True)
     except subprocess.TimeoutExpired:
@@ -45,16 +47,16 @@ def communicated(process, seconds):
 
 
 def start_in_hosts(bed, folder, command, variables=()):
-    """What a launcher prints."""
+    """Returns a launcher's output."""
     done = ended(begin_in_hosts(bed, folder, command, variables))
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
 
 class OpenMpi:
-    """Debian's Open MPI, two ranks in a host if there are enough."""
+    """Debian's Open MPI, with two ranks in a host if there are enough."""
     fortran, compiler, rank_variable = True, "mpicc.openmpi", b"OMPI_COMM_WORLD_RANK"
-    # Options with which it leaves the other ranks alone when one is killed.
+    # Options with which it does not end the other ranks when one is killed.
     looks_on = ["--enable-recovery"]
     variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -81,12 +83,13 @@ class Mpich:
                 "-n", str(ranks), "-ppn", str(-(-ranks // len(hosts)))]
 
 
-# By the binary interfaces.
+# By binary interface.
 HOST_LIBRARIES = {"openmpi": OpenMpi, "mpich": lambda: Mpich("mpicc"), "abi": lambda: Mpich("mpicc_abi")}
 
 
 class Slurm:
-    """Slurm's controller beside COOL's, and a slurmd in each emulated host, over the management network."""
+    """Slurm's controller next to COOL's, and a slurmd in each emulated host, over the management
+    network."""
 
     def __init__(self, bed, folder):
         self.hosts, self.conf, self.folder, self.daemons = bed.description["hosts"], folder / "slurm.conf", folder, []
@@ -101,7 +104,8 @@ class Slurm:
                  *("NodeName=%s NodeAddr=10.255.0.%d CPUs=2 State=UNKNOWN" % (h, i) for i, h in enumerate(names, 2)),
                  "PartitionName=all Nodes=%s Default=YES State=UP" % ",".join(names)]
         (self.folder / "state").mkdir()
-        # Machines for tests may have no cgroups; nothing here uses them, and this plugin does not mind.
+        # Test machines may have no cgroups; nothing here uses them, and this plugin does not need
+        # them.
         (self.folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         self.conf.write_text("\n".join(lines) + "\n")
         self.environment = {**os.environ, "SLURM_CONF": str(self.conf)}
@@ -136,7 +140,7 @@ class Slurm:
         return (self.folder / "log").read_text()[-3000:]
 
     def sinfo(self):
-        """The states of the nodes."""
+        """Returns the states of the nodes."""
         done = subprocess.run(["sinfo", "-N", "-h", "-o", "%T"], env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
         return done.stdout.split()
 

@@ -1,5 +1,6 @@
-"""What the suite of programs must print (libcool/examples/suite.rs, libcool/c/examples/suite.c,
-libcool/python/examples/suite.py): for each step, what every rank receives, from what the operations mean."""
+"""The expected output of the suite programs (libcool/examples/suite.rs, libcool/c/examples/suite.c,
+libcool/python/examples/suite.py): for each step, the data that every rank receives, derived from
+the definitions of the operations."""
 from functools import reduce
 
 
@@ -12,12 +13,12 @@ def vector(rank, count):
 
 
 def add(vectors):
-    """Element by element."""
+    """Adds element by element."""
     return [sum(elements) for elements in zip(*vectors)]
 
 
 def parts(values, counts):
-    """Cut in pieces of these lengths."""
+    """Cuts data into pieces of these lengths."""
     begins = [sum(counts[:i]) for i in range(len(counts))]
     return [values[begin:begin + count] for begin, count in zip(begins, counts)]
 
@@ -34,7 +35,7 @@ def fnv(values):
 
 
 def equal_parts(n):
-    """Rank n - 1 is the root."""
+    """Returns the steps with equal parts; rank n - 1 is the root."""
     ranks, root = range(n), n - 1
     mine, many = [vector(r, 1000) for r in ranks], [parts(vector(r, 10 * n), [10] * n) for r in ranks]
     at_root = lambda values: [values if r == root else [0] * len(values) for r in ranks]
@@ -57,7 +58,7 @@ def equal_parts(n):
 
 
 def unequal_parts(n):
-    """Rank 0 is the root."""
+    """Returns the steps with unequal parts; rank 0 is the root."""
     ranks = range(n)
     counts = [r % 3 * 50 for r in ranks]
     pairs = [[(r * n + s) % 5 for s in ranks] for r in ranks]
@@ -103,7 +104,8 @@ def groups_and_messages(n):
 
 
 def errors(n):
-    """Codes as in cool.h, and the ranks that are named; of one rank alone nothing goes wrong but the argument."""
+    """Returns the error codes of cool.h and the named ranks. With a single rank, only the argument
+    is wrong."""
     argument, mismatch, timeout, lost, aborted = 1, 4, 5, 6, 7
     others = lambda code: [[code, n - 1]] * (n - 1) + [[]]
     return {
@@ -116,7 +118,7 @@ def errors(n):
 
 
 def expected(n):
-    """All lines, of n ranks."""
+    """Returns all lines of n ranks."""
     steps = [equal_parts(n), unequal_parts(n), types_and_functions(n), groups_and_messages(n), errors(n)]
     return "".join("%s %s\n" % (name, " ".join("%016x" % fnv(values) for values in received))
                    for step in steps for name, received in step.items())

@@ -1,10 +1,11 @@
-"""The emulation answers or fails, in any thread: Mininet waits for the shells of nodes without a limit of its own."""
+"""The emulation answers or fails, in any thread, although Mininet itself waits for the shells of
+nodes without a limit."""
 import threading
 
 import emulator
 import pytest
 
-# Seconds of silence, after which these tests have a shell killed.
+# Seconds of silence after which these tests have a shell killed.
 SILENCE = 1
 
 
@@ -13,14 +14,14 @@ class Silent(emulator.Host):
 
 
 class NeverStarted(Silent):
-    """A host whose shell gives no prompt."""
+    """A host whose shell prints no prompt."""
 
     def _popen(self, cmd, **options):
         return super()._popen(["sleep", "1000"], **{**options, "start_new_session": True})
 
 
 def in_other_thread(body):
-    """What `body` raises in a thread that is not the main one; None if it raises nothing."""
+    """Returns the exception of `body` in a thread other than the main one, or None."""
     raised = []
 
     def run():
@@ -37,7 +38,7 @@ def in_other_thread(body):
 
 
 def in_this_thread(body):
-    """What `body` raises; None if it raises nothing."""
+    """Returns the exception of `body`, or None."""
     try:
         body()
     except BaseException as error:
@@ -68,7 +69,7 @@ def test_a_host_whose_shell_does_not_start_is_named(raised_by):
 def test_a_host_that_answers_is_not_bothered(raised_by):
     host = Silent("h1")
     try:
-        # Longer than the silence in all, but never silent for that long.
+        # Longer than the permitted silence in total, but never silent for that long.
         said = []
         assert raised_by(lambda: said.append(host.cmd("for i in 1 2 3 4; do echo $i; sleep 0.5; done"))) is None
         assert said[0].split() == ["1", "2", "3", "4"]

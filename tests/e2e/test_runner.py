@@ -1,4 +1,5 @@
-"""The runner of these tests tells of every way in which a module can end, and leaves nothing of one that it kills."""
+"""The runner of these tests reports every way in which a module can end, and leaves no process of a
+module that it kills."""
 import os
 import subprocess
 
@@ -17,7 +18,8 @@ ENDLESS = "import subprocess\ndef test_a(): subprocess.run(['sleep', '%d'])\n"
 
 
 def run(folder, modules, *options):
-    """Runs modules by the runner; its exit status and its last lines, from the durations on."""
+    """Runs modules with the runner; returns its exit status and its last lines, from the durations
+    on."""
     for name, text in modules.items():
         (folder / (name + ".py")).write_text(text)
     files = [str(folder / (name + ".py")) for name in modules]

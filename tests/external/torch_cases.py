@@ -15,7 +15,7 @@ import time
 import unittest
 
 os.environ.setdefault("WORLD_SIZE", "4")
-# Seconds of one test, after which its ranks are ended.
+# Seconds after which the ranks of a test are ended.
 os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "120")
 # Read when the tests are imported; each test makes folders of its own.
 os.environ.setdefault("TEMP_DIR", tempfile.gettempdir())
@@ -36,12 +36,12 @@ from torch.testing._internal.distributed import distributed_test  # noqa: E402
 
 
 def gloo(options, _):
-    """Gloo under any name."""
+    """Creates Gloo under any name."""
     return dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
 
 
 def cool(options, more):
-    """COOL likewise."""
+    """Creates COOL under any name."""
     from cool.torch.backend import create
 
     return create(options, more)
@@ -76,7 +76,7 @@ class Cases(distributed_test.TestDistBackend, distributed_test.DistributedTest._
 
 
 class Told(unittest.TestResult):
-    """Writes what came of each test as soon as it is known."""
+    """Writes the result of each test as soon as it ends."""
 
     def __init__(self, file):
         super().__init__()

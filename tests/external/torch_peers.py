@@ -131,7 +131,7 @@ def attempt(body, size, backend):
         if process.exitcode is None:
             process.kill()
             process.join()
-            whys.append("rank %d: no end within %d s" % (rank, SECONDS))
+            whys.append("rank %d: did not end within %d s" % (rank, SECONDS))
         elif process.exitcode:
             whys.append("rank %d: %s" % (rank, here.recv() if here.poll() else "status %d" % process.exitcode))
     return "\n".join(whys)
@@ -140,7 +140,7 @@ def attempt(body, size, backend):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--backend", required=True)
-    p.add_argument("--out", required=True, help="file of the results")
+    p.add_argument("--out", required=True, help="file for the results")
     options = p.parse_args()
     with open(options.out, "w") as file:
         for name, (body, size) in PROGRAMS.items():

@@ -40,7 +40,7 @@ NEEDED = ("psutil", "pyyaml", "huggingface_hub", "safetensors", "tqdm")
 
 
 def sockets(bed):
-    """The agents of the hosts, a rank's each: neighbours in rank order are in different racks."""
+    """Returns the agents' sockets, one per rank; neighbors in rank order are in different racks."""
     hosts = [h["name"] for h in bed.description["hosts"]]
     return ",".join(os.path.join(bed.directory, name + ".sock") for name in hosts[::2] + hosts[1::2])
 
@@ -132,9 +132,10 @@ def verdicts(by_name, others):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--only", help="tests that this regular expression finds")
-    p.add_argument("--skip-others", action="store_true", help="without accelerate and Lightning")
-    p.add_argument("--docs", action="store_true", help="write the table of docs/guide/torch.md")
+    p.add_argument("--only", help="run the tests that match this regular expression")
+    p.add_argument("--skip-others", action="store_true", help="omit accelerate and Lightning")
+    p.add_argument("--docs", action="store_true",
+                   help="write the table of docs/measurements/torch.md")
     options = p.parse_args()
     testbed.unwind_on_signals()
     os.makedirs(FOLDER, exist_ok=True)

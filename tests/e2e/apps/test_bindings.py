@@ -1,5 +1,5 @@
-"""The same program in Rust, C and Python (`make bindings` builds them), over 16 nodes and in one process: each prints what the
-operations mean, as tests/e2e/suite.py has it."""
+"""The same program in Rust, C and Python (`make bindings` builds them), over 16 nodes and in one
+process, prints the results in tests/e2e/suite.py."""
 import json
 import os
 import shutil
@@ -15,7 +15,7 @@ PYTHON = os.path.join(BINDINGS, "python/bin/python3")
 
 
 def programs(name):
-    """The commands of an example, by language."""
+    """Returns the commands of an example, by language."""
     built = {language: [os.path.join(BINDINGS, "%s-%s" % (name, language))] for language in ("rust", "c")}
     return {**built, "python": [PYTHON, os.path.join(ROOT, "libcool/python/examples/%s.py" % name)]}
 
@@ -56,7 +56,7 @@ def test_a_program_copies_files_and_learns_nodes_without_copy(make_bed, tmp_path
     bed = make_bed("tree:2x2")
     source, dest = tmp_path / "source", str(tmp_path / "{node}" / "%s")
     source.write_bytes(os.urandom(1 << 20))
-    # The program is on h1, which is this machine to it.
+    # The program runs on h1, because it uses that node's agent.
     on_h1 = ["mnexec", "-a", str(bed.network.net.get("h1").pid)]
     environment = {**bed.environment(), "COOL_CONTROLLER": bed.controller_address(MANAGEMENT_ADDRESS)}
 

@@ -1,4 +1,4 @@
-"""The demonstration: its report is whole, also on another network and where there is no BitTorrent."""
+"""The demonstration's report is complete, also on another network and without BitTorrent."""
 import json
 import os
 import random
@@ -13,7 +13,7 @@ import demo_page
 
 
 def write_picture(path, side):
-    """A PNG of grey noise."""
+    """Writes a PNG of gray noise."""
     def chunk(kind, data):
         return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
@@ -24,7 +24,8 @@ def write_picture(path, side):
 
 
 def check_panels(page, ways, nodes):
-    """A panel for each way, that a browser can draw, with a line and a dot for each node."""
+    """Checks that each method has a panel that a browser can draw, with a line and a dot for each
+    node."""
     panels = [section.split("</svg>")[0] + "</svg>" for section in page.split("<section><h3>")[1:]]
     assert len(panels) == ways
     for panel in panels:
@@ -43,7 +44,7 @@ def test_the_report_shows_each_nodes_progress_by_every_way(make_bed, tmp_path):
     assert all(way["name"] in out for way in ways), out
     for way in ways:
         assert sorted(node["node"] for node in way["nodes"]) == ["h2", "h3", "h4"]
-        # Those of nodes are told to a millisecond.
+        # Reported times of nodes are rounded to a millisecond.
         assert way["over_limit"] > 1 and way["seconds"] > max(node["seconds"] for node in way["nodes"]) - 0.001, way
         for node in way["nodes"]:
             seconds, had = zip(*node["progress"])

@@ -1,5 +1,5 @@
-"""The conjugate gradient solver in Rust, C and Python (`make bindings` builds them), over 4 nodes and in one process: each needs as
-many iterations as the method does by itself, and comes as near to the solution."""
+"""The conjugate gradient solver in Rust, C and Python, over 4 nodes and in one process, needs as
+many iterations as the method itself and reaches the same precision."""
 import functools
 import json
 import math
@@ -9,13 +9,13 @@ from conftest import run, succeed
 from test_bindings import embedded, programs
 
 PROGRAMS = programs("conjugate_gradient")
-# Rows that 4 and 3 ranks do not share evenly.
+# Numbers of rows that 4 and 3 ranks cannot share evenly.
 SIDE, TOLERANCE = 21, 1e-6
 ASKED = ["--grid", str(SIDE), "--tolerance", str(TOLERANCE), "--json"]
 
 
 def times(vector):
-    """The matrix times a vector."""
+    """Multiplies the matrix by a vector."""
     at = lambda row, column: vector[row * SIDE + column] if 0 <= row < SIDE and 0 <= column < SIDE else 0
     return [4 * at(i, j) - at(i - 1, j) - at(i + 1, j) - at(i, j - 1) - at(i, j + 1) for i in range(SIDE) for j in range(SIDE)]
 
@@ -26,7 +26,7 @@ def dot(a, b):
 
 @functools.cache
 def expected():
-    """Iterations, residual and error by the method's definition."""
+    """Returns iterations, residual and error by the method's definition."""
     known = [(i * 31 + j * 7 + 3) % 101 for i in range(SIDE) for j in range(SIDE)]
     right = times(known)
     solution, residual, direction, iterations = [0] * SIDE**2, right, right, 0

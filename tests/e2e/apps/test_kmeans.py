@@ -1,4 +1,4 @@
-"""K-means over the emulated network gives what one process alone gives, bit for bit."""
+"""K-means over the emulated network computes the same bits as a single process."""
 import contextlib
 import os
 import random
@@ -17,7 +17,7 @@ from test_bindings import PYTHON
 
 
 def write_npy(path, rows):
-    """A float32 matrix in NumPy's format 1.0, without NumPy."""
+    """Writes a float32 matrix in NumPy's format 1.0, without NumPy."""
     header = "{'descr': '<f4', 'fortran_order': False, 'shape': (%d, %d), }" % (len(rows), len(rows[0]))
     header += " " * (63 - (10 + len(header)) % 64) + "\n"
     with open(path, "wb") as f:
@@ -42,7 +42,7 @@ def test_centroids_equal_those_of_one_process(make_bed, tmp_path, loss):
 
 
 class Job:
-    """A job under way, and what it has printed."""
+    """A running job, and its output so far."""
 
     def __init__(self, bed, *command):
         self.process = subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -64,7 +64,8 @@ class Job:
 
 
 def places(job):
-    """The processes of a job's ranks, by rank, each with its node: from what is in their environment."""
+    """Returns the processes of a job's ranks, by rank, each with its node, from their
+    environment."""
     found = {}
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -90,7 +91,7 @@ def slow_run(bed, folder, iterations):
 
 
 def same(one, other):
-    """Whether two files hold the same bytes."""
+    """Returns whether two files have the same content."""
     with open(one, "rb") as a, open(other, "rb") as b:
         return a.read() == b.read()
 
@@ -131,7 +132,7 @@ def test_centroids_are_the_same_after_random_faults(make_bed, tmp_path, seed):
         job.pid, job.node = ({rank: place[i] for rank, place in there.items()} for i in (0, 1))
         for left in (5, 4):
             time.sleep(chance.uniform(0, 0.3))
-            # A stopped rank cannot be told from a slow one, and K-means waits for an hour.
+            # A stopped rank cannot be distinguished from a slow one, and K-means waits for an hour.
             fault = chance.choice([fault for fault in faults.FAULTS if fault.name != "rank stopped"])
             victim = chance.choice(sorted(set(there) - {victim for _, victim in struck}))
             struck.append((fault, victim))
@@ -145,7 +146,7 @@ def test_centroids_are_the_same_after_random_faults(make_bed, tmp_path, seed):
     bed.wait_until_joined()
 
 
-# Fits again with the ranks that are left; without COOL_RANK, alone.
+# Fits again with the remaining ranks; alone without COOL_RANK.
 IN_PYTHON = """
 import os, sys
 import cool, numpy
@@ -211,7 +212,7 @@ def test_a_rank_without_input_ends_all_with_one_line(make_bed, tmp_path):
     folder = tmp_path / "data"
     folder.mkdir()
     write_npy(str(folder / "points.npy"), [[float(i), 1.0] for i in range(60)])
-    # Rank 2 has another, empty folder under that name.
+    # Rank 2 has another, empty directory under that name.
     program = os.path.join(bed.bin_dir, "cool-kmeans")
     script = 'if [ "$COOL_RANK" = 2 ]; then exec unshare -m sh -c "mount -t tmpfs none %s && exec \\"\\$@\\"" sh "$@"; fi; exec "$@"' % folder
     done = run(bed, "cool", "run", "-n", "4", "--", "sh", "-c", script, "sh", program, str(folder / "points.npy"), "-k", "2")
@@ -227,7 +228,7 @@ def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path, option):
     write_npy(data, [[chance.uniform(0, 1) for _ in range(4)] for _ in range(3000)])
     os.mkdir(full)
     command = [os.path.join(testbed.BIN, "cool-kmeans"), data, "-k", "400", "-i", "2", "--alone", option, os.path.join(full, "file")]
-    # A disk of one page, which is taken.
+    # A disk of one page, which is full.
     script = 'mount -t tmpfs -o size=4k none "$0" && head -c 4096 /dev/zero > "$0/taken" && { "$@" > /dev/null; status=$?; ls -A "$0"; exit $status; }'
     done = subprocess.run(["unshare", "-m", "sh", "-c", script, full, *command], capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 1, done.stderr

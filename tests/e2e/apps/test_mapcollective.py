@@ -1,4 +1,5 @@
-"""The examples of Map-Collective, in Rust and in Python, over the emulated network give what plain programs give."""
+"""The Map-Collective examples in Rust and Python compute over the emulated network the results of
+plain programs."""
 import collections
 import math
 import os
@@ -18,7 +19,7 @@ def bed(make_bed):
 
 @pytest.fixture(params=["rust", "python"])
 def on_six_ranks(bed, request):
-    """What an example prints at rank 0 of 6, on nodes of their own."""
+    """Returns the output of an example at rank 0 of 6, each rank on its own node."""
     programs = {"rust": lambda name: [os.path.join(bed.bin_dir, "cool-" + name)],
                 "python": lambda name: [PYTHON, os.path.join(ROOT, "libcool/python/examples", name + ".py")]}
     return lambda name, *arguments: printed(bed, *programs[request.param](name), *arguments)
@@ -41,7 +42,7 @@ def test_words_are_counted(on_six_ranks, tmp_path):
 
 
 def page_ranks(links, pages):
-    """PageRank by its definition, until nothing changes any more."""
+    """Computes PageRank by its definition until it converges."""
     out = collections.Counter(source for source, _ in links)
     ranks = [1 / pages] * pages
     for _ in range(300):
@@ -63,7 +64,8 @@ def test_pages_are_ranked(on_six_ranks, tmp_path):
 
 
 def scaled(apart):
-    """Stress and points by SMACOF, from the spiral that the examples begin with and by their rule for the end."""
+    """Computes stress and points by SMACOF, from the spiral with which the examples start, until
+    their stop criterion."""
     n = len(apart)
     points = [((1 + i) * math.cos(2.4 * i), (1 + i) * math.sin(2.4 * i)) for i in range(n)]
     stresses = []

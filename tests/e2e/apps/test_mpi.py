@@ -1,4 +1,4 @@
-"""MPI programs as they are, with libcool_mpi.so before their MPI library: Open MPI of Debian and MPICH of PyPI."""
+"""Unchanged MPI programs with libcool_mpi.so preloaded: Debian's Open MPI and PyPI's MPICH."""
 import os
 import re
 import signal
@@ -27,14 +27,15 @@ def compiled(host, program):
 
 @pytest.fixture(scope="module", params=list(HOST_LIBRARIES))
 def host(request, tmp_path_factory):
-    """An MPI library, with the program compiled for it."""
+    """Returns an MPI library with the program compiled for it."""
     library = HOST_LIBRARIES[request.param]()
     library.program = compiled(library, str(tmp_path_factory.mktemp("mpi") / "collectives"))
     return library
 
 
 def begin(bed, folder, host, *command, **variables):
-    """Starts the program, or another command, on all hosts, with the library unless `preload` is empty."""
+    """Starts the program, or another command, on all hosts, with the library unless `preload` is
+    empty."""
     preload = variables.pop("preload", os.path.join(bed.bin_dir, "libcool_mpi.so"))
     mpirun, *arguments = host.mpirun(bed, RANKS)
     arguments = [*variables.pop("options", []), *arguments]
@@ -44,14 +45,14 @@ def begin(bed, folder, host, *command, **variables):
 
 
 def run(bed, folder, host, *command, **variables):
-    """What the program, or another command, has printed, once it has ended well."""
+    """Runs the program, or another command, to a successful end; returns its output."""
     done = ended(begin(bed, folder, host, *(command or [host.program, "all"]), **variables))
     assert done.returncode == 0 and done.stdout == "right\n", done.stdout + done.stderr
     return done.stderr
 
 
 def calls(told, operation, what="taken"):
-    """The calls of an operation that were taken, or left for a reason."""
+    """Returns the calls of an operation that were intercepted, or left to MPI for a reason."""
     lines = [line.split() for line in told.splitlines() if line.startswith("cool-mpi: %s %s:" % (operation, what))]
     return sum(int(line[-4]) for line in lines)
 
@@ -80,7 +81,7 @@ def test_an_error_of_cool_is_one_of_mpi(bed, tmp_path, host):
 
 
 def under_way(bed, folder, host, **variables):
-    """A program whose ranks call again and again."""
+    """Starts a program whose ranks call repeatedly."""
     process = begin(bed, folder, host, host.program, "for-ever", **variables)
     while "under way" not in process.stderr.readline():
         assert process.poll() is None, process.stderr.read()
@@ -88,7 +89,7 @@ def under_way(bed, folder, host, **variables):
 
 
 def process_of_rank(host, rank):
-    """The process id of a rank of the program."""
+    """Returns the process id of a rank of the program."""
     def is_rank(pid):
         try:
             with open("/proc/%s/cmdline" % pid, "rb") as command, open("/proc/%s/environ" % pid, "rb") as environment:

@@ -1,5 +1,5 @@
-"""PyTorch over COOL on emulated hosts: training by torchrun, mpirun and srun, a killed rank that is named while the others go on, and some of torch's
-own tests of backends."""
+"""PyTorch over COOL on emulated hosts: training by torchrun, mpirun and srun, survivors that name a
+killed rank and continue, and some of torch's own tests of backends."""
 import json
 import os
 import subprocess
@@ -13,7 +13,7 @@ from launchers import HOST_LIBRARIES, Slurm, start_in_hosts
 EXAMPLE = os.path.join(ROOT, "libcool", "python", "examples", "train_fashion.py")
 # Of each rank in a step, and steps.
 BATCH, STEPS = 32, 3
-# Of torch's own tests some of each kind; `make torch` runs all.
+# Some of each kind of torch's own tests; `make torch` runs all.
 CASES = ("test_DistributedDataParallelCPU", "test_DistributedDataParallelCPU_grad_is_view", "test_all_gather_coalesced_simple",
          "test_all_gather_complex", "test_all_reduce_max", "test_all_reduce_sum_async", "test_barrier", "test_broadcast", "test_ddp_create_graph",
          "test_destroy_group", "test_gather", "test_irecv", "test_isend_torch_profiler", "test_reduce_max", "test_scatter_full_group",

@@ -1,4 +1,5 @@
-"""Copies of files and folders to many nodes: all of it and nothing else, little when little has changed, and who has none is named."""
+"""Copies of files and directories to many nodes: exact, incremental, and with a report of nodes
+without a copy."""
 import filecmp
 import hashlib
 import json
@@ -32,7 +33,7 @@ def write(path, data, mode=0o644):
 
 
 def make_folder(path):
-    """A folder with all that folders have."""
+    """Creates a directory with all kinds of entries."""
     write(path + "/data/large", noise(1, 3 * MIB), 0o440)
     write(path + "/bin/program", b"#!/bin/sh\n", 0o751)
     write(path + "/empty", b"", 0o600)
@@ -47,7 +48,7 @@ def make_folder(path):
 
 
 def described(path):
-    """All that a copy is to have of a file or folder."""
+    """Returns all properties of a file or directory that a copy must have."""
     found = {}
     for folder, folders, files in os.walk(path):
         for name in [""] + folders + files:
@@ -64,7 +65,7 @@ def described(path):
 
 
 def copied(bed, *arguments):
-    """What `cool copy ... --json` prints when all have a copy."""
+    """Returns the output of `cool copy ... --json` when all have a copy."""
     return json.loads(succeed(bed, "cool", "copy", "--json", *arguments))
 
 
@@ -162,12 +163,13 @@ def test_a_node_with_a_full_disk_is_named_and_delays_no_other(make_bed, tmp_path
 
 
 def copy_as(bed, *command):
-    """A command of ann's."""
+    """Returns a copy command of ann's."""
     return subprocess.run(command, env=environment(bed, "ann"), capture_output=True, text=True, timeout=PATIENCE)
 
 
 def copy_under_way(bed, folder, come, *options):
-    """A copy of 16 MiB to all nodes of which `come` bytes have come: the job, the source, and where copies will be."""
+    """Starts a copy of 16 MiB to all nodes and waits until `come` bytes have arrived; returns the
+    job, the source, and the paths of the copies."""
     bed.wait_until_measured()
     source = write(str(folder / "source"), noise(6, 16 * MIB))
     dest = str(folder / "{node}" / "copy")
@@ -229,7 +231,7 @@ def test_a_swarm_continues_without_a_lost_node(make_bed, tmp_path):
 
 
 def came(bed, host):
-    """Bytes that have come to a host."""
+    """Returns the bytes that have arrived at a host."""
     return sum(carried for (_, b), carried in bed.link_bytes().items() if b == host)
 
 
@@ -299,7 +301,7 @@ def test_the_source_may_be_lost_once_others_have_all_blocks(make_bed, tmp_path):
 
 
 def copy_of_input(bed, folder, *arguments):
-    """`cool copy - ...` on h1, which is this machine to it, kept in `folder` meanwhile."""
+    """Starts `cool copy - ...` on h1; its temporary data is in `folder`."""
     os.makedirs(folder, exist_ok=True)
     environment = {**bed.environment(), "COOL_CONTROLLER": bed.controller_address(MANAGEMENT_ADDRESS), "TMPDIR": folder}
     return subprocess.Popen(["mnexec", "-a", str(bed.network.net.get("h1").pid), "cool", "copy", "-", *arguments], env=environment, umask=0o027,
@@ -307,7 +309,7 @@ def copy_of_input(bed, folder, *arguments):
 
 
 def with_input(job, data):
-    """Its status, output and errors when this was all of its input."""
+    """Returns status, output and errors for this complete input."""
     try:
         out, errors = job.communicate(data, timeout=PATIENCE)
     finally:

@@ -1,4 +1,4 @@
-"""What is on nodes before a job starts: staged by `cool run`, or kept by name in their stores."""
+"""Data on nodes before a job starts: staged by `cool run`, or kept by name in their stores."""
 import json
 import os
 import re
@@ -15,7 +15,7 @@ from test_users import ANN, GROUP, PASSWD, environment
 
 
 def on_node(bed, name, *command):
-    """A command on a node, from which the controller is elsewhere."""
+    """Returns a command on a node, where the controller has another address."""
     host = bed.network.net.get(name)
     controller = "COOL_CONTROLLER=" + bed.controller_address(network.MANAGEMENT_ADDRESS)
     return ("mnexec", "-a", str(host.pid), "env", controller, *command)
@@ -51,7 +51,7 @@ def test_a_job_finds_staged_files_on_its_nodes_only(make_bed, tmp_path):
 
 
 class Stores:
-    """Stores of nodes that share a file system here: each in a folder of its own."""
+    """Stores of nodes that share a file system here, each in its own directory."""
 
     def __init__(self, bed, folder):
         self.bed, self.folder = bed, folder
@@ -66,11 +66,11 @@ class Stores:
         return run(self.bed, *self.command(verb, *arguments))
 
     def done(self, verb, *arguments):
-        """What the command prints as JSON when all is well."""
+        """Returns the JSON output of a successful command."""
         return json.loads(succeed(self.bed, *self.command(verb, "--json", *arguments)))
 
     def refused(self, verb, *arguments):
-        """The lines by which it fails."""
+        """Returns the lines of a failed command."""
         done = self.run(verb, *arguments)
         assert done.returncode == 1, done
         return done.stderr.splitlines()

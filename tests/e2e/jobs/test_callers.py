@@ -1,4 +1,5 @@
-"""Whoever runs a job loses the connection, its controller, or patience: the job goes on, and every line is heard once or said to be lost."""
+"""The caller of a job loses its connection or its controller, or is interrupted: the job continues,
+and every line is printed once or reported lost."""
 import re
 import subprocess
 import time
@@ -14,7 +15,8 @@ COUNT = "i=0; until test -e %s; do i=$((i+1)); echo $i; sleep 0.05; done; echo l
 
 
 def heard(out, errors):
-    """The numbers that each rank has printed, in order, with how many lines are said to be lost; all ranks said their last."""
+    """Returns the numbers that each rank has printed, in order, and how many lines are reported
+    lost; all ranks printed their last."""
     said, lost = {}, {}
     for rank, text in re.findall(r"^\[(\d+)\] (.*)$", out, re.M):
         said.setdefault(int(rank), []).append(text)
@@ -45,7 +47,7 @@ class Counting:
         return [stream.read() for stream in self.said]
 
     def finish(self):
-        """How many lines of which rank are said to be lost, and what else was said."""
+        """Returns the number of lines reported lost by rank, and the other messages."""
         with open(self.stop, "w"):
             pass
         status = self.job.wait(PATIENCE)

@@ -1,4 +1,4 @@
-"""The day in the life of a cluster (bench/day.py), in a minute."""
+"""One minute of the day of a cluster (bench/day.py)."""
 import sys
 
 import day

@@ -1,4 +1,4 @@
-"""Jobs of users: where their ranks run, what becomes of their output, and that nothing of them stays when they end."""
+"""Jobs of users: the nodes of their ranks, their output, and that nothing is left when they end."""
 import os
 import signal
 import subprocess
@@ -6,7 +6,7 @@ import subprocess
 from conftest import PATIENCE, run, succeed
 
 def processes(mark):
-    """The processes that have `mark` among their arguments, but for those of `cool` itself."""
+    """Returns the processes with `mark` among their arguments, except those of `cool` itself."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -24,19 +24,19 @@ def running(bed):
 
 
 def start(bed, *command):
-    """A command that runs beside the test."""
+    """Starts a command in the background of the test."""
     return subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def lines(command, count):
-    """The next lines that it prints, in order of ranks."""
+    """Returns the next lines that it prints, in the order of ranks."""
     read = sorted(command.stdout.readline() for _ in range(count))
     assert all(read), "it has ended: %r" % (ended(command),)
     return read
 
 
 def ended(command):
-    """Its status, output and errors, once it has ended."""
+    """Returns its status, output and errors after it has ended."""
     try:
         out, errors = command.communicate(timeout=PATIENCE)
     finally:
@@ -49,7 +49,8 @@ STUBBORN = "trap '' TERM; sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.2;
 
 
 def racks(bed):
-    """The nodes of each rack by its number, which is the order in which the controller found them."""
+    """Returns the nodes of each rack by number, which is the order in which the controller found
+    the racks."""
     found = {}
     for node in bed.cool_json("topology")["nodes"]:
         found.setdefault(node["rack"], []).append(node["name"])
@@ -61,7 +62,7 @@ def test_ranks_run_where_they_are_told(make_bed):
     (a, b), (c, d) = racks(bed)[0], racks(bed)[1]
 
     def where(*options):
-        """The nodes of the ranks, in rank order."""
+        """Returns the nodes of the ranks, in rank order."""
         lines = succeed(bed, "cool", "run", *options, "--", "sh", "-c", "basename $COOL_SOCKET .sock").splitlines()
         return [line.split()[1] for line in sorted(lines)]
 

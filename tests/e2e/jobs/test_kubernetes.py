@@ -1,4 +1,5 @@
-"""The Kubernetes manifests, without a cluster: they parse, fit together, and use options and variables that exist."""
+"""The Kubernetes manifests, without a cluster: they parse, are consistent, and use existing options
+and variables."""
 import os
 import re
 import subprocess
@@ -21,7 +22,7 @@ def pod(document):
 
 
 def options(container):
-    """What a container's program is given: {option: value or None}."""
+    """Returns the options of a container's program: {option: value or None}."""
     words = container["args"]
     given = {}
     for word, following in zip(words, [*words[1:], ""]):

@@ -1,4 +1,5 @@
-"""Programs under other launchers than COOL's: Open MPI and Slurm of Debian, MPICH, torchrun's environment, and users who are not root."""
+"""Programs under launchers other than COOL's: Debian's Open MPI and Slurm, MPICH, torchrun's
+environment, and users other than root."""
 import os
 import pwd
 import shutil
@@ -30,7 +31,7 @@ def socket_of(bed, host):
 
 
 def finished(process, seconds=PATIENCE):
-    """Its output, once it has ended well."""
+    """Returns its output after a successful end."""
     try:
         out, errors = process.communicate(timeout=seconds)
     finally:
@@ -40,7 +41,7 @@ def finished(process, seconds=PATIENCE):
 
 
 def in_host(bed, host, command, variables, user=None):
-    """A command in an emulated host, as root or another user."""
+    """Returns a command in an emulated host, as root or another user."""
     prefix = ["mnexec", "-a", str(bed.network.net.get(host).pid)]
     if user:
         prefix += ["setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups"]
@@ -49,7 +50,7 @@ def in_host(bed, host, command, variables, user=None):
 
 
 def torchrun(bed, user, size=HOSTS, port="29500"):
-    """A rank on each host as torchrun would start it."""
+    """Starts a rank on each host with torchrun's environment."""
     started = []
     for rank in range(size):
         host = "h%d" % (rank % HOSTS + 1)
@@ -103,7 +104,7 @@ def test_ranks_that_open_mpi_starts_find_each_other(bed, tmp_path):
 
 @pytest.fixture(scope="session")
 def mpiexec():
-    """MPICH's."""
+    """Returns MPICH's mpiexec."""
     return os.path.join(mpich().folder, "bin", "mpiexec")
 
 

@@ -30,7 +30,7 @@ ELSEWHERE = ("/proc", "/sys", "/dev", "/run", "/tmp", "/root", "/var/cache", "/v
 
 
 def commands(document, section):
-    """The commands of a section, in order: [(where, text)]."""
+    """Returns the commands of a section, in order: [(where, text)]."""
     with open(os.path.join(ROOT, "docs", "guide", document)) as f:
         text = ("\n" + f.read()).split("\n%s\n" % section)[1].split("\n## ")[0]
     return re.findall(r"^ *```sh\n *# on (.+)\n((?:.+\n)+?) *```$", text, re.M)
@@ -53,7 +53,7 @@ class Cluster:
         return [self.controller, *self.nodes]
 
     def boot(self, stack, name, host):
-        """A machine on which ann has an account, and that knows the controller by its name."""
+        """Boots a machine on which ann has an account, and that knows the controller's name."""
         machine = stack.enter_context(Machine(name, DEBIAN, host and host.pid))
         with open(machine.path("/etc/hosts"), "w") as f:
             f.write("127.0.0.1 localhost\n%s controller.example\n" % network.MANAGEMENT_ADDRESS)
@@ -63,7 +63,7 @@ class Cluster:
         return machine
 
     def follow(self, document, section, where=None, step=None):
-        """Does what a section says, on those machines of which it says it; or only a step of it."""
+        """Runs the commands of a section, or of one step of it, on the machines that it names."""
         found = commands(document, section)
         assert found, "%s has no commands in %s" % (document, section)
         for place, text in found if step is None else [[c for c in found if c[0] == where][step]]:
@@ -85,7 +85,8 @@ class Cluster:
                 self.hand_out()
 
     def hand_out(self):
-        """Copies certificates and keys to where they are used, as an operator does."""
+        """Copies certificates and keys to the directories where they are used, as an operator
+        does."""
         made = self.controller.path("/root/certs")
         for node in self.nodes:
             give(node, [os.path.join(made, name) for name in NODE_FILES], "certs")
@@ -95,7 +96,7 @@ class Cluster:
 
 
 def give(machine, paths, folder):
-    """Copies files to a folder of root's in a machine."""
+    """Copies files to a directory of root's in a machine."""
     there = machine.path(os.path.join("/root", folder))
     os.makedirs(there, exist_ok=True)
     for path in paths:
@@ -103,7 +104,7 @@ def give(machine, paths, folder):
 
 
 def edit(machine, option, value):
-    """Says an option in the machine's file of options."""
+    """Sets an option in the machine's configuration file."""
     path = machine.path("/etc/cool/cool.toml")
     with open(path) as f:
         text, found = re.subn(r'^%s = ".*"$' % option, '%s = "%s"' % (option, value), f.read(), flags=re.M)
@@ -113,14 +114,14 @@ def edit(machine, option, value):
 
 
 def files(machine):
-    """All files of a machine that count."""
+    """Returns all files of a machine that matter."""
     left_out = [word for place in ELSEWHERE for word in ("-path", place, "-prune", "-o")]
     return set(machine.run("find", "/", *left_out, "-print").stdout.splitlines())
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    """Installed as docs/guide/deployment.md says, to the last step."""
+    """Installs the cluster by all steps of docs/guide/deployment.md."""
     with contextlib.ExitStack() as stack:
         cluster = Cluster(stack)
         cluster.follow("deployment.md", "## Steps")
@@ -218,7 +219,7 @@ def test_a_program_of_mpi_gains_by_the_package_for_it(cluster, tmp_path):
 
 
 def upgraded(tmp_path, version):
-    """The packages as those of a later version."""
+    """Returns the packages with a later version number."""
     for path in glob.glob(os.path.join(PACKAGES, "*.deb")):
         folder = str(tmp_path / os.path.basename(path)[:-len(".deb")])
         subprocess.run(["dpkg-deb", "-R", path, folder], check=True)

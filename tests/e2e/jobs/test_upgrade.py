@@ -18,7 +18,7 @@ BENCH = ("bench", "--ops", "bcast,reduce,allreduce,gather,allgather,scatter", "-
 
 
 def both(bed):
-    """Collectives of ranks that are linked with the earlier library, and with this one."""
+    """Runs collectives of ranks that are linked with the earlier library, and with this one."""
     for folder in BEFORE, testbed.BIN:
         succeed(bed, os.path.join(folder, "cool"), *BENCH)
 

@@ -1,4 +1,5 @@
-"""Users who do not trust each other: who runs jobs, as whom they run, and what is out of a user's reach."""
+"""Users who do not trust each other: permission to run jobs, the accounts of ranks, and protection
+from other users."""
 import json
 import os
 import re
@@ -19,7 +20,7 @@ GROUP = "ann:x:4101:\nbob:x:4102:\nteam:x:4200:ann\n"
 
 @pytest.fixture
 def bed(make_bed):
-    """Agents that are not root, each with a launcher that knows two users more than the machine."""
+    """Agents that are not root, each with a launcher that knows two more users than the machine."""
     bed = make_bed("tree:2x2", users=(PASSWD, GROUP))
     bed.run(["cool", "certs", bed.certificates, "--user", "ann", "--user", "bob"], check=True, capture_output=True)
     shutil.copy(os.path.join(bed.bin_dir, "cool-misuse"), bed.public)
@@ -27,7 +28,7 @@ def bed(make_bed):
 
 
 def environment(bed, user):
-    """What a user has of the deployment: a certificate, and the name that the user likes to be called by."""
+    """Returns a user's environment: a certificate, and the name that the user requests."""
     return {**bed.environment(), "COOL_CERTS": os.path.join(bed.certificates, "users", user), "USER": "root"}
 
 
@@ -135,7 +136,8 @@ FORKS = "setsid sh -c 'sleep %d & setsid sleep %d & exit' </dev/null >/dev/null 
 
 
 def sleeping(seconds):
-    """Processes that sleep for so long, which nobody else on the machine does."""
+    """Returns the processes that sleep for this duration, which no other process on the machine
+    uses."""
     return [pid for pid in filter(str.isdigit, os.listdir("/proc")) if arguments(pid) == ["sleep", str(seconds)]]
 
 

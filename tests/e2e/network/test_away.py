@@ -1,4 +1,5 @@
-"""The management network fails, the controller is stopped and started: nothing that forwards or runs is touched, unless a node is really gone."""
+"""The management network fails, and the controller stops and restarts: flows and jobs continue,
+unless a node is really lost."""
 import contextlib
 import json
 import re
@@ -20,7 +21,8 @@ GRACE = 20
 
 
 def ofctl(bed, what, switch):
-    """What a switch says of itself; a busy one may hang up on whoever asks."""
+    """Returns the output of ovs-ofctl for a switch; retries, because a busy switch may close the
+    connection."""
     said = []
 
     def answers():
@@ -33,7 +35,8 @@ def ofctl(bed, what, switch):
 
 
 def entries(bed):
-    """What switches hold of ours, flows and groups, and since when the youngest of the flows is there, in seconds."""
+    """Returns COOL's flows and groups in the switches, and the age of the youngest flow in
+    seconds."""
     held, youngest = {}, float("inf")
     for switch in bed.network.net.switches:
         flows = [line for line in ofctl(bed, "dump-flows", switch).splitlines() if "cookie=0x434f4f4c" in line]
@@ -45,7 +48,7 @@ def entries(bed):
 
 
 def settled(bed):
-    """What switches hold once that does not change any more."""
+    """Waits until the switches' entries do not change any more; returns them."""
     last = [None]
 
     def same():
@@ -58,7 +61,7 @@ def settled(bed):
 
 
 def untouched(bed, before, since):
-    """Every entry is what it was, and was there all the time."""
+    """Asserts that every entry is unchanged and was never replaced."""
     age = time.monotonic() - since
     held, youngest = entries(bed)
     assert held == before
@@ -66,7 +69,7 @@ def untouched(bed, before, since):
 
 
 def job_on_all(bed, mark):
-    """A job with a rank on every node, and the file that ends it."""
+    """Starts a job with a rank on every node; returns it with the file that ends it."""
     stop = "%s/%s" % (bed.directory, mark)
     job = start(bed, "cool", "run", "--", "sh", "-c", UNTIL % stop)
     lines(job, len(bed.network.net.hosts))
@@ -85,7 +88,7 @@ def finish(bed, job, stop):
 
 @contextlib.contextmanager
 def management_down(bed, hosts):
-    """The management links of hosts are down."""
+    """Takes the management links of hosts down."""
     for host in hosts:
         bed.network.cut_management(host)
     try:
@@ -175,7 +178,7 @@ def test_an_agent_that_is_stopped_in_order_leaves_at_once(make_bed):
 
 
 def restarted_in_order(bed):
-    """As systemctl restart does."""
+    """Restarts the controller as systemctl restart does."""
     end_controller(bed)
     bed.start_controller()
 

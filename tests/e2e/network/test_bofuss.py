@@ -1,4 +1,4 @@
-"""The flow rules against another switch than Open vSwitch, where it is installed (tools/build-bofuss)."""
+"""The flow rules on a switch other than Open vSwitch, if it is installed (tools/build-bofuss)."""
 import signal
 
 import bofuss

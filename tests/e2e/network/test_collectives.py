@@ -1,4 +1,5 @@
-"""Every collective delivers the right bytes, whatever is lost. `cool bench` checks each result on every rank."""
+"""Every collective delivers the right bytes despite losses. `cool bench` checks each result on
+every rank."""
 import json
 import os
 import re
@@ -26,7 +27,7 @@ def test_all_collectives_are_right_on_the_4x4_tree(patient_bed, root):
 
 
 def test_all_collectives_are_right_on_uneven_racks(patient_bed):
-    """Seven ranks on six nodes in two racks: one node has two."""
+    """Seven ranks run on six nodes in two racks; one node has two."""
     bench(patient_bed("tree:2x3"), OPERATIONS, "0,20,100K", 6, "--ranks", "7", "--reps", "2")
 
 
@@ -40,7 +41,7 @@ def test_all_collectives_are_right_with_loss(patient_bed, loss, sizes, root):
 
 
 def test_all_collectives_are_right_where_agents_drop_datagrams(patient_bed):
-    """No packet filter takes part: what is lost is picked by a seed, so a failure can be had again."""
+    """Agents drop datagrams by a seed, without a packet filter, so a failure can be reproduced."""
     bed = patient_bed("tree:2x3", host_mbit=50, uplink_mbit=50, lose=(0.1, 40))
     report = bench(bed, OPERATIONS, "0,1000,256K", 1, "--reps", "2", timeout=600)
     repaired = {r["op"]: r["chunks_repaired"] for r in report["results"] if r["bytes"] == 256 * 1024}
@@ -53,8 +54,8 @@ def test_a_lossy_broadcast_is_repaired_by_the_chain(patient_bed):
 
 
 def test_one_multicast_repairs_the_losses_of_a_whole_rack(patient_bed):
-    """The hosts of the rack without the root lose the same chunks of the tree, every 32nd; the first in the chain gets each once and
-    multicasts it to the other three."""
+    """All hosts of the rack without the root lose the same chunks of the tree, every 32nd. The
+    first in the chain receives each of them once and multicasts it to the other three."""
     bed = patient_bed("tree:2x4", host_mbit=20, uplink_mbit=20)
     # Ranks go rack by rack in the order in which these were found, which is another on each start.
     rack = [bed.network.net.get(n["name"]) for n in bed.cool_json("topology")["nodes"] if n["rack"] == 1]
@@ -75,7 +76,7 @@ def test_one_multicast_repairs_the_losses_of_a_whole_rack(patient_bed):
 
 
 def test_two_jobs_at_once_do_not_mix(patient_bed):
-    """Both check every byte; their groups share nodes, switches and links."""
+    """Two jobs, which share nodes, switches and links, check every byte."""
     bed = patient_bed("tree:4x4", host_mbit=50, uplink_mbit=50)
     command = ["cool", "bench", "--ops", OPERATIONS, "--bytes", "1000,500K", "--reps", "3", "--json"]
     jobs = [subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
@@ -134,7 +135,8 @@ FORCED = {
 @pytest.mark.parametrize("loss", [0, 0.02])
 @pytest.mark.parametrize("topology", ["tree:2x3", "tree:3+1+2"])
 def test_every_operation_is_right_under_three_plans(patient_bed, topology, loss):
-    """By what COOL picks, and by two plans that are forced: rather those that it has not picked at any size."""
+    """Each operation runs by the plan that COOL picks, and by two forced plans, preferably ones
+    that it picks at no size."""
     bed = patient_bed(topology, host_mbit=50, uplink_mbit=50, loss=loss)
 
     def plans(forced):

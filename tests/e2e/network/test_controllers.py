@@ -1,4 +1,5 @@
-"""Several controllers for the same switches, and controllers that may use only a part of them."""
+"""Several controllers for the same switches, and controllers that may use only a part of their
+tables."""
 import json
 import os
 import re
@@ -11,13 +12,13 @@ LATER_OPENFLOW, LATER_GRPC = 6654, 7401
 
 
 def point_at_both(bed):
-    """All switches look for both controllers."""
+    """Configures both controllers at all switches."""
     for switch in bed.network.net.switches:
         subprocess.check_call(["ovs-vsctl", "set-controller", switch.name, bed.network.controller, "ssl:127.0.0.1:%d" % LATER_OPENFLOW])
 
 
 def masters():
-    """The ports of the controllers that are switches' masters."""
+    """Returns the ports of the controllers that are masters of switches."""
     said = subprocess.check_output(["ovs-vsctl", "--format=csv", "--no-headings", "--columns=target,role", "list", "controller"], text=True)
     return {int(line.split(",")[0].strip('"').rsplit(":", 1)[1]) for line in said.splitlines() if line.endswith("master")}
 
@@ -84,7 +85,8 @@ def group_numbers(switch):
 
 
 def restart_controller(bed, *flags, between=lambda: None):
-    """Ends the controller in order, does what is to be done while there is none, and starts it with these flags."""
+    """Ends the controller in an orderly way, calls a function while there is none, and restarts it
+    with these flags."""
     end_controller(bed)
     between()
     bed.controller_flags = flags

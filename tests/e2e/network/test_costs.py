@@ -1,4 +1,4 @@
-"""What the network costs: measured by agents when they join, and what plans are picked by."""
+"""Costs of the network: agents measure them when they join, and plans are picked by them."""
 import json
 
 from conftest import PATIENCE, succeed
@@ -7,7 +7,8 @@ MBIT = 125_000
 
 
 def near(found, expected, share=0.33):
-    """Whether a rate was found, and not that of the other links: where the machine is busy a probe's packets come in bursts."""
+    """Returns whether a rate is near the expected one rather than that of other links; on a busy
+    machine packets of a probe arrive in bursts."""
     return abs(found / expected - 1) <= share
 
 

@@ -1,4 +1,4 @@
-"""What the controller discovers is what was emulated."""
+"""The controller discovers the emulated network."""
 import pytest
 
 
@@ -19,7 +19,8 @@ def test_the_discovered_topology_is_the_emulated_one(make_bed, topology):
 
 
 def test_racks_are_the_nodes_under_one_switch(make_bed):
-    """Numbers are given in the order in which racks appear, and kept; which rack is first is open."""
+    """Racks are numbered in the order in which they appear, and keep their numbers; any rack may be
+    first."""
     bed = make_bed("tree:2x3")
     racks = {}
     for node in bed.cool_json("topology")["nodes"]:

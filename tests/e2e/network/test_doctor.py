@@ -1,9 +1,9 @@
-"""`cool doctor` says what is wrong with a deployment, and nothing if nothing is."""
+"""`cool doctor` reports the faults of a deployment, and none if there are none."""
 from conftest import end_agent, run, succeed, wait_for
 
 
 def finds(bed, *words):
-    """Whether one finding has all of these words."""
+    """Returns whether one finding contains all of these words."""
     done = run(bed, "cool", "doctor")
     assert done.returncode in (0, 1), done.stderr
     return any(all(word in line for word in words) for line in done.stdout.splitlines())

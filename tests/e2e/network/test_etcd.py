@@ -1,4 +1,5 @@
-"""Two controllers led by an etcd of three members, which are killed one by one: what one of them took part in goes on by the others."""
+"""Two controllers with an etcd of three members, which are killed one by one: the others continue
+its work."""
 import signal
 import subprocess
 
@@ -19,7 +20,7 @@ def bed():
 
 
 def whole(bed):
-    """etcd has all its members again, of which one leads."""
+    """Waits until etcd has all its members again, one of them the leader."""
     bed.etcd.start()
     wait_for(bed.etcd.leader, "etcd has all its members")
     return bed.etcd.leader()
@@ -50,7 +51,8 @@ def test_the_standby_takes_over_while_a_member_is_missing(bed):
 
 
 def test_a_controller_leads_soon_after_etcds_leader_is_killed(bed):
-    """It takes etcd up to two seconds to find another one; a lease of three may survive that or not."""
+    """etcd needs up to two seconds to elect another leader; a lease of three seconds may or may not
+    survive that."""
     leading, leader = whole(bed), bed.leader()
     # Which lasts for several leases.
     with under_way(bed):

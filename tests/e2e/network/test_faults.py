@@ -1,4 +1,5 @@
-"""Bad input and faults: each gets an error that names the thing; nothing hangs."""
+"""Invalid input and faults: each results in an error that names its subject, and no program
+hangs."""
 import os
 import signal
 import socket
@@ -68,7 +69,7 @@ def test_a_rank_that_makes_another_call_is_named(make_bed, case):
 
 
 def kill_an_agent_under_a_job(bed):
-    """The job fails by the name of the agent's node; then the agent is there again."""
+    """The job fails with the name of the agent's node, and then the agent is available again."""
     job = subprocess.Popen(["cool", "run", "-n", "6", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "started" in job.stdout.readline()
@@ -88,7 +89,7 @@ def test_a_dead_agent_fails_the_job_by_name_and_the_rest_goes_on(make_bed):
 
 
 def test_survivors_of_random_faults_learn_the_lost_and_continue(make_bed):
-    """A few of the many that `make faults` runs."""
+    """A few of the many faults that `make faults` injects."""
     bed = make_bed("tree:4x2")
     with faults.events() as told:
         # Of this seed come six kinds of faults.

@@ -1,4 +1,5 @@
-"""Forwarding that is not the usual one: frames with a VLAN tag, of 9000 bytes, and unicast left to the switches."""
+"""Unusual forwarding: frames with a VLAN tag, frames of 9000 bytes, and switches that forward
+unicast themselves."""
 import contextlib
 import json
 import subprocess
@@ -14,12 +15,12 @@ def vsctl(*arguments):
 
 
 def reaches(host, other):
-    """Whether a TCP connection from one host to the agent of the other is made."""
+    """Returns whether one host can connect to the agent of another by TCP."""
     return "reached" in host.cmd("timeout 5 bash -c 'echo > /dev/tcp/%s/7420' 2>&1 && echo reached" % other.IP())
 
 
 def host_ports(bed):
-    """The switch and its interface of every host's link."""
+    """Returns the switch and its interface of every host's link."""
     hosts = {h.name for h in bed.network.net.hosts}
     for link in bed.network.net.links:
         ends = (link.intf1, link.intf2)
@@ -47,7 +48,7 @@ def tag(switch, port):
 
 @contextlib.contextmanager
 def tagged_hosts(bed):
-    """All hosts are in a VLAN; afterwards as before."""
+    """Puts all hosts into a VLAN during the context."""
     ports = list(host_ports(bed))
     numbers = {port: vsctl("get", "interface", port, "ofport") for _, port in ports}
     try:
@@ -80,7 +81,7 @@ def test_frames_of_9000_bytes_carry_collectives(make_bed):
     bed = make_bed("tree:2x2", mtu=9000)
 
     def sent():
-        """Packets and bytes sent to hosts."""
+        """Returns packets and bytes sent to hosts."""
         told = [json.loads(vsctl("--format=json", "--columns=statistics", "list", "interface", port))["data"][0][0][1]
                 for _, port in host_ports(bed)]
         return [sum(dict(s)[name] for s in told) for name in ("tx_packets", "tx_bytes")]

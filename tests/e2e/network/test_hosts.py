@@ -1,4 +1,5 @@
-"""Hosts without an agent: they reach each other, nodes and gateways as through any switch, and nobody's address is taken."""
+"""Hosts without an agent reach each other, nodes and gateways as through any switch, and can take
+no address of another."""
 import contextlib
 import json
 import os
@@ -31,7 +32,7 @@ def reach(bed, *pairs):
 
 
 def start(bed, name, *arguments, vlan=None):
-    """The program of a host in the background."""
+    """Starts the program of a host in the background."""
     command = ["mnexec", "-a", str(host(bed, name).pid), "/usr/bin/python3", HOST, device(name, vlan), *arguments]
     return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
@@ -47,12 +48,12 @@ def does(bed, name, *arguments, vlan=None):
 
 
 def hosts(bed):
-    """What the controller shows: port and addresses of each host by its Ethernet address."""
+    """Returns the hosts that the controller shows: port and addresses by Ethernet address."""
     return {h["mac"]: ((h["datapath_id"], h["port"]), h["addresses"]) for h in (bed.cool_json("topology") or {"hosts": []})["hosts"]}
 
 
 def neighbour(bed, name, ip):
-    """The Ethernet address by which a host knows another."""
+    """Returns the Ethernet address under which a host knows another."""
     found = re.search(r"lladdr (\S+)", host(bed, name).cmd("ip neigh show " + ip))
     return found and found[1]
 
@@ -211,7 +212,7 @@ def test_a_node_with_silent_agent_is_reached_and_becomes_a_host(make_bed):
 
 
 def legacy(bed):
-    """Joins two switches by one that carries everything but LLDP, as unmanaged ones do."""
+    """Connects two switches by one that forwards everything but LLDP, as unmanaged switches do."""
     vsctl("add-br", "legacy", "--", "set", "bridge", "legacy", "datapath_type=netdev", "fail-mode=secure", "protocols=OpenFlow13")
     for flow in ("priority=10,dl_type=0x88cc,actions=drop", "priority=1,actions=NORMAL"):
         subprocess.check_call(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", "legacy", flow])
@@ -250,7 +251,7 @@ def test_broadcasts_do_not_loop_through_a_switch_that_drops_lldp(make_bed):
 
 
 def heard(bed, name, other, address, vlan=None):
-    """How many frames for an Ethernet address a host hears of those that another one sends to it in a VLAN."""
+    """Returns how many frames for an Ethernet address a host receives from another in a VLAN."""
     program = start(bed, name, "hear", vlan=vlan)
     assert program.stdout.readline() == "hears\n"
     does(bed, other, "tell", address, vlan=vlan)
@@ -333,7 +334,7 @@ def knows(bed, name, ip, mac):
 
 
 def of_the_link(bed, name):
-    """A host's address of the link."""
+    """Returns a host's link-local address."""
     found = []
     wait_for(lambda: found.append(re.search(r"inet6 (fe80:\S+)/64 scope link(?!.*tentative)", host(bed, name).cmd("ip -6 address show dev " + device(name)))) or found[-1],
              "%s has an address of the link" % name)

@@ -1,4 +1,4 @@
-"""Agents whose data interfaces have IPv6 addresses only: groups, trees and unicast over IPv6."""
+"""Agents whose data interfaces have only IPv6 addresses: groups, trees and unicast over IPv6."""
 import os
 import signal
 

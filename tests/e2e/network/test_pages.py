@@ -1,4 +1,5 @@
-"""What can be seen of a running cluster: metrics, the live page in a browser, the picture of the network, events."""
+"""Observation of a running cluster: metrics, the live page in a browser, the picture of the
+network, events."""
 import json
 import os
 import re
@@ -24,7 +25,7 @@ def page(path=""):
 
 
 def metric(text, name, **labels):
-    """The sum of a metric over what has these labels."""
+    """Returns the sum of a metric over all series with these labels."""
     lines = re.findall(r"^%s(?:\{(.*)\})? (\S+)$" % name, text, re.M)
     assert lines, "%s in %s" % (name, text)
     return sum(float(value) for has, value in lines if all('%s="%s"' % label in has for label in labels.items()))
@@ -38,7 +39,7 @@ def browser():
 
 @pytest.fixture
 def job(make_bed):
-    """A job that runs, on a network."""
+    """Starts a job on a network."""
     bed = make_bed("leafspine:2x2x2")
     process = subprocess.Popen(["cool", "run", "-n", "4", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"],
                                env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
@@ -76,7 +77,7 @@ def test_an_agents_metrics_tell_of_its_collectives(make_bed):
 
 
 def test_an_agents_metrics_count_calls_that_ranks_execute(make_bed):
-    """A fifth of all packets is lost on each link, so messages are asked for and sent again."""
+    """Each link drops a fifth of all packets, so messages are requested and retransmitted."""
     bed = make_bed("tree:2x2", host_mbit=50, uplink_mbit=50, loss=0.2)
     succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "8", "--reps", "100", "--warmup", "0")
     told = [bed.network.run_in(host, "/usr/bin/python3", "-c", FETCH, PAGES + "metrics") for host in bed.network.net.hosts]
@@ -124,7 +125,7 @@ def test_the_status_tells_of_groups_trees_jobs_and_events(job):
 
 
 def test_the_live_page_shows_the_cluster_and_updates_itself(job, browser, tmp_path):
-    """In a browser that can reach nothing else."""
+    """The browser can reach nothing else."""
     done = subprocess.run([*browser, "--user-data-dir=%s" % tmp_path, "--dump-dom", PAGES], capture_output=True, text=True, timeout=PATIENCE)
     assert int(re.search(r'data-updates="(\d+)"', done.stdout).group(1)) >= 3, done.stdout + done.stderr
     for text in ("4 switches, 4 links, 4 of 4 nodes located", "tree: all", "job starts", 'data-link="s1:1-', ">h4<"):

@@ -1,4 +1,5 @@
-"""Two controllers of one cluster, led by a real etcd over TLS: one leads, the other stands by and takes over."""
+"""Two controllers of one cluster with a real etcd over TLS: one leads, and the standby takes
+over."""
 import contextlib
 import json
 import signal
@@ -19,7 +20,7 @@ def bed():
 
 @contextlib.contextmanager
 def under_way(bed):
-    """A broadcast of 64 MiB runs when this begins, and ends well, after it."""
+    """Runs a broadcast of 64 MiB that starts before this context and must succeed after it."""
     before = multicast(bed)
     job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "64M", "--reps", "1", "--warmup", "0", "--json"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -31,7 +32,7 @@ def under_way(bed):
 
 
 def serves(bed, which):
-    """This one leads, alone, has the network, and runs jobs."""
+    """Waits until this controller alone leads, has the whole network, and runs jobs."""
     wait_for(lambda: bed.leads(which) == 1, "%s leads" % NAMES[which])
     assert bed.leads(1 - which) in (0, None)
     wait_for(bed.whole, "%s has the network" % NAMES[which])
@@ -41,7 +42,7 @@ def serves(bed, which):
 
 
 def masters():
-    """The ports of the controllers that are switches' masters."""
+    """Returns the ports of the controllers that are masters of switches."""
     said = subprocess.check_output(["ovs-vsctl", "--format=csv", "--no-headings", "--columns=target,role", "list", "controller"], text=True)
     return {int(line.split(",")[0].strip('"').rsplit(":", 1)[1]) for line in said.splitlines() if line.endswith("master")}
 

@@ -1,4 +1,5 @@
-"""Ranks on different nodes send the messages of short calls themselves, if all can; else their agents carry these out."""
+"""Ranks on different nodes execute short calls by datagrams if all can; otherwise their agents
+execute them."""
 import subprocess
 import sys
 
@@ -35,7 +36,8 @@ def test_short_calls_are_quick_and_long_ones_go_by_agents(make_bed):
 
 
 def test_the_leader_of_several_ranks_on_a_node_goes_out_for_them(make_bed):
-    """Seven ranks on six nodes: parts of nodes differ, so agents gather them. Twelve: two on each."""
+    """Seven ranks on six nodes, whose parts differ, so agents gather them; and twelve ranks, two on
+    each node."""
     bed = make_bed("tree:2x3")
     of = plans(bed, "bcast,reduce,allreduce,gather,barrier", "8", "--ranks", "7")
     quick = {operation for (operation, _), plan in of.items() if plan.startswith("quick ")}
@@ -60,7 +62,8 @@ def test_a_node_whose_ports_are_taken_keeps_all_from_quick_calls(make_bed):
 
 
 def test_what_many_short_calls_lose_is_asked_for(make_bed):
-    """A fifth of all packets is lost on each link: of hundreds of calls nearly each loses something. The results are checked."""
+    """Each link drops a fifth of all packets, so nearly each of hundreds of calls loses some. All
+    results are checked."""
     bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0.2)
     report = bench(bed, "bcast,allreduce", "1000", 2, "--reps", "100", timeout=600)
     assert all(r["plan"].startswith("quick ") for r in report["results"]), report

@@ -1,4 +1,5 @@
-"""Failures of the network and of its controller under running collectives: they end, and with the right bytes."""
+"""Failures of the network and its controller under running collectives, which must end with the
+right bytes."""
 import json
 import os
 import random
@@ -14,28 +15,28 @@ from test_kmeans import write_npy
 
 
 def killed_controller(bed, _tree):
-    """kill -9, and another one a moment later."""
+    """Kills the controller by SIGKILL, and starts another a moment later."""
     end_controller(bed, signal.SIGKILL)
     bed.start_controller()
     return lambda: None
 
 
 def cut_link(bed, tree):
-    """The cable of an uplink that the tree goes over is pulled."""
+    """Cuts an uplink of the tree."""
     link = next(l for l in bed.network.uplinks() if crosses(tree, l))
     bed.network.cut(link)
     return lambda: bed.network.restore(link)
 
 
 def silenced_link(bed, tree):
-    """An uplink that the tree goes over loses everything, and no port goes down."""
+    """Makes an uplink of the tree lose all packets without a port going down."""
     link = next(l for l in bed.network.uplinks() if crosses(tree, l))
     bed.network.silence(link)
     return lambda: bed.network.restore(link)
 
 
 def dead_switch(bed, tree):
-    """A spine that the tree goes over loses its power: its links go down, and its controller hears no more of it."""
+    """Ends a spine of the tree: its links go down, and its controller connection ends."""
     spine = spines_of(tree)[0]
     links = [l for l in bed.network.uplinks() if any(i.name.startswith(spine + "-") for i in l)]
     bed.network.disconnect(spine)
@@ -51,7 +52,8 @@ def dead_switch(bed, tree):
 
 
 def silent_switch(bed, tree):
-    """A spine that the tree goes over forwards nothing any more, though its links are up and its controller hears that it is there."""
+    """Makes a spine of the tree forward nothing, although its links are up and it stays
+    connected."""
     spine = spines_of(tree)[0]
     links = [l for l in bed.network.uplinks() if any(i.name.startswith(spine + "-") for i in l)]
     for link in links:
@@ -69,7 +71,7 @@ FAILURES = [killed_controller, cut_link, silenced_link, dead_switch, silent_swit
 
 
 def spines_of(tree):
-    """The spines that a tree goes over."""
+    """Returns the spines of a tree."""
     return [spine for spine in ("s1", "s2") if any(touches(l, spine) for l in tree)]
 
 
@@ -96,7 +98,7 @@ def tree_of_the_job(bed):
 
 
 def multicast(bed):
-    """Bytes sent by all switches so far."""
+    """Returns the bytes that all switches have sent so far."""
     return sum(bed.link_bytes().values())
 
 
@@ -122,7 +124,8 @@ def test_a_broadcast_of_64_mib_survives(patient_bed, failure):
 
 
 def test_k_means_survives_all_of_them(patient_bed, tmp_path):
-    """One after the other in one run, whose result is that of one process alone."""
+    """The failures occur one after the other in one run, which must compute the result of a single
+    process."""
     bed = patient_bed("leafspine:2x2x4", host_mbit=3, uplink_mbit=3, lldp_ms=400)
     wait_for(bed.whole, "the network is whole")
     chance = random.Random(5)
@@ -156,13 +159,15 @@ def test_k_means_survives_all_of_them(patient_bed, tmp_path):
 
 
 def failovers(switch):
-    """The ports that each fast-failover group of a switch watches, in the order of preference."""
+    """Returns the ports that each fast-failover group of a switch watches, in the order of
+    preference."""
     groups = subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "--no-names", "dump-groups", switch], text=True)
     return [[int(port) for port in re.findall(r"watch_port:(\d+)", line)] for line in groups.splitlines() if "type=ff" in line]
 
 
 def test_unicast_fails_over_to_another_uplink_without_controller(patient_bed):
-    """Between two racks each direction has a spine of its own, so the uplink by which a rack sends carries nothing back."""
+    """Between two racks each direction uses its own spine, so the uplink by which a rack sends
+    carries nothing back."""
     bed = patient_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
     wait_for(bed.whole, "the network is whole")
     one, other = bed.network.net.get("h1"), bed.network.net.get("h5")

@@ -1,5 +1,6 @@
-"""Large networks: the controller under played switches and agents, where what comes goes without a trace (how much it takes: `make load`),
-and groups whose agents connect on demand, as those on many nodes do."""
+"""Large networks: the controller with simulated switches and agents, which must leave nothing
+behind (`make load` measures the load), and groups whose agents connect on demand, as on many
+nodes."""
 import json
 import os
 import signal

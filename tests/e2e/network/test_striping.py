@@ -1,4 +1,5 @@
-"""Where an uplink is slower than a node's link, what goes to all is striped over trees that have no uplink in common."""
+"""Where an uplink is slower than a node's link, broadcasts are striped over trees without a common
+uplink."""
 import json
 import subprocess
 
@@ -21,7 +22,7 @@ def bench(bed, operations, sizes, *options):
 
 
 def over_spines(bed, carried):
-    """Returns the bytes that each spine got and sent on, of those that links have carried."""
+    """Returns the bytes that each spine received and sent, from the bytes of links."""
     links = bed.network.describe()["links"]
     leaves = {link["a"] for link in links if link["kind"] == "host"}
     spines = sorted({end for link in links if link["kind"] == "uplink" for end in (link["a"], link["b"])} - leaves)

@@ -1,5 +1,5 @@
-"""Networks of users: a Mininet Topo of their own or what a controller has discovered, with hosts on any switch; what cannot be
-emulated is said in one line."""
+"""Users' networks: a Mininet Topo or a discovered network, with hosts on any switch. Faults are
+reported in one line."""
 import json
 import os
 import re
@@ -28,7 +28,7 @@ class Ring(Topo):
 
 
 def of_file(folder, text, name="Own"):
-    """What is said of a user's file."""
+    """Returns the message about a user's file."""
     path = folder / "own.py"
     path.write_text("from mininet.topo import Topo\n" + text)
     with pytest.raises(ValueError) as refused:
@@ -92,7 +92,7 @@ def test_nodes_whose_names_no_interface_can_have_are_numbered():
 
 
 def shape(seen):
-    """Everything of a discovered topology that names of switches do not change."""
+    """Returns a discovered topology without the parts that depend on names of switches."""
     links = {frozenset([(l["a"], l["a_port"]), (l["b"], l["b_port"])]) for l in seen["links"]}
     return links, {(n["name"], n["datapath_id"], n["port"]) for n in seen["nodes"]}
 

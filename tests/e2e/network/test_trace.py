@@ -1,4 +1,4 @@
-"""Traces: what agents remember of calls, put together over all nodes."""
+"""Traces: the records of calls at agents, merged over all nodes."""
 import json
 import os
 
@@ -22,7 +22,7 @@ def test_the_slowest_call_and_the_rank_that_was_late_are_told(make_bed, tmp_path
 
 
 def test_calls_that_ranks_carry_out_themselves_are_told(make_bed):
-    """Short ones by datagrams between nodes, and in the segment of one node."""
+    """Ranks execute short calls by datagrams between nodes, and in the segment of one node."""
     bed = make_bed("tree:2x2")
     for ranks, plan in ([], "quick multicast"), (["--ranks", "4", "--ranks-per-node", "4"], "segment"):
         report = bed.cool_json("bench", "--ops", "bcast", "--bytes", "8", "--reps", "5", "--warmup", "0", *ranks)

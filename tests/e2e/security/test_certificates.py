@@ -1,4 +1,5 @@
-"""Certificates that change under programs that run: renewed, of another CA, revoked, about to end; and those of one switch or node."""
+"""Certificates that change while programs run: renewed, of another CA, revoked, expiring; and
+certificates of one switch or node."""
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ def certs(bed, *options):
 
 
 def change(bed, programs, *options):
-    """Changes the folder of all programs, and waits until these have read it."""
+    """Changes the directory of all programs, and waits until they have read it."""
     before = {name: log_of(bed, name).count(READ) for name in programs}
     certs(bed, *options)
     for name in programs:
@@ -29,7 +30,7 @@ def everybody(bed):
 
 
 def diagnosis(bed):
-    """What `cool doctor` says."""
+    """Returns the output of `cool doctor`."""
     return run(bed, "cool", "doctor").stdout
 
 

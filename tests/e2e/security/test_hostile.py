@@ -1,4 +1,5 @@
-"""A program on a member node that has no key: it hears nothing, and what it sends and says changes nothing and is counted."""
+"""A program without a key on a member node receives nothing; its packets change nothing and are
+counted."""
 import json
 import os
 import re
@@ -19,7 +20,7 @@ def end(attack):
 
 
 def refused(bed, name):
-    """What an agent has refused, by reason."""
+    """Returns the packets that an agent has refused, by reason."""
     host = bed.network.net.get(name)
     url = "http://%s:%d/metrics" % (bed.pages_ip(host), testbed.PAGES_PORT)
     text = succeed(bed, "mnexec", "-a", str(host.pid), "/usr/bin/python3", "-c",
@@ -28,7 +29,7 @@ def refused(bed, name):
 
 
 def works_under(bed, attack):
-    """Collectives of a job are right while a hostile program runs; what it did."""
+    """Checks collectives of a job while a hostile program runs; returns the program's results."""
     job = subprocess.Popen(["cool", "bench", "--ops", "bcast,allreduce,gather,barrier", "--bytes", "1K,100K,1M", "--reps", "3"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_for(lambda: hostile.trees(bed) or job.poll() is not None, "the job has trees")

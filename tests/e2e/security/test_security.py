@@ -1,4 +1,4 @@
-"""Who is let in: certificates on both channels of the controller."""
+"""Authentication: certificates on both channels of the controller."""
 import os
 import re
 import shutil
@@ -10,14 +10,14 @@ from conftest import PATIENCE, log_of, run, succeed, wait_for
 
 
 def certificates(bed, name, *more):
-    """A folder of certificates of another CA."""
+    """Creates a directory of certificates of another CA."""
     folder = os.path.join(bed.directory, name)
     succeed(bed, "cool", "certs", folder, *more)
     return folder
 
 
 def asks(bed, *options):
-    """`cool topology` with other options than the testbed's: its status and what it says."""
+    """Runs `cool topology` with other options than the testbed's; returns status and messages."""
     environment = {k: v for k, v in bed.environment().items() if not k.startswith("COOL_")}
     done = subprocess.run(["cool", *options, "topology"], env=environment, capture_output=True, text=True, timeout=PATIENCE)
     assert len((done.stdout + done.stderr).splitlines()) == 1, done.stdout + done.stderr
@@ -113,7 +113,7 @@ def tlv(kind, value):
 
 
 def forged_lldp(dpid, port):
-    """As the controller's announcement of a switch's port, with a proof made of nothing."""
+    """Returns a forgery of the controller's LLDP frame of a switch port, with an invalid proof."""
     own = b"\x02\xc0\x01"
     return (bytes.fromhex("0180c200000e 020000000099 88cc") + tlv(1, b"\x07dpid:%016x" % dpid) + tlv(2, b"\x07%d" % port) + tlv(3, b"\0\x78")
             + tlv(127, own + b"\x01\x02" + dpid.to_bytes(8, "big") + port.to_bytes(4, "big"))
