@@ -1,12 +1,12 @@
 #!/usr/bin/python3
-"""Puts the simulator's predictions beside measurements (`make calibrate`), and writes docs/measurements/calibration.md.
+"""Compares the simulator's predictions with measurements (`make calibrate`); writes docs/measurements/calibration.md.
 
     sudo bench/calibrate.py                          # about seven minutes
-    sudo bench/calibrate.py --placements racked      # half of it; what target/calibration has of the rest stays
+    sudo bench/calibrate.py --placements racked      # half of it; keeps the rest in target/calibration
 
-Every operation at 64 KiB, 512 KiB and 4 MiB with the planner's picks, on 16 nodes in 4 racks with links of 20 Mbit/s.
-`cool bench` predicts each case by the costs that the controller knows, and measures it. The machine must have nothing
-else to do. Needs root and Debian's mininet, openvswitch-switch and ethtool.
+Runs every operation at 64 KiB, 512 KiB and 4 MiB with the planner's picks, on 16 nodes in 4 racks with links
+of 20 Mbit/s. `cool bench` predicts each case by the costs that the controller knows, and measures it. The machine
+must be idle otherwise. Needs root and Debian's mininet, openvswitch-switch and ethtool.
 """
 import argparse
 import json
@@ -30,7 +30,7 @@ WITHIN = 0.25
 
 
 def measure(bed, placement, ops, sizes):
-    """The figures of `cool bench`, with the costs that it predicted by."""
+    """Returns the figures of `cool bench`, with the costs behind its predictions."""
     figures = []
     for size, reps in sizes:
         done = bed.run(["cool", "bench", "--ops", ops, "--bytes", size, "--reps", str(reps), "--placement", placement, "--json"],
@@ -44,7 +44,7 @@ def measure(bed, placement, ops, sizes):
 
 
 def ratio(result):
-    """Predicted over measured."""
+    """Returns the predicted time divided by the measured time."""
     return result["predicted"] / result["median"]
 
 
@@ -61,23 +61,24 @@ def share(results):
 
 
 def document(found):
-    """All that was found, as a page."""
+    """Returns the page with all results."""
     results = [r for placement in bench.PLACEMENTS for r in found.get(placement, {}).get("results", [])]
-    lines = ["# Predictions beside measurements", "",
-             "Written by `make calibrate` (`bench/calibrate.py`). Each operation with the planner's pick on %s, all links of %d Mbit/s, in the" % (TOPOLOGY, MBIT),
-             "emulated network: the time that the simulator predicts by the costs that the controller knows (`cool topology`), and the",
-             "median that `cool bench` measured, with the least and the most. Ranks stand rack by rack (racked) or are dealt over the",
-             "racks (interleaved). Idle is the idle share of the processors, which all 16 nodes and 5 switches share: where little is",
-             "left, the processors were measured too.", "",
-             "**%s predictions are within %d %% of what was measured.**" % (share(results), 100 * WITHIN), ""]
+    lines = ["# Predictions next to measurements", "",
+             "Written by `make calibrate` (`bench/calibrate.py`). The tables compare the time that the simulator predicts",
+             "with the median that `cool bench` measured, next to the minimum and the maximum. Each operation runs with",
+             "the planner's pick on %s in the emulated network, where all links have %d Mbit/s. Predictions use the" % (TOPOLOGY, MBIT),
+             "costs that the controller knows (`cool topology`). Ranks are placed rack by rack (racked) or in turn over",
+             "the racks (interleaved). Idle is the idle share of the CPUs, which all 16 nodes and 5 switches share. A low",
+             "idle share means that the CPUs limited the measured time.", "",
+             "**%s predictions are within %d %% of the measurement.**" % (share(results), 100 * WITHIN), ""]
     lines += ["| bytes | " + " | ".join(bench.PLACEMENTS) + " |", "| --- |" + " --- |" * len(bench.PLACEMENTS)]
     for size in sorted({r["bytes"] for r in results}):
         cells = [share([r for r in results if (r["bytes"], r["placement"]) == (size, p)]) for p in bench.PLACEMENTS]
         lines.append("| %s | %s |" % (page.size(size), " | ".join(cells)))
     for placement in (p for p in bench.PLACEMENTS if p in found):
         part = found[placement]
-        lines += ["", "## %s" % placement.capitalize(), "", "%s, %d processors. Costs: `%s`" % (part["date"], part["processors"], json.dumps(part["model"])), "",
-                  "| operation | bytes | plan | predicted, ms | measured, ms | least | most | predicted / measured | idle |",
+        lines += ["", "## %s" % placement.capitalize(), "", "%s, %d CPUs. Costs: `%s`" % (part["date"], part["processors"], json.dumps(part["model"])), "",
+                  "| operation | bytes | plan | predicted, ms | measured, ms | minimum, ms | maximum, ms | predicted / measured | idle |",
                   "| --- | --: | --- | --: | --: | --: | --: | --: | --: |"]
         for r in sorted(part["results"], key=lambda r: (r["bytes"], OPS.split(",").index(r["op"]))):
             idle = "-" if r["idle"] is None else "%d %%" % round(100 * r["idle"])
@@ -91,8 +92,8 @@ def document(found):
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--placements", type=bench.list_of(bench.one_of(bench.PLACEMENTS)), default=list(bench.PLACEMENTS), help="default both")
-    p.add_argument("--ops", default=OPS, help="fewer operations, for a look; then the page is not written")
-    p.add_argument("--bytes", help="other sizes, for a look; then the page is not written")
+    p.add_argument("--ops", default=OPS, help="fewer operations; then the page is not written")
+    p.add_argument("--bytes", help="other sizes; then the page is not written")
     bench.add_run_options(p, "calibration")
     p.add_argument("--page", default=os.path.join(ROOT, "docs", "measurements", "calibration.md"), help="default docs/measurements/calibration.md")
     return p.parse_args()
