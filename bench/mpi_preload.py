@@ -6,7 +6,7 @@
 
 The same program (mpi_collectives.c) runs on Open MPI and MPICH of PyPI, alone and preloaded, each time with all lengths of an operation; with --min
 0 all its calls are taken, so that COOL_MPI_MIN can be chosen. A full run takes some 20 minutes for each library on a quiet machine. Writes
-report.json to target/mpi-preload, and with --docs the table of docs/guide/mpi.md. Needs what bench/bench.py needs.
+report.json to target/mpi-preload, and with --docs the table of docs/measurements/mpi.md. Needs what bench/bench.py needs.
 """
 import argparse
 import json
@@ -124,7 +124,7 @@ def cell(figures):
 
 
 def table(cases, options, pairs):
-    """As docs/guide/mpi.md has it: a row for each operation and size, for each placement and library the times alone and preloaded, and their ratio."""
+    """As docs/measurements/mpi.md has it: a row for each operation and size, for each placement and library the times alone and preloaded, and their ratio."""
     columns = [(p, name) for p in options.placements for name in pairs]
     heads = ["%s: %s alone | preloaded | ratio" % (p, pairs[name][0].title) for p, name in columns]
     lines = ["| operation | " + " | ".join(heads) + " |", "| --- |" + " --: |" * (3 * len(columns))]
@@ -170,7 +170,7 @@ def parse_arguments():
     bench.add_network_options(p)
     p.add_argument("--busy-poll", action="store_true", help="let MPICH's ranks spin on their sockets; else a rank that waits sleeps")
     p.add_argument("--timeout", type=int, default=240, help="seconds for one operation; default %(default)s")
-    p.add_argument("--docs", action="store_true", help="write the table to docs/guide/mpi.md")
+    p.add_argument("--docs", action="store_true", help="write the table to docs/measurements/mpi.md")
     bench.add_run_options(p, "mpi-preload")
     a = p.parse_args()
     a.out, a.bin = os.path.abspath(a.out), os.path.abspath(a.bin)

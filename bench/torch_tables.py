@@ -1,4 +1,4 @@
-"""What torch_train.py has measured, as docs/guide/torch.md has it."""
+"""What torch_train.py has measured, as docs/measurements/torch.md has it."""
 import os
 
 import section

@@ -11,7 +11,7 @@ The network and the data are those of libcool/python/examples/train_fashion.py, 
   adapter   an allreduce through torch beside one by COOL's own binding, of ranks on one host
   training  --epochs of each strategy by 4 ranks in as many racks, with the same pictures in each step and on links as fast as this machine, twice
             with COOL: test accuracy, and whether the weights are the same
-Writes report.json to target/torch-train, and with --docs the section of docs/guide/torch.md. Needs root, what bench/bench.py needs, Debian's
+Writes report.json to target/torch-train, and with --docs the section of docs/measurements/torch.md. Needs root, what bench/bench.py needs, Debian's
 dataset-fashion-mnist, and target/bindings/python with torch (tools/bindings --release, tools/torch target/bindings/python).
 """
 import argparse
@@ -250,7 +250,7 @@ def parse_arguments():
     bench.add_network_options(p)
     p.add_argument("--python", default=PYTHON, help="a Python with torch and cool; default target/bindings/python/bin/python3")
     p.add_argument("--timeout", type=int, default=300, help="seconds for one job; default %(default)s")
-    p.add_argument("--docs", action="store_true", help="write the section of docs/guide/torch.md")
+    p.add_argument("--docs", action="store_true", help="write the section of docs/measurements/torch.md")
     bench.add_run_options(p, "torch-train")
     a = p.parse_args()
     a.out, a.bin = os.path.abspath(a.out), os.path.abspath(a.bin)

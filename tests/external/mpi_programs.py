@@ -7,7 +7,7 @@
 Debian's HPCC and ScaLAPACK's tests (xdlu, xdllt, xdtrd), on its Open MPI and MPICH, and apps/mpi/examples on Open MPI of Debian and MPICH of PyPI. Each
 is run without the library and with it, in turn, in one emulated network; what it computes must be the same both times, and right by its own word.
 Tells the calls that were taken and the seconds from mpirun's start to its end. Writes report.json to target/mpi/programs, and with --docs the table
-of docs/guide/mpi.md. Needs root and what end-to-end tests need.
+of docs/measurements/mpi.md. Needs root and what end-to-end tests need.
 """
 import argparse
 import collections
@@ -245,7 +245,7 @@ def parse_arguments():
     p.add_argument("--runs", type=int, default=1, help="of each program without and with the library; default %(default)s")
     bench.add_network_options(p, topology="tree:2x2", mbit=100)
     p.add_argument("--prepare", action="store_true", help="install and build what is missing, and run nothing")
-    p.add_argument("--docs", action="store_true", help="write the table to docs/guide/mpi.md")
+    p.add_argument("--docs", action="store_true", help="write the table to docs/measurements/mpi.md")
     return p.parse_args()
 
 

@@ -101,7 +101,7 @@ def others_python():
 
 
 def table(by_name, others):
-    """As docs/guide/torch.md has it."""
+    """As docs/measurements/torch.md has it."""
     lines = ["| tests | pass with gloo | of these pass with cool | expected to fail | pass with cool only | need a GPU or more ranks |",
              "| --- | --: | --: | --: | --: | --: |"]
     for name, (baseline, with_cool) in by_name.items():
