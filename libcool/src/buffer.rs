@@ -48,10 +48,10 @@ impl<T: Element> Deref for Buffer<T> {
         // elements. No other code of this process accesses its pages.
         //
         // The agent writes to these pages only during calls that wait and borrow them mutably, and
-        // during calls that were started with `Comm::lending`, for which the caller promised not to access
-        // them. If the agent stops responding, the call does not return before the pages that it
-        // should receive into are disconnected from the agent (or its error states that the system
-        // had no memory for that). The agent never writes to memory that a call sends.
+        // during calls that were started with `Comm::lending`, for which the caller promised not to
+        // access them. If the agent stops responding, the call does not return before the pages
+        // that it should receive into are disconnected from the agent (or its error states that the
+        // system had no memory for that). The agent never writes to memory that a call sends.
         unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }

@@ -70,8 +70,8 @@ fn each<const N: usize>(elements: &mut [u8], f: impl Fn([u8; N]) -> [u8; N]) {
     elements.as_chunks_mut().0.iter_mut().for_each(|element| *element = f(*element));
 }
 
-/// The elements of an array of a type that is known only at run time: numbers, located values, or MPI's
-/// pairs.
+/// The elements of an array of a type that is known only at run time: numbers, located values, or
+/// MPI's pairs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Elements {
     /// Elements of a type that agents support.

@@ -81,7 +81,8 @@ pub struct AgentRegistration {
     pub features: u64,
 }
 
-/// Checks the addresses of the controller, so that a wrong one is reported before anything else starts.
+/// Checks the addresses of the controller, so that a wrong one is reported before anything else
+/// starts.
 ///
 /// # Errors
 /// Returns an error if an address is malformed, or does not fit the credentials.

@@ -106,8 +106,8 @@ impl LocalServer {
     }
 }
 
-/// Creates the directory of a socket if it is the default directory. Any other directory must exist, so that a mistyped
-/// path is reported instead of creating directories.
+/// Creates the directory of a socket if it is the default directory. Any other directory must
+/// exist, so that a mistyped path is reported instead of creating directories.
 fn make_default_directory(directory: &Path) -> io::Result<()> {
     if directory == Path::new(DEFAULT_DIRECTORY) {
         return std::fs::create_dir_all(directory);

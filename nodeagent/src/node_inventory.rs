@@ -85,8 +85,8 @@ impl NodeInventory {
     }
 
     /// Returns the report to a controller. `attached` returns the ranks of groups without a job.
-    /// `unreported` contains the ranks, by job, whose ends are reported later; until then they count as
-    /// running.
+    /// `unreported` contains the ranks, by job, whose ends are reported later; until then they
+    /// count as running.
     pub(crate) fn report(
         &self,
         attached: impl Fn(u64) -> Vec<u32>,

@@ -1,7 +1,7 @@
 //! Compact encoding of a group for its agents.
 //!
-//! Nodes with names and addresses that count up, and ranks that are placed evenly, take as many bytes
-//! as a single one. Only the incarnation and key of each agent are stored for each node.
+//! Nodes with names and addresses that count up, and ranks that are placed evenly, take as many
+//! bytes as a single one. Only the incarnation and key of each agent are stored for each node.
 
 use crate::control::{Description, Group, Held, Member, NodeRun, RankRun, Secret, Tree};
 use prost::Message;

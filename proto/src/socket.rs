@@ -164,8 +164,8 @@ impl LocalFrameSender {
     /// Sends a frame as [`LocalFrameSender::send`] does, and calls `meanwhile` whenever data can be
     /// received while the agent accepts none.
     ///
-    /// The callback must receive that data, because the agent may stop reading until its replies are
-    /// read.
+    /// The callback must receive that data, because the agent may stop reading until its replies
+    /// are read.
     ///
     /// # Errors
     /// As [`LocalFrameSender::send`].

@@ -1,9 +1,10 @@
 //! Comments are plain English, measured by rates of a few words.
 //!
-//! Seven well-read Rust projects (quinn, rustls, ripgrep, iroh, openraft, raft-rs, holo) stay within
-//! the limits of `RARE` and above those of `FREQUENT` in their comments. A rate is a symptom, not the
-//! fault: to mend a file, rewrite its sentences from their meaning, because exchanging single words
-//! does not make them easier to understand. CONTRIBUTING.md, "Language", has examples.
+//! Seven well-read Rust projects (quinn, rustls, ripgrep, iroh, openraft, raft-rs, holo) stay
+//! within the limits of `RARE` and above those of `FREQUENT` in their comments. A rate is a
+//! symptom, not the fault: to mend a file, rewrite its sentences from their meaning, because
+//! exchanging single words does not make them easier to understand. CONTRIBUTING.md, "Language",
+//! has examples.
 
 use std::collections::BTreeMap;
 

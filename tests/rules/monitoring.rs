@@ -1,5 +1,5 @@
-//! Prometheus can read our alerts, and Grafana our dashboard. That their metrics exist is shown by the
-//! end-to-end tests.
+//! Prometheus can read our alerts, and Grafana our dashboard. That their metrics exist is shown by
+//! the end-to-end tests.
 
 use promql_parser::parser::parse;
 use yaml_rust2::{Yaml, YamlLoader};

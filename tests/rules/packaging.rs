@@ -1,4 +1,5 @@
-//! The file lists of the Debian packages (`deploy/debian/`) agree with units, programs and documents.
+//! The file lists of the Debian packages (`deploy/debian/`) agree with units, programs and
+//! documents.
 
 use std::collections::BTreeMap;
 use std::fs;

@@ -1,6 +1,6 @@
-//! Python code that tests import changes nothing of the whole process, so that tests work in any thread and
-//! in any order. Signal handlers can be set in the main thread only, and all threads of a process share
-//! its working directory, environment and limits.
+//! Python code that tests import changes nothing of the whole process, so that tests work in any
+//! thread and in any order. Signal handlers can be set in the main thread only, and all threads of
+//! a process share its working directory, environment and limits.
 
 use std::path::Path;
 

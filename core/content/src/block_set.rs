@@ -15,8 +15,8 @@ impl BlockSet {
         BlockSet { blocks, words: vec![0; blocks.div_ceil(64)] }
     }
 
-    /// Returns the set that a bitmap in the form of [`BlockSet::words`] describes. Bits beyond the last
-    /// block are ignored, because the bitmap may originate at another node.
+    /// Returns the set that a bitmap in the form of [`BlockSet::words`] describes. Bits beyond the
+    /// last block are ignored, because the bitmap may originate at another node.
     #[must_use]
     pub fn from_words(blocks: usize, words: &[u64]) -> BlockSet {
         let mut set = BlockSet::none(blocks);

@@ -83,9 +83,9 @@ pub struct Block {
     pub bytes: u32,
 }
 
-/// Divides the data of a reader into blocks at positions that the content determines (FastCDC, Xia et
-/// al., IEEE TPDS 2020). If bytes are changed, inserted or removed, the blocks before that place and most
-/// blocks after it stay the same, because cuts depend only on nearby bytes.
+/// Divides the data of a reader into blocks at positions that the content determines (FastCDC, Xia
+/// et al., IEEE TPDS 2020). If bytes are changed, inserted or removed, the blocks before that place
+/// and most blocks after it stay the same, because cuts depend only on nearby bytes.
 pub struct Cutter<R: Read>(v2020::StreamCDC<R>);
 
 impl<R: Read> Cutter<R> {

@@ -1,11 +1,11 @@
 //! Content that is copied from one node to others, without I/O.
 //!
-//! A source (a file, or a directory with all its entries) is described by a [`Manifest`]. Its bytes are
-//! divided into blocks at positions that their content determines ([`Cutter`]). A [`BlockSet`] records
-//! the blocks that a node has, and [`pieces`] groups the missing ones for sending.
+//! A source (a file, or a directory with all its entries) is described by a [`Manifest`]. Its bytes
+//! are divided into blocks at positions that their content determines ([`Cutter`]). A [`BlockSet`]
+//! records the blocks that a node has, and [`pieces`] groups the missing ones for sending.
 //!
-//! A block is identified by its BLAKE3 hash, so a block that a node already has, in any file, need not be
-//! sent. Walking directories, reading files and using the network is left to the caller.
+//! A block is identified by its BLAKE3 hash, so a block that a node already has, in any file, need
+//! not be sent. Walking directories, reading files and using the network is left to the caller.
 
 mod block_set;
 mod cutter;

@@ -8,8 +8,8 @@ use postcard::Error as Codec;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Description of a source. Items are sorted by path, and the first is the source itself. Blocks are those
-/// of all files in this order, each once.
+/// Description of a source. Items are sorted by path, and the first is the source itself. Blocks
+/// are those of all files in this order, each once.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Manifest {
     items: Vec<Item>,
@@ -34,7 +34,8 @@ pub enum ManifestError {
     /// There are no items, or the first one is not the source itself.
     #[error("it does not begin with the source itself")]
     Root,
-    /// A block is invalid, for the given reason: its length is impossible, it occurs twice, or it is unused.
+    /// A block is invalid, for the given reason: its length is impossible, it occurs twice, or it
+    /// is unused.
     #[error("block {0} {1}")]
     Block(usize, &'static str),
 }
@@ -99,8 +100,8 @@ impl Manifest {
     /// Decodes and checks a manifest. The bytes may be from an untrusted sender.
     ///
     /// # Errors
-    /// If the bytes are not a manifest, or one that no source can have. In particular, paths must not leave
-    /// the source.
+    /// If the bytes are not a manifest, or one that no source can have. In particular, paths must
+    /// not leave the source.
     pub fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
         let (manifest, rest) = postcard::take_from_bytes::<Manifest>(bytes).map_err(ManifestError::Decode)?;
         if !rest.is_empty() {
@@ -116,7 +117,8 @@ impl Manifest {
             return Err(ManifestError::Root);
         }
         self.check_blocks()?;
-        // The lowest number of a block that has not been used yet; blocks are numbered by first use.
+        // The lowest number of a block that has not been used yet; blocks are numbered by first
+        // use.
         let mut next = 0;
         for (number, item) in self.items.iter().enumerate() {
             item.path.check()?;

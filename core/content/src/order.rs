@@ -27,8 +27,9 @@ impl Piece {
     }
 }
 
-/// Returns the blocks in the order of their numbers, which is that of the files, in pieces of at most
-/// `bytes`. A longer block forms a piece of its own. All nodes with the same set make the same pieces.
+/// Returns the blocks in the order of their numbers, which is that of the files, in pieces of at
+/// most `bytes`. A longer block forms a piece of its own. All nodes with the same set make the same
+/// pieces.
 pub fn pieces<'m>(
     manifest: &'m Manifest,
     blocks: &'m BlockSet,
@@ -39,8 +40,8 @@ pub fn pieces<'m>(
 
 /// Returns [`pieces`] of the blocks from `first` on, then of those before it.
 ///
-/// This is a data carousel (FLUTE, RFC 6726): when a node joins late, the source continues where it is and
-/// sends the earlier blocks at the end.
+/// This is a data carousel (FLUTE, RFC 6726): when a node joins late, the source continues where it
+/// is and sends the earlier blocks at the end.
 pub fn pieces_from<'m>(
     manifest: &'m Manifest,
     blocks: &'m BlockSet,

@@ -241,10 +241,11 @@ impl<M> TransferRequest<M> {
     }
 }
 
-/// A request of a rank of this node to which the engine replies once, with [`Output::Done`](crate::Output::Done).
+/// A request of a rank of this node to which the engine replies once, with
+/// [`Output::Done`](crate::Output::Done).
 ///
-/// This enum and [`RankCommand`] are the one list of everything that a rank can ask of its engine, with the buffers named
-/// in the driver's way `M`.
+/// This enum and [`RankCommand`] are the one list of everything that a rank can ask of its engine,
+/// with the buffers named in the driver's way `M`.
 #[derive(Clone, Debug)]
 pub enum RankRequest<M = MemoryRange> {
     /// A collective call.
@@ -291,22 +292,23 @@ pub enum RankCommand {
         /// The number that the rank gave the transfer, see [`TransferRequest::id`].
         id: u64,
     },
-    /// Reports on a watched call. The engine ignores the report if it has answered the call meanwhile.
+    /// Reports on a watched call. The engine ignores the report if it has answered the call
+    /// meanwhile.
     Watched {
         /// The number of the call in its group.
         call_number: u64,
         /// The report.
         report: WatchReport,
     },
-    /// Revokes the group: all calls on it fail, at every rank (revocation in the sense of ULFM, User-Level Failure
-    /// Mitigation for MPI).
+    /// Revokes the group: all calls on it fail, at every rank (revocation in the sense of ULFM,
+    /// User-Level Failure Mitigation for MPI).
     Revoke,
     /// Reports that the rank is lost, for example because its process ended.
     Lost {
         /// The reason, in words.
         why: String,
-        /// How many calls the rank has completed, if that is known of a rank that executes calls without the engine.
-        /// Otherwise the calls that it has made here count.
+        /// How many calls the rank has completed, if that is known of a rank that executes calls
+        /// without the engine. Otherwise the calls that it has made here count.
         completed_calls: Option<u64>,
     },
 }

@@ -497,7 +497,7 @@ mod tests {
     }
 
     #[test]
-    fn a_source_sends_no_original_that_the_receiver_has_from_elsewhere() {
+    fn a_source_sends_no_original_that_the_receiver_already_has() {
         let mut chance = ChaCha8Rng::seed_from_u64(1);
         let mut source = Holdings::source(DIVISION, Code::Linear, LOWEST, Share { index: 0, of: 1 });
         let mut sink = Holdings::empty(DIVISION, Code::Linear, LOWEST);

@@ -154,8 +154,8 @@ impl PyComm {
         Ok(part.map(PyComm::new))
     }
 
-    /// Returns a group of the same ranks, whose calls are independent of those of this group. All
-    /// ranks of the group must call this.
+    /// Returns a group of the same ranks with independent calls. All ranks of the group must call
+    /// this.
     fn dup(&self, py: Python<'_>) -> PyResult<PyComm> {
         let rank = self.get_rank(py)?;
         py.detach(|| rank.dup()).map(PyComm::new).map_err(|e| raised(py, &e))

@@ -147,8 +147,8 @@ impl PyComm {
         Ok((got.source, got.tag, got.count))
     }
 
-    /// Starts `recv` and returns a Request, whose attribute `message` describes the received
-    /// message once it was waited for.
+    /// Starts `recv` and returns a Request. Its attribute `message` describes the received message
+    /// after a wait.
     #[pyo3(signature = (recv, source = None, tag = None))]
     fn irecv(
         &self,

@@ -34,8 +34,8 @@ pub enum Arrays<'s, 'r> {
     Within(ArrayMut<'r>, Range<usize>, Range<usize>),
 }
 
-/// A collective on arrays of a type that is known only at run time, for bindings to other languages.
-/// The methods of [`Start`](crate::Start) are the typed equivalent.
+/// A collective on arrays of a type that is known only at run time, for bindings to other
+/// languages. The methods of [`Start`](crate::Start) are the typed equivalent.
 #[derive(Debug)]
 pub struct Collective<'s, 'r> {
     /// The operation.

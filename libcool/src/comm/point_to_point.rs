@@ -161,8 +161,8 @@ impl Comm {
         self.waiting().recv(data, source, tag)?.received()
     }
 
-    /// Sends or receives any message, with an array of a type that is known only at run time. Returns
-    /// the message if it is a receive.
+    /// Sends or receives any message, with an array of a type that is known only at run time.
+    /// Returns the message if it is a receive.
     ///
     /// # Errors
     /// As [`Comm::send`] and [`Comm::recv`].

@@ -10,8 +10,9 @@ use std::path::Path;
 /// The execute permissions of a file for its owner, its group and others.
 const EXECUTABLE: u32 = 0o111;
 
-/// Returns the reason why a program could not be started. The system reports the same error for a missing directory, a
-/// missing program and a missing interpreter, so this function checks which of them is missing.
+/// Returns the reason why a program could not be started. The system reports the same error for a
+/// missing directory, a missing program and a missing interpreter, so this function checks which of
+/// them is missing.
 pub(crate) fn explain(start: &Start, error: &io::Error) -> String {
     let (program, workdir) = (start.program.as_str(), start.workdir.as_str());
     match error.kind() {

@@ -21,7 +21,8 @@ pub(crate) enum EngineCommand {
     Request(RankRequest<SharedSlice>, EngineReply),
     /// Hands an input to the engine, which does not reply.
     Input(Input<'static>),
-    /// Registers the segment in which the ranks of a group execute calls, so that they are woken if the group fails.
+    /// Registers the segment in which the ranks of a group execute calls, so that they are woken if
+    /// the group fails.
     Share { group: u64, segment: Arc<SharedSegment> },
     /// Asks for the lost ranks that made a group fail.
     LostRanks { group: u64, reply: oneshot::Sender<Vec<u32>> },

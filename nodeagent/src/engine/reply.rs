@@ -12,8 +12,8 @@ pub(crate) enum EngineReply {
 }
 
 impl EngineReply {
-    /// Sends the result of a request. The caller may have left meanwhile; its call still ran to its end, because other
-    /// ranks take part in it.
+    /// Sends the result of a request. The caller may have left meanwhile; its call still ran to its
+    /// end, because other ranks take part in it.
     pub(crate) fn send(self, result: Result<cool_engine::CallStats, cool_engine::CallFailure>) {
         let result = result.map_err(failure);
         match self {

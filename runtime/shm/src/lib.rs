@@ -7,8 +7,8 @@
 //!   collectives without the agent.
 //!
 //! This crate contains the mmap, futex and atomic operations, and therefore `unsafe` code. It does
-//! not decide when a process may access which bytes: that is defined by the protocol between rank and agent
-//! (`proto/local.proto`) and by libcool.
+//! not decide when a process may access which bytes: that is defined by the protocol between rank
+//! and agent (`proto/local.proto`) and by libcool.
 
 pub mod pages;
 pub mod region;

@@ -34,7 +34,8 @@ pub(crate) fn found<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Replaces a file of a directory. However it ends, the file has either these bytes or its previous ones.
+/// Replaces a file of a directory. However it ends, the file has either these bytes or its previous
+/// ones.
 pub(crate) fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
     let (path, new) = (folder.join(name), folder.join(format!(".{name}.new")));
     let written = || {
@@ -79,7 +80,8 @@ pub(crate) fn open_lock(path: &Path) -> Result<File, StoreError> {
     opened.map_err(StoreError::at(path))
 }
 
-/// Locks a file until it is closed. Returns `false` if a non-blocking request conflicts with another lock.
+/// Locks a file until it is closed. Returns `false` if a non-blocking request conflicts with
+/// another lock.
 pub(crate) fn try_lock(path: &Path, file: &File, how: FlockOperation) -> Result<bool, StoreError> {
     match flock(file, how) {
         Ok(()) => Ok(true),
@@ -88,8 +90,8 @@ pub(crate) fn try_lock(path: &Path, file: &File, how: FlockOperation) -> Result<
     }
 }
 
-/// Removes a file or directory, including directories that their owner may not write. Succeeds if the path
-/// does not exist.
+/// Removes a file or directory, including directories that their owner may not write. Succeeds if
+/// the path does not exist.
 ///
 /// # Errors
 /// Returns the system's error.

@@ -1,10 +1,11 @@
 //! A user's store on a node: a directory with contents (files or directories) that stay there under
 //! names between jobs.
 //!
-//! A content is stored as an object, which is identified by the hash of its manifest. The same content is
-//! therefore stored once, whatever names it has. A [`Put`] creates an object, and [`ObjectReading`] reads it
-//! under a lock. An object is removed when its last name is removed, or evicted when room is needed, the
-//! least recently used first. Copying and verifying the bytes of an object is left to the caller.
+//! A content is stored as an object, which is identified by the hash of its manifest. The same
+//! content is therefore stored once, whatever names it has. A [`Put`] creates an object, and
+//! [`ObjectReading`] reads it under a lock. An object is removed when its last name is removed, or
+//! evicted when room is needed, the least recently used first. Copying and verifying the bytes of
+//! an object is left to the caller.
 //!
 //! ```text
 //! format                 version of the format
@@ -16,8 +17,8 @@
 //! gone/                  objects that are being removed
 //! ```
 //!
-//! Every step is one rename, so a store opens whatever ended a program. The next put collects unlocked
-//! objects without a name.
+//! Every step is one rename, so a store opens whatever ended a program. The next put collects
+//! unlocked objects without a name.
 
 mod error;
 mod files;

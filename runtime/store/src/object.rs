@@ -98,7 +98,8 @@ impl StoredObject {
     pub(crate) fn hold(&self) -> Result<File, StoreError> {
         let path = self.manifest_path();
         let file = File::options().read(true).write(true).open(&path).map_err(StoreError::at(&path))?;
-        // This does not block, because exclusive locks are held only together with the store's lock.
+        // This does not block, because exclusive locks are held only together with the store's
+        // lock.
         try_lock(&path, &file, FlockOperation::LockShared)?;
         Ok(file)
     }

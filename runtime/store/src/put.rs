@@ -16,15 +16,15 @@ use std::time::SystemTime;
 pub struct PutRequest {
     /// Name of the content.
     pub name: StoreName,
-    /// Time of the put, in milliseconds since 1970. Of two nodes, the one with the later time has the newer
-    /// content.
+    /// Time of the put, in milliseconds since 1970. Of two nodes, the one with the later time has
+    /// the newer content.
     pub put_ms: u64,
     /// New limit for the bytes of all objects, 0 for no limit, or `None` to keep the current one.
     pub quota: Option<u64>,
 }
 
-/// A put in progress. Its object is locked. If this value is dropped, the data copied so far stays for the
-/// next put of the same content.
+/// A put in progress. Its object is locked. If this value is dropped, the data copied so far stays
+/// for the next put of the same content.
 #[derive(Debug)]
 pub struct Put {
     store: Store,
@@ -36,8 +36,8 @@ pub struct Put {
 }
 
 impl Store {
-    /// Makes room for a content, locks its object, and returns the put. The caller must then place the
-    /// content at [`Put::tree`] and call [`Put::commit`].
+    /// Makes room for a content, locks its object, and returns the put. The caller must then place
+    /// the content at [`Put::tree`] and call [`Put::commit`].
     ///
     /// # Errors
     /// If the content does not fit; nothing has changed then. Otherwise returns the system's error.
@@ -89,9 +89,9 @@ impl Store {
         self.collect(object.id)
     }
 
-    /// Returns the objects that count in addition to the one that is put. An object to which only this name
-    /// refers does not count, because it is replaced; nor do the remains of an interrupted put, because
-    /// they are collected.
+    /// Returns the objects that count in addition to the one that is put. An object to which only
+    /// this name refers does not count, because it is replaced; nor do the remains of an
+    /// interrupted put, because they are collected.
     fn kept(
         &self,
         name: &StoreName,
@@ -113,7 +113,8 @@ impl Store {
             if is_replaced || is_left {
                 continue;
             }
-            // A damaged object counts as empty and is thus not evicted, so that users can examine it.
+            // A damaged object counts as empty and is thus not evicted, so that users can examine
+            // it.
             let bytes = object.manifest().map_or(0, |manifest| manifest.bytes());
             let used = object.manifest_path().metadata().and_then(|about| about.modified());
             kept.push(EvictionCandidate { id, bytes, used: used.unwrap_or(SystemTime::UNIX_EPOCH), free });
@@ -129,15 +130,16 @@ impl Put {
         self.object.tree()
     }
 
-    /// Returns the object that the name refers to so far, whose blocks may be reused. Returns `None` if it is
-    /// this content or cannot be read.
+    /// Returns the object that the name refers to so far, so that its blocks can be reused.
+    /// Returns `None` if it is this content or cannot be read.
     #[must_use]
     pub fn earlier(&self) -> Option<ObjectReading> {
         let id = self.before.filter(|id| *id != self.object.id)?;
         self.store.read(id).ok().flatten()
     }
 
-    /// Gives the content its name, and removes the previous object of that name unless it has another one.
+    /// Gives the content its name, and removes the previous object of that name unless it has
+    /// another one.
     ///
     /// # Errors
     /// Returns the system's error; the content is then stored without this name.

@@ -30,7 +30,8 @@ impl fmt::Display for Unfit {
     }
 }
 
-/// Returns the objects to evict so that `needed` bytes and the remaining objects fit into the quota.
+/// Returns the objects to evict so that `needed` bytes and the remaining objects fit into the
+/// quota.
 ///
 /// # Errors
 /// If they do not fit even without all objects that may be evicted.
@@ -73,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn the_least_recently_used_is_evicted_first_but_never_one_in_use() {
+    fn the_least_recently_used_is_evicted_first_and_none_in_use() {
         let objects = kept(&[(10, 3, true), (10, 1, false), (10, 2, true), (10, 4, true)]);
         assert_eq!(evictions(objects.clone(), 5, 100), Ok(vec![]));
         assert_eq!(evictions(objects.clone(), 5, 35), Ok(vec![Digest::of(&[2])]));

@@ -13,7 +13,8 @@ use std::path::{Path, PathBuf};
 
 /// Content of the file `format`.
 const FORMAT: &str = "cool-store 1";
-/// Entries of a store. Some may exist before `format`, when several processes open a new store at once.
+/// Entries of a store. Some may exist before `format`, when several processes open a new store at
+/// once.
 const OWN: [&str; 6] = ["format", "gone", "lock", "names", "objects", "quota"];
 /// Mode bits that permit other users to write, none of which may be set.
 const OTHERS_WRITE: u32 = 0o022;
@@ -92,7 +93,8 @@ impl Store {
         }
     }
 
-    /// Locks the store for changes. It blocks while another process holds the lock, which is never long.
+    /// Locks the store for changes. It blocks while another process holds the lock, which is never
+    /// long.
     pub(crate) fn lock(&self) -> Result<Lock, StoreError> {
         let path = self.root.join("lock");
         let file = files::open_lock(&path)?;
@@ -213,8 +215,8 @@ impl Store {
         }
     }
 
-    /// Removes a name, and its object if that was its last name. Returns whether the name existed. Readers of
-    /// the object may continue.
+    /// Removes a name, and its object if that was its last name. Returns whether the name existed.
+    /// Readers of the object may continue.
     ///
     /// # Errors
     /// Returns the system's error.
@@ -263,7 +265,8 @@ impl Store {
         moved.map_or(Ok(()), |()| remove_tree(&gone).map_err(StoreError::at(&gone)))
     }
 
-    /// Removes the remains of interrupted programs, except for the object `but`, which is being put.
+    /// Removes the remains of interrupted programs, except for the object `but`, which is being
+    /// put.
     pub(crate) fn collect(&self, but: Digest) -> Result<(), StoreError> {
         let gone = self.root.join("gone");
         for name in files::names(&gone)? {

@@ -266,7 +266,7 @@ fn concurrent_commands_see_complete_contents_within_the_quota() {
     });
     let listed = store.list().unwrap();
     assert!(listed.iter().all(|named| named.about.is_ok()), "{listed:?}");
-    // The next put collects objects whose names were removed while they were read.
+    // The next put collects objects that lost their names while they were read.
     put(&store, "a", b"x", None).unwrap();
     let kept: std::collections::BTreeSet<Digest> =
         store.list().unwrap().iter().filter_map(|named| Some(named.entry?.id)).collect();

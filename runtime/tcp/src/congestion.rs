@@ -1,14 +1,14 @@
 //! Sending rate and congestion control of connections.
 //!
-//! No connection sends faster than the links of its group carry, if their rates are known. Faster sending
-//! only fills the queue of the node's own link, and acknowledgements and grants wait behind that queue.
-//! In a ring of nodes, every step would then wait for it.
+//! No connection sends faster than the links of its group carry, if their rates are known. Faster
+//! sending only fills the queue of the node's own link, and acknowledgements and grants wait behind
+//! that queue. In a ring of nodes, every step would then wait for it.
 //!
-//! Below that limit the kernel's congestion control decides. BBR keeps sending where a link loses packets
-//! at random, while CUBIC almost stops. CUBIC fills a link whose losses result from full queues, while BBR
-//! misjudges the token buckets that shape links and sometimes sends little for a while. Connections
-//! therefore use CUBIC while few packets are lost, and BBR otherwise. The caller chooses the initial one
-//! ([`LinkEstimate::new`]).
+//! Below that limit the kernel's congestion control decides. BBR keeps sending where a link loses
+//! packets at random, while CUBIC almost stops. CUBIC fills a link if losses result from full
+//! queues, while BBR misjudges the token buckets that shape links and sometimes sends little for a
+//! while. Connections therefore use CUBIC while few packets are lost, and BBR otherwise. The caller
+//! chooses the initial one ([`LinkEstimate::new`]).
 
 use crate::sockopt;
 use std::io;
@@ -23,16 +23,16 @@ const CONTROL_OF_CALM_LINKS: &str = "cubic";
 /// Typical payload of a segment.
 const SEGMENT_BYTES: usize = 1448;
 
-/// Least number of segments and least length of a window in which losses are counted. Windows are this
-/// long because a queue that overflows loses many packets at once.
+/// Least number of segments and least length of a window in which losses are counted. Windows are
+/// this long because a queue that overflows loses many packets at once.
 const WINDOW_SEGMENTS: usize = 10;
 const WINDOW_TIME: Duration = Duration::from_millis(100);
 
 /// A window is lossy if more than one segment in this number was lost.
 const LOSSY_SEGMENTS: usize = 25;
 
-/// Number of consecutive lossy windows after which the link counts as lossy, and of consecutive other
-/// windows after which it counts as calm.
+/// Number of consecutive lossy windows after which the link counts as lossy, and of consecutive
+/// other windows after which it counts as calm.
 const LOSSY_WINDOWS: u32 = 4;
 const CALM_WINDOWS: u32 = 10;
 
@@ -52,8 +52,8 @@ struct LinkState {
 }
 
 impl LinkEstimate {
-    /// Returns the estimate of a link that counts as `calm` (few packets are lost), or as lossy, until
-    /// connections have observed otherwise.
+    /// Returns the estimate of a link that counts as `calm` (few packets are lost), or as lossy,
+    /// until connections have observed otherwise.
     pub fn new(calm: bool) -> LinkEstimate {
         LinkEstimate(Arc::new(LinkState {
             calm: AtomicBool::new(calm),
@@ -61,8 +61,8 @@ impl LinkEstimate {
         }))
     }
 
-    /// Limits the rate of each connection, in bytes of payload per second, or [`UNBOUNDED`]. Existing
-    /// connections apply it at the end of their current window.
+    /// Limits the rate of each connection, in bytes of payload per second, or [`UNBOUNDED`].
+    /// Existing connections apply it at the end of their current window.
     pub fn set_rate_limit(&self, bytes_per_second: u32) {
         self.0.rate_limit.store(bytes_per_second, Ordering::Relaxed);
     }
@@ -127,7 +127,8 @@ impl Congestion {
         self.segments >= WINDOW_SEGMENTS && now >= self.window_start + WINDOW_TIME
     }
 
-    /// Evaluates a window, at whose end `retransmitted` is the connection's total of retransmissions.
+    /// Evaluates a window, at whose end `retransmitted` is the connection's total of
+    /// retransmissions.
     fn end_window(&mut self, now: Instant, retransmitted: u32) {
         let lost = retransmitted.wrapping_sub(self.retransmitted) as usize;
         let lossy = lost * LOSSY_SEGMENTS > self.segments;

@@ -1,10 +1,10 @@
 //! Establishes connections where packets are lost.
 //!
 //! If the first packet of a connection or its reply is lost, TCP retransmits it after a second (RFC
-//! 6298), and no socket option changes that. Another attempt is therefore started in parallel to one
-//! that has not succeeded for a while, and the first that succeeds is used, as Happy Eyeballs does for
-//! addresses (RFC 8305). For example, at a loss of 5 %, about 12 of the 120 connections between 16 agents
-//! need a second attempt, and one needs a third.
+//! 6298), and no socket option changes that. Another attempt is therefore started in parallel to
+//! one that has not succeeded for a while, and the first that succeeds is used, as Happy Eyeballs
+//! does for addresses (RFC 8305). For example, at a loss of 5 %, about 12 of the 120 connections
+//! between 16 agents need a second attempt, and one needs a third.
 
 use crate::bound_retransmission_timeout;
 use std::io;
@@ -14,8 +14,8 @@ use tokio::net::{TcpSocket, TcpStream};
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 
-/// Time before the next attempt: the connection attempt delay of RFC 8305, which must be at least 100
-/// ms. It is longer than the queueing delay in a cluster.
+/// Time before the next attempt: the connection attempt delay of RFC 8305, which must be at least
+/// 100 ms. It is longer than the queueing delay in a cluster.
 const ATTEMPT_DELAY: Duration = Duration::from_millis(100);
 /// Largest number of parallel attempts; TCP's own timers apply to the last one.
 const ATTEMPTS_MAX: usize = 5;
@@ -23,8 +23,9 @@ const ATTEMPTS_MAX: usize = 5;
 /// Connects to an address, from a local address if one is given, and returns the connection with a
 /// bounded retransmission timeout.
 ///
-/// It may take as long as TCP's own attempts; drop the future to stop earlier. The other end may see
-/// connections that are closed before any data arrives, because parallel attempts are abandoned.
+/// It may take as long as TCP's own attempts; drop the future to stop earlier. The other end may
+/// see connections that are closed before any data arrives, because parallel attempts are
+/// abandoned.
 ///
 /// # Errors
 /// Returns the error of the first attempt that fails.
@@ -62,8 +63,8 @@ mod tests {
         assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
     }
 
-    /// A listener with a full queue does not reply, as if packets were lost. An attempt that starts once
-    /// there is room succeeds at once, and one that started earlier a second later.
+    /// A listener with a full queue does not reply, as if packets were lost. An attempt that starts
+    /// once there is room succeeds at once, and one that started earlier a second later.
     #[tokio::test]
     async fn a_second_attempt_succeeds_before_the_first_is_repeated() {
         let socket = TcpSocket::new_v4().unwrap();

@@ -10,8 +10,8 @@ const TCP_RTO_MAX_MS: libc::c_int = 44;
 const TCP_RTO_MIN_US: libc::c_int = 45;
 const TCP_DELACK_MAX_US: libc::c_int = 46;
 
-/// Wakes the reader of a socket only when `bytes` have arrived or the connection has ended: SO_RCVLOWAT
-/// of socket(7).
+/// Wakes the reader of a socket only when `bytes` have arrived or the connection has ended:
+/// SO_RCVLOWAT of socket(7).
 ///
 /// # Errors
 /// Returns the error of setsockopt(2).
@@ -19,12 +19,13 @@ pub fn set_low_water(socket: impl AsFd, bytes: u32) -> io::Result<()> {
     set(socket, (libc::SOL_SOCKET, libc::SO_RCVLOWAT), number(bytes.into()))
 }
 
-/// Sets the bounds of a connection's retransmission timeout: a segment is retransmitted no sooner than
-/// `shortest` after its round trip and no later than `longest`, however often it was lost. Received data
-/// is acknowledged within a third of `shortest`.
+/// Sets the bounds of a connection's retransmission timeout: a segment is retransmitted no sooner
+/// than `shortest` after its round trip and no later than `longest`, however often it was lost.
+/// Received data is acknowledged within a third of `shortest`.
 ///
 /// # Errors
-/// Returns the error of setsockopt(2), for example before Linux 6.15, which does not have these options.
+/// Returns the error of setsockopt(2), for example before Linux 6.15, which does not have these
+/// options.
 pub(crate) fn set_retransmission_timeout(
     socket: impl AsFd,
     shortest: Duration,
@@ -35,8 +36,8 @@ pub(crate) fn set_retransmission_timeout(
     set(&socket, (libc::IPPROTO_TCP, TCP_RTO_MIN_US), number(shortest.as_micros()))
 }
 
-/// Limits the payload that a connection sends per second: SO_MAX_PACING_RATE of socket(7). The maximum
-/// of the type removes the limit.
+/// Limits the payload that a connection sends per second: SO_MAX_PACING_RATE of socket(7). The
+/// maximum of the type removes the limit.
 ///
 /// # Errors
 /// Returns the error of setsockopt(2).
@@ -63,7 +64,8 @@ fn set(socket: impl AsFd, (level, option): (libc::c_int, libc::c_int), value: li
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Returns the number of segments that a connection has retransmitted: tcpi_total_retrans of tcp(7).
+/// Returns the number of segments that a connection has retransmitted: tcpi_total_retrans of
+/// tcp(7).
 ///
 /// # Errors
 /// Returns the error of getsockopt(2).

@@ -1,6 +1,6 @@
-//! `cool-manual DIRECTORY`: writes the man pages of all installed programs, and the completion
-//! of their command lines in bash, zsh and fish, below a directory that represents /usr/share. They are
-//! generated from the command lines themselves, because they must agree with `--help`.
+//! `cool-manual DIRECTORY`: writes the man pages of all installed programs, and the completion of
+//! their command lines in bash, zsh and fish, below a directory that represents /usr/share. They
+//! are generated from the command lines themselves, because they must agree with `--help`.
 
 use clap::{Command, CommandFactory};
 use clap_complete::Shell;

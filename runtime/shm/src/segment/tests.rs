@@ -1,0 +1,109 @@
+//! Segments mapped twice, as a rank and its agent map them.
+
+use super::*;
+use std::time::Instant;
+
+fn pair(ranks: usize) -> [Segment; 2] {
+    let ours = Segment::create(ranks).unwrap();
+    let file = ours.descriptor().try_clone_to_owned().unwrap();
+    let theirs = Segment::open(file, ours.len(), ranks).unwrap();
+    [ours, theirs]
+}
+
+#[test]
+fn a_publication_is_readable_in_another_process() {
+    let [ours, theirs] = pair(3);
+    let (part, ring) = (ours.rank(1), SegmentRing::Results);
+    part.write((ring, 9), CHUNK_BYTES - 5, b"hello").unwrap();
+    part.publish(ring, 10);
+    let (part, mut read) = (theirs.rank(1), [0; 5]);
+    part.read((ring, 9), CHUNK_BYTES - 5, &mut read).unwrap();
+    assert_eq!((part.published(ring), part.published(SegmentRing::Inputs), &read), (10, 0, b"hello"));
+    assert_eq!(theirs.rank(0).published(ring) + theirs.rank(2).published(ring), 0);
+    assert!(part.write((ring, 9), CHUNK_BYTES - 4, b"hello").is_err());
+}
+
+#[test]
+fn an_earlier_release_attaches_but_reads_no_peer_memory() {
+    let [ours, theirs] = pair(2);
+    ours.rank(0).attach();
+    ours.rank(1).word(ATTACHED).store(IS_ATTACHED, Ordering::SeqCst);
+    let said = |rank| (theirs.rank(rank).is_attached(), theirs.rank(rank).reads_peer_memory());
+    assert_eq!([said(0), said(1)], [(true, true), (true, false)]);
+}
+
+#[test]
+fn others_learn_which_calls_a_rank_has_begun() {
+    let [ours, theirs] = pair(2);
+    ours.rank(1).enter(7, 77, "bcast of 5 u8 from rank 1").unwrap();
+    ours.rank(1).enter(8, 78, &"x".repeat(1000)).unwrap();
+    let part = theirs.rank(1);
+    assert_eq!((part.entered_calls(), part.digest(7), part.digest(8)), (9, Some(77), Some(78)));
+    assert_eq!((part.digest(6), part.digest(9)), (None, None));
+    assert_eq!(part.text(7).unwrap(), "bcast of 5 u8 from rank 1");
+    assert_eq!(part.text(8).unwrap(), "x".repeat(TEXT_BYTES));
+}
+
+#[test]
+fn latest_datagrams_are_found_by_call_and_transfer() {
+    let [ours, theirs] = pair(1);
+    let last = DATAGRAM_SLOTS + 5;
+    for number in 0..last {
+        let bytes = vec![number as u8; DATAGRAM_BYTES - number as usize];
+        ours.rank(0).store_datagram(number, (number / 2, 7 + number as u32 % 2), &bytes).unwrap();
+    }
+    let kept = |number: u64| theirs.rank(0).find_datagram((number / 2, 7 + number as u32 % 2));
+    for number in last - DATAGRAM_SLOTS..last {
+        assert_eq!(kept(number), Some(vec![number as u8; DATAGRAM_BYTES - number as usize]));
+    }
+    assert_eq!([kept(4), kept(last), kept(1000)], [None, None, None]);
+    assert!(ours.rank(0).store_datagram(0, (0, 0), &[0; DATAGRAM_BYTES + 1]).is_err());
+    assert!(!theirs.is_ready());
+    ours.set_ready();
+    assert!(theirs.is_ready());
+}
+
+#[test]
+fn a_segment_of_another_group_is_refused() {
+    let ours = Segment::create(3).unwrap();
+    let file = ours.descriptor().try_clone_to_owned().unwrap();
+    assert!(matches!(Segment::open(file, ours.len(), 4), Err(RegionError::WrongSize { .. })));
+}
+
+#[test]
+fn sleepers_wake_on_publications_replies_and_failures() {
+    let [ours, theirs] = pair(2);
+    let long = Duration::from_secs(60);
+    let wakes = |does: &(dyn Fn() + Sync), condition: &(dyn Fn() -> bool + Sync)| {
+        std::thread::scope(|scope| {
+            for _ in 0..3 {
+                scope.spawn(|| {
+                    while !condition() {
+                        theirs.rank(0).sleep(condition, long);
+                    }
+                });
+            }
+            while ours.rank(0).half_word(SLEEPERS).load(Ordering::SeqCst) < 3 {
+                std::thread::yield_now();
+            }
+            does();
+        });
+    };
+    let begun = Instant::now();
+    wakes(&|| ours.rank(0).publish(SegmentRing::Inputs, 1), &|| {
+        theirs.rank(0).published(SegmentRing::Inputs) == 1
+    });
+    wakes(&|| ours.rank(0).release(SegmentRing::Results, 1), &|| {
+        theirs.rank(0).released(SegmentRing::Results) == 1
+    });
+    wakes(&|| ours.notify_reply(1, 3), &|| theirs.rank(1).last_reply() == 3);
+    wakes(&|| ours.fail(), &|| theirs.has_failed());
+    assert!(begun.elapsed() < long);
+}
+
+#[test]
+fn a_sleeper_wakes_after_its_timeout() {
+    let segment = Segment::create(1).unwrap();
+    segment.rank(0).sleep(|| false, Duration::from_millis(1));
+    segment.rank(0).sleep(|| true, Duration::from_secs(60));
+}
