@@ -75,9 +75,9 @@ def test_only_encryption_hides_data_from_readers_of_the_wire(make_bed, encrypt):
     for protocol, plan in plans.items():
         reader = hostile.start(bed, "h2", "read", "h2-eth0", TEXT.strip())
         assert reader.stdout.readline() == "reading\n"
-        out = succeed(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", os.path.join(bed.bin_dir, "cool-misuse"), "tell", plan, TEXT)
+        out = succeed(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", os.path.join(bed.bin_dir, "cool-misuse"), "broadcast", plan, TEXT)
         did = end(reader)
-        assert out.count("heard it") == 4 and did[protocol] > 20, (out, did)
+        assert out.count("received it") == 4 and did[protocol] > 20, (out, did)
         found[protocol] = did["read_" + protocol]
     assert all((count == 0) == encrypt for count in found.values()), found
 

@@ -1,9 +1,10 @@
-//! Shows that sums of floating-point numbers have the same bits on every run: calls every operation that combines
-//! elements again and again, its ranks coming in another order each time, and prints what each rank got as a number.
+//! Shows that sums of floating-point numbers have the same bits in every run. Calls every operation
+//! that combines elements several times, each time with another rank first, and prints a hash of
+//! the result of each rank.
 //!
 //!     cool run -n N -- cool-bits RUNS ELEMENTS [PLAN..]
 //!
-//! Each PLAN is forced for those operations that it fits; `default` leaves the choice to COOL.
+//! Each PLAN is forced for the operations that can use it; `default` lets COOL choose.
 
 use cool::{Comm, Error, Op, Operation};
 use std::process::ExitCode;
@@ -34,14 +35,17 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
         for plan in &plans {
             match comm.set_plan(operation, if plan == "default" { "" } else { plan }) {
                 Ok(()) => {}
-                // The plan is not for this operation.
+                // The plan cannot execute this operation.
                 Err(Error::Argument { .. }) => continue,
                 Err(e) => return Err(e.into()),
             }
             let first = bits(&comm, operation, elements, 0)?;
             for run in 1..runs {
                 if bits(&comm, operation, elements, run)? != first {
-                    return Err(format!("{operation} by {plan}: run {run} has other bits than run 0").into());
+                    return Err(format!(
+                        "{operation} by {plan}: the bits of run {run} differ from those of run 0"
+                    )
+                    .into());
                 }
             }
             println!("{operation} by {plan} ({}): {first:016x} {runs} times", comm.last_plan());
@@ -50,16 +54,16 @@ fn run() -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Runs an operation once; a number that depends on every bit of what this rank got.
+/// Executes an operation once. Returns a hash of all bits of this rank's result.
 fn bits(comm: &Comm, operation: Operation, elements: usize, run: usize) -> Result<u64, Error> {
     let (rank, size) = (comm.rank(), comm.size());
-    // Magnitudes so different that every order of summing rounds differently.
+    // The magnitudes are very different, because each order of summation must round differently.
     let term = |i: usize| ((rank * 31 + i) as f32).sin() * 10f32.powi((rank % 7) as i32);
     let part = if operation == Operation::ReduceScatter { elements.div_ceil(size) } else { elements };
     let send: Vec<f32> =
         (0..if operation == Operation::ReduceScatter { part * size } else { part }).map(term).collect();
     let mut recv = vec![0.0; part];
-    // On each run another rank comes first.
+    // In each run, another rank is first.
     std::thread::sleep(Duration::from_millis(((rank + 5 * run) % size) as u64));
     match operation {
         Operation::Reduce => comm.reduce(&send, &mut recv, Op::Sum, size / 2)?,

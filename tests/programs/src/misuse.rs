@@ -1,7 +1,10 @@
-//! Uses libcool as it should not be used, or waits to be disturbed, so that tests can see what users are told; or only
-//! shows that ranks have found each other.
+//! Test cases for libcool: calls that do not match, and calls that a test interrupts, so that tests
+//! can check the errors that users see; and a few correct calls.
 //!
-//!     cool run -n 4 -- cool-misuse other-size|other-operation|barriers|duplicates|late|sum|tell PLAN TEXT
+//!     cool run -n 4 -- cool-misuse CASE
+//!
+//! CASE is `other-size`, `other-operation`, `barriers`, `duplicates`, `late`, `sum`, or
+//! `broadcast PLAN TEXT`.
 
 use cool::{Comm, Error, Op, Operation};
 use std::io::Write;
@@ -39,28 +42,28 @@ fn run(case: &str) -> Result<(), Box<dyn std::error::Error>> {
             comm.allreduce(&[comm.rank() as u64 + 1], &mut sum, Op::Sum)?;
             println!("rank {} of {}: {}", comm.rank(), comm.size(), sum[0]);
         }
-        "barriers" => barriers_until_disturbed(&comm)?,
+        "barriers" => call_barriers_until_failure(&comm)?,
         "duplicates" => {
             let duplicates = (0..20).map(|_| comm.dup()).collect::<Result<Vec<_>, _>>()?;
             for (i, duplicate) in duplicates.iter().enumerate() {
                 let mut data = vec![if comm.rank() == 0 { i as u8 } else { 0xff }; 200_000];
                 duplicate.bcast(&mut data, 0)?;
-                assert!(data.iter().all(|byte| *byte == i as u8), "of communicator {i}");
+                assert!(data.iter().all(|byte| *byte == i as u8), "data of communicator {i}");
             }
-            barriers_until_disturbed(&comm)?;
+            call_barriers_until_failure(&comm)?;
         }
-        "tell" => {
+        "broadcast" => {
             let [plan, text] = [2, 3].map(|at| std::env::args().nth(at).unwrap_or_default());
             comm.set_plan(Operation::Bcast, &plan)?;
             let whole = text.repeat((1 << 20) / text.len());
             let mut data = if comm.rank() == 0 { whole.clone().into_bytes() } else { vec![0; whole.len()] };
             comm.bcast(&mut data, 0)?;
             assert_eq!(data, whole.as_bytes());
-            println!("rank {} heard it", comm.rank());
+            println!("rank {} received it", comm.rank());
         }
         "late" => {
             for call in 0..5 {
-                // Longer than ranks are late by chance, on a machine that is busy.
+                // This must be longer than the delays of ranks on a busy machine.
                 if (call, comm.rank()) == (2, 2) {
                     std::thread::sleep(Duration::from_secs(2));
                 }
@@ -69,7 +72,7 @@ fn run(case: &str) -> Result<(), Box<dyn std::error::Error>> {
         }
         other => {
             return Err(format!(
-                "no such case: '{other}'; expected other-size, other-operation, barriers, duplicates, late, sum or tell"
+                "unknown case '{other}'; expected other-size, other-operation, barriers, duplicates, late, sum or broadcast"
             )
             .into());
         }
@@ -77,8 +80,8 @@ fn run(case: &str) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Says when it runs, then goes on until a call fails.
-fn barriers_until_disturbed(comm: &Comm) -> Result<(), Error> {
+/// Prints `started` as soon as all ranks are there, then calls barriers until one fails.
+fn call_barriers_until_failure(comm: &Comm) -> Result<(), Error> {
     comm.barrier()?;
     if comm.rank() == 0 {
         println!("started");

@@ -1,26 +1,26 @@
-//! Calls of every operation with lengths and roots drawn from a seed, and what each must bring.
+//! Calls of every operation, with lengths and roots drawn from a seed, and checks of their results.
 
 use cool::{Comm, Error, Op};
 
-/// Why no more calls are made.
-pub(crate) enum Stop {
-    /// A call failed.
+/// Reason why a step has failed.
+pub(crate) enum StepFailure {
+    /// A call returned an error.
     Failed(Error),
-    /// A call brought what it must not.
-    Wrong(String),
+    /// A call returned a wrong result, which this text describes.
+    WrongResult(String),
 }
 
-impl From<Error> for Stop {
-    fn from(error: Error) -> Stop {
-        Stop::Failed(error)
+impl From<Error> for StepFailure {
+    fn from(error: Error) -> StepFailure {
+        StepFailure::Failed(error)
     }
 }
 
-/// One step: the operations that it calls, and how.
-type Kind = (&'static [&'static str], fn(&Step<'_>) -> Result<(), Stop>);
+/// A kind of step: the operations that it calls, and the function that calls them.
+type StepKind = (&'static [&'static str], fn(&DrawnStep<'_>) -> Result<(), StepFailure>);
 
-/// Every operation, messages round a ring, and two calls at once.
-const KINDS: [Kind; 13] = [
+/// The kinds of steps: every operation, messages around a ring, and two concurrent calls.
+const STEP_KINDS: [StepKind; 13] = [
     (&["bcast"], |step| step.bcast()),
     (&["reduce"], |step| step.reduce()),
     (&["allreduce"], |step| step.allreduce()),
@@ -36,94 +36,101 @@ const KINDS: [Kind; 13] = [
     (&["allreduce", "bcast"], |step| step.two_at_once()),
 ];
 
-/// Steps after which every operation has been called.
-pub(crate) const ALL: u64 = KINDS.len() as u64;
+/// Number of steps after which every operation has been called.
+pub(crate) const KIND_COUNT: u64 = STEP_KINDS.len() as u64;
 
-/// The calls of a group, the same at every rank.
-pub(crate) struct Calls<'c> {
+/// A series of steps, which must be the same at all ranks of a group.
+pub(crate) struct CallSeries<'c> {
     comm: &'c Comm,
     seed: u64,
-    /// The longest message, in elements.
-    longest: usize,
-    made: u64,
+    /// Length of the longest message, in elements.
+    elements_max: usize,
+    completed: u64,
 }
 
-impl<'c> Calls<'c> {
-    pub(crate) fn new(comm: &'c Comm, seed: u64, bytes: usize) -> Calls<'c> {
-        Calls { comm, seed: mixed(seed), longest: (bytes / 8).max(1), made: 0 }
+impl<'c> CallSeries<'c> {
+    /// Returns the series of this seed, with messages of at most this number of bytes.
+    pub(crate) fn new(comm: &'c Comm, seed: u64, bytes: usize) -> CallSeries<'c> {
+        CallSeries { comm, seed: splitmix64(seed), elements_max: (bytes / 8).max(1), completed: 0 }
     }
 
-    /// Steps that went well.
-    pub(crate) fn made(&self) -> u64 {
-        self.made
+    /// Returns the number of completed steps.
+    pub(crate) fn completed(&self) -> u64 {
+        self.completed
     }
 
-    /// The operations of the step that is the next, or under way.
+    /// Returns the operations of the current step, or of the next one between steps.
     pub(crate) fn operations(&self) -> &'static [&'static str] {
         self.kind().0
     }
 
-    /// Makes the next step and checks what it brings.
-    pub(crate) fn make(&mut self) -> Result<(), Stop> {
-        let draw = mixed(self.seed ^ self.made);
-        // As many short messages as long ones.
-        let elements = 1 << (draw % (u64::from(self.longest.ilog2()) + 1));
+    /// Executes the next step and checks its results.
+    ///
+    /// # Errors
+    /// If a call fails or returns a wrong result. The step then does not count as completed.
+    pub(crate) fn run_step(&mut self) -> Result<(), StepFailure> {
+        let draw = splitmix64(self.seed ^ self.completed);
+        // Exponents are drawn, because short messages must be as frequent as long ones.
+        let elements = 1 << (draw % (u64::from(self.elements_max.ilog2()) + 1));
         let root = (draw >> 32) as usize % self.comm.size();
-        self.kind().1(&Step { comm: self.comm, salt: draw % 1009, root, elements })?;
-        self.made += 1;
+        self.kind().1(&DrawnStep { comm: self.comm, offset: draw % 1009, root, elements })?;
+        self.completed += 1;
         Ok(())
     }
 
-    /// Every operation in turn; each group begins with another.
-    fn kind(&self) -> &'static Kind {
-        &KINDS[((self.seed % ALL + self.made) % ALL) as usize]
+    /// Returns the kind of the current step. All kinds take turns; the first depends on the seed.
+    fn kind(&self) -> &'static StepKind {
+        &STEP_KINDS[((self.seed % KIND_COUNT + self.completed) % KIND_COUNT) as usize]
     }
 }
 
-/// splitmix64
-fn mixed(seed: u64) -> u64 {
+/// Returns a random number for a seed, by splitmix64.
+fn splitmix64(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     z ^ (z >> 31)
 }
 
-/// A step as it is drawn.
-struct Step<'c> {
+/// A step as drawn from the seed.
+struct DrawnStep<'c> {
     comm: &'c Comm,
-    /// Makes the elements of every call others.
-    salt: u64,
+    /// Added to the elements, so that they are different in every step.
+    offset: u64,
     root: usize,
-    /// Of a whole message.
+    /// Elements of a whole message.
     elements: usize,
 }
 
-impl Step<'_> {
+impl DrawnStep<'_> {
+    /// Returns element `i` of the message that `rank` sends.
     fn element(&self, rank: usize, i: usize) -> u64 {
-        (rank as u64 * 31 + i as u64 * 7 + self.salt) % 101
+        (rank as u64 * 31 + i as u64 * 7 + self.offset) % 101
     }
 
+    /// Returns the message of `rank`, with this number of elements.
     fn elements(&self, rank: usize, count: usize) -> Vec<u64> {
         (0..count).map(|i| self.element(rank, i)).collect()
     }
 
-    /// The sum of what the first ranks have.
+    /// Returns the sum of element `i` over this number of ranks, from rank 0.
     fn sum(&self, ranks: usize, i: usize) -> u64 {
         (0..ranks).map(|rank| self.element(rank, i)).sum()
     }
 
-    /// Elements of each rank's part.
+    /// Returns the number of elements in each rank's part of a message.
     fn part(&self) -> usize {
         self.elements.div_ceil(self.comm.size())
     }
 
-    fn check(&self, got: &[u64], expected: impl Fn(usize) -> u64) -> Result<(), Stop> {
-        match (0..got.len()).find(|&i| got[i] != expected(i)) {
+    /// Compares a result with the expected elements.
+    fn check(&self, received: &[u64], expected: impl Fn(usize) -> u64) -> Result<(), StepFailure> {
+        match (0..received.len()).find(|&i| received[i] != expected(i)) {
             None => Ok(()),
-            Some(i) => Err(Stop::Wrong(format!(
-                "element {i} of {} is {} instead of {}; the root is {} of {}",
-                got.len(),
-                got[i],
+            Some(i) => Err(StepFailure::WrongResult(format!(
+                "element {i} of {} is {} instead of {}; the root is rank {} of {}",
+                received.len(),
+                received[i],
                 expected(i),
                 self.root,
                 self.comm.size()
@@ -131,40 +138,40 @@ impl Step<'_> {
         }
     }
 
-    fn bcast(&self) -> Result<(), Stop> {
+    fn bcast(&self) -> Result<(), StepFailure> {
         let is_root = self.comm.rank() == self.root;
         let mut data = if is_root { self.elements(self.root, self.elements) } else { vec![0; self.elements] };
         self.comm.bcast(&mut data, self.root)?;
         self.check(&data, |i| self.element(self.root, i))
     }
 
-    fn reduce(&self) -> Result<(), Stop> {
+    fn reduce(&self) -> Result<(), StepFailure> {
         let mut data = vec![0; if self.comm.rank() == self.root { self.elements } else { 0 }];
         self.comm.reduce(&self.elements(self.comm.rank(), self.elements), &mut data, Op::Sum, self.root)?;
         self.check(&data, |i| self.sum(self.comm.size(), i))
     }
 
-    fn allreduce(&self) -> Result<(), Stop> {
+    fn allreduce(&self) -> Result<(), StepFailure> {
         let mut data = vec![0; self.elements];
         self.comm.allreduce(&self.elements(self.comm.rank(), self.elements), &mut data, Op::Sum)?;
         self.check(&data, |i| self.sum(self.comm.size(), i))
     }
 
-    fn gather(&self) -> Result<(), Stop> {
+    fn gather(&self) -> Result<(), StepFailure> {
         let (size, part) = (self.comm.size(), self.part());
         let mut data = vec![0; if self.comm.rank() == self.root { part * size } else { 0 }];
         self.comm.gather(&self.elements(self.comm.rank(), part), &mut data, self.root)?;
         self.check(&data, |i| self.element(i / part, i % part))
     }
 
-    fn allgather(&self) -> Result<(), Stop> {
+    fn allgather(&self) -> Result<(), StepFailure> {
         let part = self.part();
         let mut data = vec![0; part * self.comm.size()];
         self.comm.allgather(&self.elements(self.comm.rank(), part), &mut data)?;
         self.check(&data, |i| self.element(i / part, i % part))
     }
 
-    fn scatter(&self) -> Result<(), Stop> {
+    fn scatter(&self) -> Result<(), StepFailure> {
         let (rank, size, part) = (self.comm.rank(), self.comm.size(), self.part());
         let all = if rank == self.root { self.elements(rank, part * size) } else { Vec::new() };
         let mut data = vec![0; part];
@@ -172,14 +179,14 @@ impl Step<'_> {
         self.check(&data, |i| self.element(self.root, rank * part + i))
     }
 
-    fn reduce_scatter(&self) -> Result<(), Stop> {
+    fn reduce_scatter(&self) -> Result<(), StepFailure> {
         let (rank, size, part) = (self.comm.rank(), self.comm.size(), self.part());
         let mut data = vec![0; part];
         self.comm.reduce_scatter(&self.elements(rank, part * size), &mut data, Op::Sum)?;
         self.check(&data, |i| self.sum(size, rank * part + i))
     }
 
-    fn alltoall(&self) -> Result<(), Stop> {
+    fn alltoall(&self) -> Result<(), StepFailure> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
         let part = self.part();
         let mut data = vec![0; part * size];
@@ -187,52 +194,53 @@ impl Step<'_> {
         self.check(&data, |i| self.element(i / part, rank * part + i % part))
     }
 
-    fn scan(&self) -> Result<(), Stop> {
+    fn scan(&self) -> Result<(), StepFailure> {
         let rank = self.comm.rank();
         let mut data = vec![0; self.elements];
         self.comm.scan(&self.elements(rank, self.elements), &mut data, Op::Sum)?;
         self.check(&data, |i| self.sum(rank + 1, i))
     }
 
-    fn exscan(&self) -> Result<(), Stop> {
+    fn exscan(&self) -> Result<(), StepFailure> {
         let rank = self.comm.rank();
         let mut data = vec![0; self.elements];
         self.comm.exscan(&self.elements(rank, self.elements), &mut data, Op::Sum)?;
-        // Nothing comes before the first rank, whose array stays as it was.
+        // Rank 0 has no predecessor, so its array must stay unchanged: it contains zeros.
         self.check(&data, |i| self.sum(rank, i))
     }
 
-    fn barrier(&self) -> Result<(), Stop> {
+    fn barrier(&self) -> Result<(), StepFailure> {
         Ok(self.comm.barrier()?)
     }
 
-    /// Two messages to the next rank and two from the one before, received by their tags in the other order.
-    fn ring(&self) -> Result<(), Stop> {
+    /// Sends two messages to the next rank. Receives two from the previous rank, by their tags, in
+    /// reverse order.
+    fn ring(&self) -> Result<(), StepFailure> {
         let (rank, size) = (self.comm.rank(), self.comm.size());
-        let (next, before) = ((rank + 1) % size, (rank + size - 1) % size);
-        let tag = self.salt as u32;
+        let (next, previous) = ((rank + 1) % size, (rank + size - 1) % size);
+        let tag = self.offset as u32;
         let (mut word, mut data) = ([0], vec![0; self.elements]);
         let long = self.comm.start().send(&self.elements(rank, self.elements), next, tag)?;
-        let short = self.comm.start().send(&[rank as u64 + self.salt], next, tag + 1)?;
+        let short = self.comm.start().send(&[rank as u64 + self.offset], next, tag + 1)?;
         let received =
-            self.comm.recv(&mut word, None, tag + 1).and_then(|_| self.comm.recv(&mut data, before, tag));
-        // What was called first has failed first.
+            self.comm.recv(&mut word, None, tag + 1).and_then(|_| self.comm.recv(&mut data, previous, tag));
+        // The sends were called first, so their errors are returned first.
         long.wait()?;
         short.wait()?;
         received?;
-        self.check(&word, |_| before as u64 + self.salt)?;
-        self.check(&data, |i| self.element(before, i))
+        self.check(&word, |_| previous as u64 + self.offset)?;
+        self.check(&data, |i| self.element(previous, i))
     }
 
-    fn two_at_once(&self) -> Result<(), Stop> {
+    fn two_at_once(&self) -> Result<(), StepFailure> {
         let rank = self.comm.rank();
         let mut sums = vec![0; self.elements];
-        let mut word = [if rank == self.root { self.salt } else { 0 }];
+        let mut word = [if rank == self.root { self.offset } else { 0 }];
         let first = self.comm.start().allreduce(&self.elements(rank, self.elements), &mut sums, Op::Sum)?;
         let second = self.comm.start().bcast(&mut word, self.root)?;
         first.wait()?;
         second.wait()?;
-        self.check(&word, |_| self.salt)?;
+        self.check(&word, |_| self.offset)?;
         self.check(&sums, |i| self.sum(self.comm.size(), i))
     }
 }

@@ -1,17 +1,18 @@
-//! A rank of the series of faults (`bench/faults.py`): calls every operation in turn, with lengths drawn from a seed,
-//! and checks what it gets. When a call fails it says so, shrinks the group with the others that are left, and goes on
-//! with them, until the job is ended.
+//! A rank of the series of faults (`bench/faults.py`): calls every operation in turn, with lengths
+//! drawn from a seed, and checks the results. When a call fails because a rank was lost, it reports
+//! the error, shrinks the group to the remaining ranks, and continues with them until the job ends.
 //!
 //!     cool run --survive -n 16 -- cool-faults --events /tmp/faults.sock --seed 7
 //!     cool run -n 16 -- cool-faults --steps 100 --seed 7
 //!     cool run -n 16 -- cool-faults --seconds 60 --pause 20 --seed 7
 //!
-//! What happens goes to a datagram socket as JSON, at times of the clock that all namespaces of a machine share. With
-//! `--steps` it ends after that number of steps, with `--seconds` after that time, and nothing may fail (`bench/day.py`).
+//! It sends events as JSON to a datagram socket, with times of the monotonic clock, because all
+//! network namespaces of a machine share that clock. With `--steps` or `--seconds` it ends after
+//! that number of steps or that time, and no call may fail (`bench/day.py`).
 
 mod calls;
 
-use calls::{Calls, Stop};
+use calls::{CallSeries, StepFailure};
 use clap::Parser;
 use cool::{Comm, Error};
 use rustix::time::{ClockId, clock_gettime};
@@ -23,13 +24,13 @@ use std::process::ExitCode;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Calls after which a group counts as one that works: each operation once.
-const WORKS_AFTER: u64 = calls::ALL;
+/// Number of steps after which a group is reported as working: each operation was called once.
+const WORKING_AFTER_STEPS: u64 = calls::KIND_COUNT;
 
-/// A rank of the series of faults.
+/// A rank of the series of faults
 #[derive(Parser)]
 struct Options {
-    /// Where to say what happens
+    /// Datagram socket to which events are sent
     #[arg(long, value_name = "SOCKET", required_unless_present_any = ["steps", "seconds"])]
     events: Option<PathBuf>,
 
@@ -37,44 +38,45 @@ struct Options {
     #[arg(long, conflicts_with = "events")]
     steps: Option<u64>,
 
-    /// End after this time, and say how many steps there were and how long the longest took
+    /// End after this time, and print the number of steps and the duration of the longest
     #[arg(long, conflicts_with_all = ["events", "steps"])]
     seconds: Option<u64>,
 
-    /// How long a rank computes between steps
+    /// Time that a rank computes between steps
     #[arg(long, value_name = "MS", default_value = "0")]
     pause: u64,
 
-    /// What operations, lengths and roots are drawn from
+    /// Seed from which operations, lengths and roots are drawn; it must be the same for all ranks
     #[arg(long)]
     seed: u64,
 
-    /// How long a call may make no progress
+    /// Maximum time that a call may make no progress
     #[arg(long, value_name = "MS", default_value = "60000")]
     timeout: u64,
 
-    /// How long survivors wait for each other
+    /// Maximum time that surviving ranks wait for each other
     #[arg(long, value_name = "MS", default_value = "5000")]
     meeting: u64,
 
-    /// The longest message, in bytes
+    /// Length of the longest message, in bytes
     #[arg(long, default_value = "1048576")]
     bytes: usize,
 }
 
-/// Where a rank says what happens to it.
-struct Reporter {
+/// Sends the events of a rank.
+struct EventReporter {
     socket: UnixDatagram,
-    /// In the world, by which it is known whatever groups it comes into.
+    /// Rank in the world, which identifies the process in every group.
     rank: usize,
 }
 
-impl Reporter {
-    fn say(&self, event: &str, more: Value) -> io::Result<()> {
+impl EventReporter {
+    /// Sends an event with the current time.
+    fn send(&self, event: &str, more: Value) -> io::Result<()> {
         let now = clock_gettime(ClockId::Monotonic);
         let at = now.tv_sec as f64 + now.tv_nsec as f64 * 1e-9;
-        let said = json!({ "event": event, "rank": self.rank, "at": at, "more": more });
-        self.socket.send(said.to_string().as_bytes()).map(drop)
+        let message = json!({ "event": event, "rank": self.rank, "at": at, "more": more });
+        self.socket.send(message.to_string().as_bytes()).map(drop)
     }
 }
 
@@ -94,92 +96,107 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     if let Some(events) = &options.events {
         let socket = UnixDatagram::unbound()?;
         socket.connect(events)?;
-        let reporter = Reporter { socket, rank: comm.rank() };
+        let reporter = EventReporter { socket, rank: comm.rank() };
         let node = comm.place(comm.rank()).map(|place| place.name.clone());
-        reporter.say("joined", json!({ "node": node, "pid": std::process::id() }))?;
+        reporter.send("joined", json!({ "node": node, "pid": std::process::id() }))?;
         return survive(comm, options, &reporter);
     }
-    let mut calls = Calls::new(&comm, options.seed, options.bytes);
+    let mut calls = CallSeries::new(&comm, options.seed, options.bytes);
     match options.seconds {
         None => {
-            while options.steps.is_some_and(|steps| calls.made() < steps) {
-                calls.make().map_err(|stop| why(&stop, &calls))?;
+            while options.steps.is_some_and(|steps| calls.completed() < steps) {
+                calls.run_step().map_err(|failure| failure_text(&failure, &calls))?;
             }
         }
-        Some(seconds) => make_for(Duration::from_secs(seconds), &comm, &mut calls, options)?,
+        Some(seconds) => run_for(Duration::from_secs(seconds), &comm, &mut calls, options)?,
     }
     Ok(())
 }
 
-/// Makes steps until the time is over by the clock of the first rank, and tells of them.
-fn make_for(
+/// Executes steps until the time has elapsed on the clock of rank 0, and prints their number.
+///
+/// Rank 0 decides for all, because every rank must execute the same number of steps.
+fn run_for(
     time: Duration,
     comm: &Comm,
-    calls: &mut Calls<'_>,
+    calls: &mut CallSeries<'_>,
     options: &Options,
 ) -> Result<(), Box<dyn std::error::Error>> {
     let began = Instant::now();
     let mut longest = Duration::ZERO;
     let mut over = [0u8];
     while over == [0] {
-        for _ in 0..calls::ALL {
+        for _ in 0..calls::KIND_COUNT {
             thread::sleep(Duration::from_millis(options.pause));
             let step = Instant::now();
-            calls.make().map_err(|stop| why(&stop, calls))?;
+            calls.run_step().map_err(|failure| failure_text(&failure, calls))?;
             longest = longest.max(step.elapsed());
         }
         over = [u8::from(began.elapsed() >= time)];
         comm.bcast(&mut over, 0)?;
     }
-    println!("{}", json!({ "rank": comm.rank(), "steps": calls.made(), "longest_s": longest.as_secs_f64() }));
+    println!(
+        "{}",
+        json!({ "rank": comm.rank(), "steps": calls.completed(), "longest_s": longest.as_secs_f64() })
+    );
     Ok(())
 }
 
-/// What went wrong, and in which operations.
-fn why(stop: &Stop, calls: &Calls<'_>) -> String {
-    match stop {
-        Stop::Failed(error) => error.to_string(),
-        Stop::Wrong(text) => format!("wrong bytes: {:?}: {text}", calls.operations()),
+/// Returns the reason of a failure. For a wrong result, it names the operations of the step.
+fn failure_text(failure: &StepFailure, calls: &CallSeries<'_>) -> String {
+    match failure {
+        StepFailure::Failed(error) => error.to_string(),
+        StepFailure::WrongResult(text) => format!("wrong bytes: {:?}: {text}", calls.operations()),
     }
 }
 
-/// Goes on until the rank is one that the others have lost.
-fn survive(mut comm: Comm, options: &Options, reporter: &Reporter) -> Result<(), Box<dyn std::error::Error>> {
+/// Continues after each loss with the remaining ranks. Returns when the others have lost this rank,
+/// or when a call fails for another reason.
+///
+/// # Errors
+/// If a result is wrong or an event cannot be sent.
+fn survive(
+    mut comm: Comm,
+    options: &Options,
+    reporter: &EventReporter,
+) -> Result<(), Box<dyn std::error::Error>> {
     for generation in 0u64.. {
         comm.set_timeout(Duration::from_millis(options.timeout));
-        let mut calls = Calls::new(&comm, options.seed ^ generation << 32, options.bytes);
-        let stop = loop {
-            if let Err(stop) = calls.make() {
-                break stop;
+        let mut calls = CallSeries::new(&comm, options.seed ^ generation << 32, options.bytes);
+        let failure = loop {
+            if let Err(failure) = calls.run_step() {
+                break failure;
             }
-            if calls.made() == WORKS_AFTER {
-                reporter.say("works", json!({ "group": comm.group() }))?;
+            if calls.completed() == WORKING_AFTER_STEPS {
+                reporter.send("works", json!({ "group": comm.group() }))?;
             }
         };
-        let error = match stop {
-            Stop::Failed(error) => error,
-            Stop::Wrong(text) => {
-                reporter
-                    .say("wrong", json!({ "message": text, "group": comm.group(), "call": calls.made() }))?;
+        let error = match failure {
+            StepFailure::Failed(error) => error,
+            StepFailure::WrongResult(text) => {
+                reporter.send(
+                    "wrong",
+                    json!({ "message": text, "group": comm.group(), "call": calls.completed() }),
+                )?;
                 return Err(text.into());
             }
         };
-        reporter.say("failed", told(&error, &comm, &calls))?;
+        reporter.send("failed", error_details(&error, &comm, &calls))?;
         if !error.is_loss() {
             return Ok(());
         }
         comm.set_timeout(Duration::from_millis(options.meeting));
         comm = match comm.shrink() {
             Ok(rest) => rest,
-            Err(error) => return Ok(reporter.say("out", json!({ "message": error.to_string() }))?),
+            Err(error) => return Ok(reporter.send("out", json!({ "message": error.to_string() }))?),
         };
-        reporter.say("shrunk", json!({ "gone": comm.gone(), "group": comm.group() }))?;
+        reporter.send("shrunk", json!({ "gone": comm.gone(), "group": comm.group() }))?;
     }
     Ok(())
 }
 
-/// What is to be known of a call that failed.
-fn told(error: &Error, comm: &Comm, calls: &Calls<'_>) -> Value {
+/// Returns the details of a failed call for an event.
+fn error_details(error: &Error, comm: &Comm, calls: &CallSeries<'_>) -> Value {
     let (kind, operation, ranks) = match error {
         Error::Collective { failure, operation, ranks, .. } => {
             (format!("{failure:?}"), *operation, ranks.as_slice())

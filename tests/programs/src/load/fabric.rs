@@ -1,6 +1,6 @@
-//! What all played switches and agents share: the cables between them, and what has been counted.
+//! State that all simulated switches and agents share: the cables between switches, and counters.
 
-use crate::plan::{End, Plan};
+use crate::network_plan::{NetworkPlan, PortPeer};
 use rs_openflow::{
     Body, BufferId, FixedText, MacAddr, Match, Message, PacketIn, PacketInReason, Port, PortConfig,
     PortFeatures, PortNo, PortReason, PortState, PortStatus, TableId,
@@ -12,106 +12,107 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::sync::{Notify, mpsc};
 
-/// Messages that may wait for a switch's socket; more are lost as packets are.
+/// Most messages that wait for the socket of a switch. More are lost, as packets are in a network.
 pub(crate) const QUEUE: usize = 1 << 14;
 
-/// The played network.
-pub(crate) struct Fabric {
-    pub(crate) plan: Plan,
-    /// To each switch's controller.
-    towards: Vec<mpsc::Sender<Vec<u8>>>,
-    /// Switches that have shaken hands; before, they have nothing to say.
+/// The simulated network.
+pub(crate) struct SimulatedFabric {
+    pub(crate) plan: NetworkPlan,
+    /// The queue of each switch, with messages to its controller.
+    to_controller: Vec<mpsc::Sender<Vec<u8>>>,
+    /// Whether each switch has completed its handshake. Before, it must not send other messages.
     up: Vec<AtomicBool>,
-    /// Ports that are down.
+    /// Ports without link: switch and number.
     down: Mutex<BTreeSet<(usize, u32)>>,
     origin: Instant,
-    /// The last description of a group that an agent was told.
-    pub(crate) described: Mutex<Option<Described>>,
-    pub(crate) counts: Counts,
-    /// Something was counted.
-    pub(crate) counted: Notify,
+    /// The last description of a group that an agent has received.
+    pub(crate) last_description: Mutex<Option<GroupDescription>>,
+    pub(crate) counts: FabricCounts,
+    /// Notified when a counter changes.
+    pub(crate) count_changed: Notify,
 }
 
-/// A description of a group, and which group that is.
-pub(crate) struct Described {
+/// An encoded description of a group, with the group's number and epoch.
+pub(crate) struct GroupDescription {
     pub(crate) bytes: Vec<u8>,
     pub(crate) group: u64,
     pub(crate) epoch: u32,
 }
 
-/// What has happened.
+/// Counters of all switches and agents.
 #[derive(Default)]
-pub(crate) struct Counts {
-    /// Switches that have shaken hands.
-    pub(crate) up: AtomicU64,
-    /// Flows and groups that switches hold.
+pub(crate) struct FabricCounts {
+    /// Switches that have completed the handshake.
+    pub(crate) switches_up: AtomicU64,
+    /// Flows and groups in all switches.
     pub(crate) flows: AtomicU64,
     pub(crate) groups: AtomicU64,
-    /// Those of these groups that are parts of trees. The others are for fast failover: they follow links, and those of before
-    /// stay while the controller still retains what it has found in switches.
+    /// Groups that belong to multicast trees. The others are for fast failover: they follow the
+    /// links, and after a restart the controller keeps for a while those that it has found in
+    /// switches.
     pub(crate) trees: AtomicU64,
-    /// Changes of flows and groups that were sent, and when the last one was, in nanoseconds.
+    /// Number of changes of flows and groups, and the time of the last one in nanoseconds.
     pub(crate) changes: AtomicU64,
     last_change: AtomicU64,
-    /// Agents that the controller has taken in.
+    /// Agents that the controller has accepted.
     pub(crate) joined: AtomicU64,
-    /// Bytes of the messages that agents have been sent.
-    pub(crate) told: AtomicU64,
-    /// Ranks that were told that their group is made.
+    /// Bytes of the messages that agents have received.
+    pub(crate) bytes_to_agents: AtomicU64,
+    /// Ranks that have received their group, and ranks that were refused one.
     pub(crate) enlisted: AtomicU64,
-    pub(crate) failed: AtomicU64,
-    /// Messages for which there was no room.
-    pub(crate) lost: AtomicU64,
+    pub(crate) refused: AtomicU64,
+    /// Messages for which a queue had no space.
+    pub(crate) messages_lost: AtomicU64,
 }
 
-/// The address of a host on the data network.
+/// Returns the address of a host on the data network.
 pub(crate) fn ip(host: usize) -> Ipv4Addr {
     Ipv4Addr::from(0x0a00_0001 + host as u32)
 }
 
-/// The address of a host's interface.
+/// Returns the address of a host's interface.
 pub(crate) fn mac(host: usize) -> [u8; 6] {
     let [a, b, c, d] = (host as u32).to_be_bytes();
     [0x06, 0, a, b, c, d]
 }
 
-impl Fabric {
-    /// The network, and the way of messages of each switch to its socket.
-    pub(crate) fn new(plan: Plan) -> (Fabric, Vec<mpsc::Receiver<Vec<u8>>>) {
-        let (towards, queues) = plan.switches.iter().map(|_| mpsc::channel(QUEUE)).unzip();
+impl SimulatedFabric {
+    /// Returns the network, and for each switch the queue of messages that it must send.
+    pub(crate) fn new(plan: NetworkPlan) -> (SimulatedFabric, Vec<mpsc::Receiver<Vec<u8>>>) {
+        let (to_controller, queues) = plan.switches.iter().map(|_| mpsc::channel(QUEUE)).unzip();
         let up = plan.switches.iter().map(|_| AtomicBool::new(false)).collect();
-        let fabric = Fabric {
+        let fabric = SimulatedFabric {
             plan,
-            towards,
+            to_controller,
             up,
             down: Mutex::default(),
             origin: Instant::now(),
-            described: Mutex::default(),
-            counts: Counts::default(),
-            counted: Notify::new(),
+            last_description: Mutex::default(),
+            counts: FabricCounts::default(),
+            count_changed: Notify::new(),
         };
         (fabric, queues)
     }
 
-    /// Hands a message to a switch's socket; waits for room.
-    pub(crate) async fn tell(&self, switch: usize, message: Message) {
+    /// Queues a message of a switch, and waits until the queue has space.
+    pub(crate) async fn send(&self, switch: usize, message: Message) {
         if let Some(bytes) = encode(&message)
-            && self.towards[switch].send(bytes).await.is_err()
+            && self.to_controller[switch].send(bytes).await.is_err()
         {
-            self.counts.lost.fetch_add(1, Ordering::Relaxed);
+            self.counts.messages_lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// A switch has shaken hands.
-    pub(crate) fn is_up(&self, switch: usize) {
+    /// Records that a switch has completed its handshake.
+    pub(crate) fn mark_up(&self, switch: usize) {
         if !self.up[switch].swap(true, Ordering::Relaxed) {
-            self.counts.up.fetch_add(1, Ordering::Relaxed);
-            self.counted.notify_waiters();
+            self.counts.switches_up.fetch_add(1, Ordering::Relaxed);
+            self.count_changed.notify_waiters();
         }
     }
 
-    /// A frame comes in by a port and is handed to the controller, unless the port is down.
-    pub(crate) fn arrive(&self, switch: usize, port: u32, frame: &[u8]) {
+    /// Sends a frame that arrives at a port to the controller, unless the port is down.
+    pub(crate) fn receive_frame(&self, switch: usize, port: u32, frame: &[u8]) {
         if lock(&self.down).contains(&(switch, port)) {
             return;
         }
@@ -124,23 +125,24 @@ impl Fabric {
             matching: Match::new().in_port(PortNo(port)),
             data: frame.to_vec(),
         };
-        self.post(switch, Message::new(0, Body::PacketIn(packet)));
+        self.enqueue(switch, Message::new(0, Body::PacketIn(packet)));
     }
 
-    /// A frame leaves by a port: to a switch it comes in there.
-    pub(crate) fn leave(&self, switch: usize, port: u32, frame: &[u8]) {
+    /// Sends a frame out of a port. If a switch is connected there, the frame arrives at that
+    /// switch.
+    pub(crate) fn send_frame(&self, switch: usize, port: u32, frame: &[u8]) {
         if lock(&self.down).contains(&(switch, port)) {
             return;
         }
-        if let Some(End::Switch { switch, port }) = self.plan.switches[switch].ports.get(&port) {
-            self.arrive(*switch, *port, frame);
+        if let Some(PortPeer::Switch { switch, port }) = self.plan.switches[switch].ports.get(&port) {
+            self.receive_frame(*switch, *port, frame);
         }
     }
 
-    /// Pulls or puts back the cable at a port: both ends report it.
-    pub(crate) fn cable(&self, switch: usize, port: u32, up: bool) {
+    /// Removes or restores the cable at a port. The switches at both ends report it.
+    pub(crate) fn set_cable(&self, switch: usize, port: u32, up: bool) {
         let mut ends = vec![(switch, port)];
-        if let Some(End::Switch { switch, port }) = self.plan.switches[switch].ports.get(&port) {
+        if let Some(PortPeer::Switch { switch, port }) = self.plan.switches[switch].ports.get(&port) {
             ends.push((*switch, *port));
         }
         for end in &ends {
@@ -151,56 +153,61 @@ impl Fabric {
         }
         for (switch, number) in ends {
             let status = PortStatus { reason: PortReason::MODIFY, port: port_of(switch, number, up) };
-            self.post(switch, Message::new(0, Body::PortStatus(status)));
+            self.enqueue(switch, Message::new(0, Body::PortStatus(status)));
         }
     }
 
-    fn post(&self, switch: usize, message: Message) {
+    /// Queues a message of a switch without waiting. A switch that has not completed its handshake
+    /// sends nothing. The message is lost if the queue has no space.
+    fn enqueue(&self, switch: usize, message: Message) {
         if !self.up[switch].load(Ordering::Relaxed) {
             return;
         }
         if let Some(bytes) = encode(&message)
-            && self.towards[switch].try_send(bytes).is_err()
+            && self.to_controller[switch].try_send(bytes).is_err()
         {
-            self.counts.lost.fetch_add(1, Ordering::Relaxed);
+            self.counts.messages_lost.fetch_add(1, Ordering::Relaxed);
         }
     }
 
-    /// A flow or group was changed.
-    pub(crate) fn note_change(&self) {
+    /// Records a change of a flow or a group.
+    pub(crate) fn record_change(&self) {
         self.counts.changes.fetch_add(1, Ordering::Relaxed);
         self.counts.last_change.store(self.origin.elapsed().as_nanos() as u64, Ordering::Relaxed);
-        self.counted.notify_waiters();
+        self.count_changed.notify_waiters();
     }
 
-    /// How long ago the last change was sent.
+    /// Returns the time of the last change.
     pub(crate) fn last_change(&self) -> Instant {
         self.origin + Duration::from_nanos(self.counts.last_change.load(Ordering::Relaxed))
     }
 
-    /// Waits until something that is counted holds.
-    pub(crate) async fn until(
+    /// Waits until a condition on the counters holds.
+    ///
+    /// # Errors
+    /// If it does not hold within `timeout`. `awaited` names it in the error.
+    pub(crate) async fn wait_until(
         &self,
-        what: &str,
-        patience: Duration,
-        holds: impl Fn(&Counts) -> bool,
+        awaited: &str,
+        timeout: Duration,
+        holds: impl Fn(&FabricCounts) -> bool,
     ) -> Result<(), String> {
-        let end = Instant::now() + patience;
+        let end = Instant::now() + timeout;
         loop {
-            let counted = self.counted.notified();
+            let count_changed = self.count_changed.notified();
             if holds(&self.counts) {
                 return Ok(());
             }
-            // Also without news: what is counted without a notice is seen soon.
+            // Some counters change without a notification, so they are also checked at intervals.
             let soon = (Instant::now() + Duration::from_millis(10)).min(end);
-            if tokio::time::timeout_at(soon.into(), counted).await.is_err() && Instant::now() >= end {
-                return Err(format!("{what}: not within {patience:?}; {}", self.counts.text()));
+            if tokio::time::timeout_at(soon.into(), count_changed).await.is_err() && Instant::now() >= end {
+                return Err(format!("{awaited}: not reached within {timeout:?}; {}", self.counts.summary()));
             }
         }
     }
 
-    /// Waits until no change has come for a while; returns when the last one came.
-    pub(crate) async fn quiet(&self, silence: Duration) -> Instant {
+    /// Waits until there has been no change for `silence`. Returns the time of the last change.
+    pub(crate) async fn wait_until_quiet(&self, silence: Duration) -> Instant {
         let begun = Instant::now();
         loop {
             let last = self.last_change().max(begun);
@@ -212,24 +219,26 @@ impl Fabric {
     }
 }
 
-impl Counts {
-    pub(crate) fn text(&self) -> String {
+impl FabricCounts {
+    /// Returns the counters as a text for errors.
+    pub(crate) fn summary(&self) -> String {
         let get = |count: &AtomicU64| count.load(Ordering::Relaxed);
         format!(
-            "{} switches, {} flows, {} groups, {} of trees, in {} changes; {} agents joined, {} ranks enlisted, {} refused; {} messages lost",
-            get(&self.up),
+            "{} switches, {} flows, {} groups ({} of trees) after {} changes; {} agents joined, {} ranks enlisted, {} refused; {} messages lost",
+            get(&self.switches_up),
             get(&self.flows),
             get(&self.groups),
             get(&self.trees),
             get(&self.changes),
             get(&self.joined),
             get(&self.enlisted),
-            get(&self.failed),
-            get(&self.lost)
+            get(&self.refused),
+            get(&self.messages_lost)
         )
     }
 }
 
+/// Encodes a message. If that is impossible, prints the reason and returns `None`.
 fn encode(message: &Message) -> Option<Vec<u8>> {
     match message.encode() {
         Ok(bytes) => Some(bytes),
@@ -240,14 +249,14 @@ fn encode(message: &Message) -> Option<Vec<u8>> {
     }
 }
 
-/// A port as its switch tells of it.
+/// Returns the description of a port, as its switch reports it.
 pub(crate) fn port_of(switch: usize, number: u32, up: bool) -> Port {
     let [a, b] = (switch as u16).to_be_bytes();
     let [c, d] = (number as u16).to_be_bytes();
     Port {
         port: PortNo(number),
         hw_addr: MacAddr(0x0a, 0, a, b, c, d),
-        name: text(&format!("eth{number}")),
+        name: fixed_text(&format!("eth{number}")),
         config: PortConfig::NONE,
         state: if up { PortState::LIVE } else { PortState::LINK_DOWN },
         current: PortFeatures::NONE,
@@ -259,12 +268,12 @@ pub(crate) fn port_of(switch: usize, number: u32, up: bool) -> Port {
     }
 }
 
-/// A short text of an OpenFlow message; empty if it is too long.
-pub(crate) fn text<const N: usize>(text: &str) -> FixedText<N> {
+/// Returns a text for an OpenFlow message. It is empty if `text` is too long.
+pub(crate) fn fixed_text<const N: usize>(text: &str) -> FixedText<N> {
     FixedText::new(text).unwrap_or(FixedText([0; N]))
 }
 
-/// Nothing that is locked here is left half done.
+/// Locks a mutex, also after a panic, because each change of its data is a single step.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

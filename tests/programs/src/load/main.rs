@@ -1,61 +1,61 @@
-//! Puts load on a controller: plays the switches and agents of a large network over real OpenFlow and gRPC
-//! connections, and times what the controller does.
+//! Puts load on a controller: simulates the switches and agents of a large network over real
+//! OpenFlow and gRPC connections, and measures how long the controller takes.
 //!
 //!     cool-load fabric --controller target/release/cool-controller --topology fattree:20x50 --groups 1000
 //!     cool-load packets --openflow 127.0.0.1:6653
 
 mod agent;
 mod fabric;
+mod network_plan;
 mod phases;
-mod plan;
 mod process;
 mod pump;
 mod switch;
 
 use clap::{Parser, Subcommand};
-use phases::{Load, Report};
-use plan::Plan;
+use network_plan::NetworkPlan;
+use phases::{LoadReport, LoadSettings};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use tokio::signal::unix::{SignalKind, signal};
 
-/// Plays the switches and agents of a large network, and times a controller.
+/// Simulates the switches and agents of a large network, and measures a controller
 #[derive(Debug, Parser)]
 struct Options {
-    /// The network: fattree:KxH (K ports a switch, H hosts a rack) or leafspine:LxSxH
+    /// Network: fattree:KxH (K ports per switch, H hosts per rack) or leafspine:LxSxH
     #[arg(long, global = true, default_value = "fattree:20x50")]
-    topology: Plan,
+    topology: NetworkPlan,
     #[command(subcommand)]
-    what: What,
+    command: LoadCommand,
 }
 
 #[derive(Debug, Subcommand)]
-enum What {
-    /// Discovery, rules, groups, link failures and packet-ins of cool-controller
+enum LoadCommand {
+    /// Measure cool-controller: discovery, flows, groups, link failures and packet-ins
     Fabric {
-        /// The program; it is started and ended
+        /// Program of the controller, which is started and ended
         #[arg(long, default_value = "target/release/cool-controller")]
         controller: PathBuf,
-        /// Groups, each over 4 racks of 8 hosts
+        /// Number of groups, each on 4 racks of 8 hosts
         #[arg(long, default_value_t = 1000)]
         groups: usize,
-        /// Groups that come and go, and must leave nothing behind
+        /// Number of groups that are created and must be removed completely
         #[arg(long, default_value_t = 1000)]
         cycles: usize,
-        /// Links that fail, one after the other
+        /// Number of links that fail, one after another
         #[arg(long, default_value_t = 20)]
         failures: usize,
-        /// Agents on one connection: 1 is as in a real network
+        /// Agents per connection; in a real network each has its own
         #[arg(long, default_value_t = 1)]
         agents_per_connection: usize,
     },
-    /// Packet-ins of any OpenFlow 1.3 controller that answers ARP
+    /// Measure the packet-ins of any OpenFlow 1.3 controller that answers ARP
     Packets {
-        /// Where it listens for switches
+        /// Address at which the controller accepts switches
         #[arg(long)]
         openflow: SocketAddr,
-        /// Its process, whose time and memory are reported
+        /// Process of the controller, to report its CPU time and memory
         #[arg(long)]
         pid: Option<u32>,
     },
@@ -64,16 +64,16 @@ enum What {
 #[tokio::main(worker_threads = 2)]
 async fn main() -> ExitCode {
     let options = Options::parse();
-    // Dropping the load ends the controller that it has started.
+    // When a signal arrives, the load is dropped, which ends the controller that it has started.
     let report = tokio::select! {
         report = load(options) => report,
-        signal = interrupted() => match signal {
+        signal = termination_signal() => match signal {
             Ok(signal) => return ExitCode::from(128 + signal),
-            Err(reason) => Err(format!("cannot watch for signals: {reason}")),
+            Err(reason) => Err(format!("cannot wait for signals: {reason}")),
         },
     };
     match report {
-        Ok(Report(figures)) => {
+        Ok(LoadReport(figures)) => {
             println!("{}", serde_json::Value::Object(figures));
             ExitCode::SUCCESS
         }
@@ -84,18 +84,20 @@ async fn main() -> ExitCode {
     }
 }
 
-async fn load(options: Options) -> Result<Report, String> {
-    match options.what {
-        What::Fabric { controller, groups, cycles, failures, agents_per_connection } => {
-            let load = Load { groups, cycles, failures, agents_per_connection };
-            phases::fabric(options.topology, &controller, load).await
+async fn load(options: Options) -> Result<LoadReport, String> {
+    match options.command {
+        LoadCommand::Fabric { controller, groups, cycles, failures, agents_per_connection } => {
+            let load = LoadSettings { groups, cycles, failures, agents_per_connection };
+            phases::measure_controller(options.topology, &controller, load).await
         }
-        What::Packets { openflow, pid } => phases::packets(options.topology, openflow, pid).await,
+        LoadCommand::Packets { openflow, pid } => {
+            phases::measure_packet_ins(options.topology, openflow, pid).await
+        }
     }
 }
 
-/// Waits for a signal that ends programs; its number.
-async fn interrupted() -> std::io::Result<u8> {
+/// Waits for a signal that terminates programs, and returns its number.
+async fn termination_signal() -> std::io::Result<u8> {
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut hangup = signal(SignalKind::hangup())?;

@@ -1,7 +1,8 @@
-//! A played switch: shakes hands, keeps its flows and groups, passes on what it is told to send.
+//! A simulated switch: performs the OpenFlow handshake, stores flows and groups, and forwards the
+//! packets of packet-outs.
 
-use crate::fabric::{Fabric, port_of, text};
-use crate::pump::Pump;
+use crate::fabric::{SimulatedFabric, fixed_text, port_of};
+use crate::pump::RequestPump;
 use rs_openflow::{
     Action, ActionType, Body, Capabilities, Counter, Description, FlowCommand, FlowMod, FlowStats, Framer,
     GroupCapabilities, GroupCommand, GroupDesc, GroupFeatures, GroupMod, GroupType, Hello, Match, Message,
@@ -16,32 +17,42 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 
-/// Entries told in one message: few enough to fit.
-const ENTRIES: usize = 200;
-/// Entries of its group table, as hardware has them.
-const GROUPS: u32 = 4096;
-const NONE: PerGroupType = PerGroupType { all: 0, select: 0, indirect: 0, ff: 0 };
-/// What is read at once.
-const READ: usize = 1 << 14;
+/// Most entries in one message. They must fit into the 64 KiB of an OpenFlow message.
+const ENTRIES_PER_MESSAGE: usize = 200;
+/// Size of the group table, as in hardware switches.
+const GROUP_TABLE_ENTRIES: u32 = 4096;
+const NO_TYPES: PerGroupType = PerGroupType { all: 0, select: 0, indirect: 0, ff: 0 };
+/// Size of the read buffer, and of batches of messages that are written together.
+const READ_BYTES: usize = 1 << 14;
 
-/// LLDP's and ARP's EtherTypes.
+/// EtherTypes of LLDP and ARP.
 const LLDP: [u8; 2] = [0x88, 0xcc];
 const ARP: [u8; 2] = [0x08, 0x06];
 
-pub(crate) struct Switch {
+/// A switch with one flow table. Its ports count nothing.
+pub(crate) struct SimulatedSwitch {
     number: usize,
-    fabric: Arc<Fabric>,
-    pump: Arc<Pump>,
+    fabric: Arc<SimulatedFabric>,
+    pump: Arc<RequestPump>,
     flows: BTreeMap<(u16, Match), FlowMod>,
     groups: BTreeMap<u32, GroupMod>,
 }
 
-impl Switch {
-    pub(crate) fn new(number: usize, fabric: Arc<Fabric>, pump: Arc<Pump>) -> Switch {
-        Switch { number, fabric, pump, flows: BTreeMap::new(), groups: BTreeMap::new() }
+impl SimulatedSwitch {
+    /// Returns a switch with empty tables. It is the switch of this number in the network plan.
+    pub(crate) fn new(
+        number: usize,
+        fabric: Arc<SimulatedFabric>,
+        pump: Arc<RequestPump>,
+    ) -> SimulatedSwitch {
+        SimulatedSwitch { number, fabric, pump, flows: BTreeMap::new(), groups: BTreeMap::new() }
     }
 
-    /// Plays the switch until the controller hangs up.
+    /// Simulates the switch until the controller closes the connection. `queue` contains the
+    /// messages to send.
+    ///
+    /// # Errors
+    /// Always returns an error, because the controller must not close the connection.
     pub(crate) async fn run(
         mut self,
         controller: SocketAddr,
@@ -55,7 +66,7 @@ impl Switch {
             while let Some(message) = queue.recv().await {
                 bytes.clear();
                 bytes.extend(message);
-                while bytes.len() < READ
+                while bytes.len() < READ_BYTES
                     && let Ok(more) = queue.try_recv()
                 {
                     bytes.extend(more);
@@ -64,55 +75,58 @@ impl Switch {
             }
             Ok::<(), std::io::Error>(())
         });
-        self.fabric.tell(self.number, Message::new(1, Body::Hello(Hello::default()))).await;
-        let (mut framer, mut buffer) = (Framer::default(), vec![0; READ]);
+        self.fabric.send(self.number, Message::new(1, Body::Hello(Hello::default()))).await;
+        let (mut framer, mut buffer) = (Framer::default(), vec![0; READ_BYTES]);
         loop {
             let read = reader.read(&mut buffer).await?;
             if read == 0 {
                 writing.abort();
                 return Err(std::io::Error::other(format!(
-                    "the controller hung up on switch {}",
+                    "the controller closed the connection of switch {}",
                     self.number
                 )));
             }
             framer.push(&buffer[..read]);
             for message in framer.by_ref() {
-                self.take(message.map_err(std::io::Error::other)?).await;
+                self.handle(message.map_err(std::io::Error::other)?).await;
             }
         }
     }
 
-    async fn take(&mut self, Message { xid, body }: Message) {
+    /// Applies a message from the controller, and sends the replies.
+    async fn handle(&mut self, Message { xid, body }: Message) {
         match body {
-            Body::FlowMod(flow) => self.flow(flow),
-            Body::GroupMod(group) => self.group(group),
-            Body::PacketOut(packet) => self.send(&packet),
+            Body::FlowMod(flow) => self.flow_mod(flow),
+            Body::GroupMod(group) => self.group_mod(group),
+            Body::PacketOut(packet) => self.packet_out(&packet),
             body => {
                 if matches!(body, Body::FeaturesRequest) {
-                    self.fabric.is_up(self.number);
+                    self.fabric.mark_up(self.number);
                 }
-                for answer in self.answers(body) {
-                    self.fabric.tell(self.number, Message::new(xid, answer)).await;
+                for reply in self.replies(body) {
+                    self.fabric.send(self.number, Message::new(xid, reply)).await;
                 }
             }
         }
     }
 
-    fn send(&self, packet: &PacketOut) {
+    /// Forwards LLDP frames through their output ports. An ARP frame is the response to a request.
+    fn packet_out(&self, packet: &PacketOut) {
         let outputs = packet.actions.iter().filter_map(|action| match action {
             Action::Output { port, .. } => Some(port.0),
             _ => None,
         });
         match packet.data.get(12..14) {
             Some(kind) if kind == LLDP => {
-                outputs.for_each(|port| self.fabric.leave(self.number, port, &packet.data));
+                outputs.for_each(|port| self.fabric.send_frame(self.number, port, &packet.data));
             }
-            Some(kind) if kind == ARP => self.pump.answered(&self.fabric, self.number),
+            Some(kind) if kind == ARP => self.pump.on_response(&self.fabric, self.number),
             _ => {}
         }
     }
 
-    fn flow(&mut self, flow: FlowMod) {
+    /// Changes the flow table.
+    fn flow_mod(&mut self, flow: FlowMod) {
         let before = self.flows.len();
         let key = (flow.priority, flow.matching.clone());
         match flow.command {
@@ -120,11 +134,12 @@ impl Switch {
             FlowCommand::DELETE => self.flows.clear(),
             _ => drop(self.flows.insert(key, flow)),
         }
-        count(&self.fabric.counts.flows, before, self.flows.len());
-        self.fabric.note_change();
+        add_difference(&self.fabric.counts.flows, before, self.flows.len());
+        self.fabric.record_change();
     }
 
-    fn group(&mut self, group: GroupMod) {
+    /// Changes the group table.
+    fn group_mod(&mut self, group: GroupMod) {
         let number = group.group.0;
         let now = (group.command != GroupCommand::DELETE).then_some(group.kind);
         let before = match now {
@@ -134,12 +149,13 @@ impl Switch {
         let is_tree = |kind: GroupType| usize::from(kind == GroupType::ALL);
         let before = before.map(|group| group.kind);
         let counts = &self.fabric.counts;
-        count(&counts.groups, before.iter().len(), now.iter().len());
-        count(&counts.trees, before.map_or(0, is_tree), now.map_or(0, is_tree));
-        self.fabric.note_change();
+        add_difference(&counts.groups, before.iter().len(), now.iter().len());
+        add_difference(&counts.trees, before.map_or(0, is_tree), now.map_or(0, is_tree));
+        self.fabric.record_change();
     }
 
-    fn answers(&self, body: Body) -> Vec<Body> {
+    /// Returns the replies to a request. There are none to messages that change nothing here.
+    fn replies(&self, body: Body) -> Vec<Body> {
         let one = |reply: MultipartReply| vec![Body::MultipartReply(reply.into())];
         match body {
             Body::EchoRequest(data) => vec![Body::EchoReply(data)],
@@ -158,35 +174,40 @@ impl Switch {
                     one(MultipartReply::PortDesc(ports.map(|n| port_of(self.number, *n, true)).collect()))
                 }
                 MultipartRequest::Desc => one(MultipartReply::Desc(Box::new(Description {
-                    manufacturer: text("cool-load"),
-                    hardware: text(""),
-                    software: text(""),
-                    serial_number: text(""),
-                    datapath: text(&format!("s{}", self.number + 1)),
+                    manufacturer: fixed_text("cool-load"),
+                    hardware: fixed_text(""),
+                    software: fixed_text(""),
+                    serial_number: fixed_text(""),
+                    datapath: fixed_text(&format!("s{}", self.number + 1)),
                 }))),
-                MultipartRequest::Flow(asked) => {
-                    let asked_for = |flow: &&FlowMod| (flow.cookie ^ asked.cookie) & asked.cookie_mask == 0;
-                    parts(
-                        self.flows.values().filter(asked_for).cloned().map(FlowStats::from),
+                MultipartRequest::Flow(request) => {
+                    let is_requested =
+                        |flow: &&FlowMod| (flow.cookie ^ request.cookie) & request.cookie_mask == 0;
+                    multipart(
+                        self.flows.values().filter(is_requested).cloned().map(FlowStats::from),
                         MultipartReply::Flow,
                     )
                 }
                 MultipartRequest::PortStats(_) => {
                     let ports = self.fabric.plan.switches[self.number].ports.keys();
-                    parts(ports.map(|number| idle(*number)), MultipartReply::PortStats)
+                    multipart(ports.map(|number| zero_counters(*number)), MultipartReply::PortStats)
                 }
                 MultipartRequest::GroupFeatures => one(MultipartReply::GroupFeatures(GroupFeatures {
                     types: 1 << GroupType::ALL.0 | 1 << GroupType::FF.0,
                     capabilities: GroupCapabilities::NONE,
-                    max_groups: PerGroupType { all: GROUPS, ff: GROUPS, ..NONE },
+                    max_groups: PerGroupType {
+                        all: GROUP_TABLE_ENTRIES,
+                        ff: GROUP_TABLE_ENTRIES,
+                        ..NO_TYPES
+                    },
                     actions: PerGroupType {
                         all: 1 << ActionType::OUTPUT.0,
                         ff: 1 << ActionType::OUTPUT.0,
-                        ..NONE
+                        ..NO_TYPES
                     },
                 })),
                 MultipartRequest::GroupDesc => {
-                    parts(self.groups.values().map(description), MultipartReply::GroupDesc)
+                    multipart(self.groups.values().map(group_desc), MultipartReply::GroupDesc)
                 }
                 _ => Vec::new(),
             },
@@ -195,16 +216,17 @@ impl Switch {
     }
 }
 
-fn count(counter: &std::sync::atomic::AtomicU64, before: usize, after: usize) {
-    // Wraps round and back: a sum of differences.
+/// Adds the change of a number of entries to a counter.
+fn add_difference(counter: &std::sync::atomic::AtomicU64, before: usize, after: usize) {
+    // The counter is a sum of differences, which may be negative: they wrap around.
     counter.fetch_add((after as u64).wrapping_sub(before as u64), Ordering::Relaxed);
 }
 
-/// An answer in as many messages as it needs.
-fn parts<T>(entries: impl Iterator<Item = T>, reply: impl Fn(Vec<T>) -> MultipartReply) -> Vec<Body> {
+/// Returns a reply in as many messages as it needs.
+fn multipart<T>(entries: impl Iterator<Item = T>, reply: impl Fn(Vec<T>) -> MultipartReply) -> Vec<Body> {
     let (mut messages, mut part) = (Vec::new(), Vec::new());
     for entry in entries {
-        if part.len() == ENTRIES {
+        if part.len() == ENTRIES_PER_MESSAGE {
             let body = reply(core::mem::take(&mut part));
             messages.push(Body::MultipartReply(Multipart { flags: MultipartFlags::MORE, body }));
         }
@@ -214,8 +236,8 @@ fn parts<T>(entries: impl Iterator<Item = T>, reply: impl Fn(Vec<T>) -> Multipar
     messages
 }
 
-/// What a port tells that counts nothing.
-fn idle(number: u32) -> PortStats {
+/// Returns the statistics of a port that has counted nothing.
+fn zero_counters(number: u32) -> PortStats {
     let none = Counter(0);
     PortStats {
         port: PortNo(number),
@@ -236,6 +258,6 @@ fn idle(number: u32) -> PortStats {
     }
 }
 
-fn description(group: &GroupMod) -> GroupDesc {
+fn group_desc(group: &GroupMod) -> GroupDesc {
     GroupDesc { kind: group.kind, group: group.group, buckets: group.buckets.clone() }
 }
