@@ -438,7 +438,7 @@ impl Swarm {
     fn gone(&mut self, member: Member) {
         self.end_transfers(member);
         self.peers.leave(member);
-        self.pollution.gone(member);
+        self.pollution.forget(member);
     }
 
     /// Ends all transfers with a member.
