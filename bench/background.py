@@ -1,12 +1,14 @@
 #!/usr/bin/python3
-"""An allreduce beside a copy that gives way (`cool copy --background`), beside one that does not, and alone (docs/measurements/copies.md).
+"""Measures an allreduce alone, during a background copy (`cool copy --background`), and during a
+normal copy (docs/measurements/copies.md).
 
     sudo bench/background.py                              # 256K, 1M and 4M on tree:4x4, in turn, 3 rounds
     sudo bench/background.py --bytes 1M --reps 20 --docs
 
-A copy by broadcast over trees is under way from h1 to all others, long enough to last; `cool bench` measures the allreduce on the same nodes
-meanwhile. What the copy has got is counted on the links of its receivers, beyond what the allreduce alone brings there. Needs root and Debian's mininet, openvswitch-switch and
-ethtool; the machine must have nothing else to do.
+During a long copy from h1 to all other hosts (by broadcast over trees), `cool bench` measures the
+allreduce on the same nodes. The share of the copy is computed from the link counters of the last
+receiver, less the bytes of the allreduce alone. Needs root and Debian's mininet, openvswitch-switch
+and ethtool; the machine must be idle otherwise.
 """
 import argparse
 import contextlib
@@ -27,14 +29,14 @@ import page  # noqa: E402
 import section  # noqa: E402
 import testbed  # noqa: E402
 
-# At 20 Mbit/s it lasts for minutes.
+# At 20 Mbit/s, this takes minutes to copy, longer than all calls of a round.
 SOURCE_BYTES = 512 << 20
 BESIDE = ("nothing", "a copy in the background", "a copy")
 
 
 @contextlib.contextmanager
 def copy_under_way(bed, file, beside):
-    """Lets a copy run meanwhile, from its first bytes on."""
+    """Runs a copy during the context, which begins once the copy has delivered its first bytes."""
     if beside == "nothing":
         yield
         return
@@ -45,9 +47,11 @@ def copy_under_way(bed, file, beside):
     before = received(bed)
     with subprocess.Popen(command, env=bed.environment(), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as copy:
         try:
-            testbed.wait_for(lambda: copy.poll() is not None or received(bed) > before + (4 << 20), "bytes of the copy")
+            testbed.wait_for(lambda: copy.poll() is not None or received(bed) > before + (4 << 20),
+                             "the copy delivers bytes")
             if copy.poll() is not None:
-                raise RuntimeError("cool copy has ended: %s" % copy.stderr.read().strip()[-300:])
+                raise RuntimeError("cool copy ended too early: %s"
+                                   % copy.stderr.read().strip()[-300:])
             yield
         finally:
             copy.send_signal(signal.SIGINT)
@@ -55,13 +59,14 @@ def copy_under_way(bed, file, beside):
 
 
 def received(bed):
-    """Bytes that the last host's link has brought it."""
+    """Returns the number of bytes that the link of the last host has carried to it."""
     name = bed.description["hosts"][-1]["name"]
     return max(carried for (_, to), carried in bed.link_bytes().items() if to == name)
 
 
 def measured(bed, file, size, reps, beside):
-    """Seconds of an allreduce, the median; and bytes per second that came to the last host meanwhile."""
+    """Returns the median time of an allreduce, the bytes that the last host received, and the total
+    time, both during the measured calls."""
     with copy_under_way(bed, file, beside):
         before = received(bed)
         done = bed.run(["cool", "bench", "--json", "--ops", "allreduce", "--bytes", str(size), "--reps", str(reps)], capture_output=True, text=True)
@@ -81,7 +86,7 @@ def rows(options, bed, file):
         alone = statistics.median(run["seconds"] for run in runs["nothing"])
         for beside, of in runs.items():
             seconds = statistics.median(run["seconds"] for run in of)
-            # What came beyond the allreduces themselves, over the link's rate.
+            # The rate of all bytes except those of the allreduce, divided by the rate of the link.
             own = statistics.median(run["came"] for run in runs["nothing"])
             got = statistics.median((run["came"] - own) * 8 / run["lasted"] for run in of) / (options.host_mbit * 1e6)
             yield {"bytes": size, "beside": beside, "seconds": seconds, "over_alone": seconds / alone, "copy_share": got}
@@ -89,12 +94,13 @@ def rows(options, bed, file):
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--bytes", type=bench.list_of(bench.size), default=[256 << 10, 1 << 20, 4 << 20], help="of the allreduce; default 256K,1M,4M")
-    p.add_argument("--reps", type=int, default=5, help="allreduces of a round; default %(default)s")
-    p.add_argument("--rounds", type=int, default=3, help="default %(default)s")
+    p.add_argument("--bytes", type=bench.list_of(bench.size), default=[256 << 10, 1 << 20, 4 << 20], 
+                   help="lengths of the allreduce; default 256K,1M,4M")
+    p.add_argument("--reps", type=int, default=5, help="allreduces per round; default %(default)s")
+    p.add_argument("--rounds", type=int, default=3, help="rounds; default %(default)s")
     bench.add_network_options(p)
     p.add_argument("--docs", action="store_true", help="write the table into docs/measurements/copies.md")
-    bench.add_run_options(p, "bench", "for background.json and logs; ")
+    bench.add_run_options(p, "bench", "directory for background.json and logs; ")
     return p.parse_args()
 
 

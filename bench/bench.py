@@ -1,12 +1,14 @@
 #!/usr/bin/python3
-"""Measures COOL and other libraries on one emulated network, in one run, each result verified (`make bench`).
+"""Measures COOL and other libraries on one emulated network and verifies every result (`make
+bench`).
 
     sudo bench/bench.py --quick
     sudo bench/bench.py --topology tree:4x4 --ops bcast,allreduce --bytes 1K,4M --peers openmpi,gloo --gloo ~/gloo
 
-Writes report.json and report.html to target/bench, where the peers are installed too. For each operation, size and
-placement all libraries are measured one after the other. A peer that fails is recorded with its reason.
-Needs root and Debian's mininet, openvswitch-switch, ethtool, gcc and python3-venv; for Gloo g++ and cmake.
+Writes report.json and report.html to target/bench, where the peers (the other libraries) are also
+installed. For each operation, size and placement, all libraries are measured one after the other.
+If a peer fails, the report contains the reason. Needs root and Debian's mininet,
+openvswitch-switch, ethtool, gcc and python3-venv; Gloo also needs g++ and cmake.
 """
 import argparse
 import fcntl
@@ -29,17 +31,17 @@ import topologies  # noqa: E402
 
 OPS = ("bcast", "reduce", "allreduce", "gather", "allgather", "scatter")
 PLACEMENTS = ("racked", "interleaved")
-# Those of an array of which each rank has a part.
+# Operations on an array of which each rank has a part.
 IN_PARTS = ("gather", "allgather", "scatter")
 PEERS = ("openmpi", "mpich", "gloo")
-# Below this a repetition is short, so that more of them steady the median.
+# Repetitions of fewer bytes are short, so more of them are made for a stable median.
 SMALL, SMALL_REPS = 1 << 16, 15
-# Agents of 64 nodes on two processors do not always answer within 2 s.
+# With 64 nodes on two CPUs, agents do not always reply within the default of 2 s.
 PEER_TIMEOUT_MS = 20_000
 
 
 def size(text):
-    """Bytes from `64K`, `1M` or a number."""
+    """Returns the number of bytes that `64K`, `1M` or a plain number denotes."""
     factor = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}.get(text[-1:].upper(), 1)
     digits = text[:-1] if factor > 1 else text
     if not digits.isdigit() or not 0 < int(digits) * factor <= 4 << 30:
@@ -54,14 +56,15 @@ def list_of(parse):
 def one_of(names):
     def parse(text):
         if text not in names:
-            raise argparse.ArgumentTypeError("%r: expected some of %s, with commas between" % (text, ",".join(names)))
+            raise argparse.ArgumentTypeError("%r: expected a comma-separated list of %s" % (text, ",".join(names)))
         return text
     return parse
 
 
 def limit(op, moved, description, host_mbit, uplink_mbit):
-    """The least seconds: what the busiest link needs at its full rate; None where that rate is not shaped, or where the
-    bytes fit into the burst that a port lets through unshaped."""
+    """Returns the physical limit in seconds, which is the time that the busiest link needs at its
+    full rate. Returns None if that link is not shaped, or if the bytes fit into the burst that a
+    port forwards unshaped."""
     across = lambda parts: {"bcast": float(parts > 1), "reduce": float(parts > 1), "allreduce": 2 * (parts - 1) / parts}.get(op, (parts - 1) / parts)
     racks = peers.racks(description)
     uplinks = min(sum(1 for l in description["links"] if l["kind"] == "uplink" and rack in (l["a"], l["b"]))
@@ -73,21 +76,23 @@ def limit(op, moved, description, host_mbit, uplink_mbit):
 
 
 def moved(op, asked, ranks):
-    """Bytes of the message, the vector or the whole array, in whole elements and parts."""
+    """Returns the bytes of the message, the vector or the whole array, rounded down to whole
+    elements and equal parts."""
     if op in IN_PARTS:
         return max(1, asked // 4 // ranks) * 4 * ranks
     return max(1, asked // 4) * 4
 
 
 def summary(raw, least):
-    """The figures of one library in one case."""
+    """Returns the raw figures of one library with their minimum, median, maximum and ratio to
+    `least`."""
     if "seconds" in raw:
         raw = {**raw, "min": min(raw["seconds"]), "median": statistics.median(raw["seconds"]), "max": max(raw["seconds"])}
     return {**raw, "over_limit": raw["median"] / least if least else None}
 
 
 def attempt(library, run, case, least):
-    """Measures; a failure becomes a reason."""
+    """Measures one case. Returns its summary, or the reason under `absent` or `failed`."""
     try:
         return summary(library.measure(run, case), least)
     except peers.Absent as e:
@@ -97,14 +102,15 @@ def attempt(library, run, case, least):
 
 
 def words(figures):
-    """One library's result, for the progress line."""
+    """Returns the result of one library as text for the progress line."""
     if "median" not in figures:
         return "failed" if "failed" in figures else "-"
     return "%.2f ms" % (1e3 * figures["median"]) + (" = %.2f x" % figures["over_limit"] if figures["over_limit"] else "")
 
 
 def measure_all(options, libraries, report, save):
-    """Every case on one network, libraries in turn."""
+    """Measures every case with all libraries in turn on one network, and adds them to the
+    report."""
     cases = [(p, op, b) for p in options.placements for op in options.ops for b in options.bytes]
     bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
                           peer_timeout_ms=PEER_TIMEOUT_MS, logs=os.path.join(options.out, "logs"))
@@ -133,13 +139,14 @@ def measure_all(options, libraries, report, save):
 
 
 def ratios(results):
-    """How many times COOL's time each peer took."""
+    """Returns the time of each peer divided by the time of COOL."""
     ours = results["cool"].get("median")
     return {name: r["median"] / ours for name, r in results.items() if ours and name != "cool" and "median" in r}
 
 
 def started(bed, wait):
-    """The testbed, entered as soon as no other runs on this machine, within `wait` seconds."""
+    """Waits up to `wait` seconds until no other testbed runs on this machine, and returns `bed`,
+    which the caller must enter."""
     end = time.monotonic() + wait
     with open(testbed.LOCK, "a") as lock:
         while True:
@@ -148,12 +155,12 @@ def started(bed, wait):
                 return bed
             except BlockingIOError:
                 if time.monotonic() > end:
-                    raise testbed.Failure("another testbed has run on this machine for %g s" % wait) from None
+                    raise testbed.Failure("another testbed is still running on this machine after %g s" % wait) from None
                 time.sleep(1)
 
 
 def means(cases, names):
-    """Geometric mean of the ratios to each peer, over cases of 64 KiB and more."""
+    """Returns the geometric mean of the ratios to each peer over the cases of 64 KiB and more."""
     found = {}
     for name in names:
         known = [c["times_faster"][name] for c in cases if name in c["times_faster"] and c["asked"] >= SMALL]
@@ -163,7 +170,8 @@ def means(cases, names):
 
 
 def prepared(options, report):
-    """The libraries that can be measured, COOL first."""
+    """Returns the libraries that can be measured, COOL first. The report records the others as
+    absent."""
     all_peers = {"openmpi": lambda: peers.OpenMpi(options.out, options.busy_poll), "mpich": lambda: peers.Mpich(options.out, options.busy_poll),
                  "gloo": lambda: peers.Gloo(options.out, options.gloo), "sockets": lambda: peers.Sockets(options.out)}
     ready = []
@@ -176,9 +184,9 @@ def prepared(options, report):
             say("%s %s" % (library.title, library.version))
         except (peers.Failed, peers.Absent) as e:
             entry["absent"] = str(e)
-            say("%s is left out: %s" % (library.title, e))
+            say("%s is skipped: %s" % (library.title, e))
     if not ready or ready[0].name != "cool":
-        raise peers.Failed("COOL's version is unknown: " + report["libraries"]["cool"]["absent"])
+        raise peers.Failed("cannot determine the version of COOL: " + report["libraries"]["cool"]["absent"])
     return ready
 
 
@@ -187,35 +195,53 @@ def say(text, end="\n"):
 
 
 def add_network_options(p, topology="tree:4x4", mbit=20):
-    """Options of what is measured on a network of the user's choice; its links have the same rate if no other is given."""
+    """Adds the options that select the emulated network. `mbit` is the default rate of all
+    links."""
     p.add_argument("--topology", type=topologies.argument, default=topology, help=topologies.FORMS + "; default %(default)s")
-    p.add_argument("--host-mbit", type=float, default=mbit, help="rate of host links, 0 for unshaped; default %(default)s")
-    p.add_argument("--uplink-mbit", type=float, default=mbit, help="rate of links between switches, 0 for unshaped; default %(default)s")
+    p.add_argument("--host-mbit", type=float, default=mbit, 
+                   help="rate of host links, 0 for unshaped links; default %(default)s")
+    p.add_argument("--uplink-mbit", type=float, default=mbit, 
+                   help="rate of links between switches, 0 for unshaped links; default %(default)s")
 
 
 def add_run_options(p, out, what=""):
-    """Options of all that measures on the emulated network; `out` is the folder of target for `what` it writes."""
-    p.add_argument("--wait", type=int, default=600, help="seconds to wait for another testbed to end; default %(default)s")
-    p.add_argument("--bin", default=os.path.join(ROOT, "target", "release"), help="folder of COOL's programs; default target/release")
-    p.add_argument("--out", default=os.path.join(ROOT, "target", out), help="%sdefault target/%s" % (what, out))
+    """Adds the options of all programs that measure on the emulated network. `out` is a directory
+    in target/, and `what` describes the files that the program writes there."""
+    p.add_argument("--wait", type=int, default=600, 
+                   help="seconds to wait until another testbed has ended; default %(default)s")
+    p.add_argument("--bin", default=os.path.join(ROOT, "target", "release"), 
+                   help="directory of COOL's programs; default target/release")
+    p.add_argument("--out", default=os.path.join(ROOT, "target", out), 
+                   help="%sdefault target/%s" % (what, out))
 
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--ops", type=list_of(one_of(OPS)), default=list(OPS), help="default: all six")
-    p.add_argument("--bytes", type=list_of(size), default=None, help="default 1K,64K,1M,4M,8M; with --quick 1K,1M")
-    p.add_argument("--reps", type=int, default=None, help="measured repetitions, more below 64K; default 5, with --quick 3")
-    p.add_argument("--calls", type=int, default=1, help="calls of each repetition, one right after the other, whose time is that of one of them; "
-                   "default %(default)s (not for Gloo)")
+    p.add_argument("--ops", type=list_of(one_of(OPS)), default=list(OPS),
+                   help="operations; default all six")
+    p.add_argument("--bytes", type=list_of(size), default=None, 
+                   help="lengths; default 1K,64K,1M,4M,8M, or 1K,1M with --quick")
+    p.add_argument("--reps", type=int, default=None, 
+                   help="measured repetitions; default 5, or 3 with --quick; at least 15 below 64K")
+    p.add_argument("--calls", type=int, default=1, 
+                   help="successive calls per repetition; the time of a repetition is divided by "
+                   "this number; "
+                   "default %(default)s (not supported by Gloo)")
     add_network_options(p)
-    p.add_argument("--placements", type=list_of(one_of(PLACEMENTS)), default=list(PLACEMENTS), help="racked (ranks rack by rack), "
-                   "interleaved (over racks); default both")
-    p.add_argument("--peers", type=list_of(one_of((*PEERS, "sockets"))), default=list(PEERS), help="default openmpi,mpich,gloo; sockets: the least "
-                   "that a program reaches with UDP sockets alone, up to 16 KiB")
-    p.add_argument("--gloo", metavar="FOLDER", help="Gloo's sources; without them Gloo is left out")
-    p.add_argument("--busy-poll", action="store_true", help="let MPICH's ranks spin on their sockets as they do by default; else a rank "
-                   "that waits sleeps, since all hosts share this machine's processors")
-    p.add_argument("--quick", action="store_true", help="few sizes and repetitions: the core in under ten minutes")
+    p.add_argument("--placements", type=list_of(one_of(PLACEMENTS)), default=list(PLACEMENTS), 
+                   help="racked (ranks rack by rack) or interleaved (ranks in turn over the "
+                   "racks); default both")
+    p.add_argument("--peers", type=list_of(one_of((*PEERS, "sockets"))), default=list(PEERS), 
+                   help="default openmpi,mpich,gloo; `sockets` is a minimal program on UDP "
+                   "sockets, up to 16 KiB")
+    p.add_argument("--gloo", metavar="DIR",
+                   help="source directory of Gloo; Gloo is skipped without it")
+    p.add_argument("--busy-poll", action="store_true", 
+                   help="let waiting ranks of MPICH poll their sockets, which is MPICH's default; "
+                   "without this flag they "
+                   "sleep, because all hosts share the CPUs of this machine")
+    p.add_argument("--quick", action="store_true", 
+                   help="measure few sizes and repetitions, in less than ten minutes")
     p.add_argument("--timeout", type=int, default=240, help="seconds for one library in one case; default %(default)s")
     add_run_options(p, "bench")
     a = p.parse_args()
@@ -223,7 +249,7 @@ def parse_arguments():
     a.reps = a.reps if a.reps is not None else 3 if a.quick else 5
     a.out = os.path.abspath(a.out)
     if a.reps < 1 or a.calls < 1 or a.timeout < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
-        p.error("--reps, --calls and --timeout must be at least 1, rates and --wait not negative")
+        p.error("--reps, --calls and --timeout must be at least 1; rates and --wait must not be negative")
     return a
 
 
@@ -241,16 +267,16 @@ def main():
     files = [os.path.join(options.out, name) for name in ("report.json", "report.html")]
 
     def save():
-        """After every case, so that a run which is broken off leaves what it has."""
+        """Saves the report after every case, so that an interrupted run keeps its results."""
         report["geometric_means"] = means(report["cases"], options.peers)
         write(files[0], json.dumps(report, indent=1))
         write(files[1], page.page(report))
 
     measure_all(options, prepared(options, report), report, save)
     for name, mean in report["geometric_means"].items():
-        say("from 64K on COOL is %.2f times as fast as %s (geometric mean)" % (mean, report["libraries"][name]["title"]))
-    say("written: " + ", ".join(os.path.relpath(f) for f in files))
-    # COOL itself must not fail; a peer may.
+        say("COOL is %.2f times as fast as %s from 64K on (geometric mean)" % (mean, report["libraries"][name]["title"]))
+    say("wrote " + ", ".join(os.path.relpath(f) for f in files))
+    # A failure of COOL is a failure of the run; a failure of a peer is only reported.
     return int(any("failed" in c["results"]["cool"] for c in report["cases"]))
 
 

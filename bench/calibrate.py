@@ -1,12 +1,14 @@
 #!/usr/bin/python3
-"""Compares the simulator's predictions with measurements (`make calibrate`); writes docs/measurements/calibration.md.
+"""Compares the simulator's predictions with measurements (`make calibrate`); writes
+docs/measurements/calibration.md.
 
-    sudo bench/calibrate.py                          # about seven minutes
-    sudo bench/calibrate.py --placements racked      # half of it; keeps the rest in target/calibration
+    sudo bench/calibrate.py                         # about seven minutes
+    sudo bench/calibrate.py --placements racked     # one half; keeps the rest in target/calibration
 
-Runs every operation at 64 KiB, 512 KiB and 4 MiB with the planner's picks, on 16 nodes in 4 racks with links
-of 20 Mbit/s. `cool bench` predicts each case by the costs that the controller knows, and measures it. The machine
-must be idle otherwise. Needs root and Debian's mininet, openvswitch-switch and ethtool.
+Runs every operation at 64 KiB, 512 KiB and 4 MiB with the planner's picks, on 16 nodes in 4 racks
+with links of 20 Mbit/s. `cool bench` predicts each case by the costs that the controller knows, and
+measures it. The machine must be idle otherwise. Needs root and Debian's mininet, openvswitch-switch
+and ethtool.
 """
 import argparse
 import json
@@ -36,7 +38,7 @@ def measure(bed, placement, ops, sizes):
         done = bed.run(["cool", "bench", "--ops", ops, "--bytes", size, "--reps", str(reps), "--placement", placement, "--json"],
                        stdout=subprocess.PIPE, text=True)
         if done.returncode:
-            raise RuntimeError("cool bench ended with status %d" % done.returncode)
+            raise RuntimeError("cool bench exited with status %d" % done.returncode)
         for result in json.loads(done.stdout)["results"]:
             print("%-12s %-15s %5s  %s" % (placement, result["op"], page.size(result["bytes"]), verdict(result)), flush=True)
             figures.append({**result, "placement": placement})
@@ -92,8 +94,10 @@ def document(found):
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--placements", type=bench.list_of(bench.one_of(bench.PLACEMENTS)), default=list(bench.PLACEMENTS), help="default both")
-    p.add_argument("--ops", default=OPS, help="fewer operations; then the page is not written")
-    p.add_argument("--bytes", help="other sizes; then the page is not written")
+    p.add_argument("--ops", default=OPS, 
+                   help="measure these operations only, without writing the page")
+    p.add_argument("--bytes", 
+                   help="measure these sizes instead, without writing the page")
     bench.add_run_options(p, "calibration")
     p.add_argument("--page", default=os.path.join(ROOT, "docs", "measurements", "calibration.md"), help="default docs/measurements/calibration.md")
     return p.parse_args()
@@ -123,7 +127,7 @@ def main():
                 with open(file(placement)) as f:
                     found[placement] = json.load(f)
         bench.write(options.page, document(found))
-        print("written: " + os.path.relpath(options.page))
+        print("wrote " + os.path.relpath(options.page))
 
 
 if __name__ == "__main__":

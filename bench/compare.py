@@ -1,12 +1,13 @@
 #!/usr/bin/python3
-"""Compares COOL's programs of two folders, old and new, in turn in one emulated network, each result verified.
+"""Compares an old and a new build of COOL on one emulated network and verifies every result.
 
     sudo bench/compare.py --baseline ~/cool-before/target/release --ops bcast,allreduce --bytes 1K,64K,4M --turns 5
 
-In every turn the controller and the agents of one folder run all cases, then those of the other, which of them first
-changing from turn to turn. Printed are, for each case, the medians over the turns, the median of the turns' ratios new
-over old, their least and most, and the ratio of the processor time (of agents and ranks) for each MiB delivered. Writes
-report.json to target/compare. Needs what bench/bench.py needs but the peers.
+Each turn runs all cases with the controller and agents of one build, then with those of the other;
+the order alternates from turn to turn. For each case, the program prints the medians over the
+turns, the median, minimum and maximum of the ratio new/old, and the ratio of the CPU time of agents
+and ranks per MiB delivered. Writes report.json to target/compare. Needs the same as bench/bench.py,
+but no peers.
 """
 import argparse
 import json
@@ -28,7 +29,8 @@ ROW = "%-22s %10s %10s %8s %7s %7s %10s"
 
 
 def turn(bed, folder, agent_flags, cases, options):
-    """What the programs of a folder take for every case, by case: medians, and processor seconds of agents and ranks for each MiB."""
+    """Measures all cases with the programs in `folder`. Returns, by case, the median time and the
+    CPU seconds of agents and ranks per MiB."""
     bed.agent_flags = agent_flags
     bed.replace_programs(folder)
     bed.wait_until_measured()
@@ -45,7 +47,7 @@ def turn(bed, folder, agent_flags, cases, options):
 
 
 def compared(turns, key):
-    """The figures of a case from all turns, each a pair of old and new."""
+    """Returns the figures of one case, summarized over all turns."""
     pairs = [(t["old"][key], t["new"][key]) for t in turns]
     ratios = [new["seconds"] / old["seconds"] for old, new in pairs]
     processor = [new["processor"] / old["processor"] for old, new in pairs if old["processor"]]
@@ -55,7 +57,7 @@ def compared(turns, key):
 
 
 def row(op, asked, c):
-    # Ticks of 10 ms say nothing of messages that are this short.
+    # Ticks of 10 ms are too coarse for messages this short.
     processor = "%.3f" % c["processor_ratio"] if c["processor_ratio"] and asked >= page.LEAST_FOR_PROCESSOR else "-"
     return ROW % ("%s %s" % (op, page.size(asked)), page.seconds(c["old"]), page.seconds(c["new"]), "%.3f" % c["ratio"], "%.3f" % c["least"],
                   "%.3f" % c["most"], processor)
@@ -63,19 +65,25 @@ def row(op, asked, c):
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--baseline", required=True, help="folder of the old programs (cool, cool-controller, cool-nodeagent)")
-    p.add_argument("--ops", type=bench.list_of(bench.one_of(bench.OPS)), default=list(bench.OPS), help="default: all six")
-    p.add_argument("--bytes", type=bench.list_of(bench.size), default=[1 << 10, 1 << 16, 4 << 20], help="default 1K,64K,4M")
-    p.add_argument("--turns", type=int, default=5, help="of both; default %(default)s")
-    p.add_argument("--reps", type=int, default=3, help="of a case in a turn, more below 64K; default %(default)s")
+    p.add_argument("--baseline", required=True, 
+                   help="directory of the old programs (cool, cool-controller, cool-nodeagent)")
+    p.add_argument("--ops", type=bench.list_of(bench.one_of(bench.OPS)), default=list(bench.OPS),
+                   help="operations; default all six")
+    p.add_argument("--bytes", type=bench.list_of(bench.size), default=[1 << 10, 1 << 16, 4 << 20], 
+                   help="lengths; default 1K,64K,4M")
+    p.add_argument("--turns", type=int, default=5, help="turns of each build; default %(default)s")
+    p.add_argument("--reps", type=int, default=3, 
+                   help="repetitions of a case per turn; at least 15 below 64K; default "
+                   "%(default)s")
     bench.add_network_options(p)
     p.add_argument("--placement", type=bench.one_of(bench.PLACEMENTS), default="racked", help="default %(default)s")
     p.add_argument("--timeout", type=int, default=240, help="seconds for one case; default %(default)s")
-    p.add_argument("--new-agent-flags", default="", metavar="FLAGS", help="of the new agents alone, as in --new-agent-flags=--encrypt")
+    p.add_argument("--new-agent-flags", default="", metavar="FLAGS", 
+                   help="flags for the new agents only, for example --new-agent-flags=--encrypt")
     bench.add_run_options(p, "compare")
     a = p.parse_args()
     if min(a.turns, a.reps, a.timeout) < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
-        p.error("--turns, --reps and --timeout must be at least 1, rates and --wait not negative")
+        p.error("--turns, --reps and --timeout must be at least 1; rates and --wait must not be negative")
     return a
 
 
@@ -98,7 +106,7 @@ def main():
         for number in range(options.turns):
             order = SIDES if number % 2 == 0 else SIDES[::-1]
             turns.append({side: turn(bed, folders[side], flags[side], cases, options) for side in order})
-            print("turn %d of %d: new over old %s" % (number + 1, options.turns, " ".join(
+            print("turn %d of %d: new/old %s" % (number + 1, options.turns, " ".join(
                 "%.3f" % (turns[-1]["new"][key]["seconds"] / turns[-1]["old"][key]["seconds"]) for key in turns[-1]["old"])), flush=True)
     report = {(op, asked): compared(turns, (op, asked)) for op, asked, _ in cases}
     print(ROW % HEADINGS)

@@ -1,7 +1,10 @@
-"""Nodes that are killed, come late or begin anew while a file is copied to them (copying.py --kill, --join, --restart).
+"""Disturbs copies of a file: nodes are killed, join late, or restart (copying.py --kill, --join,
+--restart).
 
-A node's agent and its rank are killed together; of BitTorrent, the node's peer. Moments of kills are drawn from a seed, and are the same for all
-ways: seconds from the beginning, no later than a copy could be there, or bytes that have left the source, as its link counts them.
+A kill ends the agent of a node together with its rank, or, for BitTorrent, the peer of that node.
+Receivers are killed at moments that are drawn from a seed and are the same for all ways, at most
+the least time of a copy after its start. The source is killed once its link has carried a given
+number of bytes.
 """
 import contextlib
 import os
@@ -13,18 +16,21 @@ import time
 
 import testbed
 
-# Seconds between looks at the counters of the source's link.
+# Seconds between two checks of whether an event is due.
 LOOK_SECONDS = 0.02
-# A full segment of TCP on a link, with all headers, over what it carries.
+# Bytes of a full TCP segment on a link, with all headers, divided by those of its payload.
 FRAMES = 1514 / 1448
-# Kills come within this share of the least time that a copy takes: not before ranks run, nor when all is over.
+# Kills occur within these shares of the least time of a copy: after the ranks have started, and
+# before the copy can end.
 MOMENTS = (0.25, 1.0)
-# A copy that takes longer than this many times an undisturbed one, and this many seconds, is not complete.
+# A copy counts as incomplete if it takes longer than this multiple of an undisturbed copy and
+# longer than these seconds.
 PATIENCE_TIMES, PATIENCE_SECONDS = 4, 40
 
 
 class Timeline:
-    """What is done to nodes meanwhile, in a thread: pairs of `due()`, which tells whether it is time, and `do(kill, start)`."""
+    """Applies events to nodes in a thread during a copy. An event is a pair of `due(timeline)`,
+    which returns whether its time has come, and `do(kill, start)`."""
 
     def __init__(self, events):
         self.events, self.done, self.failed = list(events), 0, None
@@ -32,7 +38,8 @@ class Timeline:
 
     @contextlib.contextmanager
     def beside(self, kill, start):
-        """A context in which these things happen by functions that kill and start the node of a name."""
+        """Applies the events during the context, with functions that kill and start a node by its
+        name. Raises the error of an event that failed."""
         thread = threading.Thread(target=self._run, args=(kill, start), daemon=True)
         self.began = time.monotonic()
         thread.start()
@@ -51,7 +58,8 @@ class Timeline:
             self.failed = e
         finally:
             self.ended.set()
-        # Agents end with the thread that has started them (PR_SET_PDEATHSIG of prctl(2)): it stays as long as the program.
+        # The thread must live as long as the program, because agents end with the thread that
+        # started them (PR_SET_PDEATHSIG of prctl(2)).
         threading.Event().wait()
 
     def _let_happen(self, kill, start):
@@ -68,11 +76,12 @@ def after(seconds):
 
 
 def when_left(bed, of, files):
-    """Whether as many copies of the file have left the source, in full segments."""
+    """Returns a condition that holds once the source has sent as many bytes as `files` copies take
+    in full segments."""
     [link] = [link for link in bed.description["links"] if link["b"] == of.source["name"]]
 
     def carried():
-        # What the switch receives at its end.
+        # Bytes that the switch receives from the source.
         with open("/sys/class/net/%s/statistics/rx_bytes" % link["a_intf"]) as f:
             return int(f.read())
 
@@ -96,7 +105,7 @@ def restart(name):
 
 
 class Nodes:
-    """The agents of a testbed, which are killed with their ranks and started anew."""
+    """Kills the agents of a testbed together with their ranks, and restarts them."""
 
     def __init__(self, bed):
         self.bed = bed
@@ -111,13 +120,13 @@ class Nodes:
         self.bed.restart_agent(name)
 
     def leave(self, names):
-        """These have no agent, and the controller has heard it."""
+        """Kills the agents of these nodes and waits until the controller has removed them."""
         for name in names:
             self.kill(name)
-        testbed.wait_for(lambda: self.bed.found()[0] == len(self.bed.description["hosts"]) - len(names), "the controller misses those who have left")
+        testbed.wait_for(lambda: self.bed.found()[0] == len(self.bed.description["hosts"]) - len(names), "the controller has removed the stopped nodes")
 
     def mend(self):
-        """All agents run, and have measured the network."""
+        """Restarts all agents that do not run, and waits until they have measured the network."""
         for name, agent in list(self.bed.agents.items()):
             if agent.process.poll() is not None:
                 self.start(name)
@@ -126,7 +135,7 @@ class Nodes:
 
 
 def with_children(pid):
-    """Process ids of a process and all below it, parents first."""
+    """Returns the process ids of a process and all its descendants, parents first."""
     children = {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
@@ -139,7 +148,8 @@ def with_children(pid):
 
 
 class Disturbed:
-    """Copies of one file by one way, beside what happens to nodes. `copy(nodes, beside, late)` makes one, in which nodes may fail."""
+    """Makes copies of one file by one way while nodes are disturbed. `copy(nodes, beside, late)`
+    makes one copy, in which nodes may fail."""
 
     def __init__(self, bed, of, copy, limit, reps):
         self.bed, self.of, self.copy, self.limit, self.nodes = bed, of, copy, limit, Nodes(bed)
@@ -147,7 +157,8 @@ class Disturbed:
         of.patience = max(PATIENCE_SECONDS, PATIENCE_TIMES * self.undisturbed)
 
     def once(self, events, late=()):
-        """One copy; `done` is how many of the events came before it ended."""
+        """Makes one copy while the events are applied, then restarts all agents. Returns its
+        outcome; `done` is the number of events that were applied before it ended."""
         self.of.clear()
         self.nodes.leave(late)
         timeline = Timeline(events)
@@ -157,14 +168,15 @@ class Disturbed:
             self.nodes.mend()
 
     def survivors(self, outcome, victims=()):
-        """When the last survivor had its copy, and whether all was done to nodes that was to be; without seconds but with reasons if one has none."""
+        """Returns the seconds at which the last survivor had its copy and the number of applied
+        events. If a survivor has no copy, `seconds` is None and `why` contains the reasons."""
         names = [host["name"] for host in self.of.receivers if host["name"] not in victims]
         without = [name for name in names if name not in outcome["nodes"]]
         return {"seconds": None if without else max(outcome["nodes"][name]["seconds"] for name in names), "done": outcome["done"],
                 "why": reasons(outcome, without)}
 
     def with_killed(self, count, seed):
-        """The survivors when this many receivers are killed."""
+        """Returns the result of the survivors of a copy in which `count` receivers are killed."""
         drawn = random.Random(seed)
         victims = drawn.sample([host["name"] for host in self.of.receivers], count)
         moments = sorted(drawn.uniform(*MOMENTS) * self.limit for _ in victims)
@@ -172,11 +184,14 @@ class Disturbed:
         return self.survivors(outcome, victims)
 
     def without_source(self, files):
-        """All receivers when the source's node is killed as soon as so much has left it, if it does."""
+        """Returns the result of the receivers of a copy whose source is killed once it has sent
+        `files` times the file, if that happens."""
         return self.survivors(self.once([(when_left(self.bed, self.of, files), kill(self.of.source["name"]))]))
 
     def with_late(self, count, seed, again):
-        """Of nodes that come at half time, or that begin anew then: seconds from their start, those of the others, and bytes that came into one."""
+        """Makes a copy in which `count` nodes start, or with `again` restart, at half time. Returns
+        the seconds from their start, the result of the other nodes, and the bytes into a late node
+        divided by the file."""
         names = random.Random(seed).sample([host["name"] for host in self.of.receivers], count)
         before = self.bed.link_bytes()
         events = [(after(self.undisturbed / 2), (restart if again else start)(name)) for name in names]
@@ -190,12 +205,12 @@ class Disturbed:
 
 
 def reasons(outcome, names):
-    """Why these have no copy."""
-    return ["%s: %s" % (name, outcome["missing"].get(name, "says nothing")) for name in names]
+    """Returns the reasons why these nodes have no copy."""
+    return ["%s: %s" % (name, outcome["missing"].get(name, "no report")) for name in names]
 
 
 def copier(of, environment, way, piece):
-    """How `Disturbed` copies by this way."""
+    """Returns the function with which `Disturbed` makes a copy by this way."""
     def by_cool(nodes, beside, _late):
         with beside(nodes.kill, nodes.start):
             return of.by_cool(environment, "--via", way, may_fail=True)
@@ -207,21 +222,22 @@ def copier(of, environment, way, piece):
 
 
 def over(runs, least):
-    """Median of those that are complete over the least seconds, how many are, in how many something was done to nodes, and why others are not complete."""
+    """Returns the median time of the complete runs divided by `least`, the number of complete runs
+    and of all runs, the number in which an event occurred, and the reasons of incomplete ones."""
     known = [run["seconds"] for run in runs if run["seconds"] is not None]
     return {"over": statistics.median(known) / least if known else None, "complete": len(known), "of": len(runs),
             "struck": sum(bool(run["done"]) for run in runs), "why": [run["why"] for run in runs]}
 
 
 def killed(disturbed, options):
-    """Figures of a way when receivers, then sources are killed."""
+    """Measures a way with killed receivers, then with a killed source."""
     with_killed = [disturbed.with_killed(options.kill, seed) for seed in range(options.seeds)]
     without_source = [disturbed.without_source(options.source_leaves) for _ in range(options.seeds)]
     return {"undisturbed": disturbed.undisturbed, "receivers": over(with_killed, disturbed.undisturbed), "source": over(without_source, disturbed.undisturbed)}
 
 
 def late(disturbed, options):
-    """Figures of a way when nodes come late or begin anew."""
+    """Measures a way with nodes that join late or restart."""
     runs = [disturbed.with_late(options.join or options.restart, seed, bool(options.restart)) for seed in range(options.seeds)]
     return {"undisturbed": disturbed.undisturbed, "late": over([run["late"] for run in runs], disturbed.limit),
             "others": over([run["others"] for run in runs], disturbed.undisturbed), "into": statistics.median(run["into"] for run in runs)}

@@ -1,8 +1,11 @@
-"""Other programs that bring a file to all nodes, each tuned for a cluster (copying.py).
+"""Measures other programs that distribute a file to all nodes, each tuned for a cluster
+(copying.py).
 
-A peer starts its daemons in the emulated hosts, waits until they are ready, and copies: `seconds` begin then, and end with the last copy, which is
-compared with the source. All hosts see the same file system. Where a program wants the same path on every node, a host's daemon has a mount
-namespace, in which the folder `local` is that of its own copy. BitTorrent is not among them: mininet/copies.py.
+A peer starts its daemons in the emulated hosts, waits until they are ready, and copies. `seconds`
+count from then until the last copy is complete; every copy is compared with the source. All hosts
+share one file system. If a program requires the same path on every node, the daemon of a host runs
+in a mount namespace in which the directory `local` is the one of its own copy. BitTorrent is in
+mininet/copies.py.
 """
 import concurrent.futures
 import contextlib
@@ -17,10 +20,12 @@ import copies
 import peers
 import testbed
 
-# The name, addresses and folder of its own that a host's command has: $0, $1 and $2, the latter seen as $3.
+# Runs a command with its own host name ($0), its own hosts file ($1), and its own directory ($2)
+# mounted at $3.
 AS_HOST = 'mount --bind "$1" /etc/hosts && mount --bind "$2" "$3" && hostname "$0" && shift 3 && exec "$@"'
 RSYNC_PORT, SSH_PORT, SLURMCTLD_PORT = 873, 22, 6817
-# Of the rate of the slowest link, for programs that do not find theirs: frames and the switches' other traffic need the rest.
+# Share of the rate of the slowest link for programs that cannot determine their rate. Frame headers
+# and other traffic need the rest.
 RATE_SHARE = 0.93
 SLURM = """ClusterName=copies
 SlurmctldHost={source}({ip})
@@ -69,7 +74,8 @@ read only = yes
 
 
 class Peer:
-    """One of them, in a testbed, for one copy. What it starts ends with the copy."""
+    """A program that makes one copy in a testbed. All processes that it starts end with the
+    copy."""
 
     programs = ()
 
@@ -77,7 +83,8 @@ class Peer:
         self.bed, self.of, self.hosts = bed, of, [of.source, *of.receivers]
 
     def copy(self):
-        """Starts what it needs, copies once, and ends it all."""
+        """Starts the daemons, copies once, and ends all processes. Returns the seconds of the copy
+        and of each node."""
         with contextlib.ExitStack() as stack:
             self.folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cool-copy-peer-", dir=os.path.dirname(self.of.copies)))
             self.log = stack.enter_context(open(os.path.join(self.folder, "log"), "w+b"))
@@ -91,39 +98,42 @@ class Peer:
         return {"seconds": max(node["seconds"] for node in nodes.values()), "nodes": nodes, "missing": {}}
 
     def end(self):
-        """Asks all to end: of some, as sshd, which writes its title over its environment, there is no mark to find them by."""
+        """Terminates all started processes. Some, such as sshd, overwrite their environment, so
+        `Processes` cannot find them by its mark."""
         for process in self.processes.started:
             process.terminate()
 
     def prepare(self):
-        """Starts daemons, and waits until they are ready."""
+        """Starts the daemons and waits until they are ready."""
 
     def spread(self):
-        """Seconds until each host had its copy, by its name."""
+        """Copies the file. Returns the seconds until each host had its copy, by host name."""
         raise NotImplementedError
 
     def passed(self):
         return time.monotonic() - self.began
 
     def all_at(self, seconds):
-        """All hosts have their copy at the same time, as far as can be told."""
+        """Returns the same seconds for all hosts, for programs that do not report the time of each
+        host."""
         return dict.fromkeys((host["name"] for host in self.of.receivers), seconds)
 
     def enter(self, host, command):
-        """A command in a host."""
+        """Returns the command line that runs a command in a host."""
         return ["mnexec", "-a", str(host["pid"]), *command]
 
     def daemon(self, command, environment=None):
         return self.processes.start(command, environment or os.environ, self.log)
 
     def run(self, command, environment=None):
-        """Seconds at which a command has ended well."""
+        """Runs a command and returns the seconds at which it ended. Raises `peers.Failed` if it
+        fails or takes too long."""
         process = self.daemon(command, environment)
         peers.wait_until_done(process, time.monotonic() + self.of.patience, self.of.patience, self.log)
         return self.passed()
 
     def write(self, name, text):
-        """The path of a file for the program."""
+        """Writes a file for the program and returns its path."""
         path = os.path.join(self.folder, name)
         with open(path, "w", encoding="utf-8") as f:
             f.write(text)
@@ -131,35 +141,37 @@ class Peer:
 
     def await_port(self, host, port):
         listens = self.enter(host, ["ss", "-Hltn", "sport = :%d" % port])
-        testbed.wait_for(lambda: subprocess.run(listens, capture_output=True).stdout, "%s listens at port %d" % (host["name"], port), 60)
+        testbed.wait_for(lambda: subprocess.run(listens, capture_output=True).stdout,
+                         "%s listens on port %d" % (host["name"], port), 60)
 
     def make_folders(self):
         for host in self.hosts:
             os.makedirs(os.path.dirname(self.of.copy_of(host)), exist_ok=True)
 
     def local(self):
-        """The folder in which every host sees its own copy."""
+        """Returns the directory in which every host sees its own copy."""
         return os.path.join(self.of.copies, "local")
 
     def as_host(self, host, command):
-        """A command in a host, under its name, that finds others by theirs and its own copy in `local`."""
+        """Returns the command line that runs a command in a host with its own host name, with the
+        names of all hosts, and with its own copy in `local`."""
         os.makedirs(self.local(), exist_ok=True)
         return self.enter(host, ["unshare", "--mount", "--uts", "sh", "-c", AS_HOST, host["name"], self.names, os.path.dirname(self.of.copy_of(host)),
                                  self.local(), *command])
 
     @functools.cached_property
     def names(self):
-        """A file of the hosts' names and addresses."""
+        """Writes a file with the names and addresses of all hosts, and returns its path."""
         return self.write("hosts", "127.0.0.1 localhost\n" + "".join("%s %s\n" % (h["ip"], h["name"]) for h in self.hosts))
 
 
 class Rsync(Peer):
-    """All get it from the daemon of the source at once."""
+    """rsync: all receivers fetch the file from the daemon of the source at once."""
 
     programs = ("rsync",)
 
     def serve(self, host, path):
-        """A daemon that gives what is in a folder."""
+        """Starts a daemon that serves a directory."""
         configuration = self.write("rsyncd-%s" % host["name"], RSYNCD.format(path=path))
         self.daemon(self.enter(host, ["rsync", "--daemon", "--no-detach", "--config", configuration, "--address", host["ip"], "--port", str(RSYNC_PORT)]))
 
@@ -175,7 +187,8 @@ class Rsync(Peer):
 
     def get(self, host, server):
         name = os.path.basename(self.of.path if server is self.of.source else self.of.copy_of(server))
-        # By the daemon, not as between paths of one machine, which would be written whole.
+        # Through the daemon, because rsync between two local paths does not use its delta
+        # algorithm.
         return self.run(self.enter(host, ["rsync", "--times", "--no-compress", "rsync://%s/source/%s" % (server["ip"], name), self.of.copy_of(host)]))
 
     def spread(self):
@@ -185,10 +198,12 @@ class Rsync(Peer):
 
 
 class RsyncTree(Rsync):
-    """The first host of each rack gets it from the source, then the others of the rack from that one."""
+    """rsync in two steps: the first host of each rack fetches the file from the source, then the
+    other hosts of the rack fetch it from that host."""
 
     def racks(self):
-        """The head of each rack, the source of its own, and the others of it."""
+        """Yields the head of each rack, which is the source in its own rack, and the other hosts of
+        the rack."""
         by_name = {host["name"]: host for host in self.hosts}
         for rack in peers.racks(self.bed.description):
             members = [by_name[host["name"]] for host in rack]
@@ -200,7 +215,7 @@ class RsyncTree(Rsync):
             yield head, os.path.dirname(self.of.path if head is self.of.source else self.of.copy_of(head))
 
     def get_after(self, firsts, host, server):
-        """As soon as others have it."""
+        """Fetches the file once `firsts` have completed."""
         for first in firsts:
             first.result()
         return self.get(host, server)
@@ -210,14 +225,14 @@ class RsyncTree(Rsync):
             heads = {head["name"]: threads.submit(self.get, head, self.of.source) for head, _ in self.racks() if head is not self.of.source}
             got = dict(heads)
             for head, others in self.racks():
-                # Those of the source's own rack wait, too, until its link is free.
+                # The other hosts in the rack of the source also wait until its link is free.
                 firsts = [heads[head["name"]]] if head["name"] in heads else list(heads.values())
                 got.update({host["name"]: threads.submit(self.get_after, firsts, host, head) for host in others})
             return {name: future.result() for name, future in got.items()}
 
 
 class Clush(Peer):
-    """ClusterShell: scp to all at once."""
+    """ClusterShell: scp to all hosts at once."""
 
     programs = ("clush", "sshd")
     through_heads = False
@@ -234,7 +249,7 @@ class Clush(Peer):
             self.await_port(host, SSH_PORT)
 
     def topology(self):
-        """Heads of racks pass it on."""
+        """Returns the options with which the heads of racks forward the file."""
         heads = [(head["name"], [host["name"] for host in others]) for head, others in RsyncTree(self.bed, self.of).racks()]
         [own] = [others for name, others in heads if name == self.of.source["name"]]
         others = [(name, members) for name, members in heads if name != self.of.source["name"]]
@@ -244,29 +259,30 @@ class Clush(Peer):
     def spread(self):
         command = ["clush", "-q", "-S", "-f", "64", "-O", "ssh_options=-F " + self.ssh, *(self.topology() if self.through_heads else ()),
                    "-w", ",".join(host["name"] for host in self.of.receivers), "--copy", self.of.path, "--dest", os.path.join(self.local(), "copy")]
-        # Heads have it in the system's Python, whatever else is in PATH.
+        # The heads must use the Python of the system, in which ClusterShell is installed,
+        # regardless of PATH.
         return self.all_at(self.run(self.as_host(self.of.source, command), {**os.environ, "CLUSTERSHELL_GW_PYTHON_EXECUTABLE": "/usr/bin/python3"}))
 
 
 class ClushTree(Clush):
-    """The same through the first host of each rack."""
+    """ClusterShell: scp through the first host of each rack."""
 
     through_heads = True
 
 
-# Runs a command, and writes its seconds into a file.
+# Runs a command and writes its duration in seconds to a file.
 TIMED = """import subprocess, sys, time
 began = time.monotonic()
 subprocess.run(sys.argv[2:], check=True)
 with open(sys.argv[1], "w") as f:
     f.write(str(time.monotonic() - began))
 """
-# Of sbcast; its own are 8 MiB.
+# Block size of sbcast, whose default is 8 MiB.
 BLOCK_KIB = 1024
 
 
 class Sbcast(Peer):
-    """Slurm's: its controller at the source, all over the data network."""
+    """sbcast of Slurm, whose controller runs on the source. All traffic uses the data network."""
 
     programs = ("sbcast", "slurmctld", "slurmd")
 
@@ -288,10 +304,10 @@ class Sbcast(Peer):
             self.daemon(self.as_host(host, ["slurmd", "-D", "-N", host["name"]]), self.environment)
         states = self.as_host(self.of.source, ["sinfo", "-N", "-h", "-o", "%T"])
         testbed.wait_for(lambda: subprocess.run(states, env=self.environment, capture_output=True, text=True).stdout.split() == ["idle"] * len(self.hosts),
-                         "Slurm has all nodes", 120)
+                         "all nodes are idle in Slurm", 120)
 
     def spread(self):
-        """Of an allocation of all nodes, whose making is not counted."""
+        """Copies in an allocation of all nodes. The time of the allocation does not count."""
         report = os.path.join(self.folder, "seconds")
         sbcast = ["sbcast", "--force", "--compress=none", "--fanout=%d" % self.fanout, "--size=%dk" % BLOCK_KIB, self.of.path, os.path.join(self.local(), "copy")]
         self.run(self.as_host(self.of.source, ["salloc", "-Q", "-N", str(len(self.hosts)), "/usr/bin/python3", "-c", TIMED, report, *sbcast]), self.environment)
@@ -300,14 +316,14 @@ class Sbcast(Peer):
 
 
 class Multicast(Peer):
-    """A program that multicasts."""
+    """A program that sends by multicast."""
 
     def kbit(self):
-        """The rate that all links have room for."""
+        """Returns a rate in kbit/s that all links can carry."""
         return int(1000 * RATE_SHARE * min(link["mbit"] for link in self.bed.description["links"] if link["mbit"]))
 
     def received(self, receivers):
-        """When each of the receivers has ended."""
+        """Waits for all receivers. Returns the seconds at which each one ended, by host name."""
         with concurrent.futures.ThreadPoolExecutor(len(receivers)) as threads:
             got = {name: threads.submit(self.ended, process) for name, process in receivers.items()}
             return {name: future.result() for name, future in got.items()}
@@ -317,12 +333,13 @@ class Multicast(Peer):
         return self.passed()
 
 
-# Where udpcast's sender and receivers find each other: at its own choice, 224.0.0.1, they did not.
+# Rendezvous address of udpcast's sender and receivers, which did not find each other at its
+# default, 224.0.0.1.
 RENDEZVOUS = "230.1.1.1"
 
 
 class Udpcast(Multicast):
-    """Its sender, and a receiver in each host that has started before it."""
+    """udpcast: a receiver in each host, and a sender that starts after all receivers."""
 
     programs = ("udp-sender", "udp-receiver")
 
@@ -351,7 +368,8 @@ class Uftp(Multicast):
             self.daemon(self.enter(host, ["uftpd", "-d", "-I", host["interface"], "-D", os.path.dirname(self.of.copy_of(host)), "-B", str(1 << 20)]))
 
     def spread(self):
-        # Closed group: registration ends when all of these have come. Congestion control is left out, since the rate is known.
+        # A closed group ends registration once all these hosts have registered. Congestion control
+        # is off because the rate is known.
         return self.all_at(self.run(self.enter(self.of.source, [
             "uftp", "-I", self.of.source["interface"], "-R", str(self.kbit()), "-b", "1440", "-r", "0.05:0.02:1", "-D", "copy",
             "-H", ",".join(host["ip"] for host in self.of.receivers), self.of.path])))
@@ -361,9 +379,9 @@ PEERS = {"rsync": Rsync, "rsync-tree": RsyncTree, "clush": Clush, "clush-tree": 
 
 
 def check_installed(way):
-    """What a way needs has to be there before anything is measured."""
+    """Raises an error if a program that this way needs is not installed."""
     if way == "torrent" and not copies.has_torrent():
-        raise RuntimeError("no BitTorrent to measure: apt-get install python3-libtorrent, or leave it out of --ways")
+        raise RuntimeError("BitTorrent is not installed: run apt-get install python3-libtorrent, or remove it from --ways")
     absent = [program for program in getattr(PEERS.get(way), "programs", ()) if not shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin")]
     if absent:
-        raise RuntimeError("no %s for %s: see --help for its package, or leave it out of --ways" % (", ".join(absent), way))
+        raise RuntimeError("%s is not installed, but %s needs it: see --help for the package, or change --ways" % (", ".join(absent), way))

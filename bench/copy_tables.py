@@ -1,4 +1,5 @@
-"""The tables of copying.py: a column is its heading and what a row has there. Each kind of measurement has its own section of docs/measurements/copies.md."""
+"""Formats the tables of copying.py. A column consists of its heading and a function that returns
+the cell of a row. Each kind of measurement has its own section in docs/measurements/copies.md."""
 import statistics
 
 import copy_peers
@@ -10,12 +11,12 @@ def of_torrent(piece):
 
 
 def with_faults(options):
-    """Whether something happens to nodes while they get copies."""
+    """Returns whether nodes are disturbed during copies."""
     return bool(options.kill or options.join or options.restart)
 
 
 def section(options):
-    """The part of the document that is this table's."""
+    """Returns the name of the section of the document that contains this table."""
     kinds = {"slow copies": options.slow, "killed nodes": options.kill, "nodes that join": options.join, "nodes that restart": options.restart,
              "lossy copies": options.loss, "copies of a change": options.delta, "copies and a broadcast": "bcast" in options.ways,
              "copies by multicast programs": options.unicast == "normal", "copies by other programs": any(way in copy_peers.PEERS for way in options.ways)}
@@ -31,7 +32,8 @@ def ratio(key):
 
 
 def times(key):
-    """A median of what is complete, and how many are."""
+    """Returns a function for two cells: the median of the complete copies, and how many are
+    complete."""
     return lambda row: "%s | %d of %d" % (number("%.2f", row[key]["over"]), row[key]["complete"], row[key]["of"])
 
 
@@ -42,7 +44,7 @@ UNDISTURBED = ("undisturbed, s", lambda row: "%.1f" % row["undisturbed"])
 
 
 def figures(options):
-    """What is told of a way."""
+    """Returns the columns with the figures of a way."""
     if options.kill:
         return [UNDISTURBED, ("survivors of %d, over it | complete" % options.kill, times("receivers")),
                 ("source killed, over it | complete", times("source")), ("was killed in", lambda row: "%d" % row["source"]["struck"])]
@@ -63,7 +65,7 @@ def figures(options):
 
 
 class Table:
-    """Lines of Markdown, as rows come."""
+    """A Markdown table that grows by one line per measured way."""
 
     def __init__(self, options):
         self.about = [("file", lambda row: page.size(row["bytes"])), ("uplinks", lambda row: "%g" % row["uplink_mbit"])]
@@ -76,7 +78,7 @@ class Table:
         self.lines = ["| %s |" % " | ".join(headings), "| --- |%s --- |%s" % (" --: |" * (len(self.about) - 2), " --: |" * self.width)]
 
     def add(self, row):
-        """The line of a row, which may be of a way that failed."""
+        """Adds a row, possibly of a way that failed, and returns its line."""
         cells = [cell(row) for _, cell in self.about]
         if "failed" in row:
             cells += ["failed: %s" % " ".join(row["failed"].split()).replace("|", "/")] + [""] * (self.width - 1)

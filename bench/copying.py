@@ -1,23 +1,28 @@
 #!/usr/bin/python3
-"""How long a file takes to all nodes of an emulated network, by every way of `cool copy` and by other programs (docs/measurements/copies.md).
+"""Measures how long it takes to copy a file to all nodes of an emulated network, by every way of
+`cool copy` and by other programs (docs/measurements/copies.md).
 
-    sudo bench/copying.py                                        # 16 and 64 MiB, uplinks as fast as a host's link and twice as fast
+    sudo bench/copying.py                          # 16 and 64 MiB, uplinks of 20 and 40 Mbit/s
     sudo bench/copying.py --bytes 16M --uplinks 40 --ways swarm,torrent --reps 5
-    sudo bench/copying.py --slow 10                              # every second host's link with half the rate
-    sudo bench/copying.py --kill 4 --seeds 20 --ways swarm,torrent --bytes 64M --uplinks 20    # nodes are killed meanwhile
-    sudo bench/copying.py --join 4 --ways swarm,torrent          # nodes whose agents start at half time
-    sudo bench/copying.py --restart 4 --ways swarm,torrent       # nodes that are killed at half time, and start again
-    sudo bench/copying.py --loss 0.01,0.05,0.2                   # lost at every receiver
-    sudo bench/copying.py --delta --ways tree,swarm,rsync        # again, when 1 % has changed
-    sudo bench/copying.py --ways tree,chain,bcast                # beside a broadcast of as many bytes from memory
+    sudo bench/copying.py --slow 10                # halves the rate of every second host's link
+    sudo bench/copying.py --kill 4 --seeds 20 --ways swarm,torrent --bytes 64M  # kills nodes
+    sudo bench/copying.py --join 4 --ways swarm,torrent  # starts the agents of 4 nodes at half time
+    sudo bench/copying.py --restart 4 --ways swarm,torrent  # kills and restarts them
+    sudo bench/copying.py --loss 0.01,0.05,0.2     # drops packets at every receiver
+    sudo bench/copying.py --delta --ways tree,swarm,rsync  # copies again after 1 % has changed
+    sudo bench/copying.py --ways tree,chain,bcast  # compares with a broadcast from memory
     sudo bench/copying.py --ways tree,chain,swarm,rsync,rsync-tree,clush,sbcast
-    sudo bench/copying.py --ways tree,swarm,udpcast,uftp --unicast normal    # switches that flood multicast
+    sudo bench/copying.py --ways tree,swarm,udpcast,uftp --unicast normal  # switches flood
 
-Ways take turns, every copy is compared with the source, and times count from the command to the last copy; BitTorrent's and others' from when all
-of them are ready, so their start, and the hash of the file and the torrent are left out. BitTorrent is tried with each piece size of --pieces, sbcast
-with each of --fanouts. The limit is the file over the rate of a host's link. With --docs the table goes into docs/measurements/copies.md. Needs root, Debian's mininet, openvswitch-switch and
-ethtool, and what the ways need: python3-libtorrent, rsync, clustershell, openssh-server, slurmctld, slurmd, slurm-client, udpcast, uftp (`make
-bench-copy` installs them); the machine must have nothing else to do.
+The ways take turns, and every copy is compared with the source. The time of COOL counts from the
+start of the command to the last copy. The time of BitTorrent and other programs counts from when
+all their daemons are ready; it excludes their start, the hash of the file and the torrent.
+BitTorrent is measured with each piece size of --pieces, and sbcast with each fan-out of --fanouts.
+The limit is the length of the file divided by the rate of a host's link.
+
+Needs root, Debian's mininet, openvswitch-switch and ethtool, and the packages of the chosen ways:
+python3-libtorrent, rsync, clustershell, openssh-server, slurmctld, slurmd, slurm-client, udpcast,
+uftp (`make bench-copy` installs them). The machine must be idle otherwise.
 """
 import argparse
 import json
@@ -44,14 +49,14 @@ import topologies  # noqa: E402
 BY_COOL = ("tree", "chain", "swarm", "auto")
 DEFAULT_WAYS = ("tree", "chain", "swarm", "torrent")
 WAYS = (*BY_COOL, "torrent", "bcast", *copy_peers.PEERS)
-# Those that send again only what has changed.
+# Ways that send only the changed parts of a file again.
 BY_DELTA = (*BY_COOL, "rsync", "rsync-tree")
 CHANGED = 0.01
 DOCUMENT = os.path.join(ROOT, "docs", "measurements", "copies.md")
 
 
 def random_file(folder, size):
-    """The path of a new file of random bytes, which are not compressed."""
+    """Writes a file of random bytes, which cannot be compressed, and returns its path."""
     path = os.path.join(folder, "source")
     with open(path, "wb") as f:
         for _ in range(0, size, 1 << 20):
@@ -60,19 +65,21 @@ def random_file(folder, size):
 
 
 def spread(options, bed, folder, size):
-    """A file of random bytes in memory, on its way to all hosts."""
+    """Returns the copies of a new file of random bytes in memory to all hosts."""
     return copies.Spread(random_file(folder, size), folder, bed.description, options.patience)
 
 
 def change(of):
-    """A hundredth of the file becomes another one, in one place."""
+    """Overwrites one contiguous hundredth of the file with other random bytes."""
     with open(of.path, "r+b") as f:
         f.seek(random.Random(of.size).randrange(of.size - int(CHANGED * of.size)))
         f.write(os.urandom(int(CHANGED * of.size)))
 
 
 def measured(bed, of, action):
-    """What an action says, with the bytes on the busiest link between switches and on the source's, over the file, and the idle share."""
+    """Executes an action. Returns its outcome with the bytes on the busiest link between switches
+    and on the source's link, both divided by the length of the file, and the idle share of the
+    CPUs."""
     before, ticks = bed.link_bytes(), processor.machine_ticks()
     outcome = action()
     after, now = bed.link_bytes(), processor.machine_ticks()
@@ -82,7 +89,8 @@ def measured(bed, of, action):
 
 
 def slow_down(bed, mbit):
-    """Every second host but the first gets a slower link, both ways."""
+    """Slows down the link of every second host, not of the first, in both directions. Returns the
+    names of these hosts."""
     slow = [host["name"] for host in bed.description["hosts"][1::2]]
     for link in bed.network.net.links:
         if any(intf.node.name in slow for intf in (link.intf1, link.intf2)):
@@ -94,12 +102,13 @@ def slow_down(bed, mbit):
 
 
 def limit(options, size):
-    """The least seconds."""
+    """Returns the least seconds that a copy can take."""
     return size * 8 / (options.host_mbit * 1e6)
 
 
 def figures(options, of, runs, slow):
-    """Of a way's runs: medians over the limit of a host's link, of fast and slow hosts apart."""
+    """Returns the medians of the runs of one way. With slow hosts, the ratios to the limit are
+    separate for fast and slow hosts."""
     least = limit(options, of.size)
     middle = lambda key: statistics.median(run[key] for run in runs)
     own = [max(node["own"] for node in run["nodes"].values()) for run in runs if run["nodes"]]
@@ -114,7 +123,7 @@ def figures(options, of, runs, slow):
 
 
 def broadcast(bed, of):
-    """As many bytes from the memory of the first node to that of all, by one call."""
+    """Broadcasts as many bytes as the file has from the memory of the first node to all nodes."""
     found = peers.run_checked("cool", "bench", "--json", "--ops", "bcast", "--bytes", str(of.size), "--reps", "1", "--warmup", "0",
                               env=bed.environment(), timeout=of.patience)
     [result] = json.loads(found)["results"]
@@ -122,7 +131,7 @@ def broadcast(bed, of):
 
 
 def ways(options, bed, of):
-    """What is tried, by name."""
+    """Yields the name of each measured way with a function that makes one copy."""
     for way in options.ways:
         if way in BY_COOL:
             yield way, lambda way=way: of.by_cool(bed.environment(), "--via", way)
@@ -139,7 +148,7 @@ def ways(options, bed, of):
 
 
 def in_turn(options, bed, of, slow, say):
-    """All ways, one after the other, as often as asked; one that has failed is not tried again."""
+    """Measures all ways in turn, `--reps` times. A way that has failed is not repeated."""
     runs, failed = {name: [] for name, _ in ways(options, bed, of)}, {}
     for _ in range(options.reps):
         for name, action in ways(options, bed, of):
@@ -159,7 +168,7 @@ def in_turn(options, bed, of, slow, say):
 
 
 def disturbed(options, bed, of, say):
-    """All ways beside what happens to nodes."""
+    """Measures all ways while nodes are disturbed."""
     measure = copy_faults.killed if options.kill else copy_faults.late
     for way in options.ways:
         for piece in options.pieces if way == "torrent" else [0]:
@@ -173,7 +182,7 @@ def disturbed(options, bed, of, say):
 
 
 def on_network(options, uplink, loss, say):
-    """All ways on a network with uplinks of this rate, and with this share lost."""
+    """Measures all ways on a network with this rate of uplinks and this share of lost packets."""
     bed = testbed.Testbed(options.topology, options.host_mbit, uplink, loss, bin_dir=options.bin, log_level="warn", peer_timeout_ms=bench.PEER_TIMEOUT_MS,
                           logs=os.path.join(options.out, "logs"), controller_flags=("--unicast", options.unicast))
     with bench.started(bed, options.wait), tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
@@ -197,33 +206,50 @@ def share(text):
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--bytes", type=bench.list_of(bench.size), default=[16 << 20, 64 << 20], help="default 16M,64M")
-    p.add_argument("--ways", type=bench.list_of(bench.one_of(WAYS)), help="of %s; default %s" % (", ".join(WAYS), ",".join(DEFAULT_WAYS)))
+    p.add_argument("--bytes", type=bench.list_of(bench.size), default=[16 << 20, 64 << 20],
+                   help="lengths; default 16M,64M")
+    p.add_argument("--ways", type=bench.list_of(bench.one_of(WAYS)),
+                   help="among %s; default %s" % (", ".join(WAYS), ",".join(DEFAULT_WAYS)))
     p.add_argument("--uplinks", type=bench.list_of(float), default=[20.0, 40.0], help="rates of links between switches; default 20,40")
     case = p.add_mutually_exclusive_group()
     case.add_argument("--slow", type=float, metavar="MBIT", help="rate of every second host's link")
-    case.add_argument("--kill", type=int, metavar="N", help="receivers that are killed at random moments; then, in other copies, the source is")
-    case.add_argument("--join", type=int, metavar="N", help="nodes whose agents start when half of the time of an undisturbed copy is over")
-    case.add_argument("--restart", type=int, metavar="N", help="nodes that are killed then, and start again at once")
-    case.add_argument("--loss", type=bench.list_of(share), metavar="SHARE,...", help="shares of packets that are lost where a host receives")
-    case.add_argument("--delta", action="store_true", help="what a second copy takes, when 1 %% of the file has changed in one place")
-    p.add_argument("--seeds", type=int, default=3, help="copies with --kill (of each kind), --join and --restart; default %(default)s")
-    p.add_argument("--source-leaves", type=float, default=1.05, metavar="COPIES", help="the source is killed when as much has left it; default %(default)s")
-    p.add_argument("--pieces", type=bench.list_of(bench.size), default=[256 << 10], help="of BitTorrent; default 256K")
-    p.add_argument("--fanouts", type=bench.list_of(int), default=[2], help="of sbcast, 1 to 8; default 2")
-    p.add_argument("--unicast", choices=["routed", "normal"], default="routed", help="who forwards: COOL, or switches by themselves, which flood multicast")
-    p.add_argument("--reps", type=int, default=3, help="default %(default)s")
+    case.add_argument("--kill", type=int, metavar="N",
+                   help="kill N receivers at random moments; in further copies, kill the source")
+    case.add_argument("--join", type=int, metavar="N",
+                   help="start the agents of N nodes after half the time of an undisturbed copy")
+    case.add_argument("--restart", type=int, metavar="N",
+                   help="kill N nodes after half the time of an undisturbed copy and restart them "
+                   "at once")
+    case.add_argument("--loss", type=bench.list_of(share), metavar="SHARE,...",
+                   help="shares of packets that are dropped at every receiver")
+    case.add_argument("--delta", action="store_true",
+                   help="measure a second copy, after 1 %% of the file has changed in one place")
+    p.add_argument("--seeds", type=int, default=3,
+                   help="number of copies with --kill (of each kind), --join and --restart; "
+                   "default %(default)s")
+    p.add_argument("--source-leaves", type=float, default=1.05, metavar="COPIES",
+                   help="kill the source after it has sent this many copies of the file; default "
+                   "%(default)s")
+    p.add_argument("--pieces", type=bench.list_of(bench.size), default=[256 << 10],
+                   help="piece sizes of BitTorrent; default 256K")
+    p.add_argument("--fanouts", type=bench.list_of(int), default=[2],
+                   help="fan-outs of sbcast, 1 to 8; default 2")
+    p.add_argument("--unicast", choices=["routed", "normal"], default="routed",
+                   help="whether COOL forwards unicast, or the switches do, which then flood "
+                   "multicast; default %(default)s")
+    p.add_argument("--reps", type=int, default=3, help="copies by each way; default %(default)s")
     p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     p.add_argument("--host-mbit", type=float, default=20, help="rate of host links; default %(default)s")
-    p.add_argument("--patience", type=float, default=copies.PATIENCE, help="seconds for one copy; default %(default)g")
+    p.add_argument("--patience", type=float, default=copies.PATIENCE,
+                   help="timeout of one copy in seconds; default %(default)g")
     p.add_argument("--docs", action="store_true", help="write the table into docs/measurements/copies.md")
-    bench.add_run_options(p, "bench", "for copy.json and logs; ")
+    bench.add_run_options(p, "bench", "directory for copy.json and logs; ")
     options = p.parse_args()
     options.ways = options.ways or [way for way in DEFAULT_WAYS if way in BY_DELTA or not options.delta]
     unfit = [way for way in options.ways if copy_tables.with_faults(options) and way not in (*BY_COOL, "torrent") or options.delta and way not in BY_DELTA
              or options.slow and way == "bcast"]
     if unfit:
-        p.error("not of these: %s" % ", ".join(unfit))
+        p.error("cannot measure these ways here: %s" % ", ".join(unfit))
     if min(options.reps, options.seeds) < 1:
         p.error("--reps and --seeds must be at least 1")
     return options

@@ -1,4 +1,5 @@
-"""Curves over iterations as SVG, shares on a logarithmic scale: in the manner of figure 9 of "Clustering Social Images"."""
+"""Draws shares over iterations as SVG curves on a logarithmic scale, as in figure 9 of "Clustering
+Social Images"."""
 import html
 import math
 
@@ -9,7 +10,9 @@ LEAST = 1e-4
 
 
 def draw(path, title, series, goals=()):
-    """Draws `series`, lists of shares (0 to 1) by iteration, by their names, and `goals`: (iteration, share, text)."""
+    """Writes an SVG file to `path`. `series` maps names to lists of shares (0 to 1), one per
+    iteration; `goals` are (iteration, share, text), where an iteration of None means the last
+    one."""
     last = max([len(shares) for shares in series.values()] + [2])
     inner_width, inner_height = WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM
 

@@ -1,16 +1,21 @@
 #!/usr/bin/python3
-"""A day in the life of a cluster: jobs of three users run all the time, and what happens on an ordinary day happens.
+"""Simulates a day of a cluster: three users run jobs all the time, while routine maintenance and
+failures occur.
 
-    sudo bench/day.py --minutes 60 --before FOLDER
+    sudo bench/day.py --minutes 60 --before DIR
 
-Two controllers, led by an etcd, agents that are not root, a leaf-spine network. The ranks of every job call all operations in turn and check
-every byte (cool-faults). Meanwhile controllers are killed, stopped, halted and lose their etcd, the management network blinks, links between
-switches fail, agents are stopped and started anew once their nodes have no jobs, certificates are renewed, logs rotate, a hostile user of a member
-node listens, injects and floods, and an operator asks. With --before, all programs are those of that folder first (tools/build-before) and are
-upgraded as docs/guide/upgrade.md says.
+The cluster has a leaf-spine network, two controllers with an etcd for leader election, and agents
+that do not run as root. The ranks of every job call all operations in turn and verify every byte
+(cool-faults). In the meantime, controllers are killed, restarted, halted, and lose their etcd.
+Nodes lose the management network. Links between switches fail. Agents restart once their nodes have
+no jobs. Certificates are renewed, and logs rotate. A hostile user of a member node listens,
+injects, and floods. An operator runs commands. With --before, all programs start with the build in
+that directory (tools/build-before) and are upgraded as docs/guide/upgrade.md describes.
 
-No job may end that should not, no byte may be wrong, no call may wait beyond its bound, no hostile user may hear anything, and at last nothing
-may be left behind and `cool doctor` must find nothing wrong. --report FOLDER gets day.json and day.html. Needs root and what `make test` installs.
+No job may fail, no byte may be wrong, no call may exceed its bound, and no hostile user may receive
+a datagram of others. At the end, no job or group may remain, and `cool doctor` must find no
+problem. day.json and day.html are written to the directory of --report. Needs root and the packages
+that `make test` installs.
 """
 import argparse
 import collections
@@ -40,23 +45,24 @@ from testbed import PATIENCE, wait_for  # noqa: E402
 USERS = {"ann": 4001, "bob": 4002, "carol": 4003}
 PASSWD = "".join("%s:x:%d:%d::/:/bin/sh\n" % (name, uid, uid) for name, uid in USERS.items())
 GROUP = "".join("%s:x:%d:\n" % (name, uid) for name, uid in USERS.items())
-# Of agents and ranks: all nodes share the machine's processors, so longer than usual.
+# Peer timeout of agents. It is longer than usual because all nodes share the CPUs of one machine.
 PEER_TIMEOUT_MS = 10_000
-# Seconds without progress after which a call of a job fails.
+# A call of a job fails after this many seconds without progress.
 BOUND = 60
-# A node's agent is away, or was when the controller was lost before the job had started.
+# The agent of a node is disconnected, or the controller was lost before the job had started.
 NOT_STARTED = re.compile(r"the controller refuses: --hosts: no node .* is ready|not ready on .* within|had not started when its controller was lost")
-# Seconds in which an operator's question has to be answered, whatever happens to controllers meanwhile.
+# Every command of the operator must complete within this many seconds, even while controllers fail.
 ANSWER = 60
-# Seconds after its cause for which an alarm stays, and some more.
+# Upper bound of the seconds for which an alarm persists after its cause has ended.
 ALARMS = 400
-# Seconds between two looks at the memory of programs.
+# Seconds between two samples of the memory of programs.
 SAMPLE = 30
 
 
 class DayBed(pair.PairBed):
-    """Two controllers, agents that are not root, certificates of the users; keeps the logs of programs that ended. All programs are those of the folder
-    `before`, if there is one, but for the jobs'."""
+    """A testbed with two controllers, agents that do not run as root, and certificates for the
+    users. It keeps the logs of programs that have ended. All programs except those of jobs are from
+    the directory `before`, if given."""
 
     def __init__(self, topology, folder, before=None, **options):
         super().__init__(topology, host_mbit=20, uplink_mbit=20, slots=2 * len(USERS), lldp_ms=400, peer_timeout_ms=PEER_TIMEOUT_MS,
@@ -78,14 +84,16 @@ class DayBed(pair.PairBed):
 
 
 class Places:
-    """Which nodes jobs run on, and which of them take no more since they are maintained."""
+    """Tracks the number of jobs on each node, and the nodes that accept no jobs because of
+    maintenance."""
 
     def __init__(self, nodes):
         self.jobs, self.closed, self.changed = dict.fromkeys(nodes, 0), set(), threading.Condition()
 
     @contextlib.contextmanager
     def taken(self, draw):
-        """Some of the nodes, for a job."""
+        """Reserves a random set of at least two nodes for a job, for the duration of the
+        context."""
         with self.changed:
             free = sorted(set(self.jobs) - self.closed)
             nodes = sorted(draw.sample(free, draw.randint(2, len(free))))
@@ -101,7 +109,8 @@ class Places:
 
     @contextlib.contextmanager
     def maintained(self, node):
-        """A node without jobs."""
+        """Closes a node for new jobs during the context, which begins once the jobs of the node
+        have ended."""
         with self.changed:
             self.closed.add(node)
             if not self.changed.wait_for(lambda: self.jobs[node] == 0, PATIENCE):
@@ -114,7 +123,7 @@ class Places:
 
 
 class Record:
-    """What happened, when, and what was wrong with it."""
+    """Records the events, jobs, violations, and samples of a day."""
 
     def __init__(self, out):
         self.began, self.out = time.monotonic(), out
@@ -133,7 +142,9 @@ class Record:
 
     @contextlib.contextmanager
     def event(self, kind, what, about=""):
-        """Something that happens, to a node or link perhaps, and is over when all is as before it; the body may add figures."""
+        """Records an event, for example of a node or link named by `about`. The body must restore
+        the previous state; it may add figures to the event. A failure in the body is recorded as a
+        violation."""
         event = {"kind": kind, "what": what, "about": about, "at": self.now()}
         self.events.append(event)
         try:
@@ -152,16 +163,19 @@ class Day:
         self.over, self.closed, self.controllers = threading.Event(), threading.Event(), threading.RLock()
         self.nodes = [host.name for host in bed.network.net.hosts]
         self.places = Places(self.nodes)
-        # Nodes whose agents are to be upgraded.
+        # Nodes whose agents have yet to be upgraded.
         self.old = []
 
     def run(self, alarms=None):
-        """All of it, and the evening, in which alarms, if it is said, have to end within this time in seconds."""
-        # What happens, and how often a day; pauses are as long as that makes them.
+        """Runs the day and then its final checks. `alarms` is the time in seconds within which
+        alarms must end; None skips that check."""
+        # The actors and the number of their actions per day, which determines the pauses in
+        # between.
         actors = {"controllers": (self.trouble_of_controllers, 14), "agents": (self.maintenance, 2 * len(self.nodes)), "management": (self.blink, 16),
                   "links": (self.failed_link, 16), "certificates": (self.renewal, 5), "logs": (self.rotation, 6), "hostile": (self.attack, 8),
                   "operator": (self.question, 240)}
-        # Threads that live until the end: what a thread has started ends with it (prctl(2), PR_SET_PDEATHSIG).
+        # All threads must live until the end, because processes end with the thread that started
+        # them (prctl(2), PR_SET_PDEATHSIG).
         with futures.ThreadPoolExecutor(len(actors) + len(USERS) + 2) as pool:
             try:
                 watchers = [pool.submit(repeat, self.closed, pause, watch) for pause, watch in ((0.5, self.supervise), (SAMPLE, self.sample))]
@@ -186,14 +200,15 @@ class Day:
     # Users
 
     def user(self, user):
-        """One job after the other, each on other nodes."""
+        """Runs one job after the other, each on a random set of nodes."""
         draw = random.Random("%s %d" % (user, self.seed))
         while not self.over.is_set():
             with self.places.taken(draw) as nodes:
                 self.job(user, nodes, draw)
 
     def job(self, user, nodes, draw):
-        """A job, started again while a node is cut off from its controller."""
+        """Runs a job and records it. It is retried while a node is disconnected from its
+        controller."""
         job = {"user": user, "nodes": nodes, "at": self.record.now(), "seconds": draw.randint(15, 45), "bytes": 1 << draw.randint(12, 19)}
         command = ["cool", "run", "--hosts", ",".join(nodes), "--ranks-per-node", "1", "-n", str(len(nodes)), "--", os.path.join(self.bed.public, "cool-faults"),
                    "--seconds", str(job["seconds"]), "--pause", "50", "--bytes", str(job["bytes"]), "--timeout", str(1000 * BOUND),
@@ -228,18 +243,22 @@ class Day:
         return [self.bed.leads(which) for which in range(2)]
 
     def wait_for_leader(self):
-        """Which of the controllers leads; both are there afterwards."""
-        wait_for(lambda: sorted(self.leads(), key=str) == [0, 1], "one controller leads, and one stands by")
+        """Waits until both controllers run and one of them leads. Returns the index of the
+        leader."""
+        wait_for(lambda: sorted(self.leads(), key=str) == [0, 1],
+                 "one controller leads and the other is on standby")
         return self.leads().index(1)
 
     def supervise(self):
-        """Starts a controller anew that has ended, as its unit does."""
+        """Restarts a controller that has exited, as its systemd unit does."""
         if not self.controllers.acquire(blocking=False):
             return
         try:
             for which, controller in enumerate(self.bed.pair):
                 if controller.process.poll() is not None:
-                    with self.record.event("controllers", "%s has ended by itself (status %d) and is started anew" % (controller.name, controller.process.returncode)):
+                    with self.record.event("controllers",
+                                           "%s exited unexpectedly (status %d) and is restarted"
+                                           % (controller.name, controller.process.returncode)):
                         self.relaunch(which)
         finally:
             self.controllers.release()
@@ -252,17 +271,18 @@ class Day:
         with self.controllers:
             leader = self.wait_for_leader()
             troubles = {"the leader is killed": self.killed, "the leader is restarted": self.restarted, "the standby is restarted": lambda event, which: self.restarted(event, 1 - which),
-                        "the leader stands still for 6 s": self.halted, "etcd is away for 6 s": self.without_etcd}
+                        "the leader is halted for 6 s": self.halted,
+                        "etcd is down for 6 s": self.without_etcd}
             what = draw.choice(sorted(troubles))
             with self.record.event("controllers", what) as event:
                 troubles[what](event, leader)
                 self.wait_for_leader()
-                wait_for(self.bed.whole, "the network is whole")
+                wait_for(self.bed.whole, "the network is complete")
 
     def succession(self, event, leader):
-        """Measures until the other one leads."""
+        """Waits until the other controller leads, and records the time that this takes."""
         began = time.monotonic()
-        wait_for(lambda: self.bed.leads(1 - leader) == 1, "the other one leads")
+        wait_for(lambda: self.bed.leads(1 - leader) == 1, "the other controller leads")
         event["seconds"] = {"the other one leads after": time.monotonic() - began}
 
     def killed(self, event, leader):
@@ -276,7 +296,7 @@ class Day:
         if led:
             self.succession(event, which)
         if self.bed.ended(which) != 0:
-            raise testbed.Failure("%s did not end in order" % pair.NAMES[which])
+            raise testbed.Failure("%s did not exit cleanly" % pair.NAMES[which])
         self.bed.launch(which)
 
     def halted(self, event, leader):
@@ -297,16 +317,18 @@ class Day:
     # Nodes
 
     def maintenance(self, draw):
-        """Upgrades, the controllers first; then agents are started anew without one."""
+        """Upgrades the controllers, then the agent of one node per call. Once all are upgraded, or
+        without an upgrade, restarts the agent of a random node."""
         if self.bed.bin_dir != self.bed.folder:
-            with self.controllers, self.record.event("upgrade", "the controllers, first the one that stands by") as event:
+            with self.controllers, self.record.event("upgrade",
+                                                     "the controllers, first the standby") as event:
                 self.bed.bin_dir = self.bed.folder
                 self.bed.install_agent()
                 leader = self.wait_for_leader()
                 for which in (1 - leader, leader):
                     self.restarted(event, which)
                     self.wait_for_leader()
-                wait_for(self.bed.whole, "the network is whole")
+                wait_for(self.bed.whole, "the network is complete")
                 self.old = draw.sample(self.nodes, len(self.nodes))
             return
         upgrade = bool(self.old)
@@ -318,10 +340,11 @@ class Day:
                 self.bed.daemons.remove(programs[node])
             self.bed.start_launcher(node)
             self.bed.start_agent(node)
-            wait_for(lambda: self.taken_in(node), "the agent of %s is taken in" % node)
+            wait_for(lambda: self.taken_in(node), "the agent of %s has joined" % node)
 
     def taken_in(self, node):
-        """An agent that does not start since a hostile user has its port is started until it does, as its unit does."""
+        """Returns whether the agent of a node has joined. Restarts an agent that could not start
+        because a hostile user holds its port, as its systemd unit does."""
         agent = self.bed.agents[node]
         if agent.process.poll() is not None:
             self.bed.daemons.remove(agent)
@@ -337,33 +360,34 @@ class Day:
 
     def blink(self, draw):
         hosts = self.nodes if draw.random() < 0.2 else draw.sample(self.nodes, draw.randint(1, 3))
-        with self.record.event("management", "nodes are cut off", ", ".join(hosts)):
+        with self.record.event("management", "nodes lose the management network", ", ".join(hosts)):
             for host in hosts:
                 self.bed.network.cut_management(host)
             self.over.wait(draw.uniform(3, 20))
             for host in hosts:
                 self.bed.network.restore_management(host)
             for host in hosts:
-                wait_for(lambda: self.located(host), "the agent of %s is back" % host)
+                wait_for(lambda: self.located(host), "the agent of %s is connected again" % host)
 
     def failed_link(self, draw):
         link, fail = draw.choice(self.bed.network.uplinks()), draw.choice([self.bed.network.cut, self.bed.network.silence])
-        with self.record.event("links", "a link goes down" if fail == self.bed.network.cut else "a link loses everything", "%s-%s" % link):
+        with self.record.event("links", "a link goes down" if fail == self.bed.network.cut else "a link drops all packets", "%s-%s" % link):
             fail(link)
             self.over.wait(draw.uniform(3, 15))
             self.bed.network.restore(link)
-            wait_for(self.bed.whole, "the link is found again")
+            wait_for(self.bed.whole, "the link is discovered again")
 
     # Operators
 
     def renewal(self, _draw):
-        with self.controllers, self.record.event("certificates", "all are renewed"):
+        with self.controllers, self.record.event("certificates", "all certificates are renewed"):
             programs = [*self.bed.pair, *self.bed.agents.values()]
             sizes = [os.path.getsize(program.log) for program in programs]
             self.ask("certs", self.bed.certificates, "--renew")
             self.bed.install_agent_certificates()
             for program, size in zip(programs, sizes):
-                wait_for(lambda: program not in self.bed.daemons or read_anew(program, size), "%s reads them" % program.name)
+                wait_for(lambda: program not in self.bed.daemons or read_anew(program, size),
+                         "%s reloads its certificates" % program.name)
 
     def rotation(self, _draw):
         with self.controllers, self.record.event("logs", "event logs rotate"):
@@ -371,28 +395,29 @@ class Day:
                 log = self.bed.event_log(pair.NAMES[which])
                 put_aside(log)
                 controller.signal(signal.SIGHUP)
-                wait_for(lambda: os.path.exists(log), "%s writes a new one" % controller.name)
+                wait_for(lambda: os.path.exists(log), "%s writes a new event log" % controller.name)
 
     def attack(self, draw):
         node = draw.choice(self.nodes)
-        with self.record.event("hostile", "a user of a node listens, injects and floods", node) as event:
+        with self.record.event("hostile", "a user of a node listens, injects, and floods",
+                               node) as event:
             program = hostile.start(self.bed, node, "user", ",".join(hostile.trees(self.bed) or ["239.255.0.1"]), *hostile.nodes(self.bed))
             self.over.wait(draw.uniform(10, 25))
             did = json.loads(program.communicate("\n", timeout=PATIENCE)[0])
             event["did"] = did
-            # It may bind while the agent is started anew, and then the agent must not start.
+            # The user may bind the port while the agent restarts; the agent must not start then.
             if did["heard"] or not did["sent"]:
-                raise testbed.Failure("it did %s" % did)
+                raise testbed.Failure("the hostile user received datagrams, or sent none: %s" % did)
 
     def question(self, draw):
-        """Whatever happens to controllers, an answer comes."""
+        """Runs a command of the operator, which must succeed even while controllers fail."""
         self.ask(*draw.choice([("topology",), ("jobs",), ("groups",), ("doctor",)]), "--json")
 
     def ask(self, *command):
         began = time.monotonic()
         try:
             done = subprocess.run(["cool", *command], env=self.bed.environment(), capture_output=True, text=True, timeout=ANSWER)
-            # What the doctor finds while something is wrong is its answer.
+            # While there is a problem, `cool doctor` must report it, with status 1.
             if done.returncode and not (command[0] == "doctor" and done.returncode == 1 and done.stdout):
                 raise testbed.Failure("status %d: %s" % (done.returncode, done.stderr.strip()))
         except (testbed.Failure, subprocess.TimeoutExpired) as e:
@@ -401,7 +426,8 @@ class Day:
             self.record.answers[command[0]].append(time.monotonic() - began)
 
     def sample(self):
-        """Memory, open files and threads of COOL's programs, the most of each kind."""
+        """Records the memory, open files, and threads of COOL's programs, as the maximum over each
+        kind of program."""
         most = {}
         for daemon in list(self.bed.daemons):
             if not daemon.name.startswith("etcd") and (used := resources(daemon.process.pid)):
@@ -409,19 +435,21 @@ class Day:
                 most[kind] = [max(pair) for pair in zip(most.get(kind, used), used)]
         self.record.samples.append({"at": self.record.now(), "most": most})
 
-    # The evening
+    # Final checks
 
     def close(self, alarms):
-        """Nothing is left, and nothing is wrong."""
+        """Checks that no job or group remains, that `cool doctor` finds no problem, and that the
+        logs contain no panic."""
         bed = self.bed
-        with self.record.event("evening", "nothing is left behind"):
+        with self.record.event("evening", "no job and no group remains"):
             self.wait_for_leader()
-            wait_for(bed.whole, "the network is whole")
-            wait_for(lambda: self.left("jobs") == self.left("groups") == [], "no job and no group is left")
+            wait_for(bed.whole, "the network is complete")
+            wait_for(lambda: self.left("jobs") == self.left("groups") == [],
+                     "no job and no group remains")
         if alarms:
-            with self.record.event("evening", "cool doctor finds nothing wrong"):
+            with self.record.event("evening", "cool doctor finds no problem"):
                 self.wait_until_well(alarms)
-        with self.record.event("evening", "logs are whole"):
+        with self.record.event("evening", "logs contain no panic"):
             self.check_logs()
 
     def wait_until_well(self, seconds):
@@ -433,12 +461,12 @@ class Day:
             return done.returncode == 0
 
         try:
-            wait_for(well, "cool doctor finds nothing wrong", seconds)
+            wait_for(well, "cool doctor finds no problem", seconds)
         except testbed.Failure as e:
             raise testbed.Failure("%s: %s" % (e, found)) from None
 
     def left(self, what):
-        """Jobs or groups that are still there."""
+        """Returns the jobs or groups that still exist, or None if the controller does not reply."""
         told = self.bed.cool_json(what)
         return told and told[what]
 
@@ -455,12 +483,12 @@ class Day:
                     try:
                         json.loads(line)
                     except ValueError:
-                        # kill -9 may cut the last line that a controller wrote.
-                        self.record.say("%s has a line that is no JSON: %s" % (file, line[:200].strip()))
+                        # SIGKILL may truncate the last line of a controller.
+                        self.record.say("%s contains a line that is not JSON: %s" % (file, line[:200].strip()))
 
 
 def put_aside(log):
-    """Gives a log a name of its own, as logrotate does."""
+    """Renames a log by appending an unused number, as logrotate does."""
     number = next(n for n in range(10_000) if not os.path.exists("%s.%d" % (log, n)))
     os.rename(log, "%s.%d" % (log, number))
 
@@ -471,7 +499,7 @@ def repeat(over, pause, act):
 
 
 def log_of(program, since=0):
-    """What a program has written since its log had this size."""
+    """Returns the log of a program from the offset `since` on."""
     with open(program.log, errors="replace") as f:
         f.seek(since)
         return f.read()
@@ -482,7 +510,8 @@ def read_anew(program, size):
 
 
 def resources(pid):
-    """Resident memory in MiB, open files, threads; nothing of a process that has ended."""
+    """Returns the resident memory in MiB, the number of open files, and the number of threads of a
+    process, or None if it has ended."""
     try:
         with open("/proc/%d/status" % pid) as f:
             status = dict(re.findall(r"^(VmRSS|Threads):\s+(\d+)", f.read(), re.M))
@@ -492,7 +521,7 @@ def resources(pid):
 
 
 def summary(record, day, a):
-    """All of it as plain data."""
+    """Returns the whole record as plain data for day.json."""
     kinds = collections.Counter(event["kind"] for event in record.events)
     return {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "topology": a.topology, "seed": a.seed, "minutes": a.minutes,
             "upgraded": bool(a.before), "bound_s": BOUND, "counts": kinds, "events": record.events, "jobs": record.jobs,
@@ -502,13 +531,20 @@ def summary(record, day, a):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--minutes", type=float, default=60, help="how long; all happens as often in less; default %(default)g")
-    p.add_argument("--seed", type=int, default=1, help="of what happens when; default %(default)s")
-    p.add_argument("--topology", type=topologies.argument, default="leafspine:3x2x3", help=topologies.FORMS + "; needs two ways between racks; default %(default)s")
-    p.add_argument("--bin", default=testbed.BIN, help="folder of the programs; default %(default)s")
-    p.add_argument("--before", metavar="FOLDER", help="of the programs that are upgraded: `tools/build-before FOLDER 4fa9266`, the first of which users have certificates")
-    p.add_argument("--logs", metavar="FOLDER", help="for the logs of all programs")
-    p.add_argument("--report", metavar="FOLDER", default=os.path.join(ROOT, "target", "day"), help="gets day.json and day.html; default %(default)s")
+    p.add_argument("--minutes", type=float, default=60,
+                   help="duration; the number of events does not depend on it; default %(default)g")
+    p.add_argument("--seed", type=int, default=1,
+                   help="seed of the events and their times; default %(default)s")
+    p.add_argument("--topology", type=topologies.argument, default="leafspine:3x2x3",
+                   help=topologies.FORMS + "; needs two paths between racks; default %(default)s")
+    p.add_argument("--bin", default=testbed.BIN,
+                   help="directory of the programs; default %(default)s")
+    p.add_argument("--before", metavar="DIR",
+                   help="directory of an older build to upgrade from, made by `tools/build-before "
+                   "DIR 4fa9266` (the oldest version with certificates for users)")
+    p.add_argument("--logs", metavar="DIR", help="directory for the logs of all programs")
+    p.add_argument("--report", metavar="DIR", default=os.path.join(ROOT, "target", "day"),
+                   help="directory for day.json and day.html; default %(default)s")
     a = p.parse_args()
     testbed.unwind_on_signals()
     os.makedirs(a.report, exist_ok=True)
@@ -519,14 +555,14 @@ def main():
         try:
             day.run(ALARMS)
         finally:
-            # Also of a day that is ended early.
+            # An interrupted day is reported too.
             told = summary(record, day, a)
             with open(os.path.join(a.report, "day.json"), "w") as f:
                 json.dump(told, f, indent=1)
             with open(os.path.join(a.report, "day.html"), "w") as f:
                 f.write(day_page.page(told))
     print(day_page.sentence(told))
-    print("the report: %s" % os.path.join(a.report, "day.html"))
+    print("wrote the report: %s" % os.path.join(a.report, "day.html"))
     return 1 if record.violations else 0
 
 

@@ -1,11 +1,14 @@
 #!/usr/bin/python3
-"""How long `cool get` takes to a node from the stores of three others, when all are alike and when the one next to it is slow (docs/guide/store.md).
+"""How long `cool get` takes to a node from the stores of three others, when all are alike and when
+the one next to it is slow (docs/guide/store.md).
 
     sudo bench/getting.py                                 # 16 MiB on tree:2x2, links of 20 Mbit/s, then one of 5
     sudo bench/getting.py --bytes 64M --reps 5 --docs
 
-`auto` takes it from all of them together, `chain` from the one in the same rack, whose link becomes slow when the controller has measured it. Ways take turns. The limit is
-the content over the rate of the link of the node that gets it. Needs root and Debian's mininet, openvswitch-switch and ethtool; the machine must have nothing else to do.
+`auto` takes it from all of them together, `chain` from the one in the same rack, whose link becomes
+slow when the controller has measured it. Ways take turns. The limit is the content over the rate of
+the link of the node that gets it. Needs root and Debian's mininet, openvswitch-switch and ethtool;
+the machine must have nothing else to do.
 """
 import argparse
 import json
@@ -55,7 +58,7 @@ def main():
     p.add_argument("--host-mbit", type=float, default=20, help="rate of links; default %(default)g")
     p.add_argument("--reps", type=int, default=3, help="default %(default)s")
     p.add_argument("--docs", action="store_true", help="write the table into docs/guide/store.md")
-    bench.add_run_options(p, "bench", "for logs; ")
+    bench.add_run_options(p, "bench", "directory for logs; ")
     options = p.parse_args()
     testbed.unwind_on_signals()
     bed = testbed.Testbed("tree:2x2", options.host_mbit, options.host_mbit, 0.0, bin_dir=options.bin, log_level="warn",

@@ -1,12 +1,14 @@
 #!/usr/bin/python3
-"""What loss costs a broadcast, on an emulated network: time over the limit, and bytes on links (part of `make bench`).
+"""What loss costs a broadcast, on an emulated network: time over the limit, and bytes on links
+(part of `make bench`).
 
     sudo bench/loss.py                                   # 0, 1, 5 and 20 % lost at every receiver, and the chain alone
     sudo bench/loss.py --loss 0.05 --bytes 4M --reps 3
 
-Packets are lost at random where a host receives; `chain alone`: a host receives no multicast at all, though there is a
-tree. Uplinks may carry the message times (1 + 3 x loss), packets' headers aside. Needs root and Debian's mininet,
-openvswitch-switch and ethtool; the machine must have nothing else to do.
+Packets are lost at random where a host receives; `chain alone`: a host receives no multicast at
+all, though there is a tree. Uplinks may carry the message times (1 + 3 x loss), packets' headers
+aside. Needs root and Debian's mininet, openvswitch-switch and ethtool; the machine must have
+nothing else to do.
 """
 import argparse
 import json
@@ -35,7 +37,8 @@ def name(loss):
 
 
 def measure(options, loss):
-    """One network with this loss: what `cool bench` says of the broadcasts, and the bytes on links of each."""
+    """One network with this loss: what `cool bench` says of the broadcasts, and the bytes on links
+    of each."""
     bed = testbed.Testbed(options.topology, options.mbit, options.mbit, loss or 0, bin_dir=options.bin, log_level="warn",
                           logs=os.path.join(options.out, "logs"))
     with bench.started(bed, options.wait):
@@ -86,7 +89,7 @@ def parse_arguments():
     p.add_argument("--mbit", type=float, default=20, help="rate of all links; default %(default)s")
     p.add_argument("--placement", type=bench.one_of(bench.PLACEMENTS), default="racked", help="default %(default)s")
     p.add_argument("--timeout", type=int, default=240, help="seconds for one loss; default %(default)s")
-    bench.add_run_options(p, "bench", "for loss.json and logs; ")
+    bench.add_run_options(p, "bench", "directory for loss.json and logs; ")
     return p.parse_args()
 
 

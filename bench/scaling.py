@@ -1,12 +1,13 @@
 #!/usr/bin/python3
-"""How collectives grow with the cluster, and what two jobs on the same links do to each other (part of `make bench`).
+"""How collectives grow with the cluster, and what two jobs on the same links do to each other (part
+of `make bench`).
 
     sudo bench/scaling.py                                          # 2x2 to 8x8 nodes, and two jobs on 4x4
     sudo bench/scaling.py --topologies tree:2x2,tree:3x3 --ops bcast,allgather --reps 5
 
-What a node has stays of one size: a message or vector of --bytes, or a part of --part. Each job of the two calls on all
-nodes; that its calls take twice as long as alone is fair. Needs root and Debian's mininet, openvswitch-switch and
-ethtool; the machine must have nothing else to do.
+What a node has stays of one size: a message or vector of --bytes, or a part of --part. Each job of
+the two calls on all nodes; that its calls take twice as long as alone is fair. Needs root and
+Debian's mininet, openvswitch-switch and ethtool; the machine must have nothing else to do.
 """
 import argparse
 import json
@@ -64,7 +65,8 @@ def share(options):
             with cool.started(bed, case) as process:
                 alone = statistics.median(seconds(process))
             with cool.started(bed, case) as one, cool.started(bed, case) as other:
-                # The first call of one may have been before the other began, and the last ones after it was through.
+                # The first call of one may have been before the other began, and the last ones
+                # after it was through.
                 together = [statistics.median(seconds(process)[1:-2]) for process in (one, other)]
             measured.append({"topology": options.shared, "op": op, "alone": alone, "together": together})
             print("| %s | %.0f | %.2f | %.2f |" % (op, 1e3 * alone, *sorted(t / alone for t in together)), flush=True)
@@ -83,7 +85,7 @@ def parse_arguments():
     p.add_argument("--reps", type=int, default=3, help="default %(default)s")
     p.add_argument("--calls", type=int, default=8, help="calls of each of the two jobs; default %(default)s")
     p.add_argument("--timeout", type=int, default=240, help="seconds for one operation; default %(default)s")
-    bench.add_run_options(p, "bench", "for scaling.json and logs; ")
+    bench.add_run_options(p, "bench", "directory for scaling.json and logs; ")
     a = p.parse_args()
     if a.reps < 1 or a.calls < 4 or a.mbit <= 0:
         p.error("--reps must be at least 1, --calls at least 4 and --mbit more than 0")

@@ -4,10 +4,11 @@
     sudo bench/shared_memory.py                     # 8 ranks: all operations, of 8 bytes and 64 MiB
     sudo bench/shared_memory.py --ranks 4 --ops reduce --bytes 1M
 
-The ranks of either share memory, those of Open MPI by its `sm` transport. COOL is measured twice: on ordinary arrays and on
-those of comm.alloc. Every result is verified. At the end it prints a table; `first` is the first call after a barrier and a
-broadcast of 8 bytes: it has to get the memory that later ones find. Both share this machine's processors, so ranks yield
-them while they wait. Needs what bench.py needs.
+The ranks of either share memory, those of Open MPI by its `sm` transport. COOL is measured twice:
+on ordinary arrays and on those of comm.alloc. Every result is verified. At the end it prints a
+table; `first` is the first call after a barrier and a broadcast of 8 bytes: it has to get the
+memory that later ones find. Both share this machine's processors, so ranks yield them while they
+wait. Needs what bench.py needs.
 """
 import argparse
 import json
@@ -40,7 +41,8 @@ class OpenMpi(peers.OpenMpi):
 
 
 def cool(bed, ranks, case, plan, alloc):
-    """What `cool bench` measures; `alloc`: of arrays in memory that is shared with the agent. The second call warms up too."""
+    """What `cool bench` measures; `alloc`: of arrays in memory that is shared with the agent. The
+    second call warms up too."""
     command = ["cool", "bench", "--json", "--ops", case["op"], "--bytes", str(case["bytes"]), "--reps", str(case["reps"] + 2), "--warmup", "0",
                "--pause", str(peers.PAUSE_MS), "--ranks", str(ranks), "--ranks-per-node", str(ranks)]
     options = (["--plan", plan] if plan else []) + (["--alloc"] if alloc else [])
@@ -97,7 +99,7 @@ def parse_arguments():
     p.add_argument("--plan", help="force COOL's plan")
     p.add_argument("--prepare", action="store_true", help="only install Open MPI")
     p.add_argument("--alone", action="store_true", help="only COOL")
-    bench.add_run_options(p, "bench", "where Open MPI is installed; ")
+    bench.add_run_options(p, "bench", "directory in which Open MPI is installed; ")
     return p.parse_args()
 
 
