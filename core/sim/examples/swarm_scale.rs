@@ -1,5 +1,6 @@
-//! Gossip of 512 blocks to as many nodes as the first argument says, in racks of as many as the second says: in how many rounds.
-//! `time cargo run --release -p cool-sim --example swarm_scale -- 10000 40`
+//! Prints the number of rounds of a gossip of 512 blocks. The arguments are the number of nodes,
+//! and the number of nodes in each rack. `time cargo run --release -p cool-sim --example
+//! swarm_scale -- 10000 40`
 
 use cool_sim::swarm::Gossip;
 use cool_swarm::{Code, Division, Order};

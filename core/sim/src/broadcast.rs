@@ -1,6 +1,6 @@
 //! One reliable multicast over a model network, with real bytes.
 
-use crate::flow::Flow;
+use crate::flow::BulkFlow;
 use crate::network::{Event, LinkSpec, Network, Shape};
 use crate::stream::{Stream, Trees};
 use cool_machine::{Duration, Time};
@@ -9,55 +9,56 @@ use cool_transport::{
     Chain, Hop, Packet, RateSpec, SpecError, StreamError, StreamId, StreamSpec, StreamStats, StreamTimers,
 };
 
-/// A broadcast to be run.
+/// The settings of a broadcast to run.
 #[derive(Clone, Debug)]
 pub struct Settings {
-    /// Seed of the network's chance and of the message's bytes.
+    /// Seed of the network's random choices and of the message's bytes.
     pub seed: u64,
-    /// Nodes of each rack.
+    /// Number of nodes in each rack.
     pub shape: Shape,
     /// The node that broadcasts.
     pub source: u16,
-    /// The nodes that take part, the source among them.
+    /// The nodes that take part, including the source.
     pub nodes: Vec<u16>,
-    /// What else uses the network meanwhile.
+    /// Other traffic on the network.
     pub rivals: Vec<Rival>,
-    /// Links of the nodes.
+    /// The links of the nodes.
     pub host: LinkSpec,
-    /// Links of the racks.
+    /// The links of the racks.
     pub uplink: LinkSpec,
-    /// Links that behave otherwise: number and behaviour.
+    /// Links that differ from the others, by number.
     pub odd_links: Vec<(usize, LinkSpec)>,
-    /// Links that are cut for a while: number, from when, until when.
+    /// Outages of links: number, start and end.
     pub outages: Vec<(usize, Time, Time)>,
-    /// Length of the message.
+    /// Length of the message in bytes.
     pub len: u64,
-    /// Bytes of a chunk.
+    /// Size of a chunk in bytes.
     pub chunk_bytes: u32,
-    /// Whether there is a tree.
+    /// Whether there is a tree over all nodes.
     pub multicast: bool,
-    /// Nodes that do not hear the tree although there is one.
+    /// Nodes that do not receive the tree although there is one.
     pub deaf: Vec<u16>,
-    /// Whether racks have trees of their own.
+    /// Whether each rack has a tree of its own.
     pub rack_trees: bool,
-    /// Nodes that do not hear their rack's tree although there is one.
+    /// Nodes that do not receive their rack's tree although there is one.
     pub deaf_in_rack: Vec<u16>,
-    /// What the source is told of its link.
+    /// The rate of its link that is given to the source, if any.
     pub ceiling: Option<u64>,
-    /// Whether the source is told that the path carries as much.
+    /// Whether the source is informed that the path carries that rate.
     pub verified: bool,
-    /// Up to which length the source does not wait for receivers.
+    /// Maximum length in bytes for which the source does not wait for receivers.
     pub eager: u64,
     /// When each node opens the stream.
     pub opens: Vec<Time>,
-    /// Nodes that die, and when.
+    /// Nodes that crash, and when.
     pub crashes: Vec<(u16, Time)>,
-    /// How long to wait for what.
+    /// The timeouts of the stream.
     pub timers: StreamTimers,
 }
 
 impl Settings {
-    /// A broadcast from node 0 over clean links of this rate that all nodes open at once.
+    /// Returns the settings of a broadcast from node 0, over lossless links of this rate, that all
+    /// nodes open at once.
     pub fn clean(shape: Shape, rate: u64, len: u64) -> Settings {
         let nodes: u16 = shape.iter().sum();
         Settings {
@@ -86,17 +87,17 @@ impl Settings {
     }
 }
 
-/// What else uses the network.
+/// Other traffic on the network.
 #[derive(Clone, Debug)]
 pub enum Rival {
-    /// Another broadcast, in all else like the one that is looked at.
+    /// Another broadcast with the same settings.
     Broadcast {
         /// The node that broadcasts.
         source: u16,
         /// The nodes that take part.
         nodes: Vec<u16>,
     },
-    /// A bulk flow that backs off as TCP does, until the broadcasts are over.
+    /// A bulk flow that backs off as TCP does, until the broadcasts have ended.
     Flow {
         /// The node that sends.
         from: u16,
@@ -105,91 +106,92 @@ pub enum Rival {
     },
 }
 
-/// What a broadcast did.
+/// The result of a broadcast.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Outcome {
-    /// When each node had the message; `None` for a node that never had.
+    /// When each node received the message, or `None` if it never did.
     pub delivered: Vec<Option<Time>>,
-    /// What failed, by node.
+    /// The failures, by node.
     pub failures: Vec<(u16, StreamError)>,
-    /// When the last machine that did not die was closed.
+    /// When the last machine that did not crash was closed.
     pub ended: Time,
-    /// What each node's machine counted; all zero for one that died before it opened.
+    /// The counters of each node's machine. All are zero for a node that crashed before it opened
+    /// the stream.
     pub stats: Vec<StreamStats>,
-    /// Bytes of Ethernet frames on each link, by the numbers of [`Network`].
+    /// Bytes of Ethernet frames on each link, by the link numbers of [`Network`].
     pub link_bytes: Vec<u64>,
-    /// Bytes of chunks repaired inside a rack, with their headers.
+    /// Bytes of chunks retransmitted within a rack, including headers.
     pub repaired_inside: u64,
-    /// Bytes of chunks repaired from one rack to another, with their headers.
+    /// Bytes of chunks retransmitted from one rack to another, including headers.
     pub repaired_across: u64,
-    /// Packets sent, by all nodes.
+    /// Number of packets that all nodes sent.
     pub packets: u64,
-    /// The most entries that the lists of a node's machine had.
+    /// The largest number of entries in the lists of a node's machine.
     pub entries: usize,
-    /// For each rival, the bytes of Ethernet frames that it multicast, or that were acknowledged to it, until the
-    /// last receiver of this broadcast had the message.
+    /// For each rival, the bytes of Ethernet frames that it multicast, or that were acknowledged to
+    /// it, until the last receiver of this broadcast had the message.
     pub rivals: Vec<u64>,
 }
 
 impl Outcome {
-    /// When the last receiver had the message.
+    /// Returns when the last receiver had the message.
     pub fn last_delivery(&self) -> Option<Time> {
         self.delivered.iter().flatten().max().copied()
     }
 }
 
-/// Something that must not happen.
+/// A violation of the stream's contract.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Wrong {
-    /// The settings make no stream.
+pub enum BroadcastError {
+    /// The settings are not valid for a stream.
     Spec(SpecError),
-    /// A node was told that it has the message, and had other bytes.
+    /// A node was notified of a complete message but has other bytes.
     Bytes {
         /// The node.
         node: u16,
     },
-    /// A node was told twice that it has the message, or to store or send what it had given up.
+    /// A node was notified twice of a complete message, or had to store or send data that it had
+    /// released.
     Order {
         /// The node.
         node: u16,
-        /// What it did.
+        /// The violation.
         what: &'static str,
     },
-    /// A packet did not survive its bytes.
+    /// A packet could not be decoded from its bytes.
     Packet,
-    /// A machine asked to be polled again at once without end.
+    /// A machine requested to be polled again at once without end.
     Spin {
         /// The node.
         node: u16,
     },
-    /// Nothing was going to happen any more, or it had taken far too long, and a machine was open.
+    /// A machine was still open although there were no more events or the time limit had passed.
     Stall {
         /// The node.
         node: u16,
-        /// When that was found.
+        /// When that was detected.
         at: Time,
     },
 }
 
-/// The longest that any broadcast may take.
+/// The time limit of a broadcast.
 const FOREVER: Time = Time::from_nanos(3_600_000_000_000);
-/// A broadcast that runs, and its rivals.
+/// A running broadcast and its rivals.
 #[derive(Debug)]
 pub struct Broadcast {
     settings: Settings,
     net: Network,
-    /// The broadcast that is looked at, then its rivals.
+    /// The observed broadcast, followed by its rivals.
     streams: Vec<Stream>,
-    flows: Vec<Flow>,
+    flows: Vec<BulkFlow>,
     rivals: Vec<u64>,
 }
 
 impl Broadcast {
-    /// Runs a broadcast to its end.
+    /// Runs a broadcast to its end. Returns its result.
     ///
-    /// # Errors
-    /// If anything happened that must not.
-    pub fn run(settings: Settings) -> Result<Outcome, Wrong> {
+    /// # Errors If the stream's contract was violated.
+    pub fn run(settings: Settings) -> Result<Outcome, BroadcastError> {
         let mut this = Broadcast::new(settings)?;
         while let Some(event) = this.net.next_event() {
             if this.net.now() > FOREVER || this.streams.iter().all(Stream::is_over) {
@@ -206,7 +208,7 @@ impl Broadcast {
         this.finish()
     }
 
-    fn new(settings: Settings) -> Result<Broadcast, Wrong> {
+    fn new(settings: Settings) -> Result<Broadcast, BroadcastError> {
         let mut net = Network::new(settings.seed, &settings.shape, settings.host, settings.uplink);
         for (link, spec) in &settings.odd_links {
             *net.link_mut(*link) = *spec;
@@ -231,14 +233,14 @@ impl Broadcast {
         for rival in &this.settings.rivals {
             if let Rival::Flow { from, to } = rival {
                 let (whom, number) = (this.streams.len() as u32 * u32::from(count), this.flows.len() as u8);
-                this.flows.push(Flow::new(number, *from, *to, whom + u32::from(number)));
+                this.flows.push(BulkFlow::new(number, *from, *to, whom + u32::from(number)));
                 this.net.wake(whom + u32::from(number), Time::ZERO);
             }
         }
         Ok(this)
     }
 
-    fn add_stream(&mut self, source: u16, nodes: &[u16]) -> Result<(), Wrong> {
+    fn add_stream(&mut self, source: u16, nodes: &[u16]) -> Result<(), BroadcastError> {
         let Settings {
             seed, len, chunk_bytes, multicast, rack_trees, ceiling, verified, eager, timers, ..
         } = self.settings;
@@ -255,7 +257,7 @@ impl Broadcast {
             digest: seed ^ len,
             chunk_bytes,
             further_bytes: 0,
-            chain: Chain::new(hops).map_err(Wrong::Spec)?,
+            chain: Chain::new(hops).map_err(BroadcastError::Spec)?,
             multicast,
             rack_tree: rack_trees,
             rate: RateSpec { ceiling, verified, background: false },
@@ -284,7 +286,7 @@ impl Broadcast {
         }
     }
 
-    fn wake(&mut self, whom: u32) -> Result<(), Wrong> {
+    fn wake(&mut self, whom: u32) -> Result<(), BroadcastError> {
         let count = u32::from(self.net.nodes());
         let (number, node) = ((whom / count) as usize, (whom % count) as u16);
         let Some(stream) = self.streams.get_mut(number) else {
@@ -302,53 +304,54 @@ impl Broadcast {
         stream.drain(&mut self.net, node, &[])
     }
 
-    fn receive(&mut self, node: u16, bytes: &[u8]) -> Result<(), Wrong> {
-        if let Some(flow) = Flow::number_of(bytes) {
+    fn receive(&mut self, node: u16, bytes: &[u8]) -> Result<(), BroadcastError> {
+        if let Some(flow) = BulkFlow::number_of(bytes) {
             self.flows[usize::from(flow)].receive(&mut self.net, node, bytes);
             return Ok(());
         }
-        let (packet, payload) = Packet::decode(bytes).map_err(|_| Wrong::Packet)?;
-        let stream = self.streams.get_mut(packet.id.call as usize).ok_or(Wrong::Packet)?;
+        let (packet, payload) = Packet::decode(bytes).map_err(|_| BroadcastError::Packet)?;
+        let stream = self.streams.get_mut(packet.id.call as usize).ok_or(BroadcastError::Packet)?;
         stream.receive(&mut self.net, node, &packet, payload)?;
         if self.rivals.len() < self.settings.rivals.len() && self.streams[0].is_delivered() {
-            self.rivals = self.brought();
+            self.rivals = self.rival_bytes();
         }
         Ok(())
     }
 
-    /// What each rival has brought so far.
-    fn brought(&self) -> Vec<u64> {
+    /// Returns the bytes that each rival has transferred so far.
+    fn rival_bytes(&self) -> Vec<u64> {
         let (mut streams, mut flows) = (self.streams[1..].iter(), self.flows.iter());
         let brought = |rival: &Rival| match rival {
             Rival::Broadcast { .. } => streams.next().map_or(0, Stream::multicast),
-            Rival::Flow { .. } => flows.next().map_or(0, Flow::bytes),
+            Rival::Flow { .. } => flows.next().map_or(0, BulkFlow::bytes),
         };
         self.settings.rivals.iter().map(brought).collect()
     }
 
-    fn finish(self) -> Result<Outcome, Wrong> {
+    fn finish(self) -> Result<Outcome, BroadcastError> {
         let at = self.net.now();
         let mut stats = Vec::new();
         for stream in &self.streams {
             stats.push(stream.stats(at)?);
         }
-        let deeds = self.streams[0].deeds().clone();
+        let results = self.streams[0].results().clone();
         Ok(Outcome {
-            delivered: deeds.delivered,
-            failures: deeds.failures,
-            ended: deeds.ended,
+            delivered: results.delivered,
+            failures: results.failures,
+            ended: results.ended,
             stats: stats.swap_remove(0),
             link_bytes: self.net.link_bytes(),
-            repaired_inside: deeds.repaired_inside,
-            repaired_across: deeds.repaired_across,
-            packets: deeds.packets,
-            entries: deeds.entries,
+            repaired_inside: results.repaired_inside,
+            repaired_across: results.repaired_across,
+            packets: results.packets,
+            entries: results.entries,
             rivals: self.rivals,
         })
     }
 }
 
-/// The time that `len` bytes in chunks take on a link of this rate: what no broadcast can be faster than.
+/// Returns the time that `len` bytes in chunks take on a link of this rate. No broadcast can be
+/// faster.
 pub fn ideal(len: u64, chunk_bytes: u32, rate: u64) -> Duration {
     let chunks = len.div_ceil(u64::from(chunk_bytes)).max(1);
     let frames = len + chunks * (cool_transport::packet::DATA_HEADER + FRAMING) as u64;

@@ -1,44 +1,44 @@
-//! A bulk flow that shares the network with broadcasts and backs off as TCP does (NewReno with selective
-//! acknowledgements: RFC 5681, RFC 6675), to see whether both get their part. It has no end and no content: what is
-//! lost is not sent again, only not counted.
+//! A bulk flow that shares the network with broadcasts and backs off as TCP does (NewReno with
+//! selective acknowledgements: RFC 5681, RFC 6675). It shows whether both get their share. The flow
+//! has no end and no content; lost packets are not retransmitted, only not counted.
 
 use crate::network::{Destination, Network};
 use cool_machine::{Duration, Time};
 use cool_types::wire::DATAGRAM_FRAMING;
 use std::collections::BTreeSet;
 
-/// How its packets begin, which no stream's does.
+/// The first byte of the flow's packets. Packets of streams begin differently.
 const MAGIC: u8 = 0xF1;
 /// Bytes of a full packet without Ethernet, IPv4 and UDP headers.
 const FULL: usize = 1472;
-/// A packet is lost when this many later ones have been acknowledged (RFC 6675's DupThresh).
+/// Number of later acknowledgements after which a packet counts as lost (DupThresh in RFC 6675).
 const REORDERING: u32 = 3;
-/// Without an acknowledgement for this long it begins anew (Linux's shortest RTO).
+/// Time without an acknowledgement after which the flow starts again (Linux's shortest RTO).
 const TIMEOUT: Duration = Duration::from_millis(200);
 
-/// The flow.
+/// A bulk flow.
 #[derive(Debug)]
-pub(crate) struct Flow {
+pub(crate) struct BulkFlow {
     number: u8,
     from: u16,
     to: u16,
-    /// Its number among those that are woken.
+    /// The number by which the network wakes it.
     whom: u32,
     next: u32,
-    /// What is under way.
+    /// Packets in flight.
     flying: BTreeSet<u32>,
-    /// Packets that may be under way.
+    /// Maximum number of packets in flight.
     window: f64,
     threshold: f64,
-    /// A loss before this packet belongs to the loss before.
+    /// A loss before this packet belongs to the previous loss event.
     recovered: u32,
     heard: Time,
     bytes: u64,
 }
 
-impl Flow {
-    pub(crate) fn new(number: u8, from: u16, to: u16, whom: u32) -> Flow {
-        Flow {
+impl BulkFlow {
+    pub(crate) fn new(number: u8, from: u16, to: u16, whom: u32) -> BulkFlow {
+        BulkFlow {
             number,
             from,
             to,
@@ -53,17 +53,17 @@ impl Flow {
         }
     }
 
-    /// Bytes of Ethernet frames that have been acknowledged.
+    /// Returns the bytes of Ethernet frames that have been acknowledged.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// The flow that a packet belongs to, if any.
+    /// Returns the number of the flow to which a packet belongs, if any.
     pub(crate) fn number_of(bytes: &[u8]) -> Option<u8> {
         (bytes.len() >= 6 && bytes[0] == MAGIC).then(|| bytes[1])
     }
 
-    /// A packet of this flow reached a node.
+    /// Handles a packet of this flow that arrived at a node.
     pub(crate) fn receive(&mut self, net: &mut Network, node: u16, bytes: &[u8]) {
         let Some(Ok(serial)) = bytes.get(2..6).map(|serial| serial.try_into().map(u32::from_be_bytes)) else {
             return;
@@ -90,7 +90,7 @@ impl Flow {
         self.fill(net);
     }
 
-    /// The time that it asked for has come; the first starts it.
+    /// Handles the timer, which also starts the flow.
     pub(crate) fn wake(&mut self, net: &mut Network) {
         if net.now() - self.heard >= TIMEOUT {
             self.flying.clear();

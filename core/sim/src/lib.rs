@@ -1,14 +1,19 @@
-//! One seeded clock and network that drives the protocols.
+//! A simulator that drives the protocols with one seeded clock and network.
 //!
-//! A [`Network`] is racks of nodes under a core switch: every link has a rate, a finite queue, a delay and its
-//! own chance to lose, double and hold back packets. Everything follows from one seed, so whatever went wrong
-//! once goes wrong again. [`Broadcast`] runs one reliable multicast over it with real bytes and looks at every
-//! receiver's; [`Scenario`] makes such broadcasts up from a seed.
+//! In a [`Network`], racks of nodes are connected by a core switch. Every link has a rate, a finite
+//! queue, a delay, and probabilities of losing, duplicating and delaying packets. Everything
+//! follows from one seed, so that any failure can be reproduced. [`Broadcast`] runs one reliable
+//! multicast over the network with real bytes and checks those of every receiver. [`Scenario`]
+//! draws such broadcasts from a seed.
 //!
-//! [`collectives`] drives whole collectives: every node has an engine and memory, over the same network and over
-//! connections; ranks call, nodes die and start again, and every answer is judged.
+//! [`collectives`] runs complete collectives: every node has an engine and memory, over the same
+//! network and over connections. Ranks make calls, nodes crash and restart, and every result is
+//! checked.
 //!
-//! [`schedule`] times whole collectives on networks of any size, by flows instead of packets.
+//! [`schedule`] computes the times of collectives on networks of any size, by flows instead of
+//! packets.
+//!
+//! [`swarm`] runs distributions by coded gossip, in rounds and over links with rates.
 
 mod broadcast;
 pub mod collectives;
@@ -19,6 +24,6 @@ pub mod schedule;
 mod stream;
 pub mod swarm;
 
-pub use broadcast::{Broadcast, Outcome, Rival, Settings, Wrong, ideal};
+pub use broadcast::{Broadcast, BroadcastError, Outcome, Rival, Settings, ideal};
 pub use network::{Destination, Event, LinkSpec, Network, Shape};
 pub use scenario::{Pattern, Scenario};

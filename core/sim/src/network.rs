@@ -1,4 +1,5 @@
-//! The model network: racks under one core switch, links that lose, double, delay and overflow.
+//! The model network: racks under one core switch, with links that lose, duplicate and delay
+//! packets and have finite queues.
 
 use cool_machine::{Duration, Time};
 use rand::{RngExt, SeedableRng};
@@ -7,31 +8,32 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::sync::Arc;
 
-/// One direction of a link.
+/// The properties of one direction of a link.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpec {
-    /// Bytes per second.
+    /// Rate in bytes per second.
     pub rate: u64,
-    /// Bytes that may wait to be sent; what does not fit is dropped.
+    /// Size of the queue in bytes. Packets that do not fit are dropped.
     pub queue: u64,
-    /// Time from leaving one end to reaching the other.
+    /// Time from one end of the link to the other.
     pub delay: Duration,
-    /// Bytes that pass at once after a pause, as at a token bucket; without it a packet takes its time.
+    /// Size of the token bucket in bytes: this much passes at once after a pause. With 0 every
+    /// packet takes its transmission time.
     pub bucket: u64,
-    /// Chance that a packet is lost, 0 to 1.
+    /// Probability that a packet is lost, 0 to 1.
     pub loss: f64,
-    /// Packets that are lost in a row, on average; up to 1, each is lost on its own.
+    /// Average number of packets that are lost in a row. Up to 1, each loss is independent.
     pub burst: f64,
-    /// Chance that a packet arrives twice.
+    /// Probability that a packet arrives twice.
     pub duplicate: f64,
-    /// Chance that a packet is held back by up to `hold`.
+    /// Probability that a packet is delayed by up to `hold`.
     pub reorder: f64,
-    /// The longest that a packet is held back.
+    /// The longest additional delay of a packet.
     pub hold: Duration,
 }
 
 impl LinkSpec {
-    /// A link without faults: a shallow switch buffer and 50 microseconds.
+    /// Returns a link without faults: a shallow switch buffer and a delay of 50 microseconds.
     pub fn clean(rate: u64) -> LinkSpec {
         LinkSpec {
             rate,
@@ -47,90 +49,91 @@ impl LinkSpec {
     }
 }
 
-/// How many nodes each rack has. Nodes are numbered rack by rack.
+/// Number of nodes in each rack. Nodes are numbered rack by rack.
 pub type Shape = Vec<u16>;
 
-/// Where a packet goes.
+/// The destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Destination {
     /// One node.
     Node(u16),
-    /// All other nodes of a tree, copied by the switches; trees are numbered as they were added.
+    /// All other nodes of a tree; the switches copy the packet. Trees are numbered in the order in
+    /// which they were added.
     Tree(usize),
 }
 
-/// What happens next in the network.
+/// An event in the network.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A packet reached a node.
+    /// A packet has arrived at a node.
     Packet {
-        /// Who sent it.
+        /// The sender.
         from: u16,
-        /// The node.
+        /// The receiver.
         node: u16,
-        /// Its bytes.
+        /// The bytes of the packet.
         bytes: Arc<[u8]>,
     },
-    /// A segment of a connection reached the node that it was for.
+    /// A segment of a connection has arrived at its destination.
     Segment {
-        /// Its number.
+        /// The number of the segment.
         number: u64,
     },
     /// A link has dropped a segment.
     SegmentLost {
-        /// Its number.
+        /// The number of the segment.
         number: u64,
     },
-    /// The instant that somebody asked for.
+    /// A requested time has been reached.
     Wake {
-        /// Who, by a number of the caller's.
+        /// The number that was given with the request.
         whom: u32,
     },
 }
 
-/// What a packet carries.
+/// The content of a packet.
 #[derive(Clone, Debug)]
-enum Load {
+enum PacketLoad {
     Datagram(Arc<[u8]>),
-    /// Bytes of a connection, which whoever sends them keeps until they have arrived.
+    /// Bytes of a connection. The sender stores them until they have arrived.
     Segment {
         number: u64,
         len: u64,
     },
 }
 
-impl Load {
+impl PacketLoad {
     fn len(&self) -> u64 {
         match self {
-            Load::Datagram(bytes) => bytes.len() as u64,
-            Load::Segment { len, .. } => *len,
+            PacketLoad::Datagram(bytes) => bytes.len() as u64,
+            PacketLoad::Segment { len, .. } => *len,
         }
     }
 }
 
-/// A packet on its way.
+/// A packet in flight.
 #[derive(Clone, Debug)]
-struct Flying {
+struct PacketInFlight {
     from: u16,
     to: Destination,
-    load: Load,
+    load: PacketLoad,
 }
 
 #[derive(Debug)]
-enum Happening {
+enum NetworkAction {
     /// The packet reaches the far end of a link.
-    Arrive(usize, Flying),
+    Arrive(usize, PacketInFlight),
     /// A segment was dropped.
     Lost(u64),
     Wake(u32),
 }
 
-/// Ordered by time, then by when it was scheduled.
+/// An event in the queue, ordered by time and then by the order of scheduling.
 #[derive(Debug)]
 struct Scheduled {
     at: Time,
     serial: u64,
-    what: Happening,
+    what: NetworkAction,
 }
 
 impl PartialEq for Scheduled {
@@ -154,25 +157,26 @@ impl Ord for Scheduled {
 }
 
 #[derive(Debug)]
-struct Link {
+struct LinkState {
     spec: LinkSpec,
     up: bool,
-    /// When what has entered has left, or would have if the bucket were empty.
+    /// When all packets in the queue have left, or would have left if the token bucket were empty.
     free: Time,
-    /// Within a run of losses.
+    /// Whether a run of losses is in progress.
     losing: bool,
     bytes: u64,
 }
 
-impl Link {
-    fn new(spec: LinkSpec) -> Link {
-        Link { spec, up: true, free: Time::ZERO, losing: false, bytes: 0 }
+impl LinkState {
+    fn new(spec: LinkSpec) -> LinkState {
+        LinkState { spec, up: true, free: Time::ZERO, losing: false, bytes: 0 }
     }
 
-    /// When a packet that enters now leaves, if it is not dropped.
+    /// Returns when a packet that enters now leaves the link, or none if it is dropped.
     fn enter(&mut self, now: Time, size: u64, rng: &mut ChaCha8Rng) -> Option<Time> {
         let waiting = (self.free - now).as_nanos() * u128::from(self.spec.rate) / 1_000_000_000;
-        // Real arrivals are not so regular that of two streams always the same one finds the queue full.
+        // The queue's limit is random, because real arrivals are not so regular that always the
+        // same one of two streams finds the queue full.
         let room = u128::from(self.spec.queue - rng.random_range(0..=size.min(self.spec.queue)));
         if !self.up || waiting + u128::from(size) > room.max(u128::from(size)) {
             return None;
@@ -184,7 +188,7 @@ impl Link {
         Some(self.free.max(now))
     }
 
-    /// Whether the next packet is lost (with runs, by the model of Gilbert, BSTJ 1960).
+    /// Returns whether the next packet is lost (runs follow the model of Gilbert, BSTJ 1960).
     fn loses(&mut self, rng: &mut ChaCha8Rng) -> bool {
         let LinkSpec { loss, burst, .. } = self.spec;
         if burst <= 1.0 || loss <= 0.0 || loss >= 1.0 {
@@ -201,8 +205,9 @@ impl Link {
 pub struct Network {
     rack_of: Vec<u16>,
     racks: usize,
-    /// Node to rack, rack to node; then rack to core, core to rack.
-    links: Vec<Link>,
+    /// Node to rack and rack to node, for each node; then rack to core and core to rack, for each
+    /// rack.
+    links: Vec<LinkState>,
     /// The nodes of each tree, by rack.
     trees: Vec<Vec<Vec<u16>>>,
     heap: BinaryHeap<Reverse<Scheduled>>,
@@ -215,12 +220,13 @@ pub struct Network {
 const FRAMING: u64 = cool_types::wire::DATAGRAM_FRAMING;
 
 impl Network {
-    /// A network of this shape whose nodes' links are `host` and whose racks' links are `uplink`.
+    /// Returns a network of this shape with `host` links to the nodes and `uplink` links to the
+    /// racks.
     pub fn new(seed: u64, shape: &Shape, host: LinkSpec, uplink: LinkSpec) -> Network {
         let in_rack = |(rack, nodes): (u16, &u16)| std::iter::repeat_n(rack, usize::from(*nodes));
         let rack_of: Vec<u16> = (0u16..).zip(shape).flat_map(in_rack).collect();
-        let mut links: Vec<Link> = (0..2 * rack_of.len()).map(|_| Link::new(host)).collect();
-        links.extend((0..2 * shape.len()).map(|_| Link::new(uplink)));
+        let mut links: Vec<LinkState> = (0..2 * rack_of.len()).map(|_| LinkState::new(host)).collect();
+        links.extend((0..2 * shape.len()).map(|_| LinkState::new(uplink)));
         Network {
             rack_of,
             racks: shape.len(),
@@ -233,47 +239,47 @@ impl Network {
         }
     }
 
-    /// The time.
+    /// Returns the simulated time.
     pub fn now(&self) -> Time {
         self.now
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> u16 {
         self.rack_of.len() as u16
     }
 
-    /// The rack of a node.
+    /// Returns the rack of a node.
     pub fn rack_of(&self, node: u16) -> u16 {
         self.rack_of[usize::from(node)]
     }
 
-    /// The link from a node to its switch.
+    /// Returns the number of the link from a node to its switch.
     pub fn from_node(&self, node: u16) -> usize {
         2 * usize::from(node)
     }
 
-    /// The link from its switch to a node.
+    /// Returns the number of the link from its switch to a node.
     pub fn to_node(&self, node: u16) -> usize {
         2 * usize::from(node) + 1
     }
 
-    /// The link from a rack to the core.
+    /// Returns the number of the link from a rack to the core.
     pub fn from_rack(&self, rack: u16) -> usize {
         2 * (self.rack_of.len() + usize::from(rack))
     }
 
-    /// The link from the core to a rack.
+    /// Returns the number of the link from the core to a rack.
     pub fn to_rack(&self, rack: u16) -> usize {
         2 * (self.rack_of.len() + usize::from(rack)) + 1
     }
 
-    /// How a link behaves, to be changed.
+    /// Returns the properties of a link, which may be changed.
     pub fn link_mut(&mut self, link: usize) -> &mut LinkSpec {
         &mut self.links[link].spec
     }
 
-    /// Adds a tree that reaches these nodes; tells its number.
+    /// Adds a tree that reaches these nodes. Returns its number.
     pub fn add_tree(&mut self, nodes: impl IntoIterator<Item = u16>) -> usize {
         let mut by_rack = vec![Vec::new(); self.racks];
         for node in nodes {
@@ -283,7 +289,7 @@ impl Network {
         self.trees.len() - 1
     }
 
-    /// A tree reaches a node from now on.
+    /// Adds a node to a tree.
     pub fn join_tree(&mut self, tree: usize, node: u16) {
         let nodes = &mut self.trees[tree][usize::from(self.rack_of[usize::from(node)])];
         if !nodes.contains(&node) {
@@ -291,42 +297,46 @@ impl Network {
         }
     }
 
-    /// Cuts a link or mends it.
+    /// Takes a link down or up.
     pub fn set_up(&mut self, link: usize, up: bool) {
         self.links[link].up = up;
     }
 
-    /// Bytes of Ethernet frames that have entered each link.
+    /// Returns the bytes of Ethernet frames that have entered each link.
     pub fn link_bytes(&self) -> Vec<u64> {
         self.links.iter().map(|link| link.bytes).collect()
     }
 
-    /// A node sends a packet now.
+    /// Sends a packet from a node now.
     pub fn send(&mut self, from: u16, to: Destination, bytes: Arc<[u8]>) {
         let first = self.from_node(from);
-        self.enter(first, Flying { from, to, load: Load::Datagram(bytes) });
+        self.enter(first, PacketInFlight { from, to, load: PacketLoad::Datagram(bytes) });
     }
 
-    /// A node sends a segment of a connection now, of which the network knows only its length: [`Event::Segment`] or
-    /// [`Event::SegmentLost`] follows, and both may where packets are doubled.
+    /// Sends a segment of a connection from a node now. The network knows only its length.
+    /// [`Event::Segment`] or [`Event::SegmentLost`] follows, or both if the packet is duplicated.
+    /// The sender must store the bytes until then.
     pub fn send_segment(&mut self, (from, to): (u16, u16), number: u64, len: u64) {
         let first = self.from_node(from);
-        self.enter(first, Flying { from, to: Destination::Node(to), load: Load::Segment { number, len } });
+        self.enter(
+            first,
+            PacketInFlight { from, to: Destination::Node(to), load: PacketLoad::Segment { number, len } },
+        );
     }
 
-    /// Wakes somebody at an instant.
+    /// Requests an [`Event::Wake`] with this number at the given time.
     pub fn wake(&mut self, whom: u32, at: Time) {
-        self.schedule(at, Happening::Wake(whom));
+        self.schedule(at, NetworkAction::Wake(whom));
     }
 
-    /// The next event; the clock moves to it.
+    /// Returns the next event and advances the clock to it.
     pub fn next_event(&mut self) -> Option<Event> {
         while let Some(Reverse(next)) = self.heap.pop() {
             self.now = next.at;
             match next.what {
-                Happening::Wake(whom) => return Some(Event::Wake { whom }),
-                Happening::Lost(number) => return Some(Event::SegmentLost { number }),
-                Happening::Arrive(link, packet) => {
+                NetworkAction::Wake(whom) => return Some(Event::Wake { whom }),
+                NetworkAction::Lost(number) => return Some(Event::SegmentLost { number }),
+                NetworkAction::Arrive(link, packet) => {
                     if let Some(event) = self.arrive(link, packet) {
                         return Some(event);
                     }
@@ -336,19 +346,19 @@ impl Network {
         None
     }
 
-    fn schedule(&mut self, at: Time, what: Happening) {
+    fn schedule(&mut self, at: Time, what: NetworkAction) {
         self.serial += 1;
         self.heap.push(Reverse(Scheduled { at: at.max(self.now), serial: self.serial, what }));
     }
 
-    /// A packet reaches the far end of a link: a node, or a switch that sends it on.
-    fn arrive(&mut self, link: usize, packet: Flying) -> Option<Event> {
+    /// Handles a packet at the far end of a link: at a node, or at a switch that forwards it.
+    fn arrive(&mut self, link: usize, packet: PacketInFlight) -> Option<Event> {
         let hosts = 2 * self.rack_of.len();
         let (index, outward) = ((link % hosts.max(1)) / 2, link % 2 == 1);
         if link < hosts && outward {
             return Some(match packet.load {
-                Load::Datagram(bytes) => Event::Packet { from: packet.from, node: index as u16, bytes },
-                Load::Segment { number, .. } => Event::Segment { number },
+                PacketLoad::Datagram(bytes) => Event::Packet { from: packet.from, node: index as u16, bytes },
+                PacketLoad::Segment { number, .. } => Event::Segment { number },
             });
         }
         if link < hosts {
@@ -361,7 +371,7 @@ impl Network {
         None
     }
 
-    fn at_rack(&mut self, rack: u16, from_core: bool, packet: Flying) {
+    fn at_rack(&mut self, rack: u16, from_core: bool, packet: PacketInFlight) {
         match packet.to {
             Destination::Node(node) if self.rack_of(node) == rack => {
                 self.enter(self.to_node(node), packet);
@@ -381,7 +391,7 @@ impl Network {
         }
     }
 
-    fn at_core(&mut self, from: u16, packet: Flying) {
+    fn at_core(&mut self, from: u16, packet: PacketInFlight) {
         match packet.to {
             Destination::Node(node) => self.enter(self.to_rack(self.rack_of(node)), packet),
             Destination::Tree(tree) => {
@@ -393,19 +403,19 @@ impl Network {
         }
     }
 
-    /// The racks that a tree reaches beyond one.
+    /// Returns the racks with nodes of a tree, except the given one.
     fn other_racks(&self, tree: usize, rack: u16) -> impl Iterator<Item = u16> + '_ {
         let racks = (0u16..).zip(&self.trees[tree]);
         racks.filter(move |(other, nodes)| *other != rack && !nodes.is_empty()).map(|(other, _)| other)
     }
 
-    /// A packet is to cross a link.
-    fn enter(&mut self, link: usize, packet: Flying) {
+    /// Sends a packet over a link.
+    fn enter(&mut self, link: usize, packet: PacketInFlight) {
         let this = &mut self.links[link];
         let left = this.enter(self.now, packet.load.len() + FRAMING, &mut self.rng);
         let Some(left) = left.filter(|_| !this.loses(&mut self.rng)) else {
-            if let Load::Segment { number, .. } = packet.load {
-                self.schedule(self.now, Happening::Lost(number));
+            if let PacketLoad::Segment { number, .. } = packet.load {
+                self.schedule(self.now, NetworkAction::Lost(number));
             }
             return;
         };
@@ -416,7 +426,7 @@ impl Network {
                 true => spec.hold.mul_f64(self.rng.random_range(0.0..1.0)),
                 false => Duration::ZERO,
             };
-            self.schedule(arrives + held, Happening::Arrive(link, packet.clone()));
+            self.schedule(arrives + held, NetworkAction::Arrive(link, packet.clone()));
         }
     }
 }
@@ -455,7 +465,8 @@ mod tests {
         for _ in 0..3 {
             net.send(0, Destination::Node(1), vec![0; 58].into());
         }
-        // 100 us on each of two links of 50 us; the second packet waits for the first, the third is dropped.
+        // 100 us on each of two links with a delay of 50 us. The second packet waits for the first;
+        // the third is dropped.
         assert_eq!(arrivals(&mut net), [(1, 300_000), (1, 400_000)]);
     }
 
@@ -487,7 +498,7 @@ mod tests {
 
     #[test]
     fn losses_in_runs_are_as_many_as_losses_on_their_own() {
-        let mut link = Link::new(LinkSpec { loss: 0.1, burst: 5.0, ..LinkSpec::clean(1_000_000) });
+        let mut link = LinkState::new(LinkSpec { loss: 0.1, burst: 5.0, ..LinkSpec::clean(1_000_000) });
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let lost: Vec<bool> = (0..100_000).map(|_| link.loses(&mut rng)).collect();
         let runs = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count();

@@ -1,4 +1,4 @@
-//! Broadcasts made up from a seed: shapes, sizes, faults and delays of all kinds.
+//! Broadcasts drawn from a seed, with all kinds of shapes, sizes, faults and delays.
 
 use crate::broadcast::{Rival, Settings, ideal};
 use crate::network::{LinkSpec, Network};
@@ -7,29 +7,29 @@ use cool_transport::StreamTimers;
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// The one kind of thing that goes wrong in a broadcast.
+/// The single kind of fault in a broadcast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pattern {
-    /// Each receiver loses on its own.
+    /// Each receiver loses packets separately.
     Random,
     /// Each receiver loses several packets in a row.
     Bursty,
-    /// A rack loses.
+    /// A whole rack loses packets.
     WholeRack,
-    /// A link loses, in one direction.
+    /// One link loses packets in one direction.
     OneLink,
-    /// All that comes late in the message is lost, by all, by a rack or on one link.
+    /// The last part of the message is lost by all receivers, by a rack or on one link.
     Tail,
-    /// Nodes come late.
+    /// Nodes open the stream late.
     Late,
-    /// Packets are doubled and come in another order.
+    /// Packets are duplicated and reordered.
     Disorder,
-    /// Up to three nodes die.
+    /// Up to three nodes crash.
     Deaths,
 }
 
 impl Pattern {
-    /// All of them.
+    /// All kinds of faults.
     pub const ALL: [Pattern; 8] = [
         Pattern::Random,
         Pattern::Bursty,
@@ -42,7 +42,7 @@ impl Pattern {
     ];
 }
 
-/// Makes up broadcasts.
+/// Draws broadcasts from a seed.
 #[derive(Debug)]
 pub struct Scenario {
     rng: ChaCha8Rng,
@@ -50,7 +50,7 @@ pub struct Scenario {
 }
 
 impl Scenario {
-    /// The broadcast of a seed.
+    /// Returns the broadcast of a seed.
     pub fn of(seed: u64) -> Settings {
         Scenario { rng: ChaCha8Rng::seed_from_u64(seed), seed }.make()
     }
@@ -77,11 +77,11 @@ impl Scenario {
             start: Duration::from_secs(20),
             ready: Duration::from_secs(5),
             stall: Duration::from_secs(10),
-            // Of no draw: seeds that are written down go on meaning what they meant.
+            // Taken from the seed without a draw, so that recorded seeds keep their meaning.
             ack_delay: Duration::from_millis(self.seed % 2 * 5),
             ..StreamTimers::default()
         };
-        // Nor are these.
+        // The same holds for these settings.
         settings.rack_trees = !(self.seed / 2).is_multiple_of(4);
         if (self.seed / 8).is_multiple_of(8) {
             settings.deaf_in_rack = (0..nodes).filter(|node| self.seed >> (6 + node % 8) & 1 == 1).collect();
@@ -96,7 +96,7 @@ impl Scenario {
         settings
     }
 
-    /// The broadcast of a seed in which only one kind of thing goes wrong.
+    /// Returns the broadcast of a seed with a single kind of fault.
     pub fn of_pattern(pattern: Pattern, seed: u64) -> Settings {
         Scenario { rng: ChaCha8Rng::seed_from_u64(seed), seed }.make_pattern(pattern)
     }
@@ -190,7 +190,7 @@ impl Scenario {
         let nodes = probe.nodes();
         let link = self.rng.random_range(0..2 * (nodes + settings.shape.len() as u16));
         match self.rng.random_range(0..4) {
-            // Receivers lose on their own, as with a drop rule at their port.
+            // Each receiver loses packets separately, as with a drop rule at its port.
             0 => {
                 (settings.host, settings.uplink) =
                     (LinkSpec { loss: 0.0, ..faulty }, LinkSpec { loss: 0.0, ..faulty });
@@ -210,7 +210,8 @@ impl Scenario {
         }
     }
 
-    /// How links shape and lose, and whether another flow shares them. Drawn apart, so that old seeds keep the rest.
+    /// Draws the bursts of links, and whether another flow shares them. Uses a separate generator,
+    /// so that recorded seeds keep their other settings.
     fn manners(&mut self, settings: &mut Settings) {
         let mut rng = ChaCha8Rng::seed_from_u64(!self.seed);
         let bucket = [0, 0, 16 * 1024][rng.random_range(0..3)];
@@ -223,7 +224,8 @@ impl Scenario {
         if nodes > 1 && rng.random_bool(0.05) {
             let from = rng.random_range(0..nodes);
             let rival = Rival::Flow { from, to: (from + rng.random_range(1..nodes)) % nodes };
-            // A short queue that a flow keeps full has no room for packets six times as long as the flow's.
+            // A short queue that a flow keeps full has no room for packets six times as long as
+            // those of the flow.
             settings.rivals.extend((settings.chunk_bytes < 2048).then_some(rival));
         }
     }
@@ -239,7 +241,7 @@ impl Scenario {
         Time::from_nanos(self.rng.random_range(0..=within_ms * 1_000_000))
     }
 
-    /// Mostly zero, else up to `most`.
+    /// Returns 0 in most cases, otherwise up to `most`.
     fn chance(&mut self, most: f64) -> f64 {
         if self.rng.random_bool(0.6) { 0.0 } else { self.rng.random_range(0.0..most) }
     }

@@ -1,17 +1,19 @@
-//! One stream over the model network: a machine at each node, with real bytes that are looked at.
+//! One stream over the model network, with a machine at each node and real bytes that are checked.
 
-use crate::broadcast::Wrong;
+use crate::broadcast::BroadcastError;
 use crate::network::{Destination, Network};
 use cool_machine::{Machine, Poll, Time};
-use cool_transport::packet::{Body, FRAMING};
-use cool_transport::{Input, Output, Packet, Receiver, Sender, Stats, StreamError, StreamSpec, To};
+use cool_transport::packet::{FRAMING, PacketBody};
+use cool_transport::{
+    Input, Output, Packet, PacketTarget, Receiver, Sender, StreamError, StreamSpec, StreamStats,
+};
 
-/// Outputs of a machine for one input, beyond what its message could need.
+/// Number of outputs for one input that counts as an endless loop.
 const ENDLESS: u64 = 1_000_000;
 
-/// What a stream did so far.
+/// The results of a stream so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Deeds {
+pub(crate) struct StreamResults {
     pub(crate) delivered: Vec<Option<Time>>,
     pub(crate) failures: Vec<(u16, StreamError)>,
     pub(crate) ended: Time,
@@ -21,17 +23,17 @@ pub(crate) struct Deeds {
     pub(crate) entries: usize,
 }
 
-/// The numbers of a stream's trees in the network.
+/// The network's numbers of a stream's trees.
 #[derive(Debug)]
 pub(crate) struct Trees {
-    /// The one over all.
+    /// The tree over all nodes.
     pub(crate) all: usize,
-    /// That of each rack.
+    /// The tree of each rack.
     pub(crate) racks: Vec<usize>,
 }
 
 #[derive(Debug)]
-enum Role {
+enum StreamRole {
     Waiting,
     Source(Box<Sender>),
     Sink(Box<Receiver>),
@@ -39,122 +41,128 @@ enum Role {
 }
 
 #[derive(Debug)]
-struct Node {
-    role: Role,
+struct StreamNode {
+    role: StreamRole,
     buffer: Vec<u8>,
     wakes: Option<Time>,
-    told: bool,
+    notified: bool,
     released: bool,
     closed: bool,
 }
 
-/// The stream, with a place for every node of the network whether it takes part or not.
+/// The stream, with an entry for every node of the network, whether it takes part or not.
 #[derive(Debug)]
 pub(crate) struct Stream {
     spec: StreamSpec,
     trees: Trees,
-    /// Number of its first node among those that are woken.
+    /// The number by which the network wakes its first node.
     wakes_from: u32,
     message: Vec<u8>,
-    nodes: Vec<Node>,
-    deeds: Deeds,
+    nodes: Vec<StreamNode>,
+    results: StreamResults,
 }
 
 impl Stream {
     pub(crate) fn new(spec: StreamSpec, trees: Trees, wakes_from: u32, seed: u64, nodes: u16) -> Stream {
-        let node = || Node {
-            role: Role::Waiting,
+        let node = || StreamNode {
+            role: StreamRole::Waiting,
             buffer: Vec::new(),
             wakes: None,
-            told: false,
+            notified: false,
             released: false,
             closed: false,
         };
         Stream {
             message: bytes_of(seed, spec.len),
             nodes: (0..nodes).map(|_| node()).collect(),
-            deeds: Deeds { delivered: vec![None; usize::from(nodes)], ..Deeds::default() },
+            results: StreamResults { delivered: vec![None; usize::from(nodes)], ..StreamResults::default() },
             spec,
             trees,
             wakes_from,
         }
     }
 
-    pub(crate) fn deeds(&self) -> &Deeds {
-        &self.deeds
+    pub(crate) fn results(&self) -> &StreamResults {
+        &self.results
     }
 
-    /// Whether every machine is closed or dead.
+    /// Returns whether every machine is closed or has crashed.
     pub(crate) fn is_over(&self) -> bool {
         self.members().all(|node| {
             let node = &self.nodes[usize::from(node)];
-            node.closed || matches!(node.role, Role::Dead)
+            node.closed || matches!(node.role, StreamRole::Dead)
         })
     }
 
-    /// Whether every receiver has the message.
+    /// Returns whether every receiver has the message.
     pub(crate) fn is_delivered(&self) -> bool {
-        self.members().all(|node| self.deeds.delivered[usize::from(node)].is_some())
+        self.members().all(|node| self.results.delivered[usize::from(node)].is_some())
     }
 
-    /// Bytes of Ethernet frames that the source has multicast.
+    /// Returns the bytes of Ethernet frames that the source has multicast.
     pub(crate) fn multicast(&self) -> u64 {
         match &self.nodes[usize::from(self.spec.id.source)].role {
-            Role::Source(machine) => machine.stats().by_tree * self.spec.frame(),
-            Role::Waiting | Role::Sink(_) | Role::Dead => 0,
+            StreamRole::Source(machine) => machine.stats().by_tree * self.spec.frame(),
+            StreamRole::Waiting | StreamRole::Sink(_) | StreamRole::Dead => 0,
         }
     }
 
-    /// A node is no more.
+    /// Crashes a node.
     pub(crate) fn kill(&mut self, node: u16) {
-        self.nodes[usize::from(node)].role = Role::Dead;
+        self.nodes[usize::from(node)].role = StreamRole::Dead;
     }
 
-    /// A node opens the stream, unless it has.
-    pub(crate) fn open(&mut self, net: &mut Network, node: u16) -> Result<(), Wrong> {
+    /// Opens the stream at a node, unless it is already open.
+    pub(crate) fn open(&mut self, net: &mut Network, node: u16) -> Result<(), BroadcastError> {
         let now = net.now();
         let this = &mut self.nodes[usize::from(node)];
-        let Some(me) = self.spec.chain.position(node).filter(|_| matches!(this.role, Role::Waiting)) else {
+        let Some(me) = self.spec.chain.position(node).filter(|_| matches!(this.role, StreamRole::Waiting))
+        else {
             return Ok(());
         };
         if me == 0 {
-            let sender = Sender::new(now, self.spec.clone()).map_err(Wrong::Spec)?;
-            this.role = Role::Source(Box::new(sender));
-            self.deeds.delivered[usize::from(node)] = Some(now);
+            let sender = Sender::new(now, self.spec.clone()).map_err(BroadcastError::Spec)?;
+            this.role = StreamRole::Source(Box::new(sender));
+            self.results.delivered[usize::from(node)] = Some(now);
         } else {
-            let receiver = Receiver::new(now, self.spec.clone(), me).map_err(Wrong::Spec)?;
-            this.role = Role::Sink(Box::new(receiver));
+            let receiver = Receiver::new(now, self.spec.clone(), me).map_err(BroadcastError::Spec)?;
+            this.role = StreamRole::Sink(Box::new(receiver));
             this.buffer = vec![0; self.message.len()];
         }
         Ok(())
     }
 
-    /// A node got a packet.
+    /// Handles a packet that arrived at a node.
     pub(crate) fn receive(
         &mut self,
         net: &mut Network,
         node: u16,
         packet: &Packet,
         payload: &[u8],
-    ) -> Result<(), Wrong> {
+    ) -> Result<(), BroadcastError> {
         let input = Input::Packet { packet, payload: payload.len() };
         let this = &mut self.nodes[usize::from(node)];
         match &mut this.role {
-            Role::Source(machine) if !this.closed => machine.handle(net.now(), input),
-            Role::Source(_) => {
+            StreamRole::Source(machine) if !this.closed => machine.handle(net.now(), input),
+            StreamRole::Source(_) => {
                 if let Some(answer) = Sender::settled_reply(packet) {
-                    self.transmit(net, node, To::Node(packet.from), &answer, 0..0);
+                    self.transmit(net, node, PacketTarget::Node(packet.from), &answer, 0..0);
                 }
                 return Ok(());
             }
-            Role::Sink(machine) if !this.closed => machine.handle(net.now(), input),
+            StreamRole::Sink(machine) if !this.closed => machine.handle(net.now(), input),
             _ => return Ok(()),
         }
         self.drain(net, node, payload)
     }
 
     /// Polls a node's machine until it is idle.
-    pub(crate) fn drain(&mut self, net: &mut Network, node: u16, payload: &[u8]) -> Result<(), Wrong> {
+    pub(crate) fn drain(
+        &mut self,
+        net: &mut Network,
+        node: u16,
+        payload: &[u8],
+    ) -> Result<(), BroadcastError> {
         let now = net.now();
         for _ in 0..ENDLESS {
             let this = &mut self.nodes[usize::from(node)];
@@ -162,17 +170,17 @@ impl Stream {
                 return Ok(());
             }
             let (entries, poll) = match &mut this.role {
-                Role::Source(machine) => (machine.entries(), machine.poll(now)),
-                Role::Sink(machine) => (machine.entries(), machine.poll(now)),
-                Role::Waiting | Role::Dead => return Ok(()),
+                StreamRole::Source(machine) => (machine.entries(), machine.poll(now)),
+                StreamRole::Sink(machine) => (machine.entries(), machine.poll(now)),
+                StreamRole::Waiting | StreamRole::Dead => return Ok(()),
             };
-            self.deeds.entries = self.deeds.entries.max(entries);
+            self.results.entries = self.results.entries.max(entries);
             match poll {
-                Poll::Output(output) => self.obey(net, node, output, payload)?,
+                Poll::Output(output) => self.execute(net, node, output, payload)?,
                 Poll::Idle(None) => return Ok(()),
-                Poll::Idle(Some(at)) if at <= now => return Err(Wrong::Spin { node }),
+                Poll::Idle(Some(at)) if at <= now => return Err(BroadcastError::Spin { node }),
                 Poll::Idle(Some(at)) => {
-                    // A wake that comes too early is answered with the right time.
+                    // If the network wakes the machine too early, it returns the right time.
                     if this.wakes.is_none_or(|wakes| wakes <= now || at < wakes) {
                         this.wakes = Some(at);
                         net.wake(self.wakes_from + u32::from(node), at);
@@ -181,13 +189,19 @@ impl Stream {
                 }
             }
         }
-        Err(Wrong::Spin { node })
+        Err(BroadcastError::Spin { node })
     }
 
-    fn obey(&mut self, net: &mut Network, node: u16, output: Output, payload: &[u8]) -> Result<(), Wrong> {
+    fn execute(
+        &mut self,
+        net: &mut Network,
+        node: u16,
+        output: Output,
+        payload: &[u8],
+    ) -> Result<(), BroadcastError> {
         let index = usize::from(node);
         let this = &mut self.nodes[index];
-        let wrong = |what| Err(Wrong::Order { node, what });
+        let wrong = |what| Err(BroadcastError::Order { node, what });
         match output {
             Output::Transmit { to, packet, payload } => {
                 if !payload.is_empty() && this.released {
@@ -196,27 +210,27 @@ impl Stream {
                 self.transmit(net, node, to, &packet, payload.start as usize..payload.end as usize);
             }
             Output::Store(range) => {
-                if this.told || range.end - range.start != payload.len() as u64 {
+                if this.notified || range.end - range.start != payload.len() as u64 {
                     return wrong("stored what it did not get");
                 }
                 this.buffer[range.start as usize..range.end as usize].copy_from_slice(payload);
             }
             Output::Delivered => {
-                if this.told {
+                if this.notified {
                     return wrong("delivered twice");
                 }
-                this.told = true;
+                this.notified = true;
                 if this.buffer != self.message {
-                    return Err(Wrong::Bytes { node });
+                    return Err(BroadcastError::Bytes { node });
                 }
-                self.deeds.delivered[index] = Some(net.now());
+                self.results.delivered[index] = Some(net.now());
             }
             Output::Released => this.released = true,
             Output::Closed => {
                 this.closed = true;
-                self.deeds.ended = net.now();
+                self.results.ended = net.now();
             }
-            Output::Failed(error) => self.deeds.failures.push((node, error)),
+            Output::Failed(error) => self.results.failures.push((node, error)),
             Output::Mismatch { .. } => return wrong("found a mismatch"),
         }
         Ok(())
@@ -226,7 +240,7 @@ impl Stream {
         &mut self,
         net: &mut Network,
         node: u16,
-        to: To,
+        to: PacketTarget,
         packet: &Packet,
         payload: core::ops::Range<usize>,
     ) {
@@ -235,18 +249,19 @@ impl Stream {
         let source = node == self.spec.id.source;
         let from = if source { &self.message } else { &self.nodes[usize::from(node)].buffer };
         bytes.extend_from_slice(&from[payload]);
-        self.deeds.packets += 1;
+        self.results.packets += 1;
         let to = match to {
-            To::Tree => Destination::Tree(self.trees.all),
-            To::Rack => {
-                self.deeds.repaired_inside += (bytes.len() + FRAMING) as u64;
+            PacketTarget::Tree => Destination::Tree(self.trees.all),
+            PacketTarget::Rack => {
+                self.results.repaired_inside += (bytes.len() + FRAMING) as u64;
                 Destination::Tree(self.trees.racks[usize::from(net.rack_of(node))])
             }
-            To::Node(other) => {
-                if matches!(packet.body, Body::Data { .. }) {
-                    let deeds = &mut self.deeds;
+            PacketTarget::Node(other) => {
+                if matches!(packet.body, PacketBody::Data { .. }) {
+                    let results = &mut self.results;
                     let inside = net.rack_of(node) == net.rack_of(other);
-                    let sum = if inside { &mut deeds.repaired_inside } else { &mut deeds.repaired_across };
+                    let sum =
+                        if inside { &mut results.repaired_inside } else { &mut results.repaired_across };
                     *sum += (bytes.len() + FRAMING) as u64;
                 }
                 Destination::Node(other)
@@ -255,19 +270,18 @@ impl Stream {
         net.send(node, to, bytes.into());
     }
 
-    /// What each node's machine counted.
+    /// Returns the counters of each node's machine.
     ///
-    /// # Errors
-    /// If one that did not die is still open.
-    pub(crate) fn stats(&self, at: Time) -> Result<Vec<Stats>, Wrong> {
-        let mut all = vec![Stats::default(); self.nodes.len()];
+    /// # Errors If a machine that did not crash is still open.
+    pub(crate) fn stats(&self, at: Time) -> Result<Vec<StreamStats>, BroadcastError> {
+        let mut all = vec![StreamStats::default(); self.nodes.len()];
         for node in self.members() {
             let this = &self.nodes[usize::from(node)];
             all[usize::from(node)] = match &this.role {
-                Role::Dead => continue,
-                Role::Source(machine) if this.closed => machine.stats(),
-                Role::Sink(machine) if this.closed => machine.stats(),
-                _ => return Err(Wrong::Stall { node, at }),
+                StreamRole::Dead => continue,
+                StreamRole::Source(machine) if this.closed => machine.stats(),
+                StreamRole::Sink(machine) if this.closed => machine.stats(),
+                _ => return Err(BroadcastError::Stall { node, at }),
             };
         }
         Ok(all)
@@ -278,7 +292,7 @@ impl Stream {
     }
 }
 
-/// A message that differs from one seed, and from one place, to the next.
+/// Returns a message whose bytes depend on the seed and on their position.
 fn bytes_of(seed: u64, len: u64) -> Vec<u8> {
     (0..len).map(|at| ((at.wrapping_add(seed)).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 56) as u8).collect()
 }

@@ -1,4 +1,5 @@
-//! A cipher for simulated agents: as quick as it can be, and safe from nobody but the simulated adversary.
+//! A cipher for simulated agents. It is as fast as possible, and protects only against the
+//! simulated adversary.
 
 use cool_transport::tagged::Cipher;
 use cool_types::Key;

@@ -1,9 +1,9 @@
-//! The nodes of a simulated cluster, and what happens to them in the order of time.
+//! The nodes of a simulated cluster, and the events that happen to them in the order of time.
 
 use super::ContractViolation;
 use super::connections::{Connections, Departure};
 use super::memories::{Missing, OpenWork};
-use super::node::{Host, Node};
+use super::node::{ClusterNode, Host};
 use super::outputs::ANYWHERE;
 use super::quick::{QuickRanks, RankEvent, RankId, WATCHES};
 use crate::network::{Event, LinkSpec, Network, Shape};
@@ -25,39 +25,39 @@ use std::net::{IpAddr, SocketAddr};
 /// Port of all agents, for datagrams and for connections.
 pub(super) const PORT: u16 = 7420;
 
-/// One datagram in this number is repeated, changed and sent without its tag by an adversary.
+/// One in this many datagrams is replayed, changed and sent without its tag by an adversary.
 const ATTACKED: u64 = 64;
 
-/// Events at one instant, beyond what any instant could need.
+/// Number of events at one instant that counts as an endless loop.
 const ENDLESS: u32 = 100_000;
 
-/// What a cluster is like.
+/// The settings of a cluster.
 #[derive(Clone, Debug)]
 pub struct ClusterSettings {
-    /// Seed of all chance.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Nodes of each rack.
+    /// Number of nodes in each rack.
     pub shape: Shape,
-    /// The controller's number of each rack.
+    /// The number by which the controller knows each rack.
     pub racks: Vec<u32>,
-    /// Links of the nodes.
+    /// The links of the nodes.
     pub host: LinkSpec,
-    /// Links of the racks.
+    /// The links of the racks.
     pub uplink: LinkSpec,
-    /// Bytes of an agent's bounce buffers.
+    /// Size of an agent's bounce buffers in bytes.
     pub bounce_bytes: u64,
-    /// How long a node may be silent while others wait.
+    /// Time for which a node may be silent while others wait for it.
     pub peer_timeout: Duration,
-    /// The share of copies and reductions that is done later, by another thread.
+    /// The share of copies and reductions that another thread executes later.
     pub pooled: f64,
-    /// The longest that such work takes.
+    /// The longest time that such work takes.
     pub work: Duration,
-    /// Whether agents connect when they first have something to say to each other.
+    /// Whether agents connect only when they first have data for each other.
     pub on_demand: bool,
 }
 
 impl ClusterSettings {
-    /// A cluster with clean links of this rate, in bytes per second.
+    /// Returns the settings of a cluster with lossless links of this rate, in bytes per second.
     pub fn clean(seed: u64, shape: Shape, rate: u64) -> ClusterSettings {
         ClusterSettings {
             seed,
@@ -74,42 +74,42 @@ impl ClusterSettings {
     }
 }
 
-/// How a call or message ended, and when.
+/// The result of a call or message, and when it was reported.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Answer {
-    /// When.
+    /// When the result was reported.
     pub at: Time,
-    /// How.
+    /// The result.
     pub result: Result<CallStats, CallFailure>,
 }
 
-/// What a step was about.
+/// The effect of a simulation step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Something happened in the cluster.
+    /// An event happened in the cluster.
     Event,
-    /// The time has come that was asked for by this number.
+    /// The alarm with this number was due.
     Alarm(u32),
-    /// Nothing will ever happen any more.
+    /// No event will ever happen again.
     Idle,
 }
 
-/// What is to happen later, at a node as long as its agent does not start again.
+/// An event that is scheduled at a node. It is dropped if the node's agent restarts before.
 #[derive(Debug)]
 pub(super) enum Later {
     Call(u64, CallRequest<Buffer>),
     Transfer(u64, TransferRequest<Buffer>),
     Prepared(WorkId, PreparedCall),
     Work(WorkId, OpenWork),
-    /// A connection is asked for again.
+    /// The node retries a connection.
     Connect(usize),
-    /// Something happens to a rank with quick calls.
+    /// An event of a rank with quick calls.
     Rank(RankId, RankEvent),
-    /// It has said what has become of a watched call, by its number.
+    /// The rank's report on a watched call, with the number of the call.
     Watched(RankId, u64, WatchReport),
 }
 
-/// What somebody is to be woken for.
+/// The action for which a timer was set.
 #[derive(Debug)]
 pub(super) enum Alarm {
     Node {
@@ -117,11 +117,11 @@ pub(super) enum Alarm {
         life: u32,
         what: Box<Later>,
     },
-    /// A segment that was dropped is sent again.
+    /// A dropped segment is retransmitted.
     Resend(u64),
-    /// A side of a connection hears that the other one knows nothing of it.
+    /// One side of a connection learns that the other side does not know the connection.
     Reset((usize, usize)),
-    /// A rank with quick calls looks again.
+    /// A rank with quick calls runs again.
     Rank(RankId),
     Outside(u32),
 }
@@ -131,24 +131,24 @@ pub(super) enum Alarm {
 pub struct SimulatedCluster {
     pub(super) settings: ClusterSettings,
     pub(super) net: Network,
-    pub(super) nodes: Vec<Node>,
+    pub(super) nodes: Vec<ClusterNode>,
     pub(super) rng: ChaCha8Rng,
     pub(super) connections: Connections,
     pub(super) quick: QuickRanks,
-    /// Number of each tree in the network.
+    /// The network's number of each tree.
     pub(super) trees: BTreeMap<SocketAddr, usize>,
-    /// Who does not hear a tree, though it should.
+    /// Trees, each with a node that does not receive them although it should.
     deaf: BTreeSet<(SocketAddr, u16)>,
     alarms: BTreeMap<u32, Alarm>,
     next_alarm: u32,
     answers: BTreeMap<u64, Answer>,
     answered: Vec<u64>,
-    /// Plans that were picked, by group and epoch: all agents of a group find the same.
+    /// Plans by group and epoch. All agents of a group must choose the same plan.
     pub(super) picks: Vec<((u64, u32), Call, Plan)>,
     datagrams: u64,
-    /// Datagrams that nodes have got.
-    came: u64,
-    /// Events since time last moved.
+    /// Number of datagrams that nodes have received.
+    received: u64,
+    /// Number of events since the time last advanced.
     still: u32,
 }
 
@@ -156,7 +156,7 @@ pub(super) fn ip(node: u16) -> IpAddr {
     [10, 0, (node / 200) as u8, (node % 200) as u8 + 1].into()
 }
 
-/// The node at an address.
+/// Returns the node at an address.
 pub(super) fn node_at(ip: IpAddr) -> u16 {
     let IpAddr::V4(ip) = ip else { panic!("{ip} is of no simulated node") };
     let [_, _, high, low] = ip.octets();
@@ -164,10 +164,10 @@ pub(super) fn node_at(ip: IpAddr) -> u16 {
 }
 
 impl SimulatedCluster {
-    /// A cluster whose agents have just started.
+    /// Returns a cluster in which all agents have just started.
     pub fn new(settings: ClusterSettings) -> SimulatedCluster {
         let net = Network::new(settings.seed, &settings.shape, settings.host, settings.uplink);
-        let node = |node| Node::new(node, settings.bounce_bytes, settings.peer_timeout, 0);
+        let node = |node| ClusterNode::new(node, settings.bounce_bytes, settings.peer_timeout, 0);
         SimulatedCluster {
             nodes: (0..net.nodes()).map(node).collect(),
             rng: ChaCha8Rng::seed_from_u64(settings.seed ^ 0xc1),
@@ -181,45 +181,46 @@ impl SimulatedCluster {
             answered: Vec::new(),
             picks: Vec::new(),
             datagrams: 0,
-            came: 0,
+            received: 0,
             still: 0,
             net,
             settings,
         }
     }
 
-    /// The time.
+    /// Returns the simulated time.
     pub fn now(&self) -> Time {
         self.net.now()
     }
 
-    /// The network, to change how its links behave.
+    /// Returns the network, so that the behavior of its links can be changed.
     pub fn network(&mut self) -> &mut Network {
         &mut self.net
     }
 
-    /// The engine of a node.
+    /// Returns the engine of a node.
     pub fn engine(&self, node: u16) -> &Engine {
         &self.nodes[usize::from(node)].engine
     }
 
-    /// How calls and messages have ended, by token.
+    /// Returns the results of calls and messages, by token.
     pub fn answers(&self) -> &BTreeMap<u64, Answer> {
         &self.answers
     }
 
-    /// What was answered since this was last asked.
+    /// Returns the tokens of the results reported since the last call.
     pub fn take_answered(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.answered)
     }
 
-    /// Datagrams that nodes have sent.
+    /// Returns the number of datagrams that nodes have sent.
     pub fn datagrams(&self) -> u64 {
         self.datagrams
     }
 
-    /// A group with rank `i` on node `places[i]` and this many trees over all its nodes; with any, its racks and their
-    /// leaders have one each, too.
+    /// Returns the specification of a group with rank `i` on node `places[i]` and with this many
+    /// trees over all its nodes. If there is at least one, each rack and the set of rack leaders
+    /// also have a tree.
     pub fn group(&mut self, id: u64, places: &[u16], stripes: usize) -> GroupSpec {
         let rack = |node| self.settings.racks[usize::from(self.net.rack_of(node))];
         let member = |(rank, node): (u32, &u16)| MemberSpec {
@@ -257,7 +258,7 @@ impl SimulatedCluster {
         }
     }
 
-    /// A node will not hear a group's trees.
+    /// Makes a node miss all datagrams on the trees of a group.
     pub fn deafen(&mut self, spec: &GroupSpec, node: u16) {
         let addresses = spec.trees.iter().map(|tree| SocketAddr::new(tree.address, tree.port));
         self.deaf.extend(addresses.map(|address| (address, node)));
@@ -269,17 +270,14 @@ impl SimulatedCluster {
         }
     }
 
-    /// Makes a group on all its nodes that run.
-    ///
-    /// # Errors
-    /// If a node's engine breaks its contract.
+    /// Creates a group on all its nodes that run.
     pub fn make_group(&mut self, spec: &GroupSpec) -> Result<(), ContractViolation> {
         let nodes: BTreeSet<u16> = spec.members.iter().map(|member| node_at(member.ip)).collect();
         self.make_quick_ranks(spec);
         for node in nodes {
             self.input(node, Input::MakeGroup(spec))?;
             if let Some(keyed) = &spec.keyed {
-                let Node { tagger, groups, .. } = &mut self.nodes[usize::from(node)];
+                let ClusterNode { tagger, groups, .. } = &mut self.nodes[usize::from(node)];
                 tagger.insert((spec.id, spec.epoch), keyed.clone(), groups[&spec.id]);
             }
         }
@@ -287,9 +285,6 @@ impl SimulatedCluster {
     }
 
     /// Releases a group on all nodes that have it.
-    ///
-    /// # Errors
-    /// If a node's engine breaks its contract.
     pub fn release_group(&mut self, group: u64) -> Result<(), ContractViolation> {
         let nodes = 0..self.net.nodes();
         let having: Vec<u16> =
@@ -297,17 +292,17 @@ impl SimulatedCluster {
         having.into_iter().try_for_each(|node| self.input(node, Input::ReleaseGroup { group }))
     }
 
-    /// A rank on a node calls after some time.
+    /// Makes a rank on a node start a call after some time.
     pub fn call(&mut self, node: u16, token: u64, request: CallRequest<Buffer>, after: Duration) {
         self.later(node, after, Later::Call(token, request));
     }
 
-    /// A rank on a node sends or receives after some time.
+    /// Makes a rank on a node send or receive after some time.
     pub fn transfer(&mut self, node: u16, token: u64, request: TransferRequest<Buffer>, after: Duration) {
         self.later(node, after, Later::Transfer(token, request));
     }
 
-    /// [`Step::Alarm`] comes with this number after some time.
+    /// Requests a [`Step::Alarm`] with this number after some time.
     pub fn alarm(&mut self, number: u32, after: Duration) {
         self.schedule(after, Alarm::Outside(number));
     }
@@ -323,22 +318,28 @@ impl SimulatedCluster {
         self.next_alarm += 1;
     }
 
-    /// Some time, up to a longest.
+    /// Returns a random time up to `longest`.
     pub(super) fn moment(&mut self, longest: Duration) -> Duration {
         longest.mul_f64(self.rng.random_range(0.0..1.0))
     }
 
-    /// A datagram came. Now and then an adversary repeats it, changes it, and sends what is in it without the tag.
-    fn datagram_came(&mut self, node: u16, from: SocketAddr, bytes: &[u8]) -> Result<(), ContractViolation> {
-        let came = self.examined(node, from, bytes.to_vec())?;
-        self.came += 1;
-        if let Some(packets) = came
-            && self.came.is_multiple_of(ATTACKED)
+    /// Handles the arrival of a datagram. Now and then an adversary replays it, changes it, and
+    /// sends its content without the tag.
+    fn receive_datagram(
+        &mut self,
+        node: u16,
+        from: SocketAddr,
+        bytes: &[u8],
+    ) -> Result<(), ContractViolation> {
+        let opened = self.open_datagram(node, from, bytes.to_vec())?;
+        self.received += 1;
+        if let Some(packets) = opened
+            && self.received.is_multiple_of(ATTACKED)
         {
             let mut changed = bytes.to_vec();
-            changed[self.came as usize / 3 % bytes.len()] ^= 0x10;
+            changed[self.received as usize / 3 % bytes.len()] ^= 0x10;
             for forged in [bytes.to_vec(), changed, packets] {
-                if self.examined(node, from, forged)?.is_some() {
+                if self.open_datagram(node, from, forged)?.is_some() {
                     return Err(ContractViolation::Forged { node });
                 }
             }
@@ -346,8 +347,9 @@ impl SimulatedCluster {
         Ok(())
     }
 
-    /// Hands over what came, if its tag is right or it has none: its packets, if they prove their group.
-    fn examined(
+    /// Passes a datagram to the engine if its tag is right or if it has none. Returns its content
+    /// if the tag proves its group.
+    fn open_datagram(
         &mut self,
         node: u16,
         from: SocketAddr,
@@ -361,10 +363,7 @@ impl SimulatedCluster {
         Ok(proven.map(|_| bytes))
     }
 
-    /// The next event.
-    ///
-    /// # Errors
-    /// If a node's engine breaks its contract.
+    /// Executes the next event.
     pub fn step(&mut self) -> Result<Step, ContractViolation> {
         let before = self.now();
         let Some(event) = self.net.next_event() else { return Ok(Step::Idle) };
@@ -373,25 +372,25 @@ impl SimulatedCluster {
             return Err(ContractViolation::Spin { at: before });
         }
         match event {
-            Event::Wake { whom } if (whom as usize) < self.nodes.len() => self.woken(whom as u16)?,
+            Event::Wake { whom } if (whom as usize) < self.nodes.len() => self.on_wake(whom as u16)?,
             Event::Wake { whom } => {
                 if let Some(alarm) = self.alarms.remove(&whom) {
                     return self.due(alarm);
                 }
             }
             Event::Packet { from, node, bytes } => {
-                if !self.quick_datagram_came(from, node, &bytes)? && self.nodes[usize::from(node)].runs() {
-                    self.datagram_came(node, SocketAddr::new(ip(from), PORT), &bytes)?;
+                if !self.receive_quick_datagram(from, node, &bytes)? && self.nodes[usize::from(node)].runs() {
+                    self.receive_datagram(node, SocketAddr::new(ip(from), PORT), &bytes)?;
                 }
             }
-            Event::Segment { number } => self.segment_came(number)?,
+            Event::Segment { number } => self.receive_segment(number)?,
             Event::SegmentLost { number } => self.segment_lost(number)?,
         }
         Ok(Step::Event)
     }
 
-    /// A node's engine wanted to be polled now, or did once.
-    fn woken(&mut self, node: u16) -> Result<(), ContractViolation> {
+    /// Polls a node's engine if that is due now. The timer may be outdated.
+    fn on_wake(&mut self, node: u16) -> Result<(), ContractViolation> {
         let now = self.now();
         let this = &mut self.nodes[usize::from(node)];
         if this.wake == Some(now) {
@@ -405,13 +404,13 @@ impl SimulatedCluster {
         match alarm {
             Alarm::Outside(number) => return Ok(Step::Alarm(number)),
             Alarm::Resend(number) => self.resend(number),
-            Alarm::Rank(id) => self.rank_woken(id)?,
-            Alarm::Reset(side) => self.closed(side, "its agent knows nothing of the connection")?,
+            Alarm::Rank(id) => self.on_rank_alarm(id)?,
+            Alarm::Reset(side) => self.closed(side, "its agent does not know the connection")?,
             Alarm::Node { node, life, what } => {
                 let this = &self.nodes[usize::from(node)];
                 match this.host {
-                    Host::Running if this.life == life => self.happens(node, *what)?,
-                    // It goes on where it was.
+                    Host::Running if this.life == life => self.on_scheduled(node, *what)?,
+                    // A stopped node continues with it later.
                     Host::Stopped => self.later(node, Duration::from_millis(10), *what),
                     _ => {}
                 }
@@ -420,7 +419,7 @@ impl SimulatedCluster {
         Ok(Step::Event)
     }
 
-    fn happens(&mut self, node: u16, what: Later) -> Result<(), ContractViolation> {
+    fn on_scheduled(&mut self, node: u16, what: Later) -> Result<(), ContractViolation> {
         let memories = &mut self.nodes[usize::from(node)].memories;
         match what {
             Later::Call(token, request) => {
@@ -441,14 +440,12 @@ impl SimulatedCluster {
                 let command = RankCommand::Watched { call_number: number, report };
                 self.input(node, Input::Command { group, rank, command })
             }
-            Later::Rank(id, event) => self.rank_happens(id, event),
+            Later::Rank(id, event) => self.on_rank_event(id, event),
         }
     }
 
-    /// Something happens to a node's engine, and what follows is done; nothing to one that does not run.
-    ///
-    /// # Errors
-    /// If the engine breaks its contract.
+    /// Reports an input to a node's engine and executes the outputs that follow. Does nothing if
+    /// the node is not running.
     pub fn input(&mut self, node: u16, input: Input<'_>) -> Result<(), ContractViolation> {
         let now = self.now();
         let this = &mut self.nodes[usize::from(node)];
@@ -459,7 +456,7 @@ impl SimulatedCluster {
         self.pump(node)
     }
 
-    /// Does what a node's engine asks for, until it is idle.
+    /// Executes the outputs of a node's engine until it is idle.
     pub(super) fn pump(&mut self, node: u16) -> Result<(), ContractViolation> {
         let now = self.now();
         for _ in 0..ENDLESS {
@@ -506,10 +503,13 @@ impl SimulatedCluster {
         self.net.send_segment(way, number, len);
     }
 
-    /// What nodes that run hold although all groups are released, in words.
+    /// Returns descriptions of the state that running nodes still hold although all groups have
+    /// been released.
     pub fn leftovers(&self) -> Vec<String> {
         let nodes = (0..).zip(&self.nodes);
-        nodes.filter_map(|(n, node): (u16, &Node)| Some(format!("h{n}: {}", node.leftovers()?))).collect()
+        nodes
+            .filter_map(|(n, node): (u16, &ClusterNode)| Some(format!("h{n}: {}", node.leftovers()?)))
+            .collect()
     }
 }
 

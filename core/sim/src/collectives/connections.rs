@@ -1,44 +1,46 @@
-//! Connections between nodes over the simulated links: bytes come whole and in order. What a link drops is sent again after
-//! a while, as TCP does; a connection ends when a side closes it, dies, or is not heard for a minute.
+//! Connections between nodes over the simulated links. Bytes arrive completely and in order.
+//! Segments that a link drops are retransmitted after a while, as in TCP. A connection ends when
+//! one side closes it, crashes, or cannot be reached for a minute.
 //!
-//! Here is who has what to send and what has come; the cluster puts segments on the network and tells engines.
+//! This module records the data to send and the data that has arrived. The cluster sends the
+//! segments over the network and reports to the engines.
 
 use cool_engine::{AgentConnectionId, NodeId};
 use cool_machine::{Duration, Time};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Bytes of the longest segment.
+/// Maximum size of a segment in bytes.
 const SEGMENT: usize = 8 * 1024;
 
-/// Bytes of one direction that are under way at most.
+/// Maximum number of bytes in flight in one direction.
 const WINDOW: usize = 4 * SEGMENT;
 
-/// So long after a segment was dropped it is sent again, then after twice as long, and so on.
+/// Time after which a dropped segment is retransmitted. It doubles with each attempt.
 const FIRST_RETRY: Duration = Duration::from_millis(30);
 
-/// The longest such time.
+/// The longest time between two attempts.
 const LONGEST_RETRY: Duration = Duration::from_secs(1);
 
-/// What cannot be brought over for so long ends the connection.
+/// Time after which a connection ends if a segment cannot be delivered.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 
-/// How long to try to connect, and how long to leave a node alone that refused.
+/// Timeout for connecting, and the pause after a refused attempt.
 pub(super) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) const RECONNECT: Duration = Duration::from_millis(50);
 
-/// What a segment is.
+/// The content of a segment.
 #[derive(Clone, Debug)]
-pub(super) enum Content {
+pub(super) enum SegmentContent {
     Syn,
     SynAck,
     Bytes(Vec<u8>),
     Fin,
 }
 
-impl Content {
+impl SegmentContent {
     fn len(&self) -> usize {
         match self {
-            Content::Bytes(bytes) => bytes.len(),
+            SegmentContent::Bytes(bytes) => bytes.len(),
             _ => 0,
         }
     }
@@ -46,53 +48,54 @@ impl Content {
 
 /// One end of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct End {
+pub(super) struct ConnectionEnd {
     pub(super) node: u16,
-    /// The start of the node's agent that has it: a later one knows nothing of it.
+    /// The incarnation of the agent that has this end. Later ones do not know the connection.
     pub(super) life: u32,
-    /// By which its engine knows it; none before it is made and after it has ended.
+    /// The engine's identifier of the connection; none before it is established and after it has
+    /// ended.
     pub(super) id: Option<AgentConnectionId>,
 }
 
-/// One direction.
+/// One direction of a connection.
 #[derive(Debug, Default)]
 struct Direction {
     queue: VecDeque<u8>,
-    /// It ends when the queue is empty.
+    /// Whether the direction ends once the queue is empty.
     closing: bool,
     under_way: usize,
     next_sent: u32,
     next_due: u32,
-    /// What has come before its turn.
-    early: BTreeMap<u32, Content>,
+    /// Segments that arrived before their turn.
+    early: BTreeMap<u32, SegmentContent>,
 }
 
-/// Side 0 has asked for the connection.
+/// A connection. Side 0 requested it.
 #[derive(Debug)]
-pub(super) struct Connection {
-    pub(super) ends: [End; 2],
+pub(super) struct SimulatedConnection {
+    pub(super) ends: [ConnectionEnd; 2],
     directions: [Direction; 2],
-    /// What side 0 calls the other's node.
+    /// The node of side 1, as side 0 identifies it.
     pub(super) peer: NodeId,
-    /// Until when it tries to connect.
+    /// When side 0 stops trying to connect.
     pub(super) until: Time,
 }
 
-/// One side of a connection, by its number.
+/// One side of a connection: the number of the connection, and 0 or 1.
 pub(super) type Side = (usize, usize);
 
 #[derive(Debug)]
-struct Segment {
+struct ConnectionSegment {
     side: Side,
     serial: u32,
-    content: Content,
+    content: SegmentContent,
     first_sent: Time,
     tries: u32,
-    /// It is to be sent again: of a packet that was doubled each copy may be lost.
+    /// Whether a retransmission is already scheduled. Each copy of a duplicated packet may be lost.
     resting: bool,
 }
 
-/// A segment that is to be put on the network: from and to which node, its number, its bytes.
+/// A segment that must be sent over the network: sender and receiver, number, and length.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Departure {
     pub(super) way: (u16, u16),
@@ -100,46 +103,46 @@ pub(super) struct Departure {
     pub(super) len: u64,
 }
 
-/// What follows when a link has dropped a segment.
+/// The reaction to a dropped segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Retry {
-    /// Send it again after this time.
+    /// Retransmit it after this time.
     After(Duration),
-    /// Its sender gives the connection up.
+    /// The sender gives up the connection.
     GiveUp(Side),
-    /// There will be no connection.
+    /// The connection cannot be established.
     Unreachable(Side),
-    /// It has come by another way, or is sent again anyway.
+    /// Nothing: another copy has arrived, or a retransmission is already scheduled.
     No,
 }
 
 #[derive(Debug, Default)]
 pub(super) struct Connections {
-    all: Vec<Connection>,
+    all: Vec<SimulatedConnection>,
     by_id: BTreeMap<(u16, AgentConnectionId), Side>,
-    segments: BTreeMap<u64, Segment>,
+    segments: BTreeMap<u64, ConnectionSegment>,
     last: u64,
     last_id: u64,
 }
 
 impl Connections {
-    /// A node wants a connection; its number.
+    /// Opens a connection. Returns its number.
     pub(super) fn open(&mut self, from: (u16, u32), to: (u16, u32), peer: NodeId, until: Time) -> usize {
-        let end = |(node, life)| End { node, life, id: None };
+        let end = |(node, life)| ConnectionEnd { node, life, id: None };
         let directions = Default::default();
-        self.all.push(Connection { ends: [end(from), end(to)], directions, peer, until });
+        self.all.push(SimulatedConnection { ends: [end(from), end(to)], directions, peer, until });
         self.all.len() - 1
     }
 
-    pub(super) fn get(&self, number: usize) -> &Connection {
+    pub(super) fn get(&self, number: usize) -> &SimulatedConnection {
         &self.all[number]
     }
 
-    pub(super) fn end(&self, (number, side): Side) -> End {
+    pub(super) fn end(&self, (number, side): Side) -> ConnectionEnd {
         self.all[number].ends[side]
     }
 
-    /// The connections of a node that are open.
+    /// Returns the established connections of a node.
     pub(super) fn of_node(&self, node: u16) -> Vec<Side> {
         self.by_id.iter().filter(|((of, _), _)| *of == node).map(|(_, side)| *side).collect()
     }
@@ -148,7 +151,7 @@ impl Connections {
         self.by_id.get(&(node, id)).copied()
     }
 
-    /// An end is there from now on, of this start of its node's agent.
+    /// Establishes an end for an incarnation of its node's agent. Returns the engine's identifier.
     pub(super) fn establish(&mut self, side: Side, life: u32) -> AgentConnectionId {
         self.last_id += 1;
         let id = AgentConnectionId(self.last_id);
@@ -158,7 +161,7 @@ impl Connections {
         id
     }
 
-    /// An end is gone: by what its engine knew it, if it was there.
+    /// Removes an end. Returns the engine's identifier if the end was established.
     pub(super) fn drop_end(&mut self, side: Side) -> Option<AgentConnectionId> {
         let end = &mut self.all[side.0].ends[side.1];
         let id = end.id.take()?;
@@ -166,43 +169,44 @@ impl Connections {
         Some(id)
     }
 
-    /// A side has bytes to send.
+    /// Queues bytes to send from a side. The cluster must then send the segments that
+    /// [`Connections::next`] returns.
     pub(super) fn write(&mut self, (number, side): Side, bytes: &[u8]) {
         self.all[number].directions[side].queue.extend(bytes);
     }
 
-    /// A side sends what it has still to send, then no more.
+    /// Closes a side once its queued bytes have been sent.
     pub(super) fn finish(&mut self, (number, side): Side) {
         self.all[number].directions[side].closing = true;
     }
 
-    /// A side sends nothing of what it has still to send.
+    /// Drops the queued bytes of a side.
     pub(super) fn discard(&mut self, (number, side): Side) {
         let direction = &mut self.all[number].directions[side];
         direction.queue.clear();
         direction.closing = false;
     }
 
-    /// The next segment of bytes or of the end that a side may send, and the bytes in it.
+    /// Returns the next segment (of bytes, or the final one) that a side may send, and its length.
     pub(super) fn next(&mut self, now: Time, (number, side): Side) -> Option<(Departure, usize)> {
         let direction = &mut self.all[number].directions[side];
         let bytes = direction.queue.len().min(SEGMENT).min(WINDOW - direction.under_way);
         let content = match bytes {
-            0 if direction.queue.is_empty() && std::mem::take(&mut direction.closing) => Content::Fin,
+            0 if direction.queue.is_empty() && std::mem::take(&mut direction.closing) => SegmentContent::Fin,
             0 => return None,
-            _ => Content::Bytes(direction.queue.drain(..bytes).collect()),
+            _ => SegmentContent::Bytes(direction.queue.drain(..bytes).collect()),
         };
         Some((self.send(now, (number, side), content), bytes))
     }
 
-    /// Sends what is in its turn after all that was sent before.
-    pub(super) fn send(&mut self, now: Time, side: Side, content: Content) -> Departure {
+    /// Sends content after everything that was sent before.
+    pub(super) fn send(&mut self, now: Time, side: Side, content: SegmentContent) -> Departure {
         let direction = &mut self.all[side.0].directions[side.1];
         let serial = direction.next_sent;
         direction.next_sent += 1;
         direction.under_way += content.len();
         self.last += 1;
-        let segment = Segment { side, serial, content, first_sent: now, tries: 0, resting: false };
+        let segment = ConnectionSegment { side, serial, content, first_sent: now, tries: 0, resting: false };
         self.segments.insert(self.last, segment);
         self.departure(self.last, side)
     }
@@ -213,7 +217,7 @@ impl Connections {
         Departure { way: (ends[side].node, ends[1 - side].node), number, len }
     }
 
-    /// A segment that was dropped, once more; none if it is of no use any more.
+    /// Returns a dropped segment for retransmission, or none if it is no longer needed.
     pub(super) fn again(&mut self, number: u64) -> Option<Departure> {
         let segment = self.segments.get_mut(&number)?;
         segment.resting = false;
@@ -221,17 +225,17 @@ impl Connections {
         Some(self.departure(number, side))
     }
 
-    /// Who has sent a segment that has not arrived.
+    /// Returns the sender of a segment that has not arrived.
     pub(super) fn sender(&self, number: u64) -> Option<Side> {
         self.segments.get(&number).map(|segment| segment.side)
     }
 
-    /// What is done about a segment that a link has dropped.
+    /// Records that a link dropped a segment. Returns the reaction.
     pub(super) fn lost(&mut self, now: Time, number: u64) -> Retry {
         let Some(segment) = self.segments.get_mut(&number).filter(|segment| !segment.resting) else {
             return Retry::No;
         };
-        let asking = matches!(segment.content, Content::Syn);
+        let asking = matches!(segment.content, SegmentContent::Syn);
         if now - segment.first_sent >= if asking { CONNECT_TIMEOUT } else { DEAD_AFTER } {
             let side = segment.side;
             self.segments.remove(&number);
@@ -242,14 +246,14 @@ impl Connections {
         Retry::After((FIRST_RETRY * (1 << (segment.tries - 1).min(6))).min(LONGEST_RETRY))
     }
 
-    /// Forgets a segment that will never arrive.
+    /// Removes a segment that will never arrive.
     pub(super) fn forget(&mut self, number: u64) {
         self.segments.remove(&number);
     }
 
-    /// A segment has arrived: what is now in its turn, in order.
-    pub(super) fn arrived(&mut self, number: u64) -> Vec<Content> {
-        let Some(Segment { side, serial, content, .. }) = self.segments.remove(&number) else {
+    /// Records the arrival of a segment. Returns all content that is now in order.
+    pub(super) fn arrived(&mut self, number: u64) -> Vec<SegmentContent> {
+        let Some(ConnectionSegment { side, serial, content, .. }) = self.segments.remove(&number) else {
             return Vec::new();
         };
         let direction = &mut self.all[side.0].directions[side.1];
@@ -268,16 +272,16 @@ impl Connections {
 mod tests {
     use super::*;
 
-    fn bytes(content: &[Content]) -> Vec<u8> {
+    fn bytes(content: &[SegmentContent]) -> Vec<u8> {
         let bytes = content.iter().flat_map(|content| match content {
-            Content::Bytes(bytes) => bytes.clone(),
+            SegmentContent::Bytes(bytes) => bytes.clone(),
             _ => Vec::new(),
         });
         bytes.collect()
     }
 
     #[test]
-    fn bytes_come_in_order_whatever_is_lost_and_no_more_than_a_window_is_under_way() {
+    fn bytes_arrive_in_order_and_at_most_a_window_is_in_flight() {
         let mut connections = Connections::default();
         let number = connections.open((0, 0), (1, 0), NodeId(1), Time::ZERO);
         let (side, now) = ((number, 0), Time::ZERO);
@@ -285,33 +289,37 @@ mod tests {
         connections.write(side, &sent);
         connections.finish(side);
         let mut under_way: VecDeque<Departure> = VecDeque::new();
-        let mut came = Vec::new();
+        let mut received = Vec::new();
         let mut round = 0;
-        while came.len() < sent.len() {
+        while received.len() < sent.len() {
             while let Some((departure, _)) = connections.next(now, side) {
                 under_way.push_back(departure);
             }
             assert!(under_way.iter().map(|d| d.len).sum::<u64>() <= WINDOW as u64);
-            // Every other segment is dropped once and comes after the others.
-            let departure = under_way.pop_front().expect("something is under way");
+            // Every second segment is dropped once and arrives after the others.
+            let departure = under_way.pop_front().expect("a segment is in flight");
             round += 1;
             if round % 2 == 0 && connections.lost(now, departure.number) == Retry::After(FIRST_RETRY) {
                 under_way.extend(connections.again(departure.number));
             } else {
-                came.extend(bytes(&connections.arrived(departure.number)));
+                received.extend(bytes(&connections.arrived(departure.number)));
             }
         }
-        assert_eq!(came, sent);
+        assert_eq!(received, sent);
     }
 
     #[test]
-    fn what_does_not_get_through_for_a_minute_ends_the_connection() {
+    fn a_segment_that_is_lost_for_a_minute_ends_the_connection() {
         let mut connections = Connections::default();
         let side = (connections.open((0, 0), (1, 0), NodeId(1), Time::ZERO), 0);
-        let departure = connections.send(Time::ZERO, side, Content::Fin);
+        let departure = connections.send(Time::ZERO, side, SegmentContent::Fin);
         let mut now = Time::ZERO;
         while let Retry::After(time) = connections.lost(now, departure.number) {
-            assert_eq!(connections.lost(now, departure.number), Retry::No, "one copy is sent again");
+            assert_eq!(
+                connections.lost(now, departure.number),
+                Retry::No,
+                "a retransmission is already scheduled"
+            );
             now += time;
             assert!(connections.again(departure.number).is_some());
         }

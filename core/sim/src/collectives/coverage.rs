@@ -1,4 +1,4 @@
-//! What seeded collectives have covered, to be added up and printed.
+//! Counters of the cases that seeded collectives have covered. They can be added up and printed.
 
 use cool_engine::CallFailureKind;
 use cool_machine::Duration;
@@ -6,41 +6,42 @@ use cool_types::Operation;
 use std::collections::BTreeMap;
 use std::fmt;
 
-/// Counts over scenarios.
+/// Counters over scenarios.
 #[derive(Clone, Debug, Default)]
 pub struct Coverage {
-    /// Scenarios, by what went wrong in them beside packets.
+    /// Number of scenarios, by the fault in them (other than lost packets).
     pub faults: BTreeMap<&'static str, u64>,
-    /// Collectives of which all ranks that lived were answered well, and others.
+    /// Number of collectives that succeeded at all surviving ranks, and of the others.
     pub operations: BTreeMap<Operation, [u64; 2]>,
-    /// Those with parts of unequal lengths, among them.
+    /// Among them, those with parts of unequal lengths.
     pub counted: u64,
-    /// Those whose plan the planner has picked, among them.
+    /// Among them, those with a plan chosen by the planner.
     pub picked: u64,
-    /// Calls that were answered well, by plan without its segment size.
+    /// Successful calls, by plan without its segment size.
     pub plans: BTreeMap<String, u64>,
-    /// Calls that ranks carried out themselves.
+    /// Calls that ranks executed themselves.
     pub quick: u64,
-    /// Calls of such groups that agents were told to watch.
+    /// Calls of such groups that agents were requested to watch.
     pub watched: u64,
-    /// Datagrams of theirs that agents sent again.
+    /// Datagrams of such calls that agents retransmitted.
     pub repaired: u64,
-    /// Calls and messages that failed, by how.
+    /// Failed calls and messages, by kind of failure.
     pub failures: BTreeMap<CallFailureKind, u64>,
-    /// Messages from rank to rank that came.
+    /// Messages between ranks that arrived.
     pub messages: u64,
-    /// Bytes that ranks had to have and were looked at.
+    /// Bytes of results that were checked.
     pub bytes: u64,
     /// Datagrams that agents and ranks sent.
     pub datagrams: u64,
     /// Simulated time.
     pub simulated: Duration,
-    /// The longest from the last rank's call to an answer where nothing but packets was lost.
+    /// The longest time from the last rank's call to a result, in scenarios where only packets were
+    /// lost.
     pub slowest: Duration,
 }
 
 impl Coverage {
-    /// Adds another's counts.
+    /// Adds the counters of another one.
     pub fn add(&mut self, other: &Coverage) {
         fn sum<K: Ord + Clone>(into: &mut BTreeMap<K, u64>, from: &BTreeMap<K, u64>) {
             from.iter().for_each(|(key, count)| *into.entry(key.clone()).or_default() += count);
@@ -64,7 +65,7 @@ impl Coverage {
         self.slowest = self.slowest.max(other.slowest);
     }
 
-    /// How many collectives there were.
+    /// Returns the number of collectives.
     pub fn collectives(&self) -> u64 {
         self.operations.values().flatten().sum()
     }
@@ -76,7 +77,7 @@ impl fmt::Display for Coverage {
         let failed: u64 = self.operations.values().map(|counts| counts[1]).sum();
         writeln!(
             f,
-            "{} collectives in {scenarios} scenarios, {failed} of them failed as they had to",
+            "{} collectives in {scenarios} scenarios, {failed} of them failed as expected",
             self.collectives()
         )?;
         writeln!(f, "operations: {:?}", self.operations)?;
@@ -90,7 +91,7 @@ impl fmt::Display for Coverage {
         if self.quick > 0 {
             writeln!(
                 f,
-                "{} calls of ranks by quick calls, {} times watched, {} datagrams sent again by agents",
+                "{} calls of ranks by quick calls, {} times watched, {} datagrams retransmitted by agents",
                 self.quick, self.watched, self.repaired
             )?;
         }
@@ -98,7 +99,7 @@ impl fmt::Display for Coverage {
         writeln!(f, "failures: {:?}", self.failures)?;
         writeln!(
             f,
-            "{} messages, {} bytes looked at, {} datagrams",
+            "{} messages, {} bytes checked, {} datagrams",
             self.messages, self.bytes, self.datagrams
         )?;
         write!(

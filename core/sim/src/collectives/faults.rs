@@ -1,20 +1,17 @@
-//! What befalls nodes of a simulated cluster.
+//! Faults of the nodes of a simulated cluster.
 
 use super::ContractViolation;
 use super::cluster::SimulatedCluster;
-use super::node::{Host, Node};
+use super::node::{ClusterNode, Host};
 
 impl SimulatedCluster {
-    /// A node stands still or is cut off: it says nothing and hears nothing, until [`SimulatedCluster::resume`].
+    /// Stops or isolates a node: it sends and receives nothing until [`SimulatedCluster::resume`].
     pub fn stop(&mut self, node: u16) {
         self.nodes[usize::from(node)].host = Host::Stopped;
         self.set_links(node, false);
     }
 
-    /// A node that stood still goes on.
-    ///
-    /// # Errors
-    /// If its engine breaks its contract.
+    /// Resumes a stopped node.
     pub fn resume(&mut self, node: u16) -> Result<(), ContractViolation> {
         self.nodes[usize::from(node)].host = Host::Running;
         self.set_links(node, true);
@@ -28,10 +25,10 @@ impl SimulatedCluster {
         self.net.set_up(to, up);
     }
 
-    /// The agent of a node ends. Its system sends what connections still had to send, and closes them.
+    /// Ends the agent of a node. Its system still sends the queued bytes of all connections and
+    /// then closes them.
     ///
-    /// # Errors
-    /// If another engine breaks its contract.
+    /// # Errors If another engine breaks its contract.
     pub fn crash(&mut self, node: u16) {
         self.nodes[usize::from(node)].host = Host::Crashed;
         for side in self.connections.of_node(node) {
@@ -41,7 +38,7 @@ impl SimulatedCluster {
         }
     }
 
-    /// A node loses its power: its connections end without a word.
+    /// Powers a node off. Its connections end without notice.
     pub fn power_off(&mut self, node: u16) {
         self.nodes[usize::from(node)].host = Host::Off;
         for side in self.connections.of_node(node) {
@@ -50,10 +47,10 @@ impl SimulatedCluster {
         }
     }
 
-    /// A node that has crashed or was without power starts its agent, which knows nothing.
+    /// Starts a new agent, without any state, on a node that has crashed or was powered off.
     pub fn restart(&mut self, node: u16) {
         let life = self.nodes[usize::from(node)].life + 1;
         let (bounce, timeout) = (self.settings.bounce_bytes, self.settings.peer_timeout);
-        self.nodes[usize::from(node)] = Node::new(node, bounce, timeout, life);
+        self.nodes[usize::from(node)] = ClusterNode::new(node, bounce, timeout, life);
     }
 }

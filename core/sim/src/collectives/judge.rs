@@ -1,18 +1,20 @@
-//! What may be answered to a call: bytes that are right, or, where somebody is gone or has erred, a failure that says who.
+//! Decides which results of a call are permitted: the right bytes or, if a rank is lost or at
+//! fault, a failure that names it.
 
 use super::scenario::Fault;
 use cool_engine::{CallFailure, CallFailureKind};
 
-/// What is known of a group when one of its calls fails.
+/// The failures that the calls of a group may report.
 #[derive(Debug)]
 pub(super) struct Blame {
-    /// The kind of the first failure that each rank may be told.
+    /// The kind of the first failure that may be reported to each rank.
     pub(super) kind: CallFailureKind,
-    /// The ranks that may be named, at least one of which must be.
+    /// The ranks that may be named. At least one of them must be.
     pub(super) ranks: Vec<u32>,
 }
 
-/// Whom failures of a group, by its place among the groups and the nodes of its ranks, may name; nobody if it may not fail.
+/// Returns the failures that a group's calls may report, given the group's index and the nodes of
+/// its ranks, or none if no call may fail.
 pub(super) fn blame(fault: &Fault, index: usize, places: &[u16]) -> Option<Blame> {
     let one = |group: usize, kind, rank: u32| (group == index).then(|| Blame { kind, ranks: vec![rank] });
     match fault {
@@ -30,22 +32,23 @@ pub(super) fn blame(fault: &Fault, index: usize, places: &[u16]) -> Option<Blame
 }
 
 impl Blame {
-    /// Whether a failure is one of this group's, of the first kind or of what follows.
+    /// Returns whether a failure is of the permitted kind, or a consequence of one.
     pub(super) fn permits(&self, failure: &CallFailure) -> bool {
         let named = |rank| failure.ranks.contains(rank);
         match (self.kind, failure.kind) {
             (CallFailureKind::Lost, CallFailureKind::Lost | CallFailureKind::Aborted) => {
                 !failure.ranks.is_empty() && failure.ranks.iter().all(|rank| self.ranks.contains(rank))
             }
-            // Of a mismatch both sides are named, and which of them is wrong nobody knows; of those that do not come, all
-            // that do not wait: some may be through.
+            // A mismatch must name both sides, because it is unknown which is wrong. A timeout must
+            // name all ranks that do not wait; some of these may have completed the call.
             (first, kind) => {
                 (kind == first || kind == CallFailureKind::Aborted) && self.ranks.iter().all(named)
             }
         }
     }
 
-    /// Whether a failure is that of a call that somebody else has called otherwise, as it looks where that is not seen: nobody else comes.
+    /// Returns whether a mismatch was reported as a timeout. That is how it appears to ranks that
+    /// do not detect it, because no other rank joins their call.
     pub(super) fn is_unseen(&self, failure: &CallFailure) -> bool {
         let kinds = [CallFailureKind::Timeout, CallFailureKind::Aborted];
         self.kind == CallFailureKind::Mismatch && kinds.contains(&failure.kind) && !failure.ranks.is_empty()

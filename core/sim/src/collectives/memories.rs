@@ -1,15 +1,15 @@
-//! The memories of a node: buffers of its ranks, and what its engine has allocated. What is not there, or not any more,
-//! cannot be read or written.
+//! The memory of a node: buffers of its ranks, and memory that its engine has allocated. Memory
+//! that does not exist, or was freed, cannot be read or written.
 
 use cool_engine::testing::Buffer;
 use cool_engine::{MemoryId, MemoryRange, Work, combine};
 use std::collections::BTreeMap;
 
-/// Bytes that an engine named and that do not exist.
+/// A range that an engine named although it does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Missing(pub(super) MemoryRange);
 
-/// Bytes of a buffer, which stay while somebody works on them.
+/// A range of a buffer. It remains valid while work on it is pending.
 #[derive(Clone, Debug)]
 struct Slice {
     named: MemoryRange,
@@ -31,7 +31,7 @@ impl Slice {
     }
 }
 
-/// Work on memory that was given out and is not done.
+/// Work on memory that was started and has not completed.
 #[derive(Debug)]
 pub(super) struct OpenWork {
     work: Work,
@@ -42,13 +42,13 @@ pub(super) struct OpenWork {
 #[derive(Debug, Default)]
 pub(super) struct Memories {
     by_id: BTreeMap<MemoryId, Buffer>,
-    /// Those of each call that is not answered.
+    /// The buffers of each pending call.
     of_token: BTreeMap<u64, Vec<MemoryId>>,
     last: u64,
 }
 
 impl Memories {
-    /// A rank's buffer can be named until its call is answered.
+    /// Registers a rank's buffer. It may be named until the call completes.
     pub(super) fn register(&mut self, token: u64, buffer: Buffer) -> MemoryRange {
         self.last += 1;
         let memory = MemoryId::Registered(self.last);
@@ -58,14 +58,14 @@ impl Memories {
         MemoryRange { memory, offset: 0, len }
     }
 
-    /// A call is answered: its memory must not be named any more.
+    /// Removes the memory of a completed call. It must not be named any more.
     pub(super) fn answered(&mut self, token: u64) {
         for memory in self.of_token.remove(&token).unwrap_or_default() {
             self.by_id.remove(&memory);
         }
     }
 
-    /// A memory of zeros.
+    /// Allocates memory filled with zeros.
     pub(super) fn allocate(&mut self, memory: MemoryId, bytes: u64) {
         self.by_id.insert(memory, Buffer::new(vec![0; bytes as usize]));
     }
@@ -75,7 +75,7 @@ impl Memories {
         self.by_id.remove(&memory).map(drop).ok_or(Missing(whole))
     }
 
-    /// What was allocated and not freed.
+    /// Returns the number of allocations that have not been freed.
     pub(super) fn allocated(&self) -> usize {
         self.by_id.keys().filter(|id| matches!(id, MemoryId::Own(_))).count()
     }
@@ -89,7 +89,7 @@ impl Memories {
         inside.then(|| Slice { named: range, buffer: buffer.clone() }).ok_or(Missing(range))
     }
 
-    /// Adds what stands in a range to bytes.
+    /// Appends the bytes of a range to `into`.
     pub(super) fn read(&self, range: MemoryRange, into: &mut Vec<u8>) -> Result<(), Missing> {
         if range.len > 0 {
             self.slice(range)?.read(|bytes| into.extend_from_slice(bytes));
@@ -108,7 +108,7 @@ impl Memories {
         self.write(to, &self.slice(from)?.bytes())
     }
 
-    /// Begins a copy or reduction.
+    /// Starts a copy or reduction. The caller must later call [`Memories::finish`].
     pub(super) fn open(&self, work: Work) -> Result<OpenWork, Missing> {
         let (from, to) = match &work {
             Work::Copy { from, to } | Work::Reduce { from, to, .. } => (*from, *to),
@@ -117,7 +117,8 @@ impl Memories {
         Ok(OpenWork { from: self.slice(from)?, to: self.slice(to)?, work })
     }
 
-    /// Does it. What the engine has freed meanwhile is still there; the memory of a rank must be registered.
+    /// Executes work. Memory that the engine has freed in the meantime still exists here, but
+    /// memory of a rank must still be registered.
     pub(super) fn finish(&self, open: OpenWork) -> Result<(), Missing> {
         for named in [open.from.named, open.to.named] {
             if matches!(named.memory, MemoryId::Registered(_)) && named.len > 0 {

@@ -1,4 +1,5 @@
-//! Whole collectives in the simulator: every node an engine and real memory, over datagrams and connections.
+//! Complete collectives in the simulator: every node has an engine and real memory, and
+//! communicates by datagrams and connections.
 
 mod cipher;
 mod cluster;
@@ -23,38 +24,39 @@ pub use scenario::{CallScenario, CollectiveScenario, Fault, GroupScenario, Messa
 use cool_engine::{GroupError, MemoryRange};
 use cool_machine::Time;
 
-/// What an engine must not do.
+/// A violation of the engine's contract.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ContractViolation {
-    /// It named memory that is not there: never was, was freed, or belongs to a call that was answered.
-    #[error("node h{node} named {range:?}, which is not there")]
+    /// The engine named memory that does not exist: it never did, was freed, or belongs to a
+    /// completed call.
+    #[error("node h{node} named {range:?}, which does not exist")]
     Memory {
         /// The node.
         node: u16,
-        /// What it named.
+        /// The range that it named.
         range: MemoryRange,
     },
-    /// It answered a call twice.
-    #[error("node h{node} answered call {token} twice")]
+    /// The engine reported two results of a call.
+    #[error("node h{node} reported two results of call {token}")]
     AnsweredTwice {
         /// The node.
         node: u16,
         /// The call.
         token: u64,
     },
-    /// Its driver took a datagram of the adversary's for one of its group's.
-    #[error("node h{node} believed a forged datagram")]
+    /// The driver accepted a datagram of the adversary as one of the group's.
+    #[error("node h{node} accepted a forged datagram")]
     Forged {
         /// The node.
         node: u16,
     },
-    /// It refused a group that is as it should be.
+    /// The engine refused a valid group.
     #[error("{0}")]
     Refused(GroupError),
-    /// Without end, something happens while time stands still.
-    #[error("at {at:?} something happens without end")]
+    /// Events at one instant continue without end.
+    #[error("events at {at:?} continue without end")]
     Spin {
-        /// When.
+        /// The time at which they happen.
         at: Time,
     },
 }

@@ -1,4 +1,4 @@
-//! A node of the simulated cluster: an engine, its memories and what its driver remembers.
+//! A node of the simulated cluster: an engine, its memory and the state of its driver.
 
 use super::cipher::Checksum;
 use super::memories::Memories;
@@ -7,44 +7,45 @@ use cool_machine::{Duration, Time};
 use cool_transport::tagged::Tagger;
 use std::collections::BTreeMap;
 
-/// What a node and its agent do.
+/// The state of a node and its agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Host {
-    /// The agent runs.
+    /// The agent is running.
     Running,
-    /// All of it stands still, and no link of it carries anything, until it goes on.
+    /// The whole node is stopped, and its links carry nothing, until it is resumed.
     Stopped,
     /// The agent's process has ended. The system has closed its connections and refuses new ones.
     Crashed,
-    /// It is without power: it says nothing, not even that it is gone.
+    /// The node is powered off. It sends nothing, not even a notice that it is lost.
     Off,
 }
 
 #[derive(Debug)]
-pub(super) struct Node {
+pub(super) struct ClusterNode {
     pub(super) engine: Engine,
     pub(super) memories: Memories,
     pub(super) host: Host,
-    /// How many agents have run here before this one.
+    /// The number of agents that ran here before this one.
     pub(super) life: u32,
-    /// Where what comes next over a connection belongs.
+    /// The memory range for the next bytes of a connection.
     pub(super) awaited: BTreeMap<AgentConnectionId, MemoryRange>,
-    /// The bytes of the input that was handed over last.
+    /// The bytes of the last input.
     pub(super) input: Vec<u8>,
-    /// When the engine wants to be polled.
+    /// When the engine requested to be polled.
     pub(super) deadline: Option<Time>,
-    /// The earliest time at which it will be.
+    /// The earliest timer that is set for that.
     pub(super) wake: Option<Time>,
-    /// Those that its engine has made and not forgotten: its place in each, among how many nodes.
+    /// Groups that the engine has created and not removed, each with this node's place in it and
+    /// the number of its nodes.
     pub(super) groups: BTreeMap<u64, (u16, u16)>,
-    /// With the keys of these.
+    /// Has the keys of these groups.
     pub(super) tagger: Tagger<Checksum>,
 }
 
-impl Node {
-    pub(super) fn new(node: u16, bounce_bytes: u64, peer_timeout: Duration, life: u32) -> Node {
+impl ClusterNode {
+    pub(super) fn new(node: u16, bounce_bytes: u64, peer_timeout: Duration, life: u32) -> ClusterNode {
         let me = AgentId { node: format!("h{node}"), incarnation: life.into() };
-        Node {
+        ClusterNode {
             engine: Engine::new(me, bounce_bytes, peer_timeout),
             memories: Memories::default(),
             host: Host::Running,
@@ -62,7 +63,8 @@ impl Node {
         self.host == Host::Running
     }
 
-    /// What its engine still holds although it should have let go of all, in words.
+    /// Returns a description of the state that the engine still holds although it should have freed
+    /// everything.
     pub(super) fn leftovers(&self) -> Option<String> {
         let allocated = self.memories.allocated();
         let held = !self.groups.is_empty() || allocated > 0 || self.deadline.is_some();

@@ -1,10 +1,10 @@
-//! What an engine asks of its driver, done on a simulated node.
+//! Executes the outputs of an engine on a simulated node.
 
 use super::ContractViolation;
 use super::cluster::{Alarm, Later, SimulatedCluster, ip, node_at};
-use super::connections::{CONNECT_TIMEOUT, Content, RECONNECT, Retry, Side};
+use super::connections::{CONNECT_TIMEOUT, RECONNECT, Retry, SegmentContent, Side};
 use super::memories::{Memories, Missing};
-use super::node::{Host, Node};
+use super::node::{ClusterNode, Host};
 use crate::network::Destination;
 use cool_engine::{
     AgentConnectionId, AgentId, Input, MemoryRange, NodeId, Output, Preparation, Work, WorkId,
@@ -13,10 +13,11 @@ use cool_machine::{Duration, Machine};
 use rand::RngExt;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-/// Where simulated datagrams go to, for their tags: whoever gets one does not know over which tree it came.
+/// The destination address used in the tags of simulated datagrams, because a receiver does not
+/// know over which tree a datagram arrived.
 pub(super) const ANYWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
-/// How long a reset takes to the other side.
+/// Time that a reset takes to the other side.
 const RESET: Duration = Duration::from_micros(500);
 
 impl SimulatedCluster {
@@ -28,12 +29,12 @@ impl SimulatedCluster {
                 self.listen(node, &made.trees);
             }
             Output::GroupForgotten { group } => {
-                self.quick_forgotten(node, group);
+                self.on_group_removed(node, group);
                 self.nodes[usize::from(node)].groups.remove(&group);
                 self.nodes[usize::from(node)].tagger.remove(group);
             }
-            Output::GroupFailed { group } => self.quick_failed(node, group)?,
-            Output::Quick { group, all } => self.quick_known(node, group, all)?,
+            Output::GroupFailed { group } => self.on_group_failed(node, group)?,
+            Output::Quick { group, all } => self.on_quick_known(node, group, all)?,
             Output::Done { token, result } => self.answer(node, token, result)?,
             Output::Control { to, group, bytes } => self.datagram(node, (group, to), bytes),
             Output::Data { to, packet, payload } => {
@@ -53,7 +54,7 @@ impl SimulatedCluster {
             }
             Output::Hangup { connection } => self.hang_up(node, connection)?,
             Output::Store { within, to } => {
-                let Node { memories, input, .. } = &self.nodes[usize::from(node)];
+                let ClusterNode { memories, input, .. } = &self.nodes[usize::from(node)];
                 memories
                     .write(to, &input[within])
                     .map_err(|missing| ContractViolation::memory(node, missing))?;
@@ -104,7 +105,7 @@ impl SimulatedCluster {
         self.later(node, after, Later::Prepared(id, preparation.compile(plan)));
     }
 
-    /// Work is done at once or some time later, as by another thread.
+    /// Executes work at once, or some time later as another thread would.
     fn work(&mut self, node: u16, id: WorkId, work: Work) -> Result<(), ContractViolation> {
         let memories = &self.nodes[usize::from(node)].memories;
         let open = memories.open(work).map_err(|missing| ContractViolation::memory(node, missing))?;
@@ -128,11 +129,11 @@ impl SimulatedCluster {
     }
 
     fn syn(&mut self, number: usize) {
-        let departure = self.connections.send(self.now(), (number, 0), Content::Syn);
+        let departure = self.connections.send(self.now(), (number, 0), SegmentContent::Syn);
         self.put(departure);
     }
 
-    /// A connection that was refused is asked for again, or not any more.
+    /// Retries a refused connection, or reports the peer as unreachable.
     pub(super) fn connect_again(&mut self, node: u16, refused: usize) -> Result<(), ContractViolation> {
         let old = self.connections.get(refused);
         let ([from, to], peer, until) = (old.ends, old.peer, old.until);
@@ -146,7 +147,7 @@ impl SimulatedCluster {
         Ok(())
     }
 
-    /// Queues a frame: its payload is copied at once.
+    /// Queues a frame. Its payload is copied at once.
     fn write(
         &mut self,
         node: u16,
@@ -177,7 +178,7 @@ impl SimulatedCluster {
         Ok(())
     }
 
-    /// Sends what a side may send now; how many bytes.
+    /// Sends as much as a side may send now. Returns the number of bytes.
     pub(super) fn send_on(&mut self, side: Side) -> usize {
         let mut sent = 0;
         while let Some((departure, bytes)) = self.connections.next(self.now(), side) {
@@ -187,7 +188,7 @@ impl SimulatedCluster {
         sent
     }
 
-    pub(super) fn segment_came(&mut self, number: u64) -> Result<(), ContractViolation> {
+    pub(super) fn receive_segment(&mut self, number: u64) -> Result<(), ContractViolation> {
         let Some(sender) = self.connections.sender(number) else { return Ok(()) };
         let receiver = (sender.0, 1 - sender.1);
         let node = self.connections.end(receiver).node;
@@ -195,9 +196,9 @@ impl SimulatedCluster {
             return self.segment_lost(number);
         }
         for content in self.connections.arrived(number) {
-            self.content_came(receiver, content)?;
+            self.receive_content(receiver, content)?;
         }
-        // The sender's window has room.
+        // The sender's window has room again.
         let (bytes, end) = (self.send_on(sender) as u64, self.connections.end(sender));
         match end.id.filter(|_| bytes > 0) {
             Some(connection) => self.input(end.node, Input::Written { connection, bytes }),
@@ -205,42 +206,42 @@ impl SimulatedCluster {
         }
     }
 
-    fn content_came(&mut self, side: Side, content: Content) -> Result<(), ContractViolation> {
+    fn receive_content(&mut self, side: Side, content: SegmentContent) -> Result<(), ContractViolation> {
         let end = self.connections.end(side);
         let other = (side.0, 1 - side.1);
         let this = &self.nodes[usize::from(end.node)];
         let (runs, life, same) = (this.runs(), this.life, this.life == end.life);
         match (content, end.id) {
-            (Content::Syn, _) if runs => {
+            (SegmentContent::Syn, _) if runs => {
                 let connection = self.connections.establish(side, life);
-                let departure = self.connections.send(self.now(), side, Content::SynAck);
+                let departure = self.connections.send(self.now(), side, SegmentContent::SynAck);
                 self.put(departure);
                 let (from, life) = (self.connections.end(other).node, self.connections.end(other).life);
                 let proven = Some(AgentId { node: format!("h{from}"), incarnation: life.into() });
                 self.input(end.node, Input::Accepted { connection, from: ip(from), proven })
             }
-            (Content::Syn, _) => {
+            (SegmentContent::Syn, _) => {
                 self.later(self.connections.end(other).node, RECONNECT, Later::Connect(side.0));
                 Ok(())
             }
-            (Content::SynAck, _) if runs && same => {
+            (SegmentContent::SynAck, _) if runs && same => {
                 let connection = self.connections.establish(side, life);
                 let node = self.connections.get(side.0).peer;
                 self.input(end.node, Input::Connected { node, connection })
             }
-            (Content::Bytes(bytes), Some(connection)) => self.deliver(end.node, connection, &bytes),
-            (Content::Fin, Some(_)) => self.closed(side, "its agent closed the connection"),
-            // Of a connection that an earlier agent of this node had.
-            (Content::SynAck | Content::Bytes(_), None) if !same || !runs => {
+            (SegmentContent::Bytes(bytes), Some(connection)) => self.deliver(end.node, connection, &bytes),
+            (SegmentContent::Fin, Some(_)) => self.closed(side, "its agent closed the connection"),
+            // Of a connection of an earlier agent of this node.
+            (SegmentContent::SynAck | SegmentContent::Bytes(_), None) if !same || !runs => {
                 self.schedule(RESET, Alarm::Reset(other));
                 Ok(())
             }
-            // Of one that was closed here a moment ago.
+            // Of a connection that was closed here shortly before.
             _ => Ok(()),
         }
     }
 
-    /// A side of a connection hears that it has ended.
+    /// Reports to one side of a connection that the connection has ended.
     pub(super) fn closed(&mut self, side: Side, why: &str) -> Result<(), ContractViolation> {
         self.connections.discard(side);
         let node = self.connections.end(side).node;
@@ -249,7 +250,7 @@ impl SimulatedCluster {
         self.input(node, Input::Closed { connection, why: why.to_owned() })
     }
 
-    /// Hands over what came over a connection, now and then in two parts.
+    /// Passes bytes of a connection to the engine, now and then in two parts.
     fn deliver(
         &mut self,
         node: u16,
@@ -260,7 +261,7 @@ impl SimulatedCluster {
             if self.rng.random_bool(0.1) { self.rng.random_range(0..=bytes.len()) } else { bytes.len() };
         let (first, second) = bytes.split_at(cut);
         for bytes in [first, second] {
-            // The engine may have hung up by the first.
+            // The engine may have closed the connection after the first part.
             if !bytes.is_empty() && self.connections.side(node, connection).is_some() {
                 self.deliver_part(node, connection, bytes)?;
             }
@@ -268,7 +269,8 @@ impl SimulatedCluster {
         Ok(())
     }
 
-    /// After what belongs to a known place was put there, as most drivers would.
+    /// Passes a part to the engine. The bytes for a known memory range are usually written there
+    /// first, as most drivers do.
     fn deliver_part(
         &mut self,
         node: u16,

@@ -1,41 +1,42 @@
-//! Scenarios of groups with quick calls: what their ranks do, made up from a seed, beside what other scenarios have.
+//! Scenarios of groups with quick calls: the behavior of their ranks, drawn from a seed, in
+//! addition to the contents of other scenarios.
 
 use super::scenario::{CallScenario, CollectiveScenario, Draw, ELEMENT, Fault, GroupScenario};
 use cool_machine::Duration;
 use cool_quick::MESSAGE_BYTES_MAX;
 use cool_types::Operation;
 
-/// The longest that ranks stand still where a call is given up by its time.
+/// The longest pause of a rank in scenarios where a call times out.
 const STILL: Duration = Duration::from_millis(300);
 
-/// A loss that is not in bursts.
+/// The highest loss for which losses occur in bursts.
 const MUCH: f64 = 0.02;
 
-/// Room of a rank's socket for datagrams, as agents ask for it.
+/// Size of the buffer that agents request for a rank's socket, in bytes.
 pub(super) const ROOM: usize = 1 << 20;
 
-/// How the ranks of a group, each on a node of its own, carry out quick calls.
+/// How the ranks of a group, each on its own node, execute quick calls.
 #[derive(Clone, Debug)]
 pub struct QuickScenario {
-    /// When each rank comes.
-    pub come: Vec<Duration>,
-    /// A rank that cannot carry out quick calls, which keeps all from it.
+    /// When the process of each rank starts.
+    pub starts: Vec<Duration>,
+    /// A rank that cannot execute quick calls, so that no rank of the group may.
     pub declines: Option<u32>,
-    /// Ranks that stand still: which, from when, for how long.
+    /// Pauses of ranks: the rank, the start and the length.
     pub still: Vec<(u32, Duration, Duration)>,
-    /// Bytes of datagrams that a rank's socket has room for.
+    /// Size of the buffer of a rank's socket, in bytes.
     pub room: usize,
 }
 
 impl QuickScenario {
-    /// All come at once, and can.
+    /// Returns a scenario in which all processes start at once and can execute quick calls.
     pub fn plain(size: usize) -> QuickScenario {
-        QuickScenario { come: vec![Duration::ZERO; size], declines: None, still: Vec::new(), room: ROOM }
+        QuickScenario { starts: vec![Duration::ZERO; size], declines: None, still: Vec::new(), room: ROOM }
     }
 }
 
 impl CollectiveScenario {
-    /// The scenario of a seed whose groups have quick calls, among others.
+    /// Returns the scenario of a seed, in which the groups have quick calls.
     pub fn with_quick_calls(seed: u64) -> CollectiveScenario {
         let mut draw = Draw::new(seed);
         let mut scenario = draw.quiet(seed);
@@ -57,7 +58,8 @@ impl CollectiveScenario {
     }
 }
 
-/// Where much is lost it is not in bursts: agents that wait for long would lose all pings of a peer timeout now and then.
+/// Removes bursts from links with high loss, because an agent that waits for long would sometimes
+/// lose all pings within the peer timeout.
 fn scatter(scenario: &mut CollectiveScenario) {
     let cluster = &mut scenario.cluster;
     let odd = scenario.odd_links.iter_mut().map(|(_, link)| link);
@@ -94,7 +96,7 @@ impl Draw {
         }
     }
 
-    /// Two nodes or more, in any order.
+    /// Returns two or more different nodes in random order.
     fn distinct(&mut self, nodes: u16) -> Vec<u16> {
         let mut all: Vec<u16> = (0..nodes).collect();
         let size = 2 + self.below(all.len() - 1);
@@ -111,13 +113,13 @@ impl Draw {
         });
         QuickScenario {
             still: still.collect(),
-            come: (0..size).map(|_| self.moment(longest)).collect(),
+            starts: (0..size).map(|_| self.moment(longest)).collect(),
             declines: if self.chance(0.07) { Some(self.below(size) as u32) } else { None },
             room: self.pick(&[(80, ROOM), (20, 20_000)]),
         }
     }
 
-    /// A call: mostly one that is quick.
+    /// Returns a call that is usually short enough to be quick.
     fn quick_call(&mut self, size: usize) -> CallScenario {
         if self.chance(0.12) {
             let waits = self.chance(0.5);
@@ -130,7 +132,7 @@ impl Draw {
             1..12 => 1 + self.below(16) as u64,
             12..15 => most + 2 - self.below(5) as u64,
             15..17 => most / size as u64 + 1 - self.below(3) as u64,
-            // Some operations are quick that are as long as several messages.
+            // Some operations remain quick if they take several messages.
             17 => self.below(4 * most as usize + 40) as u64,
             _ => self.below(most as usize) as u64,
         };

@@ -1,4 +1,5 @@
-//! A scenario from beginning to end: ranks call, things go wrong, and every answer is judged.
+//! Runs a scenario from beginning to end: ranks make calls, faults occur, and every result is
+//! checked.
 
 use super::cluster::{SimulatedCluster, Step};
 use super::coverage::Coverage;
@@ -13,26 +14,28 @@ use cool_machine::{Duration, Time};
 use cool_types::Operation;
 use std::collections::BTreeSet;
 
-/// What may pass beside timeouts until a call is answered: asking who waits, and the last retries of what was lost.
+/// Time that may pass in addition to timeouts until a call completes: to find out which ranks wait,
+/// and for the last retransmissions.
 const SLACK: Duration = Duration::from_secs(5);
 
-/// The slowest that bytes may move where most is lost, in bytes per second.
+/// The lowest rate at high loss, in bytes per second.
 const SLOWEST: u64 = 20_000;
 
-/// The longest that connections and streams linger after all groups are released.
+/// The longest time for which connections and streams remain after all groups are released.
 const LINGER: Duration = Duration::from_secs(300);
 
-/// The first number of the groups in which survivors go on.
+/// The first number of the groups in which survivors continue.
 const AFTER: u64 = 100;
 
-/// Alarms: the fault, then nodes start again; then for each outage its beginning and its end.
+/// Numbers of alarms: the fault, the restart of nodes, and two for each outage (its start and its
+/// end).
 const FAULT: u32 = 0;
 const RESTART: u32 = 1;
 const OUTAGES: u32 = 2;
 
-/// What was asked of an engine.
+/// The kind of a request to an engine.
 #[derive(Clone, Copy, Debug)]
-enum What {
+enum RequestKind {
     Call(usize),
     Message(usize, bool),
     /// A barrier in a group that has failed, or should have.
@@ -40,10 +43,10 @@ enum What {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Asked {
+struct PendingRequest {
     group: usize,
     rank: u32,
-    what: What,
+    what: RequestKind,
     answered: bool,
 }
 
@@ -52,28 +55,27 @@ struct Runner<'s> {
     cluster: SimulatedCluster,
     groups: Vec<RunningGroup>,
     blames: Vec<Option<Blame>>,
-    /// By token.
-    asked: Vec<Asked>,
+    /// All requests, indexed by token.
+    asked: Vec<PendingRequest>,
     open: usize,
-    /// When a call was last made or answered, or something went wrong.
+    /// When a call was last made or completed, or a fault last occurred.
     moved: Time,
     struck: bool,
-    /// Alarms that have not come.
+    /// Number of alarms that are still due.
     pending: usize,
     dead: BTreeSet<u16>,
     coverage: Coverage,
 }
 
 impl CollectiveScenario {
-    /// Runs it to its end.
+    /// Runs the scenario to its end. Returns the cases that it covered.
     ///
-    /// # Errors
-    /// What went wrong that must not, in words.
+    /// # Errors Describes the result or state that is wrong.
     pub fn run(&self) -> Result<Coverage, String> {
         let mut runner = Runner::new(self)?;
         runner.play()?;
         runner.probe()?;
-        runner.go_on()?;
+        runner.continue_after_fault()?;
         runner.end()?;
         Ok(runner.covered())
     }
@@ -115,26 +117,27 @@ impl<'s> Runner<'s> {
         let spec = self.spec(index as u64 + 1, group);
         self.cluster.make_group(&spec).map_err(|wrong| wrong.to_string())?;
         self.blames.push(blame(&self.scenario.fault, index, &group.places));
-        self.come(index, spec.id, group);
+        self.start_quick_ranks(index, spec.id, group);
         let now = self.cluster.now();
         self.groups.push(RunningGroup::new(index, spec, group, &self.scenario.fault, now));
         Ok(())
     }
 
-    /// The ranks of a group with quick calls come; one that makes no call does not in one scenario of two.
-    fn come(&mut self, index: usize, id: u64, group: &GroupScenario) {
+    /// Starts the ranks of a group with quick calls. In half of the scenarios, a rank that makes no
+    /// call does not start.
+    fn start_quick_ranks(&mut self, index: usize, id: u64, group: &GroupScenario) {
         let Some(quick) = &group.quick else { return };
         let is_away = |rank: u32| {
             let away = Fault::Absent { group: index, rank, call: 0 };
             self.scenario.fault == away && self.scenario.cluster.seed.is_multiple_of(2)
         };
-        let coming: Vec<u32> = (0..quick.come.len() as u32).filter(|rank| !is_away(*rank)).collect();
-        for rank in coming {
+        let present: Vec<u32> = (0..quick.starts.len() as u32).filter(|rank| !is_away(*rank)).collect();
+        for rank in present {
             let able = quick.declines != Some(rank);
-            self.cluster.rank_comes((id, rank), able, quick.room, quick.come[rank as usize]);
+            self.cluster.start_rank_process((id, rank), able, quick.room, quick.starts[rank as usize]);
         }
         for (rank, from, long) in &quick.still {
-            self.cluster.rank_stands_still((id, *rank), *from, *long);
+            self.cluster.pause_rank((id, *rank), *from, *long);
         }
     }
 
@@ -156,7 +159,7 @@ impl<'s> Runner<'s> {
         alarms.into_iter().for_each(|(number, after)| self.cluster.alarm(number, after));
     }
 
-    /// Ranks make their calls, until all are answered and all that was to go wrong has.
+    /// Makes all calls of all ranks, until all have completed and all faults have occurred.
     fn play(&mut self) -> Result<(), String> {
         for group in 0..self.groups.len() {
             for rank in 0..self.groups[group].places.len() {
@@ -172,8 +175,8 @@ impl<'s> Runner<'s> {
         Ok(())
     }
 
-    fn ask(&mut self, group: usize, rank: u32, what: What) -> u64 {
-        self.asked.push(Asked { group, rank, what, answered: false });
+    fn ask(&mut self, group: usize, rank: u32, what: RequestKind) -> u64 {
+        self.asked.push(PendingRequest { group, rank, what, answered: false });
         self.open += 1;
         self.asked.len() as u64 - 1
     }
@@ -182,7 +185,7 @@ impl<'s> Runner<'s> {
         !self.dead.contains(&self.groups[group].places[rank as usize])
     }
 
-    /// A rank makes the calls that it may have open.
+    /// Makes as many calls of a rank as it may have pending.
     fn advance(&mut self, group: usize, rank: u32) {
         let now = self.cluster.now();
         loop {
@@ -202,16 +205,16 @@ impl<'s> Runner<'s> {
             (script.made, script.open, script.last) = (number + 1, script.open + 1, at);
             script.waits_in = waits.then_some(number);
             let tally = &mut this.tallies[number];
-            tally.last_came = tally.last_came.max(at);
+            tally.last_call = tally.last_call.max(at);
             let timeout = Some(self.scenario.timeout);
             let request = CallRequest { timeout, ..this.collectives[number].requests[rank as usize].clone() };
             self.moved = self.moved.max(at);
-            let token = self.ask(group, rank, What::Call(number));
+            let token = self.ask(group, rank, RequestKind::Call(number));
             self.call(group, RankCall { token, request, waits }, at - now);
         }
     }
 
-    /// A rank calls after some time.
+    /// Makes a call of a rank after some time.
     fn call(&mut self, group: usize, call: RankCall, after: Duration) {
         let (this, rank) = (&self.groups[group], call.request.rank);
         if this.spec.quick {
@@ -226,12 +229,12 @@ impl<'s> Runner<'s> {
             let request = self.groups[group].transfer(number, sending, self.scenario.timeout);
             let at = self.groups[group].scenario.messages[number].at[usize::from(!sending)];
             let (rank, node) = (request.rank, self.groups[group].places[request.rank as usize]);
-            let token = self.ask(group, rank, What::Message(number, sending));
+            let token = self.ask(group, rank, RequestKind::Message(number, sending));
             self.cluster.transfer(node, token, request, at);
         }
     }
 
-    /// The longest that no call is made or answered while some are open.
+    /// Returns the longest time without any new or completed call while some are pending.
     fn patience(&self) -> Duration {
         let moving = Duration::from_secs(self.scenario.bytes() / SLOWEST);
         self.scenario.timeout + self.scenario.cluster.peer_timeout + SLACK + moving
@@ -241,14 +244,14 @@ impl<'s> Runner<'s> {
         match self.cluster.step().map_err(|wrong| wrong.to_string())? {
             Step::Alarm(number) => self.strike(number)?,
             Step::Event => {}
-            Step::Idle => return Err(format!("nothing will ever happen: {}", self.waiting())),
+            Step::Idle => return Err(format!("no more events, but pending: {}", self.waiting())),
         }
         for token in self.cluster.take_answered() {
             self.answered(token)?;
         }
         if self.open > 0 && self.cluster.now() - self.moved > self.patience() {
             return Err(format!(
-                "at {:?}, nothing since {:?}: {}",
+                "at {:?}, no progress since {:?}: {}",
                 self.cluster.now(),
                 self.moved,
                 self.waiting()
@@ -257,24 +260,24 @@ impl<'s> Runner<'s> {
         Ok(())
     }
 
-    /// Who waits for what.
+    /// Returns a description of the pending requests.
     fn waiting(&self) -> String {
         let open = self.asked.iter().filter(|asked| !asked.answered && self.lives(asked.group, asked.rank));
         let open: Vec<String> = open.map(|asked| self.name(asked)).collect();
         open.join("; ")
     }
 
-    fn name(&self, Asked { group, rank, what, .. }: &Asked) -> String {
+    fn name(&self, PendingRequest { group, rank, what, .. }: &PendingRequest) -> String {
         let this = &self.groups[*group];
         let what = match what {
-            What::Call(number) => format!("call {number}, {:?}", this.scenario.calls[*number]),
-            What::Message(number, _) => format!("{:?}", this.scenario.messages[*number]),
-            What::Probe => "a barrier afterwards".to_owned(),
+            RequestKind::Call(number) => format!("call {number}, {:?}", this.scenario.calls[*number]),
+            RequestKind::Message(number, _) => format!("{:?}", this.scenario.messages[*number]),
+            RequestKind::Probe => "a barrier afterwards".to_owned(),
         };
         format!("rank {rank} of group {} in {what}", this.spec.id)
     }
 
-    /// Something goes wrong, or is over.
+    /// Starts or ends a fault.
     fn strike(&mut self, number: u32) -> Result<(), String> {
         self.pending -= 1;
         self.moved = self.cluster.now();
@@ -293,14 +296,14 @@ impl<'s> Runner<'s> {
                 if self.groups[*group].spec.quick {
                     return self.end_rank(*group, *rank, why);
                 }
-                return self.tell(*group, *rank, |group| Input::Command {
+                return self.report_input(*group, *rank, |group| Input::Command {
                     group,
                     rank: *rank,
                     command: RankCommand::Lost { why, completed_calls: None },
                 });
             }
             (Fault::Revoke { group, rank, .. }, FAULT) => {
-                return self.tell(*group, *rank, |group| Input::Command {
+                return self.report_input(*group, *rank, |group| Input::Command {
                     group,
                     rank: *rank,
                     command: RankCommand::Revoke,
@@ -314,23 +317,23 @@ impl<'s> Runner<'s> {
         Ok(())
     }
 
-    /// The process of a rank with quick calls ends: how its calls go, nobody asks any more.
+    /// Ends the process of a rank with quick calls. The results of its calls are no longer checked.
     fn end_rank(&mut self, group: usize, rank: u32, why: String) -> Result<(), String> {
         self.struck = true;
         let this = &mut self.groups[group];
         this.scripts[rank as usize].over = true;
-        let is_its = |asked: &&mut Asked| {
-            (asked.group, asked.rank) == (group, rank) && matches!(asked.what, What::Call(_))
+        let is_its = |asked: &&mut PendingRequest| {
+            (asked.group, asked.rank) == (group, rank) && matches!(asked.what, RequestKind::Call(_))
         };
         for asked in self.asked.iter_mut().filter(is_its).filter(|asked| !asked.answered) {
             asked.answered = true;
             self.open -= 1;
         }
-        self.cluster.rank_ends((this.spec.id, rank), why).map_err(|wrong| wrong.to_string())
+        self.cluster.end_rank_process((this.spec.id, rank), why).map_err(|wrong| wrong.to_string())
     }
 
-    /// The engine of a rank's node is told something about it.
-    fn tell<'i>(
+    /// Reports an input about a rank to the engine of its node.
+    fn report_input<'i>(
         &mut self,
         group: usize,
         rank: u32,
@@ -345,7 +348,7 @@ impl<'s> Runner<'s> {
         self.cluster.input(node, input(id)).map_err(|wrong| wrong.to_string())
     }
 
-    /// Nodes die, and what their ranks wait for is never answered.
+    /// Ends nodes. The pending requests of their ranks are never completed.
     fn kill(&mut self, nodes: &[u16], how: impl Fn(&mut SimulatedCluster, u16)) {
         self.struck = true;
         self.dead.extend(nodes);
@@ -355,8 +358,9 @@ impl<'s> Runner<'s> {
             scripts.filter(|(node, _)| nodes.contains(node)).for_each(|(_, script)| script.over = true);
         }
         let (groups, dead) = (&self.groups, &self.dead);
-        let is_dead = |asked: &Asked| dead.contains(&groups[asked.group].places[asked.rank as usize]);
-        // How the calls of the dead go, nobody asks any more, though their processes may go on.
+        let is_dead =
+            |asked: &PendingRequest| dead.contains(&groups[asked.group].places[asked.rank as usize]);
+        // The results of their calls are no longer checked, although their processes may continue.
         self.asked.iter_mut().filter(|asked| is_dead(asked)).for_each(|asked| asked.answered = true);
         self.open = self.asked.iter().filter(|asked| !asked.answered).count();
     }
@@ -373,11 +377,11 @@ impl<'s> Runner<'s> {
         self.open -= 1;
         let result = self.cluster.answers()[&token].result.clone();
         let judged = match &result {
-            Ok(stats) => self.well(&asked, stats),
-            Err(failure) => self.failed(&asked, failure),
+            Ok(stats) => self.check_success(&asked, stats),
+            Err(failure) => self.check_failure(&asked, failure),
         };
         judged.map_err(|wrong| format!("at {now:?}, {}: {wrong}", self.name(&asked)))?;
-        if let What::Call(number) = asked.what {
+        if let RequestKind::Call(number) = asked.what {
             let script = &mut self.groups[asked.group].scripts[asked.rank as usize];
             script.open -= 1;
             script.waits_in = script.waits_in.filter(|waits| *waits != number);
@@ -386,11 +390,11 @@ impl<'s> Runner<'s> {
         Ok(())
     }
 
-    /// A call or message was answered well: is all there?
-    fn well(&mut self, asked: &Asked, stats: &CallStats) -> Result<(), String> {
+    /// Checks a call or message that succeeded.
+    fn check_success(&mut self, asked: &PendingRequest, stats: &CallStats) -> Result<(), String> {
         let (group, rank) = (asked.group, asked.rank as usize);
         match asked.what {
-            What::Call(number) => {
+            RequestKind::Call(number) => {
                 self.check_bytes(group, rank, number)?;
                 let this = &mut self.groups[group];
                 this.tallies[number].well += 1;
@@ -398,33 +402,33 @@ impl<'s> Runner<'s> {
                 self.coverage.quick += u64::from(plan.starts_with("quick "));
                 *self.coverage.plans.entry(plan.to_owned()).or_default() += 1;
                 if self.blames[group].is_none() {
-                    let took = self.cluster.now() - this.tallies[number].last_came;
+                    let took = self.cluster.now() - this.tallies[number].last_call;
                     self.coverage.slowest = self.coverage.slowest.max(took);
                 }
                 Ok(())
             }
-            What::Message(_, true) => Ok(()),
-            What::Message(number, false) => {
+            RequestKind::Message(_, true) => Ok(()),
+            RequestKind::Message(number, false) => {
                 self.coverage.messages += 1;
                 self.coverage.bytes += self.groups[group].scenario.messages[number].bytes;
-                self.groups[group].message_came(number).then_some(()).ok_or("it has other bytes".to_owned())
+                self.groups[group].message_arrived(number).then_some(()).ok_or("the bytes differ".to_owned())
             }
-            // Calls of no bytes may have sent nothing by which others could have seen that they disagree.
-            What::Probe if matches!(self.scenario.fault, Fault::Mismatch { .. }) => Ok(()),
-            What::Probe if self.blames[group].is_some() => {
-                Err(format!("the group goes on after {:?}", self.scenario.fault))
+            // Calls without payload may have sent nothing that would have shown the disagreement.
+            RequestKind::Probe if matches!(self.scenario.fault, Fault::Mismatch { .. }) => Ok(()),
+            RequestKind::Probe if self.blames[group].is_some() => {
+                Err(format!("the group continues after {:?}", self.scenario.fault))
             }
-            What::Probe => Ok(()),
+            RequestKind::Probe => Ok(()),
         }
     }
 
     fn check_bytes(&mut self, group: usize, rank: usize, number: usize) -> Result<(), String> {
         let this = &self.groups[group];
         match &self.scenario.fault {
-            // Of what others gave to a call that was another one.
+            // Its result depends on data that others gave to a different call.
             Fault::Mismatch { group: odd, call, .. } if (*odd, *call) == (group, number) => return Ok(()),
             Fault::Senseless { group: odd, call } if (*odd, *call) == (group, number) => {
-                return Err("it makes no sense and was not refused".to_owned());
+                return Err("an invalid call was not refused".to_owned());
             }
             _ => {}
         }
@@ -433,9 +437,9 @@ impl<'s> Runner<'s> {
         this.collectives[number].check_rank(rank)
     }
 
-    fn failed(&mut self, asked: &Asked, failure: &CallFailure) -> Result<(), String> {
+    fn check_failure(&mut self, asked: &PendingRequest, failure: &CallFailure) -> Result<(), String> {
         *self.coverage.failures.entry(failure.kind).or_default() += 1;
-        if let What::Call(number) = asked.what {
+        if let RequestKind::Call(number) = asked.what {
             self.groups[asked.group].tallies[number].failed += 1;
             let senseless = Fault::Senseless { group: asked.group, call: number };
             if self.scenario.fault == senseless && failure.kind == CallFailureKind::Invalid {
@@ -445,16 +449,17 @@ impl<'s> Runner<'s> {
         let timed = matches!(self.scenario.fault, Fault::Absent { .. } | Fault::Mismatch { .. });
         match &self.blames[asked.group] {
             Some(blame) if (self.struck || timed) && blame.permits(failure) => Ok(()),
-            // Agents do not know what ranks have carried out themselves and are through.
+            // Agents do not know which calls ranks have already executed themselves.
             Some(blame) if self.groups[asked.group].spec.quick && blame.is_unseen(failure) => Ok(()),
-            _ => Err(format!("it failed, though the fault is {:?}: {failure:?}", self.scenario.fault)),
+            _ => Err(format!("it failed although the fault is {:?}: {failure:?}", self.scenario.fault)),
         }
     }
 
-    /// Every rank that lives calls once more: groups that could not go on have failed at all of them.
+    /// Makes every surviving rank call a barrier. Groups that cannot continue must have failed at
+    /// all of them.
     fn probe(&mut self) -> Result<(), String> {
         for group in 0..self.groups.len() {
-            let gone = match self.scenario.fault {
+            let absent = match self.scenario.fault {
                 Fault::Leave { group: of, rank, .. } | Fault::Absent { group: of, rank, .. }
                     if of == group =>
                 {
@@ -464,10 +469,10 @@ impl<'s> Runner<'s> {
             };
             let size = self.groups[group].places.len() as u32;
             let barrier = Collective::new(self.groups[group].spec.id, size, Operation::Barrier, 0, 0, 0);
-            let calls = |rank: &u32| self.lives(group, *rank) && gone != Some(*rank);
+            let calls = |rank: &u32| self.lives(group, *rank) && absent != Some(*rank);
             let ranks: Vec<u32> = (0..size).filter(calls).collect();
             for rank in ranks {
-                let token = self.ask(group, rank, What::Probe);
+                let token = self.ask(group, rank, RequestKind::Probe);
                 let request = barrier.requests[rank as usize].clone();
                 let request = CallRequest { timeout: Some(self.scenario.timeout), ..request };
                 self.call(group, RankCall { token, request, waits: true }, Duration::ZERO);
@@ -480,8 +485,9 @@ impl<'s> Runner<'s> {
         Ok(())
     }
 
-    /// Survivors, and nodes that have started again, make a new group, in which all is as if nothing had been.
-    fn go_on(&mut self) -> Result<(), String> {
+    /// Creates a new group of the survivors and of restarted nodes. It must behave as if there had
+    /// been no fault.
+    fn continue_after_fault(&mut self) -> Result<(), String> {
         let restarted = matches!(
             self.scenario.fault,
             Fault::Crash { restart: Some(_), .. } | Fault::PowerOff { restart: Some(_), .. }
@@ -521,7 +527,7 @@ impl<'s> Runner<'s> {
         let spec = self.spec(AFTER + index as u64, &group);
         self.cluster.make_group(&spec).map_err(|wrong| wrong.to_string())?;
         self.blames.push(None);
-        self.come(index, spec.id, &group);
+        self.start_quick_ranks(index, spec.id, &group);
         let now = self.cluster.now();
         self.groups.push(RunningGroup::new(index, spec, &group, &Fault::None, now));
         (0..size).for_each(|rank| self.advance(index, rank as u32));
@@ -531,21 +537,18 @@ impl<'s> Runner<'s> {
         self.cluster.release_group(AFTER + index as u64).map_err(|wrong| wrong.to_string())
     }
 
-    /// Until nothing happens any more, and engines hold nothing.
+    /// Runs until there are no more events. Engines must then hold no state.
     fn end(&mut self) -> Result<(), String> {
         let until = self.cluster.now() + LINGER;
         self.coverage.simulated = self.cluster.now() - Time::ZERO;
         while self.cluster.step().map_err(|wrong| wrong.to_string())? != Step::Idle {
             if self.cluster.now() > until {
-                return Err(format!(
-                    "after {LINGER:?} something still happens: {:?}",
-                    self.cluster.leftovers()
-                ));
+                return Err(format!("events continue after {LINGER:?}: {:?}", self.cluster.leftovers()));
             }
         }
         match self.cluster.leftovers() {
             none if none.is_empty() => Ok(()),
-            some => Err(format!("not all was let go of: {}", some.join("; "))),
+            some => Err(format!("state that was not freed: {}", some.join("; "))),
         }
     }
 

@@ -1,4 +1,4 @@
-//! Collectives made up from a seed: networks, groups, calls and messages of all kinds, and what goes wrong meanwhile.
+//! Collectives drawn from a seed: networks, groups, calls and messages of all kinds, and faults.
 
 use super::cluster::ClusterSettings;
 use super::quick_scenario::QuickScenario;
@@ -10,137 +10,137 @@ use cool_types::limits::{BOUNCE_BYTES, COPIED_BYTES, EAGER_BYTES};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-/// Bytes of an element of all calls.
+/// Size in bytes of an element in all calls.
 pub(super) const ELEMENT: u64 = 4;
 
-/// The latest that ranks come where one does not come at all.
+/// The latest time at which ranks call if one of them does not call.
 const LATE: Duration = Duration::from_millis(300);
 
 /// One call of a group, as all its ranks make it.
 #[derive(Clone, Debug)]
 pub struct CallScenario {
-    /// What is called.
+    /// The operation.
     pub operation: Operation,
-    /// Its root.
+    /// The root.
     pub root: u32,
-    /// Elements, as of a call's request.
+    /// Number of elements, as in a call's request.
     pub count: u64,
-    /// Elements of parts of unequal lengths, in place of `count`.
+    /// Number of elements of each part if their lengths are unequal, in place of `count`.
     pub counts: Option<Vec<u64>>,
-    /// The plan that is forced; empty if the planner is to pick one.
+    /// The plan to use, or empty if the planner should choose one.
     pub plan: String,
     /// How long each rank waits before it calls.
     pub after: Vec<Duration>,
-    /// Ranks wait for it, and make no other call meanwhile.
+    /// Whether ranks wait for the call and make no other one in the meantime.
     pub waits: bool,
 }
 
-/// A message from rank to rank.
+/// A message from one rank to another.
 #[derive(Clone, Debug)]
 pub struct MessageScenario {
-    /// Who sends.
+    /// The sender.
     pub from: u32,
-    /// Who receives.
+    /// The receiver.
     pub to: u32,
-    /// Its tag.
+    /// The tag.
     pub tag: u32,
-    /// Its length.
+    /// The length in bytes.
     pub bytes: u64,
-    /// When it is sent, and when it is received.
+    /// When it is sent, and when its receive is posted.
     pub at: [Duration; 2],
 }
 
-/// A group and what its ranks do.
+/// A group, and the calls and messages of its ranks.
 #[derive(Clone, Debug)]
 pub struct GroupScenario {
     /// The node of each rank.
     pub places: Vec<u16>,
-    /// Trees over all its nodes.
+    /// Number of trees over all its nodes.
     pub stripes: usize,
-    /// Nodes that do not hear the trees.
+    /// Nodes that do not receive the trees.
     pub deaf: Vec<u16>,
     /// Payload bytes of a multicast packet.
     pub chunk_bytes: u32,
-    /// Calls that a rank has open at a time.
+    /// Number of calls that a rank may have pending at a time.
     pub open: usize,
-    /// Calls, in order.
+    /// The calls, in order.
     pub calls: Vec<CallScenario>,
-    /// Messages; of a pair of ranks and a tag in order of time.
+    /// The messages. Those of the same ranks and tag are in the order of time.
     pub messages: Vec<MessageScenario>,
-    /// How its ranks carry out quick calls, if they do.
+    /// How its ranks execute quick calls, if they do.
     pub quick: Option<QuickScenario>,
 }
 
-/// The one thing that goes wrong beside packets.
+/// The fault of a scenario, in addition to lost packets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
-    /// Nothing.
+    /// No fault.
     None,
-    /// Agents of nodes end.
+    /// The agents of some nodes end.
     Crash {
         /// The nodes.
         nodes: Vec<u16>,
-        /// When.
+        /// When they end.
         at: Duration,
-        /// How long later they start again, if they do.
+        /// Time after which they restart, if they do.
         restart: Option<Duration>,
     },
-    /// Nodes lose their power.
+    /// Some nodes are powered off.
     PowerOff {
         /// The nodes.
         nodes: Vec<u16>,
-        /// When.
+        /// When they are powered off.
         at: Duration,
-        /// How long later they start again, if they do.
+        /// Time after which they restart, if they do.
         restart: Option<Duration>,
     },
     /// A rank's process ends.
     Leave {
-        /// Its group, by its place among the groups.
+        /// Its group, by index.
         group: usize,
         /// The rank.
         rank: u32,
-        /// When.
+        /// When it ends.
         at: Duration,
     },
-    /// A rank does not come to a call, though its process is there.
+    /// A rank does not make a call, although its process is running.
     Absent {
-        /// Its group.
+        /// Its group, by index.
         group: usize,
         /// The rank.
         rank: u32,
         /// The call.
         call: usize,
     },
-    /// A rank calls something else than the others.
+    /// A rank makes a different call from the others.
     Mismatch {
-        /// Its group.
+        /// Its group, by index.
         group: usize,
         /// The rank.
         rank: u32,
         /// The call.
         call: usize,
     },
-    /// All ranks make a call that makes no sense.
+    /// All ranks make an invalid call.
     Senseless {
-        /// Their group.
+        /// Their group, by index.
         group: usize,
         /// The call.
         call: usize,
     },
     /// A rank revokes its group.
     Revoke {
-        /// Its group.
+        /// Its group, by index.
         group: usize,
         /// The rank.
         rank: u32,
-        /// When.
+        /// When it revokes it.
         at: Duration,
     },
 }
 
 impl Fault {
-    /// Its name.
+    /// Returns the name of the fault.
     pub fn name(&self) -> &'static str {
         match self {
             Fault::None => "none",
@@ -149,7 +149,7 @@ impl Fault {
             Fault::PowerOff { restart: None, .. } => "power off",
             Fault::PowerOff { .. } => "power off and restart",
             Fault::Leave { .. } => "rank leaves",
-            Fault::Absent { .. } => "rank does not come",
+            Fault::Absent { .. } => "rank is absent",
             Fault::Mismatch { .. } => "ranks disagree",
             Fault::Senseless { .. } => "senseless call",
             Fault::Revoke { .. } => "revoke",
@@ -157,25 +157,25 @@ impl Fault {
     }
 }
 
-/// Collectives of several groups on a cluster, all of which follows from a seed.
+/// Collectives of several groups on a cluster. Everything follows from a seed.
 #[derive(Clone, Debug)]
 pub struct CollectiveScenario {
     /// The cluster.
     pub cluster: ClusterSettings,
-    /// Links that behave otherwise than most: number and behaviour.
+    /// Links that differ from the others, by number.
     pub odd_links: Vec<(usize, LinkSpec)>,
-    /// Links that are cut for a while, too short for a node to be taken for gone: number, from when, for how long.
+    /// Outages of links, too short for a node to be declared lost: number, start and length.
     pub outages: Vec<(usize, Duration, Duration)>,
     /// The groups.
     pub groups: Vec<GroupScenario>,
-    /// How long nothing may move in a call.
+    /// Time without progress after which a call fails.
     pub timeout: Duration,
-    /// What goes wrong.
+    /// The fault.
     pub fault: Fault,
 }
 
 impl CollectiveScenario {
-    /// The scenario of a seed.
+    /// Returns the scenario of a seed.
     pub fn of(seed: u64) -> CollectiveScenario {
         let mut draw = Draw::new(seed);
         let mut scenario = draw.quiet(seed);
@@ -187,7 +187,8 @@ impl CollectiveScenario {
         scenario
     }
 
-    /// The most payload bytes of all its calls and messages together, as a bound for times.
+    /// Returns an upper bound for the payload bytes of all calls and messages, from which times
+    /// follow.
     pub fn bytes(&self) -> u64 {
         let of_call = |call: &CallScenario, size: u64| {
             let counted = call.counts.as_ref().map_or(call.count * size * size, |counts| counts.iter().sum());
@@ -215,7 +216,7 @@ impl Draw {
         self.rng.random_bool(share)
     }
 
-    /// One of these, by their weights.
+    /// Returns one of the choices, drawn by weight.
     pub(super) fn pick<T: Copy>(&mut self, choices: &[(u32, T)]) -> T {
         let mut at = self.rng.random_range(0..choices.iter().map(|(weight, _)| weight).sum::<u32>());
         for (weight, choice) in choices {
@@ -231,12 +232,12 @@ impl Draw {
         self.rng.random_range(0..bound)
     }
 
-    /// Up to a longest time.
+    /// Returns a random time up to `longest`.
     pub(super) fn moment(&mut self, longest: Duration) -> Duration {
         longest.mul_f64(self.rng.random_range(0.0..1.0))
     }
 
-    /// A cluster without faults.
+    /// Returns a scenario of a cluster without faults.
     pub(super) fn quiet(&mut self, seed: u64) -> CollectiveScenario {
         let racks = self.pick(&[(30, 1), (35, 2), (25, 3), (10, 4)]);
         let shape = (0..racks).map(|_| self.pick(&[(40, 1), (35, 2), (20, 3), (5, 4)])).collect();
@@ -253,7 +254,7 @@ impl Draw {
         CollectiveScenario { cluster, odd_links, outages, groups, timeout, fault: Fault::None }
     }
 
-    /// What links lose, double, hold back, and when they are cut.
+    /// Draws the losses, duplicates, delays and outages of links.
     pub(super) fn links(&mut self, scenario: &mut CollectiveScenario) {
         let cluster = &mut scenario.cluster;
         let most = self.pick(&[(40, 0.0), (30, 0.02), (30, 0.2)]);
@@ -276,7 +277,7 @@ impl Draw {
         let any = self.below(links);
         let rates = [cluster.host.rate, cluster.uplink.rate];
         let (host, uplink) = match self.below(3) {
-            // Receivers lose on their own, as with a drop rule at their port.
+            // Each receiver loses packets separately, as with a drop rule at its port.
             0 => {
                 let ports = (0..probe.nodes()).map(|node| (probe.to_node(node), faulty));
                 scenario.odd_links = ports.collect();
@@ -319,7 +320,7 @@ impl Draw {
         }
     }
 
-    /// Messages, of which both sides are in order of a pair of ranks and a tag.
+    /// Returns messages that are, at both ends, in order for each pair of ranks and tag.
     pub(super) fn messages(&mut self, messages: usize, size: u32, chunk: u64) -> Vec<MessageScenario> {
         let mut messages: Vec<MessageScenario> = (0..messages).map(|_| self.message(size, chunk)).collect();
         for side in 0..2 {
@@ -330,7 +331,7 @@ impl Draw {
         messages
     }
 
-    /// Bytes of an array.
+    /// Returns the length of an array in bytes.
     fn length(&mut self, chunk: u64) -> u64 {
         let near = |rng: &mut ChaCha8Rng, border: u64| border + ELEMENT * rng.random_range(0..3) - ELEMENT;
         let kind = self.rng.random_range(0..10_000);
@@ -370,7 +371,7 @@ impl Draw {
         CallScenario { operation, root: self.below(size) as u32, count, counts, plan, after, waits: false }
     }
 
-    /// A plan with a name or of one level, one that is put together at random, or none.
+    /// Returns a named or one-level plan, a plan composed at random, or none (empty).
     fn plan(&mut self, operation: Operation, bytes: u64) -> String {
         let plan = match self.below(10) {
             0 => return String::new(),
@@ -392,7 +393,7 @@ impl Draw {
         }
     }
 
-    /// Patterns drawn until they fit.
+    /// Draws patterns until they form a plan for the operation.
     fn composition(&mut self, operation: Operation) -> Option<Plan> {
         let patterns: Vec<&str> = Plan::patterns().collect();
         (0..20).find_map(|_| {
@@ -448,11 +449,11 @@ impl Draw {
             _ => Fault::None,
         };
         if let Fault::Crash { .. } | Fault::PowerOff { .. } = scenario.fault {
-            // Who cannot be reached may not be told from who is gone.
+            // An unreachable node may be indistinguishable from a lost one.
             scenario.outages.clear();
         }
         if let Fault::Absent { .. } = scenario.fault {
-            // All others have come to the call long before it is given up.
+            // All other ranks have made the call long before it times out.
             scenario.timeout = Duration::from_secs(6) + self.moment(Duration::from_secs(4));
             let calls = scenario.groups.iter_mut().flat_map(|group| &mut group.calls);
             calls.flat_map(|call| &mut call.after).for_each(|after| *after = (*after).min(LATE));

@@ -1,4 +1,4 @@
-//! What the ranks of a group do, one after the other: their calls with their buffers, and what must be in these.
+//! The script of a group's ranks: their calls and buffers, and the expected contents of these.
 
 use super::scenario::{CallScenario, Fault, GroupScenario, MessageScenario};
 use cool_engine::testing::{Buffer, Collective};
@@ -9,44 +9,44 @@ use cool_types::Operation;
 /// A root that no group has.
 const NOBODY: u32 = 999;
 
-/// Where a rank is in its calls.
+/// The state of a rank in its sequence of calls.
 #[derive(Debug)]
 pub(super) struct Script {
-    /// The calls it has made.
+    /// Number of calls that it has made.
     pub(super) made: usize,
-    /// Those of them that are not answered.
+    /// Number of its pending calls.
     pub(super) open: usize,
     /// The call for which it waits.
     pub(super) waits_in: Option<usize>,
-    /// When it made, or will make, the last one.
+    /// When it made, or will make, its last call.
     pub(super) last: Time,
-    /// It makes no more.
+    /// Whether it makes no more calls.
     pub(super) over: bool,
 }
 
-/// How a collective went so far.
+/// The results of a collective so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Tally {
     pub(super) well: usize,
     pub(super) failed: usize,
-    /// When its last rank came.
-    pub(super) last_came: Time,
+    /// When its last rank called.
+    pub(super) last_call: Time,
 }
 
-/// A group that runs.
+/// A group that is running.
 pub(super) struct RunningGroup {
     pub(super) spec: GroupSpec,
     pub(super) places: Vec<u16>,
     pub(super) scenario: GroupScenario,
     pub(super) collectives: Vec<Collective>,
     pub(super) tallies: Vec<Tally>,
-    /// By rank.
+    /// The scripts, by rank.
     pub(super) scripts: Vec<Script>,
-    /// Where messages are received.
+    /// The buffers in which messages are received.
     pub(super) rooms: Vec<Buffer>,
 }
 
-/// The bytes of a message.
+/// Returns the content of a message.
 fn message_bytes(number: usize, bytes: u64) -> Vec<u8> {
     (0..bytes).map(|i| (i * 7 + number as u64 * 31) as u8).collect()
 }
@@ -84,8 +84,8 @@ impl RunningGroup {
         };
         let collectives: Vec<Collective> = scenario.calls.iter().enumerate().map(collective).collect();
         let script = |rank: usize| {
-            let comes = scenario.quick.as_ref().map_or(Duration::ZERO, |quick| quick.come[rank]);
-            Script { made: 0, open: 0, waits_in: None, last: now + comes, over: false }
+            let start = scenario.quick.as_ref().map_or(Duration::ZERO, |quick| quick.starts[rank]);
+            Script { made: 0, open: 0, waits_in: None, last: now + start, over: false }
         };
         let room = |message: &MessageScenario| Buffer::new(vec![0xee; message.bytes as usize]);
         RunningGroup {
@@ -99,7 +99,7 @@ impl RunningGroup {
         }
     }
 
-    /// One side of a message.
+    /// Returns the request of one side of a message.
     pub(super) fn transfer(
         &self,
         number: usize,
@@ -125,14 +125,14 @@ impl RunningGroup {
         }
     }
 
-    /// Whether a message came as it was sent.
-    pub(super) fn message_came(&self, number: usize) -> bool {
+    /// Returns whether a message arrived as it was sent.
+    pub(super) fn message_arrived(&self, number: usize) -> bool {
         let bytes = self.scenario.messages[number].bytes;
-        self.rooms[number].with(|came| *came == message_bytes(number, bytes))
+        self.rooms[number].with(|received| *received == message_bytes(number, bytes))
     }
 }
 
-/// What a rank calls that disagrees with the others: another root, length or operation.
+/// Returns a call that disagrees with the other ranks: a different root, length or operation.
 fn other(request: &CallRequest<Buffer>, size: u32) -> CallRequest<Buffer> {
     let CallRequest { group, rank, operation, root, count, counts, plan, .. } = request;
     let new = |operation, root, count| {

@@ -1,5 +1,6 @@
-//! The network that a schedule is timed on: racks of hosts below a tree, a leaf-spine or a fat-tree network or what a
-//! file says, its links, and the ways of messages over them. How long anything takes is not its business.
+//! The network on which a schedule is timed: racks of hosts below a tree, a leaf-spine or a
+//! fat-tree network, or a network from a file; its links, and the paths of messages over them. This
+//! module does not compute times.
 
 mod file;
 mod mesh;
@@ -15,99 +16,100 @@ use wires::Wires;
 
 pub use file::FileError;
 
-/// Hosts of one network at most: what numbers and memory are made for.
+/// Maximum number of hosts of a network. Numbers and memory are dimensioned for it.
 const MAX_HOSTS: u64 = 1 << 20;
-/// Ranks of one network at most.
+/// Maximum number of ranks of a network.
 const MAX_RANKS: u64 = 1 << 22;
 
-/// Which ranks are where.
+/// The order in which ranks are placed on hosts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Placement {
     /// Host after host, rack after rack.
     #[default]
     Packed,
-    /// Each rank in another rack than the one before it.
+    /// Each rank in a different rack from the previous one.
     Interleaved,
 }
 
-/// How many ranks hosts have.
+/// The number of ranks on each host.
 #[derive(Clone, Debug, PartialEq)]
 enum Ranks {
     All(usize),
     Each(Vec<usize>),
 }
 
-/// A network. It parses from `tree:RxK` (R racks of K hosts), `tree:3+5+2` (racks of 3, 5 and 2 hosts),
-/// `leafspine:LxSxK` (L racks of K hosts, S spines) or `fattree:K` (of switches with K ports); another `xP` is
-/// the number of ranks on each host.
+/// A network. It parses from `tree:RxK` (R racks of K hosts), `tree:3+5+2` (racks of 3, 5 and 2
+/// hosts), `leafspine:LxSxK` (L racks of K hosts, S spines) or `fattree:K` (of switches with K
+/// ports). An additional `xP` gives the number of ranks on each host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FabricModel {
     wires: Wires,
-    /// As it is written, or the name of its file.
+    /// The text from which it was parsed, or the name of its file.
     name: String,
-    /// The first host of each rack, and the number of hosts.
+    /// The first host of each rack, followed by the number of hosts.
     starts: Vec<usize>,
     ranks: Ranks,
-    /// Of the slowest host's link, each way, in bytes per second.
+    /// Rate of the slowest host's link in each direction, in bytes per second.
     pub host: u64,
-    /// Of the slowest link between switches, each way, in bytes per second.
+    /// Rate of the slowest link between switches in each direction, in bytes per second.
     pub uplink: u64,
-    /// Time from one end of a host's link to the other, a switch's work included.
+    /// Delay of a host's link, including a switch's processing.
     pub delay: Duration,
-    /// The same of a link between switches.
+    /// Delay of a link between switches, including a switch's processing.
     pub uplink_delay: Duration,
-    /// Bytes that pass an idle link at once, as a token bucket lets them; 0 for links as they are in hardware.
+    /// Number of bytes that pass an idle link at once, as a token bucket permits; 0 for links as in
+    /// hardware.
     pub burst: u64,
-    /// Bytes of it that links lack at the beginning.
+    /// Number of these bytes that are already used at the beginning.
     pub spent: u64,
 }
 
-/// Why a text is no network, or a network too small for a group.
+/// Why a text does not describe a network, or a network is too small for a group.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FabricModelError {
-    /// It is not written as one.
+    /// The text does not have the required form.
     #[error(
         "topology {0:?}: expected tree:RxK (R racks of K hosts), tree:3+5+2 (racks of 3, 5 and 2 hosts), \
          leafspine:LxSxK (L racks of K hosts, S spines) or fattree:K (switches with K ports, an even number), \
          each with another xP for P ranks on each host"
     )]
     Text(String),
-    /// It is larger than can be computed here.
+    /// The network is too large.
     #[error("topology {0:?} is too large; at most {MAX_HOSTS} hosts and {MAX_RANKS} ranks can be timed")]
     Size(String),
-    /// It is a file, and makes no network.
+    /// The file does not describe a valid network.
     #[error("topology file {name}: {reason}")]
     File {
-        /// The file.
+        /// The name of the file.
         name: String,
-        /// What is wrong.
+        /// The reason.
         reason: FileError,
     },
-    /// A rate of zero.
-    #[error("the links of a network must carry something; give rates above 0")]
+    /// A rate is zero.
+    #[error("link rates must be above 0")]
     Rate,
     /// There are no ranks.
     #[error(transparent)]
     Layout(#[from] LayoutError),
-    /// The group has ranks where the network has no hosts.
+    /// The group has more nodes in a rack than the network has hosts there.
     #[error(
         "the group has {wanted} nodes in its rack {rack}, the network {found} there; time it on a larger one"
     )]
     Small {
         /// The rack.
         rack: usize,
-        /// Nodes of the group in it.
+        /// Number of the group's nodes in it.
         wanted: usize,
-        /// Hosts of the network in it.
+        /// Number of the network's hosts in it.
         found: usize,
     },
 }
 
 impl FabricModel {
-    /// The same network with such links, in bytes per second. One from a file keeps its own.
+    /// Returns the network with other link rates in bytes per second. A network from a file keeps
+    /// its own rates.
     ///
-    /// # Errors
-    /// If one is zero.
+    /// # Errors If a rate is zero.
     pub fn with_rates(self, host: u64, uplink: u64) -> Result<FabricModel, FabricModelError> {
         match self.wires {
             _ if host == 0 || uplink == 0 => Err(FabricModelError::Rate),
@@ -116,10 +118,9 @@ impl FabricModel {
         }
     }
 
-    /// The network that a cost model tells of, with the nodes of a group.
+    /// Returns the network that a cost model describes, with the nodes of a group.
     ///
-    /// # Errors
-    /// If a rate of the model is zero.
+    /// # Errors If a rate of the model is zero.
     pub fn of_group(layout: &Layout, model: &CostModel) -> Result<FabricModel, FabricModelError> {
         let spines = model.ecmp_paths as usize;
         let ends = (0..layout.racks()).map(|rack| layout.nodes_of_rack(rack).end);
@@ -141,12 +142,12 @@ impl FabricModel {
         fabric.with_rates(host, uplink)
     }
 
-    /// Time over `hops` links, the first and the last of which are hosts'.
+    /// Returns the delay over `hops` links. The first and last ones must be links of hosts.
     pub(super) fn delay_over(&self, hops: u32) -> Duration {
         self.delay * hops.min(2) + self.uplink_delay * hops.saturating_sub(2)
     }
 
-    /// What the planner is told of this network: that of its slowest links and longest ways.
+    /// Returns the cost model for the planner, given by the slowest links and longest paths.
     pub fn cost_model(&self, costs: &AgentCosts) -> CostModel {
         let level =
             |hops: u32, bytes_per_second| LinkCost { latency: self.delay_over(hops), bytes_per_second };
@@ -160,17 +161,17 @@ impl FabricModel {
         }
     }
 
-    /// Number of hosts.
+    /// Returns the number of hosts.
     pub fn hosts(&self) -> usize {
         self.starts.last().copied().unwrap_or(0)
     }
 
-    /// Number of racks.
+    /// Returns the number of racks.
     pub fn racks(&self) -> usize {
         self.starts.len() - 1
     }
 
-    /// Number of ranks, if every host has as many as it can.
+    /// Returns the number of ranks if every host has as many as it can.
     pub fn ranks(&self) -> usize {
         match &self.ranks {
             Ranks::All(ranks) => self.hosts() * ranks,
@@ -185,7 +186,7 @@ impl FabricModel {
         }
     }
 
-    /// Where the ranks of a group over the whole network are.
+    /// Returns the places of the ranks of a group over the whole network.
     pub fn places(&self, placement: Placement) -> Vec<RankPlace> {
         let place = |host: usize| RankPlace { rack: self.rack_of(host) as u32, node: host as u32 };
         let packed =
@@ -201,25 +202,24 @@ impl FabricModel {
         }
     }
 
-    /// The layout of a group over the whole network.
+    /// Returns the layout of a group over the whole network.
     ///
-    /// # Errors
-    /// Never: a network has hosts, and each is in one rack.
+    /// # Errors Never, because a network has hosts and each of them is in one rack.
     pub fn layout(&self, placement: Placement) -> Result<Layout, FabricModelError> {
         Ok(Layout::new(&self.places(placement))?.with_stripes(self.stripes()))
     }
 
-    /// Trees over all hosts without a common link between switches: as many as fill a host's link.
+    /// Returns the number of trees over all hosts that share no link between switches and together
+    /// fill a host's link.
     pub fn stripes(&self) -> u32 {
         let lanes = (0..self.racks()).map(|rack| self.wires.lanes(rack)).min().unwrap_or(1);
         let enough = self.host.div_ceil(self.uplink.max(1)).min(lanes as u64);
         if self.racks() > 1 { u32::try_from(enough).unwrap_or(u32::MAX) } else { 1 }
     }
 
-    /// The host of each node of a group: its racks and their nodes in order.
+    /// Returns the host of each node of a group. Racks and their nodes are matched in order.
     ///
-    /// # Errors
-    /// If the network has no host for a node.
+    /// # Errors If the network has no host for a node.
     pub(super) fn hosts_of(&self, layout: &Layout) -> Result<Vec<usize>, FabricModelError> {
         let mut hosts = vec![0; layout.nodes()];
         for rack in 0..layout.racks() {
@@ -239,7 +239,7 @@ impl FabricModel {
         self.starts.partition_point(|start| *start <= host) - 1
     }
 
-    /// Bytes per second of every link, each direction a link of its own.
+    /// Returns the rates of all links in bytes per second. Each direction is a separate link.
     pub(super) fn rates(&self) -> Vec<u64> {
         let (hosts, links) = (self.hosts(), self.wires.links(self.racks()));
         let (hosts, links) = match &self.wires {
@@ -249,12 +249,12 @@ impl FabricModel {
         hosts.into_iter().chain(links).flat_map(|rate| [rate; 2]).collect()
     }
 
-    /// The bytes per second of a host's link.
+    /// Returns the rate of a host's link in bytes per second.
     pub(super) fn host_rate(&self, host: usize) -> u64 {
         if let Wires::Mesh(mesh) = &self.wires { mesh.host_rate(host) } else { self.host }
     }
 
-    /// The bytes per second between a rack and the others.
+    /// Returns the rate between a rack and the others in bytes per second.
     pub(super) fn rack_rate(&self, rack: usize) -> u64 {
         match &self.wires {
             Wires::Mesh(mesh) => mesh.rack_rate(rack),
@@ -262,7 +262,8 @@ impl FabricModel {
         }
     }
 
-    /// The links of a message from one host to another. Among equally short ways the destination's rack chooses.
+    /// Returns the links of a message from one host to another. Among equally short paths the
+    /// destination's rack decides.
     pub(super) fn path(&self, from: usize, to: usize) -> Vec<u32> {
         let (a, b) = (self.rack_of(from), self.rack_of(to));
         let mut links = Vec::with_capacity(6);
@@ -272,8 +273,8 @@ impl FabricModel {
         links
     }
 
-    /// The links of a multicast from one host to others over a tree, each once: the sender's own link, then the others
-    /// ascending.
+    /// Returns the links of a multicast over a tree from one host to others, each once: first the
+    /// sender's own link, then the others in ascending order.
     pub(super) fn tree(&self, from: usize, to: impl Iterator<Item = usize>, tree: usize) -> Vec<u32> {
         let mut links = Vec::new();
         let mut racks = BTreeSet::new();
@@ -291,7 +292,7 @@ impl FabricModel {
         links
     }
 
-    /// Number of links between two hosts.
+    /// Returns the number of links between two hosts.
     pub(super) fn hops(&self, from: usize, to: usize) -> u32 {
         if from == to { 0 } else { 2 + self.wires.hops(self.rack_of(from), self.rack_of(to)) }
     }
@@ -327,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_topology_is_answered_with_what_would_be() {
+    fn an_invalid_topology_is_refused_with_the_valid_forms() {
         for text in [
             "",
             "tree",
@@ -353,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn every_way_begins_and_ends_at_its_hosts_and_has_as_many_links_as_hops() {
+    fn every_path_ends_at_its_hosts_and_has_as_many_links_as_hops() {
         for text in ["tree:3x2", "tree:1+3+2", "leafspine:3x2x2", "fattree:4"] {
             let fabric = fabric(text);
             let links = fabric.rates().len();
@@ -384,10 +385,11 @@ mod tests {
     #[test]
     fn a_multicast_crosses_every_link_of_its_tree_once() {
         let tree = fabric("tree:3x4").tree(0, 1..12, 0);
-        // Its own link up and rack up, two racks down, eleven hosts down.
+        // The sender's own link, its rack's uplink, the downlinks of two racks and of eleven hosts.
         assert_eq!(tree.len(), 1 + 1 + 2 + 11);
         let fat = fabric("fattree:4").tree(0, 1..16, 0);
-        // To the edge, to the aggregation, to the core; three other pods and their six racks, one rack beside.
+        // To the edge, to the aggregation and to the core; three other pods and their six racks,
+        // and the other rack of this pod.
         assert_eq!(fat.len(), 1 + 1 + 1 + 3 + 7 + 15);
     }
 

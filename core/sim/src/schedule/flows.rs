@@ -1,21 +1,21 @@
-//! Flows that share links: each link's rate is divided among its flows in a max-min fair way, up to what a flow
-//! may have at most. What flows carry is not their business.
+//! Flows that share links. Each link's rate is divided among its flows in a max-min fair way, up to
+//! a maximum for each flow. This module does not know the traffic that the flows carry.
 //!
-//! Rates change when flows begin and end. They are computed anew for those flows only that share links with
-//! the changed ones, directly or by way of others; and since thousands of messages begin and end at almost the
-//! same time, changes within a 256th of a flow's duration count as one.
+//! Rates change when flows begin and end. They are recomputed only for flows that share links with
+//! the changed ones, directly or indirectly. Because thousands of messages begin and end at almost
+//! the same time, changes within a 256th of a flow's duration are combined.
 
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Changes within this part of a flow's duration are one.
+/// Changes within this fraction of a flow's duration are combined.
 const GRAINS: f64 = 256.0;
 
-/// A flow by number; numbers are used again.
+/// The number of a flow. Numbers are reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FlowId(pub(crate) u32);
 
-/// When a flow will be through, unless its rate changes: then its version does, too.
+/// When a flow will end. A change of its rate also changes its version, which invalidates this.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finish {
     pub(crate) flow: FlowId,
@@ -24,52 +24,53 @@ pub(crate) struct Finish {
 }
 
 #[derive(Debug)]
-struct Link {
+struct SharedLink {
     rate: f64,
     flows: Vec<u32>,
-    /// Bytes that may pass at once, as of `at`.
+    /// Number of bytes that may pass at once, as of `at`.
     tokens: f64,
     at: u64,
     used: f64,
-    /// While rates are computed: whose turn it is part of, what is left, and for how many flows.
+    /// Used while rates are computed: the computation, the rate that is left, and the number of
+    /// flows without a rate.
     turn: u32,
     left: f64,
     waiting: u32,
 }
 
 #[derive(Debug, Default)]
-struct Flow {
+struct SharedFlow {
     links: Vec<u32>,
     most: f64,
-    /// Bytes to go as of `at`.
+    /// Number of bytes left, as of `at`.
     left: f64,
     at: u64,
     rate: f64,
     grain: u64,
     version: u32,
     turn: u32,
-    /// While rates are computed: the new one.
+    /// Used while rates are computed: the new rate.
     fresh: Option<f64>,
 }
 
 /// All flows of a network.
 #[derive(Debug)]
 pub(crate) struct Flows {
-    links: Vec<Link>,
-    flows: Vec<Flow>,
+    links: Vec<SharedLink>,
+    flows: Vec<SharedFlow>,
     unused: Vec<u32>,
     burst: f64,
-    /// Links whose flows have changed, and when rates are to be computed anew.
+    /// Links with changed flows, and when rates must be recomputed.
     changed: Vec<u32>,
     due: Option<u64>,
     turn: u32,
 }
 
 impl Flows {
-    /// No flows on links of such rates, in bytes per nanosecond.
+    /// Returns the state without any flows, on links of the given rates in bytes per nanosecond.
     pub(crate) fn new(rates: impl Iterator<Item = f64>, burst: u64, spent: u64) -> Flows {
         let burst = burst as f64;
-        let link = |rate| Link {
+        let link = |rate| SharedLink {
             rate,
             flows: Vec::new(),
             tokens: (burst - spent as f64).max(0.0),
@@ -90,17 +91,18 @@ impl Flows {
         }
     }
 
-    /// When [`Flows::share`] is to be called.
+    /// Returns when [`Flows::share`] must be called.
     pub(crate) fn due(&self) -> Option<u64> {
         self.due
     }
 
-    /// The least rate of some links.
+    /// Returns the lowest rate of some links.
     pub(crate) fn narrowest(&self, links: &[u32]) -> f64 {
         links.iter().map(|link| self.links[*link as usize].rate).fold(f64::INFINITY, f64::min)
     }
 
-    /// Begins a flow of `bytes` at `most` bytes per nanosecond. None, if idle links let it pass at once.
+    /// Begins a flow of `bytes` at no more than `most` bytes per nanosecond. Returns none if idle
+    /// links let it pass at once. Otherwise the caller must call [`Flows::share`] when it is due.
     pub(crate) fn begin(&mut self, now: u64, links: Vec<u32>, bytes: u64, most: f64) -> Option<FlowId> {
         let mut left = bytes as f64;
         if self.burst > 0.0 {
@@ -119,7 +121,7 @@ impl Flows {
         let sharers = links.iter().map(|link| self.links[*link as usize].flows.len()).max().unwrap_or(0) + 1;
         let duration = left * sharers as f64 / self.narrowest(&links).min(most);
         let id = self.unused.pop().unwrap_or_else(|| {
-            self.flows.push(Flow::default());
+            self.flows.push(SharedFlow::default());
             self.flows.len() as u32 - 1
         });
         for link in &links {
@@ -129,7 +131,7 @@ impl Flows {
         let flow = &mut self.flows[id as usize];
         let (version, turn) = (flow.version + 1, flow.turn);
         let grain = grain(duration);
-        *flow = Flow { links, most, left, at: now, rate: 0.0, grain, version, turn, fresh: None };
+        *flow = SharedFlow { links, most, left, at: now, rate: 0.0, grain, version, turn, fresh: None };
         self.due_within(now, grain);
         Some(FlowId(id))
     }
@@ -147,12 +149,12 @@ impl Flows {
         self.due = Some(self.due.map_or(at, |due| due.min(at)));
     }
 
-    /// Whether a flow is still of this version.
+    /// Returns whether the flow still has this version.
     pub(crate) fn is_current(&self, finish: &Finish) -> bool {
         self.flows[finish.flow.0 as usize].version == finish.version
     }
 
-    /// Bytes that a flow still has to carry.
+    /// Returns the number of bytes that a flow has left.
     pub(crate) fn left(&mut self, now: u64, id: FlowId) -> f64 {
         let flow = &mut self.flows[id.0 as usize];
         if flow.rate > 0.0 {
@@ -162,7 +164,8 @@ impl Flows {
         flow.left
     }
 
-    /// Changes how much a flow still has to carry. Answers with when it will be through, if it has a rate yet.
+    /// Changes the number of bytes that a flow has left. Returns when it will end, if it has a
+    /// rate.
     pub(crate) fn set_left(&mut self, now: u64, id: FlowId, bytes: f64) -> Option<Finish> {
         self.left(now, id);
         let flow = &mut self.flows[id.0 as usize];
@@ -171,7 +174,7 @@ impl Flows {
         (flow.rate > 0.0).then(|| flow.finish(now, id))
     }
 
-    /// Changes the most that a flow may have.
+    /// Changes the maximum rate of a flow.
     pub(crate) fn set_most(&mut self, now: u64, id: FlowId, most: f64) {
         let flow = &mut self.flows[id.0 as usize];
         flow.most = most;
@@ -196,8 +199,8 @@ impl Flows {
         self.due_within(now, grain);
     }
 
-    /// Gives all flows that are concerned their rates; tells of those whose end this changes.
-    pub(crate) fn share(&mut self, now: u64, mut tell: impl FnMut(Finish)) {
+    /// Recomputes the rates of all affected flows, and reports each flow whose end changes.
+    pub(crate) fn share(&mut self, now: u64, mut report: impl FnMut(Finish)) {
         self.due = None;
         self.turn += 1;
         let (links, flows) = self.concerned();
@@ -213,18 +216,18 @@ impl Flows {
                 self.links[*link as usize].used += rate;
             }
             if (rate - flow.rate).abs() > 1e-9 * rate {
-                // A new flow has waited for its first rate: it gets what it has missed.
+                // A new flow has waited for its first rate. It is credited for that time.
                 let before = if flow.rate > 0.0 { flow.rate } else { rate };
                 flow.left = (flow.left - before * (now - flow.at) as f64).max(0.0);
                 flow.at = now;
                 flow.rate = rate;
                 flow.version += 1;
-                tell(flow.finish(now, FlowId(id)));
+                report(flow.finish(now, FlowId(id)));
             }
         }
     }
 
-    /// The links and flows that the changed links are connected with.
+    /// Returns the links and flows that are connected with the changed links.
     fn concerned(&mut self) -> (Vec<u32>, Vec<u32>) {
         let mut links = Vec::new();
         let mut flows = Vec::new();
@@ -254,21 +257,22 @@ impl Flows {
         (links, flows)
     }
 
-    /// Max-min fair rates by filling: the link that has least for each of its flows decides for those, then
-    /// the next; flows that may have less go first.
+    /// Computes max-min fair rates by progressive filling: the link with the least rate for each of
+    /// its flows decides for these, then the next link. Flows with a lower maximum are settled
+    /// first.
     fn fill(&mut self, links: &[u32], flows: &[u32]) {
         let mut shares = BinaryHeap::with_capacity(links.len());
         for id in links {
             let link = &mut self.links[*id as usize];
             (link.left, link.waiting) = (link.rate, link.flows.len() as u32);
             if link.waiting > 0 {
-                shares.push(Reverse((Share(link.left / f64::from(link.waiting)), *id)));
+                shares.push(Reverse((FairShare(link.left / f64::from(link.waiting)), *id)));
             }
         }
         let mut modest: Vec<u32> = flows.to_vec();
         modest.sort_by(|a, b| self.flows[*a as usize].most.total_cmp(&self.flows[*b as usize].most));
         let mut modest = modest.into_iter().peekable();
-        while let Some(Reverse((Share(share), id))) = shares.pop() {
+        while let Some(Reverse((FairShare(share), id))) = shares.pop() {
             while let Some(flow) = modest.next_if(|flow| self.flows[*flow as usize].most <= share) {
                 let most = self.flows[flow as usize].most;
                 self.settle(flow, most);
@@ -279,7 +283,7 @@ impl Flows {
             }
             let current = (link.left / f64::from(link.waiting)).max(0.0);
             if current > share * (1.0 + 1e-12) {
-                shares.push(Reverse((Share(current), id)));
+                shares.push(Reverse((FairShare(current), id)));
                 continue;
             }
             for flow in link.flows.clone() {
@@ -288,7 +292,7 @@ impl Flows {
         }
     }
 
-    /// Gives a flow its rate, unless it has one.
+    /// Sets the rate of a flow, unless it already has one.
     fn settle(&mut self, id: u32, rate: f64) {
         let flow = &mut self.flows[id as usize];
         if flow.fresh.is_some() {
@@ -303,7 +307,7 @@ impl Flows {
     }
 }
 
-impl Flow {
+impl SharedFlow {
     fn finish(&mut self, now: u64, id: FlowId) -> Finish {
         let duration = self.left / self.rate;
         self.grain = grain(duration);
@@ -313,24 +317,24 @@ impl Flow {
     }
 }
 
-/// The power of two of nanoseconds below a 256th of a duration.
+/// Returns the largest power of two, in nanoseconds, that is not more than a 256th of a duration.
 fn grain(duration: f64) -> u64 {
     1 << ((duration / GRAINS) as u64).max(1).ilog2()
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Share(f64);
+struct FairShare(f64);
 
-impl Eq for Share {}
+impl Eq for FairShare {}
 
-impl PartialOrd for Share {
-    fn partial_cmp(&self, other: &Share) -> Option<core::cmp::Ordering> {
+impl PartialOrd for FairShare {
+    fn partial_cmp(&self, other: &FairShare) -> Option<core::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Share {
-    fn cmp(&self, other: &Share) -> core::cmp::Ordering {
+impl Ord for FairShare {
+    fn cmp(&self, other: &FairShare) -> core::cmp::Ordering {
         self.0.total_cmp(&other.0)
     }
 }
@@ -346,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_is_shared_fairly_and_what_one_cannot_use_goes_to_the_others() {
+    fn a_link_is_shared_fairly_and_unused_shares_go_to_others() {
         let mut flows = Flows::new([10.0, 4.0, 10.0].into_iter(), 0, 0);
         let mut begin = |links: &[u32], most| flows.begin(0, links.to_vec(), 1 << 40, most).unwrap();
         let ids = [begin(&[0, 1], 99.0), begin(&[0], 99.0), begin(&[1], 1.0), begin(&[2], 99.0)];
@@ -366,7 +370,8 @@ mod tests {
     }
 
     proptest! {
-        /// The definition: every flow has its most, or crosses a full link on which none has more.
+        /// The definition: every flow has its maximum rate, or crosses a full link on which no flow
+        /// has a higher rate.
         #[test]
         fn rates_are_max_min_fair(
             capacities in prop::collection::vec(1u32..100, 1..8),

@@ -1,39 +1,40 @@
-//! How good the planner's picks are: each beside the plan that the simulator finds best.
+//! Evaluates the planner's choices: each is compared with the plan that is best in the simulator.
 
 use super::{AgentCosts, FabricModel, SimulateError, simulate};
 use cool_collective::planner::Planner;
 use cool_collective::{Call, CompileError, Layout, Operation, Plan, compile};
 use cool_machine::Duration;
 
-/// A candidate that the planner expects to take this many times as long as its pick is not simulated.
+/// A candidate is not simulated if the planner expects it to take this many times as long as its
+/// choice.
 const HOPELESS: f64 = 2.0;
 
-/// A pick and the best.
+/// A choice, and the best plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Verdict {
-    /// What the planner picks.
+    /// The planner's choice.
     pub pick: Plan,
-    /// What it takes.
+    /// The simulated time of that choice.
     pub pick_time: Duration,
-    /// What the simulator finds best.
+    /// The best plan in the simulator.
     pub best: Plan,
-    /// What that takes.
+    /// The simulated time of the best plan.
     pub best_time: Duration,
-    /// Plans that were simulated.
+    /// Number of simulated plans.
     pub tried: usize,
 }
 
 impl Verdict {
-    /// How many times as long as the best the pick takes.
+    /// Returns the time of the choice divided by that of the best plan.
     pub fn ratio(&self) -> f64 {
         self.pick_time.as_secs_f64() / self.best_time.as_secs_f64()
     }
 }
 
-/// Why there is no verdict.
+/// Why a choice cannot be evaluated.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GridError {
-    /// The call is none.
+    /// The call is not valid.
     #[error(transparent)]
     Compile(#[from] CompileError),
     /// A plan cannot be timed.
@@ -41,11 +42,10 @@ pub enum GridError {
     Simulate(#[from] SimulateError),
 }
 
-/// Compares the pick for a call with all candidates that the planner gives a chance: every fitting plan, in its own
-/// segments and in others.
+/// Compares the planner's choice for a call with all promising candidates: every fitting plan, with
+/// its own segment size and with others.
 ///
-/// # Errors
-/// If the call is none for this group or network.
+/// # Errors If the call is not valid for this group or network.
 pub fn judge(
     call: &Call,
     layout: &Layout,
@@ -77,8 +77,9 @@ pub fn judge(
     Ok(verdict)
 }
 
-/// The call by which an operation is compared at a size: that of the message or vector, or of all parts together; of
-/// an alltoall, of all that one rank sends. None if that is less than an element of 8 bytes for each.
+/// Returns the call by which an operation is compared at a size. The size is that of the message or
+/// vector, or of all parts together, or for an alltoall of everything that one rank sends. Returns
+/// none if that is less than an element of 8 bytes for each part.
 pub fn call_of(operation: Operation, bytes: u64, layout: &Layout) -> Option<Call> {
     let parts = if operation.takes_counts() { layout.size() as u64 } else { 1 };
     let bytes = match operation {

@@ -1,15 +1,17 @@
-//! The physical limit of a collective: bytes that must cross the link of a host or the links of a rack, over their
-//! rate. No plan is faster.
+//! The physical limit of a collective: the bytes that must cross the link of a host or the links of
+//! a rack, divided by their rate. No plan is faster.
 
 use super::fabric::FabricModel;
 use cool_collective::{Call, Layout, Operation, Rank};
 use cool_machine::Duration;
 
-/// The limit of a call on a network; none if no byte need cross a link, or the network is too small for the group.
+/// Returns the limit of a call on a network, or none if no byte must cross a link or if the network
+/// is too small for the group.
 ///
-/// For reductions of shares that all get, twice the part that begins elsewhere, as `docs/design/architecture.md` has it.
+/// For reductions in which all ranks get a share, the limit counts the part that begins elsewhere
+/// twice, as described in `docs/design/architecture.md`.
 pub fn limit(call: &Call, layout: &Layout, fabric: &FabricModel) -> Option<Duration> {
-    let (bytes, hosts) = (Bytes::new(call, layout), fabric.hosts_of(layout).ok()?);
+    let (bytes, hosts) = (CallBytes::new(call, layout), fabric.hosts_of(layout).ok()?);
     let racks = (0..layout.racks()).map(|rack| {
         let nodes = layout.nodes_of_rack(rack);
         let ranks = nodes.flat_map(|node| layout.ranks_of_node(node).iter().copied());
@@ -23,24 +25,25 @@ pub fn limit(call: &Call, layout: &Layout, fabric: &FabricModel) -> Option<Durat
     (seconds > 0.0).then(|| Duration::from_secs_f64(seconds))
 }
 
-struct Bytes<'a> {
+struct CallBytes<'a> {
     call: &'a Call,
-    /// Of each rank's input and output, in all of them, as far as parts go.
+    /// Number of ranks, and the total bytes of their inputs and outputs.
     size: usize,
     inputs: u64,
     outputs: u64,
 }
 
-impl<'a> Bytes<'a> {
-    fn new(call: &'a Call, layout: &Layout) -> Bytes<'a> {
+impl<'a> CallBytes<'a> {
+    fn new(call: &'a Call, layout: &Layout) -> CallBytes<'a> {
         let size = layout.size();
         let sum = |of: fn(&Call, Rank, usize) -> u64| {
             layout.ranks().fold(0, |sum: u64, rank| sum.saturating_add(of(call, rank, size)))
         };
-        Bytes { call, size, inputs: sum(Call::input_bytes), outputs: sum(Call::output_bytes) }
+        CallBytes { call, size, inputs: sum(Call::input_bytes), outputs: sum(Call::output_bytes) }
     }
 
-    /// The most bytes that must go into or out of one of `parts` parts of the network, the one with these ranks.
+    /// Returns the most bytes that must enter or leave one of `parts` parts of the network: the
+    /// part with the given ranks.
     fn across(&self, ranks: impl Iterator<Item = Rank>, parts: usize) -> f64 {
         let call = self.call;
         let (mut size, mut input, mut output, mut root) = (0, 0u64, 0u64, false);
@@ -63,7 +66,7 @@ impl<'a> Bytes<'a> {
             Operation::Scatter if root => (self.outputs - output) as f64,
             Operation::Scatter => output as f64,
             Operation::Allgather => (self.inputs - input).max(input) as f64,
-            // What stays among the part's own ranks, if blocks are alike.
+            // Excludes data that stays among the part's own ranks, assuming blocks of equal size.
             Operation::Alltoall => input.max(output) as f64 * (1.0 - f64::from(size) / self.size as f64),
             Operation::Barrier => 0.0,
         }

@@ -1,13 +1,13 @@
-//! Times a schedule on a network, in virtual time: what `cool simulate` prints, and what the planner's choices are
-//! measured by.
+//! Times a schedule on a network, in virtual time. `cool simulate` prints the result, and the
+//! planner's choices are evaluated by it.
 //!
-//! What agents do and wait for is [`timing`]'s business; here is what the network does. Messages are flows that
-//! share links in a max-min fair way, those between two nodes taking turns on one connection; multicasts are
-//! paced and cross every link of their tree once. Packets, losses and repair are left out: they are what
-//! the crate's other half tries in detail.
+//! [`timing`] models the work and the waits of agents; this module models the network. Messages are
+//! flows that share links in a max-min fair way. Those between two nodes take turns on one
+//! connection. Multicasts are paced and cross every link of their tree once. Packets, losses and
+//! retransmissions are not modeled here; the rest of the crate simulates them in detail.
 
-mod carrier;
 mod fabric;
+mod flow_network;
 pub(crate) mod flows;
 mod grid;
 mod limit;
@@ -26,35 +26,35 @@ pub enum SimulateError {
     /// The network is too small for the group.
     #[error(transparent)]
     Fabric(#[from] FabricModelError),
-    /// The schedule is none that can be timed.
+    /// The schedule cannot be timed.
     #[error(transparent)]
     Timing(#[from] TimingError),
 }
 
-/// Times a schedule for `layout`, whose racks are the fabric's in their order.
+/// Returns the timing of a schedule for `layout`. Its racks must be those of the fabric, in the
+/// same order.
 ///
-/// # Errors
-/// If the schedule is not for this group or cannot be carried out, or the network is too small.
+/// # Errors If the schedule is not for this group or cannot be executed, or if the network is too
+/// small.
 pub fn simulate(
     schedule: &Schedule,
     layout: &Layout,
     fabric: &FabricModel,
     costs: &AgentCosts,
 ) -> Result<Timing, SimulateError> {
-    let carrier = carrier::Carrier::new(fabric, layout, costs)?;
-    Ok(timing::time(schedule, layout, costs, carrier, Duration::MAX)?)
+    let network = flow_network::FlowNetwork::new(fabric, layout, costs)?;
+    Ok(timing::time(schedule, layout, costs, network, Duration::MAX)?)
 }
 
-/// As [`simulate`], with every message on its way.
+/// Returns the timing as [`simulate`] does, together with that of every message.
 ///
-/// # Errors
-/// As [`simulate`].
+/// # Errors As [`simulate`].
 pub fn trace(
     schedule: &Schedule,
     layout: &Layout,
     fabric: &FabricModel,
     costs: &AgentCosts,
 ) -> Result<(Timing, Vec<MessageTiming>), SimulateError> {
-    let carrier = carrier::Carrier::new(fabric, layout, costs)?;
-    Ok(timing::trace(schedule, layout, costs, carrier)?)
+    let network = flow_network::FlowNetwork::new(fabric, layout, costs)?;
+    Ok(timing::trace(schedule, layout, costs, network)?)
 }

@@ -1,4 +1,4 @@
-//! A distribution over links that is to be simulated, and how it may go.
+//! The settings and results of a simulated distribution over links.
 
 use cool_machine::Duration;
 use cool_swarm::{Code, Division, Order, Stats};
@@ -6,88 +6,91 @@ use cool_swarm::{Code, Division, Order, Stats};
 /// A distribution to simulate. Nodes are numbered rack by rack.
 #[derive(Clone, Debug)]
 pub struct Distribution {
-    /// Nodes of each rack.
+    /// Number of nodes in each rack.
     pub racks: Vec<u32>,
-    /// Whether rings keep racks together, or run through all nodes by chance.
+    /// Whether rings keep racks together, or are random over all nodes.
     pub together: bool,
-    /// Of a host's link, each way, in bytes per second.
+    /// Rate of a host's link in each direction, in bytes per second.
     pub host: u64,
-    /// Nodes whose links are slower, and their rate.
+    /// Nodes with slower links, and their rates.
     pub slow: Vec<(usize, u64)>,
-    /// A block takes up to as many times as long as its host's links allow, each by chance, as where nodes share processors.
+    /// A block takes up to this many times as long as its hosts' links require, by a random factor
+    /// for each block, as on nodes that share CPUs.
     pub slowed: f64,
-    /// Of a rack's uplink, each way; none if nothing limits it.
+    /// Rate of a rack's uplink in each direction, or none if it is unlimited.
     pub uplink: Option<u64>,
-    /// Bytes of a block as the links see it.
+    /// Size of a block on the links in bytes.
     pub block: u64,
-    /// Bytes of a block as memories hold it: few, so that much is tried in little time.
+    /// Size of a block in memory in bytes. It is small, so that many cases can be tried quickly.
     pub payload: usize,
-    /// How the content is divided.
+    /// The division of the content.
     pub division: Division,
-    /// What is sent.
+    /// Which blocks are sent: coded ones, or originals only.
     pub code: Code,
-    /// Which generation first.
+    /// Which generation is sent first.
     pub order: Order,
-    /// Nodes that have all from the beginning.
+    /// Nodes that hold everything from the beginning.
     pub sources: Vec<usize>,
-    /// Before a block is through both ends hear that it nearly is.
+    /// How long before the end of a block both ends are notified.
     pub nearly: Duration,
-    /// Of a signal, and of the end of a block.
+    /// Latency of a signal, and of the end of a block.
     pub latency: Duration,
-    /// Chance that a signal is lost; that it comes twice; that a block does not arrive.
+    /// Probability that a signal is lost.
     pub loss: f64,
-    /// See there.
+    /// Probability that a signal arrives twice.
     pub duplicate: f64,
-    /// See there.
+    /// Probability that a block is lost.
     pub block_loss: f64,
-    /// Who comes late, and when.
+    /// Nodes that join late, and when.
     pub joins: Vec<(usize, Duration)>,
-    /// Who dies, and when.
+    /// Nodes that crash, and when.
     pub deaths: Vec<(usize, Duration)>,
-    /// Who begins anew after it has died, and when: with the generations that it had on its disk.
+    /// Nodes that restart after a crash, and when. They hold the generations on their disks.
     pub restarts: Vec<(usize, Duration)>,
-    /// Who lies.
+    /// Nodes that lie.
     pub liars: Vec<Liar>,
-    /// The first source dies when this many copies of the content have left it; unless it is to stay.
+    /// The first source crashes when this many copies of the content have left it. It stays if
+    /// none.
     pub leaves_after: Option<f64>,
-    /// After so long the others hear of deaths.
+    /// Time after which other nodes are notified of a crash.
     pub notice: Duration,
-    /// What chance there is.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// A node that sends wrong bytes; what it holds itself is right.
+/// A node that sends wrong bytes. Its own holdings are right.
 #[derive(Clone, Copy, Debug)]
 pub struct Liar {
     /// The node.
     pub node: usize,
-    /// The chance that a block that it sends is wrong.
+    /// Probability that a block that it sends is wrong.
     pub wrong: f64,
-    /// Whether it says of each block that it has checked the generation; else only where that is so.
+    /// Whether it claims of each block that it has checked the generation, even if it has not.
     pub boasts: bool,
 }
 
-/// How a distribution went.
+/// The result of a distribution.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DistributionOutcome {
-    /// When each node had everything, in seconds; none for sources, and for those that died or starved.
+    /// When each node had everything, in seconds. None for sources, and for nodes that crashed or
+    /// starved.
     pub done: Vec<Option<f64>>,
-    /// Survivors that lack what no survivor has.
+    /// Survivors that are missing blocks that no survivor has.
     pub bereft: Vec<usize>,
-    /// How often a node has expelled a liar.
+    /// Number of times that a node expelled a liar.
     pub expelled: usize,
-    /// Bytes that left each rack.
+    /// Number of bytes that left each rack.
     pub uplinks: Vec<f64>,
-    /// Bytes that each node's link carried from it.
+    /// Number of bytes that left each node.
     pub sent: Vec<f64>,
-    /// What the machines did, added up.
+    /// The sum of the machines' counters.
     pub stats: Stats,
 }
 
-/// What went wrong.
+/// A violation of the swarm's contract.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DistributionError {
-    /// A node holds other bytes than the source.
+    /// A node holds different bytes from the source.
     #[error("node {node}: block {block} of generation {generation} is wrong")]
     Wrong {
         /// The node.
@@ -97,24 +100,24 @@ pub enum DistributionError {
         /// The block in it.
         block: u16,
     },
-    /// A node lacks what others have, and nothing comes any more.
-    #[error("node {node} lacks rows that others have after {seconds} s")]
+    /// A node is missing blocks that others have, and receives nothing more.
+    #[error("node {node} is missing blocks that others have after {seconds} s")]
     Stalled {
         /// The node.
         node: usize,
-        /// After how long.
+        /// When that was detected.
         seconds: u64,
     },
     /// A node that never lied was expelled.
-    #[error("node {node} was expelled by node {by}, and has not lied")]
-    Slandered {
+    #[error("node {node} was expelled by node {by} but has not lied")]
+    WronglyExpelled {
         /// The node.
         node: usize,
-        /// Who expelled it.
+        /// The node that expelled it.
         by: usize,
     },
-    /// A node lacks what nobody has, and has not said so.
-    #[error("node {node} lacks rows that nobody has, and did not report it")]
+    /// A node is missing blocks that no survivor has, and did not report it.
+    #[error("node {node} is missing blocks that no node has, and did not report it")]
     Silent {
         /// The node.
         node: usize,
@@ -122,7 +125,8 @@ pub enum DistributionError {
 }
 
 impl Distribution {
-    /// Equal hosts at 20 Mbit/s, nothing lost, the first node the source.
+    /// Returns a distribution on equal hosts at 20 Mbit/s without losses. The first node is the
+    /// source.
     pub fn clean(racks: Vec<u32>, division: Division) -> Distribution {
         Distribution {
             racks,
@@ -152,47 +156,47 @@ impl Distribution {
         }
     }
 
-    /// Seconds that the content takes over a host's link.
+    /// Returns the time in seconds that the content takes over a host's link.
     pub fn limit(&self) -> f64 {
         f64::from(self.division.blocks) * self.block as f64 / self.host as f64
     }
 
-    /// How many nodes there are.
+    /// Returns the number of nodes.
     pub(super) fn nodes(&self) -> usize {
         self.racks.iter().sum::<u32>() as usize
     }
 
-    /// What a block takes over a link.
+    /// Returns the time that a block takes over a link.
     pub(super) fn block_time(&self) -> Duration {
         Duration::from_secs_f64(self.block as f64 / self.host as f64)
     }
 
-    /// The least rate of a host's link.
+    /// Returns the lowest rate of a host's link.
     fn slowest(&self) -> u64 {
         self.slow.iter().map(|(_, rate)| *rate).fold(self.host, u64::min)
     }
 
-    /// How many times as long blocks take over the slowest link.
+    /// Returns how many times as long blocks take over the slowest link.
     pub(super) fn slowness(&self) -> u32 {
         (self.host / self.slowest().max(1)).max(1) as u32
     }
 
-    /// After so long without anything new nodes say so.
+    /// Returns the time without any new block after which nodes report that they are starved.
     pub(super) fn starved(&self) -> Duration {
         self.block_time() * 180 * self.slowness() + self.notice
     }
 
-    /// When nodes come and go.
+    /// Returns when nodes join, crash and restart.
     pub(super) fn changes(&self) -> impl Iterator<Item = Duration> {
         self.joins.iter().chain(&self.deaths).chain(&self.restarts).map(|(_, at)| *at)
     }
 
-    /// How a node lies, if it does.
+    /// Returns how a node lies, if it does.
     pub(super) fn lies(&self, node: usize) -> Option<&Liar> {
         self.liars.iter().find(|liar| liar.node == node)
     }
 
-    /// After which nothing is expected any more.
+    /// Returns the time limit of the distribution in nanoseconds.
     pub(super) fn bound(&self) -> u64 {
         let alone = f64::from(self.division.blocks) * self.block as f64 / self.slowest() as f64;
         let last = self.changes().max().unwrap_or_default();

@@ -1,62 +1,62 @@
-//! Gossip over links: machines of the swarm, each with its memory, on hosts in racks whose links share their rates fairly. Nodes come
-//! and go, signals and blocks are lost.
+//! Gossip over links: machines of the swarm, each with its memory, on hosts in racks. Their links
+//! share rates fairly. Nodes join, crash and restart; signals and blocks are lost.
 
 mod wires;
 
 use crate::schedule::flows::Finish;
 use crate::swarm::distribution::{Distribution, DistributionError, DistributionOutcome, Liar};
 use crate::swarm::members;
-use crate::swarm::memory::{Memory, content};
+use crate::swarm::memory::{SwarmMemory, content};
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_swarm::{Generation, Input, Member, Output, Share, Signal, Stats, Swarm, SwarmSpec, Waits};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
-use wires::Wires;
+use wires::SwarmWires;
 
-enum Event {
+enum SwarmEvent {
     Signal { from: usize, to: usize, signal: Signal },
     Wake(usize),
     Shared,
     Nearly(Finish),
     Finished(Finish),
-    Arrived(wires::Block, bool),
+    Arrived(wires::SimulatedBlock, bool),
     Confirmed { from: usize, to: usize, transfer: u32, arrived: bool },
     Decoded { node: usize, generation: u32, life: u32 },
-    Joins(usize),
-    Dies(usize),
-    HeardOf { node: usize, joined: bool },
+    Join(usize),
+    Crash(usize),
+    NodesNotified { node: usize, joined: bool },
 }
 
-struct Node {
+struct SwarmNode {
     machine: Option<Swarm>,
-    memory: Memory,
+    memory: SwarmMemory,
     wakes: Option<Time>,
     starved: bool,
     done: Option<f64>,
-    /// Which of the node's lives this is: what was begun in another counts no more.
+    /// The incarnation of the node. Work that an earlier one started is ignored.
     life: u32,
-    /// Generations that are on its disk.
+    /// Generations on the node's disk.
     kept: Vec<u32>,
 }
 
-struct Run<'a> {
+struct DistributionRun<'a> {
     what: &'a Distribution,
     members: Vec<Member>,
-    nodes: Vec<Node>,
-    wires: Wires,
+    nodes: Vec<SwarmNode>,
+    wires: SwarmWires,
     events: BinaryHeap<Reverse<(u64, u64)>>,
-    /// By their numbers.
-    details: BTreeMap<u64, Event>,
+    /// The events, by number.
+    details: BTreeMap<u64, SwarmEvent>,
     number: u64,
     now: u64,
     shares_at: Option<u64>,
-    /// How many nodes are yet to have everything, or to come.
+    /// Number of nodes that do not have everything yet, or have not joined.
     waiting: usize,
-    /// How often a node has said that nothing comes.
+    /// Number of reports that a node is starved.
     silent: usize,
-    /// Who was expelled, and by whom.
+    /// Expelled nodes, each with the node that expelled it.
     expelled: Vec<(usize, usize)>,
     chance: ChaCha8Rng,
     content: Vec<Vec<u8>>,
@@ -64,35 +64,35 @@ struct Run<'a> {
 }
 
 impl Distribution {
-    /// Runs it.
+    /// Runs the distribution.
     ///
-    /// # Errors
-    /// If a byte is wrong, or a node that lives lacks what others have, or does not say that it lacks what nobody has.
+    /// # Errors If a byte is wrong, if a surviving node is missing blocks that others have, or if
+    /// it did not report that it is missing blocks that no survivor has.
     pub fn run(&self) -> Result<DistributionOutcome, DistributionError> {
-        let mut run = Run::new(self);
+        let mut run = DistributionRun::new(self);
         run.begin();
         run.go();
         run.judge()
     }
 }
 
-impl<'a> Run<'a> {
-    fn new(what: &'a Distribution) -> Run<'a> {
+impl<'a> DistributionRun<'a> {
+    fn new(what: &'a Distribution) -> DistributionRun<'a> {
         let members = if what.together { members(&what.racks) } else { members(&[what.nodes() as u32]) };
-        let node = |_| Node {
+        let node = |_| SwarmNode {
             machine: None,
-            memory: Memory::default(),
+            memory: SwarmMemory::default(),
             wakes: None,
             starved: false,
             done: None,
             life: 0,
             kept: Vec::new(),
         };
-        Run {
+        DistributionRun {
             what,
             nodes: (0..members.len()).map(node).collect(),
             members,
-            wires: Wires::new(what),
+            wires: SwarmWires::new(what),
             events: BinaryHeap::new(),
             details: BTreeMap::new(),
             number: 0,
@@ -116,10 +116,10 @@ impl<'a> Run<'a> {
         }
         for (node, at) in self.what.joins.iter().chain(&self.what.restarts) {
             self.waiting += 1;
-            self.at(at.as_nanos() as u64, Event::Joins(*node));
+            self.at(at.as_nanos() as u64, SwarmEvent::Join(*node));
         }
         for (node, at) in &self.what.deaths {
-            self.at(at.as_nanos() as u64, Event::Dies(*node));
+            self.at(at.as_nanos() as u64, SwarmEvent::Crash(*node));
         }
         (0..self.nodes.len()).for_each(|node| self.poll(node));
     }
@@ -162,18 +162,18 @@ impl<'a> Run<'a> {
         self.waiting += usize::from(self.is_awaited(node));
     }
 
-    /// Whether a node is to get everything: liars may be expelled before they have it.
+    /// Returns whether a node should receive everything. Liars may be expelled before they have.
     fn is_awaited(&self, node: usize) -> bool {
         !self.what.sources.contains(&node) && self.what.lies(node).is_none()
     }
 
-    fn at(&mut self, at: u64, event: Event) {
+    fn at(&mut self, at: u64, event: SwarmEvent) {
         self.number += 1;
         self.details.insert(self.number, event);
         self.events.push(Reverse((at.max(self.now), self.number)));
     }
 
-    fn later(&mut self, event: Event) {
+    fn later(&mut self, event: SwarmEvent) {
         self.at(self.now + self.what.latency.as_nanos() as u64, event);
     }
 
@@ -188,64 +188,65 @@ impl<'a> Run<'a> {
             }
             self.now = at;
             if let Some(event) = self.details.remove(&number) {
-                self.happen(event);
+                self.on_event(event);
             }
             if let Some(due) = self.wires.due()
                 && self.shares_at.is_none_or(|at| due < at)
             {
                 self.shares_at = Some(due);
-                self.at(due, Event::Shared);
+                self.at(due, SwarmEvent::Shared);
             }
         }
     }
 
-    /// Whether nobody expects anything any more: all who lack something have said so, and nobody is to come or to go.
+    /// Returns whether no more progress is possible: all incomplete nodes have reported that they
+    /// are starved, and no node will join or crash.
     fn given_up(&self) -> bool {
-        let lacks = |node: &Node| node.machine.is_some() && node.done.is_none();
+        let is_incomplete = |node: &SwarmNode| node.machine.is_some() && node.done.is_none();
         self.silent > 0
             && self.what.changes().all(|at| ((at + self.what.starved()).as_nanos() as u64) < self.now)
             && (0..)
                 .zip(&self.nodes)
-                .all(|(number, node)| !lacks(node) || node.starved || !self.is_awaited(number))
+                .all(|(number, node)| !is_incomplete(node) || node.starved || !self.is_awaited(number))
     }
 
-    fn happen(&mut self, event: Event) {
+    fn on_event(&mut self, event: SwarmEvent) {
         match event {
-            Event::Signal { from, to, signal } => {
+            SwarmEvent::Signal { from, to, signal } => {
                 let from = self.members[from];
                 self.handle(to, Input::Signal { from, signal: &signal });
             }
-            Event::Wake(node) => {
+            SwarmEvent::Wake(node) => {
                 if self.nodes[node].wakes == Some(Time::from_nanos(self.now)) {
                     self.nodes[node].wakes = None;
                     self.poll(node);
                 }
             }
-            Event::Shared => {
+            SwarmEvent::Shared => {
                 self.shares_at = None;
                 for finish in self.wires.share(self.now) {
                     let nearly = finish.at.saturating_sub(self.what.nearly.as_nanos() as u64);
                     if !self.what.nearly.is_zero() {
-                        self.at(nearly, Event::Nearly(finish));
+                        self.at(nearly, SwarmEvent::Nearly(finish));
                     }
-                    self.at(finish.at, Event::Finished(finish));
+                    self.at(finish.at, SwarmEvent::Finished(finish));
                 }
             }
-            Event::Nearly(finish) => self.nearly(&finish),
-            Event::Finished(finish) => self.finished(&finish),
-            Event::Arrived(block, whole) => self.arrived(block, whole),
-            Event::Confirmed { from, to, transfer, arrived } => {
+            SwarmEvent::Nearly(finish) => self.nearly(&finish),
+            SwarmEvent::Finished(finish) => self.finished(&finish),
+            SwarmEvent::Arrived(block, whole) => self.arrived(block, whole),
+            SwarmEvent::Confirmed { from, to, transfer, arrived } => {
                 let to = self.members[to];
                 self.handle(from, Input::Sent { to, transfer, arrived });
             }
-            Event::Decoded { node, generation, life } => {
+            SwarmEvent::Decoded { node, generation, life } => {
                 if self.nodes[node].life == life {
                     self.decoded(node, generation);
                 }
             }
-            Event::Joins(node) => self.joins(node),
-            Event::Dies(node) => self.dies(node),
-            Event::HeardOf { node, joined } => {
+            SwarmEvent::Join(node) => self.join(node),
+            SwarmEvent::Crash(node) => self.crash(node),
+            SwarmEvent::NodesNotified { node, joined } => {
                 let member = self.members[node];
                 for other in (0..self.nodes.len()).filter(|other| *other != node) {
                     self.handle(other, if joined { Input::Joined(member) } else { Input::Gone(member) });
@@ -269,26 +270,26 @@ impl<'a> Run<'a> {
         if let (Some(copies), Some(source)) = (self.what.leaves_after, source)
             && self.wires.sent(source) >= copies * content - 1.0
         {
-            self.dies(source);
+            self.crash(source);
         }
-        self.later(Event::Arrived(block, whole));
+        self.later(SwarmEvent::Arrived(block, whole));
     }
 
-    fn arrived(&mut self, block: wires::Block, whole: bool) {
-        let wires::Block { from, to, transfer, took, bytes } = block;
+    fn arrived(&mut self, block: wires::SimulatedBlock, whole: bool) {
+        let wires::SimulatedBlock { from, to, transfer, took, bytes } = block;
         let arrived = whole && self.nodes[to].machine.is_some();
         if arrived {
             let member = self.members[from];
-            self.nodes[to].memory.came(from, transfer, bytes);
+            self.nodes[to].memory.receive(from, transfer, bytes);
             self.handle(
                 to,
                 Input::Received { from: member, transfer, took: Some(Duration::from_nanos(took)) },
             );
         }
-        self.later(Event::Confirmed { from, to, transfer, arrived });
+        self.later(SwarmEvent::Confirmed { from, to, transfer, arrived });
     }
 
-    /// A generation is compared with its hash.
+    /// Compares a generation with its hash.
     fn decoded(&mut self, node: usize, generation: u32) {
         let memory = &mut self.nodes[node].memory;
         if memory.is_right(generation, &self.what.division, &self.content) {
@@ -300,7 +301,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    fn joins(&mut self, node: usize) {
+    fn join(&mut self, node: usize) {
         self.waiting -= 1;
         if self.nodes[node].machine.is_some() {
             return;
@@ -309,11 +310,11 @@ impl<'a> Run<'a> {
         let members: Vec<Member> =
             (0..self.nodes.len()).filter(here).map(|node| self.members[node]).collect();
         self.start(node, members);
-        self.later(Event::HeardOf { node, joined: true });
+        self.later(SwarmEvent::NodesNotified { node, joined: true });
         self.poll(node);
     }
 
-    fn dies(&mut self, node: usize) {
+    fn crash(&mut self, node: usize) {
         let dying = &mut self.nodes[node];
         let Some(machine) = dying.machine.take() else { return };
         dying.life += 1;
@@ -323,7 +324,10 @@ impl<'a> Run<'a> {
         self.waiting -= usize::from(!whole && self.is_awaited(node));
         self.ended.add(&machine.stats());
         self.wires.clear(self.now, node);
-        self.at(self.now + self.what.notice.as_nanos() as u64, Event::HeardOf { node, joined: false });
+        self.at(
+            self.now + self.what.notice.as_nanos() as u64,
+            SwarmEvent::NodesNotified { node, joined: false },
+        );
     }
 
     fn handle(&mut self, node: usize, input: Input<'_>) {
@@ -338,14 +342,14 @@ impl<'a> Run<'a> {
         loop {
             let Some(machine) = &mut self.nodes[node].machine else { return };
             match machine.poll(now) {
-                Poll::Output(output) => self.act(node, output),
+                Poll::Output(output) => self.execute(node, output),
                 Poll::Idle(wakes) => {
                     let planned = self.nodes[node].wakes;
                     if let Some(at) = wakes
                         && planned.is_none_or(|planned| at < planned)
                     {
                         self.nodes[node].wakes = Some(at);
-                        self.at(at.as_nanos(), Event::Wake(node));
+                        self.at(at.as_nanos(), SwarmEvent::Wake(node));
                     }
                     return;
                 }
@@ -358,7 +362,7 @@ impl<'a> Run<'a> {
         (before.iter().sum::<u32>() + member.slot) as usize
     }
 
-    fn act(&mut self, node: usize, output: Output) {
+    fn execute(&mut self, node: usize, output: Output) {
         match output {
             Output::Signal { to, mut signal } => {
                 let to = self.number_of(to);
@@ -368,10 +372,10 @@ impl<'a> Run<'a> {
                     head.checked = true;
                 }
                 if self.chance.random_bool(self.what.duplicate) {
-                    self.later(Event::Signal { from: node, to, signal: signal.clone() });
+                    self.later(SwarmEvent::Signal { from: node, to, signal: signal.clone() });
                 }
                 if !self.chance.random_bool(self.what.loss) {
-                    self.later(Event::Signal { from: node, to, signal });
+                    self.later(SwarmEvent::Signal { from: node, to, signal });
                 }
             }
             Output::Transmit { to, transfer, generation, terms } => {
@@ -383,7 +387,7 @@ impl<'a> Run<'a> {
                     *byte ^= self.chance.random_range(1..=255u8);
                 }
                 let to = self.number_of(to);
-                self.wires.send(self.now, wires::Block { from: node, to, transfer, took: 0, bytes });
+                self.wires.send(self.now, wires::SimulatedBlock { from: node, to, transfer, took: 0, bytes });
             }
             Output::Cancel { to, transfer } => {
                 let to = self.number_of(to);
@@ -401,7 +405,7 @@ impl<'a> Run<'a> {
             Output::Decode { generation, recoveries } => {
                 self.nodes[node].memory.decode(generation, &recoveries, self.what.payload);
                 let life = self.nodes[node].life;
-                self.later(Event::Decoded { node, generation, life });
+                self.later(SwarmEvent::Decoded { node, generation, life });
             }
             Output::Audit { generation, suspects } => {
                 for (from, checked) in self.nodes[node].memory.wrong_rows(generation, &suspects) {
@@ -430,7 +434,7 @@ impl<'a> Run<'a> {
         let possible = self.possible();
         outcome.expelled = self.expelled.len();
         if let Some((node, by)) = self.expelled.iter().find(|(node, _)| self.what.lies(*node).is_none()) {
-            return Err(DistributionError::Slandered { node: *node, by: *by });
+            return Err(DistributionError::WronglyExpelled { node: *node, by: *by });
         }
         for (number, node) in self.nodes.iter().enumerate() {
             outcome.done.push(node.done);
@@ -457,8 +461,8 @@ impl<'a> Run<'a> {
         Ok(outcome)
     }
 
-    /// Whether the survivors have everything between them. Where somebody lies, only what one of them has checked counts: of other
-    /// rows it is not known which are right.
+    /// Returns whether the survivors together have everything. If some node lies, only generations
+    /// that a survivor has checked count, because it is unknown which other blocks are right.
     fn possible(&mut self) -> bool {
         let what = self.what;
         let honest = self.nodes.iter().enumerate().filter(|(node, _)| what.lies(*node).is_none());

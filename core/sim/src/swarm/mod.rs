@@ -1,4 +1,4 @@
-//! Drives the swarm: in rounds, as its paper counts, and over links with rates.
+//! Drives the swarm: in rounds, as in its paper, and over links with rates.
 
 mod distribution;
 mod links;
@@ -11,13 +11,13 @@ use cool_swarm::Member;
 pub use distribution::{Distribution, DistributionError, DistributionOutcome, Liar};
 pub use rounds::{Gossip, GossipOutcome, GossipStall};
 
-/// The members of racks, of each of which the number of nodes is given, rack by rack.
+/// Returns the members of racks with the given numbers of nodes, rack by rack.
 fn members(racks: &[u32]) -> Vec<Member> {
     let of_rack = |(rack, nodes): (u32, &u32)| (0..*nodes).map(move |slot| Member { rack, slot });
     (0..).zip(racks).flat_map(of_rack).collect()
 }
 
-/// The rack of each node.
+/// Returns the rack of each node.
 fn racks_of_nodes(racks: &[u32]) -> Vec<usize> {
     members(racks).into_iter().map(|member| member.rack as usize).collect()
 }

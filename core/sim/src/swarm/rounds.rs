@@ -1,5 +1,5 @@
-//! Gossip in rounds: the model of Cooper (section 2), in which each node sends one block and receives one in each, and knows
-//! what its successor holds.
+//! Gossip in rounds: the model of Cooper (section 2), in which each node sends one block and
+//! receives one block in each round, and knows the holdings of its successor.
 
 use super::{members, racks_of_nodes};
 use cool_swarm::{Code, Division, Holdings, Knowledge, Member, Order, Phase, Pick, Rings, Share};
@@ -9,89 +9,91 @@ use rand_chacha::ChaCha8Rng;
 /// A gossip to simulate.
 #[derive(Clone, Debug)]
 pub struct Gossip {
-    /// Nodes of each rack; the first of the first is the source.
+    /// Number of nodes in each rack. The first node of the first rack is the source.
     pub racks: Vec<u32>,
-    /// Whether rings keep racks together, or run through all nodes by chance, as the paper's.
+    /// Whether rings keep racks together, or are random over all nodes as in the paper.
     pub together: bool,
-    /// How the content is divided.
+    /// The division of the content.
     pub division: Division,
-    /// Whether the head of a block, its coefficients, goes before it, so that the receiver refuses what is not new and
-    /// another is picked; in the paper's model all of a block goes.
+    /// Whether a block is announced by its coefficients before it is sent, so that the receiver can
+    /// refuse one that is not new and the sender picks another. In the paper's model the whole
+    /// block is sent.
     pub heads: bool,
-    /// What is sent.
+    /// Which blocks are sent: coded ones, or originals only.
     pub code: Code,
-    /// Which generation first.
+    /// Which generation is sent first.
     pub order: Order,
-    /// What chance there is.
+    /// Seed of all random choices.
     pub seed: u64,
 }
 
-/// How a gossip went.
+/// The result of a gossip.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct GossipOutcome {
-    /// Rounds until all nodes had everything.
+    /// Number of rounds until all nodes had everything.
     pub rounds: u64,
     /// The round in which each node had everything; 0 for the source.
     pub nodes: Vec<u64>,
     /// The round in which the last node had all of each generation.
     pub generations: Vec<u64>,
-    /// Blocks sent, and those of them that were new to nobody.
+    /// Number of blocks sent.
     pub sent: u64,
-    /// See there.
+    /// Number of these blocks that were not new to their receivers.
     pub vain: u64,
-    /// Heads refused.
+    /// Number of refused announcements.
     pub refused: u64,
-    /// Blocks that left a rack over its uplink in a round: the most of all racks, on average over the rounds.
+    /// Number of blocks that left a rack over its uplink in a round: the maximum over racks,
+    /// averaged over the rounds.
     pub uplink: f64,
 }
 
-/// A gossip that went on for longer than any does.
+/// A gossip that exceeded its time limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{lacking} nodes still lack something after {rounds} rounds")]
+#[error("{incomplete} nodes are still incomplete after {rounds} rounds")]
 pub struct GossipStall {
-    /// How many.
-    pub lacking: usize,
-    /// After how many.
+    /// Number of incomplete nodes.
+    pub incomplete: usize,
+    /// Number of rounds.
     pub rounds: u64,
 }
 
-/// One under way.
-struct Run<'a> {
+/// A gossip in progress.
+struct GossipRun<'a> {
     gossip: &'a Gossip,
-    /// The rack of each node, whether rings keep to racks or not.
+    /// The rack of each node, whether or not rings keep racks together.
     racks: Vec<usize>,
     rings: Rings,
     members: Vec<Member>,
-    /// The number of the member in each slot of each rack of the rings.
+    /// The index of the member in each slot of each rack of the rings.
     numbers: Vec<Vec<usize>>,
     nodes: Vec<Holdings>,
-    /// How many nodes have each block as it is; kept for those codes that ask.
+    /// Number of nodes that have each original. Kept only for codes that need it.
     holders: Vec<u32>,
-    /// How many nodes lack something of each generation.
-    lacking: Vec<usize>,
+    /// Number of nodes that are missing blocks of each generation.
+    incomplete: Vec<usize>,
     settled: u32,
     chance: ChaCha8Rng,
     outcome: GossipOutcome,
 }
 
 impl Gossip {
-    /// Rounds within which any gossip ends: as if every block went to every node on its own.
+    /// Returns a number of rounds within which any gossip ends: as if every block were sent to
+    /// every node separately.
     fn bound(&self) -> u64 {
         let nodes: u64 = self.racks.iter().map(|nodes| u64::from(*nodes)).sum();
         (u64::from(self.division.blocks) + 10) * (nodes + 10)
     }
 
-    /// Runs it.
+    /// Runs the gossip.
     ///
-    /// # Errors
-    /// If it does not end.
+    /// # Errors If it exceeds its time limit.
     pub fn run(&self) -> Result<GossipOutcome, GossipStall> {
-        let mut run = Run::new(self);
-        while run.lacking.iter().any(|lacking| *lacking > 0) {
+        let mut run = GossipRun::new(self);
+        while run.incomplete.iter().any(|incomplete| *incomplete > 0) {
             run.outcome.rounds += 1;
             if run.outcome.rounds > self.bound() {
-                let lacking = run.nodes.iter().filter(|node| !node.is_complete()).count();
-                return Err(GossipStall { lacking, rounds: self.bound() });
+                let incomplete = run.nodes.iter().filter(|node| !node.is_complete()).count();
+                return Err(GossipStall { incomplete, rounds: self.bound() });
             }
             run.round();
         }
@@ -101,8 +103,8 @@ impl Gossip {
     }
 }
 
-impl<'a> Run<'a> {
-    fn new(gossip: &'a Gossip) -> Run<'a> {
+impl<'a> GossipRun<'a> {
+    fn new(gossip: &'a Gossip) -> GossipRun<'a> {
         let &Gossip { division, code, order, .. } = gossip;
         let count: u32 = gossip.racks.iter().sum();
         let racks = if gossip.together { gossip.racks.clone() } else { vec![count] };
@@ -113,13 +115,13 @@ impl<'a> Run<'a> {
         nodes.resize(members.len(), Holdings::empty(division, code, order));
         let blocks = if code == Code::Linear { 0 } else { division.blocks };
         let generations = division.generations() as usize;
-        Run {
+        GossipRun {
             gossip,
             racks: racks_of_nodes(&gossip.racks),
             rings: Rings::new(gossip.seed, 1, racks),
             numbers,
             holders: vec![1; blocks as usize],
-            lacking: vec![members.len() - 1; generations],
+            incomplete: vec![members.len() - 1; generations],
             settled: 0,
             chance: ChaCha8Rng::seed_from_u64(gossip.seed),
             outcome: GossipOutcome {
@@ -165,7 +167,7 @@ impl<'a> Run<'a> {
         }
         self.outcome.uplink += f64::from(left.into_iter().max().unwrap_or(0));
         flying.into_iter().for_each(|(receiver, pick)| self.arrive(receiver, &pick));
-        while self.lacking.get(self.settled as usize) == Some(&0) {
+        while self.incomplete.get(self.settled as usize) == Some(&0) {
             self.settled += 1;
         }
     }
@@ -183,12 +185,12 @@ impl<'a> Run<'a> {
                 *holders += 1;
             }
         }
-        let generation = node.generation(pick.generation).expect("it has just taken a row of it");
+        let generation = node.generation(pick.generation).expect("a block of it was just inserted");
         if generation.rank() == generation.size() {
-            // Nobody looks at bytes here, so nothing is computed.
+            // There are no bytes in this model, so nothing is computed.
             node.decoded(pick.generation);
             let at = pick.generation as usize;
-            self.lacking[at] -= 1;
+            self.incomplete[at] -= 1;
             self.outcome.generations[at] = self.outcome.rounds;
             if node.is_complete() {
                 self.outcome.nodes[receiver] = self.outcome.rounds;

@@ -1,4 +1,4 @@
-//! Distributions made up from a seed: shapes, codes, orders, losses, who comes late and who dies.
+//! Distributions drawn from a seed: shapes, codes, orders, losses, late nodes and crashes.
 
 use super::{Distribution, Liar};
 use cool_machine::Duration;
@@ -7,7 +7,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 impl Distribution {
-    /// The distribution of a seed, with real bytes.
+    /// Returns the distribution of a seed, with real bytes.
     pub fn of(seed: u64) -> Distribution {
         let mut chance = ChaCha8Rng::seed_from_u64(seed);
         let racks: Vec<u32> = (0..chance.random_range(1..5)).map(|_| chance.random_range(1..7)).collect();
@@ -43,7 +43,7 @@ impl Distribution {
         what
     }
 
-    /// Who comes late and who dies, sources among them.
+    /// Draws the nodes that join late, crash and restart. Sources may be among them.
     fn churn(&mut self, chance: &mut ChaCha8Rng) {
         let (joins, deaths) = (chance.random_bool(0.4), chance.random_bool(0.5));
         let span = 2.0 * self.limit();
@@ -55,7 +55,7 @@ impl Distribution {
                 let at = Duration::from_secs_f64(chance.random_range(0.0..span));
                 self.deaths.push((node, at));
                 if chance.random_bool(0.3) {
-                    // Others have noticed.
+                    // Other nodes have been notified of the crash by then.
                     let least = (self.notice + self.latency * 2).as_secs_f64();
                     self.restarts.push((
                         node,
@@ -66,7 +66,7 @@ impl Distribution {
         }
     }
 
-    /// Who lies: a few, but for the first source.
+    /// Draws the nodes that lie. There are few, and the first source never lies.
     fn lie(&mut self, chance: &mut ChaCha8Rng) {
         if chance.random_bool(0.7) {
             return;

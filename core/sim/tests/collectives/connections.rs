@@ -1,4 +1,5 @@
-//! Agents make and release groups, hang up and connect in any order: groups do not notice.
+//! Agents create and release groups, close connections and reconnect in any order. Groups must not
+//! be affected.
 
 use super::support::{NODES, RANKS, SIZE, World, send, settings};
 use cool_engine::{TransferKind, TransferRequest};
@@ -8,7 +9,7 @@ use cool_sim::collectives::ClusterSettings;
 use cool_types::Operation;
 
 #[test]
-fn a_node_that_was_stopped_for_a_while_is_in_later_groups_as_if_nothing_had_been() {
+fn a_node_that_was_stopped_works_in_later_groups() {
     for stopped in 0..NODES {
         let mut world = World::new(settings(9));
         world.make(1);
@@ -18,7 +19,8 @@ fn a_node_that_was_stopped_for_a_while_is_in_later_groups_as_if_nothing_had_been
         world.cluster.stop(stopped);
         world.run(done);
         assert!(world.answers().values().all(|answer| answer.result.is_err()));
-        // It hears of its own group's end, but not yet that the others have closed their connections.
+        // It learns that its own group has ended, but not yet that the others have closed their
+        // connections.
         world.cluster.resume(stopped).unwrap();
         world.release_on(1, 0..NODES);
         world.make(2);
@@ -32,7 +34,8 @@ fn a_node_that_was_stopped_for_a_while_is_in_later_groups_as_if_nothing_had_been
     }
 }
 
-/// All have used group 1 and made group 2, and all but the node `late` have heard of the first one's end.
+/// Returns a world in which all nodes have used group 1 and created group 2, and all nodes except
+/// `late` know that the first one has ended.
 fn second_group_while_the_first_has_not_ended_at(late: u16) -> World {
     let mut world = World::new(settings(9));
     world.make(1);
@@ -44,7 +47,7 @@ fn second_group_while_the_first_has_not_ended_at(late: u16) -> World {
 }
 
 #[test]
-fn a_group_on_a_connection_that_ends_with_an_earlier_group_gets_another() {
+fn a_group_reconnects_when_an_earlier_group_ends() {
     for late in 0..NODES {
         let mut world = second_group_while_the_first_has_not_ended_at(late);
         world.run_for(Duration::from_millis(5));
@@ -55,7 +58,8 @@ fn a_group_on_a_connection_that_ends_with_an_earlier_group_gets_another() {
     }
 }
 
-/// Every pair of ranks on different nodes exchanges a message.
+/// Exchanges a message between every pair of ranks on different nodes. Returns the number of
+/// results that must then exist.
 fn exchange(world: &mut World, group: u64, token: u64) -> usize {
     let before = world.answers().len();
     let pairs = (0..SIZE).flat_map(|from| (0..SIZE).map(move |to| (from, to)));
@@ -72,9 +76,10 @@ fn exchange(world: &mut World, group: u64, token: u64) -> usize {
 }
 
 #[test]
-fn what_is_sent_on_a_connection_that_the_other_side_has_given_up_for_an_earlier_group_arrives() {
+fn data_sent_on_a_connection_closed_by_the_peer_arrives() {
     for late in 0..NODES {
-        // The others hang up for the second group, and the late node uses it before it hears so.
+        // The others close connections for the second group. The late node uses its connection
+        // before it learns that.
         let mut world = second_group_while_the_first_has_not_ended_at(late);
         let done = exchange(&mut world, 2, 1_000);
         world.run(done);
@@ -88,10 +93,10 @@ fn what_is_sent_on_a_connection_that_the_other_side_has_given_up_for_an_earlier_
 }
 
 #[test]
-fn groups_one_after_another_work_in_whatever_order_agents_make_release_and_hear_of_connections() {
+fn consecutive_groups_work_in_any_order_of_connection_events() {
     for seed in 0..20 {
-        // Segments come up to milliseconds late. By seed 8 the greeting of a connection that was given up comes after that of
-        // its successor.
+        // Segments are delayed by up to 3 ms. With seed 8 the greeting of a connection that was
+        // given up arrives after that of its successor.
         let held = |link| LinkSpec { reorder: 0.5, hold: Duration::from_millis(3), ..link };
         let clean = settings(seed);
         let (host, uplink) = (held(clean.host), held(clean.uplink));
@@ -103,7 +108,8 @@ fn groups_one_after_another_work_in_whatever_order_agents_make_release_and_hear_
         };
         world.make(1);
         for group in 2..8 {
-            // Every node makes the next group before or after it releases the last one, some moments apart.
+            // Every node creates the next group before or after it releases the last one, with
+            // short pauses.
             let spec = world.spec(group);
             let mut late = Vec::new();
             for node in order(&mut world) {
@@ -133,11 +139,12 @@ fn groups_one_after_another_work_in_whatever_order_agents_make_release_and_hear_
 }
 
 #[test]
-fn a_group_on_a_connection_that_came_before_it_and_is_made_anew_goes_on() {
+fn a_group_survives_the_replacement_of_its_connection() {
     for new in 0..NODES {
         let mut world = World::new(settings(9));
         let others = || (0..NODES).filter(move |node| *node != new);
-        // One node has started again: it knows nothing of the first group, for which the others connect to it.
+        // One node has restarted. It does not know the first group, for which the others connect to
+        // it.
         let spec = world.spec(1);
         world.make_on(&spec, others());
         world.run_for(Duration::from_millis(5));

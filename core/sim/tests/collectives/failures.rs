@@ -1,4 +1,4 @@
-//! What goes wrong has a name, everybody is told, and nothing hangs.
+//! Every failure has a name, is reported to every rank, and nothing hangs.
 
 use super::support::{RANKS, SIZE, World, request, send, two_groups as world};
 use cool_engine::{
@@ -7,7 +7,7 @@ use cool_engine::{
 use cool_machine::Duration;
 use cool_types::Operation;
 
-/// The group cannot be used any more, and the other one can.
+/// Checks that the failed group cannot be used any more, and that the other group can.
 fn check_aftermath(world: &mut World) {
     let done = world.call_each(1, 1000, |_| Some((Operation::Barrier, 0, 0)));
     world.run(done);
@@ -32,7 +32,8 @@ fn check_mismatch(odd: u32, theirs: (Operation, u32, u64), mine: (Operation, u32
     assert!(world.now().as_nanos() < 10_000_000_000, "found only after {:?}", world.now());
     check_aftermath(&mut world);
     for rank in 0..SIZE {
-        // Who only had to send was through before anyone could know; it learns with its next call.
+        // A rank that only had to send may have completed before the mismatch was detected. It
+        // learns about it in its next call.
         let call = world.answers()[&u64::from(rank)].result.as_ref().err();
         let failed = call.unwrap_or_else(|| world.failure(1000 + u64::from(rank)));
         assert_eq!(failed.kind, CallFailureKind::Mismatch, "{}", failed.message);
@@ -81,7 +82,7 @@ fn ranks_that_call_with_different_sizes_or_roots_are_named() {
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_named_by_everyone_who_waited() {
+fn an_absent_rank_is_named_by_all_that_waited() {
     for missing in [0, 2, 5] {
         let mut world = world();
         let done = world.call_each(1, 0, |r| (r != missing).then_some((Operation::Allreduce, 0, 10)));
@@ -103,7 +104,7 @@ fn a_rank_that_does_not_come_is_named_by_everyone_who_waited() {
 }
 
 #[test]
-fn a_node_that_dies_is_named_with_its_ranks() {
+fn a_crashed_node_is_named_with_its_ranks() {
     let mut world = world();
     // Node 1 has ranks 3 and 4.
     let done =
@@ -125,7 +126,7 @@ fn a_node_that_dies_is_named_with_its_ranks() {
 }
 
 #[test]
-fn a_node_that_falls_silent_is_named_in_time_by_all_who_wait() {
+fn a_silent_node_is_named_in_time_by_all_that_wait() {
     for loss in [0, 200] {
         let mut world = world();
         world.lose(f64::from(loss) / 1000.0);
@@ -145,7 +146,7 @@ fn a_node_that_falls_silent_is_named_in_time_by_all_who_wait() {
             );
             assert!(failed.message.contains("node h1"), "{}", failed.message);
         }
-        // All that moved before moves to its end.
+        // Work that was in progress before is completed.
         assert!(
             world.now() - from < DEFAULT_PEER_TIMEOUT + Duration::from_secs(1),
             "{:?}",
@@ -155,11 +156,11 @@ fn a_node_that_falls_silent_is_named_in_time_by_all_who_wait() {
 }
 
 #[test]
-fn a_node_that_is_cut_off_says_so_and_names_all_that_it_misses() {
+fn an_isolated_node_reports_it_and_names_all_others() {
     let mut world = world();
     let done = world.call_each(1, 0, |r| (3..=4).contains(&r).then_some((Operation::Allgather, 0, 50_000)));
     world.run_for(Duration::from_millis(700));
-    // Of six nodes node 1, with ranks 3 and 4, hears nobody any more.
+    // Node 1, with ranks 3 and 4, receives nothing from any of the six nodes any more.
     [0, 2, 3, 4, 5].into_iter().for_each(|node| world.cluster.stop(node));
     world.run(done);
     for token in [3, 4] {
@@ -177,7 +178,7 @@ fn nodes_that_are_lost_together_are_all_named() {
     let mut world = world();
     let done = world.call_each(1, 0, |r| (r == 0).then_some((Operation::Allgather, 0, 50_000)));
     world.run_for(Duration::from_millis(20));
-    // Ranks 3 and 4, and 6.
+    // They have ranks 3, 4 and 6.
     [1, 2].into_iter().for_each(|node| world.cluster.stop(node));
     world.run(done);
     let failed = world.failure(0);
@@ -194,7 +195,7 @@ fn nodes_that_are_lost_together_are_all_named() {
 fn ranks_that_wait_themselves_are_not_named_as_missing() {
     for in_message in [true, false] {
         let mut world = world();
-        // Rank 6 is stopped, rank 0 waits for it for longer than the others wait for both.
+        // Rank 6 is stopped. Rank 0 waits for it longer than the others wait for both.
         let patience = Duration::from_secs(90);
         if in_message {
             let receive = TransferRequest {
@@ -226,7 +227,7 @@ fn ranks_that_wait_themselves_are_not_named_as_missing() {
     }
 }
 
-/// As [`call`], one rank.
+/// Makes one rank call after some time.
 fn call_late(world: &mut World, rank: u32, token: u64, patience: Duration, after: Duration) {
     let request = request(1, Operation::Allreduce, 0, 10, rank);
     let request = CallRequest { timeout: Some(patience), ..request };
@@ -234,10 +235,10 @@ fn call_late(world: &mut World, rank: u32, token: u64, patience: Duration, after
 }
 
 #[test]
-fn a_rank_that_comes_shortly_before_the_others_give_up_is_not_named_as_missing() {
+fn a_rank_that_calls_just_before_the_timeout_is_not_named() {
     let mut world = world();
     let patience = Duration::from_millis(1500);
-    // Rank 6 is stopped. Rank 0 comes so late that nobody has been told that it waits.
+    // Rank 6 is stopped. Rank 0 calls so late that no other node has been notified that it waits.
     for rank in (0..SIZE).filter(|rank| *rank != 6) {
         let after = Duration::from_millis(if rank == 0 { 1400 } else { 0 });
         call_late(&mut world, rank, rank.into(), patience, after);
@@ -256,10 +257,10 @@ fn a_rank_that_comes_shortly_before_the_others_give_up_is_not_named_as_missing()
 }
 
 #[test]
-fn a_rank_that_has_waited_long_before_it_is_stopped_is_named() {
+fn a_stopped_rank_is_named_even_if_it_waited_long_before() {
     let mut world = world();
     let patience = Duration::from_secs(10);
-    // All wait for rank 0; rank 6 does not come to the next call.
+    // All wait for rank 0. Rank 6 does not make the next call.
     for rank in 0..SIZE {
         let after = Duration::from_secs(if rank == 0 { 5 } else { 0 });
         call_late(&mut world, rank, rank.into(), patience, after);
@@ -281,7 +282,7 @@ fn a_rank_that_has_waited_long_before_it_is_stopped_is_named() {
 }
 
 #[test]
-fn a_receive_from_a_rank_that_waits_itself_names_the_one_at_the_end_of_the_line() {
+fn a_receive_names_the_rank_at_the_end_of_the_chain_of_waits() {
     let mut world = world();
     let receive =
         |rank, from| TransferRequest { kind: TransferKind::Receive, ..send(rank, from, 0, vec![0; 8]) };
@@ -301,14 +302,14 @@ fn a_receive_from_a_rank_that_waits_itself_names_the_one_at_the_end_of_the_line(
 }
 
 #[test]
-fn who_cannot_be_asked_is_named_with_those_who_do_not_wait() {
+fn unreachable_ranks_are_named_with_those_that_do_not_wait() {
     let mut world = world();
     let patience = Duration::from_millis(1500);
     for rank in (0..SIZE).filter(|rank| *rank != 6) {
         call_late(&mut world, rank, rank.into(), patience, Duration::ZERO);
     }
     world.run_for(Duration::from_millis(700));
-    // Before anybody has been told that its ranks wait.
+    // Before any node has been notified that the ranks of node 1 wait.
     world.cluster.stop(1);
     world.run(5);
     let failed = world.failure(0);
@@ -321,7 +322,7 @@ fn who_cannot_be_asked_is_named_with_those_who_do_not_wait() {
 }
 
 #[test]
-fn a_receive_from_any_rank_names_those_who_do_not_wait_themselves() {
+fn a_receive_from_any_rank_names_those_that_do_not_wait() {
     let mut world = world();
     for rank in (0..SIZE).filter(|rank| *rank != 6) {
         let receive = TransferRequest {
@@ -345,7 +346,7 @@ fn a_receive_from_any_rank_names_those_who_do_not_wait_themselves() {
 }
 
 #[test]
-fn who_first_sends_or_receives_after_a_failure_is_told_why_and_then_that_it_was_told() {
+fn the_first_message_after_a_failure_reports_the_cause() {
     let mut world = world();
     let done = world.call_each(1, 0, |r| (r == 0).then_some((Operation::Barrier, 0, 0)));
     world.run_for(Duration::from_millis(20));
@@ -364,7 +365,7 @@ fn who_first_sends_or_receives_after_a_failure_is_told_why_and_then_that_it_was_
 }
 
 #[test]
-fn nobody_is_taken_for_gone_while_all_wait_for_a_rank_and_every_fifth_packet_is_lost() {
+fn no_node_is_declared_lost_at_twenty_percent_packet_loss() {
     let mut world = world();
     world.lose(0.2);
     let late = |rank| if rank == 4 { Duration::from_secs(50) } else { Duration::ZERO };
@@ -374,22 +375,23 @@ fn nobody_is_taken_for_gone_while_all_wait_for_a_rank_and_every_fifth_packet_is_
     }
     world.run(SIZE as usize);
     assert!(world.all_well(), "{:?}", world.answers());
-    // Each of six nodes asks each other one twice a second or a little more often, and is answered.
+    // Each of six nodes pings each other one twice a second or slightly more often, and receives
+    // replies.
     assert!(world.cluster.datagrams() < 50 * 6 * 5 * 2 * 4, "{}", world.cluster.datagrams());
 }
 
 #[test]
-fn a_rank_that_dies_in_a_call_or_before_it_is_named() {
+fn a_rank_that_ends_during_or_before_a_call_is_named() {
     for before in [true, false] {
         let mut world = world();
         let done =
             world.call_each(1, 0, |rank| (!before || rank != 6).then_some((Operation::Scatter, 0, 50_000)));
-        // Its plan has been picked, and the first messages are under way.
+        // Its plan has been chosen, and the first messages are in flight.
         world.run_for(Duration::from_micros(300));
         world.lose_rank(1, 6);
         world.run(done);
         for (token, answer) in world.answers() {
-            // Those that had what they needed were done before.
+            // Ranks that had received everything they needed have already completed the call.
             let Err(failed) = &answer.result else { continue };
             assert_eq!(
                 (failed.kind, &failed.ranks[..]),
@@ -404,7 +406,7 @@ fn a_rank_that_dies_in_a_call_or_before_it_is_named() {
 }
 
 #[test]
-fn a_rank_that_has_made_all_its_calls_may_go() {
+fn a_rank_that_has_made_all_its_calls_may_end() {
     let mut world = world();
     let done = world.call_each(1, 0, |rank| (rank == 1).then_some((Operation::Bcast, 1, 1_000)));
     world.run(done);
@@ -415,7 +417,7 @@ fn a_rank_that_has_made_all_its_calls_may_go() {
 }
 
 #[test]
-fn a_call_that_makes_no_sense_fails_for_all_and_names_its_rank() {
+fn an_invalid_call_fails_for_all_ranks_and_names_its_rank() {
     let mut world = world();
     let done = world.call_each(1, 0, |r| Some((Operation::Bcast, if r == 5 { 77 } else { 0 }, 20_000)));
     world.run(done);
@@ -424,7 +426,7 @@ fn a_call_that_makes_no_sense_fails_for_all_and_names_its_rank() {
 }
 
 #[test]
-fn a_group_that_one_node_has_released_fails_for_those_who_still_use_it() {
+fn a_group_released_by_one_node_fails_for_the_others() {
     let mut world = world();
     world.release_on(1, [0]);
     let done = world.call_each(1, 0, |_| Some((Operation::Reduce, 1, 10)));

@@ -1,4 +1,4 @@
-//! Whole collectives over the simulated network, one by one and from seeds.
+//! Complete collectives over the simulated network, in single cases and from seeds.
 
 mod connections;
 mod failures;

@@ -1,4 +1,5 @@
-//! Messages from rank to rank, beside collectives and while packets are lost: each comes once, whole and in order.
+//! Messages between ranks, concurrently with collectives and with packet loss. Each must arrive
+//! once, completely and in order.
 
 use super::support::{SIZE, World, send, settings};
 use cool_engine::testing::{Buffer, Collective};
@@ -9,14 +10,15 @@ use cool_types::Operation;
 
 const MESSAGES: u64 = 300;
 
-/// A message as it is sent, and where it is received.
+/// A sent message, and the buffer that receives it.
 struct Message {
     sent: Vec<u8>,
     room: Buffer,
     token: u64,
 }
 
-/// Sends random messages at random times, and posts their receives at others: of a pair of ranks and a tag, in order.
+/// Sends random messages at random times and posts their receives at other times. Those of the same
+/// ranks and tag are in order.
 fn exchange(seed: u64, loss: f64, bounce_bytes: u64) {
     const LENGTHS: [u64; 5] = [0, 8, 5_000, 70_000, 400_000];
     let settings = ClusterSettings { bounce_bytes, ..settings(seed) };
@@ -40,7 +42,7 @@ fn exchange(seed: u64, loss: f64, bounce_bytes: u64) {
         sends.push((token, send));
         receives.push((receive, Message { sent, room, token: MESSAGES + token }));
     }
-    // What a rank sends and what it receives are in order of time, and else mixed.
+    // The sends and the receives are each in the order of time, but interleaved at random.
     let mut time = 0;
     for (token, send) in sends {
         time += world.random() % 3_000;
@@ -77,14 +79,15 @@ fn exchange(seed: u64, loss: f64, bounce_bytes: u64) {
 }
 
 #[test]
-fn messages_come_once_whole_and_in_order_beside_collectives_whatever_is_lost() {
+fn messages_arrive_once_whole_and_in_order_despite_losses() {
     for seed in 0..8 {
         exchange(seed, [0.0, 0.05, 0.2][seed as usize % 3], if seed.is_multiple_of(2) { 1 << 24 } else { 0 });
     }
 }
 
-/// Messages with tags of their own, some sent synchronously, of all lengths: first probed for, then received, some by receives
-/// that are too short. The receives alone fail, and the group goes on.
+/// Sends messages with different tags, some synchronously, of all lengths. They are first probed
+/// and then received, some by receives that are too short. Only those receives fail, and the group
+/// continues.
 fn probe_then_receive(seed: u64, loss: f64, bounce_bytes: u64) {
     const LENGTHS: [u64; 5] = [0, 8, 5_000, 70_000, 400_000];
     const COUNT: u64 = 60;
@@ -111,7 +114,7 @@ fn probe_then_receive(seed: u64, loss: f64, bounce_bytes: u64) {
         world.transfer(probed + token, probe, at[1]);
         sends.push(send);
     }
-    // Nobody sends these.
+    // No rank sends these.
     for token in 0..4u64 {
         let kind = [TransferKind::ProbeNow, TransferKind::Receive][token as usize % 2];
         let tag = 1000 + token as u32;
@@ -184,13 +187,13 @@ fn probe_then_receive(seed: u64, loss: f64, bounce_bytes: u64) {
     sum.check();
 }
 
-/// Receives are posted in another order than messages were sent.
+/// Returns the time of a receive. Receives are posted in a different order from the sends.
 fn world_time(token: u64) -> u64 {
     token * 7_919 % 20_000
 }
 
 #[test]
-fn messages_are_probed_cancelled_and_truncated_and_the_group_goes_on() {
+fn messages_are_probed_cancelled_and_truncated() {
     for seed in 0..6 {
         probe_then_receive(seed, [0.0, 0.1][seed as usize % 2], if seed % 3 == 0 { 0 } else { 1 << 24 });
     }

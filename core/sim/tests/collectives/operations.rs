@@ -1,4 +1,5 @@
-//! Every operation on groups of all kinds, by every plan that fits, checked against what it means.
+//! Every operation on groups of all kinds, with every plan that fits. The results are compared with
+//! the definition of the operation.
 
 use super::support::{NODES, RANKS, RATE, World, settings, settings_of};
 use cool_collective::Plan;
@@ -9,10 +10,10 @@ use cool_types::Operation;
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
-/// Groups and the collectives that run on them, rank by rank in order.
+/// Groups, and the collectives that run on them in order.
 struct Run {
     world: World,
-    /// Of each group, the node of each rank.
+    /// The nodes of the ranks of each group.
     places: BTreeMap<u64, Vec<u16>>,
     collectives: Vec<Collective>,
     calls: u64,
@@ -33,7 +34,7 @@ impl Run {
         Run { world, places, collectives: Vec::new(), calls: 0 }
     }
 
-    /// All ranks of a group call, rank by rank later by what `late` says.
+    /// Makes all ranks of a group call, each later by `late`.
     fn start(
         &mut self,
         group: u64,
@@ -55,7 +56,7 @@ impl Run {
         self.collectives.push(collective);
     }
 
-    /// Runs all that was started to its end.
+    /// Runs until all calls have completed, and checks the results.
     fn finish(&mut self) {
         self.world.run(self.calls as usize);
         for (token, answer) in self.world.answers() {
@@ -93,7 +94,8 @@ fn every_operation_is_right_for_every_size() {
                 run.finish();
             }
         }
-        // Longer than what is copied: ranks wait until nobody needs their buffers.
+        // Longer than messages that are copied: ranks wait until their buffers are no longer
+        // needed.
         for operation in [Operation::Bcast, Operation::Allreduce] {
             run.start(1, operation, 4, 600_000, at_once);
             run.finish();
@@ -141,7 +143,7 @@ fn parts_of_any_lengths_are_right_by_every_plan_that_fits() {
     }
 }
 
-/// Whether a call's count is that of a whole array, not of one rank's part.
+/// Returns whether a call's count is that of a whole array, and not of one rank's part.
 fn whole(operation: Operation) -> bool {
     !operation.takes_counts()
 }
@@ -178,7 +180,7 @@ fn groups_and_calls_in_a_row_do_not_mix() {
             for (i, operation) in Operation::ALL.into_iter().enumerate() {
                 let late =
                     move |rank| Duration::from_micros(u64::from(rank) * 700 * (round + i as u64) % 9_000);
-                // Calls of a rank are in order, so each is at least as late as the one before.
+                // Calls of a rank are in order, so each must not be earlier than the previous one.
                 let after = Duration::from_millis(10 * (Operation::ALL.len() as u64 * round + i as u64));
                 run.start(group, operation, (round % 2) as u32, 500 * (round + 1), move |r| after + late(r));
             }
@@ -188,7 +190,7 @@ fn groups_and_calls_in_a_row_do_not_mix() {
 }
 
 #[test]
-fn a_rank_that_comes_late_gets_what_was_sent_before() {
+fn a_late_rank_receives_data_sent_before() {
     let mut run = Run::new(6, 0.0, &[&RANKS], 2);
     for operation in Operation::ALL {
         for late in [0, 4, 8] {
@@ -200,7 +202,7 @@ fn a_rank_that_comes_late_gets_what_was_sent_before() {
 }
 
 #[test]
-fn the_root_of_a_small_bcast_does_not_wait_for_the_others() {
+fn the_root_of_a_small_bcast_does_not_wait_for_others() {
     let mut run = Run::new(7, 0.0, &[&RANKS], 2);
     let late = |rank| Duration::from_secs(if rank == 2 { 0 } else { 3 });
     for _ in 0..20 {
@@ -211,11 +213,12 @@ fn the_root_of_a_small_bcast_does_not_wait_for_the_others() {
     run.finish();
 }
 
-/// Over the time of the bytes on a link: headers, and until receivers have made the next call.
+/// Allowance over the time of the bytes on a link: headers, and the time until receivers make the
+/// next call.
 const IN_A_ROW: f64 = 1.25;
 
 #[test]
-fn broadcasts_in_a_row_take_as_long_as_one_of_all_their_bytes_however_far_the_root_is_ahead() {
+fn consecutive_broadcasts_take_as_long_as_one_of_all_bytes() {
     const BROADCASTS: u64 = 32;
     const BYTES: u64 = 1 << 20;
     let nodes: Vec<u16> = (0..NODES).collect();
@@ -228,7 +231,8 @@ fn broadcasts_in_a_row_take_as_long_as_one_of_all_their_bytes_however_far_the_ro
         let request = row[number as usize].requests[rank as usize].clone();
         run.world.cluster.call(nodes[rank as usize], token, request, Duration::ZERO);
     };
-    // The root's are copied, so that it waits for none; every other rank is in one at a time.
+    // The root's messages are copied, so that it waits for no call. Every other rank makes one call
+    // at a time.
     (0..BROADCASTS).for_each(|number| call(&mut run, number * size));
     (1..size).for_each(|rank| call(&mut run, rank));
     let began = run.world.now();
@@ -250,7 +254,7 @@ fn broadcasts_in_a_row_take_as_long_as_one_of_all_their_bytes_however_far_the_ro
 }
 
 #[test]
-fn a_call_whose_turn_comes_late_does_not_time_out_while_earlier_ones_move() {
+fn a_queued_call_does_not_time_out_while_earlier_ones_move() {
     let mut run = Run::new(13, 0.0, &[&RANKS], 1);
     run.make(Collective::new(1, 9, Operation::Bcast, 0, 16 << 20, 1).by("multicast"), at_once);
     let mut second = Collective::new(1, 9, Operation::Bcast, 0, 1 << 20, 2).by("multicast");
@@ -261,8 +265,9 @@ fn a_call_whose_turn_comes_late_does_not_time_out_while_earlier_ones_move() {
 }
 
 #[test]
-fn whoever_was_not_told_that_all_have_a_multicast_still_leaves_its_call() {
-    // By some seeds the source is gone before all have heard it, or a node has heard it of itself only.
+fn every_node_completes_a_multicast_despite_lost_notices() {
+    // With some seeds the source has closed before all nodes know about it, or a node knows only
+    // about itself.
     let calls = [
         (Operation::Allreduce, "multicast", 1, 0.05),
         (Operation::Bcast, "cool-p-p", 5, 0.06),
@@ -292,7 +297,7 @@ fn without_room_for_copies_calls_wait_but_end() {
 }
 
 #[test]
-fn every_node_remembers_who_came_when_to_a_call_and_whose_data_came() {
+fn every_node_records_when_ranks_called_and_data_arrived() {
     let mut run = Run::new(3, 0.0, &[&RANKS], 2);
     let late = |rank| if rank == 5 { Duration::from_millis(300) } else { Duration::ZERO };
     run.make(Collective::new(1, 9, Operation::Allreduce, 0, 10, 1), late);
@@ -317,7 +322,7 @@ fn idle_engines_have_nothing_to_do() {
     let mut run = Run::new(8, 0.0, &[&RANKS], 2);
     run.start(1, Operation::Allreduce, 0, 1_000, at_once);
     run.finish();
-    // What lingers to answer late packets is over soon.
+    // State that remains in order to reply to late packets is soon removed.
     run.world.run_for(Duration::from_secs(120));
     let before = run.world.cluster.datagrams();
     run.world.run_for(Duration::from_secs(3600));

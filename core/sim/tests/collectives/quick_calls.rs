@@ -1,4 +1,5 @@
-//! Ranks that carry out quick calls, beside what engines carry out, from seeds: no wrong byte, no stall, and who is gone is named.
+//! Ranks that execute quick calls, concurrently with calls that engines execute, from seeds: no
+//! wrong byte, no stall, and lost ranks are named.
 
 use super::seeded::run_all;
 use cool_engine::CallFailureKind;
@@ -9,7 +10,7 @@ use cool_sim::collectives::{
 };
 use cool_types::Operation;
 
-/// How many seeds are run, unless `COOL_SIM_SEEDS` says otherwise.
+/// Number of seeds, unless `COOL_SIM_SEEDS` is set.
 const SEEDS: u64 = 1_500;
 
 #[test]
@@ -17,7 +18,7 @@ fn many_seeded_quick_calls() {
     run_all(SEEDS, CollectiveScenario::with_quick_calls);
 }
 
-/// Two nodes, each with a rank.
+/// Returns a scenario of two nodes with one rank each.
 fn two_ranks(quick: QuickScenario, calls: Vec<CallScenario>) -> CollectiveScenario {
     let group = GroupScenario {
         places: vec![0, 1],
@@ -49,11 +50,12 @@ fn ran(scenario: &CollectiveScenario) -> Coverage {
 }
 
 #[test]
-fn a_rank_that_has_yet_to_see_that_not_all_can_is_not_taken_for_one_that_calls_something_else() {
-    // Rank 0 waits for rank 1, which cannot and calls by its agent, and stands still when that is known (seed 158).
+fn a_rank_unaware_that_another_declines_is_no_mismatch() {
+    // Rank 0 waits for rank 1, which cannot execute quick calls and calls through its agent. Rank 0
+    // is paused when that becomes known (seed 158).
     let late = Duration::from_millis(100);
     let quick = QuickScenario {
-        come: vec![Duration::ZERO, late],
+        starts: vec![Duration::ZERO, late],
         declines: Some(1),
         still: vec![(0, Duration::from_millis(80), Duration::from_secs(3))],
         ..QuickScenario::plain(2)
@@ -63,7 +65,7 @@ fn a_rank_that_has_yet_to_see_that_not_all_can_is_not_taken_for_one_that_calls_s
 }
 
 #[test]
-fn agents_answer_for_ranks_that_stand_still_and_are_not_woken_when_nothing_is_lost() {
+fn agents_reply_for_paused_ranks_and_only_after_losses() {
     let clean = two_ranks(QuickScenario::plain(2), vec![allreduce(); 50]);
     let covered = ran(&clean);
     assert_eq!((covered.quick, covered.watched, covered.repaired), (100, 0, 0), "{covered}");
@@ -75,8 +77,9 @@ fn agents_answer_for_ranks_that_stand_still_and_are_not_woken_when_nothing_is_lo
 }
 
 #[test]
-fn who_has_called_something_else_is_told_so_also_by_a_root_that_is_many_calls_ahead() {
-    // The words of its first call are not kept any more, and its message was sent again and again.
+fn a_mismatch_is_reported_by_a_root_many_calls_ahead() {
+    // The description of its first call is no longer retained, and its message was retransmitted
+    // repeatedly.
     let late = vec![Duration::ZERO, Duration::from_millis(500)];
     let bcast = |after| CallScenario { operation: Operation::Bcast, count: 9, after, ..allreduce() };
     let calls = (0..60).map(|number| bcast(if number == 0 { late.clone() } else { vec![Duration::ZERO; 2] }));
@@ -92,12 +95,13 @@ fn who_has_called_something_else_is_told_so_also_by_a_root_that_is_many_calls_ah
 }
 
 #[test]
-fn a_rank_whose_node_is_there_is_not_said_to_be_lost_though_it_never_takes_a_message() {
-    // Agents carry the bcast out, whose root is through at once. All call again when another group is through, which takes so long
-    // that its message has been given up before that call is (seed 7137959).
+fn a_live_rank_that_receives_nothing_is_not_reported_lost() {
+    // Agents execute the bcast, which its root completes at once. All ranks call again when another
+    // group has completed. That takes so long that the root's message has been given up before the
+    // call is (seed 7137959).
     let agents = QuickScenario { declines: Some(0), ..QuickScenario::plain(3) };
     let late = Duration::from_millis(2_500);
-    let other = QuickScenario { come: vec![Duration::ZERO, late], ..QuickScenario::plain(2) };
+    let other = QuickScenario { starts: vec![Duration::ZERO, late], ..QuickScenario::plain(2) };
     let bcast = CallScenario { operation: Operation::Bcast, after: vec![Duration::ZERO; 3], ..allreduce() };
     let mut scenario = two_ranks(other, vec![allreduce()]);
     scenario.cluster = ClusterSettings::clean(3, Shape::from([3]), 125_000_000);

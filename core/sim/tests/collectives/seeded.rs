@@ -1,10 +1,10 @@
-//! Collectives from seeds: no wrong byte, no stall, and who is gone is named.
+//! Collectives from seeds: no wrong byte, no stall, and lost ranks are named.
 
 use super::seeds::{assert_none, on_every_seed, on_seed, seeds};
 use cool_sim::collectives::{CollectiveScenario, Coverage};
 use std::sync::Mutex;
 
-/// How many seeds are run, unless `COOL_SIM_SEEDS` says otherwise. Each has some six collectives.
+/// Number of seeds, unless `COOL_SIM_SEEDS` is set. Each has about six collectives.
 const SEEDS: u64 = 2_500;
 
 fn on_demand(seed: u64) -> CollectiveScenario {
@@ -13,7 +13,7 @@ fn on_demand(seed: u64) -> CollectiveScenario {
     scenario
 }
 
-/// Runs all seeds, usually that number of them; fails with what went wrong.
+/// Runs all seeds (`usually` is their default number). Fails with the errors.
 pub(super) fn run_all(usually: u64, scenario: fn(u64) -> CollectiveScenario) {
     let total = Mutex::new(Coverage::default());
     let wrong = on_every_seed(seeds(usually), |seed| {
@@ -31,11 +31,11 @@ fn many_seeded_collectives() {
 }
 
 #[test]
-fn many_seeded_collectives_whose_agents_connect_on_demand() {
+fn many_seeded_collectives_with_agents_that_connect_on_demand() {
     run_all(SEEDS, on_demand);
 }
 
-/// Nothing is wrong with these seeds, as something once was.
+/// Checks seeds that once failed.
 fn are_right(seeds: &[u64]) {
     let check = |seed| CollectiveScenario::of(seed).run().map(drop);
     let wrong: Vec<String> = seeds.iter().filter_map(|seed| on_seed(*seed, check).err()).collect();
@@ -43,18 +43,19 @@ fn are_right(seeds: &[u64]) {
 }
 
 #[test]
-fn who_meets_an_agent_that_has_just_started_names_the_ranks_of_its_node() {
-    // The failure was that the agent "has released the group, or never made it", and named nobody.
+fn ranks_on_a_restarted_node_are_named() {
+    // The failure was that the agent "has released the group, or never made it", and it named no
+    // rank.
     are_right(&[346, 783, 1847, 1905]);
 }
 
 #[test]
-fn an_agent_that_is_started_again_before_others_have_connected_to_it_is_gone() {
-    // Its pings were answered, so that calls failed at their own timeout and named ranks that live.
+fn an_agent_restarted_before_others_connect_counts_as_lost() {
+    // Its pings received replies, so that calls failed at their own timeout and named live ranks.
     are_right(&[10_523, 16_190, 45_442, 87_104, 111_266, 143_567]);
 }
 
 #[test]
-fn a_rank_that_does_not_come_is_among_those_that_are_named() {
+fn an_absent_rank_is_among_the_named_ones() {
     are_right(&[124, 173, 252, 264, 950, 1813]);
 }

@@ -1,4 +1,4 @@
-//! The cluster of the tests that show one thing each: six nodes in three racks, and what is done with them in a word.
+//! The cluster of the tests for single cases: six nodes in three racks, and helper functions.
 
 use cool_engine::testing::{Buffer, Collective};
 use cool_engine::{
@@ -12,14 +12,14 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 
-/// Three racks of 3, 1 and 2 nodes, with numbers that are not in order.
+/// Three racks of 3, 1 and 2 nodes. Their numbers are not in order.
 pub(crate) const SHAPE: [u16; 3] = [3, 1, 2];
 pub(crate) const NODES: u16 = 6;
-/// The node of each rank of a group: two ranks on some, racks and ranks not in order.
+/// The node of each rank of a group. Some nodes have two ranks; racks and ranks are not in order.
 pub(crate) const RANKS: [u16; 9] = [4, 0, 3, 1, 1, 5, 2, 0, 3];
 pub(crate) const SIZE: u32 = RANKS.len() as u32;
 
-/// 1 Gbit/s.
+/// 1 Gbit/s in bytes per second.
 pub(crate) const RATE: u64 = 125_000_000;
 pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -28,17 +28,17 @@ pub(crate) struct World {
     rng: ChaCha8Rng,
 }
 
-/// The six nodes with clean links.
+/// Returns the settings of the six nodes with lossless links.
 pub(crate) fn settings(seed: u64) -> ClusterSettings {
     ClusterSettings { racks: vec![5, 2, 9], ..ClusterSettings::clean(seed, SHAPE.to_vec(), RATE) }
 }
 
-/// Nodes of any shape.
+/// Returns the settings of nodes of any shape.
 pub(crate) fn settings_of(seed: u64, shape: Shape) -> ClusterSettings {
     ClusterSettings::clean(seed, shape, RATE)
 }
 
-/// The six nodes, each of which has made groups 1 and 2 of all ranks.
+/// Returns the six nodes, on which groups 1 and 2 of all ranks have been created.
 pub(crate) fn two_groups() -> World {
     let mut world = World::new(settings(9));
     [1, 2].into_iter().for_each(|group| world.make(group));
@@ -50,7 +50,8 @@ impl World {
         World { rng: ChaCha8Rng::seed_from_u64(settings.seed), cluster: SimulatedCluster::new(settings) }
     }
 
-    /// Nodes whose ports lose this share of what comes to them, and double a hundredth.
+    /// Returns nodes with ports that lose this share of arriving packets and duplicate one in a
+    /// hundred.
     pub(crate) fn lossy(settings: ClusterSettings, loss: f64) -> World {
         let mut world = World::new(settings);
         world.lose(loss);
@@ -70,12 +71,12 @@ impl World {
         self.rng.next_u64()
     }
 
-    /// A group of all ranks.
+    /// Returns the specification of a group of all ranks.
     pub(crate) fn spec(&mut self, id: u64) -> GroupSpec {
         self.cluster.group(id, &RANKS, 2)
     }
 
-    /// Makes a group of all ranks on all nodes.
+    /// Creates a group of all ranks on all nodes.
     pub(crate) fn make(&mut self, id: u64) {
         let spec = self.spec(id);
         self.cluster.make_group(&spec).unwrap();
@@ -91,17 +92,18 @@ impl World {
         }
     }
 
-    /// A rank of a group of all ranks calls after some time.
+    /// Makes a rank of a group of all ranks call after some time.
     pub(crate) fn call(&mut self, token: u64, request: CallRequest<Buffer>, after: Duration) {
         self.cluster.call(RANKS[request.rank as usize], token, request, after);
     }
 
-    /// A rank of a group of all ranks sends or receives after some time.
+    /// Makes a rank of a group of all ranks send or receive after some time.
     pub(crate) fn transfer(&mut self, token: u64, request: TransferRequest<Buffer>, after: Duration) {
         self.cluster.transfer(RANKS[request.rank as usize], token, request, after);
     }
 
-    /// Rank by rank, what `calls` says; nothing for ranks without one. How many calls will have been answered then.
+    /// Makes each rank call as `calls` returns; ranks without a call do nothing. Returns the number
+    /// of results that must then exist.
     pub(crate) fn call_each(
         &mut self,
         group: u64,
@@ -120,7 +122,7 @@ impl World {
         before + made
     }
 
-    /// A rank of a group of all ranks is gone.
+    /// Reports that a rank of a group of all ranks was lost.
     pub(crate) fn lose_rank(&mut self, group: u64, rank: u32) {
         let why = "its process ended".to_owned();
         self.cluster
@@ -131,25 +133,26 @@ impl World {
             .unwrap();
     }
 
-    /// A rank cancels what it knows by a number.
+    /// Makes a rank cancel its request with the given id.
     pub(crate) fn cancel(&mut self, group: u64, rank: u32, id: u64) {
         self.cluster
             .input(RANKS[rank as usize], Input::Command { group, rank, command: RankCommand::Cancel { id } })
             .unwrap();
     }
 
-    /// Until this many calls are answered.
+    /// Runs until this many calls have completed. They must do so within an hour of simulated
+    /// time.
     pub(crate) fn run(&mut self, answered: usize) {
         let limit = self.now() + Duration::from_secs(3600);
         while self.cluster.answers().len() < answered {
             let done = self.cluster.answers().len();
             let step = self.cluster.step().unwrap();
-            assert!(step != Step::Idle, "nothing will ever happen, and {done} of {answered} calls are done");
+            assert!(step != Step::Idle, "no more events, but only {done} of {answered} calls are done");
             assert!(self.now() < limit, "{done} of {answered} calls are done after an hour");
         }
     }
 
-    /// For some time.
+    /// Runs for some time.
     pub(crate) fn run_for(&mut self, time: Duration) {
         self.cluster.alarm(0, time);
         while self.cluster.step().unwrap() != Step::Alarm(0) {}
@@ -180,7 +183,7 @@ impl World {
     }
 }
 
-/// One rank's call on a group of all ranks.
+/// Returns the request of one rank for a call on a group of all ranks.
 pub(crate) fn request(
     group: u64,
     operation: Operation,
@@ -191,7 +194,7 @@ pub(crate) fn request(
     Collective::new(group, SIZE, operation, root, count, 1).requests[rank as usize].clone()
 }
 
-/// Rank `from` of group 1 sends bytes.
+/// Returns the request by which rank `from` of group 1 sends bytes.
 pub(crate) fn send(from: u32, to: u32, tag: u32, bytes: Vec<u8>) -> TransferRequest<Buffer> {
     TransferRequest {
         group: 1,

@@ -1,5 +1,7 @@
-//! Ranks of one node that carry out calls themselves, from seeds: in some they wait for long and say so, others the agent carries
-//! out, for all or when one asks for it; and what goes wrong meanwhile. Nobody is told what did not happen, and all get to an end.
+//! Ranks of one node that execute calls themselves, from seeds. In some calls they wait for long
+//! and report that; others are executed by the agent, for all ranks or when one requests it. Faults
+//! occur in the meantime. The test checks that no rank receives a false report, and that all ranks
+//! complete.
 
 use cool_engine::testing::Collective;
 use cool_engine::{
@@ -16,23 +18,23 @@ const SEEDS: u64 = 4_000;
 const GROUP: u64 = 1;
 const NODE: u16 = 0;
 
-/// How long a rank waits in a watched call.
+/// Time that a rank waits in a watched call.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Who carries out a call.
+/// Which processes execute a call.
 #[derive(Clone, Debug)]
-enum By {
-    /// The ranks. Who is not the root of a bcast waits for it, in other calls all wait for all.
+enum Executor {
+    /// The ranks. In a bcast all ranks wait for the root; in other calls all wait for all.
     Ranks,
-    /// The agent, which these ask for it at once, and others when they are told.
+    /// The agent. These ranks request it at once, and the others when they are notified.
     Agent(BTreeSet<u32>),
 }
 
 #[derive(Clone, Debug)]
-struct Call {
+struct WatchedCall {
     operation: Operation,
     root: u32,
-    by: By,
+    by: Executor,
 }
 
 #[derive(Clone, Debug, PartialEq)]
@@ -40,46 +42,47 @@ enum Fault {
     None,
     /// A rank's process ends.
     Leave(u32),
-    /// A rank does not come to a call.
+    /// A rank does not make a call.
     Absent(u32, usize),
-    /// A rank calls something else.
+    /// A rank makes a different call.
     Differs(u32, usize),
     /// A rank revokes the group.
     Revoke(u32),
 }
 
-/// Where a rank is.
+/// The state of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Between,
-    /// In a call that the agent knows nothing of.
+    /// In a call that the agent does not know about.
     Sharing,
-    /// It has said that it waits; and then that it waits no more.
+    /// The rank has reported that it waits (the token), and whether it has reported that it does no
+    /// longer.
     Watching(u64, bool),
-    /// In a call that the agent carries out.
+    /// In a call that the agent executes.
     Calling(u64),
-    /// It is gone, has failed, or is through all.
+    /// The rank is lost, has failed, or has completed all calls.
     Over,
 }
 
 #[derive(Debug)]
 struct Rank {
     stage: Stage,
-    /// Calls that it is through: the number of the one that it is in.
+    /// Number of completed calls, which is the number of the current one.
     through: usize,
-    /// The number behind the last that it carried out itself.
+    /// One more than the number of the last call that it executed itself.
     shared: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 enum Event {
-    Come(u32),
-    /// It has waited for long enough to say so.
+    NextCall(u32),
+    /// The rank has waited long enough to report it.
     Watch(u32, usize),
-    /// It has what it waited for.
+    /// The rank has received everything that it waited for.
     Pass(u32, usize),
     Overdue(u32, usize),
-    /// The segment has failed, and it wakes.
+    /// The segment has failed, which wakes the rank.
     Wake(u32, usize),
     Fault,
 }
@@ -87,18 +90,18 @@ enum Event {
 struct Run {
     rng: ChaCha8Rng,
     cluster: SimulatedCluster,
-    calls: Vec<Call>,
+    calls: Vec<WatchedCall>,
     collectives: Vec<Collective>,
     odd: Option<Collective>,
     fault: Fault,
     struck: bool,
     ranks: Vec<Rank>,
-    /// Who has entered each call that ranks carry out.
+    /// The ranks that have entered each call that ranks execute.
     entered: Vec<BTreeSet<u32>>,
     events: Vec<Event>,
     last_token: u64,
     tokens: BTreeMap<u64, u32>,
-    /// Somebody has asked for a call that a rank which is gone was not through.
+    /// Whether a rank has requested a call that a lost rank had not completed.
     needed: bool,
     failed: bool,
 }
@@ -113,13 +116,17 @@ impl Run {
         let call = |rng: &mut ChaCha8Rng| {
             let operations = [Operation::Bcast, Operation::Allreduce, Operation::Barrier];
             let by_agent: BTreeSet<u32> = (0..size).filter(|_| rng.random_bool(0.5)).collect();
-            Call {
+            WatchedCall {
                 operation: operations[rng.random_range(0..3)],
                 root: rng.random_range(0..size),
-                by: if rng.random_bool(0.6) || by_agent.is_empty() { By::Ranks } else { By::Agent(by_agent) },
+                by: if rng.random_bool(0.6) || by_agent.is_empty() {
+                    Executor::Ranks
+                } else {
+                    Executor::Agent(by_agent)
+                },
             }
         };
-        let calls: Vec<Call> = (0..rng.random_range(1..=12)).map(|_| call(&mut rng)).collect();
+        let calls: Vec<WatchedCall> = (0..rng.random_range(1..=12)).map(|_| call(&mut rng)).collect();
         let (rank, at) = (rng.random_range(0..size), rng.random_range(0..calls.len()));
         let fault = match rng.random_range(0..8) {
             0..2 => Fault::Leave(rank),
@@ -128,7 +135,7 @@ impl Run {
             4 => Fault::Revoke(rank),
             _ => Fault::None,
         };
-        let collective = |(number, call): (u64, &Call)| {
+        let collective = |(number, call): (u64, &WatchedCall)| {
             Collective::new(GROUP, size, call.operation, call.root, 10 + number, number)
         };
         let odd = match fault {
@@ -165,26 +172,30 @@ impl Run {
 
     fn run(mut self) {
         for rank in 0..self.ranks.len() as u32 {
-            self.later(2_000, Event::Come(rank));
+            self.later(2_000, Event::NextCall(rank));
         }
         if matches!(self.fault, Fault::Leave(_) | Fault::Revoke(_)) {
             self.later(15_000, Event::Fault);
         }
         loop {
             let step = self.cluster.step().unwrap();
-            assert!(self.cluster.now() < Time::ZERO + Duration::from_secs(600), "not over: {:?}", self.ranks);
+            assert!(
+                self.cluster.now() < Time::ZERO + Duration::from_secs(600),
+                "not completed: {:?}",
+                self.ranks
+            );
             match step {
                 Step::Idle => break,
-                Step::Alarm(number) => self.happens(self.events[number as usize]),
+                Step::Alarm(number) => self.on_event(self.events[number as usize]),
                 Step::Event => {}
             }
-            self.look();
+            self.check_results();
         }
         self.check_end();
     }
 
-    /// Takes answers, and sees whether the group has failed.
-    fn look(&mut self) {
+    /// Handles results, and detects whether the group has failed.
+    fn check_results(&mut self) {
         loop {
             if !self.failed && self.cluster.engine(NODE).has_failed(GROUP) {
                 self.failed = true;
@@ -212,18 +223,20 @@ impl Run {
             Fault::Revoke(_) => self.struck,
             Fault::Absent(..) | Fault::Differs(..) => true,
         };
-        assert!(may, "the group has failed for nothing: {:?}", self.fault);
+        assert!(may, "the group has failed without a reason: {:?}", self.fault);
     }
 
-    fn happens(&mut self, event: Event) {
+    fn on_event(&mut self, event: Event) {
         match event {
-            Event::Come(rank) if self.ranks[rank as usize].stage == Stage::Between => self.come(rank),
+            Event::NextCall(rank) if self.ranks[rank as usize].stage == Stage::Between => {
+                self.make_next_call(rank)
+            }
             Event::Watch(rank, call) if self.shares(rank, call) => self.watch(rank),
             Event::Pass(rank, call) => self.pass(rank, call),
             Event::Overdue(rank, call) if self.waits(rank, call) => {
-                let came = &self.entered[call];
-                let ranks = (0..self.ranks.len() as u32).filter(|rank| !came.contains(rank)).collect();
-                self.says(rank, call, WatchReport::Overdue { ranks, timeout: PATIENCE });
+                let entered = &self.entered[call];
+                let ranks = (0..self.ranks.len() as u32).filter(|rank| !entered.contains(rank)).collect();
+                self.report_watched(rank, call, WatchReport::Overdue { ranks, timeout: PATIENCE });
             }
             Event::Wake(rank, call) if self.shares(rank, call) => self.call(rank),
             Event::Fault => self.strike(),
@@ -248,7 +261,7 @@ impl Run {
                 let gone = &mut self.ranks[rank as usize];
                 let through = gone.through;
                 let was = std::mem::replace(&mut gone.stage, Stage::Over);
-                let said = if self.rng.random_bool(0.5) { gone.shared } else { through } as u64;
+                let reported = if self.rng.random_bool(0.5) { gone.shared } else { through } as u64;
                 let open = matches!(was, Stage::Watching(..) | Stage::Calling(_));
                 let asks = |other: &Rank| {
                     matches!(other.stage, Stage::Watching(..) | Stage::Calling(_)) && other.through >= through
@@ -258,7 +271,7 @@ impl Run {
                 self.input(Input::Command {
                     group: GROUP,
                     rank,
-                    command: RankCommand::Lost { why, completed_calls: Some(said) },
+                    command: RankCommand::Lost { why, completed_calls: Some(reported) },
                 });
             }
             Fault::Revoke(rank) => {
@@ -272,8 +285,8 @@ impl Run {
         self.cluster.input(NODE, input).unwrap();
     }
 
-    /// A rank comes to its next call.
-    fn come(&mut self, rank: u32) {
+    /// Makes the next call of a rank.
+    fn make_next_call(&mut self, rank: u32) {
         let at = self.ranks[rank as usize].through;
         if at == self.calls.len() {
             self.ranks[rank as usize].stage = Stage::Over;
@@ -282,7 +295,7 @@ impl Run {
         if self.fault == Fault::Absent(rank, at) {
             return;
         }
-        let asks = matches!(&self.calls[at].by, By::Agent(first) if first.contains(&rank));
+        let asks = matches!(&self.calls[at].by, Executor::Agent(first) if first.contains(&rank));
         if asks || self.failed {
             return self.call(rank);
         }
@@ -290,7 +303,7 @@ impl Run {
         self.entered[at].insert(rank);
         let patience = [0, 1_000, 10_000][self.rng.random_range(0..3)];
         self.later(patience, Event::Watch(rank, at));
-        if matches!(self.calls[at].by, By::Ranks) {
+        if matches!(self.calls[at].by, Executor::Ranks) {
             for other in self.entered[at].clone() {
                 if self.has_all(other, at) {
                     self.later(1_000, Event::Pass(other, at));
@@ -299,9 +312,9 @@ impl Run {
         }
     }
 
-    /// Whether a rank has what it needs in a call that ranks carry out.
+    /// Returns whether a rank has everything that it needs in a call that ranks execute.
     fn has_all(&self, rank: u32, at: usize) -> bool {
-        let Call { operation, root, .. } = self.calls[at];
+        let WatchedCall { operation, root, .. } = self.calls[at];
         let entered = &self.entered[at];
         match operation {
             Operation::Bcast => rank == root || entered.contains(&root),
@@ -309,7 +322,8 @@ impl Run {
         }
     }
 
-    /// A rank has what it waited for, or sees that another has called something else.
+    /// Handles that a rank has everything that it waited for, or detects a different call of
+    /// another rank.
     fn pass(&mut self, rank: u32, at: usize) {
         if !self.shares(rank, at) && !self.waits(rank, at) {
             return;
@@ -325,16 +339,20 @@ impl Run {
             (Some(other), watching) => {
                 if !watching {
                     self.watch(rank);
-                    self.look();
+                    self.check_results();
                 }
-                self.says(rank, at, WatchReport::Differs { rank: other, text: "something else".to_owned() });
+                self.report_watched(
+                    rank,
+                    at,
+                    WatchReport::Differs { rank: other, text: "something else".to_owned() },
+                );
             }
             (None, false) => self.through(rank, true),
             (None, true) => {
                 if let Stage::Watching(_, over) = &mut self.ranks[rank as usize].stage {
                     *over = true;
                 }
-                self.says(rank, at, WatchReport::Completed);
+                self.report_watched(rank, at, WatchReport::Completed);
             }
         }
     }
@@ -346,10 +364,10 @@ impl Run {
             this.shared = this.through;
         }
         this.stage = Stage::Between;
-        self.later(3_000, Event::Come(rank));
+        self.later(3_000, Event::NextCall(rank));
     }
 
-    fn says(&mut self, rank: u32, call: usize, report: WatchReport) {
+    fn report_watched(&mut self, rank: u32, call: usize, report: WatchReport) {
         self.input(Input::Command {
             group: GROUP,
             rank,
@@ -357,7 +375,7 @@ impl Run {
         });
     }
 
-    /// What a rank calls next, and a token for it.
+    /// Returns a rank's next call, and a token for it.
     fn request(&mut self, rank: u32) -> (u64, CallRequest<cool_engine::testing::Buffer>) {
         let at = self.ranks[rank as usize].through;
         let odd = self.odd.as_ref().filter(|_| self.fault == Fault::Differs(rank, at));
@@ -368,7 +386,10 @@ impl Run {
         if let Fault::Leave(gone) = self.fault {
             self.needed |= self.struck && at >= self.ranks[gone as usize].through;
         }
-        (self.last_token, CallRequest { call_number: Some(at as u64), timeout: Some(PATIENCE * 2), ..request })
+        (
+            self.last_token,
+            CallRequest { call_number: Some(at as u64), timeout: Some(PATIENCE * 2), ..request },
+        )
     }
 
     fn watch(&mut self, rank: u32) {
@@ -397,12 +418,12 @@ impl Run {
                 self.ranks[rank as usize].stage = Stage::Over;
             }
             (Stage::Watching(asked, over), Ok(stats)) if asked == token => {
-                let by_agent = matches!(self.calls[at].by, By::Agent(_));
+                let by_agent = matches!(self.calls[at].by, Executor::Agent(_));
                 assert_eq!((stats.by_agent, over), (by_agent, !by_agent), "rank {rank} in call {at}");
                 if by_agent { self.call(rank) } else { self.through(rank, true) }
             }
             (Stage::Calling(asked), Ok(stats)) if asked == token => {
-                assert!(!stats.by_agent && matches!(self.calls[at].by, By::Agent(_)));
+                assert!(!stats.by_agent && matches!(self.calls[at].by, Executor::Agent(_)));
                 if !matches!(self.fault, Fault::Differs(_, call) if call == at) {
                     self.collectives[at].check_rank(rank as usize).unwrap();
                 }
@@ -428,20 +449,21 @@ impl Run {
         }
     }
 
-    /// All have got to an end, what the agent carried out is remembered and nothing else, and nothing is left.
+    /// Checks that all ranks have completed, that exactly the calls executed by the agent are
+    /// recorded, and that no state remains.
     fn check_end(&mut self) {
         let absent = |rank: &u32| matches!(self.fault, Fault::Absent(missing, _) if missing == *rank);
         for (rank, state) in (0..).zip(&self.ranks) {
             assert!(state.stage == Stage::Over || absent(&rank), "rank {rank} is not over: {state:?}");
         }
-        let by_agent = |at: &u64| matches!(self.calls[*at as usize].by, By::Agent(_));
-        let carried_out: Vec<u64> = (0..self.calls.len() as u64).filter(by_agent).collect();
+        let by_agent = |at: &u64| matches!(self.calls[*at as usize].by, Executor::Agent(_));
+        let executed: Vec<u64> = (0..self.calls.len() as u64).filter(by_agent).collect();
         let engine = self.cluster.engine(NODE);
         let mut recorded: Vec<u64> = engine.trace(100, Some(GROUP)).iter().map(|r| r.call).collect();
         recorded.sort_unstable();
         match self.fault {
-            Fault::None => assert_eq!(recorded, carried_out),
-            _ => assert!(recorded.iter().all(|call| carried_out.contains(call)), "{recorded:?}"),
+            Fault::None => assert_eq!(recorded, executed),
+            _ => assert!(recorded.iter().all(|call| executed.contains(call)), "{recorded:?}"),
         }
         self.cluster.release_group(GROUP).unwrap();
         while self.cluster.step().unwrap() != Step::Idle {}
@@ -450,7 +472,7 @@ impl Run {
 }
 
 #[test]
-fn many_seeded_calls_that_ranks_carry_out_themselves() {
+fn many_seeded_calls_that_ranks_execute_themselves() {
     for seed in 0..SEEDS {
         let run = Run::new(seed);
         let words = format!("{:?}, {:?}", run.fault, run.calls);

@@ -1,14 +1,15 @@
-//! Seeds that tests run: which, and on all processors.
+//! The seeds that tests run, in parallel on all CPUs.
 
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// After this many seeds it is said how many have run.
+/// Number of seeds after which progress is printed.
 const PROGRESS: u64 = 10_000;
 
-/// `usually` seeds from 0 on, unless `COOL_SIM_SEEDS` says how many and `COOL_SIM_FIRST_SEED` from where.
+/// Returns `usually` seeds from 0 on, unless `COOL_SIM_SEEDS` and `COOL_SIM_FIRST_SEED` give their
+/// number and the first one.
 pub(crate) fn seeds(usually: u64) -> Range<u64> {
     let number = |name: &str, usually| match std::env::var(name) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")),
@@ -18,14 +19,14 @@ pub(crate) fn seeds(usually: u64) -> Range<u64> {
     first..first + number("COOL_SIM_SEEDS", usually)
 }
 
-/// Does the check of a seed; what was wrong, a panic too.
+/// Checks a seed. Returns the error, which may be a panic.
 pub(crate) fn on_seed(seed: u64, check: impl Fn(u64) -> Result<(), String>) -> Result<(), String> {
     let ran = catch_unwind(AssertUnwindSafe(|| check(seed)));
     let checked = ran.unwrap_or_else(|_| Err("it panicked".to_owned()));
     checked.map_err(|wrong| format!("seed {seed}: {wrong}"))
 }
 
-/// Does the check of every seed; what was wrong.
+/// Checks every seed. Returns the errors.
 pub(crate) fn on_every_seed(
     seeds: Range<u64>,
     check: impl Fn(u64) -> Result<(), String> + Sync,
@@ -56,8 +57,9 @@ pub(crate) fn on_every_seed(
     all.into_inner().expect("no thread panics while it adds up")
 }
 
-/// # Panics
-/// If anything was wrong.
+/// Fails if there are errors.
+///
+/// # Panics If there are errors.
 pub(crate) fn assert_none(wrong: &[String]) {
     let first = &wrong[..wrong.len().min(20)];
     assert!(wrong.is_empty(), "{} wrong, the first:\n{}", wrong.len(), first.join("\n"));

@@ -1,5 +1,5 @@
-//! Broadcasts from seeds: no wrong byte, no stall, who did not get the message is named, and neither repair nor memory
-//! costs more than is said here.
+//! Broadcasts from seeds: no wrong byte, no stall, receivers without the message are named, and
+//! neither repair nor memory exceeds its bound.
 
 use super::seeds::{assert_none, on_every_seed, seeds};
 use cool_machine::Time;
@@ -9,9 +9,9 @@ use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// How many seeds each test runs, unless `COOL_SIM_SEEDS` says otherwise.
+/// Number of seeds of each test, unless `COOL_SIM_SEEDS` is set.
 const SEEDS: u64 = 20_000;
-/// The shortest retry timer of transport, in milliseconds.
+/// The shortest retransmission timeout of transport, in milliseconds.
 const SHORTEST_RTO_MS: u64 = 2;
 
 fn run(settings: &Settings) -> Result<Outcome, String> {
@@ -65,14 +65,14 @@ fn many_seeded_broadcasts() {
     assert_none(&wrong);
 }
 
-/// What repair cost in one broadcast, in packets.
+/// The cost of repair in one broadcast, in packets.
 #[derive(Clone, Copy, Debug)]
 struct Cost {
-    /// Chunks that came from a node of the chain and were new.
+    /// Chunks that arrived from a node of the chain and were new.
     mended: u64,
     naks: u64,
     repairs: u64,
-    /// Chunks that were there already.
+    /// Chunks that had already been received.
     duplicates: u64,
 }
 
@@ -90,7 +90,7 @@ impl Cost {
     }
 }
 
-/// What repair may cost in any one broadcast, each per unit of [`units`].
+/// The maximum cost of repair in any single broadcast, per unit of [`units`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Bounds {
     naks: f64,
@@ -98,8 +98,9 @@ struct Bounds {
     duplicates: f64,
 }
 
-/// More than any of a million seeds took; of 20,000 where packets are doubled (5.4 duplicates) or nodes die (0.6 NAKs). The
-/// test prints the worst of the seeds that it ran.
+/// Returns bounds that exceed the cost of any of a million seeds. For duplicated packets (5.4
+/// duplicates) and crashes (0.6 NAKs), only 20,000 seeds were run. The test prints the highest
+/// costs of the seeds that it ran.
 fn bounds(pattern: Pattern) -> Bounds {
     let (naks, repairs, duplicates) = match pattern {
         Pattern::Random | Pattern::OneLink => (20.0, 4.0, 1.0),
@@ -113,9 +114,10 @@ fn bounds(pattern: Pattern) -> Bounds {
     Bounds { naks, repairs, duplicates }
 }
 
-/// What the costs of a broadcast are counted in: a chunk that was mended, and a node. But where the network itself doubles
-/// packets, duplicates by all chunks that come; and who lacks what only the dead have asks until it gives up, so requests by
-/// retry timers at the shortest, too.
+/// Returns the units in which the costs of a broadcast are counted: repaired chunks plus nodes.
+/// Where the network itself duplicates packets, duplicates are counted per arriving chunk. Nodes
+/// that are missing chunks that only crashed nodes have send NAKs until they give up, so NAKs are
+/// then also counted per shortest retransmission timeout.
 fn units(pattern: Pattern, settings: &Settings, outcome: &Outcome, mended: u64) -> Bounds {
     let nodes = outcome.stats.len() as u64;
     let each = (mended + nodes) as f64;
@@ -136,7 +138,7 @@ struct Costs {
     worst: Mutex<[f64; 3]>,
 }
 
-/// Runs the broadcast of a pattern and a seed, and adds up what it cost.
+/// Runs the broadcast of a pattern and a seed, adds up its costs and checks them.
 fn check_costs(pattern: Pattern, seed: u64, costs: &Costs) -> Result<(), String> {
     let settings = Scenario::of_pattern(pattern, seed);
     let outcome = run(&settings).map_err(|wrong| format!("{pattern:?}, {wrong}"))?;
@@ -154,7 +156,7 @@ fn check_costs(pattern: Pattern, seed: u64, costs: &Costs) -> Result<(), String>
         *worst = worst.max(ratio);
     }
     let chunks = settings.len.div_ceil(u64::from(settings.chunk_bytes)).max(1) as usize;
-    // Ranges, requests and packets that a node remembers, however long it goes on.
+    // Ranges, requests and packets that a node remembers, however long it runs.
     let entries = outcome.entries > 12 * (chunks + 10);
     let dear =
         ratios.iter().zip([most.naks, most.repairs, most.duplicates]).any(|(ratio, most)| *ratio > most);
@@ -168,14 +170,16 @@ fn check_costs(pattern: Pattern, seed: u64, costs: &Costs) -> Result<(), String>
     Ok(())
 }
 
-/// What all broadcasts of a pattern cost in all, where packets are lost and nobody dies.
+/// Checks the total costs of all broadcasts of a pattern in which packets are lost and no node
+/// crashes.
 fn check_sums(pattern: Pattern, costs: &Costs) -> Result<(), String> {
     if matches!(pattern, Pattern::Disorder | Pattern::Deaths) {
         return Ok(());
     }
     let [mended, naks, repairs, duplicates] =
         costs.sums.lock().expect("no test panicked").map(|sum| sum as f64);
-    // Repairs are lost too; but where a rack loses together, one mends several nodes.
+    // Repairs are lost too. But where a rack loses packets together, one repair serves several
+    // nodes.
     let per_chunk = if pattern == Pattern::WholeRack { 0.9 } else { 1.4 };
     match naks < mended && repairs < per_chunk * mended && duplicates < 0.05 * mended {
         true => Ok(()),
@@ -184,7 +188,7 @@ fn check_sums(pattern: Pattern, costs: &Costs) -> Result<(), String> {
 }
 
 #[test]
-fn repair_costs_no_more_than_is_said_whatever_is_lost() {
+fn repair_costs_no_more_than_its_bounds() {
     let Range { start, end } = seeds(SEEDS);
     let each = (end - start).div_ceil(Pattern::ALL.len() as u64);
     let mut wrong = Vec::new();

@@ -1,10 +1,10 @@
-//! Single broadcasts that show one thing each, and seeds that once went wrong.
+//! Single broadcasts that each show one property, and seeds that once failed.
 
 use cool_machine::{Duration, Time};
 use cool_sim::{Broadcast, LinkSpec, Outcome, Scenario, Settings, ideal};
 use cool_transport::StreamError;
 
-/// 20 Mbit/s.
+/// 20 Mbit/s in bytes per second.
 const RATE: u64 = 2_500_000;
 const MIB: u64 = 1 << 20;
 
@@ -27,7 +27,7 @@ fn slowdown(settings: &Settings, outcome: &Outcome) -> f64 {
 }
 
 #[test]
-fn without_loss_nothing_is_repaired_and_no_link_carries_a_tenth_more_than_the_message() {
+fn without_loss_links_carry_little_more_than_the_message() {
     let settings = Settings::clean(vec![4; 4], RATE, 8 * MIB);
     let outcome = run(&settings);
     all_delivered(&outcome);
@@ -45,7 +45,7 @@ fn without_a_tree_forty_nodes_take_about_the_time_of_one() {
 }
 
 #[test]
-fn a_node_that_does_not_hear_the_tree_keeps_up_by_the_chain() {
+fn a_node_that_misses_the_tree_keeps_up_by_the_chain() {
     let settings = Settings { deaf: vec![6], ..Settings::clean(vec![4; 4], RATE, 4 * MIB) };
     let outcome = run(&settings);
     all_delivered(&outcome);
@@ -54,7 +54,7 @@ fn a_node_that_does_not_hear_the_tree_keeps_up_by_the_chain() {
 }
 
 #[test]
-fn what_a_rack_loses_crosses_to_it_once_and_is_mended_inside() {
+fn losses_of_a_rack_cross_once_and_are_repaired_inside() {
     let mut settings = Settings::clean(vec![4; 4], RATE, 4 * MIB);
     let to_rack = 2 * (16 + 2) + 1; // of nodes 8 to 11
     settings.odd_links = vec![(to_rack, LinkSpec { loss: 0.05, ..settings.uplink })];
@@ -62,7 +62,7 @@ fn what_a_rack_loses_crosses_to_it_once_and_is_mended_inside() {
     all_delivered(&outcome);
     let share = outcome.repaired_across as f64 / settings.len as f64;
     assert!(share > 0.04 && share < 0.08, "{share}");
-    // One multicast mends four nodes.
+    // One multicast repairs the loss of four nodes.
     assert!(outcome.repaired_inside < 2 * outcome.repaired_across);
     let (by_tree, by_chain) =
         (outcome.stats[8].by_tree, outcome.stats[8..12].iter().map(|s| s.by_chain).max());
@@ -71,7 +71,8 @@ fn what_a_rack_loses_crosses_to_it_once_and_is_mended_inside() {
     let alone = run(&Settings { rack_trees: false, ..settings.clone() });
     assert!(alone.repaired_inside > 2 * outcome.repaired_inside);
 
-    // Where nobody hears the rack's tree, all is as without it but for the time to find that out.
+    // If no node receives the rack's tree, the result is the same as without it, except for the
+    // time until that is detected.
     settings.deaf_in_rack = (8..12).collect();
     let unheard = run(&settings);
     all_delivered(&unheard);
@@ -79,7 +80,7 @@ fn what_a_rack_loses_crosses_to_it_once_and_is_mended_inside() {
 }
 
 #[test]
-fn a_receiver_that_dies_is_named_and_the_others_complete() {
+fn a_crashed_receiver_is_named_and_the_others_complete() {
     for dead in [1, 4, 7, 15] {
         let mut settings = Settings::clean(vec![4; 4], RATE, MIB);
         settings.crashes = vec![(dead, at(100))];
@@ -92,7 +93,7 @@ fn a_receiver_that_dies_is_named_and_the_others_complete() {
 }
 
 #[test]
-fn a_receiver_may_die_at_any_step() {
+fn a_receiver_may_crash_at_any_step() {
     let mut settings = Settings::clean(vec![2, 3, 2], RATE, 16 * 1024);
     settings.odd_links = (0..7).map(|node| (2 * node + 1, LinkSpec { loss: 0.1, ..settings.host })).collect();
     settings.eager = 0;
@@ -111,7 +112,7 @@ fn a_receiver_may_die_at_any_step() {
 }
 
 #[test]
-fn a_node_remembers_what_is_missing_not_what_was_ever_lost() {
+fn a_node_remembers_only_chunks_that_are_still_missing() {
     let mut settings = Settings::clean(vec![4; 4], RATE, 16 * MIB);
     let lossy = LinkSpec { loss: 0.05, ..settings.host };
     settings.odd_links = (0..16).map(|node| (2 * node + 1, lossy)).collect();
@@ -122,7 +123,7 @@ fn a_node_remembers_what_is_missing_not_what_was_ever_lost() {
 }
 
 #[test]
-fn when_a_rack_dies_without_a_tree_the_chain_leaps_over_it() {
+fn without_a_tree_the_chain_skips_a_crashed_rack() {
     let mut settings = Settings { multicast: false, ..Settings::clean(vec![4; 4], RATE, MIB) };
     settings.crashes = (4..8).map(|node| (node, at(100))).collect();
     let outcome = run(&settings);
@@ -135,7 +136,7 @@ fn when_a_rack_dies_without_a_tree_the_chain_leaps_over_it() {
 }
 
 #[test]
-fn when_the_source_dies_every_receiver_says_so() {
+fn every_receiver_reports_a_crashed_source() {
     let mut settings = Settings::clean(vec![2; 2], RATE, MIB);
     settings.crashes = vec![(0, at(100))];
     let outcome = run(&settings);
@@ -153,7 +154,7 @@ fn a_rack_that_is_cut_off_for_a_while_completes() {
 }
 
 #[test]
-fn receivers_that_come_late_complete() {
+fn late_receivers_complete() {
     let mut settings = Settings::clean(vec![4; 4], RATE, MIB);
     settings.eager = 2 * MIB;
     settings.opens[5] = at(200);
@@ -163,20 +164,21 @@ fn receivers_that_come_late_complete() {
     assert!(outcome.last_delivery() < Some(at(4300)), "{:?}", outcome.last_delivery());
 }
 
-/// Every receiver has the message of this seed.
+/// Checks that every receiver gets the message of this seed.
 fn seed_is_delivered(seed: u64) {
     all_delivered(&run(&Scenario::of(seed)));
 }
 
 #[test]
 fn round_trips_longer_than_the_first_retry_timer_are_learned() {
-    // A full queue of half a second: answers came after the request had been given up, so none was measured.
+    // A full queue of half a second: replies arrived after the request had been given up, so none
+    // was measured.
     seed_is_delivered(27_777);
 }
 
 #[test]
 fn a_source_keeps_asking_silent_receivers_under_heavy_loss() {
-    // Its questions backed off so far that too few of them fell into the stall limit.
+    // Its requests backed off so far that too few of them were sent within the stall limit.
     for seed in [1480, 2195, 9159, 23_426] {
         seed_is_delivered(seed);
     }
@@ -184,15 +186,16 @@ fn a_source_keeps_asking_silent_receivers_under_heavy_loss() {
 
 #[test]
 fn retry_timers_do_not_outgrow_the_stall_limit() {
-    // A long queue and loss drove the retry timer to many seconds.
+    // A long queue and loss increased the retransmission timeout to many seconds.
     for seed in [2906, 11_313, 17_756] {
         seed_is_delivered(seed);
     }
 }
 
 #[test]
-fn few_retries_are_not_wasted_on_nodes_that_need_not_answer() {
-    // With more than half lost each way, retries doubled and went to nodes that had released the message.
+fn few_retries_are_not_wasted_on_nodes_that_need_not_reply() {
+    // With more than half of the packets lost in each direction, retries doubled and went to nodes
+    // that had released the message.
     for seed in [16_161, 33_169, 70_116] {
         seed_is_delivered(seed);
     }

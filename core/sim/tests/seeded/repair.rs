@@ -1,19 +1,20 @@
-//! What mending a rack's losses by one multicast there saves, as a table under version control: the means of many
-//! seeds, by pattern of loss, of repair from node to node along the chain, of multicasts in the rack, and of
-//! multicasts that nobody hears. `COOL_SIM_BLESS=1` rewrites it.
+//! The savings of repairing a rack's losses by one multicast there, as a table under version
+//! control. It contains the means of many seeds, by pattern of loss, for repair from node to node
+//! along the chain, for multicasts in the rack, and for multicasts that no node receives.
+//! `COOL_SIM_BLESS=1` rewrites it.
 
 use super::snapshot;
 use cool_machine::Time;
 use cool_sim::{Broadcast, LinkSpec, Settings, ideal};
 use std::fmt::Write;
 
-/// 100 Mbit/s.
+/// 100 Mbit/s in bytes per second.
 const RATE: u64 = 12_500_000;
 const LEN: u64 = 1 << 20;
 const SEEDS: u64 = 20;
 const NODES: u16 = 16;
 
-/// How a rack's losses are mended.
+/// The scheme by which a rack's losses are repaired.
 #[derive(Clone, Copy, Debug)]
 enum Mending {
     Chain,
@@ -48,8 +49,9 @@ fn settings(seed: u64, pattern: Loss, loss: f64, mending: Mending) -> Settings {
     settings
 }
 
-/// The means over all seeds of time over the ideal, of bytes of repair within and between racks and of bytes on the
-/// busiest link over the message, and of requests and chunks that came twice.
+/// Returns means over all seeds: the time divided by the ideal one; the bytes of repair within and
+/// between racks and the bytes on the busiest link, each divided by the message's length; and the
+/// numbers of requests and of duplicate chunks.
 fn means(pattern: Loss, loss: f64, mending: Mending) -> [f64; 6] {
     let mut sums = [0.0; 6];
     for seed in 1..=SEEDS {

@@ -1,23 +1,23 @@
-//! Simulated times are those that can be computed by hand, and none is below the physical limit.
+//! Simulated times equal those computed by hand, and none is below the physical limit.
 
 use cool_collective::{Call, Layout, MulticastScope, Operation, Plan, Planner, Rank, compile};
 use cool_machine::Duration;
 use cool_sim::schedule::{AgentCosts, FabricModel, Placement, limit, simulate};
 
-/// One message for all bytes.
+/// A plan with a single message for all bytes.
 const WHOLE: &str = "flat:linear/1073741824";
 
-/// Of every link.
+/// Rate of every link, in bytes per second.
 const RATE: u64 = 1_000_000;
 
-/// Links as they are in hardware.
+/// Returns a network with links as in hardware, without bursts.
 fn fabric(text: &str) -> FabricModel {
     let mut fabric = text.parse::<FabricModel>().unwrap().with_rates(RATE, RATE).unwrap();
     fabric.burst = 0;
     fabric
 }
 
-/// Agents that take no time, whose messages need not wait for their receivers.
+/// Returns the costs of agents that take no time and whose messages do not wait for receivers.
 fn free() -> AgentCosts {
     AgentCosts {
         call: Duration::ZERO,
@@ -40,7 +40,7 @@ fn run(operation: Operation, bytes: u64, plan: &str, fabric: &FabricModel, costs
     simulate(&schedule, &layout, fabric, costs).unwrap().time.as_secs_f64()
 }
 
-/// Seconds of bytes on the wire.
+/// Returns the time in seconds of bytes on the wire.
 fn wire(bytes: u64) -> f64 {
     bytes as f64 / RATE as f64
 }
@@ -50,13 +50,14 @@ fn assert_near(found: f64, expected: f64) {
     assert!((found - expected).abs() < expected / 256.0, "{found} instead of {expected}");
 }
 
-/// A packet has to be whole at each switch before it goes on, and each link has its delay.
+/// Returns the latency of a path. Each switch must receive a whole packet before it forwards it,
+/// and each link has its delay.
 fn way(links: u32, fabric: &FabricModel, costs: &AgentCosts) -> f64 {
     f64::from(links) * fabric.delay.as_secs_f64() + f64::from(links - 1) * wire(costs.mtu)
 }
 
 #[test]
-fn one_message_takes_its_bytes_over_the_rate_and_the_way() {
+fn one_message_takes_its_bytes_over_the_rate_plus_latency() {
     let costs = free();
     for (text, links) in [("tree:1x2", 2), ("tree:2x1", 4), ("tree:1+1", 4), ("leafspine:2x2x1", 4)] {
         let fabric = fabric(text);
@@ -66,7 +67,7 @@ fn one_message_takes_its_bytes_over_the_rate_and_the_way() {
 }
 
 #[test]
-fn agents_add_their_work_and_a_large_message_asks_first() {
+fn agents_add_their_work_and_large_messages_a_handshake() {
     let (fabric, free) = (fabric("tree:1x2"), free());
     let bytes = 1 << 20;
     let network = wire(free.unicast(bytes)) + way(2, &fabric, &free);
@@ -94,7 +95,7 @@ fn a_multicast_takes_as_long_to_all_as_to_the_farthest() {
 fn messages_that_share_a_link_share_its_rate() {
     let costs = free();
     let bytes = 1 << 20;
-    // Into the root's link go all others' parts.
+    // The parts of all other ranks cross the root's link.
     for (text, senders, links) in
         [("tree:1x3", 2, 2), ("tree:1x9", 8, 2), ("tree:2x4", 7, 4), ("fattree:4", 15, 6)]
     {
@@ -102,7 +103,7 @@ fn messages_that_share_a_link_share_its_rate() {
         let time = run(Operation::Gather, bytes, WHOLE, &fabric, &costs);
         assert_near(time, senders as f64 * wire(costs.unicast(bytes)) + way(links, &fabric, &costs));
     }
-    // Over each uplink, with half the rate, go the blocks of two hosts to two others.
+    // Each uplink, at half the rate, carries the blocks of two hosts to two others.
     let fabric = fabric("tree:2x2").with_rates(RATE, RATE / 2).unwrap();
     let time = run(Operation::Alltoall, bytes, "flat:linear", &fabric, &costs);
     assert_near(time, 4.0 * 2.0 * wire(costs.unicast(bytes)) + way(4, &fabric, &costs));
@@ -122,7 +123,7 @@ fn messages_to_different_racks_take_different_spines() {
 }
 
 #[test]
-fn what_goes_to_all_in_stripes_uses_slow_uplinks_to_all_spines_at_once() {
+fn stripes_use_slow_uplinks_to_all_spines_at_once() {
     let mut fabric = "leafspine:3x2x2".parse::<FabricModel>().unwrap().with_rates(RATE, RATE / 2).unwrap();
     fabric.burst = 0;
     let costs = free();
@@ -184,10 +185,11 @@ fn racks_of_32_by_32_by_32_ranks_are_simulated() {
     assert!(timing.time > least && timing.time < 20 * least, "{timing:?}");
 }
 
-/// Groups of more than a thousand ranks, of different makes; beside the plans that are simulated in short time. The worst
-/// is an allreduce of 4 KiB on tree:40x30, 1.84 times the best: recursive halving, which is extrapolated.
+/// Groups of more than a thousand ranks of different shapes, compared with all plans that can be
+/// simulated in a short time. The worst case is an allreduce of 4 KiB on tree:40x30 with 1.84 times
+/// the best: recursive halving, whose cost is extrapolated.
 #[test]
-fn picks_for_short_messages_of_large_groups_take_at_most_twice_as_long_as_the_best() {
+fn short_message_picks_take_at_most_twice_the_best_time() {
     let costs = AgentCosts::default();
     for text in ["tree:16x24x3", "tree:40x30", "tree:3x100x4"] {
         let fabric: FabricModel = text.parse().unwrap();

@@ -1,25 +1,27 @@
-//! How fast broadcasts are and what they cost, as a table under version control: a slower protocol is a diff.
-//! Time is the model network's, so the table is the same on every machine. `COOL_SIM_BLESS=1` rewrites it;
-//! `COOL_SIM_ROWS=text` only prints the rows with this text.
+//! The speed and the cost of broadcasts, as a table under version control, so that a slower
+//! protocol shows up as a diff. Times are those of the model network, so the table is the same on
+//! every machine. `COOL_SIM_BLESS=1` rewrites it; `COOL_SIM_ROWS=text` only prints the rows with
+//! this text.
 
 use super::snapshot;
 use cool_machine::{Duration, Time};
 use cool_sim::{Broadcast, LinkSpec, Outcome, Rival, Settings, ideal};
 use std::fmt::Write;
 
-/// 20 Mbit/s.
+/// 20 Mbit/s in bytes per second.
 const RATE: u64 = 2_500_000;
 const MIB: u64 = 1 << 20;
 const NODES: usize = 16;
-/// Each row is the worst of this many seeds.
+/// Number of seeds; each row contains the worst of them.
 const SEEDS: u64 = 3;
 
-/// As `mininet/testbed.py` shapes its links: a token bucket of 16 kB before a queue of 256 kB.
+/// Returns a link shaped as in `mininet/testbed.py`: a token bucket of 16 kB before a queue of 256
+/// kB.
 fn shaped(rate: u64) -> LinkSpec {
     LinkSpec { bucket: 16 * 1024, ..LinkSpec::clean(rate) }
 }
 
-/// 4 racks of 4 nodes; every receiver loses on its own what arrives at its port.
+/// Returns 4 racks of 4 nodes in which every receiver separately loses packets at its port.
 fn tree_4x4(len: u64, loss: f64) -> Settings {
     let mut settings = Settings::clean(vec![4; 4], RATE, len);
     (settings.host, settings.uplink) = (shaped(RATE), shaped(RATE));
@@ -28,7 +30,7 @@ fn tree_4x4(len: u64, loss: f64) -> Settings {
     settings
 }
 
-/// One behaviour of a link.
+/// Returns the same cluster in which one link differs.
 fn odd(link: usize, behaviour: impl Fn(&mut LinkSpec)) -> Settings {
     let mut settings = tree_4x4(8 * MIB, 0.0);
     let mut spec = settings.host;
@@ -37,7 +39,7 @@ fn odd(link: usize, behaviour: impl Fn(&mut LinkSpec)) -> Settings {
     settings
 }
 
-/// The link from the core to a rack.
+/// Returns the number of the link from the core to a rack.
 fn to_rack(rack: usize) -> usize {
     2 * (NODES + rack) + 1
 }
@@ -48,7 +50,7 @@ fn run(settings: &Settings) -> Outcome {
     outcome
 }
 
-/// What one broadcast took and cost.
+/// The time and the cost of one broadcast.
 #[derive(Default)]
 struct Figures {
     time: f64,
@@ -78,7 +80,7 @@ fn figures(settings: &Settings) -> Figures {
     }
 }
 
-/// The worst of some seeds, in each figure.
+/// Returns the worst value of each figure over the seeds.
 fn worst(settings: &Settings) -> Figures {
     let mut worst = Figures { rivals: f64::INFINITY, ..Figures::default() };
     for seed in 0..SEEDS {
@@ -171,7 +173,8 @@ fn rows() -> Vec<(String, Settings)> {
     rows
 }
 
-/// Broadcasts that others share links with. Every second node belongs to the other group.
+/// Adds broadcasts that share links with other traffic. Every second node belongs to the other
+/// group.
 fn shared(add: &mut impl FnMut(String, Settings)) {
     let two = |ceiling: Option<u64>, loss: f64| Settings {
         nodes: (0..16).step_by(2).collect(),
@@ -212,7 +215,7 @@ fn the_table_of_speeds_is_as_recorded() {
         let rival = if settings.rivals.is_empty() { String::new() } else { format!(" {rivals:5.2}") };
         let links = match settings.rivals.is_empty() {
             true => format!("{link:6.3} {uplink:6.3}"),
-            // Those of both together say little.
+            // The sums of both are not meaningful.
             false => format!("{:>13}", "-      -"),
         };
         writeln!(table, "{name:40} {time:6.3} {links} {requests:8} {repairs:7} {doubles:7}{rival}")

@@ -1,4 +1,5 @@
-//! The swarm over simulated networks: its paper's results, and what comes of it where nodes come and go and much is lost.
+//! The swarm over simulated networks: the results of its paper, and its behavior when nodes join
+//! and crash and many packets are lost.
 
 mod paper;
 mod seeded;

@@ -1,4 +1,4 @@
-//! What Cooper says of gossip in rounds, and what holds of it here.
+//! Cooper's statements about gossip in rounds, and how far they hold here.
 
 use cool_sim::swarm::{Gossip, GossipOutcome};
 use cool_swarm::{Code, Division, Order};
@@ -15,7 +15,7 @@ pub(super) fn gossip(nodes: u32, k: u16, m: u32, order: Order) -> Gossip {
     }
 }
 
-/// The outcomes of seeds.
+/// Returns the outcomes of several seeds.
 pub(super) fn outcomes(gossip: &Gossip, seeds: u64) -> Vec<GossipOutcome> {
     let seeded = |seed| Gossip { seed, ..gossip.clone() };
     (0..seeds).map(|seed| seeded(seed).run().expect("gossip ends")).collect()
@@ -25,7 +25,7 @@ pub(super) fn mean(outcomes: &[GossipOutcome], of: impl Fn(&GossipOutcome) -> f6
     outcomes.iter().map(of).sum::<f64>() / outcomes.len() as f64
 }
 
-/// The least rounds in which k blocks can reach n nodes (section 2.1).
+/// Returns the least number of rounds in which k blocks can reach n nodes (section 2.1).
 pub(super) fn least(nodes: u32, blocks: u32) -> f64 {
     f64::from(blocks + nodes.next_power_of_two().ilog2())
 }
@@ -48,10 +48,11 @@ fn random_blocks_take_twenty_to_fifty_rounds_more() {
     }
 }
 
-/// Theorem 2 and corollary 3, with the times of algorithm 2: batch 1 is late by 2.7 / (1 - 2 / sqrt n) rounds at most, and
-/// batch b saves (b - 1) times half of log n less that. And Overlap-1 saves less (section 4.2).
+/// Theorem 2 and corollary 3, with the times of algorithm 2: batch 1 is delayed by at most 2.7 / (1
+/// - 2 / sqrt n) rounds, and batch b saves (b - 1) times half of log n minus that delay. Overlap-1
+/// saves less (section 4.2).
 #[test]
-fn overlapping_generations_save_what_the_theorem_says() {
+fn overlapping_generations_save_as_much_as_in_the_theorem() {
     for (nodes, k, m) in [(20u32, 16, 3u32), (64, 16, 4), (256, 16, 8)] {
         let [one_by_one, early, late] = [Order::Sequential, Order::Overlap1, Order::Overlap2 { margin: 1 }]
             .map(|order| outcomes(&gossip(nodes, k, m, order), 20));
@@ -68,7 +69,7 @@ fn overlapping_generations_save_what_the_theorem_says() {
 }
 
 #[test]
-fn rings_that_keep_racks_together_send_one_block_a_round_over_an_uplink() {
+fn rings_by_racks_send_one_block_a_round_over_an_uplink() {
     let free = Gossip { racks: vec![8; 8], ..gossip(64, 32, 1, Order::Sequential) };
     let together = Gossip { together: true, ..free.clone() };
     let [free, together] =

@@ -1,10 +1,11 @@
-//! Distributions from seeds: every survivor ends with the right bytes, or says that nobody has what it lacks.
+//! Distributions from seeds: every survivor ends with the right bytes, or reports that it is
+//! missing blocks that no survivor has.
 
 use super::seeds::{assert_none, on_every_seed, seeds};
 use cool_sim::swarm::Distribution;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// How many seeds are run, unless `COOL_SIM_SEEDS` says otherwise.
+/// Number of seeds, unless `COOL_SIM_SEEDS` is set.
 const SEEDS: u64 = 500;
 
 #[test]

@@ -1,9 +1,10 @@
-//! Where links are not alike: who is fast does not wait for who is slow.
+//! Links of different rates: fast nodes must not wait for slow ones.
 
 use cool_sim::swarm::Distribution;
 use cool_swarm::Division;
 
-/// Of fast and of slow nodes, the last one's time over that of the content on its link; the worst of some seeds.
+/// Returns, for the fast and for the slow nodes, the time of the last one divided by that of the
+/// content on its link: the worst of several seeds.
 fn worst(what: &Distribution, slower: u64, seeds: std::ops::RangeInclusive<u64>) -> (f64, f64) {
     let last = |done: &[Option<f64>], slow| {
         let such = done.iter().enumerate().filter(|(node, _)| (node % 2 == 1) == slow);
@@ -19,14 +20,14 @@ fn worst(what: &Distribution, slower: u64, seeds: std::ops::RangeInclusive<u64>)
 }
 
 #[test]
-fn with_half_of_the_nodes_at_half_rate_fast_ones_take_a_quarter_more_than_alone() {
+fn fast_nodes_are_delayed_little_by_slow_ones() {
     let clean = Distribution::clean(vec![48], Division { blocks: 256, generation: 32 });
     let (fast, slow) = worst(&clean, 2, 1..=4);
     assert!(fast <= 1.25, "the last fast node takes {fast} times the content over its link");
     assert!(slow <= 1.15, "the last slow node takes {slow} times the content over its link");
 }
 
-/// In racks of two fast and two slow ones all wait for what enters the rack, too.
+/// In racks of two fast and two slow nodes, all nodes also wait for blocks that enter the rack.
 #[test]
 fn in_mixed_racks_fast_nodes_are_faster_than_by_a_broadcast() {
     let clean = Distribution::clean(vec![4; 4], Division { blocks: 256, generation: 32 });

@@ -1,4 +1,4 @@
-//! What the swarm takes, as a table under version control. `COOL_SIM_BLESS=1` rewrites it.
+//! The times of the swarm, as a table under version control. `COOL_SIM_BLESS=1` rewrites it.
 
 use super::paper::{gossip, least, mean, outcomes};
 use super::snapshot;
@@ -14,7 +14,7 @@ fn line(table: &mut String, text: &str) {
     writeln!(table, "{}", text.trim_end()).expect("a string takes all");
 }
 
-/// Rounds over the least, of all codes.
+/// Adds the rounds beyond the minimum for all codes.
 fn codes(table: &mut String) {
     line(
         table,
@@ -32,7 +32,7 @@ fn codes(table: &mut String) {
     }
 }
 
-/// Rings through all and rings that keep racks together.
+/// Adds rings over all nodes, and rings that keep racks together.
 fn racks(table: &mut String) {
     line(table, "\nRacks, k = 32: rounds over k + log2 n, and blocks a round on the busiest uplink.\n");
     line(table, "racks  rings     Linear        RarestBlock");
@@ -57,7 +57,7 @@ fn racks(table: &mut String) {
     }
 }
 
-/// Orders of generations.
+/// Adds the orders of generations.
 fn orders(table: &mut String) {
     line(table, "\nGenerations: rounds of all, and of the first.\n");
     line(
@@ -78,12 +78,13 @@ fn orders(table: &mut String) {
     }
 }
 
-/// Seconds until the last of some nodes had everything.
+/// Returns the time in seconds until the last of some nodes had everything.
 fn last_of(done: &[Option<f64>]) -> f64 {
     done.iter().flatten().copied().fold(0.0, f64::max)
 }
 
-/// Seconds of the last of some nodes over those that the content takes over their link; the mean of two seeds.
+/// Returns the time of the last of some nodes divided by that of the content on its link: the mean
+/// of two seeds.
 fn last(what: &Distribution, nodes: std::ops::Range<usize>, rate: f64, from: f64) -> String {
     let mut sum = 0.0;
     for seed in 1..=2 {
@@ -146,7 +147,8 @@ fn links(table: &mut String) {
     }
 }
 
-/// Two fast and two slow nodes in each rack, and transfers that take longer by chance: the last fast node and the last slow one of three seeds.
+/// Adds two fast and two slow nodes in each rack, with transfers that take longer by a random
+/// factor: the last fast node and the last slow one of three seeds.
 fn mixed(table: &mut String) {
     line(
         table,
@@ -194,8 +196,9 @@ fn uplinks(table: &mut String) {
     }
 }
 
-/// Formula (1) of the paper, with rounds as they are: a round takes the time of a block on a link, or that of coding it, whichever is
-/// longer. Columns are what a processor multiplies and adds in a second over what a link carries; two encoders have twice as much.
+/// Adds formula (1) of the paper with measured rounds: a round takes the time of a block on a link,
+/// or that of coding it, whichever is longer. Columns are the rate at which a CPU multiplies and
+/// adds, divided by the rate of a link. Two encoders have twice that rate.
 fn blocks_of_a_generation(table: &mut String) {
     line(
         table,

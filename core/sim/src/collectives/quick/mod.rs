@@ -1,9 +1,9 @@
-//! Ranks that carry out quick calls themselves, beside the engines of their agents: processes of their own, which send and take
-//! datagrams, wait, and tell their agents what those are to know.
+//! Ranks that execute quick calls themselves. They are processes separate from their agents'
+//! engines: they send and receive datagrams, wait, and report to their agents.
 
-mod kept;
 mod rank;
 mod ranks;
+mod retained;
 
 pub(super) use rank::RankCall;
 pub(super) use ranks::{QuickRanks, RankEvent, RankId, WATCHES};

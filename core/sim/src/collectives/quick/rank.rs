@@ -1,6 +1,6 @@
-//! One such rank: its calls as it makes them, and how it waits in them.
+//! A rank with quick calls: the calls that it makes, and how it waits for them.
 
-use super::kept::KeptByLeader;
+use super::retained::RetainedByLeader;
 use cool_collective::{Layout, Rank, RankPlace};
 use cool_engine::testing::Buffer;
 use cool_engine::{CallFailure, CallRequest, CallStats, GroupSpec, WatchReport};
@@ -13,22 +13,22 @@ use cool_types::{Call, CallDescription, Operation};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// What a datagram takes in a socket's buffer beside its bytes.
+/// Number of bytes that a datagram takes in a socket's buffer in addition to its content.
 const OVERHEAD: usize = 700;
 
-/// Schedules that a rank keeps.
+/// Maximum number of schedules that a rank caches.
 const SCHEDULES: usize = 64;
 
-/// What a rank does, for the cluster to see to.
+/// An action of a rank that the cluster executes.
 #[derive(Debug)]
 pub(super) enum Effect {
-    /// It sends a datagram.
+    /// Send a datagram.
     Send(SendTo, Vec<u8>),
-    /// It has its agent carry out a call, or watch it, under this token.
+    /// Request the agent to execute a call, or to watch it, under this token.
     Call(u64, CallRequest<Buffer>),
-    /// It tells its agent what has become of a watched call, by its number.
+    /// Report to the agent on a watched call, with the number of the call.
     Watched(u64, WatchReport),
-    /// A call has come to its end.
+    /// A call has completed.
     Answer(u64, Result<CallStats, CallFailure>),
 }
 
@@ -37,20 +37,20 @@ pub(super) enum Effect {
 pub(in super::super) struct RankCall {
     pub(in super::super) token: u64,
     pub(in super::super) request: CallRequest<Buffer>,
-    /// The rank waits for it, and makes no other call meanwhile.
+    /// Whether the rank waits for it and makes no other call in the meantime.
     pub(in super::super) waits: bool,
 }
 
-/// What others compare of a call.
+/// The description of a call that ranks compare.
 #[derive(Clone, Debug)]
-struct Described {
+struct DescribedCall {
     call: Call,
     digest: u64,
     text: String,
 }
 
-impl Described {
-    fn of(request: &CallRequest<Buffer>) -> Described {
+impl DescribedCall {
+    fn of(request: &CallRequest<Buffer>) -> DescribedCall {
         let operation = request.operation;
         let element = (operation != Operation::Barrier).then_some(request.element);
         let bytes = element.map_or(0, |element| element.bytes() as u64);
@@ -59,20 +59,20 @@ impl Described {
         let reduce = request.reduce.filter(|_| operation.combines());
         let words = CallDescription { call: &call, element, reduce };
         let (digest, text) = (words.digest(format_args!("")), words.to_string());
-        Described { call, digest, text }
+        DescribedCall { call, digest, text }
     }
 }
 
-/// What a rank waits for that has nothing more to say about a watched call.
+/// Why a rank that has sent its last report on a watched call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Ending {
-    /// It has what it waited for.
-    Through,
-    /// It has not, and its agent knows why.
+    /// The rank has completed the watched part and waits for the agent's confirmation.
+    Completed,
+    /// The rank has stopped. The agent knows the reason.
     Stopped,
 }
 
-/// A call or a part of it that the agent watches.
+/// A call, or a part of one, that the agent watches.
 #[derive(Debug)]
 struct Watch {
     token: u64,
@@ -80,17 +80,17 @@ struct Watch {
     ending: Option<Ending>,
 }
 
-/// A quick call that is under way.
+/// A quick call in progress.
 #[derive(Debug)]
 struct OpenCall {
     token: u64,
     request: CallRequest<Buffer>,
     number: u64,
-    described: Described,
+    described: DescribedCall,
     schedule: Arc<QuickSchedule>,
     begun: Time,
-    /// It is known that all can, and the call has begun.
-    carries: bool,
+    /// Whether it is known that all ranks can execute quick calls, so that the call has begun.
+    executing: bool,
     watch: Option<Watch>,
 }
 
@@ -98,39 +98,40 @@ struct OpenCall {
 #[derive(Debug)]
 pub(in super::super) struct QuickRank {
     pub(super) node: u16,
-    /// The start of its node's agent to which it is attached.
+    /// The incarnation of the node's agent to which it is attached.
     pub(super) life: u32,
     /// The node of each rank.
     pub(super) nodes: Vec<u16>,
-    /// How its agent answers for it.
+    /// How the agent replies to NAKs for it.
     pub(super) answering: NakResponder,
-    pub(super) kept: KeptByLeader,
+    pub(super) retained: RetainedByLeader,
     rank: Rank,
     layout: Layout,
     machine: QuickCalls,
     schedules: VecDeque<(Call, Option<Arc<QuickSchedule>>)>,
-    /// It has come: its socket is there; and whether it can carry out quick calls.
+    /// Whether the rank can execute quick calls, once its process has started and its socket is
+    /// open.
     able: Option<bool>,
-    /// Whether all can, once that is known.
+    /// Whether all ranks can, once that is known.
     all: Option<bool>,
-    /// The group has failed.
+    /// Whether the group has failed.
     pub(super) failed: bool,
-    /// It is gone, or has nobody to call.
+    /// Whether the process or its agent has ended.
     pub(super) over: bool,
     next_number: u64,
-    /// The number behind the last call that it has carried out.
+    /// One more than the number of the last call that it executed.
     through: u64,
-    /// Calls that it makes when it no longer stands still.
-    asked: VecDeque<RankCall>,
+    /// Calls that it makes once it is no longer paused.
+    pending_calls: VecDeque<RankCall>,
     call: Option<OpenCall>,
-    /// Datagrams that it has not read, with room for as many bytes.
+    /// Datagrams that it has not read, and the size of the socket's buffer in bytes.
     inbox: VecDeque<Arc<[u8]>>,
     room: usize,
-    /// It stands still until then.
+    /// The rank is paused until then.
     pub(super) still_until: Time,
-    /// When the last thing that it has told its agent gets there.
-    pub(super) told: Time,
-    /// When it looks again.
+    /// When its last message reaches the agent.
+    pub(super) last_delivery: Time,
+    /// When it must run again.
     pub(super) wake: Option<Time>,
     /// The earliest alarm that is set for that.
     pub(super) alarm: Option<Time>,
@@ -138,7 +139,8 @@ pub(in super::super) struct QuickRank {
 }
 
 impl QuickRank {
-    /// A rank of a group, by the nodes of its ranks and the start of its node's agent; none where ranks cannot meet.
+    /// Returns a rank of a group, given the nodes of the ranks and the incarnation of its agent, or
+    /// none if the group's ranks cannot execute quick calls.
     pub(super) fn of(spec: &GroupSpec, rank: u32, nodes: Vec<u16>, life: u32) -> Option<QuickRank> {
         let places = spec.members.iter().map(|member| {
             let node = nodes[member.rank as usize];
@@ -152,7 +154,7 @@ impl QuickRank {
             life,
             nodes,
             answering: NakResponder { key: key.clone(), group, leader: rank },
-            kept: KeptByLeader::default(),
+            retained: RetainedByLeader::default(),
             rank,
             machine: QuickCalls::new(key, group, rank, layout.clone())?,
             layout,
@@ -163,35 +165,38 @@ impl QuickRank {
             over: false,
             next_number: 0,
             through: 0,
-            asked: VecDeque::new(),
+            pending_calls: VecDeque::new(),
             call: None,
             inbox: VecDeque::new(),
             room: 0,
             still_until: Time::ZERO,
-            told: Time::ZERO,
+            last_delivery: Time::ZERO,
             wake: None,
             alarm: None,
             watches: 0,
         })
     }
 
-    /// The rank has come, and whether it can carry out quick calls; its socket has room for as many bytes.
-    pub(super) fn comes(&mut self, able: bool, room: usize) {
+    /// Starts the process. `able` states whether it can execute quick calls, and `room` is the size
+    /// of its socket's buffer in bytes.
+    pub(super) fn start_process(&mut self, able: bool, room: usize) {
         (self.able, self.room) = (Some(able), room);
     }
 
-    /// It is known whether all can.
-    pub(super) fn learn(&mut self, all: bool) {
+    /// Records whether all ranks can execute quick calls.
+    pub(super) fn record_all_able(&mut self, all: bool) {
         self.all = Some(all);
     }
 
-    /// It ends: the number behind the last call that it carried out, if it carries out any.
-    pub(super) fn ends(&mut self) -> Option<u64> {
+    /// Ends the process. Returns one more than the number of the last call that it executed, if it
+    /// can execute quick calls.
+    pub(super) fn end_process(&mut self) -> Option<u64> {
         self.over = true;
         (self.able == Some(true)).then_some(self.through)
     }
 
-    /// What a datagram finds: no room, if the rank has not read for long.
+    /// Receives a datagram. It is dropped if the socket's buffer is full because the rank has not
+    /// read for a while.
     pub(super) fn datagram(&mut self, bytes: &Arc<[u8]>) {
         let taken: usize = self.inbox.iter().map(|waiting| waiting.len() + OVERHEAD).sum();
         if self.able == Some(true) && !self.over && taken < self.room {
@@ -199,7 +204,7 @@ impl QuickRank {
         }
     }
 
-    /// Its agent has answered a watched call.
+    /// Records the agent's result of a watched call.
     pub(super) fn answered(&mut self, token: u64, answer: Result<CallStats, CallFailure>) {
         let watch = self.call.as_mut().and_then(|call| call.watch.as_mut());
         if let Some(watch) = watch.filter(|watch| watch.token == token) {
@@ -207,9 +212,9 @@ impl QuickRank {
         }
     }
 
-    /// It is to make a call.
-    pub(super) fn ask(&mut self, call: RankCall) {
-        self.asked.push_back(call);
+    /// Adds a call that the rank must make.
+    pub(super) fn add_call(&mut self, call: RankCall) {
+        self.pending_calls.push_back(call);
     }
 
     fn make(&mut self, now: Time, call: RankCall, effects: &mut Vec<Effect>) {
@@ -220,13 +225,13 @@ impl QuickRank {
         let number = self.next_number;
         self.next_number += 1;
         request.call_number = Some(number);
-        let described = Described::of(&request);
+        let described = DescribedCall::of(&request);
         let quick = waits && !self.failed && self.all != Some(false) && request.plan.is_empty();
         let sensible = request.counts.is_none() && described.call.check(self.layout.size()).is_ok();
         let schedule = if quick && sensible { self.schedule(&described.call) } else { None };
         let Some(schedule) = schedule else { return effects.push(Effect::Call(token, request)) };
-        let (begun, carries, watch) = (now, false, None);
-        self.call = Some(OpenCall { token, request, number, described, schedule, begun, carries, watch });
+        let (begun, executing, watch) = (now, false, None);
+        self.call = Some(OpenCall { token, request, number, described, schedule, begun, executing, watch });
     }
 
     fn schedule(&mut self, call: &Call) -> Option<Arc<QuickSchedule>> {
@@ -239,21 +244,21 @@ impl QuickRank {
         schedule
     }
 
-    /// Does what it can do now; `agent`: its agent is there.
+    /// Does everything that is possible now. `agent` states whether its agent is running.
     pub(super) fn run(&mut self, now: Time, agent: bool, effects: &mut Vec<Effect>) {
         self.wake = None;
         if now < self.still_until {
-            let has_calls = self.call.is_some() || !self.asked.is_empty();
+            let has_calls = self.call.is_some() || !self.pending_calls.is_empty();
             self.wake = has_calls.then_some(self.still_until);
             return;
         }
         while !self.over && self.step(now, agent, effects) {}
     }
 
-    /// The next thing; whether there may be more to do.
+    /// Executes the next step. Returns whether another one may follow.
     fn step(&mut self, now: Time, agent: bool, effects: &mut Vec<Effect>) -> bool {
         let Some(call) = &self.call else {
-            let next = self.asked.pop_front();
+            let next = self.pending_calls.pop_front();
             return next.map(|call| self.make(now, call, effects)).is_some();
         };
         if call.watch.is_some() && !agent {
@@ -265,22 +270,22 @@ impl QuickRank {
             self.ended(now, ending, answer, effects);
             return true;
         }
-        match call.carries {
+        match call.executing {
             false if self.all.is_some() => {
                 self.through(now, effects);
                 true
             }
             false => self.look(now, None, effects),
-            true => self.carry_out(now, effects),
+            true => self.execute(now, effects),
         }
     }
 
-    fn carry_out(&mut self, now: Time, effects: &mut Vec<Effect>) -> bool {
+    fn execute(&mut self, now: Time, effects: &mut Vec<Effect>) -> bool {
         match self.machine.poll(now) {
             Poll::Output(Output::Send(message)) => {
                 let sent = (0..message.copies).map(|_| Effect::Send(message.to, message.bytes.clone()));
                 effects.extend(sent);
-                self.kept.keep(message);
+                self.retained.keep(message);
             }
             Poll::Output(Output::Nak { to, bytes }) => effects.push(Effect::Send(SendTo::AgentOf(to), bytes)),
             Poll::Output(Output::Mismatch { rank, text, .. }) => {
@@ -293,7 +298,7 @@ impl QuickRank {
         true
     }
 
-    /// The rank has not got what it waits for.
+    /// Handles that an awaited message has not arrived yet.
     fn look(&mut self, now: Time, next: Option<Time>, effects: &mut Vec<Effect>) -> bool {
         let Some(call) = &self.call else { return false };
         let seen = WaitState {
@@ -304,7 +309,7 @@ impl QuickRank {
         let timeout = call.request.timeout.unwrap_or(Duration::MAX);
         match WaitPolicy(timeout).next_action(now - call.begun, seen) {
             WaitAction::Wait(left) => {
-                if call.carries
+                if call.executing
                     && let Some(bytes) = self.inbox.pop_front()
                 {
                     self.machine.handle(now, Input::Datagram(&bytes));
@@ -319,7 +324,7 @@ impl QuickRank {
             WaitAction::Watch => self.watch(effects),
             WaitAction::AwaitAnswer => self.stop(None, effects),
             WaitAction::ReportOverdue => {
-                let ranks = match call.carries {
+                let ranks = match call.executing {
                     true => self.machine.awaited().map(|rank| rank.0).collect(),
                     false => (0..self.layout.size() as u32).filter(|rank| *rank != self.rank.0).collect(),
                 };
@@ -330,7 +335,7 @@ impl QuickRank {
         true
     }
 
-    /// Has the agent watch the call, unless it does.
+    /// Requests the agent to watch the call, unless it already does.
     fn watch(&mut self, effects: &mut Vec<Effect>) {
         let Some(call) = self.call.as_mut().filter(|call| call.watch.is_none()) else { return };
         self.watches += 1;
@@ -341,26 +346,26 @@ impl QuickRank {
         effects.push(Effect::Call(token, request));
     }
 
-    /// Waits for nothing but the agent's answer.
+    /// Stops the call, so that the rank waits only for the agent's result.
     fn stop(&mut self, report: Option<WatchReport>, effects: &mut Vec<Effect>) {
         let Some(call) = &mut self.call else { return };
         effects.extend(report.map(|report| Effect::Watched(call.number, report)));
         call.watch.iter_mut().for_each(|watch| watch.ending = Some(Ending::Stopped));
     }
 
-    /// What was waited for is there.
+    /// Handles that everything awaited has arrived.
     fn through(&mut self, now: Time, effects: &mut Vec<Effect>) {
         let Some(call) = &mut self.call else { return };
         match &mut call.watch {
             Some(watch) => {
-                watch.ending = Some(Ending::Through);
+                watch.ending = Some(Ending::Completed);
                 effects.push(Effect::Watched(call.number, WatchReport::Completed));
             }
-            None => self.go_on(now, effects),
+            None => self.advance(now, effects),
         }
     }
 
-    /// The agent has answered, and nothing else is waited for.
+    /// Handles the agent's result, once nothing else is awaited.
     fn ended(
         &mut self,
         now: Time,
@@ -376,7 +381,7 @@ impl QuickRank {
             Ok(stats) if stats.by_agent || ending == Ending::Stopped => self.by_agent(effects),
             Ok(_) => {
                 self.call.iter_mut().for_each(|call| call.watch = None);
-                self.go_on(now, effects);
+                self.advance(now, effects);
             }
         }
     }
@@ -387,19 +392,19 @@ impl QuickRank {
         }
     }
 
-    /// A part of the call is over.
-    fn go_on(&mut self, now: Time, effects: &mut Vec<Effect>) {
+    /// Continues after a part of the call has completed.
+    fn advance(&mut self, now: Time, effects: &mut Vec<Effect>) {
         let Some(call) = &mut self.call else { return };
-        if !call.carries && self.all != Some(true) {
+        if !call.executing && self.all != Some(true) {
             return self.by_agent(effects);
         }
-        if !call.carries {
-            call.carries = true;
+        if !call.executing {
+            call.executing = true;
             return self.begin(now);
         }
-        let came = self.machine.take_output();
+        let output_bytes = self.machine.take_output();
         if let Some(output) = &call.request.output {
-            output.with(|bytes| bytes[..came.len()].copy_from_slice(&came));
+            output.with(|bytes| bytes[..output_bytes.len()].copy_from_slice(&output_bytes));
         }
         self.through = call.number + 1;
         let stats = CallStats { plan: format!("quick {}", call.schedule.plan()), ..CallStats::default() };
@@ -409,14 +414,14 @@ impl QuickRank {
 
     fn begin(&mut self, now: Time) {
         let Some(OpenCall { request, number, described, schedule, .. }) = &self.call else { return };
-        let Described { call, digest, text } = described;
-        self.kept.enter(*number, *digest, text);
+        let DescribedCall { call, digest, text } = described;
+        self.retained.enter(*number, *digest, text);
         let is_message = call.operation == Operation::Bcast && call.root == self.rank;
         let given = if is_message { &request.output } else { &request.input };
         let input = given.as_ref().map(Buffer::bytes).unwrap_or_default();
         let combining = call.operation.combines().then_some(request.element).zip(request.reduce);
         let begin = BeginCall { number: *number, digest: *digest, schedule, combining, input: &input };
-        self.machine.handle(now, Input::Retransmitted(self.kept.repaired));
+        self.machine.handle(now, Input::Retransmitted(self.retained.repaired));
         self.machine.handle(now, Input::Begin(begin));
     }
 }

@@ -1,4 +1,5 @@
-//! All such ranks of a cluster: who comes and goes, and what passes between them, their agents and the network.
+//! All ranks with quick calls of a cluster: when their processes start and end, and the messages
+//! between them, their agents and the network.
 
 use super::rank::{Effect, QuickRank, RankCall};
 use crate::collectives::ContractViolation;
@@ -13,48 +14,49 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// Tokens of watched calls have this bit.
+/// This bit is set in tokens of watched calls.
 pub(in super::super) const WATCHES: u64 = 1 << 63;
 
-/// What a datagram begins with that is for the socket of a rank, or its agent's for quick calls; those for engines begin otherwise.
+/// The first byte of a datagram for the socket of a rank, or for its agent's socket for quick
+/// calls. Datagrams for engines begin differently.
 const TO_RANK: u8 = b'R';
 const TO_AGENT: u8 = b'A';
 
-/// One datagram in this number is repeated and changed by an adversary.
+/// One in this many datagrams is replayed and changed by an adversary.
 const ATTACKED: u64 = 64;
 
-/// The longest that what a rank tells its agent takes to get there.
-const TELLING: Duration = Duration::from_micros(200);
+/// The longest time that a message of a rank takes to its agent.
+const AGENT_DELAY: Duration = Duration::from_micros(200);
 
-/// A rank, by its group.
+/// A rank, identified by its group and number.
 pub(in super::super) type RankId = (u64, u32);
 
-/// What is to happen to a rank.
+/// An event that happens to a rank.
 #[derive(Debug)]
 pub(in super::super) enum RankEvent {
-    /// It comes, and whether it can carry out quick calls; its socket has room for as many bytes.
-    Come(bool, usize),
+    /// Its process starts: whether it can execute quick calls, and the size of its socket's buffer.
+    Start(bool, usize),
     /// It makes a call.
     Call(Box<RankCall>),
-    /// It stands still for long.
-    StandStill(Duration),
+    /// It is paused for this long.
+    Pause(Duration),
 }
 
 #[derive(Debug, Default)]
 pub(in super::super) struct QuickRanks {
     ranks: BTreeMap<RankId, QuickRank>,
-    /// The tree of each group over all its nodes.
+    /// The tree of each group that spans all its nodes.
     trees: BTreeMap<u64, SocketAddr>,
-    /// Datagrams that ranks have got.
-    came: u64,
-    /// Those with which agents have answered.
+    /// Number of datagrams that ranks have received.
+    received: u64,
+    /// Number of replies to NAKs that agents have sent.
     answered: u64,
-    /// Calls that agents were told to watch.
+    /// Number of calls that agents were requested to watch.
     watched: u64,
 }
 
 impl QuickRanks {
-    /// Of a node the ranks of a group that are attached to this start of its agent.
+    /// Returns the rank of a group on a node that is attached to this incarnation of the agent.
     fn of_node(&mut self, group: u64, node: u16, life: u32) -> Option<(RankId, &mut QuickRank)> {
         let of_group = self.ranks.range_mut((group, 0)..=(group, u32::MAX));
         of_group.map(|(id, rank)| (*id, rank)).find(|(_, rank)| (rank.node, rank.life) == (node, life))
@@ -62,7 +64,8 @@ impl QuickRanks {
 }
 
 impl SimulatedCluster {
-    /// The ranks of a group, each on a node of its own, will carry out quick calls when they have come.
+    /// Creates the ranks of a group, each on its own node. They execute quick calls once their
+    /// processes have started.
     pub(in super::super) fn make_quick_ranks(&mut self, spec: &GroupSpec) {
         let nodes: Vec<u16> = spec.members.iter().map(|member| node_at(member.ip)).collect();
         let Some(tree) = spec.trees.first().filter(|_| spec.quick) else { return };
@@ -75,19 +78,20 @@ impl SimulatedCluster {
         }
     }
 
-    /// A rank of a group with quick calls comes after some time, and whether it can carry them out; its socket has room for as many bytes.
-    pub fn rank_comes(&mut self, id: (u64, u32), able: bool, room: usize, after: Duration) {
-        self.rank_later(id, after, RankEvent::Come(able, room));
+    /// Starts the process of a rank after some time. `able` states whether it can execute quick
+    /// calls, and `room` is the size of its socket's buffer in bytes.
+    pub fn start_rank_process(&mut self, id: (u64, u32), able: bool, room: usize, after: Duration) {
+        self.rank_later(id, after, RankEvent::Start(able, room));
     }
 
-    /// A rank of a group with quick calls makes a call after some time, for which it may wait.
+    /// Makes a rank with quick calls start a call after some time.
     pub(in super::super) fn rank_calls(&mut self, id: RankId, call: RankCall, after: Duration) {
         self.rank_later(id, after, RankEvent::Call(Box::new(call)));
     }
 
-    /// A rank of a group with quick calls stands still after some time, for long.
-    pub fn rank_stands_still(&mut self, id: (u64, u32), after: Duration, long: Duration) {
-        self.rank_later(id, after, RankEvent::StandStill(long));
+    /// Pauses a rank with quick calls after some time, for the given time.
+    pub fn pause_rank(&mut self, id: (u64, u32), after: Duration, long: Duration) {
+        self.rank_later(id, after, RankEvent::Pause(long));
     }
 
     fn rank_later(&mut self, id: RankId, after: Duration, event: RankEvent) {
@@ -96,19 +100,18 @@ impl SimulatedCluster {
         }
     }
 
-    /// The process of a rank of a group with quick calls ends.
+    /// Ends the process of a rank with quick calls.
     ///
-    /// # Errors
-    /// If an engine breaks its contract.
-    pub fn rank_ends(&mut self, id: (u64, u32), why: String) -> Result<(), ContractViolation> {
+    /// # Errors If an engine breaks its contract.
+    pub fn end_rank_process(&mut self, id: (u64, u32), why: String) -> Result<(), ContractViolation> {
         let Some(rank) = self.quick.ranks.get_mut(&id) else { return Ok(()) };
-        let (node, through) = (rank.node, rank.ends());
+        let (node, through) = (rank.node, rank.end_process());
         let command = RankCommand::Lost { why, completed_calls: through };
         self.input(node, Input::Command { group: id.0, rank: id.1, command })
     }
 
-    /// Something happens to a rank of a group with quick calls.
-    pub(in super::super) fn rank_happens(
+    /// Handles an event of a rank with quick calls.
+    pub(in super::super) fn on_rank_event(
         &mut self,
         id: RankId,
         event: RankEvent,
@@ -116,23 +119,23 @@ impl SimulatedCluster {
         let now = self.now();
         let Some(rank) = self.quick.ranks.get_mut(&id).filter(|rank| !rank.over) else { return Ok(()) };
         match event {
-            RankEvent::Come(able, room) => {
-                rank.comes(able, room);
+            RankEvent::Start(able, room) => {
+                rank.start_process(able, room);
                 let node = rank.node;
                 self.input(node, Input::Quick { group: id.0, able })
             }
             RankEvent::Call(call) => {
-                rank.ask(*call);
+                rank.add_call(*call);
                 self.run_rank(id)
             }
-            RankEvent::StandStill(long) => {
+            RankEvent::Pause(long) => {
                 rank.still_until = rank.still_until.max(now + long);
                 Ok(())
             }
         }
     }
 
-    /// A rank does what it can do now.
+    /// Makes a rank do everything that is possible now.
     pub(in super::super) fn run_rank(&mut self, id: RankId) -> Result<(), ContractViolation> {
         let now = self.now();
         let Some(rank) = self.quick.ranks.get_mut(&id) else { return Ok(()) };
@@ -148,11 +151,11 @@ impl SimulatedCluster {
             rank.alarm = Some(at);
             self.schedule(at - now, Alarm::Rank(id));
         }
-        self.rank_does(id, effects)
+        self.execute_effects(id, effects)
     }
 
-    /// An alarm of a rank's has come.
-    pub(in super::super) fn rank_woken(&mut self, id: RankId) -> Result<(), ContractViolation> {
+    /// Handles a rank's alarm.
+    pub(in super::super) fn on_rank_alarm(&mut self, id: RankId) -> Result<(), ContractViolation> {
         let now = self.now();
         if let Some(rank) = self.quick.ranks.get_mut(&id) {
             rank.alarm = rank.alarm.filter(|alarm| *alarm > now);
@@ -160,15 +163,15 @@ impl SimulatedCluster {
         self.run_rank(id)
     }
 
-    fn rank_does(&mut self, id: RankId, effects: Vec<Effect>) -> Result<(), ContractViolation> {
+    fn execute_effects(&mut self, id: RankId, effects: Vec<Effect>) -> Result<(), ContractViolation> {
         for effect in effects {
             match effect {
-                Effect::Send(to, bytes) => self.rank_sends(id, to, &bytes),
+                Effect::Send(to, bytes) => self.send_from_rank(id, to, &bytes),
                 Effect::Call(token, request) => {
                     self.quick.watched += u64::from(request.watch);
-                    self.rank_tells(id, Later::Call(token, request));
+                    self.send_to_agent(id, Later::Call(token, request));
                 }
-                Effect::Watched(number, report) => self.rank_tells(id, Later::Watched(id, number, report)),
+                Effect::Watched(number, report) => self.send_to_agent(id, Later::Watched(id, number, report)),
                 Effect::Answer(token, result) => {
                     let node = self.quick.ranks[&id].node;
                     self.answer(node, token, result)?;
@@ -178,22 +181,22 @@ impl SimulatedCluster {
         Ok(())
     }
 
-    /// A rank tells its agent something, in the order in which it does.
-    fn rank_tells(&mut self, id: RankId, what: Later) {
-        let (now, moment) = (self.now(), self.moment(TELLING));
+    /// Sends a message of a rank to its agent. Messages arrive in the order in which they are sent.
+    fn send_to_agent(&mut self, id: RankId, what: Later) {
+        let (now, moment) = (self.now(), self.moment(AGENT_DELAY));
         let Some(rank) = self.quick.ranks.get_mut(&id) else { return };
         let node = &self.nodes[usize::from(rank.node)];
         if node.host == Host::Crashed || node.life != rank.life {
-            // Its connection has ended.
+            // The connection to the agent has ended.
             rank.over = true;
             return;
         }
-        rank.told = rank.told.max(now + moment) + Duration::from_nanos(1);
-        let (node, after) = (rank.node, rank.told - now);
+        rank.last_delivery = rank.last_delivery.max(now + moment) + Duration::from_nanos(1);
+        let (node, after) = (rank.node, rank.last_delivery - now);
         self.later(node, after, what);
     }
 
-    fn rank_sends(&mut self, id: RankId, to: SendTo, bytes: &[u8]) {
+    fn send_from_rank(&mut self, id: RankId, to: SendTo, bytes: &[u8]) {
         let Some(rank) = self.quick.ranks.get(&id) else { return };
         let node = |rank: &QuickRank, of: Rank| Destination::Node(rank.nodes[of.0 as usize]);
         let (port, to) = match to {
@@ -210,8 +213,8 @@ impl SimulatedCluster {
         self.net.send(from, to, [&[port], bytes].concat().into());
     }
 
-    /// A datagram has come to a node: whether it is one of quick calls, which is seen to.
-    pub(in super::super) fn quick_datagram_came(
+    /// Handles a datagram if it belongs to quick calls. Returns whether it does.
+    pub(in super::super) fn receive_quick_datagram(
         &mut self,
         from: u16,
         node: u16,
@@ -222,22 +225,22 @@ impl SimulatedCluster {
             return Ok(false);
         };
         match *port {
-            TO_AGENT => self.answer_for_rank(from, node, bytes),
+            TO_AGENT => self.reply_for_rank(from, node, bytes),
             _ => self.datagram_for_ranks(node, bytes)?,
         }
         Ok(true)
     }
 
-    /// The agent of a node is asked for what a rank has sent.
-    fn answer_for_rank(&mut self, from: u16, node: u16, bytes: &[u8]) {
+    /// Handles a NAK for messages of a rank, which the agent of the node receives.
+    fn reply_for_rank(&mut self, from: u16, node: u16, bytes: &[u8]) {
         let this = &self.nodes[usize::from(node)];
         let (runs, life) = (this.runs(), this.life);
         let all = self.quick.ranks.values_mut();
         let here = all.filter(|rank| runs && (rank.node, rank.life) == (node, life));
         let answer = here.filter_map(|rank| {
-            let (asker, answer) = rank.answering.respond(&rank.kept, bytes)?;
+            let (asker, answer) = rank.answering.respond(&rank.retained, bytes)?;
             let is_there = rank.nodes.get(asker.0 as usize) == Some(&from);
-            rank.kept.repaired += u64::from(is_there);
+            rank.retained.repaired += u64::from(is_there);
             is_there.then_some(answer)
         });
         if let Some(answer) = answer.collect::<Vec<_>>().pop() {
@@ -246,17 +249,17 @@ impl SimulatedCluster {
         }
     }
 
-    /// A datagram has come that one of the ranks of a node may be for. Now and then an adversary repeats and changes it.
+    /// Passes a datagram to the ranks of a node. Now and then an adversary replays and changes it.
     fn datagram_for_ranks(&mut self, node: u16, bytes: &[u8]) -> Result<(), ContractViolation> {
         let host = self.nodes[usize::from(node)].host;
         if matches!(host, Host::Stopped | Host::Off) {
             return Ok(());
         }
-        self.quick.came += 1;
+        self.quick.received += 1;
         let mut all: Vec<Arc<[u8]>> = vec![bytes.into()];
-        if self.quick.came.is_multiple_of(ATTACKED) {
+        if self.quick.received.is_multiple_of(ATTACKED) {
             let mut changed = bytes.to_vec();
-            changed[self.quick.came as usize / 3 % bytes.len()] ^= 0x10;
+            changed[self.quick.received as usize / 3 % bytes.len()] ^= 0x10;
             all.extend([changed.into(), bytes.into()]);
         }
         let here = self.quick.ranks.iter_mut().filter(|(_, rank)| rank.node == node);
@@ -268,29 +271,33 @@ impl SimulatedCluster {
         ids.into_iter().try_for_each(|id| self.run_rank(id))
     }
 
-    /// Ranks of a node do what they can.
+    /// Makes the ranks of a node do everything that is possible now.
     pub(in super::super) fn run_ranks_of(&mut self, node: u16) -> Result<(), ContractViolation> {
         let here = self.quick.ranks.iter().filter(|(_, rank)| rank.node == node);
         let here: Vec<RankId> = here.map(|(id, _)| *id).collect();
         here.into_iter().try_for_each(|id| self.run_rank(id))
     }
 
-    /// An engine knows whether all ranks of a group can carry out quick calls.
-    pub(in super::super) fn quick_known(
+    /// Handles that an engine knows whether all ranks of a group can execute quick calls.
+    pub(in super::super) fn on_quick_known(
         &mut self,
         node: u16,
         group: u64,
         all: bool,
     ) -> Result<(), ContractViolation> {
-        self.quick_changes(node, group, |rank| rank.learn(all))
+        self.change_rank(node, group, |rank| rank.record_all_able(all))
     }
 
-    /// An engine's group has failed, which its rank sees.
-    pub(in super::super) fn quick_failed(&mut self, node: u16, group: u64) -> Result<(), ContractViolation> {
-        self.quick_changes(node, group, |rank| rank.failed = true)
+    /// Handles that a group of an engine has failed, which its rank detects.
+    pub(in super::super) fn on_group_failed(
+        &mut self,
+        node: u16,
+        group: u64,
+    ) -> Result<(), ContractViolation> {
+        self.change_rank(node, group, |rank| rank.failed = true)
     }
 
-    fn quick_changes(
+    fn change_rank(
         &mut self,
         node: u16,
         group: u64,
@@ -303,15 +310,16 @@ impl SimulatedCluster {
         Ok(())
     }
 
-    /// An engine has forgotten a group: its agent answers for its rank no more.
-    pub(in super::super) fn quick_forgotten(&mut self, node: u16, group: u64) {
+    /// Handles that an engine has removed a group, so that the agent no longer replies for its
+    /// rank.
+    pub(in super::super) fn on_group_removed(&mut self, node: u16, group: u64) {
         let life = self.nodes[usize::from(node)].life;
         if let Some((id, _)) = self.quick.of_node(group, node, life) {
             self.quick.ranks.remove(&id);
         }
     }
 
-    /// A watched call is answered.
+    /// Handles the result of a watched call.
     pub(in super::super) fn watch_answered(
         &mut self,
         node: u16,
@@ -328,7 +336,8 @@ impl SimulatedCluster {
         ids.into_iter().for_each(|id| self.schedule(Duration::from_nanos(1), Alarm::Rank(id)));
     }
 
-    /// Datagrams with which agents have answered for their ranks, and calls that agents were told to watch.
+    /// Returns the number of datagrams that agents have retransmitted for their ranks, and the
+    /// number of calls that agents were requested to watch.
     pub fn quick_repairs(&self) -> (u64, u64) {
         (self.quick.answered, self.quick.watched)
     }

@@ -1,20 +1,21 @@
-//! Networks as files: JSON with `switches`, `links` and `nodes`, as `cool topology --json` prints it.
+//! Networks from files: JSON with `switches`, `links` and `nodes`, as `cool topology --json` prints
+//! it.
 
-use super::mesh::{Cable, Mesh, Wrong};
+use super::mesh::{Cable, Mesh, MeshError};
 use super::{FabricModel, FabricModelError, MAX_RANKS, Ranks, Wires};
 use cool_machine::Duration;
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Switches of a file at most: ways are kept for each two.
+/// Maximum number of switches in a file, because the paths between each two are stored.
 const MAX_SWITCHES: usize = 1024;
 
 #[derive(Debug, Deserialize)]
 struct Document {
     switches: Vec<Switch>,
     #[serde(default)]
-    links: Vec<Link>,
-    nodes: Vec<Node>,
+    links: Vec<LinkEntry>,
+    nodes: Vec<NodeEntry>,
 }
 
 #[derive(Debug, Deserialize)]
@@ -25,87 +26,86 @@ struct Switch {
 }
 
 #[derive(Debug, Deserialize)]
-struct Link {
+struct LinkEntry {
     a: u64,
     b: u64,
     bytes_per_second: Option<u64>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Node {
+struct NodeEntry {
     name: String,
     datapath_id: Option<u64>,
     slots: Option<u32>,
     bytes_per_second: Option<u64>,
 }
 
-/// What is wrong with a file.
+/// Why a file does not describe a network.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FileError {
-    /// It is no such document.
+    /// It is not a document of the required form.
     #[error(
         "{0}; it needs switches with a datapath_id, links with a and b, nodes with a name and a datapath_id"
     )]
     Json(String),
-    /// Nothing to compute with.
+    /// It has no nodes.
     #[error("it has no nodes; give at least one, with the datapath_id of its switch")]
     Empty,
-    /// More than can be computed.
+    /// It is too large to be timed.
     #[error(
         "it has {switches} switches and {ranks} slots; at most {MAX_SWITCHES} and {MAX_RANKS} can be timed"
     )]
     Large {
-        /// Its switches.
+        /// Number of switches.
         switches: usize,
-        /// Ranks of all its nodes.
+        /// Number of ranks of all nodes.
         ranks: u64,
     },
-    /// Two have the same name.
-    #[error("{0} is there twice; each needs a name of its own")]
+    /// Two entries have the same name.
+    #[error("{0} is listed twice; names must be unique")]
     Twice(String),
-    /// A link or node names a switch that is not there.
-    #[error("{at} names switch {switch}, which is not among the switches")]
+    /// A link or node refers to a switch that is not listed.
+    #[error("{at} names switch {switch}, which is not listed")]
     Switch {
-        /// What names it.
+        /// The link or node.
         at: String,
-        /// Its datapath id.
+        /// The datapath id of the switch.
         switch: u64,
     },
-    /// A node is at no switch.
+    /// A node has no switch.
     #[error("node {0} is not connected: it has no datapath_id")]
     Nowhere(String),
-    /// Two parts.
+    /// The network consists of two or more parts.
     #[error(
         "node {node} at switch {switch} is not connected: no links lead to node {first} at switch {home}"
     )]
     Apart {
         /// A node.
         node: String,
-        /// Its switch.
+        /// The switch of that node.
         switch: String,
-        /// A node of the other part.
+        /// A node of another part.
         first: String,
-        /// Its switch.
+        /// The switch of that other node.
         home: String,
     },
-    /// Switches in a ring.
+    /// Switches form a ring.
     #[error(
         "switches {} make a loop; there may be several ways up and down, as in a leaf-spine network, but no ring: \
          remove one of these links", .0.join(" - ")
     )]
     Loop(Vec<String>),
-    /// A rate of zero.
-    #[error("{0} has a rate of 0; leave the rate out if it is not known")]
+    /// A rate is zero.
+    #[error("{0} has a rate of 0; omit rates that are unknown")]
     Rate(String),
 }
 
 impl FabricModel {
-    /// The network of a JSON document with `switches`, `links` and `nodes`, as `cool topology --json` prints it;
-    /// links whose rates it does not say have those given, in bytes per second. Racks are the switches that have
-    /// nodes.
+    /// Returns the network of a JSON document with `switches`, `links` and `nodes`, as `cool
+    /// topology --json` prints it. Links without a rate get the given ones, in bytes per second.
+    /// Each switch with nodes is a rack.
     ///
-    /// # Errors
-    /// If it is none, or a node is not connected, or switches make a loop.
+    /// # Errors If the document is not valid, a node is not connected, or switches form a loop.
     pub fn from_json(
         name: &str,
         json: &str,
@@ -123,7 +123,7 @@ impl FabricModel {
 
 fn build(name: &str, document: Document, host: u64, uplink: u64) -> Result<FabricModel, FileError> {
     let Document { switches, links, mut nodes } = document;
-    let slots = |node: &Node| u64::from(node.slots.unwrap_or(1).max(1));
+    let slots = |node: &NodeEntry| u64::from(node.slots.unwrap_or(1).max(1));
     let ranks: u64 = nodes.iter().map(slots).sum();
     if switches.len() > MAX_SWITCHES || ranks > MAX_RANKS {
         return Err(FileError::Large { switches: switches.len(), ranks });
@@ -140,7 +140,8 @@ fn build(name: &str, document: Document, host: u64, uplink: u64) -> Result<Fabri
             return Err(FileError::Twice(what()));
         }
     }
-    let rack = |node: &Node| node.datapath_id.and_then(|id| switches.indices.get(&id)).copied().unwrap_or(0);
+    let rack =
+        |node: &NodeEntry| node.datapath_id.and_then(|id| switches.indices.get(&id)).copied().unwrap_or(0);
     let first_rack = rack(&nodes[0]);
     nodes.sort_by_key(rack);
     let starts = (0..=switches.racks).map(|at| nodes.partition_point(|node| rack(node) < at)).collect();
@@ -156,11 +157,11 @@ fn build(name: &str, document: Document, host: u64, uplink: u64) -> Result<Fabri
     let uplink = cables.iter().map(|cable| cable.rate).min().unwrap_or(uplink);
     let mesh = Mesh::new(switches.racks, switches.names.len(), cables, host_rates);
     let mesh = mesh.map_err(|wrong| match wrong {
-        Wrong::Loop(mut ring) => {
+        MeshError::Loop(mut ring) => {
             ring.push(ring[0]);
             FileError::Loop(ring.into_iter().map(|switch| switches.names[switch].clone()).collect())
         }
-        Wrong::Apart(apart) => FileError::Apart {
+        MeshError::Apart(apart) => FileError::Apart {
             node: nodes
                 .iter()
                 .find(|node| rack(node) == apart)
@@ -188,7 +189,8 @@ fn known_rate(rate: Option<u64>, what: impl Fn() -> String) -> Result<(), FileEr
     if rate == Some(0) { Err(FileError::Rate(what())) } else { Ok(()) }
 }
 
-/// The switches by index, those with nodes first, in the order of their racks' numbers and then of their own.
+/// The switches by index: first those with nodes, in the order of their racks' numbers, then the
+/// others.
 struct Switches {
     names: Vec<String>,
     indices: BTreeMap<u64, usize>,
@@ -196,7 +198,7 @@ struct Switches {
 }
 
 impl Switches {
-    fn new(mut switches: Vec<Switch>, nodes: &[Node]) -> Result<Switches, FileError> {
+    fn new(mut switches: Vec<Switch>, nodes: &[NodeEntry]) -> Result<Switches, FileError> {
         let tors: BTreeSet<u64> = nodes.iter().filter_map(|node| node.datapath_id).collect();
         let is_tor = |switch: &Switch| tors.contains(&switch.datapath_id);
         switches.sort_by_key(|s| (!is_tor(s), s.rack.unwrap_or(u32::MAX), s.datapath_id));
@@ -220,7 +222,8 @@ impl Switches {
 mod tests {
     use super::*;
 
-    /// Nodes h1, h2, ... one at each of `tors`, and links between switches.
+    /// Returns a document with nodes h1, h2, ..., one at each switch of `tors`, and links between
+    /// switches.
     fn network(tors: &[u64], links: &[(u64, u64)]) -> serde_json::Value {
         let all: BTreeSet<u64> =
             links.iter().flat_map(|(a, b)| [*a, *b]).chain(tors.iter().copied()).collect();
@@ -242,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_a_leaf_spine_network_has_the_ways_of_the_text() {
+    fn a_leaf_spine_file_has_the_same_paths_as_the_text() {
         let tors = [3, 3, 4, 4, 5, 5];
         let links = [(3, 1), (3, 2), (4, 1), (4, 2), (5, 1), (5, 2)];
         let file = read(&network(&tors, &links)).unwrap();
@@ -283,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_connected_is_named() {
+    fn unconnected_nodes_are_named() {
         let apart = refused(&network(&[1, 2, 3], &[(1, 2)]));
         assert!(apart.contains("node h3 at switch s3") && apart.contains("node h1 at switch s1"), "{apart}");
         let mut document = network(&[1, 1], &[]);
@@ -294,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_answered_with_what_is_wrong() {
+    fn an_invalid_network_file_is_refused_with_the_reason() {
         for (text, wrong) in
             [("{}", "switches"), ("[", "EOF"), (r#"{"switches": [], "nodes": []}"#, "no nodes")]
         {
@@ -303,7 +306,7 @@ mod tests {
         }
         let mut document = network(&[1, 1], &[]);
         document["nodes"][1]["name"] = "h1".into();
-        assert!(refused(&document).contains("node h1 is there twice"));
+        assert!(refused(&document).contains("node h1 is listed twice"));
         document["nodes"][1]["name"] = "h2".into();
         document["nodes"][1]["bytes_per_second"] = 0.into();
         assert!(refused(&document).contains("node h2 has a rate of 0"));

@@ -1,39 +1,41 @@
-//! Switches connected in any way that has no loops but those of equally short ways up and down: what a file may say.
+//! Switches of a network from a file. They may be connected in any way that has no loops other than
+//! those of equally short paths up and down.
 
 use std::collections::VecDeque;
 
-/// A link between two switches, by their indices.
+/// A link between two switches, given by their indices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Cable {
     pub(super) ends: [usize; 2],
-    /// Bytes per second, each way.
+    /// Rate in bytes per second, in each direction.
     pub(super) rate: u64,
 }
 
-/// Switches and links; the first switches are the racks', in order.
+/// Switches and links. The first switches are those of the racks, in order.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Mesh {
     cables: Vec<Cable>,
-    /// Of each host, in order.
+    /// Rate of each host's link, in order.
     host_rates: Vec<u64>,
     lanes: Vec<usize>,
-    /// For each rack, from each switch.
+    /// For each rack, the shortest paths from each switch.
     ways: Vec<Vec<Ways>>,
 }
 
-/// The shortest ways from a switch to a rack: how many links, and the first links with the switches they lead to.
+/// The shortest paths from a switch to a rack: their length in links, and their first links with
+/// the switches to which these lead.
 #[derive(Clone, Debug, PartialEq)]
 struct Ways {
     links: u32,
     first: Vec<(usize, usize)>,
 }
 
-/// What is wrong with switches and their links.
+/// Why switches and links do not form a network.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Wrong {
+pub(super) enum MeshError {
     /// A ring of switches.
     Loop(Vec<usize>),
-    /// No way to this rack from the first.
+    /// The rack that cannot be reached from the first one.
     Apart(usize),
 }
 
@@ -43,7 +45,7 @@ impl Mesh {
         switches: usize,
         cables: Vec<Cable>,
         host_rates: Vec<u64>,
-    ) -> Result<Mesh, Wrong> {
+    ) -> Result<Mesh, MeshError> {
         let mut beside = vec![Vec::new(); switches];
         for (number, Cable { ends: [a, b], .. }) in cables.iter().enumerate() {
             beside[*a].push((2 * number, *b));
@@ -51,18 +53,19 @@ impl Mesh {
         }
         let heights = distances(&beside, 0..racks, None);
         for (number, Cable { ends: [a, b], .. }) in cables.iter().enumerate() {
-            // Links up and down give equally short ways; one between equals must be the only way.
+            // Links up and down give equally short paths. A link between switches of the same
+            // height must be the only path.
             if heights[*a] == heights[*b]
                 && let Some(ring) = ring(&beside, number, (*a, *b))
             {
-                return Err(Wrong::Loop(ring));
+                return Err(MeshError::Loop(ring));
             }
         }
         let mut ways = Vec::with_capacity(racks);
         for rack in 0..racks {
             let far = distances(&beside, rack..rack + 1, None);
             if far[0].is_none() {
-                return Err(Wrong::Apart(rack));
+                return Err(MeshError::Apart(rack));
             }
             let nearer = |switch: usize| {
                 let next =
@@ -103,7 +106,7 @@ impl Mesh {
         }
     }
 
-    /// Rates of hosts' links and of those between switches.
+    /// Returns the rates of the hosts' links and of those between switches.
     pub(super) fn rates(&self) -> (Vec<u64>, Vec<u64>) {
         (self.host_rates.clone(), self.cables.iter().map(|cable| cable.rate).collect())
     }
@@ -112,14 +115,15 @@ impl Mesh {
         self.host_rates[host]
     }
 
-    /// Of all links that leave a rack.
+    /// Returns the total rate of all links that leave a rack.
     pub(super) fn rack_rate(&self, rack: usize) -> u64 {
         let leaving = self.cables.iter().filter(|cable| cable.ends.contains(&rack));
         leaving.fold(0, |sum: u64, cable| sum.saturating_add(cable.rate))
     }
 }
 
-/// Links from each switch to the nearest of some, leaving one link out; none if there is no way.
+/// Returns the number of links from each switch to the nearest one of `from`, without using one
+/// link, or none if there is no path.
 fn distances(
     beside: &[Vec<(usize, usize)>],
     from: core::ops::Range<usize>,
@@ -139,7 +143,7 @@ fn distances(
     far
 }
 
-/// The shortest ring of switches that a link closes.
+/// Returns the shortest ring of switches that a link closes.
 fn ring(beside: &[Vec<(usize, usize)>], link: usize, (a, b): (usize, usize)) -> Option<Vec<usize>> {
     let far = distances(beside, b..b + 1, Some(link));
     let mut ring = vec![a];

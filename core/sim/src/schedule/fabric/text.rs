@@ -1,11 +1,11 @@
-//! Networks as people write them: `tree:4x4`.
+//! Networks in text form, for example `tree:4x4`.
 
 use super::{FabricModel, FabricModelError, MAX_HOSTS, MAX_RANKS, Ranks, Wires};
 use cool_machine::Duration;
 use core::fmt;
 use core::str::FromStr;
 
-/// Links between switches at most.
+/// Maximum number of links between switches.
 const MAX_SWITCH_LINKS: u64 = 1 << 22;
 
 impl fmt::Display for FabricModel {
@@ -17,7 +17,7 @@ impl fmt::Display for FabricModel {
 impl FromStr for FabricModel {
     type Err = FabricModelError;
 
-    /// With the links of the emulated test bed, all 20 Mbit/s.
+    /// Returns the network with the links of the emulated test bed, all at 20 Mbit/s.
     fn from_str(text: &str) -> Result<FabricModel, FabricModelError> {
         let wrong = || FabricModelError::Text(text.to_owned());
         let large = || FabricModelError::Size(text.to_owned());

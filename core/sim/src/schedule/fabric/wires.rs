@@ -1,22 +1,23 @@
-//! The links between switches, and the ways over them.
+//! The links between switches, and the paths over them.
 
 use super::mesh::Mesh;
 
-/// How racks are connected. Links are numbered from 0, each with an even number up or forth and the next odd one back.
+/// How racks are connected. Links are numbered from 0. An even number is the direction up or
+/// forward, and the next odd one is the opposite direction.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Wires {
-    /// All under one core switch.
+    /// All racks under one core switch.
     Tree,
-    /// Each rack to each of this many spines.
+    /// Each rack is connected to each of this many spines.
     LeafSpine { spines: usize },
     /// A fat tree (Al-Fares et al., SIGCOMM 2008) of switches with twice this many ports.
     FatTree { half: usize },
-    /// As a file says.
+    /// As given by a file.
     Mesh(Box<Mesh>),
 }
 
 impl Wires {
-    /// Links between switches, each for both ways.
+    /// Returns the number of links between switches. Both directions count as one.
     pub(super) fn links(&self, racks: usize) -> usize {
         match self {
             Wires::Tree => racks,
@@ -26,7 +27,7 @@ impl Wires {
         }
     }
 
-    /// Links that leave a rack.
+    /// Returns the number of links that leave a rack.
     pub(super) fn lanes(&self, rack: usize) -> usize {
         match self {
             Wires::Tree => 1,
@@ -36,7 +37,7 @@ impl Wires {
         }
     }
 
-    /// Links between the switches of two racks.
+    /// Returns the number of links between the switches of two racks.
     pub(super) fn hops(&self, a: usize, b: usize) -> u32 {
         match self {
             _ if a == b => 0,
@@ -46,7 +47,7 @@ impl Wires {
         }
     }
 
-    /// The most links on the way between two of this many racks.
+    /// Returns the largest number of links between two of this many racks.
     pub(super) fn farthest(&self, racks: usize) -> u32 {
         match self {
             Wires::Mesh(mesh) => mesh.farthest(),
@@ -54,7 +55,8 @@ impl Wires {
         }
     }
 
-    /// A way from one rack to another, of `racks`. Among equally short ones `choice` decides.
+    /// Reports the links of a path from one of `racks` racks to another. Among equally short paths
+    /// `choice` decides.
     pub(super) fn way(
         &self,
         (a, b): (usize, usize),
@@ -88,8 +90,8 @@ impl Wires {
         }
     }
 
-    /// The way by which a multicast over a tree of this number gets from one rack to another: with those to others it
-    /// makes a tree.
+    /// Reports the links by which a multicast over the given tree goes from one rack to another.
+    /// Together with the links to other racks these must form a tree.
     pub(super) fn branch(
         &self,
         (a, b): (usize, usize),
@@ -98,7 +100,8 @@ impl Wires {
         mut link: impl FnMut(usize),
     ) {
         match self {
-            // The way back by the same choice everywhere: all ways that meet stay together.
+            // The reverse path with the same choice everywhere, so that paths that meet stay
+            // together.
             Wires::Mesh(mesh) => mesh.way(b, a, tree, |back| link(back ^ 1)),
             _ => self.way((a, b), racks, tree, link),
         }

@@ -1,4 +1,5 @@
-//! The links: each node sends a few blocks at a time within its rack, and beyond it, which share links with each other and with those of others.
+//! The links. Each node sends a few blocks at a time within its rack, and a few beyond it. All
+//! blocks share links with each other.
 
 use crate::schedule::flows::{Finish, FlowId, Flows};
 use crate::swarm::distribution::Distribution;
@@ -8,46 +9,49 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::VecDeque;
 
-/// A block on its way.
+/// A block in flight.
 #[derive(Clone, Debug)]
-pub(super) struct Block {
+pub(super) struct SimulatedBlock {
     pub(super) from: usize,
     pub(super) to: usize,
     pub(super) transfer: u32,
-    /// Nanoseconds from its first byte to its last; while it is under way when it began.
+    /// Time in nanoseconds from its first byte to its last. While it is in flight: when it began.
     pub(super) took: u64,
     pub(super) bytes: Vec<u8>,
 }
 
-/// Links and what is on them.
-pub(super) struct Wires {
+/// The links and the blocks on them.
+pub(super) struct SwarmWires {
     flows: Flows,
-    /// Of each node: the rack.
+    /// The rack of each node.
     racks: Vec<usize>,
     limited: bool,
     block: u64,
-    /// Of each node's lanes, within its rack and beyond it: blocks to send, and those under way.
-    queues: Vec<VecDeque<Block>>,
-    flying: Vec<Vec<(FlowId, Block)>>,
+    /// For each lane of each node (within its rack and beyond it): blocks to send, and blocks in
+    /// flight.
+    queues: Vec<VecDeque<SimulatedBlock>>,
+    flying: Vec<Vec<(FlowId, SimulatedBlock)>>,
     /// The lane of each flow.
     lanes: Vec<usize>,
     sent: Vec<f64>,
     uplinks: Vec<f64>,
-    /// How many times as long as its links allow a block may take, and the chance that decides.
+    /// The largest factor by which a block takes longer than its links require, and the generator
+    /// of that factor.
     slowed: f64,
     chance: ChaCha8Rng,
 }
 
-impl Wires {
-    /// Links 2n and 2n + 1 are from and to node n; then likewise those of racks.
-    pub(super) fn new(what: &Distribution) -> Wires {
+impl SwarmWires {
+    /// Creates the links. Links 2n and 2n + 1 are from and to node n; those of racks follow in the
+    /// same way.
+    pub(super) fn new(what: &Distribution) -> SwarmWires {
         let racks = racks_of_nodes(&what.racks);
         let mut rates = vec![what.host as f64 / 1e9; 2 * racks.len()];
         for (node, rate) in &what.slow {
             rates[2 * node..2 * node + 2].fill(*rate as f64 / 1e9);
         }
         rates.resize(rates.len() + 2 * what.racks.len(), what.uplink.unwrap_or(u64::MAX) as f64 / 1e9);
-        Wires {
+        SwarmWires {
             flows: Flows::new(rates.into_iter(), 0, 0),
             limited: what.uplink.is_some(),
             block: what.block,
@@ -62,12 +66,12 @@ impl Wires {
         }
     }
 
-    /// When rates are to be computed anew, if that is to be planned.
+    /// Returns when rates must be recomputed, if they must.
     pub(super) fn due(&mut self) -> Option<u64> {
         self.flows.due()
     }
 
-    /// Computes rates anew: which blocks are through when.
+    /// Recomputes rates. Returns when each affected block will have been sent.
     pub(super) fn share(&mut self, now: u64) -> Vec<Finish> {
         let mut finishes = Vec::new();
         if self.flows.due().is_some_and(|due| due <= now) {
@@ -76,17 +80,17 @@ impl Wires {
         finishes
     }
 
-    /// Bytes that left a node.
+    /// Returns the number of bytes that left a node.
     pub(super) fn sent(&self, node: usize) -> f64 {
         self.sent[node]
     }
 
-    /// Bytes that left each node, and each rack.
+    /// Returns the number of bytes that left each node, and each rack.
     pub(super) fn carried(self) -> (Vec<f64>, Vec<f64>) {
         (self.sent, self.uplinks)
     }
 
-    pub(super) fn send(&mut self, now: u64, block: Block) {
+    pub(super) fn send(&mut self, now: u64, block: SimulatedBlock) {
         let lane = self.lane(block.from, block.to);
         self.queues[lane].push_back(block);
         self.next(now, lane);
@@ -117,15 +121,16 @@ impl Wires {
         self.flying[lane].push((flow, block));
     }
 
-    /// Sender, receiver and number of the block that will be through, if it still is this one.
+    /// Returns sender, receiver and number of the block that will end, if `finish` is still
+    /// current.
     pub(super) fn block_of(&self, finish: &Finish) -> Option<(usize, usize, u32)> {
         let mut flying = self.flying[self.lanes[finish.flow.0 as usize]].iter();
         let (_, block) = flying.find(|(flow, _)| *flow == finish.flow)?;
         self.flows.is_current(finish).then_some((block.from, block.to, block.transfer))
     }
 
-    /// The block that is through, if it still is this one.
-    pub(super) fn finish(&mut self, now: u64, finish: &Finish) -> Option<Block> {
+    /// Removes and returns the block that has been sent, if `finish` is still current.
+    pub(super) fn finish(&mut self, now: u64, finish: &Finish) -> Option<SimulatedBlock> {
         if !self.flows.is_current(finish) {
             return None;
         }
@@ -134,8 +139,8 @@ impl Wires {
         Some(self.end(now, lane, at))
     }
 
-    /// Takes a block under way in a lane off its links, and begins the next.
-    fn end(&mut self, now: u64, lane: usize, at: usize) -> Block {
+    /// Removes a block in flight from a lane, and sends the next one.
+    fn end(&mut self, now: u64, lane: usize, at: usize) -> SimulatedBlock {
         let (flow, mut block) = self.flying[lane].remove(at);
         let carried = self.block as f64 - self.flows.left(now, flow);
         self.flows.end(now, flow);
@@ -151,14 +156,14 @@ impl Wires {
 
     pub(super) fn cancel(&mut self, now: u64, from: usize, to: usize, transfer: u32) {
         let lane = self.lane(from, to);
-        let such = |block: &Block| (block.to, block.transfer) == (to, transfer);
+        let such = |block: &SimulatedBlock| (block.to, block.transfer) == (to, transfer);
         self.queues[lane].retain(|block| !such(block));
         if let Some(at) = self.flying[lane].iter().position(|(_, block)| such(block)) {
             self.end(now, lane, at);
         }
     }
 
-    /// A node sends nothing any more.
+    /// Drops all blocks that a node sends.
     pub(super) fn clear(&mut self, now: u64, from: usize) {
         for lane in [2 * from, 2 * from + 1] {
             self.queues[lane].clear();

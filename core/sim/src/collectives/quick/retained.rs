@@ -1,23 +1,24 @@
-//! What a leader keeps for others in memory that its agent reads, as much as there is room for in its segment.
+//! The messages that a leader retains in memory that its agent reads, as many as fit into its
+//! segment.
 
 use cool_quick::{QuickMessage, RETRANSMIT_WINDOW, RetransmitBuffer};
 use std::collections::VecDeque;
 
-/// The latest calls of which the digest and the words are kept.
+/// Number of recent calls of which digest and description are retained.
 const CALLS: usize = 32;
 
 #[derive(Debug, Default)]
-pub(super) struct KeptByLeader {
+pub(super) struct RetainedByLeader {
     messages: VecDeque<QuickMessage>,
-    /// By number, digest and words.
+    /// Number, digest and description of each call.
     calls: VecDeque<(u64, u64, String)>,
-    /// Messages that its agent has sent again.
+    /// Number of messages that the agent has retransmitted.
     pub(super) repaired: u64,
 }
 
-impl KeptByLeader {
+impl RetainedByLeader {
     pub(super) fn enter(&mut self, number: u64, digest: u64, text: &str) {
-        // Each has a place by its number, and takes it from the one before.
+        // Each call has a place given by its number, and replaces the previous one there.
         self.calls.retain(|(before, ..)| before % CALLS as u64 != number % CALLS as u64);
         self.calls.push_back((number, digest, text.to_owned()));
     }
@@ -34,7 +35,7 @@ impl KeptByLeader {
     }
 }
 
-impl RetransmitBuffer for KeptByLeader {
+impl RetransmitBuffer for RetainedByLeader {
     fn message(&self, name: (u64, u32)) -> Option<Vec<u8>> {
         self.messages.iter().find(|message| message.name == name).map(|message| message.bytes.clone())
     }

@@ -1,5 +1,5 @@
-//! The network of a timed schedule: connections between nodes, whose messages take turns, and paced multicasts, as
-//! flows over the fabric's links.
+//! The network of a timed schedule. Connections between nodes, on which messages take turns, and
+//! paced multicasts are flows over the links of the fabric.
 
 use super::fabric::{FabricModel, FabricModelError};
 use super::flows::{Finish, FlowId, Flows};
@@ -7,43 +7,45 @@ use cool_collective::timing::{self, AgentCosts, NetworkEvent, NetworkEvents, Net
 use cool_collective::{Layout, MulticastScope};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Turns of a message at most.
+/// Maximum number of turns of a message.
 const TURNS: f64 = 16.0;
-/// The number by which rates are computed; others are those of flows.
+/// The number under which the computation of rates is scheduled. All other numbers are those of
+/// flows.
 const SHARE: u32 = u32::MAX;
 
-/// The connection from one node to another: messages under way, the first of them having its turn.
+/// The connection from one node to another. Of its queued messages, the first one has its turn.
 #[derive(Debug, Default)]
-struct Connection {
-    /// Messages with the bytes that they still have to send, and all they have.
+struct ConnectionQueue {
+    /// Messages, each with the bytes left to send and its total bytes.
     queue: VecDeque<(u32, f64, u64)>,
-    /// Bytes of the present turn.
+    /// Number of bytes in the current turn.
     turn: f64,
     flow: Option<FlowId>,
 }
 
-/// What a flow carries.
+/// The traffic that a flow carries.
 #[derive(Clone, Copy, Debug)]
-enum Load {
+enum FlowLoad {
     Connection(u32, u32),
     Multicast(u32),
 }
 
-/// A multicast under way.
+/// A multicast in progress.
 #[derive(Debug)]
-struct Stream {
+struct MulticastFlow {
     flow: Option<FlowId>,
     from: usize,
     to: Vec<usize>,
     what: timing::MulticastMessage,
-    /// Bytes per nanosecond that it may send over its tree, and over its sender's link, were it alone on that.
+    /// Its maximum rates in bytes per nanosecond: over its tree, and over its sender's link if it
+    /// had that link to itself.
     tree: f64,
     host: f64,
 }
 
-impl Stream {
-    /// What it may send when `streams` streams of its node are under way: by its pace, but for what it sends at
-    /// once.
+impl MulticastFlow {
+    /// Returns the maximum rate if the node has `streams` streams in progress: the stream's pace,
+    /// increased for the bytes that are sent at once.
     fn most(&self, streams: f64, costs: &AgentCosts) -> f64 {
         let sharers = f64::from(self.what.concurrent_senders).max(streams).max(1.0);
         let pace = (self.host / f64::from(self.what.stripe.of) / sharers).min(self.tree);
@@ -52,25 +54,25 @@ impl Stream {
     }
 }
 
-/// A fabric with what is under way on it.
+/// A fabric and the traffic on it.
 #[derive(Debug)]
-pub(super) struct Carrier<'a> {
+pub(super) struct FlowNetwork<'a> {
     fabric: &'a FabricModel,
     costs: &'a AgentCosts,
     hosts: Vec<usize>,
-    /// Over all nodes.
+    /// Number of trees over all nodes.
     trees: u32,
     flows: Flows,
-    /// By flow.
-    loads: Vec<Load>,
-    connections: BTreeMap<(u32, u32), Connection>,
-    streams: BTreeMap<u32, Stream>,
-    /// Of each node: multicasts under way.
+    /// The traffic of each flow.
+    loads: Vec<FlowLoad>,
+    connections: BTreeMap<(u32, u32), ConnectionQueue>,
+    streams: BTreeMap<u32, MulticastFlow>,
+    /// The multicasts in progress of each node.
     streaming: Vec<Vec<u32>>,
     shares_at: Option<u64>,
 }
 
-impl<'a> Carrier<'a> {
+impl<'a> FlowNetwork<'a> {
     pub(super) fn new(
         fabric: &'a FabricModel,
         layout: &Layout,
@@ -81,7 +83,7 @@ impl<'a> Carrier<'a> {
             let rate = if link < host_links { rate.min(costs.socket) } else { rate };
             rate.max(1) as f64 / 1e9
         };
-        Ok(Carrier {
+        Ok(FlowNetwork {
             fabric,
             costs,
             hosts: fabric.hosts_of(layout)?,
@@ -99,17 +101,17 @@ impl<'a> Carrier<'a> {
         })
     }
 
-    /// Lets the rates be computed when that is due.
-    fn plan_share(&mut self, tell: &mut NetworkEvents) {
+    /// Schedules the computation of rates when it is due.
+    fn plan_share(&mut self, events: &mut NetworkEvents) {
         if let Some(due) = self.flows.due()
             && self.shares_at.is_none_or(|at| due < at)
         {
             self.shares_at = Some(due);
-            tell.at(due, NetworkEvent::Wake(SHARE, 0));
+            events.at(due, NetworkEvent::Wake(SHARE, 0));
         }
     }
 
-    fn carry(&mut self, flow: FlowId, load: Load) {
+    fn carry(&mut self, flow: FlowId, load: FlowLoad) {
         let at = flow.0 as usize;
         if self.loads.len() <= at {
             self.loads.resize(at + 1, load);
@@ -117,24 +119,24 @@ impl<'a> Carrier<'a> {
         self.loads[at] = load;
     }
 
-    fn begin_connection(&mut self, now: u64, (from, to): (u32, u32), tell: &mut NetworkEvents) {
+    fn begin_connection(&mut self, now: u64, (from, to): (u32, u32), events: &mut NetworkEvents) {
         let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
         while let Some((message, wire, bytes)) = connection.queue.front().copied() {
             connection.turn = wire;
             let links = self.fabric.path(self.hosts[from as usize], self.hosts[to as usize]);
             if let Some(flow) = self.flows.begin(now, links, wire as u64, f64::MAX) {
                 connection.flow = Some(flow);
-                return self.carry(flow, Load::Connection(from, to));
+                return self.carry(flow, FlowLoad::Connection(from, to));
             }
             connection.queue.pop_front();
             let latency = latency(self.fabric, self.costs, &self.hosts, (from as usize, to as usize), bytes);
-            tell.at(now, NetworkEvent::Departed { message });
-            tell.at(now + latency, NetworkEvent::Arrived { message, receiver: 0 });
+            events.at(now, NetworkEvent::Departed { message });
+            events.at(now + latency, NetworkEvent::Arrived { message, receiver: 0 });
         }
     }
 
-    /// The first message of a connection has had its turn.
-    fn turn_over(&mut self, now: u64, (from, to): (u32, u32), tell: &mut NetworkEvents) {
+    /// Ends the turn of the first message of a connection.
+    fn turn_over(&mut self, now: u64, (from, to): (u32, u32), events: &mut NetworkEvents) {
         let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
         let (Some((message, left, bytes)), Some(flow)) = (connection.queue.pop_front(), connection.flow)
         else {
@@ -145,15 +147,15 @@ impl<'a> Carrier<'a> {
             connection.queue.push_back((message, left, bytes));
         } else {
             let latency = latency(self.fabric, self.costs, &self.hosts, (from as usize, to as usize), bytes);
-            tell.at(now, NetworkEvent::Departed { message });
-            tell.at(now + latency, NetworkEvent::Arrived { message, receiver: 0 });
+            events.at(now, NetworkEvent::Departed { message });
+            events.at(now + latency, NetworkEvent::Arrived { message, receiver: 0 });
         }
         match connection.queue.front() {
             Some((_, left, bytes)) => {
                 let alone = connection.queue.len() == 1;
                 connection.turn = if alone { *left } else { left.min(turn(self.costs, *bytes)) };
                 let finish = self.flows.set_left(now, flow, connection.turn);
-                finish.into_iter().for_each(|finish| plan(finish, tell));
+                finish.into_iter().for_each(|finish| plan(finish, events));
             }
             None => {
                 connection.flow = None;
@@ -162,21 +164,21 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    fn stream_over(&mut self, now: u64, message: u32, tell: &mut NetworkEvents) {
+    fn stream_over(&mut self, now: u64, message: u32, events: &mut NetworkEvents) {
         let Some(stream) = self.streams.remove(&message) else { return };
         if let Some(flow) = stream.flow {
             self.flows.end(now, flow);
         }
         self.streaming[stream.from].retain(|other| *other != message);
         self.pace(now, stream.from);
-        tell.at(now, NetworkEvent::Departed { message });
+        events.at(now, NetworkEvent::Departed { message });
         for (receiver, to) in (0..).zip(&stream.to) {
             let at = now + self.latency(stream.from, *to, stream.what.bytes);
-            tell.at(at, NetworkEvent::Arrived { message, receiver });
+            events.at(at, NetworkEvent::Arrived { message, receiver });
         }
     }
 
-    /// Streams of one node share its link.
+    /// Sets the rates of a node's streams, which share its link.
     fn pace(&mut self, now: u64, node: usize) {
         let whole = self.streams_of(node);
         for stream in self.streaming[node].iter().filter_map(|message| self.streams.get(message)) {
@@ -186,14 +188,14 @@ impl<'a> Carrier<'a> {
         }
     }
 
-    /// How many streams a node sends, a stripe being a part of one.
+    /// Returns the number of streams that a node sends. A stripe counts as a part of one.
     fn streams_of(&self, node: usize) -> f64 {
         let streams = self.streaming[node].iter().filter_map(|message| self.streams.get(message));
         streams.map(|stream| 1.0 / f64::from(stream.what.stripe.of)).sum()
     }
 }
 
-impl NetworkModel for Carrier<'_> {
+impl NetworkModel for FlowNetwork<'_> {
     fn latency(&self, from: usize, to: usize, bytes: u64) -> u64 {
         latency(self.fabric, self.costs, &self.hosts, (from, to), bytes)
     }
@@ -204,16 +206,16 @@ impl NetworkModel for Carrier<'_> {
         message: u32,
         (from, to): (usize, usize),
         bytes: u64,
-        tell: &mut NetworkEvents,
+        events: &mut NetworkEvents,
     ) {
         let key = (from as u32, to as u32);
         let connection = self.connections.entry(key).or_default();
         connection.queue.push_back((message, self.costs.unicast(bytes) as f64, bytes));
         let Some(flow) = connection.flow else {
-            self.begin_connection(now, key, tell);
-            return self.plan_share(tell);
+            self.begin_connection(now, key, events);
+            return self.plan_share(events);
         };
-        // The one that had the connection for itself now takes turns.
+        // The message that had the connection to itself now takes turns.
         if let [(_, _, bytes), _] = connection.queue.make_contiguous() {
             let most = turn(self.costs, *bytes);
             let left = self.flows.left(now, flow);
@@ -221,7 +223,7 @@ impl NetworkModel for Carrier<'_> {
                 let rest = left % most + most;
                 connection.turn -= left - rest;
                 let finish = self.flows.set_left(now, flow, rest);
-                finish.into_iter().for_each(|finish| plan(finish, tell));
+                finish.into_iter().for_each(|finish| plan(finish, events));
             }
         }
     }
@@ -232,14 +234,14 @@ impl NetworkModel for Carrier<'_> {
         message: u32,
         (from, to): (usize, &[usize]),
         what: timing::MulticastMessage,
-        tell: &mut NetworkEvents,
+        events: &mut NetworkEvents,
     ) {
         let timing::MulticastMessage { bytes, stripe, concurrent_senders } = what;
         let receivers = to.iter().map(|node| self.hosts[*node]);
         let links = self.fabric.tree(self.hosts[from], receivers, stripe.index as usize);
         let host = self.flows.narrowest(&links[..1]);
         let tree = self.flows.narrowest(&links) / stripe.on_tree(concurrent_senders, self.trees) as f64;
-        let mut stream = Stream { flow: None, from, to: to.to_vec(), what, tree, host };
+        let mut stream = MulticastFlow { flow: None, from, to: to.to_vec(), what, tree, host };
         let most = stream.most(self.streams_of(from) + 1.0 / f64::from(stripe.of), self.costs);
         stream.flow = self.flows.begin(now, links, self.costs.multicast(bytes), most);
         let flow = stream.flow;
@@ -247,38 +249,38 @@ impl NetworkModel for Carrier<'_> {
         self.streams.insert(message, stream);
         match flow {
             Some(flow) => {
-                self.carry(flow, Load::Multicast(message));
+                self.carry(flow, FlowLoad::Multicast(message));
                 self.pace(now, from);
             }
-            None => self.stream_over(now, message, tell),
+            None => self.stream_over(now, message, events),
         }
-        self.plan_share(tell);
+        self.plan_share(events);
     }
 
-    fn wake(&mut self, now: u64, (flow, version): (u32, u32), tell: &mut NetworkEvents) {
+    fn wake(&mut self, now: u64, (flow, version): (u32, u32), events: &mut NetworkEvents) {
         if flow == SHARE {
             if self.flows.due().is_none_or(|due| due > now) {
                 return;
             }
             self.shares_at = None;
-            return self.flows.share(now, |finish| plan(finish, tell));
+            return self.flows.share(now, |finish| plan(finish, events));
         }
         let finish = Finish { flow: FlowId(flow), version, at: now };
         if self.flows.is_current(&finish) {
             match self.loads[flow as usize] {
-                Load::Connection(from, to) => self.turn_over(now, (from, to), tell),
-                Load::Multicast(message) => self.stream_over(now, message, tell),
+                FlowLoad::Connection(from, to) => self.turn_over(now, (from, to), events),
+                FlowLoad::Multicast(message) => self.stream_over(now, message, events),
             }
-            self.plan_share(tell);
+            self.plan_share(events);
         }
     }
 }
 
-fn plan(finish: Finish, tell: &mut NetworkEvents) {
-    tell.at(finish.at, NetworkEvent::Wake(finish.flow.0, finish.version));
+fn plan(finish: Finish, events: &mut NetworkEvents) {
+    events.at(finish.at, NetworkEvent::Wake(finish.flow.0, finish.version));
 }
 
-/// Bytes of a message's turn.
+/// Returns the number of bytes in a message's turn.
 fn turn(costs: &AgentCosts, bytes: u64) -> f64 {
     (costs.turn() as f64).max(bytes as f64 / TURNS)
 }
@@ -292,7 +294,7 @@ fn latency(
 ) -> u64 {
     let hops = fabric.hops(hosts[from], hosts[to]);
     let packet = if fabric.burst > 0 { 0 } else { bytes.min(costs.mtu) };
-    // Each switch has the whole packet before it sends it on.
+    // Each switch receives the whole packet before it forwards it.
     let on = match hops {
         0..=1 => 0,
         hops => time_of(packet, fabric.host) + u64::from(hops - 2) * time_of(packet, fabric.uplink),
