@@ -1,7 +1,7 @@
 //! One reliable multicast over a model network, with real bytes.
 
 use crate::flow::BulkFlow;
-use crate::network::{Event, LinkSpec, Network, Shape};
+use crate::network::{Event, LinkSpec, PacketNetwork, Shape};
 use crate::stream::{Stream, Trees};
 use cool_machine::{Duration, Time};
 use cool_transport::packet::FRAMING;
@@ -118,7 +118,7 @@ pub struct Outcome {
     /// The counters of each node's machine. All are zero for a node that crashed before it opened
     /// the stream.
     pub stats: Vec<StreamStats>,
-    /// Bytes of Ethernet frames on each link, by the link numbers of [`Network`].
+    /// Bytes of Ethernet frames on each link, by the link numbers of [`PacketNetwork`].
     pub link_bytes: Vec<u64>,
     /// Bytes of chunks retransmitted within a rack, including headers.
     pub repaired_inside: u64,
@@ -180,7 +180,7 @@ const FOREVER: Time = Time::from_nanos(3_600_000_000_000);
 #[derive(Debug)]
 pub struct Broadcast {
     settings: Settings,
-    net: Network,
+    net: PacketNetwork,
     /// The observed broadcast, followed by its rivals.
     streams: Vec<Stream>,
     flows: Vec<BulkFlow>,
@@ -209,7 +209,7 @@ impl Broadcast {
     }
 
     fn new(settings: Settings) -> Result<Broadcast, BroadcastError> {
-        let mut net = Network::new(settings.seed, &settings.shape, settings.host, settings.uplink);
+        let mut net = PacketNetwork::new(settings.seed, &settings.shape, settings.host, settings.uplink);
         for (link, spec) in &settings.odd_links {
             *net.link_mut(*link) = *spec;
         }

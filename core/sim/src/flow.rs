@@ -2,7 +2,7 @@
 //! selective acknowledgements: RFC 5681, RFC 6675). It shows whether both get their share. The flow
 //! has no end and no content; lost packets are not retransmitted, only not counted.
 
-use crate::network::{Destination, Network};
+use crate::network::{Destination, PacketNetwork};
 use cool_machine::{Duration, Time};
 use cool_types::wire::DATAGRAM_FRAMING;
 use std::collections::BTreeSet;
@@ -64,7 +64,7 @@ impl BulkFlow {
     }
 
     /// Handles a packet of this flow that arrived at a node.
-    pub(crate) fn receive(&mut self, net: &mut Network, node: u16, bytes: &[u8]) {
+    pub(crate) fn receive(&mut self, net: &mut PacketNetwork, node: u16, bytes: &[u8]) {
         let Some(Ok(serial)) = bytes.get(2..6).map(|serial| serial.try_into().map(u32::from_be_bytes)) else {
             return;
         };
@@ -91,7 +91,7 @@ impl BulkFlow {
     }
 
     /// Handles the timer, which also starts the flow.
-    pub(crate) fn wake(&mut self, net: &mut Network) {
+    pub(crate) fn wake(&mut self, net: &mut PacketNetwork) {
         if net.now() - self.heard >= TIMEOUT {
             self.flying.clear();
             self.threshold = (self.window / 2.0).max(2.0);
@@ -102,7 +102,7 @@ impl BulkFlow {
         net.wake(self.whom, self.heard + TIMEOUT);
     }
 
-    fn fill(&mut self, net: &mut Network) {
+    fn fill(&mut self, net: &mut PacketNetwork) {
         while (self.flying.len() as f64) < self.window {
             let mut bytes = vec![0; FULL];
             bytes[..2].copy_from_slice(&[MAGIC, self.number]);

@@ -1,10 +1,10 @@
 //! A simulator that drives the protocols with one seeded clock and network.
 //!
-//! In a [`Network`], racks of nodes are connected by a core switch. Every link has a rate, a finite
-//! queue, a delay, and probabilities of losing, duplicating and delaying packets. Everything
-//! follows from one seed, so that any failure can be reproduced. [`Broadcast`] runs one reliable
-//! multicast over the network with real bytes and checks those of every receiver. [`Scenario`]
-//! draws such broadcasts from a seed.
+//! In a [`PacketNetwork`], racks of nodes are connected by a core switch. Every link has a rate, a
+//! finite queue, a delay, and probabilities of losing, duplicating and delaying packets.
+//! Everything follows from one seed, so that any failure can be reproduced. [`Broadcast`] runs one
+//! reliable multicast over the network with real bytes and checks those of every receiver.
+//! [`Scenario`] draws such broadcasts from a seed.
 //!
 //! [`collectives`] runs complete collectives: every node has an engine and memory, over the same
 //! network and over connections. Ranks make calls, nodes crash and restart, and every result is
@@ -25,5 +25,5 @@ mod stream;
 pub mod swarm;
 
 pub use broadcast::{Broadcast, BroadcastError, Outcome, Rival, Settings, ideal};
-pub use network::{Destination, Event, LinkSpec, Network, Shape};
-pub use scenario::{Pattern, Scenario};
+pub use network::{Destination, Event, LinkSpec, PacketNetwork, Shape};
+pub use scenario::{FaultPattern, Scenario};

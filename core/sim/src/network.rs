@@ -130,34 +130,34 @@ enum NetworkAction {
 
 /// An event in the queue, ordered by time and then by the order of scheduling.
 #[derive(Debug)]
-struct Scheduled {
+struct ScheduledAction {
     at: Time,
     serial: u64,
     what: NetworkAction,
 }
 
-impl PartialEq for Scheduled {
-    fn eq(&self, other: &Scheduled) -> bool {
+impl PartialEq for ScheduledAction {
+    fn eq(&self, other: &ScheduledAction) -> bool {
         self.serial == other.serial
     }
 }
 
-impl Eq for Scheduled {}
+impl Eq for ScheduledAction {}
 
-impl PartialOrd for Scheduled {
-    fn partial_cmp(&self, other: &Scheduled) -> Option<core::cmp::Ordering> {
+impl PartialOrd for ScheduledAction {
+    fn partial_cmp(&self, other: &ScheduledAction) -> Option<core::cmp::Ordering> {
         Some(self.cmp(other))
     }
 }
 
-impl Ord for Scheduled {
-    fn cmp(&self, other: &Scheduled) -> core::cmp::Ordering {
+impl Ord for ScheduledAction {
+    fn cmp(&self, other: &ScheduledAction) -> core::cmp::Ordering {
         (self.at, self.serial).cmp(&(other.at, other.serial))
     }
 }
 
 #[derive(Debug)]
-struct LinkState {
+struct NetworkLink {
     spec: LinkSpec,
     up: bool,
     /// When all packets in the queue have left, or would have left if the token bucket were empty.
@@ -167,9 +167,9 @@ struct LinkState {
     bytes: u64,
 }
 
-impl LinkState {
-    fn new(spec: LinkSpec) -> LinkState {
-        LinkState { spec, up: true, free: Time::ZERO, losing: false, bytes: 0 }
+impl NetworkLink {
+    fn new(spec: LinkSpec) -> NetworkLink {
+        NetworkLink { spec, up: true, free: Time::ZERO, losing: false, bytes: 0 }
     }
 
     /// Returns when a packet that enters now leaves the link, or none if it is dropped.
@@ -202,15 +202,15 @@ impl LinkState {
 
 /// The network and its clock.
 #[derive(Debug)]
-pub struct Network {
+pub struct PacketNetwork {
     rack_of: Vec<u16>,
     racks: usize,
     /// Node to rack and rack to node, for each node; then rack to core and core to rack, for each
     /// rack.
-    links: Vec<LinkState>,
+    links: Vec<NetworkLink>,
     /// The nodes of each tree, by rack.
     trees: Vec<Vec<Vec<u16>>>,
-    heap: BinaryHeap<Reverse<Scheduled>>,
+    heap: BinaryHeap<Reverse<ScheduledAction>>,
     serial: u64,
     now: Time,
     rng: ChaCha8Rng,
@@ -219,15 +219,15 @@ pub struct Network {
 /// Bytes of Ethernet, IPv4 and UDP headers, which count on the links.
 const FRAMING: u64 = cool_types::wire::DATAGRAM_FRAMING;
 
-impl Network {
+impl PacketNetwork {
     /// Returns a network of this shape with `host` links to the nodes and `uplink` links to the
     /// racks.
-    pub fn new(seed: u64, shape: &Shape, host: LinkSpec, uplink: LinkSpec) -> Network {
+    pub fn new(seed: u64, shape: &Shape, host: LinkSpec, uplink: LinkSpec) -> PacketNetwork {
         let in_rack = |(rack, nodes): (u16, &u16)| std::iter::repeat_n(rack, usize::from(*nodes));
         let rack_of: Vec<u16> = (0u16..).zip(shape).flat_map(in_rack).collect();
-        let mut links: Vec<LinkState> = (0..2 * rack_of.len()).map(|_| LinkState::new(host)).collect();
-        links.extend((0..2 * shape.len()).map(|_| LinkState::new(uplink)));
-        Network {
+        let mut links: Vec<NetworkLink> = (0..2 * rack_of.len()).map(|_| NetworkLink::new(host)).collect();
+        links.extend((0..2 * shape.len()).map(|_| NetworkLink::new(uplink)));
+        PacketNetwork {
             rack_of,
             racks: shape.len(),
             links,
@@ -348,7 +348,7 @@ impl Network {
 
     fn schedule(&mut self, at: Time, what: NetworkAction) {
         self.serial += 1;
-        self.heap.push(Reverse(Scheduled { at: at.max(self.now), serial: self.serial, what }));
+        self.heap.push(Reverse(ScheduledAction { at: at.max(self.now), serial: self.serial, what }));
     }
 
     /// Handles a packet at the far end of a link: at a node, or at a switch that forwards it.
@@ -435,7 +435,7 @@ impl Network {
 mod tests {
     use super::*;
 
-    fn arrivals(net: &mut Network) -> Vec<(u16, u64)> {
+    fn arrivals(net: &mut PacketNetwork) -> Vec<(u16, u64)> {
         let mut seen = Vec::new();
         while let Some(event) = net.next_event() {
             if let Event::Packet { node, .. } = event {
@@ -448,7 +448,7 @@ mod tests {
     #[test]
     fn a_tree_reaches_all_others_once_and_crosses_each_link_once() {
         let clean = LinkSpec::clean(1_000_000);
-        let mut net = Network::new(1, &vec![2, 3, 1], clean, clean);
+        let mut net = PacketNetwork::new(1, &vec![2, 3, 1], clean, clean);
         let tree = net.add_tree(0..6);
         net.send(3, Destination::Tree(tree), vec![0; 58].into());
         let mut nodes: Vec<u16> = arrivals(&mut net).into_iter().map(|(node, _)| node).collect();
@@ -461,7 +461,7 @@ mod tests {
     #[test]
     fn packets_queue_at_the_rate_of_a_link_and_overflow() {
         let slow = LinkSpec { queue: 300, ..LinkSpec::clean(1_000_000) };
-        let mut net = Network::new(1, &vec![2], slow, slow);
+        let mut net = PacketNetwork::new(1, &vec![2], slow, slow);
         for _ in 0..3 {
             net.send(0, Destination::Node(1), vec![0; 58].into());
         }
@@ -473,7 +473,7 @@ mod tests {
     #[test]
     fn a_tree_does_not_cross_to_racks_without_its_nodes() {
         let clean = LinkSpec::clean(1_000_000);
-        let mut net = Network::new(1, &vec![2, 2, 2], clean, clean);
+        let mut net = PacketNetwork::new(1, &vec![2, 2, 2], clean, clean);
         let (rack, two) = (net.add_tree([0, 1]), net.add_tree([0, 5]));
         net.send(0, Destination::Tree(rack), vec![0; 58].into());
         assert_eq!(arrivals(&mut net).len(), 1);
@@ -485,7 +485,7 @@ mod tests {
     #[test]
     fn a_bucket_lets_a_burst_pass_and_then_the_rate() {
         let shaped = LinkSpec { bucket: 250, delay: Duration::ZERO, ..LinkSpec::clean(1_000_000) };
-        let mut net = Network::new(1, &vec![2], LinkSpec { bucket: 1000, ..shaped }, shaped);
+        let mut net = PacketNetwork::new(1, &vec![2], LinkSpec { bucket: 1000, ..shaped }, shaped);
         *net.link_mut(3) = shaped;
         net.wake(0, Time::from_nanos(1_000_000));
         assert!(matches!(net.next_event(), Some(Event::Wake { whom: 0 })));
@@ -498,7 +498,7 @@ mod tests {
 
     #[test]
     fn losses_in_runs_are_as_many_as_losses_on_their_own() {
-        let mut link = LinkState::new(LinkSpec { loss: 0.1, burst: 5.0, ..LinkSpec::clean(1_000_000) });
+        let mut link = NetworkLink::new(LinkSpec { loss: 0.1, burst: 5.0, ..LinkSpec::clean(1_000_000) });
         let mut rng = ChaCha8Rng::seed_from_u64(1);
         let lost: Vec<bool> = (0..100_000).map(|_| link.loses(&mut rng)).collect();
         let runs = lost.windows(2).filter(|pair| !pair[0] && pair[1]).count();
@@ -517,7 +517,7 @@ mod tests {
                 hold: Duration::from_millis(1),
                 ..LinkSpec::clean(1_000_000)
             };
-            let mut net = Network::new(seed, &vec![2, 2], faulty, faulty);
+            let mut net = PacketNetwork::new(seed, &vec![2, 2], faulty, faulty);
             let tree = net.add_tree(0..4);
             (0..50).for_each(|_| net.send(0, Destination::Tree(tree), vec![0; 58].into()));
             arrivals(&mut net)

@@ -1,7 +1,7 @@
 //! Broadcasts drawn from a seed, with all kinds of shapes, sizes, faults and delays.
 
 use crate::broadcast::{Rival, Settings, ideal};
-use crate::network::{LinkSpec, Network};
+use crate::network::{LinkSpec, PacketNetwork};
 use cool_machine::{Duration, Time};
 use cool_transport::StreamTimers;
 use rand::{RngExt, SeedableRng};
@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 
 /// The single kind of fault in a broadcast.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Pattern {
+pub enum FaultPattern {
     /// Each receiver loses packets separately.
     Random,
     /// Each receiver loses several packets in a row.
@@ -28,17 +28,17 @@ pub enum Pattern {
     Deaths,
 }
 
-impl Pattern {
+impl FaultPattern {
     /// All kinds of faults.
-    pub const ALL: [Pattern; 8] = [
-        Pattern::Random,
-        Pattern::Bursty,
-        Pattern::WholeRack,
-        Pattern::OneLink,
-        Pattern::Tail,
-        Pattern::Late,
-        Pattern::Disorder,
-        Pattern::Deaths,
+    pub const ALL: [FaultPattern; 8] = [
+        FaultPattern::Random,
+        FaultPattern::Bursty,
+        FaultPattern::WholeRack,
+        FaultPattern::OneLink,
+        FaultPattern::Tail,
+        FaultPattern::Late,
+        FaultPattern::Disorder,
+        FaultPattern::Deaths,
     ];
 }
 
@@ -97,11 +97,11 @@ impl Scenario {
     }
 
     /// Returns the broadcast of a seed with a single kind of fault.
-    pub fn of_pattern(pattern: Pattern, seed: u64) -> Settings {
+    pub fn of_pattern(pattern: FaultPattern, seed: u64) -> Settings {
         Scenario { rng: ChaCha8Rng::seed_from_u64(seed), seed }.make_pattern(pattern)
     }
 
-    fn make_pattern(mut self, pattern: Pattern) -> Settings {
+    fn make_pattern(mut self, pattern: FaultPattern) -> Settings {
         let racks = self.rng.random_range(1..=4);
         let mut shape: Vec<u16> = (0..racks).map(|_| self.rng.random_range(1..=5)).collect();
         shape[0] += 1;
@@ -118,8 +118,8 @@ impl Scenario {
         settings
     }
 
-    fn one_fault(&mut self, pattern: Pattern, settings: &mut Settings) {
-        let probe = Network::new(0, &settings.shape, settings.host, settings.uplink);
+    fn one_fault(&mut self, pattern: FaultPattern, settings: &mut Settings) {
+        let probe = PacketNetwork::new(0, &settings.shape, settings.host, settings.uplink);
         let ports: Vec<usize> = (0..probe.nodes()).map(|node| probe.to_node(node)).collect();
         let rack = probe.to_rack(self.rng.random_range(0..settings.shape.len() as u16));
         let any = self.rng.random_range(0..ports.len() * 2 + settings.shape.len() * 2);
@@ -127,21 +127,21 @@ impl Scenario {
         let whole = ideal(settings.len, settings.chunk_bytes, settings.host.rate);
         let part = |share: f64| Time::ZERO + whole.mul_f64(share);
         let links = match pattern {
-            Pattern::Random => ports,
-            Pattern::Bursty => {
+            FaultPattern::Random => ports,
+            FaultPattern::Bursty => {
                 lossy.burst = self.rng.random_range(2.0..10.0);
                 ports
             }
-            Pattern::WholeRack => vec![rack],
-            Pattern::OneLink => vec![any],
-            Pattern::Disorder => {
+            FaultPattern::WholeRack => vec![rack],
+            FaultPattern::OneLink => vec![any],
+            FaultPattern::Disorder => {
                 let (duplicate, reorder) = (self.rng.random_range(0.0..0.3), self.rng.random_range(0.0..0.5));
                 let hold = Duration::from_micros(self.rng.random_range(1..5_000));
                 lossy = LinkSpec { loss: 0.0, duplicate, reorder, hold, ..lossy };
                 (settings.host, settings.uplink) = (lossy, lossy);
                 Vec::new()
             }
-            Pattern::Tail => {
+            FaultPattern::Tail => {
                 settings.eager = 1 << 30;
                 let cut = match self.rng.random_range(0..3) {
                     0 => ports,
@@ -153,7 +153,7 @@ impl Scenario {
                 settings.outages = cut.into_iter().map(|link| (link, from, until)).collect();
                 Vec::new()
             }
-            Pattern::Late => {
+            FaultPattern::Late => {
                 settings.eager = 1 << 30;
                 for open in &mut settings.opens {
                     if self.rng.random_bool(0.3) {
@@ -162,7 +162,7 @@ impl Scenario {
                 }
                 Vec::new()
             }
-            Pattern::Deaths => {
+            FaultPattern::Deaths => {
                 lossy.loss /= 4.0;
                 for _ in 0..self.rng.random_range(1..=3) {
                     let node = self.rng.random_range(0..ports.len() as u16);
@@ -186,7 +186,7 @@ impl Scenario {
             ..settings.host
         };
         let mild = LinkSpec { loss: p / 4.0, ..faulty };
-        let probe = Network::new(0, &settings.shape, settings.host, settings.uplink);
+        let probe = PacketNetwork::new(0, &settings.shape, settings.host, settings.uplink);
         let nodes = probe.nodes();
         let link = self.rng.random_range(0..2 * (nodes + settings.shape.len() as u16));
         match self.rng.random_range(0..4) {

@@ -1,7 +1,7 @@
 //! One stream over the model network, with a machine at each node and real bytes that are checked.
 
 use crate::broadcast::BroadcastError;
-use crate::network::{Destination, Network};
+use crate::network::{Destination, PacketNetwork};
 use cool_machine::{Machine, Poll, Time};
 use cool_transport::packet::{FRAMING, PacketBody};
 use cool_transport::{
@@ -113,7 +113,7 @@ impl Stream {
     }
 
     /// Opens the stream at a node, unless it is already open.
-    pub(crate) fn open(&mut self, net: &mut Network, node: u16) -> Result<(), BroadcastError> {
+    pub(crate) fn open(&mut self, net: &mut PacketNetwork, node: u16) -> Result<(), BroadcastError> {
         let now = net.now();
         let this = &mut self.nodes[usize::from(node)];
         let Some(me) = self.spec.chain.position(node).filter(|_| matches!(this.role, StreamRole::Waiting))
@@ -135,7 +135,7 @@ impl Stream {
     /// Handles a packet that arrived at a node.
     pub(crate) fn receive(
         &mut self,
-        net: &mut Network,
+        net: &mut PacketNetwork,
         node: u16,
         packet: &Packet,
         payload: &[u8],
@@ -159,7 +159,7 @@ impl Stream {
     /// Polls a node's machine until it is idle.
     pub(crate) fn drain(
         &mut self,
-        net: &mut Network,
+        net: &mut PacketNetwork,
         node: u16,
         payload: &[u8],
     ) -> Result<(), BroadcastError> {
@@ -194,7 +194,7 @@ impl Stream {
 
     fn execute(
         &mut self,
-        net: &mut Network,
+        net: &mut PacketNetwork,
         node: u16,
         output: Output,
         payload: &[u8],
@@ -205,13 +205,13 @@ impl Stream {
         match output {
             Output::Transmit { to, packet, payload } => {
                 if !payload.is_empty() && this.released {
-                    return wrong("sent what it had released");
+                    return wrong("sent data that it had released");
                 }
                 self.transmit(net, node, to, &packet, payload.start as usize..payload.end as usize);
             }
             Output::Store(range) => {
                 if this.notified || range.end - range.start != payload.len() as u64 {
-                    return wrong("stored what it did not get");
+                    return wrong("stored data that it did not receive");
                 }
                 this.buffer[range.start as usize..range.end as usize].copy_from_slice(payload);
             }
@@ -238,7 +238,7 @@ impl Stream {
 
     fn transmit(
         &mut self,
-        net: &mut Network,
+        net: &mut PacketNetwork,
         node: u16,
         to: PacketTarget,
         packet: &Packet,

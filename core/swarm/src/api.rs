@@ -296,7 +296,7 @@ pub enum Output {
 
 /// Counters of a member's activity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Stats {
+pub struct SwarmStats {
     /// Offers made.
     pub offers: u64,
     /// Offers refused.
@@ -311,9 +311,9 @@ pub struct Stats {
     pub asks: u64,
 }
 
-impl Stats {
+impl SwarmStats {
     /// Adds the counters of another machine.
-    pub fn add(&mut self, other: &Stats) {
+    pub fn add(&mut self, other: &SwarmStats) {
         self.offers += other.offers;
         self.refused += other.refused;
         self.announced += other.announced;

@@ -76,13 +76,13 @@ pub struct Generation {
 #[derive(Clone, Debug)]
 enum State {
     /// Coded blocks are held; there may already be as many as the generation has blocks.
-    Rows(Box<Rows>),
+    Rows(Box<CodedRows>),
     /// Every block is in place.
     Whole,
 }
 
 #[derive(Clone, Debug, Default)]
-struct Rows {
+struct CodedRows {
     /// The originals that are held.
     blocks: Vec<u16>,
     /// Coefficients of the combinations, in the order of their slots.

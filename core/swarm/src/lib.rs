@@ -64,7 +64,7 @@ mod rings;
 mod swarm;
 mod transfers;
 
-pub use api::{BlockHead, Input, Output, Signal, Stats, SwarmSpec, Waits};
+pub use api::{BlockHead, Input, Output, Signal, SwarmSpec, SwarmStats, Waits};
 pub use generation::{Generation, Recovery, Row, Slot, Term};
 pub use holdings::{Code, Division, GENERATION_MAX, Have, Holdings, Knowledge, Pick, Share};
 pub use lane::blocks_at_a_time;

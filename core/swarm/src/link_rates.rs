@@ -31,7 +31,7 @@ impl Pace {
 
 /// Measures the transfer times of arriving blocks, in microseconds, the most recent first.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct LinkRates {
+pub(crate) struct LinkRateEstimator {
     took: VecDeque<u32>,
     pace: Pace,
     /// Transfer times of blocks from faster members. A member that has received only from slow
@@ -41,7 +41,7 @@ pub(crate) struct LinkRates {
     tried: bool,
 }
 
-impl LinkRates {
+impl LinkRateEstimator {
     /// Records the transfer time of a block from a member of the given rate.
     pub(crate) fn record(&mut self, took: Duration, from: Pace) {
         let took = u32::try_from(took.as_micros()).unwrap_or(u32::MAX).max(1);
@@ -89,13 +89,13 @@ mod tests {
     const FAST: Pace = Pace(Some(1000));
     const SLOW: Pace = Pace(Some(2000));
 
-    fn record_blocks(link_rates: &mut LinkRates, blocks: usize, micros: u64, from: Pace) {
+    fn record_blocks(link_rates: &mut LinkRateEstimator, blocks: usize, micros: u64, from: Pace) {
         (0..blocks).for_each(|_| link_rates.record(Duration::from_micros(micros), from));
     }
 
     #[test]
     fn a_link_rate_is_the_lower_quartile_of_transfer_times() {
-        let mut link_rates = LinkRates::default();
+        let mut link_rates = LinkRateEstimator::default();
         record_blocks(&mut link_rates, 7, 1000, FAST);
         assert_eq!(link_rates.pace(), Pace::default(), "too few");
         record_blocks(&mut link_rates, 1, 5, FAST);
@@ -109,7 +109,7 @@ mod tests {
     #[test]
     fn blocks_of_faster_members_show_whether_a_member_is_slow() {
         for (micros, pace) in [(1000, FAST), (2000, SLOW)] {
-            let mut link_rates = LinkRates::default();
+            let mut link_rates = LinkRateEstimator::default();
             assert!(!link_rates.should_try_faster());
             record_blocks(&mut link_rates, BLOCKS, 2000, SLOW);
             assert!(link_rates.should_try_faster());

@@ -4,11 +4,11 @@ mod demand;
 mod receivers;
 mod sending;
 
-use crate::api::{BlockHead, Input, Output, Signal, Stats, SwarmSpec, Waits};
+use crate::api::{BlockHead, Input, Output, Signal, SwarmSpec, SwarmStats, Waits};
 use crate::generation::Row;
 use crate::holdings::{Code, Have, Holdings};
 use crate::lane::Lane;
-use crate::link_rates::{LinkRates, Pace};
+use crate::link_rates::{LinkRateEstimator, Pace};
 use crate::peers::Peers;
 use crate::pollution::{Origin, Pollution};
 use crate::rings::{Member, Rings};
@@ -43,7 +43,7 @@ pub struct Swarm {
     /// The last member that requested a block.
     asked: Option<Member>,
     /// Transfer times of received blocks, and this member's link rate.
-    link_rates: LinkRates,
+    link_rates: LinkRateEstimator,
     /// Pauses and refusals of offers within the rack, and beyond it.
     near: Lane,
     far: Lane,
@@ -56,7 +56,7 @@ pub struct Swarm {
     ask_wait: Duration,
     starves_at: Option<Time>,
     done: bool,
-    stats: Stats,
+    stats: SwarmStats,
 }
 
 impl Swarm {
@@ -89,7 +89,7 @@ impl Swarm {
             transfer: 0,
             last: None,
             asked: None,
-            link_rates: LinkRates::default(),
+            link_rates: LinkRateEstimator::default(),
             near: Lane::new(now, spec.waits.block),
             far: Lane::new(now, spec.waits.block),
             round: 0,
@@ -98,7 +98,7 @@ impl Swarm {
             ask_wait: spec.waits.block / 2,
             starves_at: spec.source.is_none().then(|| now + spec.waits.starved),
             done: false,
-            stats: Stats::default(),
+            stats: SwarmStats::default(),
             spec,
         }
     }
@@ -109,7 +109,7 @@ impl Swarm {
     }
 
     /// Returns the counters of this member's activity.
-    pub fn stats(&self) -> Stats {
+    pub fn stats(&self) -> SwarmStats {
         self.stats
     }
 

@@ -2,11 +2,11 @@
 //! memory and contents.
 
 use crate::decoding::{decode, is_filled_up, wrong_rows};
-use crate::links::{LinkEvent, Links, ReceivedMessage, listen, sleep_until};
+use crate::links::{LinkEvent, LinkMessage, Links, listen, sleep_until};
 use crate::memory::{BlockMemory, BlockSum, SharedBytes, sum_of_blocks, sum_of_rows};
 use crate::peer::{Board, Contents, MemberCommand, MemberRole, PeerProgress, SwarmPlan};
 use crate::receiving::{IncomingBlocks, PartEffect};
-use crate::sending::{OutgoingBlocks, TransferId};
+use crate::sending::{OutgoingBlocks, OutgoingTransfer};
 use crate::welcome;
 use crate::wire::Frame;
 use cool_machine::{Machine, Poll, Time};
@@ -42,7 +42,7 @@ const RATE: u64 = 125_000_000;
 enum WorkResult<E> {
     /// The sum for a block has been computed. If a generation had to be read for it, `read`
     /// contains that generation.
-    Added { transfer: TransferId, bytes: SharedBytes, read: Option<(u32, SharedBytes)> },
+    Added { transfer: OutgoingTransfer, bytes: SharedBytes, read: Option<(u32, SharedBytes)> },
     /// A generation has been decoded and compared with its hash. The bytes include the padding of
     /// the last block.
     Decoded { generation: u32, padded: SharedBytes, right: bool },
@@ -286,7 +286,7 @@ impl<C: Contents> Driver<C> {
     }
 
     /// Computes the sum for an outgoing block in another thread.
-    fn add_up(&mut self, transfer: TransferId, generation: u32, terms: Vec<Term>) {
+    fn add_up(&mut self, transfer: OutgoingTransfer, generation: u32, terms: Vec<Term>) {
         let (sum, block) = (self.memory.sum(generation, terms), self.block(generation));
         let (contents, done) = (Arc::clone(&self.contents), self.done.clone());
         let padded = block * usize::from(self.plan.blocks);
@@ -372,7 +372,7 @@ impl<C: Contents> Driver<C> {
             }
             LinkEvent::Inquired { by, sender } => {
                 self.preparing.insert(by);
-                let state = welcome::SharedState::new(&self.plan, self.links.members());
+                let state = welcome::CommonState::new(&self.plan, self.links.members());
                 let contents = Arc::clone(&self.contents);
                 let done = self.done.clone();
                 tokio::spawn(async move {
@@ -397,12 +397,12 @@ impl<C: Contents> Driver<C> {
         }
     }
 
-    fn receive(&mut self, from: Member, message: ReceivedMessage) {
+    fn receive(&mut self, from: Member, message: LinkMessage) {
         if let Some(at) = self.guests.get_mut(&from) {
             *at = Instant::now();
         }
         match message {
-            ReceivedMessage::Signal(signal) => {
+            LinkMessage::Signal(signal) => {
                 if let Signal::Head(head) = &signal
                     && (head.generation as usize) < self.plan.generations.len()
                 {
@@ -410,7 +410,7 @@ impl<C: Contents> Driver<C> {
                 }
                 self.handle(Input::Signal { from, signal: &signal });
             }
-            ReceivedMessage::Part { transfer, bytes } => {
+            LinkMessage::Part { transfer, bytes } => {
                 match self.receiving.take(Instant::now(), from, transfer, &bytes) {
                     PartEffect::More => {}
                     PartEffect::Half => {
@@ -424,11 +424,11 @@ impl<C: Contents> Driver<C> {
                     }
                 }
             }
-            ReceivedMessage::Half { transfer } => {
+            LinkMessage::Half { transfer } => {
                 self.sending.half((from, transfer));
                 self.handle(Input::Nearly { peer: from, transfer, sent: true });
             }
-            ReceivedMessage::Whole { transfer } => {
+            LinkMessage::Whole { transfer } => {
                 self.sending.end((from, transfer));
                 self.handle(Input::Sent { to: from, transfer, arrived: true });
             }

@@ -39,7 +39,7 @@ pub(crate) enum LinkEvent {
     /// A node that will become a member requests the common state.
     Inquired { by: Member, sender: ChannelSender },
     /// A message of a member has arrived.
-    Received { from: Member, message: ReceivedMessage },
+    Received { from: Member, message: LinkMessage },
     /// All bytes of a block have been passed to the system.
     HandedOver { to: Member, transfer: u32 },
     /// A channel that had failed is open again.
@@ -51,7 +51,7 @@ pub(crate) enum LinkEvent {
 }
 
 /// A message that arrives over a channel.
-pub(crate) enum ReceivedMessage {
+pub(crate) enum LinkMessage {
     Signal(Signal),
     Part { transfer: u32, bytes: Vec<u8> },
     Half { transfer: u32 },
@@ -392,10 +392,10 @@ async fn report_messages(
     while events.send(event).await.is_ok() {
         let message = match receiver.next().await? {
             Frame::Hello { .. } | Frame::Inquire { .. } => return Err(ChannelError::Stranger),
-            Frame::Signal(signal) => ReceivedMessage::Signal(signal),
-            Frame::Part { transfer, bytes } => ReceivedMessage::Part { transfer, bytes: bytes.to_vec() },
-            Frame::Half { transfer } => ReceivedMessage::Half { transfer },
-            Frame::Whole { transfer } => ReceivedMessage::Whole { transfer },
+            Frame::Signal(signal) => LinkMessage::Signal(signal),
+            Frame::Part { transfer, bytes } => LinkMessage::Part { transfer, bytes: bytes.to_vec() },
+            Frame::Half { transfer } => LinkMessage::Half { transfer },
+            Frame::Whole { transfer } => LinkMessage::Whole { transfer },
         };
         event = LinkEvent::Received { from, message };
     }

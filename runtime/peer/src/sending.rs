@@ -8,11 +8,11 @@ use std::collections::{BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 /// The receiver of a block, and the number of its transfer.
-pub(crate) type TransferId = (Member, u32);
+pub(crate) type OutgoingTransfer = (Member, u32);
 
 #[derive(Debug)]
 struct BlockInFlight {
-    transfer: TransferId,
+    transfer: OutgoingTransfer,
     /// Whether the system has all of it, and whether the receiver has half of it.
     handed_over: bool,
     half: bool,
@@ -20,7 +20,7 @@ struct BlockInFlight {
 
 #[derive(Debug)]
 struct SendLane {
-    ready: VecDeque<(TransferId, SharedBytes)>,
+    ready: VecDeque<(OutgoingTransfer, SharedBytes)>,
     current: Vec<BlockInFlight>,
     /// Maximum number of blocks that are sent at a time.
     at_a_time: usize,
@@ -30,7 +30,7 @@ struct SendLane {
 pub(crate) struct OutgoingBlocks {
     rack: u32,
     /// Blocks that were requested and are not computed yet.
-    adding: BTreeSet<TransferId>,
+    adding: BTreeSet<OutgoingTransfer>,
     /// Blocks beyond the rack share an uplink with those of other members. They must not delay
     /// blocks within the rack.
     near: SendLane,
@@ -51,19 +51,19 @@ impl OutgoingBlocks {
     }
 
     /// Records that the sum for a block is being computed.
-    pub(crate) fn add(&mut self, transfer: TransferId) {
+    pub(crate) fn add(&mut self, transfer: OutgoingTransfer) {
         self.adding.insert(transfer);
     }
 
     /// Adds a computed block, unless it was cancelled in the meantime.
-    pub(crate) fn added(&mut self, transfer: TransferId, bytes: SharedBytes) {
+    pub(crate) fn added(&mut self, transfer: OutgoingTransfer, bytes: SharedBytes) {
         if self.adding.remove(&transfer) {
             self.lane(transfer.0).ready.push_back((transfer, bytes));
         }
     }
 
     /// Returns the next block to send at `now`, if one may be sent.
-    pub(crate) fn next(&mut self, now: Instant) -> Option<(TransferId, SharedBytes)> {
+    pub(crate) fn next(&mut self, now: Instant) -> Option<(OutgoingTransfer, SharedBytes)> {
         if self.pace.due().is_some_and(|due| now < due) {
             return None;
         }
@@ -79,16 +79,16 @@ impl OutgoingBlocks {
         self.pace.due().filter(|_| self.far.can_go() || self.near.can_go())
     }
 
-    pub(crate) fn handed_over(&mut self, transfer: TransferId) {
+    pub(crate) fn handed_over(&mut self, transfer: OutgoingTransfer) {
         self.lane(transfer.0).step(transfer, |current| current.handed_over = true);
     }
 
-    pub(crate) fn half(&mut self, transfer: TransferId) {
+    pub(crate) fn half(&mut self, transfer: OutgoingTransfer) {
         self.lane(transfer.0).step(transfer, |current| current.half = true);
     }
 
     /// Removes a block that has arrived, or that is not sent any more.
-    pub(crate) fn end(&mut self, transfer: TransferId) {
+    pub(crate) fn end(&mut self, transfer: OutgoingTransfer) {
         self.adding.remove(&transfer);
         self.lane(transfer.0).end(|other| other == transfer);
     }
@@ -109,12 +109,12 @@ impl SendLane {
         self.current.len() < self.at_a_time && !self.ready.is_empty()
     }
 
-    fn end(&mut self, such: impl Fn(TransferId) -> bool) {
+    fn end(&mut self, such: impl Fn(OutgoingTransfer) -> bool) {
         self.ready.retain(|(transfer, _)| !such(*transfer));
         self.current.retain(|current| !such(current.transfer));
     }
 
-    fn step(&mut self, transfer: TransferId, step: impl FnOnce(&mut BlockInFlight)) {
+    fn step(&mut self, transfer: OutgoingTransfer, step: impl FnOnce(&mut BlockInFlight)) {
         if let Some(current) = self.current.iter_mut().find(|current| current.transfer == transfer) {
             step(current);
         }

@@ -54,7 +54,7 @@ pub enum InquiryError {
 
 /// A plan without its key, which the newcomer must already have, and a description of the content.
 #[derive(Serialize, Deserialize)]
-pub(crate) struct SharedState {
+pub(crate) struct CommonState {
     seed: u64,
     members: Vec<(Member, SocketAddr)>,
     generations: Vec<u64>,
@@ -65,15 +65,15 @@ pub(crate) struct SharedState {
     content: Vec<u8>,
 }
 
-impl SharedState {
-    pub(crate) fn new(plan: &SwarmPlan, members: Vec<(Member, SocketAddr)>) -> SharedState {
+impl CommonState {
+    pub(crate) fn new(plan: &SwarmPlan, members: Vec<(Member, SocketAddr)>) -> CommonState {
         let SwarmPlan { seed, blocks, code, rate, limit, .. } = *plan;
         let (generations, content) = (plan.generations.clone(), Vec::new());
-        SharedState { seed, members, generations, blocks, code, rate, limit, content }
+        CommonState { seed, members, generations, blocks, code, rate, limit, content }
     }
 
     fn welcome(self, key: SwarmKey, held: TcpStream) -> Welcome {
-        let SharedState { seed, members, generations, blocks, code, rate, limit, content } = self;
+        let CommonState { seed, members, generations, blocks, code, rate, limit, content } = self;
         let plan = SwarmPlan { key, seed, members, generations, blocks, code, rate, limit };
         Welcome { plan, content, hold: InquiryHold { _channel: held } }
     }
@@ -83,11 +83,11 @@ impl SharedState {
 /// in a thread that may block.
 pub(crate) async fn answer(
     mut sender: ChannelSender,
-    state: SharedState,
+    state: CommonState,
     describe: impl FnOnce() -> Vec<u8> + Send + 'static,
 ) {
     let put_together = spawn_blocking(move || {
-        let state = SharedState { content: describe(), ..state };
+        let state = CommonState { content: describe(), ..state };
         postcard::to_allocvec(&state).map_err(WireError::Decode)
     });
     let Ok(bytes) = put_together.await else { return };
@@ -134,7 +134,7 @@ pub fn inquire(contacts: &[SocketAddr], key: SwarmKey, me: Member) -> Result<Wel
     Ok(state.welcome(key, held))
 }
 
-async fn ask(sender: ChannelSender, me: Member) -> Result<(SharedState, TcpStream), ChannelError> {
+async fn ask(sender: ChannelSender, me: Member) -> Result<(CommonState, TcpStream), ChannelError> {
     let mut receiver = sender.inquire(me).await?;
     let mut state = Vec::new();
     loop {

@@ -14,7 +14,7 @@ use std::time::Duration;
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug, PartialEq)]
-enum Broken {
+enum StorageError {
     Read(u32),
     Keep(u32),
 }
@@ -33,19 +33,19 @@ struct Shelf {
 }
 
 impl Contents for Shelf {
-    type Error = Broken;
+    type Error = StorageError;
 
-    fn read(&self, generation: u32) -> Result<Vec<u8>, Broken> {
-        self.held.lock().unwrap().get(&generation).cloned().ok_or(Broken::Read(generation))
+    fn read(&self, generation: u32) -> Result<Vec<u8>, StorageError> {
+        self.held.lock().unwrap().get(&generation).cloned().ok_or(StorageError::Read(generation))
     }
 
     fn is_right(&self, generation: u32, bytes: &[u8]) -> bool {
         self.right.get(&generation).is_none_or(|right| right == bytes)
     }
 
-    fn keep(&self, generation: u32, bytes: &[u8]) -> Result<(), Broken> {
+    fn keep(&self, generation: u32, bytes: &[u8]) -> Result<(), StorageError> {
         if self.cannot_keep == Some(generation) {
-            return Err(Broken::Keep(generation));
+            return Err(StorageError::Keep(generation));
         }
         self.held.lock().unwrap().insert(generation, bytes.to_vec());
         Ok(())
@@ -240,7 +240,7 @@ fn a_member_that_cannot_store_fails_and_the_others_continue() {
     swarm.await_whole(&peer, &shelf);
     let progress = full.wait_until(|progress| progress.ended, PATIENCE);
     assert!(progress.ended && !progress.is_whole(), "{progress:?}");
-    assert_eq!(full.stop(), Err(Broken::Keep(4)));
+    assert_eq!(full.stop(), Err(StorageError::Keep(4)));
     assert_eq!(source.0.stop(), Ok(()));
 }
 
@@ -273,7 +273,7 @@ fn a_source_that_cannot_read_returns_the_error() {
     let source = swarm.start_with(0, &[], Shelf::default(), Some(Share { index: 0, of: 1 })).0;
     let (_peer, _) = swarm.start(1, &[]);
     source.wait_until(|progress| progress.ended, PATIENCE);
-    assert!(matches!(source.stop(), Err(Broken::Read(_))));
+    assert!(matches!(source.stop(), Err(StorageError::Read(_))));
 }
 
 #[test]

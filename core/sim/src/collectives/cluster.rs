@@ -2,11 +2,11 @@
 
 use super::ContractViolation;
 use super::connections::{Connections, Departure};
-use super::memories::{Missing, OpenWork};
+use super::memories::{MissingRange, OpenWork};
 use super::node::{ClusterNode, Host};
 use super::outputs::ANYWHERE;
 use super::quick::{QuickRanks, RankEvent, RankId, WATCHES};
-use crate::network::{Event, LinkSpec, Network, Shape};
+use crate::network::{Event, LinkSpec, PacketNetwork, Shape};
 use cool_collective::{CostModel, Plan};
 use cool_engine::testing::Buffer;
 use cool_engine::{
@@ -96,7 +96,7 @@ pub enum Step {
 
 /// An event that is scheduled at a node. It is dropped if the node's agent restarts before.
 #[derive(Debug)]
-pub(super) enum Later {
+pub(super) enum DelayedInput {
     Call(u64, CallRequest<Buffer>),
     Transfer(u64, TransferRequest<Buffer>),
     Prepared(WorkId, PreparedCall),
@@ -115,7 +115,7 @@ pub(super) enum Alarm {
     Node {
         node: u16,
         life: u32,
-        what: Box<Later>,
+        what: Box<DelayedInput>,
     },
     /// A dropped segment is retransmitted.
     Resend(u64),
@@ -130,7 +130,7 @@ pub(super) enum Alarm {
 #[derive(Debug)]
 pub struct SimulatedCluster {
     pub(super) settings: ClusterSettings,
-    pub(super) net: Network,
+    pub(super) net: PacketNetwork,
     pub(super) nodes: Vec<ClusterNode>,
     pub(super) rng: ChaCha8Rng,
     pub(super) connections: Connections,
@@ -166,7 +166,7 @@ pub(super) fn node_at(ip: IpAddr) -> u16 {
 impl SimulatedCluster {
     /// Returns a cluster in which all agents have just started.
     pub fn new(settings: ClusterSettings) -> SimulatedCluster {
-        let net = Network::new(settings.seed, &settings.shape, settings.host, settings.uplink);
+        let net = PacketNetwork::new(settings.seed, &settings.shape, settings.host, settings.uplink);
         let node = |node| ClusterNode::new(node, settings.bounce_bytes, settings.peer_timeout, 0);
         SimulatedCluster {
             nodes: (0..net.nodes()).map(node).collect(),
@@ -194,7 +194,7 @@ impl SimulatedCluster {
     }
 
     /// Returns the network, so that the behavior of its links can be changed.
-    pub fn network(&mut self) -> &mut Network {
+    pub fn network(&mut self) -> &mut PacketNetwork {
         &mut self.net
     }
 
@@ -294,12 +294,12 @@ impl SimulatedCluster {
 
     /// Makes a rank on a node start a call after some time.
     pub fn call(&mut self, node: u16, token: u64, request: CallRequest<Buffer>, after: Duration) {
-        self.later(node, after, Later::Call(token, request));
+        self.later(node, after, DelayedInput::Call(token, request));
     }
 
     /// Makes a rank on a node send or receive after some time.
     pub fn transfer(&mut self, node: u16, token: u64, request: TransferRequest<Buffer>, after: Duration) {
-        self.later(node, after, Later::Transfer(token, request));
+        self.later(node, after, DelayedInput::Transfer(token, request));
     }
 
     /// Requests a [`Step::Alarm`] with this number after some time.
@@ -307,7 +307,7 @@ impl SimulatedCluster {
         self.schedule(after, Alarm::Outside(number));
     }
 
-    pub(super) fn later(&mut self, node: u16, after: Duration, what: Later) {
+    pub(super) fn later(&mut self, node: u16, after: Duration, what: DelayedInput) {
         let life = self.nodes[usize::from(node)].life;
         self.schedule(after, Alarm::Node { node, life, what: Box::new(what) });
     }
@@ -419,28 +419,28 @@ impl SimulatedCluster {
         Ok(Step::Event)
     }
 
-    fn on_scheduled(&mut self, node: u16, what: Later) -> Result<(), ContractViolation> {
+    fn on_scheduled(&mut self, node: u16, what: DelayedInput) -> Result<(), ContractViolation> {
         let memories = &mut self.nodes[usize::from(node)].memories;
         match what {
-            Later::Call(token, request) => {
+            DelayedInput::Call(token, request) => {
                 let request = request.map(|buffer| memories.register(token, buffer));
                 self.input(node, Input::Request { token, request: request.into() })
             }
-            Later::Transfer(token, request) => {
+            DelayedInput::Transfer(token, request) => {
                 let request = request.map(|buffer| memories.register(token, buffer));
                 self.input(node, Input::Request { token, request: request.into() })
             }
-            Later::Prepared(id, prepared) => self.input(node, Input::Prepared(id, prepared)),
-            Later::Work(id, open) => {
+            DelayedInput::Prepared(id, prepared) => self.input(node, Input::Prepared(id, prepared)),
+            DelayedInput::Work(id, open) => {
                 memories.finish(open).map_err(|missing| ContractViolation::memory(node, missing))?;
                 self.input(node, Input::WorkDone(id))
             }
-            Later::Connect(connection) => self.connect_again(node, connection),
-            Later::Watched((group, rank), number, report) => {
+            DelayedInput::Connect(connection) => self.connect_again(node, connection),
+            DelayedInput::Watched((group, rank), number, report) => {
                 let command = RankCommand::Watched { call_number: number, report };
                 self.input(node, Input::Command { group, rank, command })
             }
-            Later::Rank(id, event) => self.on_rank_event(id, event),
+            DelayedInput::Rank(id, event) => self.on_rank_event(id, event),
         }
     }
 
@@ -514,7 +514,7 @@ impl SimulatedCluster {
 }
 
 impl ContractViolation {
-    pub(super) fn memory(node: u16, Missing(range): Missing) -> ContractViolation {
+    pub(super) fn memory(node: u16, MissingRange(range): MissingRange) -> ContractViolation {
         ContractViolation::Memory { node, range }
     }
 }

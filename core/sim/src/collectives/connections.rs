@@ -48,7 +48,7 @@ impl SegmentContent {
 
 /// One end of a connection.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ConnectionEnd {
+pub(super) struct SimulatedEnd {
     pub(super) node: u16,
     /// The incarnation of the agent that has this end. Later ones do not know the connection.
     pub(super) life: u32,
@@ -73,7 +73,7 @@ struct Direction {
 /// A connection. Side 0 requested it.
 #[derive(Debug)]
 pub(super) struct SimulatedConnection {
-    pub(super) ends: [ConnectionEnd; 2],
+    pub(super) ends: [SimulatedEnd; 2],
     directions: [Direction; 2],
     /// The node of side 1, as side 0 identifies it.
     pub(super) peer: NodeId,
@@ -128,7 +128,7 @@ pub(super) struct Connections {
 impl Connections {
     /// Opens a connection. Returns its number.
     pub(super) fn open(&mut self, from: (u16, u32), to: (u16, u32), peer: NodeId, until: Time) -> usize {
-        let end = |(node, life)| ConnectionEnd { node, life, id: None };
+        let end = |(node, life)| SimulatedEnd { node, life, id: None };
         let directions = Default::default();
         self.all.push(SimulatedConnection { ends: [end(from), end(to)], directions, peer, until });
         self.all.len() - 1
@@ -138,7 +138,7 @@ impl Connections {
         &self.all[number]
     }
 
-    pub(super) fn end(&self, (number, side): Side) -> ConnectionEnd {
+    pub(super) fn end(&self, (number, side): Side) -> SimulatedEnd {
         self.all[number].ends[side]
     }
 

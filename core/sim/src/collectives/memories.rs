@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 
 /// A range that an engine named although it does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Missing(pub(super) MemoryRange);
+pub(super) struct MissingRange(pub(super) MemoryRange);
 
 /// A range of a buffer. It remains valid while work on it is pending.
 #[derive(Clone, Debug)]
@@ -70,9 +70,9 @@ impl Memories {
         self.by_id.insert(memory, Buffer::new(vec![0; bytes as usize]));
     }
 
-    pub(super) fn free(&mut self, memory: MemoryId) -> Result<(), Missing> {
+    pub(super) fn free(&mut self, memory: MemoryId) -> Result<(), MissingRange> {
         let whole = MemoryRange { memory, offset: 0, len: 0 };
-        self.by_id.remove(&memory).map(drop).ok_or(Missing(whole))
+        self.by_id.remove(&memory).map(drop).ok_or(MissingRange(whole))
     }
 
     /// Returns the number of allocations that have not been freed.
@@ -80,36 +80,36 @@ impl Memories {
         self.by_id.keys().filter(|id| matches!(id, MemoryId::Own(_))).count()
     }
 
-    fn slice(&self, range: MemoryRange) -> Result<Slice, Missing> {
+    fn slice(&self, range: MemoryRange) -> Result<Slice, MissingRange> {
         if range.len == 0 {
             return Ok(Slice { named: MemoryRange::EMPTY, buffer: Buffer::new(Vec::new()) });
         }
-        let buffer = self.by_id.get(&range.memory).ok_or(Missing(range))?;
+        let buffer = self.by_id.get(&range.memory).ok_or(MissingRange(range))?;
         let inside = range.offset + range.len <= buffer.with(|bytes| bytes.len()) as u64;
-        inside.then(|| Slice { named: range, buffer: buffer.clone() }).ok_or(Missing(range))
+        inside.then(|| Slice { named: range, buffer: buffer.clone() }).ok_or(MissingRange(range))
     }
 
     /// Appends the bytes of a range to `into`.
-    pub(super) fn read(&self, range: MemoryRange, into: &mut Vec<u8>) -> Result<(), Missing> {
+    pub(super) fn read(&self, range: MemoryRange, into: &mut Vec<u8>) -> Result<(), MissingRange> {
         if range.len > 0 {
             self.slice(range)?.read(|bytes| into.extend_from_slice(bytes));
         }
         Ok(())
     }
 
-    pub(super) fn write(&self, range: MemoryRange, from: &[u8]) -> Result<(), Missing> {
+    pub(super) fn write(&self, range: MemoryRange, from: &[u8]) -> Result<(), MissingRange> {
         if range.len > 0 {
             self.slice(range)?.write(from);
         }
         Ok(())
     }
 
-    pub(super) fn copy(&self, from: MemoryRange, to: MemoryRange) -> Result<(), Missing> {
+    pub(super) fn copy(&self, from: MemoryRange, to: MemoryRange) -> Result<(), MissingRange> {
         self.write(to, &self.slice(from)?.bytes())
     }
 
     /// Starts a copy or reduction. The caller must later call [`Memories::finish`].
-    pub(super) fn open(&self, work: Work) -> Result<OpenWork, Missing> {
+    pub(super) fn open(&self, work: Work) -> Result<OpenWork, MissingRange> {
         let (from, to) = match &work {
             Work::Copy { from, to } | Work::Reduce { from, to, .. } => (*from, *to),
             Work::Prepare(_) => (MemoryRange::EMPTY, MemoryRange::EMPTY),
@@ -119,7 +119,7 @@ impl Memories {
 
     /// Executes work. Memory that the engine has freed in the meantime still exists here, but
     /// memory of a rank must still be registered.
-    pub(super) fn finish(&self, open: OpenWork) -> Result<(), Missing> {
+    pub(super) fn finish(&self, open: OpenWork) -> Result<(), MissingRange> {
         for named in [open.from.named, open.to.named] {
             if matches!(named.memory, MemoryId::Registered(_)) && named.len > 0 {
                 self.slice(named)?;

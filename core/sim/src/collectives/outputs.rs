@@ -1,9 +1,9 @@
 //! Executes the outputs of an engine on a simulated node.
 
 use super::ContractViolation;
-use super::cluster::{Alarm, Later, SimulatedCluster, ip, node_at};
+use super::cluster::{Alarm, DelayedInput, SimulatedCluster, ip, node_at};
 use super::connections::{CONNECT_TIMEOUT, RECONNECT, Retry, SegmentContent, Side};
-use super::memories::{Memories, Missing};
+use super::memories::{Memories, MissingRange};
 use super::node::{ClusterNode, Host};
 use crate::network::Destination;
 use cool_engine::{
@@ -73,7 +73,7 @@ impl SimulatedCluster {
     fn on_memory(
         &mut self,
         node: u16,
-        act: impl FnOnce(&mut Memories) -> Result<(), Missing>,
+        act: impl FnOnce(&mut Memories) -> Result<(), MissingRange>,
     ) -> Result<(), ContractViolation> {
         act(&mut self.nodes[usize::from(node)].memories)
             .map_err(|missing| ContractViolation::memory(node, missing))
@@ -102,7 +102,7 @@ impl SimulatedCluster {
             }
         };
         let after = self.moment(self.settings.work);
-        self.later(node, after, Later::Prepared(id, preparation.compile(plan)));
+        self.later(node, after, DelayedInput::Prepared(id, preparation.compile(plan)));
     }
 
     /// Executes work at once, or some time later as another thread would.
@@ -111,7 +111,7 @@ impl SimulatedCluster {
         let open = memories.open(work).map_err(|missing| ContractViolation::memory(node, missing))?;
         if self.rng.random_bool(self.settings.pooled) {
             let after = self.moment(self.settings.work);
-            self.later(node, after, Later::Work(id, open));
+            self.later(node, after, DelayedInput::Work(id, open));
             return Ok(());
         }
         self.on_memory(node, |memories| memories.finish(open))?;
@@ -221,7 +221,7 @@ impl SimulatedCluster {
                 self.input(end.node, Input::Accepted { connection, from: ip(from), proven })
             }
             (SegmentContent::Syn, _) => {
-                self.later(self.connections.end(other).node, RECONNECT, Later::Connect(side.0));
+                self.later(self.connections.end(other).node, RECONNECT, DelayedInput::Connect(side.0));
                 Ok(())
             }
             (SegmentContent::SynAck, _) if runs && same => {

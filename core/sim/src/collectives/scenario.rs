@@ -2,7 +2,7 @@
 
 use super::cluster::ClusterSettings;
 use super::quick_scenario::QuickScenario;
-use crate::network::{LinkSpec, Network};
+use crate::network::{LinkSpec, PacketNetwork};
 use cool_collective::Plan;
 use cool_machine::Duration;
 use cool_types::Operation;
@@ -272,7 +272,7 @@ impl Draw {
         };
         let mild = LinkSpec { loss: faulty.loss / 4.0, ..faulty };
         let none = LinkSpec { loss: 0.0, ..faulty };
-        let probe = Network::new(0, &cluster.shape, cluster.host, cluster.uplink);
+        let probe = PacketNetwork::new(0, &cluster.shape, cluster.host, cluster.uplink);
         let links = 2 * (usize::from(probe.nodes()) + cluster.shape.len());
         let any = self.below(links);
         let rates = [cluster.host.rate, cluster.uplink.rate];

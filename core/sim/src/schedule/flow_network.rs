@@ -15,7 +15,7 @@ const SHARE: u32 = u32::MAX;
 
 /// The connection from one node to another. Of its queued messages, the first one has its turn.
 #[derive(Debug, Default)]
-struct ConnectionQueue {
+struct TurnQueue {
     /// Messages, each with the bytes left to send and its total bytes.
     queue: VecDeque<(u32, f64, u64)>,
     /// Number of bytes in the current turn.
@@ -65,7 +65,7 @@ pub(super) struct FlowNetwork<'a> {
     flows: Flows,
     /// The traffic of each flow.
     loads: Vec<FlowLoad>,
-    connections: BTreeMap<(u32, u32), ConnectionQueue>,
+    connections: BTreeMap<(u32, u32), TurnQueue>,
     streams: BTreeMap<u32, MulticastFlow>,
     /// The multicasts in progress of each node.
     streaming: Vec<Vec<u32>>,

@@ -1,7 +1,7 @@
 //! The settings and results of a simulated distribution over links.
 
 use cool_machine::Duration;
-use cool_swarm::{Code, Division, Order, Stats};
+use cool_swarm::{Code, Division, Order, SwarmStats};
 
 /// A distribution to simulate. Nodes are numbered rack by rack.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ pub struct DistributionOutcome {
     /// Number of bytes that left each node.
     pub sent: Vec<f64>,
     /// The sum of the machines' counters.
-    pub stats: Stats,
+    pub stats: SwarmStats,
 }
 
 /// A violation of the swarm's contract.

@@ -8,7 +8,7 @@ use crate::swarm::distribution::{Distribution, DistributionError, DistributionOu
 use crate::swarm::members;
 use crate::swarm::memory::{SwarmMemory, content};
 use cool_machine::{Duration, Machine, Poll, Time};
-use cool_swarm::{Generation, Input, Member, Output, Share, Signal, Stats, Swarm, SwarmSpec, Waits};
+use cool_swarm::{Generation, Input, Member, Output, Share, Signal, Swarm, SwarmSpec, SwarmStats, Waits};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
@@ -60,7 +60,7 @@ struct DistributionRun<'a> {
     expelled: Vec<(usize, usize)>,
     chance: ChaCha8Rng,
     content: Vec<Vec<u8>>,
-    ended: Stats,
+    ended: SwarmStats,
 }
 
 impl Distribution {
@@ -103,7 +103,7 @@ impl<'a> DistributionRun<'a> {
             expelled: Vec::new(),
             chance: ChaCha8Rng::seed_from_u64(what.seed),
             content: content(what.division.blocks, what.payload, what.seed),
-            ended: Stats::default(),
+            ended: SwarmStats::default(),
         }
     }
 

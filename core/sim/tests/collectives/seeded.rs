@@ -18,10 +18,10 @@ pub(super) fn run_all(usually: u64, scenario: fn(u64) -> CollectiveScenario) {
     let total = Mutex::new(Coverage::default());
     let wrong = on_every_seed(seeds(usually), |seed| {
         let covered = scenario(seed).run()?;
-        total.lock().expect("no thread panics while it adds up").add(&covered);
+        total.lock().expect("no thread panics while it holds the lock").add(&covered);
         Ok(())
     });
-    println!("{}", total.into_inner().expect("no thread panics while it adds up"));
+    println!("{}", total.into_inner().expect("no thread panics while it holds the lock"));
     assert_none(&wrong);
 }
 

@@ -39,7 +39,7 @@ pub(crate) fn on_every_seed(
                 return;
             }
             let checked = on_seed(seed, &check);
-            let mut wrong = all.lock().expect("no thread panics while it adds up");
+            let mut wrong = all.lock().expect("no thread panics while it holds the lock");
             if let Err(text) = checked {
                 eprintln!("{text}");
                 wrong.push(text);
@@ -54,7 +54,7 @@ pub(crate) fn on_every_seed(
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
         (0..threads).for_each(|_| drop(scope.spawn(work)));
     });
-    all.into_inner().expect("no thread panics while it adds up")
+    all.into_inner().expect("no thread panics while it holds the lock")
 }
 
 /// Fails if there are errors.

@@ -3,7 +3,7 @@
 
 use super::seeds::{assert_none, on_every_seed, seeds};
 use cool_machine::Time;
-use cool_sim::{Broadcast, Outcome, Pattern, Scenario, Settings};
+use cool_sim::{Broadcast, FaultPattern, Outcome, Scenario, Settings};
 use cool_transport::{StreamError, StreamStats};
 use std::ops::Range;
 use std::sync::Mutex;
@@ -28,7 +28,7 @@ fn judge(settings: &Settings, outcome: &Outcome) -> Result<(), String> {
             .iter()
             .find(|(_, error)| !matches!(error, StreamError::NotStarted { .. } | StreamError::Stalled { .. }))
         {
-            Some(failure) => Err(format!("failed otherwise than for want of the source: {failure:?}")),
+            Some(failure) => Err(format!("failed for another reason than the lost source: {failure:?}")),
             None => Ok(()),
         };
     }
@@ -48,7 +48,7 @@ fn judge(settings: &Settings, outcome: &Outcome) -> Result<(), String> {
         }
     }
     match (missing.is_empty(), outcome.failures.is_empty()) {
-        (false, true) => Err(format!("nobody was told that {missing:?} lack the message")),
+        (false, true) => Err(format!("no failure names {missing:?}, which are missing the message")),
         _ => Ok(()),
     }
 }
@@ -101,15 +101,15 @@ struct Bounds {
 /// Returns bounds that exceed the cost of any of a million seeds. For duplicated packets (5.4
 /// duplicates) and crashes (0.6 NAKs), only 20,000 seeds were run. The test prints the highest
 /// costs of the seeds that it ran.
-fn bounds(pattern: Pattern) -> Bounds {
+fn bounds(pattern: FaultPattern) -> Bounds {
     let (naks, repairs, duplicates) = match pattern {
-        Pattern::Random | Pattern::OneLink => (20.0, 4.0, 1.0),
-        Pattern::Bursty => (10.0, 12.0, 2.0),
-        Pattern::WholeRack => (10.0, 4.0, 1.0),
-        Pattern::Tail => (2.0, 4.0, 2.0),
-        Pattern::Late => (2.0, 4.0, 4.0),
-        Pattern::Disorder => (10.0, 30.0, 10.0),
-        Pattern::Deaths => (1.0, 16.0, 1.0),
+        FaultPattern::Random | FaultPattern::OneLink => (20.0, 4.0, 1.0),
+        FaultPattern::Bursty => (10.0, 12.0, 2.0),
+        FaultPattern::WholeRack => (10.0, 4.0, 1.0),
+        FaultPattern::Tail => (2.0, 4.0, 2.0),
+        FaultPattern::Late => (2.0, 4.0, 4.0),
+        FaultPattern::Disorder => (10.0, 30.0, 10.0),
+        FaultPattern::Deaths => (1.0, 16.0, 1.0),
     };
     Bounds { naks, repairs, duplicates }
 }
@@ -118,15 +118,15 @@ fn bounds(pattern: Pattern) -> Bounds {
 /// Where the network itself duplicates packets, duplicates are counted per arriving chunk. Nodes
 /// that are missing chunks that only crashed nodes have send NAKs until they give up, so NAKs are
 /// then also counted per shortest retransmission timeout.
-fn units(pattern: Pattern, settings: &Settings, outcome: &Outcome, mended: u64) -> Bounds {
+fn units(pattern: FaultPattern, settings: &Settings, outcome: &Outcome, mended: u64) -> Bounds {
     let nodes = outcome.stats.len() as u64;
     let each = (mended + nodes) as f64;
     let units = Bounds { naks: each, repairs: each, duplicates: each };
     let chunks = settings.len.div_ceil(u64::from(settings.chunk_bytes)).max(1);
     let elapsed = (outcome.ended - Time::ZERO).as_millis() as u64;
     match pattern {
-        Pattern::Disorder => Bounds { duplicates: (mended + nodes * chunks) as f64, ..units },
-        Pattern::Deaths => Bounds { naks: each + (nodes * elapsed / SHORTEST_RTO_MS) as f64, ..units },
+        FaultPattern::Disorder => Bounds { duplicates: (mended + nodes * chunks) as f64, ..units },
+        FaultPattern::Deaths => Bounds { naks: each + (nodes * elapsed / SHORTEST_RTO_MS) as f64, ..units },
         _ => units,
     }
 }
@@ -139,7 +139,7 @@ struct Costs {
 }
 
 /// Runs the broadcast of a pattern and a seed, adds up its costs and checks them.
-fn check_costs(pattern: Pattern, seed: u64, costs: &Costs) -> Result<(), String> {
+fn check_costs(pattern: FaultPattern, seed: u64, costs: &Costs) -> Result<(), String> {
     let settings = Scenario::of_pattern(pattern, seed);
     let outcome = run(&settings).map_err(|wrong| format!("{pattern:?}, {wrong}"))?;
     let cost = Cost::of(&settings, &outcome);
@@ -172,15 +172,15 @@ fn check_costs(pattern: Pattern, seed: u64, costs: &Costs) -> Result<(), String>
 
 /// Checks the total costs of all broadcasts of a pattern in which packets are lost and no node
 /// crashes.
-fn check_sums(pattern: Pattern, costs: &Costs) -> Result<(), String> {
-    if matches!(pattern, Pattern::Disorder | Pattern::Deaths) {
+fn check_sums(pattern: FaultPattern, costs: &Costs) -> Result<(), String> {
+    if matches!(pattern, FaultPattern::Disorder | FaultPattern::Deaths) {
         return Ok(());
     }
     let [mended, naks, repairs, duplicates] =
         costs.sums.lock().expect("no test panicked").map(|sum| sum as f64);
     // Repairs are lost too. But where a rack loses packets together, one repair serves several
     // nodes.
-    let per_chunk = if pattern == Pattern::WholeRack { 0.9 } else { 1.4 };
+    let per_chunk = if pattern == FaultPattern::WholeRack { 0.9 } else { 1.4 };
     match naks < mended && repairs < per_chunk * mended && duplicates < 0.05 * mended {
         true => Ok(()),
         false => Err(format!("{pattern:?} in all: {costs:?}")),
@@ -190,9 +190,9 @@ fn check_sums(pattern: Pattern, costs: &Costs) -> Result<(), String> {
 #[test]
 fn repair_costs_no_more_than_its_bounds() {
     let Range { start, end } = seeds(SEEDS);
-    let each = (end - start).div_ceil(Pattern::ALL.len() as u64);
+    let each = (end - start).div_ceil(FaultPattern::ALL.len() as u64);
     let mut wrong = Vec::new();
-    for pattern in Pattern::ALL {
+    for pattern in FaultPattern::ALL {
         let costs = Costs::default();
         wrong.extend(on_every_seed(start..start + each, |seed| check_costs(pattern, seed, &costs)));
         println!("{pattern:?}, {each} seeds: {costs:?}");

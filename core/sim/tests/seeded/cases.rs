@@ -22,7 +22,7 @@ fn all_delivered(outcome: &Outcome) {
 }
 
 fn slowdown(settings: &Settings, outcome: &Outcome) -> f64 {
-    let last = outcome.last_delivery().expect("somebody has it") - Time::ZERO;
+    let last = outcome.last_delivery().expect("a node has the message") - Time::ZERO;
     last.as_secs_f64() / ideal(settings.len, settings.chunk_bytes, RATE).as_secs_f64()
 }
 

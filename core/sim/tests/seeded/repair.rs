@@ -57,7 +57,7 @@ fn means(pattern: Loss, loss: f64, mending: Mending) -> [f64; 6] {
     for seed in 1..=SEEDS {
         let outcome = Broadcast::run(settings(seed, pattern, loss, mending)).expect("nothing wrong");
         assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
-        let last = outcome.last_delivery().expect("somebody has it") - Time::ZERO;
+        let last = outcome.last_delivery().expect("a node has the message") - Time::ZERO;
         let busiest = outcome.link_bytes.iter().max().copied().unwrap_or(0);
         let all = [
             last.as_secs_f64() / ideal(LEN, 1424, RATE).as_secs_f64(),
@@ -91,7 +91,7 @@ fn the_table_of_repairs_is_as_recorded() {
                     loss * 100.0,
                     format!("{mending:?}"),
                 )
-                .expect("a string takes all");
+                .expect("writing to a string succeeds");
             }
         }
     }

@@ -68,7 +68,7 @@ fn figures(settings: &Settings) -> Figures {
     let limit = ideal(settings.len, settings.chunk_bytes, settings.host.rate);
     let least = limit.as_secs_f64() * settings.host.rate as f64;
     let most = |links: &[u64]| links.iter().max().copied().unwrap_or(0) as f64 / least;
-    let time = (outcome.last_delivery().expect("somebody has it") - Time::ZERO).as_secs_f64();
+    let time = (outcome.last_delivery().expect("a node has the message") - Time::ZERO).as_secs_f64();
     Figures {
         time: time / limit.as_secs_f64(),
         link: most(&outcome.link_bytes),
@@ -219,7 +219,7 @@ fn the_table_of_speeds_is_as_recorded() {
             false => format!("{:>13}", "-      -"),
         };
         writeln!(table, "{name:40} {time:6.3} {links} {requests:8} {repairs:7} {doubles:7}{rival}")
-            .expect("a string takes all");
+            .expect("writing to a string succeeds");
     }
     if !only.is_empty() {
         return println!("{table}");

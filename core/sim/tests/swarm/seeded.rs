@@ -20,8 +20,8 @@ fn many_seeded_distributions() {
     });
     let (whole, bereft, runs) = (whole.into_inner(), bereft.into_inner(), seeds(SEEDS).count());
     println!(
-        "{runs} distributions: {whole} nodes ended with everything, {bereft} lacked what no survivor had"
+        "{runs} distributions: {whole} nodes ended with everything, {bereft} were missing blocks that no survivor had"
     );
     assert_none(&wrong);
-    assert!(whole > 5 * runs / 2 && bereft > 0, "seeds show too little");
+    assert!(whole > 5 * runs / 2 && bereft > 0, "the seeds cover too few cases");
 }

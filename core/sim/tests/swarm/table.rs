@@ -11,7 +11,7 @@ const LOWEST: Order = Order::LowestRank { window: 4 };
 const SEEDS: u64 = 5;
 
 fn line(table: &mut String, text: &str) {
-    writeln!(table, "{}", text.trim_end()).expect("a string takes all");
+    writeln!(table, "{}", text.trim_end()).expect("writing to a string succeeds");
 }
 
 /// Adds the rounds beyond the minimum for all codes.
@@ -26,7 +26,8 @@ fn codes(table: &mut String) {
             let outcomes = outcomes(&Gossip { code, ..gossip(nodes, k, 1, Order::Sequential) }, SEEDS);
             let over = mean(&outcomes, |outcome| outcome.rounds as f64) - least(nodes, k.into());
             let most = outcomes.iter().map(|outcome| outcome.rounds).max().unwrap_or(0) as f64;
-            write!(row, "  {over:4.1} {:3}   ", most - least(nodes, k.into())).expect("a string takes all");
+            write!(row, "  {over:4.1} {:3}   ", most - least(nodes, k.into()))
+                .expect("writing to a string succeeds");
         }
         line(table, &row);
     }
@@ -50,7 +51,7 @@ fn racks(table: &mut String) {
                 let outcomes = outcomes(&gossip, SEEDS);
                 let over = mean(&outcomes, |outcome| outcome.rounds as f64) - least(racks * racks, 32);
                 let uplink = mean(&outcomes, |outcome| outcome.uplink);
-                write!(row, "  {over:4.1} {uplink:5.2} ").expect("a string takes all");
+                write!(row, "  {over:4.1} {uplink:5.2} ").expect("writing to a string succeeds");
             }
             line(table, &row);
         }
@@ -72,7 +73,7 @@ fn orders(table: &mut String) {
             let outcomes = outcomes(&gossip(nodes, k, m, order), SEEDS);
             let all = mean(&outcomes, |outcome| outcome.rounds as f64);
             let first = mean(&outcomes, |outcome| outcome.generations[0] as f64);
-            write!(row, "  {all:5.1} {first:5.1}").expect("a string takes all");
+            write!(row, "  {all:5.1} {first:5.1}").expect("writing to a string succeeds");
         }
         line(table, &row);
     }
@@ -141,7 +142,8 @@ fn links(table: &mut String) {
         let mut row = format!("{name:24}");
         for (code, order) in ways {
             let what = Distribution { code, order, ..what.clone() };
-            write!(row, "  {:11}", last(&what, nodes.clone(), rate, from)).expect("a string takes all");
+            write!(row, "  {:11}", last(&what, nodes.clone(), rate, from))
+                .expect("writing to a string succeeds");
         }
         line(table, &row);
     }
@@ -189,7 +191,7 @@ fn uplinks(table: &mut String) {
                 let last = last_of(&outcome.done) / what.limit();
                 let content = what.limit() * what.host as f64;
                 let busiest = outcome.uplinks.iter().fold(0.0f64, |most, bytes| most.max(*bytes)) / content;
-                write!(row, "  {last:5.3} {busiest:5.3} ").expect("a string takes all");
+                write!(row, "  {last:5.3} {busiest:5.3} ").expect("writing to a string succeeds");
             }
             line(table, &row);
         }
@@ -211,7 +213,8 @@ fn blocks_of_a_generation(table: &mut String) {
         let over = rounds / f64::from(k);
         let mut row = format!("{k:3}  {over:8.2}");
         for speed in [16.0, 32.0, 64.0] {
-            write!(row, "  {:5.2}", over * (f64::from(k) / speed).max(1.0)).expect("a string takes all");
+            write!(row, "  {:5.2}", over * (f64::from(k) / speed).max(1.0))
+                .expect("writing to a string succeeds");
         }
         line(table, &row);
     }

@@ -43,14 +43,14 @@ pub(in super::super) struct RankCall {
 
 /// The description of a call that ranks compare.
 #[derive(Clone, Debug)]
-struct DescribedCall {
+struct CallFingerprint {
     call: Call,
     digest: u64,
     text: String,
 }
 
-impl DescribedCall {
-    fn of(request: &CallRequest<Buffer>) -> DescribedCall {
+impl CallFingerprint {
+    fn of(request: &CallRequest<Buffer>) -> CallFingerprint {
         let operation = request.operation;
         let element = (operation != Operation::Barrier).then_some(request.element);
         let bytes = element.map_or(0, |element| element.bytes() as u64);
@@ -59,7 +59,7 @@ impl DescribedCall {
         let reduce = request.reduce.filter(|_| operation.combines());
         let words = CallDescription { call: &call, element, reduce };
         let (digest, text) = (words.digest(format_args!("")), words.to_string());
-        DescribedCall { call, digest, text }
+        CallFingerprint { call, digest, text }
     }
 }
 
@@ -86,7 +86,7 @@ struct OpenCall {
     token: u64,
     request: CallRequest<Buffer>,
     number: u64,
-    described: DescribedCall,
+    described: CallFingerprint,
     schedule: Arc<QuickSchedule>,
     begun: Time,
     /// Whether it is known that all ranks can execute quick calls, so that the call has begun.
@@ -225,7 +225,7 @@ impl QuickRank {
         let number = self.next_number;
         self.next_number += 1;
         request.call_number = Some(number);
-        let described = DescribedCall::of(&request);
+        let described = CallFingerprint::of(&request);
         let quick = waits && !self.failed && self.all != Some(false) && request.plan.is_empty();
         let sensible = request.counts.is_none() && described.call.check(self.layout.size()).is_ok();
         let schedule = if quick && sensible { self.schedule(&described.call) } else { None };
@@ -414,7 +414,7 @@ impl QuickRank {
 
     fn begin(&mut self, now: Time) {
         let Some(OpenCall { request, number, described, schedule, .. }) = &self.call else { return };
-        let DescribedCall { call, digest, text } = described;
+        let CallFingerprint { call, digest, text } = described;
         self.retained.enter(*number, *digest, text);
         let is_message = call.operation == Operation::Bcast && call.root == self.rank;
         let given = if is_message { &request.output } else { &request.input };

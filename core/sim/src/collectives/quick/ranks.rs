@@ -3,7 +3,7 @@
 
 use super::rank::{Effect, QuickRank, RankCall};
 use crate::collectives::ContractViolation;
-use crate::collectives::cluster::{Alarm, Later, SimulatedCluster, node_at};
+use crate::collectives::cluster::{Alarm, DelayedInput, SimulatedCluster, node_at};
 use crate::collectives::node::Host;
 use crate::network::Destination;
 use cool_collective::Rank;
@@ -96,7 +96,7 @@ impl SimulatedCluster {
 
     fn rank_later(&mut self, id: RankId, after: Duration, event: RankEvent) {
         if let Some(rank) = self.quick.ranks.get(&id) {
-            self.later(rank.node, after, Later::Rank(id, event));
+            self.later(rank.node, after, DelayedInput::Rank(id, event));
         }
     }
 
@@ -169,9 +169,11 @@ impl SimulatedCluster {
                 Effect::Send(to, bytes) => self.send_from_rank(id, to, &bytes),
                 Effect::Call(token, request) => {
                     self.quick.watched += u64::from(request.watch);
-                    self.send_to_agent(id, Later::Call(token, request));
+                    self.send_to_agent(id, DelayedInput::Call(token, request));
                 }
-                Effect::Watched(number, report) => self.send_to_agent(id, Later::Watched(id, number, report)),
+                Effect::Watched(number, report) => {
+                    self.send_to_agent(id, DelayedInput::Watched(id, number, report))
+                }
                 Effect::Answer(token, result) => {
                     let node = self.quick.ranks[&id].node;
                     self.answer(node, token, result)?;
@@ -182,7 +184,7 @@ impl SimulatedCluster {
     }
 
     /// Sends a message of a rank to its agent. Messages arrive in the order in which they are sent.
-    fn send_to_agent(&mut self, id: RankId, what: Later) {
+    fn send_to_agent(&mut self, id: RankId, what: DelayedInput) {
         let (now, moment) = (self.now(), self.moment(AGENT_DELAY));
         let Some(rank) = self.quick.ranks.get_mut(&id) else { return };
         let node = &self.nodes[usize::from(rank.node)];
