@@ -335,7 +335,7 @@ impl Swarm {
         self.starves_at = (!self.holdings.is_complete()).then(|| now + self.spec.waits.starved);
     }
 
-    /// Cancels transfers whose blocks are no longer needed.
+    /// Cancels transfers of blocks that are no longer needed.
     fn stop(&mut self, transfers: Vec<Transfer>) {
         for transfer in transfers {
             self.send_signal(transfer.peer, Signal::Stop { transfer: transfer.number });

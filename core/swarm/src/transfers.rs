@@ -6,7 +6,7 @@ use crate::lane::blocks_at_a_time;
 use crate::rings::Member;
 use cool_machine::Time;
 
-/// A block that was offered or granted, or whose bytes are under way.
+/// A block that was offered or granted, or is being sent.
 #[derive(Clone, Debug)]
 pub(crate) struct Transfer {
     /// The other member.
@@ -94,7 +94,7 @@ impl Transfers {
         self.list.iter_mut().find(|transfer| (transfer.peer, transfer.number) == (peer, number))
     }
 
-    /// Returns a transfer with a member whose block has not been announced yet.
+    /// Returns a transfer with a member if its block has not been announced yet.
     pub(crate) fn granted(&mut self, peer: Member) -> Option<&mut Transfer> {
         self.list.iter_mut().find(|transfer| transfer.peer == peer && transfer.block.is_none())
     }
