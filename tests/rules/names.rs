@@ -6,22 +6,14 @@ use crate::workspace::{is_product, texts};
 
 /// The most type names, private ones included, that product code may declare more than once. Lower
 /// it whenever the number falls.
-const SHARED_NAMES_MAX: usize = 60;
+const SHARED_NAMES_MAX: usize = 7;
 
 /// Public names that several crates declare, each group with the reason why no reader is misled.
 /// Applications do not count, because nothing depends on them.
-const SHARED_PUBLIC_NAMES: [(&str, &[&str]); 8] = [
-    ("of each crate, and used by its module", &["Error", "Input", "Options", "Output", "Stats"]),
-    (
-        "the same thing, as the next crate shows it",
-        &["CallRequest", "FailureKind", "GroupError", "TransferRequest"],
-    ),
-    ("where a rank runs, as far as each crate needs it", &["Place"]),
-    ("an array of a rank: of a schedule, by its role; of a program, registered", &["Buffer"]),
-    ("in which order ranks go to nodes: of a job, of a simulated one", &["Placement"]),
-    ("an agent: what runs on a node, and what the controller knows of it", &["Agent"]),
-    ("the ends of a stream, of each kind of streams", &["Receiver", "Sender"]),
-    ("the words of OpenFlow, in its codec, beside ours", &["Action", "Body", "Message", "Port"]),
+const SHARED_PUBLIC_NAMES: [(&str, &[&str]); 3] = [
+    ("the interface of each machine, used by its module path", &["Input", "Output"]),
+    ("of each library or program, used by its crate path", &["Error", "Options"]),
+    ("terms of OpenFlow in its codec, of MPI in the API, and of the network's graph", &["Message", "Port"]),
 ];
 
 /// Directories of applications, whose public names are their own business.
