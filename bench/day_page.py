@@ -1,4 +1,4 @@
-"""The page of a day (bench/day.py): one HTML file, drawn from day.json's figures alone."""
+"""Renders the report of a day (bench/day.py) as one HTML file from the figures in day.json."""
 import statistics
 
 from page import STYLE, text
@@ -10,7 +10,7 @@ JOB, WRONG = "#e8590c", "#b3261e"
 
 
 def sentence(day):
-    """The outcome in a line."""
+    """Returns the outcome in one line."""
     jobs = day["jobs"]
     steps = sum(job.get("steps", 0) for job in jobs)
     longest = max((job.get("longest", 0) for job in jobs), default=0)
@@ -22,18 +22,20 @@ def page(day):
     body = [
         "<h1>A day in the life of a cluster</h1>",
         "<p>%s, %s%s, seed %d. %s. Every rank of every job checked every byte; a call that made no progress for %d s would have failed.</p>"
-        % (text(day["date"]), text(day["topology"]), ", all programs upgraded meanwhile" if day["upgraded"] else "", day["seed"], text(sentence(day)), day["bound_s"]),
-        "<h2>What happened when</h2>", "<div class=wide>%s</div>" % timeline(day),
-        "<h2>Violations</h2>", violations(day), "<h2>What happened</h2>", kinds(day), "<h2>Jobs</h2>", jobs(day),
-        "<h2>Answers to the operator</h2>",
-        table(("command", "times", "worst"), [(text("cool " + name), a["count"], "%.2f s" % a["worst_s"]) for name, a in sorted(day["answers"].items())]),
-        "<h2>Programs, the most of each kind</h2>", resources(day)]
+        % (text(day["date"]), text(day["topology"]),
+           ", all programs upgraded during the day" if day["upgraded"] else "", day["seed"], text(sentence(day)), day["bound_s"]),
+        "<h2>Timeline</h2>", "<div class=wide>%s</div>" % timeline(day),
+        "<h2>Violations</h2>", violations(day), "<h2>Events</h2>", kinds(day), "<h2>Jobs</h2>", jobs(day),
+        "<h2>Commands of the operator</h2>",
+        table(("command", "count", "worst"), [(text("cool " + name), a["count"], "%.2f s"
+                                               % a["worst_s"]) for name, a in sorted(day["answers"].items())]),
+        "<h2>Resources, maximum over each kind of program</h2>", resources(day)]
     return ("<!doctype html>\n<html lang=en><meta charset=utf-8><title>A day in the life of a cluster</title><style>%s</style><main>%s</main></html>\n"
             % (STYLE, "\n".join(body)))
 
 
 def timeline(day):
-    """A lane for each user and each kind of event, over minutes."""
+    """Returns an SVG timeline with one lane per user and per kind of event."""
     lanes = list(dict.fromkeys([job["user"] for job in sorted(day["jobs"], key=lambda job: job["user"])] + [event["kind"] for event in day["events"]]))
     end = max([60 * day["minutes"]] + [event["until"] for event in day["events"]] + [job["until"] for job in day["jobs"]])
     x = lambda at: LEFT + at / end * WIDTH
@@ -63,7 +65,8 @@ def violations(day):
 
 
 def kinds(day):
-    """By what happened: how often, and how long until all was as before."""
+    """Returns a table of the events by kind: how often they occurred, and how long recovery
+    took."""
     found = {}
     for event in day["events"]:
         found.setdefault((event["kind"], event["what"]), []).append(event)
@@ -73,7 +76,8 @@ def kinds(day):
         led = [seconds for event in events for seconds in event.get("seconds", {}).values()]
         rows.append((text(kind), text(what), len(events), "%.1f s" % statistics.median(took), "%.1f s" % max(took),
                      "%.2f, %.2f s" % (statistics.median(led), max(led)) if led else ""))
-    return table(("kind", "what", "times", "whole again, median", "worst", "the other controller leads: median, worst"), rows)
+    return table(("kind", "event", "count", "recovery, median", "recovery, worst",
+                  "failover: median, worst"), rows)
 
 
 def jobs(day):
@@ -96,7 +100,8 @@ def resources(day):
 
 
 def table(headings, rows):
-    """Columns of words stand at the left, those of figures at the right; figures are what begins with one."""
+    """Returns an HTML table. Columns in which a cell begins with a digit are aligned to the right,
+    all others to the left."""
     left = [not any(str(row[i])[:1].isdigit() for row in rows) for i in range(len(headings))]
     cells = lambda tag, row: "".join("<%s%s>%s</%s>" % (tag, " class=left" if left[i] else "", cell, tag) for i, cell in enumerate(row))
     lines = "".join("<tr>%s</tr>" % cells("td", row) for row in rows)

@@ -1,14 +1,17 @@
 #!/usr/bin/python3
-"""Random faults under running collectives: who is told what, when, and whether the survivors go on.
+"""Injects random faults into running collectives and checks what the survivors report and whether
+they continue.
 
     sudo bench/faults.py --faults 500 --seed 1
 
-A job of all ranks calls every operation in turn, with lengths up to 1 MiB, and checks what it gets (cool-faults). At
-a random moment a random victim is killed, stopped or cut off; the survivors shrink their group and go on, until the
-next victim. Of every fault it is checked that each survivor's call returned with an error that names the victim, the
-operation and the group, that nobody got a wrong byte, that those who are left agree on who is gone, and that every
-operation works in their new group. Printed are the times from a fault to the last survivor's error, by kind of fault.
-Needs root and Debian's mininet, openvswitch-switch and ethtool; for timings the machine must have nothing else to do.
+A job of all ranks calls every operation in turn, with lengths up to 1 MiB, and verifies every
+result (cool-faults). At a random moment, a random victim is killed, stopped, or disconnected. The
+survivors shrink their group and continue until the next fault. For every fault, the program checks
+that the call of each survivor returns an error that names the victim, the operation, and the group,
+that no rank receives a wrong byte, that all survivors report the same lost ranks, and that every
+operation works in the new group. It prints the time from a fault to the error of the last survivor,
+by kind of fault. Needs root and Debian's mininet, openvswitch-switch and ethtool. For meaningful
+times, the machine must be idle otherwise.
 """
 import argparse
 import collections
@@ -31,20 +34,22 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "mininet"))
 import testbed  # noqa: E402
 import topologies  # noqa: E402
 
-# Seconds within which whatever is awaited is there, however busy the machine is, or it hangs.
+# Every expected event must occur within this many seconds, even on a busy machine; otherwise the
+# program hangs.
 PATIENCE = 120.0
-# Seconds after every operation has been seen to work within which a fault comes.
+# A fault occurs at most this many seconds after every operation has worked.
 MOMENT = 0.4
-# Calls that wait for a stopped rank return by their own timeout: it cannot be told from one that computes.
+# Timeout of calls that wait for a stopped rank, which cannot be distinguished from a rank that
+# computes.
 STOPPED_TIMEOUT = 3.0
 
 
 class Violation(Exception):
-    """Something is not as it must be."""
+    """A requirement that does not hold."""
 
 
 class Events:
-    """What ranks say, as it comes."""
+    """Receives the events of ranks from a datagram socket, in the order of their arrival."""
 
     def __init__(self, path):
         self.path = path
@@ -61,7 +66,7 @@ class Events:
                 self.came.notify_all()
 
     def mark(self):
-        """Events from now on."""
+        """Returns a mark of the current position, for events that arrive later."""
         with self.came:
             return len(self.said)
 
@@ -70,7 +75,8 @@ class Events:
             return [e for e in self.said[mark:] if e["event"] in names]
 
     def wait_for_each(self, ranks, mark, name, what):
-        """The first such event of each of these ranks, by rank; nobody may say anything worse meanwhile."""
+        """Waits for the first event `name` of each of these ranks and returns the events by rank.
+        Raises a Violation on timeout, or if a rank reports wrong bytes."""
         def there():
             found = {}
             for e in self.said[mark:]:
@@ -87,12 +93,13 @@ class Events:
                 said = {e["rank"]: e["event"] for e in self.said[mark:] if e["rank"] in ranks}
                 silent = sorted(r for r in ranks if r not in said)
                 failed = {e["rank"]: e["more"]["message"] for e in self.said[mark:] if e["event"] in ("failed", "out")}
-                raise Violation("not within %g s: %s; ranks %s say nothing, the latest of the others: %s %s" % (PATIENCE, what, silent, said, failed))
+                raise Violation("not within %g s: %s; no event from ranks %s; latest events of the others: %s %s" % (PATIENCE, what, silent, said, failed))
             return found
 
 
 class Job:
-    """A job whose ranks call collectives until it is ended; ranks are known by their numbers in its world."""
+    """A job whose ranks call collectives until it is ended. Ranks are identified by their numbers
+    in its world."""
 
     def __init__(self, bed, events, ranks, per_node, seed, timeout):
         self.bed, self.events = bed, events
@@ -101,7 +108,7 @@ class Job:
                    os.path.join(bed.bin_dir, "cool-faults"), "--events", events.path, "--seed", str(seed), "--timeout", str(int(1e3 * timeout))]
         self.process = subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
-            joined = events.wait_for_each(range(ranks), mark, "joined", "all ranks are there")
+            joined = events.wait_for_each(range(ranks), mark, "joined", "all ranks have joined")
             self.node = {rank: e["more"]["node"] for rank, e in joined.items()}
             self.pid = {rank: e["more"]["pid"] for rank, e in joined.items()}
             self.members = list(range(ranks))
@@ -111,11 +118,11 @@ class Job:
             raise
 
     def await_end(self, ranks):
-        """Until none of these ranks' processes is left."""
+        """Waits until the processes of all these ranks have ended."""
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError), os.fdopen(os.pidfd_open(self.pid[rank])) as process:
                 if not select.select([process], [], [], PATIENCE)[0]:
-                    raise Violation("rank %d runs %g s after its agent has ended" % (rank, PATIENCE))
+                    raise Violation("rank %d still runs %g s after its agent has ended" % (rank, PATIENCE))
 
     def on(self, node):
         return [rank for rank in self.members if self.node[rank] == node]
@@ -126,12 +133,13 @@ class Job:
             self.process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise Violation("cool run does not end within %g s of Ctrl-C: %s" % (PATIENCE, self.process.communicate()[0])) from None
+            raise Violation("cool run did not end within %g s after Ctrl-C: %s" % (PATIENCE, self.process.communicate()[0])) from None
 
 
 class Fault:
-    """A kind of fault: what is done to a victim, how it is undone when the job is over, what the victim itself says at last
-    (nothing, if it cannot), whether its processes end, and how long calls may make no progress."""
+    """A kind of fault. `strike` injects it, and `undo` reverts it after the job. `says` is the
+    event that the victim itself must report, or None. `ends` states whether its processes must end,
+    and `timeout` is how long calls may make no progress."""
 
     def __init__(self, name, whole_node, strike, undo, says=None, ends=False, timeout=60.0):
         self.name, self.whole_node, self.strike, self.undo = name, whole_node, strike, undo
@@ -164,7 +172,8 @@ def resume_agent(bed, job, rank):
 
 
 def on_interface(*command):
-    """Does something to the data interface of the victim's node."""
+    """Returns a function that runs a command in the victim's node, with IF replaced by its data
+    interface."""
     def change(bed, job, rank):
         host = bed.network.net.get(job.node[rank])
         bed.network.run_in(host, *[host.defaultIntf().name if word == "IF" else word for word in command])
@@ -181,7 +190,8 @@ PACKETS = (on_interface("tc", "qdisc", "replace", "dev", "IF", "root", "tbf", "r
 FAULTS = [
     Fault("rank killed", False, signal_rank(signal.SIGKILL), nothing),
     Fault("rank stopped", False, signal_rank(signal.SIGSTOP), resume_rank, timeout=STOPPED_TIMEOUT),
-    # cool-launcher ends the processes of a job whose agent is gone, perhaps before they have said that their calls failed.
+    # cool-launcher ends the processes of a job whose agent is lost, possibly before they report
+    # that their calls failed.
     Fault("agent killed", True, signal_agent(signal.SIGKILL), restart_agent, ends=True),
     Fault("agent stopped", True, signal_agent(signal.SIGSTOP), restart_agent, says="failed"),
     Fault("agent stopped for a while", True, signal_agent(signal.SIGSTOP), resume_agent),
@@ -191,7 +201,7 @@ FAULTS = [
 
 
 class Series:
-    """Faults one after the other in jobs one after the other, drawn from a seed."""
+    """A series of jobs with faults, all drawn from one seed."""
 
     def __init__(self, bed, events, seed, faults=FAULTS, out=None):
         self.bed, self.events, self.random, self.faults, self.out = bed, events, random.Random(seed), faults, out
@@ -200,13 +210,13 @@ class Series:
         self.violations = []
 
     def run(self, count):
-        """This many faults."""
+        """Runs jobs until this many faults have been injected."""
         done = 0
         while done < count:
             done += self.job(count - done)
 
     def job(self, at_most):
-        """One job and the faults in it; how many there were."""
+        """Runs one job with at most this many faults. Returns the number of faults, at least 1."""
         timeout = self.random.choice(sorted({fault.timeout for fault in self.faults}))
         faults = [fault for fault in self.faults if fault.timeout == timeout]
         per_node = self.random.choice([1, 2])
@@ -226,38 +236,42 @@ class Series:
         return max(1, len(struck))
 
     def fault(self, job, fault, victim):
-        """One fault, and what must follow."""
+        """Injects one fault and checks its consequences. Raises a Violation if one is not as
+        required."""
         victims = job.on(job.node[victim]) if fault.whole_node else [victim]
         survivors = [rank for rank in job.members if rank not in victims]
         mark = self.events.mark()
         time.sleep(self.random.uniform(0, MOMENT))
         began = time.monotonic()
         fault.strike(self.bed, job, victim)
-        failed = self.events.wait_for_each(survivors, mark, "failed", "all survivors' calls return")
+        failed = self.events.wait_for_each(survivors, mark, "failed",
+                                           "the calls of all survivors return")
         for e in failed.values():
             self.check_error(job, fault, victim, victims, e)
         took = max(e["at"] for e in failed.values()) - began
-        shrunk = self.events.wait_for_each(survivors, mark, "shrunk", "survivors have a group")
+        shrunk = self.events.wait_for_each(survivors, mark, "shrunk",
+                                           "the survivors have a new group")
         for e in shrunk.values():
             gone = [job.members[rank] for rank in e["more"]["gone"]]
             if gone != victims:
-                raise Violation("rank %d heard that %s are gone, and not %s" % (e["rank"], gone, victims))
+                raise Violation("rank %d reports lost ranks %s instead of %s" % (e["rank"], gone, victims))
         if fault.says:
-            self.events.wait_for_each(victims, mark, fault.says, "the victims' own calls return")
+            self.events.wait_for_each(victims, mark, fault.says, "the calls of the victims return")
         if fault.ends:
             job.await_end(victims)
         job.members = survivors
         self.events.wait_for_each(survivors, mark, "works", "every operation works in the new group")
         again = [e for e in self.events.since(mark, "failed") if e["rank"] in survivors]
         if len(again) > len(survivors):
-            raise Violation("the new group failed too: %s" % again[-1]["more"]["message"])
+            raise Violation("the new group has also failed: %s" % again[-1]["more"]["message"])
         self.seconds[fault.name].append(took)
         self.operations.update(e["more"]["operation"] for e in failed.values())
         number, before = sum(map(len, self.seconds.values())), len(survivors) + len(victims)
         self.say("%4d  %-26s %-4s of %2d ranks  %8.1f ms" % (number, fault.name, job.node[victim], before, 1e3 * took))
 
     def check_error(self, job, fault, victim, victims, event):
-        """An error names who is gone, what was called, and the group."""
+        """Checks that an error names the lost ranks, the operation, the node of the victim, and the
+        group."""
         error = event["more"]
         kind = "Timeout" if fault.timeout == STOPPED_TIMEOUT else "Lost"
         named = [job.members[rank] for rank in error["ranks"]]
@@ -275,7 +289,7 @@ class Series:
             raise Violation("rank %d, after %s on %s: %s: %s" % (event["rank"], fault.name, job.node[victim], "; ".join(wrong), error["message"]))
 
     def clean_up(self, job, struck):
-        """Ends the job; then all is as before it."""
+        """Reverts all faults, ends the job, and waits until all agents have joined again."""
         try:
             for fault, victim in struck:
                 fault.undo(self.bed, job, victim)
@@ -291,7 +305,7 @@ class Series:
             print(text, file=self.out, flush=True)
 
     def figures(self):
-        """Count, median and worst, by kind of fault."""
+        """Returns the count, median, and worst time by kind of fault."""
         return {name: {"count": len(took), "median": statistics.median(took), "worst": max(took)} for name, took in self.seconds.items()}
 
 
@@ -303,13 +317,14 @@ def events():
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--faults", type=int, default=500, help="how many; default %(default)s")
+    p.add_argument("--faults", type=int, default=500, help="number of faults; default %(default)s")
     p.add_argument("--seed", type=int, default=1)
     p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
-    p.add_argument("--bin", help="folder of the programs; default target/release")
-    p.add_argument("--logs", help="folder for the logs of controller and agents")
-    p.add_argument("--kind", action="append", choices=[fault.name for fault in FAULTS], help="only this kind of fault; may be repeated")
-    p.add_argument("--json", metavar="FILE", help="write the figures there")
+    p.add_argument("--bin", help="directory of the programs; default target/release")
+    p.add_argument("--logs", help="directory for the logs of controller and agents")
+    p.add_argument("--kind", action="append", choices=[fault.name for fault in FAULTS],
+                   help="inject only this kind of fault; may be repeated")
+    p.add_argument("--json", metavar="FILE", help="write the figures to FILE")
     a = p.parse_args()
     testbed.unwind_on_signals()
     kinds = [fault for fault in FAULTS if not a.kind or fault.name in a.kind]
@@ -319,7 +334,7 @@ def main():
         try:
             series.run(a.faults)
         finally:
-            # Also of a series that is ended early.
+            # An interrupted series is reported too.
             report(series, a)
     return 1 if series.violations else 0
 
@@ -327,7 +342,7 @@ def main():
 def report(series, a):
     for name, figures in series.figures().items():
         print("%-26s %4d times  median %7.1f ms  worst %7.1f ms" % (name, figures["count"], 1e3 * figures["median"], 1e3 * figures["worst"]))
-    print("calls that failed: " + ", ".join("%s %d" % pair for pair in sorted(series.operations.items())))
+    print("failed calls: " + ", ".join("%s %d" % pair for pair in sorted(series.operations.items())))
     print("violations: %d" % len(series.violations))
     if a.json:
         with open(a.json, "w") as f:

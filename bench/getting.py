@@ -1,14 +1,15 @@
 #!/usr/bin/python3
-"""How long `cool get` takes to a node from the stores of three others, when all are alike and when
-the one next to it is slow (docs/guide/store.md).
+"""Measures how long `cool get` takes from the stores of three other nodes, with equal links and
+with a slow link of the nearest node (docs/measurements/copies.md).
 
-    sudo bench/getting.py                                 # 16 MiB on tree:2x2, links of 20 Mbit/s, then one of 5
+    sudo bench/getting.py        # 16 MiB on tree:2x2, links of 20 Mbit/s, then one of 5
     sudo bench/getting.py --bytes 64M --reps 5 --docs
 
-`auto` takes it from all of them together, `chain` from the one in the same rack, whose link becomes
-slow when the controller has measured it. Ways take turns. The limit is the content over the rate of
-the link of the node that gets it. Needs root and Debian's mininet, openvswitch-switch and ethtool;
-the machine must have nothing else to do.
+`auto` fetches the object from all three nodes together, `chain` from the one in the same rack. The
+link of that node becomes slow only after the controller has measured it. The ways take turns. The
+limit is the length of the object divided by the link rate of the receiving node.
+
+Needs root and Debian's mininet, openvswitch-switch and ethtool. The machine must be idle otherwise.
 """
 import argparse
 import json
@@ -31,7 +32,7 @@ HEAD = ["| bytes | holders | way | seconds | over limit |", "| --- | --- | --- |
 
 
 def cool(bed, verb, folder, *arguments):
-    """What the command prints as JSON."""
+    """Runs a command on the stores and returns the JSON that it prints."""
     store = os.path.join(folder, "stores", "{node}")
     done = bed.run(["cool", verb, "--store", store, "--json", *arguments], capture_output=True, text=True)
     if done.returncode:
@@ -53,11 +54,13 @@ def rows(options, bed, folder, size, holders):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--bytes", type=bench.list_of(bench.size), default=[16 << 20], help="default 16M")
+    p.add_argument("--bytes", type=bench.list_of(bench.size), default=[16 << 20],
+                   help="lengths of the objects; default 16M")
     p.add_argument("--slow", type=float, default=5, metavar="MBIT", help="rate of the slow link; default %(default)g")
     p.add_argument("--host-mbit", type=float, default=20, help="rate of links; default %(default)g")
-    p.add_argument("--reps", type=int, default=3, help="default %(default)s")
-    p.add_argument("--docs", action="store_true", help="write the table into docs/guide/store.md")
+    p.add_argument("--reps", type=int, default=3, help="repetitions; default %(default)s")
+    p.add_argument("--docs", action="store_true",
+                   help="write the table to docs/measurements/copies.md")
     bench.add_run_options(p, "bench", "directory for logs; ")
     options = p.parse_args()
     testbed.unwind_on_signals()

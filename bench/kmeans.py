@@ -1,20 +1,26 @@
 #!/usr/bin/env python3
-"""K-means beside scikit-learn, FAISS and SuperKMeans: one run, the same points, the same first centroids, the same threads.
+"""Compares K-means in COOL with scikit-learn, FAISS and SuperKMeans on the same points, first
+centroids, and threads.
 
-    bench/kmeans.py                   # all tables; hours on a small machine
-    bench/kmeans.py --quick           # each table once, with fewer rounds, points and iterations: about 12 minutes
+    bench/kmeans.py            # all tables; takes hours on a small machine
+    bench/kmeans.py --quick    # fewer rounds, points and iterations; takes about 12 minutes
     bench/kmeans.py --tables seeding --seeding 20000x512:200 --anyway
 
 A case is POINTSxDIMENSIONS:CLUSTERS. The tables:
   iteration  seconds of a full iteration: the slope between runs of one and of a few iterations
-  many       seconds of 25 iterations and until no label changes, and the inertia of the centroids, computed here alike for all
-  seeding    starting inertia and seconds of k-means|| beside scikit-learn's k-means++, median of some seeds
-  shares     distances that bounds let COOL measure, by iteration, drawn beside what the paper says of its figure
+  many       seconds of 25 iterations and until no label changes, and the inertia of the centroids,
+             which this program computes in the same way for all
+  seeding    starting inertia and seconds of k-means|| and of scikit-learn's k-means++, as the
+             medians over some seeds
+  shares     share of distances that COOL computes despite its bounds, by iteration, drawn next to
+             the values in the paper
 
-The row "cool" clusters the points as bytes, "cool float" as float32 with --precision float. Peers get them as float32 too and have
-their shortcuts off: FAISS takes all points, not 256 a cluster; scikit-learn one start and
-no tolerance. Programs are measured in turn, --rounds times; medians count. Points are bytes: a mixture in 32 hidden
-dimensions, spread over all, with groups of unequal size (seed 1), or --data FILE.npy. Peers come from PyPI, into target/kmeans-peers.
+The row "cool" clusters the points as bytes, "cool float" as float32 with --precision float. The
+peers get the points as float32, with their shortcuts disabled: FAISS uses all points instead of 256
+per cluster, and scikit-learn makes one start and has no tolerance. The programs are measured in
+turn, --rounds times, and medians are reported. The points are bytes from a mixture in 32 hidden
+dimensions, spread over all dimensions, with groups of unequal size (seed 1), or the contents of
+--data. The peers are installed from PyPI in target/kmeans-peers.
 """
 import argparse
 import contextlib
@@ -34,13 +40,14 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 VENV = os.path.join(ROOT, "target", "kmeans-peers")
 PACKAGES = ["numpy", "scikit-learn==1.9.1", "faiss-cpu==1.15.1", "superkmeans==0.2.0"]
-# Share of the processors' time that others may use before times would be those of their work, and how long that is looked at.
+# Largest share of CPU time that other programs may use during a measurement, and the seconds over
+# which that share is determined.
 MOST_BUSY, SECONDS = 0.1, 2
 # Seconds to wait for an idle machine.
 PATIENCE = 300
-# Iterations between the two runs whose difference is that of full iterations.
+# Number of iterations by which the two runs differ whose difference is the time of full iterations.
 SLOPE = 4
-# Many more than it takes until nothing moves.
+# Many more iterations than any run needs to converge.
 END = 1000
 
 TABLES = {"iteration": "200000x512:1000,200000x512:10000", "many": "200000x512:4000", "seeding": "200000x512:1000",
@@ -50,7 +57,8 @@ QUICK = {"iteration": "200000x512:1000,100000x512:10000", "many": "50000x512:100
 
 
 def enter_venv():
-    """Runs this program again with the peers' packages, which it installs if they are missing."""
+    """Re-executes this program in an environment with the packages of the peers, which it installs
+    if they are missing."""
     python = os.path.join(VENV, "bin", "python3")
     if os.path.realpath(sys.prefix) == os.path.realpath(VENV):
         return
@@ -63,22 +71,36 @@ def enter_venv():
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--quick", action="store_true", help="smaller cases, one round, 3 seeds, 20 iterations of shares")
-    p.add_argument("--tables", default=",".join(TABLES), help="default %(default)s")
+    p.add_argument("--quick", action="store_true",
+                   help="use smaller cases, one round, 3 seeds, and 20 iterations for shares")
+    p.add_argument("--tables", default=",".join(TABLES),
+                   help="tables to measure; default %(default)s")
     for name in TABLES:
-        p.add_argument("--" + name, metavar="CASES", help="default %s; quick %s" % (TABLES[name], QUICK[name]))
-    p.add_argument("--data", help=".npy of bytes instead of made-up points; cases take its first rows")
-    p.add_argument("--iterations", type=int, default=25, help="of the table many; default %(default)s")
-    p.add_argument("--rounds", type=int, help="default 5, quick 1")
-    p.add_argument("--seeds", type=int, help="default 10, quick 3")
-    p.add_argument("--near", default="400,800,all", help="C-near of the table shares; default %(default)s")
-    p.add_argument("--longest", type=int, help="iterations of the table shares; default 100, quick 20")
-    p.add_argument("--threads", type=int, default=2, help="default %(default)s")
-    p.add_argument("--peers", default="cool,cool float,scikit-learn,faiss,superkmeans", help="default %(default)s")
-    p.add_argument("--program", default=os.path.join(ROOT, "target", "release", "cool-kmeans"), help="default %(default)s")
-    p.add_argument("--anyway", action="store_true", help="also on a machine that does something else; says so in the report")
-    p.add_argument("--docs", action="store_true", help="write the tables to docs/guide/kmeans.md too")
-    p.add_argument("--out", default=os.path.join(ROOT, "target", "bench"), help="folder; default %(default)s")
+        p.add_argument("--" + name, metavar="CASES",
+                       help="cases of this table; default %s, or %s with --quick" % (TABLES[name], QUICK[name]))
+    p.add_argument("--data",
+                   help=".npy file of bytes to use instead of generated points; cases use its first rows")
+    p.add_argument("--iterations", type=int, default=25,
+                   help="iterations for the table many; default %(default)s")
+    p.add_argument("--rounds", type=int, help="rounds; default 5, or 1 with --quick")
+    p.add_argument("--seeds", type=int,
+                   help="seeds for the table seeding; default 10, or 3 with --quick")
+    p.add_argument("--near", default="400,800,all",
+                   help="values of C-near for the table shares; default %(default)s")
+    p.add_argument("--longest", type=int,
+                   help="iterations for the table shares; default 100, or 20 with --quick")
+    p.add_argument("--threads", type=int, default=2,
+                   help="threads of every program; default %(default)s")
+    p.add_argument("--peers", default="cool,cool float,scikit-learn,faiss,superkmeans",
+                   help="programs to measure; default %(default)s")
+    p.add_argument("--program", default=os.path.join(ROOT, "target", "release", "cool-kmeans"),
+                   help="path of cool-kmeans; default %(default)s")
+    p.add_argument("--anyway", action="store_true",
+                   help="measure even on a busy machine; the report states this")
+    p.add_argument("--docs", action="store_true",
+                   help="also write the tables to docs/measurements/kmeans.md")
+    p.add_argument("--out", default=os.path.join(ROOT, "target", "bench"),
+                   help="output directory; default %(default)s")
     a = p.parse_args()
     a.rounds, a.seeds = a.rounds or (1 if a.quick else 5), a.seeds or (3 if a.quick else 10)
     a.longest = a.longest or (20 if a.quick else 100)
@@ -90,7 +112,7 @@ def parse_arguments():
 
 
 def busy():
-    """Share of the processors' time that others use now, while this program waits."""
+    """Returns the share of CPU time that other programs use while this program waits."""
     def times():
         with open("/proc/stat") as f:
             values = [int(value) for value in f.readline().split()[1:9]]
@@ -102,17 +124,19 @@ def busy():
 
 
 def await_idleness(arguments):
-    """Times are worth nothing beside other work: waits for it to end, and gives up if it does not. Returns how busy it is."""
+    """Waits until the machine is idle, because times are meaningless next to other work. Exits if
+    it stays busy, except with --anyway. Returns the share of CPU time that others use."""
     end, used = time.monotonic() + PATIENCE, busy()
     while not arguments.anyway and used > MOST_BUSY:
         if time.monotonic() > end:
-            raise SystemExit("others use %.0f %% of the processors; --anyway measures all the same" % (100 * used))
+            raise SystemExit("other programs use %.0f %% of the CPUs; use --anyway to measure nevertheless" % (100 * used))
         used = busy()
     return used
 
 
 def made_up(np, n, dims):
-    """Bytes with structure: unequal groups around centres in 32 hidden dimensions, and noise."""
+    """Returns bytes with structure: groups of unequal size around centers in 32 hidden dimensions,
+    plus noise."""
     chance = np.random.default_rng(1)
     spread = chance.normal(size=(32, dims)).astype(np.float32)
     centres = chance.normal(size=(2000, 32)).astype(np.float32)
@@ -128,7 +152,7 @@ def made_up(np, n, dims):
 
 
 class Case:
-    """Points, first centroids, and where COOL finds them."""
+    """The points and first centroids of a case, and the files in which COOL reads them."""
 
     def __init__(self, np, text, arguments, folder):
         shape, k = text.split(":")
@@ -137,7 +161,7 @@ class Case:
         self.points = np.load(arguments.data, mmap_mode="r")[:n] if arguments.data else made_up(np, n, dims)
         self.points = np.ascontiguousarray(self.points)
         if self.points.shape != (n, dims) or self.points.dtype != np.uint8:
-            raise SystemExit("%s: %s of %s, but %s asks for bytes" % (arguments.data, self.points.shape, self.points.dtype, text))
+            raise SystemExit("%s: the array is %s of %s, but %s needs bytes" % (arguments.data, self.points.shape, self.points.dtype, text))
         self.first = self.points[np.sort(np.random.default_rng(2).choice(n, self.k, replace=False))].astype(np.float32)
         self.file, self.first_file = (os.path.join(folder, name) for name in ("points.npy", "first.npy"))
         np.save(self.file, self.points)
@@ -147,7 +171,8 @@ class Case:
         return self.points.astype(self.np.float32)
 
     def inertia(self, centroids):
-        """The sum of squared distances from the nearest centroids, in float64."""
+        """Returns the sum of the squared distances to the nearest centroids, computed in
+        float64."""
         np, total = self.np, 0.0
         centroids = centroids.astype(np.float64)
         norms = (centroids ** 2).sum(1)
@@ -163,7 +188,8 @@ class Case:
         return path
 
     def cool(self, *options, floats=False):
-        """A run of cool-kmeans over the points as bytes or as float32: its summary and centroids."""
+        """Runs cool-kmeans on the points as bytes or as float32. Returns its summary and
+        centroids."""
         summary, centroids = (os.path.join(self.folder, name) for name in ("summary.json", "centroids.npy"))
         file = [self.floats_file(), "--precision", "float"] if floats else [self.file]
         command = [self.arguments.program, *file, "-k", str(self.k), "--threads", str(self.arguments.threads), "--alone",
@@ -182,7 +208,7 @@ def made(np, text, arguments):
 
 
 def cool(case, iterations, assign="auto", floats=False):
-    """Seconds in iterations, centroids, how many iterations."""
+    """Returns the seconds of the iterations, the centroids, and the number of iterations."""
     run, centroids = case.cool("-i", iterations, "--init", case.first_file, "--assign", assign, floats=floats)
     return sum(run["seconds_computing"]), centroids, run["iterations"]
 
@@ -208,7 +234,8 @@ def faiss(case, iterations):
 
 
 def superkmeans(case, iterations):
-    """Begins at points of its own choice, as it takes no first centroids; it is not exact."""
+    """Runs SuperKMeans, which chooses its first centroids, because it accepts none, and is not
+    exact."""
     from superkmeans import SuperKMeans
     points = case.floats()
     model = SuperKMeans(case.k, points.shape[1], hierarchical=False, iters=iterations, n_threads=case.arguments.threads,
@@ -219,12 +246,13 @@ def superkmeans(case, iterations):
 
 
 PROGRAMS = {"cool": cool, "cool float": functools.partial(cool, floats=True), "scikit-learn": scikit_learn, "faiss": faiss, "superkmeans": superkmeans}
-# Programs that say when nothing moves any more.
+# Programs that report convergence.
 STOPS = ("cool", "cool float", "scikit-learn")
 
 
 def in_turn(arguments, measure):
-    """What `measure(program)` gives, for each program a list of rounds."""
+    """Calls `measure(program)` for all programs in turn. Returns the list of its results, one per
+    round, by program."""
     results = {name: [] for name in arguments.peers}
     for _ in range(arguments.rounds):
         for name, rounds in results.items():
@@ -238,13 +266,14 @@ def median(rounds, name):
 
 
 def markdown(head, rows):
-    """A table; all but the first column are numbers."""
+    """Returns the lines of a table in which all columns except the first contain numbers."""
     lines = ["| " + " | ".join(head) + " |", "| --- |" + " --: |" * (len(head) - 1)]
     return lines + ["| " + " | ".join(cell.replace("|", "\\|") for cell in row) + " |" for row in rows]
 
 
 def iteration(np, text, arguments):
-    """Seconds of a full iteration, each program's slope."""
+    """Measures the seconds of a full iteration of each program, as a slope. Returns the results and
+    the lines of the table."""
     more = 2 if arguments.quick else SLOPE
     with made(np, text, arguments) as case:
         def seconds(name):
@@ -261,7 +290,7 @@ def iteration(np, text, arguments):
 
 
 def many(np, text, arguments):
-    """Seconds of several iterations and until nothing moves, and inertia."""
+    """Measures the seconds of several iterations and until convergence, and the inertia."""
     with made(np, text, arguments) as case:
         def measure(name):
             seconds, centroids, _ = PROGRAMS[name](case, arguments.iterations)
@@ -282,13 +311,15 @@ def many(np, text, arguments):
 
 
 def seeding(np, text, arguments):
-    """Starting inertia and seconds, of k-means|| and of scikit-learn's k-means++."""
+    """Measures the starting inertia and the seconds of k-means|| and of scikit-learn's
+    k-means++."""
     from sklearn.cluster import kmeans_plusplus
     results = {"k-means|| (COOL)": [], "k-means++ (scikit-learn)": []}
     with made(np, text, arguments) as case:
         floats = case.floats()
         await_idleness(arguments)
-        # No iteration, but the assignment at the end: both runs have it, only one seeds.
+        # Without iterations, a run consists of the final assignment. Runs with and without seeding
+        # have it in common.
         rest = statistics.median(case.cool("-i", 0, "--init", case.first_file)[0]["seconds"]["total"] for _ in range(3))
         full = cool(case, SLOPE, "full")[0] / SLOPE
         for seed in range(1, arguments.seeds + 1):
@@ -307,7 +338,7 @@ def seeding(np, text, arguments):
 
 
 def shares(np, text, arguments):
-    """Shares of distances that were measured, by iteration."""
+    """Measures the share of distances that COOL computes, by iteration, and draws the curves."""
     results = {}
     with made(np, text, arguments) as case:
         for near in arguments.near.split(","):
@@ -326,10 +357,11 @@ def shares(np, text, arguments):
 
 
 def machine(arguments, used):
-    """In which circumstances it was measured."""
+    """Returns a sentence about the machine and the conditions of the measurement."""
     with open("/proc/cpuinfo") as f:
-        model = next((line.split(":")[1].strip() for line in f if line.startswith("model name")), "unknown processor")
-    beside = " **Others used %.0f %% of the processors: these times are no measurement.**" % (100 * used) if used > MOST_BUSY else ""
+        model = next((line.split(":")[1].strip() for line in f if line.startswith("model name")),
+                     "unknown CPU")
+    beside = " **Other programs used %.0f %% of the CPUs, so these times are not valid.**" % (100 * used) if used > MOST_BUSY else ""
     return "%s, %d threads, %d round%s.%s" % (model, arguments.threads, arguments.rounds, "s" * (arguments.rounds > 1), beside)
 
 
@@ -339,7 +371,8 @@ def main():
     os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = str(arguments.threads)
     import numpy as np
     if not os.access(arguments.program, os.X_OK):
-        raise SystemExit("%s: not there; cargo build --release -p cool-kmeans makes it" % arguments.program)
+        raise SystemExit("%s: not found; build it with cargo build --release -p cool-kmeans"
+                         % arguments.program)
     os.makedirs(arguments.out, exist_ok=True)
     used = await_idleness(arguments)
     command = "`bench/kmeans.py %s`" % " ".join(sys.argv[1:])

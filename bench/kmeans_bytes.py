@@ -1,19 +1,22 @@
 #!/usr/bin/python3
-"""Bytes of the busiest link in one iteration of K-means, on the emulated network, beside what the program counts.
+"""Measures the bytes on the busiest link in one iteration of K-means on the emulated network, and
+compares them with the count of the program.
 
-    sudo bench/kmeans_bytes.py                                       # iterations 1 and 20 of 47,488 points, 6,400 clusters
-    sudo bench/kmeans_bytes.py --bin OLD/target/release --options=   # of programs without --init
+    sudo bench/kmeans_bytes.py     # iterations 1 and 20 of 47,488 points, 6,400 clusters
+    sudo bench/kmeans_bytes.py --bin OLD/target/release --options=   # programs without --init
     sudo bench/kmeans_bytes.py points.npy -k 100 --iteration 5
 
-What iteration i puts on a link is what a run of i iterations puts there less what a run of i - 1 does. All runs are made in one
-network, where ranks are placed alike and the seed draws the same first centroids, so that loading, seeding and the end use the same
-links and cancel out. What depends on time differs between runs: repairs of packets that the switch, a process among others, dropped, and
-pings. So of --repeat runs of each kind two figures of each link are taken: the median, and the least, which has the fewest repairs. Bytes are
-those of whole packets, acknowledgements too; the program counts payload. --kinds looks at the packets of the busiest link in as many further
-runs, and says of what kinds they are.
+The bytes of iteration i on a link are the difference between a run of i iterations and a run of i -
+1. All runs use one network with the same placement of ranks and the same first centroids, so
+loading, seeding, and the final phase cancel out. Retransmissions (of packets that the software
+switch dropped) and pings still differ between runs. Therefore --repeat runs are made of each kind,
+and two figures are reported for each link: the median, and the minimum, which contains the fewest
+retransmissions. Link bytes include packet headers and acknowledgments, whereas the program counts
+payload. --kinds captures the packets of the busiest link in as many further runs and classifies
+them.
 
-Without points named, they are the middle 8 x 8 pixels of Fashion-MNIST's first pictures (Debian's dataset-fashion-mnist). Needs root and
-Debian's mininet, openvswitch-switch and ethtool.
+The default points are the middle 8 x 8 pixels of Fashion-MNIST's first pictures (Debian's
+dataset-fashion-mnist). Needs root and Debian's mininet, openvswitch-switch and ethtool.
 """
 import argparse
 import collections
@@ -38,9 +41,9 @@ import testbed  # noqa: E402
 import topologies  # noqa: E402
 
 FASHION = "/usr/share/datasets/fashion-mnist/train-images-idx3-ubyte.gz"
-# Pixels of a picture's side, and of the part that is taken.
+# Side of a picture and of the part that is used, in pixels.
 SIDE, PART = 28, 8
-# The papers' points for each cluster.
+# Points per cluster in the papers.
 POINTS_PER_CLUSTER = 7.42
 
 
@@ -51,7 +54,8 @@ MAGIC, ETHERNET, ALL_PROTOCOLS, OUTGOING = b"\xc0\x01", 14, 3, 4
 
 
 def kind(frame):
-    """What a packet is, and bytes of what it carries: of TCP what the streams bring, of the agents' datagrams what follows their own head."""
+    """Returns the kind of a packet and the number of its payload bytes: those after the TCP header,
+    or after the agents' own header in their datagrams."""
     ethertype, = struct.unpack_from("!H", frame, 12)
     if ethertype != 0x0800:
         return {0x88cc: "LLDP", 0x0806: "ARP"}.get(ethertype, "other"), 0
@@ -59,7 +63,7 @@ def kind(frame):
     protocol, head, length = ip[9], 4 * (ip[0] & 15), struct.unpack_from("!H", ip, 2)[0]
     if protocol == 6:
         payload = length - head - 4 * (ip[head + 12] >> 4)
-        return "TCP, with payload" if payload else "TCP, without", payload
+        return "TCP, with payload" if payload else "TCP, without payload", payload
     if protocol == 17 and ip[head + 8:head + 10] == MAGIC:
         name = DATAGRAMS.get(ip[head + 11], "other datagram")
         return name, length - head - 8 - 48 if name == "stream: data" else 0
@@ -68,7 +72,8 @@ def kind(frame):
 
 @contextlib.contextmanager
 def captured(interface, outgoing):
-    """Packets, their bytes and their payload, by kind, that pass an interface in one direction inside this context."""
+    """Captures the packets that pass an interface in one direction during the context. Yields the
+    number of packets, bytes, and payload bytes by kind."""
     kinds, over = collections.defaultdict(lambda: [0, 0, 0]), threading.Event()
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PROTOCOLS)) as tap:
         tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
@@ -93,7 +98,7 @@ def captured(interface, outgoing):
 
 
 def write_points(path, count):
-    """An .npy table of bytes: the middle of each of the first `count` pictures."""
+    """Writes an .npy array of bytes with the middle of each of the first `count` pictures."""
     with gzip.open(FASHION) as f:
         f.read(16)
         pictures = [f.read(SIDE * SIDE) for _ in range(count)]
@@ -105,7 +110,8 @@ def write_points(path, count):
 
 
 def run(a, bed, points, iterations):
-    """Bytes and packets that a run puts on each link direction, and its summary."""
+    """Runs cool-kmeans. Returns the bytes and packets on each link direction, and the summary of
+    the run."""
     summary = os.path.join(bed.directory, "summary.json")
     command = ["cool", "run", "-n", str(a.ranks), "--", os.path.join(a.bin, "cool-kmeans"), *a.command.split(), "-k", str(a.k)]
     command += ["--sample", "1", *a.options.split(), "-i", str(iterations), "--summary", summary, points]
@@ -115,12 +121,13 @@ def run(a, bed, points, iterations):
     with open(summary) as f:
         found = json.load(f)
     if found["iterations"] != iterations:
-        raise testbed.Failure("the clustering ended after %d iterations of %d; take more points" % (found["iterations"], iterations))
+        raise testbed.Failure("the clustering converged after %d of %d iterations; use more points" % (found["iterations"], iterations))
     return {ends: tuple(new[ends] - old[ends] for old, new in zip(before, after)) for ends in after[0]}, found
 
 
 def measure(a, bed, points, iteration):
-    """Bytes and packets of the link that carries most in this iteration, by medians and by the least of runs, and what the program counts, if it does."""
+    """Returns the bytes and packets of the busiest link in this iteration, by medians and by minima
+    of the runs, and the count of the program, or None if it has none."""
     runs = {iteration - 1: [], iteration: []}
     for _ in range(a.repeat):
         for iterations, found in runs.items():
@@ -128,7 +135,8 @@ def measure(a, bed, points, iteration):
             found.append(carried)
 
     def busiest(of_runs):
-        """The most that a link carries in the iteration, by what is taken of the runs of each kind."""
+        """Returns the figures of the busiest link and its ends. `of_runs` summarizes the runs of
+        each kind."""
         def carried(ends, unit):
             after, before = (of_runs(found[ends][unit] for found in runs[i]) for i in (iteration, iteration - 1))
             return after - before
@@ -147,7 +155,7 @@ def measure(a, bed, points, iteration):
 
 
 def show_kinds(a, bed, points, iteration, ends):
-    """Prints of what kinds the packets are that a link carries in this iteration, by medians of runs."""
+    """Prints the kinds of packets that a link carries in this iteration, as medians over runs."""
     link = next(link for link in bed.description["links"] if {link["a"], link["b"]} == set(ends))
     runs = {iteration - 1: [], iteration: []}
     for _ in range(a.repeat):
@@ -158,24 +166,29 @@ def show_kinds(a, bed, points, iteration, ends):
     print("%s to %s, iteration %d:" % (*ends, iteration))
     for name in sorted({name for found in runs.values() for kinds in found for name in kinds}):
         after, before = ([statistics.median(kinds[name][i] for kinds in runs[which]) for i in range(3)] for which in (iteration, iteration - 1))
-        print("%20s %7d packets %10d bytes %10d of payload" % (name, *(b - c for b, c in zip(after, before))))
+        print("%20s %7d packets %10d bytes %10d payload bytes" % (name, *(b - c for b, c in zip(after, before))))
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("points", nargs="?", help="an .npy table that all hosts can read")
+    p.add_argument("points", nargs="?", help="an .npy array that all hosts can read")
     p.add_argument("-k", type=int, default=6400, help="clusters (%(default)s)")
-    p.add_argument("--iteration", type=int, action="append", help="which iterations (1 and 20)")
+    p.add_argument("--iteration", type=int, action="append",
+                   help="iterations to measure (1 and 20)")
     p.add_argument("--repeat", type=int, default=5, help="runs of each kind (%(default)s)")
     p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     p.add_argument("--mbit", type=float, default=50, help="rate of every link (%(default)s)")
     p.add_argument("--ranks", type=int, default=16)
-    p.add_argument("--bin", default=testbed.BIN, help="where the programs are (%(default)s)")
-    p.add_argument("--command", default="", help="of cool-kmeans: fit; by default none")
-    p.add_argument("--options", default="--init random", help="further ones of cool-kmeans (%(default)s)")
+    p.add_argument("--bin", default=testbed.BIN, help="directory of the programs (%(default)s)")
+    p.add_argument("--command", default="",
+                   help="subcommand of cool-kmeans, for example fit; default none")
+    p.add_argument("--options", default="--init random",
+                   help="further options of cool-kmeans (%(default)s)")
     p.add_argument("--wait", type=float, default=600, help="seconds to wait for another testbed on this machine (%(default)s)")
-    p.add_argument("--kinds", action="store_true", help="of what kinds the busiest link's packets are")
-    p.add_argument("--verbose", action="store_true", help="all links, and what the program says")
+    p.add_argument("--kinds", action="store_true",
+                   help="also classify the packets of the busiest link")
+    p.add_argument("--verbose", action="store_true",
+                   help="print the figures of all links and the output of the program")
     a = p.parse_args()
     a.bin = os.path.abspath(a.bin)
     testbed.unwind_on_signals()

@@ -1,11 +1,13 @@
 #!/usr/bin/python3
-"""A large network of played switches and agents: what the controller takes, and packet-ins beside os-ken (`make load`).
+"""Loads the controller with a large network of simulated switches and agents, and compares its
+packet-ins with os-ken (`make load`).
 
     bench/load.py --topology fattree:20x50 --groups 1000
 
-Runs `cool-load` against cool-controller, then the same packet-ins against os-ken (of PyPI, installed in target/load) with
-bench/osken_arp.py, which knows all hosts from the beginning. Prints a table; all figures go to target/load/report.json.
-Needs Debian's python3-venv; the machine must have nothing else to do.
+Runs `cool-load` against cool-controller, then replays the same packet-ins against os-ken (from
+PyPI, installed in target/load) with bench/osken_arp.py, which knows all hosts in advance. Prints a
+table and writes all figures to target/load/report.json. Needs Debian's python3-venv. The machine
+must be idle otherwise.
 """
 import argparse
 import json
@@ -20,45 +22,45 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 OS_KEN = "os-ken==4.2.2"
 PORT = 16653
-# What this program starts does not stay behind it, however it ends.
+# Processes that this program starts end with it, even if it is killed.
 ENDING_WITH_US = ("setpriv", "--pdeathsig", "TERM")
 FABRIC_SECONDS, PEER_SECONDS, START_SECONDS = 600, 120, 30
 
 ROWS = [
     ("agents_joined_s", "all agents have joined", "s"),
-    ("discovered_and_unicast_sent_s", "all is discovered, all unicast rules sent", "s"),
-    ("all_rules_sent_s", "all groups made, all rules sent", "s"),
+    ("discovered_and_unicast_sent_s", "network discovered, all unicast rules sent", "s"),
+    ("all_rules_sent_s", "all groups created, all rules sent", "s"),
     ("flows", "flows in all switches", ""),
     ("group_entries", "group entries in all switches", ""),
-    ("cpu_until_then_s", "the controller's processor time until then", "s"),
-    ("peak_memory_mib", "its memory until then, at most", "MiB"),
-    ("groups_came_and_went_s", "a thousand groups come and go, and leave nothing behind", "s"),
-    ("world_made_s", "a world of ranks on all hosts: from asked to ready", "s"),
-    ("world_cpu_s", "the controller's processor time for it", "s"),
-    ("world_bytes_per_agent", "bytes that each agent is sent for it", ""),
-    ("world_peak_memory_mib", "the controller's memory until then, at most", "MiB"),
-    ("idle_cpu_percent", "of one processor, when nothing happens", "%"),
-    ("link_failure_median_ms", "a link fails: the last rule sent after (median)", "ms"),
-    ("link_failure_worst_ms", "the same, worst", "ms"),
+    ("cpu_until_then_s", "CPU time of the controller until then", "s"),
+    ("peak_memory_mib", "peak memory of the controller until then", "MiB"),
+    ("groups_came_and_went_s", "a thousand groups created and removed without leftovers", "s"),
+    ("world_made_s", "a world of ranks on all hosts: from request to ready", "s"),
+    ("world_cpu_s", "CPU time of the controller for the world", "s"),
+    ("world_bytes_per_agent", "bytes sent to each agent for the world", ""),
+    ("world_peak_memory_mib", "peak memory of the controller until then", "MiB"),
+    ("idle_cpu_percent", "share of one CPU when idle", "%"),
+    ("link_failure_median_ms", "link failure until the last rule is sent, median", "ms"),
+    ("link_failure_worst_ms", "link failure until the last rule is sent, worst", "ms"),
 ]
 PACKET_ROWS = [
-    ("packet_ins_per_second", "answered per second, 16 switches with 32 requests under way", ""),
-    ("packet_in_loaded_median_ms", "median then", "ms"),
-    ("packet_in_loaded_p99_ms", "99 of 100 within", "ms"),
-    ("packet_in_alone_median_ms", "one at a time, median", "ms"),
-    ("packet_in_alone_p99_ms", "99 of 100 within", "ms"),
+    ("packet_ins_per_second", "replies per second, 16 switches with 32 pending requests each", ""),
+    ("packet_in_loaded_median_ms", "median latency under this load", "ms"),
+    ("packet_in_loaded_p99_ms", "99th percentile under this load", "ms"),
+    ("packet_in_alone_median_ms", "median latency of one request at a time", "ms"),
+    ("packet_in_alone_p99_ms", "99th percentile of one request at a time", "ms"),
 ]
 
 
 def load(options, seconds, *arguments):
-    """What cool-load finds."""
+    """Runs cool-load and returns its figures."""
     command = [*ENDING_WITH_US, os.path.join(options.bin, "cool-load"), "--topology", options.topology, *arguments]
     found = subprocess.run(command, stdout=subprocess.PIPE, timeout=seconds, check=True)
     return json.loads(found.stdout)
 
 
 def listens(process):
-    """Waits until something listens at the port of the peer."""
+    """Waits until the peer listens on its port."""
     end = time.monotonic() + START_SECONDS
     place = "0100007F:%04X" % PORT
     while time.monotonic() < end and process.poll() is None:
@@ -66,11 +68,11 @@ def listens(process):
             if any(line.split()[1] == place and line.split()[3] == "0A" for line in sockets):
                 return
         time.sleep(0.05)
-    raise peers.Failed("os-ken does not start")
+    raise peers.Failed("os-ken did not start")
 
 
 def beside(options, python, hosts):
-    """The same packet-ins against os-ken."""
+    """Replays the same packet-ins against os-ken and returns the figures."""
     command = [*ENDING_WITH_US, python, os.path.join(HERE, "osken_arp.py"), str(PORT), str(hosts)]
     process = subprocess.Popen(command)
     try:
@@ -85,8 +87,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--topology", default="fattree:20x50", help="fattree:KxH or leafspine:LxSxH")
     parser.add_argument("--groups", type=int, default=1000)
-    parser.add_argument("--failures", type=int, default=20, help="links that fail")
-    parser.add_argument("--bin", default=os.path.join(ROOT, "target", "release"), help="where the programs are")
+    parser.add_argument("--failures", type=int, default=20, help="number of link failures")
+    parser.add_argument("--bin", default=os.path.join(ROOT, "target", "release"),
+                   help="directory of the programs")
     options = parser.parse_args()
     folder = os.path.join(ROOT, "target", "load")
     os.makedirs(folder, exist_ok=True)

@@ -1,14 +1,19 @@
 #!/usr/bin/python3
-"""A broadcast between four agents on loopback, beside one iperf3 TCP stream, in turn on the same machine.
+"""Compares a broadcast between four agents on loopback with one iperf3 TCP stream on the same
+machine.
 
     sudo bench/loopback.py                          # bcast of 1 GiB, 5 rounds
     sudo bench/loopback.py --bytes 256M --rounds 11 --plan bcast=flat:chain
 
-Controller, agents and ranks are processes as on a cluster, each agent with an interface of its own to a switch, by which the
-controller finds it. But all interfaces are in one network namespace, so the system carries what agents send each other over its
-loopback device, at the speed of its processors; there are no trees. COOL is measured twice: on ordinary arrays, which are copied
-into the memory that ranks share with their agents, and on those of comm.alloc, which are there. Every result is verified, outside of the time.
-Needs what bench.py needs, and iperf3; the machine must have nothing else to do. Writes report.json to target/loopback.
+The controller, agents and ranks are processes as on a cluster. Each agent has its own interface to
+a switch, through which the controller discovers it. Because all interfaces are in one network
+namespace, the kernel carries the traffic between agents over the loopback device, at the speed of
+the CPUs, and there are no trees. COOL is measured with ordinary arrays, which are copied into the
+memory that ranks share with their agents, and with arrays of comm.alloc, which are in that memory.
+Every result is verified outside the measured time.
+
+Writes report.json to target/loopback. Needs the same as bench.py, and iperf3. The machine must be
+idle otherwise.
 """
 import argparse
 import json
@@ -29,12 +34,13 @@ import testbed  # noqa: E402
 SWITCH = "cool-lo"
 ADDRESS = "10.254.0.%d"
 IPERF_PORT = 5299
-# The ports of the switch say 10 Gbit/s, which do not count here; so much that nobody is held back.
+# The ports of the switch report 10 Gbit/s, which is meaningless here. This rate is high enough to
+# limit no agent.
 HOST_MBIT = 1_000_000
 
 
 class Host:
-    """What a testbed asks of a host; it lives in our own namespace."""
+    """A host with the interface that a testbed expects, in the namespace of this program."""
 
     def __init__(self, number):
         self.name, self.pid = "n%d" % number, os.getpid()
@@ -45,7 +51,8 @@ class Host:
 
 
 class OneNamespace:
-    """Hosts at one switch, all in our own namespace: they find themselves by the switch, and reach each other over loopback."""
+    """A network of hosts at one switch, all in the namespace of this program. The controller
+    discovers them through the switch, and they reach each other over loopback."""
 
     def __init__(self, hosts, mtu):
         self.net, self.mtu = self, mtu
@@ -65,7 +72,7 @@ class OneNamespace:
         network.sh("ovs-vsctl", "set-controller", SWITCH, controller)
 
     def stop(self):
-        # Of a run that was killed outright, too.
+        # This also removes the leftovers of a run that was killed.
         subprocess.run(["ovs-vsctl", "--if-exists", "del-br", SWITCH], capture_output=True)
         for host in self.hosts:
             subprocess.run(["ip", "link", "delete", host.interface], capture_output=True)
@@ -78,7 +85,8 @@ class OneNamespace:
 
 
 class Loopback(testbed.Testbed):
-    """COOL on such a network. What switches could carry over trees would not go over loopback, so there are none."""
+    """COOL on such a network. There are no trees, because the traffic of trees would pass the
+    switch instead of loopback."""
 
     def __init__(self, hosts, slots=1, **options):
         flags = ("--max-groups-per-switch", "0", "--host-mbit", str(HOST_MBIT))
@@ -96,12 +104,14 @@ class Loopback(testbed.Testbed):
 
 
 def iperf(seconds):
-    """Bytes per second of one TCP stream, and the processors that both ends took together."""
+    """Runs iperf3. Returns the bytes per second of one TCP stream, and the number of CPUs that both
+    ends used together."""
     server = subprocess.Popen(["iperf3", "-s", "-1", "--forceflush", "-p", str(IPERF_PORT)], stdout=subprocess.PIPE,
                               stderr=subprocess.STDOUT, text=True)
     with server:
         try:
-            said = next((line for line in server.stdout if "listening" in line or "error" in line), "the server says nothing")
+            said = next((line for line in server.stdout if "listening" in line or "error" in line),
+                        "the server printed nothing")
             if "listening" not in said:
                 raise RuntimeError("iperf3: " + said.strip())
             done = subprocess.run(["iperf3", "-J", "-c", "127.0.0.1", "-p", str(IPERF_PORT), "-t", str(seconds)], capture_output=True, text=True,
@@ -117,7 +127,7 @@ def iperf(seconds):
 
 
 def bcast(bed, options, alloc):
-    """Seconds of one broadcast by `cool bench`, and the plan."""
+    """Runs one broadcast with `cool bench`. Returns its seconds and its plan."""
     command = ["cool", "bench", "--json", "--ops", "bcast", "--bytes", str(options.bytes), "--reps", "1", "--warmup", "1", "--pause", "20"]
     command += (["--plan", options.plan] if options.plan else []) + (["--alloc"] if alloc else [])
     done = bed.run(command, capture_output=True, text=True, timeout=300)
@@ -134,15 +144,21 @@ def rates(name, found):
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--agents", type=int, default=4, help="default %(default)s")
-    p.add_argument("--bytes", type=bench.size, default="1G", help="of the message; default %(default)s")
-    p.add_argument("--rounds", type=int, default=5, help="in which all are measured in turn; default %(default)s")
-    p.add_argument("--seconds", type=int, default=2, help="of each iperf3 stream; default %(default)s")
-    p.add_argument("--plan", help="force COOL's plan")
-    p.add_argument("--mtu", type=int, default=65535, help="of the agents' interfaces, by which packets are cut; default %(default)s, "
-                   "the longest that the loopback device takes")
-    p.add_argument("--agent-flags", default="", metavar="FLAGS", help="further flags of the agents, as in --agent-flags=--encrypt")
-    p.add_argument("command", nargs="*", help="run this beside the agents in place of measuring")
+    p.add_argument("--agents", type=int, default=4, help="number of agents; default %(default)s")
+    p.add_argument("--bytes", type=bench.size, default="1G",
+                   help="length of the message; default %(default)s")
+    p.add_argument("--rounds", type=int, default=5,
+                   help="rounds, in each of which all are measured; default %(default)s")
+    p.add_argument("--seconds", type=int, default=2,
+                   help="duration of each iperf3 stream; default %(default)s")
+    p.add_argument("--plan", help="plan that COOL must use")
+    p.add_argument("--mtu", type=int, default=65535, 
+                   help="MTU of the agents' interfaces; default %(default)s, the largest of the "
+                   "loopback device")
+    p.add_argument("--agent-flags", default="", metavar="FLAGS",
+                   help="further flags of the agents, for example --agent-flags=--encrypt")
+    p.add_argument("command", nargs="*",
+                   help="command to run with the agents instead of a measurement")
     bench.add_run_options(p, "loopback")
     a = p.parse_args()
     if a.agents < 2 or a.rounds < 1 or a.seconds < 1:
@@ -151,7 +167,7 @@ def parse_arguments():
 
 
 def measure(bed, options):
-    """The rates of each round, by what was measured, and the plan."""
+    """Measures all rounds. Returns the rates by library, and the plan of COOL."""
     found = {"iperf3": [], "iperf3_processors": [], "cool": [], "cool_alloc": []}
     for _ in range(options.rounds):
         stream, processors = iperf(options.seconds)
@@ -179,8 +195,9 @@ def main():
               "bytes": options.bytes, "plan": plan, "bytes_per_second": found, "over_iperf3": ratios}
     with open(os.path.join(options.out, "report.json"), "w", encoding="utf-8") as f:
         json.dump(report, f, indent=1)
-    print("bcast of %s between %d agents on loopback, %d processors, %s:" % (page.size(options.bytes), options.agents, os.cpu_count(), plan))
-    print(rates("iperf3, one stream", found["iperf3"]) + ", %.2f processors" % statistics.median(found["iperf3_processors"]))
+    print("bcast of %s between %d agents on loopback, %d CPUs, %s:" % (page.size(options.bytes), options.agents, os.cpu_count(), plan))
+    print(rates("iperf3, one stream", found["iperf3"]) + ", %.2f CPUs"
+          % statistics.median(found["iperf3_processors"]))
     for name, title in (("cool", "COOL"), ("cool_alloc", "COOL, comm.alloc")):
         print(rates(title, found[name]) + ", %.2f of iperf3" % ratios[name])
     return 0

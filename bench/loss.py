@@ -1,14 +1,14 @@
 #!/usr/bin/python3
-"""What loss costs a broadcast, on an emulated network: time over the limit, and bytes on links
-(part of `make bench`).
+"""Measures the cost of packet loss for a broadcast on an emulated network: time over the limit, and
+bytes on links (part of `make bench`).
 
-    sudo bench/loss.py                                   # 0, 1, 5 and 20 % lost at every receiver, and the chain alone
+    sudo bench/loss.py                        # 0, 1, 5 and 20 % loss, and the chain alone
     sudo bench/loss.py --loss 0.05 --bytes 4M --reps 3
 
-Packets are lost at random where a host receives; `chain alone`: a host receives no multicast at
-all, though there is a tree. Uplinks may carry the message times (1 + 3 x loss), packets' headers
-aside. Needs root and Debian's mininet, openvswitch-switch and ethtool; the machine must have
-nothing else to do.
+Every receiving host drops packets at random. With `chain alone`, hosts drop all multicast although
+there is a tree. Uplinks may carry (1 + 3 x loss) times the message, not counting headers.
+
+Needs root and Debian's mininet, openvswitch-switch and ethtool. The machine must be idle otherwise.
 """
 import argparse
 import json
@@ -26,9 +26,10 @@ import testbed  # noqa: E402
 import topologies  # noqa: E402
 
 TREES = "239.192.0.0/14"
-# A full packet on a link over its payload, at MTU 1500: Ethernet, IPv4, UDP and our own header.
+# Bytes of a full packet on a link divided by its payload, at MTU 1500, with Ethernet, IPv4, UDP,
+# and COOL's headers.
 FRAMES = 1514 / 1424
-# Times over the limit that are to be reached, by loss.
+# Goals for the ratio of the time to the limit, by loss.
 TARGETS = {0: 1.08, 0.01: 1.25, 0.05: 1.6, 0.2: 4.0, None: 1.35}
 
 
@@ -51,7 +52,7 @@ def measure(options, loss):
         case = {"op": "bcast", "bytes": options.bytes, "reps": options.reps}
         figures = peers.Cool(options.bin).measure(run, case)
         after = bed.link_bytes()
-        # One more is run before those that are counted.
+        # The counters include one additional broadcast for warming up.
         carried = {ends: (after[ends] - before[ends]) / (options.reps + 1) for ends in after}
         across = bed.between_switches(carried)
         least = bench.limit("bcast", options.bytes, bed.description, options.mbit, options.mbit)
@@ -81,14 +82,18 @@ def loss(text):
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--loss", type=bench.list_of(loss), default=[0, 0.01, 0.05, 0.2, None], help="shares lost at every receiver, and "
-                   "`chain` for no multicast; default 0,0.01,0.05,0.2,chain")
-    p.add_argument("--bytes", type=bench.size, default=8 << 20, help="default 8M")
-    p.add_argument("--reps", type=int, default=5, help="default %(default)s")
+    p.add_argument("--loss", type=bench.list_of(loss), default=[0, 0.01, 0.05, 0.2, None], 
+                   help="shares that every receiver drops, or `chain` for no multicast; default "
+                   "0,0.01,0.05,0.2,chain")
+    p.add_argument("--bytes", type=bench.size, default=8 << 20,
+                   help="length of the message; default 8M")
+    p.add_argument("--reps", type=int, default=5, help="repetitions; default %(default)s")
     p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     p.add_argument("--mbit", type=float, default=20, help="rate of all links; default %(default)s")
-    p.add_argument("--placement", type=bench.one_of(bench.PLACEMENTS), default="racked", help="default %(default)s")
-    p.add_argument("--timeout", type=int, default=240, help="seconds for one loss; default %(default)s")
+    p.add_argument("--placement", type=bench.one_of(bench.PLACEMENTS), default="racked",
+                   help="placement of ranks; default %(default)s")
+    p.add_argument("--timeout", type=int, default=240,
+                   help="timeout for one loss rate in seconds; default %(default)s")
     bench.add_run_options(p, "bench", "directory for loss.json and logs; ")
     return p.parse_args()
 

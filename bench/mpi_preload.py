@@ -1,12 +1,15 @@
 #!/usr/bin/python3
-"""Measures MPI programs with libcool_mpi.so before their MPI library, and without, in turn in one emulated network, each result verified.
+"""Measures an MPI program with and without libcool_mpi.so on one emulated network and verifies
+every result.
 
     sudo bench/mpi_preload.py --docs
     sudo bench/mpi_preload.py --hosts mpich --ops bcast --bytes 64K,1M --seconds 1 --topology tree:2x2
 
-The same program (mpi_collectives.c) runs on Open MPI and MPICH of PyPI, alone and preloaded, each time with all lengths of an operation; with --min
-0 all its calls are taken, so that COOL_MPI_MIN can be chosen. A full run takes some 20 minutes for each library on a quiet machine. Writes
-report.json to target/mpi-preload, and with --docs the table of docs/measurements/mpi.md. Needs what bench/bench.py needs.
+The same program (mpi_collectives.c) runs on Open MPI and MPICH from PyPI, alone and with
+libcool_mpi.so preloaded, with all lengths of an operation in one run. With --min 0, all calls are
+intercepted, which helps to choose COOL_MPI_MIN. A full run takes about 20 minutes per library on an
+idle machine. Writes report.json to target/mpi-preload, and with --docs the table in
+docs/measurements/mpi.md. Needs the same as bench/bench.py.
 """
 import argparse
 import json
@@ -28,14 +31,14 @@ import testbed  # noqa: E402
 
 OPS = ("bcast", "reduce", "allreduce", "allgather", "gather", "scatter", "alltoall", "reduce_scatter", "scan", "exscan")
 SIZES = "8,1K,8K,16K,64K,256K,1M,4M"
-# Those whose bytes are shared out among all ranks.
+# Operations whose bytes are divided among all ranks.
 IN_PARTS = (*bench.IN_PARTS, "alltoall", "reduce_scatter")
 LEAST_REPS, MOST_REPS = 2, 25
 DOCUMENT = os.path.join(ROOT, "docs", "measurements", "mpi.md")
 
 
 def preloaded(kind):
-    """A peer whose ranks have libcool_mpi.so before their library."""
+    """Returns a subclass of a peer whose ranks preload libcool_mpi.so."""
     class Preloaded(kind):
         min = None
 
@@ -49,13 +52,13 @@ def preloaded(kind):
     return Preloaded
 
 
-# Where bench.py has them, too.
+# bench.py installs the peers in the same directory.
 INSTALLED = os.path.join(ROOT, "target", "bench")
 HOSTS = {"openmpi": peers.OpenMpi, "mpich": peers.Mpich}
 
 
 def prepared(options):
-    """Each host library alone and preloaded."""
+    """Returns a pair of peers for each host library, alone and preloaded, both installed."""
     pairs = {}
     for name in options.hosts:
         pair = HOSTS[name](INSTALLED, options.busy_poll), preloaded(HOSTS[name])(INSTALLED, options.busy_poll)
@@ -71,7 +74,8 @@ def moved(op, asked, ranks):
 
 
 def attempt(library, run, op, lengths, seconds):
-    """An operation's figures, by length; a failure becomes the reason for all lengths that are left."""
+    """Measures an operation. Returns its figures by length; after a failure, all remaining lengths
+    have the reason instead."""
     figures = {}
     try:
         for length, times in library.measure_lengths(run, op, lengths, LEAST_REPS, MOST_REPS, seconds):
@@ -83,7 +87,8 @@ def attempt(library, run, op, lengths, seconds):
 
 
 def measure_all(options, pairs, save):
-    """Every operation, and in it each library alone and preloaded; who is first changes from operation to operation."""
+    """Measures every operation with each library, alone and preloaded in alternating order. Returns
+    the cases."""
     bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
                           peer_timeout_ms=bench.PEER_TIMEOUT_MS, logs=os.path.join(options.out, "logs"))
     cases, turn = [], 0
@@ -124,7 +129,8 @@ def cell(figures):
 
 
 def table(cases, options, pairs):
-    """As docs/measurements/mpi.md has it: a row for each operation and size, for each placement and library the times alone and preloaded, and their ratio."""
+    """Returns the table of docs/measurements/mpi.md, with one row per operation and size. For each
+    placement and library, it contains the times alone and preloaded and their ratio."""
     columns = [(p, name) for p in options.placements for name in pairs]
     heads = ["%s: %s alone | preloaded | ratio" % (p, pairs[name][0].title) for p, name in columns]
     lines = ["| operation | " + " | ".join(heads) + " |", "| --- |" + " --: |" * (3 * len(columns))]
@@ -141,7 +147,8 @@ def table(cases, options, pairs):
 
 
 def means(cases, pairs):
-    """Geometric means of the ratios, of cases below 64 KiB and of the others."""
+    """Yields sentences with the geometric means of the ratios, for cases below 64 KiB and for the
+    others."""
     for name, pair in pairs.items():
         for words, chosen in (("below 64 KiB", lambda c: c["asked"] < bench.SMALL), ("from 64 KiB on", lambda c: c["asked"] >= bench.SMALL)):
             ratios = [c["hosts"][name]["ratio"] for c in cases if chosen(c) and c["hosts"][name]["ratio"]]
@@ -160,22 +167,31 @@ def document(cases, options, pairs):
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--hosts", type=bench.list_of(bench.one_of(tuple(HOSTS))), default=list(HOSTS), help="host libraries; default openmpi,mpich")
-    p.add_argument("--ops", type=bench.list_of(bench.one_of(OPS)), default=list(OPS), help="default: all ten")
-    p.add_argument("--bytes", type=bench.list_of(bench.size), default=bench.list_of(bench.size)(SIZES), help="default " + SIZES)
-    p.add_argument("--seconds", type=float, default=2.0, help="of repetitions of a length, between %d and %d of them; default %%(default)s" % (
+    p.add_argument("--hosts", type=bench.list_of(bench.one_of(tuple(HOSTS))), default=list(HOSTS),
+                   help="MPI libraries; default openmpi,mpich")
+    p.add_argument("--ops", type=bench.list_of(bench.one_of(OPS)), default=list(OPS),
+                   help="operations; default all ten")
+    p.add_argument("--bytes", type=bench.list_of(bench.size),
+                   default=bench.list_of(bench.size)(SIZES),
+                   help="lengths; default " + SIZES)
+    p.add_argument("--seconds", type=float, default=2.0,
+                   help="time for the repetitions of a length, of which there are %d to %d; "
+                   "default %%(default)s" % (
         LEAST_REPS, MOST_REPS))
-    p.add_argument("--min", type=lambda text: 0 if text == "0" else bench.size(text), help="COOL_MPI_MIN of the preloaded; the library's own by default")
+    p.add_argument("--min", type=lambda text: 0 if text == "0" else bench.size(text),
+                   help="COOL_MPI_MIN of preloaded runs; default: the library's default")
     p.add_argument("--placements", type=bench.list_of(bench.one_of(bench.PLACEMENTS)), default=list(bench.PLACEMENTS), help="default both")
     bench.add_network_options(p)
-    p.add_argument("--busy-poll", action="store_true", help="let MPICH's ranks spin on their sockets; else a rank that waits sleeps")
-    p.add_argument("--timeout", type=int, default=240, help="seconds for one operation; default %(default)s")
+    p.add_argument("--busy-poll", action="store_true",
+                   help="let waiting ranks of MPICH poll their sockets instead of sleeping")
+    p.add_argument("--timeout", type=int, default=240,
+                   help="timeout for one operation in seconds; default %(default)s")
     p.add_argument("--docs", action="store_true", help="write the table to docs/measurements/mpi.md")
     bench.add_run_options(p, "mpi-preload")
     a = p.parse_args()
     a.out, a.bin = os.path.abspath(a.out), os.path.abspath(a.bin)
     if a.timeout < 1 or min(a.host_mbit, a.uplink_mbit, a.wait, a.seconds) < 0:
-        p.error("--timeout must be at least 1, rates, --seconds and --wait not negative")
+        p.error("--timeout must be at least 1; rates, --seconds and --wait must not be negative")
     return a
 
 

@@ -1,8 +1,9 @@
-"""An os-ken controller that answers ARP from a table of all hosts, as small as can be: for bench/load.py.
+"""A minimal os-ken controller that answers ARP requests from a table of all hosts (for
+bench/load.py).
 
     python osken_arp.py PORT HOSTS
 
-HOSTS is how many hosts `cool-load` plays: their addresses follow from their numbers.
+HOSTS is the number of hosts that `cool-load` simulates. Their addresses follow from their numbers.
 """
 import logging
 import sys
@@ -18,13 +19,13 @@ FIRST = 0x0A000001
 
 
 class Answers(OSKenApp):
-    """Answers for the host asked for, out of the port that asked."""
+    """Answers ARP requests on behalf of the requested host, through the port of the request."""
     OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
     macs = {}
 
     @set_ev_cls(ofp_event.EventOFPPacketIn, MAIN_DISPATCHER)
     def packet_in(self, event):
-        """A switch hands in a frame."""
+        """Handles a packet-in. Ignores everything except ARP requests for known hosts."""
         message = event.msg
         asked = packet.Packet(message.data).get_protocol(arp.arp)
         if asked is None or asked.opcode != arp.ARP_REQUEST or asked.dst_ip not in self.macs:
@@ -43,7 +44,7 @@ class Answers(OSKenApp):
 
 
 def main():
-    """Runs until it is ended."""
+    """Runs until it is terminated."""
     port, hosts = map(int, sys.argv[1:])
     for host in range(hosts):
         ip = ".".join(map(str, (FIRST + host).to_bytes(4, "big")))

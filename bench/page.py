@@ -1,4 +1,4 @@
-"""The benchmark's page: one HTML file, drawn from report.json's figures alone."""
+"""Renders the benchmark report as one HTML file from the figures in report.json."""
 import html
 import math
 
@@ -32,57 +32,67 @@ td.reason { white-space: normal; text-align: left; color: #b3261e; font-weight: 
 footer { margin-top: 48px; color: var(--quiet); font-size: 13px; border-top: 1px solid var(--line); padding-top: 12px; }
 """
 
-# Of the drawing area of a chart.
+# Position and size of the drawing area of a chart.
 LEFT, TOP, WIDTH, HEIGHT = 44, 14, 460, 170
 
 HEADINGS = (("case", 1), ("placement", 1), ("library", 1), ("median", 0), ("least", 0), ("most", 0), ("over limit", 0), ("COOL is faster", 0),
             ("on all links", 0), ("on uplinks", 0), ("busiest link", 0), ("idle", 0), ("ranks", 0), ("agents", 0), ("switches", 0))
-# Under these the processor seconds for each MiB are those of a job's start and of ticks, not of bytes.
+# For fewer bytes, the start of the job and the granularity of ticks dominate the CPU seconds per
+# MiB.
 LEAST_FOR_PROCESSOR = 1 << 16
 
 
 def page(report):
-    """The whole page as text."""
+    """Returns the whole page as text."""
     net, libraries = report["network"], report["libraries"]
     measured = [n for n in libraries if any("median" in c["results"].get(n, {}) for c in report["cases"])]
     body = [
-        "<h1>Collectives on one network, library beside library</h1>",
-        "<p>%d nodes in %d racks (%s), host links %s, links between switches %s, emulated on one machine with %d processors. All "
-        "libraries ran in the same hosts over the same links, one after the other within each case. A time is that of the slowest "
-        "rank; every result was verified on every rank. The limit is what the busiest link needs at its full rate; a port lets a "
-        "burst of 16 KiB pass at once, so that 64 KiB may take a little less. Ranks of Open MPI that wait yield the processor, ranks of MPICH %s.</p>"
+        "<h1>Collectives on one network, compared by library</h1>",
+        "<p>%d nodes in %d racks (%s), host links %s, links between switches %s, emulated on one "
+        "machine with %d CPUs. All "
+        "libraries ran in the same hosts over the same links, one after the other within each "
+        "case. A time is the time of the slowest "
+        "rank, and every result was verified on every rank. The limit is the time that the busiest "
+        "link needs at its full rate. A port "
+        "forwards a burst of 16 KiB at once, so 64 KiB may take slightly less. Waiting ranks of "
+        "Open MPI yield the CPU; those of MPICH %s.</p>"
         % (net["nodes"], net["racks"], text(net["topology"]), rate(net["host_mbit"]), rate(net["uplink_mbit"]), report["processors"],
-           "spin on their sockets, as they do by default" if report["busy_poll"] else "sleep until something comes, since all hosts share these processors"),
+           "poll their sockets, as they do by default" if report["busy_poll"] else "sleep until data arrives, because all hosts share these CPUs"),
         tiles(report),
         key(libraries, measured),
     ]
     for placement in unique(c["placement"] for c in report["cases"]):
         body += ["<h2>Time over the physical limit, ranks %s</h2>" % ("in rack order" if placement == "racked" else "interleaved over the racks"),
-                 "<p>Median; 1 is the least that the links allow. Lower is better; logarithmic scale.</p>", "<div class=charts>"]
+                 "<p>Medians on a logarithmic scale. 1 is the physical limit of the links; lower "
+                 "is better.</p>", "<div class=charts>"]
         here = [c for c in report["cases"] if c["placement"] == placement]
         body += ["<section><h3>%s</h3>%s</section>" % (op, chart([c for c in here if c["op"] == op], measured)) for op in unique(c["op"] for c in here)]
         body.append("</div>")
     body += small_messages(report["cases"], measured)
     body += [
         "<h2>All figures</h2>",
-        "<p>Bytes are those of one repetition with their frame headers, both directions of a link counted apart. Idle: the share of this "
-        "machine's processors left idle meanwhile; where it is near zero, the processors were measured, not the network. Ranks, agents, switches: "
-        "the processor time, user and system, that they used for each MiB which must come into all nodes together (of a bcast all that "
-        "receivers get, of a reduce all vectors but the root's, of an allreduce both); of COOL without what starting its ranks took.</p>",
+        "<p>Bytes include frame headers and are per repetition; the two directions of a link count "
+        "separately. Idle is the idle share of this "
+        "machine's CPUs; where it is near zero, the CPUs limited the time, not the network. Ranks, "
+        "agents, and switches are "
+        "the CPU time, user and system, that they used per MiB that must arrive at all nodes "
+        "together (all receivers' bytes of a bcast, "
+        "all vectors except the root's of a reduce, and both of an allreduce), without the time to "
+        "start COOL's ranks.</p>",
         table(report), left_out(libraries),
-        "<footer>%s. The same figures for programs: report.json.</footer>" % text(report["date"]),
+        "<footer>%s. report.json contains the same figures.</footer>" % text(report["date"]),
     ]
     return ('<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Benchmark</title>'
             "<style>%s</style><main>%s</main></html>\n" % (STYLE, "\n".join(body)))
 
 
 def tiles(report):
-    """What one would say first."""
+    """Returns the tiles with the most important figures."""
     found = [("%.2f ×" % mean, "as fast as %s from 64 KiB on, geometric mean" % text(report["libraries"][name]["title"]))
              for name, mean in report["geometric_means"].items()]
     ours = [c["results"]["cool"]["over_limit"] for c in report["cases"] if c["asked"] >= 1 << 20 and c["results"]["cool"].get("over_limit")]
     if ours:
-        found.append(("%.2f ×" % max(ours), "the limit at most from 1 MiB on, COOL"))
+        found.append(("%.2f ×" % max(ours), "the limit at most, COOL from 1 MiB on"))
     failures = sum("failed" in r for c in report["cases"] for r in c["results"].values())
     found += [(str(len(report["cases"])), "cases"), (str(failures), "failed measurements")]
     return "<div class=tiles>%s</div>" % "".join("<div class=tile><b>%s</b><span>%s</span></div>" % f for f in found)
@@ -94,10 +104,11 @@ def key(libraries, measured):
 
 
 def chart(cases, measured):
-    """Bars by size, a bar for each library, on a logarithmic scale that begins at the limit."""
+    """Returns a chart with groups of bars by size, one bar per library, on a logarithmic scale that
+    begins at the limit."""
     cases = [c for c in cases if any(r.get("over_limit") for r in c["results"].values())]
     if not cases:
-        return "<p>No limit is known: the links are not shaped.</p>"
+        return "<p>The links are not shaped, so there is no limit.</p>"
     most = max(r["over_limit"] for c in cases for r in c["results"].values() if r.get("over_limit"))
     decades = math.log10(max(most, 2) * 1.25)
     y = lambda value: TOP + HEIGHT * (1 - math.log10(max(value, 1)) / decades)
@@ -106,7 +117,7 @@ def chart(cases, measured):
 
 
 def bars(cases, measured, ticks, y, name_of, value_of):
-    """A group of bars for each case, the value above each bar."""
+    """Returns an SVG chart with one group of bars per case, and the value above each bar."""
     parts = ["<svg viewBox='0 0 %d %d' role=img>" % (LEFT + WIDTH, TOP + HEIGHT + 26)]
     for number, (tick, label) in enumerate(ticks):
         parts.append("<path d='M%d %.1fH%d' stroke='%s'/><text x='%d' y='%.1f' text-anchor='end'>%s</text>"
@@ -127,7 +138,7 @@ def bars(cases, measured, ticks, y, name_of, value_of):
 
 
 def small_messages(cases, measured):
-    """Time itself, where no limit is known or the bytes fit into a port's burst."""
+    """Returns the charts of absolute times for cases without a limit."""
     cases = [c for c in cases if not c["limit"]]
     parts = []
     for placement, asked in unique((c["placement"], c["asked"]) for c in cases):
@@ -135,16 +146,21 @@ def small_messages(cases, measured):
         parts.append("<section><h3>%s, %s</h3>%s</section>" % (size(asked), placement, time_chart(here, measured)))
     if not parts:
         return []
-    return ["<h2>Time of small messages</h2>", "<p>Median in milliseconds. No limit is given: they fit into what a shaped port lets through "
-            "at once, or the links are not shaped. All ranks begin at one instant, but those of Gloo's own program as they leave a barrier, "
-            "one after the other: a bcast or scatter of its root has then begun before the last rank looked.</p>", "<div class=charts>", *parts, "</div>"]
+    return ["<h2>Time of small messages</h2>",
+            "<p>Medians in milliseconds. There is no limit because the messages fit into the burst "
+            "of a shaped port, "
+            "or the links are not shaped. All ranks begin at one instant, except those of Gloo's "
+            "own program, which begin when they leave a barrier, "
+            "one after the other. A bcast or scatter of Gloo's root may therefore begin before its "
+            "last rank is ready.</p>", "<div class=charts>", *parts, "</div>"]
 
 
 def time_chart(cases, measured):
-    """Bars by operation, a bar for each library, on a linear scale of milliseconds."""
+    """Returns a chart with groups of bars by operation, one bar per library, on a linear scale of
+    milliseconds."""
     times = [1e3 * r["median"] for c in cases for r in c["results"].values() if "median" in r]
     if not times:
-        return "<p>Nothing was measured.</p>"
+        return "<p>There are no measurements.</p>"
     step = 10 ** math.floor(math.log10(max(times)))
     step = step if max(times) / step > 3 else step / 2 if max(times) / step > 1.5 else step / 5
     ticks = [step * n for n in range(math.ceil(max(times) / step) + 1)]
@@ -176,7 +192,8 @@ def table(report):
 
 
 def processor_cells(case, figures, name):
-    """Milliseconds for each MiB delivered; libraries other than COOL have no agents."""
+    """Returns the cells with CPU milliseconds per MiB delivered. Libraries other than COOL have no
+    agents."""
     if case["asked"] < LEAST_FOR_PROCESSOR:
         return ["-"] * 3
     used = figures["processor_seconds_per_mib"]
@@ -185,7 +202,7 @@ def processor_cells(case, figures, name):
 
 def left_out(libraries):
     lines = ["<li>%s: %s</li>" % (text(l["title"]), text(l["absent"])) for l in libraries.values() if "absent" in l]
-    return "<h2>Left out</h2><ul>%s</ul>" % "".join(lines) if lines else ""
+    return "<h2>Skipped libraries</h2><ul>%s</ul>" % "".join(lines) if lines else ""
 
 
 def unique(items):
@@ -213,7 +230,7 @@ def rate(mbit):
 
 
 def size(count):
-    """As users write it: 64K, 1M."""
+    """Returns a number of bytes as users write it, for example 64K or 1M."""
     for unit, letter in ((1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K")):
         if count >= unit and count % unit == 0:
             return "%d%s" % (count // unit, letter)
