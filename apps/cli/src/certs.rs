@@ -24,8 +24,8 @@ use std::path::{Path, PathBuf};
 /// end other users' jobs. A switch with switch.pem may have any datapath id; with --switch,
 /// DIR/switches/NAME gets a switch.pem for these datapath ids only.
 ///
-/// --revoke writes revoked.pem, the list of revoked certificates. Programs that have this file (most of all
-/// the controller) refuse those certificates, and close their connections.
+/// --revoke writes revoked.pem, the list of revoked certificates. Programs that have this file
+/// (most of all the controller) refuse those certificates, and close their connections.
 ///
 /// Replace the CA in four steps: --new-ca; copy ca.pem to all machines; --renew, and copy the
 /// certificates;

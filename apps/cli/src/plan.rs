@@ -215,7 +215,7 @@ fn print_analysis(
     for (rack, link) in a.uplinks.iter().enumerate() {
         let (up, down) = (link.up.bytes, link.down.bytes);
         writeln!(out, "    rack {rack:<4} uplink   {up:>15} {down:>12}")?;
-        let nodes: Vec<usize> = layout.nodes_of_rack(rack).into_iter().collect();
+        let nodes: Vec<usize> = layout.nodes_of_rack(rack).collect();
         let loads: Vec<(u64, u64)> =
             nodes.iter().map(|node| &a.hosts[*node]).map(|link| (link.up.bytes, link.down.bytes)).collect();
         // One line is enough for a rack if all its nodes have the same load.

@@ -25,9 +25,8 @@ const NODE_PATH: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 ///
 /// Each line of output starts with its rank. If a rank fails, the rest are terminated and `cool
 /// run` exits with that rank's status: 128+N if it was killed by signal N, 124 after the time limit
-/// (but see
-/// --survive). Processes get SIGTERM, then SIGKILL after 3 s. Ctrl-C, SIGTERM and SIGHUP end the job;
-/// SIGUSR1 and SIGUSR2 are sent to its ranks.
+/// (but see --survive). Processes get SIGTERM, then SIGKILL after 3 s. Ctrl-C, SIGTERM and SIGHUP
+/// end the job; SIGUSR1 and SIGUSR2 are sent to its ranks.
 ///
 /// The first word that is not an option is the program. It must exist on every node, or be copied
 /// there with --stage. A name without a slash is searched in PATH here. Ranks find their number in

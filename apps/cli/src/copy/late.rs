@@ -1,8 +1,8 @@
 //! Late nodes: their agents were away when a copy started, they were lost and returned, or they are
 //! new.
 //!
-//! They get ranks in jobs of their own. By swarm each of these ranks joins by itself; by broadcasts
-//! they are admitted together.
+//! They get ranks in jobs of their own. By swarm each of these ranks joins on its own; by
+//! broadcasts they are admitted together.
 
 use super::options::NodeChoice;
 use super::outcome::CopyOutcome;

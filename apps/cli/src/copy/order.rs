@@ -91,7 +91,7 @@ impl CopyPaths {
 /// Copies by a job, and returns the outcome for every node.
 ///
 /// # Errors
-/// If the source cannot be read, or the job cannot run at all.
+/// If the source cannot be read, or the job cannot run.
 pub(crate) async fn copy(
     client: ControllerClient<Channel>,
     nodes: &[Node],

@@ -60,16 +60,16 @@ mod tests {
     #[test]
     fn each_stream_of_each_rank_has_a_file_of_its_lines() {
         let directory = tempfile::tempdir().unwrap();
-        let folder = directory.path().join("a/b");
+        let target = directory.path().join("a/b");
         for run in ["first", "second"] {
-            let mut files = OutputFiles::new(&folder).unwrap();
+            let mut files = OutputFiles::new(&target).unwrap();
             // Twice for more files than are open at once.
             for text in ["one", "two"] {
                 (0..OPEN_MAX as u32 + 9).for_each(|rank| files.write(&line(rank, false, text)).unwrap());
             }
             files.write(&line(1, true, run)).unwrap();
         }
-        let read = |name: &str| std::fs::read_to_string(folder.join(name)).unwrap();
+        let read = |name: &str| std::fs::read_to_string(target.join(name)).unwrap();
         assert_eq!((read("0.out"), read("264.out")), ("one\ntwo\n".into(), "one\ntwo\n".into()));
         assert_eq!(read("1.err"), "second\n");
     }

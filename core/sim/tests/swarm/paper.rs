@@ -48,9 +48,9 @@ fn random_blocks_take_twenty_to_fifty_rounds_more() {
     }
 }
 
-/// Theorem 2 and corollary 3, with the times of algorithm 2: batch 1 is delayed by at most 2.7 / (1
-/// - 2 / sqrt n) rounds, and batch b saves (b - 1) times half of log n minus that delay. Overlap-1
-/// saves less (section 4.2).
+/// Theorem 2 and corollary 3, with the times of algorithm 2: batch 1 is delayed by at most
+/// `2.7 / (1 - 2 / sqrt n)` rounds, and batch b saves (b - 1) times half of log n minus that delay.
+/// Overlap-1 saves less (section 4.2).
 #[test]
 fn overlapping_generations_save_as_much_as_in_the_theorem() {
     for (nodes, k, m) in [(20u32, 16, 3u32), (64, 16, 4), (256, 16, 8)] {
