@@ -38,8 +38,8 @@ def name(loss):
 
 
 def measure(options, loss):
-    """One network with this loss: what `cool bench` says of the broadcasts, and the bytes on links
-    of each."""
+    """Measures broadcasts on a network with this loss. Returns their seconds, their ratio to the
+    limit, and the bytes on uplinks per broadcast."""
     bed = testbed.Testbed(options.topology, options.mbit, options.mbit, loss or 0, bin_dir=options.bin, log_level="warn",
                           logs=os.path.join(options.out, "logs"))
     with bench.started(bed, options.wait):

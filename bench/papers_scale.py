@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
-"""K-means at the papers' scale, simulated in full: 7,420,000 points of 512 bytes into 1,000,000 clusters on 125 nodes.
+"""K-means at the papers' scale, simulated in full: 7,420,000 points of 512 bytes into 1,000,000
+clusters on 125 nodes.
 
-    bench/papers_scale.py [--docs]      # a minute or two, on one core
+    bench/papers_scale.py [--docs]      # takes one or two minutes on one core
 
-Their cluster ("Clustering Social Images", 6.1 and 6.2): 125 nodes under 5 switches, with links of 1 Gbit/s, and one of
-10 Gbit/s from each switch to the core. What an iteration sends is counted as cool-kmeans would send it, row by row in its narrowest form
-(apps/mapcollective/src/table/rows.rs), from labels that are drawn evenly: real points crowd, which leaves fewer rows. How long
-that takes is what `cool simulate` says of the plan that agents would pick, for each of the iteration's collectives.
+The cluster is that of "Clustering Social Images", 6.1 and 6.2: 125 nodes under 5 switches, with
+links of 1 Gbit/s, and one link of 10 Gbit/s from each switch to the core. The bytes of an iteration
+are counted as cool-kmeans would send them, row by row in the narrowest form
+(apps/mapcollective/src/table/rows.rs). Labels are drawn uniformly; real points are concentrated in
+fewer clusters, which results in fewer rows. The time is the prediction of `cool simulate` for the
+plan that agents would pick, for each collective of the iteration.
 """
 import argparse
 import collections
@@ -27,24 +30,27 @@ POINTS, DIMENSIONS, CLUSTERS = 7_420_000, 512, 1_000_000
 RACKS, RACK_NODES = 5, 25
 NODES = RACKS * RACK_NODES
 NETWORK = ["--topology", "tree:%dx%d" % (RACKS, RACK_NODES), "--host-mbit", "1000", "--uplink-mbit", "10000", "--burst", "0"]
-# What the papers measured: seconds of communication in an iteration.
+# Seconds of communication per iteration that the papers measured.
 PAPERS_SECONDS = 169
 
 
 def varint(number):
-    """Bytes of postcard's form of a number."""
+    """Returns the number of bytes of a number in postcard's encoding."""
     return max(1, -(-number.bit_length() // 7))
 
 
 def row_bytes(skipped, numbers, bits):
-    """Of a row: how many rows were left out before it, how wide its numbers are, the numbers packed."""
+    """Returns the bytes of an encoded row: the number of rows skipped before it, the width of its
+    numbers, and the packed numbers."""
     return varint(skipped) + 1 + -(-numbers * bits // 8)
 
 
 def sums_bytes(counts, clusters, dimensions, owners):
-    """Bytes that a rank has for each owner, of the sums of its points in clusters: `counts` are its points in each that has some.
+    """Returns the bytes of sums that a rank sends to each owner. `counts` maps its non-empty
+    clusters to their number of points.
 
-    A row's numbers are as wide as its largest may be: that of a sum of `counts` bytes."""
+    The numbers of a row are as wide as its largest number can be, which is the sum of `counts`
+    bytes."""
     bounds = [clusters * owner // owners for owner in range(owners + 1)]
     sizes, owner, next_row = [0] * owners, 0, 0
     for row in sorted(counts):
@@ -56,12 +62,14 @@ def sums_bytes(counts, clusters, dimensions, owners):
 
 
 def moves_bytes(rows, dimensions):
-    """Bytes of centroids' moves, on a grid of 1/128 of a byte: 16 bits a number hold any."""
+    """Returns the bytes of the moves of centroids on a grid of 1/128 of a byte, for which 16 bits
+    per number suffice."""
     return sum(row_bytes(0, dimensions, 16) for _ in range(rows))
 
 
 def simulate(program, operation, size):
-    """Seconds of a collective by the plan that agents would pick, message by message, and the plan."""
+    """Simulates a collective message by message. Returns its seconds and the plan that agents would
+    pick."""
     def run(*more):
         command = [program, "simulate", "--op", operation, "--bytes", str(size), "--json", *NETWORK, *more]
         return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
@@ -70,24 +78,28 @@ def simulate(program, operation, size):
 
 
 def exchanged(each):
-    """Bytes on a node's link and on a rack's, one way, when every node has this much for each."""
+    """Returns the bytes on the link of a node and of a rack, in one direction, if every node sends
+    `each` bytes to every other."""
     return each * (NODES - 1), each * RACK_NODES * (NODES - RACK_NODES)
 
 
 def to_all(each):
-    """The same when every node's own part goes to all, once over each link."""
+    """Returns the same if every node sends its part of `each` bytes to all others, once over each
+    link."""
     return each * (NODES - 1), each * (NODES - RACK_NODES)
 
 
 def stages():
-    """Of each collective of an iteration: its name, operation, bytes as `cool simulate` wants them, bytes of links."""
+    """Returns the collectives of an iteration: name, operation, bytes as `cool simulate` expects
+    them, and bytes on links."""
     chance = random.Random(1)
     counts = collections.Counter(chance.randrange(CLUSTERS) for _ in range(POINTS // NODES))
     sums = max(sums_bytes(counts, CLUSTERS, DIMENSIONS, NODES))
     moves = moves_bytes(CLUSTERS // NODES, DIMENSIONS)
     here = [("regroup: sums of %s rows a node, in narrow form" % format(len(counts), ","), "alltoall", sums, exchanged(sums)),
             ("combine: moves of all centroids", "allgather", moves, to_all(moves))]
-    # Their intermediate data is 2 GB a node after the node's own reduction, 4 bytes a number; centroids are bytes.
+    # The papers' intermediate data is 2 GB per node after the local reduction, with 4 bytes per
+    # number; centroids are bytes.
     dense, part = 4 * CLUSTERS * DIMENSIONS // NODES, CLUSTERS * DIMENSIONS // NODES
     whole = part * NODES
     theirs = [("regroup of all sums, 250 GB", "alltoall", dense, exchanged(dense)),
@@ -97,7 +109,8 @@ def stages():
 
 
 def least_memory(program, points, clusters):
-    """Bytes that cool-kmeans says that a rank takes at least, with this number of points and clusters."""
+    """Returns the bytes of memory that cool-kmeans reports as the minimum of a rank with this
+    number of points and clusters."""
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "points.npy")
         header = "{'descr': '|u1', 'fortran_order': False, 'shape': (%d, %d), }\n" % (points, DIMENSIONS)
@@ -106,12 +119,12 @@ def least_memory(program, points, clusters):
         done = subprocess.run([program, path, "-k", str(clusters), "--memory", "1", "--alone"], capture_output=True, text=True)
     found = re.search(r"take (\d+) bytes", done.stderr)
     if not found:
-        raise SystemExit("%s does not say how much memory it takes: %s" % (program, done.stderr))
+        raise SystemExit("%s did not report its memory requirement: %s" % (program, done.stderr))
     return int(found[1])
 
 
 def memory(program):
-    """The same at the papers' scale: it grows in proportion to points and to clusters."""
+    """Returns the same at the papers' scale, because it is linear in points and in clusters."""
     one = least_memory(program, 100, 10)
     point, cluster = least_memory(program, 200, 10) - one, least_memory(program, 100, 20) - one
     return point / 100 * POINTS / NODES + cluster / 10 * CLUSTERS
@@ -119,9 +132,12 @@ def memory(program):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--program", default=os.path.join(ROOT, "target", "release", "cool"), help="default %(default)s")
-    p.add_argument("--kmeans", default=os.path.join(ROOT, "target", "release", "cool-kmeans"), help="default %(default)s")
-    p.add_argument("--docs", action="store_true", help="write the table to docs/guide/kmeans.md too")
+    p.add_argument("--program", default=os.path.join(ROOT, "target", "release", "cool"),
+                   help="path of cool; default %(default)s")
+    p.add_argument("--kmeans", default=os.path.join(ROOT, "target", "release", "cool-kmeans"),
+                   help="path of cool-kmeans; default %(default)s")
+    p.add_argument("--docs", action="store_true",
+                   help="also write the table to docs/measurements/kmeans.md")
     arguments = p.parse_args()
     gb = lambda size: "%.2f" % (size / 1e9)
     lines = ["`bench/papers_scale.py`: %s x %d into %s on %d nodes in %d racks, links of 1 and 10 Gbit/s:" % (

@@ -1,8 +1,10 @@
-"""The libraries that COOL is measured beside: how each is installed, launched in the emulated hosts, and read.
+"""The libraries that are compared with COOL: how each is installed, launched in the emulated hosts,
+and measured.
 
-Every peer has a `name`, `prepare()` which installs it and sets `version`, and `measure(run, case)` which returns the
-seconds of each repetition, with the bytes on the links, the idle share of the processors and the processor
-seconds for each MiB delivered meanwhile. What goes wrong is a `Failed` that says why; what a peer does not offer is `Absent`.
+Every peer has a `name`, a method `prepare()`, which installs it and sets `version`, and a method
+`measure(run, case)`, which returns the seconds of each repetition with the bytes on the links, the
+idle share of the CPUs, and the CPU seconds per MiB delivered. Both raise `Failed` with the reason
+of a failure, and `Absent` for a case that the peer does not support.
 """
 import contextlib
 import json
@@ -20,27 +22,29 @@ import processor
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MARK = "COOL_BENCH_CASE"
-# From a barrier to the instant at which all ranks begin: ranks leave barriers one after the other, some libraries' much
-# later than others'. Long enough for what the barrier used of the ports' bursts to be refilled. Gloo's own program has none.
+# Milliseconds from a barrier to the instant at which all ranks begin. Ranks leave a barrier one
+# after the other, in some libraries much later than in others. The pause is also long enough to
+# refill the bursts of ports that the barrier used. Gloo's own program has no pause.
 PAUSE_MS = 20
 
 
 class Failed(Exception):
-    """A measurement or an installation that failed, and why."""
+    """The reason why a measurement or an installation failed."""
 
 
 class Absent(Exception):
-    """What is asked for is not there: no failure, a line in the report."""
+    """The reason why a peer or a case is not available, which is reported but is not a failure."""
 
 
 def calls(case):
-    """Of each repetition, one right after the other; its time is that of one of them."""
+    """Returns the number of successive calls per repetition. The time of a repetition is that of
+    one call."""
     return case.get("calls", 1)
 
 
 class Counters:
-    """Bytes on every link direction and processor time, between `start` and `stop`. `ranks` tells the seconds that ranks have
-    used so far (processor.sample)."""
+    """Counts the bytes on every link direction and the CPU time between `start` and `stop`. `ranks`
+    returns the CPU seconds that ranks have used so far (processor.sample)."""
 
     def __init__(self, bed, ranks=None):
         self.bed, self.ranks = bed, ranks
@@ -49,7 +53,8 @@ class Counters:
         self.bytes, self.ticks, self.used = self.bed.link_bytes(), processor.machine_ticks(), processor.sample(self.bed, self.ranks)
 
     def stop(self, case, repetitions, start_seconds=None):
-        """Per repetition. `start_seconds` is what the start of the ranks takes, by who uses it, where it is counted too."""
+        """Returns the figures per repetition. If the counted time includes the start of ranks,
+        `start_seconds` is its CPU time by consumer, which is subtracted."""
         used = processor.used(self.used, processor.sample(self.bed, self.ranks))
         used = {who: seconds - (start_seconds or {}).get(who, 0) for who, seconds in used.items()}
         bytes_now, ticks = self.bed.link_bytes(), processor.machine_ticks()
@@ -60,18 +65,20 @@ class Counters:
 
 
 def wait_until_done(process, end, timeout, log):
-    """Waits for a process to end well until `end`, which is after `timeout` seconds."""
+    """Waits until `end` for a process to succeed; raises Failed otherwise. `timeout` is only for
+    the message."""
     try:
         process.wait(max(0.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
-        raise Failed("no end within %d s: %s" % (timeout, last_words(log))) from None
+        raise Failed("not finished within %d s: %s" % (timeout, last_words(log))) from None
     if process.returncode:
         raise Failed("status %d: %s" % (process.returncode, last_words(log)))
 
 
 class Processes:
-    """Commands in emulated hosts, all ended with the context: launchers leave daemons in sessions of their own, so
-    what is left is found by a mark in its environment, and ended by process id."""
+    """Commands in emulated hosts, all of which end with the context. Launchers leave daemons in
+    separate sessions, so remaining processes are found by a mark in their environment and ended by
+    process id."""
 
     def __init__(self):
         self.mark = "%s=%d.%d" % (MARK, os.getpid(), time.monotonic_ns())
@@ -88,7 +95,8 @@ class Processes:
         return process
 
     def processor_seconds(self):
-        """Of all that bear the mark, launchers and their daemons among them."""
+        """Returns the CPU seconds of all processes with the mark, including launchers and their
+        daemons."""
         return processor.of_processes(self._signal(0))
 
     def __exit__(self, *_):
@@ -102,7 +110,7 @@ class Processes:
             process.wait()
 
     def _signal(self, number):
-        """Sends a signal to all that bear the mark; their process ids."""
+        """Sends a signal to all processes with the mark, and returns their ids."""
         found = []
         for process in self.started:
             process.poll()
@@ -113,12 +121,12 @@ class Processes:
                         os.kill(int(entry), number)
                         found.append(int(entry))
             except (OSError, ValueError):
-                continue  # ended meanwhile, or no process
+                continue  # the process has ended, or this is not a process
         return found
 
 
 def wait_for_end(pids, end):
-    """Waits until the first of the processes ends, or time does."""
+    """Waits until the first of the processes ends, at most until `end`."""
     try:
         descriptor = os.pidfd_open(pids[0])
     except ProcessLookupError:
@@ -130,13 +138,13 @@ def wait_for_end(pids, end):
 
 
 def ended_children_seconds():
-    """Processor seconds of all processes that we started and that have ended."""
+    """Returns the CPU seconds of all ended child processes."""
     usage = resource.getrusage(resource.RUSAGE_CHILDREN)
     return usage.ru_utime + usage.ru_stime
 
 
 def last_words(log):
-    """The end of a log, in one line."""
+    """Returns the end of a log as one line."""
     log.seek(0)
     lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
     words = " | ".join([line for line in lines if re.search(r"\w", line)][-4:])
@@ -144,7 +152,7 @@ def last_words(log):
 
 
 def run_checked(*command, timeout=900, **options):
-    """Runs a command of an installation; its output."""
+    """Runs a command and returns its output. Raises Failed if it fails."""
     try:
         done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                               timeout=timeout, **options)
@@ -156,7 +164,8 @@ def run_checked(*command, timeout=900, **options):
 
 
 def installed(folder, package):
-    """The folder of the programs of a Python environment that has a package of PyPI; made if it is not there."""
+    """Installs a package of PyPI in a Python environment, which is created if it does not exist.
+    Returns the directory of its programs."""
     programs = os.path.join(folder, "bin")
     if not os.access(os.path.join(programs, "pip"), os.X_OK):
         run_checked("/usr/bin/python3", "-m", "venv", folder)
@@ -165,11 +174,12 @@ def installed(folder, package):
 
 
 class Run:
-    """A testbed in which to measure: the hosts in rank order, and a folder for what the launchers need."""
+    """A testbed for measurements, with the hosts in rank order and a directory for the files of
+    launchers."""
 
     def __init__(self, bed, placement, folder, timeout):
         self.bed, self.placement, self.timeout = bed, placement, timeout
-        self.start_seconds = {}  # what the start of COOL's ranks takes, once it is known (Cool.seconds_of_a_start)
+        self.start_seconds = {}  # CPU time to start COOL's ranks, once known (Cool.seconds_of_a_start)
         self.hosts = in_order(bed.description, placement)
         self.folder = folder
         with open(os.path.join(folder, "pids"), "w") as f:
@@ -179,7 +189,7 @@ class Run:
 
 
 def racks(description):
-    """The hosts of each rack."""
+    """Returns a list of the hosts of each rack."""
     found = {}
     by_name = {h["name"]: h for h in description["hosts"]}
     for link in description["links"]:
@@ -189,14 +199,14 @@ def racks(description):
 
 
 def in_order(description, placement):
-    """Hosts as ranks are given to them: rack by rack, or one of each rack in turn."""
+    """Returns the hosts in rank order: rack by rack, or one of each rack in turn."""
     if placement == "racked":
         return [host for rack in racks(description) for host in rack]
     return [host for row in zip(*racks(description)) for host in row]
 
 
 class Cool:
-    """This project: `cool bench`, its ranks started by the agents."""
+    """COOL: `cool bench`, whose ranks are started by the agents."""
 
     name, title = "cool", "COOL"
 
@@ -215,12 +225,13 @@ class Cool:
         with self.started(run.bed, case, "--warmup", "1", "--placement", run.placement, "--pause", str(PAUSE_MS)) as process:
             result = self.result(process, run.timeout)
         counted = counters.stop(case, (case["reps"] + 1) * calls(case), run.start_seconds)
-        # The idle share of the repetitions alone, as the busiest rank saw it, not of the job's start too.
+        # This idle share is that of the repetitions only, as the busiest rank saw it, without the
+        # start of the job.
         return {**counted, "idle": result["idle"], "seconds": result["seconds"], "chunks_repaired": result["chunks_repaired"]}
 
     def seconds_of_a_start(self, run, times=3):
-        """Processor seconds of a job that makes one barrier, by who used them: what `measure` counts beside the calls, since
-        ranks begin and end with `cool bench`."""
+        """Returns the CPU seconds, by consumer, of a job with one barrier. `measure` counts this
+        time in addition to the calls, because ranks start and end with `cool bench`."""
         case = {"op": "barrier", "bytes": 0, "reps": 1}
         used = []
         for _ in range(times):
@@ -232,7 +243,7 @@ class Cool:
 
     @contextlib.contextmanager
     def started(self, bed, case, *flags):
-        """A run of `cool bench`, ended with the context."""
+        """Starts `cool bench`, and kills it at the end of the context."""
         command = ["cool", "bench", "--json", "--ops", case["op"], "--bytes", str(case["bytes"]), "--reps", str(case["reps"]), *flags]
         if calls(case) > 1:
             command += ["--calls", str(calls(case))]
@@ -243,18 +254,19 @@ class Cool:
                 process.kill()
 
     def result(self, process, timeout):
-        """What it printed, once it has ended."""
+        """Waits for `cool bench` and returns the result that it printed."""
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            raise Failed("no end within %d s" % timeout) from None
+            raise Failed("not finished within %d s" % timeout) from None
         if process.returncode:
             raise Failed("status %d: %s" % (process.returncode, err.strip()[-300:]))
         return json.loads(out)["results"][0]
 
 
 class Mpi:
-    """An MPI library from its wheel in an environment of its own; our C program measures it."""
+    """An MPI library, installed from its wheel in a separate environment and measured by
+    mpi_collectives.c."""
 
     def __init__(self, folder, busy_poll):
         self.folder = os.path.join(folder, self.name)
@@ -273,26 +285,28 @@ class Mpi:
         run_checked(os.path.join(self.folder, "bin", "mpicc"), "-O2", "-Wall", "-o", program, *arguments)
 
     def launcher(self, run, program):
-        """The command that runs a program as a rank on each host, and its environment."""
+        """Returns the command that runs a program as one rank on each host, and its environment."""
         environment = {**os.environ, **self.environment, "BENCH_HOSTS": run.folder, "TMPDIR": run.folder,
                        "PATH": os.path.join(self.folder, "bin") + ":" + os.environ["PATH"]}
         launcher = [os.path.join(self.folder, "bin", "mpirun"), *self.flags(run.hosts), *self.rank(run, program)]
         return [os.path.join(HERE, "enter-host"), run.hosts[0]["name"], "exec " + " ".join(launcher)], environment
 
     def rank(self, _run, program):
-        """The command of a rank."""
+        """Returns the command of a rank."""
         return ["env", "LD_PRELOAD=" + self.preload, *program] if self.preload else program
 
     @contextlib.contextmanager
     def started(self, run, op, *arguments):
-        """A run of our program: its processes, the lines that it writes, and where its answers go."""
+        """Runs mpi_collectives.c. Yields its processes, the lines that it writes, and the pipe for
+        the replies."""
         with tempfile.TemporaryDirectory(dir=run.folder) as pipes, tempfile.TemporaryFile() as log:
             request, reply = (os.path.join(pipes, p) for p in ("request", "reply"))
             os.mkfifo(request)
             os.mkfifo(reply)
             command, environment = self.launcher(run, [self.program, op, *map(str, arguments), str(PAUSE_MS), request, reply])
             with Processes() as processes:
-                # Opened for both ways: neither we nor rank 0 waits for the other to open it.
+                # Both pipes are opened for reading and writing, so neither side waits for the other
+                # to open them.
                 with open(request, "rb+", buffering=0) as asked, open(reply, "rb+", buffering=0) as answers:
                     yield processes, Lines(asked, processes.start(command, environment, log), run.timeout, log), answers
 
@@ -311,8 +325,9 @@ class Mpi:
             return {**counted, "first": first, "seconds": seconds}
 
     def measure_lengths(self, run, op, lengths, least, most, seconds):
-        """The seconds of each repetition of an operation, by length, in one run: of each length at least `least` and at most `most`, in
-        between as many as take `seconds`."""
+        """Measures an operation with several lengths in one run. Yields each length with the
+        seconds of its repetitions. There are as many as take `seconds`, but at least `least` and at
+        most `most`."""
         with self.started(run, op, ",".join(map(str, lengths)), "%d-%d:%g" % (least, most, seconds), 1) as (_, lines, answers):
             for length in lengths:
                 self.first(lines)
@@ -337,14 +352,15 @@ class Mpi:
 
 
 class Lines:
-    """Lines from a pipe, as long as a process runs and time is left."""
+    """Reads lines from a pipe until the process ends or the timeout expires."""
 
     def __init__(self, pipe, process, timeout, log):
         self.pipe, self.process, self.log, self.timeout = pipe, process, log, timeout
         self.deadline, self.pending = time.monotonic() + timeout, b""
 
     def next(self):
-        """The words of the next line."""
+        """Returns the words of the next line. Raises Failed if the process ends first or time is
+        up."""
         while b"\n" not in self.pending:
             if self.pipe not in self._wait([self.pipe]):
                 raise Failed("status %s: %s" % (self.process.wait(), last_words(self.log)))
@@ -353,7 +369,7 @@ class Lines:
         return line.decode(errors="replace").split()
 
     def end(self):
-        """Waits for the process; a rank that failed at the very end counts."""
+        """Waits for the process, and raises Failed if it fails at the very end."""
         self._wait([])
         if self.process.wait():
             raise Failed("status %d: %s" % (self.process.returncode, last_words(self.log)))
@@ -365,16 +381,17 @@ class Lines:
         finally:
             os.close(ended)
         if not ready:
-            raise Failed("no end within %d s: %s" % (self.timeout, last_words(self.log)))
+            raise Failed("not finished within %d s: %s" % (self.timeout, last_words(self.log)))
         return ready
 
 
 class OpenMpi(Mpi):
     name, title = "openmpi", "Open MPI"
-    spins, environment = False, {}  # mpi_yield_when_idle below is its own remedy, and the better one at 1 KiB
+    spins, environment = False, {}  # mpi_yield_when_idle below serves the same purpose and is faster at 1 KiB
 
     def flags(self, hosts):
-        """TCP over the data network; ranks that wait yield the processor, since all hosts share this machine's."""
+        """Returns options for TCP over the data network. Waiting ranks yield the CPU, because all
+        hosts share this machine's."""
         network = "10.0.0.0/16"
         return ["--allow-run-as-root", "--prtemca", "plm_ssh_agent", os.path.join(HERE, "enter-host"), "--prtemca", "prte_if_include", network,
                 "--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", network, "--mca", "mpi_yield_when_idle", "1",
@@ -386,13 +403,15 @@ class Mpich(Mpi):
     spins, environment = True, {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
 
     def flags(self, hosts):
-        """Without -genvnone all ranks would get the environment of the first host, its interface included."""
+        """Returns options for one rank per host. Without -genvnone, all ranks would get the
+        environment of the first host, including its interface."""
         return ["-genvnone", "-launcher", "ssh", "-launcher-exec", os.path.join(HERE, "enter-host"), "-hosts", ",".join(h["name"] for h in hosts),
                 "-n", str(len(hosts)), "-ppn", "1"]
 
 
 class Sockets:
-    """The least that ranks could do: our C program on UDP sockets alone (plain_sockets.c). `cool run` starts it, for the tree of that job."""
+    """A minimal program on UDP sockets (plain_sockets.c), as a lower bound. `cool run` starts it,
+    so that it can use the tree of that job."""
 
     name, title = "sockets", "plain sockets"
     MOST_BYTES = 16 << 10
@@ -406,9 +425,9 @@ class Sockets:
 
     def measure(self, run, case):
         if calls(case) > 1:
-            raise Absent("one call after the other would need more than to send once")
+            raise Absent("successive calls are not supported because the program never retransmits")
         if case["bytes"] > self.MOST_BYTES:
-            raise Absent("of 16 KiB at most: nothing is sent again")
+            raise Absent("supports at most 16 KiB because the program never retransmits")
         rack_of = {host["name"]: number for number, rack in enumerate(racks(run.bed.description)) for host in rack}
         counters = Counters(run.bed)
         with tempfile.TemporaryDirectory(dir=run.folder) as folder, tempfile.TemporaryFile() as log, Processes() as processes:
@@ -425,7 +444,7 @@ class Sockets:
 
     @staticmethod
     def tell_tree(run, folder, end):
-        """Gives the ranks the address of the tree of their job, once it is there."""
+        """Waits for the tree of the job and passes its address to the ranks."""
         while time.monotonic() < end:
             groups = json.loads(run_checked("cool", "groups", "--json", env=run.bed.environment()))["groups"]
             trees = [tree["address"] for group in groups for tree in group["trees"] if tree["scope"] == "all"]
@@ -439,19 +458,22 @@ class Sockets:
 
     @staticmethod
     def figures(folder, ranks):
-        """The seconds of each repetition until its last rank had ended; those in which something was lost are left out."""
+        """Returns the seconds until the last rank of each repetition ended. Repetitions with lost
+        messages are omitted."""
         times = []
         for rank in range(ranks):
             with open(os.path.join(folder, "%d.ms" % rank)) as f:
                 times.append([float(line) for line in f])
         seconds = [max(of_ranks) * 1e-3 for of_ranks in zip(*times) if min(of_ranks) >= 0]
         if 2 * len(seconds) <= len(times[0]):
-            raise Failed("something was lost in %d of %d repetitions" % (len(times[0]) - len(seconds), len(times[0])))
+            raise Failed("messages were lost in %d of %d repetitions"
+                         % (len(times[0]) - len(seconds), len(times[0])))
         return {"seconds": seconds, "lost": len(times[0]) - len(seconds)}
 
 
 class Gloo:
-    """Gloo's own benchmark program, built from a source folder; it verifies what it receives."""
+    """Gloo's own benchmark program, built from a source directory. It verifies the data that it
+    receives."""
 
     name, title = "gloo", "Gloo"
 
@@ -460,7 +482,7 @@ class Gloo:
 
     def prepare(self):
         if not self.source:
-            raise Absent("no source folder given (--gloo FOLDER)")
+            raise Absent("no source directory given (--gloo DIR)")
         self.program = os.path.join(self.folder, "gloo", "benchmark", "benchmark")
         run_checked("cmake", "-S", self.source, "-B", self.folder, "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_BENCHMARK=ON", "-DUSE_REDIS=OFF")
         run_checked("cmake", "--build", self.folder, "--parallel", "2", "--target", "benchmark")
@@ -468,7 +490,8 @@ class Gloo:
         self.version = revision.stdout.strip() or "of " + os.path.basename(os.path.abspath(self.source))
 
     def algorithm(self, case):
-        """Of the two allreduces that it has, the one for the size."""
+        """Returns the name of Gloo's algorithm for a case. For allreduce, it depends on the
+        length."""
         allreduce = "allreduce_halving_doubling" if case["bytes"] < 1 << 16 else "allreduce_ring_chunked"
         names = {"bcast": "broadcast", "reduce": "reduce", "allreduce": allreduce, "allgather": "allgather", "scatter": "scatter"}
         if case["op"] not in names:
@@ -497,7 +520,8 @@ class Gloo:
 
     @staticmethod
     def figures(log):
-        """From its row `size elements min p50 p99 max GB/s samples`, in microseconds; it does not tell each one."""
+        """Returns the figures of the row `size elements min p50 p99 max GB/s samples`, which is in
+        microseconds. Gloo does not report each repetition."""
         log.seek(0)
         rows = [line.split() for line in log.read().decode(errors="replace").splitlines() if re.match(r"\s*\d+\s+\d+\s", line)]
         if not rows or len(rows[-1]) < 6:

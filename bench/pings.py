@@ -1,13 +1,15 @@
 #!/usr/bin/python3
-"""How soon an agent answers pings while ranks of its node move much data among themselves.
+"""Measures how soon an agent replies to pings while the ranks of its node exchange much data.
 
     sudo bench/pings.py                             # allreduce of 1 GiB by 8 ranks; needs 17 GiB of memory
     sudo bench/pings.py --bytes 256M --ops allreduce,bcast,alltoall
 
-An agent that does not answer pings counts as gone (its failure detector's peer timeout). Controller, one agent and its ranks are
-processes as on a cluster; pings go to the agent over loopback as other agents send them, one each --interval, whether or not the
-last was answered. A ping's latency ends when its answer is in our socket, by the system's time stamp, so that our own waiting for
-a processor does not count. Needs what loopback.py needs. Writes report.json to target/pings.
+The failure detector declares an agent lost if it does not reply to pings within the peer timeout.
+The controller, one agent, and its ranks are processes as on a cluster. Pings are sent to the agent
+over loopback in the format of other agents, one per --interval, whether or not the previous one was
+answered. The latency ends at the kernel's receive timestamp of the reply, so the time that this
+program waits for a CPU does not count. Needs the same as loopback.py. Writes report.json to
+target/pings.
 """
 import argparse
 import json
@@ -30,19 +32,20 @@ import testbed  # noqa: E402
 AGENT_PORT = 7420
 SO_TIMESTAMPNS = 35  # socket(7); Python has no name for it
 
-# As core/transport/src/packet/codec.rs has it: magic, version, type, stream (group, epoch, call, transfer, source), from, digest.
+# Header as in core/transport/src/packet/codec.rs: magic, version, type, stream (group, epoch, call,
+# transfer, source), from, digest.
 PING = struct.Struct(">HBBQIQIHHQ")
 MAGIC, VERSION, TYPE = 0xC001, 3, 8
 DIGEST = 9
-# What follows it in an answer: the agent's incarnation.
+# A reply contains the incarnation of the agent after the header.
 INCARNATION = 8
 
-# An answer that has not come by then after the last ping is lost.
+# Replies count as lost if they arrive later than this many seconds after the last ping.
 LAST_ANSWER = 2.0
 
 
 class Pinger:
-    """Pings an agent, and when each ping was sent and answered."""
+    """Pings an agent and records when each ping was sent and answered."""
 
     def __init__(self, ip, interval):
         self.to, self.interval = (ip, AGENT_PORT), interval
@@ -52,13 +55,13 @@ class Pinger:
         self.sent, self.answered = [], {}
 
     def send(self):
-        # An answer repeats the ping's digest, by which it is known.
+        # A reply repeats the digest of the ping, which identifies it.
         ping = PING.pack(MAGIC, VERSION, TYPE, 0, 0, 0, 0, 0, 0, len(self.sent))
         self.sent.append(time.time_ns())
         self.socket.sendto(ping, self.to)
 
     def receive(self):
-        """Takes the answers that have come."""
+        """Records all replies that have arrived."""
         while True:
             try:
                 answer, notes, _, _ = self.socket.recvmsg(PING.size + INCARNATION, socket.CMSG_SPACE(16))
@@ -68,8 +71,9 @@ class Pinger:
             self.answered[PING.unpack_from(answer)[DIGEST]] = seconds * 10**9 + nanoseconds
 
     def run_beside(self, process):
-        """Pings until a process has ended, and waits for the last answers."""
-        # It must not wait for a processor between the time stamp and the ping; what it has started has its own priority.
+        """Pings until a process has ended, then waits for the last replies."""
+        # This program must not wait for a CPU between the timestamp and the ping. The priority of
+        # processes that it has started does not change.
         before = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, 0, -20)
         try:
@@ -91,13 +95,14 @@ class Pinger:
             self.receive()
 
     def latencies(self):
-        """Seconds until each ping was answered, sorted; infinite for one that was not."""
+        """Returns the sorted latencies of all pings in seconds, infinite for unanswered ones."""
         never = float("inf")
         return sorted((self.answered[n] - at) / 1e9 if n in self.answered else never for n, at in enumerate(self.sent))
 
 
 def measure(bed, options, op):
-    """Latencies of pings to the agent during one operation's repetitions."""
+    """Returns the latencies of pings to the agent during the repetitions of one operation, and the
+    seconds of these repetitions."""
     command = ["cool", "bench", "--json", "--ops", op, "--bytes", str(options.bytes), "--reps", str(options.reps), "--warmup", "1",
                "--ranks", str(options.ranks), "--ranks-per-node", str(options.ranks)] + (["--alloc"] if options.alloc else [])
     pinger = Pinger(loopback.ADDRESS % 1, options.interval / 1e3)
@@ -107,20 +112,24 @@ def measure(bed, options, op):
     if process.returncode:
         raise RuntimeError("cool bench: " + errors.strip()[-300:])
     if not pinger.answered:
-        raise RuntimeError("the agent has answered no ping: does it speak version %d of the packets?" % VERSION)
+        raise RuntimeError("the agent replied to no ping; check that it uses packet version %d"
+                           % VERSION)
     [result] = json.loads(output)["results"]
     return pinger.latencies(), result["seconds"]
 
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--ranks", type=int, default=8, help="on the node; default %(default)s")
-    p.add_argument("--ops", default="allreduce", help="default %(default)s")
-    p.add_argument("--bytes", type=bench.size, default="1G", help="of each rank's array; default %(default)s")
-    p.add_argument("--reps", type=int, default=3, help="after one that warms up; default %(default)s")
-    p.add_argument("--alloc", action="store_true", help="arrays of comm.alloc")
+    p.add_argument("--ranks", type=int, default=8, help="ranks on the node; default %(default)s")
+    p.add_argument("--ops", default="allreduce", help="operations; default %(default)s")
+    p.add_argument("--bytes", type=bench.size, default="1G",
+                   help="length of each rank's array; default %(default)s")
+    p.add_argument("--reps", type=int, default=3,
+                   help="repetitions after one for warming up; default %(default)s")
+    p.add_argument("--alloc", action="store_true", help="use arrays of comm.alloc")
     p.add_argument("--interval", type=float, default=1.0, help="milliseconds between pings; default %(default)s")
-    p.add_argument("--within", type=float, default=20.0, help="milliseconds, within which answers are counted; default %(default)s")
+    p.add_argument("--within", type=float, default=20.0,
+                   help="report the share of replies within this many milliseconds; default %(default)s")
     bench.add_run_options(p, "pings")
     return p.parse_args()
 

@@ -1,7 +1,9 @@
-"""Processor time, user and system, of COOL's agents, of ranks and of the emulated switches (proc_pid_stat(5)).
+"""Measures the CPU time, user and system, of agents, ranks, and the emulated switches
+(proc_pid_stat(5)).
 
-The kernel counts what a process has used in whole ticks of 10 ms, so figures of short cases are coarse. What it does for
-packets outside of any process (part of the shaping and of TCP) is in `busy` only, which is all that the machine did.
+The kernel counts the time of a process in whole ticks of 10 ms, so figures of short cases are
+coarse. Only `busy`, the time of the whole machine, includes the work of the kernel for packets
+outside of any process (part of the shaping and of TCP).
 """
 import os
 import sys
@@ -15,7 +17,8 @@ MIB = 1 << 20
 
 
 def of_process(pid):
-    """Seconds that a process has used and those of its children that have ended; none if it has ended itself."""
+    """Returns the seconds that a process and its ended children have used, or zeros if the process
+    has ended."""
     try:
         with open("/proc/%d/stat" % pid) as f:
             user, system, children_user, children_system = (int(t) for t in f.read().rpartition(")")[2].split()[11:15])
@@ -25,25 +28,27 @@ def of_process(pid):
 
 
 def of_processes(pids):
-    """Seconds that these processes have used, without their children."""
+    """Returns the seconds that these processes have used, without their children."""
     return sum(of_process(pid)[0] for pid in pids)
 
 
 def machine_ticks():
-    """User, nice, system, idle, iowait, irq, softirq, steal: since the machine started (proc_stat(5))."""
+    """Returns user, nice, system, idle, iowait, irq, softirq, and steal ticks since the machine
+    booted (proc_stat(5))."""
     with open("/proc/stat") as f:
         return [int(t) for t in f.readline().split()[1:9]]
 
 
 def idle_share(before, after):
-    """Of the machine's time between two of `machine_ticks`; None if there was none."""
+    """Returns the idle share of CPU time between two results of `machine_ticks`, or None if no time
+    has passed."""
     passed = sum(after) - sum(before)
     return (after[3] + after[4] - before[3] - before[4]) / passed if passed else None
 
 
 def sample(bed, ranks=None):
-    """Seconds used so far, by who used them. `ranks` tells those of the ranks; without it they are the agents' children, which
-    count when they have ended."""
+    """Returns the CPU seconds used so far, by consumer. `ranks` must return those of the ranks.
+    Without it, ranks are the children of agents, which count only once they have ended."""
     agents = [of_process(agent.process.pid) for agent in bed.agents.values()]
     ticks = machine_ticks()
     return {"agents": sum(own for own, _ in agents), "ranks": ranks() if ranks else sum(children for _, children in agents),
@@ -55,14 +60,17 @@ def used(before, after):
 
 
 def delivered(op, moved, ranks):
-    """Bytes that must come into all nodes together: of a bcast each node's but the root's, of a reduce each vector but the root's
-    own, of an allreduce both; of gather and scatter each part but the root's own, and of an allgather at every node."""
+    """Returns the bytes that must arrive at all nodes together. For bcast, every node except the
+    root receives the message; for reduce, every vector except the root's is received; for
+    allreduce, both; for gather and scatter, every part except the root's; for allgather, every
+    other part at every node."""
     whole = {"bcast": ranks - 1, "reduce": ranks - 1, "allreduce": 2 * (ranks - 1), "allgather": ranks - 1}
     return moved * whole.get(op, (ranks - 1) / ranks)
 
 
 def per_mib(seconds, op, moved, ranks, calls):
-    """Seconds for each MiB delivered by this many `calls`, by who used them; none where nothing has to come into any node."""
+    """Returns the seconds per MiB delivered by `calls` calls, by consumer. Returns an empty
+    dictionary if no node receives data."""
     mib = delivered(op, moved, ranks) * calls / MIB
     if not mib:
         return {}

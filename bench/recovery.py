@@ -1,12 +1,13 @@
 #!/usr/bin/python3
-"""How long the controller takes from a failure to the last rule installed.
+"""Measures the time from a link failure until the controller has installed the last rule.
 
     sudo bench/recovery.py --failure port     # a port goes down
-    sudo bench/recovery.py --failure silent   # packets are lost and no port goes down: found by LLDP
+    sudo bench/recovery.py --failure silent   # packets are lost but no port goes down (LLDP)
 
-On 4 racks of 4 nodes below 2 spines, with a job that runs: each time another uplink fails, and the messages of all
-switches are watched. The last rule is installed when the switch confirms it by barrier. Prints median and worst.
-Needs root and Debian's mininet, openvswitch-switch and ethtool; the machine must have nothing else to do.
+The network has 4 racks of 4 nodes below 2 spines and runs a job. Another uplink fails each time,
+while the OpenFlow messages of all switches are observed. A rule counts as installed once the switch
+confirms it with a barrier reply. Prints the median and the worst time. Needs root and Debian's
+mininet, openvswitch-switch and ethtool. The machine must be idle otherwise.
 """
 import argparse
 import json
@@ -24,14 +25,15 @@ import testbed  # noqa: E402
 
 TOPOLOGY, RACKS = "leafspine:4x2x4", 4
 LLDP_MS = 400
-# No change for so long: then all is done. Beyond the time until a loss is found, and until trees are improved.
+# Recovery is complete after this many seconds without a change. They exceed the time to detect a
+# loss and to improve trees.
 QUIET = 1.5
 FOUND_WITHIN = {"port": 1.0, "silent": 3.0}
 PATIENCE = 20.0
 
 
 class Watch:
-    """The changes that switches are told and confirm, as they pass."""
+    """Observes the changes that switches receive and confirm."""
 
     def __init__(self, switches):
         self.lock = threading.Lock()
@@ -50,7 +52,7 @@ class Watch:
                 if re.match(r"OFPT_(FLOW|GROUP)_MOD", line):
                     self.changed[switch] = now
                 elif line.startswith("OFPT_BARRIER_REPLY") and self.confirmed.get(switch, 0) < self.changed.get(switch, 0):
-                    # Counts unless another change follows.
+                    # A later change of this switch invalidates this confirmation.
                     self.confirmed[switch] = now
 
     def clear(self):
@@ -63,7 +65,8 @@ class Watch:
             return max(self.changed.values(), default=None)
 
     def done(self):
-        """When the last change was confirmed; None as long as one is not."""
+        """Returns the time at which the last change was confirmed, or None while one is not
+        confirmed."""
         with self.lock:
             if not self.changed or any(self.confirmed.get(switch, 0) < at for switch, at in self.changed.items()):
                 return None
@@ -84,23 +87,27 @@ def wait_until(condition, what):
 
 
 def quiet(watch, since, at_least):
-    """Whether nothing has changed of late."""
+    """Returns whether at least `at_least` seconds have passed since `since`, and no change occurred
+    recently."""
     now = time.monotonic()
     return now - since > at_least and now - (watch.last_change() or since) > QUIET
 
 
 def fail_once(bed, watch, link, failure):
-    """Seconds from the failure of a link to the last rule installed; then the link is as before."""
+    """Fails a link and restores it. Returns the seconds from the failure until the last rule was
+    installed."""
     watch.clear()
     began = time.monotonic()
     (bed.network.cut if failure == "port" else bed.network.silence)(link)
-    wait_until(lambda: quiet(watch, began, FOUND_WITHIN[failure]) and watch.done(), "switches confirm what follows from a failure")
+    wait_until(lambda: quiet(watch, began, FOUND_WITHIN[failure]) and watch.done(),
+               "the switches confirm the changes after a failure")
     took = watch.done() - began
     watch.clear()
     restored = time.monotonic()
     bed.network.restore(link)
     links = len(bed.network.uplinks())
-    wait_until(lambda: len((bed.cool_json("topology") or {"links": []})["links"]) == links, "the link is found again")
+    wait_until(lambda: len((bed.cool_json("topology") or {"links": []})["links"]) == links,
+               "the link is discovered again")
     wait_until(lambda: quiet(watch, restored, QUIET), "trees have been improved")
     return took
 
@@ -109,7 +116,7 @@ def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--failure", choices=sorted(FOUND_WITHIN), required=True)
     p.add_argument("--times", type=int, default=20)
-    p.add_argument("--json", metavar="FILE", help="write the figures there")
+    p.add_argument("--json", metavar="FILE", help="write the figures to FILE")
     a = p.parse_args()
     with testbed.Testbed(TOPOLOGY, lldp_ms=LLDP_MS) as bed:
         bed.wait_until_measured()

@@ -1,13 +1,13 @@
 #!/usr/bin/python3
-"""How collectives grow with the cluster, and what two jobs on the same links do to each other (part
-of `make bench`).
+"""Measures how collectives scale with the cluster, and how two jobs on the same links affect each
+other (part of `make bench`).
 
-    sudo bench/scaling.py                                          # 2x2 to 8x8 nodes, and two jobs on 4x4
+    sudo bench/scaling.py                   # 2x2 to 8x8 nodes, and two jobs on 4x4
     sudo bench/scaling.py --topologies tree:2x2,tree:3x3 --ops bcast,allgather --reps 5
 
-What a node has stays of one size: a message or vector of --bytes, or a part of --part. Each job of
-the two calls on all nodes; that its calls take twice as long as alone is fair. Needs root and
-Debian's mininet, openvswitch-switch and ethtool; the machine must have nothing else to do.
+The data per node is constant: a message or vector of --bytes, or a part of --part. Both of the two
+jobs run on all nodes; sharing is fair if their calls take twice as long as alone. Needs root and
+Debian's mininet, openvswitch-switch and ethtool. The machine must be idle otherwise.
 """
 import argparse
 import json
@@ -31,12 +31,12 @@ def started(topology, options):
 
 
 def of_all(op, bed, options):
-    """Bytes of the message, the vector or the whole array."""
+    """Returns the bytes of the message, the vector, or the whole array."""
     return options.part * len(bed.description["hosts"]) if op in bench.IN_PARTS else options.bytes
 
 
 def grow(topology, options):
-    """Every operation on one cluster."""
+    """Measures every operation on one cluster and returns the figures."""
     with started(topology, options) as bed:
         bed.wait_until_measured()
         run = peers.Run(bed, "racked", bed.directory, options.timeout)
@@ -54,7 +54,8 @@ def grow(topology, options):
 
 
 def share(options):
-    """Each operation by one job alone, then by two at once, on the same nodes."""
+    """Measures each operation with one job alone, then with two at once on the same nodes. Returns
+    the figures."""
     cool = peers.Cool(options.bin)
     seconds = lambda process: cool.result(process, options.timeout)["seconds"]
     with started(options.shared, options) as bed:
@@ -65,8 +66,8 @@ def share(options):
             with cool.started(bed, case) as process:
                 alone = statistics.median(seconds(process))
             with cool.started(bed, case) as one, cool.started(bed, case) as other:
-                # The first call of one may have been before the other began, and the last ones
-                # after it was through.
+                # The first call of one job may precede the start of the other, and its last calls
+                # may follow the other's end.
                 together = [statistics.median(seconds(process)[1:-2]) for process in (one, other)]
             measured.append({"topology": options.shared, "op": op, "alone": alone, "together": together})
             print("| %s | %.0f | %.2f | %.2f |" % (op, 1e3 * alone, *sorted(t / alone for t in together)), flush=True)
@@ -76,15 +77,20 @@ def share(options):
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--topologies", type=bench.list_of(topologies.argument), default=["tree:2x2", "tree:4x4", "tree:6x6", "tree:8x8"],
-                   help="default tree:2x2,tree:4x4,tree:6x6,tree:8x8")
+                   help="clusters; default tree:2x2,tree:4x4,tree:6x6,tree:8x8")
     p.add_argument("--shared", type=topologies.argument, default="tree:4x4", help="cluster of the two jobs; default %(default)s")
-    p.add_argument("--ops", type=bench.list_of(bench.one_of(bench.OPS)), default=list(bench.OPS), help="default: all six")
-    p.add_argument("--bytes", type=bench.size, default=1 << 20, help="of a message or vector; default 1M")
-    p.add_argument("--part", type=bench.size, default=32 << 10, help="of a node's part of a gather, allgather or scatter; default 32K")
-    p.add_argument("--mbit", type=float, default=5, help="rate of all links, so low that one machine carries 64 nodes; default %(default)s")
-    p.add_argument("--reps", type=int, default=3, help="default %(default)s")
+    p.add_argument("--ops", type=bench.list_of(bench.one_of(bench.OPS)), default=list(bench.OPS),
+                   help="operations; default all six")
+    p.add_argument("--bytes", type=bench.size, default=1 << 20,
+                   help="length of a message or vector; default 1M")
+    p.add_argument("--part", type=bench.size, default=32 << 10,
+                   help="length of a node's part of a gather, allgather or scatter; default 32K")
+    p.add_argument("--mbit", type=float, default=5,
+                   help="rate of all links, low enough for 64 nodes on one machine; default %(default)s")
+    p.add_argument("--reps", type=int, default=3, help="repetitions; default %(default)s")
     p.add_argument("--calls", type=int, default=8, help="calls of each of the two jobs; default %(default)s")
-    p.add_argument("--timeout", type=int, default=240, help="seconds for one operation; default %(default)s")
+    p.add_argument("--timeout", type=int, default=240,
+                   help="timeout of one operation in seconds; default %(default)s")
     bench.add_run_options(p, "bench", "directory for scaling.json and logs; ")
     a = p.parse_args()
     if a.reps < 1 or a.calls < 4 or a.mbit <= 0:

@@ -1,8 +1,10 @@
-"""Tables in documents that programs write: what stands between `<!-- NAME -->` and `<!-- end of NAME -->`."""
+"""Replaces the generated sections of documents, which are between `<!-- NAME -->` and `<!-- end of
+NAME -->`."""
 
 
 def replace(path, name, text):
-    """Puts a text between the marks of a name, which the document must have once."""
+    """Replaces the text between the marks of `name`, each of which must occur exactly once in the
+    document."""
     begin, end = "<!-- %s -->\n" % name, "<!-- end of %s -->" % name
     with open(path) as f:
         document = f.read()

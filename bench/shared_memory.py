@@ -1,14 +1,14 @@
 #!/usr/bin/python3
-"""Ranks of one node: COOL beside Open MPI over shared memory, in turn on the same emulated host.
+"""Compares COOL with Open MPI over shared memory for the ranks of one emulated host.
 
-    sudo bench/shared_memory.py                     # 8 ranks: all operations, of 8 bytes and 64 MiB
+    sudo bench/shared_memory.py             # 8 ranks: all operations, of 8 bytes and 64 MiB
     sudo bench/shared_memory.py --ranks 4 --ops reduce --bytes 1M
 
-The ranks of either share memory, those of Open MPI by its `sm` transport. COOL is measured twice:
-on ordinary arrays and on those of comm.alloc. Every result is verified. At the end it prints a
-table; `first` is the first call after a barrier and a broadcast of 8 bytes: it has to get the
-memory that later ones find. Both share this machine's processors, so ranks yield them while they
-wait. Needs what bench.py needs.
+The ranks of both libraries share memory; those of Open MPI use its `sm` transport. COOL is measured
+with ordinary arrays and with arrays of comm.alloc. Every result is verified. At the end, the
+program prints a table, in which `first` is the first call after a barrier and a broadcast of 8
+bytes. That call allocates the memory that later calls reuse. Waiting ranks yield the CPU, because
+both libraries share the CPUs of this machine. Needs the same as bench.py.
 """
 import argparse
 import json
@@ -31,7 +31,7 @@ HEADINGS = ("operation", "COOL", "COOL, `comm.alloc`", "Open MPI", "Open MPI / C
 
 
 class OpenMpi(peers.OpenMpi):
-    """All ranks on the first host, by shared memory alone."""
+    """Open MPI with all ranks on the first host, which use shared memory only."""
 
     ranks = 8
 
@@ -41,8 +41,8 @@ class OpenMpi(peers.OpenMpi):
 
 
 def cool(bed, ranks, case, plan, alloc):
-    """What `cool bench` measures; `alloc`: of arrays in memory that is shared with the agent. The
-    second call warms up too."""
+    """Runs `cool bench`, with arrays of comm.alloc if `alloc` is true. Returns the seconds of the
+    first and of the measured calls, and the plan. The second call is for warming up."""
     command = ["cool", "bench", "--json", "--ops", case["op"], "--bytes", str(case["bytes"]), "--reps", str(case["reps"] + 2), "--warmup", "0",
                "--pause", str(peers.PAUSE_MS), "--ranks", str(ranks), "--ranks-per-node", str(ranks)]
     options = (["--plan", plan] if plan else []) + (["--alloc"] if alloc else [])
@@ -55,7 +55,7 @@ def cool(bed, ranks, case, plan, alloc):
 
 
 class Figures:
-    """What one library has measured in one case, over all rounds, in milliseconds."""
+    """The times of one library in one case, over all rounds; shown in milliseconds."""
 
     def __init__(self):
         self.seconds, self.firsts, self.plan = [], [], ""
@@ -85,20 +85,23 @@ def row(case, ours, shared, theirs):
 
 
 def table(rows):
-    """In Markdown."""
+    """Returns the table in Markdown."""
     return "\n".join("| %s |" % " | ".join(cells) for cells in [HEADINGS, ["---"] + ["--:"] * (len(HEADINGS) - 1), *rows])
 
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--ranks", type=int, default=8, help="on the node; default %(default)s")
-    p.add_argument("--ops", default=OPS, help="default %(default)s")
-    p.add_argument("--bytes", default="8,64M", help="default %(default)s")
-    p.add_argument("--reps", type=int, default=5, help="of large messages; up to 1 MiB 8 times as many, below 64 KiB 40 times; default %(default)s")
-    p.add_argument("--rounds", type=int, default=3, help="in which both are measured in turn; default %(default)s")
-    p.add_argument("--plan", help="force COOL's plan")
+    p.add_argument("--ranks", type=int, default=8, help="ranks on the node; default %(default)s")
+    p.add_argument("--ops", default=OPS, help="operations; default %(default)s")
+    p.add_argument("--bytes", default="8,64M", help="lengths; default %(default)s")
+    p.add_argument("--reps", type=int, default=5,
+                   help="repetitions of large messages, 8 times as many up to 1 MiB, 40 times as "
+                   "many below 64 KiB; default %(default)s")
+    p.add_argument("--rounds", type=int, default=3,
+                   help="rounds, in each of which both are measured; default %(default)s")
+    p.add_argument("--plan", help="plan that COOL must use")
     p.add_argument("--prepare", action="store_true", help="only install Open MPI")
-    p.add_argument("--alone", action="store_true", help="only COOL")
+    p.add_argument("--alone", action="store_true", help="measure COOL only")
     bench.add_run_options(p, "bench", "directory in which Open MPI is installed; ")
     return p.parse_args()
 
@@ -115,7 +118,7 @@ def main():
         return
     cases = [{"op": op, "bytes": n, "reps": options.reps * (40 if n < 1 << 16 else 8 if n <= 1 << 20 else 1)}
              for op in options.ops.split(",") for n in map(bench.size, options.bytes.split(","))]
-    # A barrier has no bytes: it is measured once.
+    # A barrier has no length, so it is measured once.
     cases = [case for i, case in enumerate(cases) if case["op"] != "barrier" or case["op"] != cases[i - 1]["op"]]
     bed = testbed.Testbed("tree:1x1", slots=options.ranks, bin_dir=options.bin, log_level="warn")
     rows = []

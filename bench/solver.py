@@ -1,13 +1,16 @@
 #!/usr/bin/python3
-"""A conjugate gradient solver on COOL and on MPI libraries, in turn on one emulated network (`make solver`).
+"""Compares a conjugate gradient solver on COOL and on MPI libraries on one emulated network (`make
+solver`).
 
     sudo bench/solver.py
     sudo bench/solver.py --grid 256 --placements racked --peers openmpi --reps 3
 
-The program is the example libcool/c/examples/conjugate_gradient.c: an iteration exchanges rows of 8 bytes for each point with both
-neighbours and makes two allreduces of 8 bytes. For the peers the same source is compiled with bench/on_mpi/cool.h. Each run checks its
-solution, and all need the same number of iterations. Prints a table of the medians, and writes report.json to target/solver; --docs
-writes the table into docs/measurements/benchmarks.md. Needs what bench/bench.py needs, and libcool_c.so (`cargo build --release -p cool-c`).
+The program is the example libcool/c/examples/conjugate_gradient.c. An iteration exchanges rows of 8
+bytes per point with both neighbors and makes two allreduces of 8 bytes. For the peers, the same
+source is compiled with bench/on_mpi/cool.h. Each run verifies its solution, and all runs must need
+the same number of iterations. Prints a table of the medians and writes report.json to
+target/solver; --docs writes the table to docs/measurements/benchmarks.md. Needs the same as
+bench/bench.py, and libcool_c.so (`cargo build --release -p cool-c`).
 """
 import argparse
 import json
@@ -30,12 +33,12 @@ SOURCE = os.path.join(ROOT, "libcool", "c", "examples", "conjugate_gradient.c")
 
 
 class Cool(peers.Cool):
-    """The program on COOL, its ranks started by the agents."""
+    """The program on COOL, whose ranks are started by the agents."""
 
     def compile(self, program, *arguments):
         folder = program + ".libcool"
         if not os.path.exists(os.path.join(self.folder, "libcool_c.so")):
-            raise peers.Failed("no libcool_c.so in %s: cargo build --release -p cool-c" % self.folder)
+            raise peers.Failed("no libcool_c.so in %s: build it with cargo build --release -p cool-c" % self.folder)
         peers.run_checked(os.path.join(ROOT, "tools", "install-c"), folder, self.folder)
         library = os.path.join(folder, "lib")
         peers.run_checked("cc", "-O2", "-Wall", "-o", program, *arguments, "-I" + os.path.join(folder, "include"), "-L" + library,
@@ -46,7 +49,7 @@ class Cool(peers.Cool):
 
 
 def solve(library, run, program, options):
-    """What one run prints."""
+    """Runs the program once and returns the JSON that it prints."""
     arguments = ["--grid", str(options.grid), "--tolerance", str(options.tolerance), "--json"]
     command, environment = library.launcher(run, [program, *arguments])
     with tempfile.TemporaryFile() as log, peers.Processes() as processes:
@@ -54,11 +57,12 @@ def solve(library, run, program, options):
         try:
             process.wait(run.timeout)
         except subprocess.TimeoutExpired:
-            raise peers.Failed("no end within %d s: %s" % (run.timeout, peers.last_words(log))) from None
+            raise peers.Failed("not finished within %d s: %s" % (run.timeout,
+                                                                 peers.last_words(log))) from None
         if process.returncode:
             raise peers.Failed("status %d: %s" % (process.returncode, peers.last_words(log)))
         log.seek(0)
-        # `cool run` puts the rank in front.
+        # `cool run` prefixes each line with the rank.
         lines = [line[line.index("{"):] for line in log.read().decode(errors="replace").splitlines() if "{" in line]
     if len(lines) != 1:
         raise peers.Failed("expected one line of JSON, not %d" % len(lines))
@@ -66,7 +70,7 @@ def solve(library, run, program, options):
 
 
 def prepared(options):
-    """The libraries that can be measured, COOL first, each with its program."""
+    """Returns the libraries that can be measured, COOL first, each with its compiled program."""
     kinds = {"openmpi": peers.OpenMpi, "mpich": peers.Mpich}
     ready = {}
     for library in [Cool(options.bin), *(kinds[name](options.peers_folder, False) for name in options.peers)]:
@@ -80,12 +84,13 @@ def prepared(options):
         except peers.Failed as e:
             if library.name == "cool":
                 raise
-            print("%s is left out: %s" % (library.title, e), flush=True)
+            print("%s is skipped: %s" % (library.title, e), flush=True)
     return ready
 
 
 def measure(options, libraries, report):
-    """Fills in the runs of each placement: all libraries in turn, again and again; the first round is for warming up."""
+    """Adds the runs of each placement to the report. All libraries take turns, and the first round
+    is for warming up."""
     bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
                           logs=os.path.join(options.out, "logs"))
     with bench.started(bed, options.wait), tempfile.TemporaryDirectory(prefix="cool-solver-") as folder:
@@ -102,11 +107,12 @@ def measure(options, libraries, report):
                               1e3 * result["seconds_per_iteration"]), flush=True)
             iterations = {result["iterations"] for results in runs.values() for result in results}
             if len(iterations) != 1:
-                raise peers.Failed("not all needed the same number of iterations: %s" % sorted(iterations))
+                raise peers.Failed("the numbers of iterations differ between runs: %s"
+                                   % sorted(iterations))
 
 
 def table(report):
-    """Milliseconds of an iteration, as Markdown."""
+    """Returns a Markdown table with the milliseconds per iteration."""
     libraries = report["libraries"]
     rivals = [name for name in libraries if name != "cool"]
     heads = ["placement", *(entry["title"] for entry in libraries.values()), *(libraries[name]["title"] + " / COOL" for name in rivals)]
@@ -120,7 +126,7 @@ def table(report):
 
 
 def text(report):
-    """The section of the document: what was measured, and the table."""
+    """Returns the section of the document: a description of the measurement, and the table."""
     first = next(iter(report["placements"].values()))["cool"][0]
     network = report["network"]
     rate = lambda mbit: "%g Mbit/s" % mbit if mbit else "unshaped"
@@ -134,18 +140,23 @@ def text(report):
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--grid", type=int, default=64, help="points on each side of the square; default %(default)s")
-    p.add_argument("--tolerance", type=float, default=1e-8, help="of the residual; default %(default)s")
-    p.add_argument("--reps", type=int, default=5, help="runs of each, of which the median counts; default %(default)s")
+    p.add_argument("--tolerance", type=float, default=1e-8,
+                   help="tolerance of the residual; default %(default)s")
+    p.add_argument("--reps", type=int, default=5,
+                   help="runs of each library, whose median is reported; default %(default)s")
     bench.add_network_options(p)
     p.add_argument("--placements", type=bench.list_of(bench.one_of(bench.PLACEMENTS)), default=list(bench.PLACEMENTS), help="default both")
     p.add_argument("--peers", type=bench.list_of(bench.one_of(("openmpi", "mpich"))), default=["openmpi", "mpich"], help="default openmpi,mpich")
-    p.add_argument("--peers-folder", default=os.path.join(ROOT, "target", "bench"), help="where they are installed; default target/bench")
-    p.add_argument("--timeout", type=int, default=240, help="seconds for one run; default %(default)s")
-    p.add_argument("--docs", action="store_true", help="write the table into docs/measurements/benchmarks.md")
+    p.add_argument("--peers-folder", default=os.path.join(ROOT, "target", "bench"),
+                   help="directory in which the peers are installed; default target/bench")
+    p.add_argument("--timeout", type=int, default=240,
+                   help="timeout of one run in seconds; default %(default)s")
+    p.add_argument("--docs", action="store_true",
+                   help="write the table to docs/measurements/benchmarks.md")
     bench.add_run_options(p, "solver")
     a = p.parse_args()
     if min(a.reps, a.timeout) < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
-        p.error("--reps and --timeout must be at least 1, rates and --wait not negative")
+        p.error("--reps and --timeout must be at least 1; rates and --wait must not be negative")
     a.out, a.bin, a.peers_folder = (os.path.abspath(path) for path in (a.out, a.bin, a.peers_folder))
     return a
 

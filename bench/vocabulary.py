@@ -1,14 +1,14 @@
 #!/usr/bin/python3
-"""Accuracy of the picture classifier over the size of its vocabulary, as a plot (after Zhang, Qiu et al., "Large-Scale Image
-Classification using High Performance Clustering", figure 10).
+"""Plots the accuracy of the picture classifier over the size of its vocabulary, as figure 10 of
+Zhang, Qiu et al., "Large-Scale Image Classification using High Performance Clustering".
 
-    bench/vocabulary.py train/ test/                           # folders or tar files, a folder of pictures for each class
-    bench/vocabulary.py --split 70 scenes/ -- --pyramid 3      # 70 pictures of each class train, the others test
+    bench/vocabulary.py train/ test/    # directories or tar files with a directory for each class
+    bench/vocabulary.py --split 70 scenes/ -- --pyramid 3   # train with 70 pictures of each class
     bench/vocabulary.py --words 25,100,400 --seeds 3 train/ test/
 
-For each number of words and each seed it runs `cool-kmeans classify train` and `classify test`; what follows -- goes to `train`. Writes
-target/bench/vocabulary.json and vocabulary.svg (--out names another folder): the mean over seeds, and each seed as a dot. Needs
-target/release/cool-kmeans, or another named with --program.
+For each number of words and each seed, it runs `cool-kmeans classify train` and `classify test`;
+arguments after -- are passed to `train`. Writes vocabulary.json and vocabulary.svg, which shows the
+mean over seeds and each seed as a dot, to the directory of --out. Needs cool-kmeans (--program).
 """
 import argparse
 import json
@@ -25,17 +25,21 @@ ENDINGS = (".jpg", ".jpeg", ".png")
 
 
 class Failure(Exception):
-    """Something that the user should know, in one line."""
+    """A failure whose reason is printed to the user in one line."""
 
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("pictures", nargs="+", metavar="DIR", help="for training and for the test; with --split one for both")
-    p.add_argument("--split", type=int, metavar="N", help="draw N pictures of each class for training, by each seed; the others are the test")
+    p.add_argument("pictures", nargs="+", metavar="DIR",
+                   help="directories for training and for the test, or with --split one for both")
+    p.add_argument("--split", type=int, metavar="N",
+                   help="draw N pictures of each class for training with each seed, and test with the others")
     p.add_argument("--words", default="25,50,100,200,400,800,1600", help="sizes of the vocabulary; default %(default)s")
     p.add_argument("--seeds", type=int, default=1, metavar="N", help="runs with seeds 1 to N; default %(default)s")
-    p.add_argument("--program", default=os.path.join(ROOT, "target", "release", "cool-kmeans"), help="default %(default)s")
-    p.add_argument("--out", default=os.path.join(ROOT, "target", "bench"), help="folder; default %(default)s")
+    p.add_argument("--program", default=os.path.join(ROOT, "target", "release", "cool-kmeans"),
+                   help="path of cool-kmeans; default %(default)s")
+    p.add_argument("--out", default=os.path.join(ROOT, "target", "bench"),
+                   help="output directory; default %(default)s")
     arguments, options = sys.argv[1:], []
     if "--" in arguments:
         at = arguments.index("--")
@@ -43,12 +47,13 @@ def parse_arguments():
     parsed = p.parse_args(arguments)
     parsed.options = options
     if len(parsed.pictures) != (1 if parsed.split else 2):
-        p.error("name a folder for training and one for the test, or one with --split")
+        p.error("expected a directory for training and one for the test, or a single one with --split")
     return parsed
 
 
 def split(folder, count, seed, to):
-    """Two folders of links to a drawn part of each class's pictures and to the rest."""
+    """Creates two directories of links in `to`: `count` random pictures of each class, and all
+    others. Returns both paths."""
     chance = random.Random(seed)
     for name in sorted(os.listdir(folder)):
         where = os.path.join(folder, name)
@@ -56,7 +61,7 @@ def split(folder, count, seed, to):
             continue
         files = sorted(f for f in os.listdir(where) if f.lower().endswith(ENDINGS))
         if len(files) <= count:
-            raise Failure("%s: %d pictures, of which --split %d leaves none for the test" % (where, len(files), count))
+            raise Failure("%s: the class has %d pictures, of which --split %d leaves none for the test" % (where, len(files), count))
         drawn = set(chance.sample(files, count))
         for file in files:
             part = os.path.join(to, "train" if file in drawn else "test", name)
@@ -66,7 +71,7 @@ def split(folder, count, seed, to):
 
 
 def accuracy(program, train, test, words, seed, options):
-    """Of a classifier with that many words."""
+    """Returns the accuracy of a classifier with this number of words."""
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "m.cool")
         run([program, "classify", "train", "--words", str(words), "--seed", str(seed), "--model", model, "--json", *options, train])
@@ -76,16 +81,16 @@ def accuracy(program, train, test, words, seed, options):
 def run(command):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode:
-        raise Failure(done.stderr.strip() or "%s ended with status %d" % (command[0], done.returncode))
+        raise Failure(done.stderr.strip() or "%s exited with status %d" % (command[0], done.returncode))
     return done.stdout
 
 
-# Of the drawing area of the plot.
+# Position and size of the drawing area of the plot.
 LEFT, TOP, WIDTH, HEIGHT, BOTTOM = 56, 16, 560, 280, 46
 
 
 def plot(rows):
-    """The figure as SVG: accuracy in per cent over words on a logarithmic scale."""
+    """Returns the plot as SVG: accuracy in percent over words on a logarithmic scale."""
     values = [100 * a for row in rows for a in row["accuracy"]]
     low, high = 5 * math.floor(min(values) / 5), max(5 * math.ceil(max(values) / 5), 5 * math.floor(min(values) / 5) + 5)
     first, last = math.log(rows[0]["words"]), math.log(rows[-1]["words"])
