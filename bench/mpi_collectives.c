@@ -1,13 +1,17 @@
-/* Measures one MPI collective as `cool bench --pause` measures ours: a barrier, an instant at which all begin, the
- * operation, the time from the instant to the slowest rank's end. Every result is checked on every rank.
+/* Measures one MPI collective in the same way as `cool bench --pause`: all ranks meet in a barrier
+ * and begin the operation at one instant. The time is that from the instant to the end of the
+ * slowest rank. Every result is verified on every rank.
  *
  *   mpi_collectives OP BYTES REPS CALLS PAUSE_MS REQUEST REPLY
  *
- * A repetition is CALLS calls, one right after the other, and its time that of one of them. BYTES: the message of bcast, the
- * vector of reduce, allreduce, reduce_scatter, scan and exscan, the whole array of gather, allgather, scatter and alltoall; or several, as
- * 8,1024, one after the other. REPS: a number, or as 3-15:2, of which as many as take 2 seconds. For each of BYTES, after a first repetition
- * rank 0 writes "start" and its seconds to the pipe REQUEST and waits for a byte from REPLY, so that bench.py reads the links' counters
- * there; after the last one "done" and the seconds of each. */
+ * A repetition consists of CALLS successive calls; its time is that of one call. BYTES is the
+ * length of the message of bcast, of the vector of reduce, allreduce, reduce_scatter, scan and
+ * exscan, or of the whole array of gather, allgather, scatter and alltoall. Several lengths, for
+ * example 8,1024, are measured one after the other. REPS is a number, or a range such as 3-15:2,
+ * which means as many repetitions as take 2 seconds, but from 3 to 15. For each length, rank 0
+ * writes "start" and the seconds of a first repetition to the pipe REQUEST, and waits for a byte
+ * from REPLY while bench.py reads the counters of links. After the last repetition, it writes
+ * "done" and the seconds of each, and waits again. */
 #include <fcntl.h>
 #include <mpi.h>
 #include <stdint.h>
@@ -24,12 +28,13 @@ static void fail(const char *what) {
     MPI_Abort(MPI_COMM_WORLD, 1);
 }
 
-/* Another word at each place, of each rank, in each repetition; unsigned, so that sums wrap around and stay exact. */
+/* Returns a value that differs by place, rank and repetition. It is unsigned, so sums wrap around
+ * and remain exact. */
 static uint32_t word(size_t place, int rank, int rep) {
     return (uint32_t)place * 2654435761u + (uint32_t)rank * 40503u + (uint32_t)rep * 97u;
 }
 
-/* Of the first so many ranks. */
+/* Returns the sum of the words of the first `upto` ranks. */
 static uint32_t sum(size_t place, int upto, int rep) {
     uint32_t total = 0;
     for (int rank = 0; rank < upto; rank++) total += word(place, rank, rep);
@@ -69,14 +74,14 @@ static int right(const char *op, const uint32_t *in, const uint32_t *out, size_t
     return 1;
 }
 
-/* The clock that all hosts of the emulated network share, in seconds. */
+/* Returns the seconds of the clock that all hosts of the emulated network share. */
 static double now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-/* Seconds to the slowest rank's end. */
+/* Runs one repetition. Returns the seconds until the slowest rank ended. */
 static double once(const char *op, uint32_t *in, uint32_t *out, size_t count, size_t part, int rep) {
     for (size_t i = 0; i < count; i++) {
         in[i] = strcmp(op, "bcast") || !me ? word(i, me, rep) : 0xffffffffu;
@@ -89,13 +94,15 @@ static double once(const char *op, uint32_t *in, uint32_t *out, size_t count, si
     while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &until, NULL)) {}
     for (int call = 0; call < calls; call++) run(op, in, out, count, (int)part);
     double mine = (now() - begin) / calls;
-    MPI_Barrier(MPI_COMM_WORLD); /* Ranks that share a processor are not to check while others are at work. */
+    /* Ranks that share a CPU must not verify results while others still communicate. */
+    MPI_Barrier(MPI_COMM_WORLD);
     if (!right(op, in, out, count, part, rep)) fail("wrong data");
     MPI_Allreduce(&mine, &slowest, 1, MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD);
     return slowest;
 }
 
-/* The repetitions that REPS says, by the seconds of the first, which are the same at all ranks. */
+/* Returns the number of repetitions according to REPS. `first` is the time of the first repetition,
+ * which is the same at all ranks. */
 static int repetitions(const char *text, double first) {
     int least = 0, most = 0;
     double seconds = 0;
@@ -116,12 +123,12 @@ static void measure(const char *op, size_t bytes, const char *repeated, FILE *re
     int reps = repetitions(repeated, first);
     double *seconds = reps < 1 ? NULL : malloc((size_t)reps * sizeof *seconds);
     if (!seconds) fail("no repetitions, or no memory");
-    if (!me && (fprintf(request, "start %.9f\n", first) < 0 || fflush(request) || fgetc(reply) == EOF)) fail("bench.py does not answer");
+    if (!me && (fprintf(request, "start %.9f\n", first) < 0 || fflush(request) || fgetc(reply) == EOF)) fail("bench.py does not reply");
     for (int rep = 0; rep < reps; rep++) seconds[rep] = once(op, in, out, count, part, rep + 1);
     if (!me) {
         fprintf(request, "done");
         for (int rep = 0; rep < reps; rep++) fprintf(request, " %.9f", seconds[rep]);
-        if (fprintf(request, "\n") < 0 || fflush(request) || fgetc(reply) == EOF) fail("bench.py does not answer");
+        if (fprintf(request, "\n") < 0 || fflush(request) || fgetc(reply) == EOF) fail("bench.py does not reply");
     }
     free(in);
     free(out);
@@ -140,7 +147,7 @@ int main(int argc, char **argv) {
     for (char *rest = argv[2]; *rest; rest += *rest == ',') {
         char *from = rest;
         size_t bytes = strtoull(from, &rest, 10);
-        if (rest == from) fail("BYTES are numbers, with commas between");
+        if (rest == from) fail("BYTES must be numbers separated by commas");
         measure(argv[1], bytes, argv[3], request, reply);
     }
     MPI_Finalize();

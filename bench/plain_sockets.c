@@ -1,12 +1,16 @@
-/* The least that ranks could do for a short collective: UDP sockets, no library, and nothing is sent again. bench.py starts it by `cool run`, as
- * one rank on each host, for the multicast tree of that job; see peers.Sockets.
+/* A lower bound for short collectives: a minimal program on UDP sockets without retransmission.
+ * bench.py starts it with `cool run`, one rank per host, in order to use the multicast tree of that
+ * job; see peers.Sockets.
  *
  *   plain_sockets OP BYTES REPS INTERVAL_MS RACKS FOLDER
  *
- * BYTES as in mpi_collectives.c; RACKS is the rack of each rank, with commas between. Vectors are summed by the first rank of each rack and then by
- * rank 0; what goes to all is multicast; parts go straight from or to rank 0. Repetition k begins at one instant for all (CLOCK_MONOTONIC, which
- * emulated hosts share) and ends before the next. In FOLDER each rank writes `address.RANK` when it is ready, finds the address of the tree in `tree`
- * and rank 0's `start`, and leaves RANK.ms: milliseconds from the instant to its end, for each repetition; -1 where something was lost. */
+ * BYTES is defined as in mpi_collectives.c; RACKS lists the rack of each rank, separated by commas.
+ * The first rank of each rack sums the vectors of its rack, then rank 0 sums those of the racks.
+ * Messages for all ranks are multicast; parts are sent directly from or to rank 0. All ranks begin
+ * a repetition at one instant (of CLOCK_MONOTONIC, which emulated hosts share) and end it before
+ * the next. In FOLDER, each rank writes `address.RANK` when it is ready, and reads the address of
+ * the tree from `tree` and the start time from `start`, which rank 0 writes. It writes RANK.ms with
+ * the milliseconds from the instant to its end for each repetition, or -1 if a message was lost. */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -29,7 +33,7 @@ static int sock, me, ranks, repetition;
 static double begun, patience;
 static struct message arrived, sent;
 static uint32_t result[WORDS_MOST];
-/* How many messages of this repetition have come each way. */
+/* Number of messages of this repetition that arrived in each direction. */
 static int came[2];
 
 static void fail(const char *what) {
@@ -57,7 +61,7 @@ static const char *in_folder(const char *folder, const char *form, ...) {
     return p;
 }
 
-/* Files appear whole. */
+/* Writes a file and renames it into place, so that other ranks never read a partial file. */
 static void put(const char *path, const char *text) {
     char temporary[420];
     snprintf(temporary, sizeof temporary, "%s.%d", path, me);
@@ -84,7 +88,8 @@ static void tell(const struct sockaddr_in *to, int way, int words) {
     if (sendto(sock, &sent, HEAD + words * 4, 0, (const void *)to, sizeof *to) < 0) fail("sendto");
 }
 
-/* Waits for messages of this repetition and a way until so many have come in all; `take` has each that comes. */
+/* Waits until `count` messages of this repetition have arrived in this direction, and calls `take`
+ * for each message. Returns 0 if the repetition times out. */
 static int hear(int way, int count, void (*take)(int words)) {
     while (came[way] < count) {
         ssize_t got = recv(sock, &arrived, sizeof arrived, 0);
@@ -99,7 +104,7 @@ static int hear(int way, int count, void (*take)(int words)) {
 static void add(int words) { for (int i = 0; i < words; i++) result[i] += arrived.words[i]; }
 static void keep(int words) { memcpy(result, arrived.words, words * 4); }
 static void place(int words) { memcpy(result + arrived.sender * words, arrived.words, words * 4); }
-/* Of a reduction the sums come up, and the result down. */
+/* In a reduction, sums arrive upward and the result downward. */
 static void add_or_keep(int words) { arrived.way == UP ? add(words) : keep(words); }
 static void place_or_keep(int words) { arrived.way == UP ? place(words) : keep(words); }
 
@@ -109,10 +114,10 @@ int main(int argc, char **argv) {
     const char *op = argv[1], *folder = argv[6];
     int words = atoi(argv[2]) / 4, reps = atoi(argv[3]), part = words / ranks;
     double interval = atof(argv[4]) * 1e-3;
-    if (ranks > RANKS_MOST || words > WORDS_MOST) { fprintf(stderr, "plain_sockets: too long, or too many ranks\n"); return 2; }
+    if (ranks > RANKS_MOST || words > WORDS_MOST) { fprintf(stderr, "plain_sockets: too many bytes or ranks\n"); return 2; }
     int bcasts = !strcmp(op, "bcast"), sums = !strcmp(op, "reduce") || !strcmp(op, "allreduce"), scatters = !strcmp(op, "scatter");
     int gathers = !strcmp(op, "gather") || !strcmp(op, "allgather"), to_all = !strncmp(op, "all", 3) || bcasts;
-    if (!bcasts && !sums && !scatters && !gathers) { fprintf(stderr, "plain_sockets: no %s here\n", op); return 2; }
+    if (!bcasts && !sums && !scatters && !gathers) { fprintf(stderr, "plain_sockets: unknown operation %s\n", op); return 2; }
 
     char own[64] = "", text[64];
     struct ifaddrs *list;
@@ -134,7 +139,8 @@ int main(int argc, char **argv) {
         || setsockopt(sock, SOL_SOCKET, SO_RCVTIMEO, &look_up, sizeof look_up)) fail("socket");
     put(in_folder(folder, "address.%d", me), own);
 
-    /* Whose vectors are summed here: of a rack's other ranks, and at rank 0 of the other racks too. */
+    /* The number of vectors that this rank sums: those of the other ranks in its rack if it is the
+     * first rank of the rack, and at rank 0 also those of the other racks. */
     int rack[RANKS_MOST], leader = -1, adds = 0;
     char *next = argv[5];
     for (int r = 0; r < ranks; r++) {

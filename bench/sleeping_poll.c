@@ -1,6 +1,7 @@
-/* Preloaded into ranks of MPICH: where a library asks its sockets again and again without waiting, it sleeps until something
- * comes, for a millisecond at most. Spinning is right where a rank has a processor for itself. Here all ranks and all
- * switches share one machine's, so that spinning ranks would slow the network that is to be measured. */
+/* A library to preload into ranks of MPICH. Where a rank polls its sockets without waiting, it now
+ * sleeps until data arrives, but for at most one millisecond. Polling is right if a rank has a CPU
+ * of its own. Here all ranks and switches share the CPUs of one machine, so polling ranks would
+ * slow down the network that is measured. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <poll.h>

@@ -1,8 +1,11 @@
-"""Ranks of PyTorch for torch_train.py: run by PyTorch's Python, it imports torch once and forks ranks into the network namespaces of hosts.
+"""Runs the ranks of PyTorch for torch_train.py. It imports torch once and forks ranks into the
+network namespaces of hosts.
 
-Reads a job a line, as JSON, and prints events, a line each, until the job's event "ended". A job has `what` (one of JOBS), `hosts` in rank
-order (`pid`, `interface`, `socket` of the agent), `store` (the address where the Store listens), `timeout` in seconds, `answers` (a pipe from
-which rank 0 reads a line whenever it has said "begin" or "end"), `backend`, and what its kind needs. Times are of CLOCK_MONOTONIC.
+Reads one job per line, as JSON, and prints one event per line until the event "ended" of the job. A
+job has `what` (one of JOBS), `hosts` in rank order (`pid`, `interface`, and `socket` of the agent),
+`store` (the address on which the Store listens), `timeout` in seconds, `answers` (a pipe from which
+rank 0 reads a line after each event "begin" and "end"), `backend`, and further fields that depend
+on its kind. Times are those of CLOCK_MONOTONIC.
 """
 import contextlib
 import ctypes
@@ -21,24 +24,25 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), "libcool", "python", "exa
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 import cool.torch  # noqa: E402
 import torch  # noqa: E402
-import torch._dynamo  # noqa: E402,F401  DDP imports it, and it takes long
+import torch._dynamo  # noqa: E402,F401  DDP imports it, which takes long
 import torch.distributed as dist  # noqa: E402
 import train_fashion  # noqa: E402
 
 CLONE_NEWNET, PR_SET_PDEATHSIG = 0x40000000, 1
 LIBC = ctypes.CDLL(None, use_errno=True)
 MIB = 1 << 20
-# Of the other ranks, when one has failed.
+# Seconds that the other ranks have to end after one has failed.
 LAST_SECONDS = 10
 
 
 def say(event, **more):
-    """One write, which no other rank's cuts in two."""
+    """Prints an event by a single write, so that the lines of ranks are not interleaved."""
     os.write(1, (json.dumps({"event": event, **more}) + "\n").encode())
 
 
 def synchronous(job, event):
-    """All ranks are here; rank 0 says so and goes on when the counters have been read."""
+    """Waits for all ranks. Rank 0 then reports the event and waits until torch_train.py has read
+    the counters."""
     dist.barrier()
     if dist.get_rank() == 0:
         say(event)
@@ -48,7 +52,7 @@ def synchronous(job, event):
 
 
 def shares(job, rank, size):
-    """This rank's pictures and classes of step after step."""
+    """Yields the pictures and classes of this rank for step after step."""
     images, classes = train_fashion.pictures(train_fashion.FOLDER, "train")
     mine = train_fashion.batches(len(images), job.batch, 0, rank, size)
     for number in range(1 << 30):
@@ -57,7 +61,8 @@ def shares(job, rank, size):
 
 
 def steps(job, rank, size):
-    """Steps of training, and when each ended; with ZeRO-1 also when its optimizer began and ended."""
+    """Runs steps of training. Reports when each step ended, and when its optimizer began and
+    ended."""
     training, data = train_fashion.Training(job.strategy, 2e-3), shares(job, rank, size)
     for _ in range(job.warmup):
         training.step(*next(data))
@@ -74,7 +79,8 @@ def steps(job, rank, size):
 
 
 def computing(job, rank, size):
-    """The same steps by each rank alone, all at once: what computing takes without communication."""
+    """Runs the same steps on each rank alone, all at the same time, to measure computation without
+    communication."""
     layers, data = train_fashion.network(), shares(job, rank, size)
     optimizer = torch.optim.Adam(layers.parameters(), lr=2e-3)
     ended = []
@@ -93,7 +99,7 @@ def computing(job, rank, size):
 
 
 def training(job, rank, _):
-    """What the example does."""
+    """Runs the training of the example and reports its result."""
     options = train_fashion.parse_arguments(["--json", "--backend", job.backend, "--strategy", job.strategy, "--epochs", str(job.epochs),
                                              "--batch", str(job.batch), *(["--steps", str(job.steps)] if job.steps else [])])
     result = train_fashion.train(options)
@@ -102,7 +108,8 @@ def training(job, rank, _):
 
 
 def killed(job, rank, size):
-    """Steps until somebody is gone; then, if the backend can, steps of those that are left."""
+    """Runs steps until a rank is lost. If the backend supports it, the survivors then shrink their
+    group and run another step."""
     current, data = train_fashion.Training("ddp", 2e-3), shares(job, rank, size)
     current.step(*next(data))
     say("ready", rank=rank, pid=os.getpid())
@@ -124,7 +131,8 @@ def killed(job, rank, size):
 
 
 def timed(call, repetitions):
-    """The median of seconds of a call that all ranks make, as this rank sees it."""
+    """Returns the median duration in seconds of a call that all ranks must make, as seen by this
+    rank."""
     call()
     seconds = []
     for _ in range(repetitions):
@@ -135,7 +143,8 @@ def timed(call, repetitions):
 
 
 def adapter(job, rank, size):
-    """An allreduce through torch, and the same by COOL's own binding, in turn: 8 bytes, and 64 MiB in memory of the backend."""
+    """Measures an allreduce through torch and through COOL's own binding in turn, with 8 bytes and
+    with 64 MiB in memory of the backend."""
     with cool.join("adapter %s" % os.environ["MASTER_PORT"], rank, size) as comm:
         small, own_small = torch.zeros(2), torch.zeros(2)
         backend = dist.group.WORLD._get_backend(torch.device("cpu"))
@@ -158,12 +167,13 @@ JOBS = {"steps": steps, "computing": computing, "training": training, "killed": 
 
 @contextlib.contextmanager
 def forked(body):
-    """A child that runs a body and ends; yields its process id."""
+    """Forks a child that runs `body`, yields its process id, and kills it at the end of the
+    context."""
     pid = os.fork()
     if not pid:
         status = 1
         try:
-            # Whoever kills the parent must not leave children.
+            # If the parent is killed, no child must remain.
             LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
             body()
             status = 0
@@ -180,7 +190,7 @@ def forked(body):
 
 
 def keep_store(address, told):
-    """Has the Store, until it is killed."""
+    """Serves the Store until this process is killed. Writes its port to the pipe `told`."""
     store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
     os.write(told, b"%d\n" % store.port)
     signal.pause()
@@ -194,7 +204,7 @@ def be_rank(job, rank, port):
     os.environ.update(RANK=str(rank), WORLD_SIZE=str(len(job.hosts)), MASTER_ADDR=job.store, MASTER_PORT=str(port), LOCAL_RANK="0",
                       TORCHELASTIC_USE_AGENT_STORE="True", COOL_SOCKET=host["socket"], GLOO_SOCKET_IFNAME=host["interface"])
     faulthandler.enable()
-    # A rank that hangs says where.
+    # A rank that hangs prints its stack.
     faulthandler.dump_traceback_later(0.9 * job.timeout)
     torch.set_num_threads(1)
     dist.init_process_group(job.backend)
@@ -204,7 +214,8 @@ def be_rank(job, rank, port):
 
 
 def run(job):
-    """A job, and how its ranks ended: their statuses, negative for a signal that ended them, None for one that had to be killed."""
+    """Runs a job and reports the exit statuses of its ranks: negative for a signal, None for a rank
+    that did not end in time."""
     with contextlib.ExitStack() as stack:
         reading, writing = os.pipe()
         stack.enter_context(forked(lambda: keep_store(job.store, writing)))
@@ -217,7 +228,8 @@ def run(job):
 
 
 def ended(pids, end, may_die):
-    """The statuses of all, in order; one that ends badly, and may not, leaves the others little time."""
+    """Waits for all processes and returns their exit statuses in order. After a failure that the
+    job does not allow, the others get LAST_SECONDS to end."""
     files = {os.pidfd_open(pid): pid for pid in pids}
     known = dict.fromkeys(pids)
     while files and (ready := select.select(list(files), [], [], max(0.0, end - time.monotonic()))[0]):

@@ -1,4 +1,4 @@
-"""What torch_train.py has measured, as docs/measurements/torch.md has it."""
+"""Formats the results of torch_train.py for docs/measurements/torch.md."""
 import os
 
 import section
@@ -8,7 +8,7 @@ TITLES = {"ddp": "DDP step", "fsdp2": "FSDP2 step", "zero1": "ZeRO-1 step"}
 
 
 def words(result):
-    """One backend's steps, for the line of progress."""
+    """Returns the steps of one backend as text for the progress line."""
     if "failed" in result:
         return "failed: " + result["failed"]
     more = ", optimizer %.3f s" % result["optimizer"] if "optimizer" in result else ""
@@ -16,7 +16,8 @@ def words(result):
 
 
 def rows(report, case):
-    """(what, limit in s, seconds by backend, bytes over the least by backend) of a case."""
+    """Yields the rows of a case: the measurement, its limit in seconds, the seconds by backend, and
+    the bytes divided by the least bytes by backend."""
     good = {b: r for b, r in case["results"].items() if "failed" not in r and b != "cool again"}
     seconds = lambda size: 8e-6 * size / report["host_mbit"]
     yield (TITLES[case["strategy"]], seconds(case["least_bytes"]), {b: r["median"] for b, r in good.items()},
@@ -45,7 +46,8 @@ def steps_table(report):
 
 
 def repeated(report):
-    """Whether ranks had the same weights after the measured steps, and a second run's those of the first."""
+    """Returns a sentence that states in how many cases all ranks, and both runs with COOL, had
+    equal weights after the measured steps."""
     both = [[case["results"].get(name, {}) for name in ("cool", "cool again")] for case in report["steps"]]
     known = [runs for runs in both if all("hash" in run for run in runs)]
     good = [runs for runs in known if runs[0]["hash"] == runs[1]["hash"] and all(run["hashes_equal"] for run in runs)]
@@ -102,7 +104,7 @@ def section_text(report):
 
 
 def failed(report):
-    """Whether something failed with COOL; a peer may."""
+    """Returns whether a measurement of COOL failed. A failure of Gloo does not count."""
     found = [f for case in report.get("steps", ()) for name, f in case["results"].items() if name != "gloo"]
     found += [report.get("killed", {}).get("cool", {}), *report.get("adapter", {}).values()]
     found += [f for of in report.get("training", {}).values() for name, f in of.items() if name != "gloo"]

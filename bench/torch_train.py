@@ -1,18 +1,22 @@
 #!/usr/bin/python3
-"""Trains with PyTorch over COOL and over Gloo, in turn in one emulated network: seconds of a step, bytes of links, accuracy, a killed rank.
+"""Compares training with PyTorch over COOL and over Gloo on one emulated network.
 
     sudo bench/torch_train.py --docs
     sudo bench/torch_train.py --parts steps --strategies ddp --placements interleaved --steps 5
 
-The network and the data are those of libcool/python/examples/train_fashion.py, whose functions run here, too; ranks are forked from one process
-(torch_ranks.py), a rank on each host. Parts:
-  steps     steps of DDP, FSDP2 and ZeRO-1 on links of --host-mbit and --uplink-mbit, and what the busiest link carries meanwhile
-  killed    a rank is killed in a step: when each survivor is told who, and when training goes on
-  adapter   an allreduce through torch beside one by COOL's own binding, of ranks on one host
-  training  --epochs of each strategy by 4 ranks in as many racks, with the same pictures in each step and on links as fast as this machine, twice
-            with COOL: test accuracy, and whether the weights are the same
-Writes report.json to target/torch-train, and with --docs the section of docs/measurements/torch.md. Needs root, what bench/bench.py needs, Debian's
-dataset-fashion-mnist, and target/bindings/python with torch (tools/bindings --release, tools/torch target/bindings/python).
+The neural network and the data are those of libcool/python/examples/train_fashion.py, whose
+functions are used here. The ranks are forked from one process (torch_ranks.py), one rank per host.
+The parts of the measurement:
+  steps     steps of DDP, FSDP2 and ZeRO-1 on links of --host-mbit and --uplink-mbit: their seconds,
+            and the bytes on the busiest link
+  killed    a rank is killed in a step: when each survivor gets an error, and when training resumes
+  adapter   an allreduce through torch and one through COOL's own binding, of ranks on one host
+  training  --epochs of each strategy with 4 ranks in 4 racks, with the same pictures in each step,
+            on unshaped links, twice with COOL: test accuracy, and whether the weights are equal
+
+Writes report.json to target/torch-train, and with --docs the section of docs/measurements/torch.md.
+Needs root, the same as bench/bench.py, Debian's dataset-fashion-mnist, and target/bindings/python
+with torch (tools/bindings --release, tools/torch target/bindings/python).
 """
 import argparse
 import contextlib
@@ -36,7 +40,7 @@ import testbed  # noqa: E402
 import torch_tables  # noqa: E402
 
 BACKENDS, STRATEGIES, PARTS = ("cool", "gloo"), ("ddp", "fsdp2", "zero1"), ("steps", "killed", "adapter", "training")
-# Parameters of train_fashion.network(), in bytes.
+# Bytes of the parameters of train_fashion.network().
 WEIGHTS = 4 * 282_714
 PYTHON = os.path.join(ROOT, "target", "bindings", "python", "bin", "python3")
 # The rank that is killed.
@@ -44,7 +48,7 @@ VICTIM = 2
 
 
 class Ranks:
-    """The process that forks ranks (torch_ranks.py), and what they say."""
+    """Controls the process that forks ranks (torch_ranks.py) and reads their events."""
 
     def __init__(self, bed, python, folder, timeout):
         self.bed, self.timeout = bed, timeout
@@ -70,12 +74,12 @@ class Ranks:
         self.log.close()
 
     def next(self):
-        """The next event."""
+        """Returns the next event. Raises peers.Failed if the process ends or time is up."""
         while b"\n" not in self.pending:
             ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, self.end - time.monotonic()))
             read = os.read(self.process.stdout.fileno(), 65536) if ready else b""
             if not read:
-                raise peers.Failed("%s: %s" % ("the ranks' process has ended" if ready else "no end in time", peers.last_words(self.log)))
+                raise peers.Failed("%s: %s" % ("the ranks' process has ended" if ready else "not finished in time", peers.last_words(self.log)))
             self.pending += read
         line, self.pending = self.pending.split(b"\n", 1)
         return json.loads(line)
@@ -85,12 +89,13 @@ class Ranks:
             answers.write("\n")
 
     def job(self, what, hosts, backend, **more):
-        """Events of a job until it has ended; ranks that fail are errors, but for those that `more` lets die."""
+        """Runs a job and yields its events until it has ended. Raises peers.Failed if a rank fails,
+        unless `may_die` is set."""
         may_die = more.pop("may_die", False)
         job = {"what": what, "backend": backend, "store": network.MANAGEMENT_ADDRESS, "answers": self.answers, "timeout": self.timeout, "steps": 0,
                "hosts": [{"pid": h["pid"], "interface": h["interface"], "socket": os.path.join(self.bed.directory, h["name"] + ".sock")} for h in hosts],
                "may_die": may_die, **more}
-        # The ranks' own process ends what takes too long.
+        # The process of the ranks enforces the timeout itself, so this one is a little longer.
         self.end = time.monotonic() + self.timeout + 30
         self.process.stdin.write((json.dumps(job) + "\n").encode())
         self.process.stdin.flush()
@@ -107,13 +112,15 @@ class Ranks:
 
 
 def duration(begun, ends):
-    """Seconds of each step: from the end of the last rank's one to the next."""
+    """Returns the seconds of each step, from the last rank's end of the previous step to the last
+    rank's end of this one."""
     lasts = [max(at) for at in zip(*ends)]
     return [b - a for a, b in zip([max(begun), *lasts], lasts)]
 
 
 def measured(ranks, bed, hosts, options, backend, strategy):
-    """Steps of a strategy: their seconds, those of ZeRO-1's broadcasts, bytes of the busiest link, hash of the weights."""
+    """Measures steps of a strategy. Returns their seconds, those of ZeRO-1's broadcasts, the bytes
+    on the busiest link, and the hash of the weights."""
     said, counted = [], {}
     for event in ranks.job("steps", hosts, backend, strategy=strategy, batch=options.batch, steps=options.steps, warmup=options.warmup):
         if event["event"] in ("begin", "end"):
@@ -126,20 +133,20 @@ def measured(ranks, bed, hosts, options, backend, strategy):
     found = {"seconds": seconds, "median": statistics.median(seconds), "busiest_link_bytes": carried, "hash": said[0]["hash"],
              "hashes_equal": len({e["hash"] for e in said}) == 1}
     if strategy == "zero1":
-        # From when the last rank comes to when the last one leaves.
+        # The time from when the last rank enters the optimizer to when the last rank leaves it.
         times = [[max(t[1] for t in step) - max(t[0] for t in step)] for step in zip(*(e["optimized"] for e in said))]
         found["optimizer"] = statistics.median(t for t, in times)
     return found
 
 
 def least_bytes(strategy, ranks):
-    """What the busiest link must carry in a step at least."""
+    """Returns the least number of bytes that the busiest link must carry in a step."""
     shares = {"ddp": 2 * (ranks - 1) / ranks, "fsdp2": 3 * (ranks - 1) / ranks, "zero1": 2 * (ranks - 1) / ranks + 1}
     return shares[strategy] * WEIGHTS
 
 
 def attempted(function, *arguments):
-    """What it returns, or why it failed."""
+    """Calls a function. Returns its result, or the reason of its failure under `failed`."""
     try:
         return function(*arguments)
     except peers.Failed as e:
@@ -150,7 +157,7 @@ def part_steps(ranks, bed, options, report, save):
     hosts = peers.in_order(bed.description, "racked")
     said = list(ranks.job("computing", hosts, "gloo", batch=options.batch, steps=options.steps, warmup=options.warmup))
     report["computing"] = statistics.median(duration([e["begun"] for e in said], [e["ended"] for e in said]))
-    bench.say("computing alone: %.0f ms a step" % (1e3 * report["computing"]))
+    bench.say("computation alone: %.0f ms per step" % (1e3 * report["computing"]))
     report["steps"] = []
     for placement in options.placements:
         for strategy in options.strategies:
@@ -158,7 +165,7 @@ def part_steps(ranks, bed, options, report, save):
             hosts = peers.in_order(bed.description, placement)
             results = {b: attempted(measured, ranks, bed, hosts, options, b, strategy) for b in order}
             if placement == options.placements[0] and "cool" in order:
-                # Weights of one run are those of another, bit by bit.
+                # The weights of two runs must be equal bit by bit.
                 results["cool again"] = attempted(measured, ranks, bed, hosts, options, "cool", strategy)
             report["steps"].append({"placement": placement, "strategy": strategy, "least_bytes": least_bytes(strategy, len(hosts)), "results": results})
             bench.say("%s %s: %s" % (placement, strategy, "; ".join("%s %s" % (b, torch_tables.words(r)) for b, r in results.items())))
@@ -166,7 +173,8 @@ def part_steps(ranks, bed, options, report, save):
 
 
 def died(ranks, hosts, batch, backend):
-    """A rank is killed in a step: what each survivor is told, and after how long, and after how long it has made a step again."""
+    """Kills a rank in a step. Returns the seconds until each survivor got an error, how many errors
+    name the rank, and, with COOL, the seconds until all survivors completed another step."""
     ready, told, on, errors, killed_at = {}, {}, {}, [], None
     for event in ranks.job("killed", hosts, backend, batch=batch, goes_on=backend == "cool", may_die=True):
         if event["event"] == "ready":
@@ -182,13 +190,14 @@ def died(ranks, hosts, batch, backend):
             errors.append(event.get("message") or "statuses %s" % event["statuses"])
     survivors = set(range(len(hosts))) - {VICTIM}
     if killed_at is None or set(told) != survivors:
-        raise peers.Failed("ranks %s were told nothing: %s" % (sorted(survivors - set(told)), errors))
+        raise peers.Failed("ranks %s got no error: %s" % (sorted(survivors - set(told)), errors))
     after = sorted(e["at"] - killed_at for e in told.values())
     named = [e for e in told.values() if re.search(r"\brank %d on \S+ is gone" % VICTIM, e["message"])]
     found = {"told": after, "named": len(named), "survivors": len(survivors), "message": told[min(told)]["message"]}
     if backend == "cool":
         if set(on) != survivors:
-            raise peers.Failed("ranks %s did not go on: %s" % (sorted(survivors - set(on)), errors))
+            raise peers.Failed("ranks %s did not resume: %s" % (sorted(survivors - set(on)),
+                                                                errors))
         found.update(went_on=max(e["at"] - killed_at for e in on.values()), hashes_equal=len({e["hash"] for e in on.values()}) == 1)
     return found
 
@@ -197,8 +206,8 @@ def part_killed(ranks, bed, options, report, save):
     hosts = peers.in_order(bed.description, "racked")
     report["killed"] = {backend: attempted(died, ranks, hosts, options.batch, backend) for backend in options.backends}
     for backend, found in report["killed"].items():
-        bench.say("killed, %s: %s" % (backend, found.get("failed") or "told after %.2f s, named at %d of %d%s; %s" % (
-            found["told"][-1], found["named"], found["survivors"], ", went on after %.2f s" % found["went_on"] if "went_on" in found else "",
+        bench.say("killed, %s: %s" % (backend, found.get("failed") or "error after %.2f s, rank named at %d of %d%s; %s" % (
+            found["told"][-1], found["named"], found["survivors"], ", resumed after %.2f s" % found["went_on"] if "went_on" in found else "",
             found["message"])))
     save()
 
@@ -212,13 +221,13 @@ def on_one_host(ranks, bed, count):
 def part_adapter(ranks, bed, options, report, save):
     report["adapter"] = {count: attempted(on_one_host, ranks, bed, count) for count in (2, 8)}
     for count, f in report["adapter"].items():
-        bench.say("%d ranks of one host: %s" % (count, f.get("failed") or "8 bytes %.0f us (%.0f by COOL's own binding), 64 MiB %.1f ms (%.1f)" % (
+        bench.say("%d ranks of one host: %s" % (count, f.get("failed") or "8 bytes %.0f us (%.0f with COOL's own binding), 64 MiB %.1f ms (%.1f)" % (
             1e6 * f["small"], 1e6 * f["own_small"], 1e3 * f["large"], 1e3 * f["own_large"])))
     save()
 
 
 def trained(ranks, hosts, backend, strategy, batch, epochs, steps=0):
-    """What the example reports of training."""
+    """Runs the training and returns the report of the example."""
     (found,) = ranks.job("training", hosts, backend, strategy=strategy, batch=batch, epochs=epochs, steps=steps)
     return found
 
@@ -242,25 +251,30 @@ def parse_arguments():
     p.add_argument("--backends", **several(BACKENDS))
     p.add_argument("--strategies", **several(STRATEGIES))
     p.add_argument("--placements", **several(bench.PLACEMENTS))
-    p.add_argument("--batch", type=int, default=64, help="pictures of a rank in each step; default %(default)s")
+    p.add_argument("--batch", type=int, default=64,
+                   help="pictures per rank and step; default %(default)s")
     p.add_argument("--steps", type=int, default=5, help="measured steps; default %(default)s")
-    p.add_argument("--warmup", type=int, default=2, help="steps before; default %(default)s")
-    p.add_argument("--epochs", type=int, default=2, help="of the training; default %(default)s")
-    p.add_argument("--epoch-steps", type=int, default=0, help="of each of them at most; 0: all")
+    p.add_argument("--warmup", type=int, default=2,
+                   help="steps before the measured ones; default %(default)s")
+    p.add_argument("--epochs", type=int, default=2,
+                   help="epochs of the training; default %(default)s")
+    p.add_argument("--epoch-steps", type=int, default=0,
+                   help="maximum number of steps per epoch; 0 means all")
     bench.add_network_options(p)
     p.add_argument("--python", default=PYTHON, help="a Python with torch and cool; default target/bindings/python/bin/python3")
-    p.add_argument("--timeout", type=int, default=300, help="seconds for one job; default %(default)s")
+    p.add_argument("--timeout", type=int, default=300,
+                   help="timeout of one job in seconds; default %(default)s")
     p.add_argument("--docs", action="store_true", help="write the section of docs/measurements/torch.md")
     bench.add_run_options(p, "torch-train")
     a = p.parse_args()
     a.out, a.bin = os.path.abspath(a.out), os.path.abspath(a.bin)
     if min(a.batch, a.steps, a.epochs, a.timeout) < 1 or min(a.warmup, a.wait, a.epoch_steps) < 0 or min(a.host_mbit, a.uplink_mbit) <= 0:
-        p.error("--batch, --steps, --epochs, --timeout must be at least 1, rates more than 0, --warmup, --wait and --epoch-steps not negative")
+        p.error("--batch, --steps, --epochs and --timeout must be at least 1; rates must be more than 0; --warmup, --wait and --epoch-steps must not be negative")
     return a
 
 
 def in_network(parts, rates, options, report, save):
-    """These parts in one network whose links have these rates; 0 leaves them unshaped."""
+    """Measures these parts on one network whose links have these rates, where 0 means unshaped."""
     bed = testbed.Testbed(options.topology, *rates, bin_dir=options.bin, log_level="warn", slots=8, peer_timeout_ms=bench.PEER_TIMEOUT_MS,
                           logs=os.path.join(options.out, "logs"))
     with contextlib.ExitStack() as stack:
@@ -283,7 +297,8 @@ def main():
         with open(os.path.join(options.out, "report.json"), "w") as f:
             json.dump(report, f, indent=1)
 
-    # What is learned does not depend on how fast links are.
+    # The accuracy of training does not depend on the rate of links, so it is measured on unshaped
+    # links.
     for parts, rates in ((PARTS[:-1], (options.host_mbit, options.uplink_mbit)), (PARTS[-1:], (0, 0))):
         chosen = [part for part in parts if part in options.parts]
         if chosen:
