@@ -1,17 +1,21 @@
-"""What a host without an agent does in tests, in its own network namespace: host.py DEVICE reach IP | echo | send IP | serve | discover |
-claim IP | tell MAC | hear | route PREFIX | vlan NUMBER.
+"""Acts as a host without an agent in its own network namespace, for tests.
 
-reach IP: whether another host answers, by TCP, of which it is enough that it refuses; as the exit status.
-echo: sends back each datagram until its input ends.
-send IP: sends datagrams to an echo until its input ends; prints how many, and how many came back.
+    host.py DEVICE COMMAND [ARGUMENT]
 
-serve: answers DISCOVER broadcasts (as a DHCP server does, to the client's Ethernet address, which has no IP address yet) until its input ends.
-discover: broadcasts until it is answered; prints the answer.
-claim IP: says to all, as ARP or neighbour discovery does, that it has an address.
-route PREFIX: is a router of IPv6 for addresses that begin with these 64 bits until its input ends: advertises itself to all whenever somebody looks for one.
+reach IP: connects to another host by TCP and exits with 0 if it answers; a refusal suffices.
+echo: returns each datagram to its sender until the input ends.
+send IP: sends datagrams to an echo until the input ends; prints how many were sent and returned.
+
+serve: answers DISCOVER broadcasts until the input ends. Like a DHCP server, it sends the answer to
+    the Ethernet address of the client, which has no IP address yet.
+discover: broadcasts until an answer arrives, and prints the answer.
+claim IP: announces by ARP or neighbor discovery that it has an address.
+route PREFIX: acts as an IPv6 router for addresses with this 64-bit prefix until the input ends. It
+    multicasts an advertisement in response to each solicitation.
 tell MAC: sends some frames to an Ethernet address.
-vlan NUMBER: is the interface DEVICE.NUMBER, a tap, until its input ends: what leaves by it leaves by DEVICE with the VLAN's tag.
-hear: counts, until its input ends, the frames of such kind that are for this host alone; prints how many.
+vlan NUMBER: creates the tap interface DEVICE.NUMBER until the input ends. Frames that leave through
+    it leave through DEVICE with the tag of the VLAN.
+hear: counts the frames of `tell` for this host until the input ends, and prints the number.
 """
 import fcntl
 import os
@@ -26,19 +30,20 @@ import time
 CLOSED_PORT = 9
 ECHO_PORT = 7
 ANSWER_SECONDS = 2
-# Seconds between two datagrams, and for datagrams that are under way at the end.
+# Seconds between two datagrams, and for datagrams that are still in flight at the end.
 PAUSE_SECONDS = 0.02
 LAST_SECONDS = 5
 TRIES = 60
-# Linux: a tap without a head before its frames; that sockets of packets tell of tags, which they take off; frames of the host itself.
+# Constants of Linux: a tap whose frames have no extra header; an option with which packet sockets
+# report the VLAN tags that they strip; the type of frames that the host itself sent.
 TUNSETIFF, IFF_TAP_NO_PI = 0x400454ca, 0x1002
 SOL_PACKET, PACKET_AUXDATA, VLAN_VALID, PACKET_OUTGOING = 263, 8, 1 << 4, 4
 BROADCAST = b"\xff" * 6
-# ICMPv6 (RFC 4861): who looks for a router, who is one, who has an address; all nodes of the link.
-ROUTER_SOLICITATION, ROUTER_ADVERTISEMENT, NEIGHBOUR_ADVERTISEMENT = 133, 134, 136
+# ICMPv6 message types (RFC 4861), and the address of all nodes of the link.
+ROUTER_SOLICITATION, ROUTER_ADVERTISEMENT, NEIGHBOR_ADVERTISEMENT = 133, 134, 136
 ALL_NODES, ALL_NODES_MAC = "ff02::1", b"\x33\x33\0\0\0\1"
 ROUTER_SECONDS = 1800
-# Of frames that are only to be counted (IEEE 802, for local experiments), and how many are sent.
+# EtherType of frames that are only counted (IEEE 802, for local experiments), and their number.
 EXPERIMENT = b"\x88\xb5"
 TOLD = 20
 
@@ -157,7 +162,7 @@ def discover(s, mac):
 
 def claim(s, mac, ip):
     if ":" in ip:
-        body = struct.pack("!BxxxBxxx", NEIGHBOUR_ADVERTISEMENT, 0x20) + socket.inet_pton(socket.AF_INET6, ip) + b"\2\1" + mac
+        body = struct.pack("!BxxxBxxx", NEIGHBOR_ADVERTISEMENT, 0x20) + socket.inet_pton(socket.AF_INET6, ip) + b"\2\1" + mac
         s.send(icmpv6(ALL_NODES_MAC, mac, ip, ALL_NODES, body))
         return
     address = socket.inet_aton(ip)

@@ -1,13 +1,16 @@
 #!/usr/bin/python3
-"""Runs whole programs over libcool_mpi.so, unchanged, and without it (`make mpi-programs`).
+"""Runs unmodified MPI programs with and without libcool_mpi.so and compares their results (`make
+mpi-programs`).
 
     sudo tests/external/mpi_programs.py --docs
     sudo tests/external/mpi_programs.py --only 'HPCC|K-means' --topology tree:4x4 --ranks 16
 
-Debian's HPCC and ScaLAPACK's tests (xdlu, xdllt, xdtrd), on its Open MPI and MPICH, and apps/mpi/examples on Open MPI of Debian and MPICH of PyPI. Each
-is run without the library and with it, in turn, in one emulated network; what it computes must be the same both times, and right by its own word.
-Tells the calls that were taken and the seconds from mpirun's start to its end. Writes report.json to target/mpi/programs, and with --docs the table
-of docs/measurements/mpi.md. Needs root and what end-to-end tests need.
+The programs are HPCC and ScaLAPACK's tests (xdlu, xdllt, xdtrd) on Debian's Open MPI and MPICH, and
+apps/mpi/examples on Open MPI from Debian and MPICH from PyPI. Each runs with and without the
+library on one emulated network. Both results must be equal, and correct according to the program's
+own checks. Prints the intercepted calls and the seconds from the start of mpirun to its end. Writes
+report.json to target/mpi/programs, and with --docs the table in docs/measurements/mpi.md. Needs
+root and the same packages as the end-to-end tests.
 """
 import argparse
 import collections
@@ -36,23 +39,26 @@ SECONDS = 600
 
 
 class Program:
-    """A program, the libraries that it is run on, and the least bytes of calls that are taken (COOL_MPI_MIN; none: the library's own)."""
-    # Of all links, in Mbit/s; none: as the user says.
+    """A program, the MPI libraries on which it runs, and the least length of intercepted calls
+    (COOL_MPI_MIN; empty for the library's default)."""
+    # Rate of all links in Mbit/s; None for the rates that the user chooses.
     rate = None
 
     def __init__(self, name, hosts, least=""):
         self.name, self.hosts, self.least = name, hosts, least
 
     def prepare(self, folder, ranks):
-        """Writes what it reads."""
+        """Writes the input files of the program."""
 
     def result(self, folder, out):
-        """What it has computed, of which times are no part; raises Failure if it says itself that something is wrong."""
+        """Returns the results of the program without times. Raises Failure if the program itself
+        reports an error."""
         raise NotImplementedError
 
 
 class Example(Program):
-    """One of apps/mpi/examples, by the Python of MPICH's environment, whose mpi4py knows both libraries."""
+    """One of apps/mpi/examples, run by the Python of MPICH's environment, whose mpi4py supports
+    both libraries."""
 
     def __init__(self, name, script, *arguments):
         super().__init__(name, ("openmpi", "mpich"))
@@ -60,7 +66,7 @@ class Example(Program):
 
     def command(self, host):
         python = os.path.join(mpich().folder, "bin", "python")
-        # It finds that of its own environment first.
+        # By default, mpi4py loads the MPI library of its own environment.
         other = ["MPI4PY_MPIABI=openmpi"] if host == "openmpi" else []
         return ["env", "OPENBLAS_NUM_THREADS=1", *other, python, self.script, *map(str, self.arguments)]
 
@@ -69,8 +75,9 @@ class Example(Program):
 
 
 class Hpcc(Program):
-    """All benchmarks of HPCC, small. What it finds right or wrong is compared; its speeds are not."""
-    # It ends with some hundred rounds of messages of 2 MB.
+    """All benchmarks of HPCC with small problems. The comparison includes its correctness checks,
+    but not its speeds."""
+    # HPCC ends with several hundred rounds of messages of 2 MB, so it needs fast links.
     rate = 1000
 
     def __init__(self, order, block):
@@ -96,13 +103,15 @@ class Hpcc(Program):
         wrong = re.findall(r".*FAILED.*", told)
         if not residuals or wrong or values.get("Success") != "1":
             raise testbed.Failure("HPCC: %s" % ("; ".join(wrong) or told[-400:]))
-        # Of RandomAccess it allows some errors, since updates are lost; with these lengths there are none.
+        # RandomAccess permits some errors, because updates may be lost; with these lengths there
+        # are none.
         kept = ("HPL_N", "HPL_NB", "PTRANS_residual", "MPIRandomAccess_Errors", "MPIRandomAccess_LCG_Errors", "MPIFFT_N", "MPIFFT_maxErr")
         return "\n".join(["%d residuals of HPL pass" % len(residuals), *("%s=%s" % (name, values[name]) for name in kept)])
 
 
 class Scalapack(Program):
-    """A test of ScaLAPACK, with some of the problems that come with it, or one of our own: `chosen` gives values of its file for the ranks."""
+    """A test of ScaLAPACK, with some of its own problems or another one. `chosen` returns values of
+    its input file for a number of ranks."""
 
     def __init__(self, name, program, data, chosen, least=""):
         super().__init__("ScaLAPACK: " + name, ("openmpi", "mpich"), least)
@@ -123,7 +132,8 @@ class Scalapack(Program):
 
 
 def with_values(text, values):
-    """A file of a test of ScaLAPACK, of which each line is a value, or several, and what it is."""
+    """Returns the input file of a test of ScaLAPACK with some values replaced. Each line has one or
+    several values, and their description."""
     lines = []
     for line in text.splitlines():
         what = next((what for what in values if line.lower().rstrip().endswith(what.lower())), None)
@@ -131,23 +141,27 @@ def with_values(text, values):
     return "\n".join(lines) + "\n"
 
 
-# It goes on until its result is good enough, which ranks may see differently: Open MPI's allreduce does not give all of them the same last bits, and
-# they hang then, with COOL or without.
+# Refinement continues until the result is accurate enough, about which ranks may disagree: Open
+# MPI's allreduce does not return the same last bits to all of them, so they may hang, with or
+# without COOL.
 NO_REFINEMENT = {"Test Cond. Est. and Iter. Ref. Routines": "F"}
 
 
 def of_each_size(_ranks):
-    """All sizes, block lengths and grids; of the right sides one, since there are some hundred problems otherwise."""
+    """Returns values for all sizes, block lengths, and grids, but only one right-hand side, because
+    there would be hundreds of problems otherwise."""
     return {**NO_REFINEMENT, "number of NRHS's": 1, "number of NBRHS's": 1}
 
 
 def two_sizes(_ranks):
-    """With one block length: each step of each of them has calls of its own, some ten thousand in all otherwise."""
+    """Returns values for two sizes and one block length. More block lengths would lead to about ten
+    thousand calls."""
     return {"number of problems sizes": 2, "number of NB's": 1}
 
 
 def large_lu(ranks):
-    """One problem, about as large as the program has memory for, one block length and one grid in place of many small ones."""
+    """Returns values for a single problem, almost as large as the memory of the program permits,
+    with one block length and one grid."""
     rows = max(p for p in range(1, ranks + 1) if ranks % p == 0 and p * p <= ranks)
     return {**NO_REFINEMENT, "values of M": 500, "values of N": 500, "values of NB": 64, "values of NRHS": 64, "values of NBRHS": 64, "values of P": rows,
             "values of Q": ranks // rows, "number of problems sizes": 1, "number of NB's": 1, "number of NRHS's": 1, "number of NBRHS's": 1,
@@ -166,7 +180,7 @@ PROGRAMS = [
 
 
 def run(bed, folder, name, program, preload, ranks):
-    """A run's result, seconds, and calls by operation and by what became of them."""
+    """Runs a program. Returns its result, its seconds, and its calls by operation and outcome."""
     host = HOST_LIBRARIES[name]()
     variables = {"COOL_SOCKET": bed.directory + "/$(hostname).sock"}
     libraries = [] if host.fortran else [os.path.join(mpi_suite.FOLDER, "sleeping_poll.so")]
@@ -186,7 +200,7 @@ def run(bed, folder, name, program, preload, ranks):
     out, errors, ended = communicated(process, SECONDS)
     seconds = time.monotonic() - begun
     if not ended or process.returncode:
-        how = "status %d" % process.returncode if ended else "no end within %d s" % SECONDS
+        how = "status %d" % process.returncode if ended else "not finished within %d s" % SECONDS
         raise testbed.Failure("%s: %s: %s" % (title, how, (out + errors)[-600:]))
     calls = collections.defaultdict(collections.Counter)
     for operation, what, reason, number in mpi_suite.LINE.findall(errors):
@@ -195,7 +209,7 @@ def run(bed, folder, name, program, preload, ranks):
 
 
 def compare(bed, folder, name, program, options):
-    """Runs it without and with the library, in turn."""
+    """Runs a program with and without the library, in turn. Returns the comparison."""
     runs = {False: [], True: []}
     for turn in range(options.runs):
         for preload in (False, True) if turn % 2 == 0 else (True, False):
@@ -220,7 +234,7 @@ def run_on_each(bed, folder, program, options, found, failed):
 
 
 def words_of(calls):
-    """The calls that were taken, of how many, by operation."""
+    """Returns the number of intercepted calls and of all calls, by operation, as text."""
     some = ["%s %d of %d" % (operation, what["taken"], sum(what.values())) for operation, what in calls.items() if what["taken"]]
     return ", ".join(some) or "no calls intercepted"
 
@@ -239,12 +253,14 @@ def document(found, options):
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--only", help="programs that this regular expression finds")
-    p.add_argument("--hosts", default="openmpi,mpich", help="host libraries; default %(default)s")
-    p.add_argument("--ranks", type=int, default=4, help="default %(default)s")
-    p.add_argument("--runs", type=int, default=1, help="of each program without and with the library; default %(default)s")
+    p.add_argument("--only", help="run only the programs that match this regular expression")
+    p.add_argument("--hosts", default="openmpi,mpich", help="MPI libraries; default %(default)s")
+    p.add_argument("--ranks", type=int, default=4, help="ranks; default %(default)s")
+    p.add_argument("--runs", type=int, default=1,
+                   help="runs of each program with and without the library; default %(default)s")
     bench.add_network_options(p, topology="tree:2x2", mbit=100)
-    p.add_argument("--prepare", action="store_true", help="install and build what is missing, and run nothing")
+    p.add_argument("--prepare", action="store_true",
+                   help="install and build missing parts without running anything")
     p.add_argument("--docs", action="store_true", help="write the table to docs/measurements/mpi.md")
     return p.parse_args()
 

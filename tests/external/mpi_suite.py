@@ -1,13 +1,17 @@
 #!/usr/bin/python3
-"""Runs MPICH's own tests of collectives, and mpi4py's, over libcool_mpi.so, and without it (`make mpi-suite`).
+"""Runs the tests of collectives of MPICH and mpi4py with and without libcool_mpi.so (`make
+mpi-suite`).
 
     sudo tests/external/mpi_suite.py --prepare
     sudo mininet/apart tests/external/mpi_suite.py --hosts mpich,openmpi --most 5 --skip mpi4py
 
-Debian's source of mpich is fetched by lists of packages of our own, so that the user's stay as they are, and its test/mpi/coll built with the
-compiler of each host library; mpi4py's tests come with its source, of the version that is installed; all in target/mpi. With COOL_MPI_MIN=0
-whatever may be taken is. Tells which entries pass without and fail with the library, which is an error, and how many of the calls that could be
-taken were. Needs root, dpkg-dev and what end-to-end tests need; --prepare, which does all but run them, needs a way to the packages.
+The Debian source package of mpich is fetched with separate package lists, so that those of the user
+do not change. Its test/mpi/coll is built with the compiler of each MPI library. The tests of mpi4py
+are from the source of the installed version. All files are in target/mpi. With COOL_MPI_MIN=0,
+every eligible call is intercepted. The program reports the entries that pass without the library
+and fail with it, which is an error, and how many of the eligible calls were intercepted. Needs
+root, dpkg-dev, and the same packages as the end-to-end tests. --prepare does everything except run
+the tests, and needs access to the packages.
 """
 import argparse
 import collections
@@ -30,18 +34,18 @@ import topologies  # noqa: E402
 
 FOLDER = os.path.join(ROOT, "target", "mpi", "suite")
 MIRROR = "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main\n"
-# Of the memory that an entry says it needs.
+# Entries that declare a larger memory requirement than this are skipped.
 MOST_GIB = 4
-# The tests know names of MPI 1, which Open MPI has only for those who ask.
+# The tests use names of MPI 1, which Open MPI defines only with this macro.
 MPI_1 = ["CPPFLAGS=-DOMPI_OMIT_MPI1_COMPAT_DECLS=0"]
-# Of mpi4py's tests, and those of them that failed.
+# Files of mpi4py's tests, and the lines of failed ones.
 MODULES = ("test_cco_*.py", "test_comm*.py", "test_op.py")
 FAILED = re.compile(r"^(?:FAIL|ERROR): (\w+ \([\w.]+\))", re.MULTILINE)
 LINE = re.compile(r"cool-mpi: (\w+) (taken|left \(([^)]*)\)): (\d+) calls, \d+ bytes")
 
 
 def fetched():
-    """The folder of MPICH's tests."""
+    """Fetches MPICH's tests if they are missing, and returns their directory."""
     os.makedirs(FOLDER, exist_ok=True)
     apt = os.path.join(FOLDER, "apt")
     for folder in ("lists/partial", "cache/archives/partial"):
@@ -59,7 +63,7 @@ def fetched():
 
 
 def logged(name, command, folder):
-    """Runs a command; what it prints goes to a file beside what it makes."""
+    """Runs a command whose output goes to a log in `folder`. Raises Failure if it fails."""
     with open(os.path.join(folder, name + ".log"), "w") as log:
         done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
     if done.returncode:
@@ -67,12 +71,13 @@ def logged(name, command, folder):
 
 
 def build_sleeping_poll():
-    """What is preloaded into ranks of MPICH: those that wait would take the processors from the network."""
+    """Builds the library that is preloaded into ranks of MPICH, whose waiting ranks would otherwise
+    take the CPUs from the network."""
     logged("sleeping_poll", ["gcc", "-O2", "-shared", "-fPIC", "-o", "sleeping_poll.so", os.path.join(ROOT, "bench", "sleeping_poll.c"), "-ldl"], FOLDER)
 
 
 def built(name, host, sources):
-    """The folder of the built programs."""
+    """Builds the tests for one MPI library and returns the directory of the programs."""
     folder = os.path.join(FOLDER, "build-" + name)
     os.makedirs(folder, exist_ok=True)
     if not os.path.exists(os.path.join(folder, "Makefile")):
@@ -83,12 +88,13 @@ def built(name, host, sources):
     try:
         logged("coll", ["make", "-k", "-C", "coll"], folder)
     except testbed.Failure as e:
-        print("%s: some tests are not built: %s" % (name, e), flush=True)
+        print("%s: some tests could not be built: %s" % (name, e), flush=True)
     return os.path.join(folder, "coll")
 
 
 class Entry:
-    """A test: how it is called, where its command is started, its ranks, and the seconds that it may take."""
+    """A test with its title, working directory, command, number of ranks, and timeout in
+    seconds."""
 
     def __init__(self, title, folder, command, ranks, seconds):
         self.title, self.folder, self.command, self.ranks, self.seconds = title, folder, command, ranks, seconds
@@ -98,14 +104,15 @@ class Entry:
 
 
 class Module(Entry):
-    """One of mpi4py's modules of tests, by the Python of MPICH's environment, whose mpi4py knows both libraries."""
+    """A test module of mpi4py, run by the Python of MPICH's environment, whose mpi4py supports both
+    libraries."""
 
     def passed(self, out):
         return not FAILED.search(out) and re.search(r"^Ran [1-9]\d* tests", out, re.MULTILINE)
 
 
 def entries(folder, most):
-    """As the list of MPICH's tests has them."""
+    """Yields the entries of MPICH's list of tests that are built and need at most `most` ranks."""
     with open(os.path.join(folder, "testlist")) as f:
         lines = [line.split() for line in f if line.strip() and not line.startswith("#")]
     for program, ranks, *options in lines:
@@ -118,18 +125,19 @@ def entries(folder, most):
 
 
 def modules(name, folder, ranks):
-    """mpi4py's; its wheel knows no standard binary interface."""
+    """Yields the test modules of mpi4py, whose wheel does not support the standard binary
+    interface."""
     python = os.path.join(mpich().folder, "bin", "python")
-    # It finds the library of its own environment first.
+    # By default, mpi4py loads the MPI library of its own environment.
     other = ["env", "MPI4PY_MPIABI=openmpi"] if name == "openmpi" else []
     found = sorted({path.stem for pattern in MODULES for path in Path(folder).glob(pattern)}) if name != "abi" else []
     for module in found:
-        # By a part of the name, which may be one of other modules, too.
+        # The option -i matches parts of names, so -e excludes modules with longer names.
         yield Module("mpi4py %s %d" % (module, ranks), folder, [*other, python, "main.py", "-v", "-i", module, "-e", module + "_"], ranks, 600)
 
 
 def of_mpi4py():
-    """The folder of mpi4py's tests."""
+    """Fetches mpi4py's tests if they are missing, and returns their directory."""
     pip = os.path.join(mpich().folder, "bin", "pip")
     version = re.search(r"^Version: (\S+)", peers.run_checked(pip, "--disable-pip-version-check", "show", "mpi4py"), re.MULTILINE).group(1)
     folder = os.path.join(FOLDER, "mpi4py-" + version)
@@ -140,14 +148,14 @@ def of_mpi4py():
 
 
 class Attempt:
-    """A test's run."""
+    """The result of one run of a test."""
 
     def __init__(self, process, entry):
         out, err, ended = communicated(process, entry.seconds)
         good = ended and process.returncode == 0 and entry.passed(out + err)
-        how = "status %s" % process.returncode if ended else "no end within %d s" % entry.seconds
+        how = "status %s" % process.returncode if ended else "not finished within %d s" % entry.seconds
         self.why = "" if good else "%s: %s" % (how, (out + err).strip()[-400:])
-        # Which of several tests failed; if none says so, all may have.
+        # The names of failed tests, or `all` if the run failed without naming any.
         self.failed = set(FAILED.findall(out + err)) or ({"all"} if self.why else set())
         self.calls = collections.Counter()
         for operation, what, reason, calls in LINE.findall(err):
@@ -168,7 +176,7 @@ def attempt(bed, folder, host, entry, preload):
 
 
 def run_all(bed, folder, name, host, tests, options, result):
-    """Every entry without and with the library; notes what came of it."""
+    """Runs every entry with and without the library, and adds the outcomes to `result`."""
     for entry in tests:
         title = entry.title
         if (options.only and not re.search(options.only, title)) or (options.skip and re.search(options.skip, title)):
@@ -192,19 +200,22 @@ def summary(name, result):
     calls = result["calls"]
     eligible = calls["taken"] + calls["no group"]
     left = ", ".join("%s %d" % item for item in sorted(calls.items()) if item[0] != "taken")
-    return "%s: %d pass without, %d with; worse: %s; fail without: %s; of %d calls that could be taken %d were (%.1f %%); left: %s" % (
+    return "%s: %d pass without, %d with; worse: %s; fail without: %s; of %d eligible calls, %d were intercepted (%.1f %%); passed through: %s" % (
         name, result["passed"], result["passed_with"], ", ".join(result["worse"]) or "none", ", ".join(result["failed_without"]) or "none", eligible,
         calls["taken"], 100 * calls["taken"] / max(1, eligible), left)
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--hosts", default=",".join(HOST_LIBRARIES), help="host libraries, of %(default)s")
-    p.add_argument("--most", type=int, default=16, help="ranks of the largest entries; default %(default)s")
+    p.add_argument("--hosts", default=",".join(HOST_LIBRARIES),
+                   help="MPI libraries; default %(default)s")
+    p.add_argument("--most", type=int, default=16,
+                   help="maximum number of ranks of an entry; default %(default)s")
     p.add_argument("--mpi4py-ranks", type=int, default=4, help="ranks of mpi4py's tests, 3 to 5; default %(default)s")
-    p.add_argument("--prepare", action="store_true", help="fetch and build what is missing, and run nothing")
-    p.add_argument("--only", help="entries that this regular expression finds")
-    p.add_argument("--skip", help="entries that are left out, likewise")
+    p.add_argument("--prepare", action="store_true",
+                   help="fetch and build missing parts without running tests")
+    p.add_argument("--only", help="run only the entries that match this regular expression")
+    p.add_argument("--skip", help="skip the entries that match this regular expression")
     p.add_argument("--topology", type=topologies.argument, default="tree:4x4", help=topologies.FORMS + "; default %(default)s")
     options = p.parse_args()
     testbed.unwind_on_signals()
@@ -222,7 +233,7 @@ def main():
                 tests = [*entries(programs[name], options.most), *modules(name, tests_of_mpi4py, options.mpi4py_ranks)]
                 run_all(bed, Path(folder), name, host, tests, options, results[name])
     finally:
-        # Also of a run that is broken off.
+        # An interrupted run is reported too.
         with open(os.path.join(FOLDER, "report.json"), "w") as f:
             json.dump(results, f, indent=1)
         for name, result in results.items():

@@ -1,10 +1,13 @@
-"""Runs torch's own tests of torch.distributed backends (torch.testing._internal.distributed.distributed_test, part of its wheel) on one backend.
+"""Runs the tests of torch.distributed backends that are part of torch's wheel
+(torch.testing._internal.distributed.distributed_test) on one backend.
 
     BACKEND=gloo python3 tests/external/torch_cases.py --take cool --out result.jsonl --only test_all_reduce_sum test_barrier
 
-Run by PyTorch's Python (tools/torch). The tests go by the name of the backend in BACKEND, as some are only for one of a name; `--take` says
-which backend is taken for it. COOL_SOCKETS has the agents' sockets, a rank's each, with commas between. Ranks are forked, so that torch is
-imported once. To the file go lines of JSON: test, result (passed, failed, skipped), why, seconds.
+PyTorch's Python (tools/torch) must run this program. The variable BACKEND is the name of the
+backend for the tests, some of which exist only for certain names; `--take` selects the backend that
+is used under that name. COOL_SOCKETS contains the socket of the agent of each rank, separated by
+commas. Ranks are forked, so that torch is imported only once. The results are lines of JSON with
+test, result (passed, failed, skipped), why, and seconds.
 """
 import argparse
 import json
@@ -17,17 +20,17 @@ import unittest
 os.environ.setdefault("WORLD_SIZE", "4")
 # Seconds after which the ranks of a test are ended.
 os.environ.setdefault("DISTRIBUTED_TESTS_DEFAULT_TIMEOUT", "120")
-# Read when the tests are imported; each test makes folders of its own.
+# The tests read this variable when they are imported, and create directories there.
 os.environ.setdefault("TEMP_DIR", tempfile.gettempdir())
 
 import torch  # noqa: E402
-import torch._dynamo  # noqa: E402,F401  DDP imports it, and it takes long
+import torch._dynamo  # noqa: E402,F401  DDP imports it, which takes long
 import torch.distributed as dist  # noqa: E402
 import torch.multiprocessing  # noqa: E402
 from torch.testing._internal.common_distributed import DistTestCases  # noqa: E402
 
 NAME = os.environ["BACKEND"]
-# The tests ask for these when they are imported.
+# The tests check these settings when they are imported.
 DistTestCases.backend_feature["ddp"].add(NAME)
 if NAME == "mpi":
     dist.is_mpi_available = lambda: True
@@ -36,12 +39,12 @@ from torch.testing._internal.distributed import distributed_test  # noqa: E402
 
 
 def gloo(options, _):
-    """Creates Gloo under any name."""
+    """Creates Gloo's process group, under any name."""
     return dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, timeout=options.timeout)
 
 
 def cool(options, more):
-    """Creates COOL under any name."""
+    """Creates COOL's backend, under any name."""
     from cool.torch.backend import create
 
     return create(options, more)
@@ -51,12 +54,12 @@ TAKEN = {"gloo": gloo, "cool": cool}
 
 
 def take(name):
-    """A backend's creator stands for the name of the tests; but MPI's is built into torch, so there the tests learn the backend's own name
-    once they have chosen themselves."""
+    """Uses a backend under the name in BACKEND. MPI is built into torch, so in that case the tests
+    use the backend's own name once torch has selected the tests of MPI."""
     if NAME == "mpi":
         distributed_test.BACKEND = name
     elif name != NAME:
-        # What is called gloo:all_reduce and the like in a profile is made by Gloo itself.
+        # Names such as gloo:all_reduce occur in profiles of Gloo only.
         distributed_test.PROFILING_SUPPORTED_BACKENDS.clear()
         distributed_test.SEND_RECV_PROFILING_SUPPORTED_BACKENDS.clear()
         dist.Backend.register_backend(NAME, TAKEN[name], extended_api=True, devices=["cpu"])
@@ -76,7 +79,7 @@ class Cases(distributed_test.TestDistBackend, distributed_test.DistributedTest._
 
 
 class Told(unittest.TestResult):
-    """Writes the result of each test as soon as it ends."""
+    """A test result that writes the outcome of each test to a file as soon as it ends."""
 
     def __init__(self, file):
         super().__init__()
@@ -111,16 +114,18 @@ class Told(unittest.TestResult):
 
 
 def skipped(name):
-    """Whether a test is left out under this name of the backend, which is known before it runs."""
+    """Returns whether the tests themselves skip this test under this name of the backend, which is
+    known before it runs."""
     return getattr(getattr(Cases, name), "__unittest_skip__", False)
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--take", choices=tuple(TAKEN), help="the backend that is taken for BACKEND; default: the one of this name")
-    p.add_argument("--out", required=True, help="file of the results")
-    p.add_argument("--only", nargs="*", help="the tests to run; default: all")
-    p.add_argument("--list", action="store_true", help="write the names of the tests only")
+    p.add_argument("--take", choices=tuple(TAKEN),
+                   help="backend to use under the name BACKEND; default: the backend of that name")
+    p.add_argument("--out", required=True, help="file for the results")
+    p.add_argument("--only", nargs="*", help="tests to run; default all")
+    p.add_argument("--list", action="store_true", help="only write the names of the tests")
     options = p.parse_args()
     names = unittest.defaultTestLoader.getTestCaseNames(Cases)
     unknown = set(options.only or ()) - set(names)

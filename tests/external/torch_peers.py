@@ -1,9 +1,12 @@
-"""Runs programs of others on a backend of torch.distributed: accelerate's own test scripts, and an epoch of Lightning.
+"""Runs programs of other projects on a backend of torch.distributed: the test scripts of
+accelerate, and an epoch of Lightning.
 
     python3 tests/external/torch_peers.py --backend cool --out result.jsonl
 
-Run by a Python with torch, cool, accelerate and lightning (torch_suite.py). COOL_SOCKETS has the agents' sockets, a rank's each, with commas
-between. Ranks are forked, so that all is imported once. To the file go lines of JSON, as those of torch_cases.py.
+A Python with torch, cool, accelerate and lightning must run this program (torch_suite.py).
+COOL_SOCKETS contains the socket of the agent of each rank, separated by commas. Ranks are forked,
+so that modules are imported only once. The results are lines of JSON in the format of
+torch_cases.py.
 """
 import argparse
 import contextlib
@@ -18,7 +21,7 @@ import tempfile
 import time
 import traceback
 
-# Neither looks for updates, nor at graphics processors.
+# These variables disable network access and GPUs.
 os.environ.update(ACCELERATE_USE_CPU="true", HF_HUB_OFFLINE="1", OMP_NUM_THREADS="1", CUDA_VISIBLE_DEVICES="")
 
 import accelerate.test_utils.scripts  # noqa: E402,F401
@@ -28,8 +31,8 @@ import torch.distributed as dist  # noqa: E402
 from lightning.pytorch.strategies import DDPStrategy  # noqa: E402
 
 SECONDS = 90
-# By script, functions that are left out: accelerate's `join_uneven_inputs` does something on graphics processors only, so these wait for ever or
-# fail with any backend of CPUs.
+# The functions that are omitted from each script. accelerate's `join_uneven_inputs` has an effect
+# on GPUs only, so these functions hang or fail with any CPU backend.
 SCRIPTS = {"test_script": (), "test_ops": (), "test_sync": (),
            "test_distributed_data_loop": ("test_can_join_uneven_inputs", "test_join_can_override_even_batches",
                                           "test_join_can_override_for_mixed_type_dataloaders",
@@ -38,7 +41,7 @@ SCRIPTS = {"test_script": (), "test_ops": (), "test_sync": (),
 
 def accelerate_script(name, left_out):
     def body(backend):
-        # Accelerate itself would take gloo; a group that is there it takes as it is.
+        # accelerate itself would use gloo, but it uses an existing group without changes.
         dist.init_process_group(backend)
         try:
             script = importlib.import_module("accelerate.test_utils.scripts." + name)
@@ -53,7 +56,7 @@ def accelerate_script(name, left_out):
 
 
 class Line(lightning.LightningModule):
-    """Learns a linear function."""
+    """A model that learns a linear function."""
 
     def __init__(self):
         super().__init__()
@@ -68,7 +71,8 @@ class Line(lightning.LightningModule):
 
 
 def lightning_epoch(backend):
-    """An epoch of DDP; the weights come near those wanted, and are the same at all ranks."""
+    """Trains one epoch with DDP. The weights must be close to the wanted ones, and equal at all
+    ranks."""
     lightning.seed_everything(1, verbose=False)
     inputs, wanted = torch.randn(1024, 8), torch.arange(8.0).view(8, 1)
     data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs, inputs @ wanted), batch_size=8)
@@ -90,13 +94,14 @@ def lightning_epoch(backend):
     dist.destroy_process_group()
 
 
-# By name, what each rank runs, and how many there are: accelerate's scripts expect two.
+# By name, the function of each rank and the number of ranks. accelerate's scripts expect two ranks.
 PROGRAMS = {**{"accelerate: " + name: (accelerate_script(name, left_out), 2) for name, left_out in SCRIPTS.items()},
             "lightning: one epoch of DDP": (lightning_epoch, 4)}
 
 
 def be_rank(body, backend, rank, size, port, said):
-    """A rank; what it printed and why it failed goes to `said`."""
+    """Runs `body` as a rank and ends the process. Sends the reason of a failure to the pipe `said`,
+    or an empty string."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
                       MASTER_PORT=str(port), GROUP_RANK="0", TORCHELASTIC_RUN_ID="peers")
     sockets = os.environ.get("COOL_SOCKETS")
@@ -114,7 +119,7 @@ def be_rank(body, backend, rank, size, port, said):
 
 
 def attempt(body, size, backend):
-    """Why it failed; nothing if all ranks ended well."""
+    """Runs all ranks of a program. Returns the reasons of failures, or an empty string."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -131,7 +136,7 @@ def attempt(body, size, backend):
         if process.exitcode is None:
             process.kill()
             process.join()
-            whys.append("rank %d: did not end within %d s" % (rank, SECONDS))
+            whys.append("rank %d: not finished within %d s" % (rank, SECONDS))
         elif process.exitcode:
             whys.append("rank %d: %s" % (rank, here.recv() if here.poll() else "status %d" % process.exitcode))
     return "\n".join(whys)

@@ -1,13 +1,16 @@
 #!/usr/bin/python3
-"""Runs torch's own tests of backends, accelerate's and an epoch of Lightning, with Gloo and with COOL (`make torch`).
+"""Runs the tests of torch, of accelerate, and an epoch of Lightning with Gloo and with COOL (`make
+torch`).
 
     sudo tests/external/torch_suite.py --only 'all_reduce|broadcast'
 
-The tests are those of the wheel (torch.testing._internal.distributed.distributed_test): 4 ranks that are forked on this machine and have an agent
-each, in hosts of an emulated network. Some are only for a backend of a name: they run under the names "cool", "gloo" and "mpi", in this order,
-until they pass with Gloo; COOL and Gloo are taken under each of them. Tells which tests pass with Gloo and fail with COOL: those of EXPECTED
-must, all others must not. Needs root, what end-to-end tests need, and target/bindings/python with torch (tools/bindings,
-tools/torch target/bindings/python).
+The tests of torch are those in its wheel (torch.testing._internal.distributed.distributed_test).
+Their 4 ranks are forked on this machine and have one agent each, in hosts of an emulated network.
+Some tests exist only for certain backend names. Each test runs under the names "cool", "gloo" and
+"mpi", in this order, until it passes with Gloo; under each name, both COOL and Gloo are used. The
+program reports the tests that pass with Gloo and fail with COOL: those of EXPECTED must fail, and
+all others must pass. Needs root, the same packages as the end-to-end tests, and
+target/bindings/python with torch (tools/bindings, tools/torch target/bindings/python).
 """
 import argparse
 import contextlib
@@ -30,11 +33,12 @@ PYTHON = os.path.join(ROOT, "target", "bindings", "python", "bin", "python3")
 NAMES = ("cool", "gloo", "mpi")
 TOPOLOGY = "tree:2x2"
 SECONDS = 1800
-# What passes with Gloo and not with COOL, and why.
+# Tests that pass with Gloo but not with COOL, and the reasons.
 EXPECTED = {
     "test_ddp_logging_data_cpu": "DDP's log calls every backend of others `custom`",
 }
-# Of their wheels, which are installed beside torch's without touching it; `psutil` and those after it with what they need themselves.
+# Wheels that are installed without their dependencies, so that torch does not change, and packages
+# that are installed with their dependencies.
 OTHERS = ("accelerate==1.15.0", "lightning==2.6.6", "torchmetrics==1.9.0", "lightning-utilities==0.15.3", "torchdata==0.11.0")
 NEEDED = ("psutil", "pyyaml", "huggingface_hub", "safetensors", "tqdm")
 
@@ -46,7 +50,8 @@ def sockets(bed):
 
 
 def run(python, script, arguments, out, variables):
-    """Results, by test, of a program that writes them to a file; a test that it does not come to has none."""
+    """Runs a program that writes results to the file `out`, and returns them by test. Tests that
+    the program does not reach have no result."""
     with contextlib.suppress(FileNotFoundError):
         os.unlink(out)
     environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
@@ -55,7 +60,7 @@ def run(python, script, arguments, out, variables):
         try:
             done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=SECONDS, check=False)
         except subprocess.TimeoutExpired:
-            raise testbed.Failure("%s: no end within %d s, see %s" % (script, SECONDS, log.name)) from None
+            raise testbed.Failure("%s: not finished within %d s, see %s" % (script, SECONDS, log.name)) from None
     if done.returncode:
         raise testbed.Failure("%s: status %d, see %s" % (script, done.returncode, log.name))
     with open(out) as f:
@@ -63,13 +68,14 @@ def run(python, script, arguments, out, variables):
 
 
 def cases(folder, name, take, only, of_agents, python=PYTHON):
-    """torch's tests under a name, with the backend that is taken for it."""
+    """Runs torch's tests under a name with the backend `take`. Returns the results."""
     return run(python, "torch_cases.py", ["--take", take, "--only", *only],
                os.path.join(folder, "%s-as-%s.jsonl" % (take, name)), {"BACKEND": name, "COOL_SOCKETS": of_agents})
 
 
 def both(folder, name, only, of_agents):
-    """Under a name, with Gloo; then with COOL those that run."""
+    """Runs tests under a name with Gloo, then those that were not skipped with COOL. Returns both
+    results."""
     if not only:
         return {}, {}
     baseline = cases(folder, name, "gloo", only, of_agents)
@@ -78,12 +84,14 @@ def both(folder, name, only, of_agents):
 
 
 def left_out(found):
-    """Whether a test does not run under this name; what needs a graphics processor is found out when it runs."""
+    """Returns whether a test does not exist under this name. A test that needs a GPU is skipped
+    only when it runs."""
     return found["result"] == "skipped" and found["seconds"] == 0
 
 
 def others_python():
-    """A Python with accelerate and lightning too."""
+    """Returns a Python with torch, accelerate and lightning, which is installed if it is
+    missing."""
     there = os.path.join(FOLDER, "python")
     python = os.path.join(there, "bin", "python3")
     if not os.path.exists(os.path.join(there, "whole")):
@@ -101,7 +109,7 @@ def others_python():
 
 
 def table(by_name, others):
-    """As docs/measurements/torch.md has it."""
+    """Returns the table of docs/measurements/torch.md."""
     lines = ["| tests | pass with gloo | of these pass with cool | expected to fail | pass with cool only | need a GPU or more ranks |",
              "| --- | --: | --: | --: | --: | --: |"]
     for name, (baseline, with_cool) in by_name.items():
@@ -115,16 +123,16 @@ def table(by_name, others):
 
 
 def verdicts(by_name, others):
-    """What is not as it is expected, a line each."""
+    """Yields a line for each unexpected result."""
     for name, (baseline, with_cool) in by_name.items():
         for test, found in with_cool.items():
             if found["result"] != "passed" and baseline[test]["result"] == "passed" and test not in EXPECTED:
                 yield "%s (as %s): %s with COOL: %s" % (test, name, found["result"], found["why"].strip()[-1500:])
             if found["result"] == "passed" and test in EXPECTED:
-                yield "%s (as %s) is expected to fail and passes: take it from the list" % (test, name)
+                yield "%s (as %s) is expected to fail but passes: remove it from EXPECTED" % (test, name)
         for test, found in baseline.items():
             if found["result"] == "passed" and test not in with_cool:
-                yield "%s (as %s): did not come to its end with COOL" % (test, name)
+                yield "%s (as %s): not finished with COOL" % (test, name)
     for test, found in others.get("cool", {}).items():
         if found["result"] != "passed":
             yield "%s: %s" % (test, found["why"].strip()[-1500:])
