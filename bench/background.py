@@ -108,7 +108,7 @@ def main():
     options = parse_arguments()
     testbed.unwind_on_signals()
     os.makedirs(options.out, exist_ok=True)
-    lines = ["| allreduce of | beside | seconds | over alone | the copy's part of a link |", "| --- | --- | --: | --: | --: |"]
+    lines = ["| allreduce | concurrent traffic | seconds | time / time alone | share of the link for the copy |", "| --- | --- | --: | --: | --: |"]
     print("\n".join(lines), flush=True)
     bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
                           peer_timeout_ms=bench.PEER_TIMEOUT_MS, logs=os.path.join(options.out, "logs"))

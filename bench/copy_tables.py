@@ -38,7 +38,7 @@ def times(key):
 
 
 SECONDS = ("seconds", lambda row: "%.1f" % statistics.median(row["seconds"]))
-UPLINK = ("busiest uplink / file", ratio("uplink"))
+UPLINK = ("bytes on busiest uplink / file", ratio("uplink"))
 IDLE = ("idle", lambda row: "%.0f %%" % (100 * row["idle"]))
 UNDISTURBED = ("undisturbed, s", lambda row: "%.1f" % row["undisturbed"])
 
@@ -46,21 +46,29 @@ UNDISTURBED = ("undisturbed, s", lambda row: "%.1f" % row["undisturbed"])
 def figures(options):
     """Returns the columns with the figures of a way."""
     if options.kill:
-        return [UNDISTURBED, ("survivors of %d, over it | complete" % options.kill, times("receivers")),
-                ("source killed, over it | complete", times("source")), ("was killed in", lambda row: "%d" % row["source"]["struck"])]
+        return [UNDISTURBED, ("%d receivers killed: time / undisturbed | complete" % options.kill,
+                              times("receivers")),
+                ("source killed: time / undisturbed | complete",
+                 times("source")), ("copies with killed source", lambda row: "%d"
+                                    % row["source"]["struck"])]
     if options.join or options.restart:
-        return [UNDISTURBED, ("late ones from their start, over limit | complete", times("late")), ("others over undisturbed | complete", times("others")),
-                ("into a late one / file", ratio("into"))]
+        return [UNDISTURBED, ("late nodes: time since their start / limit | complete",
+                              times("late")), ("other nodes: time / undisturbed | complete",
+                                               times("others")),
+                ("bytes into a late node / file", ratio("into"))]
     if options.slow:
-        return [SECONDS, ("fast hosts over their limit", ratio("fast_over_limit")), ("slow hosts over theirs", ratio("slow_over_limit")), UPLINK, IDLE]
+        return [SECONDS, ("fast hosts: time / limit", ratio("fast_over_limit")),
+                ("slow hosts: time / limit", ratio("slow_over_limit")), UPLINK, IDLE]
     if options.delta:
-        return [SECONDS, ("broadcast / file", lambda row: number("%.4f", row["sent"])), ("source's link / file", lambda row: "%.4f" % row["source"]),
-                ("busiest uplink / file", lambda row: "%.4f" % row["uplink"])]
-    over = [("over limit", ratio("over_limit"))]
+        return [SECONDS, ("bytes broadcast / file", lambda row: number("%.4f", row["sent"])),
+                ("bytes on source's link / file", lambda row: "%.4f" % row["source"]),
+                ("bytes on busiest uplink / file", lambda row: "%.4f" % row["uplink"])]
+    over = [("time / limit", ratio("over_limit"))]
     if options.loss:
-        over.append(("times what comes through", lambda row: "%.2f" % (row["over_limit"] * (1 - row["loss"]))))
+        over.append(("time / limit at this loss", lambda row: "%.2f"
+                     % (row["over_limit"] * (1 - row["loss"]))))
     if "bcast" in options.ways:
-        over.append(("seconds of the ranks", lambda row: number("%.1f", row["own"])))
+        over.append(("seconds within ranks", lambda row: number("%.1f", row["own"])))
     return [SECONDS, *over, UPLINK, IDLE]
 
 

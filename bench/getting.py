@@ -28,7 +28,7 @@ import testbed  # noqa: E402
 
 WAYS = ("chain", "auto")
 NEXT, GETS = "h3", "h4"
-HEAD = ["| bytes | holders | way | seconds | over limit |", "| --- | --- | --- | --: | --: |"]
+HEAD = ["| bytes | holders | way | seconds | time / limit |", "| --- | --- | --- | --: | --: |"]
 
 
 def cool(bed, verb, folder, *arguments):

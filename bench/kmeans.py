@@ -286,7 +286,7 @@ def iteration(np, text, arguments):
     own = median(results["cool"], "seconds") if "cool" in results else None
     rows = [[name, "%.3f" % median(rounds, "seconds"), "%.2f" % (median(rounds, "seconds") / own) if own else "-"]
             for name, rounds in results.items()]
-    return results, ["A full iteration, %s:" % text, "", *markdown(["", "seconds", "over COOL's"], rows)]
+    return results, ["A full iteration, %s:" % text, "", *markdown(["", "seconds", "time / COOL's time"], rows)]
 
 
 def many(np, text, arguments):
@@ -306,7 +306,7 @@ def many(np, text, arguments):
         end = median(rounds, "end")
         rows.append([name, "%.2f" % median(rounds, "seconds"), "%.5f" % (median(rounds, "inertia") / least),
                      "%.2f (%d)" % (end, median(rounds, "iterations")) if end else "-"])
-    head = ["", "seconds of %d iterations" % arguments.iterations, "inertia over the least", "seconds until nothing moves (iterations)"]
+    head = ["", "seconds of %d iterations" % arguments.iterations, "inertia / least inertia", "seconds until convergence (iterations)"]
     return results, ["Many iterations, %s:" % text, "", *markdown(head, rows)]
 
 
@@ -333,7 +333,7 @@ def seeding(np, text, arguments):
     base = median(results["k-means++ (scikit-learn)"], "inertia")
     rows = [[name, "%.4f" % (median(rounds, "inertia") / base), "%.2f" % median(rounds, "seconds"),
              "%.2f" % (median(rounds, "seconds") / full)] for name, rounds in results.items()]
-    head = ["", "starting inertia over k-means++'s", "seconds", "in full iterations of COOL's"]
+    head = ["", "starting inertia / that of k-means++", "seconds", "time / COOL's full iteration"]
     return results, ["First centroids, %s, medians of %d seeds:" % (text, arguments.seeds), "", *markdown(head, rows)]
 
 
@@ -346,13 +346,13 @@ def shares(np, text, arguments):
             run, _ = case.cool("-i", arguments.longest, "--init", case.first_file, "--assign", "bounds", "--near", count)
             results["near " + near] = run["distances"]
     name = "kmeans-distances.svg"
-    goals = [(10, 0.1, "paper: below 10 %"), (None, 0.001, "paper: below 0.1 % in the end")]
+    goals = [(10, 0.1, "paper: below 10 %"), (None, 0.001, "paper: below 0.1 % at the end")]
     for folder in [arguments.out] + [os.path.join(ROOT, "docs", "measurements")] * arguments.docs:
-        curves.draw(os.path.join(folder, name), "Distances that were measured, " + text, results, goals)
+        curves.draw(os.path.join(folder, name), "Distances that COOL computes, " + text, results, goals)
     percent = lambda shares, i: "%.2f" % (100 * shares[i]) if -len(shares) <= i < len(shares) else "-"
     rows = [[near, *(percent(values, i) for i in (0, 4, 9, 10, 19, -1)), str(len(values))] for near, values in results.items()]
     head = ["%", "iteration 1", "5", "10", "11", "20", "last", "iterations"]
-    lines = ["Share of distances that was measured, %s (papers: 10 %% at iteration 10, 0.1 %% in the end):" % text, ""]
+    lines = ["Share of distances that COOL computes, %s (papers: 10 %% at iteration 10, 0.1 %% at the end):" % text, ""]
     return results, [*lines, *markdown(head, rows), "", "![Shares of distances by iteration](%s)" % name]
 
 

@@ -159,7 +159,7 @@ def means(cases, pairs):
 
 def document(cases, options, pairs):
     versions = ", ".join("%s %s" % (pair[0].title, pair[0].version) for pair in pairs.values())
-    said = "Measured %s on %s with links of %g and %g Mbit/s by `bench/mpi_preload.py`, %s, %d processors for all hosts; medians in ms.%s" % (
+    said = "Measured %s on %s with links of %g and %g Mbit/s by `bench/mpi_preload.py`, %s, %d CPUs for all hosts; medians in ms.%s" % (
         time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), options.topology, options.host_mbit, options.uplink_mbit, versions, os.cpu_count(),
         "" if options.min is None else " COOL_MPI_MIN=%d." % options.min)
     section.replace(DOCUMENT, "MPI preload", "\n".join([said, *("- %s." % line for line in means(cases, pairs)), "", table(cases, options, pairs)]))

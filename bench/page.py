@@ -35,7 +35,7 @@ footer { margin-top: 48px; color: var(--quiet); font-size: 13px; border-top: 1px
 # Position and size of the drawing area of a chart.
 LEFT, TOP, WIDTH, HEIGHT = 44, 14, 460, 170
 
-HEADINGS = (("case", 1), ("placement", 1), ("library", 1), ("median", 0), ("least", 0), ("most", 0), ("over limit", 0), ("COOL is faster", 0),
+HEADINGS = (("case", 1), ("placement", 1), ("library", 1), ("median", 0), ("minimum", 0), ("maximum", 0), ("time / limit", 0), ("time / COOL's", 0),
             ("on all links", 0), ("on uplinks", 0), ("busiest link", 0), ("idle", 0), ("ranks", 0), ("agents", 0), ("switches", 0))
 # For fewer bytes, the start of the job and the granularity of ticks dominate the CPU seconds per
 # MiB.

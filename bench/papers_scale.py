@@ -96,7 +96,8 @@ def stages():
     counts = collections.Counter(chance.randrange(CLUSTERS) for _ in range(POINTS // NODES))
     sums = max(sums_bytes(counts, CLUSTERS, DIMENSIONS, NODES))
     moves = moves_bytes(CLUSTERS // NODES, DIMENSIONS)
-    here = [("regroup: sums of %s rows a node, in narrow form" % format(len(counts), ","), "alltoall", sums, exchanged(sums)),
+    here = [("regroup: sums of %s rows per node, in narrow form" % format(len(counts), ","),
+             "alltoall", sums, exchanged(sums)),
             ("combine: moves of all centroids", "allgather", moves, to_all(moves))]
     # The papers' intermediate data is 2 GB per node after the local reduction, with 4 bytes per
     # number; centroids are bytes.
@@ -105,7 +106,7 @@ def stages():
     theirs = [("regroup of all sums, 250 GB", "alltoall", dense, exchanged(dense)),
               ("gather of centroids", "gather", part, (whole - part, whole - part * RACK_NODES)),
               ("broadcast of centroids, 512 MB", "bcast", whole, (whole, whole))]
-    return {"K-means here": here, "the papers' three stages": theirs}
+    return {"COOL": here, "the papers' three stages": theirs}
 
 
 def least_memory(program, points, clusters):
@@ -142,7 +143,7 @@ def main():
     gb = lambda size: "%.2f" % (size / 1e9)
     lines = ["`bench/papers_scale.py`: %s x %d into %s on %d nodes in %d racks, links of 1 and 10 Gbit/s:" % (
         format(POINTS, ","), DIMENSIONS, format(CLUSTERS, ","), NODES, RACKS), "",
-        "| stage of an iteration | plan | GB on a node's link | GB on a rack's | seconds simulated |",
+        "| stage of an iteration | plan | GB on a node's link | GB on a rack's link | simulated seconds |",
         "| --- | --- | --: | --: | --: |"]
     for whose, rows in stages().items():
         total = [0, 0, 0.0]
@@ -152,7 +153,7 @@ def main():
             lines.append("| %s: %s | %s | %s | %s | %.2f |" % (whose, name, plan, gb(node), gb(part), seconds))
         lines.append("| **%s** | | %s | %s | **%.1f** |" % (whose, gb(total[0]), gb(total[1]), total[2]))
     lines.append("| the papers' measurement | | | | %d |" % PAPERS_SECONDS)
-    lines += ["", "A node's points, centroids and sums take %s GB of memory, as cool-kmeans counts them (the papers' nodes have 16)." % gb(
+    lines += ["", "A node's points, centroids and sums need %s GB of memory according to cool-kmeans (the papers' nodes have 16 GB)." % gb(
         memory(arguments.kmeans))]
     print("\n".join(lines))
     if arguments.docs:

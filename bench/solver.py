@@ -131,8 +131,9 @@ def text(report):
     network = report["network"]
     rate = lambda mbit: "%g Mbit/s" % mbit if mbit else "unshaped"
     versions = ", ".join("%s %s" % (entry["title"], entry["version"]) for entry in report["libraries"].values())
-    return ("`bench/solver.py` (%s, %d processors, which all nodes and switches share): %d ranks on %s, links of nodes %s, between switches %s, "
-            "%d x %d points, %d iterations; %s. Milliseconds of an iteration, medians of %d (least to most).\n\n%s"
+    return ("`bench/solver.py` (%s, %d CPUs, shared by all nodes and switches): %d ranks on %s, host links %s, links between switches %s, "
+            "%d x %d points, %d iterations; %s. Milliseconds per iteration, medians of %d runs "
+            "(minimum to maximum).\n\n%s"
             % (report["date"], report["processors"], first["ranks"], network["topology"], rate(network["host_mbit"]), rate(network["uplink_mbit"]),
                first["grid"], first["grid"], first["iterations"], versions, report["reps"], table(report)))
 

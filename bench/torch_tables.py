@@ -31,8 +31,9 @@ def cell(values, key, form):
 
 
 def steps_table(report):
-    heads = ("placement", "what", "limit, s", "cool, s", "over the larger of limit and computing", "gloo, s", "gloo / cool",
-             "cool: busiest link over the least", "gloo")
+    heads = ("placement", "measurement", "limit, s", "cool, s",
+             "cool / larger of limit and computation", "gloo, s", "gloo / cool",
+             "cool: bytes on busiest link / least", "gloo: bytes on busiest link / least")
     lines = ["| %s |" % " | ".join(heads), "| --- | --- |" + " --: |" * (len(heads) - 2)]
     for case in report["steps"]:
         for what, limit, seconds, carried in rows(report, case):
@@ -51,12 +52,12 @@ def repeated(report):
     both = [[case["results"].get(name, {}) for name in ("cool", "cool again")] for case in report["steps"]]
     known = [runs for runs in both if all("hash" in run for run in runs)]
     good = [runs for runs in known if runs[0]["hash"] == runs[1]["hash"] and all(run["hashes_equal"] for run in runs)]
-    return "After these steps the weights of all ranks are equal, and those of a second run the same bit by bit, in %d of %d cases with cool." % (
+    return "After these steps, the weights of all ranks and of a second run are equal bit by bit in %d of %d cases with cool." % (
         len(good), len(known))
 
 
 def training_table(report):
-    lines = ["| strategy | steps | accuracy, cool | accuracy, gloo | weights of two runs with cool | of all ranks |",
+    lines = ["| strategy | steps | accuracy, cool | accuracy, gloo | weights of two runs with cool | weights of all ranks |",
              "| --- | --: | --: | --: | --- | --- |"]
     for strategy, found in report["training"].items():
         good = {name: f for name, f in found.items() if "failed" not in f}
@@ -75,11 +76,11 @@ def killed_lines(report):
         if "failed" in found:
             yield "- A rank killed in a step, %s: failed: %s." % (backend, found["failed"])
             continue
-        yield "- A rank killed in a step, %s: the first survivor has an error after %.2f s, the last after %.2f s; it names the rank at %d of %d. `%s`" % (
+        yield "- A rank killed in a step, %s: the first survivor gets an error after %.2f s, the last after %.2f s; the error names the rank at %d of %d survivors. `%s`" % (
             backend, found["told"][0], found["told"][-1], found["named"], found["survivors"],
             found["message"].split(". ")[0])
         if "went_on" in found:
-            yield "- `dist.shrink_group` after that: all that are left have ended their next step %.2f s after the death." % found["went_on"]
+            yield "- `dist.shrink_group` after that: all survivors have completed their next step %.2f s after the kill." % found["went_on"]
 
 
 def adapter_lines(report):
@@ -87,18 +88,20 @@ def adapter_lines(report):
         if "failed" in found:
             yield "- %s ranks of one host: failed: %s." % (count, found["failed"])
             continue
-        yield ("- An allreduce of %s ranks of one host: 8 bytes take %.3f ms through torch, %.3f ms by `comm.allreduce`; 64 MiB in memory of the "
-               "backend %.1f ms and %.1f ms." % (count, *(1e3 * found[name] for name in ("small", "own_small", "large", "own_large"))))
+        yield ("- An allreduce of %s ranks of one host: 8 bytes take %.3f ms through torch and %.3f ms with `comm.allreduce`; 64 MiB in "
+               "memory of the backend take %.1f ms and %.1f ms." % (count, *(1e3 * found[name] for name in ("small", "own_small", "large", "own_large"))))
 
 
 def section_text(report):
     lines = ["Measured %(date)s by `bench/torch_train.py --docs` on %(topology)s with links of %(host_mbit)g and %(uplink_mbit)g Mbit/s: torch %(torch)s, "
-             "%(ranks)d ranks of %(batch)d pictures a step, %(processors)d processors for all hosts." % report]
+             "%(ranks)d ranks with %(batch)d pictures per step, %(processors)d CPUs for all hosts." % report]
     if "steps" in report:
-        lines += ["Medians of %d steps; computing alone, all ranks at once, takes %.3f s." % (report["steps_measured"], report["computing"]), ""]
+        lines += ["Medians of %d steps; computation alone, on all ranks at once, takes %.3f s."
+                  % (report["steps_measured"], report["computing"]), ""]
         lines += [*steps_table(report), "", repeated(report)]
     if "training" in report:
-        lines += ["", "Training by %d ranks in different racks, links not shaped:" % report["training_ranks"], "", *training_table(report)]
+        lines += ["", "Training with %d ranks in different racks on unshaped links:"
+                  % report["training_ranks"], "", *training_table(report)]
     more = [*(killed_lines(report) if "killed" in report else ()), *(adapter_lines(report) if "adapter" in report else ())]
     return "\n".join([*lines, "", *more])
 

@@ -170,11 +170,11 @@ def large_lu(ranks):
 
 PROGRAMS = [
     Example("K-means (apps/mpi/examples/kmeans.py)", "kmeans.py"),
-    Example("K-means, 1000 centres", "kmeans.py", 1000, 1000),
+    Example("K-means, 1000 centers", "kmeans.py", 1000, 1000),
     Example("conjugate gradients (apps/mpi/examples/cg.py)", "cg.py", 96),
     Hpcc(200, 32),
-    Scalapack("xdllt, some of its problems", "xdllt", "LLT.dat", of_each_size, "0"),
-    Scalapack("xdtrd, some of its problems", "xdtrd", "TRD.dat", two_sizes, "0"),
+    Scalapack("xdllt, some problems", "xdllt", "LLT.dat", of_each_size, "0"),
+    Scalapack("xdtrd, some problems", "xdtrd", "TRD.dat", two_sizes, "0"),
     Scalapack("xdlu, 500 equations", "xdlu", "LU.dat", large_lu),
 ]
 
@@ -241,7 +241,7 @@ def words_of(calls):
 
 def document(found, options):
     titles = {"openmpi": "Open MPI", "mpich": "MPICH"}
-    said = "Measured %s on %s with links of %g and %g Mbit/s and %d ranks by `tests/external/mpi_programs.py`, %d processors for all hosts; %s, in seconds." % (
+    said = "Measured %s on %s with links of %g and %g Mbit/s and %d ranks by `tests/external/mpi_programs.py`, %d CPUs for all hosts; %s, in seconds." % (
         time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), options.topology, options.host_mbit, options.uplink_mbit, options.ranks, os.cpu_count(),
         "the median of %d runs" % options.runs if options.runs > 1 else "one run")
     lines = ["| program | library | alone | preloaded | calls intercepted |", "| --- | --- | --: | --: | --- |"]
