@@ -30,7 +30,7 @@ PATIENCE_TIMES, PATIENCE_SECONDS = 4, 40
 
 class Timeline:
     """Applies events to nodes in a thread during a copy. An event is a pair of `due(timeline)`,
-    which returns whether its time has come, and `do(kill, start)`."""
+    which returns whether it is due, and `do(kill, start)`."""
 
     def __init__(self, events):
         self.events, self.done, self.failed = list(events), 0, None

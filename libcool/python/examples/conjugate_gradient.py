@@ -1,10 +1,12 @@
-"""Conjugate gradients (Hestenes and Stiefel, 1952) for Poisson's equation on a square of N x N points. Each rank holds some rows
-of points. In an iteration it exchanges one row with each neighbor, and all ranks add two numbers.
+"""Conjugate gradients (Hestenes and Stiefel, 1952) for Poisson's equation on a square of N x N
+points. Each rank holds some rows of points. In an iteration it exchanges one row with each
+neighbor, and all ranks add two numbers.
 
     COOL_EMBEDDED=4 python3 conjugate_gradient.py --grid 100
     cool run -n 16 -- /usr/bin/python3 conjugate_gradient.py --grid 100 --json
 
-The same program exists in Rust (libcool/examples/conjugate_gradient.rs) and C (libcool/c/examples/conjugate_gradient.c)."""
+The same program exists in Rust (libcool/examples/conjugate_gradient.rs) and C
+(libcool/c/examples/conjugate_gradient.c)."""
 import argparse
 import json
 import math
@@ -16,8 +18,9 @@ import numpy as np
 
 
 class Poisson:
-    """A rank's part of the matrix: 4 on the diagonal, -1 for each neighbor of a point within the square. Vectors are rows of
-    points; vectors to multiply have a row of each neighbor before and after them."""
+    """A rank's part of the matrix: 4 on the diagonal, -1 for each neighbor of a point within the
+    square. Vectors are rows of points; vectors to multiply have a row of each neighbor before and
+    after them."""
 
     def __init__(self, world, side):
         self.world, self.side = world, side
@@ -33,8 +36,8 @@ class Poisson:
         return product
 
     def exchange(self, vector):
-        """Sends the first and the last row to the neighbors and receives theirs. The sends are only started, because both
-        neighbors send before they receive."""
+        """Sends the first and the last row to the neighbors and receives theirs. The sends are only
+        started, because both neighbors send before they receive."""
         above, below = self.world.rank - 1, self.world.rank + 1
         neighbors = [(above, 1, 0)] if above >= 0 else []
         neighbors += [(below, -2, -1)] if below < self.world.size else []
@@ -48,8 +51,9 @@ class Poisson:
         return self.world.allreduce(np.array([np.vdot(a, b)]))[0]
 
     def solve(self, tolerance, max_iterations):
-        """Solves the equations with the matrix times a known vector as right-hand side, starting from 0. Returns the number of
-        iterations, the relative residual, the relative error, and the seconds."""
+        """Solves the equations with the product of the matrix and a given vector as right-hand
+        side, starting from 0. Returns the number of iterations, the relative residual, the relative
+        error, and the seconds."""
         known, direction = np.zeros((2, len(self.rows) + 2, self.side))
         known[1:-1] = (np.array(self.rows)[:, None] * 31 + np.arange(self.side) * 7 + 3) % 101
         residual = self.times(known)

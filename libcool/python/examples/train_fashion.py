@@ -1,11 +1,13 @@
-"""Trains a small convolutional network on Fashion-MNIST, with torch.distributed: each rank processes a part of each batch.
+"""Trains a small convolutional network on Fashion-MNIST, with torch.distributed: each rank
+processes a part of each batch.
 
     torchrun --nproc-per-node 4 train_fashion.py
     cool run -n 16 --env OMP_NUM_THREADS=1 -- python3 train_fashion.py --strategy fsdp2 --epochs 3
     MASTER_ADDR=h1 MASTER_PORT=29500 srun -n 16 python3 train_fashion.py --strategy zero1 --json
 
-Strategies: `ddp` (DistributedDataParallel), `fsdp2` (fully_shard), `zero1` (DDP with ZeroRedundancyOptimizer). The same ranks with the same
-options end with the same weights, bit by bit. Pictures are those of Debian's dataset-fashion-mnist.
+Strategies: `ddp` (DistributedDataParallel), `fsdp2` (fully_shard), `zero1` (DDP with
+ZeroRedundancyOptimizer). The same ranks with the same options end with the same weights, bit by
+bit. Pictures are those of Debian's dataset-fashion-mnist.
 """
 import argparse
 import functools
@@ -44,7 +46,8 @@ def pictures(folder, part):
 
 
 def network():
-    """Returns a network of 282,714 parameters in two convolutions and two linear layers, equal at every rank."""
+    """Returns a network of 282,714 parameters in two convolutions and two linear layers, equal at
+    every rank."""
     torch.manual_seed(1)
     return nn.Sequential(
         nn.Conv2d(1, 16, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
@@ -59,12 +62,14 @@ class Training:
         self.layers = layers or network()
         if strategy == "fsdp2":
             mesh = init_device_mesh("cpu", (dist.get_world_size(),))
-            # Layers that are sharded separately are gathered just before they are needed; the root has the rest.
+            # Layers that are sharded separately are gathered just before they are needed; the root
+            # has the rest.
             for layer in self.layers:
                 if isinstance(layer, nn.Linear):
                     fully_shard(layer, mesh=mesh)
             self.model = fully_shard(self.layers, mesh=mesh)
-            # Gathered and scattered parameters are in memory of the backend, if it provides any, which avoids copies.
+            # Gathered and scattered parameters are in memory of the backend, if it provides any,
+            # which avoids copies.
             self.model.set_allocate_memory_from_process_group_for_comm(True)
         else:
             self.model = DistributedDataParallel(self.layers)
@@ -96,7 +101,8 @@ class Training:
         right = torch.zeros(1)
         self.model.eval()
         with torch.no_grad():
-            # Every rank must run the network equally often, because with FSDP2 that is a collective.
+            # Every rank must run the network equally often, because with FSDP2 that is a
+            # collective.
             for first in range(0, len(images), size * TEST_BATCH):
                 mine = slice(first + rank * TEST_BATCH, first + (rank + 1) * TEST_BATCH)
                 right += (self.model(scaled(images[mine])).argmax(1) == classes[mine]).sum()
@@ -110,7 +116,8 @@ def scaled(images):
 
 
 def batches(count, batch, epoch, rank, size):
-    """Returns this rank's indices for each step of an epoch. Pictures are shuffled; an incomplete last step is skipped."""
+    """Returns this rank's indices for each step of an epoch. Pictures are shuffled; an incomplete
+    last step is skipped."""
     order = torch.randperm(count, generator=torch.Generator().manual_seed(epoch))
     steps = count // (batch * size)
     return order[:steps * batch * size].view(steps, size, batch)[:, rank]
@@ -122,7 +129,8 @@ def digest(weights):
 
 
 def train(options):
-    """Trains with the given options and returns a report, which is the same at all ranks except for the seconds."""
+    """Trains with the given options and returns a report, which is the same at all ranks except for
+    the seconds."""
     rank, size = dist.get_rank(), dist.get_world_size()
     images, classes = pictures(options.data, "train")
     training = Training(options.strategy, options.rate)
@@ -142,7 +150,8 @@ def train(options):
 
 
 def find_each_other():
-    """Sets the variables that `init_process_group` reads (env://), if another launcher than torchrun started this process."""
+    """Sets the variables that `init_process_group` reads (env://), if another launcher than
+    torchrun started this process."""
     for number, of in LAUNCHERS:
         if number in os.environ and of in os.environ:
             os.environ.update(RANK=os.environ[number], WORLD_SIZE=os.environ[of])
@@ -165,7 +174,8 @@ def parse_arguments(arguments=None):
     p.add_argument("--steps", type=int, help="of each epoch at most; default: all")
     p.add_argument("--batch", type=int, default=64, help="pictures of a rank in each step; default %(default)s")
     p.add_argument("--rate", type=float, default=2e-3, help="learning rate of Adam; default %(default)s")
-    p.add_argument("--data", default=FOLDER, help="folder of the four files; default %(default)s")
+    p.add_argument("--data", default=FOLDER,
+                   help="directory of the four files; default %(default)s")
     p.add_argument("--json", action="store_true", help="print the result as JSON")
     options = p.parse_args(arguments)
     if min(options.epochs, options.batch, 1 if options.steps is None else options.steps) < 1:

@@ -49,7 +49,8 @@ def test_the_report_shows_each_nodes_progress_by_every_way(make_bed, tmp_path):
         for node in way["nodes"]:
             seconds, had = zip(*node["progress"])
             assert list(seconds) == sorted(seconds) and list(had) == sorted(had), node
-            assert (seconds[-1], had[-1]) == (node["seconds"], figures["bytes"]) and len(had) > 4, "it shows how that went on: %r" % node
+            assert (seconds[-1], had[-1]) == (node["seconds"],
+                                              figures["bytes"]) and len(had) > 4, "it shows the progress: %r" % node
     check_panels((tmp_path / "report.html").read_text(), len(ways), 3)
 
 

@@ -80,8 +80,9 @@ def places(job):
 
 
 def slow_run(bed, folder, iterations):
-    """K-means of points without clusters, which takes many iterations, and so long that faults come between them: its command but
-    for the file of its centroids, those that one process alone finds, and a file for others."""
+    """Prepares K-means of points without clusters, which takes many iterations, long enough for
+    faults to occur between them. Returns its command without the name of the output file, the
+    centroids of a single process, and a path for others."""
     data, alone, together = (str(folder / name) for name in ("points.npy", "alone.npy", "together.npy"))
     chance = random.Random(8)
     write_npy(data, [[chance.uniform(0, 1) for _ in range(16)] for _ in range(30_000)])
@@ -104,7 +105,7 @@ def test_survivors_of_kills_compute_the_undisturbed_centroids(make_bed, tmp_path
     there = places("losses")
     os.kill(there[3][0], signal.SIGKILL)
     job.wait_for(r"rank 3 .*; 5 ranks continue")
-    # Which racks come first depends on which were found first.
+    # The order of racks depends on which were discovered first.
     lost = there[4][1]
     bed.agents[lost].signal(signal.SIGKILL)
     try:
@@ -120,7 +121,7 @@ def test_survivors_of_kills_compute_the_undisturbed_centroids(make_bed, tmp_path
 
 @pytest.mark.parametrize("seed", range(3))
 def test_centroids_are_the_same_after_random_faults(make_bed, tmp_path, seed):
-    # Victims are to be lost, and nobody whom a busy machine keeps waiting.
+    # Only the victims must be lost, and no rank that merely waits on a busy machine.
     bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50, peer_timeout_ms=5000)
     chance = random.Random(seed)
     arguments, alone, together = slow_run(bed, tmp_path, 60)

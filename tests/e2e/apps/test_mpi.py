@@ -60,7 +60,7 @@ def calls(told, operation, what="taken"):
 def test_every_operation_gives_what_the_host_gives(bed, tmp_path, host):
     assert "cool-mpi" not in run(bed, tmp_path, host, preload="")
     told = run(bed, tmp_path, host)
-    # 58 pairs of a type and a reduction, with and without MPI_IN_PLACE, and what else is called.
+    # 58 pairs of a type and a reduction, with and without MPI_IN_PLACE, and five other calls.
     assert calls(told, "allreduce") == 121 + 2 * host.fortran, told
     for operation, least in (("bcast", 6), ("reduce", 14), ("gather", 5), ("scatter", 4), ("allgather", 5), ("alltoall", 3), ("reduce_scatter", 24),
                              ("scan", 1), ("exscan", 59)):
@@ -95,7 +95,7 @@ def process_of_rank(host, rank):
             with open("/proc/%s/cmdline" % pid, "rb") as command, open("/proc/%s/environ" % pid, "rb") as environment:
                 return command.read().split(b"\0")[0] == host.program.encode() and b"%s=%d" % (host.rank_variable, rank) in environment.read().split(b"\0")
         except OSError:
-            return False  # ended meanwhile
+            return False  # the process has ended
 
     found, = (int(pid) for pid in os.listdir("/proc") if pid.isdigit() and is_rank(pid))
     return found
@@ -107,7 +107,8 @@ def test_a_rank_that_is_killed_ends_the_program(bed, tmp_path, host, launcher_lo
     os.kill(process_of_rank(host, 1), signal.SIGKILL)
     done = ended(process)
     if launcher_looks_on:
-        # It does not end the others, and Open MPI's calls that a success: they learn from COOL that the rank is gone, and the error handler ends them.
+        # mpirun does not end the other ranks, and Open MPI reports success. They learn from COOL
+        # that the rank is lost, and the error handler ends them.
         assert re.search("cool-mpi: rank [023]: allreduce: rank 1 on h.* is gone", done.stderr), done.stderr
     else:
         assert done.returncode != 0, done.stderr
@@ -170,7 +171,8 @@ else:
     world.Bcast((sparse, 1, every_second), 3)
     assert sparse == array("d", [3, world.rank] * 2000)
 every_second.Free(), block.Free()
-# Short ones are left to the library, which may have no functions with long counts, which mpi4py asks for.
+# Short ones are left to the library, which may have no functions with long counts, which mpi4py
+# asks for.
 one, of_all, whole = array("i", [world.rank]), array("i", [0] * world.size), array("i", range(world.size))
 total = sum(range(world.size))
 for call in (world.Allreduce, world.Reduce, world.Scan, world.Exscan):
@@ -201,7 +203,7 @@ def test_a_program_of_mpi4py_gains_too(bed, tmp_path, name):
     script.write_text(PYTHON)
     python = [os.path.join(HOST_LIBRARIES["mpich"]().folder, "python"), str(script)]
     if name == "openmpi":
-        # It finds that of its own environment first.
+        # By default, mpi4py loads the MPI library of its own environment.
         python = ["env", "MPI4PY_MPIABI=openmpi", *python]
     told = run(bed, tmp_path, HOST_LIBRARIES[name](), *python)
     assert calls(told, "allreduce") == calls(told, "allgather") == calls(told, "bcast") == 1, told

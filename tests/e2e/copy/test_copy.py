@@ -79,14 +79,14 @@ def test_a_directory_is_copied_exactly_and_only_once(make_bed, tmp_path):
     dest = str(tmp_path / "{node}" / "copy")
     outcome = copied(bed, "--from", "h2", source, dest)
     assert names(outcome) == ["h1", "h2", "h3", "h4"] and not any(node["error"] for node in outcome["nodes"])
-    # Holes are not counted, but for what the file system has no smaller ones for.
+    # Holes do not count, except for parts that are smaller than the file system's block.
     assert 3.1 * MIB - 10_000 < outcome["bytes"] < 3.3 * MIB, outcome
     assert 3 * MIB < outcome["sent"] < 3.3 * MIB, outcome
     for node in names(outcome):
         copy = str(tmp_path / node / "copy")
         assert described(copy) == described(source), node
         assert os.stat(copy + "/sparse").st_blocks * 512 < MIB, "holes stay holes"
-        assert os.listdir(tmp_path / node) == ["copy"], "nothing else is left"
+        assert os.listdir(tmp_path / node) == ["copy"], "no other file is left"
     again = copied(bed, "--from", "h2", source, dest)
     assert again["sent"] < 10_000, again
     assert copied(bed, "--from", "h2", "--via", "swarm", source, str(tmp_path / "{node}" / "swarm"))["via"] == "swarm"
@@ -176,7 +176,7 @@ def copy_under_way(bed, folder, come, *options):
     before = sum(bed.link_bytes().values())
     job = start(bed, "cool", "copy", "--from", "h1", *options, source, dest)
     # It crosses six links or so.
-    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * come, "some pieces have come")
+    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * come, "some pieces have arrived")
     return job, source, dest
 
 
@@ -195,7 +195,7 @@ def test_survivors_complete_a_copy_that_the_lost_node_resumes(make_bed, tmp_path
     bed.restart_agent("h3")
     wait_for(bed.whole, "the node is back")
     again = copied(bed, "--from", "h1", source, dest)
-    assert 0 < again["sent"] < 14 * MIB, "it goes on from what it had: %r" % again
+    assert 0 < again["sent"] < 14 * MIB, "it continues from its partial copy: %r" % again
     assert filecmp.cmp(tmp_path / "h3" / "copy", source, shallow=False)
     assert os.listdir(tmp_path / "h3") == ["copy"]
 
@@ -213,19 +213,20 @@ def test_an_interrupted_copy_leaves_nothing_visible_and_resumes(make_bed, tmp_pa
 
 
 def test_a_swarm_continues_without_a_lost_node(make_bed, tmp_path):
-    # One rack: over several the source sends more than once what racks pass on slowly (docs/design/swarm.md).
+    # One rack only: with several, the source sends blocks again if racks forward them slowly
+    # (docs/design/swarm.md).
     bed = make_bed("tree:1x6", host_mbit=20)
-    # What has crossed the network by then is one and a half copies for each of the others.
+    # By then, one and a half copies have crossed the network for each of the others.
     job, source, dest = copy_under_way(bed, tmp_path, 10 * MIB, "--json", "--via", "swarm")
     bed.agents["h3"].signal(signal.SIGKILL)
     status, out, errors = ended(job)
     assert status == 1 and "cool: h3: it was lost during the copy" in errors, out + errors
     outcome = json.loads(out)
-    assert outcome["via"] == "swarm" and outcome["sent"] < 20 * MIB, "nothing was begun anew: %r" % outcome
+    assert outcome["via"] == "swarm" and outcome["sent"] < 20 * MIB, "the copy did not start again: %r" % outcome
     assert [node["node"] for node in outcome["nodes"] if node["error"]] == ["h3"]
     for node in ("h1", "h2", "h4", "h5", "h6"):
         assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
-        assert os.listdir(tmp_path / node) == ["copy"], "nothing else is left"
+        assert os.listdir(tmp_path / node) == ["copy"], "no other file is left"
     bed.restart_agent("h3")
     bed.wait_until_joined()
 
@@ -238,18 +239,19 @@ def came(bed, host):
 @pytest.mark.parametrize("way", ["auto", "swarm"])
 def test_nodes_that_join_during_a_copy_resume_and_delay_no_copy(make_bed, tmp_path, way):
     bed = make_bed("tree:1x6", host_mbit=20)
-    wait_for(bed.whole, "all nodes are there", 60)
+    wait_for(bed.whole, "all nodes are connected", 60)
     end_agent(bed, "h5")
-    wait_for(lambda: bed.found()[0] == 5, "one node is away")
+    wait_for(lambda: bed.found()[0] == 5, "one node is disconnected")
     bed.wait_until_measured()
     size = 24 * MIB
     source, dest = write(str(tmp_path / "source"), noise(12, size)), str(tmp_path / "{node}" / "copy")
     before = came(bed, "h3")
     job = start(bed, "cool", "copy", "--from", "h1", "--json", "--via", way, source, dest)
-    wait_for(lambda: came(bed, "h3") - before > MIB, "some of it has come", 30)
+    wait_for(lambda: came(bed, "h3") - before > MIB, "some of it has arrived", 30)
     bed.start_agent("h5")
-    # Four generations of 2 MiB come at once, or two pieces of 4 MiB; what is not whole when a node is lost comes again.
-    wait_for(lambda: came(bed, "h3") - before > 14 * MIB, "some of them are whole", 30)
+    # Four generations of 2 MiB arrive at the same time, or two pieces of 4 MiB; those that are
+    # incomplete when a node is lost are sent again.
+    wait_for(lambda: came(bed, "h3") - before > 14 * MIB, "some of them are complete", 30)
     bed.restart_agent("h3")
     status, out, errors = ended(job)
     assert status == 0 and "cool: lost h3; the others continue" in errors, out + errors
@@ -257,17 +259,18 @@ def test_nodes_that_join_during_a_copy_resume_and_delay_no_copy(make_bed, tmp_pa
     assert names(outcome) == ["h1", "h2", "h3", "h4", "h5", "h6"] and (outcome["via"] == "swarm") == (way == "swarm"), out
     for node in names(outcome):
         assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
-        assert os.listdir(tmp_path / node) == ["copy"], "nothing else is left"
+        assert os.listdir(tmp_path / node) == ["copy"], "no other file is left"
     progress = {node["node"]: node["progress"] for node in outcome["nodes"]}
-    assert progress["h3"][0][1] < size == progress["h5"][0][1], "it went on from what it had: %r" % progress["h3"]
+    assert progress["h3"][0][1] < size == progress["h5"][0][1], "it continued from its partial copy: %r" % progress["h3"]
     seconds = {node: points[-1][0] for node, points in progress.items()}
-    # h3 begins again only when its agent has come back, with megabytes to go; h5 may catch up with those that were there.
+    # h3 continues only when its agent has reconnected, with megabytes missing; h5 may catch up with
+    # the other nodes.
     assert max(seconds[node] for node in ("h2", "h4", "h6")) < seconds["h3"], "no copy waits for others: %r" % seconds
 
 
 def test_killed_ranks_and_supervisors_restart_unnoticed(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
-    wait_for(bed.whole, "all nodes are there", 60)
+    wait_for(bed.whole, "all nodes are connected", 60)
     job, source, _ = copy_under_way(bed, tmp_path, 4 * MIB, "--json", "--via", "swarm")
     subprocess.run(["pkill", "-KILL", "-P", str(bed.agents["h3"].process.pid)], check=True)
     status, out, errors = ended(job)
@@ -277,19 +280,20 @@ def test_killed_ranks_and_supervisors_restart_unnoticed(make_bed, tmp_path):
 
 def test_the_source_may_be_lost_once_others_have_all_blocks(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
-    wait_for(bed.whole, "all nodes are there", 60)
+    wait_for(bed.whole, "all nodes are connected", 60)
     bed.agents["h4"].signal(signal.SIGKILL)
-    wait_for(lambda: "h4" in away(bed), "one node is away")
+    wait_for(lambda: "h4" in away(bed), "one node is disconnected")
     bed.wait_until_measured()
     source, dest = write(str(tmp_path / "source"), noise(13, 16 * MIB)), str(tmp_path / "{node}" / "copy")
     before = came(bed, "h2")
     job = start(bed, "cool", "copy", "--from", "h1", "--nodes", "h2,h3,h4", "--json", "--via", "swarm", source, dest)
-    wait_for(lambda: came(bed, "h2") - before > MIB, "some of it has come", 30)
+    wait_for(lambda: came(bed, "h2") - before > MIB, "some of it has arrived", 30)
     bed.restart_agent("h4")
     slow = next(link for link in bed.network.net.links if "h4" in (link.intf1.node.name, link.intf2.node.name))
     bed.network.shape(slow, 5)
-    wait_for(lambda: all(os.path.exists(tmp_path / node / "copy") for node in ("h2", "h3")), "two nodes have all", 60)
-    assert not os.path.exists(tmp_path / "h4" / "copy"), "the late one lacks something still"
+    wait_for(lambda: all(os.path.exists(tmp_path / node / "copy") for node in ("h2", "h3")),
+             "two nodes have the whole copy", 60)
+    assert not os.path.exists(tmp_path / "h4" / "copy"), "the late node is still incomplete"
     bed.agents["h1"].signal(signal.SIGKILL)
     bed.network.shape(slow, 20)
     status, out, errors = ended(job)
@@ -301,7 +305,7 @@ def test_the_source_may_be_lost_once_others_have_all_blocks(make_bed, tmp_path):
 
 
 def copy_of_input(bed, folder, *arguments):
-    """Starts `cool copy - ...` on h1; its temporary data is in `folder`."""
+    """Starts `cool copy - ...` on h1; its temporary data is in the directory `folder`."""
     os.makedirs(folder, exist_ok=True)
     environment = {**bed.environment(), "COOL_CONTROLLER": bed.controller_address(MANAGEMENT_ADDRESS), "TMPDIR": folder}
     return subprocess.Popen(["mnexec", "-a", str(bed.network.net.get("h1").pid), "cool", "copy", "-", *arguments], env=environment, umask=0o027,
@@ -345,7 +349,8 @@ def test_a_stream_stays_in_order_and_survives_the_loss_of_a_node(make_bed, tmp_p
     data, before = noise(10, 24 * MIB), sum(bed.link_bytes().values())
     job.stdin.write(data[:20 * MIB])
     job.stdin.flush()
-    wait_for(lambda: sum(bed.link_bytes().values()) - before > 40 * MIB, "some of it has come while more is to come")
+    wait_for(lambda: sum(bed.link_bytes().values()) - before > 40 * MIB,
+             "some of it has arrived and more follows")
     assert sorted(name.name for name in spool.glob("*/*")) == ["input", "lock"]
     assert [kept.stat().st_size for kept in spool.glob("*/*") if kept.is_file()] == [0], "no file has any of it"
     bed.agents["h3"].signal(signal.SIGKILL)
@@ -371,7 +376,8 @@ def test_an_interrupted_copy_of_standard_input_leaves_nothing(make_bed, tmp_path
         job = copy_of_input(bed, str(spool), dest)
         job.stdin.write(noise(8, MIB))
         job.stdin.flush()
-        wait_for(lambda: [kept for kept in spool.glob("*/input") if kept.stat().st_size == MIB], "what has come so far is kept")
+        wait_for(lambda: [kept for kept in spool.glob("*/input") if kept.stat().st_size == MIB],
+                 "the data received so far is kept")
         [folder] = spool.iterdir()
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, "only its user can reach it"
         job.send_signal(number)
@@ -383,7 +389,7 @@ def test_an_interrupted_copy_of_standard_input_leaves_nothing(make_bed, tmp_path
     job = copy_of_input(bed, str(spool), "--limit", "2M", dest)
     job.stdin.write(noise(9, 16 * MIB))
     job.stdin.close()
-    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * MIB, "some of it has come")
+    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * MIB, "some of it has arrived")
     job.stdin = None
     job.send_signal(signal.SIGINT)
     assert with_input(job, None)[0] == 130

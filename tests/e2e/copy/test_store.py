@@ -151,7 +151,7 @@ def test_a_get_survives_a_lost_or_damaged_source(make_bed, tmp_path):
 
     before = came(bed, "h4")
     job = start(bed, *get("a"))
-    wait_for(lambda: came(bed, "h4") - before > MIB, "some of it has come", 60)
+    wait_for(lambda: came(bed, "h4") - before > MIB, "some of it has arrived", 60)
     # The one in its rack is asked first.
     bed.agents["h3"].signal(signal.SIGKILL)
     status, out, errors = ended(job)
@@ -212,7 +212,8 @@ def test_a_flipped_byte_is_found_named_dropped_and_mended(make_bed, tmp_path):
     errors = stores.refused("get", "--from", "h3", "--nodes", "h3", "model", str(tmp_path / "x"))
     assert errors[0].startswith("cool: h3: ") and "is damaged; `cool verify --drop`" in errors[0], errors
     assert not os.path.exists(tmp_path / "x")
-    # The same content mends it, in place and by the block that is wrong; or it is dropped, and comes from another store.
+    # Putting the same content again repairs the damaged block in place. Alternatively, the object
+    # is dropped and restored from another store.
     assert 0 < stores.done("put", "--from", "h1", "model", source)["sent"] < MIB
     assert re.match("4 objects on 4 nodes intact", succeed(bed, *stores.command("verify")))
     flip()
@@ -222,7 +223,7 @@ def test_a_flipped_byte_is_found_named_dropped_and_mended(make_bed, tmp_path):
     assert stores.objects("h3") == [] and stores.contents()[("model", True)]["nodes"] == ["h1", "h2", "h4"]
     stores.done("put", "model")
     assert re.match("4 objects on 4 nodes intact", succeed(bed, *stores.command("verify")))
-    # A node whose store others may write is named; the others answer.
+    # A node whose store is writable by others is named; the other nodes respond.
     os.chmod(stores.path("h2"), 0o777)
     errors = stores.refused("ls")
     assert errors == ["cool: h2: %s: is writable by other users; name another directory with --store" % stores.path("h2"),
@@ -248,8 +249,8 @@ def test_a_node_without_disk_space_is_named_and_keeps_its_copy(make_bed, tmp_pat
     assert re.fullmatch("cool: h3: .*: No space left on device", errors[0]) and errors[1:] == ["cool: 3 of 4 nodes have a copy"], errors
     contents = stores.contents()
     assert contents[("data", True)]["nodes"] == ["h1", "h2", "h4"] and contents[("data", False)]["nodes"] == ["h3"]
-    assert re.match("4 objects on 4 nodes intact", succeed(bed, *stores.command("verify"))), "what h3 had is whole"
-    # Where a store is if nothing is said.
+    assert re.match("4 objects on 4 nodes intact", succeed(bed, *stores.command("verify"))), "the objects of h3 are intact"
+    # The default directory of a store.
     succeed(bed, "cool", "put", "--from", "h1", "--nodes", "h2", "data", large)
     [stat] = json.loads(succeed(bed, "cool", "stat", "--nodes", "h2", "--json", "data"))["nodes"]
     assert stat["path"] == "/var/tmp/cool-store-0/objects/%s/tree" % stat["id"], stat
@@ -284,7 +285,8 @@ def test_an_interrupted_put_leaves_nothing_visible_and_resumes(make_bed, tmp_pat
     before = sum(bed.link_bytes().values())
     job = start(bed, *stores.command("put", "--from", "h1", "--limit", "2M", "data", source))
     # It crosses six links or so.
-    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * 6 * MIB, "some pieces have come")
+    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * 6 * MIB,
+             "some pieces have arrived")
     job.send_signal(signal.SIGINT)
     assert ended(job)[0] == 130
     assert all(content["nodes"] == ["h1"] for content in stores.contents().values()), "of the source's own node it may be whole"

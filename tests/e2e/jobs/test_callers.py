@@ -10,7 +10,7 @@ from test_away import BLINK, away, management_down, restarted_in_order
 from test_jobs import ended, lines, running, start
 from test_recovery import killed_controller
 
-# What each rank runs: it counts until the file is there.
+# The program of each rank, which counts until the file exists.
 COUNT = "i=0; until test -e %s; do i=$((i+1)); echo $i; sleep 0.05; done; echo last $i"
 
 
@@ -24,7 +24,7 @@ def heard(out, errors):
         lost[int(rank)] = lost.get(int(rank), 0) + int(count)
     for rank, texts in said.items():
         numbers = [int(text) for text in texts[:-1]]
-        assert numbers == sorted(set(numbers)), "rank %d: a line came twice, or too early: %s" % (rank, numbers)
+        assert numbers == sorted(set(numbers)), "rank %d: a line is duplicated or out of order: %s" % (rank, numbers)
         last = int(texts[-1].removeprefix("last "))
         assert len(numbers) + lost.get(rank, 0) == last, "rank %d: %d lines of %d, %d lost" % (rank, len(numbers), last, lost.get(rank, 0))
     return said, lost
@@ -35,7 +35,8 @@ class Counting:
 
     def __init__(self, bed, mark, prefix=(), **environment):
         self.bed, self.stop = bed, "%s/%s" % (bed.directory, mark)
-        # Appended to: whoever reads them moves the offset that the job shares.
+        # The files are opened for appending, because reading them moves the offset that the job
+        # shares.
         self.said = [open("%s/%s.%s" % (bed.directory, mark, stream), "a+") for stream in ("out", "err")]
         self.job = subprocess.Popen([*prefix, "cool", "run", "--", "sh", "-c", COUNT % self.stop], env={**bed.environment(), **environment},
                                     stdout=self.said[0], stderr=self.said[1])
@@ -60,7 +61,7 @@ class Counting:
 
 def test_a_disconnected_caller_loses_no_line_of_its_job(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     host = bed.network.net.get("h1")
     job = Counting(bed, "cut", ("mnexec", "-a", str(host.pid)), COOL_CONTROLLER=bed.controller_address(network.MANAGEMENT_ADDRESS))
     with management_down(bed, ["h1"]):
@@ -77,9 +78,9 @@ def test_a_disconnected_caller_loses_no_line_of_its_job(make_bed):
 
 def test_no_line_is_duplicated_or_silently_lost_in_a_restart(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     for mark, restart in (("stopped", restarted_in_order), ("killed", lambda bed: killed_controller(bed, None))):
-        wait_for(bed.whole, "the network is whole")
+        wait_for(bed.whole, "the network is complete")
         job = Counting(bed, mark)
         restart(bed)
         wait_for(lambda: bed.cool_json("jobs") and any(j["state"] == "running" for j in running(bed)), "the job is taken over")
@@ -101,7 +102,7 @@ def test_a_job_ends_when_its_caller_does_not_come_back(make_bed):
 
 def test_whoever_stops_reading_loses_nothing_and_holds_up_nobody(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     count = 40000
     flood = start(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", "sh", "-c", "seq -f 'a line that is long enough %%.0f' 1 %d" % count)
     wait_for(lambda: "its output" in log_of(bed, "h1"), "its ranks wait")
@@ -118,11 +119,11 @@ def test_whoever_stops_reading_loses_nothing_and_holds_up_nobody(make_bed):
 
 def test_job_numbers_are_unique_and_their_last_digits_suffice(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     jobs = []
     for _ in range(2):
         restarted_in_order(bed)
-        wait_for(bed.whole, "the network is whole")
+        wait_for(bed.whole, "the network is complete")
         jobs.append(start(bed, "cool", "run", "-n", "2", "--", "sh", "-c", "echo up; sleep 1000"))
         lines(jobs[-1], 2)
     wait_for(lambda: len(running(bed)) == 2, "both run")

@@ -44,7 +44,7 @@ def ended(command):
     return command.returncode, out, errors
 
 
-# What each rank runs: a program that ends at nothing, with a child of its own. "$0" marks both.
+# The program of each rank, which ignores SIGTERM and has a child process that does, too. "$0" marks both.
 STUBBORN = "trap '' TERM; sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.2; done' \"$0\" & wait; while :; do sleep 0.2; done"
 
 

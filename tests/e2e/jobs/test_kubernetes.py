@@ -63,7 +63,8 @@ def test_two_controllers_run_on_separate_nodes_known_to_agents():
     assert controllers["spec"]["replicas"] == 2
     [apart] = pod(controllers)["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
     assert (apart["topologyKey"], apart["labelSelector"]["matchLabels"]) == ("kubernetes.io/hostname", service["spec"]["selector"])
-    # Names of pods of a set are those of a service that has no address of its own; a standby is not told from one that leads.
+    # The names of the pods in a stateful set belong to a headless service, which does not
+    # distinguish the standby from the leader.
     assert controllers["spec"]["serviceName"] == service["metadata"]["name"]
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
     [port], domain = service["spec"]["ports"], "%s.%s.svc" % (service["metadata"]["name"], service["metadata"]["namespace"])

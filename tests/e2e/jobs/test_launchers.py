@@ -16,7 +16,7 @@ HOSTS = 4
 @pytest.fixture
 def bed(make_bed):
     bed = make_bed("tree:2x2")
-    # Users other than root come through to the agents' sockets and to the program, and to nothing else.
+    # Users other than root can access the sockets of agents and the program, and nothing else.
     os.chmod(bed.directory, 0o711)
     shutil.copy(os.path.join(bed.bin_dir, "cool-misuse"), program(bed))
     return bed
@@ -91,7 +91,8 @@ def test_a_user_cannot_be_a_rank_of_a_job_of_the_agents(bed):
 
 
 def rank_of_its_host(bed):
-    """A rank as a launcher is to start it: of several agents on one machine each host's own is named by its host's name."""
+    """A rank as a launcher is to start it: of several agents on one machine each host's own is
+    named by its host's name."""
     return ["sh", "-c", "'COOL_SOCKET=%s/$(hostname).sock exec %s sum'" % (bed.directory, program(bed))]
 
 
@@ -109,7 +110,7 @@ def mpiexec():
 
 
 def test_ranks_that_mpich_starts_meet_if_they_name_a_job(bed, tmp_path, mpiexec):
-    # Only what MPICH itself gives its ranks, and the job.
+    # Only the variables of MPICH itself, and the job.
     printed = start_in_hosts(bed, tmp_path, [
         mpiexec, "-genvnone", "-genv", "COOL_JOB", "mpich", "-launcher", "ssh", "-launcher-exec", ENTER,
         "-hosts", ",".join("h%d" % (i + 1) for i in range(HOSTS)), "-n", "8", "-ppn", "2", *rank_of_its_host(bed)])

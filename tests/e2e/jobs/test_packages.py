@@ -1,6 +1,8 @@
-"""Packages of `make packages`, installed as docs/guide/deployment.md says on machines that boot Debian, upgraded as docs/guide/upgrade.md says, and removed.
+"""Packages of `make packages`, installed as docs/guide/deployment.md describes on machines that
+boot Debian, upgraded as docs/guide/upgrade.md describes, and removed.
 
-What the documents have as commands runs from there, word by word. By hand, `make test-packages`: without packages and a Debian these are skipped.
+The commands in the documents run literally. Run `make test-packages`; without packages and a Debian
+system, these tests are skipped.
 """
 import contextlib
 import glob
@@ -24,7 +26,7 @@ pytestmark = pytest.mark.skipif(not (PACKAGES and DEBIAN), reason="COOL_PACKAGES
 UNITS = {"cool-controller": ["cool-controller"], "cool-nodeagent": ["cool-launcher", "cool-nodeagent"]}
 NODE_FILES = ("ca.pem", "agent.pem", "agent.key")
 SWITCH_FILES = ("ca.pem", "switch.pem", "switch.key")
-# What any system writes when packages come and go, and while it runs.
+# Files that any system writes when packages are installed and removed, and while it runs.
 ELSEWHERE = ("/proc", "/sys", "/dev", "/run", "/tmp", "/root", "/var/cache", "/var/lib/apt", "/var/lib/dpkg", "/var/lib/logrotate", "/var/lib/systemd", "/var/log",
              "/var/tmp", "/etc/.pwd.lock", "/etc/group-", "/etc/gshadow-", "/etc/passwd-", "/etc/shadow-", "/home/ann")
 
@@ -53,7 +55,8 @@ class Cluster:
         return [self.controller, *self.nodes]
 
     def boot(self, stack, name, host):
-        """Boots a machine on which ann has an account, and that knows the controller's name."""
+        """Boots a machine on which ann has an account, and on which the name of the controller
+        resolves."""
         machine = stack.enter_context(Machine(name, DEBIAN, host and host.pid))
         with open(machine.path("/etc/hosts"), "w") as f:
             f.write("127.0.0.1 localhost\n%s controller.example\n" % network.MANAGEMENT_ADDRESS)
@@ -283,7 +286,7 @@ def test_what_is_purged_leaves_nothing_but_the_keys(cluster):
         assert not os.path.exists(machine.path("/etc/cool/cool.toml")) and not os.path.exists(machine.path("/var/log/cool"))
         assert not machine.run("systemctl", "list-unit-files", "--no-legend", "cool*", check=False).stdout
         assert not machine.run("sh", "-c", "ps -u cool --no-headers || true").stdout
-        # As the document says.
+        # As the document describes.
         machine.run("rm", "-r", "/etc/cool")
         machine.run("userdel", "cool")
         assert not [path for path in files(machine) - machine.files if not path.startswith(("/opt/cool", "/usr/local"))]

@@ -1,6 +1,8 @@
-"""Programs of an earlier release are upgraded one after the other, the controller first, while collectives run; both kinds work together.
+"""Programs of an earlier release are upgraded one after the other, the controller first, while
+collectives run; both kinds work together.
 
-The folder of the earlier programs is COOL_BEFORE (tools/build-before makes it); without it these are skipped.
+COOL_BEFORE must name the directory of the earlier programs (made by tools/build-before); otherwise
+these tests are skipped.
 """
 import os
 import signal
@@ -11,7 +13,8 @@ from conftest import end_agent, end_controller, log_of, succeed, wait_for
 from test_jobs import ended, racks, running, start
 
 BEFORE = os.environ.get("COOL_BEFORE")
-pytestmark = pytest.mark.skipif(not BEFORE, reason="COOL_BEFORE names no folder of earlier programs: see tools/build-before")
+pytestmark = pytest.mark.skipif(not BEFORE,
+                                reason="COOL_BEFORE names no directory of earlier programs: see tools/build-before")
 
 # All operations, each checked byte by byte.
 BENCH = ("bench", "--ops", "bcast,reduce,allreduce,gather,allgather,scatter", "--bytes", "1000,1M", "--reps", "2")
@@ -27,7 +30,7 @@ def test_a_cluster_is_upgraded_program_by_program_while_jobs_run(make_bed):
     bed = make_bed("tree:2x2", bin_dir=BEFORE, lldp_ms=1000)
     both(bed)
 
-    # The controller first: a job of before goes on over it.
+    # The controller is upgraded first, while an older job continues.
     job = start(bed, os.path.join(BEFORE, "cool"), "run", "--ranks-per-node", "1", "--", os.path.join(BEFORE, "cool-misuse"), "barriers")
     assert "started" in job.stdout.readline()
     end_controller(bed)
@@ -37,7 +40,7 @@ def test_a_cluster_is_upgraded_program_by_program_while_jobs_run(make_bed):
     assert job.poll() is None
     both(bed)
 
-    # Its own agents are upgraded last: those of the other rack go first, while it runs.
+    # The agents of the job are upgraded last. Those of the other rack are upgraded while it runs.
     job.send_signal(signal.SIGINT)
     ended(job)
     found = racks(bed)

@@ -20,7 +20,7 @@ GROUP = "ann:x:4101:\nbob:x:4102:\nteam:x:4200:ann\n"
 
 @pytest.fixture
 def bed(make_bed):
-    """Agents that are not root, each with a launcher that knows two more users than the machine."""
+    """Agents that are not root, each with a launcher that has two more users than the machine."""
     bed = make_bed("tree:2x2", users=(PASSWD, GROUP))
     bed.run(["cool", "certs", bed.certificates, "--user", "ann", "--user", "bob"], check=True, capture_output=True)
     shutil.copy(os.path.join(bed.bin_dir, "cool-misuse"), bed.public)
@@ -45,7 +45,8 @@ def number(bed, user):
     return str(job["job"])
 
 
-# All that the system knows of a rank. Its output is one line, so that ranks do not mix.
+# Prints the user and groups of a rank. The output is one line, so that lines of ranks are not
+# interleaved.
 SELF = "echo $(id -u) $(id -g) $(id -G) $(pwd) $(umask) $(env | grep -v '^_=\\|^PWD=\\|^SHLVL=\\|^OLDPWD=' | sort | cut -d= -f1)"
 
 
@@ -58,7 +59,7 @@ def test_ranks_run_as_the_user_of_the_certificate(bed):
     assert [line.split("] ")[1] for line in out.splitlines()] == [expected] * 2
     status, out, errors = ended(start(bed, "bob", "run", "-n", "1", "--", "sh", "-c", "id -u; id -G; echo $HOME $USER $LOGNAME $SHELL"))
     assert [line.split("] ")[1] for line in out.splitlines()] == [str(BOB), "4102", "/home/bob bob bob /bin/bash"], errors
-    # An operator may act for others; nobody runs as root or as the agent.
+    # An operator may act for other users, but no rank runs as root or as the agent's user.
     done = run(bed, "cool", "run", "-n", "1", "--user", "bob", "--", "id", "-u")
     assert done.stdout.split() == ["[0]", str(BOB)], done.stderr
     for user, why in (("root", "starts nothing below 900 (--min-uid)"), ("coolagent", "is the agent's account"), ("eve", "has no user eve")):
@@ -131,7 +132,7 @@ def test_a_job_reaches_neither_agent_nor_keys_nor_launcher(bed):
     assert "PermissionError" in refused.stderr, refused.stderr
 
 
-# A rank that leaves children behind which hold nothing of it: in sessions of their own, their parents gone.
+# A rank that leaves orphaned child processes in separate sessions, which hold none of its files.
 FORKS = "setsid sh -c 'sleep %d & setsid sleep %d & exit' </dev/null >/dev/null 2>&1; echo up; "
 
 
@@ -162,7 +163,7 @@ def test_nothing_that_a_job_has_forked_outlives_it(make_bed, cgroup):
             assert sleeping(marker), "they run"
             asked(bed, "ann", "cancel", "--all")
         assert ended(job)[0] == status
-        assert sleeping(marker) == [], "gone when the command returns"
+        assert sleeping(marker) == [], "removed when the command returns"
     made = re.findall(r'cgroup="(/[^"]+)"', log_of(bed, "h1") + log_of(bed, "h2"))
     assert len(made) == (5 if cgroup else 0)
     seen = "/proc/%d/root" % bed.launchers["h1"].process.pid

@@ -12,11 +12,11 @@ from conftest import PATIENCE, end_controller, log_of, run, succeed, wait_for
 from test_jobs import ended, lines, running, start
 from test_recovery import multicast
 
-# What each rank runs: it ends when the file is there.
+# The program of each rank, which ends when the file exists.
 UNTIL = "echo up; until test -e %s; do sleep 0.1; done; echo down"
-# Long enough for both sides to give the connection up: the controller after 5 s, an agent after 15 s.
+# Long enough for both sides to close the connection: the controller after 5 s, an agent after 15 s.
 BLINK = 20
-# Longer than it takes until the controller knows that it hears nobody: 10 s for switches.
+# Longer than the controller needs to detect that it is isolated, which is 10 s for switches.
 GRACE = 20
 
 
@@ -56,7 +56,7 @@ def settled(bed):
         time.sleep(0.5)
         return before == last[0]
 
-    wait_for(same, "switches hold what they are to hold")
+    wait_for(same, "switches have the expected entries")
     return last[0]
 
 
@@ -65,7 +65,7 @@ def untouched(bed, before, since):
     age = time.monotonic() - since
     held, youngest = entries(bed)
     assert held == before
-    assert youngest >= age, "an entry was put anew"
+    assert youngest >= age, "an entry was installed again"
 
 
 def job_on_all(bed, mark):
@@ -104,7 +104,7 @@ def away(bed):
 
 def test_a_node_cut_off_from_its_controller_keeps_all_it_has(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=400)
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     job, stop = job_on_all(bed, "blink")
     before, since = settled(bed), time.monotonic()
     with management_down(bed, ["h1"]):
@@ -124,7 +124,7 @@ def test_a_node_cut_off_from_its_controller_keeps_all_it_has(make_bed):
 
 def test_a_network_without_controller_outlasts_the_grace_time(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=400, controller_flags=("--agent-grace", str(GRACE)))
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     job, stop = job_on_all(bed, "cut")
     before, since = settled(bed), time.monotonic()
     cut = ["-p", "tcp", "--dport", "6653", "-j", "DROP"]
@@ -140,7 +140,7 @@ def test_a_network_without_controller_outlasts_the_grace_time(make_bed):
             assert len(running(bed)) == 1, log_of(bed, "controller")
     finally:
         subprocess.check_call(["iptables", "-D", "INPUT", *cut])
-    wait_for(bed.whole, "the network is whole again")
+    wait_for(bed.whole, "the network is complete again")
     assert settled(bed) == before
     untouched(bed, before, since)
     finish(bed, job, stop)
@@ -149,7 +149,7 @@ def test_a_network_without_controller_outlasts_the_grace_time(make_bed):
 @pytest.mark.parametrize("how", ["killed", "unplugged"])
 def test_a_lost_node_is_given_up_before_the_grace_time_ends(make_bed, how):
     bed = make_bed("tree:2x2", lldp_ms=400, controller_flags=("--agent-grace", "86400"))
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     job, stop = job_on_all(bed, how)
     if how == "killed":
         bed.agents["h1"].signal(signal.SIGKILL)
@@ -163,18 +163,18 @@ def test_a_lost_node_is_given_up_before_the_grace_time_ends(make_bed, how):
             subprocess.check_call(["ip", "link", "set", at_switch.name, "up"])
     assert status == 1 and "node h1 was lost: its agent disconnected and no switch receives its LLDP" in errors, errors
     bed.restart_agent("h1")
-    wait_for(bed.whole, "the network is whole again")
+    wait_for(bed.whole, "the network is complete again")
 
 
 def test_an_agent_that_is_stopped_in_order_leaves_at_once(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=400, controller_flags=("--agent-grace", "86400"))
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     job, _ = job_on_all(bed, "left")
     bed.agents["h1"].signal(signal.SIGTERM)
     status, _, errors = ended(job)
     assert status == 1 and "node h1 was lost: its agent has left" in errors, errors
     bed.restart_agent("h1")
-    wait_for(bed.whole, "the network is whole again")
+    wait_for(bed.whole, "the network is complete again")
 
 
 def restarted_in_order(bed):
@@ -185,7 +185,7 @@ def restarted_in_order(bed):
 
 def test_jobs_and_collectives_survive_an_orderly_restart(make_bed):
     bed = make_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     job, stop = job_on_all(bed, "restart")
     before = multicast(bed)
     bench = start(bed, "cool", "bench", "--ops", "bcast", "--bytes", "64M", "--reps", "1", "--warmup", "0", "--json")
@@ -199,12 +199,12 @@ def test_jobs_and_collectives_survive_an_orderly_restart(make_bed):
     restarted_in_order(bed)
     assert "continues" in finish(bed, job, stop)
     assert running(bed) == []
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
 
 
 def test_a_drained_controller_starts_no_job(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=400)
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     one, other = (start(bed, "cool", "run", "-n", "2", "--", "sh", "-c", "echo up; sleep 1000") for _ in range(2))
     lines(one, 2), lines(other, 2)
     drain = start(bed, "cool", "drain")

@@ -23,5 +23,6 @@ def test_bofuss_carries_collectives_despite_failures(make_bed):
     wait_for(lambda: len((bed.cool_json("topology") or {"links": []})["links"]) == 3, "the network is found again")
     wait_for(lambda: all(node["located"] for node in bed.cool_json("topology")["nodes"]), "all nodes are found again")
     succeed(bed, *bench)
-    wait_for(lambda: "cool_port_transmit_bytes_total{" in page("metrics"), "switches tell of their counters")
+    wait_for(lambda: "cool_port_transmit_bytes_total{" in page("metrics"),
+             "switches report their counters")
     assert metric(page("metrics"), "cool_switch_outsider_packets_total") == 0

@@ -59,7 +59,8 @@ def test_one_multicast_repairs_the_losses_of_a_whole_rack(patient_bed):
     bed = patient_bed("tree:2x4", host_mbit=20, uplink_mbit=20)
     # Ranks go rack by rack in the order in which these were found, which is another on each start.
     rack = [bed.network.net.get(n["name"]) for n in bed.cool_json("topology")["nodes"] if n["rack"] == 1]
-    # Data packets (tagged, of type 1) by the way in their headers: 0 over the tree, 3 over the rack's.
+    # Data packets (tagged, of type 1) by the way in their headers: 0 over the tree, 3 over the
+    # rack's.
     lost, mended = "28&0xFFFF0000=0xC2010000&&68&0x1F=7&&72&0xFF00=0", "28&0xFFFF0000=0xC2010000&&72&0xFF00=0x300"
     for host in rack:
         for rule, verdict in ((lost, "DROP"), (mended, "ACCEPT")):
@@ -69,7 +70,8 @@ def test_one_multicast_repairs_the_losses_of_a_whole_rack(patient_bed):
     for host in rack:
         listed = succeed(bed, "mnexec", "-a", str(host.pid), "iptables", "-L", "INPUT", "-v", "-n", "-x")
         packets.append([int(line.split()[0]) for line in listed.splitlines()[2:]])
-    # On a busy machine switches lose more, which is mended in the same way, and of a node that asks late some are handed on along the chain.
+    # On a busy machine switches lose more, which is mended in the same way, and of a node that asks
+    # late some are handed on along the chain.
     chunks = min(dropped for dropped, _ in packets)
     first, *others = sorted(heard for _, heard in packets)
     assert chunks > 30 and first == 0 and min(others) >= 0.5 * chunks, packets
@@ -144,7 +146,7 @@ def test_every_operation_is_right_under_three_plans(patient_bed, topology, loss)
         report = bench(bed, OPERATIONS + "," + UNEQUAL, "0,1000,200K", 4, "--reps", "1", *options)
         went = {}
         for result in report["results"]:
-            # In whatever segments; what is left out within a node is parallel.
+            # The segment size and the parallel part within a node are not compared.
             plan = result["plan"].split("/")[0].removeprefix("node:parallel,")
             went.setdefault(result["op"].removesuffix("v"), set()).add(plan)
         return went
@@ -154,12 +156,12 @@ def test_every_operation_is_right_under_three_plans(patient_bed, topology, loss)
     for choice in range(2):
         forced = {op: others[op][choice] for op in others}
         for op, went in plans(forced).items():
-            assert went == {forced[op]}, "%s went by %s instead of %s" % (op, went, forced[op])
+            assert went == {forced[op]}, "%s used %s instead of %s" % (op, went, forced[op])
 
 
 @pytest.mark.parametrize("loss", [0, 0.02])
 def test_floating_point_sums_have_the_same_bits_over_20_runs(patient_bed, loss):
-    """In each of two jobs, twenty calls of each kind, and another rank comes first each time."""
+    """In each of two jobs, twenty calls of each kind, and another rank calls first each time."""
     bed = patient_bed("tree:3+1+2", host_mbit=50, uplink_mbit=50, loss=loss)
     # Both jobs pick by the same costs.
     bed.wait_until_measured(PATIENCE)
@@ -167,7 +169,7 @@ def test_floating_point_sums_have_the_same_bits_over_20_runs(patient_bed, loss):
                "flat:recursive-halving", "sharded"]
     first, second = [sorted(succeed(bed, *command, timeout=300).splitlines()) for _ in range(2)]
     assert first == second
-    assert len(first) > 7 * 12, "each rank tells of several plans for each operation: %s" % first
+    assert len(first) > 7 * 12, "each rank reports several plans for each operation: %s" % first
 
 
 def test_an_invalid_forced_plan_is_named_with_the_valid_ones(patient_bed):

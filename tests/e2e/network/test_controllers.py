@@ -31,17 +31,18 @@ def links_of_the_later(bed):
 
 def test_the_later_of_two_controllers_is_master_of_the_switches(make_bed):
     bed = make_bed("leafspine:2x2x4", lldp_ms=400)
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     later = bed.daemon("later", [os.path.join(bed.bin_dir, "cool-controller"), "--openflow", "127.0.0.1:%d" % LATER_OPENFLOW,
                                  "--grpc", "127.0.0.1:%d" % LATER_GRPC, *bed.security()])
     wait_for(lambda: "listening" in log_of(bed, "later"), "the later controller listens")
     point_at_both(bed)
     wait_for(lambda: links_of_the_later(bed) == len(bed.network.uplinks()), "the later controller has the network")
     wait_for(lambda: "turned away: a controller that started later runs it" in log_of(bed, "controller"), "the earlier one is refused")
-    # Open vSwitch tells roles with a status that it renews every few seconds.
+    # Open vSwitch shows roles in a status that it updates every few seconds.
     wait_for(lambda: masters() == {LATER_OPENFLOW}, "the later one is master of all")
     assert "turned away" not in log_of(bed, "later")
-    # Started anew, it is the later one: from a network in which another has left its rules.
+    # After a restart, it is the later controller, and starts in a network with rules of the other
+    # one.
     end_controller(bed)
     bed.start_controller()
     wait_for(bed.whole, "the first one has the network again")
@@ -51,12 +52,12 @@ def test_the_later_of_two_controllers_is_master_of_the_switches(make_bed):
     bed.daemons.remove(later)
     for switch in bed.network.net.switches:
         bed.network.connect(switch.name)
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
 
 
 def test_racks_keep_their_numbers_over_an_orderly_restart(make_bed):
-    """What hosts have in their ARP caches stays good: it holds the number of the rack."""
+    """ARP entries of hosts remain valid, because they contain the number of the rack."""
     bed = make_bed("tree:4x1")
     racks = lambda: {n["name"]: n["rack"] for n in bed.cool_json("topology")["nodes"]}
     before = racks()
@@ -116,7 +117,8 @@ def test_the_operators_table_and_group_range_are_used(make_bed):
         assert ofctl("dump-flows", switch, "cookie=0x434f4f4c00000000/0xffffffff00000000").count("table=5,") > 5
     bench.send_signal(signal.SIGINT)
     bench.wait(PATIENCE)
-    # A later controller finds in that table what this one has left, and leaves what others have alone.
+    # A later controller finds the entries of this one in that table, and does not change those of
+    # others.
     restart_controller(bed, "--flow-table", "5", "--first-group", "0x1000")
     bed.wait_until_joined()
     succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "100K", "--reps", "1")
@@ -125,13 +127,14 @@ def test_the_operators_table_and_group_range_are_used(make_bed):
 
 def test_unicast_beyond_a_switchs_flow_limit_is_logged(make_bed):
     bed = make_bed("tree:2x1", lldp_ms=300)
-    # What an earlier controller has left is in the switches however little a later one may add.
+    # Entries of an earlier controller remain in the switches, even if a later one may add only few.
     clear = lambda: [ofctl("del-flows", switch.name) for switch in bed.network.net.switches]
     restart_controller(bed, "--max-flows-per-switch", "7", between=clear)
-    wait_for(lambda: "it may have 7 flows" in log_of(bed, "controller"), "what did not fit is told")
+    wait_for(lambda: "it may have 7 flows" in log_of(bed, "controller"),
+             "the controller reports the entries that did not fit")
     for switch in bed.network.net.switches:
         assert ofctl("dump-flows", switch.name).count("cookie=") <= 7
-    # As soon as there may be more, all is there.
+    # Once the limit is raised, all entries are installed.
     restart_controller(bed)
     bed.wait_until_joined()
     succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "100K", "--reps", "1")

@@ -33,7 +33,7 @@ def test_a_killed_etcd_member_does_not_change_the_leader(bed):
         with under_way(bed):
             bed.etcd.end(signal.SIGKILL, [follower])
         serves(bed, leader)
-        assert bed.etcd.generation() == generation, "nobody else has led"
+        assert bed.etcd.generation() == generation, "no other controller has led"
         assert whole(bed) is leading
 
 

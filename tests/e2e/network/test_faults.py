@@ -92,7 +92,7 @@ def test_survivors_of_random_faults_learn_the_lost_and_continue(make_bed):
     """A few of the many faults that `make faults` injects."""
     bed = make_bed("tree:4x2")
     with faults.events() as told:
-        # Of this seed come six kinds of faults.
+        # This seed results in six kinds of faults.
         series = faults.Series(bed, told, seed=38)
         series.run(12)
     assert not series.violations, "\n".join(series.violations)

@@ -30,8 +30,8 @@ def host_ports(bed):
 
 
 def tag(switch, port):
-    """Puts between a host and its switch what tags all that the host sends, as its own VLAN interface would, and takes tags
-    off what comes for it; returns the bridge that does it."""
+    """Inserts a bridge between a host and its switch, which tags all frames from the host, like a
+    VLAN interface of the host, and removes the tags of frames to it. Returns the bridge."""
     bridge, number = "v-" + port, vsctl("get", "interface", port, "ofport")
     vsctl("del-port", switch, port, "--",
           "add-br", bridge, "--", "set", "bridge", bridge, "datapath_type=netdev", "fail-mode=secure", "protocols=OpenFlow13", "--",
@@ -103,7 +103,8 @@ def test_switches_forward_unicast_and_cool_adds_multicast(make_bed):
     wait_for(reach, "all hosts reach each other")
     assert hosts[3].MAC() in hosts[0].cmd("ip neigh show " + hosts[3].IP()), "the switches carry ARP"
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "1M", "--reps", "1")
-    # Four uplinks are a loop: what is flooded must not go round in it. Agents' probes of each other are over.
+    # Four uplinks form a loop, in which flooded frames must not circulate. The agents have finished
+    # probing each other.
     bed.wait_until_measured(timeout=PATIENCE)
     before = sum(bed.link_bytes().values())
     time.sleep(2)

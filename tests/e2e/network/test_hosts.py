@@ -53,7 +53,7 @@ def hosts(bed):
 
 
 def neighbour(bed, name, ip):
-    """Returns the Ethernet address under which a host knows another."""
+    """Returns the Ethernet address of another host in the neighbor table of a host."""
     found = re.search(r"lladdr (\S+)", host(bed, name).cmd("ip neigh show " + ip))
     return found and found[1]
 
@@ -65,14 +65,16 @@ def flows(switch):
 def test_hosts_reach_hosts_nodes_and_all_addresses_of_a_gateway(make_bed):
     bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
     reach(bed, ("h2", "h5"), ("h2", "h3"), ("h5", "h1"), ("h4", "h5"), ("h1", "h4"))
-    # By its own Ethernet address, as through any switch; nodes by those that say their rack.
+    # A host is reached by its own Ethernet address, as through any switch; a node by an address
+    # that contains its rack.
     assert neighbour(bed, "h2", host(bed, "h5").IP()) == host(bed, "h5").MAC()
     assert neighbour(bed, "h5", host(bed, "h1").IP()).startswith("02:c0:")
     for address in ("10.0.9.1", "10.0.9.2"):
         host(bed, "h5").cmd("ip address add %s/16 dev h5-eth0" % address)
         wait_for(lambda: reaches(bed, "h2", address) and reaches(bed, "h1", address), "the gateway is reached by " + address)
     host(bed, "h4").cmd("ip address add 10.0.9.3/16 dev h4-eth0")
-    wait_for(lambda: reaches(bed, "h2", "10.0.9.3"), "a node is reached by an address that its agent does not know")
+    wait_for(lambda: reaches(bed, "h2", "10.0.9.3"),
+             "a node is reached by an address that its agent did not report")
     place, addresses = hosts(bed)[host(bed, "h5").MAC()]
     assert {"10.0.9.1", "10.0.9.2", host(bed, "h5").IP()} == set(addresses) and place[0] == 3, (place, addresses)
     assert "%s at s3 port" % host(bed, "h5").MAC() in succeed(bed, "cool", "topology")
@@ -96,13 +98,14 @@ def test_no_host_takes_the_address_of_a_node(make_bed):
     before = neighbour(bed, "h5", node)
     does(bed, "h2", "claim", node)
     warned = "claims an address of node h1"
-    wait_for(lambda: any(warned in w for w in bed.cool_json("topology")["warnings"]), "the controller tells of it")
+    wait_for(lambda: any(warned in w for w in bed.cool_json("topology")["warnings"]),
+             "the controller reports it")
     assert neighbour(bed, "h5", node) == before and before.startswith("02:c0:")
     own = host(bed, "h2").MAC()
     try:
         host(bed, "h2").cmd("ip link set h2-eth0 address " + host(bed, "h1").MAC())
         does(bed, "h2", "claim", "10.0.0.77")
-        wait_for(lambda: any(host(bed, "h1").MAC() in w for w in bed.cool_json("topology")["warnings"]), "the controller tells of that too")
+        wait_for(lambda: any(host(bed, "h1").MAC() in w for w in bed.cool_json("topology")["warnings"]), "the controller reports that too")
         assert host(bed, "h1").MAC() not in hosts(bed)
     finally:
         host(bed, "h2").cmd("ip link set h2-eth0 address " + own)
@@ -128,7 +131,8 @@ def test_a_host_that_moves_is_found_at_its_new_port(make_bed):
 
 @contextlib.contextmanager
 def without_loss(bed, name, other):
-    """Nothing is lost on the way from one host to another meanwhile; that they know each other's addresses is not the question."""
+    """Asserts that no datagram between two hosts is lost during the context. Their address
+    resolution is not tested."""
     for a, b in ((name, other), (other, name)):
         host(bed, a).cmd("ip neigh replace %s lladdr %s dev %s-eth0 nud permanent" % (host(bed, b).IP(), neighbour(bed, a, host(bed, b).IP()), a))
     echo, send = start(bed, other, "echo"), None
@@ -154,23 +158,24 @@ def test_routes_of_hosts_survive_a_lost_link_and_a_restart(make_bed):
         bed.network.cut(link)
         reach(bed, ("h2", "h4"), ("h4", "h1"))
         bed.network.restore(link)
-        wait_for(lambda: len(bed.cool_json("topology")["links"]) == 4, "the link is found again")
+        wait_for(lambda: len(bed.cool_json("topology")["links"]) == 4,
+                 "the link is discovered again")
     reach(bed, ("h2", "h4"))
     macs = {host(bed, name).MAC() for name in ("h2", "h4")}
     with without_loss(bed, "h2", "h4"):
         end_controller(bed, signal.SIGKILL)
         bed.start_controller()
         bed.wait_until_joined()
-        wait_for(lambda: set(hosts(bed)) == macs, "the hosts are known again")
-        # Until nothing of the controller before is kept any more.
-        wait_for(lambda: all("cookie=0x434f4f4c09" in "".join(flows(leaf)) for leaf in ("s3", "s4")), "switches hold the way to hosts")
+        wait_for(lambda: set(hosts(bed)) == macs, "the hosts are discovered again")
+        # Waits until no entry of the previous controller remains.
+        wait_for(lambda: all("cookie=0x434f4f4c09" in "".join(flows(leaf)) for leaf in ("s3", "s4")), "switches have the flows to hosts")
     reach(bed, ("h2", "h4"), ("h1", "h2"))
 
 
 def test_a_node_is_reached_whether_its_agent_runs_or_not(make_bed):
     bed = make_bed("tree:2x2")
     assert hosts(bed) == {}
-    # No more flows than without hosts: one for what is said to all.
+    # There are no more flows than without hosts: one for broadcasts.
     assert not any("cookie=0x434f4f4c09" in flow or "cookie=0x434f4f4c0b" in flow for name in ("s1", "s2", "s3") for flow in flows(name))
     reach(bed, ("h1", "h4"))
     end_agent(bed, "h4")
@@ -193,11 +198,11 @@ def test_a_node_with_silent_agent_is_reached_and_becomes_a_host(make_bed):
         return {node["name"]: node["located"] for node in bed.cool_json("topology")["nodes"]}.get("h2")
 
     agent.signal(signal.SIGSTOP)
-    wait_for(lambda: located() is False, "its LLDP is missed")
+    wait_for(lambda: located() is False, "its LLDP is missing")
     reach(bed, ("h1", "h2"), ("h3", "h2"), ("h2", "h4"))
-    assert located() is False, "it was given up meanwhile"
+    assert located() is False, "it was still considered lost"
     agent.signal(signal.SIGCONT)
-    wait_for(located, "it is heard again")
+    wait_for(located, "its LLDP is received again")
     reach(bed, ("h1", "h2"), ("h3", "h2"))
     mac = host(bed, "h2").MAC()
     agent.signal(signal.SIGKILL)
@@ -227,7 +232,7 @@ def test_broadcasts_do_not_loop_through_a_switch_that_drops_lldp(make_bed):
     reach(bed, ("h2", "h5"))
     try:
         legacy(bed)
-        # Floods until the controller has seen one come round.
+        # Floods until the controller has seen a frame return.
         def seen():
             does(bed, "h2", "claim", host(bed, "h2").IP())
             return any("is closed to hosts" in w for w in bed.cool_json("topology")["warnings"])
@@ -255,21 +260,21 @@ def heard(bed, name, other, address, vlan=None):
     program = start(bed, name, "hear", vlan=vlan)
     assert program.stdout.readline() == "hears\n"
     does(bed, other, "tell", address, vlan=vlan)
-    # What is sent later, and arrives, has not overtaken it.
+    # Later frames that arrive cannot have overtaken it.
     reach(bed, (other, name), (name, other))
     return int(program.communicate("\n", timeout=PATIENCE)[0])
 
 
 @contextlib.contextmanager
 def vlans(bed, *members):
-    """Hosts are in VLANs beside the segment of frames without a tag: by name, number and address."""
+    """Puts hosts into VLANs, in addition to the untagged segment, by name, number, and address."""
     interfaces = []
     try:
         for name, vlan, address in members:
             interfaces.append(start(bed, name, "vlan", str(vlan)))
             assert interfaces[-1].stdout.readline() == "carries\n"
             at = device(name, vlan)
-            # Linux answers by each interface for the addresses of all, unless told not to.
+            # By default, Linux answers on every interface for the addresses of all interfaces.
             host(bed, name).cmd("sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv6.conf.%s.disable_ipv6=1; ip link set %s address %s up; ip address add %s/24 dev %s"
                                 % (at.replace(".", "/"), at, host(bed, name).MAC(), address, at))
         yield
@@ -285,16 +290,20 @@ def test_vlans_stay_apart_though_their_addresses_are_the_same(make_bed):
     reach(bed, ("h2", "h1"), ("h2", "h5"))
     with vlans(bed, ("h2", 10, "10.10.0.2"), ("h5", 10, "10.10.0.5"), ("h1", 10, "10.10.0.1"),
                ("h3", 20, "10.10.0.3"), ("h4", 20, "10.10.0.5"), ("h5", 20, "10.10.0.55")):
-        # The same address is another host's in each; a node is a host in VLANs that are not its agent's.
+        # The same address belongs to a different host in each VLAN; a node is a host in the VLANs
+        # other than its agent's.
         for name, other in (("h2", "h5"), ("h3", "h4"), ("h1", "h5")):
-            wait_for(lambda: reaches(bed, name, "10.10.0.5"), "%s reaches who has that address in its VLAN" % name)
+            wait_for(lambda: reaches(bed, name, "10.10.0.5"),
+                     "%s reaches the owner of that address in its VLAN" % name)
             assert neighbour(bed, name, "10.10.0.5") == host(bed, other).MAC()
         does(bed, "h5", "claim", "10.10.0.55", vlan=20)
         tagged = "dl_vlan=20,dl_dst=" + host(bed, "h5").MAC()
-        wait_for(lambda: all(tagged in "".join(flows(switch)) for switch in ("s1", "s2", "s3")), "h5 is known in the other VLAN that it is in")
+        wait_for(lambda: all(tagged in "".join(flows(switch)) for switch in ("s1", "s2", "s3")),
+                 "h5 is discovered in its other VLAN")
         shown = {(h["mac"], h["vlan"]): h["addresses"] for h in bed.cool_json("topology")["hosts"]}
         assert shown[host(bed, "h5").MAC(), 10] == ["10.10.0.5"] and shown[host(bed, "h4").MAC(), 20] == ["10.10.0.5"], shown
-        # Nobody answers for a node across VLANs, and nobody is reached by an address of another VLAN.
+        # No host or switch answers for a node across VLANs, and no host is reached by an address of
+        # another VLAN.
         host(bed, "h2").cmd("ip route add %s dev %s" % (host(bed, "h4").IP(), device("h2", 10)))
         assert not reaches(bed, "h2", host(bed, "h4").IP())
         host(bed, "h2").cmd("ip route del %s" % host(bed, "h4").IP())
@@ -312,7 +321,8 @@ def test_vlans_stay_apart_though_their_addresses_are_the_same(make_bed):
 
 @contextlib.contextmanager
 def ipv6(bed, *names, accept_ra=0):
-    """These hosts and nodes speak IPv6, each by an address of its own beside that of the link; gives them by name."""
+    """Enables IPv6 on these hosts and nodes, each with an address in addition to the link-local
+    one. Returns the addresses by name."""
     addresses = {name: "fd00::" + name[1:] for name in names}
     try:
         for name, address in addresses.items():
@@ -330,7 +340,8 @@ def reach_by_ipv6(bed, addresses, *pairs):
 
 
 def knows(bed, name, ip, mac):
-    wait_for(lambda: (neighbour(bed, name, ip) or "").startswith(mac), "%s knows %s as %s" % (name, ip, mac))
+    wait_for(lambda: (neighbour(bed, name, ip) or "").startswith(mac), "%s resolves %s to %s"
+             % (name, ip, mac))
 
 
 def of_the_link(bed, name):
@@ -351,12 +362,13 @@ def test_nodes_and_hosts_speak_ipv6_with_each_other(make_bed):
         for name, other in (("h1", "h4"), ("h1", "h5"), ("h2", "h6")):
             address = of_the_link(bed, other)
             wait_for(lambda: reaches(bed, name, "%s%%%s" % (address, device(name))), "%s reaches %s" % (name, address))
-        # Whether somebody has an address already hears who takes it: a node's, a host's; not a node that takes its own.
+        # Duplicate address detection finds addresses of nodes and hosts, but not a node's own
+        # address.
         for name, address, taken in (("h2", addresses["h4"], True), ("h6", addresses["h5"], True), ("h1", addresses["h4"], True), ("h1", "fd00::77", False)):
             host(bed, name).cmd("ip address add %s/64 dev %s" % (address, device(name)))
             shown = []
             wait_for(lambda: shown.append(host(bed, name).cmd("ip -6 address show dev " + device(name))) or any(
-                address + "/" in line and ("dadfailed" in line or "tentative" not in line) for line in shown[-1].splitlines()), "%s knows whether it may have %s" % (name, address))
+                address + "/" in line and ("dadfailed" in line or "tentative" not in line) for line in shown[-1].splitlines()), "%s has decided whether it may use %s" % (name, address))
             failed = any(address + "/" in line and "dadfailed" in line for line in shown[-1].splitlines())
             assert failed == taken, shown[-1]
             host(bed, name).cmd("ip address del %s/64 dev %s" % (address, device(name)))
@@ -370,17 +382,17 @@ def test_no_host_takes_a_nodes_ipv6_address(make_bed):
         reach_by_ipv6(bed, addresses, ("h5", "h1"), ("h2", "h5"))
         for _ in range(5):
             does(bed, "h2", "claim", addresses["h1"])
-            wait_for(lambda: any("claims an address of node h1" in w for w in bed.cool_json("topology")["warnings"]), "the controller tells of it")
+            wait_for(lambda: any("claims an address of node h1" in w for w in bed.cool_json("topology")["warnings"]), "the controller reports it")
             knows(bed, "h5", addresses["h1"], "02:c0:")
         reach_by_ipv6(bed, addresses, ("h5", "h1"))
-        # An address that its node gives up may be another's.
+        # After a node gives up an address, another host may use it.
         host(bed, "h1").cmd("ip address del %s/64 dev h1-eth0" % addresses["h1"])
 
         def moves():
             does(bed, "h2", "claim", addresses["h1"])
             return neighbour(bed, "h5", addresses["h1"]) == host(bed, "h2").MAC()
 
-        wait_for(moves, "h5 knows the address as another's")
+        wait_for(moves, "h5 resolves the address to its new owner")
 
 
 def test_nodes_find_a_gateway_by_its_router_advertisements(make_bed):
@@ -403,7 +415,8 @@ def test_neighbor_entries_follow_a_node_whose_agent_restarts(make_bed):
     end_agent(bed, "h2")
     for name in ("h1", "h3"):
         knows(bed, name, host(bed, "h2").IP(), host(bed, "h2").MAC())
-        # For a minute a host keeps what it has just learned and does not ask again, as it does for a second otherwise.
+        # A host keeps newly learned entries for a minute without confirming them, instead of a
+        # second.
         for what, value in (("locktime", 6000), ("delay_first_probe_time", 60)):
             host(bed, name).cmd("sysctl -qw net.ipv4.neigh.%s.%s=%d" % (device(name), what, value))
     bed.start_agent("h2")
@@ -422,11 +435,12 @@ def test_ipv6_routes_survive_a_lost_link_and_restarts(make_bed):
             bed.network.cut(link)
             reach_by_ipv6(bed, addresses, *pairs)
             bed.network.restore(link)
-            wait_for(lambda: len(bed.cool_json("topology")["links"]) == 4, "the link is found again")
+            wait_for(lambda: len(bed.cool_json("topology")["links"]) == 4,
+                     "the link is discovered again")
         end_controller(bed, signal.SIGKILL)
         bed.start_controller()
         bed.wait_until_joined()
-        # Who still knows the others goes on, who does not finds them again.
+        # Hosts whose entries are valid continue, and the others resolve them again.
         reach_by_ipv6(bed, addresses, *pairs)
         for name in addresses:
             host(bed, name).cmd("ip -6 neigh flush dev " + device(name))
@@ -447,9 +461,10 @@ def test_vlans_stay_apart_for_ipv6(make_bed):
         for (name, vlan, _), address in zip(members, ("fd10::2", "fd10::5", "fd10::3", "fd10::5")):
             at = device(name, vlan)
             host(bed, name).cmd("sysctl -qw net.ipv6.conf.%s.disable_ipv6=0; ip address add %s/64 dev %s" % (at.replace(".", "/"), address, at))
-        # The same address is another host's in each.
+        # The same address belongs to a different host in each VLAN.
         for name, other in (("h2", "h5"), ("h3", "h4")):
-            wait_for(lambda: reaches(bed, name, "fd10::5"), "%s reaches who has that address in its VLAN" % name)
+            wait_for(lambda: reaches(bed, name, "fd10::5"),
+                     "%s reaches the owner of that address in its VLAN" % name)
             knows(bed, name, "fd10::5", host(bed, other).MAC())
         reach_by_ipv6(bed, addresses, ("h2", "h6"), ("h1", "h6"))
         host(bed, "h2").cmd("ip route add %s dev %s" % (addresses["h6"], device("h2", 10)))

@@ -59,7 +59,8 @@ def test_ipv6_collectives_survive_a_lost_link_and_a_restart(patient_bed):
     link = bed.network.uplinks()[0]
     bed.network.cut(link)
     try:
-        wait_for(lambda: len(bed.cool_json("topology")["links"]) == 3, "the link is known to be lost")
+        wait_for(lambda: len(bed.cool_json("topology")["links"]) == 3,
+                 "the controller reports the link as lost")
         bench(bed, OPERATIONS, "1000,256K", 2, "--reps", "1")
     finally:
         bed.network.restore(link)
@@ -103,4 +104,5 @@ def test_packets_of_outsiders_to_an_ipv6_tree_are_dropped(patient_bed):
               "u.setsockopt(socket.IPPROTO_IPV6,socket.IPV6_MULTICAST_IF,socket.if_nametoindex('h4-eth0'))\n"
               "[u.sendto(b'x',('ff18::434f:4f4c:c000:77',7420)) for _ in range(5)]\n")
     bed.network.run_in(host, "/usr/bin/python3", "-c", script)
-    wait_for(lambda: sum(found["packets"] for found in bed.cool_json("groups")["outsiders"]) >= 5, "what it has sent is counted")
+    wait_for(lambda: sum(found["packets"] for found in bed.cool_json("groups")["outsiders"]) >= 5,
+             "its sent packets are counted")

@@ -51,7 +51,8 @@ def job(make_bed):
 
 def test_the_controllers_metrics_describe_network_and_traffic(make_bed):
     bed = make_bed("leafspine:2x2x2")
-    wait_for(lambda: page("metrics").count("cool_port_transmit_bytes_total{") == 4 * 2 + 4, "every switch has told of its ports")
+    wait_for(lambda: page("metrics").count("cool_port_transmit_bytes_total{") == 4 * 2 + 4,
+             "every switch has reported its ports")
     before = page("metrics")
     assert [metric(before, "cool_" + what) for what in ("switches", "links", "nodes", "nodes_located")] == [4, 4, 4, 4]
     assert metric(before, "cool_switch_flows") > 4 * 3
@@ -113,7 +114,7 @@ def test_alerts_and_dashboard_name_metrics_that_there_are(make_bed):
 
 
 def test_the_status_tells_of_groups_trees_jobs_and_events(job):
-    # What is shown may be half a second old.
+    # The page may be half a second old.
     wait_for(lambda: json.loads(page("status.json"))["jobs"], "the job is shown")
     status = json.loads(page("status.json"))
     assert len(status["jobs"]) == 1
@@ -125,7 +126,7 @@ def test_the_status_tells_of_groups_trees_jobs_and_events(job):
 
 
 def test_the_live_page_shows_the_cluster_and_updates_itself(job, browser, tmp_path):
-    """The browser can reach nothing else."""
+    """The browser has no access to other servers."""
     done = subprocess.run([*browser, "--user-data-dir=%s" % tmp_path, "--dump-dom", PAGES], capture_output=True, text=True, timeout=PATIENCE)
     assert int(re.search(r'data-updates="(\d+)"', done.stdout).group(1)) >= 3, done.stdout + done.stderr
     for text in ("4 switches, 4 links, 4 of 4 nodes located", "tree: all", "job starts", 'data-link="s1:1-', ">h4<"):

@@ -37,7 +37,7 @@ def serves(bed, which):
     assert bed.leads(1 - which) in (0, None)
     wait_for(bed.whole, "%s has the network" % NAMES[which])
     assert succeed(bed, "cool", "run", "-n", "4", "--", "echo", "here").count("here") == 4
-    # Open vSwitch tells roles with a status that it renews every few seconds.
+    # Open vSwitch shows roles in a status that it updates every few seconds.
     wait_for(lambda: masters() == {testbed.OPENFLOW_PORT + which}, "%s is the master of all switches" % NAMES[which])
 
 
@@ -92,13 +92,13 @@ def test_without_etcd_nobody_leads_and_collectives_go_on(bed):
         assert "etcd did not renew its lease" in log_of(bed, NAMES[leader])
         # As its unit does.
         bed.launch(leader)
-        wait_for(lambda: (bed.leads(0), bed.leads(1)) == (0, 0), "both stand by")
+        wait_for(lambda: (bed.leads(0), bed.leads(1)) == (0, 0), "both are on standby")
         bed.etcd.start()
         wait_for(lambda: 1 in (bed.leads(0), bed.leads(1)), "one of them leads again")
         serves(bed, bed.leader())
-    # Nobody is waited for in vain: who stands by without etcd ends when it is told to.
+    # A standby controller without etcd must end on request, without waiting.
     bed.etcd.end(signal.SIGKILL)
-    wait_for(lambda: 1 not in (bed.leads(0), bed.leads(1)), "nobody leads")
+    wait_for(lambda: 1 not in (bed.leads(0), bed.leads(1)), "no controller leads")
     for which in range(2):
         if bed.pair[which].process.poll() is None:
             bed.pair[which].signal(signal.SIGTERM)

@@ -81,14 +81,15 @@ def touches(link, switch):
 
 
 def crosses(tree, link):
-    """Whether a tree, as its links' names, goes over a link, as its interfaces: s1:2-s3:1 is s1-eth2 and s3-eth1."""
+    """Returns whether a tree, given by the names of its links, uses a link, given by its
+    interfaces: s1:2-s3:1 is s1-eth2 and s3-eth1."""
     names = {intf.name for intf in link}
     return any({end.replace(":", "-eth") for end in l.split("-")} == names for l in tree)
 
 
 def tree_of_the_job(bed):
-    """The links of the tree over all its nodes. A new controller takes a moment to take it over, and when links are back any takes one to
-    lead it over a spine again."""
+    """The links of the tree over all its nodes. A new controller takes a moment to take it over,
+    and when links are back any takes one to lead it over a spine again."""
     def trees():
         trees = [t for g in bed.cool_json("groups")["groups"] for t in g["trees"] if t["scope"] == "all"]
         return [t["links"] for t in trees if spines_of(t["links"])]
@@ -105,14 +106,14 @@ def multicast(bed):
 @pytest.mark.parametrize("failure", FAILURES)
 def test_a_broadcast_of_64_mib_survives(patient_bed, failure):
     bed = patient_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     before = multicast(bed)
     job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "64M", "--reps", "1", "--warmup", "0", "--json"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     # Some of it has arrived, and most of it has not: it takes more than ten seconds.
     wait_for(lambda: multicast(bed) - before > 8 * (8 << 20), "the broadcast is under way")
     restore = failure(bed, tree_of_the_job(bed))
-    assert job.poll() is None, "the failure comes while the broadcast runs"
+    assert job.poll() is None, "the failure occurs while the broadcast runs"
     try:
         out, err = job.communicate(timeout=PATIENCE)
         assert job.returncode == 0, out + err
@@ -127,10 +128,11 @@ def test_k_means_survives_all_of_them(patient_bed, tmp_path):
     """The failures occur one after the other in one run, which must compute the result of a single
     process."""
     bed = patient_bed("leafspine:2x2x4", host_mbit=3, uplink_mbit=3, lldp_ms=400)
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     chance = random.Random(5)
     data = str(tmp_path / "points.npy")
-    # Of points without structure, many to a cluster, nearly all centroids move for long, so iterations take half a second by what they send.
+    # With unstructured points and many points per cluster, nearly all centroids move for a long
+    # time, so the data of an iteration takes half a second.
     write_npy(data, [[chance.random() for _ in range(64)] for _ in range(60000)])
     arguments = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "400", "--iterations", "100", "--seed", "3", "--centroids"]
     alone, together = str(tmp_path / "alone.npy"), str(tmp_path / "together.npy")
@@ -169,7 +171,7 @@ def test_unicast_fails_over_to_another_uplink_without_controller(patient_bed):
     """Between two racks each direction uses its own spine, so the uplink by which a rack sends
     carries nothing back."""
     bed = patient_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
-    wait_for(bed.whole, "the network is whole")
+    wait_for(bed.whole, "the network is complete")
     one, other = bed.network.net.get("h1"), bed.network.net.get("h5")
     for host, peer in ((one, other), (other, one)):
         wait_for(lambda: reaches(host, peer), "racks reach each other")
@@ -184,7 +186,7 @@ def test_unicast_fails_over_to_another_uplink_without_controller(patient_bed):
         try:
             bed.network.cut(link)
             wait_for(lambda: reaches(host, peer) and reaches(peer, host), "racks reach each other without the uplink")
-            assert failovers(leaf) == [[preferred, alternate]], "nobody has told the switch"
+            assert failovers(leaf) == [[preferred, alternate]], "the switch has received no update"
         finally:
             bed.controller.signal(signal.SIGCONT)
         wait_for(lambda: not failovers(leaf), "the only uplink left needs no group")

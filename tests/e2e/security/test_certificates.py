@@ -61,7 +61,8 @@ def test_a_new_ca_is_rolled_out_under_a_running_job(make_bed):
             # A connection that begins now.
             succeed(bed, "cool", "topology")
         assert "is gone" not in log_of(bed, "controller") and not re.search(r"switch \S+ lost", log_of(bed, "controller")) and "is away" not in log_of(bed, "controller"), "no session has ended"
-        # An agent that comes now, and then a controller: to it switches and agents come with what they have now.
+        # An agent connects now, and then a controller starts, to which switches and agents connect
+        # with their current certificates.
         bed.restart_agent("h4")
         bed.wait_until_joined()
         end_controller(bed)
@@ -84,7 +85,7 @@ def test_a_mismatched_certificate_and_key_are_reported_once(make_bed):
     refused = "cannot be used; the previous ones stay in effect"
     with open(certificate, "wb") as f:
         f.write(wrong)
-    wait_for(lambda: refused in log_of(bed, "controller"), "the controller tells")
+    wait_for(lambda: refused in log_of(bed, "controller"), "the controller reports it")
     succeed(bed, "cool", "topology")
     before = log_of(bed, "controller").count(READ)
     with open(certificate, "wb") as f:
@@ -104,12 +105,14 @@ def test_a_revoked_agent_needs_a_new_certificate(make_bed):
     try:
         change(bed, ["controller"], "--revoke", "h4")
         wait_for(lambda: "its certificate has been revoked" in log_of(bed, "controller"), "the controller ends the session")
-        wait_for(lambda: "our certificate has been revoked" in log_of(bed, "h4"), "the agent hears why it is refused")
+        wait_for(lambda: "our certificate has been revoked" in log_of(bed, "h4"),
+                 "the agent receives the reason of the rejection")
         assert "node h4: its agent has been disconnected" in diagnosis(bed)
         entry = next(c for c in bed.cool_json("certs", bed.certificates, "--list")["certificates"] if c["name"] == "h4")
         assert entry["revoked"] and entry["bound_to"]["name"] == "h4"
         certs(bed, "--node", "h4")
-        wait_for(lambda: "node h4: its agent has been disconnected" not in diagnosis(bed), "it comes back with another certificate")
+        wait_for(lambda: "node h4: its agent has been disconnected" not in diagnosis(bed),
+                 "it connects again with another certificate")
         assert job.poll() is None, job.communicate()
     finally:
         end(job)
@@ -122,7 +125,8 @@ def test_certificates_that_expire_soon_are_reported_everywhere(make_bed):
     change(bed, everybody(bed), "--renew", "--days", "20")
     for name in ("controller", "h1"):
         role = "controller" if name == "controller" else "agent"
-        wait_for(lambda: "the certificate of %s ends on" % role in log_of(bed, name), "its log tells")
+        wait_for(lambda: "the certificate of %s ends on" % role in log_of(bed, name),
+                 "its log contains the reason")
     assert metric(bed, 'cool_certificate_expires_seconds{of="controller"}') < time.time() + month
     assert metric(bed, 'cool_certificate_expires_seconds{of="ca"}') > time.time() + month
     asked = run(bed, "cool", "doctor")
@@ -162,7 +166,8 @@ def test_a_switch_with_another_ones_certificate_is_refused(make_bed):
         assert not connected(other)()
         before = log_of(bed, "controller").count("switch %s connected" % ours)
         connects_anew(ours)
-        wait_for(lambda: log_of(bed, "controller").count("switch %s connected" % ours) > before, "the switch whose it is is served")
+        wait_for(lambda: log_of(bed, "controller").count("switch %s connected" % ours) > before,
+                 "the owner of the certificate is served")
     finally:
         shows()
         connects_anew(other)

@@ -55,7 +55,7 @@ def test_certificates_of_another_deployment_are_refused(make_bed):
     shutil.copy(os.path.join(bed.certificates, "ca.pem"), others)  # now only the controller minds
     status, says = asks(bed, "--certs", others)
     assert status == 1 and "another CA" in says, says
-    wait_for(lambda: "turned away: its certificate was issued by another CA" in log_of(bed, "controller"), "the log tells")
+    wait_for(lambda: "turned away: its certificate was issued by another CA" in log_of(bed, "controller"), "the log reports it")
 
 
 def test_an_agents_certificate_is_valid_for_agents_only(make_bed):
@@ -132,7 +132,7 @@ def test_forged_replayed_and_relayed_lldp_is_reported(make_bed):
     carried = []
 
     def carry_until_reported():
-        """What is carried too late, on a busy machine, is an old frame and not a way."""
+        """Ignores late frames: on a busy machine, they are old frames rather than links."""
         if reported("by way of node h")():
             return True
         carried.append(in_host(bed, "h1", CAPTURE))
@@ -192,10 +192,10 @@ def test_packets_of_nonmembers_into_a_group_are_counted(make_bed):
             return sum(o["packets"] for o in bed.cool_json("groups")["outsiders"])
 
         wait_for(lambda: counted() >= 50, "the packets are counted")
-        # What the switch passed on would have come before it was counted.
+        # Forwarded packets would have arrived before they were counted.
         assert listener.communicate(timeout=PATIENCE)[0].strip() == "0", "nothing reaches a member"
         assert "dropped" in succeed(bed, "cool", "groups")
-        assert job.poll() is None, "the job goes on"
+        assert job.poll() is None, "the job continues"
     finally:
         job.terminate()
         job.wait(PATIENCE)
@@ -224,7 +224,7 @@ def test_a_host_that_floods_the_controller_is_rate_limited(make_bed):
                               forged_lldp(1, 7).hex()], stdout=subprocess.PIPE, text=True)
     try:
         assert flood.stdout.readline().strip() == "flooding"
-        # Longer than it takes to lose what is not heard of.
+        # Longer than the timeout for missing LLDP frames.
         for _ in range(5):
             succeed(bed, "cool", "run", "--hosts", "h1,h2,h3", "--", os.path.join(bed.bin_dir, "cool-misuse"), "sum")
             time.sleep(1)
