@@ -5,7 +5,7 @@ import math
 
 WIDTH, HEIGHT = 720, 420
 LEFT, RIGHT, TOP, BOTTOM = 70, 190, 40, 50
-COLOURS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8d6a9f", "#c77d0a")
+COLORS = ("#1b6ca8", "#d1495b", "#3a7d44", "#8d6a9f", "#c77d0a")
 LEAST = 1e-4
 
 
@@ -33,11 +33,11 @@ def draw(path, title, series, goals=()):
         parts.append(text(place(iteration, 1)[0], HEIGHT - BOTTOM + 18, str(iteration)))
     parts.append(text(LEFT + inner_width / 2, HEIGHT - 10, "iteration"))
     for number, (name, shares) in enumerate(series.items()):
-        colour = COLOURS[number % len(COLOURS)]
+        color = COLORS[number % len(COLORS)]
         points = " ".join("%.1f,%.1f" % place(i + 1, share) for i, share in enumerate(shares))
-        parts.append('<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>' % (points, colour))
+        parts.append('<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>' % (points, color))
         y = TOP + 16 + 20 * number
-        parts.append('<path d="M%d %dh22" stroke="%s" stroke-width="2"/>' % (WIDTH - RIGHT + 14, y - 4, colour))
+        parts.append('<path d="M%d %dh22" stroke="%s" stroke-width="2"/>' % (WIDTH - RIGHT + 14, y - 4, color))
         parts.append(text(WIDTH - RIGHT + 42, y, name, "start"))
     for iteration, share, name in goals:
         x, y = place(min(iteration or last, last), share)

@@ -139,12 +139,12 @@ def made_up(np, n, dims):
     plus noise."""
     chance = np.random.default_rng(1)
     spread = chance.normal(size=(32, dims)).astype(np.float32)
-    centres = chance.normal(size=(2000, 32)).astype(np.float32)
+    centers = chance.normal(size=(2000, 32)).astype(np.float32)
     weights = 1 / np.arange(1, 2001)
     points = np.empty((n, dims), np.uint8)
     for start in range(0, n, 10000):
         rows = min(10000, n - start)
-        hidden = centres[chance.choice(2000, rows, p=weights / weights.sum())]
+        hidden = centers[chance.choice(2000, rows, p=weights / weights.sum())]
         hidden = hidden + 0.5 * chance.normal(size=(rows, 32)).astype(np.float32)
         values = 110 + 12 * (hidden @ spread) + 6 * chance.normal(size=(rows, dims)).astype(np.float32)
         points[start:start + rows] = values.clip(0, 255).astype(np.uint8)

@@ -2,7 +2,7 @@
 import html
 import math
 
-COLOURS = {"cool": "#e8590c", "openmpi": "#3b7dd8", "mpich": "#6c8aa6", "gloo": "#7b61b8", "sockets": "#8a8a8a"}
+COLORS = {"cool": "#e8590c", "openmpi": "#3b7dd8", "mpich": "#6c8aa6", "gloo": "#7b61b8", "sockets": "#8a8a8a"}
 
 STYLE = """
 :root { --ink: #18222d; --quiet: #66737f; --line: #dfe5ea; --faint: #f4f7f9; }
@@ -99,7 +99,7 @@ def tiles(report):
 
 
 def key(libraries, measured):
-    items = ["<span><i style='background:%s'></i>%s %s</span>" % (COLOURS[n], text(libraries[n]["title"]), text(libraries[n]["version"])) for n in measured]
+    items = ["<span><i style='background:%s'></i>%s %s</span>" % (COLORS[n], text(libraries[n]["title"]), text(libraries[n]["version"])) for n in measured]
     return "<p class=key style='margin-top:24px'>%s</p>" % "".join(items)
 
 
@@ -133,7 +133,7 @@ def bars(cases, measured, ticks, y, name_of, value_of):
             if value:
                 at = min(y(value), TOP + HEIGHT - 1.5)
                 parts.append("<rect x='%.1f' y='%.1f' width='%.1f' height='%.1f' rx='2' fill='%s'/><text class=value x='%.1f' y='%.1f' "
-                             "text-anchor='middle'>%s</text>" % (x + 1, at, bar - 2, TOP + HEIGHT - at, COLOURS[name], x + bar / 2, at - 4, short(value)))
+                             "text-anchor='middle'>%s</text>" % (x + 1, at, bar - 2, TOP + HEIGHT - at, COLORS[name], x + bar / 2, at - 4, short(value)))
     return "".join([*parts, "</svg>"])
 
 

@@ -52,7 +52,7 @@ def hosts(bed):
     return {h["mac"]: ((h["datapath_id"], h["port"]), h["addresses"]) for h in (bed.cool_json("topology") or {"hosts": []})["hosts"]}
 
 
-def neighbour(bed, name, ip):
+def neighbor(bed, name, ip):
     """Returns the Ethernet address of another host in the neighbor table of a host."""
     found = re.search(r"lladdr (\S+)", host(bed, name).cmd("ip neigh show " + ip))
     return found and found[1]
@@ -67,8 +67,8 @@ def test_hosts_reach_hosts_nodes_and_all_addresses_of_a_gateway(make_bed):
     reach(bed, ("h2", "h5"), ("h2", "h3"), ("h5", "h1"), ("h4", "h5"), ("h1", "h4"))
     # A host is reached by its own Ethernet address, as through any switch; a node by an address
     # that contains its rack.
-    assert neighbour(bed, "h2", host(bed, "h5").IP()) == host(bed, "h5").MAC()
-    assert neighbour(bed, "h5", host(bed, "h1").IP()).startswith("02:c0:")
+    assert neighbor(bed, "h2", host(bed, "h5").IP()) == host(bed, "h5").MAC()
+    assert neighbor(bed, "h5", host(bed, "h1").IP()).startswith("02:c0:")
     for address in ("10.0.9.1", "10.0.9.2"):
         host(bed, "h5").cmd("ip address add %s/16 dev h5-eth0" % address)
         wait_for(lambda: reaches(bed, "h2", address) and reaches(bed, "h1", address), "the gateway is reached by " + address)
@@ -95,12 +95,12 @@ def test_no_host_takes_the_address_of_a_node(make_bed):
     bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
     node = host(bed, "h1").IP()
     reach(bed, ("h5", "h1"), ("h2", "h5"))
-    before = neighbour(bed, "h5", node)
+    before = neighbor(bed, "h5", node)
     does(bed, "h2", "claim", node)
     warned = "claims an address of node h1"
     wait_for(lambda: any(warned in w for w in bed.cool_json("topology")["warnings"]),
              "the controller reports it")
-    assert neighbour(bed, "h5", node) == before and before.startswith("02:c0:")
+    assert neighbor(bed, "h5", node) == before and before.startswith("02:c0:")
     own = host(bed, "h2").MAC()
     try:
         host(bed, "h2").cmd("ip link set h2-eth0 address " + host(bed, "h1").MAC())
@@ -134,7 +134,7 @@ def without_loss(bed, name, other):
     """Asserts that no datagram between two hosts is lost during the context. Their address
     resolution is not tested."""
     for a, b in ((name, other), (other, name)):
-        host(bed, a).cmd("ip neigh replace %s lladdr %s dev %s-eth0 nud permanent" % (host(bed, b).IP(), neighbour(bed, a, host(bed, b).IP()), a))
+        host(bed, a).cmd("ip neigh replace %s lladdr %s dev %s-eth0 nud permanent" % (host(bed, b).IP(), neighbor(bed, a, host(bed, b).IP()), a))
     echo, send = start(bed, other, "echo"), None
     try:
         assert echo.stdout.readline() == "echoes\n"
@@ -295,7 +295,7 @@ def test_vlans_stay_apart_though_their_addresses_are_the_same(make_bed):
         for name, other in (("h2", "h5"), ("h3", "h4"), ("h1", "h5")):
             wait_for(lambda: reaches(bed, name, "10.10.0.5"),
                      "%s reaches the owner of that address in its VLAN" % name)
-            assert neighbour(bed, name, "10.10.0.5") == host(bed, other).MAC()
+            assert neighbor(bed, name, "10.10.0.5") == host(bed, other).MAC()
         does(bed, "h5", "claim", "10.10.0.55", vlan=20)
         tagged = "dl_vlan=20,dl_dst=" + host(bed, "h5").MAC()
         wait_for(lambda: all(tagged in "".join(flows(switch)) for switch in ("s1", "s2", "s3")),
@@ -307,7 +307,7 @@ def test_vlans_stay_apart_though_their_addresses_are_the_same(make_bed):
         host(bed, "h2").cmd("ip route add %s dev %s" % (host(bed, "h4").IP(), device("h2", 10)))
         assert not reaches(bed, "h2", host(bed, "h4").IP())
         host(bed, "h2").cmd("ip route del %s" % host(bed, "h4").IP())
-        pmac = neighbour(bed, "h2", host(bed, "h1").IP())
+        pmac = neighbor(bed, "h2", host(bed, "h1").IP())
         assert pmac.startswith("02:c0:")
         assert heard(bed, "h1", "h2", pmac) > 0
         assert heard(bed, "h1", "h2", pmac, vlan=10) == 0
@@ -340,7 +340,7 @@ def reach_by_ipv6(bed, addresses, *pairs):
 
 
 def knows(bed, name, ip, mac):
-    wait_for(lambda: (neighbour(bed, name, ip) or "").startswith(mac), "%s resolves %s to %s"
+    wait_for(lambda: (neighbor(bed, name, ip) or "").startswith(mac), "%s resolves %s to %s"
              % (name, ip, mac))
 
 
@@ -390,7 +390,7 @@ def test_no_host_takes_a_nodes_ipv6_address(make_bed):
 
         def moves():
             does(bed, "h2", "claim", addresses["h1"])
-            return neighbour(bed, "h5", addresses["h1"]) == host(bed, "h2").MAC()
+            return neighbor(bed, "h5", addresses["h1"]) == host(bed, "h2").MAC()
 
         wait_for(moves, "h5 resolves the address to its new owner")
 
