@@ -94,7 +94,8 @@ def rows(options, bed, file):
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--bytes", type=bench.list_of(bench.size), default=[256 << 10, 1 << 20, 4 << 20], 
+    p.add_argument("--bytes", type=bench.list_of(bench.size),
+                   default=[256 << 10, 1 << 20, 4 << 20],
                    help="lengths of the allreduce; default 256K,1M,4M")
     p.add_argument("--reps", type=int, default=5, help="allreduces per round; default %(default)s")
     p.add_argument("--rounds", type=int, default=3, help="rounds; default %(default)s")
@@ -108,7 +109,8 @@ def main():
     options = parse_arguments()
     testbed.unwind_on_signals()
     os.makedirs(options.out, exist_ok=True)
-    lines = ["| allreduce | concurrent traffic | seconds | time / time alone | share of the link for the copy |", "| --- | --- | --: | --: | --: |"]
+    lines = ["| allreduce | concurrent traffic | seconds | time / time alone | share of the link "
+             "for the copy |", "| --- | --- | --: | --: | --: |"]
     print("\n".join(lines), flush=True)
     bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
                           peer_timeout_ms=bench.PEER_TIMEOUT_MS, logs=os.path.join(options.out, "logs"))

@@ -56,7 +56,8 @@ def list_of(parse):
 def one_of(names):
     def parse(text):
         if text not in names:
-            raise argparse.ArgumentTypeError("%r: expected a comma-separated list of %s" % (text, ",".join(names)))
+            raise argparse.ArgumentTypeError("%r: expected a comma-separated list of %s"
+                                             % (text, ",".join(names)))
         return text
     return parse
 
@@ -155,7 +156,8 @@ def started(bed, wait):
                 return bed
             except BlockingIOError:
                 if time.monotonic() > end:
-                    raise testbed.Failure("another testbed is still running on this machine after %g s" % wait) from None
+                    raise testbed.Failure("another testbed is still running on this machine after "
+                                          "%g s" % wait) from None
                 time.sleep(1)
 
 
@@ -186,7 +188,8 @@ def prepared(options, report):
             entry["absent"] = str(e)
             say("%s is skipped: %s" % (library.title, e))
     if not ready or ready[0].name != "cool":
-        raise peers.Failed("cannot determine the version of COOL: " + report["libraries"]["cool"]["absent"])
+        raise peers.Failed("cannot determine the version of COOL: "
+                           + report["libraries"]["cool"]["absent"])
     return ready
 
 
@@ -249,7 +252,8 @@ def parse_arguments():
     a.reps = a.reps if a.reps is not None else 3 if a.quick else 5
     a.out = os.path.abspath(a.out)
     if a.reps < 1 or a.calls < 1 or a.timeout < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
-        p.error("--reps, --calls and --timeout must be at least 1; rates and --wait must not be negative")
+        p.error("--reps, --calls and --timeout must be at least 1; rates and --wait must not be "
+                "negative")
     return a
 
 
@@ -274,7 +278,8 @@ def main():
 
     measure_all(options, prepared(options, report), report, save)
     for name, mean in report["geometric_means"].items():
-        say("COOL is %.2f times as fast as %s from 64K on (geometric mean)" % (mean, report["libraries"][name]["title"]))
+        say("COOL is %.2f times as fast as %s from 64K on (geometric mean)"
+            % (mean, report["libraries"][name]["title"]))
     say("wrote " + ", ".join(os.path.relpath(f) for f in files))
     # A failure of COOL is a failure of the run; a failure of a peer is only reported.
     return int(any("failed" in c["results"]["cool"] for c in report["cases"]))

@@ -83,7 +83,8 @@ def parse_arguments():
     bench.add_run_options(p, "compare")
     a = p.parse_args()
     if min(a.turns, a.reps, a.timeout) < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
-        p.error("--turns, --reps and --timeout must be at least 1; rates and --wait must not be negative")
+        p.error("--turns, --reps and --timeout must be at least 1; rates and --wait must not be "
+                "negative")
     return a
 
 

@@ -381,7 +381,9 @@ PEERS = {"rsync": Rsync, "rsync-tree": RsyncTree, "clush": Clush, "clush-tree": 
 def check_installed(way):
     """Raises an error if a program that this way needs is not installed."""
     if way == "torrent" and not copies.has_torrent():
-        raise RuntimeError("BitTorrent is not installed: run apt-get install python3-libtorrent, or remove it from --ways")
+        raise RuntimeError("BitTorrent is not installed: run apt-get install python3-libtorrent, "
+                           "or remove it from --ways")
     absent = [program for program in getattr(PEERS.get(way), "programs", ()) if not shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin")]
     if absent:
-        raise RuntimeError("%s is not installed, but %s needs it: see --help for the package, or change --ways" % (", ".join(absent), way))
+        raise RuntimeError("%s is not installed, but %s needs it: see --help for the package, or "
+                           "change --ways" % (", ".join(absent), way))

@@ -35,9 +35,11 @@ def draw(path, title, series, goals=()):
     for number, (name, shares) in enumerate(series.items()):
         color = COLORS[number % len(COLORS)]
         points = " ".join("%.1f,%.1f" % place(i + 1, share) for i, share in enumerate(shares))
-        parts.append('<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>' % (points, color))
+        parts.append('<polyline points="%s" fill="none" stroke="%s" stroke-width="2"/>'
+                     % (points, color))
         y = TOP + 16 + 20 * number
-        parts.append('<path d="M%d %dh22" stroke="%s" stroke-width="2"/>' % (WIDTH - RIGHT + 14, y - 4, color))
+        parts.append('<path d="M%d %dh22" stroke="%s" stroke-width="2"/>'
+                     % (WIDTH - RIGHT + 14, y - 4, color))
         parts.append(text(WIDTH - RIGHT + 42, y, name, "start"))
     for iteration, share, name in goals:
         x, y = place(min(iteration or last, last), share)

@@ -371,7 +371,9 @@ class Day:
 
     def failed_link(self, draw):
         link, fail = draw.choice(self.bed.network.uplinks()), draw.choice([self.bed.network.cut, self.bed.network.silence])
-        with self.record.event("links", "a link goes down" if fail == self.bed.network.cut else "a link drops all packets", "%s-%s" % link):
+        with self.record.event("links",
+                               "a link goes down" if fail == self.bed.network.cut
+                               else "a link drops all packets", "%s-%s" % link):
             fail(link)
             self.over.wait(draw.uniform(3, 15))
             self.bed.network.restore(link)
@@ -484,7 +486,8 @@ class Day:
                         json.loads(line)
                     except ValueError:
                         # SIGKILL may truncate the last line of a controller.
-                        self.record.say("%s contains a line that is not JSON: %s" % (file, line[:200].strip()))
+                        self.record.say("%s contains a line that is not JSON: %s"
+                                        % (file, line[:200].strip()))
 
 
 def put_aside(log):

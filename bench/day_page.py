@@ -4,7 +4,8 @@ import statistics
 from page import STYLE, text
 
 LEFT, WIDTH, LANE = 110, 1040, 26
-COLORS = {"controllers": "#3b7dd8", "upgrade": "#7b61b8", "agents": "#7b61b8", "management": "#c77d0a", "links": "#d1495b", "certificates": "#3a7d44",
+COLORS = {"controllers": "#3b7dd8", "upgrade": "#7b61b8", "agents": "#7b61b8",
+          "management": "#c77d0a", "links": "#d1495b", "certificates": "#3a7d44",
            "logs": "#6c8aa6", "hostile": "#18222d", "evening": "#3a7d44"}
 JOB, WRONG = "#e8590c", "#b3261e"
 
@@ -53,7 +54,8 @@ def timeline(day):
         color = WRONG if "failed" in bar else COLORS.get(bar.get("kind"), JOB)
         title = "%s %s" % (bar["what"], bar["about"]) if "what" in bar else "%s on %s" % (bar["user"], " ".join(bar["nodes"]))
         parts.append("<rect x='%.1f' y='%d' width='%.1f' height='%d' rx='2' fill='%s' fill-opacity='0.85'><title>%s (%.1f to %.1f s)%s</title></rect>"
-                     % (x(bar["at"]), LANE * lane + 6, max(1.5, x(bar["until"]) - x(bar["at"]) - 1), LANE - 10, color, text(title), bar["at"], bar["until"],
+                     % (x(bar["at"]), LANE * lane + 6, max(1.5, x(bar["until"]) - x(bar["at"]) - 1), LANE - 10,
+                        color, text(title), bar["at"], bar["until"],
                         text(": " + bar["failed"]) if "failed" in bar else ""))
     return "".join([*parts, "</svg>"])
 

@@ -93,7 +93,8 @@ class Events:
                 said = {e["rank"]: e["event"] for e in self.said[mark:] if e["rank"] in ranks}
                 silent = sorted(r for r in ranks if r not in said)
                 failed = {e["rank"]: e["more"]["message"] for e in self.said[mark:] if e["event"] in ("failed", "out")}
-                raise Violation("not within %g s: %s; no event from ranks %s; latest events of the others: %s %s" % (PATIENCE, what, silent, said, failed))
+                raise Violation("not within %g s: %s; no event from ranks %s; latest events of the "
+                                "others: %s %s" % (PATIENCE, what, silent, said, failed))
             return found
 
 
@@ -122,7 +123,8 @@ class Job:
         for rank in ranks:
             with contextlib.suppress(ProcessLookupError), os.fdopen(os.pidfd_open(self.pid[rank])) as process:
                 if not select.select([process], [], [], PATIENCE)[0]:
-                    raise Violation("rank %d still runs %g s after its agent has ended" % (rank, PATIENCE))
+                    raise Violation("rank %d still runs %g s after its agent has ended"
+                                    % (rank, PATIENCE))
 
     def on(self, node):
         return [rank for rank in self.members if self.node[rank] == node]
@@ -133,7 +135,8 @@ class Job:
             self.process.communicate(timeout=PATIENCE)
         except subprocess.TimeoutExpired:
             self.process.kill()
-            raise Violation("cool run did not end within %g s after Ctrl-C: %s" % (PATIENCE, self.process.communicate()[0])) from None
+            raise Violation("cool run did not end within %g s after Ctrl-C: %s"
+                            % (PATIENCE, self.process.communicate()[0])) from None
 
 
 class Fault:
@@ -254,7 +257,8 @@ class Series:
         for e in shrunk.values():
             gone = [job.members[rank] for rank in e["more"]["gone"]]
             if gone != victims:
-                raise Violation("rank %d reports lost ranks %s instead of %s" % (e["rank"], gone, victims))
+                raise Violation("rank %d reports lost ranks %s instead of %s"
+                                % (e["rank"], gone, victims))
         if fault.says:
             self.events.wait_for_each(victims, mark, fault.says, "the calls of the victims return")
         if fault.ends:
@@ -342,7 +346,8 @@ def main():
 def report(series, a):
     for name, figures in series.figures().items():
         print("%-26s %4d times  median %7.1f ms  worst %7.1f ms" % (name, figures["count"], 1e3 * figures["median"], 1e3 * figures["worst"]))
-    print("failed calls: " + ", ".join("%s %d" % pair for pair in sorted(series.operations.items())))
+    print("failed calls: " + ", ".join(
+        "%s %d" % pair for pair in sorted(series.operations.items())))
     print("violations: %d" % len(series.violations))
     if a.json:
         with open(a.json, "w") as f:

@@ -129,7 +129,8 @@ def await_idleness(arguments):
     end, used = time.monotonic() + PATIENCE, busy()
     while not arguments.anyway and used > MOST_BUSY:
         if time.monotonic() > end:
-            raise SystemExit("other programs use %.0f %% of the CPUs; use --anyway to measure nevertheless" % (100 * used))
+            raise SystemExit("other programs use %.0f %% of the CPUs; use --anyway to measure "
+                             "nevertheless" % (100 * used))
         used = busy()
     return used
 
@@ -161,7 +162,8 @@ class Case:
         self.points = np.load(arguments.data, mmap_mode="r")[:n] if arguments.data else made_up(np, n, dims)
         self.points = np.ascontiguousarray(self.points)
         if self.points.shape != (n, dims) or self.points.dtype != np.uint8:
-            raise SystemExit("%s: the array is %s of %s, but %s needs bytes" % (arguments.data, self.points.shape, self.points.dtype, text))
+            raise SystemExit("%s: the array is %s of %s, but %s needs bytes"
+                             % (arguments.data, self.points.shape, self.points.dtype, text))
         self.first = self.points[np.sort(np.random.default_rng(2).choice(n, self.k, replace=False))].astype(np.float32)
         self.file, self.first_file = (os.path.join(folder, name) for name in ("points.npy", "first.npy"))
         np.save(self.file, self.points)
@@ -286,7 +288,8 @@ def iteration(np, text, arguments):
     own = median(results["cool"], "seconds") if "cool" in results else None
     rows = [[name, "%.3f" % median(rounds, "seconds"), "%.2f" % (median(rounds, "seconds") / own) if own else "-"]
             for name, rounds in results.items()]
-    return results, ["A full iteration, %s:" % text, "", *markdown(["", "seconds", "time / COOL's time"], rows)]
+    return results, ["A full iteration, %s:" % text, "",
+                     *markdown(["", "seconds", "time / COOL's time"], rows)]
 
 
 def many(np, text, arguments):
@@ -306,7 +309,8 @@ def many(np, text, arguments):
         end = median(rounds, "end")
         rows.append([name, "%.2f" % median(rounds, "seconds"), "%.5f" % (median(rounds, "inertia") / least),
                      "%.2f (%d)" % (end, median(rounds, "iterations")) if end else "-"])
-    head = ["", "seconds of %d iterations" % arguments.iterations, "inertia / least inertia", "seconds until convergence (iterations)"]
+    head = ["", "seconds of %d iterations" % arguments.iterations, "inertia / least inertia",
+            "seconds until convergence (iterations)"]
     return results, ["Many iterations, %s:" % text, "", *markdown(head, rows)]
 
 
@@ -348,11 +352,13 @@ def shares(np, text, arguments):
     name = "kmeans-distances.svg"
     goals = [(10, 0.1, "paper: below 10 %"), (None, 0.001, "paper: below 0.1 % at the end")]
     for folder in [arguments.out] + [os.path.join(ROOT, "docs", "measurements")] * arguments.docs:
-        curves.draw(os.path.join(folder, name), "Distances that COOL computes, " + text, results, goals)
+        curves.draw(os.path.join(folder, name), "Distances that COOL computes, " + text, results,
+                    goals)
     percent = lambda shares, i: "%.2f" % (100 * shares[i]) if -len(shares) <= i < len(shares) else "-"
     rows = [[near, *(percent(values, i) for i in (0, 4, 9, 10, 19, -1)), str(len(values))] for near, values in results.items()]
     head = ["%", "iteration 1", "5", "10", "11", "20", "last", "iterations"]
-    lines = ["Share of distances that COOL computes, %s (papers: 10 %% at iteration 10, 0.1 %% at the end):" % text, ""]
+    lines = ["Share of distances that COOL computes, %s (papers: 10 %% at iteration 10, 0.1 %% at "
+             "the end):" % text, ""]
     return results, [*lines, *markdown(head, rows), "", "![Shares of distances by iteration](%s)" % name]
 
 

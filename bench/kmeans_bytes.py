@@ -121,7 +121,8 @@ def run(a, bed, points, iterations):
     with open(summary) as f:
         found = json.load(f)
     if found["iterations"] != iterations:
-        raise testbed.Failure("the clustering converged after %d of %d iterations; use more points" % (found["iterations"], iterations))
+        raise testbed.Failure("the clustering converged after %d of %d iterations; use more "
+                              "points" % (found["iterations"], iterations))
     return {ends: tuple(new[ends] - old[ends] for old, new in zip(before, after)) for ends in after[0]}, found
 
 
@@ -166,7 +167,8 @@ def show_kinds(a, bed, points, iteration, ends):
     print("%s to %s, iteration %d:" % (*ends, iteration))
     for name in sorted({name for found in runs.values() for kinds in found for name in kinds}):
         after, before = ([statistics.median(kinds[name][i] for kinds in runs[which]) for i in range(3)] for which in (iteration, iteration - 1))
-        print("%20s %7d packets %10d bytes %10d payload bytes" % (name, *(b - c for b, c in zip(after, before))))
+        print("%20s %7d packets %10d bytes %10d payload bytes"
+              % (name, *(b - c for b, c in zip(after, before))))
 
 
 def main():

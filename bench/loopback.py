@@ -195,7 +195,8 @@ def main():
               "bytes": options.bytes, "plan": plan, "bytes_per_second": found, "over_iperf3": ratios}
     with open(os.path.join(options.out, "report.json"), "w", encoding="utf-8") as f:
         json.dump(report, f, indent=1)
-    print("bcast of %s between %d agents on loopback, %d CPUs, %s:" % (page.size(options.bytes), options.agents, os.cpu_count(), plan))
+    print("bcast of %s between %d agents on loopback, %d CPUs, %s:"
+          % (page.size(options.bytes), options.agents, os.cpu_count(), plan))
     print(rates("iperf3, one stream", found["iperf3"]) + ", %.2f CPUs"
           % statistics.median(found["iperf3_processors"]))
     for name, title in (("cool", "COOL"), ("cool_alloc", "COOL, comm.alloc")):

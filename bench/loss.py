@@ -103,7 +103,8 @@ def main():
     testbed.unwind_on_signals()
     os.makedirs(options.out, exist_ok=True)
     print("bcast of %s, %s, %g Mbit/s, %s" % (page.size(options.bytes), options.topology, options.mbit, options.placement))
-    print("| lost | ms | range, ms | time / limit | goal | bytes on busiest uplink / message | allowed | idle |")
+    print("| lost | ms | range, ms | time / limit | goal | bytes on busiest uplink / message | "
+          "allowed | idle |")
     print("| --- | --: | --: | --: | --: | --: | --: | --: |", flush=True)
     measured = []
     for share in options.loss:

@@ -2,7 +2,8 @@
 import html
 import math
 
-COLORS = {"cool": "#e8590c", "openmpi": "#3b7dd8", "mpich": "#6c8aa6", "gloo": "#7b61b8", "sockets": "#8a8a8a"}
+COLORS = {"cool": "#e8590c", "openmpi": "#3b7dd8", "mpich": "#6c8aa6", "gloo": "#7b61b8",
+          "sockets": "#8a8a8a"}
 
 STYLE = """
 :root { --ink: #18222d; --quiet: #66737f; --line: #dfe5ea; --faint: #f4f7f9; }
@@ -35,7 +36,8 @@ footer { margin-top: 48px; color: var(--quiet); font-size: 13px; border-top: 1px
 # Position and size of the drawing area of a chart.
 LEFT, TOP, WIDTH, HEIGHT = 44, 14, 460, 170
 
-HEADINGS = (("case", 1), ("placement", 1), ("library", 1), ("median", 0), ("minimum", 0), ("maximum", 0), ("time / limit", 0), ("time / COOL's", 0),
+HEADINGS = (("case", 1), ("placement", 1), ("library", 1), ("median", 0), ("minimum", 0),
+            ("maximum", 0), ("time / limit", 0), ("time / COOL's", 0),
             ("on all links", 0), ("on uplinks", 0), ("busiest link", 0), ("idle", 0), ("ranks", 0), ("agents", 0), ("switches", 0))
 # For fewer bytes, the start of the job and the granularity of ticks dominate the CPU seconds per
 # MiB.
@@ -99,7 +101,9 @@ def tiles(report):
 
 
 def key(libraries, measured):
-    items = ["<span><i style='background:%s'></i>%s %s</span>" % (COLORS[n], text(libraries[n]["title"]), text(libraries[n]["version"])) for n in measured]
+    items = ["<span><i style='background:%s'></i>%s %s</span>"
+             % (COLORS[n], text(libraries[n]["title"]),
+                text(libraries[n]["version"])) for n in measured]
     return "<p class=key style='margin-top:24px'>%s</p>" % "".join(items)
 
 

@@ -153,7 +153,8 @@ def main():
             lines.append("| %s: %s | %s | %s | %s | %.2f |" % (whose, name, plan, gb(node), gb(part), seconds))
         lines.append("| **%s** | | %s | %s | **%.1f** |" % (whose, gb(total[0]), gb(total[1]), total[2]))
     lines.append("| the papers' measurement | | | | %d |" % PAPERS_SECONDS)
-    lines += ["", "A node's points, centroids and sums need %s GB of memory according to cool-kmeans (the papers' nodes have 16 GB)." % gb(
+    lines += ["", "A node's points, centroids and sums need %s GB of memory according to "
+                  "cool-kmeans (the papers' nodes have 16 GB)." % gb(
         memory(arguments.kmeans))]
     print("\n".join(lines))
     if arguments.docs:

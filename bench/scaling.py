@@ -102,10 +102,12 @@ def main():
     options = parse_arguments()
     testbed.unwind_on_signals()
     os.makedirs(options.out, exist_ok=True)
-    print("links of %g Mbit/s\n\n| cluster | nodes | operation | bytes | ms | time / limit | idle |" % options.mbit)
+    print("links of %g Mbit/s\n\n| cluster | nodes | operation | bytes | ms | time / limit | idle "
+          "|" % options.mbit)
     print("| --- | --: | --- | --: | --: | --: | --: |", flush=True)
     report = {"mbit": options.mbit, "growth": [figures for topology in options.topologies for figures in grow(topology, options)]}
-    print("\ntwo jobs on %s\n\n| operation | alone, ms | one job: time / time alone | other job: time / time alone |" % options.shared)
+    print("\ntwo jobs on %s\n\n| operation | alone, ms | one job: time / time alone | other job: "
+          "time / time alone |" % options.shared)
     print("| --- | --: | --: | --: |", flush=True)
     report["sharing"] = share(options)
     with open(os.path.join(options.out, "scaling.json"), "w", encoding="utf-8") as f:

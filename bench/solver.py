@@ -38,7 +38,8 @@ class Cool(peers.Cool):
     def compile(self, program, *arguments):
         folder = program + ".libcool"
         if not os.path.exists(os.path.join(self.folder, "libcool_c.so")):
-            raise peers.Failed("no libcool_c.so in %s: build it with cargo build --release -p cool-c" % self.folder)
+            raise peers.Failed("no libcool_c.so in %s: build it with cargo build --release -p "
+                               "cool-c" % self.folder)
         peers.run_checked(os.path.join(ROOT, "tools", "install-c"), folder, self.folder)
         library = os.path.join(folder, "lib")
         peers.run_checked("cc", "-O2", "-Wall", "-o", program, *arguments, "-I" + os.path.join(folder, "include"), "-L" + library,
@@ -131,7 +132,8 @@ def text(report):
     network = report["network"]
     rate = lambda mbit: "%g Mbit/s" % mbit if mbit else "unshaped"
     versions = ", ".join("%s %s" % (entry["title"], entry["version"]) for entry in report["libraries"].values())
-    return ("`bench/solver.py` (%s, %d CPUs, shared by all nodes and switches): %d ranks on %s, host links %s, links between switches %s, "
+    return ("`bench/solver.py` (%s, %d CPUs, shared by all nodes and switches): %d ranks on %s, "
+            "host links %s, links between switches %s, "
             "%d x %d points, %d iterations; %s. Milliseconds per iteration, medians of %d runs "
             "(minimum to maximum).\n\n%s"
             % (report["date"], report["processors"], first["ranks"], network["topology"], rate(network["host_mbit"]), rate(network["uplink_mbit"]),

@@ -57,7 +57,8 @@ def repeated(report):
 
 
 def training_table(report):
-    lines = ["| strategy | steps | accuracy, cool | accuracy, gloo | weights of two runs with cool | weights of all ranks |",
+    lines = ["| strategy | steps | accuracy, cool | accuracy, gloo | weights of two runs with cool "
+             "| weights of all ranks |",
              "| --- | --: | --: | --: | --- | --- |"]
     for strategy, found in report["training"].items():
         good = {name: f for name, f in found.items() if "failed" not in f}
@@ -88,7 +89,8 @@ def adapter_lines(report):
         if "failed" in found:
             yield "- %s ranks of one host: failed: %s." % (count, found["failed"])
             continue
-        yield ("- An allreduce of %s ranks of one host: 8 bytes take %.3f ms through torch and %.3f ms with `comm.allreduce`; 64 MiB in "
+        yield ("- An allreduce of %s ranks of one host: 8 bytes take %.3f ms through torch and "
+               "%.3f ms with `comm.allreduce`; 64 MiB in "
                "memory of the backend take %.1f ms and %.1f ms." % (count, *(1e3 * found[name] for name in ("small", "own_small", "large", "own_large"))))
 
 

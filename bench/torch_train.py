@@ -79,7 +79,9 @@ class Ranks:
             ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, self.end - time.monotonic()))
             read = os.read(self.process.stdout.fileno(), 65536) if ready else b""
             if not read:
-                raise peers.Failed("%s: %s" % ("the ranks' process has ended" if ready else "not finished in time", peers.last_words(self.log)))
+                raise peers.Failed("%s: %s" % (
+                    "the ranks' process has ended" if ready else "not finished in time",
+                    peers.last_words(self.log)))
             self.pending += read
         line, self.pending = self.pending.split(b"\n", 1)
         return json.loads(line)
@@ -206,7 +208,8 @@ def part_killed(ranks, bed, options, report, save):
     hosts = peers.in_order(bed.description, "racked")
     report["killed"] = {backend: attempted(died, ranks, hosts, options.batch, backend) for backend in options.backends}
     for backend, found in report["killed"].items():
-        bench.say("killed, %s: %s" % (backend, found.get("failed") or "error after %.2f s, rank named at %d of %d%s; %s" % (
+        bench.say("killed, %s: %s" % (
+            backend, found.get("failed") or "error after %.2f s, rank named at %d of %d%s; %s" % (
             found["told"][-1], found["named"], found["survivors"], ", resumed after %.2f s" % found["went_on"] if "went_on" in found else "",
             found["message"])))
     save()
@@ -221,7 +224,9 @@ def on_one_host(ranks, bed, count):
 def part_adapter(ranks, bed, options, report, save):
     report["adapter"] = {count: attempted(on_one_host, ranks, bed, count) for count in (2, 8)}
     for count, f in report["adapter"].items():
-        bench.say("%d ranks of one host: %s" % (count, f.get("failed") or "8 bytes %.0f us (%.0f with COOL's own binding), 64 MiB %.1f ms (%.1f)" % (
+        bench.say("%d ranks of one host: %s" % (
+            count, f.get("failed") or "8 bytes %.0f us (%.0f with COOL's own binding), "
+            "64 MiB %.1f ms (%.1f)" % (
             1e6 * f["small"], 1e6 * f["own_small"], 1e3 * f["large"], 1e3 * f["own_large"])))
     save()
 
@@ -269,7 +274,8 @@ def parse_arguments():
     a = p.parse_args()
     a.out, a.bin = os.path.abspath(a.out), os.path.abspath(a.bin)
     if min(a.batch, a.steps, a.epochs, a.timeout) < 1 or min(a.warmup, a.wait, a.epoch_steps) < 0 or min(a.host_mbit, a.uplink_mbit) <= 0:
-        p.error("--batch, --steps, --epochs and --timeout must be at least 1; rates must be more than 0; --warmup, --wait and --epoch-steps must not be negative")
+        p.error("--batch, --steps, --epochs and --timeout must be at least 1; rates must be more "
+                "than 0; --warmup, --wait and --epoch-steps must not be negative")
     return a
 
 

@@ -47,7 +47,8 @@ def parse_arguments():
     parsed = p.parse_args(arguments)
     parsed.options = options
     if len(parsed.pictures) != (1 if parsed.split else 2):
-        p.error("expected a directory for training and one for the test, or a single one with --split")
+        p.error("expected a directory for training and one for the test, or a single one with "
+                "--split")
     return parsed
 
 
@@ -61,7 +62,8 @@ def split(folder, count, seed, to):
             continue
         files = sorted(f for f in os.listdir(where) if f.lower().endswith(ENDINGS))
         if len(files) <= count:
-            raise Failure("%s: the class has %d pictures, of which --split %d leaves none for the test" % (where, len(files), count))
+            raise Failure("%s: the class has %d pictures, of which --split %d leaves none for the "
+                          "test" % (where, len(files), count))
         drawn = set(chance.sample(files, count))
         for file in files:
             part = os.path.join(to, "train" if file in drawn else "test", name)
@@ -81,7 +83,8 @@ def accuracy(program, train, test, words, seed, options):
 def run(command):
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if done.returncode:
-        raise Failure(done.stderr.strip() or "%s exited with status %d" % (command[0], done.returncode))
+        raise Failure(done.stderr.strip() or "%s exited with status %d"
+                      % (command[0], done.returncode))
     return done.stdout
 
 

@@ -162,7 +162,8 @@ def discover(s, mac):
 
 def claim(s, mac, ip):
     if ":" in ip:
-        body = struct.pack("!BxxxBxxx", NEIGHBOR_ADVERTISEMENT, 0x20) + socket.inet_pton(socket.AF_INET6, ip) + b"\2\1" + mac
+        body = struct.pack("!BxxxBxxx", NEIGHBOR_ADVERTISEMENT, 0x20)
+        body += socket.inet_pton(socket.AF_INET6, ip) + b"\2\1" + mac
         s.send(icmpv6(ALL_NODES_MAC, mac, ip, ALL_NODES, body))
         return
     address = socket.inet_aton(ip)

@@ -60,7 +60,8 @@ def run(python, script, arguments, out, variables):
         try:
             done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=SECONDS, check=False)
         except subprocess.TimeoutExpired:
-            raise testbed.Failure("%s: not finished within %d s, see %s" % (script, SECONDS, log.name)) from None
+            raise testbed.Failure("%s: not finished within %d s, see %s"
+                                  % (script, SECONDS, log.name)) from None
     if done.returncode:
         raise testbed.Failure("%s: status %d, see %s" % (script, done.returncode, log.name))
     with open(out) as f:

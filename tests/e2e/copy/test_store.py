@@ -249,7 +249,8 @@ def test_a_node_without_disk_space_is_named_and_keeps_its_copy(make_bed, tmp_pat
     assert re.fullmatch("cool: h3: .*: No space left on device", errors[0]) and errors[1:] == ["cool: 3 of 4 nodes have a copy"], errors
     contents = stores.contents()
     assert contents[("data", True)]["nodes"] == ["h1", "h2", "h4"] and contents[("data", False)]["nodes"] == ["h3"]
-    assert re.match("4 objects on 4 nodes intact", succeed(bed, *stores.command("verify"))), "the objects of h3 are intact"
+    assert re.match("4 objects on 4 nodes intact",
+                    succeed(bed, *stores.command("verify"))), "the objects of h3 are intact"
     # The default directory of a store.
     succeed(bed, "cool", "put", "--from", "h1", "--nodes", "h2", "data", large)
     [stat] = json.loads(succeed(bed, "cool", "stat", "--nodes", "h2", "--json", "data"))["nodes"]

@@ -105,7 +105,8 @@ def test_no_host_takes_the_address_of_a_node(make_bed):
     try:
         host(bed, "h2").cmd("ip link set h2-eth0 address " + host(bed, "h1").MAC())
         does(bed, "h2", "claim", "10.0.0.77")
-        wait_for(lambda: any(host(bed, "h1").MAC() in w for w in bed.cool_json("topology")["warnings"]), "the controller reports that too")
+        wait_for(lambda: any(host(bed, "h1").MAC() in w for w in bed.cool_json("topology")["warnings"]),
+                 "the controller reports that too")
         assert host(bed, "h1").MAC() not in hosts(bed)
     finally:
         host(bed, "h2").cmd("ip link set h2-eth0 address " + own)
@@ -134,7 +135,8 @@ def without_loss(bed, name, other):
     """Asserts that no datagram between two hosts is lost during the context. Their address
     resolution is not tested."""
     for a, b in ((name, other), (other, name)):
-        host(bed, a).cmd("ip neigh replace %s lladdr %s dev %s-eth0 nud permanent" % (host(bed, b).IP(), neighbor(bed, a, host(bed, b).IP()), a))
+        host(bed, a).cmd("ip neigh replace %s lladdr %s dev %s-eth0 nud permanent"
+                         % (host(bed, b).IP(), neighbor(bed, a, host(bed, b).IP()), a))
     echo, send = start(bed, other, "echo"), None
     try:
         assert echo.stdout.readline() == "echoes\n"
@@ -382,7 +384,8 @@ def test_no_host_takes_a_nodes_ipv6_address(make_bed):
         reach_by_ipv6(bed, addresses, ("h5", "h1"), ("h2", "h5"))
         for _ in range(5):
             does(bed, "h2", "claim", addresses["h1"])
-            wait_for(lambda: any("claims an address of node h1" in w for w in bed.cool_json("topology")["warnings"]), "the controller reports it")
+            wait_for(lambda: any("claims an address of node h1" in w
+                                 for w in bed.cool_json("topology")["warnings"]), "the controller reports it")
             knows(bed, "h5", addresses["h1"], "02:c0:")
         reach_by_ipv6(bed, addresses, ("h5", "h1"))
         # After a node gives up an address, another host may use it.

@@ -55,7 +55,8 @@ def test_certificates_of_another_deployment_are_refused(make_bed):
     shutil.copy(os.path.join(bed.certificates, "ca.pem"), others)  # now only the controller minds
     status, says = asks(bed, "--certs", others)
     assert status == 1 and "another CA" in says, says
-    wait_for(lambda: "turned away: its certificate was issued by another CA" in log_of(bed, "controller"), "the log reports it")
+    wait_for(lambda: "turned away: its certificate was issued by another CA" in log_of(bed, "controller"),
+             "the log reports it")
 
 
 def test_an_agents_certificate_is_valid_for_agents_only(make_bed):
