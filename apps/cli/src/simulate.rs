@@ -170,7 +170,7 @@ mod tests {
             document(&options("--op scan --plan multicast"), Operation::Scan).unwrap_err().to_string();
         assert!(error.contains("cannot run scan"), "{error}");
         let error = document(&options("--op bcast --host-mbit 0"), Operation::Bcast).unwrap_err().to_string();
-        assert!(error.contains("rates above 0"), "{error}");
+        assert!(error.contains("rates must be above 0"), "{error}");
         let error = document(&options("--op bcast --root 16"), Operation::Bcast).unwrap_err().to_string();
         assert!(error.contains("ranks 0 to 15"), "{error}");
     }
