@@ -75,7 +75,7 @@ def test_a_queue_returns_the_first_completed_request():
         left = other.irecv(room)
         queue.add(left)
         del queue
-        with pytest.raises(cool.ArgumentError, match="queue that had this request is gone"):
+        with pytest.raises(cool.ArgumentError, match="queue of this request was dropped"):
             left.wait()
         world.barrier()
 

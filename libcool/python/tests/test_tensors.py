@@ -86,7 +86,7 @@ def test_types_that_numpy_does_not_have_are_supported():
         gathered = np.zeros((2, 3), dtype="u1")
         world.allgather(Float8(bytes8), recv=Float8(gathered))
         assert gathered.tolist() == [[40] * 3, [41] * 3]
-        with pytest.raises(cool.ArgumentError, match="floats of 8 bits, which are carried but not combined"):
+        with pytest.raises(cool.ArgumentError, match="floats of 8 bits, which can be sent but not combined"):
             world.allreduce(Float8(bytes8))
 
     on(2, main)
