@@ -31,7 +31,7 @@ Configuration: `controller`, `certs` and `insecure-plaintext` may be set in the 
 that over the user's file, and that over the system's file. Certificates are in ~/.config/cool/certs if
 that exists, otherwise in /etc/cool/certs.
 
-Documents: docs/guide/ in the sources, /usr/share/doc/cool/ of the packages. `cool help COMMAND` explains a command.";
+Documents: docs/guide/ in the sources, /usr/share/doc/cool-common/ of the packages. `cool help COMMAND` explains a command.";
 
 /// Completes the command line that clap derives.
 pub(crate) fn complete(mut command: Command) -> Command {
