@@ -174,7 +174,7 @@ async fn a_rank_has_no_variables_but_those_of_its_account_and_its_job() {
         "env | cut -d= -f1 | grep -v '^_$\\|^PWD$\\|^SHLVL$\\|^OLDPWD$' | sort | tr '\\n' ' '",
         &[0],
     ));
-    let names = "COOL_GROUP COOL_JOB COOL_RANK COOL_SIZE COOL_SOCKET GREETING HOME LOGNAME PATH SHELL USER ";
+    let names = "COOL_GROUP COOL_JOB COOL_NODE COOL_RANK COOL_SIZE COOL_SOCKET GREETING HOME LOGNAME PATH SHELL USER ";
     assert_eq!(line(&mut events).await, names);
     assert_eq!(end(&mut events).await.code, 0);
 }
