@@ -684,9 +684,7 @@ cool_status cool_join(const char *key,
  * # Safety
  * `again` must point to a communicator.
  */
-cool_status cool_with_timeout(cool_comm comm,
-                              uint64_t milliseconds,
-                              cool_comm *again);
+cool_status cool_with_timeout(cool_comm comm, uint64_t milliseconds, cool_comm *again);
 
 /**
  * Stores a further handle of the communicator in `again`, for started calls that use memory of
@@ -699,8 +697,7 @@ cool_status cool_with_timeout(cool_comm comm,
  * # Safety
  * The caller must follow these rules, and `again` must point to a communicator.
  */
-cool_status cool_lending(cool_comm comm,
-                         cool_comm *again);
+cool_status cool_lending(cool_comm comm, cool_comm *again);
 
 /**
  * Runs a program as the rank for which a launcher started this process. In a process that was
@@ -714,9 +711,7 @@ cool_status cool_lending(cool_comm comm,
  * The program must be callable in several threads with this context, and `result` must point to an
  * int.
  */
-cool_status cool_launch(cool_program program,
-                        void *context,
-                        int *result);
+cool_status cool_launch(cool_program program, void *context, int *result);
 
 /**
  * Stores this rank's number in `rank`, from 0.
@@ -759,10 +754,7 @@ cool_status cool_place(cool_comm comm, size_t rank, size_t *node, size_t *rack);
  * # Safety
  * `part` must point to a communicator.
  */
-cool_status cool_split(cool_comm comm,
-                       int64_t color,
-                       int64_t key,
-                       cool_comm *part);
+cool_status cool_split(cool_comm comm, int64_t color, int64_t key, cool_comm *part);
 
 /**
  * Creates a group of the same ranks, whose calls are independent of those of this group, and
@@ -796,8 +788,7 @@ cool_status cool_set_timeout(cool_comm comm, uint64_t milliseconds);
  * Sets whether multicasts of this rank's node for later calls of the group yield to other traffic:
  * if `background` is not 0, they use only the capacity that other traffic leaves.
  */
-cool_status cool_set_background(cool_comm comm,
-                                int background);
+cool_status cool_set_background(cool_comm comm, int background);
 
 /**
  * Forces the plan of later calls of an operation, as `cool plan` prints it. "" lets the agents
@@ -807,9 +798,7 @@ cool_status cool_set_background(cool_comm comm,
  * # Safety
  * `plan` must be a string.
  */
-cool_status cool_set_plan(cool_comm comm,
-                          cool_operation operation,
-                          const char *plan);
+cool_status cool_set_plan(cool_comm comm, cool_operation operation, const char *plan);
 
 /**
  * Returns the message of the last failed call of this thread. The pointer is valid until the next
@@ -824,8 +813,7 @@ const char *cool_error_message(void);
  * # Safety
  * `ranks` must have room for `room` numbers, or `room` must be 0.
  */
-size_t cool_error_ranks(size_t *ranks,
-                        size_t room);
+size_t cool_error_ranks(size_t *ranks, size_t room);
 
 /**
  * Executes a file command: copy, put, get, ls, stat, rm or verify (docs/guide/copy.md,
@@ -843,8 +831,7 @@ size_t cool_error_ranks(size_t *ranks,
  * `arguments` must be an array of strings that ends with a null pointer, and `outcome` must point
  * to a pointer.
  */
-cool_status cool_files(const char *const *arguments,
-                       char **outcome);
+cool_status cool_files(const char *const *arguments, char **outcome);
 
 /**
  * Frees a text that the library returned. Does nothing for NULL.
@@ -941,9 +928,7 @@ cool_status cool_ifold_counts(const void *send,
  * # Safety
  * `data` must point to a pointer.
  */
-cool_status cool_alloc(size_t bytes,
-                       cool_comm comm,
-                       void **data);
+cool_status cool_alloc(size_t bytes, cool_comm comm, void **data);
 
 /**
  * Frees memory of cool_alloc. Does nothing for NULL. A call of another thread that still uses the
@@ -987,10 +972,7 @@ cool_status cool_ssend(const void *data,
  * # Safety
  * `probed` must point to a cool_probed.
  */
-cool_status cool_probe(size_t source,
-                       uint32_t tag,
-                       cool_comm comm,
-                       struct cool_probed *probed);
+cool_status cool_probe(size_t source, uint32_t tag, cool_comm comm, struct cool_probed *probed);
 
 /**
  * As cool_probe, but does not wait: stores 1 in `found` if there is such a message. Otherwise
@@ -1079,9 +1061,7 @@ cool_status cool_wait_message(cool_request request, struct cool_message *message
  * # Safety
  * `cancelled` must point to an int, and `message` to a cool_message or be NULL.
  */
-cool_status cool_cancel(cool_request request,
-                        int *cancelled,
-                        struct cool_message *message);
+cool_status cool_cancel(cool_request request, int *cancelled, struct cool_message *message);
 
 /**
  * As cool_gatherv, but only the root must pass `counts`; each rank passes the `count` of elements
@@ -1147,9 +1127,7 @@ cool_status cool_queue_new(cool_queue *queue);
  * Adds a request to a queue, with a token that identifies the call. The queue owns the request
  * from now on, so the caller must neither wait for it nor test it.
  */
-cool_status cool_queue_add(cool_queue queue,
-                           cool_request request,
-                           uint64_t token);
+cool_status cool_queue_add(cool_queue queue, cool_request request, uint64_t token);
 
 /**
  * Waits for a completed call of a queue, including calls that other threads add meanwhile, but at
@@ -1184,8 +1162,7 @@ cool_status cool_queue_free(cool_queue queue);
  * # Safety
  * `rest` must point to a communicator.
  */
-cool_status cool_shrink(cool_comm comm,
-                        cool_comm *rest);
+cool_status cool_shrink(cool_comm comm, cool_comm *rest);
 
 /**
  * Replaces `flags` with the bitwise AND of the flags of all surviving ranks. Writes the lost ranks
@@ -1196,11 +1173,7 @@ cool_status cool_shrink(cool_comm comm,
  * `flags` must point to this rank's flags, `count` to a number, and `gone` must have room for
  * `room` numbers, or `room` must be 0.
  */
-cool_status cool_agree(cool_comm comm,
-                       uint64_t *flags,
-                       size_t *gone,
-                       size_t room,
-                       size_t *count);
+cool_status cool_agree(cool_comm comm, uint64_t *flags, size_t *gone, size_t room, size_t *count);
 
 /**
  * Makes all pending and later calls of the group fail with COOL_REVOKED, at every rank. Only
@@ -1216,10 +1189,7 @@ cool_status cool_revoke(cool_comm comm);
  * `count` must point to a number, and `gone` must have room for `room` numbers, or `room` must be
  * 0.
  */
-cool_status cool_gone(cool_comm comm,
-                      size_t *gone,
-                      size_t room,
-                      size_t *count);
+cool_status cool_gone(cool_comm comm, size_t *gone, size_t room, size_t *count);
 
 /**
  * Waits until a call is complete, and frees the request.
@@ -1237,9 +1207,7 @@ cool_status cool_wait(cool_request request);
  * # Safety
  * `done` must point to an int.
  */
-cool_status cool_wait_for(cool_request request,
-                          uint64_t microseconds,
-                          int *done);
+cool_status cool_wait_for(cool_request request, uint64_t microseconds, int *done);
 
 /**
  * Waits for all of `n` calls and frees their requests. Returns the first error, after all have

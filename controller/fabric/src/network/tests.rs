@@ -484,7 +484,7 @@ fn a_full_switch_is_named_and_groups_get_fewer_trees() {
     assert_eq!(scopes, [TreeScope::All, TreeScope::Rack(0), TreeScope::Rack(2), TreeScope::Rack(3)]);
     assert_eq!(world.send(1, grants[0].address), others(1));
     let warnings = world.watch.borrow().warnings.clone();
-    assert_eq!(warnings, ["switch s2 is full: groups that do without some of their trees: 1"]);
+    assert_eq!(warnings, ["switch s2 is full; groups without some of their trees: 1"]);
     let error = world.group(2, &[3, 4]).try_recv().unwrap().unwrap_err();
     let exhausted = "2 of its 2 group entries are in use".to_owned();
     assert_eq!(error, FabricError::Full { id: 2, switch: "s2".into(), exhausted });
