@@ -542,8 +542,8 @@ async fn wrong_reports_on_watched_calls_are_refused() {
     let bad = [
         (watch(None), "without segment or number"),
         (watch(Some(4)), "call 3 is watched already"),
-        (overdue(vec![1, 2]), "rank 2 of 2"),
-        (differs(u32::MAX), "rank 4294967295 of 2"),
+        (overdue(vec![1, 2]), "rank 2 of a group of 2"),
+        (differs(u32::MAX), "rank 4294967295 of a group of 2"),
         (watched(None), "an empty report of a watched call"),
     ];
     for (group, (body, reason)) in (1..).zip(bad) {

@@ -73,7 +73,7 @@ fn an_invalid_join_fails_and_the_others_keep_waiting() {
     );
     for key in [String::new(), "k".repeat(201)] {
         let e = Comm::join_at(socket, &key, 0, 1, short).unwrap_err().to_string();
-        assert_eq!(e, format!("rank 0: join: a key of {} bytes; it has 1 to 200", key.len()));
+        assert_eq!(e, format!("rank 0: join: a key of {} bytes; keys must have 1 to 200 bytes", key.len()));
     }
     Comm::join_at(socket, &"k".repeat(200), 0, 1, PATIENCE).unwrap();
 

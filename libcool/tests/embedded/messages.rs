@@ -131,7 +131,7 @@ fn long_messages_fail_the_receive_other_types_the_group() {
                 let sent =
                     format!("rank 0 sent {bytes} bytes of u64 with tag 9, but the receive of rank {to}");
                 assert!(message.starts_with(&sent), "{message}");
-                assert!(message.contains("takes at most 32 bytes of u64"), "{message}");
+                assert!(message.contains("accepts at most 32 bytes of u64"), "{message}");
                 let mut next = [0u64];
                 comm.recv(&mut next, 0, 9)?;
                 assert_eq!(next, [7]);
