@@ -122,7 +122,7 @@ class Module:
             os.remove(self.report)
         pytest = ["tests/in_thread.py"] if self.arguments.in_thread else ["-m", "pytest"]
         command = ["setpriv", "--pdeathsig", "KILL", os.path.join(ROOT, "mininet", "apart"), *self.plain.prefix, "/usr/bin/python3", *pytest, "-v",
-                   "-p", "no:cacheprovider", "--junitxml", self.report, "--rootdir", ".", *self.tests, *self.arguments.options]
+                   "-p", "no:cacheprovider", "--basetemp", os.path.join(self.folder, "t"), "--junitxml", self.report, "--rootdir", ".", *self.tests, *self.arguments.options]
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **self.plain.variables, "TMPDIR": self.folder},
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
@@ -257,8 +257,8 @@ def main():
     all_of_them, seconds = results.Results(), {}
     # Steps that modules cannot perform in their namespaces: access to PyPI, and sizes of sockets.
     conftest.mpich()
-    # A short path, because names of sockets have at most 107 bytes.
-    with ovs.roomy_sockets(), PlainPaths() as plain, tempfile.TemporaryDirectory(prefix="cool-tests-") as folder:
+    # Paths below are short, because names of sockets have at most 107 bytes.
+    with ovs.roomy_sockets(), PlainPaths() as plain, tempfile.TemporaryDirectory(prefix="cool-") as folder:
         os.chmod(folder, 0o755)
         for module in run(modules(arguments, folder, plain), arguments.workers):
             found, seconds[module.name] = module.finish()

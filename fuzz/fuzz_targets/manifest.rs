@@ -23,12 +23,12 @@ fn check(bytes: &[u8]) {
 
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
-    use cool_content::{Block, Builder, Digest, ItemPath, Modified};
+    use cool_content::{Block, Builder, Digest, ItemPath, ModificationTime};
 
     let path = |names: &[&str]| {
         names.iter().fold(ItemPath::root(), |at, name| at.join(name.as_bytes()).expect("a name"))
     };
-    let (when, block) = (Modified::default(), |n| Block { digest: Digest::of(&[n]), bytes: 9 });
+    let (when, block) = (ModificationTime::default(), |n| Block { digest: Digest::of(&[n]), bytes: 9 });
     let mut file = Builder::default();
     file.file((path(&[]), 0o644, when), 18, [(0, vec![block(0), block(1)])], Digest::of(b""));
     let mut directory = Builder::default();

@@ -23,7 +23,7 @@ pub use user_reduction::Combine;
 pub(crate) use user_reduction::StartedFold;
 
 use crate::Operation;
-use crate::call::{Blocking, CallingRank, CheckedCollective, Collective};
+use crate::call::{CallBlocking, CallingRank, CheckedCollective, Collective};
 use crate::environment::{Environment, ForcedPlans, JoinMode};
 use crate::error::Error;
 use crate::session::{AgentRequest, RankSession, StartedCall};
@@ -318,12 +318,12 @@ impl Comm {
     /// # }
     /// ```
     pub fn start(&self) -> Start<'_> {
-        Start::new(self, if self.lends { Blocking::Lent } else { Blocking::No })
+        Start::new(self, if self.lends { CallBlocking::Lent } else { CallBlocking::No })
     }
 
     /// Returns the operations in their blocking form.
     fn waiting(&self) -> Start<'_> {
-        Start::new(self, Blocking::Yes)
+        Start::new(self, CallBlocking::Yes)
     }
 }
 
@@ -333,7 +333,7 @@ impl SharedComm {
         self: &Arc<SharedComm>,
         collective: Collective<'_, 'a>,
         timeout: Option<Duration>,
-        blocking: Blocking,
+        blocking: CallBlocking,
     ) -> Result<Pending<'a>, Error> {
         let mut checked = self.check(collective)?;
         let (plan, timeout) = self.plan_and_timeout(checked.operation, timeout);
@@ -355,7 +355,7 @@ impl SharedComm {
     ) -> Result<AgentRequest, Error> {
         let checked = self.check(collective)?;
         let (plan, timeout) = self.plan_and_timeout(checked.operation, timeout);
-        self.session.start_by_agent(&checked, None, &plan, timeout, Blocking::No)
+        self.session.start_by_agent(&checked, None, &plan, timeout, CallBlocking::No)
     }
 
     fn check<'s, 'a>(&self, collective: Collective<'s, 'a>) -> Result<CheckedCollective<'s, 'a>, Error> {

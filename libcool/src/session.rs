@@ -17,7 +17,7 @@ mod watched_call;
 use crate::Operation;
 use crate::environment::JoinMode;
 use crate::error::Error;
-use agent_inbox::{AgentInbox, Disconnected};
+use agent_inbox::{AgentInbox, SessionFailure};
 pub(crate) use agent_requests::{AgentRequest, StartedCall};
 use cool_proto::VERSION;
 use cool_proto::frame::MAX_PLAN;
@@ -318,17 +318,17 @@ impl RankSession {
         }
         call_sender.sender.send_and_receive(body, descriptor, || self.inbox.drain()).map_err(|e| match e {
             SocketError::Closed => self.disconnected(doing, self.inbox.closed(REPLY_TIMEOUT)),
-            e => self.disconnected(doing, Disconnected::Lost(Arc::new(e))),
+            e => self.disconnected(doing, SessionFailure::Lost(Arc::new(e))),
         })
     }
 
     /// Ends the session and returns the error that describes why.
-    fn disconnected(&self, doing: &'static str, why: Disconnected) -> Error {
+    fn disconnected(&self, doing: &'static str, why: SessionFailure) -> Error {
         self.inbox.close(why.clone());
         let (rank, socket) = (self.rank, self.socket.clone());
         match why {
-            Disconnected::Lost(source) => Error::Agent { rank, doing, socket, source },
-            Disconnected::Refused(message) => Error::Refused { rank, doing, socket, message },
+            SessionFailure::Lost(source) => Error::Agent { rank, doing, socket, source },
+            SessionFailure::Refused(message) => Error::Refused { rank, doing, socket, message },
         }
     }
 
@@ -349,6 +349,6 @@ impl Drop for RankSession {
             let _ = self.send(&mut self.call_sender(), "leave", Body::Leave(Leave {}), None);
         }
         self.call_sender().sender.close();
-        self.inbox.close(Disconnected::Lost(Arc::new(SocketError::Closed)));
+        self.inbox.close(SessionFailure::Lost(Arc::new(SocketError::Closed)));
     }
 }

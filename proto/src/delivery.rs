@@ -14,7 +14,7 @@ const ACK_THRESHOLD: (u64, usize) = (32, 64 << 10);
 
 /// An outgoing item.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Outgoing<M> {
+pub enum OutgoingItem<M> {
     /// A message of the session.
     Message(M),
     /// Number of messages received since the session began.
@@ -70,13 +70,13 @@ impl<M: Clone> Delivery<M> {
     }
 
     /// Returns the next item that the connection should send, or `None` if there is none.
-    pub fn take(&mut self) -> Option<Outgoing<M>> {
+    pub fn take(&mut self) -> Option<OutgoingItem<M>> {
         if self.received - self.reported >= ACK_THRESHOLD.0 || self.unreported_bytes >= ACK_THRESHOLD.1 {
-            return Some(Outgoing::Received(self.report_received()));
+            return Some(OutgoingItem::Received(self.report_received()));
         }
         let message = self.buffer.get(self.taken)?.clone();
         self.taken += 1;
-        Some(Outgoing::Message(message))
+        Some(OutgoingItem::Message(message))
     }
 
     /// Returns how many messages were received. The caller must send this number to the other end,
@@ -155,25 +155,25 @@ mod tests {
         (1..ACK_THRESHOLD.0).for_each(|_| end.receive(1));
         assert_eq!(end.take(), None);
         end.receive(1);
-        assert_eq!((end.take(), end.take()), (Some(Outgoing::Received(ACK_THRESHOLD.0)), None));
+        assert_eq!((end.take(), end.take()), (Some(OutgoingItem::Received(ACK_THRESHOLD.0)), None));
         end.receive(ACK_THRESHOLD.1);
-        assert_eq!(end.take(), Some(Outgoing::Received(ACK_THRESHOLD.0 + 1)));
+        assert_eq!(end.take(), Some(OutgoingItem::Received(ACK_THRESHOLD.0 + 1)));
     }
 
     #[test]
     fn messages_are_buffered_until_a_valid_acknowledgement() {
         let mut end = Delivery::default();
         (0..3).for_each(|message| end.send(message));
-        assert_eq!(end.take(), Some(Outgoing::Message(0)));
+        assert_eq!(end.take(), Some(OutgoingItem::Message(0)));
         assert_eq!((end.unacknowledged(), end.waiting()), (3, 2));
         // The other end may have received more than this connection took, through an earlier
         // connection.
         end.acknowledge(2).unwrap();
-        assert_eq!((end.unacknowledged(), end.waiting(), end.take()), (1, 1, Some(Outgoing::Message(2))));
+        assert_eq!((end.unacknowledged(), end.waiting(), end.take()), (1, 1, Some(OutgoingItem::Message(2))));
         assert_eq!(end.acknowledge(4), Err(AcknowledgementError { claimed: 4, acknowledged: 2, sent: 3 }));
         assert_eq!(end.resume(1), Err(AcknowledgementError { claimed: 1, acknowledged: 2, sent: 3 }));
         end.resume(2).unwrap();
-        assert_eq!(end.take(), Some(Outgoing::Message(2)));
+        assert_eq!(end.take(), Some(OutgoingItem::Message(2)));
         assert_eq!(end.end(), [2]);
     }
 
@@ -199,7 +199,7 @@ mod tests {
     struct World {
         ends: [Delivery<u32>; 2],
         /// Items in flight from each end.
-        flying: [VecDeque<Outgoing<u32>>; 2],
+        flying: [VecDeque<OutgoingItem<u32>>; 2],
         said: [u32; 2],
         heard: [Vec<u32>; 2],
     }
@@ -213,11 +213,11 @@ mod tests {
                 }
                 Step::Carry(end) => self.flying[end].extend(self.ends[end].take()),
                 Step::Arrive(from) => match self.flying[from].pop_front() {
-                    Some(Outgoing::Message(message)) => {
+                    Some(OutgoingItem::Message(message)) => {
                         self.ends[1 - from].receive(ACK_THRESHOLD.1 / 3);
                         self.heard[1 - from].push(message);
                     }
-                    Some(Outgoing::Received(count)) => self.ends[1 - from].acknowledge(count).unwrap(),
+                    Some(OutgoingItem::Received(count)) => self.ends[1 - from].acknowledge(count).unwrap(),
                     None => {}
                 },
                 Step::Break => {

@@ -19,8 +19,25 @@ const SHARED_PUBLIC_NAMES: [(&str, &[&str]); 3] = [
 /// Directories of applications, whose public names are their own business.
 const APPLICATIONS: [&str; 2] = ["apps/kmeans", "apps/mapcollective"];
 
-/// Participles that are nouns in their field, each with the reason.
-const NOUNS: [(&str, &str); 0] = [];
+/// Participles that are nouns in their field or names of a public interface, each with the reason.
+const NOUNS: [(&str, &str); 16] = [
+    ("Clustering", "the result of K-means"),
+    ("Completed", "public in libcool, which keeps its interface"),
+    ("Embedded", "public in libcool, which keeps its interface"),
+    ("Keyring", "a collection of keys"),
+    ("Located", "public in libcool, which keeps its interface"),
+    ("Malformed", "public in cool-map, which mirrors cool.map of Python"),
+    ("Mapped", "public in cool-map, which mirrors cool.map of Python"),
+    ("Mapping", "mapped memory: mmap(2)"),
+    ("Masked", "public in rs-openflow: a match with a mask (OpenFlow 1.3.5, 7.2.3)"),
+    ("Padding", "unused bytes of a message"),
+    ("Pending", "public in libcool, which keeps its interface"),
+    ("Probed", "public in libcool, which keeps its interface"),
+    ("Received", "public in libcool, which keeps its interface"),
+    ("Timing", "the times of a schedule"),
+    ("Tuning", "options that affect speed only"),
+    ("Warning", "a message to the operator"),
+];
 
 /// Irregular participles, and past tenses used as names.
 const IRREGULAR: [&str; 28] = [

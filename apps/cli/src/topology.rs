@@ -186,7 +186,7 @@ fn picture(topology: &Topology) -> String {
         units::count(racks, "rack"),
         units::count(topology.nodes.len(), "node")
     );
-    let mut drawing = Drawing::new(topology);
+    let mut drawing = NetworkDrawing::new(topology);
     for switch in drawing.roots() {
         text += &format!("\n{}\n", drawing.title(switch));
         drawing.below(switch, "", &mut text);
@@ -220,7 +220,7 @@ fn section(text: &mut String, title: &str, lines: impl Iterator<Item = String>) 
 }
 
 /// Draws the network from the top: each switch above those that are one link nearer to the racks.
-struct Drawing<'a> {
+struct NetworkDrawing<'a> {
     topology: &'a Topology,
     /// Number of links from each switch to the nearest top-of-rack switch.
     height: BTreeMap<u64, u32>,
@@ -233,8 +233,8 @@ enum Child<'a> {
     Node(&'a Node),
 }
 
-impl<'a> Drawing<'a> {
-    fn new(topology: &'a Topology) -> Drawing<'a> {
+impl<'a> NetworkDrawing<'a> {
+    fn new(topology: &'a Topology) -> NetworkDrawing<'a> {
         let tors = topology.switches.iter().filter(|s| s.tor).map(|s| s.datapath_id);
         let mut queue: VecDeque<u64> = tors.collect();
         let mut height: BTreeMap<u64, u32> = queue.iter().map(|s| (*s, 0)).collect();
@@ -247,7 +247,7 @@ impl<'a> Drawing<'a> {
                 }
             }
         }
-        Drawing { topology, height, drawn: BTreeSet::new() }
+        NetworkDrawing { topology, height, drawn: BTreeSet::new() }
     }
 
     /// Returns the switches that have none above them.

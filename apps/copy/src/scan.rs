@@ -2,7 +2,7 @@
 //! them in several threads.
 
 use crate::errors::CopyFileError;
-use cool_content::{Block, Builder, Cutter, Digest, Digester, ItemPath, Manifest, Modified};
+use cool_content::{Block, Builder, Cutter, Digest, Digester, ItemPath, Manifest, ModificationTime};
 use rustix::fs::{SeekFrom, seek};
 use rustix::io::Errno;
 use std::ffi::OsStr;
@@ -31,7 +31,7 @@ pub(super) fn scan(root: &Path) -> Result<Manifest, CopyFileError> {
     let mut cut = in_parallel(&files, |(path, about)| cut_file(&item_path(root, path), about))?.into_iter();
     let mut manifest = Builder::default();
     for (path, about) in &found {
-        let modified = Modified { seconds: about.mtime(), nanoseconds: about.mtime_nsec() as u32 };
+        let modified = ModificationTime { seconds: about.mtime(), nanoseconds: about.mtime_nsec() as u32 };
         if about.is_dir() {
             manifest.folder(path.clone(), about.mode(), modified);
         } else if about.is_symlink() {

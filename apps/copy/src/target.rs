@@ -6,7 +6,7 @@
 use crate::errors::CopyFileError;
 use crate::scan::{in_parallel, item_path, scan};
 use cool_content::{
-    Block, BlockSet, Digest, Digester, FileContent, Item, ItemContent, ItemPath, Manifest, Modified,
+    Block, BlockSet, Digest, Digester, FileContent, Item, ItemContent, ItemPath, Manifest, ModificationTime,
     Occurrences, Piece,
 };
 use cool_store::{Put, remove_tree};
@@ -564,7 +564,7 @@ fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
     std::fs::set_permissions(path, Permissions::from_mode(mode))
 }
 
-fn set_modified(path: &Path, modified: Modified) -> io::Result<()> {
+fn set_modified(path: &Path, modified: ModificationTime) -> io::Result<()> {
     let time = Timespec { tv_sec: modified.seconds, tv_nsec: modified.nanoseconds.into() };
     let times = Timestamps { last_access: time, last_modification: time };
     Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)

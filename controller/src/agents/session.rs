@@ -282,8 +282,8 @@ impl Stream for ControllerMessages {
         }
         let acknowledgement = |received, last| Body::Acknowledged(Acknowledged { received, last });
         match queue.delivery.take() {
-            Some(delivery::Outgoing::Message(body)) => message(body),
-            Some(delivery::Outgoing::Received(received)) => message(acknowledgement(received, false)),
+            Some(delivery::OutgoingItem::Message(body)) => message(body),
+            Some(delivery::OutgoingItem::Received(received)) => message(acknowledgement(received, false)),
             None if state.ended => Poll::Ready(None),
             None if state.stopping && !state.connected => {
                 let received = queue.delivery.report_received();

@@ -97,7 +97,7 @@ impl fmt::Debug for ItemPath {
 
 /// Time of the last modification, since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Modified {
+pub struct ModificationTime {
     /// Seconds; negative before 1970.
     pub seconds: i64,
     /// Nanoseconds after the second, less than 1,000,000,000.
@@ -112,7 +112,7 @@ pub struct Item {
     /// Mode, restricted to [`MODE_BITS`]; 0 for a symbolic link.
     pub mode: u32,
     /// Time of its last modification.
-    pub modified: Modified,
+    pub modified: ModificationTime,
     /// Kind and content.
     pub content: ItemContent,
 }

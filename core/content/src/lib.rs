@@ -15,7 +15,7 @@ mod order;
 
 pub use block_set::BlockSet;
 pub use cutter::{Block, Cutter, Digest, DigestError, Digester};
-pub use item::{Extent, FileContent, Item, ItemContent, ItemPath, MODE_BITS, Modified, PathError};
+pub use item::{Extent, FileContent, Item, ItemContent, ItemPath, MODE_BITS, ModificationTime, PathError};
 pub use manifest::{Builder, Manifest, ManifestError};
 pub use order::{Occurrence, Occurrences, Piece, pieces, pieces_from};
 

@@ -1,8 +1,8 @@
 //! Manifests: the description of a source without its bytes; construction, checks and encoding.
 
 use crate::{
-    BLOCK_BYTES_MAX, Block, Digest, Extent, FileContent, Item, ItemContent, ItemPath, MODE_BITS, Modified,
-    PathError,
+    BLOCK_BYTES_MAX, Block, Digest, Extent, FileContent, Item, ItemContent, ItemPath, MODE_BITS,
+    ModificationTime, PathError,
 };
 use postcard::Error as Codec;
 use serde::{Deserialize, Serialize};
@@ -202,19 +202,19 @@ pub struct Builder {
 
 impl Builder {
     /// Adds a directory.
-    pub fn folder(&mut self, path: ItemPath, mode: u32, modified: Modified) {
+    pub fn folder(&mut self, path: ItemPath, mode: u32, modified: ModificationTime) {
         self.add(path, mode, modified, ItemContent::Folder);
     }
 
     /// Adds a symbolic link.
-    pub fn link(&mut self, path: ItemPath, modified: Modified, to: Vec<u8>) {
+    pub fn link(&mut self, path: ItemPath, modified: ModificationTime, to: Vec<u8>) {
         self.add(path, 0, modified, ItemContent::Link(to));
     }
 
     /// Adds a file: its size, its extents (position and blocks of each), and the hash of its data.
     pub fn file(
         &mut self,
-        (path, mode, modified): (ItemPath, u32, Modified),
+        (path, mode, modified): (ItemPath, u32, ModificationTime),
         size: u64,
         data: impl IntoIterator<Item = (u64, Vec<Block>)>,
         digest: Digest,
@@ -236,7 +236,7 @@ impl Builder {
         })
     }
 
-    fn add(&mut self, path: ItemPath, mode: u32, modified: Modified, content: ItemContent) {
+    fn add(&mut self, path: ItemPath, mode: u32, modified: ModificationTime, content: ItemContent) {
         self.items.push(Item { path, mode: mode & MODE_BITS, modified, content });
     }
 
@@ -268,7 +268,7 @@ pub(crate) mod tests {
     /// Returns a directory with two files that share a block, a hole, an empty file and a link.
     pub(crate) fn folder() -> Manifest {
         let mut made = Builder::default();
-        let when = Modified { seconds: -5, nanoseconds: 7 };
+        let when = ModificationTime { seconds: -5, nanoseconds: 7 };
         made.folder(path(""), 0o755, when);
         made.folder(path("d"), 0o4500, when);
         made.file((path("d/a"), 0o644, when), 300, [(0, vec![block(0), block(1)])], Digest::of(b"a"));

@@ -21,12 +21,12 @@ const MAX_NAMED_RANKS: usize = 8;
 /// Groups that still wait for ranks. `P` is a rank's location.
 #[derive(Debug)]
 pub(crate) struct Rendezvous<P> {
-    by_key: BTreeMap<String, Gathering<P>>,
+    by_key: BTreeMap<String, PendingRendezvous<P>>,
     waiting: usize,
 }
 
 #[derive(Debug)]
-struct Gathering<P> {
+struct PendingRendezvous<P> {
     size: u32,
     arrived: BTreeMap<u32, P>,
     deadline: Time,
@@ -122,8 +122,11 @@ impl<P> Rendezvous<P> {
         if self.waiting >= MAX_WAITING {
             return Err(EnlistRefusal::Full);
         }
-        let gathering =
-            self.by_key.entry(key.clone()).or_insert(Gathering { size, arrived: BTreeMap::new(), deadline });
+        let gathering = self.by_key.entry(key.clone()).or_insert(PendingRendezvous {
+            size,
+            arrived: BTreeMap::new(),
+            deadline,
+        });
         if gathering.size != size {
             let other = gathering.arrived.keys().next().copied().unwrap_or_default();
             return Err(EnlistRefusal::Size { key, rank, size, other, others: gathering.size });
@@ -157,7 +160,7 @@ impl<P> Rendezvous<P> {
     /// Removes all waiting ranks at locations for which `gone` returns true. Returns the groups
     /// that fail because of this; `why` becomes part of their reason.
     pub(crate) fn lose(&mut self, why: &str, gone: impl Fn(&P) -> bool) -> Vec<FailedRendezvous<P>> {
-        let lost = |gathering: &Gathering<P>| {
+        let lost = |gathering: &PendingRendezvous<P>| {
             gathering.arrived.iter().find(|(_, place)| gone(place)).map(|(rank, _)| *rank)
         };
         let keys: Vec<(String, u32)> =
@@ -193,14 +196,14 @@ impl<P> Rendezvous<P> {
         keys.into_iter().filter_map(fail).collect()
     }
 
-    fn remove(&mut self, key: &str) -> Option<Gathering<P>> {
+    fn remove(&mut self, key: &str) -> Option<PendingRendezvous<P>> {
         let gathering = self.by_key.remove(key)?;
         self.waiting -= gathering.arrived.len();
         Some(gathering)
     }
 }
 
-impl<P> Gathering<P> {
+impl<P> PendingRendezvous<P> {
     fn failed(self, key: &str, reason: String) -> FailedRendezvous<P> {
         FailedRendezvous { key: key.to_owned(), places: self.arrived.into_values().collect(), reason }
     }

@@ -28,7 +28,7 @@ pub(crate) trait WireFormat: Sized {
 pub(crate) trait ListItem: WireFormat {}
 
 /// A tagged union: a type field in front determines the type of the content.
-pub(crate) trait Tagged: Sized {
+pub(crate) trait TaggedUnion: Sized {
     type Kind: WireFormat;
 
     fn kind(&self) -> Self::Kind;

@@ -252,11 +252,11 @@ macro_rules! choice {
             /// Returns the number of the content.
             #[must_use]
             pub fn kind(&self) -> $kind {
-                $crate::codec::Tagged::kind(self)
+                $crate::codec::TaggedUnion::kind(self)
             }
         }
 
-        impl $crate::codec::Tagged for $name {
+        impl $crate::codec::TaggedUnion for $name {
             type Kind = $kind;
 
             fn kind(&self) -> $kind {
@@ -316,7 +316,7 @@ macro_rules! choice {
         impl std::fmt::Display for $name {
             fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
                 write!(f, "{}", self.kind())?;
-                $crate::codec::Tagged::display_content(self, f)
+                $crate::codec::TaggedUnion::display_content(self, f)
             }
         }
     };

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use crate::Error;
-use crate::codec::{Padding, Reader, Tagged, Writer};
+use crate::codec::{Padding, Reader, TaggedUnion, Writer};
 use crate::error_message::ErrorMessage;
 use crate::flow::{FlowMod, FlowRemoved, TableMod};
 use crate::group::GroupMod;

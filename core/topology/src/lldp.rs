@@ -88,7 +88,7 @@ pub enum LldpError {
 
 /// A decoded announcement. The caller must check that it is authentic.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unverified<'a> {
+pub struct UnverifiedAnnouncement<'a> {
     /// The announcement.
     pub announcement: Announcement,
     /// Number that the sender uses only once.
@@ -98,7 +98,7 @@ pub struct Unverified<'a> {
     tag: [u8; TAG_BYTES],
 }
 
-impl Unverified<'_> {
+impl UnverifiedAnnouncement<'_> {
     /// Returns whether a sender with this key made the announcement.
     pub fn is_authentic(&self, key: &Key) -> bool {
         key.verifies(self.covered, &self.tag)
@@ -150,7 +150,7 @@ impl Announcement {
     /// # Errors
     /// Fails if the frame is not LLDP, malformed, or of another system. All errors except
     /// [`LldpError::Foreign`] and [`LldpError::NotLldp`] should be reported.
-    pub fn decode(frame: &[u8]) -> Result<Unverified<'_>, LldpError> {
+    pub fn decode(frame: &[u8]) -> Result<UnverifiedAnnouncement<'_>, LldpError> {
         let (header, mut rest) =
             frame.split_at_checked(14).ok_or(LldpError::Truncated("its Ethernet header"))?;
         let ethertype = u16::from_be_bytes([header[12], header[13]]);
@@ -213,7 +213,7 @@ impl Announcement {
             return Err(LldpError::Malformed("chassis or port id"));
         }
         let (number, tag, covered) = seal.ok_or(LldpError::Unauthenticated)?;
-        Ok(Unverified { announcement: found, number, covered, tag })
+        Ok(UnverifiedAnnouncement { announcement: found, number, covered, tag })
     }
 }
 

@@ -21,7 +21,7 @@ pub mod records;
 pub use api::{Input, Output, Payload, PeerError, Violation};
 pub use message::{AgentId, MessageName, Notice};
 
-use api::{Deferred, GroupEpoch};
+use api::{DeferredMessage, GroupEpoch};
 use cool_machine::{Machine, Poll, Time};
 pub use cool_types::limits::{CREDIT_BYTES, EAGER_BYTES};
 use core::ops::Range;
@@ -38,7 +38,7 @@ struct OpenGroup {
     confirmed: bool,
     /// The other side was notified that something waits for it.
     waits: bool,
-    deferred: Vec<Deferred>,
+    deferred: Vec<DeferredMessage>,
 }
 
 /// One side of a stream to another agent.
@@ -118,7 +118,7 @@ impl PeerStream {
     }
 
     /// Sends a message or notice, or defers it until the other side is known to have the group.
-    fn send(&mut self, group: GroupEpoch, deferred: Deferred) {
+    fn send(&mut self, group: GroupEpoch, deferred: DeferredMessage) {
         match self.open.get_mut(&group) {
             Some(open) if !open.confirmed => open.deferred.push(deferred),
             _ => self.outbound.deferred(deferred),
@@ -264,13 +264,13 @@ impl Machine for PeerStream {
                 for deferred in open.deferred {
                     // The notice most likely reports that the group failed, and this is the last
                     // chance to send it.
-                    if let Deferred::Notice(_) = deferred {
+                    if let DeferredMessage::Notice(_) = deferred {
                         self.outbound.deferred(deferred);
                     }
                 }
             }
             Input::Send { message, digest, bytes, announce } => {
-                let deferred = Deferred::Message { message, digest, bytes, announce };
+                let deferred = DeferredMessage::Message { message, digest, bytes, announce };
                 self.send((message.group, message.epoch), deferred);
             }
             Input::Expect(message) => {
@@ -278,7 +278,7 @@ impl Machine for PeerStream {
                 self.inbound.expect(message, &mut self.events);
                 self.grant();
             }
-            Input::Notify(notice) => self.send(notice.group(), Deferred::Notice(notice)),
+            Input::Notify(notice) => self.send(notice.group(), DeferredMessage::Notice(notice)),
         }
     }
 

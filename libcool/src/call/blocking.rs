@@ -5,7 +5,7 @@
 /// A program that waits does not access registered memory meanwhile, so the memory need not be
 /// copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Blocking {
+pub(crate) enum CallBlocking {
     Yes,
     No,
     /// The call returns at once, and the caller promised not to access the arrays until it is

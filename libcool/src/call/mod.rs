@@ -5,7 +5,7 @@ mod blocking;
 mod collective;
 mod point_to_point;
 
-pub(crate) use blocking::Blocking;
+pub(crate) use blocking::CallBlocking;
 pub use collective::{Arrays, Collective};
 pub(crate) use collective::{CallBuffers, CallingRank, CheckedCollective};
 pub(crate) use point_to_point::PointToPointCall;

@@ -3,7 +3,7 @@
 use super::Pending;
 use super::{Comm, SharedComm, Start};
 use crate::Type;
-use crate::call::{Blocking, PointToPointCall};
+use crate::call::{CallBlocking, PointToPointCall};
 use crate::element::{Array, ArrayMut, Element};
 use crate::error::Error;
 use cool_proto::local::Probe;
@@ -217,7 +217,7 @@ impl SharedComm {
         self: &Arc<SharedComm>,
         message: Message<'_, 'a>,
         timeout: Option<Duration>,
-        blocking: Blocking,
+        blocking: CallBlocking,
     ) -> Result<Pending<'a>, Error> {
         let timeout = timeout.unwrap_or_else(|| self.state().timeout);
         let start = |message: &PointToPointCall<'_>| self.session.start_message(message, timeout, blocking);
@@ -259,7 +259,7 @@ impl SharedComm {
         let (sends, synchronous, dtype) = (false, false, Type::U8);
         let message = PointToPointCall { name, sends, synchronous, probe, data: &[], peer, tag, dtype };
         let timeout = self.state().timeout;
-        let cost = self.session.start_message(&message, timeout, Blocking::Yes)?.finish(None)?;
+        let cost = self.session.start_message(&message, timeout, CallBlocking::Yes)?.finish(None)?;
         Ok(cost.arrived.map(|arrived| Probed {
             source: arrived.source as usize,
             tag: arrived.tag,

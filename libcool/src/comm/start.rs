@@ -3,7 +3,7 @@
 
 use super::Comm;
 use super::Pending;
-use crate::call::{Arrays, Blocking, Collective};
+use crate::call::{Arrays, CallBlocking, Collective};
 use crate::element::Element;
 use crate::error::Error;
 use crate::{Op, Operation};
@@ -18,15 +18,15 @@ use std::time::Duration;
 pub struct Start<'c> {
     comm: &'c Comm,
     timeout: Option<Duration>,
-    blocking: Blocking,
+    blocking: CallBlocking,
 }
 
 impl<'c> Start<'c> {
-    pub(super) fn new(comm: &'c Comm, blocking: Blocking) -> Start<'c> {
+    pub(super) fn new(comm: &'c Comm, blocking: CallBlocking) -> Start<'c> {
         Start { comm, timeout: comm.timeout, blocking }
     }
 
-    pub(super) fn parts(self) -> (&'c Comm, Option<Duration>, Blocking) {
+    pub(super) fn parts(self) -> (&'c Comm, Option<Duration>, CallBlocking) {
         (self.comm, self.timeout, self.blocking)
     }
 

@@ -20,7 +20,7 @@ use cool_types::{Call, CallDescription, Rank};
 use direct::MemoryMark;
 use exchange::Exchange;
 pub(crate) use nodes::NodeRanks;
-use operations::Combining;
+use operations::CombineRule;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 
@@ -180,7 +180,7 @@ impl SegmentCalls {
     fn step<W: PeerWait>(
         &mut self,
         call: &Call,
-        combining: Option<Combining>,
+        combining: Option<CombineRule>,
         buffers: &mut CallBuffers<'_>,
         waits: &mut W,
     ) -> Result<(), Interrupted<W::Error>> {

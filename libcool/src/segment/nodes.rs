@@ -4,7 +4,7 @@
 //! communicates with other nodes. Data moves **up** to the leaders, between the leaders, and
 //! **down** to the receivers (the first and last of the three steps in the COOL paper, III.B).
 
-use super::operations::Combining;
+use super::operations::CombineRule;
 use super::{DescribedCall, Interrupted, PeerWait, SegmentCalls};
 use crate::Operation;
 use crate::call::CallBuffers;
@@ -38,7 +38,7 @@ struct NodeCall<'a, W> {
     calls: &'a mut SegmentCalls,
     node: NodeRanks<'a>,
     call: &'a Call,
-    combining: Option<Combining>,
+    combining: Option<CombineRule>,
     waits: &'a mut W,
 }
 

@@ -23,7 +23,7 @@ const DIRECT_BYTES: u64 = 32 << 10;
 const BLOCK_BYTES: usize = 8 << 10;
 
 /// Element type and operation of a reduction.
-pub(super) type Combining = (Type, Op);
+pub(super) type CombineRule = (Type, Op);
 
 /// Executes an operation. `direct` selects direct copies, for calls that [`pulls`] and ranks that
 /// can read each other's memory. Returns how many publications of each ring were used, which is the
@@ -31,7 +31,7 @@ pub(super) type Combining = (Type, Op);
 pub(super) fn execute_operation<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
-    combining: Option<Combining>,
+    combining: Option<CombineRule>,
     direct: bool,
     buffers: &mut CallBuffers<'_>,
 ) -> Result<[u64; 2], Interrupted<W::Error>> {
@@ -234,7 +234,7 @@ fn alltoall<W: PeerWait>(
 fn reduce_scatter<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
-    combining: Combining,
+    combining: CombineRule,
     buffers: &mut CallBuffers<'_>,
 ) -> Result<u64, Interrupted<W::Error>> {
     let (me, size) = (exchange.rank, exchange.size);
@@ -265,7 +265,7 @@ fn reduce_scatter<W: PeerWait>(
 fn prefix<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
-    combining: Combining,
+    combining: CombineRule,
     buffers: &mut CallBuffers<'_>,
 ) -> Result<u64, Interrupted<W::Error>> {
     let (me, chunks) = (exchange.rank, chunks(call.bytes, CHUNK_BYTES));
@@ -294,7 +294,7 @@ fn prefix<W: PeerWait>(
 fn reduce_whole<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
-    combining: Combining,
+    combining: CombineRule,
     buffers: &mut CallBuffers<'_>,
 ) -> Result<u64, Interrupted<W::Error>> {
     let size = exchange.size;
@@ -320,7 +320,7 @@ fn reduce_whole<W: PeerWait>(
 fn reduce_shared<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     call: &Call,
-    combining: Combining,
+    combining: CombineRule,
     buffers: &mut CallBuffers<'_>,
 ) -> Result<[u64; 2], Interrupted<W::Error>> {
     let (me, size) = (exchange.rank, exchange.size);
@@ -440,7 +440,7 @@ fn fold<W: PeerWait>(
     operands: Range<usize>,
     (publication, offset): (u64, usize),
     own: &[u8],
-    (dtype, op): Combining,
+    (dtype, op): CombineRule,
     sum: &mut [u8],
 ) -> Result<(), OutOfBounds> {
     let mut copied = [0; BLOCK_BYTES];

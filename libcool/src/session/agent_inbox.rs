@@ -28,7 +28,7 @@ const GLANCE: Duration = Duration::from_millis(1);
 
 /// Reasons why no more frames can be received.
 #[derive(Clone, Debug)]
-pub(super) enum Disconnected {
+pub(super) enum SessionFailure {
     /// The connection is unusable.
     Lost(Arc<SocketError>),
     /// The agent closed the connection with this reason.
@@ -62,7 +62,7 @@ struct InboxState {
     /// Completed calls that were not waited for yet.
     done: BTreeMap<u64, Done>,
     answer: ReplySlot,
-    disconnected: Option<Disconnected>,
+    disconnected: Option<SessionFailure>,
     /// Duration for which consecutive short waits have received nothing.
     silent_in_waits: Duration,
     /// Number of frames received, and their number when the common thread checked last.
@@ -146,7 +146,7 @@ impl AgentInbox {
     }
 
     /// Waits until the agent has completed a call.
-    pub(super) fn wait(&self, call: u64) -> Result<Done, Disconnected> {
+    pub(super) fn wait(&self, call: u64) -> Result<Done, SessionFailure> {
         self.wait_for(self.silence, |state| state.done.remove(&call))
     }
 
@@ -173,7 +173,7 @@ impl AgentInbox {
     }
 
     /// Waits for the reply to the registered request.
-    pub(super) fn reply(&self, timeout: Duration) -> Result<Body, Disconnected> {
+    pub(super) fn reply(&self, timeout: Duration) -> Result<Body, SessionFailure> {
         self.wait_for(timeout, |state| match std::mem::replace(&mut state.answer, ReplySlot::Empty) {
             ReplySlot::Received(body) => Some(body),
             awaited => {
@@ -184,7 +184,7 @@ impl AgentInbox {
     }
 
     /// Waits for the end of a connection that the agent has closed, and returns the reason.
-    pub(super) fn closed(&self, timeout: Duration) -> Disconnected {
+    pub(super) fn closed(&self, timeout: Duration) -> SessionFailure {
         self.wait_for(timeout, |_| None::<Infallible>).err().unwrap_or_else(unexpected)
     }
 
@@ -242,14 +242,14 @@ impl AgentInbox {
         state.silent_in_thread += passed;
         if state.silent_in_thread >= self.silence {
             let silent_in_waits = SocketError::TimedOut(state.silent_in_thread);
-            state.end(Disconnected::Lost(Arc::new(silent_in_waits)));
+            state.end(SessionFailure::Lost(Arc::new(silent_in_waits)));
             self.shared.1.notify_all();
         }
     }
 
     /// Receives available frames if no other thread does. Returns why no more can be received, if
     /// so.
-    pub(super) fn poll_connection(&self) -> Option<Disconnected> {
+    pub(super) fn poll_connection(&self) -> Option<SessionFailure> {
         let state = self.lock();
         if state.receiver.is_none() {
             return state.disconnected.clone();
@@ -269,13 +269,13 @@ impl AgentInbox {
     }
 
     /// Closes the inbox and wakes all waiting threads with the reason.
-    pub(super) fn close(&self, why: Disconnected) {
+    pub(super) fn close(&self, why: SessionFailure) {
         self.lock().end(why);
         self.shared.1.notify_all();
     }
 
     /// Returns why no more frames can be received, if so.
-    pub(super) fn disconnected(&self) -> Option<Disconnected> {
+    pub(super) fn disconnected(&self) -> Option<SessionFailure> {
         self.lock().disconnected.clone()
     }
 
@@ -283,7 +283,7 @@ impl AgentInbox {
         &self,
         timeout: Duration,
         found: impl Fn(&mut InboxState) -> Option<R>,
-    ) -> Result<R, Disconnected> {
+    ) -> Result<R, SessionFailure> {
         let mut state = self.lock();
         loop {
             if let Some(result) = found(&mut state) {
@@ -366,7 +366,7 @@ impl AgentInbox {
                 state.take(body);
             }
             Err(SocketError::TimedOut(_)) if !is_lost(&mut state) => {}
-            Err(e) => state.end(Disconnected::Lost(Arc::new(e))),
+            Err(e) => state.end(SessionFailure::Lost(Arc::new(e))),
         }
         self.shared.1.notify_all();
         state
@@ -397,21 +397,21 @@ impl InboxState {
                 }
                 None => self.end(unexpected()),
             },
-            Body::Refused(refused) => self.end(Disconnected::Refused(refused.message)),
+            Body::Refused(refused) => self.end(SessionFailure::Refused(refused.message)),
             body if matches!(self.answer, ReplySlot::Awaited) => self.answer = ReplySlot::Received(body),
             _ => self.end(unexpected()),
         }
     }
 
-    fn end(&mut self, why: Disconnected) {
+    fn end(&mut self, why: SessionFailure) {
         self.disconnected.get_or_insert(why);
         self.open.values_mut().filter_map(|open| open.waker.take()).for_each(Waker::wake);
     }
 }
 
 /// An unexpected frame ends the session, because later frames could be mistaken for other replies.
-pub(super) fn unexpected() -> Disconnected {
-    Disconnected::Lost(Arc::new(SocketError::Frame(FrameError::Unknown)))
+pub(super) fn unexpected() -> SessionFailure {
+    SessionFailure::Lost(Arc::new(SocketError::Frame(FrameError::Unknown)))
 }
 
 #[cfg(test)]
@@ -441,6 +441,6 @@ mod tests {
         assert!(matches!(inbox.reply(SILENCE), Ok(Body::PlanChecked(checked)) if checked.wrong == "no"));
         say(Body::PlanChecked(PlanChecked::default()));
         inbox.expect_call(8);
-        assert!(matches!(inbox.wait(8), Err(Disconnected::Lost(_))));
+        assert!(matches!(inbox.wait(8), Err(SessionFailure::Lost(_))));
     }
 }

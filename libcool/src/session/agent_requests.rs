@@ -4,7 +4,7 @@
 use super::heap::{CallMemory, RegionUpdate, RegisteredRange, SharedBlock, aligned};
 use super::{RankSession, milliseconds, ranks};
 use crate::Operation;
-use crate::call::{Blocking, CheckedCollective, PointToPointCall};
+use crate::call::{CallBlocking, CheckedCollective, PointToPointCall};
 use crate::error::Error;
 use crate::segment::Interrupted;
 use cool_proto::local::{self, Call, Cancel, Dtype, Map, ReduceOp, Slice, Transfer, Unmap, frame::Body};
@@ -95,10 +95,10 @@ impl RankSession {
         checked: &mut CheckedCollective<'_, '_>,
         plan: &str,
         timeout: Duration,
-        blocking: Blocking,
+        blocking: CallBlocking,
     ) -> Result<StartedCall, Error> {
         let attempt = match blocking {
-            Blocking::Yes if plan.is_empty() => {
+            CallBlocking::Yes if plan.is_empty() => {
                 self.check_process(checked.name)?;
                 match self.quick {
                     Some(_) => self.execute_quick(checked, timeout)?,
@@ -123,7 +123,7 @@ impl RankSession {
         number: Option<u64>,
         plan: &str,
         timeout: Duration,
-        blocking: Blocking,
+        blocking: CallBlocking,
     ) -> Result<AgentRequest, Error> {
         let name = checked.name;
         self.check_process(name)?;
@@ -160,10 +160,10 @@ impl RankSession {
     fn lay_out_arguments(
         &self,
         checked: &CheckedCollective<'_, '_>,
-        blocking: Blocking,
+        blocking: CallBlocking,
     ) -> Result<ArgumentLayout, Error> {
         let (input, output) = (checked.input(), checked.output());
-        let lent = blocking != Blocking::No;
+        let lent = blocking != CallBlocking::No;
         // Schedules read the input after they have begun to write the output, so an overwritten
         // input must be copied.
         let registered_input =
@@ -198,13 +198,13 @@ impl RankSession {
         self: &Arc<RankSession>,
         message: &PointToPointCall<'_>,
         timeout: Duration,
-        blocking: Blocking,
+        blocking: CallBlocking,
     ) -> Result<AgentRequest, Error> {
         let name = message.name;
         self.check_process(name)?;
         let (data, bytes) = (message.data, message.data.len() as u64);
         let registered = match blocking {
-            Blocking::No => None,
+            CallBlocking::No => None,
             _ if message.sends => self.heap.input(data),
             _ => self.heap.output(data),
         };

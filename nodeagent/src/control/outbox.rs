@@ -155,12 +155,12 @@ impl Stream for AgentMessages {
         }
         let next = if state.joined { state.delivery.take() } else { None };
         match next {
-            Some(delivery::Outgoing::Message(body)) => {
+            Some(delivery::OutgoingItem::Message(body)) => {
                 drop(state);
                 self.outbox.room.notify_one();
                 message(body)
             }
-            Some(delivery::Outgoing::Received(received)) => {
+            Some(delivery::OutgoingItem::Received(received)) => {
                 message(Body::Acknowledged(Acknowledged { received, last: false }))
             }
             None => {

@@ -5,7 +5,7 @@ use super::cipher::AesGcm;
 use super::keyring::Keyring;
 use cool_transport::unicast::AgentId;
 use cool_transport::unicast::handshake::{
-    self, Ephemeral, Established, HELLO_BYTES_MAX, HELLO_HEADER_BYTES, Initiator, NONCE_BYTES,
+    self, Ephemeral, EstablishedConnection, HELLO_BYTES_MAX, HELLO_HEADER_BYTES, Initiator, NONCE_BYTES,
     PUBLIC_KEY_BYTES, PeerKey, Responder, agent_key,
 };
 use cool_transport::unicast::records::{Opener, Sealer};
@@ -152,7 +152,7 @@ fn ephemeral(encrypt: bool) -> io::Result<(Ephemeral, Option<EphemeralPrivateKey
 /// Returns the keys for the data of the initiator and of the responder, if the connection is to be
 /// encrypted.
 fn keys(
-    established: &Established,
+    established: &EstablishedConnection,
     private_key: Option<EphemeralPrivateKey>,
 ) -> Result<Option<[Key; 2]>, HandshakeError> {
     let (Some(peer), Some(private_key)) = (established.peer, private_key) else { return Ok(None) };

@@ -1,7 +1,7 @@
 //! Stores in temporary directories: their contents after each step, and after interrupted steps.
 
 use super::*;
-use cool_content::{Builder, Cutter, Digest, Digester, ItemPath, Manifest, Modified};
+use cool_content::{Builder, Cutter, Digest, Digester, ItemPath, Manifest, ModificationTime};
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::Path;
@@ -19,7 +19,7 @@ fn content(bytes: &[u8]) -> Manifest {
     digester.update(bytes);
     let blocks = Cutter::new(bytes).map(|block| block.unwrap().0).collect();
     made.file(
-        (ItemPath::root(), 0o644, Modified::default()),
+        (ItemPath::root(), 0o644, ModificationTime::default()),
         bytes.len() as u64,
         [(0, blocks)],
         digester.digest(),

@@ -133,7 +133,7 @@ def test_jobs_are_listed_signalled_and_cancelled(make_bed):
     assert status == 143 and "canceled by" in errors, errors
     assert running(bed) == []
     gone = run(bed, "cool", "cancel", str(listed["job"]))
-    assert gone.returncode == 1 and "no job %d runs here" % (listed["job"] % 100_000) in gone.stderr
+    assert gone.returncode == 1 and "no job %d is running" % (listed["job"] % 100_000) in gone.stderr
 
 
 def test_a_job_ends_when_its_time_is_over(make_bed):

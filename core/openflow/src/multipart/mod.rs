@@ -10,7 +10,7 @@ pub use table::*;
 use std::fmt;
 
 use crate::Error;
-use crate::codec::{Reader, Tagged, WireFormat, Writer};
+use crate::codec::{Reader, TaggedUnion, WireFormat, Writer};
 use crate::macros::{choice, flags, layout, number};
 use crate::port::Port;
 use crate::session::Experimenter;
@@ -155,7 +155,7 @@ impl<T> From<T> for Multipart<T> {
     }
 }
 
-impl<T: Tagged> WireFormat for Multipart<T> {
+impl<T: TaggedUnion> WireFormat for Multipart<T> {
     fn read(r: &mut Reader<'_>) -> Result<Self, Error> {
         let (kind, flags) = (r.get()?, r.get()?);
         r.pad(4)?;

@@ -181,7 +181,7 @@ pub enum Violation {
 
 /// A message or notice that waits until the other side is known to have its group.
 #[derive(Debug)]
-pub(super) enum Deferred {
+pub(super) enum DeferredMessage {
     Message { message: MessageName, digest: u64, bytes: u64, announce: bool },
     Notice(Notice),
 }

@@ -87,7 +87,7 @@ impl Ephemeral {
 
 /// A connection on which both sides have proven their identities.
 #[derive(Debug, PartialEq, Eq)]
-pub struct Established {
+pub struct EstablishedConnection {
     /// The other side's public key, if the connection is encrypted.
     pub peer: Option<[u8; PUBLIC_KEY_BYTES]>,
     key: Key,
@@ -95,7 +95,7 @@ pub struct Established {
     transcript: Vec<u8>,
 }
 
-impl Established {
+impl EstablishedConnection {
     /// Returns the keys for the initiator's and the responder's records, given the shared secret of
     /// X25519.
     pub fn keys(&self, shared_secret: &[u8]) -> [Key; 2] {
@@ -153,7 +153,7 @@ impl Initiator {
 
     /// Returns the proof to send in answer to the reply, and the established connection. Returns
     /// `None` if the reply was not made by the agent with the key.
-    pub fn proof(&self, reply: &[u8]) -> Option<([u8; TAG_BYTES], Established)> {
+    pub fn proof(&self, reply: &[u8]) -> Option<([u8; TAG_BYTES], EstablishedConnection)> {
         let (ephemeral, tag) = reply.split_last_chunk()?;
         let right = reply.len() == self.reply_len()
             && self.key.verifies(&transcript("responder", &self.hello, ephemeral), tag);
@@ -230,7 +230,11 @@ impl Responder {
 
     /// Returns the identity of the agent that connected, and the established connection. Returns
     /// `None` if the proof was not made with the key.
-    pub fn verify(self, ephemeral: &Ephemeral, proof: &[u8; TAG_BYTES]) -> Option<(AgentId, Established)> {
+    pub fn verify(
+        self,
+        ephemeral: &Ephemeral,
+        proof: &[u8; TAG_BYTES],
+    ) -> Option<(AgentId, EstablishedConnection)> {
         let ephemeral = ephemeral.bytes();
         let right = self.key.verifies(&transcript("initiator", &self.hello, &ephemeral), proof);
         right.then(|| (self.initiator, established(&self.key, &self.hello, &ephemeral, self.peer)))
@@ -246,8 +250,8 @@ fn established(
     hello: &[u8],
     ephemeral: &[u8],
     peer: Option<[u8; PUBLIC_KEY_BYTES]>,
-) -> Established {
-    Established { peer, key: key.clone(), transcript: transcript("session", hello, ephemeral) }
+) -> EstablishedConnection {
+    EstablishedConnection { peer, key: key.clone(), transcript: transcript("session", hello, ephemeral) }
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The sending half: selects the next frame.
 
-use super::api::{DRIVER_WINDOW_BYTES, Deferred, GroupEpoch, Output, Payload, Violation};
+use super::api::{DRIVER_WINDOW_BYTES, DeferredMessage, GroupEpoch, Output, Payload, Violation};
 use super::frame::{ControlFrame, DataFrame, FRAME_PAYLOAD};
 use super::message::MessageName;
 use cool_types::limits::{CREDIT_BYTES, EAGER_BYTES, MESSAGE_CREDIT_BYTES};
@@ -38,12 +38,12 @@ impl Outbound {
         self.control.push_back(control);
     }
 
-    pub(super) fn deferred(&mut self, deferred: Deferred) {
+    pub(super) fn deferred(&mut self, deferred: DeferredMessage) {
         match deferred {
-            Deferred::Message { message, digest, bytes, announce } => {
+            DeferredMessage::Message { message, digest, bytes, announce } => {
                 self.send(message, digest, bytes, announce);
             }
-            Deferred::Notice(notice) => self.control(ControlFrame::Notice(notice)),
+            DeferredMessage::Notice(notice) => self.control(ControlFrame::Notice(notice)),
         }
     }
 

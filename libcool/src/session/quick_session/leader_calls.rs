@@ -6,7 +6,7 @@ use crate::error::Error;
 use crate::segment::{DescribedCall, Interrupted};
 use crate::session::call_account::LeaderTraffic;
 use crate::session::watched_call::WatchedCall;
-use crate::session::{Disconnected, SocketError};
+use crate::session::{SessionFailure, SocketError};
 use cool_collective::Rank;
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local;
@@ -229,7 +229,7 @@ fn group_rank(leaders: &NodeLeaders, leader: Rank) -> u32 {
 
 /// Returns the error for an unusable socket.
 fn socket_error(call: &QuickCall<'_>, error: std::io::Error) -> Interrupted<Error> {
-    let why = Disconnected::Lost(Arc::new(SocketError::System(error)));
+    let why = SessionFailure::Lost(Arc::new(SocketError::System(error)));
     Interrupted::Failed(call.watch.session.disconnected(call.watch.name, why))
 }
 

@@ -6,7 +6,7 @@ use cool_proto::control::{
     Acknowledged, AgentMessage, ControllerMessage, Description, Enlist, GroupReady, RanksLeft, Register,
     Secret, agent_message::Body as AgentBody, controller_message::Body as ControllerBody,
 };
-use cool_proto::delivery::{self, Delivery, Outgoing};
+use cool_proto::delivery::{self, Delivery, OutgoingItem};
 use cool_proto::{features, job_ids};
 use cool_topology::lldp::Announcement;
 use cool_topology::{Key, MacAddr};
@@ -75,7 +75,7 @@ pub(crate) async fn join(
                 delivery.receive(bytes);
             }
             receive(&fabric, host, message, &replies, &mut announcing).await;
-            if let Some(Outgoing::Received(received)) = delivery.take() {
+            if let Some(OutgoingItem::Received(received)) = delivery.take() {
                 send(&replies, AgentBody::Acknowledged(Acknowledged { received, last: false })).await;
             }
         }

@@ -65,7 +65,7 @@ impl CallFingerprint {
 
 /// Why a rank that has sent its last report on a watched call waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ending {
+enum EndReason {
     /// The rank has completed the watched part and waits for the agent's confirmation.
     Completed,
     /// The rank has stopped. The agent knows the reason.
@@ -77,7 +77,7 @@ enum Ending {
 struct Watch {
     token: u64,
     answer: Option<Result<CallStats, CallFailure>>,
-    ending: Option<Ending>,
+    ending: Option<EndReason>,
 }
 
 /// A quick call in progress.
@@ -350,7 +350,7 @@ impl QuickRank {
     fn stop(&mut self, report: Option<WatchReport>, effects: &mut Vec<Effect>) {
         let Some(call) = &mut self.call else { return };
         effects.extend(report.map(|report| Effect::Watched(call.number, report)));
-        call.watch.iter_mut().for_each(|watch| watch.ending = Some(Ending::Stopped));
+        call.watch.iter_mut().for_each(|watch| watch.ending = Some(EndReason::Stopped));
     }
 
     /// Handles that everything awaited has arrived.
@@ -358,7 +358,7 @@ impl QuickRank {
         let Some(call) = &mut self.call else { return };
         match &mut call.watch {
             Some(watch) => {
-                watch.ending = Some(Ending::Completed);
+                watch.ending = Some(EndReason::Completed);
                 effects.push(Effect::Watched(call.number, WatchReport::Completed));
             }
             None => self.advance(now, effects),
@@ -369,7 +369,7 @@ impl QuickRank {
     fn ended(
         &mut self,
         now: Time,
-        ending: Ending,
+        ending: EndReason,
         answer: Result<CallStats, CallFailure>,
         effects: &mut Vec<Effect>,
     ) {
@@ -378,7 +378,7 @@ impl QuickRank {
                 let token = self.call.take().map(|call| call.token);
                 effects.extend(token.map(|token| Effect::Answer(token, Err(failure))));
             }
-            Ok(stats) if stats.by_agent || ending == Ending::Stopped => self.by_agent(effects),
+            Ok(stats) if stats.by_agent || ending == EndReason::Stopped => self.by_agent(effects),
             Ok(_) => {
                 self.call.iter_mut().for_each(|call| call.watch = None);
                 self.advance(now, effects);
