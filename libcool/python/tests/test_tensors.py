@@ -99,11 +99,11 @@ def test_tensors_that_make_no_sense_are_refused_with_a_remedy():
         fixed.flags.writeable = False
         unknown = type("Unknown", (Other,), {"code": 3})
         for text, call in [
-            (r"send is not C-contiguous; .contiguous\(\)", lambda: world.allreduce(Tensor(x.T))),
+            (r"send is not C-contiguous; use .contiguous\(\)", lambda: world.allreduce(Tensor(x.T))),
             ("send is not in main memory; .*cpu", lambda: world.allreduce(OnGpu(x))),
             ("send holds elements that are not carried .*code 3, 64 bits", lambda: world.allreduce(unknown(x))),
             ("recv is read-only", lambda: world.allreduce(x[0, :3], recv=Tensor(fixed))),
-            ("recv is missing: Tensor cannot make one", lambda: world.exscan(Tensor(x))),
+            ("recv is missing, and Tensor cannot create one", lambda: world.exscan(Tensor(x))),
             ("send holds f64, but recv f32", lambda: world.allreduce(Tensor(x), recv=Tensor(x.astype("f4")))),
             ("send and recv overlap", lambda: world.allreduce(Tensor(x[:2]), recv=Tensor(x[1:]))),
             ("send holds bool, which has no sum", lambda: world.allreduce(Tensor(x > 1))),

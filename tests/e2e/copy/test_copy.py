@@ -347,8 +347,11 @@ def test_a_stream_stays_in_order_and_survives_the_loss_of_a_node(make_bed, tmp_p
     reader = subprocess.Popen(["sha256sum", tmp_path / "h4" / "copy"], stdout=subprocess.PIPE, text=True)
     job = copy_of_input(bed, str(spool), "--json", "--stream", dest)
     data, before = noise(10, 24 * MIB), sum(bed.link_bytes().values())
-    job.stdin.write(data[:20 * MIB])
-    job.stdin.flush()
+    try:
+        job.stdin.write(data[:20 * MIB])
+        job.stdin.flush()
+    except BrokenPipeError:
+        pytest.fail("cool copy ended early: %s" % job.communicate()[1].decode())
     wait_for(lambda: sum(bed.link_bytes().values()) - before > 40 * MIB,
              "some of it has arrived and more follows")
     assert sorted(name.name for name in spool.glob("*/*")) == ["input", "lock"]

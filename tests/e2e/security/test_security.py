@@ -40,7 +40,8 @@ def test_a_switch_and_a_tool_in_plain_text_are_refused_and_named(make_bed):
         while chunk := s.recv(4096):
             answer += chunk
     assert answer[:1] != b"\x04", "no OpenFlow is spoken"
-    wait_for(lambda: "switch turned away: it does not speak TLS peer=%s" % name in log_of(bed, "controller"), "the log names the switch")
+    wait_for(lambda: any("switch turned away: it does not speak TLS; " in line and "peer=%s" % name in line
+                         for line in log_of(bed, "controller").splitlines()), "the log names the switch")
     status, says = asks(bed, "--insecure-plaintext", "--controller", "http://127.0.0.1:7400")
     assert status == 1
     status, says = asks(bed, "--controller", "http://127.0.0.1:7400")
@@ -67,7 +68,7 @@ def test_an_agents_certificate_is_valid_for_agents_only(make_bed):
         shutil.copy(os.path.join(bed.certificates, "%s.%s" % (role, extension)), os.path.join(folder, "tool." + extension))
     shutil.copy(os.path.join(bed.certificates, "ca.pem"), folder)
     status, says = asks(bed, "--certs", folder)
-    assert status == 1 and "certificates of tool, not of agent" in says, says
+    assert status == 1 and "requires a certificate for tool, not for agent" in says, says
 
     succeed(bed, "cool", "certs", bed.certificates, "--node", "h9")
     done = subprocess.run([os.path.join(bed.bin_dir, "cool-nodeagent"), "--allow-root", "--name", "h8", "--interface", "lo", "--udp-port", "7500", "--tcp-port",
@@ -134,7 +135,7 @@ def test_forged_replayed_and_relayed_lldp_is_reported(make_bed):
 
     def carry_until_reported():
         """Ignores late frames: on a busy machine, they are old frames rather than links."""
-        if reported("by way of node h")():
+        if reported("through node h")():
             return True
         carried.append(in_host(bed, "h1", CAPTURE))
         in_host(bed, "h3", SEND, carried[-1])
