@@ -127,7 +127,7 @@ def test_certificates_that_expire_soon_are_reported_everywhere(make_bed):
     change(bed, everybody(bed), "--renew", "--days", "20")
     for name in ("controller", "h1"):
         role = "controller" if name == "controller" else "agent"
-        wait_for(lambda: "the certificate of %s ends on" % role in log_of(bed, name),
+        wait_for(lambda: "the certificate of %s expires on" % role in log_of(bed, name),
                  "its log contains the reason")
     assert metric(bed, 'cool_certificate_expires_seconds{of="controller"}') < time.time() + month
     assert metric(bed, 'cool_certificate_expires_seconds{of="ca"}') > time.time() + month
@@ -138,7 +138,7 @@ def test_certificates_that_expire_soon_are_reported_everywhere(make_bed):
     wait_for(lambda: "certificate of agent: it expires on" in diagnosis(bed), "so does a session's")
     change(bed, everybody(bed), "--renew")
     bed.restart_agent("h4")
-    wait_for(lambda: "it ends on" not in diagnosis(bed), "nothing ends soon any more")
+    wait_for(lambda: "it expires on" not in diagnosis(bed), "no certificate expires soon")
 
 
 def test_a_switch_with_another_ones_certificate_is_refused(make_bed):
