@@ -146,7 +146,7 @@ fn long_messages_fail_the_receive_other_types_the_group() {
         } else if comm.rank() == 2 {
             let (failure, ranks, message) = failure(comm.recv(&mut [0u32], None, 9));
             assert_eq!((failure, ranks), (FailureKind::Mismatch, vec![0, 2]), "{message}");
-            assert!(message.contains("takes at most 4 bytes of u32"), "{message}");
+            assert!(message.contains("accepts at most 4 bytes of u32"), "{message}");
         }
         failure(comm.barrier());
         Ok(())
