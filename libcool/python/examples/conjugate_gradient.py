@@ -54,9 +54,9 @@ class Poisson:
         """Solves the equations with the product of the matrix and a given vector as right-hand
         side, starting from 0. Returns the number of iterations, the relative residual, the relative
         error, and the seconds."""
-        known, direction = np.zeros((2, len(self.rows) + 2, self.side))
-        known[1:-1] = (np.array(self.rows)[:, None] * 31 + np.arange(self.side) * 7 + 3) % 101
-        residual = self.times(known)
+        exact, direction = np.zeros((2, len(self.rows) + 2, self.side))
+        exact[1:-1] = (np.array(self.rows)[:, None] * 31 + np.arange(self.side) * 7 + 3) % 101
+        residual = self.times(exact)
         direction[1:-1] = residual
         solution = np.zeros_like(residual)
         first = square = self.dot(residual, residual)
@@ -67,13 +67,13 @@ class Poisson:
             step = square / self.dot(direction[1:-1], product)
             solution += step * direction[1:-1]
             residual -= step * product
-            before, square = square, self.dot(residual, residual)
-            direction[1:-1] = residual + square / before * direction[1:-1]
+            previous_square, square = square, self.dot(residual, residual)
+            direction[1:-1] = residual + square / previous_square * direction[1:-1]
             iterations += 1
         seconds = time.monotonic() - begin
 
-        away, known = solution - known[1:-1], known[1:-1]
-        error = math.sqrt(self.dot(away, away) / self.dot(known, known))
+        difference, exact = solution - exact[1:-1], exact[1:-1]
+        error = math.sqrt(self.dot(difference, difference) / self.dot(exact, exact))
         return iterations, math.sqrt(square / first), error, seconds
 
 
@@ -97,11 +97,11 @@ def report(options, ranks, iterations, residual, error, seconds):
 
 def main(world, options):
     # An error that occurs at all ranks is printed by one.
-    says = world.rank == 0
+    is_root = world.rank == 0
     if options.grid < world.size:
-        return f"{options.grid} rows are too few for {world.size} ranks" if says else None
+        return f"{options.grid} rows are too few for {world.size} ranks" if is_root else None
     outcome = Poisson(world, options.grid).solve(options.tolerance, options.max_iterations)
-    return report(options, world.size, *outcome) if says else None
+    return report(options, world.size, *outcome) if is_root else None
 
 
 def fail(message):
@@ -133,10 +133,10 @@ def parse_arguments():
 
 
 if __name__ == "__main__":
-    asked = parse_arguments()
+    options = parse_arguments()
     try:
-        wrong = [message for message in cool.launch(lambda world: main(world, asked)) if message]
+        messages = [message for message in cool.launch(lambda world: main(world, options)) if message]
     except cool.Error as e:
         fail(e)
-    if wrong:
-        fail(wrong[0])
+    if messages:
+        fail(messages[0])

@@ -24,13 +24,13 @@ def rank_pages(world, links, pages):
         def step(state, _):
             ranks, _ = state
 
-            def give(part):
+            def contributions(part):
                 source, target = part.T
-                pages_given, places = np.unique(target, return_inverse=True)
-                return pages_given, np.bincount(places, ranks[source] / degrees[source], len(pages_given))
+                receiving_pages, positions = np.unique(target, return_inverse=True)
+                return receiving_pages, np.bincount(positions, ranks[source] / degrees[source], len(receiving_pages))
 
-            given = job.combine(job.regroup(job.map(parts, cool.map.Rows(pages), give))).dense()[:, 0]
-            new = (1 - DAMPING + DAMPING * ranks[degrees == 0].sum()) / pages + DAMPING * given
+            received = job.combine(job.regroup(job.map(parts, cool.map.Rows(pages), contributions))).dense()[:, 0]
+            new = (1 - DAMPING + DAMPING * ranks[degrees == 0].sum()) / pages + DAMPING * received
             return new, np.abs(new - ranks).sum()
 
         first = lambda: (np.full(pages, 1 / pages), np.inf)

@@ -24,24 +24,24 @@ def scale(world, distances):
         return np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1), np.inf, np.inf
 
     def step(job, state):
-        points, before, _ = state
+        points, previous_stress, _ = state
 
         def transform(block):
             """Returns the Guttman transform, row by row; row n contains the stress."""
-            apart = points[block, None] - points
-            now, wanted = np.hypot(*apart.T).T, distances[block]
-            ratio = np.divide(wanted, now, out=np.zeros_like(now), where=now > 0)
-            rows = (ratio[:, :, None] * apart).sum(axis=1) / n
-            stress = [((now - wanted) ** 2).sum() / 2, 0]
+            differences = points[block, None] - points
+            current, target = np.hypot(*differences.T).T, distances[block]
+            ratio = np.divide(target, current, out=np.zeros_like(current), where=current > 0)
+            rows = (ratio[:, :, None] * differences).sum(axis=1) / n
+            stress = [((current - target) ** 2).sum() / 2, 0]
             return np.append(block, n), np.vstack([rows, stress])
 
         rows = job.combine(job.regroup(job.map(parts, cool.map.Rows(n + 1, 2), transform))).dense()
-        return rows[:n], rows[n, 0], before
+        return rows[:n], rows[n, 0], previous_stress
 
     def program(job):
         job.deal(parts, lambda number: np.arange(number * BLOCK, min(n, (number + 1) * BLOCK)))
-        ends = lambda state, done: done > 2 and state[2] - state[1] <= TOLERANCE * state[2]
-        return job.iterate(progress, spiral, lambda state, _: step(job, state), until=ends)[:2]
+        has_converged = lambda state, done: done > 2 and state[2] - state[1] <= TOLERANCE * state[2]
+        return job.iterate(progress, spiral, lambda state, _: step(job, state), until=has_converged)[:2]
 
     return cool.map.run(world, program)
 

@@ -12,10 +12,10 @@ def vector(rank, count):
 
 def line(comm, name, values):
     """Prints, at rank 0, a hash (FNV-1a) of the values of each rank."""
-    mine = 0xCBF29CE484222325
+    number = 0xCBF29CE484222325
     for byte in np.asarray(values, dtype="<i8").tobytes():
-        mine = (mine ^ byte) * 0x100000001B3 % 2**64
-    hashes = comm.gather(np.array([mine], dtype=np.uint64))
+        number = (number ^ byte) * 0x100000001B3 % 2**64
+    hashes = comm.gather(np.array([number], dtype=np.uint64))
     if hashes is not None:
         print(name, *(f"{int(value):016x}" for value in hashes.ravel()))
 
@@ -109,7 +109,7 @@ def messages(comm):
 
 def recovered(comm):
     """Lets odd ranks leave a group, which rank 0 revokes; the even ranks recover."""
-    agreed, left = [], []
+    results, survivors = [], []
     with comm.dup() as copy:
         if comm.rank % 2 == 0:
             if comm.rank == 0:
@@ -117,16 +117,16 @@ def recovered(comm):
             try:
                 copy.barrier()
             except cool.Error:
-                agreed.append(1)
+                results.append(1)
             flags, gone = copy.agree(0xFF ^ 1 << comm.rank % 8)
             with copy.shrink() as rest:
-                agreed += [flags, *gone, *rest.gone]
-                left = rest.allgather(np.array([comm.rank]))
-    line(comm, "agreed", agreed)
-    line(comm, "shrunk", left)
+                results += [flags, *gone, *rest.gone]
+                survivors = rest.allgather(np.array([comm.rank]))
+    line(comm, "agreed", results)
+    line(comm, "shrunk", survivors)
 
 
-def told(call):
+def error_codes(call):
     """Returns the C code of an error and the ranks that the error names."""
     codes = {cool.ArgumentError: 1, cool.MismatchError: 4, cool.TimeoutError: 5, cool.LostError: 6, cool.AbortedError: 7}
     try:
@@ -140,23 +140,23 @@ def errors(comm):
     """Prints the errors of each rank for an invalid argument, for mismatching calls, and for a rank that does not join a
     call in time or has left."""
     rank, n = comm.rank, comm.size
-    line(comm, "wrong root", told(lambda: comm.bcast(np.zeros(1, dtype=int), root=n)))
+    line(comm, "wrong root", error_codes(lambda: comm.bcast(np.zeros(1, dtype=int), root=n)))
 
     with comm.dup() as copy:
         mine = vector(rank, 11 if rank == n - 1 else 10)
-        line(comm, "other length", told(lambda: copy.allreduce(mine))[:1])
-        line(comm, "failed before", told(copy.barrier)[:1])
+        line(comm, "other length", error_codes(lambda: copy.allreduce(mine))[:1])
+        line(comm, "failed before", error_codes(copy.barrier)[:1])
 
     # The last rank is alive, but calls only after the others have failed.
     with comm.dup() as copy:
         copy.set_timeout(2)
-        waited = [] if rank == n - 1 else told(copy.barrier)
+        codes = [] if rank == n - 1 else error_codes(copy.barrier)
         comm.barrier()
-    line(comm, "not in time", waited)
+    line(comm, "not in time", codes)
 
     with comm.dup() as copy:
-        missed = [] if rank == n - 1 else told(copy.barrier)
-    line(comm, "left", missed)
+        codes = [] if rank == n - 1 else error_codes(copy.barrier)
+    line(comm, "left", codes)
 
 
 def main(world):

@@ -98,17 +98,17 @@ class Training:
     def accuracy(self, images, classes):
         """Returns the fraction of correctly classified pictures over all ranks."""
         rank, size = dist.get_rank(), dist.get_world_size()
-        right = torch.zeros(1)
+        correct = torch.zeros(1)
         self.model.eval()
         with torch.no_grad():
             # Every rank must run the network equally often, because with FSDP2 that is a
             # collective.
             for first in range(0, len(images), size * TEST_BATCH):
-                mine = slice(first + rank * TEST_BATCH, first + (rank + 1) * TEST_BATCH)
-                right += (self.model(scaled(images[mine])).argmax(1) == classes[mine]).sum()
+                part = slice(first + rank * TEST_BATCH, first + (rank + 1) * TEST_BATCH)
+                correct += (self.model(scaled(images[part])).argmax(1) == classes[part]).sum()
         self.model.train()
-        dist.all_reduce(right)
-        return right.item() / len(images)
+        dist.all_reduce(correct)
+        return correct.item() / len(images)
 
 
 def scaled(images):
@@ -136,10 +136,10 @@ def train(options):
     training = Training(options.strategy, options.rate)
     seconds, loss = [], None
     for epoch in range(options.epochs):
-        for mine in batches(len(images), options.batch, epoch, rank, size)[:options.steps]:
-            begun = time.perf_counter()
-            loss = training.step(images[mine], classes[mine])
-            seconds.append(time.perf_counter() - begun)
+        for indices in batches(len(images), options.batch, epoch, rank, size)[:options.steps]:
+            start = time.perf_counter()
+            loss = training.step(images[indices], classes[indices])
+            seconds.append(time.perf_counter() - start)
         if rank == 0 and not options.json:
             print("epoch %d: loss %.3f, %.1f ms a step" % (epoch + 1, loss, 1e3 * statistics.median(seconds)), flush=True)
     digests = [None] * size
@@ -149,12 +149,12 @@ def train(options):
             "hashes_equal": len(set(digests)) == 1}
 
 
-def find_each_other():
+def set_rendezvous():
     """Sets the variables that `init_process_group` reads (env://), if another launcher than
     torchrun started this process."""
-    for number, of in LAUNCHERS:
-        if number in os.environ and of in os.environ:
-            os.environ.update(RANK=os.environ[number], WORLD_SIZE=os.environ[of])
+    for rank_variable, size_variable in LAUNCHERS:
+        if rank_variable in os.environ and size_variable in os.environ:
+            os.environ.update(RANK=os.environ[rank_variable], WORLD_SIZE=os.environ[size_variable])
             break
     else:
         raise SystemExit("train_fashion: start me by torchrun, cool run, srun or mpirun")
@@ -185,7 +185,7 @@ def parse_arguments(arguments=None):
 
 def main():
     options = parse_arguments()
-    find_each_other()
+    set_rendezvous()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     dist.init_process_group(options.backend)
     try:

@@ -28,128 +28,128 @@ def numbers(rank, n, dtype):
     return values.to(dtype)
 
 
-def same(found, expected):
+def same(actual, expected):
     """Returns whether tensors are bitwise equal."""
-    assert found.dtype == expected.dtype and found.shape == expected.shape
-    as_bytes = [tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in (found, expected)]
-    assert torch.equal(*as_bytes), (found, expected)
+    assert actual.dtype == expected.dtype and actual.shape == expected.shape
+    as_bytes = [tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in (actual, expected)]
+    assert torch.equal(*as_bytes), (actual, expected)
 
 
 def both(call, *tensors):
     """Makes the same call with both backends, on copies, blocking or not. gloo sends bytes, because it does not support all types."""
-    theirs = [tensor.clone() for tensor in tensors]
-    call(gloo(), False, *[tensor.view(torch.uint8) for tensor in theirs])
-    for starts in (False, True):
-        mine = [tensor.clone() for tensor in tensors]
-        work = call(None, starts, *mine)
-        assert not starts or work.wait()
-        for found, expected in zip(mine, theirs):
-            same(found, expected)
+    gloo_tensors = [tensor.clone() for tensor in tensors]
+    call(gloo(), False, *[tensor.view(torch.uint8) for tensor in gloo_tensors])
+    for is_async in (False, True):
+        cool_tensors = [tensor.clone() for tensor in tensors]
+        work = call(None, is_async, *cool_tensors)
+        assert not is_async or work.wait()
+        for actual, expected in zip(cool_tensors, gloo_tensors):
+            same(actual, expected)
 
 
 def of_all(tensors, op):
     """Returns the expected result of a reduction."""
     first = tensors[0]
     if first.dtype == torch.bool:
-        any_, all_ = torch.stack(tensors).any(0), torch.stack(tensors).all(0)
-        odd = torch.stack(tensors).sum(0) % 2 == 1
-        return {"SUM": any_, "MAX": any_, "BOR": any_, "PRODUCT": all_, "MIN": all_, "BAND": all_, "BXOR": odd}[op]
-    wide = torch.complex128 if first.dtype.is_complex else torch.float64 if first.dtype.is_floating_point else torch.int64
+        any_true, all_true = torch.stack(tensors).any(0), torch.stack(tensors).all(0)
+        parity = torch.stack(tensors).sum(0) % 2 == 1
+        return {"SUM": any_true, "MAX": any_true, "BOR": any_true, "PRODUCT": all_true, "MIN": all_true, "BAND": all_true, "BXOR": parity}[op]
+    wide_type = torch.complex128 if first.dtype.is_complex else torch.float64 if first.dtype.is_floating_point else torch.int64
     if op in ("BAND", "BOR", "BXOR"):
         combine = {"BAND": torch.bitwise_and, "BOR": torch.bitwise_or, "BXOR": torch.bitwise_xor}[op]
     else:
         add = torch.add
         combine = {"SUM": add, "AVG": add, "PRODUCT": torch.mul, "MIN": torch.minimum, "MAX": torch.maximum}[op]
-    result = functools.reduce(combine, [tensor.to(wide) for tensor in tensors])
+    result = functools.reduce(combine, [tensor.to(wide_type) for tensor in tensors])
     if op == "AVG":
-        result = result / len(tensors) if not wide == torch.int64 else result.div(len(tensors), rounding_mode="trunc")
+        result = result / len(tensors) if not wide_type == torch.int64 else result.div(len(tensors), rounding_mode="trunc")
     return result.to(first.dtype)
 
 
 def reductions():
     """Checks allreduce, reduce and reduce_scatter with all operations and types."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    known, n = 0, 8 * size
+    compared, n = 0, 8 * size
     for dtype, op in itertools.product(ALL, ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")):
-        whole = not (dtype.is_floating_point or dtype.is_complex)
+        is_integer = not (dtype.is_floating_point or dtype.is_complex)
         # torch supports no other operations on complex numbers.
-        odd = dtype.is_complex and op not in ("SUM", "AVG")
-        if odd or dtype in BYTES or (op.startswith("B") and not whole) or (op == "AVG" and dtype == torch.bool):
+        unsupported_complex = dtype.is_complex and op not in ("SUM", "AVG")
+        if unsupported_complex or dtype in BYTES or (op.startswith("B") and not is_integer) or (op == "AVG" and dtype == torch.bool):
             try:
                 dist.all_reduce(numbers(rank, n, dtype), op=getattr(ReduceOp, op))
             except ValueError:
                 continue
             raise AssertionError(f"{op} of {dtype} went")
-        all_ = [numbers(i, n, dtype) for i in range(size)]
-        expected = of_all(all_, op)
-        for starts in (False, True):
-            found, to_root, part = all_[rank].clone(), all_[rank].clone(), torch.empty(8, dtype=dtype)
-            mine = all_[rank].clone()
+        inputs = [numbers(i, n, dtype) for i in range(size)]
+        expected = of_all(inputs, op)
+        for is_async in (False, True):
+            result, to_root, part = inputs[rank].clone(), inputs[rank].clone(), torch.empty(8, dtype=dtype)
+            mine = inputs[rank].clone()
             works = [
-                dist.all_reduce(found, op=getattr(ReduceOp, op), async_op=starts),
-                dist.reduce(to_root, 1, op=getattr(ReduceOp, op), async_op=starts),
-                dist.reduce_scatter_tensor(part, mine, op=getattr(ReduceOp, op), async_op=starts),
+                dist.all_reduce(result, op=getattr(ReduceOp, op), async_op=is_async),
+                dist.reduce(to_root, 1, op=getattr(ReduceOp, op), async_op=is_async),
+                dist.reduce_scatter_tensor(part, mine, op=getattr(ReduceOp, op), async_op=is_async),
             ]
-            for work in works if starts else ():
+            for work in works if is_async else ():
                 work.wait()
-            same(found, expected)
-            same(to_root, expected if rank == 1 else all_[rank])
+            same(result, expected)
+            same(to_root, expected if rank == 1 else inputs[rank])
             same(part, expected[8 * rank : 8 * rank + 8])
-            same(mine, all_[rank])
-        theirs = all_[rank].clone()
+            same(mine, inputs[rank])
+        gloo_result = inputs[rank].clone()
         try:
-            dist.all_reduce(theirs, op=getattr(ReduceOp, op), group=gloo())
+            dist.all_reduce(gloo_result, op=getattr(ReduceOp, op), group=gloo())
         except (ValueError, RuntimeError):
             continue  # gloo does not support all of them.
         if dtype != torch.bool:
-            same(expected, theirs)
-            known += 1
-    assert known > 40, known
+            same(expected, gloo_result)
+            compared += 1
+    assert compared > 40, compared
 
 
 def moves():
     """Compares all operations other than reductions, on all types, with gloo."""
     rank, size = dist.get_rank(), dist.get_world_size()
 
-    def broadcast(group, starts, tensor):
-        return dist.broadcast(tensor, 1, group=group, async_op=starts)
+    def broadcast(group, is_async, tensor):
+        return dist.broadcast(tensor, 1, group=group, async_op=is_async)
 
-    def gather_all(group, starts, output, mine):
-        return dist.all_gather(list(output.chunk(size)), mine, group=group, async_op=starts)
+    def gather_all(group, is_async, output, mine):
+        return dist.all_gather(list(output.chunk(size)), mine, group=group, async_op=is_async)
 
-    def gather_single(group, starts, output, mine):
-        return dist.all_gather_into_tensor(output, mine, group=group, async_op=starts)
+    def gather_single(group, is_async, output, mine):
+        return dist.all_gather_into_tensor(output, mine, group=group, async_op=is_async)
 
-    def gather(group, starts, output, mine):
+    def gather(group, is_async, output, mine):
         outputs = list(output.chunk(size)) if rank == 2 else None
-        return dist.gather(mine, outputs, dst=2, group=group, async_op=starts)
+        return dist.gather(mine, outputs, dst=2, group=group, async_op=is_async)
 
-    def gather_whole(group, starts, output, mine):
+    def gather_whole(group, is_async, output, mine):
         if group is not None:  # gloo does not have this call.
-            return gather(group, starts, output, mine)
-        return dist.gather_single(mine, output if rank == 2 else None, dst=2, group=group, async_op=starts)
+            return gather(group, is_async, output, mine)
+        return dist.gather_single(mine, output if rank == 2 else None, dst=2, group=group, async_op=is_async)
 
-    def scatter(group, starts, output, mine):
+    def scatter(group, is_async, output, mine):
         inputs = list(mine.chunk(size)) if rank == 2 else None
-        return dist.scatter(output, inputs, src=2, group=group, async_op=starts)
+        return dist.scatter(output, inputs, src=2, group=group, async_op=is_async)
 
-    def to_all(group, starts, output, mine):
-        return dist.all_to_all_single(output, mine, group=group, async_op=starts)
+    def to_all(group, is_async, output, mine):
+        return dist.all_to_all_single(output, mine, group=group, async_op=is_async)
 
-    def to_all_parts(group, starts, output, mine):
-        return dist.all_to_all(list(output.chunk(size)), list(mine.chunk(size)), group=group, async_op=starts)
+    def to_all_parts(group, is_async, output, mine):
+        return dist.all_to_all(list(output.chunk(size)), list(mine.chunk(size)), group=group, async_op=is_async)
 
     for dtype in ALL:
-        few, many = numbers(rank, 12, dtype), numbers(rank, 12 * size, dtype)
-        none, much = torch.zeros(12, dtype=torch.uint8).to(dtype), torch.zeros(12 * size, dtype=torch.uint8).to(dtype)
-        both(broadcast, few)
-        both(gather_all, much, few)
-        both(gather_single, much, few)
-        both(gather, much, few)
-        both(gather_whole, much, few)
-        both(scatter, none, many)
-        both(to_all, much, many)
-        both(to_all_parts, much, many)
+        part, whole = numbers(rank, 12, dtype), numbers(rank, 12 * size, dtype)
+        empty_part, empty_whole = torch.zeros(12, dtype=torch.uint8).to(dtype), torch.zeros(12 * size, dtype=torch.uint8).to(dtype)
+        both(broadcast, part)
+        both(gather_all, empty_whole, part)
+        both(gather_single, empty_whole, part)
+        both(gather, empty_whole, part)
+        both(gather_whole, empty_whole, part)
+        both(scatter, empty_part, whole)
+        both(to_all, empty_whole, whole)
+        both(to_all_parts, empty_whole, whole)
 
 
 def uneven():
@@ -162,23 +162,23 @@ def uneven():
     send = [torch.full((rows(rank, dest), 3), 10.0 * rank + dest) for dest in range(size)]
     expected = torch.cat([torch.full((rows(source, rank), 3), 10.0 * source + rank) for source in range(size)])
     splits = [rows(source, rank) for source in range(size)], [rows(rank, dest) for dest in range(size)]
-    for starts in (False, True):
+    for is_async in (False, True):
         for group in (None, gloo()):
-            found = torch.empty_like(expected)
-            work = dist.all_to_all_single(found, torch.cat(send), *splits, group=group, async_op=starts)
-            assert not starts or work.wait()
-            same(found, expected)
+            received = torch.empty_like(expected)
+            work = dist.all_to_all_single(received, torch.cat(send), *splits, group=group, async_op=is_async)
+            assert not is_async or work.wait()
+            same(received, expected)
         parts = [torch.empty(rows(source, rank), 3) for source in range(size)]
-        work = dist.all_to_all(parts, send, async_op=starts)
-        assert not starts or work.wait()
+        work = dist.all_to_all(parts, send, async_op=is_async)
+        assert not is_async or work.wait()
         same(torch.cat(parts), expected)
         outputs = [torch.empty(i + 1) for i in range(size)]
-        work = dist.all_gather(outputs, torch.full((rank + 1,), float(rank)), async_op=starts)
-        assert not starts or work.wait()
+        work = dist.all_gather(outputs, torch.full((rank + 1,), float(rank)), async_op=is_async)
+        assert not is_async or work.wait()
         same(torch.cat(outputs), torch.cat([torch.full((i + 1,), float(i)) for i in range(size)]))
         part = torch.empty(rank)
-        work = dist.reduce_scatter(part, [torch.arange(float(i)) for i in range(size)], async_op=starts)
-        assert not starts or work.wait()
+        work = dist.reduce_scatter(part, [torch.arange(float(i)) for i in range(size)], async_op=is_async)
+        assert not is_async or work.wait()
         same(part, size * torch.arange(float(rank)))
         # Empty tensors work, too.
         dist.all_reduce(torch.empty(0))
@@ -188,12 +188,12 @@ def uneven():
 def in_place_within():
     """Checks an allgather in place: a rank's part is already in the output, as in FSDP2."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    for starts in (False, True):
+    for is_async in (False, True):
         whole = torch.zeros(size * 5)
         mine = whole.narrow(0, 5 * rank, 5)
         mine.fill_(rank + 1)
-        work = dist.all_gather_into_tensor(whole, mine, async_op=starts)
-        assert not starts or work.wait()
+        work = dist.all_gather_into_tensor(whole, mine, async_op=is_async)
+        assert not is_async or work.wait()
         assert whole.tolist() == [i + 1.0 for i in range(size) for _ in range(5)]
 
 
@@ -201,14 +201,14 @@ def coalesced():
     """Checks coalesced calls on tensors of several types."""
     rank, size = dist.get_rank(), dist.get_world_size()
     shapes = [((3,), torch.float32), ((2, 2), torch.int64), ((), torch.float32)]
-    for starts in (False, True):
+    for is_async in (False, True):
         tensors = [torch.full(shape, rank + 1, dtype=dtype) for shape, dtype in shapes]
-        with dist._coalescing_manager(async_ops=starts) as works:
+        with dist._coalescing_manager(async_ops=is_async) as works:
             for tensor in tensors:
                 dist.all_reduce(tensor)
         works.wait()
         assert [tensor.flatten()[0].item() for tensor in tensors] == [size * (size + 1) / 2] * 3
-        with dist._coalescing_manager(async_ops=starts) as works:
+        with dist._coalescing_manager(async_ops=is_async) as works:
             inputs = [torch.full((2,), 10.0 * i + rank) for i in range(3)] + [torch.full((1,), rank)]
             outputs = [torch.empty(2 * size) for _ in range(3)] + [torch.empty(size, dtype=torch.int64)]
             for output, mine in zip(outputs, inputs):
@@ -217,7 +217,7 @@ def coalesced():
         for i, output in enumerate(outputs[:3]):
             assert output.tolist() == [10.0 * i + j for j in range(size) for _ in range(2)]
         assert outputs[3].tolist() == list(range(size))
-        with dist._coalescing_manager(async_ops=starts) as works:
+        with dist._coalescing_manager(async_ops=is_async) as works:
             parts = [torch.empty(2), torch.empty(1, dtype=torch.int32)]
             wholes = [torch.arange(2.0 * size), torch.arange(size, dtype=torch.int32)]
             for part, whole in zip(parts, wholes):
@@ -230,13 +230,13 @@ def factors():
     """Checks PREMUL_SUM, with a number or a tensor as each rank's factor."""
     rank, size = dist.get_rank(), dist.get_world_size()
     for factor in (0.5, torch.tensor(0.5)):
-        for starts in (False, True):
+        for is_async in (False, True):
             tensor, mine, part = torch.full((4,), rank + 1.0), torch.full((size,), rank + 1.0), torch.empty(1)
             works = [
-                dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(factor), async_op=starts),
-                dist.reduce_scatter_tensor(part, mine, op=dist._make_nccl_premul_sum(factor), async_op=starts),
+                dist.all_reduce(tensor, op=dist._make_nccl_premul_sum(factor), async_op=is_async),
+                dist.reduce_scatter_tensor(part, mine, op=dist._make_nccl_premul_sum(factor), async_op=is_async),
             ]
-            for work in works if starts else ():
+            for work in works if is_async else ():
                 work.wait()
             assert tensor.tolist() == [size * (size + 1) / 4] * 4 and part.item() == size * (size + 1) / 4
             assert mine.tolist() == [rank + 1.0] * size
@@ -248,44 +248,44 @@ def sparse():
     for dtype, sparse_dims, dense in itertools.product((torch.float32, torch.int64, torch.bfloat16), (1, 2), ((), (3,))):
         shape = [5] * sparse_dims + list(dense)
         of_rank = [torch.Generator().manual_seed(r) for r in range(size)]
-        theirs = [
+        tensors = [
             torch.sparse_coo_tensor(
                 torch.randint(5, (sparse_dims, 3 * r), generator=generator), torch.randint(4, (3 * r, *dense), generator=generator).to(dtype), shape
             )
             for r, generator in enumerate(of_rank)
         ]
-        expected = sum(tensor.to_dense() for tensor in theirs)
-        for starts in (False, True):
-            mine = theirs[rank].clone()
-            work = dist.all_reduce(mine, async_op=starts)
-            if starts:
+        expected = sum(tensor.to_dense() for tensor in tensors)
+        for is_async in (False, True):
+            mine = tensors[rank].clone()
+            work = dist.all_reduce(mine, async_op=is_async)
+            if is_async:
                 work.wait()
                 assert work.get_future().wait()[0] is mine
             assert mine.is_sparse
             same(mine.to_dense(), expected)
-    nothing = torch.zeros(4).to_sparse()
-    dist.all_reduce(nothing)
-    assert nothing._nnz() == 0
+    empty = torch.zeros(4).to_sparse()
+    dist.all_reduce(empty)
+    assert empty._nnz() == 0
 
 
 def messages():
     """Checks messages by tag, from one rank and from any, and many at the same time."""
     rank, size = dist.get_rank(), dist.get_world_size()
     right, left = (rank + 1) % size, (rank - 1) % size
-    first, second, room = torch.full((3,), rank), torch.full((2, 2), 10 * rank), [torch.empty(3), torch.empty(2, 2)]
+    first, second, buffer = torch.full((3,), rank), torch.full((2, 2), 10 * rank), [torch.empty(3), torch.empty(2, 2)]
     sent = [dist.isend(second, right, tag=7), dist.isend(first, right, tag=5)]
-    got = [torch.empty_like(first), torch.empty_like(second)]
-    dist.recv(got[0], left, tag=5)
-    assert dist.recv(got[1], left, tag=7) == left
-    assert got[0].tolist() == [left] * 3 and got[1][0, 0] == 10 * left
+    received = [torch.empty_like(first), torch.empty_like(second)]
+    dist.recv(received[0], left, tag=5)
+    assert dist.recv(received[1], left, tag=7) == left
+    assert received[0].tolist() == [left] * 3 and received[1][0, 0] == 10 * left
     for work in sent:
         work.wait()
     operations = [dist.P2POp(dist.isend, torch.full((3,), float(rank)), other, tag=rank) for other in range(size) if other != rank]
-    rooms = {other: torch.empty(3) for other in range(size) if other != rank}
-    operations += [dist.P2POp(dist.irecv, room, other, tag=other) for other, room in rooms.items()]
+    buffers = {other: torch.empty(3) for other in range(size) if other != rank}
+    operations += [dist.P2POp(dist.irecv, buffer, other, tag=other) for other, buffer in buffers.items()]
     for work in dist.batch_isend_irecv(operations):
         work.wait()
-    assert all(room.tolist() == [other] * 3 for other, room in rooms.items())
+    assert all(buffer.tolist() == [other] * 3 for other, buffer in buffers.items())
     objects = [None]
     if rank == 0:
         dist.send_object_list([{"rank": rank}], 1)
@@ -297,18 +297,18 @@ def messages():
 def objects():
     """Checks collectives on Python objects."""
     rank, size = dist.get_rank(), dist.get_world_size()
-    found, mine = [None] * size, {"rank": rank, "text": "x" * rank}
-    dist.all_gather_object(found, mine)
-    assert [one["text"] for one in found] == ["x" * i for i in range(size)]
-    told = [mine] if rank == 1 else [None]
-    dist.broadcast_object_list(told, 1)
-    assert told[0]["rank"] == 1
+    gathered, mine = [None] * size, {"rank": rank, "text": "x" * rank}
+    dist.all_gather_object(gathered, mine)
+    assert [item["text"] for item in gathered] == ["x" * i for i in range(size)]
+    received = [mine] if rank == 1 else [None]
+    dist.broadcast_object_list(received, 1)
+    assert received[0]["rank"] == 1
     at_root = [None] * size if rank == 0 else None
     dist.gather_object(mine, at_root)
-    assert rank or [one["rank"] for one in at_root] == list(range(size))
-    dealt = [None]
-    dist.scatter_object_list(dealt, [i * 10 for i in range(size)] if rank == 0 else None)
-    assert dealt == [rank * 10]
+    assert rank or [item["rank"] for item in at_root] == list(range(size))
+    scattered = [None]
+    dist.scatter_object_list(scattered, [i * 10 for i in range(size)] if rank == 0 else None)
+    assert scattered == [rank * 10]
 
 
 def futures():
@@ -316,11 +316,11 @@ def futures():
     rank, size = dist.get_rank(), dist.get_world_size()
     tensor = torch.full((1000,), rank + 1.0)
     work = dist.all_reduce(tensor, async_op=True)
-    then = work.get_future().then(lambda done: done.value()[0] / size)
-    assert then.wait()[0] == (size + 1) / 2 and work.get_future().value()[0] is not None
+    chained = work.get_future().then(lambda done: done.value()[0] / size)
+    assert chained.wait()[0] == (size + 1) / 2 and work.get_future().value()[0] is not None
     outputs = [torch.empty(2) for _ in range(size)]
-    found = dist.all_gather(outputs, torch.full((2,), float(rank)), async_op=True).get_future().wait()
-    assert [one[0].item() for one in found] == list(range(size))
+    outputs_of_future = dist.all_gather(outputs, torch.full((2,), float(rank)), async_op=True).get_future().wait()
+    assert [output[0].item() for output in outputs_of_future] == list(range(size))
     # Also if the work is dropped.
     tensor = torch.ones(100)
     future = dist.all_reduce(tensor, async_op=True).get_future()

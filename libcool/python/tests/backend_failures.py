@@ -17,7 +17,7 @@ import cool.torch
 from cool.torch import groups
 
 
-def raised(text, call, kind=cool.torch.Error):
+def expect_error(text, call, kind=cool.torch.Error):
     """Returns the error of a call and checks its message."""
     try:
         call()
@@ -39,16 +39,16 @@ def parts():
     total = torch.tensor([rank])
     dist.all_reduce(total, group=mine)
     assert total.item() == (1 if rank < 2 else sum(range(2, size)))
-    told = torch.tensor([rank])
-    dist.broadcast(told, 3 if rank > 1 else 1, group=mine)
-    assert told.item() == (3 if rank > 1 else 1)
+    received = torch.tensor([rank])
+    dist.broadcast(received, 3 if rank > 1 else 1, group=mine)
+    assert received.item() == (3 if rank > 1 else 1)
     # torch names groups by a counter, so each rank must create one.
     members = list(range(rank % 2, size, 2))
-    alike = dist.new_group(members, use_local_synchronization=True)
-    found = [torch.empty(1, dtype=torch.int64) for _ in members]
-    dist.all_gather(found, torch.tensor([rank]), group=alike)
-    assert [one.item() for one in found] == members
-    dist.destroy_process_group(alike)
+    local_group = dist.new_group(members, use_local_synchronization=True)
+    gathered = [torch.empty(1, dtype=torch.int64) for _ in members]
+    dist.all_gather(gathered, torch.tensor([rank]), group=local_group)
+    assert [element.item() for element in gathered] == members
+    dist.destroy_process_group(local_group)
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     part = backend.split(None, [3, 1], None)
     assert (part is None) == (rank in (0, 2))
@@ -83,19 +83,19 @@ def arguments():
     rank, size = dist.get_rank(), dist.get_world_size()
     backend = dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu"))
     wrong = cool.torch.ArgumentError
-    raised(r"tensor is not contiguous: pass tensor.contiguous\(\)", lambda: dist.all_reduce(torch.zeros(3, 4).T), wrong)
-    raised(
+    expect_error(r"tensor is not contiguous: pass tensor.contiguous\(\)", lambda: dist.all_reduce(torch.zeros(3, 4).T), wrong)
+    expect_error(
         'tensor is on meta, but cool supports only tensors in main memory.*"cpu:cool,cuda:nccl"',
         lambda: backend.allreduce([torch.empty(3, device="meta")], dist.AllreduceOptions()),
         wrong,
     )
-    raised("tensor is torch.sparse_coo.*to_dense", lambda: backend.broadcast([torch.zeros(3).to_sparse()], dist.BroadcastOptions()), wrong)
-    raised("sparse tensors have no MAX, only SUM", lambda: dist.all_reduce(torch.zeros(3).to_sparse(), op=dist.ReduceOp.MAX), wrong)
-    raised(rf"rank {rank} has a tensor of shape \[{3 + rank}\], of which 1 dim.*, rank {int(not rank)} one of", lambda: dist.all_reduce(torch.zeros(3 + rank).to_sparse()), wrong)
-    raised("SUM cannot combine tensors of torch.float8", lambda: dist.all_reduce(torch.zeros(3).to(torch.float8_e5m2)), wrong)
-    raised("input_split_sizes are", lambda: dist.all_to_all_single(torch.empty(4), torch.empty(4), None, [1] * (size - 1) + [9]), ValueError)
-    raised("recv has 5 elements", lambda: dist.all_gather_into_tensor(torch.empty(5), torch.empty(2)), wrong)
-    raised("tag is -2", lambda: dist.send(torch.zeros(1), (rank + 1) % size, tag=-2), wrong)
+    expect_error("tensor is torch.sparse_coo.*to_dense", lambda: backend.broadcast([torch.zeros(3).to_sparse()], dist.BroadcastOptions()), wrong)
+    expect_error("sparse tensors have no MAX, only SUM", lambda: dist.all_reduce(torch.zeros(3).to_sparse(), op=dist.ReduceOp.MAX), wrong)
+    expect_error(rf"rank {rank} has a tensor of shape \[{3 + rank}\], of which 1 dim.*, rank {int(not rank)} one of", lambda: dist.all_reduce(torch.zeros(3 + rank).to_sparse()), wrong)
+    expect_error("SUM cannot combine tensors of torch.float8", lambda: dist.all_reduce(torch.zeros(3).to(torch.float8_e5m2)), wrong)
+    expect_error("input_split_sizes are", lambda: dist.all_to_all_single(torch.empty(4), torch.empty(4), None, [1] * (size - 1) + [9]), ValueError)
+    expect_error("recv has 5 elements", lambda: dist.all_gather_into_tensor(torch.empty(5), torch.empty(2)), wrong)
+    expect_error("tag is -2", lambda: dist.send(torch.zeros(1), (rank + 1) % size, tag=-2), wrong)
     total = torch.tensor([1])
     dist.all_reduce(total)
     assert total.item() == size and backend.get_error() == ErrorType.SUCCESS
@@ -105,31 +105,31 @@ def mismatch():
     """Checks that mismatching ranks get an error, at once or from the work and its future."""
     rank, size = dist.get_rank(), dist.get_world_size()
     group, other = dist.new_group(timeout=seconds(60)), dist.new_group(timeout=seconds(60))
-    error = raised("called allreduce of 2 f32 by sum", lambda: dist.all_reduce(torch.zeros(2 + (rank == 1)), group=group))
+    error = expect_error("called allreduce of 2 f32 by sum", lambda: dist.all_reduce(torch.zeros(2 + (rank == 1)), group=group))
     assert isinstance(error, dist.DistBackendError) and isinstance(error.__cause__, cool.MismatchError)
-    raised("", lambda: dist.barrier(group=group))
+    expect_error("", lambda: dist.barrier(group=group))
     assert group._get_backend(torch.device("cpu")).get_error() == ErrorType.COMM_ERROR
     work = dist.all_reduce(torch.zeros(2 + (rank == 1)), group=other, async_op=True)
     future = work.get_future()
     chained = future.then(lambda done: done.value())
-    raised("called allreduce of 2 f32", future.wait, RuntimeError)
-    raised("called allreduce of 2 f32", chained.wait, RuntimeError)
-    raised("called allreduce of 2 f32", work.wait)
+    expect_error("called allreduce of 2 f32", future.wait, RuntimeError)
+    expect_error("called allreduce of 2 f32", chained.wait, RuntimeError)
+    expect_error("called allreduce of 2 f32", work.wait)
     assert work.is_completed() and not work.is_success() and work.exception() is not None
 
 
 def no_agents():
     """Checks the remedy for ranks on several machines without agents."""
     store, shared, groups._shared = dist.HashStore(), groups._shared, None
-    mine, groups._whereabouts = groups._whereabouts, lambda: {"host": "h1", "why": "COOL_SOCKET is not set"}
+    original, groups._host_status = groups._host_status, lambda: {"host": "h1", "why": "COOL_SOCKET is not set"}
     try:
-        for why, has in (("COOL_SOCKET is not set", "has none either"), (None, "has one")):
+        for why, other_status in (("COOL_SOCKET is not set", "has none either"), (None, "has one")):
             store.set("p/1", json.dumps({"host": "h2", "why": why}))
-            told = groups._decide(store, "p", 2, "0", seconds(5))
-            assert told["error"].startswith(f"no COOL agent at rank 0 on h1 (COOL_SOCKET is not set), and rank 1 on h2 {has}; start")
-        raised("rank 1: rank 0 could not start: ranks 1 did not join within 0.1 s; check that they were started", lambda: _join_alone(store))
+            decision = groups._decide(store, "p", 2, "0", seconds(5))
+            assert decision["error"].startswith(f"no COOL agent at rank 0 on h1 (COOL_SOCKET is not set), and rank 1 on h2 {other_status}; start")
+        expect_error("rank 1: rank 0 could not start: ranks 1 did not join within 0.1 s; check that they were started", lambda: _join_alone(store))
     finally:
-        groups._shared, groups._whereabouts = shared, mine
+        groups._shared, groups._host_status = shared, original
     assert groups.bounded("k" * 200) == "k" * 200 and len(groups.bounded("\u00e9" * 300).encode()) <= 200
 
 
@@ -145,23 +145,23 @@ def late():
     """Checks that a timeout names the late rank, also in a monitored barrier."""
     rank, size = dist.get_rank(), dist.get_world_size()
     others = rf"Rank {rank} successfully reached monitoredBarrier, .* from rank 0: " if rank else "^"
-    for call, words in (
+    for call, pattern in (
         (lambda group: dist.all_reduce(torch.zeros(1), group=group), "timeout has passed: .*rank 3 "),
         (lambda group: dist.monitored_barrier(group, timeout=seconds(0.3)), others + "Rank 3 failed to pass monitoredBarrier in 300 ms: .*rank 3 "),
     ):
         group = dist.new_group(timeout=seconds(0.3))
         if rank != 3:
-            error = raised(words, lambda: call(group))
+            error = expect_error(pattern, lambda: call(group))
             assert error.ranks == (3,) and isinstance(error.__cause__, cool.TimeoutError)
         dist.barrier()
-    raised(f"Rank {rank} timed out in monitoredBarrier", lambda: dist.monitored_barrier(timeout=seconds(0)))
-    room = torch.zeros(1)
-    work = dist.irecv(room, (rank + 1) % size, tag=77)
-    raised("not complete after 100ms; it continues", lambda: work.wait(seconds(0.1)))
+    expect_error(f"Rank {rank} timed out in monitoredBarrier", lambda: dist.monitored_barrier(timeout=seconds(0)))
+    buffer = torch.zeros(1)
+    work = dist.irecv(buffer, (rank + 1) % size, tag=77)
+    expect_error("not complete after 100ms; it continues", lambda: work.wait(seconds(0.1)))
     assert not work.is_completed()
     dist.barrier()
     dist.send(torch.ones(1), (rank - 1) % size, tag=77)
-    assert work.wait() and room.item() == 1
+    assert work.wait() and buffer.item() == 1
 
 
 def anybody():
@@ -170,14 +170,14 @@ def anybody():
     if rank:
         dist.send(torch.tensor([rank]), 0, tag=3)
     else:
-        room, came = torch.empty(1, dtype=torch.int64), set()
+        buffer, senders = torch.empty(1, dtype=torch.int64), set()
         for _ in range(size - 2):
-            came.add(dist.recv(room, tag=3))
-            assert room.item() in came
-        work = dist.irecv(room, tag=3)
+            senders.add(dist.recv(buffer, tag=3))
+            assert buffer.item() in senders
+        work = dist.irecv(buffer, tag=3)
         while not work.is_completed():
             time.sleep(0)
-        assert {work.source_rank()} == set(range(1, size)) - came == {room.item()}
+        assert {work.source_rank()} == set(range(1, size)) - senders == {buffer.item()}
     total = torch.ones(1)
     work = dist.all_reduce(total, async_op=True)
     while not work.is_completed():
@@ -220,9 +220,9 @@ def killed(rank_lost, shrinks):
         os.kill(os.getpid(), 9)
     tensor = torch.ones(1000)
     work = dist.all_reduce(tensor, group=group, async_op=True)
-    error = raised(f"rank {rank_lost}", work.wait)
+    error = expect_error(f"rank {rank_lost}", work.wait)
     assert rank_lost in error.ranks and isinstance(error.__cause__, cool.LostError)
-    raised(f"rank {rank_lost}", lambda: dist.all_reduce(torch.ones(1)))
+    expect_error(f"rank {rank_lost}", lambda: dist.all_reduce(torch.ones(1)))
     if not shrinks:
         return dist.distributed_c10d._abort_process_group()
     rest = dist.shrink_group([rank_lost], shrink_flags=shrinks - 1)
@@ -243,5 +243,5 @@ def killed_in_training(rank_lost):
         if step < 2:
             loss.backward()
     # The error passes through C++, which does not preserve Python classes.
-    raised(f"rank {rank_lost}", loss.backward, RuntimeError)
+    expect_error(f"rank {rank_lost}", loss.backward, RuntimeError)
     assert dist.distributed_c10d._get_default_group()._get_backend(torch.device("cpu")).get_error() != ErrorType.SUCCESS

@@ -20,9 +20,9 @@ def _serve(conn, rank, size, init):
 
     torch.set_num_threads(1)
     dist.init_process_group("cool", init_method=init, rank=rank, world_size=size)
-    while (asked := conn.recv()) is not None:
+    while (request := conn.recv()) is not None:
         try:
-            module, function, arguments = asked
+            module, function, arguments = request
             conn.send((True, getattr(importlib.import_module(module), function)(*arguments)))
         except BaseException:
             conn.send((False, traceback.format_exc()))
@@ -39,10 +39,10 @@ class Ranks:
         init = f"file://{self._place.name}/store"
         self._conns, self.processes = [], []
         for rank in range(size):
-            conn, theirs = FORKED.Pipe()
-            process = FORKED.Process(target=_serve, args=(theirs, rank, size, init), daemon=True)
+            conn, child_conn = FORKED.Pipe()
+            process = FORKED.Process(target=_serve, args=(child_conn, rank, size, init), daemon=True)
             process.start()
-            theirs.close()
+            child_conn.close()
             self._conns.append(conn)
             self.processes.append(process)
 
@@ -53,10 +53,10 @@ class Ranks:
         """Calls a function of a module, which only the ranks import, at all ranks. Fails with the exception of any rank."""
         for conn in self._conns:
             conn.send((module, function, arguments))
-        found = [_answer(conn) for conn in self._conns]
-        failed = [f"rank {rank}: {result}" for rank, (good, result) in enumerate(found) if not good]
+        replies = [_answer(conn) for conn in self._conns]
+        failed = [f"rank {rank}: {result}" for rank, (succeeded, result) in enumerate(replies) if not succeeded]
         assert not failed, "\n".join(failed)
-        return [result for _, result in found]
+        return [result for _, result in replies]
 
     def close(self):
         for conn in self._conns:

@@ -140,9 +140,9 @@ def test_other_threads_run_while_a_call_waits():
         if world.rank == 0:
             world.barrier()
             return
-        ran = threading.Event()
-        threading.Thread(target=ran.set).start()
-        assert ran.wait(30)
+        thread_ran = threading.Event()
+        threading.Thread(target=thread_ran.set).start()
+        assert thread_ran.wait(30)
         world.barrier()
 
     on(2, main)
@@ -155,9 +155,9 @@ def test_one_array_may_lie_within_the_other():
         whole[rank] = rank + 1
         assert world.allgather(whole[rank], recv=whole) is whole
         assert (whole == np.arange(1, size + 1)[:, None]).all()
-        dealt = np.full((size, 2), rank + 1.0)
-        world.reduce_scatter(dealt, recv=dealt[rank])
-        assert (dealt[rank] == size * (size + 1) / 2).all() and (np.delete(dealt, rank, 0) == rank + 1).all()
+        input = np.full((size, 2), rank + 1.0)
+        world.reduce_scatter(input, recv=input[rank])
+        assert (input[rank] == size * (size + 1) / 2).all() and (np.delete(input, rank, 0) == rank + 1).all()
         if rank == 0:
             world.scatter(whole, recv=whole[0])
         else:
@@ -228,10 +228,10 @@ def test_invalid_arguments_are_rejected_with_a_remedy():
             with pytest.raises(cool.ArgumentError, match=text) as error:
                 call()
             assert error.value.ranks == []
-        fixed = np.zeros(3)
-        fixed.flags.writeable = False
+        read_only = np.zeros(3)
+        read_only.flags.writeable = False
         with pytest.raises(cool.ArgumentError, match="recv is read-only"):
-            world.allreduce(np.zeros(3), recv=fixed)
+            world.allreduce(np.zeros(3), recv=read_only)
         copy = world.dup()
         copy.free()
         with pytest.raises(cool.ArgumentError, match="was freed"):

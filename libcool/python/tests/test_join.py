@@ -31,18 +31,18 @@ def test_processes_join_by_key_through_another_nodes_agent():
         processes = [(start(key, rank, size), size) for key, size in (("a", 3), ("b", 2)) for rank in range(size)]
         for process, size in processes:
             assert process.communicate()[0] == f"{size * (size + 1) // 2}\n" and process.returncode == 0
-        one = cluster.sockets[0]
-        with cool.join("alone", 0, 1, socket=one) as world:
+        socket = cluster.sockets[0]
+        with cool.join("alone", 0, 1, socket=socket) as world:
             assert world.size == 1
         with pytest.raises(cool.ArgumentError, match="there is no rank 2 in a group of 2"):
-            cool.join("k", 2, 2, socket=one)
+            cool.join("k", 2, 2, socket=socket)
         with pytest.raises(cool.ArgumentError, match="timeout: "):
-            cool.join("k", 0, 2, timeout=-1, socket=one)
+            cool.join("k", 0, 2, timeout=-1, socket=socket)
         with pytest.raises(cool.AgentError, match="rank 1 of key k did not join in time"):
-            cool.join("k", 0, 2, timeout=0.2, socket=one)
+            cool.join("k", 0, 2, timeout=0.2, socket=socket)
     assert cluster.sockets == []
     with pytest.raises(cool.AgentError, match="no agent at"):
-        cool.join("k", 0, 1, socket=one)
+        cool.join("k", 0, 1, socket=socket)
     with pytest.raises(cool.Error, match="at least one"):
         cool.Cluster(0)
 
@@ -50,8 +50,8 @@ def test_processes_join_by_key_through_another_nodes_agent():
 def test_a_queue_returns_the_first_completed_request():
     def main(world):
         queue, other = cool.Queue(), world.dup()
-        room = np.zeros(3, dtype="u1")
-        message = other.irecv(room)
+        buffer = np.zeros(3, dtype="u1")
+        message = other.irecv(buffer)
         queue.add(message, "message")
         with pytest.raises(cool.ArgumentError, match="in a queue"):
             queue.add(message)
@@ -59,12 +59,12 @@ def test_a_queue_returns_the_first_completed_request():
         sums = [world.iallreduce(np.full(1000, i + world.rank)) for i in range(20)]
         for i, request in enumerate(sums):
             queue.add(request, i)
-        seen = set()
-        while len(seen) < 20:
+        tokens = set()
+        while len(tokens) < 20:
             token, request = queue.next(60)
-            seen.add(token)
+            tokens.add(token)
             assert request.done() and request.wait()[0] == 2 * token + 1
-        assert seen == set(range(20))
+        assert tokens == set(range(20))
         other.send(np.array([5], dtype="u1"), 1 - world.rank, tag=4)
         token, request = queue.next()
         assert token == "message" and request is message and request.message == (1 - world.rank, 4, 1)
@@ -72,11 +72,11 @@ def test_a_queue_returns_the_first_completed_request():
         queue.add(barrier)
         assert queue.next(60) == (barrier, barrier)
 
-        left = other.irecv(room)
-        queue.add(left)
+        dropped = other.irecv(buffer)
+        queue.add(dropped)
         del queue
         with pytest.raises(cool.ArgumentError, match="queue of this request was dropped"):
-            left.wait()
+            dropped.wait()
         world.barrier()
 
     on(2, main)
@@ -84,13 +84,13 @@ def test_a_queue_returns_the_first_completed_request():
 
 def test_a_queue_that_is_closed_ends_the_thread_that_asks_it():
     def main(world):
-        queue, given = cool.Queue(), []
+        queue, tokens = cool.Queue(), []
 
-        def ask():
-            while (done := queue.next()) is not None:
-                given.append(done[0])
+        def read_queue():
+            while (entry := queue.next()) is not None:
+                tokens.append(entry[0])
 
-        thread = threading.Thread(target=ask)
+        thread = threading.Thread(target=read_queue)
         thread.start()
         queue.add(world.iallreduce(np.ones(3)), "sum")
         message = world.irecv(np.zeros(1), tag=1)
@@ -99,9 +99,9 @@ def test_a_queue_that_is_closed_ends_the_thread_that_asks_it():
         queue.close()
         thread.join()
         queue.add(world.ibarrier(), "late")
-        while (done := queue.next()) is not None:
-            given.append(done[0])
-        assert "message" not in given and given[:1] == ["sum"] and not message.done()
+        while (entry := queue.next()) is not None:
+            tokens.append(entry[0])
+        assert "message" not in tokens and tokens[:1] == ["sum"] and not message.done()
         world.barrier()
 
     on(2, main)
@@ -109,17 +109,17 @@ def test_a_queue_that_is_closed_ends_the_thread_that_asks_it():
 
 def test_a_request_is_waited_for_as_long_as_one_likes():
     def main(world):
-        room = np.zeros(1)
-        request, queued, queue = world.irecv(room, tag=1), world.irecv(np.zeros(1), tag=2), cool.Queue()
+        buffer = np.zeros(1)
+        request, queued, queue = world.irecv(buffer, tag=1), world.irecv(np.zeros(1), tag=2), cool.Queue()
         queue.add(queued)
-        for waited in (request, request, queued):
+        for pending in (request, request, queued):
             with pytest.raises(cool.TimeoutError, match="not complete after 10ms; it continues"):
-                waited.wait(timeout=0.01)
+                pending.wait(timeout=0.01)
         with pytest.raises(cool.ArgumentError, match="timeout: "):
             request.wait(-1)
         # If one of two waiting threads times out, the other one takes over.
-        got = []
-        thread = threading.Thread(target=lambda: got.append(request.wait()[0]))
+        results = []
+        thread = threading.Thread(target=lambda: results.append(request.wait()[0]))
         thread.start()
         for _ in range(20):
             with pytest.raises(cool.TimeoutError):
@@ -127,7 +127,7 @@ def test_a_request_is_waited_for_as_long_as_one_likes():
         world.barrier()
         world.send(np.ones(1), 1 - world.rank, tag=1)
         thread.join()
-        assert got == [1] and request.wait(0) is room
+        assert results == [1] and request.wait(0) is buffer
         world.barrier()
 
     on(2, main)
@@ -154,9 +154,9 @@ def test_the_agent_of_a_process_is_found():
         return subprocess.run(command, env={**environment, **variables}, capture_output=True, text=True, timeout=300)
 
     assert run_without_socket(COOL_SOCKET="/run/cool/h1.sock").stdout == "/run/cool/h1.sock\n"
-    missing = run_without_socket()
-    assert missing.returncode != 0 and "EnvironmentError" in missing.stderr, missing.stderr
-    assert "COOL_SOCKET is not set" in missing.stderr, missing.stderr
+    result = run_without_socket()
+    assert result.returncode != 0 and "EnvironmentError" in result.stderr, result.stderr
+    assert "COOL_SOCKET is not set" in result.stderr, result.stderr
 
 
 def test_a_queue_returns_failures():
@@ -176,8 +176,8 @@ def test_a_queue_returns_failures():
 def test_others_ask_and_wait_while_a_thread_waits_for_a_request():
     def main(world):
         request = world.irecv(np.zeros(1), tag=1)
-        got = []
-        threads = [threading.Thread(target=lambda: got.append(request.wait()[0])) for _ in range(2)]
+        results = []
+        threads = [threading.Thread(target=lambda: results.append(request.wait()[0])) for _ in range(2)]
         for thread in threads:
             thread.start()
         # None of them is complete before the other rank has sent.
@@ -187,7 +187,7 @@ def test_others_ask_and_wait_while_a_thread_waits_for_a_request():
         world.send(np.ones(1), 1 - world.rank, tag=1)
         for thread in threads:
             thread.join()
-        assert got == [1, 1] and request.done()
+        assert results == [1, 1] and request.done()
 
     on(2, main)
 

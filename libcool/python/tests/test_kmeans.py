@@ -12,7 +12,7 @@ from sklearn.cluster import KMeans as Peer
 from sklearn.utils.estimator_checks import check_estimator
 
 # Checks of scikit-learn that do not pass, with the reason.
-EXCEPTED = {
+EXPECTED_FAILURES = {
     "check_sample_weight_equivalence_on_dense_data": "first centres are drawn among rows, of which repeated ones are more; "
     "scikit-learn's own KMeans is excepted for the same reason",
 }
@@ -20,9 +20,9 @@ EXCEPTED = {
 
 def groups(n=600, dims=7, seed=3):
     """Returns points in five groups at different distances."""
-    chance = np.random.default_rng(seed)
-    centres = chance.normal(scale=3, size=(5, dims))
-    return centres[chance.integers(5, size=n)] + chance.normal(size=(n, dims))
+    generator = np.random.default_rng(seed)
+    centers = generator.normal(scale=3, size=(5, dims))
+    return centers[generator.integers(5, size=n)] + generator.normal(size=(n, dims))
 
 
 def bits(model):
@@ -32,7 +32,7 @@ def bits(model):
 def test_it_is_an_estimator_of_scikit_learn():
     results = check_estimator(KMeans(threads=1), on_fail=None)
     failed = {result["check_name"]: result["exception"] for result in results if result["status"] == "failed"}
-    assert failed.keys() == EXCEPTED.keys(), failed
+    assert failed.keys() == EXPECTED_FAILURES.keys(), failed
     assert sum(result["status"] == "passed" for result in results) > 50
 
 
@@ -78,15 +78,15 @@ def test_centres_are_the_same_bits_however_the_rows_are_dealt(init, dtype, preci
 def test_numbers_on_very_unlike_scales_keep_their_digits():
     points = groups(dims=3) * [1e6, 1.0, 1e-3] + [1e9, 0, 0]
     model = KMeans(4, random_state=1).fit(points)
-    for label, centre in enumerate(model.cluster_centers_):
+    for label, center in enumerate(model.cluster_centers_):
         # The centroid is the mean of the cluster's rows at the end of the iterations, not rounded to a grid.
-        assert np.allclose(centre, points[model.labels_ == label].mean(axis=0), rtol=1e-3, atol=1e-3)
+        assert np.allclose(center, points[model.labels_ == label].mean(axis=0), rtol=1e-3, atol=1e-3)
     assert model.inertia_ == pytest.approx(sum(min(((x - c) ** 2).sum() for c in model.cluster_centers_) for x in points))
 
 
 def test_invalid_arguments_are_rejected():
     points = groups(20)
-    for words, call in [
+    for pattern, call in [
         ("n_samples=20 should be >= n_clusters=30", lambda: KMeans(30).fit(points)),
         ('precision "double": "short" or "float"', lambda: KMeans(3, precision="double").fit(points)),
         ("must be k-means", lambda: KMeans(3, init="best").fit(points)),
@@ -98,14 +98,14 @@ def test_invalid_arguments_are_rejected():
         ("zero", lambda: KMeans(3).fit(points, sample_weight=np.zeros(20))),
         ("not fitted", lambda: KMeans(3).predict(points)),
     ]:
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=pattern):
             call()
 
-    def unlike(world):
+    def different_dimensions(world):
         with pytest.raises(ValueError, match="rank 1 passed points of 5 coordinates"):
             KMeans(3).fit(points[:, : 7 - 2 * world.rank], comm=world)
 
-    on(2, unlike)
+    on(2, different_dimensions)
 
 
 def test_it_works_without_scikit_learn():

@@ -20,7 +20,7 @@ def on(ranks, program, **options):
     return embedded.on(ranks, lambda world: cool.map.run(world, program, **options))
 
 
-def dealt(job, load=lambda number: number):
+def deal_parts(job, load=lambda number: number):
     parts = cool.map.Partitions(PARTS)
     job.deal(parts, load)
     return parts
@@ -44,7 +44,7 @@ def test_values_of_a_key_are_merged_from_all_ranks(merge, plain):
         keyed[part % 5, "x"].append(part * part)
 
     def program(job):
-        mapped = job.map(dealt(job), cool.map.Keyed(merge), lambda part: {(part % 5, "x"): part * part})
+        mapped = job.map(deal_parts(job), cool.map.Keyed(merge), lambda part: {(part % 5, "x"): part * part})
         mine = job.regroup(mapped)
         assert isinstance(mine, cool.map.Keyed) and len(mine) <= 5
         assert (job.combine_at(0, mine) is None) == (job.rank != 0)
@@ -56,7 +56,7 @@ def test_values_of_a_key_are_merged_from_all_ranks(merge, plain):
 
 def test_noncommutative_functions_see_partitions_in_order():
     def program(job):
-        mapped = job.map(dealt(job), cool.map.Keyed(lambda a, b: a + b), lambda part: {"all": [part]})
+        mapped = job.map(deal_parts(job), cool.map.Keyed(lambda a, b: a + b), lambda part: {"all": [part]})
         return dict(job.combine(job.regroup(mapped)))
 
     for ranks in (1, 2, 5):
@@ -65,24 +65,24 @@ def test_noncommutative_functions_see_partitions_in_order():
 
 def test_floating_point_sums_are_bitwise_reproducible():
     def program(job):
-        parts = dealt(job, numbers)
+        parts = deal_parts(job, numbers)
         rows = job.combine(job.regroup(job.map(parts, cool.map.Rows(9, 3), lambda x: (np.arange(len(x)) % 9, x))))
         arrays = job.combine(job.regroup(job.map(parts, cool.map.Keyed("sum"), lambda x: {None: x.sum(axis=0)})))
         return rows.dense().tobytes(), arrays[None].tobytes()
 
-    one = on(1, program, threads=1)[0]
+    expected = on(1, program, threads=1)[0]
     plain = sum(np.stack([np.where((np.arange(len(x)) % 9 == row)[:, None], x, 0).sum(0) for row in range(9)])
                 for x in map(numbers, range(PARTS)))
-    assert np.allclose(np.frombuffer(one[0]).reshape(9, 3), plain)
+    assert np.allclose(np.frombuffer(expected[0]).reshape(9, 3), plain)
     for ranks, threads in ((1, 4), (3, 1), (4, 2)):
-        assert set(on(ranks, program, threads=threads)) == {one}
+        assert set(on(ranks, program, threads=threads)) == {expected}
 
 
 @pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
 def test_rows_of_numbers_are_added_up(dtype):
     def program(job):
         task = lambda part: ([part % 4, 7], np.array([[part, 1], [1, -part]], dtype))
-        mine = job.regroup(job.map(dealt(job), cool.map.Rows(10, 2, dtype), task))
+        mine = job.regroup(job.map(deal_parts(job), cool.map.Rows(10, 2, dtype), task))
         assert mine.dtype == dtype and mine.values.shape == (len(mine), 2)
         return job.combine(mine).dense().tolist()
 
@@ -99,7 +99,7 @@ def test_reports_contain_sparse_and_dense_rows():
         for count in (40, 4000):
             progress = cool.map.Progress()
             task = lambda part: ((np.arange(30) + 97 * part) % count, np.ones((30, 3), np.int64))
-            step = lambda state, done: len(job.combine(job.regroup(job.map(dealt(job), cool.map.Rows(count, 3, int), task))))
+            step = lambda state, done: len(job.combine(job.regroup(job.map(deal_parts(job), cool.map.Rows(count, 3, int), task))))
             job.iterate(progress, lambda: 0, step, most=1)
             report, = progress.reports
             assert report["iteration"] == 1 and report["busiest_link_bytes"] > 0 and report["seconds"] > 0
@@ -118,7 +118,7 @@ def test_a_rank_broadcasts_an_object():
 
 
 def test_without_a_group_a_job_runs_in_this_process():
-    program = lambda job: job.combine(job.regroup(job.map(dealt(job), cool.map.Keyed(), lambda part: {"n": part})))
+    program = lambda job: job.combine(job.regroup(job.map(deal_parts(job), cool.map.Keyed(), lambda part: {"n": part})))
     assert cool.map.run(None, program) == {"n": sum(range(PARTS))}
 
 
@@ -151,52 +151,52 @@ def test_rows_have_the_size_that_the_benchmark_counts():
         assert 0 <= stage["bytes"] - (sum(counted) - counted[rank]) <= 8 * ranks
 
 
-class Gone(Exception):
+class RankEnded(Exception):
     """The exception with which a lost rank ends."""
 
 
 @pytest.mark.parametrize("when", ["load", "map", "regroup", "combine"])
 def test_surviving_ranks_get_the_same_result(when):
     def result(ranks, lost):
-        told = []
+        messages = []
 
         def main(world):
             rank, loads, progress, parts = world.rank, [], cool.map.Progress(), cool.map.Partitions(PARTS)
 
-            def dies(now, done):
-                if lost and rank == 1 and now == when and done == 2 * (now != "load"):
-                    raise Gone
+            def end_if_chosen(stage, done):
+                if lost and rank == 1 and stage == when and done == 2 * (stage != "load"):
+                    raise RankEnded
 
             def load(number):
                 loads.append(number)
                 return np.float64(number)
 
             def program(job):
-                dies("load", 0)
+                end_if_chosen("load", 0)
                 job.deal(parts, load)
 
                 def step(state, done):
-                    dies("map", done)
+                    end_if_chosen("map", done)
                     mapped = job.map(parts, cool.map.Rows(5), lambda x: np.sqrt(state * 0.37 + x + np.arange(5)))
-                    dies("regroup", done)
+                    end_if_chosen("regroup", done)
                     mine = job.regroup(mapped)
-                    dies("combine", done)
+                    end_if_chosen("combine", done)
                     return job.combine(mine).dense()[:, 0]
 
                 return job.iterate(progress, lambda: np.ones(5), step, most=4).tobytes()
 
             try:
-                return cool.map.run(world, program, watch=told.append), len(loads)
-            except Gone:
+                return cool.map.run(world, program, watch=messages.append), len(loads)
+            except RankEnded:
                 return None
 
-        return [one for one in embedded.on(ranks, main) if one is not None], told
+        return [value for value in embedded.on(ranks, main) if value is not None], messages
 
     (whole, _), = result(1, False)[0]
-    left, told = result(4, True)
-    assert len(left) == 3 and {bits for bits, _ in left} == {whole}
-    assert sum(loads for _, loads in left) == PARTS, "partitions that are held are not loaded again"
-    assert any("3 ranks continue" in line for line in told) and any(line.startswith("iteration ") for line in told)
+    survivors, messages = result(4, True)
+    assert len(survivors) == 3 and {bits for bits, _ in survivors} == {whole}
+    assert sum(loads for _, loads in survivors) == PARTS, "partitions that are held are not loaded again"
+    assert any("3 ranks continue" in line for line in messages) and any(line.startswith("iteration ") for line in messages)
 
 
 def test_a_later_run_goes_on_from_a_checkpoint(tmp_path):
@@ -226,45 +226,45 @@ def fails_alone(text):
 @pytest.mark.parametrize(
     "program, words",
     [
-        (lambda job: dealt(job, lambda number: fails_alone("load") if number == 9 else number), "load"),
-        (lambda job: job.map(dealt(job), cool.map.Keyed(), lambda part: fails_alone("task") if part == 9 else {}), "task"),
+        (lambda job: deal_parts(job, lambda number: fails_alone("load") if number == 9 else number), "load"),
+        (lambda job: job.map(deal_parts(job), cool.map.Keyed(), lambda part: fails_alone("task") if part == 9 else {}), "task"),
         (
-            lambda job: job.map(dealt(job), cool.map.Keyed(lambda a, b: fails_alone("merge")), lambda part: {"x": part}),
+            lambda job: job.map(deal_parts(job), cool.map.Keyed(lambda a, b: fails_alone("merge")), lambda part: {"x": part}),
             "merge",
         ),
         (
-            lambda job: job.regroup(job.map(dealt(job), cool.map.Keyed(max), lambda part: {part % 2: lambda: part})),
+            lambda job: job.regroup(job.map(deal_parts(job), cool.map.Keyed(max), lambda part: {part % 2: lambda: part})),
             "pickle|not supported between|cannot be serialized",
         ),
         (
-            lambda job: job.regroup(job.map(dealt(job), cool.map.Keyed("sum"), lambda part: {part: lambda: part})),
+            lambda job: job.regroup(job.map(deal_parts(job), cool.map.Keyed("sum"), lambda part: {part: lambda: part})),
             "[Pp]ickle|cannot be serialized",
         ),
         (lambda job: job.broadcast(lambda: 0), "[Pp]ickle|cannot be serialized"),
-        (lambda job: job.map(dealt(job), cool.map.Keyed(), lambda part: {0.5: part}), "a float cannot be a key; use int, str"),
-        (lambda job: job.map(dealt(job), cool.map.Keyed(), lambda part: {2**70: part}), "does not fit 64 bits"),
-        (lambda job: job.map(dealt(job), cool.map.Keyed(), lambda part: [part]), "list"),
-        (lambda job: job.map(dealt(job), cool.map.Rows(3), lambda part: ([3], [[1]])), "integers from 0 to 2, but are from 3"),
-        (lambda job: job.map(dealt(job), cool.map.Rows(3, 2), lambda part: ([1], [[1]])), r"shape \(1, 2\)"),
-        (lambda job: job.map(dealt(job), cool.map.Rows(3, 1, int), lambda part: ([1], [[0.5]])), "without loss; use .astype"),
-        (lambda job: job.map(dealt(job), {}, lambda part: {}), "a dict is not a table; use cool.map.Keyed or cool.map.Rows"),
-        (lambda job: job.map(dealt(job), cool.map.Rows(3, 1, "u1"), lambda part: [0, 0, 0]), "rows of uint8 are not supported"),
+        (lambda job: job.map(deal_parts(job), cool.map.Keyed(), lambda part: {0.5: part}), "a float cannot be a key; use int, str"),
+        (lambda job: job.map(deal_parts(job), cool.map.Keyed(), lambda part: {2**70: part}), "does not fit 64 bits"),
+        (lambda job: job.map(deal_parts(job), cool.map.Keyed(), lambda part: [part]), "list"),
+        (lambda job: job.map(deal_parts(job), cool.map.Rows(3), lambda part: ([3], [[1]])), "integers from 0 to 2, but are from 3"),
+        (lambda job: job.map(deal_parts(job), cool.map.Rows(3, 2), lambda part: ([1], [[1]])), r"shape \(1, 2\)"),
+        (lambda job: job.map(deal_parts(job), cool.map.Rows(3, 1, int), lambda part: ([1], [[0.5]])), "without loss; use .astype"),
+        (lambda job: job.map(deal_parts(job), {}, lambda part: {}), "a dict is not a table; use cool.map.Keyed or cool.map.Rows"),
+        (lambda job: job.map(deal_parts(job), cool.map.Rows(3, 1, "u1"), lambda part: [0, 0, 0]), "rows of uint8 are not supported"),
         (lambda job: job.iterate(cool.map.Progress(), list, lambda state, done: state), "pass most or until"),
         (lambda job: job.iterate(cool.map.Progress(), list, lambda s, n: s, until=lambda s, n: fails_alone("end")), "end"),
-        (lambda job: job.map(dealt(job), cool.map.Keyed(), lambda part: {"rank": job.rank}), "by the thread that runs"),
+        (lambda job: job.map(deal_parts(job), cool.map.Keyed(), lambda part: {"rank": job.rank}), "by the thread that runs"),
         (lambda job: cool.map.run(None, lambda inner: None), "cannot run another job"),
     ],
 )
 def test_a_failure_of_one_rank_is_raised_at_all(program, words):
-    failed = []
+    errors = []
 
     def main(world):
         with pytest.raises(Exception, match=words) as error:
             cool.map.run(world, program, threads=2)
-        failed.append(error.value)
+        errors.append(error.value)
 
     embedded.on(3, main)
-    assert len(failed) == 3
+    assert len(errors) == 3
 
 
 def test_invalid_tables_are_rejected_when_created():
@@ -276,7 +276,7 @@ def test_invalid_tables_are_rejected_when_created():
         cool.map.Partitions(-1)
 
     def program(job):
-        mapped = job.map(dealt(job), cool.map.Keyed(), lambda part: {part: part})
+        mapped = job.map(deal_parts(job), cool.map.Keyed(), lambda part: {part: part})
         job.regroup(mapped)
         with pytest.raises(cool.ArgumentError, match="regrouped already"):
             job.regroup(mapped)

@@ -17,8 +17,8 @@ class Tensor:
     def __init__(self, array):
         self.array = array
 
-    def __dlpack__(self, **wishes):
-        return self.array.__dlpack__(**wishes)
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
 
     def __dlpack_device__(self):
         return self.array.__dlpack_device__()
@@ -27,7 +27,7 @@ class Tensor:
         return Tensor(np.empty(shape, self.array.dtype))
 
 
-class Other(Tensor):
+class LegacyTensor(Tensor):
     """A tensor of the protocol before DLPack 1.0, on a device, with any element code."""
 
     code, device = None, 1
@@ -43,15 +43,15 @@ class Other(Tensor):
         return self.device, 0
 
 
-class BFloat16(Other):
+class BFloat16(LegacyTensor):
     code = 4
 
 
-class Float8(Other):
+class Float8(LegacyTensor):
     code = 10
 
 
-class OnGpu(Other):
+class OnGpu(LegacyTensor):
     device = 2
 
 
@@ -64,12 +64,12 @@ def test_tensors_are_used_without_a_copy():
         part = Tensor(mine.array[world.rank])
         assert (world.bcast(part, root=1).array == 3).all()
         for dtype in ("i1", "u8", "f2", "f8", "c8", "c16"):
-            assert (world.allreduce(Other(np.ones(5, dtype))).array == 2).all(), dtype
+            assert (world.allreduce(LegacyTensor(np.ones(5, dtype))).array == 2).all(), dtype
         flags = Tensor(np.array([False, world.rank == 1]))
         assert world.allreduce(flags, op="logical_or").array.tolist() == [False, True]
-        room = Tensor(np.zeros(4, dtype="i8"))
+        buffer = Tensor(np.zeros(4, dtype="i8"))
         sent = world.isend(Tensor(np.arange(4)), 1 - world.rank)
-        assert world.recv(room) == (1 - world.rank, 0, 4) and room.array[3] == 3
+        assert world.recv(buffer) == (1 - world.rank, 0, 4) and buffer.array[3] == 3
         sent.wait()
 
     on(2, main)
@@ -95,14 +95,14 @@ def test_types_that_numpy_does_not_have_are_supported():
 def test_tensors_that_make_no_sense_are_refused_with_a_remedy():
     def main(world):
         x = np.arange(12.0).reshape(3, 4)
-        fixed = np.zeros(3)
-        fixed.flags.writeable = False
-        unknown = type("Unknown", (Other,), {"code": 3})
+        read_only = np.zeros(3)
+        read_only.flags.writeable = False
+        unknown = type("Unknown", (LegacyTensor,), {"code": 3})
         for text, call in [
             (r"send is not C-contiguous; use .contiguous\(\)", lambda: world.allreduce(Tensor(x.T))),
             ("send is not in main memory; .*cpu", lambda: world.allreduce(OnGpu(x))),
             ("send holds elements that are not carried .*code 3, 64 bits", lambda: world.allreduce(unknown(x))),
-            ("recv is read-only", lambda: world.allreduce(x[0, :3], recv=Tensor(fixed))),
+            ("recv is read-only", lambda: world.allreduce(x[0, :3], recv=Tensor(read_only))),
             ("recv is missing, and Tensor cannot create one", lambda: world.exscan(Tensor(x))),
             ("send holds f64, but recv f32", lambda: world.allreduce(Tensor(x), recv=Tensor(x.astype("f4")))),
             ("send and recv overlap", lambda: world.allreduce(Tensor(x[:2]), recv=Tensor(x[1:]))),

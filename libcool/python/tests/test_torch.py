@@ -7,7 +7,7 @@ import pytest
 from backend_ranks import LIMIT, Ranks
 
 CALLS = ["reductions", "moves", "uneven", "in_place_within", "coalesced", "factors", "sparse", "messages", "objects", "futures"]
-TOLD = ["parts", "meshes", "no_agents", "arguments", "mismatch", "late", "anybody", "allocated"]
+FAILURES = ["parts", "meshes", "no_agents", "arguments", "mismatch", "late", "anybody", "allocated"]
 
 
 @pytest.fixture(scope="module")
@@ -23,14 +23,14 @@ def test_every_call_returns_the_same_as_gloo(ranks, case):
     ranks.run("backend_cases", case)
 
 
-@pytest.mark.parametrize("case", TOLD)
+@pytest.mark.parametrize("case", FAILURES)
 def test_groups_and_failures(ranks, case):
     ranks.run("backend_failures", case)
 
 
-@pytest.mark.parametrize("way, arguments", [("ddp", ()), ("fsdp2", (False,)), ("fsdp2", (True,)), ("fsdp2_hybrid", ()), ("zero", ()), ("embedding", ())])
-def test_training_goes_as_by_one_process(ranks, way, arguments):
-    ranks.run("backend_training", way, *arguments)
+@pytest.mark.parametrize("case, arguments", [("ddp", ()), ("fsdp2", (False,)), ("fsdp2", (True,)), ("fsdp2_hybrid", ()), ("zero", ()), ("embedding", ())])
+def test_training_goes_as_by_one_process(ranks, case, arguments):
+    ranks.run("backend_training", case, *arguments)
 
 
 def test_a_group_is_made_again_in_the_same_processes(ranks):

@@ -127,7 +127,7 @@ class KMeans(*_BASES):
         if comm is None and len(X) < self.n_clusters:
             raise ValueError(f"n_samples={len(X)} should be >= n_clusters={self.n_clusters}.")
         with tempfile.TemporaryDirectory() as folder:
-            asked = {
+            parameters = {
                 "clusters": operator.index(self.n_clusters),
                 "init": self._init(folder, X.shape[1]),
                 "restarts": self._restarts(),
@@ -138,8 +138,8 @@ class KMeans(*_BASES):
                 "threads": operator.index(self.threads),
                 "verbose": bool(self.verbose),
             }
-            found = kmeans_fit(comm, X, weights, asked)
-        self.cluster_centers_, self.labels_, self.inertia_, self.n_iter_, _ = found
+            result = kmeans_fit(comm, X, weights, parameters)
+        self.cluster_centers_, self.labels_, self.inertia_, self.n_iter_, _ = result
         self.n_features_in_ = X.shape[1]
         self._n_features_out = len(self.cluster_centers_)
         return self

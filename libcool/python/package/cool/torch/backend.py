@@ -20,11 +20,11 @@ def create(options, backend_options):
     """Returns the backend of a new group. torch calls this at every rank of the group."""
     work.hand_out(CoolBackend)
     comm, key = groups.join(options.store, options.group_rank, options.group_size, options.group_id, options.timeout)
-    made = backend_options or Backend.Options("cool", timeout=options.timeout)
-    made._timeout = options.timeout
-    made.global_ranks_in_group = options.global_ranks_in_group
-    made.group_name = options.group_id
-    return CoolBackend(comm, key, made)
+    group_options = backend_options or Backend.Options("cool", timeout=options.timeout)
+    group_options._timeout = options.timeout
+    group_options.global_ranks_in_group = options.global_ranks_in_group
+    group_options.group_name = options.group_id
+    return CoolBackend(comm, key, group_options)
 
 
 class CoolBackend(Backend):
@@ -332,15 +332,15 @@ class CoolBackend(Backend):
         ranks = [rank for rank in range(self.size()) if rank not in ranks_to_exclude]
         return self._of(f"without {sorted(ranks_to_exclude)}", ranks, opts_override)
 
-    def _of(self, what, ranks, opts):
+    def _of(self, description, ranks, opts):
         """Returns the backend of a group of some of the ranks, which all derive the same key."""
         seconds = opts._timeout.total_seconds() if opts else self._seconds
-        key = groups.bounded(f"{what} of {self._key}")
+        key = groups.bounded(f"{description} of {self._key}")
         comm = groups.meet(key, ranks.index(self.rank()), len(ranks), seconds)
-        made = opts or Backend.Options("cool", timeout=self._options._timeout)
+        group_options = opts or Backend.Options("cool", timeout=self._options._timeout)
         parents = list(self._options.global_ranks_in_group)
-        made.global_ranks_in_group = [parents[rank] for rank in ranks] if parents else ranks
-        return CoolBackend(comm, key, made)
+        group_options.global_ranks_in_group = [parents[rank] for rank in ranks] if parents else ranks
+        return CoolBackend(comm, key, group_options)
 
     def abort(self):
         """Makes pending calls fail at every rank of the group, and leaves the group."""

@@ -28,16 +28,16 @@ def of(error, global_ranks, before=""):
         before += "the call's timeout has passed: "  # Programs search for the word "timeout".
     others = [f"rank {rank} of the group is rank {global_ranks[rank]} of all" for rank in error.ranks if global_ranks]
     text = f"{before}{error} ({', '.join(others)})" if others else f"{before}{error}"
-    raised = (ArgumentError if isinstance(error, cool.ArgumentError) else Error)(text)
-    raised.ranks, raised.__cause__ = tuple(error.ranks), error
-    return raised
+    converted = (ArgumentError if isinstance(error, cool.ArgumentError) else Error)(text)
+    converted.ranks, converted.__cause__ = tuple(error.ranks), error
+    return converted
 
 
-def not_passed(ranks, mine, seconds, is_every_rank_told):
+def not_passed(ranks, mine, seconds, is_every_rank_named):
     """Returns the prefix of the error of a failed monitored barrier. It has Gloo's wording, because programs search for it."""
-    ranks = ranks if is_every_rank_told else ranks[:1]
-    who = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else "A rank"
-    failed = f"{who} failed to pass monitoredBarrier in {seconds * 1000:g} ms: "
+    ranks = ranks if is_every_rank_named else ranks[:1]
+    subject = f"Rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}" if ranks else "A rank"
+    failed = f"{subject} failed to pass monitoredBarrier in {seconds * 1000:g} ms: "
     if mine == 0:
         return failed
     return f"Rank {mine} successfully reached monitoredBarrier, but received errors while waiting for send/recv from rank 0: {failed}"

@@ -23,7 +23,7 @@ _shared = None
 _open = set()
 
 # Time in seconds for which the process that started the agents waits for other ranks at its end.
-STAYS = 300
+END_SECONDS = 300
 
 
 def opened(backend):
@@ -40,8 +40,8 @@ def _leave(cluster):
     """Ends a process with agents that other ranks may still need."""
     for backend in list(_open):
         backend.shutdown()
-    if not cluster.wait_until_unused(STAYS):
-        log.warning("other ranks are still running after %d s; they lose their agents when this process ends", STAYS)
+    if not cluster.wait_until_unused(END_SECONDS):
+        log.warning("other ranks are still running after %d s; they lose their agents when this process ends", END_SECONDS)
     cluster.close()
 
 
@@ -52,25 +52,25 @@ def join(store, rank, size, name, timeout):
     seconds = timeout.total_seconds()
     if rank == 0:
         try:
-            told = _decide(store, place, size, name, timeout)
+            decision = _decide(store, place, size, name, timeout)
         except Exception as error:
             store.set(place, json.dumps({"error": f"rank 0 could not start: {error}"}))
             raise
-        store.set(place, json.dumps(told))
+        store.set(place, json.dumps(decision))
     else:
-        store.set(f"{place}/{rank}", json.dumps(_whereabouts()))
+        store.set(f"{place}/{rank}", json.dumps(_host_status()))
         _wait(store, {0: place}, timeout)
-        told = json.loads(store.get(place))
-    if told.get("error"):
-        raise errors.Error(f"rank {rank}: {told['error']}")
-    share(told["sockets"])
-    return meet(told["key"], rank, size, seconds), told["key"]
+        decision = json.loads(store.get(place))
+    if decision.get("error"):
+        raise errors.Error(f"rank {rank}: {decision['error']}")
+    share(decision["sockets"])
+    return meet(decision["key"], rank, size, seconds), decision["key"]
 
 
 def bounded(key):
     """Returns a key of at most 200 bytes that is unique to ``key``."""
-    known = key.encode()
-    return key if len(known) <= 200 else f"{known[:120].decode(errors='ignore')} {hashlib.sha256(known).hexdigest()}"
+    encoded = key.encode()
+    return key if len(encoded) <= 200 else f"{encoded[:120].decode(errors='ignore')} {hashlib.sha256(encoded).hexdigest()}"
 
 
 def meet(key, rank, size, seconds):
@@ -89,7 +89,7 @@ def share(sockets):
     _shared = sockets
 
 
-def _whereabouts():
+def _host_status():
     """Returns the machine's name and, if it has no agent, the reason."""
     try:
         cool.agent_socket()
@@ -112,22 +112,22 @@ def _decide(store, place, size, name, timeout):
 
     Agents are started only if no rank has one and all ranks are on this machine.
     """
-    told = {"key": bounded(f"torch {secrets.token_hex(8)} {name}"), "sockets": _shared}
-    mine = _whereabouts()
-    if _shared or mine["why"] is None:
-        return told
+    decision = {"key": bounded(f"torch {secrets.token_hex(8)} {name}"), "sockets": _shared}
+    own = _host_status()
+    if _shared or own["why"] is None:
+        return decision
     places = {rank: f"{place}/{rank}" for rank in range(1, size)}
     _wait(store, places, timeout)
-    for rank, at in places.items():
-        other = json.loads(store.get(at))
-        if other["host"] != mine["host"] or other["why"] is None:
-            has = "has none either" if other["why"] else "has one"
-            told["error"] = (
-                f"no COOL agent at rank 0 on {mine['host']} ({mine['why']}), and rank {rank} on {other['host']} {has}; start "
+    for rank, key in places.items():
+        other = json.loads(store.get(key))
+        if other["host"] != own["host"] or other["why"] is None:
+            other_status = "has none either" if other["why"] else "has one"
+            decision["error"] = (
+                f"no COOL agent at rank 0 on {own['host']} ({own['why']}), and rank {rank} on {other['host']} {other_status}; start "
                 "cool-nodeagent on every node, or run all ranks on one machine, where rank 0 starts agents"
             )
-            return told
+            return decision
     cluster = cool.Cluster(1)
     Finalize(None, _leave, (cluster,), exitpriority=10)
-    told["sockets"] = cluster.sockets
-    return told
+    decision["sockets"] = cluster.sockets
+    return decision

@@ -20,7 +20,7 @@ class CoolWork(Work):
     def __init__(self, gives):
         super().__init__()
         self._gives = gives
-        _last.made = weakref.ref(self)
+        _last.latest_work = weakref.ref(self)
 
     def wait(self, timeout=None):
         return True
@@ -62,7 +62,7 @@ class Started(CoolWork):
         except cool.Error as error:
             # An error of the call itself is reported by `complete`, to all waiting threads.
             if not self._request.done():
-                self._queue_if_asked_for()
+                self._queue_if_future_exists()
                 raise self._group.error_of(error) from error
         self.complete()
         if self._error is not None:
@@ -93,7 +93,7 @@ class Started(CoolWork):
         _completer().add(self._request, self)
         return self
 
-    def _queue_if_asked_for(self):
+    def _queue_if_future_exists(self):
         with self._lock:
             if self._future is None or self._is_done or self._is_queued:
                 return
@@ -108,7 +108,7 @@ class Started(CoolWork):
                 self._future = torch.futures.Future()
                 if self._is_done:
                     self._future.set_result(None)
-        self._queue_if_asked_for()
+        self._queue_if_future_exists()
         # Raised by a callback, because C++ does not see an exception that is set on the future.
         return self._future.then(self._given)
 
@@ -182,17 +182,17 @@ class Completer:
         self._thread.join()
 
 
-_making = threading.Lock()
+_creation_lock = threading.Lock()
 
 
 @functools.cache
-def _made_completer():
+def _shared_completer():
     return Completer()
 
 
 def _completer():
-    with _making:
-        return _made_completer()
+    with _creation_lock:
+        return _shared_completer()
 
 
 def _handing_out(method):
@@ -204,10 +204,10 @@ def _handing_out(method):
 
     @functools.wraps(method)
     def call(*arguments, **more):
-        _last.made = None
+        _last.latest_work = None
         work = method(*arguments, **more)
-        made = _last.made and _last.made()
-        return work if made is None else made
+        own_work = _last.latest_work and _last.latest_work()
+        return work if own_work is None else own_work
 
     return call
 
