@@ -25,12 +25,12 @@ class Bofuss(Switch):
         self.folder = tempfile.TemporaryDirectory(prefix="cool-bofuss-")
         self.processes = []
         ports = ",".join(intf.name for intf in self.intfList() if intf.name != "lo")
-        self.begin("ofdatapath", "-i", ports, "punix:" + self.socket(), "-d", "%012x" % int(self.dpid, 16), "--no-slicing")
+        self.start_program("ofdatapath", "-i", ports, "punix:" + self.socket(), "-d", "%012x" % int(self.dpid, 16), "--no-slicing")
 
-    def look_for(self, controller):
-        self.begin("ofprotocol", "unix:" + self.socket(), controller, "--fail=closed")
+    def connect_to(self, controller):
+        self.start_program("ofprotocol", "unix:" + self.socket(), controller, "--fail=closed")
 
-    def begin(self, *command):
+    def start_program(self, *command):
         log = open("%s/%s.log" % (self.folder.name, command[0]), "w")
         with log:
             self.processes.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log))

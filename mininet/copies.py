@@ -30,16 +30,16 @@ def has_torrent():
     return importlib.util.find_spec("libtorrent") is not None
 
 
-def nothing_beside(_kill, _start):
+def no_disturbance(_kill, _start):
     """Context that does nothing to the nodes during a copy."""
     return contextlib.nullcontext()
 
 
-class Endless(RuntimeError):
+class EndTimeout(RuntimeError):
     """A process that did not end in time."""
 
 
-class Spread:
+class Distribution:
     """A file, the hosts of a testbed's description, and a directory for their copies.
 
     Each method returns `seconds` of the whole copy, and `nodes`: for each host by name, `seconds`
@@ -71,8 +71,8 @@ class Spread:
         command = ["cool", "copy", "--json", "--from", self.source["name"], "--nodes", ",".join(names), *options, self.path,
                    os.path.join(self.copies, "{node}", "copy")]
         try:
-            status, out, errors = ended(command, environment, self.patience)
-        except Endless as e:
+            status, out, errors = run_bounded(command, environment, self.patience)
+        except EndTimeout as e:
             if not may_fail:
                 raise
             return {"seconds": self.patience, "via": "", "sent": 0, "nodes": {}, "missing": dict.fromkeys(names, str(e))}
@@ -83,36 +83,36 @@ class Spread:
         for host in self.receivers:
             if host["name"] not in missing:
                 self.check(host, self.copy_of(host))
-        nodes = {node["node"]: {**outcome_of([(s, self.size - lacks) for s, lacks in node["progress"]]), "own": node["seconds"]}
+        nodes = {node["node"]: {**outcome_of([(s, self.size - missing_bytes) for s, missing_bytes in node["progress"]]), "own": node["seconds"]}
                  for node in outcome["nodes"] if not node["error"]}
         return {"seconds": outcome["seconds"], "via": outcome["via"], "sent": outcome["sent"], "nodes": nodes, "missing": missing}
 
-    def by_torrent(self, piece, may_fail=False, late=(), beside=nothing_beside):
+    def by_torrent(self, piece, may_fail=False, late=(), disturbance=no_disturbance):
         """Copies by BitTorrent, in pieces of `piece` bytes. Hosts in `late` have no peer until
         `beside` starts it: a context that receives functions which kill and start the peer of a
         name."""
         with Torrent(self, self.make_torrent(piece)) as torrent:
             hosts = {host["name"]: host for host in [self.source, *self.receivers]}
-            punctual = [name for name in hosts if name not in late]
-            for name in punctual:
+            initial_names = [name for name in hosts if name not in late]
+            for name in initial_names:
                 torrent.start(hosts[name])
-            for name in punctual:
+            for name in initial_names:
                 torrent.await_ready(name)
-            began = time.monotonic()
-            with beside(torrent.kill, lambda name: torrent.join(hosts[name])):
-                for name in punctual:
+            start_time = time.monotonic()
+            with disturbance(torrent.kill, lambda name: torrent.join(hosts[name])):
+                for name in initial_names:
                     torrent.connect(name)
-                points = {host["name"]: torrent.answer(host["name"]) for host in self.receivers}
-            starts = torrent.connected
-        missing = {name: "its peer has ended, or lacks something after %g s" % self.patience for name, has in points.items() if not has}
+                progress = {host["name"]: torrent.read_progress(host["name"]) for host in self.receivers}
+            connect_times = torrent.connected
+        missing = {name: "its peer has ended, or lacks something after %g s" % self.patience for name, present in progress.items() if not present}
         if missing and not may_fail:
-            raise RuntimeError("no copy by BitTorrent: %s" % "; ".join("%s: %s" % one for one in missing.items()))
+            raise RuntimeError("no copy by BitTorrent: %s" % "; ".join("%s: %s" % item for item in missing.items()))
         nodes = {}
         for host in self.receivers:
             if host["name"] not in missing:
                 self.check(host, os.path.join(self.copies, host["ip"], os.path.basename(self.path)))
-                node = outcome_of([(round(s - began, 3), has) for s, has in points[host["name"]]])
-                nodes[host["name"]] = {**node, "own": round(node["seconds"] + began - starts[host["name"]], 3)}
+                node = outcome_of([(round(s - start_time, 3), present) for s, present in progress[host["name"]]])
+                nodes[host["name"]] = {**node, "own": round(node["seconds"] + start_time - connect_times[host["name"]], 3)}
         return {"seconds": max((node["seconds"] for node in nodes.values()), default=0.0), "nodes": nodes, "missing": missing}
 
     def make_torrent(self, piece):
@@ -120,12 +120,12 @@ class Spread:
         import libtorrent
         files = libtorrent.file_storage()
         libtorrent.add_files(files, self.path)
-        made = libtorrent.create_torrent(files, piece)
-        libtorrent.set_piece_hashes(made, os.path.dirname(self.path))
+        torrent = libtorrent.create_torrent(files, piece)
+        libtorrent.set_piece_hashes(torrent, os.path.dirname(self.path))
         os.makedirs(self.copies, exist_ok=True)
         path = os.path.join(self.copies, "torrent")
         with open(path, "wb") as f:
-            f.write(libtorrent.bencode(made.generate()))
+            f.write(libtorrent.bencode(torrent.generate()))
         return path
 
 
@@ -133,12 +133,12 @@ class Torrent:
     """The peers of one torrent, each on its host. They end with this context, or when the time is
     over."""
 
-    def __init__(self, of, torrent):
-        self.of, self.torrent = of, torrent
-        self.addresses = ",".join(host["ip"] for host in [of.source, *of.receivers])
-        self.peers, self.connected, self.all = {}, {}, []
+    def __init__(self, distribution, torrent):
+        self.distribution, self.torrent = distribution, torrent
+        self.addresses = ",".join(host["ip"] for host in [distribution.source, *distribution.receivers])
+        self.peers, self.connected, self.processes = {}, {}, []
         self.changed = threading.Condition()
-        self.timer = threading.Timer(of.patience, self.end)
+        self.timer = threading.Timer(distribution.patience, self.end)
 
     def __enter__(self):
         self.timer.start()
@@ -147,21 +147,21 @@ class Torrent:
     def __exit__(self, *_):
         self.timer.cancel()
         self.end()
-        for peer in self.all:
+        for peer in self.processes:
             peer.wait()
 
     def end(self):
         with self.changed:
-            for peer in self.all:
+            for peer in self.processes:
                 peer.kill()
 
     def start(self, host):
         """Starts the peer of a host."""
-        command = ["mnexec", "-a", str(host["pid"]), sys.executable, os.path.join(HERE, "torrent_peer.py"), self.of.copies, self.torrent, host["ip"],
-                   self.of.path if host is self.of.source else "-", self.addresses]
+        command = ["mnexec", "-a", str(host["pid"]), sys.executable, os.path.join(HERE, "torrent_peer.py"), self.distribution.copies, self.torrent, host["ip"],
+                   self.distribution.path if host is self.distribution.source else "-", self.addresses]
         peer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
         with self.changed:
-            self.all.append(peer)
+            self.processes.append(peer)
             self.peers[host["name"]] = peer
 
     def await_ready(self, name):
@@ -191,12 +191,12 @@ class Torrent:
                 del self.connected[name]
             self.peers[name].kill()
 
-    def answer(self, name):
+    def read_progress(self, name):
         """Returns the progress of the peer of this name, or nothing if it ended before its copy was
         complete."""
         while True:
             with self.changed:
-                if not self.changed.wait_for(lambda: name in self.connected, self.of.patience):
+                if not self.changed.wait_for(lambda: name in self.connected, self.distribution.patience):
                     return []
                 peer = self.peers[name]
             line = peer.stdout.readline()
@@ -205,7 +205,7 @@ class Torrent:
                     return json.loads(line or "[]")
 
 
-def ended(command, environment, seconds):
+def run_bounded(command, environment, seconds):
     """Returns a command's status, output and errors. Interrupts a command that takes too long, and
     then raises an error."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
@@ -215,7 +215,7 @@ def ended(command, environment, seconds):
             process.send_signal(signal.SIGINT)
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.communicate(timeout=PATIENCE_FOR_END)
-            raise Endless("%s: no end within %g s" % (" ".join(command[:2]), seconds)) from None
+            raise EndTimeout("%s: no end within %g s" % (" ".join(command[:2]), seconds)) from None
         finally:
             process.kill()
     return process.returncode, out, errors

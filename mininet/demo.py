@@ -42,21 +42,21 @@ def heading(text):
 
 def run(*command, capture=False):
     """Runs a command that must succeed; prints its output, or returns it."""
-    done = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True)
-    if done.returncode:
-        raise Failure("%s ended with status %d" % (" ".join(command[:4]), done.returncode))
-    return done.stdout
+    process = subprocess.run(command, stdout=subprocess.PIPE if capture else None, text=True)
+    if process.returncode:
+        raise Failure("%s ended with status %d" % (" ".join(command[:4]), process.returncode))
+    return process.stdout
 
 
-def photographs(named):
+def photographs(paths):
     """Returns the pictures to cluster."""
-    if named:
-        return named
-    listed = subprocess.run(["dpkg", "-L", PACKAGE], capture_output=True, text=True)
-    found = sorted(f for f in listed.stdout.split("\n") if f.lower().endswith((".jpg", ".jpeg", ".png")) and os.path.isfile(f))
-    if not found:
+    if paths:
+        return paths
+    process = subprocess.run(["dpkg", "-L", PACKAGE], capture_output=True, text=True)
+    pictures = sorted(f for f in process.stdout.split("\n") if f.lower().endswith((".jpg", ".jpeg", ".png")) and os.path.isfile(f))
+    if not pictures:
         raise Failure("no photographs: apt-get install %s, or name some with --photographs" % PACKAGE)
-    return found
+    return pictures
 
 
 def measured(description, action):
@@ -91,38 +91,38 @@ def broadcast():
     return report["results"][0]
 
 
-def way_of_the_message(description, carried):
+def message_path(description, carried):
     """Returns the root and the links (from, to) by which the message reached every node: from the
     host that sent most, to each further node or switch from the nearer one that sent it most."""
     hosts = [h["name"] for h in description["hosts"]]
-    neighbours = {}
+    neighbors = {}
     for link in description["links"]:
-        neighbours.setdefault(link["a"], []).append(link["b"])
-        neighbours.setdefault(link["b"], []).append(link["a"])
-    root = max(hosts, key=lambda h: sum(carried[h, n] for n in neighbours[h]))
+        neighbors.setdefault(link["a"], []).append(link["b"])
+        neighbors.setdefault(link["b"], []).append(link["a"])
+    root = max(hosts, key=lambda h: sum(carried[h, n] for n in neighbors[h]))
     distance, reached = {root: 0}, [root]
-    for here in reached:
-        for there in neighbours[here]:
-            if there not in distance:
-                distance[there] = distance[here] + 1
-                reached.append(there)
-    before = {}
-    for there in reached[1:]:
-        nearer = [n for n in neighbours[there] if distance[n] < distance[there]]
-        before[there] = max(nearer, key=lambda n: carried[n, there])
-    way = []
+    for node in reached:
+        for neighbor in neighbors[node]:
+            if neighbor not in distance:
+                distance[neighbor] = distance[node] + 1
+                reached.append(neighbor)
+    predecessors = {}
+    for neighbor in reached[1:]:
+        nearer = [n for n in neighbors[neighbor] if distance[n] < distance[neighbor]]
+        predecessors[neighbor] = max(nearer, key=lambda n: carried[n, neighbor])
+    path = []
     for host in hosts:
-        here = host
-        while here != root and (before[here], here) not in way:
-            way.append((before[here], here))
-            here = before[here]
-    return root, sorted(way, key=lambda link: (distance[link[0]], reached.index(link[0]), reached.index(link[1])))
+        node = host
+        while node != root and (predecessors[node], node) not in path:
+            path.append((predecessors[node], node))
+            node = predecessors[node]
+    return root, sorted(path, key=lambda link: (distance[link[0]], reached.index(link[0]), reached.index(link[1])))
 
 
-def rows(carried, way):
+def rows(carried, path):
     """Returns a row for each link direction; those that carried the message first."""
-    others = [link for link in carried if link not in way]
-    return [{"from": a, "to": b, "bytes": carried[a, b], "minimum": MESSAGE if (a, b) in way else 0} for a, b in [*way, *others]]
+    others = [link for link in carried if link not in path]
+    return [{"from": a, "to": b, "bytes": carried[a, b], "minimum": MESSAGE if (a, b) in path else 0} for a, b in [*path, *others]]
 
 
 def print_links(figures):
@@ -130,7 +130,7 @@ def print_links(figures):
     heading("A broadcast of %.0f MiB: bytes on every link, next to the minimum" % (MESSAGE / 2**20))
     print("%-12s %12s %12s %7s %16s" % ("link", "bytes", "minimum", "times", "bytes back"))
     back = {(r["to"], r["from"]): r["bytes"] for r in figures["links"]}
-    for r in demo_page.shown(figures["links"]):
+    for r in demo_page.message_rows(figures["links"]):
         times = "%.3f" % (r["bytes"] / r["minimum"]) if r["minimum"] else "-"
         print("%-12s %12d %12d %7s %16d" % ("%s -> %s" % (r["from"], r["to"]), r["bytes"], r["minimum"], times,
                                              back[r["from"], r["to"]]))
@@ -139,30 +139,30 @@ def print_links(figures):
         ", %.2f times the least possible" % figures["over_limit"] if figures["over_limit"] else "", figures["repairs"]))
 
 
-def ways_of_copies(of):
+def copy_methods(distribution):
     """Returns the methods of copying the file: the name of each, and its function."""
-    yield "cool copy", lambda: of.by_cool(os.environ)
-    yield "cool copy --via swarm", lambda: of.by_cool(os.environ, "--via", "swarm")
+    yield "cool copy", lambda: distribution.by_cool(os.environ)
+    yield "cool copy --via swarm", lambda: distribution.by_cool(os.environ, "--via", "swarm")
     if copies.has_torrent():
-        yield demo_page.TORRENT, lambda: of.by_torrent(PIECE)
+        yield demo_page.TORRENT, lambda: distribution.by_torrent(PIECE)
 
 
 def copy_file(description, rack_of):
     """Copies a file from the first node to all others, by each method; returns the figures."""
     with tempfile.TemporaryDirectory(prefix="cool-demo-", dir="/dev/shm") as folder:
         # A file that always exists, and that every node needs.
-        of = copies.Spread(shutil.which("cool"), folder, description)
+        distribution = copies.Distribution(shutil.which("cool"), folder, description)
         slowest = min(link["mbit"] for link in description["links"] if link["kind"] == "host")
-        limit = of.size * 8 / (slowest * 1e6) if slowest else None
+        limit = distribution.size * 8 / (slowest * 1e6) if slowest else None
         ways = []
-        for name, action in ways_of_copies(of):
-            of.clear()
+        for name, action in copy_methods(distribution):
+            distribution.clear()
             outcome, carried = measured(description, action)
             nodes = [{"node": node, "rack": rack_of[node], **figures} for node, figures in outcome.pop("nodes").items()]
             most = max(network.between_switches(description, carried), default=0)
             ways.append({"name": name, **outcome, "over_limit": outcome["seconds"] / limit if limit else None,
-                         "most": most / of.size, "nodes": nodes})
-        return {"file": os.path.basename(of.path), "bytes": of.size, "from": of.source["name"], "mbit": slowest, "limit": limit, "ways": ways}
+                         "most": most / distribution.size, "nodes": nodes})
+        return {"file": os.path.basename(distribution.path), "bytes": distribution.size, "from": distribution.source["name"], "mbit": slowest, "limit": limit, "ways": ways}
 
 
 def print_copies(figures):
@@ -178,7 +178,7 @@ def print_copies(figures):
         row("over the limit, %.2f s" % figures["limit"], ["%.2f" % way["over_limit"] for way in figures["ways"]])
     row("busiest uplink / file", ["%.2f" % way["most"] for way in figures["ways"]])
     if not copies.has_torrent():
-        print("(to add BitTorrent: %s)" % demo_page.HOW_TO_HAVE_TORRENT)
+        print("(to add BitTorrent: %s)" % demo_page.HOW_TO_ADD_TORRENT)
 
 
 def parse_arguments():
@@ -219,9 +219,9 @@ def main():
     if not options.photographs and summary["points"] < LEAST_POINTS:
         raise Failure("only %d vectors were clustered, expected %d at least" % (summary["points"], LEAST_POINTS))
 
-    figures, spread = measured(description, broadcast)
-    root, way = way_of_the_message(description, spread)
-    links = rows(spread, way)
+    figures, carried_by_broadcast = measured(description, broadcast)
+    root, path = message_path(description, carried_by_broadcast)
+    links = rows(carried_by_broadcast, path)
     summary.update({
         "repairs": summary["network"]["chunks_repaired"],
         "link_bytes": [{"from": a, "to": b, "bytes": n} for (a, b), n in carried.items()],

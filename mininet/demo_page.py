@@ -4,7 +4,7 @@ import html
 import math
 
 TORRENT = "BitTorrent"
-HOW_TO_HAVE_TORRENT = "apt-get install python3-libtorrent, then make demo again"
+HOW_TO_ADD_TORRENT = "apt-get install python3-libtorrent, then make demo again"
 
 STYLE = """
 :root { --ink: #18222d; --quiet: #66737f; --line: #dfe5ea; --faint: #f4f7f9; --tree: #e8590c; --compute: #3b7dd8; --talk: #f2a33a; }
@@ -178,9 +178,9 @@ def bars(lower, upper):
     lines, x, y = frame(steps(0, max(a + b for a, b in zip(lower, upper))), len(lower))
     width = min(34, 0.6 * (W - LEFT) / len(lower))
     for i, (a, b) in enumerate(zip(lower, upper)):
-        for start, end, colour in ((0, a, "--compute"), (a, a + b, "--talk")):
+        for start, end, color in ((0, a, "--compute"), (a, a + b, "--talk")):
             lines.append('<rect x="%.1f" y="%.1f" width="%.1f" height="%.1f" fill="var(%s)"><title>%.3f s</title></rect>' % (
-                x(i) - width / 2, y(end), width, y(start) - y(end), colour, end - start))
+                x(i) - width / 2, y(end), width, y(start) - y(end), color, end - start))
     return chart(lines)
 
 
@@ -191,26 +191,26 @@ def places(topology):
     for node in topology["nodes"]:
         racks.setdefault(node["rack"], []).append(node["name"])
     cell = 1000 / (len(topology["nodes"]) + 0.5 * len(racks))
-    where, boxes, x = {}, [], 0.0
+    positions, boxes, x = {}, [], 0.0
     for rack in sorted(racks):
         x += 0.25 * cell
         boxes.append((x, cell * len(racks[rack]), rack))
         for name in sorted(racks[rack], key=lambda n: (len(n), n)):
-            where[name] = (x + cell / 2, 262)
+            positions[name] = (x + cell / 2, 262)
             x += cell
         x += 0.25 * cell
     tors = {s["rack"]: s["name"] for s in topology["switches"] if s["rack"] is not None}
     for left, width, rack in boxes:
-        where[tors[rack]] = (left + width / 2, 160)
+        positions[tors[rack]] = (left + width / 2, 160)
     above = [s["name"] for s in topology["switches"] if s["rack"] is None]
     for i, name in enumerate(above):
-        where[name] = (1000 * (i + 0.5) / len(above), 44)
-    return where, boxes, cell
+        positions[name] = (1000 * (i + 0.5) / len(above), 44)
+    return positions, boxes, cell
 
 
 def drawing(topology, broadcast):
     """Returns a drawing of the network with the measured tree."""
-    where, boxes, cell = places(topology)
+    positions, boxes, cell = places(topology)
     name = {s["datapath_id"]: s["name"] for s in topology["switches"]}
     ends = [(name[l["a"]], name[l["b"]]) for l in topology["links"]]
     ends += [(name[n["datapath_id"]], n["name"]) for n in topology["nodes"]]
@@ -223,7 +223,7 @@ def drawing(topology, broadcast):
     labels = []
     for a, b in ends:
         a, b = (b, a) if (b, a) in tree else (a, b)
-        (x1, y1), (x2, y2) = where[a], where[b]
+        (x1, y1), (x2, y2) = positions[a], positions[b]
         xm, ym = (x1 + x2) / 2, (y1 + y2) / 2
         style = 'stroke="var(--tree)" stroke-width="3" marker-mid="url(#to)"' if (a, b) in tree else 'stroke="#b9c3cc" stroke-width="1.5"'
         out.append('<polyline points="%.1f,%.1f %.1f,%.1f %.1f,%.1f" fill="none" %s/>' % (x1, y1, xm, ym, x2, y2, style))
@@ -233,7 +233,7 @@ def drawing(topology, broadcast):
             side = 1 if xl >= xu else -1
             labels.append('<text x="%.1f" y="%.1f" text-anchor="%s" style="--halo:#fffc">%.2f</text>' % (
                 xl + (xu - xl) * 0.3 + side * 6, yl + (yu - yl) * 0.3 + 4, "start" if side > 0 else "end", tree[a, b]))
-    for node, (x, y) in where.items():
+    for node, (x, y) in positions.items():
         if node == broadcast["root"]:
             shape, ink = '<circle cx="%.1f" cy="%.1f" r="17" fill="var(--tree)"/>' % (x, y), "#fff"
         elif y > 200:
@@ -245,13 +245,13 @@ def drawing(topology, broadcast):
     return '<svg viewBox="0 0 1000 316" role="img">%s</svg>' % "".join(out + labels)
 
 
-def shown(links):
+def message_rows(links):
     """Returns one row for each link: the direction that the message took, if any."""
-    taken = {frozenset((r["from"], r["to"])) for r in links if r["minimum"]}
+    directed_pairs = {frozenset((r["from"], r["to"])) for r in links if r["minimum"]}
     rows, seen = [], set()
     for r in links:
         ends = frozenset((r["from"], r["to"]))
-        if r["minimum"] or ends not in taken | seen:
+        if r["minimum"] or ends not in directed_pairs | seen:
             rows.append(r)
         seen.add(ends)
     return rows
@@ -261,7 +261,7 @@ def table(broadcast):
     carried = {(r["from"], r["to"]): r["bytes"] for r in broadcast["links"]}
     most = max(carried.values())
     lines = ["<tr><th>link<th>bytes<th>minimum<th>times<th>bytes back<th></tr>"]
-    for r in shown(broadcast["links"]):
+    for r in message_rows(broadcast["links"]):
         times = "%.3f" % (r["bytes"] / r["minimum"]) if r["minimum"] else "–"
         lines.append('<tr><td>%s → %s<td>%s<td>%s<td>%s<td>%s<td class=bar><div style="width:%.1f%%"></div></tr>' % (
             html.escape(r["from"]), html.escape(r["to"]), number(r["bytes"]), number(r["minimum"]), times,
@@ -269,7 +269,7 @@ def table(broadcast):
     return "<div class=wide><table>%s</table></div>" % "".join(lines)
 
 
-HOW_COPIES_COUNT = (
+HOW_COPIES_ARE_TIMED = (
     "Pieces count once they have come whole and are checked: 4 MiB in a broadcast, which brings them to all nodes at once, 2 MiB in a swarm, whose nodes stay "
     "until all have everything, 256 KiB in BitTorrent. Seconds of <code>cool copy</code> begin with the command, and a copy is in its place when its files were "
     "read again and checked; those of BitTorrent leave out the start of its programs, the hash of the file and the torrent.")
@@ -282,7 +282,7 @@ def by_node(ways):
     """Returns, for copies, each node with its rack and its seconds by each method."""
     seconds = [{node["node"]: node["seconds"] for node in way["nodes"]} for way in ways]
     nodes = sorted(ways[0]["nodes"], key=lambda node: (node["rack"], len(node["node"]), node["node"]))
-    return [(node["node"], node["rack"], [of[node["node"]] for of in seconds]) for node in nodes]
+    return [(node["node"], node["rack"], [seconds_of_way[node["node"]] for seconds_of_way in seconds]) for node in nodes]
 
 
 def copied(copies):
@@ -292,9 +292,9 @@ def copied(copies):
     limit = ", all that a link of %g Mbit/s carries: the file in %.2f s" % (copies["mbit"], copies["limit"]) if copies["limit"] else ""
     yield "<p>The program <code>%s</code>, %.1f MiB, from %s to the %d others: what each of them had of it over time. %s%s</p>" % (
         html.escape(copies["file"]), mib, html.escape(copies["from"]), len(ways[0]["nodes"]),
-        "Nothing can be faster than the dashed line%s. " % limit if limit else "", HOW_COPIES_COUNT)
+        "Nothing can be faster than the dashed line%s. " % limit if limit else "", HOW_COPIES_ARE_TIMED)
     if all(way["name"] != TORRENT for way in ways):
-        yield "<p>To add BitTorrent: %s.</p>" % HOW_TO_HAVE_TORRENT
+        yield "<p>To add BitTorrent: %s.</p>" % HOW_TO_ADD_TORRENT
     yield "<div class=thirds>"
     marks = steps(0, max(way["seconds"] for way in ways)), steps(0, mib)
     for way in ways:
@@ -330,11 +330,11 @@ def panel(way, copies, times, amounts):
 
 def node_curve(node, whole, x, y):
     """Returns a node's progress as steps, because it is unknown between two pieces."""
-    colour, end = RACKS[node["rack"] % len(RACKS)], node["seconds"]
-    path = "M%.1f %.1f" % (x(0), y(0)) + "".join("H%.1f V%.1f" % (x(s), y(has)) for s, has in node["progress"])
+    color, end = RACKS[node["rack"] % len(RACKS)], node["seconds"]
+    path = "M%.1f %.1f" % (x(0), y(0)) + "".join("H%.1f V%.1f" % (x(s), y(present)) for s, present in node["progress"])
     return ('<g stroke="%s"><title>%s: %.2f s</title><path d="%s" fill="none" stroke-width="1.6" stroke-opacity="0.75"/>'
             '<circle cx="%.1f" cy="%.1f" r="3" fill="%s" stroke="none"/></g>' % (
-                colour, html.escape(node["node"]), end, path, x(end), y(whole), colour))
+                color, html.escape(node["node"]), end, path, x(end), y(whole), color))
 
 
 def copies_table(copies):

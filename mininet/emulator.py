@@ -23,7 +23,7 @@ __all__ = ["SILENCE", "Host", "Link", "Mininet", "OVSSwitch", "Switch", "Topo", 
 SILENCE = 180
 
 
-class Awaited:
+class BoundedPoll:
     """A poll(2) object for Mininet, whose unlimited waits end after the silence that its node
     permits."""
 
@@ -38,15 +38,15 @@ class Awaited:
     def poll(self, timeout_ms=None):
         """Returns the events of poll(2). If an unlimited wait found none, kills the node's shell
         and raises a RuntimeError."""
-        found = self.poller.poll(self.node.silence * 1000 if timeout_ms is None else timeout_ms)
-        if not found and timeout_ms is None:
+        events = self.poller.poll(self.node.silence * 1000 if timeout_ms is None else timeout_ms)
+        if not events and timeout_ms is None:
             self.node.kill()
             raise RuntimeError("the shell of %s was silent for %g s%s" % (
                 self.node.name, self.node.silence, " after: " + self.node.lastCmd if self.node.lastCmd else ", and does not start"))
-        return found
+        return events
 
 
-class Answering:
+class BoundedNode:
     """A Mininet node that answers or fails, because Mininet itself waits for a node's shell without
     a limit.
 
@@ -57,11 +57,11 @@ class Answering:
     # Mininet creates its poll object when it starts the shell, and always waits by it.
     @property
     def pollOut(self):
-        return self.awaited
+        return self.bounded_poll
 
     @pollOut.setter
     def pollOut(self, poller):
-        self.awaited = Awaited(self, poller) if poller else None
+        self.bounded_poll = BoundedPoll(self, poller) if poller else None
 
     def kill(self):
         """Kills the node's shell and its foreground processes."""
@@ -95,21 +95,21 @@ def run_bounded(command, shell=False, seconds=SILENCE):
     Raises RuntimeError if the command takes longer than `seconds`.
     """
     try:
-        done = subprocess.run(command if shell else command.split(), shell=shell, capture_output=True, text=True, timeout=seconds)
+        process = subprocess.run(command if shell else command.split(), shell=shell, capture_output=True, text=True, timeout=seconds)
     except subprocess.TimeoutExpired:
         raise RuntimeError("did not end within %g s: %s" % (seconds, command)) from None
-    return done.stdout, done.stderr, done.returncode
+    return process.stdout, process.stderr, process.returncode
 
 
-class Host(Answering, mininet.node.Host):
+class Host(BoundedNode, mininet.node.Host):
     """A host that answers or fails."""
 
 
-class Switch(Answering, mininet.node.Switch):
+class Switch(BoundedNode, mininet.node.Switch):
     """A switch that answers or fails."""
 
 
-class OVSSwitch(Answering, mininet.node.OVSSwitch):
+class OVSSwitch(BoundedNode, mininet.node.OVSSwitch):
     """An Open vSwitch switch that answers or fails; switches are started and stopped together."""
 
     @classmethod

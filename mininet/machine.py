@@ -83,9 +83,9 @@ class Machine:
     def __exit__(self, *_):
         # All other processes of the machine end with its first process.
         if self.outside.poll() is None:
-            first = self._first()
-            if first:
-                os.kill(first, 9)
+            first_pid = self._first_pid()
+            if first_pid:
+                os.kill(first_pid, 9)
             else:
                 self.outside.terminate()
         self.outside.wait(BOOT_SECONDS)
@@ -97,11 +97,11 @@ class Machine:
             if self.outside.poll() is not None or time.monotonic() > end:
                 self.log.seek(0)
                 raise RuntimeError("machine %s does not boot: %s" % (self.name, self.log.read()[-2000:]))
-            if self._first() and self.run("systemctl", "is-system-running", check=False).stdout.strip() in ("running", "degraded"):
+            if self._first_pid() and self.run("systemctl", "is-system-running", check=False).stdout.strip() in ("running", "degraded"):
                 return
             time.sleep(0.1)
 
-    def _first(self):
+    def _first_pid(self):
         """Returns the host's process id of the machine's first process, or None if it does not
         exist."""
         pid = self.outside.pid
@@ -112,29 +112,29 @@ class Machine:
                 return None
             pid = int(children[0])
             with open("/proc/%d/status" % pid) as f:
-                numbers = next(line.split()[1:] for line in f if line.startswith("NSpid:"))
-            if len(numbers) > len(self._own_numbers()) and numbers[-1] == "1":
+                pids = next(line.split()[1:] for line in f if line.startswith("NSpid:"))
+            if len(pids) > len(self._own_pids()) and pids[-1] == "1":
                 return pid
 
     @staticmethod
-    def _own_numbers():
+    def _own_pids():
         with open("/proc/self/status") as f:
             return next(line.split()[1:] for line in f if line.startswith("NSpid:"))
 
     def command(self, *command):
         """Returns a subprocess command that runs in the machine."""
-        inside = ["nsenter", "--target", str(self._first()), "--all", "env", "-i", "HOME=/root", "USER=root", "LANG=C.UTF-8",
+        prefix = ["nsenter", "--target", str(self._first_pid()), "--all", "env", "-i", "HOME=/root", "USER=root", "LANG=C.UTF-8",
                   "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive"]
-        return [*inside, "sh", "-c", "cd /root && exec " + shlex.join(command)]
+        return [*prefix, "sh", "-c", "cd /root && exec " + shlex.join(command)]
 
     def run(self, *command, check=True, timeout=300):
         """Runs a command in the machine; returns the finished process, or raises a RuntimeError
         with its output."""
-        done = subprocess.run(self.command(*command), capture_output=True, text=True, timeout=timeout)
-        if check and done.returncode:
-            raise RuntimeError("%s: %s: status %d\n%s%s" % (self.name, " ".join(command), done.returncode, done.stdout, done.stderr))
-        return done
+        process = subprocess.run(self.command(*command), capture_output=True, text=True, timeout=timeout)
+        if check and process.returncode:
+            raise RuntimeError("%s: %s: status %d\n%s%s" % (self.name, " ".join(command), process.returncode, process.stdout, process.stderr))
+        return process
 
     def path(self, path):
         """Returns the path by which this process reaches a file of the machine."""
-        return "/proc/%d/root%s" % (self._first(), path)
+        return "/proc/%d/root%s" % (self._first_pid(), path)

@@ -23,12 +23,12 @@ def sh(*command):
     """Returns the output of a command. Raises a RuntimeError with its error message, or if it does
     not end."""
     try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=SILENCE)
+        process = subprocess.run(command, capture_output=True, text=True, timeout=SILENCE)
     except subprocess.TimeoutExpired:
         raise RuntimeError("%s: did not end within %d s" % (" ".join(command), SILENCE)) from None
-    if done.returncode:
-        raise RuntimeError("%s: %s" % (" ".join(command), (done.stderr or done.stdout).strip()))
-    return done.stdout
+    if process.returncode:
+        raise RuntimeError("%s: %s" % (" ".join(command), (process.stderr or process.stdout).strip()))
+    return process.stdout
 
 
 class Network:
@@ -59,7 +59,7 @@ class Network:
         for number, host in enumerate(self.net.hosts, start=2):
             self._connect_management(host, "10.255.0.%d" % number)
             if host.name in self.ipv6:
-                self._speak_ipv6(host)
+                self._enable_ipv6(host)
             if self.loss:
                 self.run_in(host, "ip6tables" if host.name in self.ipv6 else "iptables", "-A", "INPUT", "-i", host.defaultIntf().name, "-m", "statistic",
                             "--mode", "random", "--probability", "%g" % self.loss, "-j", "DROP")
@@ -89,7 +89,7 @@ class Network:
         """Makes the switch connect to its controller."""
         node = self.net.get(switch)
         if isinstance(node, Bofuss):
-            node.look_for(self.controller)
+            node.connect_to(self.controller)
         else:
             sh("ovs-vsctl", "set-controller", switch, *self.controller.split())
 
@@ -135,7 +135,7 @@ class Network:
             run("tc", "qdisc", "replace", "dev", intf.name, "root", "tbf", "rate", "%gmbit" % mbit,
                 "burst", "%dkb" % max(BURST_KB, 2 * self.mtu // 1000), "limit", "%dkb" % QUEUE_KB)
 
-    def _speak_ipv6(self, host):
+    def _enable_ipv6(self, host):
         """Enables IPv6 without duplicate address detection, because a program that starts at once
         could not use its address yet."""
         device = host.defaultIntf().name
@@ -176,7 +176,7 @@ class Network:
         (COOL_TESTBED)."""
         hosts = [{"name": h.name, "ip": self.data_address(h), "pid": h.pid, "interface": h.defaultIntf().name} for h in self.net.hosts]
         switches = [{"name": s.name, "dpid": int(s.dpid, 16)} for s in self.net.switches]
-        return {"hosts": hosts, "switches": switches, "links": [self._describe_link(l) for l in self.net.links]}
+        return {"hosts": hosts, "switches": switches, "links": [self._describe_link(link) for link in self.net.links]}
 
     def _describe_link(self, link):
         """Describes a link; `a` is always a switch, so that its interface is visible in the root

@@ -64,8 +64,8 @@ def roomy_sockets():
 def warn_of_small_sockets():
     """Prints a warning if the running daemon was started with sockets that are too small for the
     queues of an emulated network."""
-    listed = subprocess.run(["ss", "-H", "-x", "-n", "-p", "-m"], capture_output=True, text=True).stdout
-    sizes = [int(size) for size in re.findall(r'"ovs-vswitchd",.*?\brb(\d+)', listed)]
+    output = subprocess.run(["ss", "-H", "-x", "-n", "-p", "-m"], capture_output=True, text=True).stdout
+    sizes = [int(size) for size in re.findall(r'"ovs-vswitchd",.*?\brb(\d+)', output)]
     if sizes and max(sizes) < SOCKET_BYTES:
         print("warning: Open vSwitch was started with sockets of %d bytes, too few for the packets "
               "that wait for shaped ports, and will drop packets; "
@@ -90,7 +90,7 @@ def running():
 
 
 @contextlib.contextmanager
-def certified(folder):
+def use_certificates(folder):
     """Inside this context, Open vSwitch uses the switches' certificate of a directory made by `cool
     certs`."""
     def vsctl(*arguments):

@@ -47,10 +47,10 @@ class Etcd:
 
         key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes")
         openssl("req", "-x509", *key, "-keyout", self.file("ca.key"), "-out", self.file("ca.pem"), "-days", "2", "-subj", "/CN=etcd CA")
-        for name, more in (("server", "subjectAltName=IP:127.0.0.1"), ("client", "extendedKeyUsage=clientAuth")):
+        for name, extension in (("server", "subjectAltName=IP:127.0.0.1"), ("client", "extendedKeyUsage=clientAuth")):
             openssl("req", *key, "-keyout", self.file(name + ".key"), "-out", self.file(name + ".csr"), "-subj", "/CN=" + name)
             with open(self.file(name + ".ext"), "w") as f:
-                f.write(more + "\n")
+                f.write(extension + "\n")
             openssl("x509", "-req", "-in", self.file(name + ".csr"), "-CA", self.file("ca.pem"), "-CAkey", self.file("ca.key"),
                     "-CAcreateserial", "-out", self.file(name + ".pem"), "-days", "2", "-extfile", self.file(name + ".ext"))
 
@@ -83,10 +83,10 @@ class Etcd:
 
     def ask(self, *arguments, member=None):
         """Returns the output of etcdctl, from one member or from any that answers."""
-        got = subprocess.run(["etcdctl", "--endpoints", member.url if member else self.urls(), "--cacert", self.file("ca.pem"),
+        process = subprocess.run(["etcdctl", "--endpoints", member.url if member else self.urls(), "--cacert", self.file("ca.pem"),
                               "--cert", self.file("client.pem"), "--key", self.file("client.key"), *arguments],
                              env={**os.environ, "ETCDCTL_API": "3"}, capture_output=True, text=True, check=True, timeout=PATIENCE)
-        return got.stdout
+        return process.stdout
 
     def generation(self):
         """Returns the generation of the last leader."""
@@ -96,13 +96,13 @@ class Etcd:
         """Returns the member that the others follow, or None while they have not elected one or a
         member does not run."""
         try:
-            told = [json.loads(self.ask("endpoint", "status", "--write-out", "json", member=member))[0]["Status"] for member in self.members]
+            statuses = [json.loads(self.ask("endpoint", "status", "--write-out", "json", member=member))[0]["Status"] for member in self.members]
         except subprocess.CalledProcessError:
             return None
         # Without the key a member has no leader.
-        leaders = {status.get("leader") for status in told}
-        leading = [member for member, status in zip(self.members, told) if {status["header"]["member_id"]} == leaders]
-        return leading[0] if leading else None
+        leaders = {status.get("leader") for status in statuses}
+        leading_members = [member for member, status in zip(self.members, statuses) if {status["header"]["member_id"]} == leaders]
+        return leading_members[0] if leading_members else None
 
 
 class PairBed(testbed.Testbed):
@@ -131,34 +131,34 @@ class PairBed(testbed.Testbed):
         super().start_programs()
 
     def start_controller(self, *_):
-        for which in range(2):
-            self.start_one(which)
+        for index in range(2):
+            self.start_one(index)
 
-    def launch(self, which):
+    def launch(self, index):
         """Starts one of the controllers, as its unit does."""
-        super().start_controller(NAMES[which], which)
-        self.pair[which] = self.controller
+        super().start_controller(NAMES[index], index)
+        self.pair[index] = self.controller
 
-    def start_one(self, which):
-        self.launch(which)
+    def start_one(self, index):
+        self.launch(index)
         # So that the test can determine which of them leads.
-        wait_for(lambda: self.leads(which) is not None, "it shows whether it leads")
+        wait_for(lambda: self.leads(index) is not None, "it shows whether it leads")
         wait_for(lambda: 1 in (self.leads(0), self.leads(1)), "one of them leads")
 
-    def leads(self, which):
+    def leads(self, index):
         """Returns whether the controller leads (1 or 0), or None if it does not answer."""
         try:
-            with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % (testbed.PAGES_PORT + which), timeout=5) as page:
+            with urllib.request.urlopen("http://127.0.0.1:%d/metrics" % (testbed.PAGES_PORT + index), timeout=5) as page:
                 return int(re.search(r"^cool_controller_leads (\d)$", page.read().decode(), re.M)[1])
         except OSError:
             return None
 
     def leader(self):
-        [leader] = [which for which in range(2) if self.leads(which) == 1]
+        [leader] = [index for index in range(2) if self.leads(index) == 1]
         return leader
 
-    def ended(self, which):
+    def await_end(self, index):
         """Waits until a controller has ended; returns its status."""
-        status = self.pair[which].process.wait(PATIENCE)
-        self.daemons.remove(self.pair[which])
+        status = self.pair[index].process.wait(PATIENCE)
+        self.daemons.remove(self.pair[index])
         return status

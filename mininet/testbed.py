@@ -93,10 +93,10 @@ def check_programs(folder):
 
 def install(file, folder, owner=0):
     """Copies the file into the directory and replaces an existing one atomically."""
-    made = os.path.join(folder, os.path.basename(file))
-    shutil.copy(file, made + ".new")
-    os.chown(made + ".new", owner, owner)
-    os.rename(made + ".new", made)
+    target = os.path.join(folder, os.path.basename(file))
+    shutil.copy(file, target + ".new")
+    os.chown(target + ".new", owner, owner)
+    os.rename(target + ".new", target)
 
 
 def stop_all(daemons, grace=5.0):
@@ -114,7 +114,7 @@ def stop_all(daemons, grace=5.0):
 
 
 @contextlib.contextmanager
-def favoured_switch():
+def favored_switch():
     """Raises the priority of the switch process, because it represents hardware, which must not
     wait behind the applications that it connects."""
     pid = ovs.daemon_pid()
@@ -136,7 +136,7 @@ class Testbed:
     bed.run([...])`."""
 
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
-                 join_timeout=60.0, log_level="info", tell_rates=True, insecure_plaintext=False, lldp_ms=0,
+                 join_timeout=60.0, log_level="info", set_rates=True, insecure_plaintext=False, lldp_ms=0,
                  controller_flags=(), lose=None, users=None, hide_cgroups=False, bofuss=False, peer_timeout_ms=0,
                  agent_flags=(), without_agent=(), ipv6=()):
         self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu, "bofuss": bofuss, "ipv6": ipv6}
@@ -144,7 +144,7 @@ class Testbed:
         self.bin_dir = os.path.abspath(bin_dir or BIN)
         # Whether the controller is given the rates of links, as an operator configures rates that
         # ports do not report.
-        self.tell_rates = tell_rates
+        self.set_rates = set_rates
         self.logs, self.insecure_plaintext, self.lldp_ms = logs, insecure_plaintext, lldp_ms
         self.controller_flags, self.agent_flags, self.peer_timeout_ms = controller_flags, agent_flags, peer_timeout_ms
         # Hosts on which no agent is started.
@@ -181,13 +181,13 @@ class Testbed:
         if not self.insecure_plaintext:
             self.certificates = os.path.join(self.directory, "certs")
             subprocess.run([os.path.join(self.bin_dir, "cool"), "certs", self.certificates], stdout=subprocess.DEVNULL, check=True)
-            self.stack.enter_context(ovs.certified(self.certificates))
+            self.stack.enter_context(ovs.use_certificates(self.certificates))
         if self.users:
-            self.invite()
+            self.prepare_accounts()
         self.network = self.make_network()
         self.stack.callback(self.network.stop)
         self.network.start(self.openflow_address())
-        self.stack.enter_context(favoured_switch())
+        self.stack.enter_context(favored_switch())
         self.description = self.network.describe()
         self.description_file = os.path.join(self.directory, "testbed.json")
         with open(self.description_file, "w") as f:
@@ -196,7 +196,7 @@ class Testbed:
         self.stack.callback(lambda: stop_all(self.daemons))
         self.start_programs()
 
-    def invite(self):
+    def prepare_accounts(self):
         """Prepares the directories that users other than root must be able to enter, and the files
         of the agents' account."""
         os.chmod(self.directory, 0o711)
@@ -207,10 +207,10 @@ class Testbed:
         os.chown(self.agent_certificates, AGENT_UID, AGENT_UID)
         self.install_agent()
         self.install_agent_certificates()
-        own = "%s:x:%d:" % (AGENT_USER, AGENT_UID)
-        for name, more, text in (("passwd", "%d::/:/bin/false" % AGENT_UID, self.users[0]), ("group", "", self.users[1])):
-            with open("/etc/" + name) as f, open(os.path.join(self.directory, name), "w") as made:
-                made.write(f.read() + own + more + "\n" + text)
+        account = "%s:x:%d:" % (AGENT_USER, AGENT_UID)
+        for name, fields, text in (("passwd", "%d::/:/bin/false" % AGENT_UID, self.users[0]), ("group", "", self.users[1])):
+            with open("/etc/" + name) as f, open(os.path.join(self.directory, name), "w") as copy:
+                copy.write(f.read() + account + fields + "\n" + text)
 
     def install_agent(self):
         """Installs the agents' program where their account may run it; running agents keep the
@@ -304,7 +304,7 @@ class Testbed:
                    *self.controller_flags, *(("--event-log", self.event_log(name)) if self.users else ())]
         if self.lldp_ms:
             command += ["--lldp-interval-ms", str(self.lldp_ms)]
-        for kind in ("host", "uplink") if self.tell_rates else ():
+        for kind in ("host", "uplink") if self.set_rates else ():
             mbit = self.network.common_mbit(kind)
             if mbit:
                 command += ["--%s-mbit" % kind, "%g" % mbit]
@@ -351,14 +351,14 @@ class Testbed:
 
     def cool_json(self, *arguments):
         """Returns the parsed output of `cool ARGUMENTS --json`, or None if it failed."""
-        done = subprocess.run(["cool", *arguments, "--json"], env=self.environment(), capture_output=True, text=True, timeout=30)
-        return json.loads(done.stdout) if done.returncode == 0 else None
+        process = subprocess.run(["cool", *arguments, "--json"], env=self.environment(), capture_output=True, text=True, timeout=30)
+        return json.loads(process.stdout) if process.returncode == 0 else None
 
     def found(self):
         """Returns the numbers of located nodes with a connected agent, and of links between
         switches that the controller has found."""
-        seen = self.cool_json("topology") or {"nodes": [], "links": []}
-        return sum(n["located"] and n["away_ms"] is None for n in seen["nodes"]), len(seen["links"])
+        topology = self.cool_json("topology") or {"nodes": [], "links": []}
+        return sum(n["located"] and n["away_ms"] is None for n in topology["nodes"]), len(topology["links"])
 
     def all_of_it(self):
         """Returns the numbers that `found` returns when nothing is missing."""
@@ -391,8 +391,8 @@ class Testbed:
         """
         end = time.monotonic() + timeout
         while time.monotonic() < end:
-            seen = self.cool_json("topology")
-            if seen and seen["measurements"]["pending"] == 0:
+            topology = self.cool_json("topology")
+            if topology and topology["measurements"]["pending"] == 0:
                 return
             time.sleep(0.1)
 
@@ -438,33 +438,33 @@ def parse_arguments():
                    help="write the bytes that the command caused on each link, as JSON")
     p.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND ...",
                    help="command to run; afterwards everything is removed")
-    a = p.parse_args()
-    a.command = a.command[1:] if a.command[:1] == ["--"] else a.command
-    if not a.command:
+    options = p.parse_args()
+    options.command = options.command[1:] if options.command[:1] == ["--"] else options.command
+    if not options.command:
         p.error("name a command to run, after --")
-    if not 0 <= a.loss <= 0.5:
-        p.error("--loss %g: expected a share from 0 to 0.5" % a.loss)
-    if not 576 <= a.mtu <= 9000:
-        p.error("--mtu %d: expected 576 to 9000" % a.mtu)
-    if min(a.host_mbit, a.uplink_mbit) < 0 or a.slots < 1:
+    if not 0 <= options.loss <= 0.5:
+        p.error("--loss %g: expected a share from 0 to 0.5" % options.loss)
+    if not 576 <= options.mtu <= 9000:
+        p.error("--mtu %d: expected 576 to 9000" % options.mtu)
+    if min(options.host_mbit, options.uplink_mbit) < 0 or options.slots < 1:
         p.error("rates must not be negative and --slots at least 1")
-    return a
+    return options
 
 
 def main():
-    a = parse_arguments()
+    options = parse_arguments()
     unwind_on_signals()
-    bed = Testbed(a.topology, a.host_mbit, a.uplink_mbit, a.loss, a.mtu, a.slots, a.bin, a.logs, log_level=a.log_level,
-                  insecure_plaintext=a.insecure_plaintext, peer_timeout_ms=a.peer_timeout_ms,
-                  ipv6=tuple(topologies.parse(a.topology).hosts()) if a.ipv6 else ())
+    bed = Testbed(options.topology, options.host_mbit, options.uplink_mbit, options.loss, options.mtu, options.slots, options.bin, options.logs, log_level=options.log_level,
+                  insecure_plaintext=options.insecure_plaintext, peer_timeout_ms=options.peer_timeout_ms,
+                  ipv6=tuple(topologies.parse(options.topology).hosts()) if options.ipv6 else ())
     with bed:
         bed.wait_until_measured()
         before = bed.link_bytes()
-        status = ovs.run_to_end(a.command, bed.environment())
-        if a.link_bytes:
+        status = ovs.run_to_end(options.command, bed.environment())
+        if options.link_bytes:
             after = bed.link_bytes()
             rows = [{"from": x, "to": y, "bytes": after[x, y] - before[x, y]} for x, y in after]
-            with open(a.link_bytes, "w") as f:
+            with open(options.link_bytes, "w") as f:
                 json.dump(rows, f, indent=1)
     return status
 

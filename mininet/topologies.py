@@ -41,11 +41,11 @@ class LeafSpine(Topo):
     each."""
 
     def build(self, leaves, spines, per_rack):
-        tops = [self.addSwitch("s%d" % (s + 1)) for s in range(spines)]
+        spine_switches = [self.addSwitch("s%d" % (s + 1)) for s in range(spines)]
         for r in range(leaves):
             leaf = self.addSwitch("s%d" % (spines + r + 1))
-            for top in tops:
-                self.addLink(leaf, top)
+            for spine_switch in spine_switches:
+                self.addLink(leaf, spine_switch)
             add_hosts(self, leaf, r * per_rack, per_rack)
 
 
@@ -54,21 +54,21 @@ def add_hosts(topo, tor, before, hosts):
         topo.addLink(topo.addHost("h%d" % n), tor)
 
 
-class Discovered(Topo):
+class DiscoveredTopo(Topo):
     """A network that a controller has discovered, with the same ports. Switches are s1, s2, ... in
     the order of their datapath ids, which they keep. Hosts have the nodes' names if an interface
     can be named after them; otherwise they are h1, h2, ... in the order of the nodes."""
 
-    def build(self, seen):
+    def build(self, topology):
         names = {}
-        for number, dpid in enumerate(sorted(switch["datapath_id"] for switch in seen["switches"]), start=1):
+        for number, dpid in enumerate(sorted(switch["datapath_id"] for switch in topology["switches"]), start=1):
             names[dpid] = self.addSwitch("s%d" % number, dpid="%016x" % dpid)
-        for link in seen["links"]:
+        for link in topology["links"]:
             self.addLink(names[link["a"]], names[link["b"]], link["a_port"], link["b_port"])
-        nodes = [node for node in seen["nodes"] if node["located"]]
-        fit = all(fits_a_host(node["name"]) for node in nodes)
+        nodes = [node for node in topology["nodes"] if node["located"]]
+        names_fit = all(fits_a_host(node["name"]) for node in nodes)
         for number, node in enumerate(nodes, start=1):
-            host = self.addHost(node["name"] if fit else "h%d" % number)
+            host = self.addHost(node["name"] if names_fit else "h%d" % number)
             self.addLink(host, names[node["datapath_id"]], port2=node["port"])
 
 
@@ -88,7 +88,7 @@ def argument(text):
 def parse(text):
     """Returns the checked Topo that a text names."""
     try:
-        topo = named(text) or loaded(text)
+        topo = from_name(text) or from_file(text)
         check(topo)
     except ValueError as e:
         raise ValueError("topology %s: %s" % (text, e)) from None
@@ -97,7 +97,7 @@ def parse(text):
     return topo
 
 
-def named(text):
+def from_name(text):
     """Returns the Topo of a name such as tree:4x4, or None if there is none."""
     even = re.fullmatch(r"tree:(\d+)x(\d+)", text)
     uneven = re.fullmatch(r"tree:(\d+(?:\+\d+)+)", text)
@@ -111,13 +111,13 @@ def named(text):
     return LeafSpine(leaves=len(racks), spines=spines, per_rack=racks[0]) if leafspine else Tree(racks=racks)
 
 
-def loaded(text):
+def from_file(text):
     """Returns the Topo of a file."""
     path, _, name = text.rpartition(":")
     if path.endswith(".py"):
         return instance(path, name)
     if text.endswith(".json"):
-        return discovered(text)
+        return from_json(text)
     raise ValueError("expected " + FORMS)
 
 
@@ -146,11 +146,11 @@ def one_line(error):
     return "%s: %s" % (type(error).__name__, " ".join(str(error).split()))
 
 
-def discovered(path):
+def from_json(path):
     """Returns the Topo of the output of `cool topology --json`."""
     try:
         with open(path) as f:
-            return Discovered(json.load(f))
+            return DiscoveredTopo(json.load(f))
     except OSError as e:
         raise ValueError(e.strerror) from None
     except (ValueError, KeyError, TypeError) as e:
@@ -172,26 +172,26 @@ def check(topo):
             raise ValueError("host %s: expected a name of letters, digits and '-', at most %d bytes" % (host, INTERFACE_BYTES_MAX - len("-eth0")))
         if links[host] != 1:
             raise ValueError("host %s has %d links; expected one" % (host, links[host]))
-    apart = set(switches + hosts) - reached(topo, hosts[0])
-    if apart:
-        raise ValueError("no links lead from %s to %s" % (hosts[0], min(apart)))
+    unreachable = set(switches + hosts) - reachable(topo, hosts[0])
+    if unreachable:
+        raise ValueError("no links lead from %s to %s" % (hosts[0], min(unreachable)))
 
 
 def check_switches(topo):
     """Checks that every switch has a datapath id of its own: a given one, or the number in its
     name, as in Mininet."""
-    found = {}
+    switch_by_dpid = {}
     for switch in topo.switches():
         digits = re.search(r"\d+", switch)
-        given = topo.nodeInfo(switch).get("dpid")
-        if given is None and not digits:
+        configured = topo.nodeInfo(switch).get("dpid")
+        if configured is None and not digits:
             raise ValueError("switch %s: expected a number in its name, or dpid=.. for addSwitch" % switch)
-        dpid = int(given.replace(":", ""), 16) if given is not None else int(digits[0])
+        dpid = int(configured.replace(":", ""), 16) if configured is not None else int(digits[0])
         if not dpid:
             raise ValueError("switch %s: its datapath id must not be 0" % switch)
-        if dpid in found:
-            raise ValueError("switches %s and %s have the same datapath id, %x" % (found[dpid], switch, dpid))
-        found[dpid] = switch
+        if dpid in switch_by_dpid:
+            raise ValueError("switches %s and %s have the same datapath id, %x" % (switch_by_dpid[dpid], switch, dpid))
+        switch_by_dpid[dpid] = switch
 
 
 def check_link(topo, a, b, parameters):
@@ -210,15 +210,15 @@ def check_link(topo, a, b, parameters):
         raise ValueError("%s: bw=%r: expected Mbit/s from above 0 to 100000" % (name, bw))
 
 
-def reached(topo, start):
+def reachable(topo, start):
     """Returns the nodes to which links lead from one node."""
-    neighbours = collections.defaultdict(set)
+    neighbors = collections.defaultdict(set)
     for a, b in topo.links():
-        neighbours[a].add(b)
-        neighbours[b].add(a)
-    found, left = {start}, [start]
-    while left:
-        new = neighbours[left.pop()] - found
-        found |= new
-        left += new
-    return found
+        neighbors[a].add(b)
+        neighbors[b].add(a)
+    nodes, pending = {start}, [start]
+    while pending:
+        new = neighbors[pending.pop()] - nodes
+        nodes |= new
+        pending += new
+    return nodes

@@ -28,15 +28,15 @@ SETTINGS = {
 }
 
 
-def get(session, handle, info):
+def download(session, handle, info):
     """Waits until the file is complete; returns the progress."""
-    progress, has = [(time.monotonic(), 0)], 0
+    progress, present = [(time.monotonic(), 0)], 0
     while not handle.status().is_seeding:
         session.wait_for_alert(PATIENCE_MS)
         for alert in session.pop_alerts():
             if isinstance(alert, libtorrent.piece_finished_alert):
-                has += info.piece_size(alert.piece_index)
-                progress.append((time.monotonic(), has))
+                present += info.piece_size(alert.piece_index)
+                progress.append((time.monotonic(), present))
             elif alert.category() & CATEGORIES.error_notification:
                 print(alert.message(), file=sys.stderr, flush=True)
     return [*progress, (time.monotonic(), info.total_size())]
@@ -45,20 +45,20 @@ def get(session, handle, info):
 def main():
     folder, torrent, ip, seed, peers = sys.argv[1:]
     session = libtorrent.session(dict(SETTINGS, listen_interfaces="%s:%d" % (ip, PORT)))
-    what = libtorrent.add_torrent_params()
-    what.ti = libtorrent.torrent_info(torrent)
-    what.save_path = os.path.join(folder, ip) if seed == "-" else os.path.dirname(seed)
-    os.makedirs(what.save_path, exist_ok=True)
+    parameters = libtorrent.add_torrent_params()
+    parameters.ti = libtorrent.torrent_info(torrent)
+    parameters.save_path = os.path.join(folder, ip) if seed == "-" else os.path.dirname(seed)
+    os.makedirs(parameters.save_path, exist_ok=True)
     if seed != "-":
-        what.flags |= libtorrent.torrent_flags.seed_mode
-    handle = session.add_torrent(what)
+        parameters.flags |= libtorrent.torrent_flags.seed_mode
+    handle = session.add_torrent(parameters)
     print("ready", flush=True)
     sys.stdin.readline()
     for peer in peers.split(","):
         if peer != ip:
             handle.connect_peer((peer, PORT))
     if seed == "-":
-        print(json.dumps(get(session, handle, what.ti)), flush=True)
+        print(json.dumps(download(session, handle, parameters.ti)), flush=True)
     sys.stdin.readline()
 
 
