@@ -31,17 +31,17 @@ import testbed  # noqa: E402
 
 # At 20 Mbit/s, this takes minutes to copy, longer than all calls of a round.
 SOURCE_BYTES = 512 << 20
-BESIDE = ("nothing", "a copy in the background", "a copy")
+TRAFFIC = ("nothing", "a copy in the background", "a copy")
 
 
 @contextlib.contextmanager
-def copy_under_way(bed, file, beside):
+def copy_under_way(bed, file, traffic):
     """Runs a copy during the context, which begins once the copy has delivered its first bytes."""
-    if beside == "nothing":
+    if traffic == "nothing":
         yield
         return
     source, *receivers = [host["name"] for host in bed.description["hosts"]]
-    options = ["--background"] if "background" in beside else []
+    options = ["--background"] if "background" in traffic else []
     command = ["cool", "copy", "--from", source, "--nodes", ",".join(receivers), "--via", "tree", *options,
                file, os.path.join(os.path.dirname(file), "copies", "{node}")]
     before = received(bed)
@@ -64,32 +64,32 @@ def received(bed):
     return max(carried for (_, to), carried in bed.link_bytes().items() if to == name)
 
 
-def measured(bed, file, size, reps, beside):
+def measure(bed, file, size, reps, traffic):
     """Returns the median time of an allreduce, the bytes that the last host received, and the total
     time, both during the measured calls."""
-    with copy_under_way(bed, file, beside):
+    with copy_under_way(bed, file, traffic):
         before = received(bed)
-        done = bed.run(["cool", "bench", "--json", "--ops", "allreduce", "--bytes", str(size), "--reps", str(reps)], capture_output=True, text=True)
-        came = received(bed) - before
-    if done.returncode:
-        raise RuntimeError("cool bench: %s" % done.stderr.strip()[-300:])
-    result = json.loads(done.stdout)["results"][0]
-    return {"seconds": statistics.median(result["seconds"]), "came": came, "lasted": sum(result["seconds"])}
+        process = bed.run(["cool", "bench", "--json", "--ops", "allreduce", "--bytes", str(size), "--reps", str(reps)], capture_output=True, text=True)
+        received_bytes = received(bed) - before
+    if process.returncode:
+        raise RuntimeError("cool bench: %s" % process.stderr.strip()[-300:])
+    result = json.loads(process.stdout)["results"][0]
+    return {"seconds": statistics.median(result["seconds"]), "came": received_bytes, "lasted": sum(result["seconds"])}
 
 
 def rows(options, bed, file):
     for size in options.bytes:
-        runs = {beside: [] for beside in BESIDE}
+        runs = {traffic: [] for traffic in TRAFFIC}
         for _ in range(options.rounds):
-            for beside in BESIDE:
-                runs[beside].append(measured(bed, file, size, options.reps, beside))
+            for traffic in TRAFFIC:
+                runs[traffic].append(measure(bed, file, size, options.reps, traffic))
         alone = statistics.median(run["seconds"] for run in runs["nothing"])
-        for beside, of in runs.items():
-            seconds = statistics.median(run["seconds"] for run in of)
+        for traffic, measurements in runs.items():
+            seconds = statistics.median(run["seconds"] for run in measurements)
             # The rate of all bytes except those of the allreduce, divided by the rate of the link.
-            own = statistics.median(run["came"] for run in runs["nothing"])
-            got = statistics.median((run["came"] - own) * 8 / run["lasted"] for run in of) / (options.host_mbit * 1e6)
-            yield {"bytes": size, "beside": beside, "seconds": seconds, "over_alone": seconds / alone, "copy_share": got}
+            allreduce_bytes = statistics.median(run["came"] for run in runs["nothing"])
+            copy_share = statistics.median((run["came"] - allreduce_bytes) * 8 / run["lasted"] for run in measurements) / (options.host_mbit * 1e6)
+            yield {"bytes": size, "beside": traffic, "seconds": seconds, "over_alone": seconds / alone, "copy_share": copy_share}
 
 
 def parse_arguments():
@@ -114,17 +114,17 @@ def main():
     print("\n".join(lines), flush=True)
     bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
                           peer_timeout_ms=bench.PEER_TIMEOUT_MS, logs=os.path.join(options.out, "logs"))
-    found = []
-    with bench.started(bed, options.wait), tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+    results = []
+    with bench.await_machine(bed, options.wait), tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         bed.wait_until_measured()
         source = copying.random_file(folder, SOURCE_BYTES)
         for row in rows(options, bed, source):
-            found.append(row)
+            results.append(row)
             lines.append("| %s | %s | %.2f | %.2f | %.0f %% |" % (
                 page.size(row["bytes"]), row["beside"], row["seconds"], row["over_alone"], 100 * max(0, row["copy_share"])))
             print(lines[-1], flush=True)
     with open(os.path.join(options.out, "background.json"), "w", encoding="utf-8") as f:
-        json.dump(found, f, indent=1)
+        json.dump(results, f, indent=1)
     if options.docs:
         section.replace(os.path.join(ROOT, "docs", "measurements", "copies.md"), "background", "\n".join(lines))
 

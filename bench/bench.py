@@ -62,47 +62,47 @@ def one_of(names):
     return parse
 
 
-def limit(op, moved, description, host_mbit, uplink_mbit):
+def limit(op, length, description, host_mbit, uplink_mbit):
     """Returns the physical limit in seconds, which is the time that the busiest link needs at its
     full rate. Returns None if that link is not shaped, or if the bytes fit into the burst that a
     port forwards unshaped."""
     across = lambda parts: {"bcast": float(parts > 1), "reduce": float(parts > 1), "allreduce": 2 * (parts - 1) / parts}.get(op, (parts - 1) / parts)
     racks = peers.racks(description)
-    uplinks = min(sum(1 for l in description["links"] if l["kind"] == "uplink" and rack in (l["a"], l["b"]))
-                  for rack in {l["a"] for l in description["links"] if l["kind"] == "host"})
+    uplinks = min(sum(1 for link in description["links"] if link["kind"] == "uplink" and rack in (link["a"], link["b"]))
+                  for rack in {link["a"] for link in description["links"] if link["kind"] == "host"})
     shares = [(across(len(description["hosts"])), host_mbit), (across(len(racks)), uplink_mbit * uplinks)]
-    if any(share and not mbit for share, mbit in shares) or moved <= network.BURST_KB << 10:
+    if any(share and not mbit for share, mbit in shares) or length <= network.BURST_KB << 10:
         return None
-    return max((share * moved * 8 / (mbit * 1e6) for share, mbit in shares if share), default=None) or None
+    return max((share * length * 8 / (mbit * 1e6) for share, mbit in shares if share), default=None) or None
 
 
-def moved(op, asked, ranks):
+def message_bytes(op, requested_bytes, ranks):
     """Returns the bytes of the message, the vector or the whole array, rounded down to whole
     elements and equal parts."""
     if op in IN_PARTS:
-        return max(1, asked // 4 // ranks) * 4 * ranks
-    return max(1, asked // 4) * 4
+        return max(1, requested_bytes // 4 // ranks) * 4 * ranks
+    return max(1, requested_bytes // 4) * 4
 
 
-def summary(raw, least):
+def summary(raw, limit_seconds):
     """Returns the raw figures of one library with their minimum, median, maximum and ratio to
     `least`."""
     if "seconds" in raw:
         raw = {**raw, "min": min(raw["seconds"]), "median": statistics.median(raw["seconds"]), "max": max(raw["seconds"])}
-    return {**raw, "over_limit": raw["median"] / least if least else None}
+    return {**raw, "over_limit": raw["median"] / limit_seconds if limit_seconds else None}
 
 
-def attempt(library, run, case, least):
+def attempt(library, run, case, limit_seconds):
     """Measures one case. Returns its summary, or the reason under `absent` or `failed`."""
     try:
-        return summary(library.measure(run, case), least)
-    except peers.Absent as e:
+        return summary(library.measure(run, case), limit_seconds)
+    except peers.NotSupported as e:
         return {"absent": str(e)}
-    except (peers.Failed, OSError, ValueError, KeyError) as e:
+    except (peers.PeerError, OSError, ValueError, KeyError) as e:
         return {"failed": str(e) or type(e).__name__}
 
 
-def words(figures):
+def result_text(figures):
     """Returns the result of one library as text for the progress line."""
     if "median" not in figures:
         return "failed" if "failed" in figures else "-"
@@ -115,37 +115,37 @@ def measure_all(options, libraries, report, save):
     cases = [(p, op, b) for p in options.placements for op in options.ops for b in options.bytes]
     bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
                           peer_timeout_ms=PEER_TIMEOUT_MS, logs=os.path.join(options.out, "logs"))
-    with started(bed, options.wait), tempfile.TemporaryDirectory(prefix="cool-bench-") as folder:
+    with await_machine(bed, options.wait), tempfile.TemporaryDirectory(prefix="cool-bench-") as folder:
         bed.wait_until_measured()
         report["network"].update(nodes=len(bed.description["hosts"]), racks=len(peers.racks(bed.description)))
         runs = {p: peers.Run(bed, p, tempfile.mkdtemp(dir=folder), options.timeout) for p in options.placements}
         for run in runs.values():
-            run.start_seconds = libraries[0].seconds_of_a_start(run)
-        for number, (placement, op, asked) in enumerate(cases, start=1):
-            whole = moved(op, asked, report["network"]["nodes"])
-            least = limit(op, whole, bed.description, options.host_mbit, options.uplink_mbit)
-            case = {"placement": placement, "op": op, "bytes": whole, "calls": options.calls,
-                    "reps": max(options.reps, SMALL_REPS) if asked < SMALL else options.reps}
-            say("[%d/%d] %s %s %s: " % (number, len(cases), op, page.size(asked), placement), end="")
+            run.start_seconds = libraries[0].start_cost(run)
+        for number, (placement, op, requested_bytes) in enumerate(cases, start=1):
+            length = message_bytes(op, requested_bytes, report["network"]["nodes"])
+            limit_seconds = limit(op, length, bed.description, options.host_mbit, options.uplink_mbit)
+            case = {"placement": placement, "op": op, "bytes": length, "calls": options.calls,
+                    "reps": max(options.reps, SMALL_REPS) if requested_bytes < SMALL else options.reps}
+            print_now("[%d/%d] %s %s %s: " % (number, len(cases), op, page.size(requested_bytes), placement), end="")
             results = {}
             for library in libraries:
-                results[library.name] = attempt(library, runs[placement], case, least)
-                say("%s %s  " % (library.title, words(results[library.name])), end="")
-            say("")
+                results[library.name] = attempt(library, runs[placement], case, limit_seconds)
+                print_now("%s %s  " % (library.title, result_text(results[library.name])), end="")
+            print_now("")
             for name, figures in results.items():
                 if "failed" in figures:
-                    say("    %s failed: %s" % (name, figures["failed"]))
-            report["cases"].append({**case, "asked": asked, "limit": least, "results": results, "times_faster": ratios(results)})
+                    print_now("    %s failed: %s" % (name, figures["failed"]))
+            report["cases"].append({**case, "asked": requested_bytes, "limit": limit_seconds, "results": results, "times_faster": ratios(results)})
             save()
 
 
 def ratios(results):
     """Returns the time of each peer divided by the time of COOL."""
-    ours = results["cool"].get("median")
-    return {name: r["median"] / ours for name, r in results.items() if ours and name != "cool" and "median" in r}
+    cool_median = results["cool"].get("median")
+    return {name: r["median"] / cool_median for name, r in results.items() if cool_median and name != "cool" and "median" in r}
 
 
-def started(bed, wait):
+def await_machine(bed, wait):
     """Waits up to `wait` seconds until no other testbed runs on this machine, and returns `bed`,
     which the caller must enter."""
     end = time.monotonic() + wait
@@ -161,17 +161,17 @@ def started(bed, wait):
                 time.sleep(1)
 
 
-def means(cases, names):
+def geometric_means(cases, names):
     """Returns the geometric mean of the ratios to each peer over the cases of 64 KiB and more."""
-    found = {}
+    means = {}
     for name in names:
-        known = [c["times_faster"][name] for c in cases if name in c["times_faster"] and c["asked"] >= SMALL]
-        if known:
-            found[name] = math.exp(statistics.fmean(math.log(x) for x in known))
-    return found
+        ratios = [c["times_faster"][name] for c in cases if name in c["times_faster"] and c["asked"] >= SMALL]
+        if ratios:
+            means[name] = math.exp(statistics.fmean(math.log(x) for x in ratios))
+    return means
 
 
-def prepared(options, report):
+def prepare_libraries(options, report):
     """Returns the libraries that can be measured, COOL first. The report records the others as
     absent."""
     all_peers = {"openmpi": lambda: peers.OpenMpi(options.out, options.busy_poll), "mpich": lambda: peers.Mpich(options.out, options.busy_poll),
@@ -183,17 +183,17 @@ def prepared(options, report):
             library.prepare()
             entry["version"] = library.version
             ready.append(library)
-            say("%s %s" % (library.title, library.version))
-        except (peers.Failed, peers.Absent) as e:
+            print_now("%s %s" % (library.title, library.version))
+        except (peers.PeerError, peers.NotSupported) as e:
             entry["absent"] = str(e)
-            say("%s is skipped: %s" % (library.title, e))
+            print_now("%s is skipped: %s" % (library.title, e))
     if not ready or ready[0].name != "cool":
-        raise peers.Failed("cannot determine the version of COOL: "
+        raise peers.PeerError("cannot determine the version of COOL: "
                            + report["libraries"]["cool"]["absent"])
     return ready
 
 
-def say(text, end="\n"):
+def print_now(text, end="\n"):
     print(text, end=end, flush=True)
 
 
@@ -247,14 +247,14 @@ def parse_arguments():
                    help="measure few sizes and repetitions, in less than ten minutes")
     p.add_argument("--timeout", type=int, default=240, help="seconds for one library in one case; default %(default)s")
     add_run_options(p, "bench")
-    a = p.parse_args()
-    a.bytes = a.bytes or [size(s) for s in (("1K", "1M") if a.quick else ("1K", "64K", "1M", "4M", "8M"))]
-    a.reps = a.reps if a.reps is not None else 3 if a.quick else 5
-    a.out = os.path.abspath(a.out)
-    if a.reps < 1 or a.calls < 1 or a.timeout < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
+    options = p.parse_args()
+    options.bytes = options.bytes or [size(s) for s in (("1K", "1M") if options.quick else ("1K", "64K", "1M", "4M", "8M"))]
+    options.reps = options.reps if options.reps is not None else 3 if options.quick else 5
+    options.out = os.path.abspath(options.out)
+    if options.reps < 1 or options.calls < 1 or options.timeout < 1 or min(options.host_mbit, options.uplink_mbit, options.wait) < 0:
         p.error("--reps, --calls and --timeout must be at least 1; rates and --wait must not be "
                 "negative")
-    return a
+    return options
 
 
 def write(path, text):
@@ -272,15 +272,15 @@ def main():
 
     def save():
         """Saves the report after every case, so that an interrupted run keeps its results."""
-        report["geometric_means"] = means(report["cases"], options.peers)
+        report["geometric_means"] = geometric_means(report["cases"], options.peers)
         write(files[0], json.dumps(report, indent=1))
         write(files[1], page.page(report))
 
-    measure_all(options, prepared(options, report), report, save)
+    measure_all(options, prepare_libraries(options, report), report, save)
     for name, mean in report["geometric_means"].items():
-        say("COOL is %.2f times as fast as %s from 64K on (geometric mean)"
+        print_now("COOL is %.2f times as fast as %s from 64K on (geometric mean)"
             % (mean, report["libraries"][name]["title"]))
-    say("wrote " + ", ".join(os.path.relpath(f) for f in files))
+    print_now("wrote " + ", ".join(os.path.relpath(f) for f in files))
     # A failure of COOL is a failure of the run; a failure of a peer is only reported.
     return int(any("failed" in c["results"]["cool"] for c in report["cases"]))
 
@@ -288,5 +288,5 @@ def main():
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (testbed.Failure, peers.Failed, RuntimeError, OSError) as e:
+    except (testbed.Failure, peers.PeerError, RuntimeError, OSError) as e:
         sys.exit("bench: %s" % e)

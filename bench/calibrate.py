@@ -28,18 +28,18 @@ TOPOLOGY, MBIT = "tree:4x4", 20
 OPS = "bcast,reduce,allreduce,gather,allgather,scatter,reduce_scatter,alltoall,scan,exscan"
 # Sizes with repetitions: long ones need fewer.
 SIZES = (("64K,512K", 5), ("4M", 3))
-WITHIN = 0.25
+TOLERANCE = 0.25
 
 
 def measure(bed, placement, ops, sizes):
     """Returns the figures of `cool bench`, with the costs behind its predictions."""
     figures = []
     for size, reps in sizes:
-        done = bed.run(["cool", "bench", "--ops", ops, "--bytes", size, "--reps", str(reps), "--placement", placement, "--json"],
+        process = bed.run(["cool", "bench", "--ops", ops, "--bytes", size, "--reps", str(reps), "--placement", placement, "--json"],
                        stdout=subprocess.PIPE, text=True)
-        if done.returncode:
-            raise RuntimeError("cool bench exited with status %d" % done.returncode)
-        for result in json.loads(done.stdout)["results"]:
+        if process.returncode:
+            raise RuntimeError("cool bench exited with status %d" % process.returncode)
+        for result in json.loads(process.stdout)["results"]:
             print("%-12s %-15s %5s  %s" % (placement, result["op"], page.size(result["bytes"]), verdict(result)), flush=True)
             figures.append({**result, "placement": placement})
     return figures
@@ -55,16 +55,16 @@ def verdict(result):
 
 
 def close(result):
-    return abs(ratio(result) - 1) <= WITHIN
+    return abs(ratio(result) - 1) <= TOLERANCE
 
 
-def share(results):
+def count_close(results):
     return "%d of %d" % (sum(map(close, results)), len(results))
 
 
-def document(found):
+def document(parts):
     """Returns the page with all results."""
-    results = [r for placement in bench.PLACEMENTS for r in found.get(placement, {}).get("results", [])]
+    results = [r for placement in bench.PLACEMENTS for r in parts.get(placement, {}).get("results", [])]
     lines = ["# Predictions next to measurements", "",
              "Written by `make calibrate` (`bench/calibrate.py`). The tables compare the time that the simulator predicts",
              "with the median that `cool bench` measured, next to the minimum and the maximum. Each operation runs with",
@@ -72,13 +72,13 @@ def document(found):
              "costs that the controller knows (`cool topology`). Ranks are placed rack by rack (racked) or in turn over",
              "the racks (interleaved). Idle is the idle share of the CPUs, which all 16 nodes and 5 switches share. A low",
              "idle share means that the CPUs limited the measured time.", "",
-             "**%s predictions are within %d %% of the measurement.**" % (share(results), 100 * WITHIN), ""]
+             "**%s predictions are within %d %% of the measurement.**" % (count_close(results), 100 * TOLERANCE), ""]
     lines += ["| bytes | " + " | ".join(bench.PLACEMENTS) + " |", "| --- |" + " --- |" * len(bench.PLACEMENTS)]
     for size in sorted({r["bytes"] for r in results}):
-        cells = [share([r for r in results if (r["bytes"], r["placement"]) == (size, p)]) for p in bench.PLACEMENTS]
+        cells = [count_close([r for r in results if (r["bytes"], r["placement"]) == (size, p)]) for p in bench.PLACEMENTS]
         lines.append("| %s | %s |" % (page.size(size), " | ".join(cells)))
-    for placement in (p for p in bench.PLACEMENTS if p in found):
-        part = found[placement]
+    for placement in (p for p in bench.PLACEMENTS if p in parts):
+        part = parts[placement]
         lines += ["", "## %s" % placement.capitalize(), "", "%s, %d CPUs. Costs: `%s`" % (part["date"], part["processors"], json.dumps(part["model"])), "",
                   "| operation | bytes | plan | predicted, ms | measured, ms | minimum, ms | maximum, ms | predicted / measured | idle |",
                   "| --- | --: | --- | --: | --: | --: | --: | --: | --: |"]
@@ -110,23 +110,23 @@ def main():
     sizes = ((options.bytes, 3),) if options.bytes else SIZES
     bed = testbed.Testbed(TOPOLOGY, MBIT, MBIT, bin_dir=options.bin, log_level="warn", logs=os.path.join(options.out, "logs"))
     file = lambda placement: os.path.join(options.out, placement + ".json")
-    with bench.started(bed, options.wait):
+    with bench.await_machine(bed, options.wait):
         bed.wait_until_measured()
         model = bed.cool_json("topology")["measurements"]["cost_model"]
         print("costs: " + json.dumps(model), flush=True)
         for placement in options.placements:
             results = measure(bed, placement, options.ops, sizes)
-            print("%s: %s within %d %%" % (placement, share(results), 100 * WITHIN), flush=True)
+            print("%s: %s within %d %%" % (placement, count_close(results), 100 * TOLERANCE), flush=True)
             if options.ops == OPS and not options.bytes:
                 part = {"date": time.strftime("%Y-%m-%d", time.gmtime()), "processors": os.cpu_count(), "model": model, "results": results}
                 bench.write(file(placement), json.dumps(part, indent=1))
     if options.ops == OPS and not options.bytes:
-        found = {}
+        parts = {}
         for placement in bench.PLACEMENTS:
             if os.path.exists(file(placement)):
                 with open(file(placement)) as f:
-                    found[placement] = json.load(f)
-        bench.write(options.page, document(found))
+                    parts[placement] = json.load(f)
+        bench.write(options.page, document(parts))
         print("wrote " + os.path.relpath(options.page))
 
 

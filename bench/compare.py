@@ -37,30 +37,30 @@ def turn(bed, folder, agent_flags, cases, options):
     cool = peers.Cool(folder)
     with tempfile.TemporaryDirectory(prefix="cool-compare-") as directory:
         run = peers.Run(bed, options.placement, directory, options.timeout)
-        run.start_seconds = cool.seconds_of_a_start(run)
-        found = {}
-        for op, asked, case in cases:
+        run.start_seconds = cool.start_cost(run)
+        results = {}
+        for op, requested_bytes, case in cases:
             figures = cool.measure(run, case)
-            processor = figures["processor_seconds_per_mib"]
-            found[op, asked] = {"seconds": statistics.median(figures["seconds"]), "processor": processor["agents"] + processor["ranks"]}
-        return found
+            cpu_seconds = figures["processor_seconds_per_mib"]
+            results[op, requested_bytes] = {"seconds": statistics.median(figures["seconds"]), "processor": cpu_seconds["agents"] + cpu_seconds["ranks"]}
+        return results
 
 
-def compared(turns, key):
+def summarize(turns, key):
     """Returns the figures of one case, summarized over all turns."""
     pairs = [(t["old"][key], t["new"][key]) for t in turns]
     ratios = [new["seconds"] / old["seconds"] for old, new in pairs]
-    processor = [new["processor"] / old["processor"] for old, new in pairs if old["processor"]]
+    cpu_ratios = [new["processor"] / old["processor"] for old, new in pairs if old["processor"]]
     medians = {side: statistics.median(pair[i]["seconds"] for pair in pairs) for i, side in enumerate(SIDES)}
     return {**medians, "ratio": statistics.median(ratios), "least": min(ratios), "most": max(ratios), "turns": pairs,
-            "processor_ratio": statistics.median(processor) if processor else None}
+            "processor_ratio": statistics.median(cpu_ratios) if cpu_ratios else None}
 
 
-def row(op, asked, c):
+def row(op, requested_bytes, summary):
     # Ticks of 10 ms are too coarse for messages this short.
-    processor = "%.3f" % c["processor_ratio"] if c["processor_ratio"] and asked >= page.LEAST_FOR_PROCESSOR else "-"
-    return ROW % ("%s %s" % (op, page.size(asked)), page.seconds(c["old"]), page.seconds(c["new"]), "%.3f" % c["ratio"], "%.3f" % c["least"],
-                  "%.3f" % c["most"], processor)
+    cpu_ratio = "%.3f" % summary["processor_ratio"] if summary["processor_ratio"] and requested_bytes >= page.LEAST_FOR_PROCESSOR else "-"
+    return ROW % ("%s %s" % (op, page.size(requested_bytes)), page.seconds(summary["old"]), page.seconds(summary["new"]), "%.3f" % summary["ratio"], "%.3f" % summary["least"],
+                  "%.3f" % summary["most"], cpu_ratio)
 
 
 def parse_arguments():
@@ -81,11 +81,11 @@ def parse_arguments():
     p.add_argument("--new-agent-flags", default="", metavar="FLAGS", 
                    help="flags for the new agents only, for example --new-agent-flags=--encrypt")
     bench.add_run_options(p, "compare")
-    a = p.parse_args()
-    if min(a.turns, a.reps, a.timeout) < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
+    options = p.parse_args()
+    if min(options.turns, options.reps, options.timeout) < 1 or min(options.host_mbit, options.uplink_mbit, options.wait) < 0:
         p.error("--turns, --reps and --timeout must be at least 1; rates and --wait must not be "
                 "negative")
-    return a
+    return options
 
 
 def main():
@@ -99,27 +99,27 @@ def main():
     bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=folders["new"], log_level="warn",
                           logs=os.path.join(options.out, "logs"))
     turns = []
-    with bench.started(bed, options.wait):
+    with bench.await_machine(bed, options.wait):
         nodes = len(bed.description["hosts"])
-        cases = [(op, asked, {"op": op, "bytes": bench.moved(op, asked, nodes),
-                              "reps": max(options.reps, bench.SMALL_REPS) if asked < bench.SMALL else options.reps})
-                 for op in options.ops for asked in options.bytes]
+        cases = [(op, requested_bytes, {"op": op, "bytes": bench.message_bytes(op, requested_bytes, nodes),
+                              "reps": max(options.reps, bench.SMALL_REPS) if requested_bytes < bench.SMALL else options.reps})
+                 for op in options.ops for requested_bytes in options.bytes]
         for number in range(options.turns):
             order = SIDES if number % 2 == 0 else SIDES[::-1]
             turns.append({side: turn(bed, folders[side], flags[side], cases, options) for side in order})
             print("turn %d of %d: new/old %s" % (number + 1, options.turns, " ".join(
                 "%.3f" % (turns[-1]["new"][key]["seconds"] / turns[-1]["old"][key]["seconds"]) for key in turns[-1]["old"])), flush=True)
-    report = {(op, asked): compared(turns, (op, asked)) for op, asked, _ in cases}
+    report = {(op, requested_bytes): summarize(turns, (op, requested_bytes)) for op, requested_bytes, _ in cases}
     print(ROW % HEADINGS)
-    for (op, asked), c in report.items():
-        print(row(op, asked, c))
+    for (op, requested_bytes), summary in report.items():
+        print(row(op, requested_bytes, summary))
     with open(os.path.join(options.out, "report.json"), "w") as f:
         json.dump({"folders": folders, "topology": options.topology, "host_mbit": options.host_mbit, "uplink_mbit": options.uplink_mbit,
-                   "cases": [{"op": op, "bytes": asked, **c} for (op, asked), c in report.items()]}, f, indent=1)
+                   "cases": [{"op": op, "bytes": requested_bytes, **summary} for (op, requested_bytes), summary in report.items()]}, f, indent=1)
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (testbed.Failure, peers.Failed, RuntimeError, OSError, ValueError, KeyError) as e:
+    except (testbed.Failure, peers.PeerError, RuntimeError, OSError, ValueError, KeyError) as e:
         sys.exit("compare: %s" % e)

@@ -17,7 +17,7 @@ import time
 import testbed
 
 # Seconds between two checks of whether an event is due.
-LOOK_SECONDS = 0.02
+POLL_SECONDS = 0.02
 # Bytes of a full TCP segment on a link, with all headers, divided by those of its payload.
 FRAMES = 1514 / 1448
 # Kills occur within these shares of the least time of a copy: after the ranks have started, and
@@ -33,60 +33,60 @@ class Timeline:
     which returns whether it is due, and `do(kill, start)`."""
 
     def __init__(self, events):
-        self.events, self.done, self.failed = list(events), 0, None
-        self.over, self.ended = threading.Event(), threading.Event()
+        self.events, self.applied, self.failed = list(events), 0, None
+        self.copy_ended, self.finished = threading.Event(), threading.Event()
 
     @contextlib.contextmanager
-    def beside(self, kill, start):
+    def disturbance(self, kill, start):
         """Applies the events during the context, with functions that kill and start a node by its
         name. Raises the error of an event that failed."""
         thread = threading.Thread(target=self._run, args=(kill, start), daemon=True)
-        self.began = time.monotonic()
+        self.start_time = time.monotonic()
         thread.start()
         try:
             yield
         finally:
-            self.over.set()
-            self.ended.wait()
+            self.copy_ended.set()
+            self.finished.wait()
         if self.failed:
             raise self.failed
 
     def _run(self, kill, start):
         try:
-            self._let_happen(kill, start)
+            self._apply_events(kill, start)
         except (OSError, RuntimeError, testbed.Failure) as e:
             self.failed = e
         finally:
-            self.ended.set()
+            self.finished.set()
         # The thread must live as long as the program, because agents end with the thread that
         # started them (PR_SET_PDEATHSIG of prctl(2)).
         threading.Event().wait()
 
-    def _let_happen(self, kill, start):
+    def _apply_events(self, kill, start):
         for due, do in self.events:
             while not due(self):
-                if self.over.wait(LOOK_SECONDS):
+                if self.copy_ended.wait(POLL_SECONDS):
                     return
             do(kill, start)
-            self.done += 1
+            self.applied += 1
 
 
 def after(seconds):
-    return lambda timeline: time.monotonic() - timeline.began >= seconds
+    return lambda timeline: time.monotonic() - timeline.start_time >= seconds
 
 
-def when_left(bed, of, files):
+def after_source_sent(bed, distribution, files):
     """Returns a condition that holds once the source has sent as many bytes as `files` copies take
     in full segments."""
-    [link] = [link for link in bed.description["links"] if link["b"] == of.source["name"]]
+    [link] = [link for link in bed.description["links"] if link["b"] == distribution.source["name"]]
 
-    def carried():
+    def sent_bytes():
         # Bytes that the switch receives from the source.
         with open("/sys/class/net/%s/statistics/rx_bytes" % link["a_intf"]) as f:
             return int(f.read())
 
-    before = carried()
-    return lambda _timeline: carried() - before >= files * of.size * FRAMES
+    before = sent_bytes()
+    return lambda _timeline: sent_bytes() - before >= files * distribution.size * FRAMES
 
 
 def kill(name):
@@ -111,7 +111,7 @@ class Nodes:
         self.bed = bed
 
     def kill(self, name, _starts_again=False):
-        for pid in reversed(with_children(self.bed.agents[name].process.pid)):
+        for pid in reversed(process_tree(self.bed.agents[name].process.pid)):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self.bed.agents[name].process.wait(testbed.PATIENCE)
@@ -119,13 +119,13 @@ class Nodes:
     def start(self, name):
         self.bed.restart_agent(name)
 
-    def leave(self, names):
+    def remove(self, names):
         """Kills the agents of these nodes and waits until the controller has removed them."""
         for name in names:
             self.kill(name)
         testbed.wait_for(lambda: self.bed.found()[0] == len(self.bed.description["hosts"]) - len(names), "the controller has removed the stopped nodes")
 
-    def mend(self):
+    def restart_stopped(self):
         """Restarts all agents that do not run, and waits until they have measured the network."""
         for name, agent in list(self.bed.agents.items()):
             if agent.process.poll() is not None:
@@ -134,74 +134,74 @@ class Nodes:
         self.bed.wait_until_measured()
 
 
-def with_children(pid):
+def process_tree(pid):
     """Returns the process ids of a process and all its descendants, parents first."""
     children = {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         with contextlib.suppress(OSError):
             with open("/proc/%s/stat" % entry) as f:
                 children.setdefault(int(f.read().rpartition(")")[2].split()[1]), []).append(int(entry))
-    found = [pid]
-    for one in found:
-        found += children.get(one, [])
-    return found
+    pids = [pid]
+    for parent in pids:
+        pids += children.get(parent, [])
+    return pids
 
 
-class Disturbed:
+class FaultyCopies:
     """Makes copies of one file by one way while nodes are disturbed. `copy(nodes, beside, late)`
     makes one copy, in which nodes may fail."""
 
-    def __init__(self, bed, of, copy, limit, reps):
-        self.bed, self.of, self.copy, self.limit, self.nodes = bed, of, copy, limit, Nodes(bed)
-        self.undisturbed = statistics.median(self.once([])["seconds"] for _ in range(reps))
-        of.patience = max(PATIENCE_SECONDS, PATIENCE_TIMES * self.undisturbed)
+    def __init__(self, bed, distribution, copy, limit, reps):
+        self.bed, self.distribution, self.copy, self.limit, self.nodes = bed, distribution, copy, limit, Nodes(bed)
+        self.undisturbed = statistics.median(self.copy_once([])["seconds"] for _ in range(reps))
+        distribution.patience = max(PATIENCE_SECONDS, PATIENCE_TIMES * self.undisturbed)
 
-    def once(self, events, late=()):
+    def copy_once(self, events, late=()):
         """Makes one copy while the events are applied, then restarts all agents. Returns its
         outcome; `done` is the number of events that were applied before it ended."""
-        self.of.clear()
-        self.nodes.leave(late)
+        self.distribution.clear()
+        self.nodes.remove(late)
         timeline = Timeline(events)
         try:
-            return {**self.copy(self.nodes, timeline.beside, late), "done": timeline.done}
+            return {**self.copy(self.nodes, timeline.disturbance, late), "done": timeline.applied}
         finally:
-            self.nodes.mend()
+            self.nodes.restart_stopped()
 
     def survivors(self, outcome, victims=()):
         """Returns the seconds at which the last survivor had its copy and the number of applied
         events. If a survivor has no copy, `seconds` is None and `why` contains the reasons."""
-        names = [host["name"] for host in self.of.receivers if host["name"] not in victims]
-        without = [name for name in names if name not in outcome["nodes"]]
-        return {"seconds": None if without else max(outcome["nodes"][name]["seconds"] for name in names), "done": outcome["done"],
-                "why": reasons(outcome, without)}
+        names = [host["name"] for host in self.distribution.receivers if host["name"] not in victims]
+        incomplete = [name for name in names if name not in outcome["nodes"]]
+        return {"seconds": None if incomplete else max(outcome["nodes"][name]["seconds"] for name in names), "done": outcome["done"],
+                "why": reasons(outcome, incomplete)}
 
-    def with_killed(self, count, seed):
+    def copy_with_killed(self, count, seed):
         """Returns the result of the survivors of a copy in which `count` receivers are killed."""
-        drawn = random.Random(seed)
-        victims = drawn.sample([host["name"] for host in self.of.receivers], count)
-        moments = sorted(drawn.uniform(*MOMENTS) * self.limit for _ in victims)
-        outcome = self.once([(after(moment), kill(name)) for moment, name in zip(moments, victims)])
+        generator = random.Random(seed)
+        victims = generator.sample([host["name"] for host in self.distribution.receivers], count)
+        moments = sorted(generator.uniform(*MOMENTS) * self.limit for _ in victims)
+        outcome = self.copy_once([(after(moment), kill(name)) for moment, name in zip(moments, victims)])
         return self.survivors(outcome, victims)
 
-    def without_source(self, files):
+    def copy_without_source(self, files):
         """Returns the result of the receivers of a copy whose source is killed once it has sent
         `files` times the file, if that happens."""
-        return self.survivors(self.once([(when_left(self.bed, self.of, files), kill(self.of.source["name"]))]))
+        return self.survivors(self.copy_once([(after_source_sent(self.bed, self.distribution, files), kill(self.distribution.source["name"]))]))
 
-    def with_late(self, count, seed, again):
+    def copy_with_late(self, count, seed, restarted):
         """Makes a copy in which `count` nodes start, or with `again` restart, at half time. Returns
         the seconds from their start, the result of the other nodes, and the bytes into a late node
         divided by the file."""
-        names = random.Random(seed).sample([host["name"] for host in self.of.receivers], count)
-        before = self.bed.link_bytes()
-        events = [(after(self.undisturbed / 2), (restart if again else start)(name)) for name in names]
-        outcome = self.once(events, () if again else names)
-        carried = self.bed.link_bytes()
-        own = [outcome["nodes"][name]["own"] for name in names if name in outcome["nodes"]]
-        into = max(carried[link] - before[link] for link in carried if link[1] in names)
-        late = {"seconds": max(own) if len(own) == count else None, "done": outcome["done"],
+        names = random.Random(seed).sample([host["name"] for host in self.distribution.receivers], count)
+        bytes_before = self.bed.link_bytes()
+        events = [(after(self.undisturbed / 2), (restart if restarted else start)(name)) for name in names]
+        outcome = self.copy_once(events, () if restarted else names)
+        bytes_after = self.bed.link_bytes()
+        own_seconds = [outcome["nodes"][name]["own"] for name in names if name in outcome["nodes"]]
+        late_bytes = max(bytes_after[link] - bytes_before[link] for link in bytes_after if link[1] in names)
+        late = {"seconds": max(own_seconds) if len(own_seconds) == count else None, "done": outcome["done"],
                 "why": reasons(outcome, [name for name in names if name not in outcome["nodes"]])}
-        return {"late": late, "others": self.survivors(outcome, names), "into": into / self.of.size}
+        return {"late": late, "others": self.survivors(outcome, names), "into": late_bytes / self.distribution.size}
 
 
 def reasons(outcome, names):
@@ -209,35 +209,35 @@ def reasons(outcome, names):
     return ["%s: %s" % (name, outcome["missing"].get(name, "no report")) for name in names]
 
 
-def copier(of, environment, way, piece):
+def copy_function(distribution, environment, way, piece):
     """Returns the function with which `Disturbed` makes a copy by this way."""
-    def by_cool(nodes, beside, _late):
-        with beside(nodes.kill, nodes.start):
-            return of.by_cool(environment, "--via", way, may_fail=True)
+    def by_cool(nodes, disturbance, _late):
+        with disturbance(nodes.kill, nodes.start):
+            return distribution.by_cool(environment, "--via", way, may_fail=True)
 
-    def by_torrent(_nodes, beside, late):
-        return of.by_torrent(piece, may_fail=True, late=late, beside=beside)
+    def by_torrent(_nodes, disturbance, late):
+        return distribution.by_torrent(piece, may_fail=True, late=late, disturbance=disturbance)
 
     return by_torrent if way == "torrent" else by_cool
 
 
-def over(runs, least):
+def summarize(runs, least):
     """Returns the median time of the complete runs divided by `least`, the number of complete runs
     and of all runs, the number in which an event occurred, and the reasons of incomplete ones."""
-    known = [run["seconds"] for run in runs if run["seconds"] is not None]
-    return {"over": statistics.median(known) / least if known else None, "complete": len(known), "of": len(runs),
+    seconds = [run["seconds"] for run in runs if run["seconds"] is not None]
+    return {"over": statistics.median(seconds) / least if seconds else None, "complete": len(seconds), "of": len(runs),
             "struck": sum(bool(run["done"]) for run in runs), "why": [run["why"] for run in runs]}
 
 
-def killed(disturbed, options):
+def measure_killed(copies, options):
     """Measures a way with killed receivers, then with a killed source."""
-    with_killed = [disturbed.with_killed(options.kill, seed) for seed in range(options.seeds)]
-    without_source = [disturbed.without_source(options.source_leaves) for _ in range(options.seeds)]
-    return {"undisturbed": disturbed.undisturbed, "receivers": over(with_killed, disturbed.undisturbed), "source": over(without_source, disturbed.undisturbed)}
+    killed_receivers = [copies.copy_with_killed(options.kill, seed) for seed in range(options.seeds)]
+    killed_source = [copies.copy_without_source(options.source_leaves) for _ in range(options.seeds)]
+    return {"undisturbed": copies.undisturbed, "receivers": summarize(killed_receivers, copies.undisturbed), "source": summarize(killed_source, copies.undisturbed)}
 
 
-def late(disturbed, options):
+def measure_late(copies, options):
     """Measures a way with nodes that join late or restart."""
-    runs = [disturbed.with_late(options.join or options.restart, seed, bool(options.restart)) for seed in range(options.seeds)]
-    return {"undisturbed": disturbed.undisturbed, "late": over([run["late"] for run in runs], disturbed.limit),
-            "others": over([run["others"] for run in runs], disturbed.undisturbed), "into": statistics.median(run["into"] for run in runs)}
+    runs = [copies.copy_with_late(options.join or options.restart, seed, bool(options.restart)) for seed in range(options.seeds)]
+    return {"undisturbed": copies.undisturbed, "late": summarize([run["late"] for run in runs], copies.limit),
+            "others": summarize([run["others"] for run in runs], copies.undisturbed), "into": statistics.median(run["into"] for run in runs)}

@@ -79,22 +79,22 @@ class Peer:
 
     programs = ()
 
-    def __init__(self, bed, of):
-        self.bed, self.of, self.hosts = bed, of, [of.source, *of.receivers]
+    def __init__(self, bed, distribution):
+        self.bed, self.distribution, self.hosts = bed, distribution, [distribution.source, *distribution.receivers]
 
     def copy(self):
         """Starts the daemons, copies once, and ends all processes. Returns the seconds of the copy
         and of each node."""
         with contextlib.ExitStack() as stack:
-            self.folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cool-copy-peer-", dir=os.path.dirname(self.of.copies)))
+            self.folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cool-copy-peer-", dir=os.path.dirname(self.distribution.copies)))
             self.log = stack.enter_context(open(os.path.join(self.folder, "log"), "w+b"))
             self.processes = stack.enter_context(peers.Processes())
             stack.callback(self.end)
             self.prepare()
-            self.began = time.monotonic()
-            nodes = {name: {"seconds": s, "own": s, "progress": [(s, self.of.size)]} for name, s in self.spread().items()}
-        for host in self.of.receivers:
-            self.of.check(host, self.of.copy_of(host))
+            self.start_time = time.monotonic()
+            nodes = {name: {"seconds": s, "own": s, "progress": [(s, self.distribution.size)]} for name, s in self.distribute().items()}
+        for host in self.distribution.receivers:
+            self.distribution.check(host, self.distribution.copy_of(host))
         return {"seconds": max(node["seconds"] for node in nodes.values()), "nodes": nodes, "missing": {}}
 
     def end(self):
@@ -106,17 +106,17 @@ class Peer:
     def prepare(self):
         """Starts the daemons and waits until they are ready."""
 
-    def spread(self):
+    def distribute(self):
         """Copies the file. Returns the seconds until each host had its copy, by host name."""
         raise NotImplementedError
 
-    def passed(self):
-        return time.monotonic() - self.began
+    def elapsed(self):
+        return time.monotonic() - self.start_time
 
     def all_at(self, seconds):
         """Returns the same seconds for all hosts, for programs that do not report the time of each
         host."""
-        return dict.fromkeys((host["name"] for host in self.of.receivers), seconds)
+        return dict.fromkeys((host["name"] for host in self.distribution.receivers), seconds)
 
     def enter(self, host, command):
         """Returns the command line that runs a command in a host."""
@@ -126,11 +126,11 @@ class Peer:
         return self.processes.start(command, environment or os.environ, self.log)
 
     def run(self, command, environment=None):
-        """Runs a command and returns the seconds at which it ended. Raises `peers.Failed` if it
+        """Runs a command and returns the seconds at which it ended. Raises `peers.PeerError` if it
         fails or takes too long."""
         process = self.daemon(command, environment)
-        peers.wait_until_done(process, time.monotonic() + self.of.patience, self.of.patience, self.log)
-        return self.passed()
+        peers.wait_until_done(process, time.monotonic() + self.distribution.patience, self.distribution.patience, self.log)
+        return self.elapsed()
 
     def write(self, name, text):
         """Writes a file for the program and returns its path."""
@@ -140,23 +140,23 @@ class Peer:
         return path
 
     def await_port(self, host, port):
-        listens = self.enter(host, ["ss", "-Hltn", "sport = :%d" % port])
-        testbed.wait_for(lambda: subprocess.run(listens, capture_output=True).stdout,
+        command = self.enter(host, ["ss", "-Hltn", "sport = :%d" % port])
+        testbed.wait_for(lambda: subprocess.run(command, capture_output=True).stdout,
                          "%s listens on port %d" % (host["name"], port), 60)
 
     def make_folders(self):
         for host in self.hosts:
-            os.makedirs(os.path.dirname(self.of.copy_of(host)), exist_ok=True)
+            os.makedirs(os.path.dirname(self.distribution.copy_of(host)), exist_ok=True)
 
     def local(self):
         """Returns the directory in which every host sees its own copy."""
-        return os.path.join(self.of.copies, "local")
+        return os.path.join(self.distribution.copies, "local")
 
     def as_host(self, host, command):
         """Returns the command line that runs a command in a host with its own host name, with the
         names of all hosts, and with its own copy in `local`."""
         os.makedirs(self.local(), exist_ok=True)
-        return self.enter(host, ["unshare", "--mount", "--uts", "sh", "-c", AS_HOST, host["name"], self.names, os.path.dirname(self.of.copy_of(host)),
+        return self.enter(host, ["unshare", "--mount", "--uts", "sh", "-c", AS_HOST, host["name"], self.names, os.path.dirname(self.distribution.copy_of(host)),
                                  self.local(), *command])
 
     @functools.cached_property
@@ -183,18 +183,18 @@ class Rsync(Peer):
             self.await_port(host, RSYNC_PORT)
 
     def servers(self):
-        yield self.of.source, os.path.dirname(self.of.path)
+        yield self.distribution.source, os.path.dirname(self.distribution.path)
 
     def get(self, host, server):
-        name = os.path.basename(self.of.path if server is self.of.source else self.of.copy_of(server))
+        name = os.path.basename(self.distribution.path if server is self.distribution.source else self.distribution.copy_of(server))
         # Through the daemon, because rsync between two local paths does not use its delta
         # algorithm.
-        return self.run(self.enter(host, ["rsync", "--times", "--no-compress", "rsync://%s/source/%s" % (server["ip"], name), self.of.copy_of(host)]))
+        return self.run(self.enter(host, ["rsync", "--times", "--no-compress", "rsync://%s/source/%s" % (server["ip"], name), self.distribution.copy_of(host)]))
 
-    def spread(self):
+    def distribute(self):
         with concurrent.futures.ThreadPoolExecutor(len(self.hosts)) as threads:
-            got = {host["name"]: threads.submit(self.get, host, self.of.source) for host in self.of.receivers}
-            return {name: future.result() for name, future in got.items()}
+            futures = {host["name"]: threads.submit(self.get, host, self.distribution.source) for host in self.distribution.receivers}
+            return {name: future.result() for name, future in futures.items()}
 
 
 class RsyncTree(Rsync):
@@ -207,28 +207,28 @@ class RsyncTree(Rsync):
         by_name = {host["name"]: host for host in self.hosts}
         for rack in peers.racks(self.bed.description):
             members = [by_name[host["name"]] for host in rack]
-            head = self.of.source if self.of.source in members else members[0]
+            head = self.distribution.source if self.distribution.source in members else members[0]
             yield head, [host for host in members if host is not head]
 
     def servers(self):
         for head, _ in self.racks():
-            yield head, os.path.dirname(self.of.path if head is self.of.source else self.of.copy_of(head))
+            yield head, os.path.dirname(self.distribution.path if head is self.distribution.source else self.distribution.copy_of(head))
 
-    def get_after(self, firsts, host, server):
+    def get_after(self, first_copies, host, server):
         """Fetches the file once `firsts` have completed."""
-        for first in firsts:
+        for first in first_copies:
             first.result()
         return self.get(host, server)
 
-    def spread(self):
+    def distribute(self):
         with concurrent.futures.ThreadPoolExecutor(len(self.hosts)) as threads:
-            heads = {head["name"]: threads.submit(self.get, head, self.of.source) for head, _ in self.racks() if head is not self.of.source}
-            got = dict(heads)
+            heads = {head["name"]: threads.submit(self.get, head, self.distribution.source) for head, _ in self.racks() if head is not self.distribution.source}
+            futures = dict(heads)
             for head, others in self.racks():
                 # The other hosts in the rack of the source also wait until its link is free.
-                firsts = [heads[head["name"]]] if head["name"] in heads else list(heads.values())
-                got.update({host["name"]: threads.submit(self.get_after, firsts, host, head) for host in others})
-            return {name: future.result() for name, future in got.items()}
+                first_copies = [heads[head["name"]]] if head["name"] in heads else list(heads.values())
+                futures.update({host["name"]: threads.submit(self.get_after, first_copies, host, head) for host in others})
+            return {name: future.result() for name, future in futures.items()}
 
 
 class Clush(Peer):
@@ -250,18 +250,18 @@ class Clush(Peer):
 
     def topology(self):
         """Returns the options with which the heads of racks forward the file."""
-        heads = [(head["name"], [host["name"] for host in others]) for head, others in RsyncTree(self.bed, self.of).racks()]
-        [own] = [others for name, others in heads if name == self.of.source["name"]]
-        others = [(name, members) for name, members in heads if name != self.of.source["name"]]
-        lines = ["%s: %s" % (self.of.source["name"], ",".join(own + [name for name, _ in others])), *("%s: %s" % (name, ",".join(m)) for name, m in others)]
+        heads = [(head["name"], [host["name"] for host in others]) for head, others in RsyncTree(self.bed, self.distribution).racks()]
+        [source_rack] = [others for name, others in heads if name == self.distribution.source["name"]]
+        others = [(name, members) for name, members in heads if name != self.distribution.source["name"]]
+        lines = ["%s: %s" % (self.distribution.source["name"], ",".join(source_rack + [name for name, _ in others])), *("%s: %s" % (name, ",".join(m)) for name, m in others)]
         return ["--topology", self.write("topology", "[routes]\n" + "\n".join(lines) + "\n")]
 
-    def spread(self):
+    def distribute(self):
         command = ["clush", "-q", "-S", "-f", "64", "-O", "ssh_options=-F " + self.ssh, *(self.topology() if self.through_heads else ()),
-                   "-w", ",".join(host["name"] for host in self.of.receivers), "--copy", self.of.path, "--dest", os.path.join(self.local(), "copy")]
+                   "-w", ",".join(host["name"] for host in self.distribution.receivers), "--copy", self.distribution.path, "--dest", os.path.join(self.local(), "copy")]
         # The heads must use the Python of the system, in which ClusterShell is installed,
         # regardless of PATH.
-        return self.all_at(self.run(self.as_host(self.of.source, command), {**os.environ, "CLUSTERSHELL_GW_PYTHON_EXECUTABLE": "/usr/bin/python3"}))
+        return self.all_at(self.run(self.as_host(self.distribution.source, command), {**os.environ, "CLUSTERSHELL_GW_PYTHON_EXECUTABLE": "/usr/bin/python3"}))
 
 
 class ClushTree(Clush):
@@ -286,8 +286,8 @@ class Sbcast(Peer):
 
     programs = ("sbcast", "slurmctld", "slurmd")
 
-    def __init__(self, bed, of, fanout=2):
-        super().__init__(bed, of)
+    def __init__(self, bed, distribution, fanout=2):
+        super().__init__(bed, distribution)
         self.fanout = fanout
 
     def prepare(self):
@@ -296,22 +296,22 @@ class Sbcast(Peer):
         self.write("cgroup.conf", "CgroupPlugin=cgroup/v1\n")
         lines = ["NodeName=%s NodeAddr=%s CPUs=2 State=UNKNOWN" % (host["name"], host["ip"]) for host in self.hosts]
         lines.append("PartitionName=all Nodes=%s Default=YES State=UP" % ",".join(host["name"] for host in self.hosts))
-        conf = self.write("slurm.conf", SLURM.format(source=self.of.source["name"], ip=self.of.source["ip"], folder=self.folder) + "\n".join(lines) + "\n")
+        conf = self.write("slurm.conf", SLURM.format(source=self.distribution.source["name"], ip=self.distribution.source["ip"], folder=self.folder) + "\n".join(lines) + "\n")
         self.environment = {**os.environ, "SLURM_CONF": conf}
-        self.daemon(self.as_host(self.of.source, ["slurmctld", "-D"]), self.environment)
-        self.await_port(self.of.source, SLURMCTLD_PORT)
+        self.daemon(self.as_host(self.distribution.source, ["slurmctld", "-D"]), self.environment)
+        self.await_port(self.distribution.source, SLURMCTLD_PORT)
         for host in self.hosts:
             self.daemon(self.as_host(host, ["slurmd", "-D", "-N", host["name"]]), self.environment)
-        states = self.as_host(self.of.source, ["sinfo", "-N", "-h", "-o", "%T"])
+        states = self.as_host(self.distribution.source, ["sinfo", "-N", "-h", "-o", "%T"])
         testbed.wait_for(lambda: subprocess.run(states, env=self.environment, capture_output=True, text=True).stdout.split() == ["idle"] * len(self.hosts),
                          "all nodes are idle in Slurm", 120)
 
-    def spread(self):
+    def distribute(self):
         """Copies in an allocation of all nodes. The time of the allocation does not count."""
-        report = os.path.join(self.folder, "seconds")
-        sbcast = ["sbcast", "--force", "--compress=none", "--fanout=%d" % self.fanout, "--size=%dk" % BLOCK_KIB, self.of.path, os.path.join(self.local(), "copy")]
-        self.run(self.as_host(self.of.source, ["salloc", "-Q", "-N", str(len(self.hosts)), "/usr/bin/python3", "-c", TIMED, report, *sbcast]), self.environment)
-        with open(report, encoding="utf-8") as f:
+        seconds_file = os.path.join(self.folder, "seconds")
+        sbcast = ["sbcast", "--force", "--compress=none", "--fanout=%d" % self.fanout, "--size=%dk" % BLOCK_KIB, self.distribution.path, os.path.join(self.local(), "copy")]
+        self.run(self.as_host(self.distribution.source, ["salloc", "-Q", "-N", str(len(self.hosts)), "/usr/bin/python3", "-c", TIMED, seconds_file, *sbcast]), self.environment)
+        with open(seconds_file, encoding="utf-8") as f:
             return self.all_at(float(f.read()))
 
 
@@ -322,15 +322,15 @@ class Multicast(Peer):
         """Returns a rate in kbit/s that all links can carry."""
         return int(1000 * RATE_SHARE * min(link["mbit"] for link in self.bed.description["links"] if link["mbit"]))
 
-    def received(self, receivers):
+    def await_receivers(self, receivers):
         """Waits for all receivers. Returns the seconds at which each one ended, by host name."""
         with concurrent.futures.ThreadPoolExecutor(len(receivers)) as threads:
-            got = {name: threads.submit(self.ended, process) for name, process in receivers.items()}
-            return {name: future.result() for name, future in got.items()}
+            futures = {name: threads.submit(self.await_end, process) for name, process in receivers.items()}
+            return {name: future.result() for name, future in futures.items()}
 
-    def ended(self, process):
-        peers.wait_until_done(process, time.monotonic() + self.of.patience, self.of.patience, self.log)
-        return self.passed()
+    def await_end(self, process):
+        peers.wait_until_done(process, time.monotonic() + self.distribution.patience, self.distribution.patience, self.log)
+        return self.elapsed()
 
 
 # Rendezvous address of udpcast's sender and receivers, which did not find each other at its
@@ -345,15 +345,15 @@ class Udpcast(Multicast):
 
     def prepare(self):
         self.make_folders()
-        command = lambda host: ["udp-receiver", "--nokbd", "--interface", host["interface"], "--mcast-rdv-address", RENDEZVOUS, "--file", self.of.copy_of(host)]
-        self.receivers = {host["name"]: self.daemon(self.enter(host, command(host))) for host in self.of.receivers}
+        command = lambda host: ["udp-receiver", "--nokbd", "--interface", host["interface"], "--mcast-rdv-address", RENDEZVOUS, "--file", self.distribution.copy_of(host)]
+        self.receivers = {host["name"]: self.daemon(self.enter(host, command(host))) for host in self.distribution.receivers}
 
-    def spread(self):
-        sender = self.daemon(self.enter(self.of.source, [
-            "udp-sender", "--nokbd", "--no-progress", "--full-duplex", "--interface", self.of.source["interface"], "--file", self.of.path,
+    def distribute(self):
+        sender = self.daemon(self.enter(self.distribution.source, [
+            "udp-sender", "--nokbd", "--no-progress", "--full-duplex", "--interface", self.distribution.source["interface"], "--file", self.distribution.path,
             "--min-receivers", str(len(self.receivers)), "--max-bitrate", "%dk" % self.kbit(), "--mcast-rdv-address", RENDEZVOUS]))
-        seconds = self.received(self.receivers)
-        self.ended(sender)
+        seconds = self.await_receivers(self.receivers)
+        self.await_end(sender)
         return seconds
 
 
@@ -364,15 +364,15 @@ class Uftp(Multicast):
 
     def prepare(self):
         self.make_folders()
-        for host in self.of.receivers:
-            self.daemon(self.enter(host, ["uftpd", "-d", "-I", host["interface"], "-D", os.path.dirname(self.of.copy_of(host)), "-B", str(1 << 20)]))
+        for host in self.distribution.receivers:
+            self.daemon(self.enter(host, ["uftpd", "-d", "-I", host["interface"], "-D", os.path.dirname(self.distribution.copy_of(host)), "-B", str(1 << 20)]))
 
-    def spread(self):
+    def distribute(self):
         # A closed group ends registration once all these hosts have registered. Congestion control
         # is off because the rate is known.
-        return self.all_at(self.run(self.enter(self.of.source, [
-            "uftp", "-I", self.of.source["interface"], "-R", str(self.kbit()), "-b", "1440", "-r", "0.05:0.02:1", "-D", "copy",
-            "-H", ",".join(host["ip"] for host in self.of.receivers), self.of.path])))
+        return self.all_at(self.run(self.enter(self.distribution.source, [
+            "uftp", "-I", self.distribution.source["interface"], "-R", str(self.kbit()), "-b", "1440", "-r", "0.05:0.02:1", "-D", "copy",
+            "-H", ",".join(host["ip"] for host in self.distribution.receivers), self.distribution.path])))
 
 
 PEERS = {"rsync": Rsync, "rsync-tree": RsyncTree, "clush": Clush, "clush-tree": ClushTree, "sbcast": Sbcast, "udpcast": Udpcast, "uftp": Uftp}
@@ -383,7 +383,7 @@ def check_installed(way):
     if way == "torrent" and not copies.has_torrent():
         raise RuntimeError("BitTorrent is not installed: run apt-get install python3-libtorrent, "
                            "or remove it from --ways")
-    absent = [program for program in getattr(PEERS.get(way), "programs", ()) if not shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin")]
-    if absent:
+    missing = [program for program in getattr(PEERS.get(way), "programs", ()) if not shutil.which(program, path=os.environ["PATH"] + ":/usr/sbin")]
+    if missing:
         raise RuntimeError("%s is not installed, but %s needs it: see --help for the package, or "
-                           "change --ways" % (", ".join(absent), way))
+                           "change --ways" % (", ".join(missing), way))

@@ -6,11 +6,11 @@ import copy_peers
 import page
 
 
-def of_torrent(piece):
+def torrent_title(piece):
     return "torrent, pieces of %s" % page.size(piece)
 
 
-def with_faults(options):
+def has_faults(options):
     """Returns whether nodes are disturbed during copies."""
     return bool(options.kill or options.join or options.restart)
 
@@ -23,18 +23,18 @@ def section(options):
     return next((name for name, chosen in kinds.items() if chosen), "copies")
 
 
-def number(form, value):
-    return "-" if value is None else form % value
+def format_number(pattern, value):
+    return "-" if value is None else pattern % value
 
 
 def ratio(key):
-    return lambda row: number("%.2f", row[key])
+    return lambda row: format_number("%.2f", row[key])
 
 
-def times(key):
+def time_and_count(key):
     """Returns a function for two cells: the median of the complete copies, and how many are
     complete."""
-    return lambda row: "%s | %d of %d" % (number("%.2f", row[key]["over"]), row[key]["complete"], row[key]["of"])
+    return lambda row: "%s | %d of %d" % (format_number("%.2f", row[key]["over"]), row[key]["complete"], row[key]["of"])
 
 
 SECONDS = ("seconds", lambda row: "%.1f" % statistics.median(row["seconds"]))
@@ -47,47 +47,47 @@ def figures(options):
     """Returns the columns with the figures of a way."""
     if options.kill:
         return [UNDISTURBED, ("%d receivers killed: time / undisturbed | complete" % options.kill,
-                              times("receivers")),
+                              time_and_count("receivers")),
                 ("source killed: time / undisturbed | complete",
-                 times("source")), ("copies with killed source", lambda row: "%d"
+                 time_and_count("source")), ("copies with killed source", lambda row: "%d"
                                     % row["source"]["struck"])]
     if options.join or options.restart:
         return [UNDISTURBED, ("late nodes: time since their start / limit | complete",
-                              times("late")), ("other nodes: time / undisturbed | complete",
-                                               times("others")),
+                              time_and_count("late")), ("other nodes: time / undisturbed | complete",
+                                               time_and_count("others")),
                 ("bytes into a late node / file", ratio("into"))]
     if options.slow:
         return [SECONDS, ("fast hosts: time / limit", ratio("fast_over_limit")),
                 ("slow hosts: time / limit", ratio("slow_over_limit")), UPLINK, IDLE]
     if options.delta:
-        return [SECONDS, ("bytes broadcast / file", lambda row: number("%.4f", row["sent"])),
+        return [SECONDS, ("bytes broadcast / file", lambda row: format_number("%.4f", row["sent"])),
                 ("bytes on source's link / file", lambda row: "%.4f" % row["source"]),
                 ("bytes on busiest uplink / file", lambda row: "%.4f" % row["uplink"])]
-    over = [("time / limit", ratio("over_limit"))]
+    ratios = [("time / limit", ratio("over_limit"))]
     if options.loss:
-        over.append(("time / limit at this loss", lambda row: "%.2f"
+        ratios.append(("time / limit at this loss", lambda row: "%.2f"
                      % (row["over_limit"] * (1 - row["loss"]))))
     if "bcast" in options.ways:
-        over.append(("seconds within ranks", lambda row: number("%.1f", row["own"])))
-    return [SECONDS, *over, UPLINK, IDLE]
+        ratios.append(("seconds within ranks", lambda row: format_number("%.1f", row["own"])))
+    return [SECONDS, *ratios, UPLINK, IDLE]
 
 
 class Table:
     """A Markdown table that grows by one line per measured way."""
 
     def __init__(self, options):
-        self.about = [("file", lambda row: page.size(row["bytes"])), ("uplinks", lambda row: "%g" % row["uplink_mbit"])]
+        self.labels = [("file", lambda row: page.size(row["bytes"])), ("uplinks", lambda row: "%g" % row["uplink_mbit"])]
         if options.loss:
-            self.about.append(("lost", lambda row: "%g %%" % (100 * row["loss"])))
-        self.about.append(("way", lambda row: row["way"]))
+            self.labels.append(("lost", lambda row: "%g %%" % (100 * row["loss"])))
+        self.labels.append(("way", lambda row: row["way"]))
         self.figures = figures(options)
         self.width = sum(heading.count("|") + 1 for heading, _ in self.figures)
-        headings = [heading for heading, _ in self.about + self.figures]
-        self.lines = ["| %s |" % " | ".join(headings), "| --- |%s --- |%s" % (" --: |" * (len(self.about) - 2), " --: |" * self.width)]
+        headings = [heading for heading, _ in self.labels + self.figures]
+        self.lines = ["| %s |" % " | ".join(headings), "| --- |%s --- |%s" % (" --: |" * (len(self.labels) - 2), " --: |" * self.width)]
 
     def add(self, row):
         """Adds a row, possibly of a way that failed, and returns its line."""
-        cells = [cell(row) for _, cell in self.about]
+        cells = [cell(row) for _, cell in self.labels]
         if "failed" in row:
             cells += ["failed: %s" % " ".join(row["failed"].split()).replace("|", "/")] + [""] * (self.width - 1)
         else:

@@ -64,28 +64,28 @@ def random_file(folder, size):
     return path
 
 
-def spread(options, bed, folder, size):
+def new_distribution(options, bed, folder, size):
     """Returns the copies of a new file of random bytes in memory to all hosts."""
-    return copies.Spread(random_file(folder, size), folder, bed.description, options.patience)
+    return copies.Distribution(random_file(folder, size), folder, bed.description, options.patience)
 
 
-def change(of):
+def overwrite_part(distribution):
     """Overwrites one contiguous hundredth of the file with other random bytes."""
-    with open(of.path, "r+b") as f:
-        f.seek(random.Random(of.size).randrange(of.size - int(CHANGED * of.size)))
-        f.write(os.urandom(int(CHANGED * of.size)))
+    with open(distribution.path, "r+b") as f:
+        f.seek(random.Random(distribution.size).randrange(distribution.size - int(CHANGED * distribution.size)))
+        f.write(os.urandom(int(CHANGED * distribution.size)))
 
 
-def measured(bed, of, action):
+def measure_links(bed, distribution, action):
     """Executes an action. Returns its outcome with the bytes on the busiest link between switches
     and on the source's link, both divided by the length of the file, and the idle share of the
     CPUs."""
-    before, ticks = bed.link_bytes(), processor.machine_ticks()
+    before, ticks_before = bed.link_bytes(), processor.machine_ticks()
     outcome = action()
-    after, now = bed.link_bytes(), processor.machine_ticks()
-    carried = {link: (after[link] - before[link]) / of.size for link in after}
-    source = sum(share for (a, _), share in carried.items() if a == of.source["name"])
-    return {**outcome, "uplink": max(bed.between_switches(carried)), "source": source, "idle": processor.idle_share(ticks, now)}
+    after, ticks_after = bed.link_bytes(), processor.machine_ticks()
+    carried = {link: (after[link] - before[link]) / distribution.size for link in after}
+    source = sum(share for (a, _), share in carried.items() if a == distribution.source["name"])
+    return {**outcome, "uplink": max(bed.between_switches(carried)), "source": source, "idle": processor.idle_share(ticks_before, ticks_after)}
 
 
 def slow_down(bed, mbit):
@@ -106,96 +106,96 @@ def limit(options, size):
     return size * 8 / (options.host_mbit * 1e6)
 
 
-def figures(options, of, runs, slow):
+def figures(options, distribution, runs, slow):
     """Returns the medians of the runs of one way. With slow hosts, the ratios to the limit are
     separate for fast and slow hosts."""
-    least = limit(options, of.size)
-    middle = lambda key: statistics.median(run[key] for run in runs)
-    own = [max(node["own"] for node in run["nodes"].values()) for run in runs if run["nodes"]]
-    row = {"seconds": [run["seconds"] for run in runs], "over_limit": middle("seconds") / least, "own": statistics.median(own) if own else None,
-           "uplink": middle("uplink"), "source": middle("source"), "idle": middle("idle"),
-           "sent": middle("sent") / of.size if all("sent" in run for run in runs) else None}
+    limit_seconds = limit(options, distribution.size)
+    median_of = lambda key: statistics.median(run[key] for run in runs)
+    own_seconds = [max(node["own"] for node in run["nodes"].values()) for run in runs if run["nodes"]]
+    row = {"seconds": [run["seconds"] for run in runs], "over_limit": median_of("seconds") / limit_seconds, "own": statistics.median(own_seconds) if own_seconds else None,
+           "uplink": median_of("uplink"), "source": median_of("source"), "idle": median_of("idle"),
+           "sent": median_of("sent") / distribution.size if all("sent" in run for run in runs) else None}
     if slow:
-        last = lambda run, of: max(node["seconds"] for name, node in run["nodes"].items() if (name in slow) == of)
-        row["fast_over_limit"] = statistics.median(last(run, False) for run in runs) / least
-        row["slow_over_limit"] = statistics.median(last(run, True) for run in runs) / (least * options.host_mbit / options.slow)
+        last_seconds = lambda run, is_slow: max(node["seconds"] for name, node in run["nodes"].items() if (name in slow) == is_slow)
+        row["fast_over_limit"] = statistics.median(last_seconds(run, False) for run in runs) / limit_seconds
+        row["slow_over_limit"] = statistics.median(last_seconds(run, True) for run in runs) / (limit_seconds * options.host_mbit / options.slow)
     return row
 
 
-def broadcast(bed, of):
+def broadcast(bed, distribution):
     """Broadcasts as many bytes as the file has from the memory of the first node to all nodes."""
-    found = peers.run_checked("cool", "bench", "--json", "--ops", "bcast", "--bytes", str(of.size), "--reps", "1", "--warmup", "0",
-                              env=bed.environment(), timeout=of.patience)
-    [result] = json.loads(found)["results"]
+    output = peers.run_checked("cool", "bench", "--json", "--ops", "bcast", "--bytes", str(distribution.size), "--reps", "1", "--warmup", "0",
+                              env=bed.environment(), timeout=distribution.patience)
+    [result] = json.loads(output)["results"]
     return {"seconds": result["seconds"][0], "nodes": {}}
 
 
-def ways(options, bed, of):
+def ways(options, bed, distribution):
     """Yields the name of each measured way with a function that makes one copy."""
     for way in options.ways:
         if way in BY_COOL:
-            yield way, lambda way=way: of.by_cool(bed.environment(), "--via", way)
+            yield way, lambda way=way: distribution.by_cool(bed.environment(), "--via", way)
         elif way == "torrent":
             for piece in options.pieces:
-                yield copy_tables.of_torrent(piece), lambda piece=piece: of.by_torrent(piece)
+                yield copy_tables.torrent_title(piece), lambda piece=piece: distribution.by_torrent(piece)
         elif way == "sbcast":
             for fanout in options.fanouts:
-                yield "sbcast, fan-out %d" % fanout, lambda fanout=fanout: copy_peers.Sbcast(bed, of, fanout).copy()
+                yield "sbcast, fan-out %d" % fanout, lambda fanout=fanout: copy_peers.Sbcast(bed, distribution, fanout).copy()
         elif way == "bcast":
-            yield way, lambda: broadcast(bed, of)
+            yield way, lambda: broadcast(bed, distribution)
         else:
-            yield way, lambda way=way: copy_peers.PEERS[way](bed, of).copy()
+            yield way, lambda way=way: copy_peers.PEERS[way](bed, distribution).copy()
 
 
-def in_turn(options, bed, of, slow, say):
+def measure_in_turn(options, bed, distribution, slow, report):
     """Measures all ways in turn, `--reps` times. A way that has failed is not repeated."""
-    runs, failed = {name: [] for name, _ in ways(options, bed, of)}, {}
+    runs, failed = {name: [] for name, _ in ways(options, bed, distribution)}, {}
     for _ in range(options.reps):
-        for name, action in ways(options, bed, of):
+        for name, action in ways(options, bed, distribution):
             if name in failed:
                 continue
-            of.clear()
+            distribution.clear()
             try:
                 if options.delta:
                     action()
-                    change(of)
-                runs[name].append(measured(bed, of, action))
-            except (peers.Failed, RuntimeError) as e:
+                    overwrite_part(distribution)
+                runs[name].append(measure_links(bed, distribution, action))
+            except (peers.PeerError, RuntimeError) as e:
                 failed[name] = str(e)
                 print("%s failed: %s" % (name, e), file=sys.stderr, flush=True)
-    for name, of_way in runs.items():
-        say(name, {"failed": failed[name]} if name in failed else figures(options, of, of_way, slow))
+    for name, results in runs.items():
+        report(name, {"failed": failed[name]} if name in failed else figures(options, distribution, results, slow))
 
 
-def disturbed(options, bed, of, say):
+def measure_with_faults(options, bed, distribution, report):
     """Measures all ways while nodes are disturbed."""
-    measure = copy_faults.killed if options.kill else copy_faults.late
+    measure = copy_faults.measure_killed if options.kill else copy_faults.measure_late
     for way in options.ways:
         for piece in options.pieces if way == "torrent" else [0]:
-            of.patience = options.patience
-            copy = copy_faults.copier(of, bed.environment(), way, piece)
+            distribution.patience = options.patience
+            copy = copy_faults.copy_function(distribution, bed.environment(), way, piece)
             try:
-                row = measure(copy_faults.Disturbed(bed, of, copy, limit(options, of.size), options.reps), options)
-            except (peers.Failed, RuntimeError) as e:
+                row = measure(copy_faults.FaultyCopies(bed, distribution, copy, limit(options, distribution.size), options.reps), options)
+            except (peers.PeerError, RuntimeError) as e:
                 row = {"failed": str(e)}
-            say(copy_tables.of_torrent(piece) if piece else way, row)
+            report(copy_tables.torrent_title(piece) if piece else way, row)
 
 
-def on_network(options, uplink, loss, say):
+def on_network(options, uplink, loss, report):
     """Measures all ways on a network with this rate of uplinks and this share of lost packets."""
     bed = testbed.Testbed(options.topology, options.host_mbit, uplink, loss, bin_dir=options.bin, log_level="warn", peer_timeout_ms=bench.PEER_TIMEOUT_MS,
                           logs=os.path.join(options.out, "logs"), controller_flags=("--unicast", options.unicast))
-    with bench.started(bed, options.wait), tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+    with bench.await_machine(bed, options.wait), tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         bed.wait_until_measured()
         slow = slow_down(bed, options.slow) if options.slow else []
         for size in options.bytes:
-            of = spread(options, bed, folder, size)
-            tell = lambda way, row: say({"way": way, "bytes": of.size, "uplink_mbit": uplink, "loss": loss, **row})
-            if copy_tables.with_faults(options):
-                disturbed(options, bed, of, tell)
+            distribution = new_distribution(options, bed, folder, size)
+            report_row = lambda way, row: report({"way": way, "bytes": distribution.size, "uplink_mbit": uplink, "loss": loss, **row})
+            if copy_tables.has_faults(options):
+                measure_with_faults(options, bed, distribution, report_row)
             else:
-                in_turn(options, bed, of, slow, tell)
-            of.clear()
+                measure_in_turn(options, bed, distribution, slow, report_row)
+            distribution.clear()
 
 
 def share(text):
@@ -246,10 +246,10 @@ def parse_arguments():
     bench.add_run_options(p, "bench", "directory for copy.json and logs; ")
     options = p.parse_args()
     options.ways = options.ways or [way for way in DEFAULT_WAYS if way in BY_DELTA or not options.delta]
-    unfit = [way for way in options.ways if copy_tables.with_faults(options) and way not in (*BY_COOL, "torrent") or options.delta and way not in BY_DELTA
+    unsupported = [way for way in options.ways if copy_tables.has_faults(options) and way not in (*BY_COOL, "torrent") or options.delta and way not in BY_DELTA
              or options.slow and way == "bcast"]
-    if unfit:
-        p.error("cannot measure these ways here: %s" % ", ".join(unfit))
+    if unsupported:
+        p.error("cannot measure these ways here: %s" % ", ".join(unsupported))
     if min(options.reps, options.seeds) < 1:
         p.error("--reps and --seeds must be at least 1")
     return options
@@ -264,13 +264,13 @@ def main():
     table, rows = copy_tables.Table(options), []
     print("\n".join(table.lines), flush=True)
 
-    def say(row):
+    def report(row):
         rows.append(row)
         print(table.add(row), flush=True)
 
     for uplink in options.uplinks:
         for loss in options.loss or [0.0]:
-            on_network(options, uplink, loss, say)
+            on_network(options, uplink, loss, report)
     with open(os.path.join(options.out, "copy.json"), "w", encoding="utf-8") as f:
         json.dump(rows, f, indent=1)
     if options.docs:
@@ -281,5 +281,5 @@ def main():
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (testbed.Failure, peers.Failed, RuntimeError, OSError) as e:
+    except (testbed.Failure, peers.PeerError, RuntimeError, OSError) as e:
         sys.exit("copy: %s" % e)

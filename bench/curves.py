@@ -20,8 +20,8 @@ def draw(path, title, series, goals=()):
         high = math.log10(max(share, LEAST)) / math.log10(LEAST)
         return LEFT + (iteration - 1) / (last - 1) * inner_width, TOP + high * inner_height
 
-    def text(x, y, words, anchor="middle", size=12):
-        return '<text x="%.1f" y="%.1f" text-anchor="%s" font-size="%d">%s</text>' % (x, y, anchor, size, html.escape(words))
+    def text(x, y, label, anchor="middle", size=12):
+        return '<text x="%.1f" y="%.1f" text-anchor="%s" font-size="%d">%s</text>' % (x, y, anchor, size, html.escape(label))
 
     parts = ['<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif">' % (WIDTH, HEIGHT),
              '<rect width="100%" height="100%" fill="white"/>', text(LEFT, 24, title, "start", 15)]

@@ -79,11 +79,11 @@ class DayBed(pair.PairBed):
     def daemon(self, name, command, prefix=()):
         log = os.path.join(self.logs, name + ".log")
         if os.path.exists(log):
-            put_aside(log)
+            set_aside(log)
         return super().daemon(name, command, prefix)
 
 
-class Places:
+class NodeUsage:
     """Tracks the number of jobs on each node, and the nodes that accept no jobs because of
     maintenance."""
 
@@ -91,12 +91,12 @@ class Places:
         self.jobs, self.closed, self.changed = dict.fromkeys(nodes, 0), set(), threading.Condition()
 
     @contextlib.contextmanager
-    def taken(self, draw):
+    def reserve(self, generator):
         """Reserves a random set of at least two nodes for a job, for the duration of the
         context."""
         with self.changed:
             free = sorted(set(self.jobs) - self.closed)
-            nodes = sorted(draw.sample(free, draw.randint(2, len(free))))
+            nodes = sorted(generator.sample(free, generator.randint(2, len(free))))
             for node in nodes:
                 self.jobs[node] += 1
         try:
@@ -108,7 +108,7 @@ class Places:
                 self.changed.notify_all()
 
     @contextlib.contextmanager
-    def maintained(self, node):
+    def close_node(self, node):
         """Closes a node for new jobs during the context, which begins once the jobs of the node
         have ended."""
         with self.changed:
@@ -126,43 +126,43 @@ class Record:
     """Records the events, jobs, violations, and samples of a day."""
 
     def __init__(self, out):
-        self.began, self.out = time.monotonic(), out
+        self.start_time, self.out = time.monotonic(), out
         self.events, self.jobs, self.violations, self.samples = [], [], [], []
         self.answers = collections.defaultdict(list)
 
     def now(self):
-        return time.monotonic() - self.began
+        return time.monotonic() - self.start_time
 
-    def say(self, text):
+    def log(self, text):
         print("%7.1f  %s" % (self.now(), text), file=self.out, flush=True)
 
     def violation(self, text):
         self.violations.append({"at": self.now(), "text": text})
-        self.say("VIOLATION: %s" % text)
+        self.log("VIOLATION: %s" % text)
 
     @contextlib.contextmanager
-    def event(self, kind, what, about=""):
+    def event(self, kind, description, subject=""):
         """Records an event, for example of a node or link named by `about`. The body must restore
         the previous state; it may add figures to the event. A failure in the body is recorded as a
         violation."""
-        event = {"kind": kind, "what": what, "about": about, "at": self.now()}
+        event = {"kind": kind, "what": description, "about": subject, "at": self.now()}
         self.events.append(event)
         try:
             yield event
         except (testbed.Failure, OSError, RuntimeError, subprocess.SubprocessError) as e:
             event["failed"] = str(e)
-            self.violation("%s: %s %s: %s" % (kind, what, about, e))
+            self.violation("%s: %s %s: %s" % (kind, description, subject, e))
         event["until"] = self.now()
         figures = ", ".join("%s %.2f s" % pair for pair in event.get("seconds", {}).items())
-        self.say("%-12s %s %s (%.1f s%s)" % (kind, what, about, event["until"] - event["at"], figures and "; " + figures))
+        self.log("%-12s %s %s (%.1f s%s)" % (kind, description, subject, event["until"] - event["at"], figures and "; " + figures))
 
 
 class Day:
     def __init__(self, bed, minutes, seed, record):
         self.bed, self.record, self.seconds, self.seed = bed, record, 60 * minutes, seed
-        self.over, self.closed, self.controllers = threading.Event(), threading.Event(), threading.RLock()
+        self.day_ended, self.closed, self.controllers = threading.Event(), threading.Event(), threading.RLock()
         self.nodes = [host.name for host in bed.network.net.hosts]
-        self.places = Places(self.nodes)
+        self.places = NodeUsage(self.nodes)
         # Nodes whose agents have yet to be upgraded.
         self.old = []
 
@@ -171,58 +171,58 @@ class Day:
         alarms must end; None skips that check."""
         # The actors and the number of their actions per day, which determines the pauses in
         # between.
-        actors = {"controllers": (self.trouble_of_controllers, 14), "agents": (self.maintenance, 2 * len(self.nodes)), "management": (self.blink, 16),
-                  "links": (self.failed_link, 16), "certificates": (self.renewal, 5), "logs": (self.rotation, 6), "hostile": (self.attack, 8),
-                  "operator": (self.question, 240)}
+        actors = {"controllers": (self.disturb_controllers, 14), "agents": (self.maintenance, 2 * len(self.nodes)), "management": (self.cut_management_links, 16),
+                  "links": (self.fail_link, 16), "certificates": (self.renew_certificates, 5), "logs": (self.rotate_logs, 6), "hostile": (self.attack, 8),
+                  "operator": (self.ask_random, 240)}
         # All threads must live until the end, because processes end with the thread that started
         # them (prctl(2), PR_SET_PDEATHSIG).
         with futures.ThreadPoolExecutor(len(actors) + len(USERS) + 2) as pool:
             try:
                 watchers = [pool.submit(repeat, self.closed, pause, watch) for pause, watch in ((0.5, self.supervise), (SAMPLE, self.sample))]
-                own = [pool.submit(self.act, name, act, self.seconds / times) for name, (act, times) in actors.items()]
-                own += [pool.submit(self.user, user) for user in USERS]
-                futures.wait(own, self.seconds, futures.FIRST_EXCEPTION)
-                self.over.set()
-                for one in own:
-                    one.result()
+                actions = [pool.submit(self.act, name, action, self.seconds / times) for name, (action, times) in actors.items()]
+                actions += [pool.submit(self.user, user) for user in USERS]
+                futures.wait(actions, self.seconds, futures.FIRST_EXCEPTION)
+                self.day_ended.set()
+                for future in actions:
+                    future.result()
                 self.close(alarms)
             finally:
-                self.over.set()
+                self.day_ended.set()
                 self.closed.set()
-            for one in watchers:
-                one.result()
+            for future in watchers:
+                future.result()
 
-    def act(self, name, act, pause):
-        draw = random.Random("%s %d" % (name, self.seed))
-        while not self.over.wait(pause * draw.uniform(0.5, 1.5)):
-            act(draw)
+    def act(self, name, action, pause):
+        generator = random.Random("%s %d" % (name, self.seed))
+        while not self.day_ended.wait(pause * generator.uniform(0.5, 1.5)):
+            action(generator)
 
     # Users
 
     def user(self, user):
         """Runs one job after the other, each on a random set of nodes."""
-        draw = random.Random("%s %d" % (user, self.seed))
-        while not self.over.is_set():
-            with self.places.taken(draw) as nodes:
-                self.job(user, nodes, draw)
+        generator = random.Random("%s %d" % (user, self.seed))
+        while not self.day_ended.is_set():
+            with self.places.reserve(generator) as nodes:
+                self.job(user, nodes, generator)
 
-    def job(self, user, nodes, draw):
+    def job(self, user, nodes, generator):
         """Runs a job and records it. It is retried while a node is disconnected from its
         controller."""
-        job = {"user": user, "nodes": nodes, "at": self.record.now(), "seconds": draw.randint(15, 45), "bytes": 1 << draw.randint(12, 19)}
+        job = {"user": user, "nodes": nodes, "at": self.record.now(), "seconds": generator.randint(15, 45), "bytes": 1 << generator.randint(12, 19)}
         command = ["cool", "run", "--hosts", ",".join(nodes), "--ranks-per-node", "1", "-n", str(len(nodes)), "--", os.path.join(self.bed.public, "cool-faults"),
                    "--seconds", str(job["seconds"]), "--pause", "50", "--bytes", str(job["bytes"]), "--timeout", str(1000 * BOUND),
-                   "--seed", str(draw.getrandbits(32))]
+                   "--seed", str(generator.getrandbits(32))]
         try:
             job["refused"] = 0
-            while (done := self.started(user, command)).returncode == 1 and NOT_STARTED.search(done.stderr):
+            while (process := self.run_as(user, command)).returncode == 1 and NOT_STARTED.search(process.stderr):
                 job["refused"] += 1
-                if self.over.wait(1):
+                if self.day_ended.wait(1):
                     return
-            told = [json.loads(line.split("] ", 1)[1]) for line in done.stdout.splitlines() if '"steps"' in line]
-            if done.returncode or sorted(t["rank"] for t in told) != list(range(len(nodes))):
-                raise testbed.Failure("status %d: %s" % (done.returncode, (done.stderr + done.stdout).strip()))
-            job.update(steps=told[0]["steps"], longest=max(t["longest_s"] for t in told))
+            reports = [json.loads(line.split("] ", 1)[1]) for line in process.stdout.splitlines() if '"steps"' in line]
+            if process.returncode or sorted(report["rank"] for report in reports) != list(range(len(nodes))):
+                raise testbed.Failure("status %d: %s" % (process.returncode, (process.stderr + process.stdout).strip()))
+            job.update(steps=reports[0]["steps"], longest=max(report["longest_s"] for report in reports))
             if job["longest"] > BOUND:
                 raise testbed.Failure("a step took %.1f s" % job["longest"])
         except (testbed.Failure, subprocess.TimeoutExpired) as e:
@@ -231,7 +231,7 @@ class Day:
         job["until"] = self.record.now()
         self.record.jobs.append(job)
 
-    def started(self, user, command):
+    def run_as(self, user, command):
         return subprocess.run(command, env=self.environment(user), capture_output=True, text=True, timeout=PATIENCE)
 
     def environment(self, user):
@@ -240,7 +240,7 @@ class Day:
     # Controllers
 
     def leads(self):
-        return [self.bed.leads(which) for which in range(2)]
+        return [self.bed.leads(index) for index in range(2)]
 
     def wait_for_leader(self):
         """Waits until both controllers run and one of them leads. Returns the index of the
@@ -254,69 +254,69 @@ class Day:
         if not self.controllers.acquire(blocking=False):
             return
         try:
-            for which, controller in enumerate(self.bed.pair):
+            for index, controller in enumerate(self.bed.pair):
                 if controller.process.poll() is not None:
                     with self.record.event("controllers",
                                            "%s exited unexpectedly (status %d) and is restarted"
                                            % (controller.name, controller.process.returncode)):
-                        self.relaunch(which)
+                        self.relaunch(index)
         finally:
             self.controllers.release()
 
-    def relaunch(self, which):
-        self.bed.ended(which)
-        self.bed.launch(which)
+    def relaunch(self, index):
+        self.bed.await_end(index)
+        self.bed.launch(index)
 
-    def trouble_of_controllers(self, draw):
+    def disturb_controllers(self, generator):
         with self.controllers:
             leader = self.wait_for_leader()
-            troubles = {"the leader is killed": self.killed, "the leader is restarted": self.restarted, "the standby is restarted": lambda event, which: self.restarted(event, 1 - which),
-                        "the leader is halted for 6 s": self.halted,
-                        "etcd is down for 6 s": self.without_etcd}
-            what = draw.choice(sorted(troubles))
+            disturbances = {"the leader is killed": self.kill_leader, "the leader is restarted": self.restart_controller, "the standby is restarted": lambda event, index: self.restart_controller(event, 1 - index),
+                        "the leader is halted for 6 s": self.halt_leader,
+                        "etcd is down for 6 s": self.stop_etcd}
+            what = generator.choice(sorted(disturbances))
             with self.record.event("controllers", what) as event:
-                troubles[what](event, leader)
+                disturbances[what](event, leader)
                 self.wait_for_leader()
                 wait_for(self.bed.whole, "the network is complete")
 
-    def succession(self, event, leader):
+    def await_successor(self, event, leader):
         """Waits until the other controller leads, and records the time that this takes."""
-        began = time.monotonic()
+        start = time.monotonic()
         wait_for(lambda: self.bed.leads(1 - leader) == 1, "the other controller leads")
-        event["seconds"] = {"the other one leads after": time.monotonic() - began}
+        event["seconds"] = {"the other one leads after": time.monotonic() - start}
 
-    def killed(self, event, leader):
+    def kill_leader(self, event, leader):
         self.bed.pair[leader].signal(signal.SIGKILL)
-        self.succession(event, leader)
+        self.await_successor(event, leader)
         self.relaunch(leader)
 
-    def restarted(self, event, which):
-        led = self.bed.leads(which) == 1
-        self.bed.pair[which].signal(signal.SIGTERM)
-        if led:
-            self.succession(event, which)
-        if self.bed.ended(which) != 0:
-            raise testbed.Failure("%s did not exit cleanly" % pair.NAMES[which])
-        self.bed.launch(which)
+    def restart_controller(self, event, index):
+        was_leader = self.bed.leads(index) == 1
+        self.bed.pair[index].signal(signal.SIGTERM)
+        if was_leader:
+            self.await_successor(event, index)
+        if self.bed.await_end(index) != 0:
+            raise testbed.Failure("%s did not exit cleanly" % pair.NAMES[index])
+        self.bed.launch(index)
 
-    def halted(self, event, leader):
+    def halt_leader(self, event, leader):
         self.bed.pair[leader].signal(signal.SIGSTOP)
-        began = time.monotonic()
-        self.succession(event, leader)
-        self.over.wait(max(0, began + 6 - time.monotonic()))
+        start = time.monotonic()
+        self.await_successor(event, leader)
+        self.day_ended.wait(max(0, start + 6 - time.monotonic()))
         self.bed.pair[leader].signal(signal.SIGCONT)
         self.relaunch(leader)
 
-    def without_etcd(self, _event, leader):
+    def stop_etcd(self, _event, leader):
         self.bed.etcd.end(signal.SIGKILL)
-        began = time.monotonic()
+        start = time.monotonic()
         self.relaunch(leader)
-        self.over.wait(max(0, began + 6 - time.monotonic()))
+        self.day_ended.wait(max(0, start + 6 - time.monotonic()))
         self.bed.etcd.start()
 
     # Nodes
 
-    def maintenance(self, draw):
+    def maintenance(self, generator):
         """Upgrades the controllers, then the agent of one node per call. Once all are upgraded, or
         without an upgrade, restarts the agent of a random node."""
         if self.bed.bin_dir != self.bed.folder:
@@ -325,117 +325,117 @@ class Day:
                 self.bed.bin_dir = self.bed.folder
                 self.bed.install_agent()
                 leader = self.wait_for_leader()
-                for which in (1 - leader, leader):
-                    self.restarted(event, which)
+                for index in (1 - leader, leader):
+                    self.restart_controller(event, index)
                     self.wait_for_leader()
                 wait_for(self.bed.whole, "the network is complete")
-                self.old = draw.sample(self.nodes, len(self.nodes))
+                self.old = generator.sample(self.nodes, len(self.nodes))
             return
         upgrade = bool(self.old)
-        node = self.old.pop() if upgrade else draw.choice(self.nodes)
-        with self.places.maintained(node), self.record.event("agents", "upgrade" if upgrade else "restart", node):
+        node = self.old.pop() if upgrade else generator.choice(self.nodes)
+        with self.places.close_node(node), self.record.event("agents", "upgrade" if upgrade else "restart", node):
             for programs in (self.bed.agents, self.bed.launchers):
                 programs[node].signal(signal.SIGTERM)
                 programs[node].process.wait(PATIENCE)
                 self.bed.daemons.remove(programs[node])
             self.bed.start_launcher(node)
             self.bed.start_agent(node)
-            wait_for(lambda: self.taken_in(node), "the agent of %s has joined" % node)
+            wait_for(lambda: self.has_joined(node), "the agent of %s has joined" % node)
 
-    def taken_in(self, node):
+    def has_joined(self, node):
         """Returns whether the agent of a node has joined. Restarts an agent that could not start
         because a hostile user holds its port, as its systemd unit does."""
         agent = self.bed.agents[node]
         if agent.process.poll() is not None:
             self.bed.daemons.remove(agent)
-            self.over.wait(1)
+            self.day_ended.wait(1)
             self.bed.start_agent(node)
         return "joined the controller" in log_of(agent) and self.located(node)
 
     def located(self, node):
-        seen = self.bed.cool_json("topology") or {"nodes": []}
-        return any(n["name"] == node and n["located"] and n["away_ms"] is None for n in seen["nodes"])
+        topology = self.bed.cool_json("topology") or {"nodes": []}
+        return any(n["name"] == node and n["located"] and n["away_ms"] is None for n in topology["nodes"])
 
     # The networks
 
-    def blink(self, draw):
-        hosts = self.nodes if draw.random() < 0.2 else draw.sample(self.nodes, draw.randint(1, 3))
+    def cut_management_links(self, generator):
+        hosts = self.nodes if generator.random() < 0.2 else generator.sample(self.nodes, generator.randint(1, 3))
         with self.record.event("management", "nodes lose the management network", ", ".join(hosts)):
             for host in hosts:
                 self.bed.network.cut_management(host)
-            self.over.wait(draw.uniform(3, 20))
+            self.day_ended.wait(generator.uniform(3, 20))
             for host in hosts:
                 self.bed.network.restore_management(host)
             for host in hosts:
                 wait_for(lambda: self.located(host), "the agent of %s is connected again" % host)
 
-    def failed_link(self, draw):
-        link, fail = draw.choice(self.bed.network.uplinks()), draw.choice([self.bed.network.cut, self.bed.network.silence])
+    def fail_link(self, generator):
+        link, break_link = generator.choice(self.bed.network.uplinks()), generator.choice([self.bed.network.cut, self.bed.network.silence])
         with self.record.event("links",
-                               "a link goes down" if fail == self.bed.network.cut
+                               "a link goes down" if break_link == self.bed.network.cut
                                else "a link drops all packets", "%s-%s" % link):
-            fail(link)
-            self.over.wait(draw.uniform(3, 15))
+            break_link(link)
+            self.day_ended.wait(generator.uniform(3, 15))
             self.bed.network.restore(link)
             wait_for(self.bed.whole, "the link is discovered again")
 
     # Operators
 
-    def renewal(self, _draw):
+    def renew_certificates(self, _generator):
         with self.controllers, self.record.event("certificates", "all certificates are renewed"):
             programs = [*self.bed.pair, *self.bed.agents.values()]
             sizes = [os.path.getsize(program.log) for program in programs]
             self.ask("certs", self.bed.certificates, "--renew")
             self.bed.install_agent_certificates()
             for program, size in zip(programs, sizes):
-                wait_for(lambda: program not in self.bed.daemons or read_anew(program, size),
+                wait_for(lambda: program not in self.bed.daemons or has_reloaded(program, size),
                          "%s reloads its certificates" % program.name)
 
-    def rotation(self, _draw):
+    def rotate_logs(self, _generator):
         with self.controllers, self.record.event("logs", "event logs rotate"):
-            for which, controller in enumerate(self.bed.pair):
-                log = self.bed.event_log(pair.NAMES[which])
-                put_aside(log)
+            for index, controller in enumerate(self.bed.pair):
+                log = self.bed.event_log(pair.NAMES[index])
+                set_aside(log)
                 controller.signal(signal.SIGHUP)
                 wait_for(lambda: os.path.exists(log), "%s writes a new event log" % controller.name)
 
-    def attack(self, draw):
-        node = draw.choice(self.nodes)
+    def attack(self, generator):
+        node = generator.choice(self.nodes)
         with self.record.event("hostile", "a user of a node listens, injects, and floods",
                                node) as event:
             program = hostile.start(self.bed, node, "user", ",".join(hostile.trees(self.bed) or ["239.255.0.1"]), *hostile.nodes(self.bed))
-            self.over.wait(draw.uniform(10, 25))
-            did = json.loads(program.communicate("\n", timeout=PATIENCE)[0])
-            event["did"] = did
+            self.day_ended.wait(generator.uniform(10, 25))
+            results = json.loads(program.communicate("\n", timeout=PATIENCE)[0])
+            event["did"] = results
             # The user may bind the port while the agent restarts; the agent must not start then.
-            if did["heard"] or not did["sent"]:
-                raise testbed.Failure("the hostile user received datagrams, or sent none: %s" % did)
+            if results["heard"] or not results["sent"]:
+                raise testbed.Failure("the hostile user received datagrams, or sent none: %s" % results)
 
-    def question(self, draw):
+    def ask_random(self, generator):
         """Runs a command of the operator, which must succeed even while controllers fail."""
-        self.ask(*draw.choice([("topology",), ("jobs",), ("groups",), ("doctor",)]), "--json")
+        self.ask(*generator.choice([("topology",), ("jobs",), ("groups",), ("doctor",)]), "--json")
 
     def ask(self, *command):
-        began = time.monotonic()
+        start = time.monotonic()
         try:
-            done = subprocess.run(["cool", *command], env=self.bed.environment(), capture_output=True, text=True, timeout=ANSWER)
+            process = subprocess.run(["cool", *command], env=self.bed.environment(), capture_output=True, text=True, timeout=ANSWER)
             # While there is a problem, `cool doctor` must report it, with status 1.
-            if done.returncode and not (command[0] == "doctor" and done.returncode == 1 and done.stdout):
-                raise testbed.Failure("status %d: %s" % (done.returncode, done.stderr.strip()))
+            if process.returncode and not (command[0] == "doctor" and process.returncode == 1 and process.stdout):
+                raise testbed.Failure("status %d: %s" % (process.returncode, process.stderr.strip()))
         except (testbed.Failure, subprocess.TimeoutExpired) as e:
             self.record.violation("cool %s: %s" % (" ".join(command), e))
         finally:
-            self.record.answers[command[0]].append(time.monotonic() - began)
+            self.record.answers[command[0]].append(time.monotonic() - start)
 
     def sample(self):
         """Records the memory, open files, and threads of COOL's programs, as the maximum over each
         kind of program."""
-        most = {}
+        maxima = {}
         for daemon in list(self.bed.daemons):
-            if not daemon.name.startswith("etcd") and (used := resources(daemon.process.pid)):
+            if not daemon.name.startswith("etcd") and (usage := resources(daemon.process.pid)):
                 kind = "controller" if daemon.name in pair.NAMES else "launcher" if daemon.name.startswith("launcher") else "agent"
-                most[kind] = [max(pair) for pair in zip(most.get(kind, used), used)]
-        self.record.samples.append({"at": self.record.now(), "most": most})
+                maxima[kind] = [max(pair) for pair in zip(maxima.get(kind, usage), usage)]
+        self.record.samples.append({"at": self.record.now(), "most": maxima})
 
     # Final checks
 
@@ -446,31 +446,31 @@ class Day:
         with self.record.event("evening", "no job and no group remains"):
             self.wait_for_leader()
             wait_for(bed.whole, "the network is complete")
-            wait_for(lambda: self.left("jobs") == self.left("groups") == [],
+            wait_for(lambda: self.remaining("jobs") == self.remaining("groups") == [],
                      "no job and no group remains")
         if alarms:
             with self.record.event("evening", "cool doctor finds no problem"):
-                self.wait_until_well(alarms)
+                self.await_no_findings(alarms)
         with self.record.event("evening", "logs contain no panic"):
             self.check_logs()
 
-    def wait_until_well(self, seconds):
-        found = []
+    def await_no_findings(self, seconds):
+        output = []
 
-        def well():
-            done = self.bed.run(["cool", "doctor"], capture_output=True, text=True, timeout=ANSWER)
-            found[:] = [done.stdout.strip()]
-            return done.returncode == 0
+        def is_healthy():
+            process = self.bed.run(["cool", "doctor"], capture_output=True, text=True, timeout=ANSWER)
+            output[:] = [process.stdout.strip()]
+            return process.returncode == 0
 
         try:
-            wait_for(well, "cool doctor finds no problem", seconds)
+            wait_for(is_healthy, "cool doctor finds no problem", seconds)
         except testbed.Failure as e:
-            raise testbed.Failure("%s: %s" % (e, found)) from None
+            raise testbed.Failure("%s: %s" % (e, output)) from None
 
-    def left(self, what):
+    def remaining(self, what):
         """Returns the jobs or groups that still exist, or None if the controller does not reply."""
-        told = self.bed.cool_json(what)
-        return told and told[what]
+        response = self.bed.cool_json(what)
+        return response and response[what]
 
     def check_logs(self):
         for file in filter(lambda name: ".log" in name, os.listdir(self.bed.logs)):
@@ -486,19 +486,19 @@ class Day:
                         json.loads(line)
                     except ValueError:
                         # SIGKILL may truncate the last line of a controller.
-                        self.record.say("%s contains a line that is not JSON: %s"
+                        self.record.log("%s contains a line that is not JSON: %s"
                                         % (file, line[:200].strip()))
 
 
-def put_aside(log):
+def set_aside(log):
     """Renames a log by appending an unused number, as logrotate does."""
     number = next(n for n in range(10_000) if not os.path.exists("%s.%d" % (log, n)))
     os.rename(log, "%s.%d" % (log, number))
 
 
-def repeat(over, pause, act):
-    while not over.wait(pause):
-        act()
+def repeat(ended, pause, action):
+    while not ended.wait(pause):
+        action()
 
 
 def log_of(program, since=0):
@@ -508,7 +508,7 @@ def log_of(program, since=0):
         return f.read()
 
 
-def read_anew(program, size):
+def has_reloaded(program, size):
     return "have been reloaded" in log_of(program, size)
 
 
@@ -523,12 +523,12 @@ def resources(pid):
         return None
 
 
-def summary(record, day, a):
+def summary(record, day, options):
     """Returns the whole record as plain data for day.json."""
     kinds = collections.Counter(event["kind"] for event in record.events)
-    return {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "topology": a.topology, "seed": a.seed, "minutes": a.minutes,
-            "upgraded": bool(a.before), "bound_s": BOUND, "counts": kinds, "events": record.events, "jobs": record.jobs,
-            "answers": {name: {"count": len(took), "worst_s": max(took)} for name, took in record.answers.items()},
+    return {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "topology": options.topology, "seed": options.seed, "minutes": options.minutes,
+            "upgraded": bool(options.before), "bound_s": BOUND, "counts": kinds, "events": record.events, "jobs": record.jobs,
+            "answers": {name: {"count": len(durations), "worst_s": max(durations)} for name, durations in record.answers.items()},
             "samples": record.samples, "violations": record.violations, "nodes": day.nodes}
 
 
@@ -548,24 +548,24 @@ def main():
     p.add_argument("--logs", metavar="DIR", help="directory for the logs of all programs")
     p.add_argument("--report", metavar="DIR", default=os.path.join(ROOT, "target", "day"),
                    help="directory for day.json and day.html; default %(default)s")
-    a = p.parse_args()
+    options = p.parse_args()
     testbed.unwind_on_signals()
-    os.makedirs(a.report, exist_ok=True)
-    folder = os.path.abspath(a.bin)
-    with ovs.roomy_sockets(), DayBed(a.topology, folder, a.before, logs=a.logs) as bed:
+    os.makedirs(options.report, exist_ok=True)
+    folder = os.path.abspath(options.bin)
+    with ovs.roomy_sockets(), DayBed(options.topology, folder, options.before, logs=options.logs) as bed:
         record = Record(sys.stdout)
-        day = Day(bed, a.minutes, a.seed, record)
+        day = Day(bed, options.minutes, options.seed, record)
         try:
             day.run(ALARMS)
         finally:
             # An interrupted day is reported too.
-            told = summary(record, day, a)
-            with open(os.path.join(a.report, "day.json"), "w") as f:
-                json.dump(told, f, indent=1)
-            with open(os.path.join(a.report, "day.html"), "w") as f:
-                f.write(day_page.page(told))
-    print(day_page.sentence(told))
-    print("wrote the report: %s" % os.path.join(a.report, "day.html"))
+            report = summary(record, day, options)
+            with open(os.path.join(options.report, "day.json"), "w") as f:
+                json.dump(report, f, indent=1)
+            with open(os.path.join(options.report, "day.html"), "w") as f:
+                f.write(day_page.page(report))
+    print(day_page.sentence(report))
+    print("wrote the report: %s" % os.path.join(options.report, "day.html"))
     return 1 if record.violations else 0
 
 

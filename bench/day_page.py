@@ -69,15 +69,15 @@ def violations(day):
 def kinds(day):
     """Returns a table of the events by kind: how often they occurred, and how long recovery
     took."""
-    found = {}
+    by_kind = {}
     for event in day["events"]:
-        found.setdefault((event["kind"], event["what"]), []).append(event)
+        by_kind.setdefault((event["kind"], event["what"]), []).append(event)
     rows = []
-    for (kind, what), events in sorted(found.items()):
-        took = [event["until"] - event["at"] for event in events]
-        led = [seconds for event in events for seconds in event.get("seconds", {}).values()]
-        rows.append((text(kind), text(what), len(events), "%.1f s" % statistics.median(took), "%.1f s" % max(took),
-                     "%.2f, %.2f s" % (statistics.median(led), max(led)) if led else ""))
+    for (kind, what), events in sorted(by_kind.items()):
+        durations = [event["until"] - event["at"] for event in events]
+        failovers = [seconds for event in events for seconds in event.get("seconds", {}).values()]
+        rows.append((text(kind), text(what), len(events), "%.1f s" % statistics.median(durations), "%.1f s" % max(durations),
+                     "%.2f, %.2f s" % (statistics.median(failovers), max(failovers)) if failovers else ""))
     return table(("kind", "event", "count", "recovery, median", "recovery, worst",
                   "failover: median, worst"), rows)
 
@@ -85,18 +85,18 @@ def kinds(day):
 def jobs(day):
     rows = []
     for user in sorted({job["user"] for job in day["jobs"]}):
-        own = [job for job in day["jobs"] if job["user"] == user]
-        well = [job for job in own if "failed" not in job]
-        rows.append((text(user), len(own), len(own) - len(well), sum(job["steps"] for job in well), "%.2f s" % max((job["longest"] for job in well), default=0)))
+        own_jobs = [job for job in day["jobs"] if job["user"] == user]
+        succeeded = [job for job in own_jobs if "failed" not in job]
+        rows.append((text(user), len(own_jobs), len(own_jobs) - len(succeeded), sum(job["steps"] for job in succeeded), "%.2f s" % max((job["longest"] for job in succeeded), default=0)))
     return table(("user", "jobs", "failed", "steps", "longest step"), rows)
 
 
 def resources(day):
     rows = []
     for kind in sorted({kind for sample in day["samples"] for kind in sample["most"]}):
-        seen = [sample["most"][kind] for sample in day["samples"] if kind in sample["most"]]
-        quarter = max(1, len(seen) // 4)
-        early, late = ([statistics.median(s[i] for s in part) for i in range(3)] for part in (seen[:quarter], seen[-quarter:]))
+        samples = [sample["most"][kind] for sample in day["samples"] if kind in sample["most"]]
+        quarter = max(1, len(samples) // 4)
+        early, late = ([statistics.median(s[i] for s in part) for i in range(3)] for part in (samples[:quarter], samples[-quarter:]))
         rows.append((text(kind), "%.0f, %.0f MiB" % (early[0], late[0]), "%d, %d" % (early[1], late[1]), "%d, %d" % (early[2], late[2])))
     return table(("program", "memory, first and last quarter", "open files", "threads"), rows)
 

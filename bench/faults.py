@@ -55,47 +55,47 @@ class Events:
         self.path = path
         self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self.socket.bind(path)
-        self.came, self.said = threading.Condition(), []
+        self.changed, self.received = threading.Condition(), []
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self):
         while True:
-            said = json.loads(self.socket.recv(65536))
-            with self.came:
-                self.said.append(said)
-                self.came.notify_all()
+            event = json.loads(self.socket.recv(65536))
+            with self.changed:
+                self.received.append(event)
+                self.changed.notify_all()
 
     def mark(self):
         """Returns a mark of the current position, for events that arrive later."""
-        with self.came:
-            return len(self.said)
+        with self.changed:
+            return len(self.received)
 
     def since(self, mark, *names):
-        with self.came:
-            return [e for e in self.said[mark:] if e["event"] in names]
+        with self.changed:
+            return [e for e in self.received[mark:] if e["event"] in names]
 
     def wait_for_each(self, ranks, mark, name, what):
         """Waits for the first event `name` of each of these ranks and returns the events by rank.
         Raises a Violation on timeout, or if a rank reports wrong bytes."""
-        def there():
-            found = {}
-            for e in self.said[mark:]:
+        def first_events():
+            events = {}
+            for e in self.received[mark:]:
                 if e["event"] == "wrong":
                     raise Violation("rank %d: wrong bytes: %s" % (e["rank"], e["more"]["message"]))
                 if e["event"] == name and e["rank"] in ranks:
-                    found.setdefault(e["rank"], e)
-            return found if len(found) == len(ranks) else None
+                    events.setdefault(e["rank"], e)
+            return events if len(events) == len(ranks) else None
 
-        with self.came:
-            self.came.wait_for(there, PATIENCE)
-            found = there()
-            if found is None:
-                said = {e["rank"]: e["event"] for e in self.said[mark:] if e["rank"] in ranks}
-                silent = sorted(r for r in ranks if r not in said)
-                failed = {e["rank"]: e["more"]["message"] for e in self.said[mark:] if e["event"] in ("failed", "out")}
+        with self.changed:
+            self.changed.wait_for(first_events, PATIENCE)
+            events = first_events()
+            if events is None:
+                latest = {e["rank"]: e["event"] for e in self.received[mark:] if e["rank"] in ranks}
+                silent = sorted(r for r in ranks if r not in latest)
+                failed = {e["rank"]: e["more"]["message"] for e in self.received[mark:] if e["event"] in ("failed", "out")}
                 raise Violation("not within %g s: %s; no event from ranks %s; latest events of the "
-                                "others: %s %s" % (PATIENCE, what, silent, said, failed))
-            return found
+                                "others: %s %s" % (PATIENCE, what, silent, latest, failed))
+            return events
 
 
 class Job:
@@ -144,9 +144,9 @@ class Fault:
     event that the victim itself must report, or None. `ends` states whether its processes must end,
     and `timeout` is how long calls may make no progress."""
 
-    def __init__(self, name, whole_node, strike, undo, says=None, ends=False, timeout=60.0):
+    def __init__(self, name, whole_node, strike, undo, victim_event=None, must_end=False, timeout=60.0):
         self.name, self.whole_node, self.strike, self.undo = name, whole_node, strike, undo
-        self.says, self.ends, self.timeout = says, ends, timeout
+        self.victim_event, self.must_end, self.timeout = victim_event, must_end, timeout
 
 
 def signal_rank(number):
@@ -177,10 +177,10 @@ def resume_agent(bed, job, rank):
 def on_interface(*command):
     """Returns a function that runs a command in the victim's node, with IF replaced by its data
     interface."""
-    def change(bed, job, rank):
+    def run_command(bed, job, rank):
         host = bed.network.net.get(job.node[rank])
         bed.network.run_in(host, *[host.defaultIntf().name if word == "IF" else word for word in command])
-    return change
+    return run_command
 
 
 def nothing(_bed, _job, _rank):
@@ -195,11 +195,11 @@ FAULTS = [
     Fault("rank stopped", False, signal_rank(signal.SIGSTOP), resume_rank, timeout=STOPPED_TIMEOUT),
     # cool-launcher ends the processes of a job whose agent is lost, possibly before they report
     # that their calls failed.
-    Fault("agent killed", True, signal_agent(signal.SIGKILL), restart_agent, ends=True),
-    Fault("agent stopped", True, signal_agent(signal.SIGSTOP), restart_agent, says="failed"),
+    Fault("agent killed", True, signal_agent(signal.SIGKILL), restart_agent, must_end=True),
+    Fault("agent stopped", True, signal_agent(signal.SIGSTOP), restart_agent, victim_event="failed"),
     Fault("agent stopped for a while", True, signal_agent(signal.SIGSTOP), resume_agent),
-    Fault("node's link down", True, *LINK, says="out"),
-    Fault("node's packets lost", True, *PACKETS, says="out"),
+    Fault("node's link down", True, *LINK, victim_event="out"),
+    Fault("node's packets lost", True, *PACKETS, victim_event="out"),
 ]
 
 
@@ -214,9 +214,9 @@ class Series:
 
     def run(self, count):
         """Runs jobs until this many faults have been injected."""
-        done = 0
-        while done < count:
-            done += self.job(count - done)
+        injected_count = 0
+        while injected_count < count:
+            injected_count += self.job(count - injected_count)
 
     def job(self, at_most):
         """Runs one job with at most this many faults. Returns the number of faults, at least 1."""
@@ -224,19 +224,19 @@ class Series:
         faults = [fault for fault in self.faults if fault.timeout == timeout]
         per_node = self.random.choice([1, 2])
         nodes = len(self.bed.description["hosts"])
-        struck, job = [], None
+        injected, job = [], None
         try:
             job = Job(self.bed, self.events, nodes * per_node, per_node, self.random.getrandbits(32), timeout)
             for _ in range(min(at_most, self.random.randint(1, nodes - 2))):
                 fault, victim = self.random.choice(faults), self.random.choice(job.members)
-                struck.append((fault, victim))
+                injected.append((fault, victim))
                 self.fault(job, fault, victim)
         except Violation as e:
-            self.violations.append("%s: %s" % ([(fault.name, victim) for fault, victim in struck], e))
-            self.say("VIOLATION after %s" % self.violations[-1])
+            self.violations.append("%s: %s" % ([(fault.name, victim) for fault, victim in injected], e))
+            self.log("VIOLATION after %s" % self.violations[-1])
         finally:
-            self.clean_up(job, struck)
-        return max(1, len(struck))
+            self.clean_up(job, injected)
+        return max(1, len(injected))
 
     def fault(self, job, fault, victim):
         """Injects one fault and checks its consequences. Raises a Violation if one is not as
@@ -245,72 +245,72 @@ class Series:
         survivors = [rank for rank in job.members if rank not in victims]
         mark = self.events.mark()
         time.sleep(self.random.uniform(0, MOMENT))
-        began = time.monotonic()
+        start = time.monotonic()
         fault.strike(self.bed, job, victim)
         failed = self.events.wait_for_each(survivors, mark, "failed",
                                            "the calls of all survivors return")
         for e in failed.values():
             self.check_error(job, fault, victim, victims, e)
-        took = max(e["at"] for e in failed.values()) - began
+        seconds = max(e["at"] for e in failed.values()) - start
         shrunk = self.events.wait_for_each(survivors, mark, "shrunk",
                                            "the survivors have a new group")
         for e in shrunk.values():
-            gone = [job.members[rank] for rank in e["more"]["gone"]]
-            if gone != victims:
+            lost = [job.members[rank] for rank in e["more"]["gone"]]
+            if lost != victims:
                 raise Violation("rank %d reports lost ranks %s instead of %s"
-                                % (e["rank"], gone, victims))
-        if fault.says:
-            self.events.wait_for_each(victims, mark, fault.says, "the calls of the victims return")
-        if fault.ends:
+                                % (e["rank"], lost, victims))
+        if fault.victim_event:
+            self.events.wait_for_each(victims, mark, fault.victim_event, "the calls of the victims return")
+        if fault.must_end:
             job.await_end(victims)
         job.members = survivors
         self.events.wait_for_each(survivors, mark, "works", "every operation works in the new group")
-        again = [e for e in self.events.since(mark, "failed") if e["rank"] in survivors]
-        if len(again) > len(survivors):
-            raise Violation("the new group has also failed: %s" % again[-1]["more"]["message"])
-        self.seconds[fault.name].append(took)
+        repeated = [e for e in self.events.since(mark, "failed") if e["rank"] in survivors]
+        if len(repeated) > len(survivors):
+            raise Violation("the new group has also failed: %s" % repeated[-1]["more"]["message"])
+        self.seconds[fault.name].append(seconds)
         self.operations.update(e["more"]["operation"] for e in failed.values())
-        number, before = sum(map(len, self.seconds.values())), len(survivors) + len(victims)
-        self.say("%4d  %-26s %-4s of %2d ranks  %8.1f ms" % (number, fault.name, job.node[victim], before, 1e3 * took))
+        number, rank_count = sum(map(len, self.seconds.values())), len(survivors) + len(victims)
+        self.log("%4d  %-26s %-4s of %2d ranks  %8.1f ms" % (number, fault.name, job.node[victim], rank_count, 1e3 * seconds))
 
     def check_error(self, job, fault, victim, victims, event):
         """Checks that an error names the lost ranks, the operation, the node of the victim, and the
         group."""
         error = event["more"]
         kind = "Timeout" if fault.timeout == STOPPED_TIMEOUT else "Lost"
-        named = [job.members[rank] for rank in error["ranks"]]
-        wrong = []
+        named_ranks = [job.members[rank] for rank in error["ranks"]]
+        problems = []
         if error["kind"] != kind:
-            wrong.append("%s instead of %s" % (error["kind"], kind))
-        if named != victims:
-            wrong.append("ranks %s instead of %s" % (named, victims))
+            problems.append("%s instead of %s" % (error["kind"], kind))
+        if named_ranks != victims:
+            problems.append("ranks %s instead of %s" % (named_ranks, victims))
         if error["operation"] not in error["called"] or error["operation"] not in error["message"]:
-            wrong.append("%s instead of %s" % (error["operation"], error["called"]))
-        for words in (job.node[victim], "group %d" % error["group"]):
-            if words not in error["message"]:
-                wrong.append("no %s" % words)
-        if wrong:
-            raise Violation("rank %d, after %s on %s: %s: %s" % (event["rank"], fault.name, job.node[victim], "; ".join(wrong), error["message"]))
+            problems.append("%s instead of %s" % (error["operation"], error["called"]))
+        for text in (job.node[victim], "group %d" % error["group"]):
+            if text not in error["message"]:
+                problems.append("no %s" % text)
+        if problems:
+            raise Violation("rank %d, after %s on %s: %s: %s" % (event["rank"], fault.name, job.node[victim], "; ".join(problems), error["message"]))
 
-    def clean_up(self, job, struck):
+    def clean_up(self, job, injected):
         """Reverts all faults, ends the job, and waits until all agents have joined again."""
         try:
-            for fault, victim in struck:
+            for fault, victim in injected:
                 fault.undo(self.bed, job, victim)
             if job:
                 job.end()
         except Violation as e:
             self.violations.append(str(e))
-            self.say("VIOLATION at the end: %s" % e)
+            self.log("VIOLATION at the end: %s" % e)
         self.bed.wait_until_joined()
 
-    def say(self, text):
+    def log(self, text):
         if self.out:
             print(text, file=self.out, flush=True)
 
     def figures(self):
         """Returns the count, median, and worst time by kind of fault."""
-        return {name: {"count": len(took), "median": statistics.median(took), "worst": max(took)} for name, took in self.seconds.items()}
+        return {name: {"count": len(seconds), "median": statistics.median(seconds), "worst": max(seconds)} for name, seconds in self.seconds.items()}
 
 
 @contextlib.contextmanager
@@ -329,29 +329,29 @@ def main():
     p.add_argument("--kind", action="append", choices=[fault.name for fault in FAULTS],
                    help="inject only this kind of fault; may be repeated")
     p.add_argument("--json", metavar="FILE", help="write the figures to FILE")
-    a = p.parse_args()
+    options = p.parse_args()
     testbed.unwind_on_signals()
-    kinds = [fault for fault in FAULTS if not a.kind or fault.name in a.kind]
-    with testbed.Testbed(a.topology, bin_dir=a.bin, logs=a.logs) as bed, events() as told:
+    kinds = [fault for fault in FAULTS if not options.kind or fault.name in options.kind]
+    with testbed.Testbed(options.topology, bin_dir=options.bin, logs=options.logs) as bed, events() as receiver:
         bed.wait_until_measured()
-        series = Series(bed, told, a.seed, kinds, sys.stdout)
+        series = Series(bed, receiver, options.seed, kinds, sys.stdout)
         try:
-            series.run(a.faults)
+            series.run(options.faults)
         finally:
             # An interrupted series is reported too.
-            report(series, a)
+            report(series, options)
     return 1 if series.violations else 0
 
 
-def report(series, a):
+def report(series, options):
     for name, figures in series.figures().items():
         print("%-26s %4d times  median %7.1f ms  worst %7.1f ms" % (name, figures["count"], 1e3 * figures["median"], 1e3 * figures["worst"]))
     print("failed calls: " + ", ".join(
         "%s %d" % pair for pair in sorted(series.operations.items())))
     print("violations: %d" % len(series.violations))
-    if a.json:
-        with open(a.json, "w") as f:
-            json.dump({"topology": a.topology, "seed": a.seed, "kinds": series.figures(), "operations": series.operations,
+    if options.json:
+        with open(options.json, "w") as f:
+            json.dump({"topology": options.topology, "seed": options.seed, "kinds": series.figures(), "operations": series.operations,
                        "violations": series.violations}, f, indent=1)
 
 

@@ -31,13 +31,13 @@ NEXT, GETS = "h3", "h4"
 HEAD = ["| bytes | holders | way | seconds | time / limit |", "| --- | --- | --- | --: | --: |"]
 
 
-def cool(bed, verb, folder, *arguments):
+def run_store_command(bed, verb, folder, *arguments):
     """Runs a command on the stores and returns the JSON that it prints."""
     store = os.path.join(folder, "stores", "{node}")
-    done = bed.run(["cool", verb, "--store", store, "--json", *arguments], capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError("cool %s: %s" % (verb, done.stderr.strip()[-300:]))
-    return json.loads(done.stdout)
+    process = bed.run(["cool", verb, "--store", store, "--json", *arguments], capture_output=True, text=True)
+    if process.returncode:
+        raise RuntimeError("cool %s: %s" % (verb, process.stderr.strip()[-300:]))
+    return json.loads(process.stdout)
 
 
 def rows(options, bed, folder, size, holders):
@@ -45,7 +45,7 @@ def rows(options, bed, folder, size, holders):
     for rep in range(options.reps):
         for way in WAYS:
             dest = os.path.join(folder, "got")
-            seconds[way].append(cool(bed, "get", folder, "--nodes", GETS, "--via", way, str(size), dest)["seconds"])
+            seconds[way].append(run_store_command(bed, "get", folder, "--nodes", GETS, "--via", way, str(size), dest)["seconds"])
             os.unlink(dest)
     for way in WAYS:
         median = statistics.median(seconds[way])
@@ -68,13 +68,13 @@ def main():
                           peer_timeout_ms=bench.PEER_TIMEOUT_MS, logs=os.path.join(options.out, "logs"))
     lines = list(HEAD)
     print("\n".join(lines), flush=True)
-    with bench.started(bed, options.wait), tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+    with bench.await_machine(bed, options.wait), tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         bed.wait_until_measured()
         for size in options.bytes:
             source = os.path.join(folder, "source")
             with open(source, "wb") as f:
                 f.write(random.Random(size).randbytes(size))
-            cool(bed, "put", folder, "--from", "h1", "--nodes", "h1,h2," + NEXT, str(size), source)
+            run_store_command(bed, "put", folder, "--from", "h1", "--nodes", "h1,h2," + NEXT, str(size), source)
         for holders in ("alike", "one at %g Mbit/s" % options.slow):
             for size in options.bytes:
                 for row in rows(options, bed, folder, size, holders):

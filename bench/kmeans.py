@@ -101,17 +101,17 @@ def parse_arguments():
                    help="also write the tables to docs/measurements/kmeans.md")
     p.add_argument("--out", default=os.path.join(ROOT, "target", "bench"),
                    help="output directory; default %(default)s")
-    a = p.parse_args()
-    a.rounds, a.seeds = a.rounds or (1 if a.quick else 5), a.seeds or (3 if a.quick else 10)
-    a.longest = a.longest or (20 if a.quick else 100)
+    arguments = p.parse_args()
+    arguments.rounds, arguments.seeds = arguments.rounds or (1 if arguments.quick else 5), arguments.seeds or (3 if arguments.quick else 10)
+    arguments.longest = arguments.longest or (20 if arguments.quick else 100)
     for name in TABLES:
-        cases = getattr(a, name) or (QUICK if a.quick else TABLES)[name]
-        setattr(a, name, cases.split(",") if name in a.tables.split(",") else [])
-    a.peers = a.peers.split(",")
-    return a
+        cases = getattr(arguments, name) or (QUICK if arguments.quick else TABLES)[name]
+        setattr(arguments, name, cases.split(",") if name in arguments.tables.split(",") else [])
+    arguments.peers = arguments.peers.split(",")
+    return arguments
 
 
-def busy():
+def other_cpu_share():
     """Returns the share of CPU time that other programs use while this program waits."""
     def times():
         with open("/proc/stat") as f:
@@ -126,28 +126,28 @@ def busy():
 def await_idleness(arguments):
     """Waits until the machine is idle, because times are meaningless next to other work. Exits if
     it stays busy, except with --anyway. Returns the share of CPU time that others use."""
-    end, used = time.monotonic() + PATIENCE, busy()
-    while not arguments.anyway and used > MOST_BUSY:
+    end, other_share = time.monotonic() + PATIENCE, other_cpu_share()
+    while not arguments.anyway and other_share > MOST_BUSY:
         if time.monotonic() > end:
             raise SystemExit("other programs use %.0f %% of the CPUs; use --anyway to measure "
-                             "nevertheless" % (100 * used))
-        used = busy()
-    return used
+                             "nevertheless" % (100 * other_share))
+        other_share = other_cpu_share()
+    return other_share
 
 
-def made_up(np, n, dims):
+def generate_points(np, n, dims):
     """Returns bytes with structure: groups of unequal size around centers in 32 hidden dimensions,
     plus noise."""
-    chance = np.random.default_rng(1)
-    spread = chance.normal(size=(32, dims)).astype(np.float32)
-    centers = chance.normal(size=(2000, 32)).astype(np.float32)
+    generator = np.random.default_rng(1)
+    spread = generator.normal(size=(32, dims)).astype(np.float32)
+    centers = generator.normal(size=(2000, 32)).astype(np.float32)
     weights = 1 / np.arange(1, 2001)
     points = np.empty((n, dims), np.uint8)
     for start in range(0, n, 10000):
         rows = min(10000, n - start)
-        hidden = centers[chance.choice(2000, rows, p=weights / weights.sum())]
-        hidden = hidden + 0.5 * chance.normal(size=(rows, 32)).astype(np.float32)
-        values = 110 + 12 * (hidden @ spread) + 6 * chance.normal(size=(rows, dims)).astype(np.float32)
+        hidden = centers[generator.choice(2000, rows, p=weights / weights.sum())]
+        hidden = hidden + 0.5 * generator.normal(size=(rows, 32)).astype(np.float32)
+        values = 110 + 12 * (hidden @ spread) + 6 * generator.normal(size=(rows, dims)).astype(np.float32)
         points[start:start + rows] = values.clip(0, 255).astype(np.uint8)
     return points
 
@@ -159,7 +159,7 @@ class Case:
         shape, k = text.split(":")
         n, dims = map(int, shape.split("x"))
         self.name, self.k, self.np, self.folder, self.arguments = text, int(k), np, folder, arguments
-        self.points = np.load(arguments.data, mmap_mode="r")[:n] if arguments.data else made_up(np, n, dims)
+        self.points = np.load(arguments.data, mmap_mode="r")[:n] if arguments.data else generate_points(np, n, dims)
         self.points = np.ascontiguousarray(self.points)
         if self.points.shape != (n, dims) or self.points.dtype != np.uint8:
             raise SystemExit("%s: the array is %s of %s, but %s needs bytes"
@@ -196,15 +196,15 @@ class Case:
         file = [self.floats_file(), "--precision", "float"] if floats else [self.file]
         command = [self.arguments.program, *file, "-k", str(self.k), "--threads", str(self.arguments.threads), "--alone",
                    "--summary", summary, "--centroids", centroids, *map(str, options)]
-        done = subprocess.run(command, capture_output=True, text=True)
-        if done.returncode != 0:
-            raise SystemExit("%s\n%s" % (" ".join(command), done.stderr))
+        process = subprocess.run(command, capture_output=True, text=True)
+        if process.returncode != 0:
+            raise SystemExit("%s\n%s" % (" ".join(command), process.stderr))
         with open(summary) as f:
             return json.load(f), self.np.load(centroids)
 
 
 @contextlib.contextmanager
-def made(np, text, arguments):
+def open_case(np, text, arguments):
     with tempfile.TemporaryDirectory() as folder:
         yield Case(np, text, arguments, folder)
 
@@ -249,10 +249,10 @@ def superkmeans(case, iterations):
 
 PROGRAMS = {"cool": cool, "cool float": functools.partial(cool, floats=True), "scikit-learn": scikit_learn, "faiss": faiss, "superkmeans": superkmeans}
 # Programs that report convergence.
-STOPS = ("cool", "cool float", "scikit-learn")
+CONVERGING = ("cool", "cool float", "scikit-learn")
 
 
-def in_turn(arguments, measure):
+def measure_in_turn(arguments, measure):
     """Calls `measure(program)` for all programs in turn. Returns the list of its results, one per
     round, by program."""
     results = {name: [] for name in arguments.peers}
@@ -264,7 +264,7 @@ def in_turn(arguments, measure):
 
 
 def median(rounds, name):
-    return statistics.median([one[name] for one in rounds]) if all(name in one for one in rounds) else None
+    return statistics.median([result[name] for result in rounds]) if all(name in result for result in rounds) else None
 
 
 def markdown(head, rows):
@@ -276,17 +276,17 @@ def markdown(head, rows):
 def iteration(np, text, arguments):
     """Measures the seconds of a full iteration of each program, as a slope. Returns the results and
     the lines of the table."""
-    more = 2 if arguments.quick else SLOPE
-    with made(np, text, arguments) as case:
+    extra_iterations = 2 if arguments.quick else SLOPE
+    with open_case(np, text, arguments) as case:
         def seconds(name):
             run = PROGRAMS[name]
             if name.startswith("cool"):
                 run = functools.partial(run, assign="full")
-            few = run(case, 1)[0]
-            return {"seconds": (run(case, 1 + more)[0] - few) / more}
-        results = in_turn(arguments, seconds)
-    own = median(results["cool"], "seconds") if "cool" in results else None
-    rows = [[name, "%.3f" % median(rounds, "seconds"), "%.2f" % (median(rounds, "seconds") / own) if own else "-"]
+            first_seconds = run(case, 1)[0]
+            return {"seconds": (run(case, 1 + extra_iterations)[0] - first_seconds) / extra_iterations}
+        results = measure_in_turn(arguments, seconds)
+    cool_seconds = median(results["cool"], "seconds") if "cool" in results else None
+    rows = [[name, "%.3f" % median(rounds, "seconds"), "%.2f" % (median(rounds, "seconds") / cool_seconds) if cool_seconds else "-"]
             for name, rounds in results.items()]
     return results, ["A full iteration, %s:" % text, "",
                      *markdown(["", "seconds", "time / COOL's time"], rows)]
@@ -294,15 +294,15 @@ def iteration(np, text, arguments):
 
 def many(np, text, arguments):
     """Measures the seconds of several iterations and until convergence, and the inertia."""
-    with made(np, text, arguments) as case:
+    with open_case(np, text, arguments) as case:
         def measure(name):
             seconds, centroids, _ = PROGRAMS[name](case, arguments.iterations)
             result = {"seconds": seconds, "inertia": case.inertia(centroids)}
-            if name in STOPS:
+            if name in CONVERGING:
                 result["end"], centroids, result["iterations"] = PROGRAMS[name](case, END)
                 result["end inertia"] = case.inertia(centroids)
             return result
-        results = in_turn(arguments, measure)
+        results = measure_in_turn(arguments, measure)
     least = min(median(rounds, "inertia") for rounds in results.values())
     rows = []
     for name, rounds in results.items():
@@ -319,24 +319,24 @@ def seeding(np, text, arguments):
     k-means++."""
     from sklearn.cluster import kmeans_plusplus
     results = {"k-means|| (COOL)": [], "k-means++ (scikit-learn)": []}
-    with made(np, text, arguments) as case:
+    with open_case(np, text, arguments) as case:
         floats = case.floats()
         await_idleness(arguments)
         # Without iterations, a run consists of the final assignment. Runs with and without seeding
         # have it in common.
-        rest = statistics.median(case.cool("-i", 0, "--init", case.first_file)[0]["seconds"]["total"] for _ in range(3))
-        full = cool(case, SLOPE, "full")[0] / SLOPE
+        final_seconds = statistics.median(case.cool("-i", 0, "--init", case.first_file)[0]["seconds"]["total"] for _ in range(3))
+        iteration_seconds = cool(case, SLOPE, "full")[0] / SLOPE
         for seed in range(1, arguments.seeds + 1):
             await_idleness(arguments)
             run, centroids = case.cool("-i", 0, "--init", "k-means||", "--seed", seed)
-            results["k-means|| (COOL)"].append({"seconds": run["seconds"]["total"] - rest, "inertia": case.inertia(centroids)})
+            results["k-means|| (COOL)"].append({"seconds": run["seconds"]["total"] - final_seconds, "inertia": case.inertia(centroids)})
             start = time.perf_counter()
             centroids, _ = kmeans_plusplus(floats, case.k, random_state=seed)
             seconds = time.perf_counter() - start
             results["k-means++ (scikit-learn)"].append({"seconds": seconds, "inertia": case.inertia(centroids)})
-    base = median(results["k-means++ (scikit-learn)"], "inertia")
-    rows = [[name, "%.4f" % (median(rounds, "inertia") / base), "%.2f" % median(rounds, "seconds"),
-             "%.2f" % (median(rounds, "seconds") / full)] for name, rounds in results.items()]
+    plus_plus_inertia = median(results["k-means++ (scikit-learn)"], "inertia")
+    rows = [[name, "%.4f" % (median(rounds, "inertia") / plus_plus_inertia), "%.2f" % median(rounds, "seconds"),
+             "%.2f" % (median(rounds, "seconds") / iteration_seconds)] for name, rounds in results.items()]
     head = ["", "starting inertia / that of k-means++", "seconds", "time / COOL's full iteration"]
     return results, ["First centroids, %s, medians of %d seeds:" % (text, arguments.seeds), "", *markdown(head, rows)]
 
@@ -344,7 +344,7 @@ def seeding(np, text, arguments):
 def shares(np, text, arguments):
     """Measures the share of distances that COOL computes, by iteration, and draws the curves."""
     results = {}
-    with made(np, text, arguments) as case:
+    with open_case(np, text, arguments) as case:
         for near in arguments.near.split(","):
             count = case.k if near == "all" else int(near)
             run, _ = case.cool("-i", arguments.longest, "--init", case.first_file, "--assign", "bounds", "--near", count)
@@ -362,13 +362,13 @@ def shares(np, text, arguments):
     return results, [*lines, *markdown(head, rows), "", "![Shares of distances by iteration](%s)" % name]
 
 
-def machine(arguments, used):
+def describe_machine(arguments, other_share):
     """Returns a sentence about the machine and the conditions of the measurement."""
     with open("/proc/cpuinfo") as f:
         model = next((line.split(":")[1].strip() for line in f if line.startswith("model name")),
                      "unknown CPU")
-    beside = " **Other programs used %.0f %% of the CPUs, so these times are not valid.**" % (100 * used) if used > MOST_BUSY else ""
-    return "%s, %d threads, %d round%s.%s" % (model, arguments.threads, arguments.rounds, "s" * (arguments.rounds > 1), beside)
+    warning = " **Other programs used %.0f %% of the CPUs, so these times are not valid.**" % (100 * other_share) if other_share > MOST_BUSY else ""
+    return "%s, %d threads, %d round%s.%s" % (model, arguments.threads, arguments.rounds, "s" * (arguments.rounds > 1), warning)
 
 
 def main():
@@ -380,16 +380,16 @@ def main():
         raise SystemExit("%s: not found; build it with cargo build --release -p cool-kmeans"
                          % arguments.program)
     os.makedirs(arguments.out, exist_ok=True)
-    used = await_idleness(arguments)
+    other_share = await_idleness(arguments)
     command = "`bench/kmeans.py %s`" % " ".join(sys.argv[1:])
-    lines = ["%s: %s" % (command, machine(arguments, used))]
-    report = {"arguments": vars(arguments), "used by others": used}
+    lines = ["%s: %s" % (command, describe_machine(arguments, other_share))]
+    report = {"arguments": vars(arguments), "used by others": other_share}
     for table in (iteration, many, seeding, shares):
         for text in getattr(arguments, table.__name__):
-            results, more = table(np, text, arguments)
+            results, table_lines = table(np, text, arguments)
             report.setdefault(table.__name__, {})[text] = results
-            lines += ["", *more]
-            print("\n".join(["", *more]), flush=True)
+            lines += ["", *table_lines]
+            print("\n".join(["", *table_lines]), flush=True)
             with open(os.path.join(arguments.out, "kmeans.json"), "w") as f:
                 json.dump(report, f, indent=1)
     text = "\n".join(lines)

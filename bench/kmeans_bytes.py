@@ -53,7 +53,7 @@ DATAGRAMS = {1: "stream: data", 2: "stream: announce", 3: "stream: NAK", 4: "str
 MAGIC, ETHERNET, ALL_PROTOCOLS, OUTGOING = b"\xc0\x01", 14, 3, 4
 
 
-def kind(frame):
+def classify(frame):
     """Returns the kind of a packet and the number of its payload bytes: those after the TCP header,
     or after the agents' own header in their datagrams."""
     ethertype, = struct.unpack_from("!H", frame, 12)
@@ -71,29 +71,29 @@ def kind(frame):
 
 
 @contextlib.contextmanager
-def captured(interface, outgoing):
+def capture(interface, outgoing):
     """Captures the packets that pass an interface in one direction during the context. Yields the
     number of packets, bytes, and payload bytes by kind."""
-    kinds, over = collections.defaultdict(lambda: [0, 0, 0]), threading.Event()
+    kinds, ended = collections.defaultdict(lambda: [0, 0, 0]), threading.Event()
     with socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ALL_PROTOCOLS)) as tap:
         tap.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 64 << 20)
         tap.bind((interface, 0))
         tap.settimeout(0.2)
 
         def listen():
-            while not over.is_set():
+            while not ended.is_set():
                 with contextlib.suppress(TimeoutError):
-                    frame, (_, _, way, _, _) = tap.recvfrom(65536)
-                    if (way == OUTGOING) == outgoing:
-                        name, payload = kind(frame)
-                        kinds[name] = [a + b for a, b in zip(kinds[name], (1, len(frame), payload))]
+                    frame, (_, _, direction, _, _) = tap.recvfrom(65536)
+                    if (direction == OUTGOING) == outgoing:
+                        name, payload = classify(frame)
+                        kinds[name] = [total + increment for total, increment in zip(kinds[name], (1, len(frame), payload))]
 
         listener = threading.Thread(target=listen)
         listener.start()
         try:
             yield kinds
         finally:
-            over.set()
+            ended.set()
             listener.join()
 
 
@@ -109,64 +109,64 @@ def write_points(path, count):
         f.write(b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + b"".join(rows))
 
 
-def run(a, bed, points, iterations):
+def run(options, bed, points, iterations):
     """Runs cool-kmeans. Returns the bytes and packets on each link direction, and the summary of
     the run."""
     summary = os.path.join(bed.directory, "summary.json")
-    command = ["cool", "run", "-n", str(a.ranks), "--", os.path.join(a.bin, "cool-kmeans"), *a.command.split(), "-k", str(a.k)]
-    command += ["--sample", "1", *a.options.split(), "-i", str(iterations), "--summary", summary, points]
+    command = ["cool", "run", "-n", str(options.ranks), "--", os.path.join(options.bin, "cool-kmeans"), *options.command.split(), "-k", str(options.k)]
+    command += ["--sample", "1", *options.options.split(), "-i", str(iterations), "--summary", summary, points]
     before = [network.link_counters(bed.description, unit) for unit in ("bytes", "packets")]
-    bed.run(command, check=True, stdout=subprocess.DEVNULL, stderr=None if a.verbose else subprocess.DEVNULL)
+    bed.run(command, check=True, stdout=subprocess.DEVNULL, stderr=None if options.verbose else subprocess.DEVNULL)
     after = [network.link_counters(bed.description, unit) for unit in ("bytes", "packets")]
     with open(summary) as f:
-        found = json.load(f)
-    if found["iterations"] != iterations:
+        result = json.load(f)
+    if result["iterations"] != iterations:
         raise testbed.Failure("the clustering converged after %d of %d iterations; use more "
-                              "points" % (found["iterations"], iterations))
-    return {ends: tuple(new[ends] - old[ends] for old, new in zip(before, after)) for ends in after[0]}, found
+                              "points" % (result["iterations"], iterations))
+    return {ends: tuple(new[ends] - old[ends] for old, new in zip(before, after)) for ends in after[0]}, result
 
 
-def measure(a, bed, points, iteration):
+def measure(options, bed, points, iteration):
     """Returns the bytes and packets of the busiest link in this iteration, by medians and by minima
     of the runs, and the count of the program, or None if it has none."""
     runs = {iteration - 1: [], iteration: []}
-    for _ in range(a.repeat):
-        for iterations, found in runs.items():
-            carried, summary = run(a, bed, points, iterations)
-            found.append(carried)
+    for _ in range(options.repeat):
+        for iterations, counters in runs.items():
+            carried, summary = run(options, bed, points, iterations)
+            counters.append(carried)
 
     def busiest(of_runs):
         """Returns the figures of the busiest link and its ends. `of_runs` summarizes the runs of
         each kind."""
-        def carried(ends, unit):
-            after, before = (of_runs(found[ends][unit] for found in runs[i]) for i in (iteration, iteration - 1))
+        def difference(ends, unit):
+            after, before = (of_runs(counters[ends][unit] for counters in runs[i]) for i in (iteration, iteration - 1))
             return after - before
 
         links = {ends: (carried(ends, 0), carried(ends, 1)) for ends in runs[iteration][0]}
-        if a.verbose:
+        if options.verbose:
             for ends, figures in sorted(links.items()):
                 print("%16s %10d bytes %8d packets" % ("%s to %s" % ends, *figures))
         return max((figures, ends) for ends, figures in links.items())
 
-    counted = summary.get("busiest_link_bytes", [])[iteration - 1:]
+    reported = summary.get("busiest_link_bytes", [])[iteration - 1:]
     (median, ends), (least, _) = busiest(statistics.median), busiest(min)
-    if a.kinds:
-        show_kinds(a, bed, points, iteration, ends)
-    return median, least, counted[0] if counted else None
+    if options.kinds:
+        show_kinds(options, bed, points, iteration, ends)
+    return median, least, reported[0] if reported else None
 
 
-def show_kinds(a, bed, points, iteration, ends):
+def show_kinds(options, bed, points, iteration, ends):
     """Prints the kinds of packets that a link carries in this iteration, as medians over runs."""
     link = next(link for link in bed.description["links"] if {link["a"], link["b"]} == set(ends))
     runs = {iteration - 1: [], iteration: []}
-    for _ in range(a.repeat):
-        for iterations, found in runs.items():
-            with captured(link["a_intf"], ends[0] == link["a"]) as kinds:
-                run(a, bed, points, iterations)
-            found.append(kinds)
+    for _ in range(options.repeat):
+        for iterations, kinds_of_run in runs.items():
+            with capture(link["a_intf"], ends[0] == link["a"]) as kinds:
+                run(options, bed, points, iterations)
+            kinds_of_run.append(kinds)
     print("%s to %s, iteration %d:" % (*ends, iteration))
-    for name in sorted({name for found in runs.values() for kinds in found for name in kinds}):
-        after, before = ([statistics.median(kinds[name][i] for kinds in runs[which]) for i in range(3)] for which in (iteration, iteration - 1))
+    for name in sorted({name for kinds_of_run in runs.values() for kinds in kinds_of_run for name in kinds}):
+        after, before = ([statistics.median(kinds[name][i] for kinds in runs[number]) for i in range(3)] for number in (iteration, iteration - 1))
         print("%20s %7d packets %10d bytes %10d payload bytes"
               % (name, *(b - c for b, c in zip(after, before))))
 
@@ -191,21 +191,21 @@ def main():
                    help="also classify the packets of the busiest link")
     p.add_argument("--verbose", action="store_true",
                    help="print the figures of all links and the output of the program")
-    a = p.parse_args()
-    a.bin = os.path.abspath(a.bin)
+    options = p.parse_args()
+    options.bin = os.path.abspath(options.bin)
     testbed.unwind_on_signals()
     with tempfile.TemporaryDirectory() as folder:
-        points = os.path.abspath(a.points) if a.points else os.path.join(folder, "points.npy")
-        if not a.points:
-            write_points(points, int(a.k * POINTS_PER_CLUSTER))
-        with bench.started(testbed.Testbed(a.topology, a.mbit, a.mbit, bin_dir=a.bin, log_level="warn"), a.wait) as bed:
+        points = os.path.abspath(options.points) if options.points else os.path.join(folder, "points.npy")
+        if not options.points:
+            write_points(points, int(options.k * POINTS_PER_CLUSTER))
+        with bench.await_machine(testbed.Testbed(options.topology, options.mbit, options.mbit, bin_dir=options.bin, log_level="warn"), options.wait) as bed:
             bed.wait_until_measured()
-            run(a, bed, points, 1)
+            run(options, bed, points, 1)
             print("%9s %20s %8s %20s %8s %9s" % ("iteration", "bytes: medians, least", "", "packets", "", "counted"))
-            for iteration in a.iteration or [1, 20]:
-                (median, packets), (least, least_packets), counted = measure(a, bed, points, iteration)
-                shown = "%9d: %.3f, %.3f times" % (counted, median / counted, least / counted) if counted else ""
-                print("%9d %20d %8d %20d %8d %s" % (iteration, median, least, packets, least_packets, shown), flush=True)
+            for iteration in options.iteration or [1, 20]:
+                (median, packets), (least, least_packets), reported = measure(options, bed, points, iteration)
+                comparison = "%9d: %.3f, %.3f times" % (reported, median / reported, least / reported) if reported else ""
+                print("%9d %20d %8d %20d %8d %s" % (iteration, median, least, packets, least_packets, comparison), flush=True)
 
 
 if __name__ == "__main__":

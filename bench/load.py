@@ -55,28 +55,28 @@ PACKET_ROWS = [
 def load(options, seconds, *arguments):
     """Runs cool-load and returns its figures."""
     command = [*ENDING_WITH_US, os.path.join(options.bin, "cool-load"), "--topology", options.topology, *arguments]
-    found = subprocess.run(command, stdout=subprocess.PIPE, timeout=seconds, check=True)
-    return json.loads(found.stdout)
+    process = subprocess.run(command, stdout=subprocess.PIPE, timeout=seconds, check=True)
+    return json.loads(process.stdout)
 
 
-def listens(process):
+def await_listening(process):
     """Waits until the peer listens on its port."""
     end = time.monotonic() + START_SECONDS
-    place = "0100007F:%04X" % PORT
+    address = "0100007F:%04X" % PORT
     while time.monotonic() < end and process.poll() is None:
         with open("/proc/net/tcp") as sockets:
-            if any(line.split()[1] == place and line.split()[3] == "0A" for line in sockets):
+            if any(line.split()[1] == address and line.split()[3] == "0A" for line in sockets):
                 return
         time.sleep(0.05)
-    raise peers.Failed("os-ken did not start")
+    raise peers.PeerError("os-ken did not start")
 
 
-def beside(options, python, hosts):
+def measure_os_ken(options, python, hosts):
     """Replays the same packet-ins against os-ken and returns the figures."""
     command = [*ENDING_WITH_US, python, os.path.join(HERE, "osken_arp.py"), str(PORT), str(hosts)]
     process = subprocess.Popen(command)
     try:
-        listens(process)
+        await_listening(process)
         return load(options, PEER_SECONDS, "packets", "--openflow", "127.0.0.1:%d" % PORT, "--pid", str(process.pid))
     finally:
         process.kill()
@@ -93,23 +93,23 @@ def main():
     options = parser.parse_args()
     folder = os.path.join(ROOT, "target", "load")
     os.makedirs(folder, exist_ok=True)
-    python = os.path.join(peers.installed(os.path.join(folder, "python"), OS_KEN), "python")
-    ours = load(options, FABRIC_SECONDS, "fabric", "--controller", os.path.join(options.bin, "cool-controller"),
+    python = os.path.join(peers.install(os.path.join(folder, "python"), OS_KEN), "python")
+    cool_figures = load(options, FABRIC_SECONDS, "fabric", "--controller", os.path.join(options.bin, "cool-controller"),
                 "--groups", str(options.groups), "--failures", str(options.failures))
-    peer = beside(options, python, ours["hosts"])
+    os_ken_figures = measure_os_ken(options, python, cool_figures["hosts"])
     with open(os.path.join(folder, "report.json"), "w") as report:
-        json.dump({"cool": ours, "os-ken": peer}, report, indent=1)
-    print("%d switches, %d hosts, %d links, %d groups\n" % tuple(ours[k] for k in ("switches", "hosts", "links", "groups")))
+        json.dump({"cool": cool_figures, "os-ken": os_ken_figures}, report, indent=1)
+    print("%d switches, %d hosts, %d links, %d groups\n" % tuple(cool_figures[k] for k in ("switches", "hosts", "links", "groups")))
     print("| what | |\n| --- | --: |")
     for key, text, unit in ROWS:
-        print("| %s | %s |" % (text, ("%s %s" % (format(ours[key], ","), unit)).strip()))
+        print("| %s | %s |" % (text, ("%s %s" % (format(cool_figures[key], ","), unit)).strip()))
     print("\n| packet-ins (ARP requests) | COOL | %s |\n| --- | --: | --: |" % OS_KEN.replace("==", " "))
     for key, text, unit in PACKET_ROWS:
-        print("| %s | %s |" % (text, " | ".join(("%s %s" % (format(f[key], ","), unit)).strip() for f in (ours, peer))))
+        print("| %s | %s |" % (text, " | ".join(("%s %s" % (format(f[key], ","), unit)).strip() for f in (cool_figures, os_ken_figures))))
 
 
 if __name__ == "__main__":
     try:
         main()
-    except (peers.Failed, subprocess.SubprocessError, OSError) as e:
+    except (peers.PeerError, subprocess.SubprocessError, OSError) as e:
         sys.exit("load: %s" % e)

@@ -90,7 +90,7 @@ class Loopback(testbed.Testbed):
 
     def __init__(self, hosts, slots=1, **options):
         flags = ("--max-groups-per-switch", "0", "--host-mbit", str(HOST_MBIT))
-        super().__init__("one namespace", slots=slots, tell_rates=False, controller_flags=flags, **options)
+        super().__init__("one namespace", slots=slots, set_rates=False, controller_flags=flags, **options)
         self.size = hosts
 
     def make_network(self):
@@ -110,13 +110,13 @@ def iperf(seconds):
                               stderr=subprocess.STDOUT, text=True)
     with server:
         try:
-            said = next((line for line in server.stdout if "listening" in line or "error" in line),
+            first_line = next((line for line in server.stdout if "listening" in line or "error" in line),
                         "the server printed nothing")
-            if "listening" not in said:
-                raise RuntimeError("iperf3: " + said.strip())
-            done = subprocess.run(["iperf3", "-J", "-c", "127.0.0.1", "-p", str(IPERF_PORT), "-t", str(seconds)], capture_output=True, text=True,
+            if "listening" not in first_line:
+                raise RuntimeError("iperf3: " + first_line.strip())
+            process = subprocess.run(["iperf3", "-J", "-c", "127.0.0.1", "-p", str(IPERF_PORT), "-t", str(seconds)], capture_output=True, text=True,
                                   timeout=seconds + 30)
-            result = json.loads(done.stdout)
+            result = json.loads(process.stdout)
             if "error" in result:
                 raise RuntimeError("iperf3: " + result["error"])
         finally:
@@ -130,16 +130,16 @@ def bcast(bed, options, alloc):
     """Runs one broadcast with `cool bench`. Returns its seconds and its plan."""
     command = ["cool", "bench", "--json", "--ops", "bcast", "--bytes", str(options.bytes), "--reps", "1", "--warmup", "1", "--pause", "20"]
     command += (["--plan", options.plan] if options.plan else []) + (["--alloc"] if alloc else [])
-    done = bed.run(command, capture_output=True, text=True, timeout=300)
-    if done.returncode:
-        raise RuntimeError("cool bench: " + done.stderr.strip()[-300:])
-    [result] = json.loads(done.stdout)["results"]
+    process = bed.run(command, capture_output=True, text=True, timeout=300)
+    if process.returncode:
+        raise RuntimeError("cool bench: " + process.stderr.strip()[-300:])
+    [result] = json.loads(process.stdout)["results"]
     [seconds] = result["seconds"]
     return seconds, result["plan"]
 
 
-def rates(name, found):
-    return "  %-18s %5.2f GB/s (%.2f to %.2f)" % (name, *(x / 1e9 for x in (statistics.median(found), min(found), max(found))))
+def rates(name, figures):
+    return "  %-18s %5.2f GB/s (%.2f to %.2f)" % (name, *(x / 1e9 for x in (statistics.median(figures), min(figures), max(figures))))
 
 
 def parse_arguments():
@@ -160,23 +160,23 @@ def parse_arguments():
     p.add_argument("command", nargs="*",
                    help="command to run with the agents instead of a measurement")
     bench.add_run_options(p, "loopback")
-    a = p.parse_args()
-    if a.agents < 2 or a.rounds < 1 or a.seconds < 1:
+    options = p.parse_args()
+    if options.agents < 2 or options.rounds < 1 or options.seconds < 1:
         p.error("--agents must be at least 2, --rounds and --seconds at least 1")
-    return a
+    return options
 
 
 def measure(bed, options):
     """Measures all rounds. Returns the rates by library, and the plan of COOL."""
-    found = {"iperf3": [], "iperf3_processors": [], "cool": [], "cool_alloc": []}
+    measurements = {"iperf3": [], "iperf3_processors": [], "cool": [], "cool_alloc": []}
     for _ in range(options.rounds):
         stream, processors = iperf(options.seconds)
-        found["iperf3"].append(stream)
-        found["iperf3_processors"].append(processors)
+        measurements["iperf3"].append(stream)
+        measurements["iperf3_processors"].append(processors)
         for name, alloc in (("cool", False), ("cool_alloc", True)):
             seconds, plan = bcast(bed, options, alloc)
-            found[name].append(options.bytes / seconds)
-    return found, plan
+            measurements[name].append(options.bytes / seconds)
+    return measurements, plan
 
 
 def main():
@@ -185,22 +185,22 @@ def main():
     os.makedirs(options.out, exist_ok=True)
     bed = Loopback(options.agents, bin_dir=options.bin, mtu=options.mtu, log_level="warn", agent_flags=tuple(options.agent_flags.split()),
                    logs=os.path.join(options.out, "logs"))
-    with bench.started(bed, options.wait):
+    with bench.await_machine(bed, options.wait):
         bed.wait_until_measured()
         if options.command:
             return bed.run(options.command).returncode
-        found, plan = measure(bed, options)
-    ratios = {name: statistics.median(found[name]) / statistics.median(found["iperf3"]) for name in ("cool", "cool_alloc")}
+        measurements, plan = measure(bed, options)
+    ratios = {name: statistics.median(measurements[name]) / statistics.median(measurements["iperf3"]) for name in ("cool", "cool_alloc")}
     report = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "processors": os.cpu_count(), "agents": options.agents, "mtu": options.mtu,
-              "bytes": options.bytes, "plan": plan, "bytes_per_second": found, "over_iperf3": ratios}
+              "bytes": options.bytes, "plan": plan, "bytes_per_second": measurements, "over_iperf3": ratios}
     with open(os.path.join(options.out, "report.json"), "w", encoding="utf-8") as f:
         json.dump(report, f, indent=1)
     print("bcast of %s between %d agents on loopback, %d CPUs, %s:"
           % (page.size(options.bytes), options.agents, os.cpu_count(), plan))
-    print(rates("iperf3, one stream", found["iperf3"]) + ", %.2f CPUs"
-          % statistics.median(found["iperf3_processors"]))
+    print(rates("iperf3, one stream", measurements["iperf3"]) + ", %.2f CPUs"
+          % statistics.median(measurements["iperf3_processors"]))
     for name, title in (("cool", "COOL"), ("cool_alloc", "COOL, comm.alloc")):
-        print(rates(title, found[name]) + ", %.2f of iperf3" % ratios[name])
+        print(rates(title, measurements[name]) + ", %.2f of iperf3" % ratios[name])
     return 0
 
 

@@ -33,7 +33,7 @@ FRAMES = 1514 / 1424
 TARGETS = {0: 1.08, 0.01: 1.25, 0.05: 1.6, 0.2: 4.0, None: 1.35}
 
 
-def name(loss):
+def loss_title(loss):
     return "chain alone" if loss is None else "%g %%" % (100 * loss)
 
 
@@ -42,7 +42,7 @@ def measure(options, loss):
     limit, and the bytes on uplinks per broadcast."""
     bed = testbed.Testbed(options.topology, options.mbit, options.mbit, loss or 0, bin_dir=options.bin, log_level="warn",
                           logs=os.path.join(options.out, "logs"))
-    with bench.started(bed, options.wait):
+    with bench.await_machine(bed, options.wait):
         if loss is None:
             for host in bed.network.net.hosts:
                 bed.network.run_in(host, "iptables", "-A", "INPUT", "-d", TREES, "-j", "DROP")
@@ -54,11 +54,11 @@ def measure(options, loss):
         after = bed.link_bytes()
         # The counters include one additional broadcast for warming up.
         carried = {ends: (after[ends] - before[ends]) / (options.reps + 1) for ends in after}
-        across = bed.between_switches(carried)
-        least = bench.limit("bcast", options.bytes, bed.description, options.mbit, options.mbit)
-    over = statistics.median(figures["seconds"]) / least
-    return {"loss": loss, "seconds": figures["seconds"], "over_limit": over, "target": TARGETS.get(loss), "idle": figures["idle"],
-            "uplink_most": max(across) / options.bytes, "uplinks_all": sum(across) / options.bytes,
+        uplink_bytes = bed.between_switches(carried)
+        limit_seconds = bench.limit("bcast", options.bytes, bed.description, options.mbit, options.mbit)
+    ratio = statistics.median(figures["seconds"]) / limit_seconds
+    return {"loss": loss, "seconds": figures["seconds"], "over_limit": ratio, "target": TARGETS.get(loss), "idle": figures["idle"],
+            "uplink_most": max(uplink_bytes) / options.bytes, "uplinks_all": sum(uplink_bytes) / options.bytes,
             "uplink_allowed": None if loss is None else FRAMES * (1 + 3 * loss), "chunks_repaired": figures["chunks_repaired"]}
 
 
@@ -67,11 +67,11 @@ def row(figures):
     allowed = "%.3f" % figures["uplink_allowed"] if figures["uplink_allowed"] else "-"
     seconds = [1e3 * s for s in figures["seconds"]]
     return "| %s | %.0f | %.0f to %.0f | %.2f | %s | %.3f | %s | %.0f %% |" % (
-        name(figures["loss"]), statistics.median(seconds), min(seconds), max(seconds), figures["over_limit"], target,
+        loss_title(figures["loss"]), statistics.median(seconds), min(seconds), max(seconds), figures["over_limit"], target,
         figures["uplink_most"], allowed, 100 * figures["idle"])
 
 
-def loss(text):
+def parse_loss(text):
     if text == "chain":
         return None
     share = float(text)
@@ -82,7 +82,7 @@ def loss(text):
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--loss", type=bench.list_of(loss), default=[0, 0.01, 0.05, 0.2, None], 
+    p.add_argument("--loss", type=bench.list_of(parse_loss), default=[0, 0.01, 0.05, 0.2, None], 
                    help="shares that every receiver drops, or `chain` for no multicast; default "
                    "0,0.01,0.05,0.2,chain")
     p.add_argument("--bytes", type=bench.size, default=8 << 20,
@@ -111,9 +111,9 @@ def main():
         try:
             measured.append(measure(options, share))
             print(row(measured[-1]), flush=True)
-        except peers.Failed as e:
+        except peers.PeerError as e:
             measured.append({"loss": share, "failed": str(e)})
-            print("| %s | failed: %s |" % (name(share), " ".join(str(e).split())), flush=True)
+            print("| %s | failed: %s |" % (loss_title(share), " ".join(str(e).split())), flush=True)
     with open(os.path.join(options.out, "loss.json"), "w", encoding="utf-8") as f:
         json.dump(measured, f, indent=1)
     return int(any("failed" in figures for figures in measured))
@@ -122,5 +122,5 @@ def main():
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (testbed.Failure, peers.Failed, RuntimeError, OSError) as e:
+    except (testbed.Failure, peers.PeerError, RuntimeError, OSError) as e:
         sys.exit("loss: %s" % e)

@@ -37,9 +37,9 @@ LEAST_REPS, MOST_REPS = 2, 25
 DOCUMENT = os.path.join(ROOT, "docs", "measurements", "mpi.md")
 
 
-def preloaded(kind):
+def with_preload(base):
     """Returns a subclass of a peer whose ranks preload libcool_mpi.so."""
-    class Preloaded(kind):
+    class PreloadedLibrary(base):
         min = None
 
         def rank(self, run, program):
@@ -49,7 +49,7 @@ def preloaded(kind):
                 variables.append("COOL_MPI_MIN=%d" % self.min)
             return ["sh", "-c", "'%s exec %s'" % (" ".join(variables), " ".join(program))]
 
-    return Preloaded
+    return PreloadedLibrary
 
 
 # bench.py installs the peers in the same directory.
@@ -57,11 +57,11 @@ INSTALLED = os.path.join(ROOT, "target", "bench")
 HOSTS = {"openmpi": peers.OpenMpi, "mpich": peers.Mpich}
 
 
-def prepared(options):
+def prepare_pairs(options):
     """Returns a pair of peers for each host library, alone and preloaded, both installed."""
     pairs = {}
     for name in options.hosts:
-        pair = HOSTS[name](INSTALLED, options.busy_poll), preloaded(HOSTS[name])(INSTALLED, options.busy_poll)
+        pair = HOSTS[name](INSTALLED, options.busy_poll), with_preload(HOSTS[name])(INSTALLED, options.busy_poll)
         pair[1].min = options.min
         for library in pair:
             library.prepare()
@@ -69,8 +69,8 @@ def prepared(options):
     return pairs
 
 
-def moved(op, asked, ranks):
-    return max(1, asked // 4 // ranks) * 4 * ranks if op in IN_PARTS else max(1, asked // 4) * 4
+def message_bytes(op, requested_bytes, ranks):
+    return max(1, requested_bytes // 4 // ranks) * 4 * ranks if op in IN_PARTS else max(1, requested_bytes // 4) * 4
 
 
 def attempt(library, run, op, lengths, seconds):
@@ -80,9 +80,9 @@ def attempt(library, run, op, lengths, seconds):
     try:
         for length, times in library.measure_lengths(run, op, lengths, LEAST_REPS, MOST_REPS, seconds):
             figures[length] = {"seconds": times, "median": statistics.median(times)}
-    except (peers.Failed, OSError, ValueError, KeyError) as e:
-        failed = {"failed": str(e) or type(e).__name__}
-        figures.update((length, failed) for length in lengths if length not in figures)
+    except (peers.PeerError, OSError, ValueError, KeyError) as e:
+        failure = {"failed": str(e) or type(e).__name__}
+        figures.update((length, failure) for length in lengths if length not in figures)
     return figures
 
 
@@ -92,36 +92,36 @@ def measure_all(options, pairs, save):
     bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
                           peer_timeout_ms=bench.PEER_TIMEOUT_MS, logs=os.path.join(options.out, "logs"))
     cases, turn = [], 0
-    with bench.started(bed, options.wait), tempfile.TemporaryDirectory(prefix="cool-mpi-preload-") as folder:
+    with bench.await_machine(bed, options.wait), tempfile.TemporaryDirectory(prefix="cool-mpi-preload-") as folder:
         bed.wait_until_measured()
         ranks = len(bed.description["hosts"])
         runs = {p: peers.Run(bed, p, tempfile.mkdtemp(dir=folder), options.timeout) for p in options.placements}
         for placement, op in ((p, op) for p in options.placements for op in options.ops):
-            lengths = [moved(op, asked, ranks) for asked in options.bytes]
-            of_op = [{"placement": placement, "op": op, "asked": asked, "bytes": length, "hosts": {}} for asked, length in zip(options.bytes, lengths)]
+            lengths = [message_bytes(op, requested_bytes, ranks) for requested_bytes in options.bytes]
+            cases_of_op = [{"placement": placement, "op": op, "asked": requested_bytes, "bytes": length, "hosts": {}} for requested_bytes, length in zip(options.bytes, lengths)]
             for name, pair in pairs.items():
                 order, turn = (0, 1) if turn % 2 == 0 else (1, 0), turn + 1
                 figures = {i: attempt(pair[i], runs[placement], op, lengths, options.seconds) for i in order}
-                for case in of_op:
-                    alone, ours = figures[0][case["bytes"]], figures[1][case["bytes"]]
-                    case["hosts"][name] = {"alone": alone, "preloaded": ours, "ratio": ratio(alone, ours)}
-                    tell(name, case)
-            cases += of_op
+                for case in cases_of_op:
+                    alone, preloaded = figures[0][case["bytes"]], figures[1][case["bytes"]]
+                    case["hosts"][name] = {"alone": alone, "preloaded": preloaded, "ratio": ratio(alone, preloaded)}
+                    print_case(name, case)
+            cases += cases_of_op
             save(cases)
     return cases
 
 
-def ratio(alone, ours):
-    return alone["median"] / ours["median"] if "median" in alone and "median" in ours else None
+def ratio(alone, preloaded):
+    return alone["median"] / preloaded["median"] if "median" in alone and "median" in preloaded else None
 
 
-def tell(name, case):
-    found = case["hosts"][name]
-    alone, ours, times = found["alone"], found["preloaded"], found["ratio"]
-    bench.say("%s %s %s %s: alone %s, preloaded %s ms%s" % (case["placement"], case["op"], page.size(case["asked"]), name, cell(alone), cell(ours),
-                                                         " (%.2f)" % times if times else ""))
-    for failed in (f["failed"] for f in (alone, ours) if "failed" in f):
-        bench.say("    failed: " + failed)
+def print_case(name, case):
+    results = case["hosts"][name]
+    alone, preloaded, speedup = results["alone"], results["preloaded"], results["ratio"]
+    bench.print_now("%s %s %s %s: alone %s, preloaded %s ms%s" % (case["placement"], case["op"], page.size(case["asked"]), name, cell(alone), cell(preloaded),
+                                                         " (%.2f)" % speedup if speedup else ""))
+    for reason in (f["failed"] for f in (alone, preloaded) if "failed" in f):
+        bench.print_now("    failed: " + reason)
 
 
 def cell(figures):
@@ -132,37 +132,37 @@ def table(cases, options, pairs):
     """Returns the table of docs/measurements/mpi.md, with one row per operation and size. For each
     placement and library, it contains the times alone and preloaded and their ratio."""
     columns = [(p, name) for p in options.placements for name in pairs]
-    heads = ["%s: %s alone | preloaded | ratio" % (p, pairs[name][0].title) for p, name in columns]
-    lines = ["| operation | " + " | ".join(heads) + " |", "| --- |" + " --: |" * (3 * len(columns))]
-    by_key = {(c["op"], c["asked"], c["placement"]): c for c in cases}
+    headings = ["%s: %s alone | preloaded | ratio" % (p, pairs[name][0].title) for p, name in columns]
+    lines = ["| operation | " + " | ".join(headings) + " |", "| --- |" + " --: |" * (3 * len(columns))]
+    cases_by_key = {(c["op"], c["asked"], c["placement"]): c for c in cases}
     for op in options.ops:
-        for asked in options.bytes:
+        for requested_bytes in options.bytes:
             row = []
             for placement, name in columns:
-                found = by_key[op, asked, placement]["hosts"][name]
-                row.append("%s | %s | %s" % (cell(found["alone"]), cell(found["preloaded"]), "%.2f" % found["ratio"] if found["ratio"] else "-"))
-            length = page.size(asked) if asked >= 1 << 10 else "%d bytes" % asked
+                results = cases_by_key[op, requested_bytes, placement]["hosts"][name]
+                row.append("%s | %s | %s" % (cell(results["alone"]), cell(results["preloaded"]), "%.2f" % results["ratio"] if results["ratio"] else "-"))
+            length = page.size(requested_bytes) if requested_bytes >= 1 << 10 else "%d bytes" % requested_bytes
             lines.append("| %s of %s | %s |" % (op, length, " | ".join(row)))
     return "\n".join(lines)
 
 
-def means(cases, pairs):
+def geometric_means(cases, pairs):
     """Yields sentences with the geometric means of the ratios, for cases below 64 KiB and for the
     others."""
     for name, pair in pairs.items():
-        for words, chosen in (("below 64 KiB", lambda c: c["asked"] < bench.SMALL), ("from 64 KiB on", lambda c: c["asked"] >= bench.SMALL)):
-            ratios = [c["hosts"][name]["ratio"] for c in cases if chosen(c) and c["hosts"][name]["ratio"]]
+        for range_text, is_in_range in (("below 64 KiB", lambda c: c["asked"] < bench.SMALL), ("from 64 KiB on", lambda c: c["asked"] >= bench.SMALL)):
+            ratios = [c["hosts"][name]["ratio"] for c in cases if is_in_range(c) and c["hosts"][name]["ratio"]]
             if ratios:
                 yield "%s alone takes %.2f times as long as preloaded %s (geometric mean of %d cases; %.2f to %.2f)" % (
-                    pair[0].title, math.exp(statistics.fmean(map(math.log, ratios))), words, len(ratios), min(ratios), max(ratios))
+                    pair[0].title, math.exp(statistics.fmean(map(math.log, ratios))), range_text, len(ratios), min(ratios), max(ratios))
 
 
 def document(cases, options, pairs):
     versions = ", ".join("%s %s" % (pair[0].title, pair[0].version) for pair in pairs.values())
-    said = "Measured %s on %s with links of %g and %g Mbit/s by `bench/mpi_preload.py`, %s, %d CPUs for all hosts; medians in ms.%s" % (
+    sentence = "Measured %s on %s with links of %g and %g Mbit/s by `bench/mpi_preload.py`, %s, %d CPUs for all hosts; medians in ms.%s" % (
         time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), options.topology, options.host_mbit, options.uplink_mbit, versions, os.cpu_count(),
         "" if options.min is None else " COOL_MPI_MIN=%d." % options.min)
-    section.replace(DOCUMENT, "MPI preload", "\n".join([said, *("- %s." % line for line in means(cases, pairs)), "", table(cases, options, pairs)]))
+    section.replace(DOCUMENT, "MPI preload", "\n".join([sentence, *("- %s." % line for line in geometric_means(cases, pairs)), "", table(cases, options, pairs)]))
 
 
 def parse_arguments():
@@ -188,11 +188,11 @@ def parse_arguments():
                    help="timeout for one operation in seconds; default %(default)s")
     p.add_argument("--docs", action="store_true", help="write the table to docs/measurements/mpi.md")
     bench.add_run_options(p, "mpi-preload")
-    a = p.parse_args()
-    a.out, a.bin = os.path.abspath(a.out), os.path.abspath(a.bin)
-    if a.timeout < 1 or min(a.host_mbit, a.uplink_mbit, a.wait, a.seconds) < 0:
+    options = p.parse_args()
+    options.out, options.bin = os.path.abspath(options.out), os.path.abspath(options.bin)
+    if options.timeout < 1 or min(options.host_mbit, options.uplink_mbit, options.wait, options.seconds) < 0:
         p.error("--timeout must be at least 1; rates, --seconds and --wait must not be negative")
-    return a
+    return options
 
 
 def main():
@@ -200,7 +200,7 @@ def main():
     testbed.unwind_on_signals()
     for folder in (options.out, INSTALLED):
         os.makedirs(folder, exist_ok=True)
-    pairs = prepared(options)
+    pairs = prepare_pairs(options)
 
     def save(cases):
         with open(os.path.join(options.out, "report.json"), "w") as f:
@@ -208,15 +208,15 @@ def main():
 
     cases = measure_all(options, pairs, save)
     print(table(cases, options, pairs))
-    for line in means(cases, pairs):
+    for line in geometric_means(cases, pairs):
         print(line)
     if options.docs:
         document(cases, options, pairs)
-    return int(any("failed" in found["preloaded"] for c in cases for found in c["hosts"].values()))
+    return int(any("failed" in results["preloaded"] for c in cases for results in c["hosts"].values()))
 
 
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (testbed.Failure, peers.Failed, RuntimeError, OSError, ValueError, KeyError) as e:
+    except (testbed.Failure, peers.PeerError, RuntimeError, OSError, ValueError, KeyError) as e:
         sys.exit("mpi_preload: %s" % e)

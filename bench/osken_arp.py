@@ -18,7 +18,7 @@ from os_ken.ofproto import ofproto_v1_3
 FIRST = 0x0A000001
 
 
-class Answers(OSKenApp):
+class ArpResponder(OSKenApp):
     """Answers ARP requests on behalf of the requested host, through the port of the request."""
     OFP_VERSIONS = [ofproto_v1_3.OFP_VERSION]
     macs = {}
@@ -27,20 +27,20 @@ class Answers(OSKenApp):
     def packet_in(self, event):
         """Handles a packet-in. Ignores everything except ARP requests for known hosts."""
         message = event.msg
-        asked = packet.Packet(message.data).get_protocol(arp.arp)
-        if asked is None or asked.opcode != arp.ARP_REQUEST or asked.dst_ip not in self.macs:
+        request = packet.Packet(message.data).get_protocol(arp.arp)
+        if request is None or request.opcode != arp.ARP_REQUEST or request.dst_ip not in self.macs:
             return
-        mac = self.macs[asked.dst_ip]
-        answer = packet.Packet()
-        answer.add_protocol(ethernet.ethernet(ethertype=0x0806, dst=asked.src_mac, src=mac))
-        answer.add_protocol(arp.arp(opcode=arp.ARP_REPLY, src_mac=mac, src_ip=asked.dst_ip,
-                                    dst_mac=asked.src_mac, dst_ip=asked.src_ip))
-        answer.serialize()
+        mac = self.macs[request.dst_ip]
+        reply = packet.Packet()
+        reply.add_protocol(ethernet.ethernet(ethertype=0x0806, dst=request.src_mac, src=mac))
+        reply.add_protocol(arp.arp(opcode=arp.ARP_REPLY, src_mac=mac, src_ip=request.dst_ip,
+                                    dst_mac=request.src_mac, dst_ip=request.src_ip))
+        reply.serialize()
         switch = message.datapath
         parser, protocol = switch.ofproto_parser, switch.ofproto
         switch.send_msg(parser.OFPPacketOut(
             datapath=switch, buffer_id=protocol.OFP_NO_BUFFER, in_port=protocol.OFPP_CONTROLLER,
-            actions=[parser.OFPActionOutput(message.match["in_port"])], data=answer.data))
+            actions=[parser.OFPActionOutput(message.match["in_port"])], data=reply.data))
 
 
 def main():
@@ -48,12 +48,12 @@ def main():
     port, hosts = map(int, sys.argv[1:])
     for host in range(hosts):
         ip = ".".join(map(str, (FIRST + host).to_bytes(4, "big")))
-        Answers.macs[ip] = "06:00:" + ":".join("%02x" % b for b in host.to_bytes(4, "big"))
+        ArpResponder.macs[ip] = "06:00:" + ":".join("%02x" % b for b in host.to_bytes(4, "big"))
     logging.basicConfig(level=logging.WARNING)
     cfg.CONF(args=["--ofp-listen-host", "127.0.0.1", "--ofp-tcp-listen-port", str(port)], project="os_ken")
     manager = AppManager.get_instance()
     manager.load_apps(["os_ken.controller.ofp_handler"])
-    manager.applications_cls["answers"] = Answers
+    manager.applications_cls["answers"] = ArpResponder
     manager.create_contexts()
     for thread in manager.instantiate_apps():
         thread.wait()

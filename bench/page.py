@@ -67,8 +67,8 @@ def page(report):
         body += ["<h2>Time over the physical limit, ranks %s</h2>" % ("in rack order" if placement == "racked" else "interleaved over the racks"),
                  "<p>Medians on a logarithmic scale. 1 is the physical limit of the links; lower "
                  "is better.</p>", "<div class=charts>"]
-        here = [c for c in report["cases"] if c["placement"] == placement]
-        body += ["<section><h3>%s</h3>%s</section>" % (op, chart([c for c in here if c["op"] == op], measured)) for op in unique(c["op"] for c in here)]
+        placement_cases = [c for c in report["cases"] if c["placement"] == placement]
+        body += ["<section><h3>%s</h3>%s</section>" % (op, chart([c for c in placement_cases if c["op"] == op], measured)) for op in unique(c["op"] for c in placement_cases)]
         body.append("</div>")
     body += small_messages(report["cases"], measured)
     body += [
@@ -81,7 +81,7 @@ def page(report):
         "together (all receivers' bytes of a bcast, "
         "all vectors except the root's of a reduce, and both of an allreduce), without the time to "
         "start COOL's ranks.</p>",
-        table(report), left_out(libraries),
+        table(report), skipped_libraries(libraries),
         "<footer>%s. report.json contains the same figures.</footer>" % text(report["date"]),
     ]
     return ('<!doctype html><html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width"><title>Benchmark</title>'
@@ -90,14 +90,14 @@ def page(report):
 
 def tiles(report):
     """Returns the tiles with the most important figures."""
-    found = [("%.2f ×" % mean, "as fast as %s from 64 KiB on, geometric mean" % text(report["libraries"][name]["title"]))
+    entries = [("%.2f ×" % mean, "as fast as %s from 64 KiB on, geometric mean" % text(report["libraries"][name]["title"]))
              for name, mean in report["geometric_means"].items()]
-    ours = [c["results"]["cool"]["over_limit"] for c in report["cases"] if c["asked"] >= 1 << 20 and c["results"]["cool"].get("over_limit")]
-    if ours:
-        found.append(("%.2f ×" % max(ours), "the limit at most, COOL from 1 MiB on"))
+    cool_ratios = [c["results"]["cool"]["over_limit"] for c in report["cases"] if c["asked"] >= 1 << 20 and c["results"]["cool"].get("over_limit")]
+    if cool_ratios:
+        entries.append(("%.2f ×" % max(cool_ratios), "the limit at most, COOL from 1 MiB on"))
     failures = sum("failed" in r for c in report["cases"] for r in c["results"].values())
-    found += [(str(len(report["cases"])), "cases"), (str(failures), "failed measurements")]
-    return "<div class=tiles>%s</div>" % "".join("<div class=tile><b>%s</b><span>%s</span></div>" % f for f in found)
+    entries += [(str(len(report["cases"])), "cases"), (str(failures), "failed measurements")]
+    return "<div class=tiles>%s</div>" % "".join("<div class=tile><b>%s</b><span>%s</span></div>" % f for f in entries)
 
 
 def key(libraries, measured):
@@ -146,8 +146,8 @@ def small_messages(cases, measured):
     cases = [c for c in cases if not c["limit"]]
     parts = []
     for placement, asked in unique((c["placement"], c["asked"]) for c in cases):
-        here = [c for c in cases if (c["placement"], c["asked"]) == (placement, asked)]
-        parts.append("<section><h3>%s, %s</h3>%s</section>" % (size(asked), placement, time_chart(here, measured)))
+        group = [c for c in cases if (c["placement"], c["asked"]) == (placement, asked)]
+        parts.append("<section><h3>%s, %s</h3>%s</section>" % (size(asked), placement, time_chart(group, measured)))
     if not parts:
         return []
     return ["<h2>Time of small messages</h2>",
@@ -177,20 +177,20 @@ def table(report):
     rows = []
     for case in report["cases"]:
         for number, (name, r) in enumerate(case["results"].items()):
-            what = "%s %s" % (case["op"], size(case["asked"])) if number == 0 else ""
-            cells = [("left", what), ("left", case["placement"] if number == 0 else ""), ("left", text(report["libraries"][name]["title"]))]
+            title_of_case = "%s %s" % (case["op"], size(case["asked"])) if number == 0 else ""
+            cells = [("left", title_of_case), ("left", case["placement"] if number == 0 else ""), ("left", text(report["libraries"][name]["title"]))]
             if "median" in r:
                 faster = case["times_faster"].get(name)
                 cells += [("", v) for v in (
                     seconds(r["median"]), seconds(r["min"]), seconds(r["max"]), "%s ×" % short(r["over_limit"]) if r["over_limit"] else "-",
                     "%.2f ×" % faster if faster else "", amount(r["link_bytes"]), amount(r["uplink_bytes"]), amount(r["busiest_link_bytes"]),
                     "-" if r["idle"] is None else "%.0f %%" % (100 * r["idle"]), *processor_cells(case, r, name))]
-                filled = "".join("<td class='%s'>%s</td>" % c for c in cells)
+                cells_html = "".join("<td class='%s'>%s</td>" % c for c in cells)
             else:
                 reason = ("failed: " + r["failed"]) if "failed" in r else r["absent"]
-                filled = "".join("<td class='%s'>%s</td>" % c for c in cells) + "<td colspan=12 class='reason%s'>%s</td>" % (
+                cells_html = "".join("<td class='%s'>%s</td>" % c for c in cells) + "<td colspan=12 class='reason%s'>%s</td>" % (
                     "" if "failed" in r else " absent", text(reason))
-            rows.append("<tr class='%s %s'>%s</tr>" % ("first" if number == 0 else "", name, filled))
+            rows.append("<tr class='%s %s'>%s</tr>" % ("first" if number == 0 else "", name, cells_html))
     heads = "".join("<th%s>%s</th>" % (" class=left" if is_left else "", title) for title, is_left in HEADINGS)
     return "<div class=wide><table><tr>%s</tr>%s</table></div>" % (heads, "".join(rows))
 
@@ -200,12 +200,12 @@ def processor_cells(case, figures, name):
     agents."""
     if case["asked"] < LEAST_FOR_PROCESSOR:
         return ["-"] * 3
-    used = figures["processor_seconds_per_mib"]
-    return ["%.1f ms" % (1e3 * used[who]) if who != "agents" or name == "cool" else "" for who in ("ranks", "agents", "switches")]
+    cpu_seconds = figures["processor_seconds_per_mib"]
+    return ["%.1f ms" % (1e3 * cpu_seconds[consumer]) if consumer != "agents" or name == "cool" else "" for consumer in ("ranks", "agents", "switches")]
 
 
-def left_out(libraries):
-    lines = ["<li>%s: %s</li>" % (text(l["title"]), text(l["absent"])) for l in libraries.values() if "absent" in l]
+def skipped_libraries(libraries):
+    lines = ["<li>%s: %s</li>" % (text(library["title"]), text(library["absent"])) for library in libraries.values() if "absent" in library]
     return "<h2>Skipped libraries</h2><ul>%s</ul>" % "".join(lines) if lines else ""
 
 

@@ -73,40 +73,40 @@ def simulate(program, operation, size):
     def run(*more):
         command = [program, "simulate", "--op", operation, "--bytes", str(size), "--json", *NETWORK, *more]
         return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-    picked = run()["picked"]
-    return run("--plan", picked)["plans"][0]["seconds"], picked
+    plan = run()["picked"]
+    return run("--plan", plan)["plans"][0]["seconds"], plan
 
 
-def exchanged(each):
+def alltoall_bytes(size):
     """Returns the bytes on the link of a node and of a rack, in one direction, if every node sends
     `each` bytes to every other."""
-    return each * (NODES - 1), each * RACK_NODES * (NODES - RACK_NODES)
+    return size * (NODES - 1), size * RACK_NODES * (NODES - RACK_NODES)
 
 
-def to_all(each):
+def allgather_bytes(size):
     """Returns the same if every node sends its part of `each` bytes to all others, once over each
     link."""
-    return each * (NODES - 1), each * (NODES - RACK_NODES)
+    return size * (NODES - 1), size * (NODES - RACK_NODES)
 
 
 def stages():
     """Returns the collectives of an iteration: name, operation, bytes as `cool simulate` expects
     them, and bytes on links."""
-    chance = random.Random(1)
-    counts = collections.Counter(chance.randrange(CLUSTERS) for _ in range(POINTS // NODES))
+    generator = random.Random(1)
+    counts = collections.Counter(generator.randrange(CLUSTERS) for _ in range(POINTS // NODES))
     sums = max(sums_bytes(counts, CLUSTERS, DIMENSIONS, NODES))
     moves = moves_bytes(CLUSTERS // NODES, DIMENSIONS)
-    here = [("regroup: sums of %s rows per node, in narrow form" % format(len(counts), ","),
-             "alltoall", sums, exchanged(sums)),
-            ("combine: moves of all centroids", "allgather", moves, to_all(moves))]
+    cool_stages = [("regroup: sums of %s rows per node, in narrow form" % format(len(counts), ","),
+             "alltoall", sums, alltoall_bytes(sums)),
+            ("combine: moves of all centroids", "allgather", moves, allgather_bytes(moves))]
     # The papers' intermediate data is 2 GB per node after the local reduction, with 4 bytes per
     # number; centroids are bytes.
     dense, part = 4 * CLUSTERS * DIMENSIONS // NODES, CLUSTERS * DIMENSIONS // NODES
-    whole = part * NODES
-    theirs = [("regroup of all sums, 250 GB", "alltoall", dense, exchanged(dense)),
-              ("gather of centroids", "gather", part, (whole - part, whole - part * RACK_NODES)),
-              ("broadcast of centroids, 512 MB", "bcast", whole, (whole, whole))]
-    return {"COOL": here, "the papers' three stages": theirs}
+    all_bytes = part * NODES
+    paper_stages = [("regroup of all sums, 250 GB", "alltoall", dense, alltoall_bytes(dense)),
+              ("gather of centroids", "gather", part, (all_bytes - part, all_bytes - part * RACK_NODES)),
+              ("broadcast of centroids, 512 MB", "bcast", all_bytes, (all_bytes, all_bytes))]
+    return {"COOL": cool_stages, "the papers' three stages": paper_stages}
 
 
 def least_memory(program, points, clusters):
@@ -117,17 +117,17 @@ def least_memory(program, points, clusters):
         header = "{'descr': '|u1', 'fortran_order': False, 'shape': (%d, %d), }\n" % (points, DIMENSIONS)
         with open(path, "wb") as f:
             f.write(b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header.encode() + bytes(points * DIMENSIONS))
-        done = subprocess.run([program, path, "-k", str(clusters), "--memory", "1", "--alone"], capture_output=True, text=True)
-    found = re.search(r"take (\d+) bytes", done.stderr)
-    if not found:
-        raise SystemExit("%s did not report its memory requirement: %s" % (program, done.stderr))
-    return int(found[1])
+        process = subprocess.run([program, path, "-k", str(clusters), "--memory", "1", "--alone"], capture_output=True, text=True)
+    match = re.search(r"take (\d+) bytes", process.stderr)
+    if not match:
+        raise SystemExit("%s did not report its memory requirement: %s" % (program, process.stderr))
+    return int(match[1])
 
 
 def memory(program):
     """Returns the same at the papers' scale, because it is linear in points and in clusters."""
-    one = least_memory(program, 100, 10)
-    point, cluster = least_memory(program, 200, 10) - one, least_memory(program, 100, 20) - one
+    base = least_memory(program, 100, 10)
+    point, cluster = least_memory(program, 200, 10) - base, least_memory(program, 100, 20) - base
     return point / 100 * POINTS / NODES + cluster / 10 * CLUSTERS
 
 
@@ -145,13 +145,13 @@ def main():
         format(POINTS, ","), DIMENSIONS, format(CLUSTERS, ","), NODES, RACKS), "",
         "| stage of an iteration | plan | GB on a node's link | GB on a rack's link | simulated seconds |",
         "| --- | --- | --: | --: | --: |"]
-    for whose, rows in stages().items():
+    for source, rows in stages().items():
         total = [0, 0, 0.0]
-        for name, operation, size, (node, part) in rows:
+        for name, operation, size, (node, rack) in rows:
             seconds, plan = simulate(arguments.program, operation, size)
-            total = [total[0] + node, total[1] + part, total[2] + seconds]
-            lines.append("| %s: %s | %s | %s | %s | %.2f |" % (whose, name, plan, gb(node), gb(part), seconds))
-        lines.append("| **%s** | | %s | %s | **%.1f** |" % (whose, gb(total[0]), gb(total[1]), total[2]))
+            total = [total[0] + node, total[1] + rack, total[2] + seconds]
+            lines.append("| %s: %s | %s | %s | %s | %.2f |" % (source, name, plan, gb(node), gb(rack), seconds))
+        lines.append("| **%s** | | %s | %s | **%.1f** |" % (source, gb(total[0]), gb(total[1]), total[2]))
     lines.append("| the papers' measurement | | | | %d |" % PAPERS_SECONDS)
     lines += ["", "A node's points, centroids and sums need %s GB of memory according to "
                   "cool-kmeans (the papers' nodes have 16 GB)." % gb(

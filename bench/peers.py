@@ -28,11 +28,11 @@ MARK = "COOL_BENCH_CASE"
 PAUSE_MS = 20
 
 
-class Failed(Exception):
+class PeerError(Exception):
     """The reason why a measurement or an installation failed."""
 
 
-class Absent(Exception):
+class NotSupported(Exception):
     """The reason why a peer or a case is not available, which is reported but is not a failure."""
 
 
@@ -50,13 +50,13 @@ class Counters:
         self.bed, self.ranks = bed, ranks
 
     def start(self):
-        self.bytes, self.ticks, self.used = self.bed.link_bytes(), processor.machine_ticks(), processor.sample(self.bed, self.ranks)
+        self.bytes, self.ticks, self.cpu_used = self.bed.link_bytes(), processor.machine_ticks(), processor.sample(self.bed, self.ranks)
 
     def stop(self, case, repetitions, start_seconds=None):
         """Returns the figures per repetition. If the counted time includes the start of ranks,
         `start_seconds` is its CPU time by consumer, which is subtracted."""
-        used = processor.used(self.used, processor.sample(self.bed, self.ranks))
-        used = {who: seconds - (start_seconds or {}).get(who, 0) for who, seconds in used.items()}
+        used = processor.cpu_used(self.cpu_used, processor.sample(self.bed, self.ranks))
+        used = {consumer: seconds - (start_seconds or {}).get(consumer, 0) for consumer, seconds in used.items()}
         bytes_now, ticks = self.bed.link_bytes(), processor.machine_ticks()
         carried = {link: (bytes_now[link] - self.bytes[link]) / repetitions for link in bytes_now}
         return {"link_bytes": round(sum(carried.values())), "uplink_bytes": round(sum(self.bed.between_switches(carried))),
@@ -70,9 +70,9 @@ def wait_until_done(process, end, timeout, log):
     try:
         process.wait(max(0.0, end - time.monotonic()))
     except subprocess.TimeoutExpired:
-        raise Failed("not finished within %d s: %s" % (timeout, last_words(log))) from None
+        raise PeerError("not finished within %d s: %s" % (timeout, log_tail(log))) from None
     if process.returncode:
-        raise Failed("status %d: %s" % (process.returncode, last_words(log)))
+        raise PeerError("status %d: %s" % (process.returncode, log_tail(log)))
 
 
 class Processes:
@@ -97,15 +97,15 @@ class Processes:
     def processor_seconds(self):
         """Returns the CPU seconds of all processes with the mark, including launchers and their
         daemons."""
-        return processor.of_processes(self._signal(0))
+        return processor.processes_seconds(self._signal(0))
 
     def __exit__(self, *_):
         for number, seconds in ((signal.SIGTERM, 3), (signal.SIGKILL, 3)):
             end = time.monotonic() + seconds
-            left = self._signal(number)
-            while left and time.monotonic() < end:
-                wait_for_end(left, end)
-                left = self._signal(0)
+            remaining = self._signal(number)
+            while remaining and time.monotonic() < end:
+                wait_for_end(remaining, end)
+                remaining = self._signal(0)
         for process in self.started:
             process.wait()
 
@@ -143,27 +143,27 @@ def ended_children_seconds():
     return usage.ru_utime + usage.ru_stime
 
 
-def last_words(log):
+def log_tail(log):
     """Returns the end of a log as one line."""
     log.seek(0)
     lines = [line.strip() for line in log.read().decode(errors="replace").splitlines()]
-    words = " | ".join([line for line in lines if re.search(r"\w", line)][-4:])
-    return words[-300:] or "it printed nothing"
+    text = " | ".join([line for line in lines if re.search(r"\w", line)][-4:])
+    return text[-300:] or "it printed nothing"
 
 
 def run_checked(*command, timeout=900, **options):
     """Runs a command and returns its output. Raises Failed if it fails."""
     try:
-        done = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+        process = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                               timeout=timeout, **options)
     except (OSError, subprocess.TimeoutExpired) as e:
-        raise Failed("%s: %s" % (" ".join(command[:3]), e)) from None
-    if done.returncode:
-        raise Failed("%s: status %d: %s" % (" ".join(command[:3]), done.returncode, done.stdout.strip()[-300:]))
-    return done.stdout
+        raise PeerError("%s: %s" % (" ".join(command[:3]), e)) from None
+    if process.returncode:
+        raise PeerError("%s: status %d: %s" % (" ".join(command[:3]), process.returncode, process.stdout.strip()[-300:]))
+    return process.stdout
 
 
-def installed(folder, package):
+def install(folder, package):
     """Installs a package of PyPI in a Python environment, which is created if it does not exist.
     Returns the directory of its programs."""
     programs = os.path.join(folder, "bin")
@@ -179,8 +179,8 @@ class Run:
 
     def __init__(self, bed, placement, folder, timeout):
         self.bed, self.placement, self.timeout = bed, placement, timeout
-        self.start_seconds = {}  # CPU time to start COOL's ranks, once known (Cool.seconds_of_a_start)
-        self.hosts = in_order(bed.description, placement)
+        self.start_seconds = {}  # CPU time to start COOL's ranks, once known (Cool.start_cost)
+        self.hosts = rank_order(bed.description, placement)
         self.folder = folder
         with open(os.path.join(folder, "pids"), "w") as f:
             f.writelines("%s %d %s\n" % (h["name"], h["pid"], h["interface"]) for h in self.hosts)
@@ -198,7 +198,7 @@ def racks(description):
     return list(found.values())
 
 
-def in_order(description, placement):
+def rank_order(description, placement):
     """Returns the hosts in rank order: rack by rack, or one of each rack in turn."""
     if placement == "racked":
         return [host for rack in racks(description) for host in rack]
@@ -224,12 +224,12 @@ class Cool:
         counters.start()
         with self.started(run.bed, case, "--warmup", "1", "--placement", run.placement, "--pause", str(PAUSE_MS)) as process:
             result = self.result(process, run.timeout)
-        counted = counters.stop(case, (case["reps"] + 1) * calls(case), run.start_seconds)
+        figures = counters.stop(case, (case["reps"] + 1) * calls(case), run.start_seconds)
         # This idle share is that of the repetitions only, as the busiest rank saw it, without the
         # start of the job.
-        return {**counted, "idle": result["idle"], "seconds": result["seconds"], "chunks_repaired": result["chunks_repaired"]}
+        return {**figures, "idle": result["idle"], "seconds": result["seconds"], "chunks_repaired": result["chunks_repaired"]}
 
-    def seconds_of_a_start(self, run, times=3):
+    def start_cost(self, run, times=3):
         """Returns the CPU seconds, by consumer, of a job with one barrier. `measure` counts this
         time in addition to the calls, because ranks start and end with `cool bench`."""
         case = {"op": "barrier", "bytes": 0, "reps": 1}
@@ -238,8 +238,8 @@ class Cool:
             before = processor.sample(run.bed)
             with self.started(run.bed, case, "--warmup", "0") as process:
                 self.result(process, run.timeout)
-            used.append(processor.used(before, processor.sample(run.bed)))
-        return {who: statistics.median(u[who] for u in used) for who in used[0]}
+            used.append(processor.cpu_used(before, processor.sample(run.bed)))
+        return {consumer: statistics.median(u[consumer] for u in used) for consumer in used[0]}
 
     @contextlib.contextmanager
     def started(self, bed, case, *flags):
@@ -258,9 +258,9 @@ class Cool:
         try:
             out, err = process.communicate(timeout=timeout)
         except subprocess.TimeoutExpired:
-            raise Failed("not finished within %d s" % timeout) from None
+            raise PeerError("not finished within %d s" % timeout) from None
         if process.returncode:
-            raise Failed("status %d: %s" % (process.returncode, err.strip()[-300:]))
+            raise PeerError("status %d: %s" % (process.returncode, err.strip()[-300:]))
         return json.loads(out)["results"][0]
 
 
@@ -274,12 +274,12 @@ class Mpi:
         self.program = os.path.join(folder, "mpi_collectives." + self.name)
 
     def prepare(self):
-        programs = installed(self.folder, self.name)
+        programs = install(self.folder, self.name)
         self.compile(self.program, os.path.join(HERE, "mpi_collectives.c"))
         if self.preload:
             run_checked("gcc", "-O2", "-Wall", "-shared", "-fPIC", "-o", self.preload, os.path.join(HERE, "sleeping_poll.c"), "-ldl")
-        shown = run_checked(os.path.join(programs, "pip"), "--disable-pip-version-check", "show", self.name)
-        self.version = re.search(r"^Version: (\S+)", shown, re.MULTILINE).group(1)
+        output = run_checked(os.path.join(programs, "pip"), "--disable-pip-version-check", "show", self.name)
+        self.version = re.search(r"^Version: (\S+)", output, re.MULTILINE).group(1)
 
     def compile(self, program, *arguments):
         run_checked(os.path.join(self.folder, "bin", "mpicc"), "-O2", "-Wall", "-o", program, *arguments)
@@ -307,47 +307,47 @@ class Mpi:
             with Processes() as processes:
                 # Both pipes are opened for reading and writing, so neither side waits for the other
                 # to open them.
-                with open(request, "rb+", buffering=0) as asked, open(reply, "rb+", buffering=0) as answers:
-                    yield processes, Lines(asked, processes.start(command, environment, log), run.timeout, log), answers
+                with open(request, "rb+", buffering=0) as requests, open(reply, "rb+", buffering=0) as replies:
+                    yield processes, Lines(requests, processes.start(command, environment, log), run.timeout, log), replies
 
     def measure(self, run, case):
-        with self.started(run, case["op"], case["bytes"], case["reps"], calls(case)) as (processes, lines, answers):
+        with self.started(run, case["op"], case["bytes"], case["reps"], calls(case)) as (processes, lines, replies):
             counters = Counters(run.bed, processes.processor_seconds)
             first = self.first(lines)
             counters.start()
-            answers.write(b"\n")
+            replies.write(b"\n")
             seconds = self.seconds(lines)
-            counted = counters.stop(case, case["reps"] * calls(case))
-            answers.write(b"\n")
+            figures = counters.stop(case, case["reps"] * calls(case))
+            replies.write(b"\n")
             if len(seconds) != case["reps"]:
-                raise Failed("the program did not end as expected")
+                raise PeerError("the program did not end as expected")
             lines.end()
-            return {**counted, "first": first, "seconds": seconds}
+            return {**figures, "first": first, "seconds": seconds}
 
     def measure_lengths(self, run, op, lengths, least, most, seconds):
         """Measures an operation with several lengths in one run. Yields each length with the
         seconds of its repetitions. There are as many as take `seconds`, but at least `least` and at
         most `most`."""
-        with self.started(run, op, ",".join(map(str, lengths)), "%d-%d:%g" % (least, most, seconds), 1) as (_, lines, answers):
+        with self.started(run, op, ",".join(map(str, lengths)), "%d-%d:%g" % (least, most, seconds), 1) as (_, lines, replies):
             for length in lengths:
                 self.first(lines)
-                answers.write(b"\n")
+                replies.write(b"\n")
                 yield length, self.seconds(lines)
-                answers.write(b"\n")
+                replies.write(b"\n")
             lines.end()
 
     @staticmethod
     def first(lines):
-        start, *first = lines.next()
-        if start != "start" or len(first) != 1:
-            raise Failed("the program did not start as expected")
+        keyword, *first = lines.next()
+        if keyword != "start" or len(first) != 1:
+            raise PeerError("the program did not start as expected")
         return float(first[0])
 
     @staticmethod
     def seconds(lines):
-        done, *seconds = lines.next()
-        if done != "done":
-            raise Failed("the program did not end as expected")
+        keyword, *seconds = lines.next()
+        if keyword != "done":
+            raise PeerError("the program did not end as expected")
         return [float(s) for s in seconds]
 
 
@@ -363,7 +363,7 @@ class Lines:
         up."""
         while b"\n" not in self.pending:
             if self.pipe not in self._wait([self.pipe]):
-                raise Failed("status %s: %s" % (self.process.wait(), last_words(self.log)))
+                raise PeerError("status %s: %s" % (self.process.wait(), log_tail(self.log)))
             self.pending += os.read(self.pipe.fileno(), 65536)
         line, self.pending = self.pending.split(b"\n", 1)
         return line.decode(errors="replace").split()
@@ -372,16 +372,16 @@ class Lines:
         """Waits for the process, and raises Failed if it fails at the very end."""
         self._wait([])
         if self.process.wait():
-            raise Failed("status %d: %s" % (self.process.returncode, last_words(self.log)))
+            raise PeerError("status %d: %s" % (self.process.returncode, log_tail(self.log)))
 
     def _wait(self, pipes):
-        ended = os.pidfd_open(self.process.pid)
+        pidfd = os.pidfd_open(self.process.pid)
         try:
-            ready, _, _ = select.select([*pipes, ended], [], [], max(0.0, self.deadline - time.monotonic()))
+            ready, _, _ = select.select([*pipes, pidfd], [], [], max(0.0, self.deadline - time.monotonic()))
         finally:
-            os.close(ended)
+            os.close(pidfd)
         if not ready:
-            raise Failed("not finished within %d s: %s" % (self.timeout, last_words(self.log)))
+            raise PeerError("not finished within %d s: %s" % (self.timeout, log_tail(self.log)))
         return ready
 
 
@@ -425,9 +425,9 @@ class Sockets:
 
     def measure(self, run, case):
         if calls(case) > 1:
-            raise Absent("successive calls are not supported because the program never retransmits")
+            raise NotSupported("successive calls are not supported because the program never retransmits")
         if case["bytes"] > self.MOST_BYTES:
-            raise Absent("supports at most 16 KiB because the program never retransmits")
+            raise NotSupported("supports at most 16 KiB because the program never retransmits")
         rack_of = {host["name"]: number for number, rack in enumerate(racks(run.bed.description)) for host in rack}
         counters = Counters(run.bed)
         with tempfile.TemporaryDirectory(dir=run.folder) as folder, tempfile.TemporaryFile() as log, Processes() as processes:
@@ -437,13 +437,13 @@ class Sockets:
             counters.start()
             process = processes.start(command, run.bed.environment(), log)
             end = time.monotonic() + run.timeout
-            self.tell_tree(run, folder, end)
+            self.pass_tree(run, folder, end)
             wait_until_done(process, end, run.timeout, log)
-            counted = counters.stop(case, case["reps"])
-            return {**counted, **self.figures(folder, len(run.hosts))}
+            figures = counters.stop(case, case["reps"])
+            return {**figures, **self.figures(folder, len(run.hosts))}
 
     @staticmethod
-    def tell_tree(run, folder, end):
+    def pass_tree(run, folder, end):
         """Waits for the tree of the job and passes its address to the ranks."""
         while time.monotonic() < end:
             groups = json.loads(run_checked("cool", "groups", "--json", env=run.bed.environment()))["groups"]
@@ -454,7 +454,7 @@ class Sockets:
                 os.rename(f.name, os.path.join(folder, "tree"))
                 return
             time.sleep(0.05)
-        raise Failed("the job has no tree")
+        raise PeerError("the job has no tree")
 
     @staticmethod
     def figures(folder, ranks):
@@ -464,9 +464,9 @@ class Sockets:
         for rank in range(ranks):
             with open(os.path.join(folder, "%d.ms" % rank)) as f:
                 times.append([float(line) for line in f])
-        seconds = [max(of_ranks) * 1e-3 for of_ranks in zip(*times) if min(of_ranks) >= 0]
+        seconds = [max(rank_times) * 1e-3 for rank_times in zip(*times) if min(rank_times) >= 0]
         if 2 * len(seconds) <= len(times[0]):
-            raise Failed("messages were lost in %d of %d repetitions"
+            raise PeerError("messages were lost in %d of %d repetitions"
                          % (len(times[0]) - len(seconds), len(times[0])))
         return {"seconds": seconds, "lost": len(times[0]) - len(seconds)}
 
@@ -482,7 +482,7 @@ class Gloo:
 
     def prepare(self):
         if not self.source:
-            raise Absent("no source directory given (--gloo DIR)")
+            raise NotSupported("no source directory given (--gloo DIR)")
         self.program = os.path.join(self.folder, "gloo", "benchmark", "benchmark")
         run_checked("cmake", "-S", self.source, "-B", self.folder, "-DCMAKE_BUILD_TYPE=Release", "-DBUILD_BENCHMARK=ON", "-DUSE_REDIS=OFF")
         run_checked("cmake", "--build", self.folder, "--parallel", "2", "--target", "benchmark")
@@ -495,28 +495,28 @@ class Gloo:
         allreduce = "allreduce_halving_doubling" if case["bytes"] < 1 << 16 else "allreduce_ring_chunked"
         names = {"bcast": "broadcast", "reduce": "reduce", "allreduce": allreduce, "allgather": "allgather", "scatter": "scatter"}
         if case["op"] not in names:
-            raise Absent("its benchmark has no %s" % case["op"])
+            raise NotSupported("its benchmark has no %s" % case["op"])
         return names[case["op"]]
 
     def measure(self, run, case):
         if calls(case) > 1:
-            raise Absent("its benchmark makes one call at a time")
+            raise NotSupported("its benchmark makes one call at a time")
         algorithm, hosts = self.algorithm(case), run.hosts
         parts = len(hosts) if case["op"] in ("allgather", "scatter") else 1
         elements = str(max(1, case["bytes"] // 4 // parts))
         counters = Counters(run.bed, ended_children_seconds)
-        with tempfile.TemporaryDirectory(dir=run.folder) as meeting, tempfile.TemporaryFile() as log, Processes() as processes:
+        with tempfile.TemporaryDirectory(dir=run.folder) as rendezvous, tempfile.TemporaryFile() as log, Processes() as processes:
             counters.start()
             end = time.monotonic() + run.timeout
             for rank, host in enumerate(hosts):
                 command = ["mnexec", "-a", str(host["pid"]), self.program, "--size", str(len(hosts)), "--rank", str(rank), "--transport", "tcp",
-                           "--tcp-device", host["interface"], "--shared-path", meeting, "--prefix", "bench", "--inputs", "1", "--elements",
+                           "--tcp-device", host["interface"], "--shared-path", rendezvous, "--prefix", "bench", "--inputs", "1", "--elements",
                            elements, "--warmup-iters", "1", "--iteration-count", str(case["reps"]), algorithm]
                 processes.start(command, os.environ, log)
             for process in processes.started:
                 wait_until_done(process, end, run.timeout, log)
-            counted = counters.stop(case, case["reps"] + 1)
-            return {**counted, **self.figures(log)}
+            figures = counters.stop(case, case["reps"] + 1)
+            return {**figures, **self.figures(log)}
 
     @staticmethod
     def figures(log):
@@ -525,6 +525,6 @@ class Gloo:
         log.seek(0)
         rows = [line.split() for line in log.read().decode(errors="replace").splitlines() if re.match(r"\s*\d+\s+\d+\s", line)]
         if not rows or len(rows[-1]) < 6:
-            raise Failed("no figures in its output: " + last_words(log))
+            raise PeerError("no figures in its output: " + log_tail(log))
         least, median, _, most = (float(x) / 1e6 for x in rows[-1][2:6])
         return {"min": least, "median": median, "max": most}

@@ -41,63 +41,63 @@ DIGEST = 9
 INCARNATION = 8
 
 # Replies count as lost if they arrive later than this many seconds after the last ping.
-LAST_ANSWER = 2.0
+LAST_REPLY_SECONDS = 2.0
 
 
 class Pinger:
     """Pings an agent and records when each ping was sent and answered."""
 
     def __init__(self, ip, interval):
-        self.to, self.interval = (ip, AGENT_PORT), interval
+        self.address, self.interval = (ip, AGENT_PORT), interval
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self.socket.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
         self.socket.setblocking(False)
-        self.sent, self.answered = [], {}
+        self.send_times, self.reply_times = [], {}
 
     def send(self):
         # A reply repeats the digest of the ping, which identifies it.
-        ping = PING.pack(MAGIC, VERSION, TYPE, 0, 0, 0, 0, 0, 0, len(self.sent))
-        self.sent.append(time.time_ns())
-        self.socket.sendto(ping, self.to)
+        ping = PING.pack(MAGIC, VERSION, TYPE, 0, 0, 0, 0, 0, 0, len(self.send_times))
+        self.send_times.append(time.time_ns())
+        self.socket.sendto(ping, self.address)
 
     def receive(self):
         """Records all replies that have arrived."""
         while True:
             try:
-                answer, notes, _, _ = self.socket.recvmsg(PING.size + INCARNATION, socket.CMSG_SPACE(16))
+                reply, ancillary, _, _ = self.socket.recvmsg(PING.size + INCARNATION, socket.CMSG_SPACE(16))
             except BlockingIOError:
                 return
-            seconds, nanoseconds = next(struct.unpack("ll", data) for _, kind, data in notes if kind == SO_TIMESTAMPNS)
-            self.answered[PING.unpack_from(answer)[DIGEST]] = seconds * 10**9 + nanoseconds
+            seconds, nanoseconds = next(struct.unpack("ll", data) for _, kind, data in ancillary if kind == SO_TIMESTAMPNS)
+            self.reply_times[PING.unpack_from(reply)[DIGEST]] = seconds * 10**9 + nanoseconds
 
-    def run_beside(self, process):
+    def ping_during(self, process):
         """Pings until a process has ended, then waits for the last replies."""
         # This program must not wait for a CPU between the timestamp and the ping. The priority of
         # processes that it has started does not change.
         before = os.getpriority(os.PRIO_PROCESS, 0)
         os.setpriority(os.PRIO_PROCESS, 0, -20)
         try:
-            self._run_beside(process)
+            self._ping_during(process)
         finally:
             os.setpriority(os.PRIO_PROCESS, 0, before)
 
-    def _run_beside(self, process):
-        due = time.monotonic()
+    def _ping_during(self, process):
+        next_ping = time.monotonic()
         while process.poll() is None:
-            if time.monotonic() >= due:
+            if time.monotonic() >= next_ping:
                 self.send()
-                due += self.interval
-            select.select([self.socket], [], [], max(0.0, due - time.monotonic()))
+                next_ping += self.interval
+            select.select([self.socket], [], [], max(0.0, next_ping - time.monotonic()))
             self.receive()
-        end = time.monotonic() + LAST_ANSWER
-        while len(self.answered) < len(self.sent) and time.monotonic() < end:
+        end = time.monotonic() + LAST_REPLY_SECONDS
+        while len(self.reply_times) < len(self.send_times) and time.monotonic() < end:
             select.select([self.socket], [], [], end - time.monotonic())
             self.receive()
 
     def latencies(self):
         """Returns the sorted latencies of all pings in seconds, infinite for unanswered ones."""
-        never = float("inf")
-        return sorted((self.answered[n] - at) / 1e9 if n in self.answered else never for n, at in enumerate(self.sent))
+        infinite = float("inf")
+        return sorted((self.reply_times[n] - sent_at) / 1e9 if n in self.reply_times else infinite for n, sent_at in enumerate(self.send_times))
 
 
 def measure(bed, options, op):
@@ -107,11 +107,11 @@ def measure(bed, options, op):
                "--ranks", str(options.ranks), "--ranks-per-node", str(options.ranks)] + (["--alloc"] if options.alloc else [])
     pinger = Pinger(loopback.ADDRESS % 1, options.interval / 1e3)
     process = subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    pinger.run_beside(process)
+    pinger.ping_during(process)
     output, errors = process.communicate()
     if process.returncode:
         raise RuntimeError("cool bench: " + errors.strip()[-300:])
-    if not pinger.answered:
+    if not pinger.reply_times:
         raise RuntimeError("the agent replied to no ping; check that it uses packet version %d"
                            % VERSION)
     [result] = json.loads(output)["results"]
@@ -140,14 +140,14 @@ def main():
     os.makedirs(options.out, exist_ok=True)
     bed = loopback.Loopback(1, slots=options.ranks, bin_dir=options.bin, mtu=65535, log_level="warn")
     report = {}
-    with bench.started(bed, options.wait):
+    with bench.await_machine(bed, options.wait):
         for op in options.ops.split(","):
-            found, seconds = measure(bed, options, op)
-            share = sum(latency <= options.within / 1e3 for latency in found) / len(found)
-            tail = {q: 1e3 * found[min(len(found) - 1, int(q * len(found)))] for q in (0.5, 0.99, 0.999, 1.0)}
-            report[op] = {"seconds": seconds, "pings": len(found), "within": share, "milliseconds": tail}
+            latencies, seconds = measure(bed, options, op)
+            share = sum(latency <= options.within / 1e3 for latency in latencies) / len(latencies)
+            tail = {q: 1e3 * latencies[min(len(latencies) - 1, int(q * len(latencies)))] for q in (0.5, 0.99, 0.999, 1.0)}
+            report[op] = {"seconds": seconds, "pings": len(latencies), "within": share, "milliseconds": tail}
             print("%s of %s by %d ranks of one node: %d pings, %.3f %% answered within %g ms; median %.2f ms, 99 %% %.2f, 99.9 %% %.2f, "
-                  "longest %.2f" % (op, page.size(options.bytes), options.ranks, len(found), 100 * share, options.within, *tail.values()), flush=True)
+                  "longest %.2f" % (op, page.size(options.bytes), options.ranks, len(latencies), 100 * share, options.within, *tail.values()), flush=True)
     with open(os.path.join(options.out, "report.json"), "w", encoding="utf-8") as f:
         json.dump(report, f, indent=1)
 

@@ -16,7 +16,7 @@ TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 MIB = 1 << 20
 
 
-def of_process(pid):
+def process_seconds(pid):
     """Returns the seconds that a process and its ended children have used, or zeros if the process
     has ended."""
     try:
@@ -27,9 +27,9 @@ def of_process(pid):
     return (user + system) / TICKS_PER_SECOND, (children_user + children_system) / TICKS_PER_SECOND
 
 
-def of_processes(pids):
+def processes_seconds(pids):
     """Returns the seconds that these processes have used, without their children."""
-    return sum(of_process(pid)[0] for pid in pids)
+    return sum(process_seconds(pid)[0] for pid in pids)
 
 
 def machine_ticks():
@@ -42,36 +42,36 @@ def machine_ticks():
 def idle_share(before, after):
     """Returns the idle share of CPU time between two results of `machine_ticks`, or None if no time
     has passed."""
-    passed = sum(after) - sum(before)
-    return (after[3] + after[4] - before[3] - before[4]) / passed if passed else None
+    elapsed = sum(after) - sum(before)
+    return (after[3] + after[4] - before[3] - before[4]) / elapsed if elapsed else None
 
 
 def sample(bed, ranks=None):
     """Returns the CPU seconds used so far, by consumer. `ranks` must return those of the ranks.
     Without it, ranks are the children of agents, which count only once they have ended."""
-    agents = [of_process(agent.process.pid) for agent in bed.agents.values()]
+    agents = [process_seconds(agent.process.pid) for agent in bed.agents.values()]
     ticks = machine_ticks()
     return {"agents": sum(own for own, _ in agents), "ranks": ranks() if ranks else sum(children for _, children in agents),
-            "switches": of_processes([ovs.daemon_pid()]), "busy": (sum(ticks) - ticks[3] - ticks[4]) / TICKS_PER_SECOND}
+            "switches": processes_seconds([ovs.daemon_pid()]), "busy": (sum(ticks) - ticks[3] - ticks[4]) / TICKS_PER_SECOND}
 
 
-def used(before, after):
-    return {who: after[who] - before[who] for who in after}
+def cpu_used(before, after):
+    return {consumer: after[consumer] - before[consumer] for consumer in after}
 
 
-def delivered(op, moved, ranks):
+def delivered(op, length, ranks):
     """Returns the bytes that must arrive at all nodes together. For bcast, every node except the
     root receives the message; for reduce, every vector except the root's is received; for
     allreduce, both; for gather and scatter, every part except the root's; for allgather, every
     other part at every node."""
-    whole = {"bcast": ranks - 1, "reduce": ranks - 1, "allreduce": 2 * (ranks - 1), "allgather": ranks - 1}
-    return moved * whole.get(op, (ranks - 1) / ranks)
+    factor = {"bcast": ranks - 1, "reduce": ranks - 1, "allreduce": 2 * (ranks - 1), "allgather": ranks - 1}
+    return length * factor.get(op, (ranks - 1) / ranks)
 
 
-def per_mib(seconds, op, moved, ranks, calls):
+def per_mib(seconds, op, length, ranks, calls):
     """Returns the seconds per MiB delivered by `calls` calls, by consumer. Returns an empty
     dictionary if no node receives data."""
-    mib = delivered(op, moved, ranks) * calls / MIB
+    mib = delivered(op, length, ranks) * calls / MIB
     if not mib:
         return {}
-    return {who: max(0.0, s) / mib for who, s in seconds.items()}
+    return {consumer: max(0.0, consumed) / mib for consumer, consumed in seconds.items()}

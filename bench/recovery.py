@@ -28,7 +28,7 @@ LLDP_MS = 400
 # Recovery is complete after this many seconds without a change. They exceed the time to detect a
 # loss and to improve trees.
 QUIET = 1.5
-FOUND_WITHIN = {"port": 1.0, "silent": 3.0}
+DETECTION_SECONDS = {"port": 1.0, "silent": 3.0}
 PATIENCE = 20.0
 
 
@@ -64,7 +64,7 @@ class Watch:
         with self.lock:
             return max(self.changed.values(), default=None)
 
-    def done(self):
+    def confirmed_at(self):
         """Returns the time at which the last change was confirmed, or None while one is not
         confirmed."""
         with self.lock:
@@ -86,22 +86,22 @@ def wait_until(condition, what):
         time.sleep(0.05)
 
 
-def quiet(watch, since, at_least):
+def quiet(watch, since, minimum):
     """Returns whether at least `at_least` seconds have passed since `since`, and no change occurred
     recently."""
     now = time.monotonic()
-    return now - since > at_least and now - (watch.last_change() or since) > QUIET
+    return now - since > minimum and now - (watch.last_change() or since) > QUIET
 
 
 def fail_once(bed, watch, link, failure):
     """Fails a link and restores it. Returns the seconds from the failure until the last rule was
     installed."""
     watch.clear()
-    began = time.monotonic()
+    start = time.monotonic()
     (bed.network.cut if failure == "port" else bed.network.silence)(link)
-    wait_until(lambda: quiet(watch, began, FOUND_WITHIN[failure]) and watch.done(),
+    wait_until(lambda: quiet(watch, start, DETECTION_SECONDS[failure]) and watch.confirmed_at(),
                "the switches confirm the changes after a failure")
-    took = watch.done() - began
+    seconds = watch.confirmed_at() - start
     watch.clear()
     restored = time.monotonic()
     bed.network.restore(link)
@@ -109,15 +109,15 @@ def fail_once(bed, watch, link, failure):
     wait_until(lambda: len((bed.cool_json("topology") or {"links": []})["links"]) == links,
                "the link is discovered again")
     wait_until(lambda: quiet(watch, restored, QUIET), "trees have been improved")
-    return took
+    return seconds
 
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--failure", choices=sorted(FOUND_WITHIN), required=True)
+    p.add_argument("--failure", choices=sorted(DETECTION_SECONDS), required=True)
     p.add_argument("--times", type=int, default=20)
     p.add_argument("--json", metavar="FILE", help="write the figures to FILE")
-    a = p.parse_args()
+    options = p.parse_args()
     with testbed.Testbed(TOPOLOGY, lldp_ms=LLDP_MS) as bed:
         bed.wait_until_measured()
         job = subprocess.Popen(["cool", "run", "-n", "16", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"], env=bed.environment(),
@@ -125,23 +125,23 @@ def main():
         watch = Watch([switch.name for switch in bed.network.net.switches])
         try:
             job.stdout.readline()
-            began = time.monotonic()
-            wait_until(lambda: quiet(watch, began, QUIET), "the network is quiet")
-            uplinks, took = bed.network.uplinks(), []
-            for n in range(a.times):
-                link = uplinks[n % len(uplinks)]
-                took.append(fail_once(bed, watch, link, a.failure))
-                print("%2d  %-9s %-9s %7.1f ms" % (n + 1, link[0].name, link[1].name, 1e3 * took[-1]), flush=True)
+            start = time.monotonic()
+            wait_until(lambda: quiet(watch, start, QUIET), "the network is quiet")
+            uplinks, durations = bed.network.uplinks(), []
+            for number in range(options.times):
+                link = uplinks[number % len(uplinks)]
+                durations.append(fail_once(bed, watch, link, options.failure))
+                print("%2d  %-9s %-9s %7.1f ms" % (number + 1, link[0].name, link[1].name, 1e3 * durations[-1]), flush=True)
             if job.poll() is not None:
                 raise testbed.Failure("the job did not survive: status %d" % job.returncode)
         finally:
             watch.stop()
             job.terminate()
             job.wait(30)
-    figures = {"failure": a.failure, "topology": TOPOLOGY, "lldp_ms": LLDP_MS, "seconds": took, "median": statistics.median(took), "worst": max(took)}
-    print("%s: median %.1f ms, worst %.1f ms of %d" % (a.failure, 1e3 * figures["median"], 1e3 * figures["worst"], len(took)))
-    if a.json:
-        with open(a.json, "w") as f:
+    figures = {"failure": options.failure, "topology": TOPOLOGY, "lldp_ms": LLDP_MS, "seconds": durations, "median": statistics.median(durations), "worst": max(durations)}
+    print("%s: median %.1f ms, worst %.1f ms of %d" % (options.failure, 1e3 * figures["median"], 1e3 * figures["worst"], len(durations)))
+    if options.json:
+        with open(options.json, "w") as f:
             json.dump(figures, f, indent=1)
 
 

@@ -25,52 +25,52 @@ import testbed  # noqa: E402
 import topologies  # noqa: E402
 
 
-def started(topology, options):
+def start_testbed(topology, options):
     bed = testbed.Testbed(topology, options.mbit, options.mbit, bin_dir=options.bin, log_level="warn", logs=os.path.join(options.out, "logs"))
-    return bench.started(bed, options.wait)
+    return bench.await_machine(bed, options.wait)
 
 
-def of_all(op, bed, options):
+def total_bytes(op, bed, options):
     """Returns the bytes of the message, the vector, or the whole array."""
     return options.part * len(bed.description["hosts"]) if op in bench.IN_PARTS else options.bytes
 
 
-def grow(topology, options):
+def measure_growth(topology, options):
     """Measures every operation on one cluster and returns the figures."""
-    with started(topology, options) as bed:
+    with start_testbed(topology, options) as bed:
         bed.wait_until_measured()
         run = peers.Run(bed, "racked", bed.directory, options.timeout)
         nodes, measured = len(run.hosts), []
         for op in options.ops:
-            asked = of_all(op, bed, options)
-            least = bench.limit(op, bench.moved(op, asked, nodes), bed.description, options.mbit, options.mbit)
-            figures = peers.Cool(options.bin).measure(run, {"op": op, "bytes": asked, "reps": options.reps})
+            requested_bytes = total_bytes(op, bed, options)
+            limit_seconds = bench.limit(op, bench.message_bytes(op, requested_bytes, nodes), bed.description, options.mbit, options.mbit)
+            figures = peers.Cool(options.bin).measure(run, {"op": op, "bytes": requested_bytes, "reps": options.reps})
             median = statistics.median(figures["seconds"])
-            measured.append({"topology": topology, "nodes": nodes, "op": op, "bytes": asked, "seconds": figures["seconds"],
-                             "over_limit": median / least, "idle": figures["idle"]})
+            measured.append({"topology": topology, "nodes": nodes, "op": op, "bytes": requested_bytes, "seconds": figures["seconds"],
+                             "over_limit": median / limit_seconds, "idle": figures["idle"]})
             print("| %s | %d | %s | %s | %.0f | %.2f | %.0f %% |" % (
-                topology, nodes, op, page.size(asked), 1e3 * median, median / least, 100 * figures["idle"]), flush=True)
+                topology, nodes, op, page.size(requested_bytes), 1e3 * median, median / limit_seconds, 100 * figures["idle"]), flush=True)
         return measured
 
 
-def share(options):
+def measure_sharing(options):
     """Measures each operation with one job alone, then with two at once on the same nodes. Returns
     the figures."""
     cool = peers.Cool(options.bin)
     seconds = lambda process: cool.result(process, options.timeout)["seconds"]
-    with started(options.shared, options) as bed:
+    with start_testbed(options.shared, options) as bed:
         bed.wait_until_measured()
         measured = []
         for op in options.ops:
-            case = {"op": op, "bytes": of_all(op, bed, options), "reps": options.calls}
+            case = {"op": op, "bytes": total_bytes(op, bed, options), "reps": options.calls}
             with cool.started(bed, case) as process:
                 alone = statistics.median(seconds(process))
             with cool.started(bed, case) as one, cool.started(bed, case) as other:
                 # The first call of one job may precede the start of the other, and its last calls
                 # may follow the other's end.
-                together = [statistics.median(seconds(process)[1:-2]) for process in (one, other)]
-            measured.append({"topology": options.shared, "op": op, "alone": alone, "together": together})
-            print("| %s | %.0f | %.2f | %.2f |" % (op, 1e3 * alone, *sorted(t / alone for t in together)), flush=True)
+                concurrent = [statistics.median(seconds(process)[1:-2]) for process in (one, other)]
+            measured.append({"topology": options.shared, "op": op, "alone": alone, "together": concurrent})
+            print("| %s | %.0f | %.2f | %.2f |" % (op, 1e3 * alone, *sorted(t / alone for t in concurrent)), flush=True)
         return measured
 
 
@@ -92,10 +92,10 @@ def parse_arguments():
     p.add_argument("--timeout", type=int, default=240,
                    help="timeout of one operation in seconds; default %(default)s")
     bench.add_run_options(p, "bench", "directory for scaling.json and logs; ")
-    a = p.parse_args()
-    if a.reps < 1 or a.calls < 4 or a.mbit <= 0:
+    options = p.parse_args()
+    if options.reps < 1 or options.calls < 4 or options.mbit <= 0:
         p.error("--reps must be at least 1, --calls at least 4 and --mbit more than 0")
-    return a
+    return options
 
 
 def main():
@@ -105,11 +105,11 @@ def main():
     print("links of %g Mbit/s\n\n| cluster | nodes | operation | bytes | ms | time / limit | idle "
           "|" % options.mbit)
     print("| --- | --: | --- | --: | --: | --: | --: |", flush=True)
-    report = {"mbit": options.mbit, "growth": [figures for topology in options.topologies for figures in grow(topology, options)]}
+    report = {"mbit": options.mbit, "growth": [figures for topology in options.topologies for figures in measure_growth(topology, options)]}
     print("\ntwo jobs on %s\n\n| operation | alone, ms | one job: time / time alone | other job: "
           "time / time alone |" % options.shared)
     print("| --- | --: | --: | --: |", flush=True)
-    report["sharing"] = share(options)
+    report["sharing"] = measure_sharing(options)
     with open(os.path.join(options.out, "scaling.json"), "w", encoding="utf-8") as f:
         json.dump(report, f, indent=1)
 
@@ -117,5 +117,5 @@ def main():
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (testbed.Failure, peers.Failed, RuntimeError, OSError) as e:
+    except (testbed.Failure, peers.PeerError, RuntimeError, OSError) as e:
         sys.exit("scaling: %s" % e)

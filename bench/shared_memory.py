@@ -46,10 +46,10 @@ def cool(bed, ranks, case, plan, alloc):
     command = ["cool", "bench", "--json", "--ops", case["op"], "--bytes", str(case["bytes"]), "--reps", str(case["reps"] + 2), "--warmup", "0",
                "--pause", str(peers.PAUSE_MS), "--ranks", str(ranks), "--ranks-per-node", str(ranks)]
     options = (["--plan", plan] if plan else []) + (["--alloc"] if alloc else [])
-    done = bed.run(command + options, capture_output=True, text=True, timeout=300)
-    if done.returncode:
-        raise RuntimeError("cool bench: " + done.stderr.strip()[-300:])
-    [result] = json.loads(done.stdout)["results"]
+    process = bed.run(command + options, capture_output=True, text=True, timeout=300)
+    if process.returncode:
+        raise RuntimeError("cool bench: " + process.stderr.strip()[-300:])
+    [result] = json.loads(process.stdout)["results"]
     first, _, *seconds = result["seconds"]
     return {"first": first, "seconds": seconds, "plan": result["plan"]}
 
@@ -79,9 +79,9 @@ def title(case):
     return case["op"] if case["op"] == "barrier" else "%s of %s" % (case["op"], page.size(case["bytes"]))
 
 
-def row(case, ours, shared, theirs):
-    ratios = ["%.2f" % (theirs.median() / x.median()) for x in (ours, shared)]
-    return [title(case), str(ours), str(shared), str(theirs), *ratios, ours.first(), theirs.first()]
+def row(case, ordinary, allocated, peer):
+    ratios = ["%.2f" % (peer.median() / x.median()) for x in (ordinary, allocated)]
+    return [title(case), str(ordinary), str(allocated), str(peer), *ratios, ordinary.first(), peer.first()]
 
 
 def table(rows):
@@ -122,21 +122,21 @@ def main():
     cases = [case for i, case in enumerate(cases) if case["op"] != "barrier" or case["op"] != cases[i - 1]["op"]]
     bed = testbed.Testbed("tree:1x1", slots=options.ranks, bin_dir=options.bin, log_level="warn")
     rows = []
-    with bench.started(bed, options.wait):
+    with bench.await_machine(bed, options.wait):
         run = peers.Run(bed, "racked", bed.directory, 300)
         for case in cases:
-            ours, shared, theirs = Figures(), Figures(), Figures()
+            ordinary, allocated, peer = Figures(), Figures(), Figures()
             for _ in range(options.rounds):
-                ours.add(cool(bed, options.ranks, case, options.plan, False))
-                shared.add(cool(bed, options.ranks, case, options.plan, True))
+                ordinary.add(cool(bed, options.ranks, case, options.plan, False))
+                allocated.add(cool(bed, options.ranks, case, options.plan, True))
                 if not options.alone:
-                    theirs.add(mpi.measure(run, case))
+                    peer.add(mpi.measure(run, case))
             print("%s, %d ranks on one node, in ms:" % (title(case), options.ranks))
-            print("  COOL               %s, first %s  %s" % (ours, ours.first(), ours.plan))
-            print("  COOL, comm.alloc   %s, first %s" % (shared, shared.first()), flush=True)
-            if theirs.seconds:
-                rows.append(row(case, ours, shared, theirs))
-                print("  Open MPI           %s, first %s" % (theirs, theirs.first()))
+            print("  COOL               %s, first %s  %s" % (ordinary, ordinary.first(), ordinary.plan))
+            print("  COOL, comm.alloc   %s, first %s" % (allocated, allocated.first()), flush=True)
+            if peer.seconds:
+                rows.append(row(case, ordinary, allocated, peer))
+                print("  Open MPI           %s, first %s" % (peer, peer.first()))
                 print("  Open MPI's median over COOL's: %s, with comm.alloc %s" % tuple(rows[-1][4:6]), flush=True)
     if rows:
         print(table(rows))
@@ -145,5 +145,5 @@ def main():
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (testbed.Failure, peers.Failed, RuntimeError, OSError, subprocess.TimeoutExpired) as e:
+    except (testbed.Failure, peers.PeerError, RuntimeError, OSError, subprocess.TimeoutExpired) as e:
         sys.exit("shared_memory: %s" % e)

@@ -38,7 +38,7 @@ class Cool(peers.Cool):
     def compile(self, program, *arguments):
         folder = program + ".libcool"
         if not os.path.exists(os.path.join(self.folder, "libcool_c.so")):
-            raise peers.Failed("no libcool_c.so in %s: build it with cargo build --release -p "
+            raise peers.PeerError("no libcool_c.so in %s: build it with cargo build --release -p "
                                "cool-c" % self.folder)
         peers.run_checked(os.path.join(ROOT, "tools", "install-c"), folder, self.folder)
         library = os.path.join(folder, "lib")
@@ -58,23 +58,23 @@ def solve(library, run, program, options):
         try:
             process.wait(run.timeout)
         except subprocess.TimeoutExpired:
-            raise peers.Failed("not finished within %d s: %s" % (run.timeout,
-                                                                 peers.last_words(log))) from None
+            raise peers.PeerError("not finished within %d s: %s" % (run.timeout,
+                                                                 peers.log_tail(log))) from None
         if process.returncode:
-            raise peers.Failed("status %d: %s" % (process.returncode, peers.last_words(log)))
+            raise peers.PeerError("status %d: %s" % (process.returncode, peers.log_tail(log)))
         log.seek(0)
         # `cool run` prefixes each line with the rank.
         lines = [line[line.index("{"):] for line in log.read().decode(errors="replace").splitlines() if "{" in line]
     if len(lines) != 1:
-        raise peers.Failed("expected one line of JSON, not %d" % len(lines))
+        raise peers.PeerError("expected one line of JSON, not %d" % len(lines))
     return json.loads(lines[0])
 
 
-def prepared(options):
+def prepare_libraries(options):
     """Returns the libraries that can be measured, COOL first, each with its compiled program."""
-    kinds = {"openmpi": peers.OpenMpi, "mpich": peers.Mpich}
+    peer_classes = {"openmpi": peers.OpenMpi, "mpich": peers.Mpich}
     ready = {}
-    for library in [Cool(options.bin), *(kinds[name](options.peers_folder, False) for name in options.peers)]:
+    for library in [Cool(options.bin), *(peer_classes[name](options.peers_folder, False) for name in options.peers)]:
         program = os.path.join(options.out, "conjugate_gradient." + library.name)
         try:
             library.prepare()
@@ -82,7 +82,7 @@ def prepared(options):
             library.compile(program, SOURCE, *header, "-lm")
             ready[library] = program
             print("%s %s" % (library.title, library.version), flush=True)
-        except peers.Failed as e:
+        except peers.PeerError as e:
             if library.name == "cool":
                 raise
             print("%s is skipped: %s" % (library.title, e), flush=True)
@@ -94,7 +94,7 @@ def measure(options, libraries, report):
     is for warming up."""
     bed = testbed.Testbed(options.topology, options.host_mbit, options.uplink_mbit, bin_dir=options.bin, log_level="warn",
                           logs=os.path.join(options.out, "logs"))
-    with bench.started(bed, options.wait), tempfile.TemporaryDirectory(prefix="cool-solver-") as folder:
+    with bench.await_machine(bed, options.wait), tempfile.TemporaryDirectory(prefix="cool-solver-") as folder:
         bed.wait_until_measured()
         for placement in options.placements:
             run = peers.Run(bed, placement, tempfile.mkdtemp(dir=folder), options.timeout)
@@ -108,21 +108,21 @@ def measure(options, libraries, report):
                               1e3 * result["seconds_per_iteration"]), flush=True)
             iterations = {result["iterations"] for results in runs.values() for result in results}
             if len(iterations) != 1:
-                raise peers.Failed("the numbers of iterations differ between runs: %s"
+                raise peers.PeerError("the numbers of iterations differ between runs: %s"
                                    % sorted(iterations))
 
 
 def table(report):
     """Returns a Markdown table with the milliseconds per iteration."""
     libraries = report["libraries"]
-    rivals = [name for name in libraries if name != "cool"]
-    heads = ["placement", *(entry["title"] for entry in libraries.values()), *(libraries[name]["title"] + " / COOL" for name in rivals)]
+    peer_names = [name for name in libraries if name != "cool"]
+    heads = ["placement", *(entry["title"] for entry in libraries.values()), *(libraries[name]["title"] + " / COOL" for name in peer_names)]
     lines = ["| %s |" % " | ".join(heads), "| --- |" + " --: |" * (len(heads) - 1)]
     for placement, runs in report["placements"].items():
-        each = {name: [1e3 * result["seconds_per_iteration"] for result in results] for name, results in runs.items()}
-        medians = {name: statistics.median(values) for name, values in each.items()}
-        cells = ["%.2f (%.2f to %.2f)" % (medians[name], min(each[name]), max(each[name])) for name in libraries]
-        lines.append("| %s |" % " | ".join([placement, *cells, *("%.2f" % (medians[name] / medians["cool"]) for name in rivals)]))
+        milliseconds = {name: [1e3 * result["seconds_per_iteration"] for result in results] for name, results in runs.items()}
+        medians = {name: statistics.median(values) for name, values in milliseconds.items()}
+        cells = ["%.2f (%.2f to %.2f)" % (medians[name], min(milliseconds[name]), max(milliseconds[name])) for name in libraries]
+        lines.append("| %s |" % " | ".join([placement, *cells, *("%.2f" % (medians[name] / medians["cool"]) for name in peer_names)]))
     return "\n".join(lines)
 
 
@@ -157,11 +157,11 @@ def parse_arguments():
     p.add_argument("--docs", action="store_true",
                    help="write the table to docs/measurements/benchmarks.md")
     bench.add_run_options(p, "solver")
-    a = p.parse_args()
-    if min(a.reps, a.timeout) < 1 or min(a.host_mbit, a.uplink_mbit, a.wait) < 0:
+    options = p.parse_args()
+    if min(options.reps, options.timeout) < 1 or min(options.host_mbit, options.uplink_mbit, options.wait) < 0:
         p.error("--reps and --timeout must be at least 1; rates and --wait must not be negative")
-    a.out, a.bin, a.peers_folder = (os.path.abspath(path) for path in (a.out, a.bin, a.peers_folder))
-    return a
+    options.out, options.bin, options.peers_folder = (os.path.abspath(path) for path in (options.out, options.bin, options.peers_folder))
+    return options
 
 
 def main():
@@ -169,7 +169,7 @@ def main():
     testbed.unwind_on_signals()
     for folder in (options.out, options.peers_folder):
         os.makedirs(folder, exist_ok=True)
-    libraries = prepared(options)
+    libraries = prepare_libraries(options)
     report = {"date": time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), "processors": os.cpu_count(), "reps": options.reps, "placements": {},
               "network": {"topology": options.topology, "host_mbit": options.host_mbit, "uplink_mbit": options.uplink_mbit},
               "libraries": {library.name: {"title": library.title, "version": library.version} for library in libraries}}
@@ -184,5 +184,5 @@ def main():
 if __name__ == "__main__":
     try:
         main()
-    except (testbed.Failure, peers.Failed, RuntimeError, OSError, ValueError, KeyError) as e:
+    except (testbed.Failure, peers.PeerError, RuntimeError, OSError, ValueError, KeyError) as e:
         sys.exit("solver: %s" % e)

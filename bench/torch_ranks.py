@@ -32,10 +32,10 @@ CLONE_NEWNET, PR_SET_PDEATHSIG = 0x40000000, 1
 LIBC = ctypes.CDLL(None, use_errno=True)
 MIB = 1 << 20
 # Seconds that the other ranks have to end after one has failed.
-LAST_SECONDS = 10
+END_SECONDS = 10
 
 
-def say(event, **more):
+def report(event, **more):
     """Prints an event by a single write, so that the lines of ranks are not interleaved."""
     os.write(1, (json.dumps({"event": event, **more}) + "\n").encode())
 
@@ -45,19 +45,19 @@ def synchronous(job, event):
     the counters."""
     dist.barrier()
     if dist.get_rank() == 0:
-        say(event)
-        with open(job.answers) as answers:
-            answers.readline()
+        report(event)
+        with open(job.answers) as replies:
+            replies.readline()
     dist.barrier()
 
 
 def shares(job, rank, size):
     """Yields the pictures and classes of this rank for step after step."""
     images, classes = train_fashion.pictures(train_fashion.FOLDER, "train")
-    mine = train_fashion.batches(len(images), job.batch, 0, rank, size)
+    batches = train_fashion.batches(len(images), job.batch, 0, rank, size)
     for number in range(1 << 30):
-        chosen = mine[number % len(mine)]
-        yield images[chosen], classes[chosen]
+        indices = batches[number % len(batches)]
+        yield images[indices], classes[indices]
 
 
 def steps(job, rank, size):
@@ -67,15 +67,15 @@ def steps(job, rank, size):
     for _ in range(job.warmup):
         training.step(*next(data))
     synchronous(job, "begin")
-    begun, ended, optimized = time.monotonic(), [], []
+    start, end_times, optimizer_times = time.monotonic(), [], []
     for _ in range(job.steps):
         training.gradients(*next(data))
         before = time.monotonic()
         training.optimizer.step()
-        ended.append(time.monotonic())
-        optimized.append((before, ended[-1]))
+        end_times.append(time.monotonic())
+        optimizer_times.append((before, end_times[-1]))
     synchronous(job, "end")
-    say("steps", rank=rank, begun=begun, ended=ended, optimized=optimized, hash=train_fashion.digest(training.weights()))
+    report("steps", rank=rank, begun=start, ended=end_times, optimized=optimizer_times, hash=train_fashion.digest(training.weights()))
 
 
 def computing(job, rank, size):
@@ -83,19 +83,19 @@ def computing(job, rank, size):
     communication."""
     layers, data = train_fashion.network(), shares(job, rank, size)
     optimizer = torch.optim.Adam(layers.parameters(), lr=2e-3)
-    ended = []
+    end_times = []
     for number in range(job.warmup + job.steps):
         images, classes = next(data)
         if number == job.warmup:
             dist.barrier()
-            begun = time.monotonic()
+            start = time.monotonic()
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(layers(train_fashion.scaled(images)), classes).backward()
         optimizer.step()
         if number >= job.warmup:
-            ended.append(time.monotonic())
+            end_times.append(time.monotonic())
     dist.barrier()
-    say("steps", rank=rank, begun=begun, ended=ended, optimized=[], hash="")
+    report("steps", rank=rank, begun=start, ended=end_times, optimized=[], hash="")
 
 
 def training(job, rank, _):
@@ -104,41 +104,41 @@ def training(job, rank, _):
                                              "--batch", str(job.batch), *(["--steps", str(job.steps)] if job.steps else [])])
     result = train_fashion.train(options)
     if rank == 0:
-        say("trained", **result)
+        report("trained", **result)
 
 
 def killed(job, rank, size):
     """Runs steps until a rank is lost. If the backend supports it, the survivors then shrink their
     group and run another step."""
-    current, data = train_fashion.Training("ddp", 2e-3), shares(job, rank, size)
-    current.step(*next(data))
-    say("ready", rank=rank, pid=os.getpid())
+    training, data = train_fashion.Training("ddp", 2e-3), shares(job, rank, size)
+    training.step(*next(data))
+    report("ready", rank=rank, pid=os.getpid())
     try:
         while True:
-            current.step(*next(data))
+            training.step(*next(data))
     except RuntimeError as e:
-        at, message = time.monotonic(), "%s: %s" % (type(e).__name__, str(e).splitlines()[0])
-    gone = cool.torch.lost() if job.goes_on else []
-    say("failed", rank=rank, at=at, message=message, gone=gone)
+        failed_at, message = time.monotonic(), "%s: %s" % (type(e).__name__, str(e).splitlines()[0])
+    lost_ranks = cool.torch.lost() if job.goes_on else []
+    report("failed", rank=rank, at=failed_at, message=message, gone=lost_ranks)
     if not job.goes_on:
         return
-    dist.shrink_group(gone)
-    left = train_fashion.Training("ddp", 2e-3, layers=current.layers)
+    dist.shrink_group(lost_ranks)
+    survivor_training = train_fashion.Training("ddp", 2e-3, layers=training.layers)
     data = shares(job, dist.get_rank(), dist.get_world_size())
-    left.step(*next(data))
-    say("went on", rank=rank, at=time.monotonic(), size=dist.get_world_size(), hash=train_fashion.digest(left.weights()))
+    survivor_training.step(*next(data))
+    report("went on", rank=rank, at=time.monotonic(), size=dist.get_world_size(), hash=train_fashion.digest(survivor_training.weights()))
     dist.destroy_process_group()
 
 
-def timed(call, repetitions):
+def median_seconds(call, repetitions):
     """Returns the median duration in seconds of a call that all ranks must make, as seen by this
     rank."""
     call()
     seconds = []
     for _ in range(repetitions):
-        begun = time.perf_counter()
+        start = time.perf_counter()
         call()
-        seconds.append(time.perf_counter() - begun)
+        seconds.append(time.perf_counter() - start)
     return statistics.median(seconds)
 
 
@@ -152,21 +152,21 @@ def adapter(job, rank, size):
         own_large = comm.alloc(16 * MIB, "f4")
         large.zero_()
         own_large[:] = 0
-        found = {"small": [], "own small": [], "large": [], "own large": []}
+        timings = {"small": [], "own small": [], "large": [], "own large": []}
         for _ in range(job.rounds):
-            found["small"].append(timed(lambda: dist.all_reduce(small), 200))
-            found["own small"].append(timed(lambda: comm.allreduce(own_small, own_small), 200))
-            found["large"].append(timed(lambda: dist.all_reduce(large), 5))
-            found["own large"].append(timed(lambda: comm.allreduce(own_large, own_large), 5))
+            timings["small"].append(median_seconds(lambda: dist.all_reduce(small), 200))
+            timings["own small"].append(median_seconds(lambda: comm.allreduce(own_small, own_small), 200))
+            timings["large"].append(median_seconds(lambda: dist.all_reduce(large), 5))
+            timings["own large"].append(median_seconds(lambda: comm.allreduce(own_large, own_large), 5))
     if rank == 0:
-        say("adapter", **{name.replace(" ", "_"): statistics.median(seconds) for name, seconds in found.items()})
+        report("adapter", **{name.replace(" ", "_"): statistics.median(seconds) for name, seconds in timings.items()})
 
 
 JOBS = {"steps": steps, "computing": computing, "training": training, "killed": killed, "adapter": adapter}
 
 
 @contextlib.contextmanager
-def forked(body):
+def fork(body):
     """Forks a child that runs `body`, yields its process id, and kills it at the end of the
     context."""
     pid = os.fork()
@@ -178,7 +178,7 @@ def forked(body):
             body()
             status = 0
         except BaseException as e:
-            say("error", message="%s: %s" % (type(e).__name__, str(e).splitlines()[0]))
+            report("error", message="%s: %s" % (type(e).__name__, str(e).splitlines()[0]))
         finally:
             os._exit(status)
     try:
@@ -189,14 +189,14 @@ def forked(body):
         os.waitpid(pid, 0)
 
 
-def keep_store(address, told):
+def keep_store(address, pipe):
     """Serves the Store until this process is killed. Writes its port to the pipe `told`."""
     store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
-    os.write(told, b"%d\n" % store.port)
+    os.write(pipe, b"%d\n" % store.port)
     signal.pause()
 
 
-def be_rank(job, rank, port):
+def run_rank(job, rank, port):
     host = job.hosts[rank]
     with open("/proc/%d/ns/net" % host["pid"]) as namespace:
         if LIBC.setns(namespace.fileno(), CLONE_NEWNET):
@@ -217,42 +217,42 @@ def run(job):
     """Runs a job and reports the exit statuses of its ranks: negative for a signal, None for a rank
     that did not end in time."""
     with contextlib.ExitStack() as stack:
-        reading, writing = os.pipe()
-        stack.enter_context(forked(lambda: keep_store(job.store, writing)))
-        with os.fdopen(reading) as told:
-            os.close(writing)
-            port = int(told.readline())
-        pids = [stack.enter_context(forked_rank(job, rank, port)) for rank in range(len(job.hosts))]
-        statuses = ended(pids, time.monotonic() + job.timeout, job.may_die)
-    say("ended", statuses=statuses)
+        read_end, write_end = os.pipe()
+        stack.enter_context(fork(lambda: keep_store(job.store, write_end)))
+        with os.fdopen(read_end) as pipe:
+            os.close(write_end)
+            port = int(pipe.readline())
+        pids = [stack.enter_context(fork_rank(job, rank, port)) for rank in range(len(job.hosts))]
+        statuses = await_ranks(pids, time.monotonic() + job.timeout, job.may_die)
+    report("ended", statuses=statuses)
 
 
-def ended(pids, end, may_die):
+def await_ranks(pids, end, may_die):
     """Waits for all processes and returns their exit statuses in order. After a failure that the
     job does not allow, the others get LAST_SECONDS to end."""
     files = {os.pidfd_open(pid): pid for pid in pids}
-    known = dict.fromkeys(pids)
+    statuses = dict.fromkeys(pids)
     while files and (ready := select.select(list(files), [], [], max(0.0, end - time.monotonic()))[0]):
         for file in ready:
             pid = files.pop(file)
             os.close(file)
             info = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-            known[pid] = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
-            if known[pid] and not may_die:
-                end = min(end, time.monotonic() + LAST_SECONDS)
+            statuses[pid] = info.si_status if info.si_code == os.CLD_EXITED else -info.si_status
+            if statuses[pid] and not may_die:
+                end = min(end, time.monotonic() + END_SECONDS)
     for file in files:
         os.close(file)
-    return list(known.values())
+    return list(statuses.values())
 
 
-def forked_rank(job, rank, port):
-    return forked(lambda: be_rank(job, rank, port))
+def fork_rank(job, rank, port):
+    return fork(lambda: run_rank(job, rank, port))
 
 
 def main():
     train_fashion.pictures(train_fashion.FOLDER, "train")
     train_fashion.pictures(train_fashion.FOLDER, "t10k")
-    say("prepared", torch=torch.__version__)
+    report("prepared", torch=torch.__version__)
     for line in sys.stdin:
         run(types.SimpleNamespace(**json.loads(line)))
 

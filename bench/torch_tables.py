@@ -7,7 +7,7 @@ DOCUMENT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__
 TITLES = {"ddp": "DDP step", "fsdp2": "FSDP2 step", "zero1": "ZeRO-1 step"}
 
 
-def words(result):
+def result_text(result):
     """Returns the steps of one backend as text for the progress line."""
     if "failed" in result:
         return "failed: " + result["failed"]
@@ -18,12 +18,12 @@ def words(result):
 def rows(report, case):
     """Yields the rows of a case: the measurement, its limit in seconds, the seconds by backend, and
     the bytes divided by the least bytes by backend."""
-    good = {b: r for b, r in case["results"].items() if "failed" not in r and b != "cool again"}
+    successful = {b: r for b, r in case["results"].items() if "failed" not in r and b != "cool again"}
     seconds = lambda size: 8e-6 * size / report["host_mbit"]
-    yield (TITLES[case["strategy"]], seconds(case["least_bytes"]), {b: r["median"] for b, r in good.items()},
-           {b: r["busiest_link_bytes"] / case["least_bytes"] for b, r in good.items()})
+    yield (TITLES[case["strategy"]], seconds(case["least_bytes"]), {b: r["median"] for b, r in successful.items()},
+           {b: r["busiest_link_bytes"] / case["least_bytes"] for b, r in successful.items()})
     if case["strategy"] == "zero1":
-        yield "ZeRO-1's parameters", seconds(report["weights"]), {b: r["optimizer"] for b, r in good.items()}, {}
+        yield "ZeRO-1's parameters", seconds(report["weights"]), {b: r["optimizer"] for b, r in successful.items()}, {}
 
 
 def cell(values, key, form):
@@ -50,48 +50,48 @@ def repeated(report):
     """Returns a sentence that states in how many cases all ranks, and both runs with COOL, had
     equal weights after the measured steps."""
     both = [[case["results"].get(name, {}) for name in ("cool", "cool again")] for case in report["steps"]]
-    known = [runs for runs in both if all("hash" in run for run in runs)]
-    good = [runs for runs in known if runs[0]["hash"] == runs[1]["hash"] and all(run["hashes_equal"] for run in runs)]
+    complete = [runs for runs in both if all("hash" in run for run in runs)]
+    equal = [runs for runs in complete if runs[0]["hash"] == runs[1]["hash"] and all(run["hashes_equal"] for run in runs)]
     return "After these steps, the weights of all ranks and of a second run are equal bit by bit in %d of %d cases with cool." % (
-        len(good), len(known))
+        len(equal), len(complete))
 
 
 def training_table(report):
     lines = ["| strategy | steps | accuracy, cool | accuracy, gloo | weights of two runs with cool "
              "| weights of all ranks |",
              "| --- | --: | --: | --: | --- | --- |"]
-    for strategy, found in report["training"].items():
-        good = {name: f for name, f in found.items() if "failed" not in f}
-        accuracy = {name: 100 * f["accuracy"] for name, f in good.items()}
-        two = [good[name]["hash"] for name in ("cool", "cool again") if name in good]
-        same = "-" if len(two) < 2 else "equal" if two[0] == two[1] else "differ"
-        all_ranks = "equal" if good and all(f["hashes_equal"] for f in good.values()) else "differ"
-        steps = max((f["steps"] for f in good.values()), default="-")
+    for strategy, results in report["training"].items():
+        successful = {name: result for name, result in results.items() if "failed" not in result}
+        accuracy = {name: 100 * result["accuracy"] for name, result in successful.items()}
+        hashes = [successful[name]["hash"] for name in ("cool", "cool again") if name in successful]
+        comparison = "-" if len(hashes) < 2 else "equal" if hashes[0] == hashes[1] else "differ"
+        all_ranks = "equal" if successful and all(result["hashes_equal"] for result in successful.values()) else "differ"
+        steps = max((result["steps"] for result in successful.values()), default="-")
         lines.append("| %s | %s | %s | %s | %s | %s |" % (
-            strategy, steps, cell(accuracy, "cool", "%.2f %%"), cell(accuracy, "gloo", "%.2f %%"), same, all_ranks))
+            strategy, steps, cell(accuracy, "cool", "%.2f %%"), cell(accuracy, "gloo", "%.2f %%"), comparison, all_ranks))
     return lines
 
 
 def killed_lines(report):
-    for backend, found in report["killed"].items():
-        if "failed" in found:
-            yield "- A rank killed in a step, %s: failed: %s." % (backend, found["failed"])
+    for backend, result in report["killed"].items():
+        if "failed" in result:
+            yield "- A rank killed in a step, %s: failed: %s." % (backend, result["failed"])
             continue
         yield "- A rank killed in a step, %s: the first survivor gets an error after %.2f s, the last after %.2f s; the error names the rank at %d of %d survivors. `%s`" % (
-            backend, found["told"][0], found["told"][-1], found["named"], found["survivors"],
-            found["message"].split(". ")[0])
-        if "went_on" in found:
-            yield "- `dist.shrink_group` after that: all survivors have completed their next step %.2f s after the kill." % found["went_on"]
+            backend, result["told"][0], result["told"][-1], result["named"], result["survivors"],
+            result["message"].split(". ")[0])
+        if "went_on" in result:
+            yield "- `dist.shrink_group` after that: all survivors have completed their next step %.2f s after the kill." % result["went_on"]
 
 
 def adapter_lines(report):
-    for count, found in report["adapter"].items():
-        if "failed" in found:
-            yield "- %s ranks of one host: failed: %s." % (count, found["failed"])
+    for count, result in report["adapter"].items():
+        if "failed" in result:
+            yield "- %s ranks of one host: failed: %s." % (count, result["failed"])
             continue
         yield ("- An allreduce of %s ranks of one host: 8 bytes take %.3f ms through torch and "
                "%.3f ms with `comm.allreduce`; 64 MiB in "
-               "memory of the backend take %.1f ms and %.1f ms." % (count, *(1e3 * found[name] for name in ("small", "own_small", "large", "own_large"))))
+               "memory of the backend take %.1f ms and %.1f ms." % (count, *(1e3 * result[name] for name in ("small", "own_small", "large", "own_large"))))
 
 
 def section_text(report):
@@ -110,10 +110,10 @@ def section_text(report):
 
 def failed(report):
     """Returns whether a measurement of COOL failed. A failure of Gloo does not count."""
-    found = [f for case in report.get("steps", ()) for name, f in case["results"].items() if name != "gloo"]
-    found += [report.get("killed", {}).get("cool", {}), *report.get("adapter", {}).values()]
-    found += [f for of in report.get("training", {}).values() for name, f in of.items() if name != "gloo"]
-    return any("failed" in f for f in found)
+    results = [result for case in report.get("steps", ()) for name, result in case["results"].items() if name != "gloo"]
+    results += [report.get("killed", {}).get("cool", {}), *report.get("adapter", {}).values()]
+    results += [result for by_name in report.get("training", {}).values() for name, result in by_name.items() if name != "gloo"]
+    return any("failed" in result for result in results)
 
 
 def write(report):

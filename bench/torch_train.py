@@ -52,8 +52,8 @@ class Ranks:
 
     def __init__(self, bed, python, folder, timeout):
         self.bed, self.timeout = bed, timeout
-        self.answers = os.path.join(bed.directory, "answers-%d" % time.monotonic_ns())
-        os.mkfifo(self.answers)
+        self.reply_pipe = os.path.join(bed.directory, "answers-%d" % time.monotonic_ns())
+        os.mkfifo(self.reply_pipe)
         self.log = open(os.path.join(folder, "ranks.log"), "wb+")
         self.process = subprocess.Popen([python, os.path.join(HERE, "torch_ranks.py")], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                         stderr=self.log, env={**os.environ, "OMP_NUM_THREADS": "1"})
@@ -74,27 +74,27 @@ class Ranks:
         self.log.close()
 
     def next(self):
-        """Returns the next event. Raises peers.Failed if the process ends or time is up."""
+        """Returns the next event. Raises peers.PeerError if the process ends or time is up."""
         while b"\n" not in self.pending:
             ready, _, _ = select.select([self.process.stdout], [], [], max(0.0, self.end - time.monotonic()))
-            read = os.read(self.process.stdout.fileno(), 65536) if ready else b""
-            if not read:
-                raise peers.Failed("%s: %s" % (
+            data = os.read(self.process.stdout.fileno(), 65536) if ready else b""
+            if not data:
+                raise peers.PeerError("%s: %s" % (
                     "the ranks' process has ended" if ready else "not finished in time",
-                    peers.last_words(self.log)))
-            self.pending += read
+                    peers.log_tail(self.log)))
+            self.pending += data
         line, self.pending = self.pending.split(b"\n", 1)
         return json.loads(line)
 
-    def answer(self):
-        with open(self.answers, "w") as answers:
-            answers.write("\n")
+    def reply(self):
+        with open(self.reply_pipe, "w") as pipe:
+            pipe.write("\n")
 
     def job(self, what, hosts, backend, **more):
-        """Runs a job and yields its events until it has ended. Raises peers.Failed if a rank fails,
+        """Runs a job and yields its events until it has ended. Raises peers.PeerError if a rank fails,
         unless `may_die` is set."""
         may_die = more.pop("may_die", False)
-        job = {"what": what, "backend": backend, "store": network.MANAGEMENT_ADDRESS, "answers": self.answers, "timeout": self.timeout, "steps": 0,
+        job = {"what": what, "backend": backend, "store": network.MANAGEMENT_ADDRESS, "answers": self.reply_pipe, "timeout": self.timeout, "steps": 0,
                "hosts": [{"pid": h["pid"], "interface": h["interface"], "socket": os.path.join(self.bed.directory, h["name"] + ".sock")} for h in hosts],
                "may_die": may_die, **more}
         # The process of the ranks enforces the timeout itself, so this one is a little longer.
@@ -110,35 +110,35 @@ class Ranks:
         if may_die:
             yield event
         elif set(event["statuses"]) != {0}:
-            raise peers.Failed("%s by %s: %s (statuses %s)" % (what, backend, "; ".join(errors[:2]), event["statuses"]))
+            raise peers.PeerError("%s by %s: %s (statuses %s)" % (what, backend, "; ".join(errors[:2]), event["statuses"]))
 
 
-def duration(begun, ends):
+def duration(starts, ends):
     """Returns the seconds of each step, from the last rank's end of the previous step to the last
     rank's end of this one."""
-    lasts = [max(at) for at in zip(*ends)]
-    return [b - a for a, b in zip([max(begun), *lasts], lasts)]
+    end_times = [max(at) for at in zip(*ends)]
+    return [b - a for a, b in zip([max(starts), *end_times], end_times)]
 
 
-def measured(ranks, bed, hosts, options, backend, strategy):
+def measure_steps(ranks, bed, hosts, options, backend, strategy):
     """Measures steps of a strategy. Returns their seconds, those of ZeRO-1's broadcasts, the bytes
     on the busiest link, and the hash of the weights."""
-    said, counted = [], {}
+    events, byte_counts = [], {}
     for event in ranks.job("steps", hosts, backend, strategy=strategy, batch=options.batch, steps=options.steps, warmup=options.warmup):
         if event["event"] in ("begin", "end"):
-            counted[event["event"]] = bed.link_bytes()
-            ranks.answer()
+            byte_counts[event["event"]] = bed.link_bytes()
+            ranks.reply()
         elif event["event"] == "steps":
-            said.append(event)
-    seconds = duration([e["begun"] for e in said], [e["ended"] for e in said])
-    carried = max(counted["end"][link] - counted["begin"][link] for link in counted["end"]) / options.steps
-    found = {"seconds": seconds, "median": statistics.median(seconds), "busiest_link_bytes": carried, "hash": said[0]["hash"],
-             "hashes_equal": len({e["hash"] for e in said}) == 1}
+            events.append(event)
+    seconds = duration([e["begun"] for e in events], [e["ended"] for e in events])
+    carried = max(byte_counts["end"][link] - byte_counts["begin"][link] for link in byte_counts["end"]) / options.steps
+    result = {"seconds": seconds, "median": statistics.median(seconds), "busiest_link_bytes": carried, "hash": events[0]["hash"],
+             "hashes_equal": len({e["hash"] for e in events}) == 1}
     if strategy == "zero1":
         # The time from when the last rank enters the optimizer to when the last rank leaves it.
-        times = [[max(t[1] for t in step) - max(t[0] for t in step)] for step in zip(*(e["optimized"] for e in said))]
-        found["optimizer"] = statistics.median(t for t, in times)
-    return found
+        times = [[max(t[1] for t in step) - max(t[0] for t in step)] for step in zip(*(e["optimized"] for e in events))]
+        result["optimizer"] = statistics.median(t for t, in times)
+    return result
 
 
 def least_bytes(strategy, ranks):
@@ -147,37 +147,37 @@ def least_bytes(strategy, ranks):
     return shares[strategy] * WEIGHTS
 
 
-def attempted(function, *arguments):
+def attempt(function, *arguments):
     """Calls a function. Returns its result, or the reason of its failure under `failed`."""
     try:
         return function(*arguments)
-    except peers.Failed as e:
+    except peers.PeerError as e:
         return {"failed": str(e)}
 
 
 def part_steps(ranks, bed, options, report, save):
-    hosts = peers.in_order(bed.description, "racked")
-    said = list(ranks.job("computing", hosts, "gloo", batch=options.batch, steps=options.steps, warmup=options.warmup))
-    report["computing"] = statistics.median(duration([e["begun"] for e in said], [e["ended"] for e in said]))
-    bench.say("computation alone: %.0f ms per step" % (1e3 * report["computing"]))
+    hosts = peers.rank_order(bed.description, "racked")
+    events = list(ranks.job("computing", hosts, "gloo", batch=options.batch, steps=options.steps, warmup=options.warmup))
+    report["computing"] = statistics.median(duration([e["begun"] for e in events], [e["ended"] for e in events]))
+    bench.print_now("computation alone: %.0f ms per step" % (1e3 * report["computing"]))
     report["steps"] = []
     for placement in options.placements:
         for strategy in options.strategies:
             order = options.backends if len(report["steps"]) % 2 == 0 else options.backends[::-1]
-            hosts = peers.in_order(bed.description, placement)
-            results = {b: attempted(measured, ranks, bed, hosts, options, b, strategy) for b in order}
+            hosts = peers.rank_order(bed.description, placement)
+            results = {b: attempt(measure_steps, ranks, bed, hosts, options, b, strategy) for b in order}
             if placement == options.placements[0] and "cool" in order:
                 # The weights of two runs must be equal bit by bit.
-                results["cool again"] = attempted(measured, ranks, bed, hosts, options, "cool", strategy)
+                results["cool again"] = attempt(measure_steps, ranks, bed, hosts, options, "cool", strategy)
             report["steps"].append({"placement": placement, "strategy": strategy, "least_bytes": least_bytes(strategy, len(hosts)), "results": results})
-            bench.say("%s %s: %s" % (placement, strategy, "; ".join("%s %s" % (b, torch_tables.words(r)) for b, r in results.items())))
+            bench.print_now("%s %s: %s" % (placement, strategy, "; ".join("%s %s" % (b, torch_tables.result_text(r)) for b, r in results.items())))
             save()
 
 
-def died(ranks, hosts, batch, backend):
+def kill_rank(ranks, hosts, batch, backend):
     """Kills a rank in a step. Returns the seconds until each survivor got an error, how many errors
     name the rank, and, with COOL, the seconds until all survivors completed another step."""
-    ready, told, on, errors, killed_at = {}, {}, {}, [], None
+    ready, failures, resumed, errors, killed_at = {}, {}, {}, [], None
     for event in ranks.job("killed", hosts, backend, batch=batch, goes_on=backend == "cool", may_die=True):
         if event["event"] == "ready":
             ready[event["rank"]] = event["pid"]
@@ -185,77 +185,77 @@ def died(ranks, hosts, batch, backend):
                 killed_at = time.monotonic()
                 os.kill(ready[VICTIM], signal.SIGKILL)
         elif event["event"] == "failed":
-            told[event["rank"]] = event
+            failures[event["rank"]] = event
         elif event["event"] == "went on":
-            on[event["rank"]] = event
+            resumed[event["rank"]] = event
         else:
             errors.append(event.get("message") or "statuses %s" % event["statuses"])
     survivors = set(range(len(hosts))) - {VICTIM}
-    if killed_at is None or set(told) != survivors:
-        raise peers.Failed("ranks %s got no error: %s" % (sorted(survivors - set(told)), errors))
-    after = sorted(e["at"] - killed_at for e in told.values())
-    named = [e for e in told.values() if re.search(r"\brank %d on \S+ is gone" % VICTIM, e["message"])]
-    found = {"told": after, "named": len(named), "survivors": len(survivors), "message": told[min(told)]["message"]}
+    if killed_at is None or set(failures) != survivors:
+        raise peers.PeerError("ranks %s got no error: %s" % (sorted(survivors - set(failures)), errors))
+    delays = sorted(e["at"] - killed_at for e in failures.values())
+    naming = [e for e in failures.values() if re.search(r"\brank %d on \S+ is gone" % VICTIM, e["message"])]
+    result = {"told": delays, "named": len(naming), "survivors": len(survivors), "message": failures[min(failures)]["message"]}
     if backend == "cool":
-        if set(on) != survivors:
-            raise peers.Failed("ranks %s did not resume: %s" % (sorted(survivors - set(on)),
+        if set(resumed) != survivors:
+            raise peers.PeerError("ranks %s did not resume: %s" % (sorted(survivors - set(resumed)),
                                                                 errors))
-        found.update(went_on=max(e["at"] - killed_at for e in on.values()), hashes_equal=len({e["hash"] for e in on.values()}) == 1)
-    return found
+        result.update(went_on=max(e["at"] - killed_at for e in resumed.values()), hashes_equal=len({e["hash"] for e in resumed.values()}) == 1)
+    return result
 
 
 def part_killed(ranks, bed, options, report, save):
-    hosts = peers.in_order(bed.description, "racked")
-    report["killed"] = {backend: attempted(died, ranks, hosts, options.batch, backend) for backend in options.backends}
-    for backend, found in report["killed"].items():
-        bench.say("killed, %s: %s" % (
-            backend, found.get("failed") or "error after %.2f s, rank named at %d of %d%s; %s" % (
-            found["told"][-1], found["named"], found["survivors"], ", resumed after %.2f s" % found["went_on"] if "went_on" in found else "",
-            found["message"])))
+    hosts = peers.rank_order(bed.description, "racked")
+    report["killed"] = {backend: attempt(kill_rank, ranks, hosts, options.batch, backend) for backend in options.backends}
+    for backend, result in report["killed"].items():
+        bench.print_now("killed, %s: %s" % (
+            backend, result.get("failed") or "error after %.2f s, rank named at %d of %d%s; %s" % (
+            result["told"][-1], result["named"], result["survivors"], ", resumed after %.2f s" % result["went_on"] if "went_on" in result else "",
+            result["message"])))
     save()
 
 
 def on_one_host(ranks, bed, count):
-    host = peers.in_order(bed.description, "racked")[0]
-    (found,) = ranks.job("adapter", [host] * count, "cool", rounds=3)
-    return found
+    host = peers.rank_order(bed.description, "racked")[0]
+    (result,) = ranks.job("adapter", [host] * count, "cool", rounds=3)
+    return result
 
 
 def part_adapter(ranks, bed, options, report, save):
-    report["adapter"] = {count: attempted(on_one_host, ranks, bed, count) for count in (2, 8)}
-    for count, f in report["adapter"].items():
-        bench.say("%d ranks of one host: %s" % (
-            count, f.get("failed") or "8 bytes %.0f us (%.0f with COOL's own binding), "
+    report["adapter"] = {count: attempt(on_one_host, ranks, bed, count) for count in (2, 8)}
+    for count, result in report["adapter"].items():
+        bench.print_now("%d ranks of one host: %s" % (
+            count, result.get("failed") or "8 bytes %.0f us (%.0f with COOL's own binding), "
             "64 MiB %.1f ms (%.1f)" % (
-            1e6 * f["small"], 1e6 * f["own_small"], 1e3 * f["large"], 1e3 * f["own_large"])))
+            1e6 * result["small"], 1e6 * result["own_small"], 1e3 * result["large"], 1e3 * result["own_large"])))
     save()
 
 
-def trained(ranks, hosts, backend, strategy, batch, epochs, steps=0):
+def train(ranks, hosts, backend, strategy, batch, epochs, steps=0):
     """Runs the training and returns the report of the example."""
-    (found,) = ranks.job("training", hosts, backend, strategy=strategy, batch=batch, epochs=epochs, steps=steps)
-    return found
+    (result,) = ranks.job("training", hosts, backend, strategy=strategy, batch=batch, epochs=epochs, steps=steps)
+    return result
 
 
 def part_training(ranks, bed, options, report, save):
-    every, hosts = len(bed.description["hosts"]), [rack[0] for rack in peers.racks(bed.description)]
-    batch = options.batch * every // len(hosts)
+    host_count, hosts = len(bed.description["hosts"]), [rack[0] for rack in peers.racks(bed.description)]
+    batch = options.batch * host_count // len(hosts)
     report["training"], report["training_ranks"] = {}, len(hosts)
     for strategy in options.strategies:
-        report["training"][strategy] = {name: attempted(trained, ranks, hosts, name.split()[0], strategy, batch, options.epochs, options.epoch_steps)
+        report["training"][strategy] = {name: attempt(train, ranks, hosts, name.split()[0], strategy, batch, options.epochs, options.epoch_steps)
                                         for name in ("cool", "gloo", "cool again") if name.split()[0] in options.backends}
-        for name, found in report["training"][strategy].items():
-            bench.say("%s by %s: %s" % (strategy, name, found.get("failed") or "accuracy %(accuracy).4f after %(steps)d steps, weights %(hash)s" % found))
+        for name, result in report["training"][strategy].items():
+            bench.print_now("%s by %s: %s" % (strategy, name, result.get("failed") or "accuracy %(accuracy).4f after %(steps)d steps, weights %(hash)s" % result))
         save()
 
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    several = lambda names: {"type": bench.list_of(bench.one_of(names)), "default": list(names), "help": "default " + ",".join(names)}
-    p.add_argument("--parts", **several(PARTS))
-    p.add_argument("--backends", **several(BACKENDS))
-    p.add_argument("--strategies", **several(STRATEGIES))
-    p.add_argument("--placements", **several(bench.PLACEMENTS))
+    choices = lambda names: {"type": bench.list_of(bench.one_of(names)), "default": list(names), "help": "default " + ",".join(names)}
+    p.add_argument("--parts", **choices(PARTS))
+    p.add_argument("--backends", **choices(BACKENDS))
+    p.add_argument("--strategies", **choices(STRATEGIES))
+    p.add_argument("--placements", **choices(bench.PLACEMENTS))
     p.add_argument("--batch", type=int, default=64,
                    help="pictures per rank and step; default %(default)s")
     p.add_argument("--steps", type=int, default=5, help="measured steps; default %(default)s")
@@ -271,12 +271,12 @@ def parse_arguments():
                    help="timeout of one job in seconds; default %(default)s")
     p.add_argument("--docs", action="store_true", help="write the section of docs/measurements/torch.md")
     bench.add_run_options(p, "torch-train")
-    a = p.parse_args()
-    a.out, a.bin = os.path.abspath(a.out), os.path.abspath(a.bin)
-    if min(a.batch, a.steps, a.epochs, a.timeout) < 1 or min(a.warmup, a.wait, a.epoch_steps) < 0 or min(a.host_mbit, a.uplink_mbit) <= 0:
+    options = p.parse_args()
+    options.out, options.bin = os.path.abspath(options.out), os.path.abspath(options.bin)
+    if min(options.batch, options.steps, options.epochs, options.timeout) < 1 or min(options.warmup, options.wait, options.epoch_steps) < 0 or min(options.host_mbit, options.uplink_mbit) <= 0:
         p.error("--batch, --steps, --epochs and --timeout must be at least 1; rates must be more "
                 "than 0; --warmup, --wait and --epoch-steps must not be negative")
-    return a
+    return options
 
 
 def in_network(parts, rates, options, report, save):
@@ -284,7 +284,7 @@ def in_network(parts, rates, options, report, save):
     bed = testbed.Testbed(options.topology, *rates, bin_dir=options.bin, log_level="warn", slots=8, peer_timeout_ms=bench.PEER_TIMEOUT_MS,
                           logs=os.path.join(options.out, "logs"))
     with contextlib.ExitStack() as stack:
-        stack.enter_context(bench.started(bed, options.wait))
+        stack.enter_context(bench.await_machine(bed, options.wait))
         bed.wait_until_measured()
         ranks = stack.enter_context(Ranks(bed, options.python, options.out, options.timeout))
         report.update(torch=ranks.torch, ranks=len(bed.description["hosts"]))
@@ -318,5 +318,5 @@ def main():
 if __name__ == "__main__":
     try:
         sys.exit(main())
-    except (testbed.Failure, peers.Failed, RuntimeError, OSError, ValueError, KeyError) as e:
+    except (testbed.Failure, peers.PeerError, RuntimeError, OSError, ValueError, KeyError) as e:
         sys.exit("torch_train: %s" % e)

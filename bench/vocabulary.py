@@ -42,8 +42,8 @@ def parse_arguments():
                    help="output directory; default %(default)s")
     arguments, options = sys.argv[1:], []
     if "--" in arguments:
-        at = arguments.index("--")
-        arguments, options = arguments[:at], arguments[at + 1:]
+        index = arguments.index("--")
+        arguments, options = arguments[:index], arguments[index + 1:]
     parsed = p.parse_args(arguments)
     parsed.options = options
     if len(parsed.pictures) != (1 if parsed.split else 2):
@@ -52,24 +52,24 @@ def parse_arguments():
     return parsed
 
 
-def split(folder, count, seed, to):
+def split(folder, count, seed, target):
     """Creates two directories of links in `to`: `count` random pictures of each class, and all
     others. Returns both paths."""
-    chance = random.Random(seed)
+    generator = random.Random(seed)
     for name in sorted(os.listdir(folder)):
-        where = os.path.join(folder, name)
-        if not os.path.isdir(where):
+        class_folder = os.path.join(folder, name)
+        if not os.path.isdir(class_folder):
             continue
-        files = sorted(f for f in os.listdir(where) if f.lower().endswith(ENDINGS))
+        files = sorted(f for f in os.listdir(class_folder) if f.lower().endswith(ENDINGS))
         if len(files) <= count:
             raise Failure("%s: the class has %d pictures, of which --split %d leaves none for the "
-                          "test" % (where, len(files), count))
-        drawn = set(chance.sample(files, count))
+                          "test" % (class_folder, len(files), count))
+        training_files = set(generator.sample(files, count))
         for file in files:
-            part = os.path.join(to, "train" if file in drawn else "test", name)
+            part = os.path.join(target, "train" if file in training_files else "test", name)
             os.makedirs(part, exist_ok=True)
-            os.symlink(os.path.abspath(os.path.join(where, file)), os.path.join(part, file))
-    return os.path.join(to, "train"), os.path.join(to, "test")
+            os.symlink(os.path.abspath(os.path.join(class_folder, file)), os.path.join(part, file))
+    return os.path.join(target, "train"), os.path.join(target, "test")
 
 
 def accuracy(program, train, test, words, seed, options):
@@ -81,11 +81,11 @@ def accuracy(program, train, test, words, seed, options):
 
 
 def run(command):
-    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    if done.returncode:
-        raise Failure(done.stderr.strip() or "%s exited with status %d"
-                      % (command[0], done.returncode))
-    return done.stdout
+    process = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    if process.returncode:
+        raise Failure(process.stderr.strip() or "%s exited with status %d"
+                      % (command[0], process.returncode))
+    return process.stdout
 
 
 # Position and size of the drawing area of the plot.
