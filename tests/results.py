@@ -24,12 +24,12 @@ class Results:
         Raises OSError or ParseError if there is no complete report.
         """
         for case in xml.etree.ElementTree.parse(report).iter("testcase"):
-            called = name(case.get("classname", ""), case.get("name", ""))
+            test_name = name(case.get("classname", ""), case.get("name", ""))
             skipped = case.find("skipped")
             if case.find("failure") is not None or case.find("error") is not None:
-                self.failed.append(called)
+                self.failed.append(test_name)
             elif skipped is not None:
-                self.skipped.append((called, reason(skipped)))
+                self.skipped.append((test_name, reason(skipped)))
             else:
                 self.passed += 1
         return self

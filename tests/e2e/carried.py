@@ -18,41 +18,41 @@ import testbed
 ATTEMPTS = 3
 
 
-def lost(bed):
+def drops(bed):
     """Returns the packets that the emulation has dropped so far, by place."""
-    dropped = collections.Counter()
-    for _, drops in switch_sockets():
-        dropped["sockets of switches"] += drops
+    counts = collections.Counter()
+    for _, count in switch_sockets():
+        counts["sockets of switches"] += count
     for link in bed.description["links"]:
-        dropped["queues"] += queue_drops(link["a_intf"])
+        counts["queues"] += queue_drops(link["a_intf"])
         for direction in ("rx", "tx"):
             with open("/sys/class/net/%s/statistics/%s_dropped" % (link["a_intf"], direction)) as f:
-                dropped["interfaces"] += int(f.read())
+                counts["interfaces"] += int(f.read())
     for host in bed.description["hosts"]:
-        inside = ["mnexec", "-a", str(host["pid"])]
-        dropped["queues"] += queue_drops(host["interface"], inside)
-        listed = subprocess.check_output([*inside, "ss", "-H", "-u", "-a", "-n", "-m"], text=True)
-        dropped["sockets of hosts"] += sum(map(int, re.findall(r"skmem:\([^)]*\bd(\d+)\)", listed)))
-    return dropped
+        prefix = ["mnexec", "-a", str(host["pid"])]
+        counts["queues"] += queue_drops(host["interface"], prefix)
+        output = subprocess.check_output([*prefix, "ss", "-H", "-u", "-a", "-n", "-m"], text=True)
+        counts["sockets of hosts"] += sum(map(int, re.findall(r"skmem:\([^)]*\bd(\d+)\)", output)))
+    return counts
 
 
-def queue_drops(interface, inside=()):
+def queue_drops(interface, prefix=()):
     """Returns the packets that the queues of an interface have dropped; the command prefix selects
     the namespace."""
-    listed = subprocess.check_output([*inside, "tc", "-s", "-j", "qdisc", "show", "dev", interface], text=True)
-    return sum(qdisc.get("drops", 0) for qdisc in json.loads(listed))
+    output = subprocess.check_output([*prefix, "tc", "-s", "-j", "qdisc", "show", "dev", interface], text=True)
+    return sum(qdisc.get("drops", 0) for qdisc in json.loads(output))
 
 
 def switch_sockets():
     """Returns, for each socket with which Open vSwitch receives and sends packets, the receive and
     send buffers in bytes, and the drops."""
-    listed = subprocess.check_output(["ss", "-H", "-0", "-a", "-n", "-m", "-p"], text=True)
-    found = re.findall(r'"ovs-vswitchd",.*?skmem:\(r\d+,rb(\d+),t\d+,tb(\d+),.*?\bd(\d+)\)', listed)
-    assert found, "Open vSwitch has sockets: %s" % listed
-    return [(min(int(receive), int(send)), int(drops)) for receive, send, drops in found]
+    output = subprocess.check_output(["ss", "-H", "-0", "-a", "-n", "-m", "-p"], text=True)
+    matches = re.findall(r'"ovs-vswitchd",.*?skmem:\(r\d+,rb(\d+),t\d+,tb(\d+),.*?\bd(\d+)\)', output)
+    assert matches, "Open vSwitch has sockets: %s" % output
+    return [(min(int(receive), int(send)), int(count)) for receive, send, count in matches]
 
 
-def judged(bed, action, judge):
+def assert_carried(bed, action, judge):
     """Asserts that `judge(carried)` finds no fault in the bytes that each link, by (from, to),
     carried during `action`.
 
@@ -60,18 +60,18 @@ def judged(bed, action, judge):
     buffers are too small to tell, the action is repeated. If this persists, the test is skipped,
     and the reason contains the measurements.
     """
-    told = []
+    attempts = []
     for _ in range(ATTEMPTS):
         # Agents of a new network probe each other, which would count as traffic of the action.
         bed.wait_until_measured(testbed.PATIENCE)
-        before, gone = bed.link_bytes(), lost(bed)
+        before, dropped = bed.link_bytes(), drops(bed)
         action()
         carried = {link: count - before[link] for link, count in bed.link_bytes().items()}
-        wrong = judge(carried)
-        if not wrong:
+        fault = judge(carried)
+        if not fault:
             return
-        gone = {place: count for place, count in (lost(bed) - gone).items() if count}
-        room = min(room for room, _ in switch_sockets())
-        assert gone or room < ovs.SOCKET_BYTES, wrong
-        told.append("%s; dropped: %s; sockets of switches have %d bytes of %d" % (wrong, gone or "nothing that is counted", room, ovs.SOCKET_BYTES))
-    pytest.skip("the emulation loses packets: " + " | ".join(told))
+        dropped = {place: count for place, count in (drops(bed) - dropped).items() if count}
+        buffer_bytes = min(buffer_bytes for buffer_bytes, _ in switch_sockets())
+        assert dropped or buffer_bytes < ovs.SOCKET_BYTES, fault
+        attempts.append("%s; dropped: %s; sockets of switches have %d bytes of %d" % (fault, dropped or "nothing that is counted", buffer_bytes, ovs.SOCKET_BYTES))
+    pytest.skip("the emulation loses packets: " + " | ".join(attempts))

@@ -41,7 +41,7 @@ def mpich():
         fcntl.flock(lock, fcntl.LOCK_EX)
         library = peers.Mpich(folder, True)
         library.prepare()
-        peers.installed(library.folder, "mpi4py")
+        peers.install(library.folder, "mpi4py")
     return library
 
 
@@ -96,9 +96,9 @@ def run(bed, *command, timeout=PATIENCE):
 
 def succeed(bed, *command, timeout=PATIENCE):
     """Runs a command in the testbed that must succeed; returns its output."""
-    done = run(bed, *command, timeout=timeout)
-    assert done.returncode == 0, "%s: status %d\n%s%s" % (" ".join(command), done.returncode, done.stdout, done.stderr)
-    return done.stdout
+    process = run(bed, *command, timeout=timeout)
+    assert process.returncode == 0, "%s: status %d\n%s%s" % (" ".join(command), process.returncode, process.stdout, process.stderr)
+    return process.stdout
 
 
 def log_of(bed, name):

@@ -29,7 +29,7 @@ import time
 # A port without a listener, and the port of the echo.
 CLOSED_PORT = 9
 ECHO_PORT = 7
-ANSWER_SECONDS = 2
+REPLY_SECONDS = 2
 # Seconds between two datagrams, and for datagrams that are still in flight at the end.
 PAUSE_SECONDS = 0.02
 LAST_SECONDS = 5
@@ -45,7 +45,7 @@ ALL_NODES, ALL_NODES_MAC = "ff02::1", b"\x33\x33\0\0\0\1"
 ROUTER_SECONDS = 1800
 # EtherType of frames that are only counted (IEEE 802, for local experiments), and their number.
 EXPERIMENT = b"\x88\xb5"
-TOLD = 20
+FRAME_COUNT = 20
 
 
 def mac_of(device):
@@ -97,7 +97,7 @@ def received(s, port):
 
 def reach(_device, ip):
     try:
-        socket.create_connection((ip, CLOSED_PORT), ANSWER_SECONDS).close()
+        socket.create_connection((ip, CLOSED_PORT), REPLY_SECONDS).close()
     except ConnectionRefusedError:
         return
     except OSError as e:
@@ -115,41 +115,41 @@ def echo(_device):
 def send(_device, ip):
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.connect((ip, ECHO_PORT))
-    sent, came, ends = 0, set(), False
-    while not ends:
+    sent, returned, input_ended = 0, set(), False
+    while not input_ended:
         s.send(b"%d" % sent)
         sent += 1
         next_at = time.monotonic() + PAUSE_SECONDS
-        while (left := next_at - time.monotonic()) > 0:
-            ready = select.select([s, sys.stdin], [], [], left)[0]
+        while (remaining := next_at - time.monotonic()) > 0:
+            ready = select.select([s, sys.stdin], [], [], remaining)[0]
             if s in ready:
-                came.add(s.recv(65535))
+                returned.add(s.recv(65535))
             if sys.stdin in ready:
-                ends = True
+                input_ended = True
                 break
     s.settimeout(LAST_SECONDS)
-    while len(came) < sent:
+    while len(returned) < sent:
         try:
-            came.add(s.recv(65535))
+            returned.add(s.recv(65535))
         except TimeoutError:
             break
-    print(sent, len(came))
+    print(sent, len(returned))
 
 
 def serve(s, mac):
-    def answer():
+    def offer_addresses():
         while True:
             client, text = received(s, 67)
             if text == b"DISCOVER":
                 s.send(datagram(client, mac, ("10.0.0.250", 67), ("10.0.0.99", 68), b"OFFER"))
 
-    threading.Thread(target=answer, daemon=True).start()
+    threading.Thread(target=offer_addresses, daemon=True).start()
     print("serves", flush=True)
     sys.stdin.read()
 
 
 def discover(s, mac):
-    s.settimeout(ANSWER_SECONDS)
+    s.settimeout(REPLY_SECONDS)
     for _ in range(TRIES):
         s.send(datagram(BROADCAST, mac, ("0.0.0.0", 68), ("255.255.255.255", 67), b"DISCOVER"))
         try:
@@ -180,25 +180,25 @@ def route(s, mac, prefix):
             s.send(icmpv6(ALL_NODES_MAC, mac, link_local(mac), ALL_NODES, body))
 
 
-def tell(s, mac, to):
-    for _ in range(TOLD):
+def send_frames(s, mac, to):
+    for _ in range(FRAME_COUNT):
         s.send(bytes.fromhex(to.replace(":", "")) + mac + EXPERIMENT + bytes(46))
 
 
-def hear(s, mac):
-    heard = 0
+def count_frames(s, mac):
+    count = 0
     print("hears", flush=True)
     while s in select.select([s, sys.stdin], [], [])[0]:
         frame = s.recv(65535)
-        heard += frame[:6] == mac and frame[12:14] == EXPERIMENT
-    print(heard)
+        count += frame[:6] == mac and frame[12:14] == EXPERIMENT
+    print(count)
 
 
-def tagged_of(s, number):
+def untagged_frame(s, number):
     """Returns the next frame without its VLAN tag, or None if it has none."""
-    frame, told, _, (_, _, kind, _, _) = s.recvmsg(65535, socket.CMSG_SPACE(20))
-    for level, what, data in told:
-        if (level, what) == (SOL_PACKET, PACKET_AUXDATA) and kind != PACKET_OUTGOING:
+    frame, ancillary, _, (_, _, packet_type, _, _) = s.recvmsg(65535, socket.CMSG_SPACE(20))
+    for level, option, data in ancillary:
+        if (level, option) == (SOL_PACKET, PACKET_AUXDATA) and packet_type != PACKET_OUTGOING:
             status, tag = struct.unpack("I12xH", data[:18])
             return frame if status & VLAN_VALID and tag & 0xfff == number else None
     return None
@@ -217,7 +217,7 @@ def vlan(s, _mac, number):
         if tap in ready:
             frame = os.read(tap, 65535)
             s.send(frame[:12] + struct.pack("!HH", 0x8100, number) + frame[12:])
-        frame = tagged_of(s, number) if s in ready else None
+        frame = untagged_frame(s, number) if s in ready else None
         if frame:
             os.write(tap, frame)
 
@@ -227,4 +227,4 @@ if __name__ == "__main__":
     if what in ("reach", "echo", "send"):
         {"reach": reach, "echo": echo, "send": send}[what](device, *arguments)
     else:
-        {"serve": serve, "discover": discover, "claim": claim, "tell": tell, "hear": hear, "route": route, "vlan": vlan}[what](raw(device), mac_of(device), *arguments)
+        {"serve": serve, "discover": discover, "claim": claim, "tell": send_frames, "hear": count_frames, "route": route, "vlan": vlan}[what](raw(device), mac_of(device), *arguments)

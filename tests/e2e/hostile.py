@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 PORT = 7420
-NOBODY = 65534
+NOBODY_UID = 65534
 # Constants of socket(7) that Python does not define.
 SO_RCVBUFFORCE = 33
 # An agents' packet, version 3, of an unknown group, that requests an answer (a ping); its tag is
@@ -29,8 +29,8 @@ def start(bed, name, *arguments):
 
 def trees(bed):
     """Returns the addresses of the trees of all groups, or none while no controller answers."""
-    told = bed.cool_json("groups") or {"groups": []}
-    return sorted({tree["address"] for group in told["groups"] for tree in group["trees"]})
+    response = bed.cool_json("groups") or {"groups": []}
+    return sorted({tree["address"] for group in response["groups"] for tree in group["trees"]})
 
 
 def nodes(bed):
@@ -38,11 +38,11 @@ def nodes(bed):
     return ["%s=%s" % (host.name, host.IP()) for host in bed.network.net.hosts]
 
 
-def done():
+def input_has_ended():
     return bool(select.select([sys.stdin], [], [], 0)[0])
 
 
-def try_to_hear(tree):
+def bind_to_tree(tree):
     """Returns a socket bound to a tree's address, if that is possible."""
     s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -63,59 +63,59 @@ def hello(name):
 
 def user(trees, nodes):
     """Runs as an ordinary user; `nodes`: name=address of all."""
-    os.setgid(NOBODY)
-    os.setuid(NOBODY)
-    did = {"bound": 0, "heard": 0, "sent": 0, "connected": 0}
-    ears, connections = [], []
-    while not done():
-        if not ears:
-            ears = [ear for ear in map(try_to_hear, trees) if ear]
-            did["bound"] = max(did["bound"], len(ears))
-        for ear in ears:
+    os.setgid(NOBODY_UID)
+    os.setuid(NOBODY_UID)
+    results = {"bound": 0, "heard": 0, "sent": 0, "connected": 0}
+    listeners, connections = [], []
+    while not input_has_ended():
+        if not listeners:
+            listeners = [listener for listener in map(bind_to_tree, trees) if listener]
+            results["bound"] = max(results["bound"], len(listeners))
+        for listener in listeners:
             try:
-                while ear.recv(65535):
-                    did["heard"] += 1
+                while listener.recv(65535):
+                    results["heard"] += 1
             except BlockingIOError:
                 pass
-        mouth = ears[0] if ears else socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        sender = listeners[0] if listeners else socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         for name, address in nodes:
-            for blob in (PING, b"\xc2" + PING[1:] + bytes(12), os.urandom(1400)):
+            for payload in (PING, b"\xc2" + PING[1:] + bytes(12), os.urandom(1400)):
                 try:
-                    mouth.sendto(blob, (address, PORT))
-                    did["sent"] += 1
+                    sender.sendto(payload, (address, PORT))
+                    results["sent"] += 1
                 except OSError:
                     pass
-            for opening in (hello(name), b"COOLKEY1" + os.urandom(32) + bytes(8) + bytes([len(name)]) + name.encode() + bytes(32), b""):
+            for first_bytes in (hello(name), b"COOLKEY1" + os.urandom(32) + bytes(8) + bytes([len(name)]) + name.encode() + bytes(32), b""):
                 s = socket.socket()
                 s.setblocking(False)
                 s.connect_ex((address, PORT))
-                connections.append((s, opening))
-        for s, opening in connections[-12 * len(nodes):]:
+                connections.append((s, first_bytes))
+        for s, first_bytes in connections[-12 * len(nodes):]:
             try:
-                s.send(opening)
-                did["connected"] += 1
+                s.send(first_bytes)
+                results["connected"] += 1
             except OSError:
                 pass
         while len(connections) > 400:
             connections.pop(0)[0].close()
         select.select([sys.stdin], [], [], 0.02)
-    print(json.dumps(did))
+    print(json.dumps(results))
 
 
 def wire(interface):
     """Replays the node's packets, unchanged and with another chunk or other bytes."""
     s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
     s.bind((interface, 0))
-    did = {"repeated": 0, "changed": 0}
-    own = set()
-    while not done():
+    results = {"repeated": 0, "changed": 0}
+    own_frames = set()
+    while not input_has_ended():
         if not select.select([s], [], [], 0.05)[0]:
             continue
-        frame, where = s.recvfrom(65535)
-        outgoing = where[2] == socket.PACKET_OUTGOING
-        if not outgoing or frame[12:14] != b"\x08\x00" or frame[23] != 17 or frame[36:38] != struct.pack(">H", PORT) or frame in own:
+        frame, address = s.recvfrom(65535)
+        outgoing = address[2] == socket.PACKET_OUTGOING
+        if not outgoing or frame[12:14] != b"\x08\x00" or frame[23] != 17 or frame[36:38] != struct.pack(">H", PORT) or frame in own_frames:
             continue
-        if (did["repeated"] + did["changed"]) > 4000 or len(frame) < CHUNK + 20:
+        if (results["repeated"] + results["changed"]) > 4000 or len(frame) < CHUNK + 20:
             continue
         other = bytearray(frame)
         # Without a checksum, so that the receiver accepts the packet.
@@ -124,12 +124,12 @@ def wire(interface):
         other[HEADERS + 3] ^= 0x10
         other[CHUNK + 3] = (other[CHUNK + 3] + 3) % 256
         other[-20] ^= 0xFF
-        own = {bytes(other), frame}
+        own_frames = {bytes(other), frame}
         s.send(frame)
         s.send(bytes(other))
-        did["repeated"] += 1
-        did["changed"] += 1
-    print(json.dumps(did))
+        results["repeated"] += 1
+        results["changed"] += 1
+    print(json.dumps(results))
 
 
 def read(interface, text):
@@ -138,18 +138,18 @@ def read(interface, text):
     s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 26)
     s.bind((interface, 0))
     print("reading", flush=True)
-    did = {"udp": 0, "tcp": 0, "read_udp": 0, "read_tcp": 0}
+    results = {"udp": 0, "tcp": 0, "read_udp": 0, "read_tcp": 0}
     ended = False
     while not ended:
         # Packets that are already queued when the input ends are still examined.
-        ended = done()
+        ended = input_has_ended()
         while select.select([s], [], [], 0.05)[0]:
             frame = s.recv(65535)
             protocol = {17: "udp", 6: "tcp"}.get(frame[23]) if frame[12:14] == b"\x08\x00" else None
             if protocol:
-                did[protocol] += 1
-                did["read_" + protocol] += text in frame
-    print(json.dumps(did))
+                results[protocol] += 1
+                results["read_" + protocol] += text in frame
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

@@ -32,7 +32,7 @@ def ended(process):
     return subprocess.CompletedProcess(process.args, process.returncode, out, errors)
 
 
-def communicated(process, seconds):
+def communicate(process, seconds):
     """Returns the output of a launcher and its ranks, and whether they ended by themselves; kills
     them when the time is over."""
     try:
@@ -48,9 +48,9 @@ def communicated(process, seconds):
 
 def start_in_hosts(bed, folder, command, variables=()):
     """Returns a launcher's output."""
-    done = ended(begin_in_hosts(bed, folder, command, variables))
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = ended(begin_in_hosts(bed, folder, command, variables))
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 class OpenMpi:
@@ -114,8 +114,8 @@ class Slurm:
             for host in self.hosts:
                 self._start("mnexec", "-a", str(host["pid"]), "slurmd", "-D", "-N", host["name"])
             end = time.monotonic() + PATIENCE
-            while (known := self.sinfo()) != ["idle"] * len(names):
-                assert time.monotonic() < end, "nodes are %s: %s" % (known, self.log())
+            while (states := self.sinfo()) != ["idle"] * len(names):
+                assert time.monotonic() < end, "nodes are %s: %s" % (states, self.log())
                 time.sleep(0.1)
         except BaseException:
             self.__exit__()
@@ -141,10 +141,10 @@ class Slurm:
 
     def sinfo(self):
         """Returns the states of the nodes."""
-        done = subprocess.run(["sinfo", "-N", "-h", "-o", "%T"], env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
-        return done.stdout.split()
+        process = subprocess.run(["sinfo", "-N", "-h", "-o", "%T"], env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
+        return process.stdout.split()
 
     def srun(self, *command):
-        done = subprocess.run(["srun", *command], env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
-        assert done.returncode == 0, done.stdout + done.stderr + self.log()
-        return done.stdout
+        process = subprocess.run(["srun", *command], env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
+        assert process.returncode == 0, process.stdout + process.stderr + self.log()
+        return process.stdout

@@ -9,11 +9,11 @@ import pytest
 SILENCE = 1
 
 
-class Silent(emulator.Host):
+class SilentHost(emulator.Host):
     silence = SILENCE
 
 
-class NeverStarted(Silent):
+class HostWithoutPrompt(SilentHost):
     """A host whose shell prints no prompt."""
 
     def _popen(self, cmd, **options):
@@ -22,19 +22,19 @@ class NeverStarted(Silent):
 
 def in_other_thread(body):
     """Returns the exception of `body` in a thread other than the main one, or None."""
-    raised = []
+    errors = []
 
     def run():
         try:
             body()
         except BaseException as error:
-            raised.append(error)
+            errors.append(error)
 
     thread = threading.Thread(target=run)
     thread.start()
     thread.join(60)
     assert not thread.is_alive(), "the wait has an end"
-    return raised[0] if raised else None
+    return errors[0] if errors else None
 
 
 def in_this_thread(body):
@@ -48,7 +48,7 @@ def in_this_thread(body):
 
 @pytest.mark.parametrize("raised_by", [in_this_thread, in_other_thread])
 def test_a_command_that_does_not_end_is_killed_and_named(raised_by):
-    host = Silent("h1")
+    host = SilentHost("h1")
     try:
         error = raised_by(lambda: host.cmd("echo begun; sleep 1000"))
         assert isinstance(error, RuntimeError), repr(error)
@@ -60,19 +60,19 @@ def test_a_command_that_does_not_end_is_killed_and_named(raised_by):
 
 @pytest.mark.parametrize("raised_by", [in_this_thread, in_other_thread])
 def test_a_host_whose_shell_does_not_start_is_named(raised_by):
-    error = raised_by(lambda: NeverStarted("h1"))
+    error = raised_by(lambda: HostWithoutPrompt("h1"))
     assert isinstance(error, RuntimeError), repr(error)
     assert str(error) == "the shell of h1 was silent for 1 s, and does not start"
 
 
 @pytest.mark.parametrize("raised_by", [in_this_thread, in_other_thread])
 def test_a_host_that_answers_is_not_bothered(raised_by):
-    host = Silent("h1")
+    host = SilentHost("h1")
     try:
         # Longer than the permitted silence in total, but never silent for that long.
-        said = []
-        assert raised_by(lambda: said.append(host.cmd("for i in 1 2 3 4; do echo $i; sleep 0.5; done"))) is None
-        assert said[0].split() == ["1", "2", "3", "4"]
+        outputs = []
+        assert raised_by(lambda: outputs.append(host.cmd("for i in 1 2 3 4; do echo $i; sleep 0.5; done"))) is None
+        assert outputs[0].split() == ["1", "2", "3", "4"]
     finally:
         host.terminate()
 

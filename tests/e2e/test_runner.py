@@ -23,10 +23,10 @@ def run(folder, modules, *options):
     for name, text in modules.items():
         (folder / (name + ".py")).write_text(text)
     files = [str(folder / (name + ".py")) for name in modules]
-    done = subprocess.run([os.path.join(ROOT, "tests", "run.py"), *options, *files], env={**os.environ, "CARGO_TARGET_DIR": str(folder)},
+    process = subprocess.run([os.path.join(ROOT, "tests", "run.py"), *options, *files], env={**os.environ, "CARGO_TARGET_DIR": str(folder)},
                           capture_output=True, text=True, timeout=PATIENCE)
-    lines = done.stdout.splitlines()
-    return done.returncode, lines[next(n for n, line in enumerate(lines) if line.startswith("===== seconds:")) + 1:]
+    lines = process.stdout.splitlines()
+    return process.returncode, lines[next(n for n, line in enumerate(lines) if line.startswith("===== seconds:")) + 1:]
 
 
 def test_totals_reasons_and_failures_are_told(tmp_path):

@@ -25,7 +25,7 @@ from pathlib import Path
 
 import mpi_suite  # adds tests/e2e to the path
 from conftest import mpich
-from launchers import HOST_LIBRARIES, ROOT, begin_in_hosts, communicated
+from launchers import HOST_LIBRARIES, ROOT, begin_in_hosts, communicate
 
 import bench
 import peers
@@ -97,16 +97,16 @@ class Hpcc(Program):
         return ["env", "OPENBLAS_NUM_THREADS=1", "hpcc"]
 
     def result(self, folder, out):
-        told = (folder / "hpccoutf.txt").read_text()
-        values = dict(line.split("=", 1) for line in told.splitlines() if re.match(r"\w+=", line))
-        residuals = re.findall(r"^\|\|Ax-b\|\|.*PASSED", told, re.MULTILINE)
-        wrong = re.findall(r".*FAILED.*", told)
-        if not residuals or wrong or values.get("Success") != "1":
-            raise testbed.Failure("HPCC: %s" % ("; ".join(wrong) or told[-400:]))
+        report = (folder / "hpccoutf.txt").read_text()
+        values = dict(line.split("=", 1) for line in report.splitlines() if re.match(r"\w+=", line))
+        residuals = re.findall(r"^\|\|Ax-b\|\|.*PASSED", report, re.MULTILINE)
+        failures = re.findall(r".*FAILED.*", report)
+        if not residuals or failures or values.get("Success") != "1":
+            raise testbed.Failure("HPCC: %s" % ("; ".join(failures) or report[-400:]))
         # RandomAccess permits some errors, because updates may be lost; with these lengths there
         # are none.
-        kept = ("HPL_N", "HPL_NB", "PTRANS_residual", "MPIRandomAccess_Errors", "MPIRandomAccess_LCG_Errors", "MPIFFT_N", "MPIFFT_maxErr")
-        return "\n".join(["%d residuals of HPL pass" % len(residuals), *("%s=%s" % (name, values[name]) for name in kept)])
+        names = ("HPL_N", "HPL_NB", "PTRANS_residual", "MPIRandomAccess_Errors", "MPIRandomAccess_LCG_Errors", "MPIFFT_N", "MPIFFT_maxErr")
+        return "\n".join(["%d residuals of HPL pass" % len(residuals), *("%s=%s" % (name, values[name]) for name in names)])
 
 
 class Scalapack(Program):
@@ -136,8 +136,8 @@ def with_values(text, values):
     several values, and their description."""
     lines = []
     for line in text.splitlines():
-        what = next((what for what in values if line.lower().rstrip().endswith(what.lower())), None)
-        lines.append("%s   %s" % (values[what], what) if what else line)
+        description = next((description for description in values if line.lower().rstrip().endswith(description.lower())), None)
+        lines.append("%s   %s" % (values[description], description) if description else line)
     return "\n".join(lines) + "\n"
 
 
@@ -147,7 +147,7 @@ def with_values(text, values):
 NO_REFINEMENT = {"Test Cond. Est. and Iter. Ref. Routines": "F"}
 
 
-def of_each_size(_ranks):
+def all_sizes(_ranks):
     """Returns values for all sizes, block lengths, and grids, but only one right-hand side, because
     there would be hundreds of problems otherwise."""
     return {**NO_REFINEMENT, "number of NRHS's": 1, "number of NBRHS's": 1}
@@ -173,7 +173,7 @@ PROGRAMS = [
     Example("K-means, 1000 centers", "kmeans.py", 1000, 1000),
     Example("conjugate gradients (apps/mpi/examples/cg.py)", "cg.py", 96),
     Hpcc(200, 32),
-    Scalapack("xdllt, some problems", "xdllt", "LLT.dat", of_each_size, "0"),
+    Scalapack("xdllt, some problems", "xdllt", "LLT.dat", all_sizes, "0"),
     Scalapack("xdtrd, some problems", "xdtrd", "TRD.dat", two_sizes, "0"),
     Scalapack("xdlu, 500 equations", "xdlu", "LU.dat", large_lu),
 ]
@@ -190,22 +190,22 @@ def run(bed, folder, name, program, preload, ranks):
     if libraries:
         variables["LD_PRELOAD"] = ":".join(libraries)
     settings = " ".join("%s=%s" % item for item in variables.items() if item[1])
-    place = folder / re.sub(r"\W+", "-", program.name)
-    place.mkdir(exist_ok=True)
-    program.prepare(place, ranks)
-    rank = "cd %s && %s exec %s" % (place, settings, " ".join(program.command(name)))
+    program_folder = folder / re.sub(r"\W+", "-", program.name)
+    program_folder.mkdir(exist_ok=True)
+    program.prepare(program_folder, ranks)
+    rank = "cd %s && %s exec %s" % (program_folder, settings, " ".join(program.command(name)))
     title = "%s on %s%s" % (program.name, name, ", preloaded" if preload else "")
-    begun = time.monotonic()
+    start = time.monotonic()
     process = begin_in_hosts(bed, folder, [*host.mpirun(bed, ranks), "sh", "-c", "'%s'" % rank], host.variables)
-    out, errors, ended = communicated(process, SECONDS)
-    seconds = time.monotonic() - begun
+    out, errors, ended = communicate(process, SECONDS)
+    seconds = time.monotonic() - start
     if not ended or process.returncode:
-        how = "status %d" % process.returncode if ended else "not finished within %d s" % SECONDS
-        raise testbed.Failure("%s: %s: %s" % (title, how, (out + errors)[-600:]))
+        cause = "status %d" % process.returncode if ended else "not finished within %d s" % SECONDS
+        raise testbed.Failure("%s: %s: %s" % (title, cause, (out + errors)[-600:]))
     calls = collections.defaultdict(collections.Counter)
     for operation, what, reason, number in mpi_suite.LINE.findall(errors):
         calls[operation][reason if what != "taken" else "taken"] += int(number)
-    return {"result": program.result(place, out), "seconds": seconds, "calls": calls}
+    return {"result": program.result(program_folder, out), "seconds": seconds, "calls": calls}
 
 
 def compare(bed, folder, name, program, options):
@@ -214,41 +214,41 @@ def compare(bed, folder, name, program, options):
     for turn in range(options.runs):
         for preload in (False, True) if turn % 2 == 0 else (True, False):
             runs[preload].append(run(bed, folder, name, program, preload, options.ranks))
-    results = {made["result"] for made in runs[False] + runs[True]}
-    alone, preloaded = (statistics.median(made["seconds"] for made in runs[preload]) for preload in (False, True))
-    found = {"program": program.name, "host": name, "equal": len(results) == 1, "results": sorted(results), "alone": alone, "preloaded": preloaded,
+    results = {outcome["result"] for outcome in runs[False] + runs[True]}
+    alone, preloaded = (statistics.median(outcome["seconds"] for outcome in runs[preload]) for preload in (False, True))
+    comparison = {"program": program.name, "host": name, "equal": len(results) == 1, "results": sorted(results), "alone": alone, "preloaded": preloaded,
              "least": program.least, "calls": runs[True][0]["calls"]}
-    print("%s on %s: %s; alone %.2f s, preloaded %.2f s; %s" % (program.name, name, "equal" if found["equal"] else "DIFFERENT", alone, preloaded,
-                                                               words_of(found["calls"])), flush=True)
+    print("%s on %s: %s; alone %.2f s, preloaded %.2f s; %s" % (program.name, name, "equal" if comparison["equal"] else "DIFFERENT", alone, preloaded,
+                                                               calls_text(comparison["calls"])), flush=True)
     print("    " + "\n    ".join(result.strip().replace("\n", "\n    ") for result in sorted(results)), flush=True)
-    return found
+    return comparison
 
 
-def run_on_each(bed, folder, program, options, found, failed):
+def run_on_each(bed, folder, program, options, comparisons, failed):
     for name in (name for name in program.hosts if name in options.hosts.split(",")):
         try:
-            found.append(compare(bed, folder, name, program, options))
+            comparisons.append(compare(bed, folder, name, program, options))
         except testbed.Failure as e:
             failed.append(str(e))
             print("FAILS: %s" % e, flush=True)
 
 
-def words_of(calls):
+def calls_text(calls):
     """Returns the number of intercepted calls and of all calls, by operation, as text."""
-    some = ["%s %d of %d" % (operation, what["taken"], sum(what.values())) for operation, what in calls.items() if what["taken"]]
-    return ", ".join(some) or "no calls intercepted"
+    parts = ["%s %d of %d" % (operation, counts["taken"], sum(counts.values())) for operation, counts in calls.items() if counts["taken"]]
+    return ", ".join(parts) or "no calls intercepted"
 
 
-def document(found, options):
+def document(comparisons, options):
     titles = {"openmpi": "Open MPI", "mpich": "MPICH"}
-    said = "Measured %s on %s with links of %g and %g Mbit/s and %d ranks by `tests/external/mpi_programs.py`, %d CPUs for all hosts; %s, in seconds." % (
+    sentence = "Measured %s on %s with links of %g and %g Mbit/s and %d ranks by `tests/external/mpi_programs.py`, %d CPUs for all hosts; %s, in seconds." % (
         time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), options.topology, options.host_mbit, options.uplink_mbit, options.ranks, os.cpu_count(),
         "the median of %d runs" % options.runs if options.runs > 1 else "one run")
     lines = ["| program | library | alone | preloaded | calls intercepted |", "| --- | --- | --: | --: | --- |"]
-    for row in found:
+    for row in comparisons:
         least = " (COOL_MPI_MIN=%s)" % row["least"] if row["least"] else ""
-        lines.append("| %s | %s | %.1f | %.1f | %s%s |" % (row["program"], titles[row["host"]], row["alone"], row["preloaded"], words_of(row["calls"]), least))
-    section.replace(os.path.join(ROOT, "docs", "measurements", "mpi.md"), "MPI programs", "\n".join([said, "", *lines]))
+        lines.append("| %s | %s | %.1f | %.1f | %s%s |" % (row["program"], titles[row["host"]], row["alone"], row["preloaded"], calls_text(row["calls"]), least))
+    section.replace(os.path.join(ROOT, "docs", "measurements", "mpi.md"), "MPI programs", "\n".join([sentence, "", *lines]))
 
 
 def parse_arguments():
@@ -270,11 +270,11 @@ def main():
     testbed.unwind_on_signals()
     for folder in (OUT, mpi_suite.FOLDER):
         os.makedirs(folder, exist_ok=True)
-    peers.installed(mpich().folder, "numpy")
+    peers.install(mpich().folder, "numpy")
     mpi_suite.build_sleeping_poll()
     if options.prepare:
         return 0
-    found, failed = [], []
+    comparisons, failed = [], []
     chosen = [program for program in PROGRAMS if not options.only or re.search(options.only, program.name)]
     try:
         for rate in sorted({program.rate for program in chosen}, key=lambda rate: rate or 0):
@@ -282,13 +282,13 @@ def main():
             with testbed.Testbed(options.topology, *rates, peer_timeout_ms=20_000) as bed, tempfile.TemporaryDirectory() as folder:
                 bed.wait_until_measured()
                 for program in (program for program in chosen if program.rate == rate):
-                    run_on_each(bed, Path(folder), program, options, found, failed)
+                    run_on_each(bed, Path(folder), program, options, comparisons, failed)
     finally:
         with open(os.path.join(OUT, "report.json"), "w") as f:
-            json.dump({"found": found, "failed": failed}, f, indent=1)
+            json.dump({"found": comparisons, "failed": failed}, f, indent=1)
     if options.docs:
-        document(found, options)
-    return int(bool(failed) or not all(row["equal"] for row in found))
+        document(comparisons, options)
+    return int(bool(failed) or not all(row["equal"] for row in comparisons))
 
 
 if __name__ == "__main__":

@@ -26,7 +26,7 @@ from pathlib import Path
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "e2e"))
 from conftest import mpich  # noqa: E402
-from launchers import HOST_LIBRARIES, ROOT, begin_in_hosts, communicated  # noqa: E402
+from launchers import HOST_LIBRARIES, ROOT, begin_in_hosts, communicate  # noqa: E402
 
 import peers  # noqa: E402
 import testbed  # noqa: E402
@@ -44,7 +44,7 @@ FAILED = re.compile(r"^(?:FAIL|ERROR): (\w+ \([\w.]+\))", re.MULTILINE)
 LINE = re.compile(r"cool-mpi: (\w+) (taken|left \(([^)]*)\)): (\d+) calls, \d+ bytes")
 
 
-def fetched():
+def fetch_tests():
     """Fetches MPICH's tests if they are missing, and returns their directory."""
     os.makedirs(FOLDER, exist_ok=True)
     apt = os.path.join(FOLDER, "apt")
@@ -54,39 +54,39 @@ def fetched():
         f.write(MIRROR)
     options = ["-o", "Dir::Etc::SourceList=%s/sources.list" % apt, "-o", "Dir::Etc::SourceParts=/dev/null", "-o", "Dir::State::Lists=%s/lists" % apt,
                "-o", "Dir::Cache=%s/cache" % apt]
-    found = sorted(Path(FOLDER).glob("mpich-*/test/mpi"))
-    if not found:
-        logged("apt-update", ["apt-get", *options, "update"], FOLDER)
-        logged("apt-source", ["apt-get", *options, "source", "--only-source", "mpich"], FOLDER)
-        found = sorted(Path(FOLDER).glob("mpich-*/test/mpi"))
-    return str(found[-1])
+    folders = sorted(Path(FOLDER).glob("mpich-*/test/mpi"))
+    if not folders:
+        run_logged("apt-update", ["apt-get", *options, "update"], FOLDER)
+        run_logged("apt-source", ["apt-get", *options, "source", "--only-source", "mpich"], FOLDER)
+        folders = sorted(Path(FOLDER).glob("mpich-*/test/mpi"))
+    return str(folders[-1])
 
 
-def logged(name, command, folder):
+def run_logged(name, command, folder):
     """Runs a command whose output goes to a log in `folder`. Raises Failure if it fails."""
     with open(os.path.join(folder, name + ".log"), "w") as log:
-        done = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
-    if done.returncode:
-        raise testbed.Failure("%s: status %d, see %s" % (" ".join(command[:3]), done.returncode, log.name))
+        process = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=log, stderr=log, check=False)
+    if process.returncode:
+        raise testbed.Failure("%s: status %d, see %s" % (" ".join(command[:3]), process.returncode, log.name))
 
 
 def build_sleeping_poll():
     """Builds the library that is preloaded into ranks of MPICH, whose waiting ranks would otherwise
     take the CPUs from the network."""
-    logged("sleeping_poll", ["gcc", "-O2", "-shared", "-fPIC", "-o", "sleeping_poll.so", os.path.join(ROOT, "bench", "sleeping_poll.c"), "-ldl"], FOLDER)
+    run_logged("sleeping_poll", ["gcc", "-O2", "-shared", "-fPIC", "-o", "sleeping_poll.so", os.path.join(ROOT, "bench", "sleeping_poll.c"), "-ldl"], FOLDER)
 
 
-def built(name, host, sources):
+def build_tests(name, host, sources):
     """Builds the tests for one MPI library and returns the directory of the programs."""
     folder = os.path.join(FOLDER, "build-" + name)
     os.makedirs(folder, exist_ok=True)
     if not os.path.exists(os.path.join(folder, "Makefile")):
-        logged("configure", [os.path.join(sources, "configure"), "MPICC=" + host.compiler, "CC=" + host.compiler, *MPI_1, "--enable-strictmpi",
+        run_logged("configure", [os.path.join(sources, "configure"), "MPICC=" + host.compiler, "CC=" + host.compiler, *MPI_1, "--enable-strictmpi",
                              "--disable-fortran", "--disable-cxx", "--disable-spawn"], folder)
     for part in ("util", "dtpools"):
-        logged(part, ["make", "-C", part], folder)
+        run_logged(part, ["make", "-C", part], folder)
     try:
-        logged("coll", ["make", "-k", "-C", "coll"], folder)
+        run_logged("coll", ["make", "-k", "-C", "coll"], folder)
     except testbed.Failure as e:
         print("%s: some tests could not be built: %s" % (name, e), flush=True)
     return os.path.join(folder, "coll")
@@ -130,20 +130,20 @@ def modules(name, folder, ranks):
     python = os.path.join(mpich().folder, "bin", "python")
     # By default, mpi4py loads the MPI library of its own environment.
     other = ["env", "MPI4PY_MPIABI=openmpi"] if name == "openmpi" else []
-    found = sorted({path.stem for pattern in MODULES for path in Path(folder).glob(pattern)}) if name != "abi" else []
-    for module in found:
+    names = sorted({path.stem for pattern in MODULES for path in Path(folder).glob(pattern)}) if name != "abi" else []
+    for module in names:
         # The option -i matches parts of names, so -e excludes modules with longer names.
         yield Module("mpi4py %s %d" % (module, ranks), folder, [*other, python, "main.py", "-v", "-i", module, "-e", module + "_"], ranks, 600)
 
 
-def of_mpi4py():
+def fetch_mpi4py_tests():
     """Fetches mpi4py's tests if they are missing, and returns their directory."""
     pip = os.path.join(mpich().folder, "bin", "pip")
     version = re.search(r"^Version: (\S+)", peers.run_checked(pip, "--disable-pip-version-check", "show", "mpi4py"), re.MULTILINE).group(1)
     folder = os.path.join(FOLDER, "mpi4py-" + version)
     if not os.path.exists(os.path.join(folder, "test", "main.py")):
-        logged("mpi4py", [pip, "download", "--no-deps", "--no-binary", "mpi4py", "mpi4py==" + version], FOLDER)
-        logged("mpi4py-tar", ["tar", "-xzf", folder + ".tar.gz"], FOLDER)
+        run_logged("mpi4py", [pip, "download", "--no-deps", "--no-binary", "mpi4py", "mpi4py==" + version], FOLDER)
+        run_logged("mpi4py-tar", ["tar", "-xzf", folder + ".tar.gz"], FOLDER)
     return os.path.join(folder, "test")
 
 
@@ -151,10 +151,10 @@ class Attempt:
     """The result of one run of a test."""
 
     def __init__(self, process, entry):
-        out, err, ended = communicated(process, entry.seconds)
-        good = ended and process.returncode == 0 and entry.passed(out + err)
-        how = "status %s" % process.returncode if ended else "not finished within %d s" % entry.seconds
-        self.why = "" if good else "%s: %s" % (how, (out + err).strip()[-400:])
+        out, err, ended = communicate(process, entry.seconds)
+        succeeded = ended and process.returncode == 0 and entry.passed(out + err)
+        status = "status %s" % process.returncode if ended else "not finished within %d s" % entry.seconds
+        self.why = "" if succeeded else "%s: %s" % (status, (out + err).strip()[-400:])
         # The names of failed tests, or `all` if the run failed without naming any.
         self.failed = set(FAILED.findall(out + err)) or ({"all"} if self.why else set())
         self.calls = collections.Counter()
@@ -181,7 +181,7 @@ def run_all(bed, folder, name, host, tests, options, result):
         title = entry.title
         if (options.only and not re.search(options.only, title)) or (options.skip and re.search(options.skip, title)):
             continue
-        begun = time.monotonic()
+        start = time.monotonic()
         without, preloaded = (attempt(bed, folder, host, entry, preload) for preload in (False, True))
         result["passed"] += not without.why
         result["passed_with"] += not preloaded.why
@@ -193,16 +193,16 @@ def run_all(bed, folder, name, host, tests, options, result):
         if new and without.failed != {"all"}:
             result["worse"][title] = preloaded.why
             verdict = "FAILS WITH: %s: %s" % (", ".join(sorted(new)), preloaded.why)
-        print("%s: %s: %s (%.1f s)" % (name, title, verdict, time.monotonic() - begun), flush=True)
+        print("%s: %s: %s (%.1f s)" % (name, title, verdict, time.monotonic() - start), flush=True)
 
 
 def summary(name, result):
     calls = result["calls"]
     eligible = calls["taken"] + calls["no group"]
-    left = ", ".join("%s %d" % item for item in sorted(calls.items()) if item[0] != "taken")
+    other_calls = ", ".join("%s %d" % item for item in sorted(calls.items()) if item[0] != "taken")
     return "%s: %d pass without, %d with; worse: %s; fail without: %s; of %d eligible calls, %d were intercepted (%.1f %%); passed through: %s" % (
         name, result["passed"], result["passed_with"], ", ".join(result["worse"]) or "none", ", ".join(result["failed_without"]) or "none", eligible,
-        calls["taken"], 100 * calls["taken"] / max(1, eligible), left)
+        calls["taken"], 100 * calls["taken"] / max(1, eligible), other_calls)
 
 
 def main():
@@ -220,10 +220,10 @@ def main():
     options = p.parse_args()
     testbed.unwind_on_signals()
     hosts = {name: HOST_LIBRARIES[name]() for name in options.hosts.split(",")}
-    sources = fetched()
-    tests_of_mpi4py = of_mpi4py()
+    sources = fetch_tests()
+    tests_of_mpi4py = fetch_mpi4py_tests()
     build_sleeping_poll()
-    programs = {name: built(name, host, sources) for name, host in hosts.items()}
+    programs = {name: build_tests(name, host, sources) for name, host in hosts.items()}
     if options.prepare:
         return 0
     results = {name: {"passed": 0, "passed_with": 0, "worse": {}, "failed_without": [], "calls": collections.Counter()} for name in hosts}

@@ -50,10 +50,10 @@ def cool(options, more):
     return create(options, more)
 
 
-TAKEN = {"gloo": gloo, "cool": cool}
+BACKENDS = {"gloo": gloo, "cool": cool}
 
 
-def take(name):
+def use_backend(name):
     """Uses a backend under the name in BACKEND. MPI is built into torch, so in that case the tests
     use the backend's own name once torch has selected the tests of MPI."""
     if NAME == "mpi":
@@ -62,7 +62,7 @@ def take(name):
         # Names such as gloo:all_reduce occur in profiles of Gloo only.
         distributed_test.PROFILING_SUPPORTED_BACKENDS.clear()
         distributed_test.SEND_RECV_PROFILING_SUPPORTED_BACKENDS.clear()
-        dist.Backend.register_backend(NAME, TAKEN[name], extended_api=True, devices=["cpu"])
+        dist.Backend.register_backend(NAME, BACKENDS[name], extended_api=True, devices=["cpu"])
 
 
 class Cases(distributed_test.TestDistBackend, distributed_test.DistributedTest._DistTestBase):
@@ -78,7 +78,7 @@ class Cases(distributed_test.TestDistBackend, distributed_test.DistributedTest._
         super()._run(rank, *arguments, **named)
 
 
-class Told(unittest.TestResult):
+class ResultWriter(unittest.TestResult):
     """A test result that writes the outcome of each test to a file as soon as it ends."""
 
     def __init__(self, file):
@@ -87,7 +87,7 @@ class Told(unittest.TestResult):
 
     def startTest(self, test):
         super().startTest(test)
-        self.begun, self.verdict = time.monotonic(), ("passed", "")
+        self.start_time, self.verdict = time.monotonic(), ("passed", "")
 
     def addSkip(self, test, reason):
         super().addSkip(test, reason)
@@ -108,7 +108,7 @@ class Told(unittest.TestResult):
 
     def stopTest(self, test):
         result, why = self.verdict
-        self.file.write(json.dumps({"test": test._testMethodName, "result": result, "why": why, "seconds": time.monotonic() - self.begun}) + "\n")
+        self.file.write(json.dumps({"test": test._testMethodName, "result": result, "why": why, "seconds": time.monotonic() - self.start_time}) + "\n")
         self.file.flush()
         super().stopTest(test)
 
@@ -121,7 +121,7 @@ def skipped(name):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--take", choices=tuple(TAKEN),
+    p.add_argument("--take", choices=tuple(BACKENDS),
                    help="backend to use under the name BACKEND; default: the backend of that name")
     p.add_argument("--out", required=True, help="file for the results")
     p.add_argument("--only", nargs="*", help="tests to run; default all")
@@ -132,9 +132,9 @@ def main():
     if unknown:
         p.error("no such tests: " + " ".join(sorted(unknown)))
     if options.take:
-        take(options.take)
+        use_backend(options.take)
     with open(options.out, "w") as file:
-        result = Told(file)
+        result = ResultWriter(file)
         for name in names if options.only is None else options.only:
             if options.list:
                 file.write(json.dumps({"test": name}) + "\n")

@@ -39,13 +39,13 @@ SCRIPTS = {"test_script": (), "test_ops": (), "test_sync": (),
                                           "test_join_raises_warning_for_iterable_when_overriding_even_batches")}
 
 
-def accelerate_script(name, left_out):
+def accelerate_script(name, omitted):
     def body(backend):
         # accelerate itself would use gloo, but it uses an existing group without changes.
         dist.init_process_group(backend)
         try:
             script = importlib.import_module("accelerate.test_utils.scripts." + name)
-            for function in left_out:
+            for function in omitted:
                 setattr(script, function, lambda: None)
             script.main()
         finally:
@@ -55,7 +55,7 @@ def accelerate_script(name, left_out):
     return body
 
 
-class Line(lightning.LightningModule):
+class LinearModel(lightning.LightningModule):
     """A model that learns a linear function."""
 
     def __init__(self):
@@ -63,8 +63,8 @@ class Line(lightning.LightningModule):
         self.layer = torch.nn.Linear(8, 1)
 
     def training_step(self, batch, _):
-        inputs, wanted = batch
-        return torch.nn.functional.mse_loss(self.layer(inputs), wanted)
+        inputs, target = batch
+        return torch.nn.functional.mse_loss(self.layer(inputs), target)
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.2)
@@ -74,16 +74,16 @@ def lightning_epoch(backend):
     """Trains one epoch with DDP. The weights must be close to the wanted ones, and equal at all
     ranks."""
     lightning.seed_everything(1, verbose=False)
-    inputs, wanted = torch.randn(1024, 8), torch.arange(8.0).view(8, 1)
-    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs, inputs @ wanted), batch_size=8)
-    model = Line()
+    inputs, target = torch.randn(1024, 8), torch.arange(8.0).view(8, 1)
+    data = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(inputs, inputs @ target), batch_size=8)
+    model = LinearModel()
     quiet = {"logger": False, "enable_progress_bar": False, "enable_checkpointing": False, "enable_model_summary": False}
     with tempfile.TemporaryDirectory() as folder:
         trainer = lightning.Trainer(max_epochs=1, accelerator="cpu", devices=int(os.environ["WORLD_SIZE"]), default_root_dir=folder, **quiet,
                                     strategy=DDPStrategy(process_group_backend=backend))
         trainer.fit(model, data)
     weights = model.layer.weight.detach()
-    if (weights - wanted.T).abs().max() > 0.1:
+    if (weights - target.T).abs().max() > 0.1:
         raise AssertionError("weights %s after an epoch" % weights)
     if dist.get_backend() != backend:
         raise AssertionError("the backend is %s" % dist.get_backend())
@@ -99,7 +99,7 @@ PROGRAMS = {**{"accelerate: " + name: (accelerate_script(name, left_out), 2) for
             "lightning: one epoch of DDP": (lightning_epoch, 4)}
 
 
-def be_rank(body, backend, rank, size, port, said):
+def run_rank(body, backend, rank, size, port, pipe):
     """Runs `body` as a rank and ends the process. Sends the reason of a failure to the pipe `said`,
     or an empty string."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
@@ -107,39 +107,39 @@ def be_rank(body, backend, rank, size, port, said):
     sockets = os.environ.get("COOL_SOCKETS")
     if sockets:
         os.environ["COOL_SOCKET"] = sockets.split(",")[rank]
-    why, printed = "", io.StringIO()
+    why, stdout = "", io.StringIO()
     try:
-        with contextlib.redirect_stdout(printed):
+        with contextlib.redirect_stdout(stdout):
             body(backend)
     except BaseException as e:
         if not isinstance(e, SystemExit) or e.code:
             why = traceback.format_exc()[-3000:]
-    said.send(why)
+    pipe.send(why)
     os._exit(bool(why))
 
 
 def attempt(body, size, backend):
     """Runs all ranks of a program. Returns the reasons of failures, or an empty string."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
     context, ranks = multiprocessing.get_context("fork"), []
     for rank in range(size):
-        here, there = context.Pipe(duplex=False)
-        process = context.Process(target=be_rank, args=(body, backend, rank, size, port, there))
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=run_rank, args=(body, backend, rank, size, port, sender))
         process.start()
-        there.close()
-        ranks.append((process, here))
-    end, whys = time.monotonic() + SECONDS, []
-    for rank, (process, here) in enumerate(ranks):
+        sender.close()
+        ranks.append((process, receiver))
+    end, reasons = time.monotonic() + SECONDS, []
+    for rank, (process, receiver) in enumerate(ranks):
         process.join(max(0.0, end - time.monotonic()))
         if process.exitcode is None:
             process.kill()
             process.join()
-            whys.append("rank %d: not finished within %d s" % (rank, SECONDS))
+            reasons.append("rank %d: not finished within %d s" % (rank, SECONDS))
         elif process.exitcode:
-            whys.append("rank %d: %s" % (rank, here.recv() if here.poll() else "status %d" % process.exitcode))
-    return "\n".join(whys)
+            reasons.append("rank %d: %s" % (rank, receiver.recv() if receiver.poll() else "status %d" % process.exitcode))
+    return "\n".join(reasons)
 
 
 def main():
@@ -149,9 +149,9 @@ def main():
     options = p.parse_args()
     with open(options.out, "w") as file:
         for name, (body, size) in PROGRAMS.items():
-            begun = time.monotonic()
+            start = time.monotonic()
             why = attempt(body, size, options.backend)
-            file.write(json.dumps({"test": name, "result": "failed" if why else "passed", "why": why, "seconds": time.monotonic() - begun}) + "\n")
+            file.write(json.dumps({"test": name, "result": "failed" if why else "passed", "why": why, "seconds": time.monotonic() - start}) + "\n")
             file.flush()
     return 0
 

@@ -58,54 +58,54 @@ def run(python, script, arguments, out, variables):
     with open(out + ".log", "w") as log:
         command = [python, os.path.join(HERE, script), "--out", out, *arguments]
         try:
-            done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=SECONDS, check=False)
+            process = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, timeout=SECONDS, check=False)
         except subprocess.TimeoutExpired:
             raise testbed.Failure("%s: not finished within %d s, see %s"
                                   % (script, SECONDS, log.name)) from None
-    if done.returncode:
-        raise testbed.Failure("%s: status %d, see %s" % (script, done.returncode, log.name))
+    if process.returncode:
+        raise testbed.Failure("%s: status %d, see %s" % (script, process.returncode, log.name))
     with open(out) as f:
-        return {found["test"]: found for found in map(json.loads, f)}
+        return {result["test"]: result for result in map(json.loads, f)}
 
 
-def cases(folder, name, take, only, of_agents, python=PYTHON):
+def cases(folder, name, take, only, agent_sockets, python=PYTHON):
     """Runs torch's tests under a name with the backend `take`. Returns the results."""
     return run(python, "torch_cases.py", ["--take", take, "--only", *only],
-               os.path.join(folder, "%s-as-%s.jsonl" % (take, name)), {"BACKEND": name, "COOL_SOCKETS": of_agents})
+               os.path.join(folder, "%s-as-%s.jsonl" % (take, name)), {"BACKEND": name, "COOL_SOCKETS": agent_sockets})
 
 
-def both(folder, name, only, of_agents):
+def run_both(folder, name, only, agent_sockets):
     """Runs tests under a name with Gloo, then those that were not skipped with COOL. Returns both
     results."""
     if not only:
         return {}, {}
-    baseline = cases(folder, name, "gloo", only, of_agents)
-    ran = [test for test, found in baseline.items() if found["result"] != "skipped"]
-    return baseline, cases(folder, name, "cool", ran, of_agents) if ran else {}
+    baseline = cases(folder, name, "gloo", only, agent_sockets)
+    chosen = [test for test, result in baseline.items() if result["result"] != "skipped"]
+    return baseline, cases(folder, name, "cool", chosen, agent_sockets) if chosen else {}
 
 
-def left_out(found):
+def does_not_exist(result):
     """Returns whether a test does not exist under this name. A test that needs a GPU is skipped
     only when it runs."""
-    return found["result"] == "skipped" and found["seconds"] == 0
+    return result["result"] == "skipped" and result["seconds"] == 0
 
 
-def others_python():
+def prepare_python():
     """Returns a Python with torch, accelerate and lightning, which is installed if it is
     missing."""
-    there = os.path.join(FOLDER, "python")
-    python = os.path.join(there, "bin", "python3")
-    if not os.path.exists(os.path.join(there, "whole")):
-        subprocess.run([PYTHON, "-m", "venv", "--clear", there], check=True)
-        mine, = (os.path.join(there, "lib", name, "site-packages") for name in os.listdir(os.path.join(there, "lib")))
+    folder = os.path.join(FOLDER, "python")
+    python = os.path.join(folder, "bin", "python3")
+    if not os.path.exists(os.path.join(folder, "whole")):
+        subprocess.run([PYTHON, "-m", "venv", "--clear", folder], check=True)
+        site_packages, = (os.path.join(folder, "lib", name, "site-packages") for name in os.listdir(os.path.join(folder, "lib")))
         paths = subprocess.run([PYTHON, "-c", "import sys; print('\\n'.join(p for p in sys.path if p.endswith('site-packages')))"],
                                capture_output=True, text=True, check=True).stdout
-        with open(os.path.join(mine, "torch.pth"), "w") as f:
+        with open(os.path.join(site_packages, "torch.pth"), "w") as f:
             f.write(paths)
-        pip = [os.path.join(there, "bin", "pip"), "--quiet", "--disable-pip-version-check", "install", "--no-warn-conflicts"]
+        pip = [os.path.join(folder, "bin", "pip"), "--quiet", "--disable-pip-version-check", "install", "--no-warn-conflicts"]
         subprocess.run([*pip, "--no-deps", *OTHERS], check=True)
         subprocess.run([*pip, *NEEDED], check=True)
-        open(os.path.join(there, "whole"), "w").close()
+        open(os.path.join(folder, "whole"), "w").close()
     return python
 
 
@@ -114,29 +114,29 @@ def table(by_name, others):
     lines = ["| tests | pass with gloo | of these pass with cool | expected to fail | pass with cool only | need a GPU or more ranks |",
              "| --- | --: | --: | --: | --: | --: |"]
     for name, (baseline, with_cool) in by_name.items():
-        passed, ours = ({test for test, found in results.items() if found["result"] == "passed"} for results in (baseline, with_cool))
-        needs = sum(found["result"] == "skipped" and not left_out(found) for found in baseline.values())
+        passed, ours = ({test for test, result in results.items() if result["result"] == "passed"} for results in (baseline, with_cool))
+        needs = sum(result["result"] == "skipped" and not does_not_exist(result) for result in baseline.values())
         lines.append("| torch's, under the name \"%s\" | %d | %d | %d | %d | %d |" % (
             name, len(passed), len(passed & ours), len(passed & set(EXPECTED)), len(ours - passed), needs))
-    for test, found in others.get("gloo", {}).items():
-        lines.append("| %s | %s | %s | | | |" % (test, *("yes" if one.get("result") == "passed" else "no" for one in (found, others["cool"].get(test, {})))))
+    for test, result in others.get("gloo", {}).items():
+        lines.append("| %s | %s | %s | | | |" % (test, *("yes" if one.get("result") == "passed" else "no" for one in (result, others["cool"].get(test, {})))))
     return "\n".join([*lines, "", *("- `%s` fails: %s." % item for item in EXPECTED.items())])
 
 
 def verdicts(by_name, others):
     """Yields a line for each unexpected result."""
     for name, (baseline, with_cool) in by_name.items():
-        for test, found in with_cool.items():
-            if found["result"] != "passed" and baseline[test]["result"] == "passed" and test not in EXPECTED:
-                yield "%s (as %s): %s with COOL: %s" % (test, name, found["result"], found["why"].strip()[-1500:])
-            if found["result"] == "passed" and test in EXPECTED:
+        for test, result in with_cool.items():
+            if result["result"] != "passed" and baseline[test]["result"] == "passed" and test not in EXPECTED:
+                yield "%s (as %s): %s with COOL: %s" % (test, name, result["result"], result["why"].strip()[-1500:])
+            if result["result"] == "passed" and test in EXPECTED:
                 yield "%s (as %s) is expected to fail but passes: remove it from EXPECTED" % (test, name)
-        for test, found in baseline.items():
-            if found["result"] == "passed" and test not in with_cool:
+        for test, result in baseline.items():
+            if result["result"] == "passed" and test not in with_cool:
                 yield "%s (as %s): not finished with COOL" % (test, name)
-    for test, found in others.get("cool", {}).items():
-        if found["result"] != "passed":
-            yield "%s: %s" % (test, found["why"].strip()[-1500:])
+    for test, result in others.get("cool", {}).items():
+        if result["result"] != "passed":
+            yield "%s: %s" % (test, result["why"].strip()[-1500:])
 
 
 def main():
@@ -148,23 +148,23 @@ def main():
     options = p.parse_args()
     testbed.unwind_on_signals()
     os.makedirs(FOLDER, exist_ok=True)
-    begun, by_name, others = time.monotonic(), {}, {}
+    start, by_name, others = time.monotonic(), {}, {}
     with testbed.Testbed(TOPOLOGY, peer_timeout_ms=20_000) as bed:
-        of_agents = sockets(bed)
+        agent_sockets = sockets(bed)
         names = run(PYTHON, "torch_cases.py", ["--list"], os.path.join(FOLDER, "list.jsonl"), {"BACKEND": "gloo"})
-        left = [test for test in names if not options.only or re.search(options.only, test)]
+        pending = [test for test in names if not options.only or re.search(options.only, test)]
         for name in NAMES:
-            by_name[name] = both(FOLDER, name, left, of_agents)
-            left = [test for test, found in by_name[name][0].items() if left_out(found) or found["result"] == "failed"]
+            by_name[name] = run_both(FOLDER, name, pending, agent_sockets)
+            pending = [test for test, result in by_name[name][0].items() if does_not_exist(result) or result["result"] == "failed"]
             print("as %s: %d tests" % (name, len(by_name[name][1])), flush=True)
         if not options.skip_others:
-            python = others_python()
+            python = prepare_python()
             for backend in ("gloo", "cool"):
                 others[backend] = run(python, "torch_peers.py", ["--backend", backend], os.path.join(FOLDER, "others-%s.jsonl" % backend),
-                                      {"COOL_SOCKETS": of_agents})
+                                      {"COOL_SOCKETS": agent_sockets})
     wrong = list(verdicts(by_name, others))
     text = table(by_name, others)
-    print(text, *wrong, "%.0f s" % (time.monotonic() - begun), sep="\n")
+    print(text, *wrong, "%.0f s" % (time.monotonic() - start), sep="\n")
     if options.docs:
         section.replace(DOCUMENT, "torch suites", "Run %s by `make torch`.\n\n%s" % (time.strftime("%Y-%m-%d", time.gmtime()), text))
     return int(bool(wrong))

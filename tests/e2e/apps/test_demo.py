@@ -29,8 +29,8 @@ def check_panels(page, ways, nodes):
     panels = [section.split("</svg>")[0] + "</svg>" for section in page.split("<section><h3>")[1:]]
     assert len(panels) == ways
     for panel in panels:
-        drawn = xml.dom.minidom.parseString(panel[panel.index("<svg"):])
-        assert len(drawn.getElementsByTagName("circle")) == nodes
+        document = xml.dom.minidom.parseString(panel[panel.index("<svg"):])
+        assert len(document.getElementsByTagName("circle")) == nodes
 
 
 def test_the_report_shows_each_nodes_progress_by_every_way(make_bed, tmp_path):
@@ -47,10 +47,10 @@ def test_the_report_shows_each_nodes_progress_by_every_way(make_bed, tmp_path):
         # Reported times of nodes are rounded to a millisecond.
         assert way["over_limit"] > 1 and way["seconds"] > max(node["seconds"] for node in way["nodes"]) - 0.001, way
         for node in way["nodes"]:
-            seconds, had = zip(*node["progress"])
-            assert list(seconds) == sorted(seconds) and list(had) == sorted(had), node
-            assert (seconds[-1], had[-1]) == (node["seconds"],
-                                              figures["bytes"]) and len(had) > 4, "it shows the progress: %r" % node
+            seconds, sizes = zip(*node["progress"])
+            assert list(seconds) == sorted(seconds) and list(sizes) == sorted(sizes), node
+            assert (seconds[-1], sizes[-1]) == (node["seconds"],
+                                              figures["bytes"]) and len(sizes) > 4, "it shows the progress: %r" % node
     check_panels((tmp_path / "report.html").read_text(), len(ways), 3)
 
 

@@ -11,7 +11,7 @@ from test_bindings import embedded, programs
 PROGRAMS = programs("conjugate_gradient")
 # Numbers of rows that 4 and 3 ranks cannot share evenly.
 SIDE, TOLERANCE = 21, 1e-6
-ASKED = ["--grid", str(SIDE), "--tolerance", str(TOLERANCE), "--json"]
+OPTIONS = ["--grid", str(SIDE), "--tolerance", str(TOLERANCE), "--json"]
 
 
 def times(vector):
@@ -27,27 +27,27 @@ def dot(a, b):
 @functools.cache
 def expected():
     """Returns iterations, residual and error by the method's definition."""
-    known = [(i * 31 + j * 7 + 3) % 101 for i in range(SIDE) for j in range(SIDE)]
-    right = times(known)
-    solution, residual, direction, iterations = [0] * SIDE**2, right, right, 0
-    while dot(residual, residual) > TOLERANCE**2 * dot(right, right):
+    exact = [(i * 31 + j * 7 + 3) % 101 for i in range(SIDE) for j in range(SIDE)]
+    right_side = times(exact)
+    solution, residual, direction, iterations = [0] * SIDE**2, right_side, right_side, 0
+    while dot(residual, residual) > TOLERANCE**2 * dot(right_side, right_side):
         product, before = times(direction), dot(residual, residual)
         step = before / dot(direction, product)
         solution = [x + step * d for x, d in zip(solution, direction)]
         residual = [r - step * q for r, q in zip(residual, product)]
         direction = [r + dot(residual, residual) / before * d for r, d in zip(residual, direction)]
         iterations += 1
-    away = [x - k for x, k in zip(solution, known)]
-    return iterations, math.sqrt(dot(residual, residual) / dot(right, right)), math.sqrt(dot(away, away) / dot(known, known))
+    difference = [x - k for x, k in zip(solution, exact)]
+    return iterations, math.sqrt(dot(residual, residual) / dot(right_side, right_side)), math.sqrt(dot(difference, difference) / dot(exact, exact))
 
 
-def right(printed, ranks):
-    found = json.loads(printed)
+def check_result(output, ranks):
+    result = json.loads(output)
     iterations, residual, error = expected()
-    assert (found["ranks"], found["grid"], found["iterations"]) == (ranks, SIDE, iterations)
-    assert found["residual"] == pytest.approx(residual, rel=1e-6)
-    assert found["error"] == pytest.approx(error, rel=1e-6)
-    assert found["seconds_per_iteration"] * iterations == pytest.approx(found["seconds"], rel=1e-6)
+    assert (result["ranks"], result["grid"], result["iterations"]) == (ranks, SIDE, iterations)
+    assert result["residual"] == pytest.approx(residual, rel=1e-6)
+    assert result["error"] == pytest.approx(error, rel=1e-6)
+    assert result["seconds_per_iteration"] * iterations == pytest.approx(result["seconds"], rel=1e-6)
 
 
 @pytest.fixture
@@ -57,29 +57,29 @@ def bed(make_bed):
 
 @pytest.mark.parametrize("language", PROGRAMS)
 def test_the_solver_needs_the_methods_iterations_on_4_nodes(bed, language):
-    printed = succeed(bed, "cool", "run", "-n", "4", "--", *PROGRAMS[language], *ASKED)
-    assert printed.startswith("[0] ") and printed.count("\n") == 1, printed
-    right(printed.removeprefix("[0] "), 4)
+    output = succeed(bed, "cool", "run", "-n", "4", "--", *PROGRAMS[language], *OPTIONS)
+    assert output.startswith("[0] ") and output.count("\n") == 1, output
+    check_result(output.removeprefix("[0] "), 4)
 
 
 @pytest.mark.parametrize("language", PROGRAMS)
 def test_a_solver_that_fails_reports_one_line_and_fails_the_job(bed, language):
-    done = run(bed, "cool", "run", "-n", "4", "--", *PROGRAMS[language], *ASKED, "--max-iterations", "3")
-    complaints = [line for line in done.stderr.splitlines() if line.startswith("[")]
-    assert done.returncode == 1 and not done.stdout, done
-    assert len(complaints) == 1 and complaints[0].startswith("[0] conjugate_gradient: the residual is still "), done.stderr
+    process = run(bed, "cool", "run", "-n", "4", "--", *PROGRAMS[language], *OPTIONS, "--max-iterations", "3")
+    messages = [line for line in process.stderr.splitlines() if line.startswith("[")]
+    assert process.returncode == 1 and not process.stdout, process
+    assert len(messages) == 1 and messages[0].startswith("[0] conjugate_gradient: the residual is still "), process.stderr
 
 
 @pytest.mark.parametrize("ranks", [1, 3])
 @pytest.mark.parametrize("language", PROGRAMS)
 def test_the_solver_needs_as_many_in_one_process(language, ranks):
-    right(embedded([*PROGRAMS[language], *ASKED], ranks).stdout, ranks)
+    check_result(embedded([*PROGRAMS[language], *OPTIONS], ranks).stdout, ranks)
 
 
-@pytest.mark.parametrize("wrong, said", [(["--grid", "0"], "0"), (["--tolerance", "x"], "x"), (["--grid", "2"], "2 rows are too few for 4 ranks"),
+@pytest.mark.parametrize("wrong, message", [(["--grid", "0"], "0"), (["--tolerance", "x"], "x"), (["--grid", "2"], "2 rows are too few for 4 ranks"),
                                          (["--quickly"], "--quickly")])
 @pytest.mark.parametrize("language", PROGRAMS)
-def test_wrong_options_are_told_in_one_line(language, wrong, said):
-    done = embedded([*PROGRAMS[language], *wrong], 4)
-    assert done.returncode == 1 and not done.stdout, done
-    assert done.stderr.count("\n") == 1 and said in done.stderr, done.stderr
+def test_wrong_options_are_told_in_one_line(language, wrong, message):
+    process = embedded([*PROGRAMS[language], *wrong], 4)
+    assert process.returncode == 1 and not process.stdout, process
+    assert process.stderr.count("\n") == 1 and message in process.stderr, process.stderr

@@ -46,16 +46,16 @@ def test_torchrun_trains_on_four_hosts(bed):
         agents.append(subprocess.Popen(["mnexec", "-a", str(host["pid"]), *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                        text=True))
     try:
-        told = [agent.communicate(timeout=PATIENCE) for agent in agents]
+        outputs = [agent.communicate(timeout=PATIENCE) for agent in agents]
     finally:
         for agent in agents:
             agent.kill()
-    assert all(agent.returncode == 0 for agent in agents), told
-    found = json.loads(told[0][0])
-    assert found["hashes_equal"] and found["ranks"] == len(nodes) and found["steps"] == STEPS, found
+    assert all(agent.returncode == 0 for agent in agents), outputs
+    result = json.loads(outputs[0][0])
+    assert result["hashes_equal"] and result["ranks"] == len(nodes) and result["steps"] == STEPS, result
 
 
-def rank_of_its_host(bed, host):
+def rank_command(bed, host):
     """A rank for a launcher's shell; `host` is how that shell knows its host."""
     return "MASTER_ADDR=%s OMP_NUM_THREADS=1 COOL_SOCKET=%s/%s.sock exec %s %s --batch %d --steps %d --json" % (
         hosts(bed)[0]["ip"], bed.directory, host, torch_train.PYTHON, EXAMPLE, BATCH, STEPS)
@@ -63,30 +63,30 @@ def rank_of_its_host(bed, host):
 
 def test_open_mpi_starts_ranks_that_train(bed, tmp_path):
     host = HOST_LIBRARIES["openmpi"]()
-    mpirun = [*host.mpirun(bed, len(hosts(bed))), "sh", "-c", "'%s'" % rank_of_its_host(bed, "$(hostname)")]
-    found = json.loads(start_in_hosts(bed, tmp_path, mpirun, host.variables))
-    assert found["hashes_equal"] and found["ranks"] == len(hosts(bed)), found
+    mpirun = [*host.mpirun(bed, len(hosts(bed))), "sh", "-c", "'%s'" % rank_command(bed, "$(hostname)")]
+    result = json.loads(start_in_hosts(bed, tmp_path, mpirun, host.variables))
+    assert result["hashes_equal"] and result["ranks"] == len(hosts(bed)), result
 
 
 def test_slurm_starts_ranks_that_train(bed, tmp_path):
     ranks = str(len(hosts(bed)))
     with Slurm(bed, tmp_path) as slurm:
-        found = json.loads(slurm.srun("-N", ranks, "-n", ranks, "sh", "-c", rank_of_its_host(bed, "$SLURMD_NODENAME")))
-    assert found["hashes_equal"] and found["ranks"] == len(hosts(bed)), found
+        result = json.loads(slurm.srun("-N", ranks, "-n", ranks, "sh", "-c", rank_command(bed, "$SLURMD_NODENAME")))
+    assert result["hashes_equal"] and result["ranks"] == len(hosts(bed)), result
 
 
 @pytest.mark.parametrize("strategy", torch_train.STRATEGIES)
 def test_each_way_of_training_gives_the_same_weights_every_time(bed, ranks, strategy):
-    first, second = (torch_train.trained(ranks, hosts(bed), "cool", strategy, BATCH, epochs=1, steps=STEPS) for _ in range(2))
+    first, second = (torch_train.train(ranks, hosts(bed), "cool", strategy, BATCH, epochs=1, steps=STEPS) for _ in range(2))
     assert first["hashes_equal"] and first["hash"] == second["hash"], (first, second)
 
 
 def test_survivors_name_the_killed_rank_and_continue_training(bed, ranks):
-    found = torch_train.died(ranks, hosts(bed), BATCH, "cool")
-    assert found["named"] == found["survivors"] == len(hosts(bed)) - 1, found
-    assert found["hashes_equal"], found
+    result = torch_train.kill_rank(ranks, hosts(bed), BATCH, "cool")
+    assert result["named"] == result["survivors"] == len(hosts(bed)) - 1, result
+    assert result["hashes_equal"], result
 
 
 def test_torchs_own_tests_of_backends_pass(bed, tmp_path):
-    found = torch_suite.cases(str(tmp_path), "cool", "cool", CASES, torch_suite.sockets(bed))
-    assert {name: found.get(name, {}).get("result") for name in CASES} == dict.fromkeys(CASES, "passed"), found
+    results = torch_suite.cases(str(tmp_path), "cool", "cool", CASES, torch_suite.sockets(bed))
+    assert {name: results.get(name, {}).get("result") for name in CASES} == dict.fromkeys(CASES, "passed"), results

@@ -47,24 +47,24 @@ def make_folder(path):
     return path
 
 
-def described(path):
+def properties(path):
     """Returns all properties of a file or directory that a copy must have."""
-    found = {}
+    entries = {}
     for folder, folders, files in os.walk(path):
         for name in [""] + folders + files:
-            item = os.path.join(folder, name)
-            about = os.lstat(item)
-            if stat.S_ISREG(about.st_mode):
-                with open(item, "rb") as f:
+            entry = os.path.join(folder, name)
+            status = os.lstat(entry)
+            if stat.S_ISREG(status.st_mode):
+                with open(entry, "rb") as f:
                     content = f.read()
             else:
-                content = os.readlink(item) if stat.S_ISLNK(about.st_mode) else None
-            mode = None if stat.S_ISLNK(about.st_mode) else about.st_mode
-            found[os.path.relpath(item, path)] = (mode, about.st_mtime_ns, content)
-    return found
+                content = os.readlink(entry) if stat.S_ISLNK(status.st_mode) else None
+            mode = None if stat.S_ISLNK(status.st_mode) else status.st_mode
+            entries[os.path.relpath(entry, path)] = (mode, status.st_mtime_ns, content)
+    return entries
 
 
-def copied(bed, *arguments):
+def copy_all(bed, *arguments):
     """Returns the output of `cool copy ... --json` when all have a copy."""
     return json.loads(succeed(bed, "cool", "copy", "--json", *arguments))
 
@@ -77,48 +77,48 @@ def test_a_directory_is_copied_exactly_and_only_once(make_bed, tmp_path):
     bed = make_bed("tree:2x2")
     source = make_folder(str(tmp_path / "source"))
     dest = str(tmp_path / "{node}" / "copy")
-    outcome = copied(bed, "--from", "h2", source, dest)
+    outcome = copy_all(bed, "--from", "h2", source, dest)
     assert names(outcome) == ["h1", "h2", "h3", "h4"] and not any(node["error"] for node in outcome["nodes"])
     # Holes do not count, except for parts that are smaller than the file system's block.
     assert 3.1 * MIB - 10_000 < outcome["bytes"] < 3.3 * MIB, outcome
     assert 3 * MIB < outcome["sent"] < 3.3 * MIB, outcome
     for node in names(outcome):
         copy = str(tmp_path / node / "copy")
-        assert described(copy) == described(source), node
+        assert properties(copy) == properties(source), node
         assert os.stat(copy + "/sparse").st_blocks * 512 < MIB, "holes stay holes"
         assert os.listdir(tmp_path / node) == ["copy"], "no other file is left"
-    again = copied(bed, "--from", "h2", source, dest)
-    assert again["sent"] < 10_000, again
-    assert copied(bed, "--from", "h2", "--via", "swarm", source, str(tmp_path / "{node}" / "swarm"))["via"] == "swarm"
+    second = copy_all(bed, "--from", "h2", source, dest)
+    assert second["sent"] < 10_000, second
+    assert copy_all(bed, "--from", "h2", "--via", "swarm", source, str(tmp_path / "{node}" / "swarm"))["via"] == "swarm"
     for node in names(outcome):
-        assert described(str(tmp_path / node / "swarm")) == described(source), node
+        assert properties(str(tmp_path / node / "swarm")) == properties(source), node
     os.chmod(source + "/data/large", 0o600)
     with open(source + "/data/large", "r+b") as f:
         f.seek(MIB)
         f.write(noise(3, 3 * MIB // 100))
     # The blocks that have changed, and one at each side.
-    assert copied(bed, "--from", "h2", source, dest)["sent"] < 3 * MIB // 4 + 3 * MIB // 100
-    assert all(described(str(tmp_path / node / "copy")) == described(source) for node in names(outcome))
+    assert copy_all(bed, "--from", "h2", source, dest)["sent"] < 3 * MIB // 4 + 3 * MIB // 100
+    assert all(properties(str(tmp_path / node / "copy")) == properties(source) for node in names(outcome))
 
 
 def test_a_file_reaches_only_the_named_nodes(make_bed, tmp_path):
     bed = make_bed("tree:2x2")
     source = write(str(tmp_path / "source"), noise(4, MIB))
-    outcome = copied(bed, "--from", "h1", "--nodes", "h3", source, str(tmp_path / "{node}") + "/")
+    outcome = copy_all(bed, "--from", "h1", "--nodes", "h3", source, str(tmp_path / "{node}") + "/")
     assert names(outcome) == ["h3"]
     assert sorted(os.listdir(tmp_path)) == ["h3", "source"] and os.listdir(tmp_path / "h3") == ["source"]
     rack = next(node["rack"] for node in bed.cool_json("topology")["nodes"] if node["name"] == "h1")
-    outcome = copied(bed, "--from", "h1", "--racks", str(rack), "--compress", source, str(tmp_path / "{node}" / "other"))
+    outcome = copy_all(bed, "--from", "h1", "--racks", str(rack), "--compress", source, str(tmp_path / "{node}" / "other"))
     assert len(names(outcome)) == 2 and "h1" in names(outcome)
-    for arguments, why in ((["--from", "h1", "--nodes", "h9"], "no node h9"), (["--from", "h1", "--racks", "77"], "no nodes in rack 77"),
+    for arguments, message in ((["--from", "h1", "--nodes", "h9"], "no node h9"), (["--from", "h1", "--racks", "77"], "no nodes in rack 77"),
                            (["--from", "h9"], "no node h9")):
-        refused = run(bed, "cool", "copy", *arguments, source, str(tmp_path / "x"))
-        assert refused.returncode == 1 and why in refused.stderr, refused.stderr
-    refused = run(bed, "cool", "copy", "--from", "h1", str(tmp_path / "nothing"), str(tmp_path / "{node}" / "x"))
-    assert refused.returncode == 1 and refused.stderr.count("\n") == 1, refused.stderr
-    assert "h1: %s: No such file" % (tmp_path / "nothing") in refused.stderr, refused.stderr
-    refused = run(bed, "cool", "copy", source, str(tmp_path / "{node}" / "x"))
-    assert refused.returncode == 1 and "--from" in refused.stderr, "no agent is in this namespace"
+        result = run(bed, "cool", "copy", *arguments, source, str(tmp_path / "x"))
+        assert result.returncode == 1 and message in result.stderr, result.stderr
+    result = run(bed, "cool", "copy", "--from", "h1", str(tmp_path / "nothing"), str(tmp_path / "{node}" / "x"))
+    assert result.returncode == 1 and result.stderr.count("\n") == 1, result.stderr
+    assert "h1: %s: No such file" % (tmp_path / "nothing") in result.stderr, result.stderr
+    result = run(bed, "cool", "copy", source, str(tmp_path / "{node}" / "x"))
+    assert result.returncode == 1 and "--from" in result.stderr, "no agent is in this namespace"
 
 
 def test_a_node_without_permission_is_named_and_the_others_copy(make_bed):
@@ -131,14 +131,14 @@ def test_a_node_without_permission_is_named_and_the_others_copy(make_bed):
         os.chown(os.path.join(bed.public, node), 0 if node == "h3" else ANN, -1)
     command = [bed.public + "/cool", "copy", "--from", "h1", "--json", source, bed.public + "/{node}/copy"]
     for quorum, status in (("100%", 1), ("3", 0), ("75%", 0), ("80%", 1)):
-        done = copy_as(bed, *command, "--quorum", quorum)
-        assert done.returncode == status, done.stderr
-        errors = done.stderr.splitlines()
-        assert errors[0] == "cool: h3: %s/h3/.copy.cool-copy: Permission denied" % bed.public, done.stderr
+        process = copy_as(bed, *command, "--quorum", quorum)
+        assert process.returncode == status, process.stderr
+        errors = process.stderr.splitlines()
+        assert errors[0] == "cool: h3: %s/h3/.copy.cool-copy: Permission denied" % bed.public, process.stderr
         assert errors[1:] == (["cool: 3 of 4 nodes have a copy"] if status else [])
     for node in ("h1", "h2", "h4"):
         copy = os.path.join(bed.public, node, "copy")
-        assert described(copy) == described(source) and os.stat(copy).st_uid == ANN
+        assert properties(copy) == properties(source) and os.stat(copy).st_uid == ANN
     assert os.listdir(os.path.join(bed.public, "h3")) == []
 
 
@@ -150,14 +150,14 @@ def test_a_node_with_a_full_disk_is_named_and_delays_no_other(make_bed, tmp_path
     os.mkdir(small)
     bed.network.run_in(host, "mount", "-t", "tmpfs", "-o", "size=3m", "small", small)
     try:
-        done = run(bed, "cool", "copy", "--from", "h1", "--via", way, source, str(tmp_path / "{node}" / "copy"))
-        left = bed.network.run_in(host, "ls", "-A", small)
+        process = run(bed, "cool", "copy", "--from", "h1", "--via", way, source, str(tmp_path / "{node}" / "copy"))
+        listing = bed.network.run_in(host, "ls", "-A", small)
     finally:
         bed.network.run_in(host, "umount", small)
-    assert done.returncode == 1
-    assert done.stderr.splitlines() == ["cool: h3: %s/.copy.cool-copy/tree: No space left on device" % small,
-                                        "cool: 3 of 4 nodes have a copy"], done.stderr
-    assert left.strip() == ""
+    assert process.returncode == 1
+    assert process.stderr.splitlines() == ["cool: h3: %s/.copy.cool-copy/tree: No space left on device" % small,
+                                        "cool: 3 of 4 nodes have a copy"], process.stderr
+    assert listing.strip() == ""
     for node in ("h1", "h2", "h4"):
         assert filecmp.cmp(str(tmp_path / node / "copy"), source, shallow=False)
 
@@ -167,7 +167,7 @@ def copy_as(bed, *command):
     return subprocess.run(command, env=environment(bed, "ann"), capture_output=True, text=True, timeout=PATIENCE)
 
 
-def copy_under_way(bed, folder, come, *options):
+def start_copy(bed, folder, minimum, *options):
     """Starts a copy of 16 MiB to all nodes and waits until `come` bytes have arrived; returns the
     job, the source, and the paths of the copies."""
     bed.wait_until_measured()
@@ -176,14 +176,14 @@ def copy_under_way(bed, folder, come, *options):
     before = sum(bed.link_bytes().values())
     job = start(bed, "cool", "copy", "--from", "h1", *options, source, dest)
     # It crosses six links or so.
-    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * come, "some pieces have arrived")
+    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * minimum, "some pieces have arrived")
     return job, source, dest
 
 
 def test_survivors_complete_a_copy_that_the_lost_node_resumes(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     # Two pieces of 4 MiB go at once.
-    job, source, dest = copy_under_way(bed, tmp_path, 11 * MIB, "--json")
+    job, source, dest = start_copy(bed, tmp_path, 11 * MIB, "--json")
     bed.agents["h3"].signal(signal.SIGKILL)
     status, out, errors = ended(job)
     assert status == 1, out + errors
@@ -194,19 +194,19 @@ def test_survivors_complete_a_copy_that_the_lost_node_resumes(make_bed, tmp_path
     assert not os.path.exists(tmp_path / "h3" / "copy"), "nothing half-written is visible"
     bed.restart_agent("h3")
     wait_for(bed.whole, "the node is back")
-    again = copied(bed, "--from", "h1", source, dest)
-    assert 0 < again["sent"] < 14 * MIB, "it continues from its partial copy: %r" % again
+    second = copy_all(bed, "--from", "h1", source, dest)
+    assert 0 < second["sent"] < 14 * MIB, "it continues from its partial copy: %r" % second
     assert filecmp.cmp(tmp_path / "h3" / "copy", source, shallow=False)
     assert os.listdir(tmp_path / "h3") == ["copy"]
 
 
 def test_an_interrupted_copy_leaves_nothing_visible_and_resumes(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
-    job, source, dest = copy_under_way(bed, tmp_path, 6 * MIB, "--limit", "2M")
+    job, source, dest = start_copy(bed, tmp_path, 6 * MIB, "--limit", "2M")
     job.send_signal(signal.SIGINT)
     assert ended(job)[0] == 130
     assert not any(os.path.exists(tmp_path / node / "copy") for node in ("h2", "h3", "h4"))
-    assert 0 < copied(bed, "--from", "h1", source, dest)["sent"] < 14 * MIB
+    assert 0 < copy_all(bed, "--from", "h1", source, dest)["sent"] < 14 * MIB
     for node in ("h1", "h2", "h3", "h4"):
         assert os.listdir(tmp_path / node) == ["copy"]
         assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
@@ -217,7 +217,7 @@ def test_a_swarm_continues_without_a_lost_node(make_bed, tmp_path):
     # (docs/design/swarm.md).
     bed = make_bed("tree:1x6", host_mbit=20)
     # By then, one and a half copies have crossed the network for each of the others.
-    job, source, dest = copy_under_way(bed, tmp_path, 10 * MIB, "--json", "--via", "swarm")
+    job, source, dest = start_copy(bed, tmp_path, 10 * MIB, "--json", "--via", "swarm")
     bed.agents["h3"].signal(signal.SIGKILL)
     status, out, errors = ended(job)
     assert status == 1 and "cool: h3: it was lost during the copy" in errors, out + errors
@@ -231,7 +231,7 @@ def test_a_swarm_continues_without_a_lost_node(make_bed, tmp_path):
     bed.wait_until_joined()
 
 
-def came(bed, host):
+def received_bytes(bed, host):
     """Returns the bytes that have arrived at a host."""
     return sum(carried for (_, b), carried in bed.link_bytes().items() if b == host)
 
@@ -245,13 +245,13 @@ def test_nodes_that_join_during_a_copy_resume_and_delay_no_copy(make_bed, tmp_pa
     bed.wait_until_measured()
     size = 24 * MIB
     source, dest = write(str(tmp_path / "source"), noise(12, size)), str(tmp_path / "{node}" / "copy")
-    before = came(bed, "h3")
+    before = received_bytes(bed, "h3")
     job = start(bed, "cool", "copy", "--from", "h1", "--json", "--via", way, source, dest)
-    wait_for(lambda: came(bed, "h3") - before > MIB, "some of it has arrived", 30)
+    wait_for(lambda: received_bytes(bed, "h3") - before > MIB, "some of it has arrived", 30)
     bed.start_agent("h5")
     # Four generations of 2 MiB arrive at the same time, or two pieces of 4 MiB; those that are
     # incomplete when a node is lost are sent again.
-    wait_for(lambda: came(bed, "h3") - before > 14 * MIB, "some of them are complete", 30)
+    wait_for(lambda: received_bytes(bed, "h3") - before > 14 * MIB, "some of them are complete", 30)
     bed.restart_agent("h3")
     status, out, errors = ended(job)
     assert status == 0 and "cool: lost h3; the others continue" in errors, out + errors
@@ -271,7 +271,7 @@ def test_nodes_that_join_during_a_copy_resume_and_delay_no_copy(make_bed, tmp_pa
 def test_killed_ranks_and_supervisors_restart_unnoticed(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     wait_for(bed.whole, "all nodes are connected", 60)
-    job, source, _ = copy_under_way(bed, tmp_path, 4 * MIB, "--json", "--via", "swarm")
+    job, source, _ = start_copy(bed, tmp_path, 4 * MIB, "--json", "--via", "swarm")
     subprocess.run(["pkill", "-KILL", "-P", str(bed.agents["h3"].process.pid)], check=True)
     status, out, errors = ended(job)
     assert status == 0 and "cool: lost h3; the others continue" in errors, out + errors
@@ -285,9 +285,9 @@ def test_the_source_may_be_lost_once_others_have_all_blocks(make_bed, tmp_path):
     wait_for(lambda: "h4" in away(bed), "one node is disconnected")
     bed.wait_until_measured()
     source, dest = write(str(tmp_path / "source"), noise(13, 16 * MIB)), str(tmp_path / "{node}" / "copy")
-    before = came(bed, "h2")
+    before = received_bytes(bed, "h2")
     job = start(bed, "cool", "copy", "--from", "h1", "--nodes", "h2,h3,h4", "--json", "--via", "swarm", source, dest)
-    wait_for(lambda: came(bed, "h2") - before > MIB, "some of it has arrived", 30)
+    wait_for(lambda: received_bytes(bed, "h2") - before > MIB, "some of it has arrived", 30)
     bed.restart_agent("h4")
     slow = next(link for link in bed.network.net.links if "h4" in (link.intf1.node.name, link.intf2.node.name))
     bed.network.shape(slow, 5)
@@ -312,7 +312,7 @@ def copy_of_input(bed, folder, *arguments):
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def with_input(job, data):
+def finish_with_input(job, data):
     """Returns status, output and errors for this complete input."""
     try:
         out, errors = job.communicate(data, timeout=PATIENCE)
@@ -324,7 +324,7 @@ def with_input(job, data):
 def test_standard_input_is_copied_to_all_nodes_and_nowhere_else(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     data, spool = noise(7, 5 * MIB + 1), str(tmp_path / "spool")
-    status, out, errors = with_input(copy_of_input(bed, spool, "--json", str(tmp_path / "{node}" / "copy")), data)
+    status, out, errors = finish_with_input(copy_of_input(bed, spool, "--json", str(tmp_path / "{node}" / "copy")), data)
     assert status == 0, errors
     assert names(json.loads(out)) == ["h1", "h2", "h3", "h4"]
     for node in ("h1", "h2", "h3", "h4"):
@@ -332,9 +332,9 @@ def test_standard_input_is_copied_to_all_nodes_and_nowhere_else(make_bed, tmp_pa
         assert hashlib.sha256(copy.read_bytes()).digest() == hashlib.sha256(data).digest(), node
         assert stat.S_IMODE(copy.stat().st_mode) == 0o640 and os.listdir(tmp_path / node) == ["copy"]
     assert os.listdir(spool) == []
-    for arguments, why in (([str(tmp_path) + "/"], "SOURCE `-` has no file name"), (["--from", "h2", str(tmp_path / "x")], "cannot be combined with --from")):
-        status, _, errors = with_input(copy_of_input(bed, spool, *arguments), b"")
-        assert status == 1 and why in errors and errors.count("\n") == 1, errors
+    for arguments, message in (([str(tmp_path) + "/"], "SOURCE `-` has no file name"), (["--from", "h2", str(tmp_path / "x")], "cannot be combined with --from")):
+        status, _, errors = finish_with_input(copy_of_input(bed, spool, *arguments), b"")
+        assert status == 1 and message in errors and errors.count("\n") == 1, errors
     assert os.listdir(spool) == []
 
 
@@ -355,18 +355,18 @@ def test_a_stream_stays_in_order_and_survives_the_loss_of_a_node(make_bed, tmp_p
     wait_for(lambda: sum(bed.link_bytes().values()) - before > 40 * MIB,
              "some of it has arrived and more follows")
     assert sorted(name.name for name in spool.glob("*/*")) == ["input", "lock"]
-    assert [kept.stat().st_size for kept in spool.glob("*/*") if kept.is_file()] == [0], "no file has any of it"
+    assert [file.stat().st_size for file in spool.glob("*/*") if file.is_file()] == [0], "no file has any of it"
     bed.agents["h3"].signal(signal.SIGKILL)
-    status, out, errors = with_input(job, data[20 * MIB:])
+    status, out, errors = finish_with_input(job, data[20 * MIB:])
     assert status == 1 and "cool: lost h3; the others continue" in errors, errors
-    hashed = hashlib.sha256(data).hexdigest()
-    assert [hashlib.sha256((tmp_path / node / "copy").read_bytes()).hexdigest() for node in ("h1", "h2")] == [hashed] * 2
-    assert reader.communicate(timeout=PATIENCE)[0].split()[0] == hashed
+    digest = hashlib.sha256(data).hexdigest()
+    assert [hashlib.sha256((tmp_path / node / "copy").read_bytes()).hexdigest() for node in ("h1", "h2")] == [digest] * 2
+    assert reader.communicate(timeout=PATIENCE)[0].split()[0] == digest
     assert not os.path.exists(tmp_path / "h3" / "copy") and json.loads(out)["bytes"] == len(data)
     assert os.listdir(spool) == []
-    for arguments, why in ((["--via", "swarm"], "a swarm does not keep the order of a stream"), (["--verify"], "cannot be used with")):
-        status, _, errors = with_input(copy_of_input(bed, str(spool), "--stream", *arguments, dest), b"")
-        assert status in (1, 2) and why in errors, errors
+    for arguments, message in ((["--via", "swarm"], "a swarm does not keep the order of a stream"), (["--verify"], "cannot be used with")):
+        status, _, errors = finish_with_input(copy_of_input(bed, str(spool), "--stream", *arguments, dest), b"")
+        assert status in (1, 2) and message in errors, errors
     bed.restart_agent("h3")
     bed.wait_until_joined()
 
@@ -375,18 +375,18 @@ def test_an_interrupted_copy_of_standard_input_leaves_nothing(make_bed, tmp_path
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
     bed.wait_until_measured()
     spool, dest = tmp_path / "spool", str(tmp_path / "{node}" / "copy")
-    for number, interrupted in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+    for number, expected_status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
         job = copy_of_input(bed, str(spool), dest)
         job.stdin.write(noise(8, MIB))
         job.stdin.flush()
-        wait_for(lambda: [kept for kept in spool.glob("*/input") if kept.stat().st_size == MIB],
+        wait_for(lambda: [file for file in spool.glob("*/input") if file.stat().st_size == MIB],
                  "the data received so far is kept")
         [folder] = spool.iterdir()
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700, "only its user can reach it"
         job.send_signal(number)
         job.wait(PATIENCE)
-        status, _, errors = with_input(job, None)
-        assert status == interrupted and errors == "cool: interrupted while standard input was being read; nothing was copied\n", errors
+        status, _, errors = finish_with_input(job, None)
+        assert status == expected_status and errors == "cool: interrupted while standard input was being read; nothing was copied\n", errors
         assert list(spool.iterdir()) == []
     before = sum(bed.link_bytes().values())
     job = copy_of_input(bed, str(spool), "--limit", "2M", dest)
@@ -395,6 +395,6 @@ def test_an_interrupted_copy_of_standard_input_leaves_nothing(make_bed, tmp_path
     wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * MIB, "some of it has arrived")
     job.stdin = None
     job.send_signal(signal.SIGINT)
-    assert with_input(job, None)[0] == 130
+    assert finish_with_input(job, None)[0] == 130
     assert list(spool.iterdir()) == []
     assert not any(os.path.exists(tmp_path / node / "copy") for node in ("h2", "h3", "h4"))

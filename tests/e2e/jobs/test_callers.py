@@ -14,48 +14,48 @@ from test_recovery import killed_controller
 COUNT = "i=0; until test -e %s; do i=$((i+1)); echo $i; sleep 0.05; done; echo last $i"
 
 
-def heard(out, errors):
+def parse_output(out, errors):
     """Returns the numbers that each rank has printed, in order, and how many lines are reported
     lost; all ranks printed their last."""
-    said, lost = {}, {}
+    printed, lost = {}, {}
     for rank, text in re.findall(r"^\[(\d+)\] (.*)$", out, re.M):
-        said.setdefault(int(rank), []).append(text)
+        printed.setdefault(int(rank), []).append(text)
     for count, rank in re.findall(r"^cool: (\d+) lines of rank (\d+) are lost$", errors, re.M):
         lost[int(rank)] = lost.get(int(rank), 0) + int(count)
-    for rank, texts in said.items():
+    for rank, texts in printed.items():
         numbers = [int(text) for text in texts[:-1]]
         assert numbers == sorted(set(numbers)), "rank %d: a line is duplicated or out of order: %s" % (rank, numbers)
         last = int(texts[-1].removeprefix("last "))
         assert len(numbers) + lost.get(rank, 0) == last, "rank %d: %d lines of %d, %d lost" % (rank, len(numbers), last, lost.get(rank, 0))
-    return said, lost
+    return printed, lost
 
 
-class Counting:
+class CountingJob:
     """A job on all nodes that counts until it is finished, its output in files."""
 
     def __init__(self, bed, mark, prefix=(), **environment):
-        self.bed, self.stop = bed, "%s/%s" % (bed.directory, mark)
+        self.bed, self.stop_file = bed, "%s/%s" % (bed.directory, mark)
         # The files are opened for appending, because reading them moves the offset that the job
         # shares.
-        self.said = [open("%s/%s.%s" % (bed.directory, mark, stream), "a+") for stream in ("out", "err")]
-        self.job = subprocess.Popen([*prefix, "cool", "run", "--", "sh", "-c", COUNT % self.stop], env={**bed.environment(), **environment},
-                                    stdout=self.said[0], stderr=self.said[1])
+        self.output_files = [open("%s/%s.%s" % (bed.directory, mark, stream), "a+") for stream in ("out", "err")]
+        self.job = subprocess.Popen([*prefix, "cool", "run", "--", "sh", "-c", COUNT % self.stop_file], env={**bed.environment(), **environment},
+                                    stdout=self.output_files[0], stderr=self.output_files[1])
         wait_for(lambda: self.read()[0].count("\n") > 8, "the ranks count")
 
     def read(self):
-        for stream in self.said:
+        for stream in self.output_files:
             stream.seek(0)
-        return [stream.read() for stream in self.said]
+        return [stream.read() for stream in self.output_files]
 
     def finish(self):
         """Returns the number of lines reported lost by rank, and the other messages."""
-        with open(self.stop, "w"):
+        with open(self.stop_file, "w"):
             pass
         status = self.job.wait(PATIENCE)
         out, errors = self.read()
         assert status == 0, out + errors
-        said, lost = heard(out, errors)
-        assert len(said) == len(self.bed.network.net.hosts)
+        printed, lost = parse_output(out, errors)
+        assert len(printed) == len(self.bed.network.net.hosts)
         return lost, errors
 
 
@@ -63,7 +63,7 @@ def test_a_disconnected_caller_loses_no_line_of_its_job(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
     wait_for(bed.whole, "the network is complete")
     host = bed.network.net.get("h1")
-    job = Counting(bed, "cut", ("mnexec", "-a", str(host.pid)), COOL_CONTROLLER=bed.controller_address(network.MANAGEMENT_ADDRESS))
+    job = CountingJob(bed, "cut", ("mnexec", "-a", str(host.pid)), COOL_CONTROLLER=bed.controller_address(network.MANAGEMENT_ADDRESS))
     with management_down(bed, ["h1"]):
         wait_for(lambda: "the caller of the job has disconnected" in log_of(bed, "controller"), "the caller is away")
         wait_for(lambda: away(bed) == {"h1"}, "the agent of h1 is away")
@@ -81,7 +81,7 @@ def test_no_line_is_duplicated_or_silently_lost_in_a_restart(make_bed):
     wait_for(bed.whole, "the network is complete")
     for mark, restart in (("stopped", restarted_in_order), ("killed", lambda bed: killed_controller(bed, None))):
         wait_for(bed.whole, "the network is complete")
-        job = Counting(bed, mark)
+        job = CountingJob(bed, mark)
         restart(bed)
         wait_for(lambda: bed.cool_json("jobs") and any(j["state"] == "running" for j in running(bed)), "the job is taken over")
         lost, errors = job.finish()
@@ -111,10 +111,10 @@ def test_whoever_stops_reading_loses_nothing_and_holds_up_nobody(make_bed):
     assert flood.poll() is None
     status, out, errors = ended(flood)
     assert status == 0 and errors == "", errors
-    said = {}
+    printed = {}
     for rank, number in re.findall(r"^\[(\d)\] a line that is long enough (\d+)$", out, re.M):
-        said.setdefault(rank, []).append(int(number))
-    assert said == {str(rank): list(range(1, count + 1)) for rank in range(4)}
+        printed.setdefault(rank, []).append(int(number))
+    assert printed == {str(rank): list(range(1, count + 1)) for rank in range(4)}
 
 
 def test_job_numbers_are_unique_and_their_last_digits_suffice(make_bed):
@@ -129,8 +129,8 @@ def test_job_numbers_are_unique_and_their_last_digits_suffice(make_bed):
     wait_for(lambda: len(running(bed)) == 2, "both run")
     one, other = sorted(job["job"] for job in running(bed))
     assert one != other and one % 100000 == other % 100000 == 1
-    several = run(bed, "cool", "cancel", "1")
-    assert several.returncode == 1 and "1 matches several jobs" in several.stderr, several.stderr
+    ambiguous = run(bed, "cool", "cancel", "1")
+    assert ambiguous.returncode == 1 and "1 matches several jobs" in ambiguous.stderr, ambiguous.stderr
     assert str(one) in succeed(bed, "cool", "jobs") and str(other) in succeed(bed, "cool", "jobs")
     succeed(bed, "cool", "cancel", str(one))
     assert ended(jobs[0])[0] == 143
@@ -141,5 +141,5 @@ def test_job_numbers_are_unique_and_their_last_digits_suffice(make_bed):
 
 def test_a_grace_time_below_the_detection_time_is_refused(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
-    refused = run(bed, "cool-controller", "--agent-grace", "19", *bed.security())
-    assert refused.returncode != 0 and "19 is not in 20..=86400" in refused.stderr, refused.stderr
+    result = run(bed, "cool-controller", "--agent-grace", "19", *bed.security())
+    assert result.returncode != 0 and "19 is not in 20..=86400" in result.stderr, result.stderr

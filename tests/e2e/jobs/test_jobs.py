@@ -7,7 +7,7 @@ from conftest import PATIENCE, run, succeed
 
 def processes(mark):
     """Returns the processes with `mark` among their arguments, except those of `cool` itself."""
-    found = []
+    pids = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
             with open("/proc/%s/cmdline" % pid, "rb") as f:
@@ -15,8 +15,8 @@ def processes(mark):
         except OSError:
             continue
         if mark in words and not words[0].endswith("cool"):
-            found.append(int(pid))
-    return found
+            pids.append(int(pid))
+    return pids
 
 
 def running(bed):
@@ -30,9 +30,9 @@ def start(bed, *command):
 
 def lines(command, count):
     """Returns the next lines that it prints, in the order of ranks."""
-    read = sorted(command.stdout.readline() for _ in range(count))
-    assert all(read), "it has ended: %r" % (ended(command),)
-    return read
+    output_lines = sorted(command.stdout.readline() for _ in range(count))
+    assert all(output_lines), "it has ended: %r" % (ended(command),)
+    return output_lines
 
 
 def ended(command):
@@ -51,30 +51,30 @@ STUBBORN = "trap '' TERM; sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.2;
 def racks(bed):
     """Returns the nodes of each rack by number, which is the order in which the controller found
     the racks."""
-    found = {}
+    nodes_by_rack = {}
     for node in bed.cool_json("topology")["nodes"]:
-        found.setdefault(node["rack"], []).append(node["name"])
-    return found
+        nodes_by_rack.setdefault(node["rack"], []).append(node["name"])
+    return nodes_by_rack
 
 
 def test_ranks_run_where_they_are_told(make_bed):
     bed = make_bed("tree:2x2")
     (a, b), (c, d) = racks(bed)[0], racks(bed)[1]
 
-    def where(*options):
+    def run_on(*options):
         """Returns the nodes of the ranks, in rank order."""
         lines = succeed(bed, "cool", "run", *options, "--", "sh", "-c", "basename $COOL_SOCKET .sock").splitlines()
         return [line.split()[1] for line in sorted(lines)]
 
-    assert where("-n", "4", "--ranks-per-node", "2") == [a, a, b, b]
-    assert where("-n", "2", "--hosts", b + "," + d) == [b, d]
-    assert where("--racks", "1") == [c, d]
+    assert run_on("-n", "4", "--ranks-per-node", "2") == [a, a, b, b]
+    assert run_on("-n", "2", "--hosts", b + "," + d) == [b, d]
+    assert run_on("--racks", "1") == [c, d]
     # A node of the first rack is busy: two ranks on nodes of their own go to the other rack.
     busy = start(bed, "cool", "run", "-n", "4", "--hosts", a, "--", "sh", "-c", "echo up; sleep 1000")
     lines(busy, 4)
-    assert where("-n", "2") == [c, d]
-    refused = run(bed, "cool", "run", "--hosts", "h9", "--", "true")
-    assert refused.returncode == 1 and "no node h9 is ready; ready nodes: h1, h2, h3, h4" in refused.stderr
+    assert run_on("-n", "2") == [c, d]
+    result = run(bed, "cool", "run", "--hosts", "h9", "--", "true")
+    assert result.returncode == 1 and "no node h9 is ready; ready nodes: h1, h2, h3, h4" in result.stderr
     busy.send_signal(signal.SIGINT)
     assert ended(busy)[0] == 130
 
@@ -82,9 +82,9 @@ def test_ranks_run_where_they_are_told(make_bed):
 def test_output_goes_into_files(make_bed, tmp_path):
     bed = make_bed("tree:2x2")
     command = "echo out $COOL_RANK $HELLO; pwd; echo err $COOL_RANK >&2"
-    done = run(bed, "cool", "run", "-n", "3", "--output", str(tmp_path / "logs"), "--env", "HELLO=there", "--workdir", "/usr", "--",
+    process = run(bed, "cool", "run", "-n", "3", "--output", str(tmp_path / "logs"), "--env", "HELLO=there", "--workdir", "/usr", "--",
                "sh", "-c", command)
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    assert (process.returncode, process.stdout, process.stderr) == (0, "", "")
     for rank in range(3):
         assert (tmp_path / "logs" / ("%d.out" % rank)).read_text() == "out %d there\n/usr\n" % rank
         assert (tmp_path / "logs" / ("%d.err" % rank)).read_text() == "err %d\n" % rank
@@ -121,23 +121,23 @@ def test_jobs_are_listed_signalled_and_cancelled(make_bed):
     script = "trap 'echo got it' USR1; echo up; while :; do sleep 0.1; done"
     job = start(bed, "cool", "run", "-n", "2", "--time-limit", "5m", "--", "sh", "-c", script)
     assert lines(job, 2) == ["[0] up\n", "[1] up\n"]
-    [listed] = running(bed)
-    assert (listed["state"], listed["nodes"], listed["program"], listed["time_limit_ms"]) == ("running", racks(bed)[0], "sh", 300000)
+    [description] = running(bed)
+    assert (description["state"], description["nodes"], description["program"], description["time_limit_ms"]) == ("running", racks(bed)[0], "sh", 300000)
     assert "5:00" in succeed(bed, "cool", "jobs")
     job.send_signal(signal.SIGUSR1)
     assert lines(job, 2) == ["[0] got it\n", "[1] got it\n"]
-    succeed(bed, "cool", "cancel", "--signal", "USR1", str(listed["job"]))
+    succeed(bed, "cool", "cancel", "--signal", "USR1", str(description["job"]))
     assert lines(job, 2) == ["[0] got it\n", "[1] got it\n"]
-    succeed(bed, "cool", "cancel", str(listed["job"]))
+    succeed(bed, "cool", "cancel", str(description["job"]))
     status, _, errors = ended(job)
     assert status == 143 and "canceled by" in errors, errors
     assert running(bed) == []
-    gone = run(bed, "cool", "cancel", str(listed["job"]))
-    assert gone.returncode == 1 and "no job %d is running" % (listed["job"] % 100_000) in gone.stderr
+    result = run(bed, "cool", "cancel", str(description["job"]))
+    assert result.returncode == 1 and "no job %d is running" % (description["job"] % 100_000) in result.stderr
 
 
 def test_a_job_ends_when_its_time_is_over(make_bed):
     bed = make_bed("tree:2x2")
-    done = run(bed, "cool", "run", "-n", "4", "--time-limit", "1", "--", "sh", "-c", STUBBORN, "cool-test-late")
-    assert done.returncode == 124 and "it exceeded its time limit of 1s" in done.stderr, done.stderr
+    process = run(bed, "cool", "run", "-n", "4", "--time-limit", "1", "--", "sh", "-c", STUBBORN, "cool-test-late")
+    assert process.returncode == 124 and "it exceeded its time limit of 1s" in process.stderr, process.stderr
     assert processes("cool-test-late") == []

@@ -24,70 +24,70 @@ def pod(document):
 def options(container):
     """Returns the options of a container's program: {option: value or None}."""
     words = container["args"]
-    given = {}
+    values = {}
     for word, following in zip(words, [*words[1:], ""]):
         if word.startswith("--"):
             option, _, value = word.partition("=")
-            given[option] = value or (following if not following.startswith("--") else None)
-    return given
+            values[option] = value or (following if not following.startswith("--") else None)
+    return values
 
 
 def test_programs_are_given_options_that_they_have():
-    found = documents("cool.yaml")
+    manifests = documents("cool.yaml")
     for kind, program in (("StatefulSet", "cool-controller"), ("DaemonSet", "cool-nodeagent")):
-        [container] = pod(found[kind])["containers"]
+        [container] = pod(manifests[kind])["containers"]
         assert container["command"] == [program]
-        shown = subprocess.run([os.path.join(testbed.BIN, program), "--help"], capture_output=True, text=True, check=True).stdout
-        known = set(re.findall(r"--[a-z-]+", shown))
-        assert options(container) and set(options(container)) <= known, program
+        help_text = subprocess.run([os.path.join(testbed.BIN, program), "--help"], capture_output=True, text=True, check=True).stdout
+        options_in_help = set(re.findall(r"--[a-z-]+", help_text))
+        assert options(container) and set(options(container)) <= options_in_help, program
         # As the node calls itself.
         arguments = [argument.replace("$(NODE)", "node1") for argument in container["args"]]
         subprocess.run([os.path.join(testbed.BIN, program), *arguments, "--check-config"], check=True)
 
 
 def test_the_parts_fit_together():
-    found = documents("cool.yaml")
-    controllers, service = found["StatefulSet"], found["Service"]
+    manifests = documents("cool.yaml")
+    controllers, service = manifests["StatefulSet"], manifests["Service"]
     labels = controllers["spec"]["template"]["metadata"]["labels"]
     assert controllers["spec"]["selector"]["matchLabels"] == service["spec"]["selector"] == labels
-    assert found["DaemonSet"]["spec"]["selector"]["matchLabels"] == found["DaemonSet"]["spec"]["template"]["metadata"]["labels"]
-    for document in (controllers, found["DaemonSet"], documents("job.yaml")["Job"]):
+    assert manifests["DaemonSet"]["spec"]["selector"]["matchLabels"] == manifests["DaemonSet"]["spec"]["template"]["metadata"]["labels"]
+    for document in (controllers, manifests["DaemonSet"], documents("job.yaml")["Job"]):
         volumes = {v["name"] for v in pod(document)["volumes"]}
         for container in pod(document)["containers"]:
             assert {m["name"] for m in container["volumeMounts"]} == volumes
 
 
 def test_two_controllers_run_on_separate_nodes_known_to_agents():
-    found = documents("cool.yaml")
-    controllers, service = found["StatefulSet"], found["Service"]
+    manifests = documents("cool.yaml")
+    controllers, service = manifests["StatefulSet"], manifests["Service"]
     assert controllers["spec"]["replicas"] == 2
-    [apart] = pod(controllers)["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
-    assert (apart["topologyKey"], apart["labelSelector"]["matchLabels"]) == ("kubernetes.io/hostname", service["spec"]["selector"])
+    [anti_affinity] = pod(controllers)["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert (anti_affinity["topologyKey"], anti_affinity["labelSelector"]["matchLabels"]) == ("kubernetes.io/hostname", service["spec"]["selector"])
     # The names of the pods in a stateful set belong to a headless service, which does not
     # distinguish the standby from the leader.
     assert controllers["spec"]["serviceName"] == service["metadata"]["name"]
     assert service["spec"]["clusterIP"] == "None" and service["spec"]["publishNotReadyAddresses"]
     [port], domain = service["spec"]["ports"], "%s.%s.svc" % (service["metadata"]["name"], service["metadata"]["namespace"])
     names = ["%s-%d" % (controllers["metadata"]["name"], which) for which in range(2)]
-    [agent] = pod(found["DaemonSet"])["containers"]
+    [agent] = pod(manifests["DaemonSet"])["containers"]
     assert options(agent)["--controller"] == ",".join("https://%s.%s:%d" % (name, domain, port["port"]) for name in names)
 
 
 def test_controllers_use_etcd_over_tls_and_a_standby_is_ready():
     controllers = documents("cool.yaml")["StatefulSet"]
     [controller] = pod(controllers)["containers"]
-    given = options(controller)
-    assert len({url for url in given["--lead-by"].split(",") if url.startswith("https://")}) == 3
+    values = options(controller)
+    assert len({url for url in values["--lead-by"].split(",") if url.startswith("https://")}) == 3
     mounts = {m["mountPath"]: m["name"] for m in controller["volumeMounts"]}
     secrets = {v["name"]: v["secret"]["secretName"] for v in pod(controllers)["volumes"]}
     with open(os.path.join(FOLDER, "cool.yaml")) as f:
-        [made] = [line for line in f if "create secret generic %s " % secrets["etcd"] in line]
+        [command] = [line for line in f if "create secret generic %s " % secrets["etcd"] in line]
     for option in ("--lead-by-ca", "--lead-by-cert", "--lead-by-key"):
-        folder, _, file = given[option].rpartition("/")
-        assert mounts[folder] == "etcd" and "--from-file=%s=" % file in made
+        folder, _, file = values[option].rpartition("/")
+        assert mounts[folder] == "etcd" and "--from-file=%s=" % file in command
     # Both serve this, and only the one that leads listens for agents.
     probe = controller["readinessProbe"]["httpGet"]
-    assert "%s:%d" % (probe["host"], probe["port"]) == given["--http"] and probe["path"] == "/metrics"
+    assert "%s:%d" % (probe["host"], probe["port"]) == values["--http"] and probe["path"] == "/metrics"
 
 
 def test_every_rank_of_the_job_is_told_who_it_is():

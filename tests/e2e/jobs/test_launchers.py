@@ -30,7 +30,7 @@ def socket_of(bed, host):
     return os.path.join(bed.directory, host + ".sock")
 
 
-def finished(process, seconds=PATIENCE):
+def await_success(process, seconds=PATIENCE):
     """Returns its output after a successful end."""
     try:
         out, errors = process.communicate(timeout=seconds)
@@ -51,13 +51,13 @@ def in_host(bed, host, command, variables, user=None):
 
 def torchrun(bed, user, size=HOSTS, port="29500"):
     """Starts a rank on each host with torchrun's environment."""
-    started = []
+    processes = []
     for rank in range(size):
         host = "h%d" % (rank % HOSTS + 1)
         variables = {"RANK": str(rank), "LOCAL_RANK": "0", "WORLD_SIZE": str(size), "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": port,
                      "COOL_SOCKET": socket_of(bed, host)}
-        started.append(in_host(bed, host, [program(bed), "sum"], variables, user))
-    return started
+        processes.append(in_host(bed, host, [program(bed), "sum"], variables, user))
+    return processes
 
 
 def sums(size):
@@ -66,14 +66,14 @@ def sums(size):
 
 @pytest.mark.parametrize("user", [None, NOBODY], ids=["root", "nobody"])
 def test_ranks_that_torchrun_starts_find_each_other(bed, user):
-    printed = [finished(rank).strip() for rank in torchrun(bed, user, size=6)]
-    assert printed == sums(6)
+    outputs = [await_success(rank).strip() for rank in torchrun(bed, user, size=6)]
+    assert outputs == sums(6)
 
 
 def test_users_do_not_meet_though_they_say_the_same_job(bed):
     ranks = {user: torchrun(bed, user, size=HOSTS, port="29501") for user in (None, NOBODY)}
-    for started in ranks.values():
-        assert [finished(rank).strip() for rank in started] == sums(HOSTS)
+    for processes in ranks.values():
+        assert [await_success(rank).strip() for rank in processes] == sums(HOSTS)
 
 
 def test_a_user_cannot_be_a_rank_of_a_job_of_the_agents(bed):
@@ -82,25 +82,25 @@ def test_a_user_cannot_be_a_rank_of_a_job_of_the_agents(bed):
     try:
         group = job.stdout.readline().split()[1]
         variables = {"COOL_GROUP": group, "COOL_RANK": "0", "COOL_SIZE": "1", "COOL_SOCKET": socket_of(bed, "h1")}
-        thief = in_host(bed, "h1", [program(bed), "sum"], variables, NOBODY)
-        _, errors = thief.communicate(timeout=PATIENCE)
-        assert thief.returncode == 1 and "group %s is not one of user %d" % (group, NOBODY.pw_uid) in errors, errors
+        process = in_host(bed, "h1", [program(bed), "sum"], variables, NOBODY)
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 1 and "group %s is not one of user %d" % (group, NOBODY.pw_uid) in errors, errors
     finally:
         job.terminate()
         job.wait(PATIENCE)
 
 
-def rank_of_its_host(bed):
+def rank_command(bed):
     """A rank as a launcher is to start it: of several agents on one machine each host's own is
     named by its host's name."""
     return ["sh", "-c", "'COOL_SOCKET=%s/$(hostname).sock exec %s sum'" % (bed.directory, program(bed))]
 
 
 def test_ranks_that_open_mpi_starts_find_each_other(bed, tmp_path):
-    printed = start_in_hosts(bed, tmp_path, [
+    outputs = start_in_hosts(bed, tmp_path, [
         "mpirun.openmpi", "--allow-run-as-root", "--mca", "plm_rsh_agent", ENTER, "--mca", "oob_tcp_if_include", "10.0.0.0/16",
-        "--host", ",".join("h%d:2" % (i + 1) for i in range(HOSTS)), "-n", "8", *rank_of_its_host(bed)])
-    assert sorted(printed.splitlines()) == sums(8)
+        "--host", ",".join("h%d:2" % (i + 1) for i in range(HOSTS)), "-n", "8", *rank_command(bed)])
+    assert sorted(outputs.splitlines()) == sums(8)
 
 
 @pytest.fixture(scope="session")
@@ -111,15 +111,15 @@ def mpiexec():
 
 def test_ranks_that_mpich_starts_meet_if_they_name_a_job(bed, tmp_path, mpiexec):
     # Only the variables of MPICH itself, and the job.
-    printed = start_in_hosts(bed, tmp_path, [
+    outputs = start_in_hosts(bed, tmp_path, [
         mpiexec, "-genvnone", "-genv", "COOL_JOB", "mpich", "-launcher", "ssh", "-launcher-exec", ENTER,
-        "-hosts", ",".join("h%d" % (i + 1) for i in range(HOSTS)), "-n", "8", "-ppn", "2", *rank_of_its_host(bed)])
-    assert sorted(printed.splitlines()) == sums(8)
+        "-hosts", ",".join("h%d" % (i + 1) for i in range(HOSTS)), "-n", "8", "-ppn", "2", *rank_command(bed)])
+    assert sorted(outputs.splitlines()) == sums(8)
 
 
 def test_ranks_that_slurm_starts_find_each_other(bed, tmp_path):
     with Slurm(bed, tmp_path) as slurm:
         script = "COOL_SOCKET=%s/$SLURMD_NODENAME.sock exec %s sum" % (bed.directory, program(bed))
         for ranks in (8, 4):
-            printed = slurm.srun("-N", "4", "-n", str(ranks), "sh", "-c", script)
-            assert sorted(printed.splitlines()) == sums(ranks)
+            outputs = slurm.srun("-N", "4", "-n", str(ranks), "sh", "-c", script)
+            assert sorted(outputs.splitlines()) == sums(ranks)

@@ -27,7 +27,7 @@ UNITS = {"cool-controller": ["cool-controller"], "cool-nodeagent": ["cool-launch
 NODE_FILES = ("ca.pem", "agent.pem", "agent.key")
 SWITCH_FILES = ("ca.pem", "switch.pem", "switch.key")
 # Files that any system writes when packages are installed and removed, and while it runs.
-ELSEWHERE = ("/proc", "/sys", "/dev", "/run", "/tmp", "/root", "/var/cache", "/var/lib/apt", "/var/lib/dpkg", "/var/lib/logrotate", "/var/lib/systemd", "/var/log",
+UNCHECKED_PATHS = ("/proc", "/sys", "/dev", "/run", "/tmp", "/root", "/var/cache", "/var/lib/apt", "/var/lib/dpkg", "/var/lib/logrotate", "/var/lib/systemd", "/var/log",
              "/var/tmp", "/etc/.pwd.lock", "/etc/group-", "/etc/gshadow-", "/etc/passwd-", "/etc/shadow-", "/home/ann")
 
 
@@ -48,7 +48,7 @@ class Cluster:
         self.network.start("ssl:127.0.0.1:1")
         self.controller = self.boot(stack, "controller", None)
         self.nodes = [self.boot(stack, host.name, host) for host in self.network.net.hosts]
-        self.printed = {}
+        self.outputs = {}
 
     @property
     def machines(self):
@@ -62,19 +62,19 @@ class Cluster:
             f.write("127.0.0.1 localhost\n%s controller.example\n" % network.MANAGEMENT_ADDRESS)
         machine.run("useradd", "--create-home", "ann")
         machine.files = files(machine)
-        give(machine, glob.glob(os.path.join(PACKAGES, "*.deb")), "")
+        copy_files(machine, glob.glob(os.path.join(PACKAGES, "*.deb")), "")
         return machine
 
-    def follow(self, document, section, where=None, step=None):
+    def run_section(self, document, section, where=None, step=None):
         """Runs the commands of a section, or of one step of it, on the machines that it names."""
-        found = commands(document, section)
-        assert found, "%s has no commands in %s" % (document, section)
-        for place, text in found if step is None else [[c for c in found if c[0] == where][step]]:
+        section_commands = commands(document, section)
+        assert section_commands, "%s has no commands in %s" % (document, section)
+        for place, text in section_commands if step is None else [[c for c in section_commands if c[0] == where][step]]:
             assert place in ("the controller's machine", "each node", "each switch"), place
             for line in text.splitlines():
-                self.do(place, line.strip())
+                self.run_line(place, line.strip())
 
-    def do(self, place, line):
+    def run_line(self, place, line):
         if place == "each switch":
             for switch in self.network.net.switches:
                 variables = {**os.environ, "BRIDGE": switch.name, "CONTROLLER": "127.0.0.1"}
@@ -82,44 +82,44 @@ class Cluster:
             return
         for machine in self.nodes if place == "each node" else [self.controller]:
             if line == "cool doctor":
-                wait_for(lambda: doctor_is_content(self), "all is well")
-            self.printed[line] = machine.run("sh", "-c", line).stdout
+                wait_for(lambda: doctor_finds_nothing(self), "all is well")
+            self.outputs[line] = machine.run("sh", "-c", line).stdout
             if line == "cool certs certs":
-                self.hand_out()
+                self.install_certificates()
 
-    def hand_out(self):
+    def install_certificates(self):
         """Copies certificates and keys to the directories where they are used, as an operator
         does."""
-        made = self.controller.path("/root/certs")
+        folder = self.controller.path("/root/certs")
         for node in self.nodes:
-            give(node, [os.path.join(made, name) for name in NODE_FILES], "certs")
+            copy_files(node, [os.path.join(folder, name) for name in NODE_FILES], "certs")
             edit(node, "interface", self.network.net.get(node.name).defaultIntf().name)
         for name in SWITCH_FILES:
-            shutil.copy(os.path.join(made, name), "/etc/openvswitch")
+            shutil.copy(os.path.join(folder, name), "/etc/openvswitch")
 
 
-def give(machine, paths, folder):
+def copy_files(machine, paths, folder):
     """Copies files to a directory of root's in a machine."""
-    there = machine.path(os.path.join("/root", folder))
-    os.makedirs(there, exist_ok=True)
+    target = machine.path(os.path.join("/root", folder))
+    os.makedirs(target, exist_ok=True)
     for path in paths:
-        shutil.copy(path, there)
+        shutil.copy(path, target)
 
 
 def edit(machine, option, value):
     """Sets an option in the machine's configuration file."""
     path = machine.path("/etc/cool/cool.toml")
     with open(path) as f:
-        text, found = re.subn(r'^%s = ".*"$' % option, '%s = "%s"' % (option, value), f.read(), flags=re.M)
-    assert found == 1, option
+        text, count = re.subn(r'^%s = ".*"$' % option, '%s = "%s"' % (option, value), f.read(), flags=re.M)
+    assert count == 1, option
     with open(path, "w") as f:
         f.write(text)
 
 
 def files(machine):
     """Returns all files of a machine that matter."""
-    left_out = [word for place in ELSEWHERE for word in ("-path", place, "-prune", "-o")]
-    return set(machine.run("find", "/", *left_out, "-print").stdout.splitlines())
+    excluded = [word for place in UNCHECKED_PATHS for word in ("-path", place, "-prune", "-o")]
+    return set(machine.run("find", "/", *excluded, "-print").stdout.splitlines())
 
 
 @pytest.fixture(scope="module")
@@ -127,14 +127,14 @@ def cluster():
     """Installs the cluster by all steps of docs/guide/deployment.md."""
     with contextlib.ExitStack() as stack:
         cluster = Cluster(stack)
-        cluster.follow("deployment.md", "## Steps")
+        cluster.run_section("deployment.md", "## Steps")
         yield cluster
 
 
 def test_the_documented_installation_runs_programs(cluster):
-    printed = {line.split()[1]: text for line, text in cluster.printed.items() if line.startswith("cool ")}
-    assert sorted(line.split()[-1] for line in printed["run"].splitlines()) == ["h1", "h2", "h3", "h4"]
-    assert "allreduce" in printed["bench"] and "bcast" in printed["bench"]
+    outputs = {line.split()[1]: text for line, text in cluster.outputs.items() if line.startswith("cool ")}
+    assert sorted(line.split()[-1] for line in outputs["run"].splitlines()) == ["h1", "h2", "h3", "h4"]
+    assert "allreduce" in outputs["bench"] and "bcast" in outputs["bench"]
     for machine in cluster.machines:
         package = "cool-controller" if machine is cluster.controller else "cool-nodeagent"
         for unit in UNITS[package]:
@@ -144,16 +144,16 @@ def test_the_documented_installation_runs_programs(cluster):
 
 
 def test_the_packages_are_as_debian_wants_them():
-    found = subprocess.run(["lintian", "--allow-root", "--fail-on", "error", *glob.glob(os.path.join(PACKAGES, "*.deb"))], capture_output=True,
+    process = subprocess.run(["lintian", "--allow-root", "--fail-on", "error", *glob.glob(os.path.join(PACKAGES, "*.deb"))], capture_output=True,
                            text=True, timeout=10 * PATIENCE)
-    print(found.stdout)
-    assert found.returncode == 0, found.stdout
+    print(process.stdout)
+    assert process.returncode == 0, process.stdout
 
 
 def test_systemd_finds_nothing_wrong_with_the_units(cluster):
     for machine in (cluster.controller, cluster.nodes[0]):
-        done = machine.run("sh", "-c", "systemd-analyze verify /lib/systemd/system/cool-*.service")
-        assert not done.stdout + done.stderr
+        process = machine.run("sh", "-c", "systemd-analyze verify /lib/systemd/system/cool-*.service")
+        assert not process.stdout + process.stderr
 
 
 def test_programs_have_no_more_rights_than_their_units_say(cluster):
@@ -162,10 +162,10 @@ def test_programs_have_no_more_rights_than_their_units_say(cluster):
     status = dict(line.split(":\t", 1) for line in agent.run("cat", "/proc/%s/status" % pid).stdout.splitlines() if ":\t" in line)
     net_raw = 1 << 13
     assert {int(status[name], 16) for name in ("CapEff", "CapPrm", "CapBnd", "CapAmb")} == {net_raw}
-    listed = agent.run("stat", "--format=%U:%G %a", "/etc/cool/certs/agent.key").stdout.strip()
-    assert listed == "root:cool 640"
-    done = agent.run("setpriv", "--reuid", "ann", "--regid", "ann", "--clear-groups", "cat", "/etc/cool/certs/agent.key", check=False)
-    assert done.returncode and "Permission denied" in done.stderr
+    permissions = agent.run("stat", "--format=%U:%G %a", "/etc/cool/certs/agent.key").stdout.strip()
+    assert permissions == "root:cool 640"
+    process = agent.run("setpriv", "--reuid", "ann", "--regid", "ann", "--clear-groups", "cat", "/etc/cool/certs/agent.key", check=False)
+    assert process.returncode and "Permission denied" in process.stderr
 
 
 def test_the_event_log_rotates_and_goes_on(cluster):
@@ -183,30 +183,30 @@ def test_a_renewed_key_stays_readable_by_the_group(cluster):
     machine.run("chgrp", "cool", "renewed/controller.key")
     machine.run("chmod", "640", "renewed/controller.key")
     machine.run("cool", "certs", "renewed", "--renew")
-    shown = machine.run("stat", "--format=%G %a", "renewed/controller.key", "renewed/tool.key").stdout.split("\n")
-    assert shown[:2] == ["cool 640", "root 600"]
+    permissions = machine.run("stat", "--format=%G %a", "renewed/controller.key", "renewed/tool.key").stdout.split("\n")
+    assert permissions[:2] == ["cool 640", "root 600"]
 
 
 def test_the_wheel_and_the_library_for_c_work_on_a_node(cluster, tmp_path):
     [wheel] = glob.glob(os.path.join(PACKAGES, "*.whl"))
     [dev] = glob.glob(os.path.join(PACKAGES, "libcool-dev_*.deb"))
     subprocess.run(["dpkg-deb", "-x", dev, tmp_path], check=True)
-    found = {**os.environ, "PKG_CONFIG_SYSROOT_DIR": str(tmp_path), "PKG_CONFIG_LIBDIR": glob.glob("%s/usr/lib/*/pkgconfig" % tmp_path)[0]}
-    flags = subprocess.run(["pkg-config", "--cflags", "--libs", "cool"], env=found, capture_output=True, text=True, check=True).stdout.split()
+    environment = {**os.environ, "PKG_CONFIG_SYSROOT_DIR": str(tmp_path), "PKG_CONFIG_LIBDIR": glob.glob("%s/usr/lib/*/pkgconfig" % tmp_path)[0]}
+    flags = subprocess.run(["pkg-config", "--cflags", "--libs", "cool"], env=environment, capture_output=True, text=True, check=True).stdout.split()
     program = str(tmp_path / "suite")
     unresolved = "-Wl,--unresolved-symbols=ignore-all"
     [library] = glob.glob(os.path.join(PACKAGES, "libcool0_*.deb"))
     subprocess.run(["dpkg-deb", "-x", library, tmp_path], check=True)
     subprocess.run(["cc", "-o", program, os.path.join(ROOT, "libcool/c/examples/suite.c"), *flags, unresolved], check=True)
     for node in cluster.nodes:
-        give(node, [wheel], "")
+        copy_files(node, [wheel], "")
         shutil.copy(program, node.path("/usr/local/bin/suite"))
         node.run("python3", "-m", "venv", "--system-site-packages", "/opt/cool")
         node.run("/opt/cool/bin/pip", "install", "--no-index", os.path.join("/root", os.path.basename(wheel)))
         shutil.copy(os.path.join(ROOT, "libcool/python/examples/suite.py"), node.path("/opt/cool/"))
-    printed = [cluster.controller.run("cool", "run", "--user", "ann", "--workdir", "/tmp", "--", *command).stdout
+    outputs = [cluster.controller.run("cool", "run", "--user", "ann", "--workdir", "/tmp", "--", *command).stdout
                for command in (["/usr/local/bin/suite"], ["/opt/cool/bin/python3", "/opt/cool/suite.py"])]
-    assert printed[0] == printed[1] != ""
+    assert outputs[0] == outputs[1] != ""
 
 
 def test_a_program_of_mpi_gains_by_the_package_for_it(cluster, tmp_path):
@@ -216,12 +216,12 @@ def test_a_program_of_mpi_gains_by_the_package_for_it(cluster, tmp_path):
     [package] = glob.glob(os.path.join(PACKAGES, "libcool-mpi_*.deb"))
     node.run("apt-get", "install", "--yes", os.path.join("/root", os.path.basename(package)))
     shutil.copy(program, node.path("/usr/local/bin/collectives"))
-    done = node.run("runuser", "-u", "ann", "--", "env", "COOL_MPI=require", "COOL_MPI_STATS=1", "COOL_MPI_MIN=1K", "cool", "mpirun", "--mpirun",
+    process = node.run("runuser", "-u", "ann", "--", "env", "COOL_MPI=require", "COOL_MPI_STATS=1", "COOL_MPI_MIN=1K", "cool", "mpirun", "--mpirun",
                     "mpirun.openmpi", "--oversubscribe", "-n", "2", "/usr/local/bin/collectives", "first")
-    assert done.stdout == "right\n" and "cool-mpi: allreduce taken: 2 calls" in done.stderr, done.stdout + done.stderr
+    assert process.stdout == "right\n" and "cool-mpi: allreduce taken: 2 calls" in process.stderr, process.stdout + process.stderr
 
 
-def upgraded(tmp_path, version):
+def build_upgrade(tmp_path, version):
     """Returns the packages with a later version number."""
     for path in glob.glob(os.path.join(PACKAGES, "*.deb")):
         folder = str(tmp_path / os.path.basename(path)[:-len(".deb")])
@@ -246,32 +246,32 @@ def jobs(cluster):
 
 
 def test_an_upgrade_ends_no_job(cluster, tmp_path):
-    later = upgraded(tmp_path, "99.0")
+    later = build_upgrade(tmp_path, "99.0")
     for machine in cluster.machines:
         for old in glob.glob(machine.path("/root/*.deb")):
             os.remove(old)
-        give(machine, later, "")
+        copy_files(machine, later, "")
     bench = ["cool", "bench", "--user", "ann", "--ranks-per-node", "1", "--ops", "allreduce", "--bytes", "64K", "--reps", "1000000"]
     job = subprocess.Popen(cluster.controller.command(*bench), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         wait_for(lambda: [j["state"] for j in jobs(cluster)] == ["running"], "the job runs")
         before = [pid_of(cluster.controller, "cool-controller"), *(pid_of(node, "cool-nodeagent") for node in cluster.nodes)]
-        cluster.follow("upgrade.md", "# Upgrades", "the controller's machine", 0)
-        cluster.follow("upgrade.md", "# Upgrades", "each node", 0)
+        cluster.run_section("upgrade.md", "# Upgrades", "the controller's machine", 0)
+        cluster.run_section("upgrade.md", "# Upgrades", "each node", 0)
         after = [pid_of(cluster.controller, "cool-controller"), *(pid_of(node, "cool-nodeagent") for node in cluster.nodes)]
         assert before[0] != after[0] and before[1:] == after[1:]
         assert cluster.controller.run("dpkg-query", "-W", "-f", "${Version}", "cool-controller").stdout == "99.0"
         assert job.poll() is None, job.stdout.read()
-        wait_for(lambda: doctor_is_content(cluster) and [j["state"] for j in jobs(cluster)] == ["running"], "the job is taken over")
+        wait_for(lambda: doctor_finds_nothing(cluster) and [j["state"] for j in jobs(cluster)] == ["running"], "the job is taken over")
     finally:
         cluster.controller.run("cool", "cancel", "--all", check=False)
         job.communicate(timeout=PATIENCE)
-    cluster.follow("upgrade.md", "# Upgrades", "each node", 1)
-    wait_for(lambda: doctor_is_content(cluster), "all agents are back")
+    cluster.run_section("upgrade.md", "# Upgrades", "each node", 1)
+    wait_for(lambda: doctor_finds_nothing(cluster), "all agents are back")
     cluster.controller.run("cool", "bench", "--user", "ann", "-n", "4", "--ops", "allreduce", "--bytes", "64K")
 
 
-def doctor_is_content(cluster):
+def doctor_finds_nothing(cluster):
     return cluster.controller.run("cool", "doctor", check=False).returncode == 0
 
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not BEFORE,
 BENCH = ("bench", "--ops", "bcast,reduce,allreduce,gather,allgather,scatter", "--bytes", "1000,1M", "--reps", "2")
 
 
-def both(bed):
+def run_benchmarks(bed):
     """Runs collectives of ranks that are linked with the earlier library, and with this one."""
     for folder in BEFORE, testbed.BIN:
         succeed(bed, os.path.join(folder, "cool"), *BENCH)
@@ -28,7 +28,7 @@ def both(bed):
 
 def test_a_cluster_is_upgraded_program_by_program_while_jobs_run(make_bed):
     bed = make_bed("tree:2x2", bin_dir=BEFORE, lldp_ms=1000)
-    both(bed)
+    run_benchmarks(bed)
 
     # The controller is upgraded first, while an older job continues.
     job = start(bed, os.path.join(BEFORE, "cool"), "run", "--ranks-per-node", "1", "--", os.path.join(BEFORE, "cool-misuse"), "barriers")
@@ -38,20 +38,20 @@ def test_a_cluster_is_upgraded_program_by_program_while_jobs_run(make_bed):
     bed.start_controller()
     wait_for(lambda: bed.whole() and [j["state"] for j in running(bed)] == ["running"], "the job is taken over")
     assert job.poll() is None
-    both(bed)
+    run_benchmarks(bed)
 
     # The agents of the job are upgraded last. Those of the other rack are upgraded while it runs.
     job.send_signal(signal.SIGINT)
     ended(job)
-    found = racks(bed)
-    for rack, other in (sorted(found), sorted(found, reverse=True)):
+    nodes_by_rack = racks(bed)
+    for rack, other in (sorted(nodes_by_rack), sorted(nodes_by_rack, reverse=True)):
         job = start(bed, os.path.join(BEFORE, "cool"), "run", "--racks", str(other), "--ranks-per-node", "1", "--", os.path.join(BEFORE, "cool-misuse"), "barriers")
         assert "started" in job.stdout.readline()
-        for name in found[rack]:
+        for name in nodes_by_rack[rack]:
             end_agent(bed, name)
             bed.start_agent(name)
             wait_for(bed.whole, "the agent of %s is taken in" % name)
-            both(bed)
+            run_benchmarks(bed)
         assert job.poll() is None and len(running(bed)) == 1
         job.send_signal(signal.SIGINT)
         ended(job)

@@ -36,12 +36,12 @@ def start(bed, user, *command):
     return subprocess.Popen(["cool", *command], env=environment(bed, user), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def asked(bed, user, *command):
+def run_as(bed, user, *command):
     return subprocess.run(["cool", *command], env=environment(bed, user), capture_output=True, text=True, timeout=PATIENCE)
 
 
-def number(bed, user):
-    [job] = json.loads(asked(bed, user, "jobs", "--json").stdout)["jobs"]
+def only_job_id(bed, user):
+    [job] = json.loads(run_as(bed, user, "jobs", "--json").stdout)["jobs"]
     return str(job["job"])
 
 
@@ -60,36 +60,36 @@ def test_ranks_run_as_the_user_of_the_certificate(bed):
     status, out, errors = ended(start(bed, "bob", "run", "-n", "1", "--", "sh", "-c", "id -u; id -G; echo $HOME $USER $LOGNAME $SHELL"))
     assert [line.split("] ")[1] for line in out.splitlines()] == [str(BOB), "4102", "/home/bob bob bob /bin/bash"], errors
     # An operator may act for other users, but no rank runs as root or as the agent's user.
-    done = run(bed, "cool", "run", "-n", "1", "--user", "bob", "--", "id", "-u")
-    assert done.stdout.split() == ["[0]", str(BOB)], done.stderr
+    process = run(bed, "cool", "run", "-n", "1", "--user", "bob", "--", "id", "-u")
+    assert process.stdout.split() == ["[0]", str(BOB)], process.stderr
     for user, why in (("root", "starts nothing below 900 (--min-uid)"), ("coolagent", "is the agent's account"), ("eve", "has no user eve")):
-        done = run(bed, "cool", "run", "-n", "1", "--user", user, "--", "id", "-u")
-        assert done.returncode == 1 and why in done.stderr and done.stdout == "", done.stdout + done.stderr
+        process = run(bed, "cool", "run", "-n", "1", "--user", user, "--", "id", "-u")
+        assert process.returncode == 1 and why in process.stderr and process.stdout == "", process.stdout + process.stderr
 
 
 def test_a_user_neither_sees_nor_ends_the_jobs_of_another(bed):
     job = start(bed, "ann", "run", "-n", "2", "--", "sh", "-c", "echo up $COOL_GROUP; sleep 1000")
     group = lines(job, 2)[0].split()[2]
-    mine = number(bed, "ann")
-    assert json.loads(asked(bed, "bob", "jobs", "--json").stdout)["jobs"] == []
-    assert json.loads(asked(bed, "bob", "groups", "--json").stdout)["groups"] == []
-    assert str(json.loads(asked(bed, "ann", "groups", "--json").stdout)["groups"][0]["id"]) == group
-    for command in (["cancel", mine], ["cancel", "--signal", "TERM", mine]):
-        refused = asked(bed, "bob", *command)
-        assert refused.returncode == 1 and "job %s does not belong to user bob" % mine in refused.stderr, refused.stderr
-    assert asked(bed, "bob", "cancel", "--all").returncode == 0
+    own_job = only_job_id(bed, "ann")
+    assert json.loads(run_as(bed, "bob", "jobs", "--json").stdout)["jobs"] == []
+    assert json.loads(run_as(bed, "bob", "groups", "--json").stdout)["groups"] == []
+    assert str(json.loads(run_as(bed, "ann", "groups", "--json").stdout)["groups"][0]["id"]) == group
+    for command in (["cancel", own_job], ["cancel", "--signal", "TERM", own_job]):
+        result = run_as(bed, "bob", *command)
+        assert result.returncode == 1 and "job %s does not belong to user bob" % own_job in result.stderr, result.stderr
+    assert run_as(bed, "bob", "cancel", "--all").returncode == 0
     for command in (["drain"], ["doctor"], ["trace"]):
-        refused = asked(bed, "bob", *command)
-        assert refused.returncode == 1 and "requires an operator" in refused.stderr, refused.stderr
+        result = run_as(bed, "bob", *command)
+        assert result.returncode == 1 and "requires an operator" in result.stderr, result.stderr
     assert job.poll() is None
-    assert mine in [str(j["job"]) for j in bed.cool_json("jobs")["jobs"]], "operators see all"
-    assert asked(bed, "ann", "cancel", mine).returncode == 0
+    assert own_job in [str(j["job"]) for j in bed.cool_json("jobs")["jobs"]], "operators see all"
+    assert run_as(bed, "ann", "cancel", own_job).returncode == 0
     status, _, errors = ended(job)
     assert status == 143 and "canceled by ann" in errors, errors
     audit = [json.loads(line) for line in open(bed.event_log()) if '"audit"' in line]
-    said = [(a["who"], a["call"], a["result"]) for a in audit]
-    assert ("tool of user ann", "run", "done") in said and ("tool of user ann", "cancel", "done") in said
-    assert ("tool of user bob", "cancel", "job %s does not belong to user bob" % mine) in said
+    entries = [(a["who"], a["call"], a["result"]) for a in audit]
+    assert ("tool of user ann", "run", "done") in entries and ("tool of user ann", "cancel", "done") in entries
+    assert ("tool of user bob", "cancel", "job %s does not belong to user bob" % own_job) in entries
     assert all(a["from"].count(":") and a["about"] for a in audit)
 
 
@@ -103,10 +103,10 @@ def test_nobody_else_is_a_rank_of_a_users_job_not_even_root(bed):
     group = lines(job, 1)[0].split()[1]
     variables = {"COOL_GROUP": group, "COOL_RANK": "0", "COOL_SIZE": "1", "COOL_SOCKET": os.path.join(bed.directory, "h1.sock")}
     for uid in (BOB, 0, AGENT):
-        thief = in_host(bed, "h1", uid, [os.path.join(bed.public, "cool-misuse"), "sum"], **variables)
-        assert thief.returncode == 1 and "group %s is not one of user %d" % (group, uid) in thief.stderr, thief.stderr
-    done = in_host(bed, "h1", ANN, [os.path.join(bed.public, "cool-misuse"), "sum"], **variables)
-    assert done.stdout.strip() == "rank 0 of 1: 1", done.stderr
+        intruder = in_host(bed, "h1", uid, [os.path.join(bed.public, "cool-misuse"), "sum"], **variables)
+        assert intruder.returncode == 1 and "group %s is not one of user %d" % (group, uid) in intruder.stderr, intruder.stderr
+    process = in_host(bed, "h1", ANN, [os.path.join(bed.public, "cool-misuse"), "sum"], **variables)
+    assert process.stdout.strip() == "rank 0 of 1: 1", process.stderr
     job.send_signal(signal.SIGINT)
     assert ended(job)[0] == 130
 
@@ -127,9 +127,9 @@ def test_a_job_reaches_neither_agent_nor_keys_nor_launcher(bed):
     assert errors.count("ermitted") == 2 and "Permission denied" in errors, errors
     assert bed.agents["h1"].process.poll() is None
     # Only the agent's account may speak to the launcher.
-    speak = "import socket; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect('%s')" % bed.launcher_socket("h1")
-    refused = in_host(bed, "h1", ANN, ["/usr/bin/python3", "-c", speak])
-    assert "PermissionError" in refused.stderr, refused.stderr
+    connect_script = "import socket; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect('%s')" % bed.launcher_socket("h1")
+    result = in_host(bed, "h1", ANN, ["/usr/bin/python3", "-c", connect_script])
+    assert "PermissionError" in result.stderr, result.stderr
 
 
 # A rank that leaves orphaned child processes in separate sessions, which hold none of its files.
@@ -161,13 +161,13 @@ def test_nothing_that_a_job_has_forked_outlives_it(make_bed, cgroup):
         lines(job, len(hosts))
         if status == 143:
             assert sleeping(marker), "they run"
-            asked(bed, "ann", "cancel", "--all")
+            run_as(bed, "ann", "cancel", "--all")
         assert ended(job)[0] == status
         assert sleeping(marker) == [], "removed when the command returns"
-    made = re.findall(r'cgroup="(/[^"]+)"', log_of(bed, "h1") + log_of(bed, "h2"))
-    assert len(made) == (5 if cgroup else 0)
-    seen = "/proc/%d/root" % bed.launchers["h1"].process.pid
-    assert os.path.isdir(seen + "/sys/fs/cgroup") and not any(os.path.exists(seen + path) for path in made), "cgroups are removed"
+    cgroups = re.findall(r'cgroup="(/[^"]+)"', log_of(bed, "h1") + log_of(bed, "h2"))
+    assert len(cgroups) == (5 if cgroup else 0)
+    root = "/proc/%d/root" % bed.launchers["h1"].process.pid
+    assert os.path.isdir(root + "/sys/fs/cgroup") and not any(os.path.exists(root + path) for path in cgroups), "cgroups are removed"
     assert ("jobs have no cgroups on this node" in log_of(bed, "h1")) is not cgroup
 
 
@@ -182,9 +182,9 @@ def test_a_jobs_processes_end_with_the_agent(bed):
 
 
 def test_an_agent_that_is_root_says_so_and_does_not_start(bed):
-    done = subprocess.run([os.path.join(bed.bin_dir, "cool-nodeagent"), "--name", "h9", "--interface", "lo", "--controller", "https://127.0.0.1:7400"],
+    process = subprocess.run([os.path.join(bed.bin_dir, "cool-nodeagent"), "--name", "h9", "--interface", "lo", "--controller", "https://127.0.0.1:7400"],
                           env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 1 and "run it as a user of its own" in done.stderr, done.stderr
+    assert process.returncode == 1 and "run it as a user of its own" in process.stderr, process.stderr
 
 
 def test_a_user_has_as_many_jobs_as_one_may(make_bed):
@@ -192,8 +192,8 @@ def test_a_user_has_as_many_jobs_as_one_may(make_bed):
     bed.run(["cool", "certs", bed.certificates, "--user", "ann", "--user", "bob"], check=True, capture_output=True)
     job = start(bed, "ann", "run", "-n", "1", "--", "sh", "-c", "echo up; sleep 1000")
     lines(job, 1)
-    refused = asked(bed, "ann", "run", "-n", "1", "--", "true")
-    assert refused.returncode == 1 and "user ann already runs 1 jobs, the maximum per user (--jobs-per-user" in refused.stderr, refused.stderr
-    assert asked(bed, "bob", "run", "-n", "1", "--", "true").returncode == 0
+    result = run_as(bed, "ann", "run", "-n", "1", "--", "true")
+    assert result.returncode == 1 and "user ann already runs 1 jobs, the maximum per user (--jobs-per-user" in result.stderr, result.stderr
+    assert run_as(bed, "bob", "run", "-n", "1", "--", "true").returncode == 0
     job.send_signal(signal.SIGINT)
     assert ended(job)[0] == 130

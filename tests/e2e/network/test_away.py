@@ -23,52 +23,52 @@ GRACE = 20
 def ofctl(bed, what, switch):
     """Returns the output of ovs-ofctl for a switch; retries, because a busy switch may close the
     connection."""
-    said = []
+    outputs = []
 
-    def answers():
-        done = run(bed, "ovs-ofctl", "-O", "OpenFlow13", "--no-names", what, switch.name)
-        said.append(done.stdout)
-        return done.returncode == 0
+    def succeeds():
+        process = run(bed, "ovs-ofctl", "-O", "OpenFlow13", "--no-names", what, switch.name)
+        outputs.append(process.stdout)
+        return process.returncode == 0
 
-    wait_for(answers, "%s of %s" % (what, switch.name))
-    return said[-1]
+    wait_for(succeeds, "%s of %s" % (what, switch.name))
+    return outputs[-1]
 
 
 def entries(bed):
     """Returns COOL's flows and groups in the switches, and the age of the youngest flow in
     seconds."""
-    held, youngest = {}, float("inf")
+    entries_by_switch, youngest = {}, float("inf")
     for switch in bed.network.net.switches:
         flows = [line for line in ofctl(bed, "dump-flows", switch).splitlines() if "cookie=0x434f4f4c" in line]
         youngest = min([youngest] + [float(re.search(r"duration=([\d.]+)s", line).group(1)) for line in flows])
         flows = [re.sub(r"(duration|n_packets|n_bytes)=[^,]*, ?", "", line) for line in flows]
         groups = [line for line in ofctl(bed, "dump-groups", switch).splitlines() if "group_id" in line]
-        held[switch.name] = sorted(line.strip() for line in flows + groups)
-    return held, youngest
+        entries_by_switch[switch.name] = sorted(line.strip() for line in flows + groups)
+    return entries_by_switch, youngest
 
 
-def settled(bed):
+def await_settled(bed):
     """Waits until the switches' entries do not change any more; returns them."""
-    last = [None]
+    previous = [None]
 
-    def same():
-        before, last[0] = last[0], entries(bed)[0]
+    def is_unchanged():
+        before, previous[0] = previous[0], entries(bed)[0]
         time.sleep(0.5)
-        return before == last[0]
+        return before == previous[0]
 
-    wait_for(same, "switches have the expected entries")
-    return last[0]
+    wait_for(is_unchanged, "switches have the expected entries")
+    return previous[0]
 
 
-def untouched(bed, before, since):
+def assert_untouched(bed, before, since):
     """Asserts that every entry is unchanged and was never replaced."""
     age = time.monotonic() - since
-    held, youngest = entries(bed)
-    assert held == before
+    entries_by_switch, youngest = entries(bed)
+    assert entries_by_switch == before
     assert youngest >= age, "an entry was installed again"
 
 
-def job_on_all(bed, mark):
+def start_job_on_all_nodes(bed, mark):
     """Starts a job with a rank on every node; returns it with the file that ends it."""
     stop = "%s/%s" % (bed.directory, mark)
     job = start(bed, "cool", "run", "--", "sh", "-c", UNTIL % stop)
@@ -105,18 +105,18 @@ def away(bed):
 def test_a_node_cut_off_from_its_controller_keeps_all_it_has(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=400)
     wait_for(bed.whole, "the network is complete")
-    job, stop = job_on_all(bed, "blink")
-    before, since = settled(bed), time.monotonic()
+    job, stop = start_job_on_all_nodes(bed, "blink")
+    before, since = await_settled(bed), time.monotonic()
     with management_down(bed, ["h1"]):
         wait_for(lambda: away(bed) == {"h1"}, "the agent of h1 is away")
         assert "its agent away for" in succeed(bed, "cool", "topology")
-        examined = subprocess.run(["cool", "doctor"], env=bed.environment(), capture_output=True, text=True, timeout=PATIENCE)
-        assert "node h1: its agent has been disconnected" in examined.stdout, examined.stdout
+        result = subprocess.run(["cool", "doctor"], env=bed.environment(), capture_output=True, text=True, timeout=PATIENCE)
+        assert "node h1: its agent has been disconnected" in result.stdout, result.stdout
         while time.monotonic() < since + BLINK:
-            untouched(bed, before, since)
+            assert_untouched(bed, before, since)
             time.sleep(1)
     wait_for(lambda: not away(bed), "the agent of h1 is back")
-    untouched(bed, before, since)
+    assert_untouched(bed, before, since)
     assert "agent reconnected" in log_of(bed, "controller")
     finish(bed, job, stop)
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
@@ -125,24 +125,24 @@ def test_a_node_cut_off_from_its_controller_keeps_all_it_has(make_bed):
 def test_a_network_without_controller_outlasts_the_grace_time(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=400, controller_flags=("--agent-grace", str(GRACE)))
     wait_for(bed.whole, "the network is complete")
-    job, stop = job_on_all(bed, "cut")
-    before, since = settled(bed), time.monotonic()
-    cut = ["-p", "tcp", "--dport", "6653", "-j", "DROP"]
-    subprocess.check_call(["iptables", "-I", "INPUT", *cut])
+    job, stop = start_job_on_all_nodes(bed, "cut")
+    before, since = await_settled(bed), time.monotonic()
+    rule = ["-p", "tcp", "--dport", "6653", "-j", "DROP"]
+    subprocess.check_call(["iptables", "-I", "INPUT", *rule])
     try:
         with management_down(bed, [h.name for h in bed.network.net.hosts]):
             wait_for(lambda: len(away(bed)) == 4, "all agents are away")
             wait_for(lambda: sum("is not connected" in w for w in bed.cool_json("topology")["warnings"]) == 3, "no switch is connected")
             end = time.monotonic() + 2 * GRACE
             while time.monotonic() < end:
-                untouched(bed, before, since)
+                assert_untouched(bed, before, since)
                 time.sleep(1)
             assert len(running(bed)) == 1, log_of(bed, "controller")
     finally:
-        subprocess.check_call(["iptables", "-D", "INPUT", *cut])
+        subprocess.check_call(["iptables", "-D", "INPUT", *rule])
     wait_for(bed.whole, "the network is complete again")
-    assert settled(bed) == before
-    untouched(bed, before, since)
+    assert await_settled(bed) == before
+    assert_untouched(bed, before, since)
     finish(bed, job, stop)
 
 
@@ -150,7 +150,7 @@ def test_a_network_without_controller_outlasts_the_grace_time(make_bed):
 def test_a_lost_node_is_given_up_before_the_grace_time_ends(make_bed, how):
     bed = make_bed("tree:2x2", lldp_ms=400, controller_flags=("--agent-grace", "86400"))
     wait_for(bed.whole, "the network is complete")
-    job, stop = job_on_all(bed, how)
+    job, stop = start_job_on_all_nodes(bed, how)
     if how == "killed":
         bed.agents["h1"].signal(signal.SIGKILL)
         status, _, errors = ended(job)
@@ -169,7 +169,7 @@ def test_a_lost_node_is_given_up_before_the_grace_time_ends(make_bed, how):
 def test_an_agent_that_is_stopped_in_order_leaves_at_once(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=400, controller_flags=("--agent-grace", "86400"))
     wait_for(bed.whole, "the network is complete")
-    job, _ = job_on_all(bed, "left")
+    job, _ = start_job_on_all_nodes(bed, "left")
     bed.agents["h1"].signal(signal.SIGTERM)
     status, _, errors = ended(job)
     assert status == 1 and "node h1 was lost: its agent has left" in errors, errors
@@ -186,7 +186,7 @@ def restarted_in_order(bed):
 def test_jobs_and_collectives_survive_an_orderly_restart(make_bed):
     bed = make_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
     wait_for(bed.whole, "the network is complete")
-    job, stop = job_on_all(bed, "restart")
+    job, stop = start_job_on_all_nodes(bed, "restart")
     before = multicast(bed)
     bench = start(bed, "cool", "bench", "--ops", "bcast", "--bytes", "64M", "--reps", "1", "--warmup", "0", "--json")
     # Some of it has arrived, and most of it has not: it takes more than ten seconds.
@@ -214,8 +214,8 @@ def test_a_drained_controller_starts_no_job(make_bed):
     assert [ended(job)[0] for job in (one, other)] == [143, 143]
     assert ended(drain)[0] == 0
     succeed(bed, "cool", "drain", "--end")
-    late = start(bed, "cool", "run", "-n", "1", "--", "sh", "-c", "echo up; sleep 1000")
-    lines(late, 1)
+    later_job = start(bed, "cool", "run", "-n", "1", "--", "sh", "-c", "echo up; sleep 1000")
+    lines(later_job, 1)
     succeed(bed, "cool", "drain", "--cancel-after", "1s")
-    assert ended(late)[0] == 143
+    assert ended(later_job)[0] == 143
     succeed(bed, "cool", "drain", "--end")

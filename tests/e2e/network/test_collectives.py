@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 import pytest
-from carried import judged
+from carried import assert_carried
 from conftest import PATIENCE, run, succeed, wait_for
 from test_away import ofctl
 from test_jobs import ended, start
@@ -61,19 +61,19 @@ def test_one_multicast_repairs_the_losses_of_a_whole_rack(patient_bed):
     rack = [bed.network.net.get(n["name"]) for n in bed.cool_json("topology")["nodes"] if n["rack"] == 1]
     # Data packets (tagged, of type 1) by the way in their headers: 0 over the tree, 3 over the
     # rack's.
-    lost, mended = "28&0xFFFF0000=0xC2010000&&68&0x1F=7&&72&0xFF00=0", "28&0xFFFF0000=0xC2010000&&72&0xFF00=0x300"
+    drop_rule, repair_rule = "28&0xFFFF0000=0xC2010000&&68&0x1F=7&&72&0xFF00=0", "28&0xFFFF0000=0xC2010000&&72&0xFF00=0x300"
     for host in rack:
-        for rule, verdict in ((lost, "DROP"), (mended, "ACCEPT")):
-            bed.network.run_in(host, "iptables", "-A", "INPUT", "-p", "udp", "-m", "u32", "--u32", rule, "-j", verdict)
+        for rule, target in ((drop_rule, "DROP"), (repair_rule, "ACCEPT")):
+            bed.network.run_in(host, "iptables", "-A", "INPUT", "-p", "udp", "-m", "u32", "--u32", rule, "-j", target)
     bench(bed, "bcast", "2M", 0, "--reps", "1", "--warmup", "0")
     packets = []
     for host in rack:
-        listed = succeed(bed, "mnexec", "-a", str(host.pid), "iptables", "-L", "INPUT", "-v", "-n", "-x")
-        packets.append([int(line.split()[0]) for line in listed.splitlines()[2:]])
+        output = succeed(bed, "mnexec", "-a", str(host.pid), "iptables", "-L", "INPUT", "-v", "-n", "-x")
+        packets.append([int(line.split()[0]) for line in output.splitlines()[2:]])
     # On a busy machine switches lose more, which is mended in the same way, and of a node that asks
     # late some are handed on along the chain.
     chunks = min(dropped for dropped, _ in packets)
-    first, *others = sorted(heard for _, heard in packets)
+    first, *others = sorted(repairs for _, repairs in packets)
     assert chunks > 30 and first == 0 and min(others) >= 0.5 * chunks, packets
 
 
@@ -89,18 +89,18 @@ def test_two_jobs_at_once_do_not_mix(patient_bed):
 
 def test_a_communicator_and_its_duplicates_share_their_trees(patient_bed):
     bed = patient_bed("tree:2x2")
-    held = []
+    group_counts = []
     for case, groups in (("barriers", 1), ("duplicates", 21)):
         job = start(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", os.path.join(bed.bin_dir, "cool-misuse"), case)
         assert "started" in job.stdout.readline()
-        found = bed.cool_json("groups")["groups"]
-        addresses = [tuple(sorted(tree["address"] for tree in group["trees"])) for group in found]
-        assert len(found) == groups and len(set(addresses)) == 1 and addresses[0], addresses
-        held.append([len(re.findall("group_id", ofctl(bed, "dump-groups", switch))) for switch in bed.network.net.switches])
+        reported_groups = bed.cool_json("groups")["groups"]
+        addresses = [tuple(sorted(tree["address"] for tree in group["trees"])) for group in reported_groups]
+        assert len(reported_groups) == groups and len(set(addresses)) == 1 and addresses[0], addresses
+        group_counts.append([len(re.findall("group_id", ofctl(bed, "dump-groups", switch))) for switch in bed.network.net.switches])
         job.send_signal(signal.SIGINT)
         ended(job)
         wait_for(lambda: bed.cool_json("groups")["groups"] == [], "its groups are released")
-    assert held[0] == held[1]
+    assert group_counts[0] == group_counts[1]
 
 
 def test_a_broadcast_crosses_every_link_once(patient_bed):
@@ -111,11 +111,11 @@ def test_a_broadcast_crosses_every_link_once(patient_bed):
     def judge(carried):
         received = [count for (_, host), count in carried.items() if host.startswith("h")]
         assert sum(count > size for count in received) >= 15, "every receiver's link carries the message: %s" % carried
-        over = {link: round(count / size, 3) for link, count in carried.items() if count > 1.10 * size}
-        return "links that carried more than 1.10 times the message: %s" % over if over else ""
+        overloaded = {link: round(count / size, 3) for link, count in carried.items() if count > 1.10 * size}
+        return "links that carried more than 1.10 times the message: %s" % overloaded if overloaded else ""
 
     command = ["cool", "bench", "--ops", "bcast", "--bytes", str(size), "--reps", "1", "--warmup", "0", "--json"]
-    judged(bed, lambda: succeed(bed, *command), judge)
+    assert_carried(bed, lambda: succeed(bed, *command), judge)
 
 
 # For every operation plans to force: some compose levels, some are oblivious of the network.
@@ -144,19 +144,19 @@ def test_every_operation_is_right_under_three_plans(patient_bed, topology, loss)
     def plans(forced):
         options = [word for op, plan in forced.items() for word in ("--plan", "%s=%s" % (op, plan))]
         report = bench(bed, OPERATIONS + "," + UNEQUAL, "0,1000,200K", 4, "--reps", "1", *options)
-        went = {}
+        used = {}
         for result in report["results"]:
             # The segment size and the parallel part within a node are not compared.
             plan = result["plan"].split("/")[0].removeprefix("node:parallel,")
-            went.setdefault(result["op"].removesuffix("v"), set()).add(plan)
-        return went
+            used.setdefault(result["op"].removesuffix("v"), set()).add(plan)
+        return used
 
     picked = plans({})
     others = {op: sorted(FORCED[op], key=lambda plan: plan in picked[op])[:2] for op in FORCED}
     for choice in range(2):
         forced = {op: others[op][choice] for op in others}
-        for op, went in plans(forced).items():
-            assert went == {forced[op]}, "%s used %s instead of %s" % (op, went, forced[op])
+        for op, used in plans(forced).items():
+            assert used == {forced[op]}, "%s used %s instead of %s" % (op, used, forced[op])
 
 
 @pytest.mark.parametrize("loss", [0, 0.02])
@@ -174,9 +174,9 @@ def test_floating_point_sums_have_the_same_bits_over_20_runs(patient_bed, loss):
 
 def test_an_invalid_forced_plan_is_named_with_the_valid_ones(patient_bed):
     bed = patient_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0)
-    done = run(bed, "cool", "run", "-n", "2", "--env", "COOL_PLAN=scan=multicast", "--", os.path.join(bed.bin_dir, "cool-bits"), "1", "8", "default")
-    assert done.returncode != 0
-    assert "COOL_PLAN" in done.stderr and "multicast cannot run scan" in done.stderr and "flat:chain" in done.stderr, done.stderr
+    process = run(bed, "cool", "run", "-n", "2", "--env", "COOL_PLAN=scan=multicast", "--", os.path.join(bed.bin_dir, "cool-bits"), "1", "8", "default")
+    assert process.returncode != 0
+    assert "COOL_PLAN" in process.stderr and "multicast cannot run scan" in process.stderr and "flat:chain" in process.stderr, process.stderr
     environment = "COOL_PLAN=reduce=rack:binomial,center:chain,allreduce=flat:ring"
     out = succeed(bed, "cool", "run", "-n", "2", "--env", environment, "--", os.path.join(bed.bin_dir, "cool-bits"), "1", "8")
     assert out == "", "no plan, no runs"

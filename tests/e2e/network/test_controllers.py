@@ -11,7 +11,7 @@ from conftest import PATIENCE, end_controller, log_of, succeed, wait_for
 LATER_OPENFLOW, LATER_GRPC = 6654, 7401
 
 
-def point_at_both(bed):
+def connect_to_both(bed):
     """Configures both controllers at all switches."""
     for switch in bed.network.net.switches:
         subprocess.check_call(["ovs-vsctl", "set-controller", switch.name, bed.network.controller, "ssl:127.0.0.1:%d" % LATER_OPENFLOW])
@@ -19,14 +19,14 @@ def point_at_both(bed):
 
 def masters():
     """Returns the ports of the controllers that are masters of switches."""
-    said = subprocess.check_output(["ovs-vsctl", "--format=csv", "--no-headings", "--columns=target,role", "list", "controller"], text=True)
-    return {int(line.split(",")[0].strip('"').rsplit(":", 1)[1]) for line in said.splitlines() if line.endswith("master")}
+    output = subprocess.check_output(["ovs-vsctl", "--format=csv", "--no-headings", "--columns=target,role", "list", "controller"], text=True)
+    return {int(line.split(",")[0].strip('"').rsplit(":", 1)[1]) for line in output.splitlines() if line.endswith("master")}
 
 
-def links_of_the_later(bed):
-    done = subprocess.run(["cool", "--controller", "https://127.0.0.1:%d" % LATER_GRPC, "topology", "--json"], env=bed.environment(),
+def links_of_later(bed):
+    process = subprocess.run(["cool", "--controller", "https://127.0.0.1:%d" % LATER_GRPC, "topology", "--json"], env=bed.environment(),
                           capture_output=True, text=True, timeout=PATIENCE)
-    return len(json.loads(done.stdout)["links"]) if done.returncode == 0 else 0
+    return len(json.loads(process.stdout)["links"]) if process.returncode == 0 else 0
 
 
 def test_the_later_of_two_controllers_is_master_of_the_switches(make_bed):
@@ -35,8 +35,8 @@ def test_the_later_of_two_controllers_is_master_of_the_switches(make_bed):
     later = bed.daemon("later", [os.path.join(bed.bin_dir, "cool-controller"), "--openflow", "127.0.0.1:%d" % LATER_OPENFLOW,
                                  "--grpc", "127.0.0.1:%d" % LATER_GRPC, *bed.security()])
     wait_for(lambda: "listening" in log_of(bed, "later"), "the later controller listens")
-    point_at_both(bed)
-    wait_for(lambda: links_of_the_later(bed) == len(bed.network.uplinks()), "the later controller has the network")
+    connect_to_both(bed)
+    wait_for(lambda: links_of_later(bed) == len(bed.network.uplinks()), "the later controller has the network")
     wait_for(lambda: "turned away: a controller that started later runs it" in log_of(bed, "controller"), "the earlier one is refused")
     # Open vSwitch shows roles in a status that it updates every few seconds.
     wait_for(lambda: masters() == {LATER_OPENFLOW}, "the later one is master of all")

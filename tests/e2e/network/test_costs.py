@@ -6,21 +6,21 @@ from conftest import PATIENCE, succeed
 MBIT = 125_000
 
 
-def near(found, expected, share=0.33):
+def is_near(measured, expected, share=0.33):
     """Returns whether a rate is near the expected one rather than that of other links; on a busy
     machine packets of a probe arrive in bursts."""
-    return abs(found / expected - 1) <= share
+    return abs(measured / expected - 1) <= share
 
 
 def test_rates_that_nobody_gives_are_measured(make_bed):
-    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=10, tell_rates=False)
+    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=10, set_rates=False)
     bed.wait_until_measured(PATIENCE)
-    found = bed.cool_json("topology")["measurements"]
-    rack, core, model = found["rack"], found["core"], found["cost_model"]
-    assert (rack["probes"], core["probes"], found["pending"]) == (4, 2, 0), found
-    assert near(rack["bytes_per_second"], 20 * MBIT) and near(core["bytes_per_second"], 10 * MBIT), found
-    assert near(model["rack"]["bytes_per_second"], 20 * MBIT) and near(model["core"]["bytes_per_second"], 10 * MBIT), found
-    assert rack["latency_ns"] > 0 and core["latency_ns"] > 0, found
+    measurements = bed.cool_json("topology")["measurements"]
+    rack, core, model = measurements["rack"], measurements["core"], measurements["cost_model"]
+    assert (rack["probes"], core["probes"], measurements["pending"]) == (4, 2, 0), measurements
+    assert is_near(rack["bytes_per_second"], 20 * MBIT) and is_near(core["bytes_per_second"], 10 * MBIT), measurements
+    assert is_near(model["rack"]["bytes_per_second"], 20 * MBIT) and is_near(model["core"]["bytes_per_second"], 10 * MBIT), measurements
+    assert rack["latency_ns"] > 0 and core["latency_ns"] > 0, measurements
     text = succeed(bed, "cool", "topology")
     assert "median of 4 probes" in text and "cost model of the planner: within racks" in text, text
 
@@ -38,6 +38,6 @@ def test_the_shown_plan_is_picked_by_agents_and_predicted(make_bed):
     for size, words in (("32K", "32 KiB"), ("256K", "256 KiB")):
         report = json.loads(succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", size, "--reps", "1", "--json"))
         (result,) = report["results"]
-        shown = succeed(bed, "cool", "plan", "--op", "bcast", "--bytes", size).splitlines()[0]
-        assert shown == "bcast of %s on 4 nodes in 2 racks: %s (picked)" % (words, result["plan"])
+        first_line = succeed(bed, "cool", "plan", "--op", "bcast", "--bytes", size).splitlines()[0]
+        assert first_line == "bcast of %s on 4 nodes in 2 racks: %s (picked)" % (words, result["plan"])
         assert result["predicted"] > 0

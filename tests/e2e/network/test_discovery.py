@@ -5,17 +5,17 @@ import pytest
 @pytest.mark.parametrize("topology", ["tree:4x4", "tree:2x3", "leafspine:2x2x3"])
 def test_the_discovered_topology_is_the_emulated_one(make_bed, topology):
     bed = make_bed(topology)
-    seen, real = bed.cool_json("topology"), bed.description
-    dpid = {s["name"]: s["dpid"] for s in real["switches"]}
+    discovered, emulated = bed.cool_json("topology"), bed.description
+    dpid = {s["name"]: s["dpid"] for s in emulated["switches"]}
 
-    assert {s["datapath_id"] for s in seen["switches"]} == set(dpid.values())
-    found = {frozenset([(l["a"], l["a_port"]), (l["b"], l["b_port"])]) for l in seen["links"]}
-    uplinks = [l for l in real["links"] if l["kind"] == "uplink"]
-    assert found == {frozenset([(dpid[l["a"]], l["a_port"]), (dpid[l["b"]], l["b_port"])]) for l in uplinks}
+    assert {s["datapath_id"] for s in discovered["switches"]} == set(dpid.values())
+    discovered_links = {frozenset([(l["a"], l["a_port"]), (l["b"], l["b_port"])]) for l in discovered["links"]}
+    uplinks = [l for l in emulated["links"] if l["kind"] == "uplink"]
+    assert discovered_links == {frozenset([(dpid[l["a"]], l["a_port"]), (dpid[l["b"]], l["b_port"])]) for l in uplinks}
 
-    ports = {l["b"]: (dpid[l["a"]], l["a_port"]) for l in real["links"] if l["kind"] == "host"}
-    assert {n["name"]: (n["datapath_id"], n["port"]) for n in seen["nodes"]} == ports
-    assert {n["name"]: n["ip"] for n in seen["nodes"]} == {h["name"]: h["ip"] for h in real["hosts"]}
+    ports = {l["b"]: (dpid[l["a"]], l["a_port"]) for l in emulated["links"] if l["kind"] == "host"}
+    assert {n["name"]: (n["datapath_id"], n["port"]) for n in discovered["nodes"]} == ports
+    assert {n["name"]: n["ip"] for n in discovered["nodes"]} == {h["name"]: h["ip"] for h in emulated["hosts"]}
 
 
 def test_racks_are_the_nodes_under_one_switch(make_bed):

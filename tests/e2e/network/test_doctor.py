@@ -2,11 +2,11 @@
 from conftest import end_agent, run, succeed, wait_for
 
 
-def finds(bed, *words):
+def doctor_reports(bed, *words):
     """Returns whether one finding contains all of these words."""
-    done = run(bed, "cool", "doctor")
-    assert done.returncode in (0, 1), done.stderr
-    return any(all(word in line for word in words) for line in done.stdout.splitlines())
+    process = run(bed, "cool", "doctor")
+    assert process.returncode in (0, 1), process.stderr
+    return any(all(word in line for word in words) for line in process.stdout.splitlines())
 
 
 def test_of_a_deployment_that_is_well_nothing_is_said(make_bed):
@@ -18,7 +18,7 @@ def test_checksum_offload_where_nothing_fills_them_in_is_found(make_bed):
     bed = make_bed("tree:2x2")
     host = bed.network.net.get("h1")
     bed.network.run_in(host, "ethtool", "-K", host.defaultIntf().name, "tx", "on")
-    assert finds(bed, "node h1", "checksum offload is on", "ethtool -K h1-eth0 tx off")
+    assert doctor_reports(bed, "node h1", "checksum offload is on", "ethtool -K h1-eth0 tx off")
     bed.network.run_in(host, "ethtool", "-K", host.defaultIntf().name, "tx", "off")
     succeed(bed, "cool", "doctor")
 
@@ -28,7 +28,7 @@ def test_a_node_without_agent_is_a_silent_port_without_hosts(make_bed):
     link = next(l for l in bed.description["links"] if "h3" in (l["a"], l["b"]))
     switch = link["a"] if link["b"] == "h3" else link["b"]
     end_agent(bed, "h3")
-    wait_for(lambda: finds(bed, "switch %s" % switch, "nothing is received on port"), "the port is named")
+    wait_for(lambda: doctor_reports(bed, "switch %s" % switch, "nothing is received on port"), "the port is named")
     bed.start_agent("h3")
     bed.wait_until_joined()
     succeed(bed, "cool", "doctor")
@@ -48,6 +48,6 @@ def test_a_node_whose_agent_has_ended_is_an_ordinary_host(make_bed):
 def test_a_switch_that_lost_its_controller_is_named(make_bed):
     bed = make_bed("tree:2x2")
     bed.network.disconnect("s2")
-    wait_for(lambda: finds(bed, "switch s2 is not connected"), "the switch is named")
+    wait_for(lambda: doctor_reports(bed, "switch s2 is not connected"), "the switch is named")
     bed.network.connect("s2")
     wait_for(lambda: run(bed, "cool", "doctor").returncode == 0, "all is well again")

@@ -15,12 +15,12 @@ import network
 def test_a_second_agent_with_a_name_in_use_is_refused_by_name(make_bed):
     bed = make_bed("tree:2x2")
     host = bed.network.net.get("h2")
-    done = subprocess.run(["mnexec", "-a", str(host.pid), os.path.join(bed.bin_dir, "cool-nodeagent"), "--allow-root", "--name", "h1", "--interface",
+    process = subprocess.run(["mnexec", "-a", str(host.pid), os.path.join(bed.bin_dir, "cool-nodeagent"), "--allow-root", "--name", "h1", "--interface",
                            "h2-eth0", "--controller", bed.controller_address(network.MANAGEMENT_ADDRESS), *bed.security(), "--udp-port", "7500",
                            "--tcp-port", "7500", "--probe-port", "7501", "--socket", os.path.join(bed.directory, "twin.sock")],
                           capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode != 0
-    assert "h1" in done.stderr + done.stdout
+    assert process.returncode != 0
+    assert "h1" in process.stderr + process.stdout
     succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
 
 
@@ -42,11 +42,11 @@ def test_a_switch_with_only_openflow_1_0_is_refused_and_named(make_bed):
 def test_garbage_at_every_port_is_survived(make_bed):
     bed = make_bed("tree:2x2")
     garbage = [b"", b"\x00", b"GET / HTTP/1.0\r\n\r\n", bytes(range(256)) * 5, b"\x04" + b"\xff" * 64, os.urandom(1400)]
-    for blob in garbage:
+    for payload in garbage:
         with socket.create_connection(("127.0.0.1", 6653), timeout=PATIENCE) as s:
-            s.sendall(blob)
+            s.sendall(payload)
         with socket.create_connection(("127.0.0.1", 7400), timeout=PATIENCE) as s:
-            s.sendall(blob)
+            s.sendall(payload)
     for host in bed.network.net.hosts:
         script = ("import socket,sys\n"
                   "for b in %r:\n"
@@ -61,9 +61,9 @@ def test_garbage_at_every_port_is_survived(make_bed):
 @pytest.mark.parametrize("case", ["other-size", "other-operation"])
 def test_a_rank_that_makes_another_call_is_named(make_bed, case):
     bed = make_bed("tree:2x2")
-    done = run(bed, "cool", "run", "-n", "4", "--", os.path.join(bed.bin_dir, "cool-misuse"), case, timeout=PATIENCE)
-    assert done.returncode != 0
-    text = done.stdout + done.stderr
+    process = run(bed, "cool", "run", "-n", "4", "--", os.path.join(bed.bin_dir, "cool-misuse"), case, timeout=PATIENCE)
+    assert process.returncode != 0
+    text = process.stdout + process.stderr
     assert "rank 2" in text and "bcast" in text, text
     succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
 
@@ -91,9 +91,9 @@ def test_a_dead_agent_fails_the_job_by_name_and_the_rest_goes_on(make_bed):
 def test_survivors_of_random_faults_learn_the_lost_and_continue(make_bed):
     """A few of the many faults that `make faults` injects."""
     bed = make_bed("tree:4x2")
-    with faults.events() as told:
+    with faults.events() as receiver:
         # This seed results in six kinds of faults.
-        series = faults.Series(bed, told, seed=38)
+        series = faults.Series(bed, receiver, seed=38)
         series.run(12)
     assert not series.violations, "\n".join(series.violations)
     assert len(series.seconds) > 3, "several kinds of fault: %s" % series.figures()
@@ -118,6 +118,6 @@ def test_the_testbed_leaves_nothing_behind(make_bed):
     bed = make_bed("tree:1x2")
     names = [l["a_intf"] for l in bed.description["links"]] + [network.management_link(host.name) for host in bed.network.net.hosts]
     make_bed("tree:1x1")  # replaces it
-    left = set(os.listdir("/sys/class/net")) & set(names) - {l["a_intf"] for l in make_bed("tree:1x1").description["links"]} - {"m-h1"}
-    assert not left
+    remaining = set(os.listdir("/sys/class/net")) & set(names) - {l["a_intf"] for l in make_bed("tree:1x1").description["links"]} - {"m-h1"}
+    assert not remaining
     assert all(d.process.poll() is not None for d in bed.daemons)

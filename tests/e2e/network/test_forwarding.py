@@ -29,7 +29,7 @@ def host_ports(bed):
                 yield switch.node.name, switch.name
 
 
-def tag(switch, port):
+def insert_tagging_bridge(switch, port):
     """Inserts a bridge between a host and its switch, which tags all frames from the host, like a
     VLAN interface of the host, and removes the tags of frames to it. Returns the bridge."""
     bridge, number = "v-" + port, vsctl("get", "interface", port, "ofport")
@@ -52,7 +52,7 @@ def tagged_hosts(bed):
     ports = list(host_ports(bed))
     numbers = {port: vsctl("get", "interface", port, "ofport") for _, port in ports}
     try:
-        yield [tag(switch, port) for switch, port in ports]
+        yield [insert_tagging_bridge(switch, port) for switch, port in ports]
     finally:
         for switch, port in ports:
             bridge = "v-" + port
@@ -63,33 +63,33 @@ def tagged_hosts(bed):
 def test_hosts_in_a_vlan_run_collectives_by_multicast(make_bed):
     bed = make_bed("tree:2x2")
     with tagged_hosts(bed) as bridges:
-        def found():
-            seen = bed.cool_json("topology")
-            return seen and len(seen["nodes"]) == 4 and all(n["located"] for n in seen["nodes"])
+        def all_nodes_located():
+            topology = bed.cool_json("topology")
+            return topology and len(topology["nodes"]) == 4 and all(n["located"] for n in topology["nodes"])
 
-        wait_for(found, "all nodes are found in their VLAN")
+        wait_for(all_nodes_located, "all nodes are found in their VLAN")
         h1, h4 = bed.network.net.get("h1"), bed.network.net.get("h4")
         wait_for(lambda: reaches(h1, h4), "ARP and unicast pass")
         succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "1M", "--reps", "1")
         for bridge in bridges:
             flows = subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "dump-flows", bridge], text=True)
             assert flows.count("n_packets=0,") == 0 and flows.count("n_packets=") == 2, flows
-    wait_for(found, "all nodes are found without it")
+    wait_for(all_nodes_located, "all nodes are found without it")
 
 
 def test_frames_of_9000_bytes_carry_collectives(make_bed):
     bed = make_bed("tree:2x2", mtu=9000)
 
-    def sent():
+    def sent_counters():
         """Returns packets and bytes sent to hosts."""
-        told = [json.loads(vsctl("--format=json", "--columns=statistics", "list", "interface", port))["data"][0][0][1]
+        statistics = [json.loads(vsctl("--format=json", "--columns=statistics", "list", "interface", port))["data"][0][0][1]
                 for _, port in host_ports(bed)]
-        return [sum(dict(s)[name] for s in told) for name in ("tx_packets", "tx_bytes")]
+        return [sum(dict(s)[name] for s in statistics) for name in ("tx_packets", "tx_bytes")]
 
-    before = sent()
+    before = sent_counters()
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "4M", "--reps", "2")
-    wait_for(lambda: sent()[1] - before[1] > 4 * (4 << 20), "the switches have counted")
-    packets, carried = (now - then for now, then in zip(sent(), before))
+    wait_for(lambda: sent_counters()[1] - before[1] > 4 * (4 << 20), "the switches have counted")
+    packets, carried = (now - then for now, then in zip(sent_counters(), before))
     assert carried / packets > 4500, "%d bytes in %d packets" % (carried, packets)
 
 
@@ -97,10 +97,10 @@ def test_switches_forward_unicast_and_cool_adds_multicast(make_bed):
     bed = make_bed("leafspine:2x2x2", lldp_ms=400, controller_flags=("--unicast", "normal"))
     hosts = bed.network.net.hosts
 
-    def reach():
+    def all_reachable():
         return all(reaches(hosts[0], other) for other in hosts[1:])
 
-    wait_for(reach, "all hosts reach each other")
+    wait_for(all_reachable, "all hosts reach each other")
     assert hosts[3].MAC() in hosts[0].cmd("ip neigh show " + hosts[3].IP()), "the switches carry ARP"
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "1M", "--reps", "1")
     # Four uplinks form a loop, in which flooded frames must not circulate. The agents have finished
@@ -111,7 +111,7 @@ def test_switches_forward_unicast_and_cool_adds_multicast(make_bed):
     assert sum(bed.link_bytes().values()) - before < 200_000
     for link in bed.network.uplinks():
         bed.network.cut(link)
-        wait_for(reach, "all hosts reach each other without one link")
+        wait_for(all_reachable, "all hosts reach each other without one link")
         bed.network.restore(link)
         wait_for(lambda: len(bed.cool_json("topology")["links"]) == 4, "the link is found again")
-        wait_for(reach, "all hosts reach each other with the link")
+        wait_for(all_reachable, "all hosts reach each other with the link")

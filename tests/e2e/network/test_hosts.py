@@ -18,10 +18,10 @@ def host(bed, name):
 
 
 def reaches(bed, name, ip):
-    return ends_well(start(bed, name, "reach", ip))
+    return succeeds(start(bed, name, "reach", ip))
 
 
-def ends_well(program):
+def succeeds(program):
     program.communicate(timeout=PATIENCE)
     return program.returncode == 0
 
@@ -41,7 +41,7 @@ def device(name, vlan=None):
     return name + "-eth0" + (".%d" % vlan if vlan else "")
 
 
-def does(bed, name, *arguments, vlan=None):
+def run_program(bed, name, *arguments, vlan=None):
     out, err = start(bed, name, *arguments, vlan=vlan).communicate(timeout=PATIENCE)
     assert not err, err
     return out
@@ -54,8 +54,8 @@ def hosts(bed):
 
 def neighbor(bed, name, ip):
     """Returns the Ethernet address of another host in the neighbor table of a host."""
-    found = re.search(r"lladdr (\S+)", host(bed, name).cmd("ip neigh show " + ip))
-    return found and found[1]
+    match = re.search(r"lladdr (\S+)", host(bed, name).cmd("ip neigh show " + ip))
+    return match and match[1]
 
 
 def flows(switch):
@@ -87,7 +87,7 @@ def test_broadcasts_reach_all_hosts_and_are_answered_without_ip(make_bed):
     for server, client in (("h5", "h2"), ("h4", "h3"), ("h5", "h1")):
         program = start(bed, server, "serve")
         assert program.stdout.readline() == "serves\n"
-        assert does(bed, client, "discover") == "OFFER\n"
+        assert run_program(bed, client, "discover") == "OFFER\n"
         program.communicate(timeout=PATIENCE)
 
 
@@ -96,20 +96,20 @@ def test_no_host_takes_the_address_of_a_node(make_bed):
     node = host(bed, "h1").IP()
     reach(bed, ("h5", "h1"), ("h2", "h5"))
     before = neighbor(bed, "h5", node)
-    does(bed, "h2", "claim", node)
-    warned = "claims an address of node h1"
-    wait_for(lambda: any(warned in w for w in bed.cool_json("topology")["warnings"]),
+    run_program(bed, "h2", "claim", node)
+    warning = "claims an address of node h1"
+    wait_for(lambda: any(warning in w for w in bed.cool_json("topology")["warnings"]),
              "the controller reports it")
     assert neighbor(bed, "h5", node) == before and before.startswith("02:c0:")
-    own = host(bed, "h2").MAC()
+    own_mac = host(bed, "h2").MAC()
     try:
         host(bed, "h2").cmd("ip link set h2-eth0 address " + host(bed, "h1").MAC())
-        does(bed, "h2", "claim", "10.0.0.77")
+        run_program(bed, "h2", "claim", "10.0.0.77")
         wait_for(lambda: any(host(bed, "h1").MAC() in w for w in bed.cool_json("topology")["warnings"]),
                  "the controller reports that too")
         assert host(bed, "h1").MAC() not in hosts(bed)
     finally:
-        host(bed, "h2").cmd("ip link set h2-eth0 address " + own)
+        host(bed, "h2").cmd("ip link set h2-eth0 address " + own_mac)
     reach(bed, ("h5", "h1"))
 
 
@@ -120,13 +120,13 @@ def test_a_host_that_moves_is_found_at_its_new_port(make_bed):
     own_ip, own_mac = host(bed, "h5").IP(), host(bed, "h5").MAC()
     host(bed, "h2").cmd("ip address flush dev h2-eth0; ip link set h2-eth0 address 02:00:00:00:02:02")
     host(bed, "h5").cmd("ip address flush dev h5-eth0; ip link set h5-eth0 address %s; ip address add %s/16 dev h5-eth0" % (mac, ip))
-    does(bed, "h5", "claim", ip)
+    run_program(bed, "h5", "claim", ip)
     wait_for(lambda: hosts(bed).get(mac, ((0, 0),))[0][0] == 3, "it is at its new place")
     wait_for(lambda: reaches(bed, "h1", ip) and reaches(bed, "h3", ip), "others reach it there")
     host(bed, "h5").cmd("ip address flush dev h5-eth0; ip link set h5-eth0 address %s; ip address add %s/16 dev h5-eth0" % (own_mac, own_ip))
     host(bed, "h2").cmd("ip address flush dev h2-eth0; ip link set h2-eth0 address %s; ip address add %s/16 dev h2-eth0" % (mac, ip))
-    does(bed, "h2", "claim", ip)
-    does(bed, "h5", "claim", own_ip)
+    run_program(bed, "h2", "claim", ip)
+    run_program(bed, "h5", "claim", own_ip)
     reach(bed, ("h2", "h5"), ("h1", "h2"))
 
 
@@ -149,8 +149,8 @@ def without_loss(bed, name, other):
             program.wait()
         for a, b in ((name, other), (other, name)):
             host(bed, a).cmd("ip neigh del %s dev %s-eth0" % (host(bed, b).IP(), a))
-    sent, came = map(int, out.split())
-    assert sent > 10 and sent == came, out
+    sent, returned = map(int, out.split())
+    assert sent > 10 and sent == returned, out
 
 
 def test_routes_of_hosts_survive_a_lost_link_and_a_restart(make_bed):
@@ -212,13 +212,13 @@ def test_a_node_with_silent_agent_is_reached_and_becomes_a_host(make_bed):
     bed.daemons.remove(agent)
     wait_for(lambda: mac in hosts(bed), "it is a host")
     for name in ("h1", "h3"):
-        knows(bed, name, host(bed, "h2").IP(), mac)
+        await_neighbor(bed, name, host(bed, "h2").IP(), mac)
     reach(bed, ("h1", "h2"), ("h3", "h2"))
     bed.start_agent("h2")
     bed.wait_until_joined()
 
 
-def legacy(bed):
+def connect_legacy_switch(bed):
     """Connects two switches by one that forwards everything but LLDP, as unmanaged switches do."""
     vsctl("add-br", "legacy", "--", "set", "bridge", "legacy", "datapath_type=netdev", "fail-mode=secure", "protocols=OpenFlow13")
     for flow in ("priority=10,dl_type=0x88cc,actions=drop", "priority=1,actions=NORMAL"):
@@ -233,22 +233,22 @@ def test_broadcasts_do_not_loop_through_a_switch_that_drops_lldp(make_bed):
     bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
     reach(bed, ("h2", "h5"))
     try:
-        legacy(bed)
+        connect_legacy_switch(bed)
         # Floods until the controller has seen a frame return.
-        def seen():
-            does(bed, "h2", "claim", host(bed, "h2").IP())
+        def loop_is_reported():
+            run_program(bed, "h2", "claim", host(bed, "h2").IP())
             return any("is closed to hosts" in w for w in bed.cool_json("topology")["warnings"])
 
-        wait_for(seen, "the controller closes one of the two ports")
+        wait_for(loop_is_reported, "the controller closes one of the two ports")
 
-        def carried():
-            told = json.loads(vsctl("--format=json", "--columns=statistics", "list", "interface", "s2-legacy"))["data"][0][0][1]
-            return dict(told)["tx_packets"]
+        def transmitted_packets():
+            statistics = json.loads(vsctl("--format=json", "--columns=statistics", "list", "interface", "s2-legacy"))["data"][0][0][1]
+            return dict(statistics)["tx_packets"]
 
-        before = carried()
+        before = transmitted_packets()
         for _ in range(10):
-            does(bed, "h2", "claim", host(bed, "h2").IP())
-        assert carried() - before < 200
+            run_program(bed, "h2", "claim", host(bed, "h2").IP())
+        assert transmitted_packets() - before < 200
         reach(bed, ("h2", "h5"), ("h2", "h1"), ("h3", "h4"))
     finally:
         for switch in ("s2", "s3"):
@@ -257,11 +257,11 @@ def test_broadcasts_do_not_loop_through_a_switch_that_drops_lldp(make_bed):
     reach(bed, ("h2", "h5"))
 
 
-def heard(bed, name, other, address, vlan=None):
+def count_received(bed, name, other, address, vlan=None):
     """Returns how many frames for an Ethernet address a host receives from another in a VLAN."""
     program = start(bed, name, "hear", vlan=vlan)
     assert program.stdout.readline() == "hears\n"
-    does(bed, other, "tell", address, vlan=vlan)
+    run_program(bed, other, "tell", address, vlan=vlan)
     # Later frames that arrive cannot have overtaken it.
     reach(bed, (other, name), (name, other))
     return int(program.communicate("\n", timeout=PATIENCE)[0])
@@ -275,10 +275,10 @@ def vlans(bed, *members):
         for name, vlan, address in members:
             interfaces.append(start(bed, name, "vlan", str(vlan)))
             assert interfaces[-1].stdout.readline() == "carries\n"
-            at = device(name, vlan)
+            interface_name = device(name, vlan)
             # By default, Linux answers on every interface for the addresses of all interfaces.
             host(bed, name).cmd("sysctl -qw net.ipv4.conf.all.arp_ignore=1 net.ipv6.conf.%s.disable_ipv6=1; ip link set %s address %s up; ip address add %s/24 dev %s"
-                                % (at.replace(".", "/"), at, host(bed, name).MAC(), address, at))
+                                % (interface_name.replace(".", "/"), interface_name, host(bed, name).MAC(), address, interface_name))
         yield
     finally:
         for interface in interfaces:
@@ -298,7 +298,7 @@ def test_vlans_stay_apart_though_their_addresses_are_the_same(make_bed):
             wait_for(lambda: reaches(bed, name, "10.10.0.5"),
                      "%s reaches the owner of that address in its VLAN" % name)
             assert neighbor(bed, name, "10.10.0.5") == host(bed, other).MAC()
-        does(bed, "h5", "claim", "10.10.0.55", vlan=20)
+        run_program(bed, "h5", "claim", "10.10.0.55", vlan=20)
         tagged = "dl_vlan=20,dl_dst=" + host(bed, "h5").MAC()
         wait_for(lambda: all(tagged in "".join(flows(switch)) for switch in ("s1", "s2", "s3")),
                  "h5 is discovered in its other VLAN")
@@ -311,12 +311,12 @@ def test_vlans_stay_apart_though_their_addresses_are_the_same(make_bed):
         host(bed, "h2").cmd("ip route del %s" % host(bed, "h4").IP())
         pmac = neighbor(bed, "h2", host(bed, "h1").IP())
         assert pmac.startswith("02:c0:")
-        assert heard(bed, "h1", "h2", pmac) > 0
-        assert heard(bed, "h1", "h2", pmac, vlan=10) == 0
-        assert heard(bed, "h5", "h2", host(bed, "h5").MAC(), vlan=10) > 0
+        assert count_received(bed, "h1", "h2", pmac) > 0
+        assert count_received(bed, "h1", "h2", pmac, vlan=10) == 0
+        assert count_received(bed, "h5", "h2", host(bed, "h5").MAC(), vlan=10) > 0
         for switch in ("s1", "s2", "s3"):
-            to = "dl_dst=" + host(bed, "h5").MAC()
-            tags = {re.search(r"(dl_vlan=\d+|vlan_tci=\S+)", flow)[0] for flow in flows(switch) if to in flow}
+            destination = "dl_dst=" + host(bed, "h5").MAC()
+            tags = {re.search(r"(dl_vlan=\d+|vlan_tci=\S+)", flow)[0] for flow in flows(switch) if destination in flow}
             assert {"dl_vlan=10", "dl_vlan=20"} < tags and len(tags) == 3, tags
     reach(bed, ("h2", "h5"))
 
@@ -341,17 +341,17 @@ def reach_by_ipv6(bed, addresses, *pairs):
         wait_for(lambda: reaches(bed, name, addresses[other]), "%s reaches %s" % (name, addresses[other]))
 
 
-def knows(bed, name, ip, mac):
+def await_neighbor(bed, name, ip, mac):
     wait_for(lambda: (neighbor(bed, name, ip) or "").startswith(mac), "%s resolves %s to %s"
              % (name, ip, mac))
 
 
-def of_the_link(bed, name):
+def link_local_address(bed, name):
     """Returns a host's link-local address."""
-    found = []
-    wait_for(lambda: found.append(re.search(r"inet6 (fe80:\S+)/64 scope link(?!.*tentative)", host(bed, name).cmd("ip -6 address show dev " + device(name)))) or found[-1],
+    matches = []
+    wait_for(lambda: matches.append(re.search(r"inet6 (fe80:\S+)/64 scope link(?!.*tentative)", host(bed, name).cmd("ip -6 address show dev " + device(name)))) or matches[-1],
              "%s has an address of the link" % name)
-    return found[-1][1]
+    return matches[-1][1]
 
 
 def test_nodes_and_hosts_speak_ipv6_with_each_other(make_bed):
@@ -360,19 +360,19 @@ def test_nodes_and_hosts_speak_ipv6_with_each_other(make_bed):
         reach_by_ipv6(bed, addresses, ("h2", "h5"), ("h5", "h3"), ("h3", "h2"), ("h1", "h4"), ("h4", "h6"), ("h1", "h5"), ("h5", "h4"), ("h2", "h1"))
         for name, other, mac in (("h2", "h5", host(bed, "h5").MAC()), ("h1", "h5", host(bed, "h5").MAC()), ("h1", "h4", "02:c0:"),
                                  ("h4", "h1", "02:c0:"), ("h4", "h6", "02:c0:"), ("h5", "h4", "02:c0:"), ("h2", "h1", "02:c0:")):
-            knows(bed, name, addresses[other], mac)
+            await_neighbor(bed, name, addresses[other], mac)
         for name, other in (("h1", "h4"), ("h1", "h5"), ("h2", "h6")):
-            address = of_the_link(bed, other)
+            address = link_local_address(bed, other)
             wait_for(lambda: reaches(bed, name, "%s%%%s" % (address, device(name))), "%s reaches %s" % (name, address))
         # Duplicate address detection finds addresses of nodes and hosts, but not a node's own
         # address.
-        for name, address, taken in (("h2", addresses["h4"], True), ("h6", addresses["h5"], True), ("h1", addresses["h4"], True), ("h1", "fd00::77", False)):
+        for name, address, is_taken in (("h2", addresses["h4"], True), ("h6", addresses["h5"], True), ("h1", addresses["h4"], True), ("h1", "fd00::77", False)):
             host(bed, name).cmd("ip address add %s/64 dev %s" % (address, device(name)))
             shown = []
             wait_for(lambda: shown.append(host(bed, name).cmd("ip -6 address show dev " + device(name))) or any(
                 address + "/" in line and ("dadfailed" in line or "tentative" not in line) for line in shown[-1].splitlines()), "%s has decided whether it may use %s" % (name, address))
             failed = any(address + "/" in line and "dadfailed" in line for line in shown[-1].splitlines())
-            assert failed == taken, shown[-1]
+            assert failed == is_taken, shown[-1]
             host(bed, name).cmd("ip address del %s/64 dev %s" % (address, device(name)))
         shown = {address for h in bed.cool_json("topology")["hosts"] for address in h["addresses"]}
         assert {name for name, address in addresses.items() if address in shown} == {"h2", "h3", "h5"}, "nodes are no hosts"
@@ -383,19 +383,19 @@ def test_no_host_takes_a_nodes_ipv6_address(make_bed):
     with ipv6(bed, "h1", "h2", "h5") as addresses:
         reach_by_ipv6(bed, addresses, ("h5", "h1"), ("h2", "h5"))
         for _ in range(5):
-            does(bed, "h2", "claim", addresses["h1"])
+            run_program(bed, "h2", "claim", addresses["h1"])
             wait_for(lambda: any("claims an address of node h1" in w
                                  for w in bed.cool_json("topology")["warnings"]), "the controller reports it")
-            knows(bed, "h5", addresses["h1"], "02:c0:")
+            await_neighbor(bed, "h5", addresses["h1"], "02:c0:")
         reach_by_ipv6(bed, addresses, ("h5", "h1"))
         # After a node gives up an address, another host may use it.
         host(bed, "h1").cmd("ip address del %s/64 dev h1-eth0" % addresses["h1"])
 
-        def moves():
-            does(bed, "h2", "claim", addresses["h1"])
+        def owner_has_changed():
+            run_program(bed, "h2", "claim", addresses["h1"])
             return neighbor(bed, "h5", addresses["h1"]) == host(bed, "h2").MAC()
 
-        wait_for(moves, "h5 resolves the address to its new owner")
+        wait_for(owner_has_changed, "h5 resolves the address to its new owner")
 
 
 def test_nodes_find_a_gateway_by_its_router_advertisements(make_bed):
@@ -417,15 +417,15 @@ def test_neighbor_entries_follow_a_node_whose_agent_restarts(make_bed):
     reach(bed, ("h1", "h2"), ("h3", "h2"))
     end_agent(bed, "h2")
     for name in ("h1", "h3"):
-        knows(bed, name, host(bed, "h2").IP(), host(bed, "h2").MAC())
+        await_neighbor(bed, name, host(bed, "h2").IP(), host(bed, "h2").MAC())
         # A host keeps newly learned entries for a minute without confirming them, instead of a
         # second.
-        for what, value in (("locktime", 6000), ("delay_first_probe_time", 60)):
-            host(bed, name).cmd("sysctl -qw net.ipv4.neigh.%s.%s=%d" % (device(name), what, value))
+        for setting, value in (("locktime", 6000), ("delay_first_probe_time", 60)):
+            host(bed, name).cmd("sysctl -qw net.ipv4.neigh.%s.%s=%d" % (device(name), setting, value))
     bed.start_agent("h2")
     bed.wait_until_joined()
     for name in ("h1", "h3"):
-        knows(bed, name, host(bed, "h2").IP(), "02:c0:")
+        await_neighbor(bed, name, host(bed, "h2").IP(), "02:c0:")
     reach(bed, ("h1", "h2"), ("h3", "h2"))
 
 
@@ -449,11 +449,11 @@ def test_ipv6_routes_survive_a_lost_link_and_restarts(make_bed):
             host(bed, name).cmd("ip -6 neigh flush dev " + device(name))
         reach_by_ipv6(bed, addresses, ("h1", "h3"), *pairs)
         end_agent(bed, "h3")
-        knows(bed, "h1", addresses["h3"], host(bed, "h3").MAC())
+        await_neighbor(bed, "h1", addresses["h3"], host(bed, "h3").MAC())
         reach_by_ipv6(bed, addresses, *pairs)
         bed.start_agent("h3")
         bed.wait_until_joined()
-        knows(bed, "h1", addresses["h3"], "02:c0:")
+        await_neighbor(bed, "h1", addresses["h3"], "02:c0:")
         reach_by_ipv6(bed, addresses, *pairs)
 
 
@@ -462,13 +462,13 @@ def test_vlans_stay_apart_for_ipv6(make_bed):
     members = ("h2", 10, "10.10.0.2"), ("h5", 10, "10.10.0.5"), ("h3", 20, "10.10.0.3"), ("h4", 20, "10.10.0.4")
     with ipv6(bed, "h1", "h2", "h6") as addresses, vlans(bed, *members):
         for (name, vlan, _), address in zip(members, ("fd10::2", "fd10::5", "fd10::3", "fd10::5")):
-            at = device(name, vlan)
-            host(bed, name).cmd("sysctl -qw net.ipv6.conf.%s.disable_ipv6=0; ip address add %s/64 dev %s" % (at.replace(".", "/"), address, at))
+            interface_name = device(name, vlan)
+            host(bed, name).cmd("sysctl -qw net.ipv6.conf.%s.disable_ipv6=0; ip address add %s/64 dev %s" % (interface_name.replace(".", "/"), address, interface_name))
         # The same address belongs to a different host in each VLAN.
         for name, other in (("h2", "h5"), ("h3", "h4")):
             wait_for(lambda: reaches(bed, name, "fd10::5"),
                      "%s reaches the owner of that address in its VLAN" % name)
-            knows(bed, name, "fd10::5", host(bed, other).MAC())
+            await_neighbor(bed, name, "fd10::5", host(bed, other).MAC())
         reach_by_ipv6(bed, addresses, ("h2", "h6"), ("h1", "h6"))
         host(bed, "h2").cmd("ip route add %s dev %s" % (addresses["h6"], device("h2", 10)))
         assert not reaches(bed, "h2", addresses["h6"])

@@ -3,7 +3,7 @@ import os
 import signal
 
 import pytest
-from carried import judged
+from carried import assert_carried
 from conftest import PATIENCE, end_controller, run, succeed, wait_for
 from test_collectives import OPERATIONS, bench
 from test_jobs import ended, start
@@ -40,11 +40,11 @@ def test_a_broadcast_over_ipv6_crosses_every_link_once(patient_bed):
 
     def judge(carried):
         assert sum(count > size for (_, host), count in carried.items() if host.startswith("h")) >= 3, carried
-        over = {link: round(count / size, 3) for link, count in carried.items() if count > 1.12 * size}
-        return "links that carried more than 1.12 times the message: %s" % over if over else ""
+        overloaded = {link: round(count / size, 3) for link, count in carried.items() if count > 1.12 * size}
+        return "links that carried more than 1.12 times the message: %s" % overloaded if overloaded else ""
 
     command = ["cool", "bench", "--ops", "bcast", "--bytes", str(size), "--reps", "1", "--warmup", "0", "--json"]
-    judged(bed, lambda: succeed(bed, *command), judge)
+    assert_carried(bed, lambda: succeed(bed, *command), judge)
 
 
 @pytest.mark.parametrize("loss,sizes", [(0.02, "0,1000,256K"), (0.1, "0,1000,64K")])
@@ -72,10 +72,10 @@ def test_ipv6_collectives_survive_a_lost_link_and_a_restart(patient_bed):
 
 def test_a_group_with_an_ipv4_only_node_is_refused_by_name(patient_bed):
     bed = patient_bed("tree:2x2", ipv6=("h1", "h2", "h3"))
-    done = run(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
-    assert done.returncode != 0
-    said = done.stdout + done.stderr
-    assert "h4 (%s)" % bed.network.net.get("h4").IP() in said and "(fd00::" in said and "--ipv6" in said, said
+    process = run(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
+    assert process.returncode != 0
+    output = process.stdout + process.stderr
+    assert "h4 (%s)" % bed.network.net.get("h4").IP() in output and "(fd00::" in output and "--ipv6" in output, output
     # Those that share a version go on without it.
     succeed(bed, "cool", "run", "-n", "3", "--hosts", "h1,h2,h3", "--", os.path.join(bed.bin_dir, "cool-faults"), "--steps", "13", "--seed", "0",
             "--bytes", "30000")

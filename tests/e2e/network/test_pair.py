@@ -19,7 +19,7 @@ def bed():
 
 
 @contextlib.contextmanager
-def under_way(bed):
+def broadcast_under_way(bed):
     """Runs a broadcast of 64 MiB that starts before this context and must succeed after it."""
     before = multicast(bed)
     job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "64M", "--reps", "1", "--warmup", "0", "--json"],
@@ -31,28 +31,28 @@ def under_way(bed):
     assert json.loads(out)["results"][0]["bytes"] == 64 << 20
 
 
-def serves(bed, which):
+def assert_serves(bed, index):
     """Waits until this controller alone leads, has the whole network, and runs jobs."""
-    wait_for(lambda: bed.leads(which) == 1, "%s leads" % NAMES[which])
-    assert bed.leads(1 - which) in (0, None)
-    wait_for(bed.whole, "%s has the network" % NAMES[which])
+    wait_for(lambda: bed.leads(index) == 1, "%s leads" % NAMES[index])
+    assert bed.leads(1 - index) in (0, None)
+    wait_for(bed.whole, "%s has the network" % NAMES[index])
     assert succeed(bed, "cool", "run", "-n", "4", "--", "echo", "here").count("here") == 4
     # Open vSwitch shows roles in a status that it updates every few seconds.
-    wait_for(lambda: masters() == {testbed.OPENFLOW_PORT + which}, "%s is the master of all switches" % NAMES[which])
+    wait_for(lambda: masters() == {testbed.OPENFLOW_PORT + index}, "%s is the master of all switches" % NAMES[index])
 
 
 def masters():
     """Returns the ports of the controllers that are masters of switches."""
-    said = subprocess.check_output(["ovs-vsctl", "--format=csv", "--no-headings", "--columns=target,role", "list", "controller"], text=True)
-    return {int(line.split(",")[0].strip('"').rsplit(":", 1)[1]) for line in said.splitlines() if line.endswith("master")}
+    output = subprocess.check_output(["ovs-vsctl", "--format=csv", "--no-headings", "--columns=target,role", "list", "controller"], text=True)
+    return {int(line.split(",")[0].strip('"').rsplit(":", 1)[1]) for line in output.splitlines() if line.endswith("master")}
 
 
 def test_the_standby_takes_over_from_a_leader_that_is_killed(bed):
     leader, generation = bed.leader(), bed.etcd.generation()
-    with under_way(bed):
+    with broadcast_under_way(bed):
         bed.pair[leader].signal(signal.SIGKILL)
-        bed.ended(leader)
-        serves(bed, 1 - leader)
+        bed.await_end(leader)
+        assert_serves(bed, 1 - leader)
     assert bed.etcd.generation() > generation
     bed.start_one(leader)
     assert bed.leads(leader) == 0
@@ -60,46 +60,46 @@ def test_the_standby_takes_over_from_a_leader_that_is_killed(bed):
 
 def test_a_leader_that_is_stopped_hands_over(bed):
     leader = bed.leader()
-    with under_way(bed):
+    with broadcast_under_way(bed):
         bed.pair[leader].signal(signal.SIGTERM)
-        assert bed.ended(leader) == 0
-        serves(bed, 1 - leader)
+        assert bed.await_end(leader) == 0
+        assert_serves(bed, 1 - leader)
     bed.start_one(leader)
     # And a standby that is stopped leaves the leader alone.
     bed.pair[leader].signal(signal.SIGTERM)
-    assert bed.ended(leader) == 0
+    assert bed.await_end(leader) == 0
     assert bed.leads(1 - leader) == 1
     bed.start_one(leader)
 
 
 def test_a_leader_that_has_stood_still_is_refused_and_ends(bed):
     leader = bed.leader()
-    with under_way(bed):
+    with broadcast_under_way(bed):
         bed.pair[leader].signal(signal.SIGSTOP)
         wait_for(lambda: bed.leads(1 - leader) == 1, "the other one leads")
         bed.pair[leader].signal(signal.SIGCONT)
-        assert bed.ended(leader) == 1
+        assert bed.await_end(leader) == 1
         assert "leadership lost" in log_of(bed, NAMES[leader])
-        serves(bed, 1 - leader)
+        assert_serves(bed, 1 - leader)
     bed.start_one(leader)
 
 
 def test_without_etcd_nobody_leads_and_collectives_go_on(bed):
     leader = bed.leader()
-    with under_way(bed):
+    with broadcast_under_way(bed):
         bed.etcd.end(signal.SIGKILL)
-        assert bed.ended(leader) == 1
+        assert bed.await_end(leader) == 1
         assert "etcd did not renew its lease" in log_of(bed, NAMES[leader])
         # As its unit does.
         bed.launch(leader)
         wait_for(lambda: (bed.leads(0), bed.leads(1)) == (0, 0), "both are on standby")
         bed.etcd.start()
         wait_for(lambda: 1 in (bed.leads(0), bed.leads(1)), "one of them leads again")
-        serves(bed, bed.leader())
+        assert_serves(bed, bed.leader())
     # A standby controller without etcd must end on request, without waiting.
     bed.etcd.end(signal.SIGKILL)
     wait_for(lambda: 1 not in (bed.leads(0), bed.leads(1)), "no controller leads")
-    for which in range(2):
-        if bed.pair[which].process.poll() is None:
-            bed.pair[which].signal(signal.SIGTERM)
-        assert bed.ended(which) in (0, 1)
+    for index in range(2):
+        if bed.pair[index].process.poll() is None:
+            bed.pair[index].signal(signal.SIGTERM)
+        assert bed.await_end(index) in (0, 1)

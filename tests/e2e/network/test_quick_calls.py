@@ -28,36 +28,36 @@ def plans(bed, operations, sizes, *options):
 
 
 def test_short_calls_are_quick_and_long_ones_go_by_agents(make_bed):
-    of = plans(make_bed("tree:2x3"), OPERATIONS, "8,200,64K")
+    plan_of = plans(make_bed("tree:2x3"), OPERATIONS, "8,200,64K")
     for operation in OPERATIONS.split(","):
         sizes = [0] if operation == "barrier" else [8, 200]
-        assert all(of[operation, size].startswith("quick ") for size in sizes), of
-    assert not of["bcast", 64 * 1024].startswith("quick"), of
+        assert all(plan_of[operation, size].startswith("quick ") for size in sizes), plan_of
+    assert not plan_of["bcast", 64 * 1024].startswith("quick"), plan_of
 
 
 def test_the_leader_of_several_ranks_on_a_node_goes_out_for_them(make_bed):
     """Seven ranks on six nodes, whose parts differ, so agents gather them; and twelve ranks, two on
     each node."""
     bed = make_bed("tree:2x3")
-    of = plans(bed, "bcast,reduce,allreduce,gather,barrier", "8", "--ranks", "7")
-    quick = {operation for (operation, _), plan in of.items() if plan.startswith("quick ")}
-    assert quick == {"bcast", "reduce", "allreduce", "barrier"}, of
-    of = plans(bed, OPERATIONS, "8,200", "--ranks", "12")
+    plan_of = plans(bed, "bcast,reduce,allreduce,gather,barrier", "8", "--ranks", "7")
+    quick = {operation for (operation, _), plan in plan_of.items() if plan.startswith("quick ")}
+    assert quick == {"bcast", "reduce", "allreduce", "barrier"}, plan_of
+    plan_of = plans(bed, OPERATIONS, "8,200", "--ranks", "12")
     agents = {"scan", "exscan", "reduce_scatter", "alltoall"}
-    assert {o for (o, size), plan in of.items() if not plan.startswith("quick ")} == agents & {o for o, _ in of}, of
+    assert {o for (o, size), plan in plan_of.items() if not plan.startswith("quick ")} == agents & {o for o, _ in plan_of}, plan_of
 
 
 def test_a_node_whose_ports_are_taken_keeps_all_from_quick_calls(make_bed):
     bed = make_bed("tree:2x3")
-    taker = bed.network.net.get("h2").popen(
+    process = bed.network.net.get("h2").popen(
         [sys.executable, "-c", TAKE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     try:
-        assert taker.stdout.readline() == "taken\n"
-        of = plans(bed, "bcast,allreduce,barrier", "8")
-        assert not any(plan.startswith("quick") for plan in of.values()), of
+        assert process.stdout.readline() == "taken\n"
+        plan_of = plans(bed, "bcast,allreduce,barrier", "8")
+        assert not any(plan.startswith("quick") for plan in plan_of.values()), plan_of
     finally:
-        taker.stdin.close()
-        taker.wait()
+        process.stdin.close()
+        process.wait()
     assert plans(bed, "bcast", "8")["bcast", 8] == "quick multicast"
 
 

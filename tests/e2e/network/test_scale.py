@@ -19,15 +19,15 @@ ON_DEMAND = ("--mesh-nodes", "1")
 
 
 def test_a_thousand_groups_leave_nothing_behind():
-    done = subprocess.run([os.path.join(testbed.BIN, "cool-load"), "--topology", "leafspine:8x2x10", "fabric",
+    process = subprocess.run([os.path.join(testbed.BIN, "cool-load"), "--topology", "leafspine:8x2x10", "fabric",
                            "--controller", os.path.join(testbed.BIN, "cool-controller"),
                            "--groups", "20", "--cycles", "1000", "--failures", "2"],
                           capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["switches"], found["hosts"], found["groups_came_and_went"]) == (10, 80, 1000)
-    assert found["messages_lost"] == 0
-    assert 0 < found["world_bytes_per_agent"] < 10_000, "a world on 80 hosts takes few bytes"
+    assert process.returncode == 0, process.stderr
+    report = json.loads(process.stdout)
+    assert (report["switches"], report["hosts"], report["groups_came_and_went"]) == (10, 80, 1000)
+    assert report["messages_lost"] == 0
+    assert 0 < report["world_bytes_per_agent"] < 10_000, "a world on 80 hosts takes few bytes"
 
 
 def test_all_collectives_are_right_with_on_demand_connections(make_bed):
@@ -44,8 +44,8 @@ def test_a_lost_agent_is_named_where_agents_connect_on_demand(make_bed):
 
 def test_survivors_go_on_where_agents_connect_on_demand(make_bed):
     bed = make_bed("tree:4x2", controller_flags=ON_DEMAND)
-    with faults.events() as told:
-        series = faults.Series(bed, told, seed=38)
+    with faults.events() as receiver:
+        series = faults.Series(bed, receiver, seed=38)
         series.run(8)
     assert not series.violations, "\n".join(series.violations)
 

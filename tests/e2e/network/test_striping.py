@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from carried import judged
+from carried import assert_carried
 from conftest import PATIENCE, succeed, wait_for
 
 MIB = 1 << 20
@@ -21,7 +21,7 @@ def bench(bed, operations, sizes, *options):
     return report["results"]
 
 
-def over_spines(bed, carried):
+def spine_bytes(bed, carried):
     """Returns the bytes that each spine received and sent, from the bytes of links."""
     links = bed.network.describe()["links"]
     leaves = {link["a"] for link in links if link["kind"] == "host"}
@@ -29,20 +29,20 @@ def over_spines(bed, carried):
     return [tuple(sum(count for ends, count in carried.items() if ends[at] == spine) for at in (1, 0)) for spine in spines]
 
 
-def expect_half_over_each_spine(bed, directions, *options):
+def assert_half_over_each_spine(bed, directions, *options):
     """Broadcasts 4 MiB, and asserts that each spine carries its part once: up, or up and down."""
     def judge(carried):
-        found = over_spines(bed, carried)
-        assert all(2 * MIB < count for spine in found for count in spine[:directions]), found
-        over = [spine for spine in found if max(spine[:directions]) >= 2.5 * MIB]
-        return "spines carried more than 1.25 times their part, as (up, down): %s" % over if over else ""
+        bytes_of_spines = spine_bytes(bed, carried)
+        assert all(2 * MIB < count for spine in bytes_of_spines for count in spine[:directions]), bytes_of_spines
+        overloaded = [spine for spine in bytes_of_spines if max(spine[:directions]) >= 2.5 * MIB]
+        return "spines carried more than 1.25 times their part, as (up, down): %s" % overloaded if overloaded else ""
 
-    judged(bed, lambda: bench(bed, "bcast", "4M", "--warmup", "0", *options), judge)
+    assert_carried(bed, lambda: bench(bed, "bcast", "4M", "--warmup", "0", *options), judge)
 
 
 @pytest.mark.parametrize("root", ["0", "3"])
 def test_each_spine_carries_its_part_of_a_broadcast_once(make_bed, root):
-    expect_half_over_each_spine(fabric(make_bed), 2, "--root", root)
+    assert_half_over_each_spine(fabric(make_bed), 2, "--root", root)
 
 
 def test_messages_of_all_sizes_are_right_in_stripes(make_bed):
@@ -66,4 +66,4 @@ def test_a_striped_broadcast_survives_the_loss_of_a_spines_link(make_bed):
     finally:
         bed.network.restore(uplink)
     wait_for(bed.whole, "the network is whole again")
-    expect_half_over_each_spine(bed, 1)
+    assert_half_over_each_spine(bed, 1)

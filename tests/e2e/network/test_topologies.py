@@ -27,20 +27,20 @@ class Ring(Topo):
 """
 
 
-def of_file(folder, text, name="Own"):
+def error_of_file(folder, text, name="Own"):
     """Returns the message about a user's file."""
     path = folder / "own.py"
     path.write_text("from mininet.topo import Topo\n" + text)
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError) as error:
         topologies.parse("%s:%s" % (path, name))
-    return str(refused.value)
+    return str(error.value)
 
 
 def build(*lines):
     return "class Own(Topo):\n    def build(self):\n" + "".join("        %s\n" % line for line in lines)
 
 
-@pytest.mark.parametrize("lines,said", [
+@pytest.mark.parametrize("lines,message", [
     (["self.addSwitch('s1')"], "0 hosts; expected 1 to 250"),
     (["self.addHost('h1')"], "host h1 has 0 links; expected one"),
     (["self.addLink(self.addHost('h1'), self.addHost('h2'))"], "link h1-h2: expected a switch at one end at least"),
@@ -53,24 +53,24 @@ def build(*lines):
     (["self.addLink(self.addHost('a-long-name'), self.addSwitch('s1'))"], "Linux has no name as long as a-long-name-eth0"),
     (["raise RuntimeError('no\\nway')"], "Own() failed: RuntimeError: no way"),
 ])
-def test_a_topo_that_cannot_be_emulated_is_refused_in_one_line(tmp_path, lines, said):
-    text = of_file(tmp_path, build(*lines))
-    assert said in text and len(text.splitlines()) == 1 and text.startswith("topology %s/own.py:Own: " % tmp_path), text
+def test_a_topo_that_cannot_be_emulated_is_refused_in_one_line(tmp_path, lines, message):
+    text = error_of_file(tmp_path, build(*lines))
+    assert message in text and len(text.splitlines()) == 1 and text.startswith("topology %s/own.py:Own: " % tmp_path), text
 
 
 def test_a_file_without_the_class_is_refused_with_those_it_has(tmp_path):
-    assert "has no class Other derived of mininet.topo.Topo; it has Own" in of_file(tmp_path, "class Own(Topo): pass\nOther = 3\n", "Other")
-    assert "cannot be loaded: SyntaxError" in of_file(tmp_path, "class Own(Topo:\n")
-    assert "cannot be loaded: ModuleNotFoundError" in of_file(tmp_path, "import no_such_module\n")
+    assert "has no class Other derived of mininet.topo.Topo; it has Own" in error_of_file(tmp_path, "class Own(Topo): pass\nOther = 3\n", "Other")
+    assert "cannot be loaded: SyntaxError" in error_of_file(tmp_path, "class Own(Topo:\n")
+    assert "cannot be loaded: ModuleNotFoundError" in error_of_file(tmp_path, "import no_such_module\n")
 
 
-@pytest.mark.parametrize("text,said", [
+@pytest.mark.parametrize("text,message", [
     ("tree:0x3", "expected at least one rack"), ("leafspine:2x0x2", "expected at least one rack"), ("tree:9x90", "at most 250 hosts"),
     ("tree", "expected tree:RxK"), ("/no/such.json", "No such file"), ("/no/such.py:Own", "there is no file /no/such.py"),
 ])
-def test_a_name_of_nothing_is_refused_with_what_is_expected(text, said):
-    done = subprocess.run([os.path.join(ROOT, "mininet", "testbed.py"), "--topology", text, "--", "true"], capture_output=True, text=True)
-    assert done.returncode == 2 and said in done.stderr.splitlines()[-1] and text in done.stderr, done.stderr
+def test_a_name_of_nothing_is_refused_with_what_is_expected(text, message):
+    process = subprocess.run([os.path.join(ROOT, "mininet", "testbed.py"), "--topology", text, "--", "true"], capture_output=True, text=True)
+    assert process.returncode == 2 and message in process.stderr.splitlines()[-1] and text in process.stderr, process.stderr
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", '{"switches": [], "links": [], "nodes": []}', '{"switches": 3, "links": [], "nodes": []}',
@@ -78,35 +78,35 @@ def test_a_name_of_nothing_is_refused_with_what_is_expected(text, said):
 def test_json_that_is_no_topology_is_refused_in_one_line(tmp_path, content):
     path = tmp_path / "seen.json"
     path.write_text(content)
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError) as error:
         topologies.parse(str(path))
-    assert re.match(r"topology %s: (not what `cool topology --json` prints: .*|0 hosts; .*)$" % path, str(refused.value)), refused.value
+    assert re.match(r"topology %s: (not what `cool topology --json` prints: .*|0 hosts; .*)$" % path, str(error.value)), error.value
 
 
 def test_nodes_whose_names_no_interface_can_have_are_numbered():
-    seen = {"switches": [{"datapath_id": 7}], "links": [],
+    topology = {"switches": [{"datapath_id": 7}], "links": [],
             "nodes": [{"name": "node-1.example.org", "located": True, "datapath_id": 7, "port": 3}, {"name": "h9", "located": False}]}
-    topo = topologies.Discovered(seen)
+    topo = topologies.DiscoveredTopo(topology)
     topologies.check(topo)
     assert topo.hosts() == ["h1"] and topo.port("s1", "h1") == (3, 0)
 
 
-def shape(seen):
+def structure(topology):
     """Returns a discovered topology without the parts that depend on names of switches."""
-    links = {frozenset([(l["a"], l["a_port"]), (l["b"], l["b_port"])]) for l in seen["links"]}
-    return links, {(n["name"], n["datapath_id"], n["port"]) for n in seen["nodes"]}
+    links = {frozenset([(l["a"], l["a_port"]), (l["b"], l["b_port"])]) for l in topology["links"]}
+    return links, {(n["name"], n["datapath_id"], n["port"]) for n in topology["nodes"]}
 
 
 def test_a_discovered_topo_is_rebuilt_and_carries_collectives(make_bed, tmp_path):
-    own = tmp_path / "ring.py"
-    own.write_text(RING)
-    bed = make_bed("%s:Ring" % own, host_mbit=20, uplink_mbit=20)
+    ring_file = tmp_path / "ring.py"
+    ring_file.write_text(RING)
+    bed = make_bed("%s:Ring" % ring_file, host_mbit=20, uplink_mbit=20)
     assert {l["mbit"] for l in bed.description["links"] if l["kind"] == "uplink"} == {10, 20}
-    seen = bed.cool_json("topology")
-    assert {n["name"]: n["datapath_id"] for n in seen["nodes"]} == {"c1": 1, "c2": 2, "c3": 3, "e1": 255, "e2": 255}
+    topology = bed.cool_json("topology")
+    assert {n["name"]: n["datapath_id"] for n in topology["nodes"]} == {"c1": 1, "c2": 2, "c3": 3, "e1": 255, "e2": 255}
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce,gather,barrier", "--bytes", "1000,300K", "--root", "1", "--reps", "1")
-    found = tmp_path / "seen.json"
-    found.write_text(json.dumps(seen))
-    bed = make_bed(str(found))
-    assert shape(bed.cool_json("topology")) == shape(seen)
+    topology_file = tmp_path / "seen.json"
+    topology_file.write_text(json.dumps(topology))
+    bed = make_bed(str(topology_file))
+    assert structure(bed.cool_json("topology")) == structure(topology)
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce,gather,barrier", "--bytes", "1000,300K", "--root", "4", "--reps", "1")

@@ -25,7 +25,7 @@ def change(bed, programs, *options):
         wait_for(lambda: log_of(bed, name).count(READ) > before[name], "%s reads the certificates of %s" % (name, options))
 
 
-def everybody(bed):
+def all_programs(bed):
     return ["controller", *bed.agents]
 
 
@@ -57,12 +57,12 @@ def test_a_new_ca_is_rolled_out_under_a_running_job(make_bed):
     job = barriers(bed, "h1", "h2", "h3")
     try:
         for step in ("--new-ca", "--renew", "--drop-old-ca"):
-            change(bed, everybody(bed), step)
+            change(bed, all_programs(bed), step)
             # A connection that begins now.
             succeed(bed, "cool", "topology")
         log = log_of(bed, "controller")
-        ended = re.search(r"was lost|its node keeps its flows|switch \S+ (lost|disconnected)", log)
-        assert not ended, "no session has ended: %s" % ended
+        match = re.search(r"was lost|its node keeps its flows|switch \S+ (lost|disconnected)", log)
+        assert not match, "no session has ended: %s" % match
         # An agent connects now, and then a controller starts, to which switches and agents connect
         # with their current certificates.
         bed.restart_agent("h4")
@@ -81,20 +81,20 @@ def test_a_mismatched_certificate_and_key_are_reported_once(make_bed):
     bed = make_bed("tree:2x2")
     certificate, other = (os.path.join(bed.certificates, name) for name in ("controller.pem", "tool.pem"))
     with open(certificate, "rb") as f:
-        whole = f.read()
+        original = f.read()
     with open(other, "rb") as f:
-        wrong = f.read()
-    refused = "cannot be used; the previous ones stay in effect"
+        other_content = f.read()
+    warning = "cannot be used; the previous ones stay in effect"
     with open(certificate, "wb") as f:
-        f.write(wrong)
-    wait_for(lambda: refused in log_of(bed, "controller"), "the controller reports it")
+        f.write(other_content)
+    wait_for(lambda: warning in log_of(bed, "controller"), "the controller reports it")
     succeed(bed, "cool", "topology")
     before = log_of(bed, "controller").count(READ)
     with open(certificate, "wb") as f:
-        f.write(whole)
+        f.write(original)
     bed.controller.signal(signal.SIGHUP)
     wait_for(lambda: log_of(bed, "controller").count(READ) > before, "a signal makes it read them")
-    assert log_of(bed, "controller").count(refused) == 1
+    assert log_of(bed, "controller").count(warning) == 1
     succeed(bed, "cool", "topology")
 
 
@@ -124,19 +124,19 @@ def test_certificates_that_expire_soon_are_reported_everywhere(make_bed):
     bed = make_bed("tree:2x2")
     month = 30 * 86400
     assert metric(bed, 'cool_certificate_expires_seconds{of="agent"}') > time.time() + month
-    change(bed, everybody(bed), "--renew", "--days", "20")
+    change(bed, all_programs(bed), "--renew", "--days", "20")
     for name in ("controller", "h1"):
         role = "controller" if name == "controller" else "agent"
         wait_for(lambda: "the certificate of %s expires on" % role in log_of(bed, name),
                  "its log contains the reason")
     assert metric(bed, 'cool_certificate_expires_seconds{of="controller"}') < time.time() + month
     assert metric(bed, 'cool_certificate_expires_seconds{of="ca"}') > time.time() + month
-    asked = run(bed, "cool", "doctor")
-    assert asked.returncode == 1 and "certificate of controller: it expires on" in asked.stdout, asked.stdout
-    assert "the certificate of tool expires on" in asked.stderr, asked.stderr
+    result = run(bed, "cool", "doctor")
+    assert result.returncode == 1 and "certificate of controller: it expires on" in result.stdout, result.stdout
+    assert "the certificate of tool expires on" in result.stderr, result.stderr
     bed.restart_agent("h4")
     wait_for(lambda: "certificate of agent: it expires on" in diagnosis(bed), "so does a session's")
-    change(bed, everybody(bed), "--renew")
+    change(bed, all_programs(bed), "--renew")
     bed.restart_agent("h4")
     wait_for(lambda: "it expires on" not in diagnosis(bed), "no certificate expires soon")
 
@@ -146,11 +146,11 @@ def test_a_switch_with_another_ones_certificate_is_refused(make_bed):
     ours, other = (switch.name for switch in bed.network.net.switches[:2])
     ids = {name: subprocess.check_output(["ovs-vsctl", "get", "bridge", name, "datapath-id"], text=True).strip().strip('"') for name in (ours, other)}
 
-    def shows(*folder):
+    def use_certificate(*folder):
         files = (os.path.join(bed.certificates, *folder, name) for name in ("switch.key", "switch.pem", "ca.pem"))
         subprocess.run(["ovs-vsctl", "set-ssl", *files], check=True)
 
-    def connects_anew(name):
+    def reconnect(name):
         subprocess.run(["ovs-vsctl", "del-controller", name], check=True)
         subprocess.run(["ovs-vsctl", "set-controller", name, "ssl:127.0.0.1:6653"], check=True)
 
@@ -158,21 +158,21 @@ def test_a_switch_with_another_ones_certificate_is_refused(make_bed):
         return lambda: not any("switch %s is not connected" % name in w for w in bed.cool_json("topology")["warnings"])
 
     certs(bed, "--switch", "%s=%s" % (ours, ids[ours]))
-    shows("switches", ours)
+    use_certificate("switches", ours)
     try:
-        connects_anew(other)
-        why = "it claims to be %s, but its certificate is for %s" % (ids[other], ids[ours])
-        wait_for(lambda: why in log_of(bed, "controller"), "the log names both")
-        assert why in diagnosis(bed)
+        reconnect(other)
+        reason = "it claims to be %s, but its certificate is for %s" % (ids[other], ids[ours])
+        wait_for(lambda: reason in log_of(bed, "controller"), "the log names both")
+        assert reason in diagnosis(bed)
         assert metric(bed, 'cool_switch_refused_total{cause="impostor"}') >= 1
         assert not connected(other)()
         before = log_of(bed, "controller").count("switch %s connected" % ours)
-        connects_anew(ours)
+        reconnect(ours)
         wait_for(lambda: log_of(bed, "controller").count("switch %s connected" % ours) > before,
                  "the owner of the certificate is served")
     finally:
-        shows()
-        connects_anew(other)
+        use_certificate()
+        reconnect(other)
     wait_for(connected(other), "it is served with its own certificate")
 
 
@@ -181,12 +181,12 @@ def test_an_agent_registers_only_its_certificates_free_address(make_bed):
     host = bed.network.net.get("h4")
 
     def refusal(name):
-        done = subprocess.run(["mnexec", "-a", str(host.pid), os.path.join(bed.bin_dir, "cool-nodeagent"), "--allow-root", "--name", name, "--interface",
+        process = subprocess.run(["mnexec", "-a", str(host.pid), os.path.join(bed.bin_dir, "cool-nodeagent"), "--allow-root", "--name", name, "--interface",
                                host.defaultIntf().name, "--udp-port", "0", "--tcp-port", "0", "--probe-port", "0", "--socket",
                                os.path.join(bed.directory, name + ".sock"), "--controller", bed.controller_address(MANAGEMENT_ADDRESS),
                                "--certs", os.path.join(bed.certificates, name)], capture_output=True, text=True, timeout=PATIENCE)
-        assert done.returncode == 1, done.stderr
-        return done.stderr
+        assert process.returncode == 1, process.stderr
+        return process.stderr
 
     certs(bed, "--node", "h8=10.9.9.9,10.9.9.8", "--node", "h9=%s" % host.IP())
     assert "the certificate of node h8 is for address 10.9.9.9, 10.9.9.8, but the agent registers %s" % host.IP() in refusal("h8")

@@ -19,7 +19,7 @@ def end(attack):
     return json.loads(out)
 
 
-def refused(bed, name):
+def refused_packets(bed, name):
     """Returns the packets that an agent has refused, by reason."""
     host = bed.network.net.get(name)
     url = "http://%s:%d/metrics" % (bed.pages_ip(host), testbed.PAGES_PORT)
@@ -28,36 +28,36 @@ def refused(bed, name):
     return {reason: int(count) for reason, count in re.findall(r'cool_agent_refused_total\{reason="(\w+)"\} (\d+)', text)}
 
 
-def works_under(bed, attack):
+def check_under_attack(bed, attack):
     """Checks collectives of a job while a hostile program runs; returns the program's results."""
     job = subprocess.Popen(["cool", "bench", "--ops", "bcast,allreduce,gather,barrier", "--bytes", "1K,100K,1M", "--reps", "3"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     wait_for(lambda: hostile.trees(bed) or job.poll() is not None, "the job has trees")
     attack = attack(hostile.trees(bed))
     out, _ = job.communicate(timeout=PATIENCE)
-    did = end(attack)
+    results = end(attack)
     assert job.returncode == 0, out
     for daemon in bed.daemons:
         daemon.check()
-    return did
+    return results
 
 
 def test_a_user_of_a_member_node_receives_and_disturbs_nothing(make_bed):
     bed = make_bed("tree:2x2")
-    did = works_under(bed, lambda trees: hostile.start(bed, "h2", "user", ",".join(trees), *hostile.nodes(bed)))
-    assert did["sent"] > 0 and did["connected"] > 0, did
-    assert (did["bound"], did["heard"]) == (0, 0), did
-    counts = refused(bed, "h1")
+    results = check_under_attack(bed, lambda trees: hostile.start(bed, "h2", "user", ",".join(trees), *hostile.nodes(bed)))
+    assert results["sent"] > 0 and results["connected"] > 0, results
+    assert (results["bound"], results["heard"]) == (0, 0), results
+    counts = refused_packets(bed, "h1")
     assert counts["handshake"] + counts["unproven"] > 0, counts
     assert counts["unknown"] > 0, counts
 
 
 def test_what_is_repeated_or_changed_on_the_wire_is_refused(make_bed):
     bed = make_bed("tree:2x2")
-    before = {host.name: refused(bed, host.name) for host in bed.network.net.hosts}
-    did = works_under(bed, lambda _: hostile.start(bed, "h1", "wire", "h1-eth0"))
-    assert did["repeated"] > 0, did
-    counts = {name: {reason: count - before[name][reason] for reason, count in refused(bed, name).items()} for name in before}
+    before = {host.name: refused_packets(bed, host.name) for host in bed.network.net.hosts}
+    results = check_under_attack(bed, lambda _: hostile.start(bed, "h1", "wire", "h1-eth0"))
+    assert results["repeated"] > 0, results
+    counts = {name: {reason: count - before[name][reason] for reason, count in refused_packets(bed, name).items()} for name in before}
     others = [counts[name] for name in counts if name != "h1"]
     assert sum(count["replayed"] for count in others) > 0, counts
     assert sum(count["forged"] for count in others) > 0, counts
@@ -71,29 +71,29 @@ TEXT = "a secret of this job. "
 def test_only_encryption_hides_data_from_readers_of_the_wire(make_bed, encrypt):
     bed = make_bed("tree:2x2", agent_flags=("--encrypt",) if encrypt else ())
     plans = {"udp": "multicast", "tcp": "flat:chain"}
-    found = {}
+    matches = {}
     for protocol, plan in plans.items():
         reader = hostile.start(bed, "h2", "read", "h2-eth0", TEXT.strip())
         assert reader.stdout.readline() == "reading\n"
         out = succeed(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", os.path.join(bed.bin_dir, "cool-misuse"), "broadcast", plan, TEXT)
-        did = end(reader)
-        assert out.count("received it") == 4 and did[protocol] > 20, (out, did)
-        found[protocol] = did["read_" + protocol]
-    assert all((count == 0) == encrypt for count in found.values()), found
+        results = end(reader)
+        assert out.count("received it") == 4 and results[protocol] > 20, (out, results)
+        matches[protocol] = results["read_" + protocol]
+    assert all((count == 0) == encrypt for count in matches.values()), matches
 
 
 def test_encrypting_and_plain_agents_share_no_group(make_bed):
     bed = make_bed("tree:2x2", agent_flags=("--encrypt",))
     bed.agent_flags = ()
     bed.restart_agent("h4")
-    refused = []
+    processes = []
 
-    def refuses():
-        refused[:] = [run(bed, "cool", "bench", "--ops", "barrier", "--reps", "1")]
-        return refused[0].returncode == 1
+    def is_refused():
+        processes[:] = [run(bed, "cool", "bench", "--ops", "barrier", "--reps", "1")]
+        return processes[0].returncode == 1
 
-    wait_for(refuses, "h4 is back")
-    assert "the agents of h1, h2, h3 encrypt (--encrypt), but those of h4 do not" in refused[0].stderr, refused[0].stderr
+    wait_for(is_refused, "h4 is back")
+    assert "the agents of h1, h2, h3 encrypt (--encrypt), but those of h4 do not" in processes[0].stderr, processes[0].stderr
     succeed(bed, "cool", "run", "--hosts", "h1,h2,h3", "--", os.path.join(bed.bin_dir, "cool-misuse"), "sum")
 
 
@@ -101,13 +101,13 @@ def test_an_agent_refuses_a_port_that_another_user_has_bound(make_bed):
     bed = make_bed("tree:1x4")
     end_agent(bed, "h4")
     # With more than ten Linux lets the agent bind its port beside them.
-    taken = hostile.start(bed, "h4", "user", ",".join("239.77.0.%d" % n for n in range(20)), "h4=10.0.0.99")
-    bound = "/proc/%d/net/udp" % bed.network.net.get("h4").pid
-    wait_for(lambda: sum(line.split()[7] == "65534" for line in open(bound).readlines()[1:]) == 20, "it has them all")
+    program = hostile.start(bed, "h4", "user", ",".join("239.77.0.%d" % n for n in range(20)), "h4=10.0.0.99")
+    socket_table = "/proc/%d/net/udp" % bed.network.net.get("h4").pid
+    wait_for(lambda: sum(line.split()[7] == "65534" for line in open(socket_table).readlines()[1:]) == 20, "it has them all")
     bed.start_agent("h4")
     assert bed.agents["h4"].process.wait(PATIENCE) == 1
     bed.daemons.remove(bed.agents["h4"])
     assert "user 65534 has a socket at 239.77.0." in log_of(bed, "h4"), log_of(bed, "h4")
-    assert end(taken)["bound"] == 20
+    assert end(program)["bound"] == 20
     bed.start_agent("h4")
     bed.wait_until_joined()

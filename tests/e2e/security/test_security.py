@@ -16,12 +16,12 @@ def certificates(bed, name, *more):
     return folder
 
 
-def asks(bed, *options):
+def run_topology(bed, *options):
     """Runs `cool topology` with other options than the testbed's; returns status and messages."""
     environment = {k: v for k, v in bed.environment().items() if not k.startswith("COOL_")}
-    done = subprocess.run(["cool", *options, "topology"], env=environment, capture_output=True, text=True, timeout=PATIENCE)
-    assert len((done.stdout + done.stderr).splitlines()) == 1, done.stdout + done.stderr
-    return done.returncode, done.stderr
+    process = subprocess.run(["cool", *options, "topology"], env=environment, capture_output=True, text=True, timeout=PATIENCE)
+    assert len((process.stdout + process.stderr).splitlines()) == 1, process.stdout + process.stderr
+    return process.returncode, process.stderr
 
 
 def test_switches_agents_and_tools_use_tls_and_collectives_run(make_bed):
@@ -36,26 +36,26 @@ def test_a_switch_and_a_tool_in_plain_text_are_refused_and_named(make_bed):
     with socket.create_connection(("127.0.0.1", 6653), timeout=PATIENCE) as s:
         name = "%s:%d" % s.getsockname()
         s.sendall(bytes([4, 0, 0, 8, 0, 0, 0, 1]))
-        answer = b""
+        reply = b""
         while chunk := s.recv(4096):
-            answer += chunk
-    assert answer[:1] != b"\x04", "no OpenFlow is spoken"
+            reply += chunk
+    assert reply[:1] != b"\x04", "no OpenFlow is spoken"
     wait_for(lambda: any("switch turned away: it does not speak TLS; " in line and "peer=%s" % name in line
                          for line in log_of(bed, "controller").splitlines()), "the log names the switch")
-    status, says = asks(bed, "--insecure-plaintext", "--controller", "http://127.0.0.1:7400")
+    status, errors = run_topology(bed, "--insecure-plaintext", "--controller", "http://127.0.0.1:7400")
     assert status == 1
-    status, says = asks(bed, "--controller", "http://127.0.0.1:7400")
-    assert status == 1 and "--insecure-plaintext" in says, says
+    status, errors = run_topology(bed, "--controller", "http://127.0.0.1:7400")
+    assert status == 1 and "--insecure-plaintext" in errors, errors
 
 
 def test_certificates_of_another_deployment_are_refused(make_bed):
     bed = make_bed("tree:2x2")
-    others = certificates(bed, "others")
-    status, says = asks(bed, "--certs", others)
-    assert status == 1 and "another CA" in says and "127.0.0.1:7400" in says, says
-    shutil.copy(os.path.join(bed.certificates, "ca.pem"), others)  # now only the controller minds
-    status, says = asks(bed, "--certs", others)
-    assert status == 1 and "another CA" in says, says
+    folder = certificates(bed, "others")
+    status, errors = run_topology(bed, "--certs", folder)
+    assert status == 1 and "another CA" in errors and "127.0.0.1:7400" in errors, errors
+    shutil.copy(os.path.join(bed.certificates, "ca.pem"), folder)  # now only the controller minds
+    status, errors = run_topology(bed, "--certs", folder)
+    assert status == 1 and "another CA" in errors, errors
     wait_for(lambda: "turned away: its certificate was issued by another CA" in log_of(bed, "controller"),
              "the log reports it")
 
@@ -67,21 +67,21 @@ def test_an_agents_certificate_is_valid_for_agents_only(make_bed):
     for role, extension in (("agent", "pem"), ("agent", "key")):
         shutil.copy(os.path.join(bed.certificates, "%s.%s" % (role, extension)), os.path.join(folder, "tool." + extension))
     shutil.copy(os.path.join(bed.certificates, "ca.pem"), folder)
-    status, says = asks(bed, "--certs", folder)
-    assert status == 1 and "requires a certificate for tool, not for agent" in says, says
+    status, errors = run_topology(bed, "--certs", folder)
+    assert status == 1 and "requires a certificate for tool, not for agent" in errors, errors
 
     succeed(bed, "cool", "certs", bed.certificates, "--node", "h9")
-    done = subprocess.run([os.path.join(bed.bin_dir, "cool-nodeagent"), "--allow-root", "--name", "h8", "--interface", "lo", "--udp-port", "7500", "--tcp-port",
+    process = subprocess.run([os.path.join(bed.bin_dir, "cool-nodeagent"), "--allow-root", "--name", "h8", "--interface", "lo", "--udp-port", "7500", "--tcp-port",
                            "7500", "--socket", os.path.join(folder, "h8.sock"), "--controller", bed.controller_address("127.0.0.1"),
                            "--certs", os.path.join(bed.certificates, "h9")], capture_output=True, text=True, timeout=PATIENCE)
-    assert done.returncode == 1 and "the certificate is for node h9, but the agent registers h8" in done.stderr, done.stderr
+    assert process.returncode == 1 and "the certificate is for node h9, but the agent registers h8" in process.stderr, process.stderr
 
 
 def test_nothing_starts_without_certificates_unless_insecure(make_bed):
     bed = make_bed("tree:2x2")
     missing = os.path.join(bed.directory, "missing")
-    done = run(bed, os.path.join(bed.bin_dir, "cool-controller"), "--certs", missing)
-    assert done.returncode == 1 and missing in done.stderr and "cool certs" in done.stderr, done.stderr
+    process = run(bed, os.path.join(bed.bin_dir, "cool-controller"), "--certs", missing)
+    assert process.returncode == 1 and missing in process.stderr and "cool certs" in process.stderr, process.stderr
     bed = make_bed("tree:2x2", insecure_plaintext=True)
     succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
 
@@ -116,10 +116,10 @@ def tlv(kind, value):
 
 def forged_lldp(dpid, port):
     """Returns a forgery of the controller's LLDP frame of a switch port, with an invalid proof."""
-    own = b"\x02\xc0\x01"
+    prefix = b"\x02\xc0\x01"
     return (bytes.fromhex("0180c200000e 020000000099 88cc") + tlv(1, b"\x07dpid:%016x" % dpid) + tlv(2, b"\x07%d" % port) + tlv(3, b"\0\x78")
-            + tlv(127, own + b"\x01\x02" + dpid.to_bytes(8, "big") + port.to_bytes(4, "big"))
-            + tlv(127, own + b"\x03\x02" + (1 << 40).to_bytes(8, "big") + bytes(32)) + tlv(0, b""))
+            + tlv(127, prefix + b"\x01\x02" + dpid.to_bytes(8, "big") + port.to_bytes(4, "big"))
+            + tlv(127, prefix + b"\x03\x02" + (1 << 40).to_bytes(8, "big") + bytes(32)) + tlv(0, b""))
 
 
 def test_forged_replayed_and_relayed_lldp_is_reported(make_bed):
@@ -131,25 +131,25 @@ def test_forged_replayed_and_relayed_lldp_is_reported(make_bed):
 
     in_host(bed, "h1", SEND, forged_lldp(0x1, 7).hex())
     wait_for(reported("receives switch 0000000000000001 port 7, but the frame is forged"), "the forged frame is reported")
-    carried = []
+    frames = []
 
-    def carry_until_reported():
+    def relay_until_reported():
         """Ignores late frames: on a busy machine, they are old frames rather than links."""
         if reported("through node h")():
             return True
-        carried.append(in_host(bed, "h1", CAPTURE))
-        in_host(bed, "h3", SEND, carried[-1])
+        frames.append(in_host(bed, "h1", CAPTURE))
+        in_host(bed, "h3", SEND, frames[-1])
         return False
 
-    wait_for(carry_until_reported, "the carried frame is reported")
-    in_host(bed, "h3", SEND, carried[0])
+    wait_for(relay_until_reported, "the carried frame is reported")
+    in_host(bed, "h3", SEND, frames[0])
     wait_for(reported("receives an old announcement of switch"), "the frame sent twice is reported")
     assert bed.cool_json("topology")["links"] == links
     assert "forged" in log_of(bed, "controller")
     succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "100K", "--reps", "1")
 
 
-SAY = """
+MULTICAST = """
 import socket, sys
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(sys.argv[2]))
@@ -188,7 +188,7 @@ def test_packets_of_nonmembers_into_a_group_are_counted(make_bed):
                                     stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert listener.stdout.readline().strip() == "listening"
         bed.network.run_in(outsider, "ip", "route", "replace", "224.0.0.0/4", "dev", outsider.defaultIntf().name)
-        in_host(bed, outsider.name, SAY, outsider.IP(), tree["address"], "50")
+        in_host(bed, outsider.name, MULTICAST, outsider.IP(), tree["address"], "50")
 
         def counted():
             return sum(o["packets"] for o in bed.cool_json("groups")["outsiders"])
