@@ -125,9 +125,9 @@ def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.error = fail
     p.add_argument("--grid", type=between(int, 1, 32768), default=64, help="points on each side of the square; default %(default)s")
-    p.add_argument("--tolerance", type=between(float, 1e-12, 0.1), default=1e-8, help="what is to remain of the first residual, from "
-                   "1e-12 (below that, rounding is what remains) to 0.1; default %(default)s")
-    p.add_argument("--max-iterations", type=between(int, 1, 2**32 - 1), default=10_000, help="after which to give up; default %(default)s")
+    p.add_argument("--tolerance", type=between(float, 1e-12, 0.1), default=1e-8, help="residual at which to stop, divided by the first residual; from "
+                   "1e-12, because rounding errors prevent less, to 0.1; default %(default)s")
+    p.add_argument("--max-iterations", type=between(int, 1, 2**32 - 1), default=10_000, help="maximum number of iterations; default %(default)s")
     p.add_argument("--json", action="store_true", help="print the result as JSON")
     return p.parse_args()
 

@@ -157,7 +157,7 @@ def set_rendezvous():
             os.environ.update(RANK=os.environ[rank_variable], WORLD_SIZE=os.environ[size_variable])
             break
     else:
-        raise SystemExit("train_fashion: start me by torchrun, cool run, srun or mpirun")
+        raise SystemExit("train_fashion: start this program by torchrun, cool run, srun or mpirun")
     if "MASTER_ADDR" not in os.environ and "COOL_GROUP" in os.environ:
         import cool
 

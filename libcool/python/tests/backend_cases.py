@@ -29,7 +29,7 @@ def numbers(rank, n, dtype):
 
 
 def same(actual, expected):
-    """Returns whether tensors are bitwise equal."""
+    """Asserts that two tensors are bitwise equal."""
     assert actual.dtype == expected.dtype and actual.shape == expected.shape
     as_bytes = [tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in (actual, expected)]
     assert torch.equal(*as_bytes), (actual, expected)
@@ -79,7 +79,7 @@ def reductions():
                 dist.all_reduce(numbers(rank, n, dtype), op=getattr(ReduceOp, op))
             except ValueError:
                 continue
-            raise AssertionError(f"{op} of {dtype} went")
+            raise AssertionError(f"{op} of {dtype} was accepted")
         inputs = [numbers(i, n, dtype) for i in range(size)]
         expected = of_all(inputs, op)
         for is_async in (False, True):
@@ -321,7 +321,7 @@ def futures():
     outputs = [torch.empty(2) for _ in range(size)]
     outputs_of_future = dist.all_gather(outputs, torch.full((2,), float(rank)), async_op=True).get_future().wait()
     assert [output[0].item() for output in outputs_of_future] == list(range(size))
-    # Also if the work is dropped.
+    # The future completes even if the work is dropped.
     tensor = torch.ones(100)
     future = dist.all_reduce(tensor, async_op=True).get_future()
     assert future.wait()[0][0] == size and tensor[0] == size

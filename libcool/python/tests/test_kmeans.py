@@ -13,7 +13,7 @@ from sklearn.utils.estimator_checks import check_estimator
 
 # Checks of scikit-learn that do not pass, with the reason.
 EXPECTED_FAILURES = {
-    "check_sample_weight_equivalence_on_dense_data": "first centres are drawn among rows, of which repeated ones are more; "
+    "check_sample_weight_equivalence_on_dense_data": "the first centers are drawn among rows, and a repeated row counts as several rows; "
     "scikit-learn's own KMeans is excepted for the same reason",
 }
 
@@ -79,7 +79,8 @@ def test_numbers_on_very_unlike_scales_keep_their_digits():
     points = groups(dims=3) * [1e6, 1.0, 1e-3] + [1e9, 0, 0]
     model = KMeans(4, random_state=1).fit(points)
     for label, center in enumerate(model.cluster_centers_):
-        # The centroid is the mean of the cluster's rows at the end of the iterations, not rounded to a grid.
+        # The centroid is the mean of the cluster's rows at the end of the iterations, without
+        # rounding to a grid.
         assert np.allclose(center, points[model.labels_ == label].mean(axis=0), rtol=1e-3, atol=1e-3)
     assert model.inertia_ == pytest.approx(sum(min(((x - c) ** 2).sum() for c in model.cluster_centers_) for x in points))
 

@@ -35,7 +35,8 @@ class LegacyTensor(Tensor):
     def __dlpack__(self):
         capsule = self.array.__dlpack__()
         if self.code is not None:
-            # Offset of the element code in the structure: after the pointer, the device and the number of dimensions.
+            # The offset of the element code in the structure, which follows the pointer, the device
+            # and the number of dimensions.
             ctypes.cast(POINTER(capsule, b"dltensor") + 20, ctypes.POINTER(ctypes.c_uint8))[0] = self.code
         return capsule
 

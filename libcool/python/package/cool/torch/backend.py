@@ -30,7 +30,8 @@ def create(options, backend_options):
 class CoolBackend(Backend):
     """The backend of a group: a communicator, the key of its group, and torch's options."""
 
-    # Properties that torch queries. All must be defined, because torch's defaults recurse without end.
+    # Properties that torch queries. All must be defined, because torch's defaults recurse without
+    # end.
     supports_splitting = supports_shrinking = True
     supports_coalescing = supports_reconfigure = supports_window = _supports_time_estimate = False
 

@@ -18,8 +18,8 @@ log = logging.getLogger(__name__)
 # Sockets of agents that a rank of this machine started, or None.
 _shared = None
 
-# Backends of the groups of this process. torch's own references do not keep the Python objects alive if it wraps the backends
-# for its checks.
+# Backends of the groups of this process. torch's own references do not keep the Python objects
+# alive if it wraps the backends for its checks.
 _open = set()
 
 # Time in seconds for which the process that started the agents waits for other ranks at its end.
