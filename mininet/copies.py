@@ -31,7 +31,7 @@ def has_torrent():
 
 
 def no_disturbance(_kill, _start):
-    """Context that does nothing to the nodes during a copy."""
+    """Returns a context that does nothing to the nodes during a copy."""
     return contextlib.nullcontext()
 
 
@@ -62,7 +62,7 @@ class Distribution:
     def check(self, host, copy):
         """Raises an error unless the host's copy equals the source."""
         if not filecmp.cmp(self.path, copy, shallow=False):
-            raise RuntimeError("the copy of %s is not as the source" % host["name"])
+            raise RuntimeError("the copy of %s differs from the source" % host["name"])
 
     def by_cool(self, environment, *options, may_fail=False):
         """Copies by `cool copy` with some options; `via` in the result is its plan, and `sent` the
@@ -89,8 +89,8 @@ class Distribution:
 
     def by_torrent(self, piece, may_fail=False, late=(), disturbance=no_disturbance):
         """Copies by BitTorrent, in pieces of `piece` bytes. Hosts in `late` have no peer until
-        `beside` starts it: a context that receives functions which kill and start the peer of a
-        name."""
+        `disturbance` starts it: a context that receives functions which kill and start the peer of
+        a name."""
         with Torrent(self, self.make_torrent(piece)) as torrent:
             hosts = {host["name"]: host for host in [self.source, *self.receivers]}
             initial_names = [name for name in hosts if name not in late]
@@ -104,7 +104,7 @@ class Distribution:
                     torrent.connect(name)
                 progress = {host["name"]: torrent.read_progress(host["name"]) for host in self.receivers}
             connect_times = torrent.connected
-        missing = {name: "its peer has ended, or lacks something after %g s" % self.patience for name, present in progress.items() if not present}
+        missing = {name: "its peer has ended, or its copy is incomplete after %g s" % self.patience for name, present in progress.items() if not present}
         if missing and not may_fail:
             raise RuntimeError("no copy by BitTorrent: %s" % "; ".join("%s: %s" % item for item in missing.items()))
         nodes = {}
@@ -185,7 +185,8 @@ class Torrent:
             self.peers[name].stdin.flush()
 
     def kill(self, name, starts_again=False):
-        """Kills the peer of this name. `answer` waits for its replacement, if there will be one."""
+        """Kills the peer of this name. `read_progress` waits for its replacement, if there will be
+        one."""
         with self.changed:
             if starts_again:
                 del self.connected[name]

@@ -5,9 +5,8 @@ with the bytes on each link, and a file copied to all nodes.
     sudo mininet/testbed.py --topology tree:4x4 --host-mbit 20 --uplink-mbit 20 -- mininet/demo.py
 
 Writes summary.json and report.html to target/demo (--out names another directory). Needs the
-photographs of Debian's
-package lomiri-wallpapers-16.04, or others named with --photographs. Also copies by BitTorrent if
-Debian's python3-libtorrent is installed.
+photographs of Debian's package lomiri-wallpapers-16.04, or others named with --photographs. Also
+copies by BitTorrent if Debian's python3-libtorrent is installed.
 """
 import argparse
 import json
@@ -92,8 +91,9 @@ def broadcast():
 
 
 def message_path(description, carried):
-    """Returns the root and the links (from, to) by which the message reached every node: from the
-    host that sent most, to each further node or switch from the nearer one that sent it most."""
+    """Returns the root and the links (from, to) by which the message reached every node. The root
+    is the host that sent most. The predecessor of another node or switch is the neighbor nearer to
+    the root from which it received most."""
     hosts = [h["name"] for h in description["hosts"]]
     neighbors = {}
     for link in description["links"]:
@@ -212,7 +212,7 @@ def main():
     topology = json.loads(run("cool", "topology", "--json", capture=True))
     names = {s["dpid"]: s["name"] for s in description["switches"]}
     for switch in topology["switches"]:
-        switch["name"] = names[switch["datapath_id"]]  # as counters are named
+        switch["name"] = names[switch["datapath_id"]]  # the name that counters use
 
     heading("K-means by %d ranks over %d nodes: visual words of photographs" % (ranks, ranks))
     summary, carried = measured(description, lambda: cluster(options, ranks, out))

@@ -69,7 +69,7 @@ def page(summary, topology, description, mosaic):
         "sums and centroids, of centroids that have not moved nothing. In KiB.</p>",
         curve([n / 1024 for n in summary["busiest_link_bytes"]], floor=0),
         "</section></div>",
-        "<h2>The network, and the way of a broadcast</h2>",
+        "<h2>The network, and the path of a broadcast</h2>",
         "<p>As the controller found it by LLDP. Orange: the tree along which one broadcast of %s from %s was measured to travel, with "
         "the bytes on each link as a multiple of the message. %d chunks had to be repaired.</p>" % (
             size(b["bytes"]), html.escape(b["root"]), b["repairs"]),
@@ -77,7 +77,7 @@ def page(summary, topology, description, mosaic):
         *copied(summary["copies"]),
         "<h2>Visual words</h2>",
         "<p>Each row shows the patches nearest to one centroid, over clusters from large to small (left column first, from its top). What they "
-        "have in common are edges and texture: colour plays no part.</p>",
+        "have in common are edges and texture; color has no effect.</p>",
         '<img alt="Rows of similar patches" src="data:image/png;base64,%s">' % base64.b64encode(mosaic).decode(),
         "<h2>Bytes on every link</h2>",
         "<p>Of the same broadcast, headers and all. The minimum of a link that leads to a receiver is the message once.</p>",
@@ -110,7 +110,7 @@ def figures(entries):
     return "<div class=figures>%s</div>" % "".join(cell % e for e in entries)
 
 
-# Charts: a frame of W x H with room for the labels.
+# A chart is W x H, with margins for the labels.
 W, H, LEFT, BOTTOM, TOP = 500, 250, 64, 34, 12
 
 
@@ -228,7 +228,7 @@ def drawing(topology, broadcast):
         style = 'stroke="var(--tree)" stroke-width="3" marker-mid="url(#to)"' if (a, b) in tree else 'stroke="#b9c3cc" stroke-width="1.5"'
         out.append('<polyline points="%.1f,%.1f %.1f,%.1f %.1f,%.1f" fill="none" %s/>' % (x1, y1, xm, ym, x2, y2, style))
         if (a, b) in tree:
-            # Next to the line, nearer to its lower end, where lines are apart.
+            # The label is near the lower end of the line, where lines do not overlap.
             (xl, yl), (xu, yu) = ((x1, y1), (x2, y2)) if y1 > y2 else ((x2, y2), (x1, y1))
             side = 1 if xl >= xu else -1
             labels.append('<text x="%.1f" y="%.1f" text-anchor="%s" style="--halo:#fffc">%.2f</text>' % (
@@ -270,9 +270,9 @@ def table(broadcast):
 
 
 HOW_COPIES_ARE_TIMED = (
-    "Pieces count once they have come whole and are checked: 4 MiB in a broadcast, which brings them to all nodes at once, 2 MiB in a swarm, whose nodes stay "
-    "until all have everything, 256 KiB in BitTorrent. Seconds of <code>cool copy</code> begin with the command, and a copy is in its place when its files were "
-    "read again and checked; those of BitTorrent leave out the start of its programs, the hash of the file and the torrent.")
+    "A piece counts once it is complete and verified: 4 MiB in a broadcast, which sends it to all nodes at once, 2 MiB in a swarm, whose nodes send until all "
+    "are complete, 256 KiB in BitTorrent. The time of <code>cool copy</code> starts with the command, and a copy is complete when its files have been read again "
+    "and verified. The time of BitTorrent excludes the start of its programs, the hash of the file and the torrent.")
 # The panels of copies are next to each other, so that their text is as large as that of charts.
 PANEL, MARGIN, BELOW = 340, 56, 50
 RACKS = ("#3b7dd8", "#e8590c", "#2f9e44", "#9c36b5", "#f2a33a", "#1098ad")
@@ -304,7 +304,7 @@ def copied(copies):
     racks = sorted({node["rack"] for node in ways[0]["nodes"]})
     keys = "".join('<i style="background:%s"></i>rack %d' % (RACKS[rack % len(RACKS)], rack) for rack in racks)
     dashed = "; dashed: the limit" if copies["limit"] else ""
-    yield '</div><div class="key below">A line for each node, colours:%s. A dot: its copy is in its place%s.</div>' % (keys, dashed)
+    yield '</div><div class="key below">One line per node, colors:%s. A dot marks the completion of its copy%s.</div>' % (keys, dashed)
     yield copies_table(copies)
 
 

@@ -65,7 +65,7 @@ class BoundedNode:
 
     def kill(self):
         """Kills the node's shell and its foreground processes."""
-        # a shell that does not start may not have a process group yet
+        # A shell that does not start may not have a process group yet.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self.shell.pid, signal.SIGKILL)
         self.shell.kill()

@@ -40,7 +40,7 @@ class Network:
         self.host_mbit, self.uplink_mbit, self.loss, self.mtu = host_mbit, uplink_mbit, loss, mtu
         # The hosts whose data interfaces have an IPv6 address instead of an IPv4 address.
         self.ipv6 = ipv6
-        # By the names of hosts.
+        # The addresses by the name of the host.
         self.management_addresses = {}
         topo = topologies.parse(topology)
         remove_stale_interfaces(topo)
@@ -67,7 +67,7 @@ class Network:
     def stop(self):
         self.net.stop()
         for host in self.management_addresses:
-            # already removed with its host
+            # Usually, the link was already removed with its host.
             subprocess.run(["ip", "link", "delete", management_link(host)], capture_output=True)
 
     def mbit(self, link):
@@ -120,7 +120,7 @@ class Network:
         """Restores a link that was cut or silenced."""
         for intf in link:
             sh("ip", "link", "set", intf.name, "up")
-            # in case it has none
+            # This fails if the interface has no such queue, which is not an error.
             subprocess.run(["tc", "qdisc", "delete", "dev", intf.name, "root"], capture_output=True)
             self._configure(intf, self.mbit(intf.link))
 
@@ -152,7 +152,7 @@ class Network:
         runs."""
         outside = management_link(host.name)
         self.management_addresses[host.name] = address
-        # left by a testbed that was killed
+        # A testbed that was killed may have left this link.
         subprocess.run(["ip", "link", "delete", outside], capture_output=True)
         sh("ip", "link", "add", outside, "type", "veth", "peer", "name", "mgmt0", "netns", str(host.pid))
         sh("ip", "address", "add", MANAGEMENT_ADDRESS + "/32", "dev", outside)

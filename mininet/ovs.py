@@ -41,8 +41,8 @@ def daemon_pid():
 
 @contextlib.contextmanager
 def roomy_sockets():
-    """Sockets that are opened inside this context can hold all packets of the queues of an emulated
-    network."""
+    """Enlarges the default size of sockets during this context, so that they hold all packets of
+    the queues of an emulated network."""
     settings = [pathlib.Path("/proc/sys/net/core", name) for name in SOCKET_DEFAULTS]
     # A network namespace can only read these sizes; its creator has set them.
     settings = [setting for setting in settings if setting.exists() and int(setting.read_text()) < SOCKET_BYTES]
@@ -69,12 +69,12 @@ def warn_of_small_sockets():
     if sizes and max(sizes) < SOCKET_BYTES:
         print("warning: Open vSwitch was started with sockets of %d bytes, too few for the packets "
               "that wait for shaped ports, and will drop packets; "
-              "stop it, and one with roomier sockets is started" % max(sizes), file=sys.stderr)
+              "stop it, so that one with larger sockets is started" % max(sizes), file=sys.stderr)
 
 
 @contextlib.contextmanager
 def running():
-    """Open vSwitch runs inside this context."""
+    """Runs Open vSwitch during this context, if it does not run already."""
     if is_running():
         warn_of_small_sockets()
         yield
@@ -91,8 +91,8 @@ def running():
 
 @contextlib.contextmanager
 def use_certificates(folder):
-    """Inside this context, Open vSwitch uses the switches' certificate of a directory made by `cool
-    certs`."""
+    """Makes Open vSwitch use the switches' certificate of a directory made by `cool certs` during
+    this context."""
     def vsctl(*arguments):
         return subprocess.run(["ovs-vsctl", "--timeout=%d" % START_SECONDS, *arguments], capture_output=True, text=True, check=True).stdout
 

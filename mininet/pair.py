@@ -99,7 +99,7 @@ class Etcd:
             statuses = [json.loads(self.ask("endpoint", "status", "--write-out", "json", member=member))[0]["Status"] for member in self.members]
         except subprocess.CalledProcessError:
             return None
-        # Without the key a member has no leader.
+        # The status of a member without a leader does not contain this key.
         leaders = {status.get("leader") for status in statuses}
         leading_members = [member for member, status in zip(self.members, statuses) if {status["header"]["member_id"]} == leaders]
         return leading_members[0] if leading_members else None
@@ -141,9 +141,9 @@ class PairBed(testbed.Testbed):
 
     def start_one(self, index):
         self.launch(index)
-        # So that the test can determine which of them leads.
-        wait_for(lambda: self.leads(index) is not None, "it shows whether it leads")
-        wait_for(lambda: 1 in (self.leads(0), self.leads(1)), "one of them leads")
+        # A test determines the leader by the metrics, so they must be available.
+        wait_for(lambda: self.leads(index) is not None, "the controller reports whether it leads")
+        wait_for(lambda: 1 in (self.leads(0), self.leads(1)), "one of the controllers leads")
 
     def leads(self, index):
         """Returns whether the controller leads (1 or 0), or None if it does not answer."""

@@ -4,10 +4,8 @@
     sudo mininet/testbed.py --topology tree:4x4 --host-mbit 50 --uplink-mbit 50 -- cool topology
 
 The command runs next to the controller. COOL_CONTROLLER is set for `cool`, the programs of --bin
-are on
-its PATH, and COOL_TESTBED names a JSON file that describes the network. Exits with the command's
-status.
-Needs root and Debian's mininet, openvswitch-switch and ethtool.
+are on its PATH, and COOL_TESTBED names a JSON file that describes the network. Exits with the
+command's status. Needs root and Debian's mininet, openvswitch-switch and ethtool.
 """
 import argparse
 import contextlib
@@ -26,7 +24,7 @@ sys.path.insert(0, HERE)
 import network  # noqa: E402
 import ovs  # noqa: E402
 import topologies  # noqa: E402
-from unwinding import unwind_on_signals  # noqa: E402, F401  programs have it from here
+from unwinding import unwind_on_signals  # noqa: E402, F401  programs import it from here
 
 OPENFLOW_PORT = 6653
 GRPC_PORT = 7400
@@ -88,7 +86,7 @@ def allow_root():
 def check_programs(folder):
     for program in ("cool", "cool-controller", "cool-nodeagent"):
         if not os.access(os.path.join(folder, program), os.X_OK):
-            raise Failure("%s is not in %s: cargo build --release --workspace, or name another folder with --bin" % (program, folder))
+            raise Failure("%s is not in %s: cargo build --release --workspace, or name another directory with --bin" % (program, folder))
 
 
 def install(file, folder, owner=0):

@@ -2,9 +2,8 @@
 `cool topology --json`.
 
 All become a Mininet `Topo`, which is checked before anything is built; a fault in it is reported as
-a ValueError of one line.
-Hosts may be on any switch. Rates of links are options of the testbed, unless links of a Topo state
-their own (bw, in Mbit/s).
+a ValueError of one line. Hosts may be on any switch. Rates of links are options of the testbed,
+unless links of a Topo state their own (bw, in Mbit/s).
 """
 import argparse
 import collections

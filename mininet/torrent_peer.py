@@ -5,10 +5,9 @@ once.
     torrent_peer.py DIR TORRENT IP SEED IP,IP,...
 
 A seed (SEED is the path of the file) serves the file; others (SEED is -) download it into DIR/IP. A
-line on standard input makes all connect.
-A peer whose copy is complete prints one line of JSON: pairs of seconds, by the machine's monotonic
-clock, and the bytes of verified pieces
-at that time. The next line ends it.
+line on standard input makes the peer connect to all others. A peer whose copy is complete prints
+one line of JSON: pairs of seconds, by the machine's monotonic clock, and the bytes of verified
+pieces at that time. The next line of input ends it.
 """
 import json
 import os
