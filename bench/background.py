@@ -74,7 +74,7 @@ def measure(bed, file, size, reps, traffic):
     if process.returncode:
         raise RuntimeError("cool bench: %s" % process.stderr.strip()[-300:])
     result = json.loads(process.stdout)["results"][0]
-    return {"seconds": statistics.median(result["seconds"]), "came": received_bytes, "lasted": sum(result["seconds"])}
+    return {"seconds": statistics.median(result["seconds"]), "received_bytes": received_bytes, "duration": sum(result["seconds"])}
 
 
 def rows(options, bed, file):
@@ -87,8 +87,8 @@ def rows(options, bed, file):
         for traffic, measurements in runs.items():
             seconds = statistics.median(run["seconds"] for run in measurements)
             # The rate of all bytes except those of the allreduce, divided by the rate of the link.
-            allreduce_bytes = statistics.median(run["came"] for run in runs["nothing"])
-            copy_share = statistics.median((run["came"] - allreduce_bytes) * 8 / run["lasted"] for run in measurements) / (options.host_mbit * 1e6)
+            allreduce_bytes = statistics.median(run["received_bytes"] for run in runs["nothing"])
+            copy_share = statistics.median((run["received_bytes"] - allreduce_bytes) * 8 / run["duration"] for run in measurements) / (options.host_mbit * 1e6)
             yield {"bytes": size, "beside": traffic, "seconds": seconds, "over_alone": seconds / alone, "copy_share": copy_share}
 
 

@@ -86,7 +86,7 @@ def message_bytes(op, requested_bytes, ranks):
 
 def summary(raw, limit_seconds):
     """Returns the raw figures of one library with their minimum, median, maximum and ratio to
-    `least`."""
+    `limit_seconds`."""
     if "seconds" in raw:
         raw = {**raw, "min": min(raw["seconds"]), "median": statistics.median(raw["seconds"]), "max": max(raw["seconds"])}
     return {**raw, "over_limit": raw["median"] / limit_seconds if limit_seconds else None}

@@ -158,7 +158,7 @@ class FaultyCopies:
 
     def copy_once(self, events, late=()):
         """Makes one copy while the events are applied, then restarts all agents. Returns its
-        outcome; `done` is the number of events that were applied before it ended."""
+        outcome, in which `done` is the number of events that were applied before the copy ended."""
         self.distribution.clear()
         self.nodes.remove(late)
         timeline = Timeline(events)
@@ -189,9 +189,9 @@ class FaultyCopies:
         return self.survivors(self.copy_once([(after_source_sent(self.bed, self.distribution, files), kill(self.distribution.source["name"]))]))
 
     def copy_with_late(self, count, seed, restarted):
-        """Makes a copy in which `count` nodes start, or with `again` restart, at half time. Returns
-        the seconds from their start, the result of the other nodes, and the bytes into a late node
-        divided by the file."""
+        """Makes a copy in which `count` nodes start, or with `restarted` restart, at half time.
+        Returns the seconds from their start, the result of the other nodes, and the bytes into a
+        late node divided by the file."""
         names = random.Random(seed).sample([host["name"] for host in self.distribution.receivers], count)
         bytes_before = self.bed.link_bytes()
         events = [(after(self.undisturbed / 2), (restart if restarted else start)(name)) for name in names]
@@ -210,7 +210,7 @@ def reasons(outcome, names):
 
 
 def copy_function(distribution, environment, way, piece):
-    """Returns the function with which `Disturbed` makes a copy by this way."""
+    """Returns the function with which `FaultyCopies` makes a copy by this way."""
     def by_cool(nodes, disturbance, _late):
         with disturbance(nodes.kill, nodes.start):
             return distribution.by_cool(environment, "--via", way, may_fail=True)

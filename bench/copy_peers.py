@@ -215,7 +215,7 @@ class RsyncTree(Rsync):
             yield head, os.path.dirname(self.distribution.path if head is self.distribution.source else self.distribution.copy_of(head))
 
     def get_after(self, first_copies, host, server):
-        """Fetches the file once `firsts` have completed."""
+        """Fetches the file once `first_copies` have completed."""
         for first in first_copies:
             first.result()
         return self.get(host, server)

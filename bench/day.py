@@ -142,7 +142,7 @@ class Record:
 
     @contextlib.contextmanager
     def event(self, kind, description, subject=""):
-        """Records an event, for example of a node or link named by `about`. The body must restore
+        """Records an event, for example of a node or link named by `subject`. The body must restore
         the previous state; it may add figures to the event. A failure in the body is recorded as a
         violation."""
         event = {"kind": kind, "what": description, "about": subject, "at": self.now()}

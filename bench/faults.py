@@ -140,9 +140,9 @@ class Job:
 
 
 class Fault:
-    """A kind of fault. `strike` injects it, and `undo` reverts it after the job. `says` is the
-    event that the victim itself must report, or None. `ends` states whether its processes must end,
-    and `timeout` is how long calls may make no progress."""
+    """A kind of fault. `strike` injects it, and `undo` reverts it after the job. `victim_event` is
+    the event that the victim itself must report, or None. `must_end` states whether its processes
+    must end, and `timeout` is how long calls may make no progress."""
 
     def __init__(self, name, whole_node, strike, undo, victim_event=None, must_end=False, timeout=60.0):
         self.name, self.whole_node, self.strike, self.undo = name, whole_node, strike, undo

@@ -79,12 +79,12 @@ def simulate(program, operation, size):
 
 def alltoall_bytes(size):
     """Returns the bytes on the link of a node and of a rack, in one direction, if every node sends
-    `each` bytes to every other."""
+    `size` bytes to every other."""
     return size * (NODES - 1), size * RACK_NODES * (NODES - RACK_NODES)
 
 
 def allgather_bytes(size):
-    """Returns the same if every node sends its part of `each` bytes to all others, once over each
+    """Returns the same if every node sends its part of `size` bytes to all others, once over each
     link."""
     return size * (NODES - 1), size * (NODES - RACK_NODES)
 

@@ -3,8 +3,8 @@ and measured.
 
 Every peer has a `name`, a method `prepare()`, which installs it and sets `version`, and a method
 `measure(run, case)`, which returns the seconds of each repetition with the bytes on the links, the
-idle share of the CPUs, and the CPU seconds per MiB delivered. Both raise `Failed` with the reason
-of a failure, and `Absent` for a case that the peer does not support.
+idle share of the CPUs, and the CPU seconds per MiB delivered. Both raise `PeerError` with the
+reason of a failure, and `NotSupported` for a case that the peer does not support.
 """
 import contextlib
 import json
@@ -65,7 +65,7 @@ class Counters:
 
 
 def wait_until_done(process, end, timeout, log):
-    """Waits until `end` for a process to succeed; raises Failed otherwise. `timeout` is only for
+    """Waits until `end` for a process to succeed; raises PeerError otherwise. `timeout` is only for
     the message."""
     try:
         process.wait(max(0.0, end - time.monotonic()))
@@ -152,7 +152,7 @@ def log_tail(log):
 
 
 def run_checked(*command, timeout=900, **options):
-    """Runs a command and returns its output. Raises Failed if it fails."""
+    """Runs a command and returns its output. Raises PeerError if it fails."""
     try:
         process = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
                               timeout=timeout, **options)
@@ -359,7 +359,7 @@ class Lines:
         self.deadline, self.pending = time.monotonic() + timeout, b""
 
     def next(self):
-        """Returns the words of the next line. Raises Failed if the process ends first or time is
+        """Returns the words of the next line. Raises PeerError if the process ends first or time is
         up."""
         while b"\n" not in self.pending:
             if self.pipe not in self._wait([self.pipe]):
@@ -369,7 +369,7 @@ class Lines:
         return line.decode(errors="replace").split()
 
     def end(self):
-        """Waits for the process, and raises Failed if it fails at the very end."""
+        """Waits for the process, and raises PeerError if it fails at the very end."""
         self._wait([])
         if self.process.wait():
             raise PeerError("status %d: %s" % (self.process.returncode, log_tail(self.log)))

@@ -87,7 +87,7 @@ def wait_until(condition, what):
 
 
 def quiet(watch, since, minimum):
-    """Returns whether at least `at_least` seconds have passed since `since`, and no change occurred
+    """Returns whether at least `minimum` seconds have passed since `since`, and no change occurred
     recently."""
     now = time.monotonic()
     return now - since > minimum and now - (watch.last_change() or since) > QUIET

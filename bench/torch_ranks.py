@@ -190,7 +190,7 @@ def fork(body):
 
 
 def keep_store(address, pipe):
-    """Serves the Store until this process is killed. Writes its port to the pipe `told`."""
+    """Serves the Store until this process is killed. Writes its port to the pipe `pipe`."""
     store = dist.TCPStore(address, 0, is_master=True, wait_for_workers=False)
     os.write(pipe, b"%d\n" % store.port)
     signal.pause()

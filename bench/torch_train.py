@@ -91,8 +91,8 @@ class Ranks:
             pipe.write("\n")
 
     def job(self, what, hosts, backend, **more):
-        """Runs a job and yields its events until it has ended. Raises peers.PeerError if a rank fails,
-        unless `may_die` is set."""
+        """Runs a job and yields its events until it has ended. Raises peers.PeerError if a rank
+        fails, unless `may_die` is set."""
         may_die = more.pop("may_die", False)
         job = {"what": what, "backend": backend, "store": network.MANAGEMENT_ADDRESS, "answers": self.reply_pipe, "timeout": self.timeout, "steps": 0,
                "hosts": [{"pid": h["pid"], "interface": h["interface"], "socket": os.path.join(self.bed.directory, h["name"] + ".sock")} for h in hosts],

@@ -53,7 +53,7 @@ def parse_arguments():
 
 
 def split(folder, count, seed, target):
-    """Creates two directories of links in `to`: `count` random pictures of each class, and all
+    """Creates two directories of links in `target`: `count` random pictures of each class, and all
     others. Returns both paths."""
     generator = random.Random(seed)
     for name in sorted(os.listdir(folder)):
