@@ -14,7 +14,7 @@ PORT = 7420
 NOBODY_UID = 65534
 # Constants of socket(7) that Python does not define.
 SO_RCVBUFFORCE = 33
-# An agents' packet, version 3, of an unknown group, that requests an answer (a ping); its tag is
+# A packet of agents, version 3, of an unknown group, that requests a reply (a ping). Its tag is
 # invalid.
 PING = bytes([0xC0, 1, 3, 8]) + bytes(36)
 HEADERS = 14 + 20 + 8

@@ -17,14 +17,14 @@ def begin_in_hosts(bed, folder, command, variables=()):
     hosts = {h["name"]: h for h in bed.description["hosts"]}
     (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join("%s %s\n" % (bed.network.net.get(h).IP(), h) for h in hosts))
     (folder / "pids").write_text("".join("%s %d %s\n" % (name, h["pid"], h["interface"]) for name, h in hosts.items()))
-    # Ignores SIGPIPE, as this process does. MPICH's launcher writes to lost ranks, and would
-    # otherwise end before it has forwarded the output of the others.
+    # The launcher ignores SIGPIPE, like this process. MPICH's launcher writes to lost ranks, and
+    # would otherwise end before it has forwarded the output of the others.
     return subprocess.Popen([ENTER, "h1", "exec " + " ".join(command)], env={**os.environ, **dict(variables), "BENCH_HOSTS": str(folder)},
                             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, restore_signals=False)
 
 
 def ended(process):
-    """Waits for a process; returns it with its output."""
+    """Waits for a process; returns a CompletedProcess with its output."""
     try:
         out, errors = process.communicate(timeout=PATIENCE)
     finally:
@@ -47,7 +47,7 @@ def communicate(process, seconds):
 
 
 def start_in_hosts(bed, folder, command, variables=()):
-    """Returns a launcher's output."""
+    """Runs a launcher, which must succeed; returns its output."""
     process = ended(begin_in_hosts(bed, folder, command, variables))
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout
@@ -56,7 +56,7 @@ def start_in_hosts(bed, folder, command, variables=()):
 class OpenMpi:
     """Debian's Open MPI, with two ranks in a host if there are enough."""
     fortran, compiler, rank_variable = True, "mpicc.openmpi", b"OMPI_COMM_WORLD_RANK"
-    # Options with which it does not end the other ranks when one is killed.
+    # Options with which mpirun does not end the other ranks when one is killed.
     looks_on = ["--enable-recovery"]
     variables = {"OMPI_ALLOW_RUN_AS_ROOT": "1", "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1"}
 
@@ -83,7 +83,7 @@ class Mpich:
                 "-n", str(ranks), "-ppn", str(-(-ranks // len(hosts)))]
 
 
-# By binary interface.
+# The MPI libraries by their binary interface.
 HOST_LIBRARIES = {"openmpi": OpenMpi, "mpich": lambda: Mpich("mpicc"), "abi": lambda: Mpich("mpicc_abi")}
 
 

@@ -5,7 +5,7 @@ import threading
 import emulator
 import pytest
 
-# Seconds of silence after which these tests have a shell killed.
+# Seconds of silence after which a shell is killed in these tests.
 SILENCE = 1
 
 

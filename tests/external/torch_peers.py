@@ -71,7 +71,7 @@ class LinearModel(lightning.LightningModule):
 
 
 def lightning_epoch(backend):
-    """Trains one epoch with DDP. The weights must be close to the wanted ones, and equal at all
+    """Trains one epoch with DDP. The weights must be close to the target, and equal at all
     ranks."""
     lightning.seed_everything(1, verbose=False)
     inputs, target = torch.randn(1024, 8), torch.arange(8.0).view(8, 1)
@@ -100,7 +100,7 @@ PROGRAMS = {**{"accelerate: " + name: (accelerate_script(name, left_out), 2) for
 
 
 def run_rank(body, backend, rank, size, port, pipe):
-    """Runs `body` as a rank and ends the process. Sends the reason of a failure to the pipe `said`,
+    """Runs `body` as a rank and ends the process. Sends the reason of a failure to the pipe `pipe`,
     or an empty string."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size), MASTER_ADDR="127.0.0.1",
                       MASTER_PORT=str(port), GROUP_RANK="0", TORCHELASTIC_RUN_ID="peers")

@@ -9,7 +9,7 @@ from conftest import run, succeed
 from test_bindings import embedded, programs
 
 PROGRAMS = programs("conjugate_gradient")
-# Numbers of rows that 4 and 3 ranks cannot share evenly.
+# The side of the grid, whose rows cannot be divided evenly among 4 ranks, and the tolerance.
 SIDE, TOLERANCE = 21, 1e-6
 OPTIONS = ["--grid", str(SIDE), "--tolerance", str(TOLERANCE), "--json"]
 

@@ -11,9 +11,9 @@ from conftest import PATIENCE, ROOT
 from launchers import HOST_LIBRARIES, Slurm, start_in_hosts
 
 EXAMPLE = os.path.join(ROOT, "libcool", "python", "examples", "train_fashion.py")
-# Of each rank in a step, and steps.
+# Pictures of each rank in a step, and the number of steps.
 BATCH, STEPS = 32, 3
-# Some of each kind of torch's own tests; `make torch` runs all.
+# A few of each kind of torch's own tests. `make torch` runs all of them.
 CASES = ("test_DistributedDataParallelCPU", "test_DistributedDataParallelCPU_grad_is_view", "test_all_gather_coalesced_simple",
          "test_all_gather_complex", "test_all_reduce_max", "test_all_reduce_sum_async", "test_barrier", "test_broadcast", "test_ddp_create_graph",
          "test_destroy_group", "test_gather", "test_irecv", "test_isend_torch_profiler", "test_reduce_max", "test_scatter_full_group",
@@ -56,7 +56,8 @@ def test_torchrun_trains_on_four_hosts(bed):
 
 
 def rank_command(bed, host):
-    """A rank for a launcher's shell; `host` is how that shell knows its host."""
+    """Returns the shell command of a rank; `host` is the shell's expression for the name of its
+    host."""
     return "MASTER_ADDR=%s OMP_NUM_THREADS=1 COOL_SOCKET=%s/%s.sock exec %s %s --batch %d --steps %d --json" % (
         hosts(bed)[0]["ip"], bed.directory, host, torch_train.PYTHON, EXAMPLE, BATCH, STEPS)
 

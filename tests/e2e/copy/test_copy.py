@@ -65,7 +65,7 @@ def properties(path):
 
 
 def copy_all(bed, *arguments):
-    """Returns the output of `cool copy ... --json` when all have a copy."""
+    """Runs `cool copy --json`, which must succeed on all nodes; returns its report."""
     return json.loads(succeed(bed, "cool", "copy", "--json", *arguments))
 
 
@@ -96,7 +96,7 @@ def test_a_directory_is_copied_exactly_and_only_once(make_bed, tmp_path):
     with open(source + "/data/large", "r+b") as f:
         f.seek(MIB)
         f.write(noise(3, 3 * MIB // 100))
-    # The blocks that have changed, and one at each side.
+    # Only the changed blocks, and one on each side of them, are sent.
     assert copy_all(bed, "--from", "h2", source, dest)["sent"] < 3 * MIB // 4 + 3 * MIB // 100
     assert all(properties(str(tmp_path / node / "copy")) == properties(source) for node in names(outcome))
 
@@ -163,26 +163,26 @@ def test_a_node_with_a_full_disk_is_named_and_delays_no_other(make_bed, tmp_path
 
 
 def copy_as(bed, *command):
-    """Returns a copy command of ann's."""
+    """Runs a command as ann; returns the finished process."""
     return subprocess.run(command, env=environment(bed, "ann"), capture_output=True, text=True, timeout=PATIENCE)
 
 
 def start_copy(bed, folder, minimum, *options):
-    """Starts a copy of 16 MiB to all nodes and waits until `come` bytes have arrived; returns the
-    job, the source, and the paths of the copies."""
+    """Starts a copy of 16 MiB to all nodes and waits until `minimum` bytes have arrived; returns
+    the job, the source, and the paths of the copies."""
     bed.wait_until_measured()
     source = write(str(folder / "source"), noise(6, 16 * MIB))
     dest = str(folder / "{node}" / "copy")
     before = sum(bed.link_bytes().values())
     job = start(bed, "cool", "copy", "--from", "h1", *options, source, dest)
-    # It crosses six links or so.
+    # The data crosses about six links.
     wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * minimum, "some pieces have arrived")
     return job, source, dest
 
 
 def test_survivors_complete_a_copy_that_the_lost_node_resumes(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
-    # Two pieces of 4 MiB go at once.
+    # Two pieces of 4 MiB are in flight at the same time.
     job, source, dest = start_copy(bed, tmp_path, 11 * MIB, "--json")
     bed.agents["h3"].signal(signal.SIGKILL)
     status, out, errors = ended(job)
@@ -247,11 +247,11 @@ def test_nodes_that_join_during_a_copy_resume_and_delay_no_copy(make_bed, tmp_pa
     source, dest = write(str(tmp_path / "source"), noise(12, size)), str(tmp_path / "{node}" / "copy")
     before = received_bytes(bed, "h3")
     job = start(bed, "cool", "copy", "--from", "h1", "--json", "--via", way, source, dest)
-    wait_for(lambda: received_bytes(bed, "h3") - before > MIB, "some of it has arrived", 30)
+    wait_for(lambda: received_bytes(bed, "h3") - before > MIB, "some data has arrived", 30)
     bed.start_agent("h5")
     # Four generations of 2 MiB arrive at the same time, or two pieces of 4 MiB; those that are
     # incomplete when a node is lost are sent again.
-    wait_for(lambda: received_bytes(bed, "h3") - before > 14 * MIB, "some of them are complete", 30)
+    wait_for(lambda: received_bytes(bed, "h3") - before > 14 * MIB, "some pieces are complete", 30)
     bed.restart_agent("h3")
     status, out, errors = ended(job)
     assert status == 0 and "cool: lost h3; the others continue" in errors, out + errors
@@ -287,7 +287,7 @@ def test_the_source_may_be_lost_once_others_have_all_blocks(make_bed, tmp_path):
     source, dest = write(str(tmp_path / "source"), noise(13, 16 * MIB)), str(tmp_path / "{node}" / "copy")
     before = received_bytes(bed, "h2")
     job = start(bed, "cool", "copy", "--from", "h1", "--nodes", "h2,h3,h4", "--json", "--via", "swarm", source, dest)
-    wait_for(lambda: received_bytes(bed, "h2") - before > MIB, "some of it has arrived", 30)
+    wait_for(lambda: received_bytes(bed, "h2") - before > MIB, "some data has arrived", 30)
     bed.restart_agent("h4")
     slow = next(link for link in bed.network.net.links if "h4" in (link.intf1.node.name, link.intf2.node.name))
     bed.network.shape(slow, 5)
@@ -353,7 +353,7 @@ def test_a_stream_stays_in_order_and_survives_the_loss_of_a_node(make_bed, tmp_p
     except BrokenPipeError:
         pytest.fail("cool copy ended early: %s" % job.communicate()[1].decode())
     wait_for(lambda: sum(bed.link_bytes().values()) - before > 40 * MIB,
-             "some of it has arrived and more follows")
+             "some data has arrived and more follows")
     assert sorted(name.name for name in spool.glob("*/*")) == ["input", "lock"]
     assert [file.stat().st_size for file in spool.glob("*/*") if file.is_file()] == [0], "no file has any of it"
     bed.agents["h3"].signal(signal.SIGKILL)
@@ -392,7 +392,7 @@ def test_an_interrupted_copy_of_standard_input_leaves_nothing(make_bed, tmp_path
     job = copy_of_input(bed, str(spool), "--limit", "2M", dest)
     job.stdin.write(noise(9, 16 * MIB))
     job.stdin.close()
-    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * MIB, "some of it has arrived")
+    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * MIB, "some data has arrived")
     job.stdin = None
     job.send_signal(signal.SIGINT)
     assert finish_with_input(job, None)[0] == 130

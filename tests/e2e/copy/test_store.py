@@ -27,18 +27,18 @@ def test_a_job_finds_staged_files_on_its_nodes_only(make_bed, tmp_path):
     scripts = make_folder(str(tmp_path / "scripts"))
     dest = str(tmp_path / "{node}")
     (a, b), _ = racks(bed)[0], racks(bed)[1]
-    # By the node that this command runs on; the nodes are the controller's choice.
+    # The source is the node on which this command runs. The controller chooses the nodes of ranks.
     command = on_node(bed, a, "cool", "run", "-n", "2", "--stage", model + ":" + dest + "/", "--stage", scripts + ":" + dest + "/s",
                       "--", "sh", "-c", "wc -c < %s/$(basename $COOL_SOCKET .sock)/model" % tmp_path)
     assert sorted(succeed(bed, *command).splitlines()) == ["[0] %d" % MIB, "[1] %d" % MIB]
     for node in (a, b):
         assert properties(str(tmp_path / node / "s")) == properties(scripts)
     assert sorted(os.listdir(tmp_path)) == sorted([a, b, "model", "scripts"]), "no other node has it"
-    # At the same path, which nodes share here, it is there already.
+    # At the same path, which the nodes of this test share, the file already exists.
     inode = os.stat(model).st_ino
     lines = succeed(bed, "cool", "run", "--stage", model, "--stage-from", a, "--", "wc", "-c", model).splitlines()
     assert len(lines) == 4 and os.stat(model).st_ino == inode
-    # A node that cannot have it is named, and nothing runs.
+    # A node that cannot store the file is named, and no rank is started.
     os.makedirs(tmp_path / b / "file")
     command = ("cool", "run", "--stage-from", a, "--hosts", a + "," + b, "--stage", model + ":" + dest + "/file", "--", "touch", str(tmp_path / "ran"))
     result = run(bed, *command)
@@ -93,12 +93,12 @@ def test_what_was_put_is_on_all_16_nodes_and_comes_back_from_any(make_bed, tmp_p
     assert os.stat(stores.path("h7")).st_mode & 0o777 == 0o700
     [content] = stores.contents().values()
     assert content["bytes"] == put["bytes"] and set(content["nodes"]) == nodes
-    # Another name of the same content is kept with it, and nothing is sent but the manifest.
+    # Another name of the same content refers to the same object, so only the manifest is sent.
     second = stores.run_json("put", "--from", "h2", "--via", "swarm", "same", source)
     assert second["sent"] < 10_000, second
     assert set(stores.contents()) == {("model", True), ("same", True)}
     assert all(len(stores.objects(node)) == 1 for node in nodes)
-    # From a node's own store; from another's.
+    # A get copies from the store of the same node, or from that of another node.
     report = stores.run_json("get", "--nodes", "h5", "model", str(tmp_path / "{node}") + "/")
     assert report["sent"] < 10_000 and properties(str(tmp_path / "h5" / "model")) == properties(source)
     assert stores.run_json("rm", "--nodes", "h6", "model") == {"name": "model", "nodes": ["h6"]}
@@ -106,10 +106,10 @@ def test_what_was_put_is_on_all_16_nodes_and_comes_back_from_any(make_bed, tmp_p
     assert stores.objects("h6") == []
     report = stores.run_json("get", "--nodes", "h6", "model", str(tmp_path / "{node}" / "x"))
     assert report["sent"] > 3 * MIB and properties(str(tmp_path / "h6" / "x")) == properties(source)
-    # On the node where the command is, if none is named.
+    # Without --nodes, the copy is made on the node where the command runs.
     succeed(bed, *on_node(bed, "h9", *stores.command("get", "same", str(tmp_path / "{node}" / "y"))))
     assert properties(str(tmp_path / "h9" / "y")) == properties(source)
-    # And into the stores of nodes that have lost it.
+    # A put without a source copies the content to stores that do not have it.
     assert [node["node"] for node in stores.run_json("put", "--nodes", "h6", "model")["nodes"]] == ["h6"]
     assert set(stores.contents("model")[("model", True)]["nodes"]) == nodes
     assert stores.run_json("stat", "model")["nodes"][0]["bytes"] == put["bytes"]
@@ -129,7 +129,7 @@ def test_a_new_version_replaces_the_old_and_sends_only_changes(make_bed, tmp_pat
     assert all(len(stores.objects(node)) == 1 for node in ("h1", "h2", "h3", "h4"))
     contents = stores.contents()
     assert contents[("data", True)]["nodes"] == ["h1", "h2", "h3"] and contents[("data", False)]["nodes"] == ["h4"]
-    # h4 gets the new one, of which it has most.
+    # h4 gets the new version, of which it already has most blocks.
     report = stores.run_json("get", "--nodes", "h4", "data", str(tmp_path / "copy"))
     assert 0 < report["sent"] < MIB and properties(str(tmp_path / "copy")) == properties(source)
     assert stores.run_json("put", "data")["sent"] < MIB
@@ -151,15 +151,15 @@ def test_a_get_survives_a_lost_or_damaged_source(make_bed, tmp_path):
 
     before = received_bytes(bed, "h4")
     job = start(bed, *get("a"))
-    wait_for(lambda: received_bytes(bed, "h4") - before > MIB, "some of it has arrived", 60)
-    # The one in its rack is asked first.
+    wait_for(lambda: received_bytes(bed, "h4") - before > MIB, "some data has arrived", 60)
+    # The store in the same rack is used first.
     bed.agents["h3"].signal(signal.SIGKILL)
     status, out, errors = ended(job)
     assert status == 0 and "cool: lost h3; the others continue" in errors, out + errors
     check("a", out)
     bed.restart_agent("h3")
     bed.wait_until_joined()
-    # Its bytes are wrong from now on.
+    # From now on, the content in the store of h3 is damaged.
     [identity] = stores.objects("h3")
     write("%s/objects/%s/tree" % (stores.path("h3"), identity), noise(15, 8 * MIB))
     for way, via, message in (("auto", "swarm", "other nodes send it"), ("chain", "racked:chain", "continuing from h[12]")):
@@ -177,7 +177,7 @@ def test_a_quota_evicts_the_least_recently_used_content(make_bed, tmp_path):
     put = ("put", "--from", "h1")
     stores.run_json(*put, "--quota", "2500K", "a", str(tmp_path / "a"))
     stores.run_json(*put, "b", str(tmp_path / "b"))
-    # It is used, so that b is the oldest.
+    # After this use of a, b is the least recently used content.
     stores.run_json("get", "--nodes", "h1,h2,h3,h4", "a", str(tmp_path / "got" / "{node}"))
     stores.run_json(*put, "c", str(tmp_path / "c"))
     assert set(stores.contents()) == {("a", True), ("c", True)}
@@ -251,7 +251,7 @@ def test_a_node_without_disk_space_is_named_and_keeps_its_copy(make_bed, tmp_pat
     assert contents[("data", True)]["nodes"] == ["h1", "h2", "h4"] and contents[("data", False)]["nodes"] == ["h3"]
     assert re.match("4 objects on 4 nodes intact",
                     succeed(bed, *stores.command("verify"))), "the objects of h3 are intact"
-    # The default directory of a store.
+    # A store without --store is in the default directory.
     succeed(bed, "cool", "put", "--from", "h1", "--nodes", "h2", "data", large)
     [stat] = json.loads(succeed(bed, "cool", "stat", "--nodes", "h2", "--json", "data"))["nodes"]
     assert stat["path"] == "/var/tmp/cool-store-0/objects/%s/tree" % stat["id"], stat
@@ -286,16 +286,16 @@ def test_an_interrupted_put_leaves_nothing_visible_and_resumes(make_bed, tmp_pat
     source = write(str(tmp_path / "source"), noise(6, 16 * MIB))
     before = sum(bed.link_bytes().values())
     job = start(bed, *stores.command("put", "--from", "h1", "--limit", "2M", "data", source))
-    # It crosses six links or so.
+    # The data crosses about six links.
     wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * 6 * MIB,
              "some pieces have arrived")
     job.send_signal(signal.SIGINT)
     assert ended(job)[0] == 130
-    assert all(content["nodes"] == ["h1"] for content in stores.contents().values()), "of the source's own node it may be whole"
+    assert all(content["nodes"] == ["h1"] for content in stores.contents().values()), "only the source's node may have the whole content"
     second = stores.run_json("put", "--from", "h1", "data", source)
     assert 0 < second["sent"] < 14 * MIB, second
     assert stores.contents()[("data", True)]["nodes"] == ["h1", "h2", "h3", "h4"]
-    # A node that is away is named; the others answer.
+    # A node whose agent is disconnected is named; the other nodes reply.
     bed.agents["h3"].signal(signal.SIGKILL)
     wait_for(lambda: "h3" in away(bed), "the agent of h3 is away")
     result = stores.run("ls", "--json")

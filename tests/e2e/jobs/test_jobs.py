@@ -29,14 +29,14 @@ def start(bed, *command):
 
 
 def lines(command, count):
-    """Returns the next lines that it prints, in the order of ranks."""
+    """Returns the next lines that a command prints, sorted by rank."""
     output_lines = sorted(command.stdout.readline() for _ in range(count))
-    assert all(output_lines), "it has ended: %r" % (ended(command),)
+    assert all(output_lines), "the command has ended: %r" % (ended(command),)
     return output_lines
 
 
 def ended(command):
-    """Returns its status, output and errors after it has ended."""
+    """Waits until a command has ended; returns its status, output and error messages."""
     try:
         out, errors = command.communicate(timeout=PATIENCE)
     finally:
@@ -44,7 +44,7 @@ def ended(command):
     return command.returncode, out, errors
 
 
-# The program of each rank, which ignores SIGTERM and has a child process that does, too. "$0" marks both.
+# The program of each rank. It and its child process ignore SIGTERM. "$0" marks both processes.
 STUBBORN = "trap '' TERM; sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.2; done' \"$0\" & wait; while :; do sleep 0.2; done"
 
 
@@ -69,7 +69,7 @@ def test_ranks_run_where_they_are_told(make_bed):
     assert run_on("-n", "4", "--ranks-per-node", "2") == [a, a, b, b]
     assert run_on("-n", "2", "--hosts", b + "," + d) == [b, d]
     assert run_on("--racks", "1") == [c, d]
-    # A node of the first rack is busy: two ranks on nodes of their own go to the other rack.
+    # A node of the first rack is busy, so two ranks on separate nodes run in the other rack.
     busy = start(bed, "cool", "run", "-n", "4", "--hosts", a, "--", "sh", "-c", "echo up; sleep 1000")
     lines(busy, 4)
     assert run_on("-n", "2") == [c, d]

@@ -40,7 +40,7 @@ def test_programs_are_given_options_that_they_have():
         help_text = subprocess.run([os.path.join(testbed.BIN, program), "--help"], capture_output=True, text=True, check=True).stdout
         options_in_help = set(re.findall(r"--[a-z-]+", help_text))
         assert options(container) and set(options(container)) <= options_in_help, program
-        # As the node calls itself.
+        # An example of the name of a node replaces the variable.
         arguments = [argument.replace("$(NODE)", "node1") for argument in container["args"]]
         subprocess.run([os.path.join(testbed.BIN, program), *arguments, "--check-config"], check=True)
 
@@ -85,7 +85,7 @@ def test_controllers_use_etcd_over_tls_and_a_standby_is_ready():
     for option in ("--lead-by-ca", "--lead-by-cert", "--lead-by-key"):
         folder, _, file = values[option].rpartition("/")
         assert mounts[folder] == "etcd" and "--from-file=%s=" % file in command
-    # Both serve this, and only the one that leads listens for agents.
+    # Both controllers serve this page, but only the leader listens for agents.
     probe = controller["readinessProbe"]["httpGet"]
     assert "%s:%d" % (probe["host"], probe["port"]) == values["--http"] and probe["path"] == "/metrics"
 

@@ -31,7 +31,7 @@ def socket_of(bed, host):
 
 
 def await_success(process, seconds=PATIENCE):
-    """Returns its output after a successful end."""
+    """Waits for a process, which must succeed; returns its output."""
     try:
         out, errors = process.communicate(timeout=seconds)
     finally:
@@ -41,7 +41,7 @@ def await_success(process, seconds=PATIENCE):
 
 
 def in_host(bed, host, command, variables, user=None):
-    """Returns a command in an emulated host, as root or another user."""
+    """Starts a command in an emulated host, as root or another user; returns its process."""
     prefix = ["mnexec", "-a", str(bed.network.net.get(host).pid)]
     if user:
         prefix += ["setpriv", "--reuid", str(user.pw_uid), "--regid", str(user.pw_gid), "--clear-groups"]
@@ -50,7 +50,7 @@ def in_host(bed, host, command, variables, user=None):
 
 
 def torchrun(bed, user, size=HOSTS, port="29500"):
-    """Starts a rank on each host with torchrun's environment."""
+    """Starts ranks on the hosts with torchrun's environment; returns their processes."""
     processes = []
     for rank in range(size):
         host = "h%d" % (rank % HOSTS + 1)
@@ -91,8 +91,8 @@ def test_a_user_cannot_be_a_rank_of_a_job_of_the_agents(bed):
 
 
 def rank_command(bed):
-    """A rank as a launcher is to start it: of several agents on one machine each host's own is
-    named by its host's name."""
+    """Returns the command of a rank. It selects the agent by the name of its host, because the
+    agents of all hosts run on this machine."""
     return ["sh", "-c", "'COOL_SOCKET=%s/$(hostname).sock exec %s sum'" % (bed.directory, program(bed))]
 
 
@@ -110,7 +110,7 @@ def mpiexec():
 
 
 def test_ranks_that_mpich_starts_meet_if_they_name_a_job(bed, tmp_path, mpiexec):
-    # Only the variables of MPICH itself, and the job.
+    # The ranks get only MPICH's own variables and the name of the job.
     outputs = start_in_hosts(bed, tmp_path, [
         mpiexec, "-genvnone", "-genv", "COOL_JOB", "mpich", "-launcher", "ssh", "-launcher-exec", ENTER,
         "-hosts", ",".join("h%d" % (i + 1) for i in range(HOSTS)), "-n", "8", "-ppn", "2", *rank_command(bed)])

@@ -82,7 +82,7 @@ class Cluster:
             return
         for machine in self.nodes if place == "each node" else [self.controller]:
             if line == "cool doctor":
-                wait_for(lambda: doctor_finds_nothing(self), "all is well")
+                wait_for(lambda: doctor_finds_nothing(self), "cool doctor finds nothing")
             self.outputs[line] = machine.run("sh", "-c", line).stdout
             if line == "cool certs certs":
                 self.install_certificates()
@@ -99,7 +99,7 @@ class Cluster:
 
 
 def copy_files(machine, paths, folder):
-    """Copies files to a directory of root's in a machine."""
+    """Copies files to a directory in root's home directory of a machine."""
     target = machine.path(os.path.join("/root", folder))
     os.makedirs(target, exist_ok=True)
     for path in paths:
@@ -117,7 +117,7 @@ def edit(machine, option, value):
 
 
 def files(machine):
-    """Returns all files of a machine that matter."""
+    """Returns all files of a machine except those in UNCHECKED_PATHS."""
     excluded = [word for place in UNCHECKED_PATHS for word in ("-path", place, "-prune", "-o")]
     return set(machine.run("find", "/", *excluded, "-print").stdout.splitlines())
 
@@ -286,7 +286,7 @@ def test_what_is_purged_leaves_nothing_but_the_keys(cluster):
         assert not os.path.exists(machine.path("/etc/cool/cool.toml")) and not os.path.exists(machine.path("/var/log/cool"))
         assert not machine.run("systemctl", "list-unit-files", "--no-legend", "cool*", check=False).stdout
         assert not machine.run("sh", "-c", "ps -u cool --no-headers || true").stdout
-        # As the document describes.
+        # The document describes these steps.
         machine.run("rm", "-r", "/etc/cool")
         machine.run("userdel", "cool")
         assert not [path for path in files(machine) - machine.files if not path.startswith(("/opt/cool", "/usr/local"))]

@@ -50,7 +50,7 @@ def test_a_cluster_is_upgraded_program_by_program_while_jobs_run(make_bed):
         for name in nodes_by_rack[rack]:
             end_agent(bed, name)
             bed.start_agent(name)
-            wait_for(bed.whole, "the agent of %s is taken in" % name)
+            wait_for(bed.whole, "the agent of %s has joined" % name)
             run_benchmarks(bed)
         assert job.poll() is None and len(running(bed)) == 1
         job.send_signal(signal.SIGINT)

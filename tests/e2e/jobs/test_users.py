@@ -126,7 +126,7 @@ def test_a_job_reaches_neither_agent_nor_keys_nor_launcher(bed):
     assert status == 0 and out.split() == ["[0]", str(ANN)], out + errors
     assert errors.count("ermitted") == 2 and "Permission denied" in errors, errors
     assert bed.agents["h1"].process.poll() is None
-    # Only the agent's account may speak to the launcher.
+    # Only the agent's account may connect to the launcher.
     connect_script = "import socket; socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).connect('%s')" % bed.launcher_socket("h1")
     result = in_host(bed, "h1", ANN, ["/usr/bin/python3", "-c", connect_script])
     assert "PermissionError" in result.stderr, result.stderr
@@ -160,7 +160,7 @@ def test_nothing_that_a_job_has_forked_outlives_it(make_bed, cgroup):
                     FORKS % (marker, marker) + script)
         lines(job, len(hosts))
         if status == 143:
-            assert sleeping(marker), "they run"
+            assert sleeping(marker), "the forked processes run"
             run_as(bed, "ann", "cancel", "--all")
         assert ended(job)[0] == status
         assert sleeping(marker) == [], "removed when the command returns"
@@ -175,9 +175,9 @@ def test_a_jobs_processes_end_with_the_agent(bed):
     marker = 71_000_004
     job = start(bed, "ann", "run", "-n", "1", "--hosts", "h4", "--", "sh", "-c", FORKS % (marker, marker) + "sleep %d" % marker)
     lines(job, 1)
-    wait_for(lambda: len(sleeping(marker)) == 3, "all of it runs")
+    wait_for(lambda: len(sleeping(marker)) == 3, "all processes run")
     bed.restart_agent("h4")
-    wait_for(lambda: sleeping(marker) == [], "nothing of the job is left")
+    wait_for(lambda: sleeping(marker) == [], "no process of the job is left")
     assert ended(job)[0] == 1
 
 

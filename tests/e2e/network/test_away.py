@@ -189,7 +189,7 @@ def test_jobs_and_collectives_survive_an_orderly_restart(make_bed):
     job, stop = start_job_on_all_nodes(bed, "restart")
     before = multicast(bed)
     bench = start(bed, "cool", "bench", "--ops", "bcast", "--bytes", "64M", "--reps", "1", "--warmup", "0", "--json")
-    # Some of it has arrived, and most of it has not: it takes more than ten seconds.
+    # The broadcast takes more than ten seconds, so most of it has not arrived yet.
     wait_for(lambda: multicast(bed) - before > 8 * (8 << 20), "the broadcast is under way")
     restarted_in_order(bed)
     assert bench.poll() is None, "the broadcast runs on"

@@ -57,10 +57,10 @@ def test_one_multicast_repairs_the_losses_of_a_whole_rack(patient_bed):
     """All hosts of the rack without the root lose the same chunks of the tree, every 32nd. The
     first in the chain receives each of them once and multicasts it to the other three."""
     bed = patient_bed("tree:2x4", host_mbit=20, uplink_mbit=20)
-    # Ranks go rack by rack in the order in which these were found, which is another on each start.
+    # Ranks are numbered rack by rack, in the order in which the controller discovered the racks.
     rack = [bed.network.net.get(n["name"]) for n in bed.cool_json("topology")["nodes"] if n["rack"] == 1]
-    # Data packets (tagged, of type 1) by the way in their headers: 0 over the tree, 3 over the
-    # rack's.
+    # These rules match data packets (with a tag, of type 1) by the path in their headers: 0 is the
+    # tree of the group, 3 that of the rack.
     drop_rule, repair_rule = "28&0xFFFF0000=0xC2010000&&68&0x1F=7&&72&0xFF00=0", "28&0xFFFF0000=0xC2010000&&72&0xFF00=0x300"
     for host in rack:
         for rule, target in ((drop_rule, "DROP"), (repair_rule, "ACCEPT")):
@@ -70,8 +70,8 @@ def test_one_multicast_repairs_the_losses_of_a_whole_rack(patient_bed):
     for host in rack:
         output = succeed(bed, "mnexec", "-a", str(host.pid), "iptables", "-L", "INPUT", "-v", "-n", "-x")
         packets.append([int(line.split()[0]) for line in output.splitlines()[2:]])
-    # On a busy machine switches lose more, which is mended in the same way, and of a node that asks
-    # late some are handed on along the chain.
+    # On a busy machine, switches lose more packets, which are repaired in the same way. A node that
+    # requests repairs late gets some of them along the chain.
     chunks = min(dropped for dropped, _ in packets)
     first, *others = sorted(repairs for _, repairs in packets)
     assert chunks > 30 and first == 0 and min(others) >= 0.5 * chunks, packets
@@ -104,7 +104,7 @@ def test_a_communicator_and_its_duplicates_share_their_trees(patient_bed):
 
 
 def test_a_broadcast_crosses_every_link_once(patient_bed):
-    """At a rate at which the emulated switches lose nothing, even on a machine that is busy."""
+    """The rate is so low that the emulated switches lose no packets, even on a busy machine."""
     bed = patient_bed("tree:4x4", host_mbit=20, uplink_mbit=20)
     size = 8 << 20
 
@@ -118,7 +118,7 @@ def test_a_broadcast_crosses_every_link_once(patient_bed):
     assert_carried(bed, lambda: succeed(bed, *command), judge)
 
 
-# For every operation plans to force: some compose levels, some are oblivious of the network.
+# The plans to force, by operation. Some have a pattern per level, and some ignore the network.
 FORCED = {
     "bcast": ("cool-b-r", "flat:scatter-allgather", "flat:binomial"),
     "reduce": ("rack:binomial,center:chain", "flat:recursive-halving", "flat:binomial"),
@@ -161,9 +161,9 @@ def test_every_operation_is_right_under_three_plans(patient_bed, topology, loss)
 
 @pytest.mark.parametrize("loss", [0, 0.02])
 def test_floating_point_sums_have_the_same_bits_over_20_runs(patient_bed, loss):
-    """In each of two jobs, twenty calls of each kind, and another rank calls first each time."""
+    """Each of two jobs makes twenty calls of each kind, and each time another rank calls first."""
     bed = patient_bed("tree:3+1+2", host_mbit=50, uplink_mbit=50, loss=loss)
-    # Both jobs pick by the same costs.
+    # Both jobs must pick plans by the same costs, so all measurements must be complete.
     bed.wait_until_measured(PATIENCE)
     command = ["cool", "run", "-n", "7", "--", os.path.join(bed.bin_dir, "cool-bits"), "20", "3000", "default", "cool-b-r", "flat:chain",
                "flat:recursive-halving", "sharded"]
@@ -179,4 +179,4 @@ def test_an_invalid_forced_plan_is_named_with_the_valid_ones(patient_bed):
     assert "COOL_PLAN" in process.stderr and "multicast cannot run scan" in process.stderr and "flat:chain" in process.stderr, process.stderr
     environment = "COOL_PLAN=reduce=rack:binomial,center:chain,allreduce=flat:ring"
     out = succeed(bed, "cool", "run", "-n", "2", "--env", environment, "--", os.path.join(bed.bin_dir, "cool-bits"), "1", "8")
-    assert out == "", "no plan, no runs"
+    assert out == "", "the program makes no call without a plan"

@@ -29,7 +29,7 @@ def await_all_members(bed):
 def test_a_killed_etcd_member_does_not_change_the_leader(bed):
     etcd_leader, leader, generation = await_all_members(bed), bed.leader(), bed.etcd.generation()
     for follower in [member for member in bed.etcd.members if member is not etcd_leader]:
-        # Which lasts for several leases.
+        # The broadcast lasts for several leases.
         with broadcast_under_way(bed):
             bed.etcd.end(signal.SIGKILL, [follower])
         assert_serves(bed, leader)
@@ -54,15 +54,15 @@ def test_a_controller_leads_soon_after_etcds_leader_is_killed(bed):
     """etcd needs up to two seconds to elect another leader; a lease of three seconds may or may not
     survive that."""
     etcd_leader, leader = await_all_members(bed), bed.leader()
-    # Which lasts for several leases.
+    # The broadcast lasts for several leases.
     with broadcast_under_way(bed):
         bed.etcd.end(signal.SIGKILL, [etcd_leader])
         wait_for(lambda: etcd_responds(bed), "the two other members agree")
     if bed.pair[leader].process.poll() is not None:
         assert bed.await_end(leader) == 1
-        # As its unit does.
+        # The systemd unit also restarts the controller.
         bed.launch(leader)
-    wait_for(lambda: 1 in (bed.leads(0), bed.leads(1)), "one of them leads")
+    wait_for(lambda: 1 in (bed.leads(0), bed.leads(1)), "one of the controllers leads")
     leader = bed.leader()
     assert_serves(bed, leader)
     bed.pair[leader].signal(signal.SIGTERM)
@@ -79,9 +79,9 @@ def test_one_member_of_three_lets_nobody_lead(bed):
         bed.etcd.end(signal.SIGKILL, bed.etcd.members[1:])
         assert bed.await_end(leader) == 1
         bed.launch(leader)
-        wait_for(lambda: (bed.leads(0), bed.leads(1)) == (0, 0), "both stand by")
+        wait_for(lambda: (bed.leads(0), bed.leads(1)) == (0, 0), "both are on standby")
         await_all_members(bed)
-        wait_for(lambda: 1 in (bed.leads(0), bed.leads(1)), "one of them leads again")
+        wait_for(lambda: 1 in (bed.leads(0), bed.leads(1)), "one of the controllers leads again")
         assert_serves(bed, bed.leader())
 
 

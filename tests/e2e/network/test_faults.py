@@ -69,7 +69,8 @@ def test_a_rank_that_makes_another_call_is_named(make_bed, case):
 
 
 def kill_an_agent_under_a_job(bed):
-    """The job fails with the name of the agent's node, and then the agent is available again."""
+    """Kills an agent while a job runs, asserts that the job's error names its node, and restarts
+    it."""
     job = subprocess.Popen(["cool", "run", "-n", "6", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert "started" in job.stdout.readline()
@@ -117,7 +118,7 @@ def test_a_controller_that_starts_last_finds_switches_and_agents(make_bed):
 def test_the_testbed_leaves_nothing_behind(make_bed):
     bed = make_bed("tree:1x2")
     names = [l["a_intf"] for l in bed.description["links"]] + [network.management_link(host.name) for host in bed.network.net.hosts]
-    make_bed("tree:1x1")  # replaces it
+    make_bed("tree:1x1")  # This replaces the first testbed.
     remaining = set(os.listdir("/sys/class/net")) & set(names) - {l["a_intf"] for l in make_bed("tree:1x1").description["links"]} - {"m-h1"}
     assert not remaining
     assert all(d.process.poll() is not None for d in bed.daemons)

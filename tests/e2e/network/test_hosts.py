@@ -1,5 +1,5 @@
-"""Hosts without an agent reach each other, nodes and gateways as through any switch, and can take
-no address of another."""
+"""Hosts without an agent reach each other, nodes and gateways as through any switch, and cannot
+take over the address of another host."""
 import contextlib
 import json
 import os
@@ -121,8 +121,8 @@ def test_a_host_that_moves_is_found_at_its_new_port(make_bed):
     host(bed, "h2").cmd("ip address flush dev h2-eth0; ip link set h2-eth0 address 02:00:00:00:02:02")
     host(bed, "h5").cmd("ip address flush dev h5-eth0; ip link set h5-eth0 address %s; ip address add %s/16 dev h5-eth0" % (mac, ip))
     run_program(bed, "h5", "claim", ip)
-    wait_for(lambda: hosts(bed).get(mac, ((0, 0),))[0][0] == 3, "it is at its new place")
-    wait_for(lambda: reaches(bed, "h1", ip) and reaches(bed, "h3", ip), "others reach it there")
+    wait_for(lambda: hosts(bed).get(mac, ((0, 0),))[0][0] == 3, "the host is at its new port")
+    wait_for(lambda: reaches(bed, "h1", ip) and reaches(bed, "h3", ip), "others reach the host at its new port")
     host(bed, "h5").cmd("ip address flush dev h5-eth0; ip link set h5-eth0 address %s; ip address add %s/16 dev h5-eth0" % (own_mac, own_ip))
     host(bed, "h2").cmd("ip address flush dev h2-eth0; ip link set h2-eth0 address %s; ip address add %s/16 dev h2-eth0" % (mac, ip))
     run_program(bed, "h2", "claim", ip)
@@ -188,7 +188,7 @@ def test_a_node_is_reached_whether_its_agent_runs_or_not(make_bed):
         bed.start_agent(name)
     bed.wait_until_joined()
     reach(bed, ("h2", "h4"), ("h1", "h4"))
-    wait_for(lambda: hosts(bed) == {}, "they are nodes again")
+    wait_for(lambda: hosts(bed) == {}, "the hosts are nodes again")
 
 
 def test_a_node_with_silent_agent_is_reached_and_becomes_a_host(make_bed):
@@ -210,7 +210,7 @@ def test_a_node_with_silent_agent_is_reached_and_becomes_a_host(make_bed):
     agent.signal(signal.SIGKILL)
     agent.process.wait(PATIENCE)
     bed.daemons.remove(agent)
-    wait_for(lambda: mac in hosts(bed), "it is a host")
+    wait_for(lambda: mac in hosts(bed), "the node is a host")
     for name in ("h1", "h3"):
         await_neighbor(bed, name, host(bed, "h2").IP(), mac)
     reach(bed, ("h1", "h2"), ("h3", "h2"))
@@ -262,7 +262,7 @@ def count_received(bed, name, other, address, vlan=None):
     program = start(bed, name, "hear", vlan=vlan)
     assert program.stdout.readline() == "hears\n"
     run_program(bed, other, "tell", address, vlan=vlan)
-    # Later frames that arrive cannot have overtaken it.
+    # Frames stay in order, so after these frames, no earlier ones are still in flight.
     reach(bed, (other, name), (name, other))
     return int(program.communicate("\n", timeout=PATIENCE)[0])
 

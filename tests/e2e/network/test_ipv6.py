@@ -76,7 +76,7 @@ def test_a_group_with_an_ipv4_only_node_is_refused_by_name(patient_bed):
     assert process.returncode != 0
     output = process.stdout + process.stderr
     assert "h4 (%s)" % bed.network.net.get("h4").IP() in output and "(fd00::" in output and "--ipv6" in output, output
-    # Those that share a version go on without it.
+    # The nodes that share an IP version continue without h4.
     succeed(bed, "cool", "run", "-n", "3", "--hosts", "h1,h2,h3", "--", os.path.join(bed.bin_dir, "cool-faults"), "--steps", "13", "--seed", "0",
             "--bytes", "30000")
 

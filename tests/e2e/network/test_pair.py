@@ -65,7 +65,7 @@ def test_a_leader_that_is_stopped_hands_over(bed):
         assert bed.await_end(leader) == 0
         assert_serves(bed, 1 - leader)
     bed.start_one(leader)
-    # And a standby that is stopped leaves the leader alone.
+    # Stopping the standby does not affect the leader.
     bed.pair[leader].signal(signal.SIGTERM)
     assert bed.await_end(leader) == 0
     assert bed.leads(1 - leader) == 1
@@ -90,11 +90,11 @@ def test_without_etcd_nobody_leads_and_collectives_go_on(bed):
         bed.etcd.end(signal.SIGKILL)
         assert bed.await_end(leader) == 1
         assert "etcd did not renew its lease" in log_of(bed, NAMES[leader])
-        # As its unit does.
+        # The systemd unit also restarts the controller.
         bed.launch(leader)
         wait_for(lambda: (bed.leads(0), bed.leads(1)) == (0, 0), "both are on standby")
         bed.etcd.start()
-        wait_for(lambda: 1 in (bed.leads(0), bed.leads(1)), "one of them leads again")
+        wait_for(lambda: 1 in (bed.leads(0), bed.leads(1)), "one of the controllers leads again")
         assert_serves(bed, bed.leader())
     # A standby controller without etcd must end on request, without waiting.
     bed.etcd.end(signal.SIGKILL)

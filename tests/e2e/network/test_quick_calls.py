@@ -5,18 +5,18 @@ import sys
 
 from test_collectives import OPERATIONS, bench
 
-# Of rank sockets and their agents', as docs/design/architecture.md has them.
+# Ports of the sockets of ranks and of their agents (docs/design/architecture.md).
 PORTS = range(20_000, 32_000)
 
-# Takes ports until its input ends.
+# Binds every second of these ports until its input ends.
 TAKE = """
 import resource, socket, sys
 most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-taken = []
+sockets = []
 for port in range(%d, %d, 2):
-    taken.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
-    taken[-1].bind(("", port))
+    sockets.append(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+    sockets[-1].bind(("", port))
 print("taken", flush=True)
 sys.stdin.read()
 """ % (PORTS.start, PORTS.stop)
@@ -36,8 +36,8 @@ def test_short_calls_are_quick_and_long_ones_go_by_agents(make_bed):
 
 
 def test_the_leader_of_several_ranks_on_a_node_goes_out_for_them(make_bed):
-    """Seven ranks on six nodes, whose parts differ, so agents gather them; and twelve ranks, two on
-    each node."""
+    """Of seven ranks on six nodes, one node has two, so parts differ and agents gather. Of twelve
+    ranks, each node has two."""
     bed = make_bed("tree:2x3")
     plan_of = plans(bed, "bcast,reduce,allreduce,gather,barrier", "8", "--ranks", "7")
     quick = {operation for (operation, _), plan in plan_of.items() if plan.startswith("quick ")}
@@ -62,8 +62,8 @@ def test_a_node_whose_ports_are_taken_keeps_all_from_quick_calls(make_bed):
 
 
 def test_what_many_short_calls_lose_is_asked_for(make_bed):
-    """Each link drops a fifth of all packets, so nearly each of hundreds of calls loses some. All
-    results are checked."""
+    """Each link drops a fifth of all packets, so nearly each of hundreds of calls loses some
+    packets. All results are verified."""
     bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0.2)
     report = bench(bed, "bcast,allreduce", "1000", 2, "--reps", "100", timeout=600)
     assert all(r["plan"].startswith("quick ") for r in report["results"]), report

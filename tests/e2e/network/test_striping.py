@@ -61,7 +61,7 @@ def test_a_striped_broadcast_survives_the_loss_of_a_spines_link(make_bed):
         assert job.poll() is None, "the link goes down while the broadcast runs"
         out, err = job.communicate(timeout=PATIENCE)
         assert job.returncode == 0, out + err
-        # A group that is made now has one tree, and is right as well.
+        # A group that is created now has one tree, and its results are also right.
         bench(bed, "bcast,allgather", "300K")
     finally:
         bed.network.restore(uplink)

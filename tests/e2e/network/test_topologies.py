@@ -10,7 +10,8 @@ from conftest import ROOT, succeed
 
 import topologies
 
-# A ring of three switches, a host on each, and another switch with two hosts that hangs on it by a slow link.
+# A ring of three switches with a host each, and another switch with two hosts, which is connected
+# to the ring by a slow link.
 RING = """
 from mininet.topo import Topo
 
@@ -28,7 +29,7 @@ class Ring(Topo):
 
 
 def error_of_file(folder, text, name="Own"):
-    """Returns the message about a user's file."""
+    """Returns the error message for a user's file with this text."""
     path = folder / "own.py"
     path.write_text("from mininet.topo import Topo\n" + text)
     with pytest.raises(ValueError) as error:

@@ -22,7 +22,7 @@ def test_each_command_of_the_tour_succeeds_on_a_healthy_network(patient_bed, tmp
     bed = patient_bed("tree:4x4", host_mbit=50, uplink_mbit=50)
     bed.wait_until_measured()
     directory = str(tmp_path / "cool-tour")
-    # The shell of the tour runs in the checkout, and passes over the comments behind the commands.
+    # The shell of the tour runs in the checkout and ignores the comments after the commands.
     outputs = [succeed(bed, "env", "--chdir=" + ROOT, "sh", "-c", command.replace(TOUR_DIRECTORY, directory)) for command in commands]
     diagnoses = [output for command, output in zip(commands, outputs) if command.split()[:2] == ["cool", "doctor"]]
     assert diagnoses == ["nothing is wrong: 5 switches, 16 nodes\n"] * 2, diagnoses

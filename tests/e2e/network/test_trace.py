@@ -7,7 +7,8 @@ from conftest import succeed
 
 def test_the_slowest_call_and_the_rank_that_was_late_are_told(make_bed, tmp_path):
     bed = make_bed("tree:2x2")
-    # Rank 2 stops itself for a moment before the third of five barriers. By a forced plan, agents carry them out.
+    # Rank 2 stops itself for a moment before the third of five barriers. A forced plan makes agents
+    # execute them.
     succeed(bed, "cool", "run", "-n", "4", "--env", "COOL_PLAN=barrier=cool-p-p", "--", os.path.join(bed.bin_dir, "cool-misuse"), "late")
     timeline = tmp_path / "trace.json"
     trace = bed.cool_json("trace", "--perfetto", str(timeline))["calls"]

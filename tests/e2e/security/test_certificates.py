@@ -58,7 +58,7 @@ def test_a_new_ca_is_rolled_out_under_a_running_job(make_bed):
     try:
         for step in ("--new-ca", "--renew", "--drop-old-ca"):
             change(bed, all_programs(bed), step)
-            # A connection that begins now.
+            # A new connection uses the changed certificates.
             succeed(bed, "cool", "topology")
         log = log_of(bed, "controller")
         match = re.search(r"was lost|its node keeps its flows|switch \S+ (lost|disconnected)", log)
@@ -87,13 +87,13 @@ def test_a_mismatched_certificate_and_key_are_reported_once(make_bed):
     warning = "cannot be used; the previous ones stay in effect"
     with open(certificate, "wb") as f:
         f.write(other_content)
-    wait_for(lambda: warning in log_of(bed, "controller"), "the controller reports it")
+    wait_for(lambda: warning in log_of(bed, "controller"), "the controller reports the mismatch")
     succeed(bed, "cool", "topology")
     before = log_of(bed, "controller").count(READ)
     with open(certificate, "wb") as f:
         f.write(original)
     bed.controller.signal(signal.SIGHUP)
-    wait_for(lambda: log_of(bed, "controller").count(READ) > before, "a signal makes it read them")
+    wait_for(lambda: log_of(bed, "controller").count(READ) > before, "a signal makes the controller read the files")
     assert log_of(bed, "controller").count(warning) == 1
     succeed(bed, "cool", "topology")
 
@@ -135,7 +135,7 @@ def test_certificates_that_expire_soon_are_reported_everywhere(make_bed):
     assert result.returncode == 1 and "certificate of controller: it expires on" in result.stdout, result.stdout
     assert "the certificate of tool expires on" in result.stderr, result.stderr
     bed.restart_agent("h4")
-    wait_for(lambda: "certificate of agent: it expires on" in diagnosis(bed), "so does a session's")
+    wait_for(lambda: "certificate of agent: it expires on" in diagnosis(bed), "the certificate of the session is reported")
     change(bed, all_programs(bed), "--renew")
     bed.restart_agent("h4")
     wait_for(lambda: "it expires on" not in diagnosis(bed), "no certificate expires soon")
@@ -162,7 +162,7 @@ def test_a_switch_with_another_ones_certificate_is_refused(make_bed):
     try:
         reconnect(other)
         reason = "it claims to be %s, but its certificate is for %s" % (ids[other], ids[ours])
-        wait_for(lambda: reason in log_of(bed, "controller"), "the log names both")
+        wait_for(lambda: reason in log_of(bed, "controller"), "the log contains both ids")
         assert reason in diagnosis(bed)
         assert metric(bed, 'cool_switch_refused_total{cause="impostor"}') >= 1
         assert not connected(other)()

@@ -100,10 +100,11 @@ def test_encrypting_and_plain_agents_share_no_group(make_bed):
 def test_an_agent_refuses_a_port_that_another_user_has_bound(make_bed):
     bed = make_bed("tree:1x4")
     end_agent(bed, "h4")
-    # With more than ten Linux lets the agent bind its port beside them.
+    # Linux permits the agent to bind its port in addition to more than ten such sockets, so the
+    # agent itself must detect them.
     program = hostile.start(bed, "h4", "user", ",".join("239.77.0.%d" % n for n in range(20)), "h4=10.0.0.99")
     socket_table = "/proc/%d/net/udp" % bed.network.net.get("h4").pid
-    wait_for(lambda: sum(line.split()[7] == "65534" for line in open(socket_table).readlines()[1:]) == 20, "it has them all")
+    wait_for(lambda: sum(line.split()[7] == "65534" for line in open(socket_table).readlines()[1:]) == 20, "the program has bound all addresses")
     bed.start_agent("h4")
     assert bed.agents["h4"].process.wait(PATIENCE) == 1
     bed.daemons.remove(bed.agents["h4"])

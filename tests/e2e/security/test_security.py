@@ -39,7 +39,7 @@ def test_a_switch_and_a_tool_in_plain_text_are_refused_and_named(make_bed):
         reply = b""
         while chunk := s.recv(4096):
             reply += chunk
-    assert reply[:1] != b"\x04", "no OpenFlow is spoken"
+    assert reply[:1] != b"\x04", "the controller sends no OpenFlow message"
     wait_for(lambda: any("switch turned away: it does not speak TLS; " in line and "peer=%s" % name in line
                          for line in log_of(bed, "controller").splitlines()), "the log names the switch")
     status, errors = run_topology(bed, "--insecure-plaintext", "--controller", "http://127.0.0.1:7400")
@@ -53,7 +53,8 @@ def test_certificates_of_another_deployment_are_refused(make_bed):
     folder = certificates(bed, "others")
     status, errors = run_topology(bed, "--certs", folder)
     assert status == 1 and "another CA" in errors and "127.0.0.1:7400" in errors, errors
-    shutil.copy(os.path.join(bed.certificates, "ca.pem"), folder)  # now only the controller minds
+    # With the deployment's CA, only the controller still rejects the certificate.
+    shutil.copy(os.path.join(bed.certificates, "ca.pem"), folder)
     status, errors = run_topology(bed, "--certs", folder)
     assert status == 1 and "another CA" in errors, errors
     wait_for(lambda: "turned away: its certificate was issued by another CA" in log_of(bed, "controller"),
@@ -161,15 +162,15 @@ import select, socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0800))
 s.bind((sys.argv[1], 0x0800))
 print("listening", flush=True)
-heard = 0
+count = 0
 while True:
     ready, _, _ = select.select([s, sys.stdin], [], [])
     if s in ready:
         frame, address = s.recvfrom(65536)
-        heard += address[2] != socket.PACKET_OUTGOING and frame.endswith(b"forged")
+        count += address[2] != socket.PACKET_OUTGOING and frame.endswith(b"forged")
     elif sys.stdin in ready:
         break
-print(heard)
+print(count)
 """
 
 
