@@ -6,21 +6,22 @@
 mod alloc;
 mod blocking;
 mod groups;
+mod message;
 mod own_counts;
 mod pending;
 mod point_to_point;
 mod recover;
 mod start;
+mod started_fold;
 mod user_reduction;
 mod views;
 
+pub use message::{Message, Probed, Received};
 pub use own_counts::OwnCounts;
 pub use pending::{Pending, wait_all};
-pub use point_to_point::{Message, Probed, Received};
 pub use recover::Agreement;
 pub use start::Start;
 pub use user_reduction::Combine;
-pub(crate) use user_reduction::StartedFold;
 
 use crate::Operation;
 use crate::call::{CallBlocking, CallingRank, CheckedCollective, Collective};

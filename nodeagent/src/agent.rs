@@ -12,10 +12,10 @@ mod waiting_ranks;
 use crate::engine::{EngineHandle, EngineTrace, GroupSpec, MakeGroupError};
 use crate::metrics::AgentMetrics;
 use crate::rank_calls::RankCalls;
-pub(crate) use attachment::Attachment;
+pub(crate) use attachment::{Abilities, Attachment};
 use cool_proto::control::agent_message::Body;
 use cool_types::Key;
-pub(crate) use groups::{Abilities, RankAttachError};
+pub(crate) use groups::RankAttachError;
 use groups::{CallSharing, GroupTable, RankGroup};
 pub(crate) use recovery::RecoveryResult;
 use std::sync::Arc;
@@ -150,7 +150,7 @@ impl Agent {
             self.engine.share(group, Arc::clone(&sharing.segment));
             self.rank_calls().share((group, sharing.epoch), sharing.size, &sharing.segment);
         };
-        let Some(arrival) = self.groups.quick((group, rank), abilities, self.engine.runtime()) else {
+        let Some(arrival) = self.groups.quick((group, rank), abilities.quick, self.engine.runtime()) else {
             return self.groups.segment(group, abilities.segment).inspect(share);
         };
         arrival.sharing.iter().for_each(share);

@@ -4,7 +4,6 @@
 
 use crate::error::Error;
 use crate::files::replace_file;
-use crate::iterate::IterationState;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::ErrorKind;
@@ -23,6 +22,13 @@ pub struct Checkpoint {
     pub run: String,
     /// Whether to resume from the file if it exists.
     pub resume: bool,
+}
+
+/// The state after a number of iterations, which a checkpoint contains.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct IterationState<S> {
+    pub(crate) iterations: u64,
+    pub(crate) state: S,
 }
 
 #[derive(Debug, Serialize, Deserialize)]

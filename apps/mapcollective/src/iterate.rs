@@ -1,6 +1,6 @@
 //! Iterations: each computes a new state from the previous one. All ranks hold the state.
 
-use crate::checkpoint::Checkpoint;
+use crate::checkpoint::{Checkpoint, IterationState};
 use crate::error::Error;
 use crate::job::Job;
 use crate::report::{MapEvent, Report};
@@ -18,12 +18,6 @@ pub struct Progress<S> {
     checkpoint: Option<Checkpoint>,
     /// Reports of the iterations that this rank has executed in this run.
     reports: Vec<Report>,
-}
-
-#[derive(Clone, Debug, PartialEq, Serialize, serde::Deserialize)]
-pub(crate) struct IterationState<S> {
-    pub(crate) iterations: u64,
-    pub(crate) state: S,
 }
 
 impl<S> Default for Progress<S> {

@@ -2,7 +2,7 @@
 
 use crate::instruction::Instruction;
 use crate::macros::{flags, layout, number};
-use crate::matching::Match;
+use crate::oxm::Match;
 use crate::value::{BufferId, Counter, GroupId, PortNo, TableId};
 
 number! {

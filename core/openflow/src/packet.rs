@@ -7,8 +7,7 @@ use crate::Error;
 use crate::action::Action;
 use crate::codec::{Reader, WireFormat, Writer};
 use crate::macros::{layout, number};
-use crate::matching::Match;
-use crate::oxm::Oxm;
+use crate::oxm::{Match, Oxm};
 use crate::value::{BufferId, PortNo, TableId};
 
 number! {

@@ -1,12 +1,13 @@
 //! One reliable multicast over a model network, with real bytes.
 
+use crate::broadcast_error::BroadcastError;
 use crate::flow::BulkFlow;
 use crate::network::{Event, LinkSpec, PacketNetwork, Shape};
 use crate::stream::{Stream, Trees};
 use cool_machine::{Duration, Time};
 use cool_transport::packet::FRAMING;
 use cool_transport::{
-    Chain, Hop, Packet, RateSpec, SpecError, StreamError, StreamId, StreamSpec, StreamStats, StreamTimers,
+    Chain, Hop, Packet, RateSpec, StreamError, StreamId, StreamSpec, StreamStats, StreamTimers,
 };
 
 /// The settings of a broadcast to run.
@@ -138,40 +139,6 @@ impl Outcome {
     pub fn last_delivery(&self) -> Option<Time> {
         self.delivered.iter().flatten().max().copied()
     }
-}
-
-/// A violation of the stream's contract.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum BroadcastError {
-    /// The settings are not valid for a stream.
-    Spec(SpecError),
-    /// A node was notified of a complete message but has other bytes.
-    Bytes {
-        /// The node.
-        node: u16,
-    },
-    /// A node was notified twice of a complete message, or had to store or send data that it had
-    /// released.
-    Order {
-        /// The node.
-        node: u16,
-        /// The violation.
-        what: &'static str,
-    },
-    /// A packet could not be decoded from its bytes.
-    Packet,
-    /// A machine requested to be polled again at once without end.
-    Spin {
-        /// The node.
-        node: u16,
-    },
-    /// A machine was still open although there were no more events or the time limit had passed.
-    Stall {
-        /// The node.
-        node: u16,
-        /// When that was detected.
-        at: Time,
-    },
 }
 
 /// The time limit of a broadcast.

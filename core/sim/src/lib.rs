@@ -16,6 +16,7 @@
 //! [`swarm`] runs distributions by coded gossip, in rounds and over links with rates.
 
 mod broadcast;
+mod broadcast_error;
 pub mod collectives;
 mod flow;
 mod network;
@@ -24,6 +25,7 @@ pub mod schedule;
 mod stream;
 pub mod swarm;
 
-pub use broadcast::{Broadcast, BroadcastError, Outcome, Rival, Settings, ideal};
+pub use broadcast::{Broadcast, Outcome, Rival, Settings, ideal};
+pub use broadcast_error::BroadcastError;
 pub use network::{Destination, Event, LinkSpec, PacketNetwork, Shape};
 pub use scenario::{FaultPattern, Scenario};

@@ -1,6 +1,6 @@
 //! One stream over the model network, with a machine at each node and real bytes that are checked.
 
-use crate::broadcast::BroadcastError;
+use crate::broadcast_error::BroadcastError;
 use crate::network::{Destination, PacketNetwork};
 use cool_machine::{Machine, Poll, Time};
 use cool_transport::packet::{FRAMING, PacketBody};

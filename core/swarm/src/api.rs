@@ -1,7 +1,8 @@
 //! The inputs and outputs of a swarm member, and the signals that members exchange.
 
+use crate::division::Division;
 use crate::generation::{Recovery, Row, Slot, Term};
-use crate::holdings::{Code, Division, Have, Share};
+use crate::holdings::{Code, Have, Share};
 use crate::link_rates::Pace;
 use crate::order::Order;
 use crate::pollution::Origin;

@@ -2,56 +2,16 @@
 //! the block for a receiver: a linear combination, a random block or the rarest one (piece
 //! selection in BitTorrent's terms).
 
+use crate::division::Division;
 use crate::generation::{Generation, Recovery, Row, Slot, Term};
 use crate::order::{Order, Phase, Use};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
 
-/// Maximum number of blocks in a generation. It is limited because each coded block carries one
-/// coefficient for each of them.
-pub const GENERATION_MAX: u16 = 1024;
 /// Maximum number of generations for which a receiver reports a null vector in addition to its
 /// rank.
 const NULL_VECTORS: usize = 8;
-
-/// The division of a content into blocks and generations. Blocks are numbered through all
-/// generations; the last generation may be shorter.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Division {
-    /// Number of blocks of the content.
-    pub blocks: u32,
-    /// Number of blocks of a generation, 1 to [`GENERATION_MAX`].
-    pub generation: u16,
-}
-
-impl Division {
-    /// Returns the number of generations.
-    pub fn generations(&self) -> u32 {
-        self.blocks.div_ceil(self.each())
-    }
-
-    /// Returns the number of blocks of a generation, or 0 if the content has no generation of this
-    /// number.
-    pub fn size(&self, generation: u32) -> u16 {
-        let before = u64::from(generation) * u64::from(self.each());
-        u64::from(self.blocks).saturating_sub(before).min(u64::from(self.each())) as u16
-    }
-
-    /// Returns the first block of a generation.
-    pub fn first(&self, generation: u32) -> u32 {
-        generation * self.each()
-    }
-
-    /// Returns the generation of a block, and its index in that generation.
-    pub fn place(&self, block: u32) -> (u32, u16) {
-        (block / self.each(), (block % self.each()) as u16)
-    }
-
-    fn each(&self) -> u32 {
-        u32::from(self.generation.clamp(1, GENERATION_MAX))
-    }
-}
 
 /// The kind of blocks that members send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -464,14 +424,6 @@ mod tests {
             vain: &[],
             left: None,
         }
-    }
-
-    #[test]
-    fn the_last_generation_holds_the_remaining_blocks() {
-        assert_eq!(DIVISION.generations(), 3);
-        assert_eq!([0, 1, 2, 3].map(|generation| DIVISION.size(generation)), [4, 4, 2, 0]);
-        assert_eq!(DIVISION.place(9), (2, 1));
-        assert_eq!(DIVISION.first(2), 8);
     }
 
     #[test]

@@ -52,6 +52,7 @@
 //!   the source, it may therefore leave.
 
 mod api;
+mod division;
 pub mod field;
 mod generation;
 mod holdings;
@@ -65,8 +66,9 @@ mod swarm;
 mod transfers;
 
 pub use api::{BlockHead, Input, Output, Signal, SwarmSpec, SwarmStats, Waits};
+pub use division::{Division, GENERATION_MAX};
 pub use generation::{Generation, Recovery, Row, Slot, Term};
-pub use holdings::{Code, Division, GENERATION_MAX, Have, Holdings, Knowledge, Pick, Share};
+pub use holdings::{Code, Have, Holdings, Knowledge, Pick, Share};
 pub use lane::blocks_at_a_time;
 pub use link_rates::Pace;
 pub use order::{Order, Phase};

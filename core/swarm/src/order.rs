@@ -1,6 +1,6 @@
 //! The order in which generations are sent.
 
-use crate::holdings::Division;
+use crate::division::Division;
 
 /// The rule by which a sender chooses the generation for a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

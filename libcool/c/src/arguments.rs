@@ -1,16 +1,14 @@
-//! Conversion of C arguments to those of the library.
-//!
-//! All trust in the caller is concentrated here: the caller must guarantee that memory exists and
-//! is as large as the arguments state.
+//! Conversion of the arguments of a collective from C to those of the library. The caller must
+//! guarantee that memory exists and is as large as the arguments state.
 
 use crate::codes::{cool_comm, cool_op, cool_type, elements_of_code, op_of};
-use crate::comm::COMMS;
+use crate::comm::find_comm;
 use crate::error::CError;
+use crate::pointers::{bytes, bytes_mut, numbers};
 use cool_rust::{
     Array, ArrayMut, Arrays, Collective, Comm, Elements, Error, Op, Operation, OwnCounts, Pending, Type,
 };
 use std::ffi::c_void;
-use std::sync::Arc;
 
 /// `COOL_IN_PLACE` of the header.
 const IN_PLACE: usize = usize::MAX;
@@ -43,11 +41,6 @@ pub(crate) enum OwnedCounts {
     OfRank(Vec<usize>, Vec<usize>),
 }
 
-/// Returns the communicator with a number.
-pub(crate) fn find_comm(number: cool_comm) -> Result<Arc<Comm>, CError> {
-    COMMS.get(number, Arc::clone)
-}
-
 /// Returns the element type with a code.
 pub(crate) fn elements_of(code: cool_type) -> Result<Elements, CError> {
     elements_of_code(code).ok_or_else(|| CError::Argument(format!("there is no type {code} of elements")))
@@ -57,48 +50,6 @@ pub(crate) fn elements_of(code: cool_type) -> Result<Elements, CError> {
 pub(crate) fn bytes_of(element: usize, elements: usize) -> Result<usize, CError> {
     let bytes = elements.checked_mul(element).filter(|bytes| isize::try_from(*bytes).is_ok());
     bytes.ok_or_else(|| CError::Argument(format!("{elements} elements exceed the size of any array")))
-}
-
-/// Returns the memory at `data` as a slice.
-///
-/// # Safety
-/// `data` must be null, or `bytes` bytes must be readable there as long as the result is used.
-pub(crate) unsafe fn bytes<'a>(name: &str, data: *const c_void, bytes: usize) -> Result<&'a [u8], CError> {
-    match (data.is_null(), bytes) {
-        (_, 0) => Ok(&[]),
-        (true, _) => Err(CError::Argument(format!("{name} is null, but must have {bytes} bytes"))),
-        // SAFETY: the caller guarantees this.
-        (false, _) => Ok(unsafe { std::slice::from_raw_parts(data.cast(), bytes) }),
-    }
-}
-
-/// Returns the memory at `data` as a mutable slice.
-///
-/// # Safety
-/// `data` must be null, or `bytes` bytes must be writable there, and no other code may access them,
-/// as long as the result is used.
-pub(crate) unsafe fn bytes_mut<'a>(
-    name: &str,
-    data: *mut c_void,
-    bytes: usize,
-) -> Result<&'a mut [u8], CError> {
-    match (data.is_null(), bytes) {
-        (_, 0) => Ok(&mut []),
-        (true, _) => Err(CError::Argument(format!("{name} is null, but must have {bytes} bytes"))),
-        // SAFETY: the caller guarantees this.
-        (false, _) => Ok(unsafe { std::slice::from_raw_parts_mut(data.cast(), bytes) }),
-    }
-}
-
-/// Copies `n` numbers.
-///
-/// # Safety
-/// `data` must be null, or `n` numbers must be readable there.
-pub(crate) unsafe fn numbers(name: &str, data: *const usize, n: usize) -> Result<Vec<usize>, CError> {
-    // SAFETY: the caller guarantees this. Numbers are copied byte by byte, so they need not be
-    // aligned.
-    let raw = unsafe { bytes(name, data.cast(), n * size_of::<usize>()) }?;
-    Ok(raw.as_chunks().0.iter().copied().map(usize::from_ne_bytes).collect())
 }
 
 /// How the memory of a send and a receive buffer overlaps.

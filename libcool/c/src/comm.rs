@@ -1,11 +1,10 @@
 //! Communicators: their creation and properties.
 
-use crate::arguments::{bytes, find_comm};
 use crate::codes::{cool_comm, cool_operation, cool_status, operation_of};
 use crate::error::{CError, guarded};
 use crate::handles::HandleTable;
+use crate::pointers::{bytes, put, text};
 use cool_rust::Comm;
-use std::borrow::Cow;
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -15,17 +14,9 @@ use std::time::Duration;
 /// Communicators of all ranks of this process.
 pub(crate) static COMMS: HandleTable<Arc<Comm>> = HandleTable::new("communicator");
 
-/// Stores a result at `place`.
-///
-/// # Safety
-/// `place` must be null, or a `T` must be writable there.
-pub(crate) unsafe fn put<T>(name: &str, place: *mut T, value: T) -> Result<(), CError> {
-    if place.is_null() {
-        return Err(CError::Argument(format!("{name} is null")));
-    }
-    // SAFETY: the caller guarantees this.
-    unsafe { place.write(value) };
-    Ok(())
+/// Returns the communicator with a number.
+pub(crate) fn find_comm(number: cool_comm) -> Result<Arc<Comm>, CError> {
+    COMMS.get(number, Arc::clone)
 }
 
 /// Stores the communicator of all ranks of the program in `world`. Returns when all ranks have
@@ -42,18 +33,6 @@ pub unsafe extern "C" fn cool_world(world: *mut cool_comm) -> cool_status {
         // SAFETY: the caller guarantees this.
         unsafe { put("world", world, comm) }
     })
-}
-
-/// Returns a string argument.
-///
-/// # Safety
-/// `string` must be null or a valid string.
-unsafe fn text<'a>(name: &str, string: *const c_char) -> Result<Cow<'a, str>, CError> {
-    if string.is_null() {
-        return Err(CError::Argument(format!("{name} is null")));
-    }
-    // SAFETY: the caller guarantees this.
-    Ok(unsafe { CStr::from_ptr(string) }.to_string_lossy())
 }
 
 /// Joins a group of processes that agreed on a key, as rank `rank` of `size`, and stores its

@@ -1,8 +1,8 @@
 //! Distribution of files to many nodes, by the installed program `cool`.
 
 use crate::codes::cool_status;
-use crate::comm::put;
 use crate::error::{CError, guarded};
+use crate::pointers::put;
 use cool_rust::files::{FilesError, run};
 use std::ffi::{CStr, CString, OsString, c_char};
 use std::os::unix::ffi::OsStrExt;

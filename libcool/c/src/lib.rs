@@ -17,6 +17,7 @@ mod handles;
 mod memory;
 mod messages;
 mod own_counts;
+mod pointers;
 mod queues;
 mod recover;
 mod requests;

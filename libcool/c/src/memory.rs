@@ -1,9 +1,9 @@
 //! Memory that is shared with the agent.
 
-use crate::arguments::find_comm;
 use crate::codes::{cool_comm, cool_status};
-use crate::comm::put;
+use crate::comm::find_comm;
 use crate::error::{CError, guarded};
+use crate::pointers::put;
 use cool_rust::Buffer;
 use std::collections::HashMap;
 use std::ffi::c_void;

@@ -1,9 +1,10 @@
 //! Messages between ranks.
 
-use crate::arguments::{bytes, bytes_mut, bytes_of, elements_of, find_comm};
+use crate::arguments::{bytes_of, elements_of};
 use crate::codes::{cool_comm, cool_request, cool_status, cool_type};
-use crate::comm::put;
+use crate::comm::find_comm;
 use crate::error::{CError, guarded};
+use crate::pointers::{bytes, bytes_mut, put};
 use crate::requests::{REQUESTS, start_request};
 use cool_rust::{Array, ArrayMut, Comm, Error, Message, Pending, Probed, Received};
 use std::ffi::{c_int, c_void};

@@ -1,9 +1,10 @@
 //! Calls with parts of unequal lengths in which each rank knows only the lengths of its own parts,
 //! as in MPI's v-forms.
 
-use crate::arguments::{CallArguments, ElementCount, OwnedCounts, numbers, sum};
+use crate::arguments::{CallArguments, ElementCount, OwnedCounts, sum};
 use crate::codes::{cool_comm, cool_status, cool_type};
 use crate::error::{CError, guarded};
+use crate::pointers::numbers;
 use cool_rust::{Comm, Operation};
 use std::ffi::c_void;
 

@@ -1,10 +1,10 @@
 //! Queues of pending calls that return the first one to complete.
 
 use crate::codes::{cool_queue, cool_request, cool_status};
-use crate::comm::put;
 use crate::error::guarded;
 use crate::handles::HandleTable;
 use crate::messages::cool_message;
+use crate::pointers::put;
 use crate::requests::REQUESTS;
 use cool_rust::CompletionQueue;
 use std::ffi::c_int;

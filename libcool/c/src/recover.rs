@@ -1,9 +1,9 @@
 //! Recovery after a failure: agreement of the survivors, and a new group of them.
 
-use crate::arguments::find_comm;
 use crate::codes::{cool_comm, cool_status};
-use crate::comm::{COMMS, put};
+use crate::comm::{COMMS, find_comm};
 use crate::error::{CError, guarded};
+use crate::pointers::put;
 use std::sync::Arc;
 
 /// Creates a group of the surviving ranks, in their old order, and stores its communicator in

@@ -1,9 +1,9 @@
 //! Pending calls.
 
 use crate::codes::{cool_request, cool_status};
-use crate::comm::put;
 use crate::error::{CError, guarded};
 use crate::handles::HandleTable;
+use crate::pointers::put;
 use cool_rust::Pending;
 use std::ffi::c_int;
 use std::time::Duration;

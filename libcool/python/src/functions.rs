@@ -2,10 +2,10 @@
 
 #![allow(unsafe_code, reason = "received data is written to arrays that the request keeps alive")]
 
+use crate::arguments::CollectiveArguments;
 use crate::arrays::Data;
 use crate::comm::PyComm;
 use crate::error::{argument_error, raised};
-use crate::operations::CollectiveArguments;
 use cool_rust::{Arrays, Collective, Comm as Rank, Error, Operation};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};

@@ -4,6 +4,7 @@
 //! The module also wraps `cool-kmeans` and `cool-map`, which are built on libcool, as `cool.kmeans`
 //! and `cool.map`.
 
+mod arguments;
 mod arrays;
 mod comm;
 mod dlpack;

@@ -1,6 +1,7 @@
 //! A call that was started: it can be waited for, polled, or awaited as a future.
 
-use super::{Received, SharedComm, StartedFold};
+use super::started_fold::StartedFold;
+use super::{Received, SharedComm};
 use crate::call::CheckedCollective;
 use crate::element::divide;
 use crate::error::{Error, FailureKind};

@@ -5,8 +5,8 @@
 //! reproducible, because each element is combined in rank order. Short vectors are sent to all
 //! ranks in one step instead.
 
-use super::Pending;
-use super::{Comm, SharedComm, Start};
+use super::started_fold::{StartedFold, bytes_of, space};
+use super::{Comm, Pending, SharedComm, Start};
 use crate::Operation;
 use crate::call::{Arrays, CallingRank, CheckedCollective, Collective};
 use crate::error::Error;
@@ -309,45 +309,8 @@ impl SharedComm {
     }
 }
 
-/// State of a started reduction until all vectors have arrived.
-pub(crate) struct StartedFold<'a> {
-    space: Vec<u128>,
-    bytes: usize,
-    finish: Box<FinishReduction<'a>>,
-}
-
-/// Combines the received vectors into this rank's result.
-type FinishReduction<'a> = dyn FnOnce(&mut [u8], &mut [u8]) + Send + Sync + 'a;
-
 /// A [`Combine`] that any thread may call.
 type SharedCombine<'f> = dyn FnMut(&mut [u8], &[u8]) + Send + Sync + 'f;
-
-impl std::fmt::Debug for StartedFold<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("StartedFold").field("bytes", &self.bytes).finish_non_exhaustive()
-    }
-}
-
-impl StartedFold<'_> {
-    /// Returns the memory for the vectors of all ranks.
-    pub(crate) fn vectors(&mut self) -> &mut [u8] {
-        bytes_of(&mut self.space, self.bytes)
-    }
-
-    /// Combines the vectors, all of which must have arrived.
-    pub(crate) fn finish(mut self, recv: &mut [u8]) {
-        (self.finish)(bytes_of(&mut self.space, self.bytes), recv);
-    }
-}
-
-/// Returns zeroed memory that is aligned for any element.
-fn space(bytes: usize) -> Vec<u128> {
-    vec![0; bytes.div_ceil(size_of::<u128>())]
-}
-
-fn bytes_of(space: &mut [u128], bytes: usize) -> &mut [u8] {
-    &mut bytemuck::cast_slice_mut(space)[..bytes]
-}
 
 impl ReductionShape {
     /// Returns the length in bytes of the part that each rank combines: its own part of a

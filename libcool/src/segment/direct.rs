@@ -6,7 +6,6 @@
 //! together, once, whether all of them can read each other's memory.
 
 use super::exchange::Exchange;
-use super::operations::{read, write};
 use super::{Interrupted, PeerWait};
 use crate::call::CallBuffers;
 use bytemuck::{bytes_of, bytes_of_mut};
@@ -57,12 +56,12 @@ impl Address {
     }
 
     fn publish<W: PeerWait>(self, exchange: &Exchange<'_, W>) -> Result<(), OutOfBounds> {
-        write(exchange, 0, 0, bytes_of(&self.0))
+        exchange.write(0, 0, bytes_of(&self.0))
     }
 
     fn published<W: PeerWait>(exchange: &Exchange<'_, W>, by: usize) -> Result<Address, OutOfBounds> {
         let mut address = Address::default();
-        read(exchange, by, 0, 0, bytes_of_mut(&mut address.0))?;
+        exchange.read(by, 0, 0, bytes_of_mut(&mut address.0))?;
         Ok(address)
     }
 

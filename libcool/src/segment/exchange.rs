@@ -47,6 +47,24 @@ impl<'a, W: PeerWait> Exchange<'a, W> {
         self.bases[ring as usize] + publication
     }
 
+    /// Writes bytes at an offset of a publication of this rank's input.
+    pub(super) fn write(&self, publication: u64, offset: usize, bytes: &[u8]) -> Result<(), OutOfBounds> {
+        let number = self.number(SegmentRing::Inputs, publication);
+        self.part(self.rank).write((SegmentRing::Inputs, number), offset, bytes)
+    }
+
+    /// Reads bytes at an offset of a publication of another rank's input.
+    pub(super) fn read(
+        &self,
+        from: usize,
+        publication: u64,
+        offset: usize,
+        bytes: &mut [u8],
+    ) -> Result<(), OutOfBounds> {
+        let number = self.number(SegmentRing::Inputs, publication);
+        self.part(from).read((SegmentRing::Inputs, number), offset, bytes)
+    }
+
     /// Returns a rank that has not released the slot of a publication, if there is one.
     pub(super) fn occupies(&self, ring: SegmentRing, publication: u64) -> Option<usize> {
         let needed = self.number(ring, publication + 1).saturating_sub(SLOTS);

@@ -107,10 +107,10 @@ pub(super) fn spread<W: PeerWait>(
         |exchange, step| match step {
             FlowStep::Write(k) => {
                 let bytes = buffers.input(chunk(bytes, CHUNK_BYTES, k));
-                write(exchange, k, 0, bytes)
+                exchange.write(k, 0, bytes)
             }
             FlowStep::Take(from, k) => {
-                read(exchange, from, k, 0, buffers.output(chunk(bytes, CHUNK_BYTES, k)))
+                exchange.read(from, k, 0, buffers.output(chunk(bytes, CHUNK_BYTES, k)))
             }
             FlowStep::Complete(_) => Ok(()),
         },
@@ -136,10 +136,10 @@ fn collect<W: PeerWait>(
     let sources = if receives { 0..size } else { 0..0 };
     exchange.flow(&PublicationFlow { chunks, publishes: true, sources, has: &has }, |exchange, step| {
         match step {
-            FlowStep::Write(k) => write(exchange, k, 0, buffers.input(chunk(part(me), CHUNK_BYTES, k))),
+            FlowStep::Write(k) => exchange.write(k, 0, buffers.input(chunk(part(me), CHUNK_BYTES, k))),
             FlowStep::Take(from, k) => {
                 let range = moved(chunk(part(from), CHUNK_BYTES, k), starts[from]);
-                read(exchange, from, k, 0, buffers.output(range))
+                exchange.read(from, k, 0, buffers.output(range))
             }
             FlowStep::Complete(_) => Ok(()),
         }
@@ -188,7 +188,7 @@ fn scatter<W: PeerWait>(
         |exchange, step| match step {
             FlowStep::Write(k) => write_places(exchange, k, place, (&part, &starts), buffers),
             FlowStep::Take(from, k) => {
-                read(exchange, from, k, me * place, buffers.output(chunk(part(me), place, k)))
+                exchange.read(from, k, me * place, buffers.output(chunk(part(me), place, k)))
             }
             FlowStep::Complete(_) => Ok(()),
         },
@@ -224,7 +224,7 @@ fn alltoall<W: PeerWait>(
         FlowStep::Write(k) => write_places(exchange, k, place, (&|to| block(me, to), &out), buffers),
         FlowStep::Take(from, k) => {
             let range = moved(chunk(block(from, me), place, k), into[from]);
-            read(exchange, from, k, me * place, buffers.output(range))
+            exchange.read(from, k, me * place, buffers.output(range))
         }
         FlowStep::Complete(_) => Ok(()),
     })?;
@@ -276,7 +276,7 @@ fn prefix<W: PeerWait>(
     let has = |rank: usize, k: u64| k == 0 || rank < me;
     let flow = PublicationFlow { chunks, publishes: true, sources: 0..exchange.size, has: &has };
     exchange.flow(&flow, |exchange, step| match step {
-        FlowStep::Write(k) => write(exchange, k, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, k))),
+        FlowStep::Write(k) => exchange.write(k, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, k))),
         FlowStep::Take(..) => Ok(()),
         FlowStep::Complete(_) if operands.is_empty() => Ok(()),
         FlowStep::Complete(k) => {
@@ -304,7 +304,7 @@ fn reduce_whole<W: PeerWait>(
     let sources = if receives { 0..size } else { 0..0 };
     let flow = PublicationFlow { chunks: 1, publishes: true, sources, has: &all };
     exchange.flow(&flow, |exchange, step| match step {
-        FlowStep::Write(k) => write(exchange, k, 0, buffers.input(range.clone())),
+        FlowStep::Write(k) => exchange.write(k, 0, buffers.input(range.clone())),
         FlowStep::Take(..) => Ok(()),
         FlowStep::Complete(k) => {
             fold(exchange, 0..size, (k, 0), buffers.input(range.clone()), combining, &mut sum)?;
@@ -334,7 +334,7 @@ fn reduce_shared<W: PeerWait>(
     let mut sum = Vec::new();
     while given < chunks || made < chunks || taken < chunks {
         while given < chunks && exchange.occupies(SegmentRing::Inputs, given).is_none() {
-            write(exchange, given, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, given)))?;
+            exchange.write(given, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, given)))?;
             exchange.publish(SegmentRing::Inputs, given);
             given += 1;
         }
@@ -394,16 +394,6 @@ fn share(call: &Call, bytes: Range<usize>, rank: usize, size: usize) -> Range<us
     at(rank)..at(rank + 1)
 }
 
-pub(super) fn write<W: PeerWait>(
-    exchange: &Exchange<'_, W>,
-    publication: u64,
-    offset: usize,
-    bytes: &[u8],
-) -> Result<(), OutOfBounds> {
-    let number = exchange.number(SegmentRing::Inputs, publication);
-    exchange.part(exchange.rank).write((SegmentRing::Inputs, number), offset, bytes)
-}
-
 /// Fills a publication with data for the other ranks, each at its own place. `lengths` and `starts`
 /// locate the data in the input.
 fn write_places<W: PeerWait>(
@@ -415,22 +405,8 @@ fn write_places<W: PeerWait>(
 ) -> Result<(), OutOfBounds> {
     (0..exchange.size).filter(|to| *to != exchange.rank).try_for_each(|to| {
         let range = moved(chunk(lengths(to), place, publication), starts[to]);
-        write(exchange, publication, to * place, buffers.input(range))
+        exchange.write(publication, to * place, buffers.input(range))
     })
-}
-
-pub(super) fn read<W: PeerWait>(
-    exchange: &Exchange<'_, W>,
-    from: usize,
-    publication: u64,
-    offset: usize,
-    bytes: &mut [u8],
-) -> Result<(), OutOfBounds> {
-    exchange.part(from).read(
-        (SegmentRing::Inputs, exchange.number(SegmentRing::Inputs, publication)),
-        offset,
-        bytes,
-    )
 }
 
 /// Combines the data of `operands` at an offset of a publication, in rank order, into `sum`. `own`
@@ -451,10 +427,10 @@ fn fold<W: PeerWait>(
                 let own = &own[start..start + sum.len()];
                 if rank == first { sum.copy_from_slice(own) } else { combine(dtype, op, sum, own) }
             } else if rank == first {
-                read(exchange, rank, publication, offset + start, sum)?;
+                exchange.read(rank, publication, offset + start, sum)?;
             } else {
                 let copied = &mut copied[..sum.len()];
-                read(exchange, rank, publication, offset + start, copied)?;
+                exchange.read(rank, publication, offset + start, copied)?;
                 combine(dtype, op, sum, copied);
             }
         }

@@ -2,7 +2,7 @@
 //! the rank's identity to the requests, and passes them on unchanged.
 
 use super::Agent;
-use super::groups::{Abilities, LeaveOutcome};
+use super::groups::LeaveOutcome;
 use crate::engine::{MappedCallRequest, RankCommand, RankRequest, SharedSlice};
 use crate::shared_segment::SharedSegment;
 use cool_proto::control::RanksLeft;
@@ -10,6 +10,16 @@ use cool_proto::control::agent_message::Body;
 use cool_proto::local::{self, Failure, Place, Stats};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+
+/// The abilities that a process reports when it attaches.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Abilities {
+    /// It can execute calls together with others in the segment of their group.
+    pub(crate) segment: bool,
+    /// It can execute such calls with ranks of other nodes, by datagrams between the leaders of the
+    /// nodes.
+    pub(crate) quick: bool,
+}
 
 /// An attached rank, until [`Attachment::leave`].
 #[derive(Debug)]

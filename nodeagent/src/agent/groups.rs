@@ -34,16 +34,6 @@ pub(super) struct RankGroup {
     sharing: SegmentSharing,
 }
 
-/// The abilities that a process reports when it attaches.
-#[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Abilities {
-    /// It can execute calls together with others in the segment of their group.
-    pub(crate) segment: bool,
-    /// It can execute such calls with ranks of other nodes, by datagrams between the leaders of the
-    /// nodes.
-    pub(crate) quick: bool,
-}
-
 /// How an attached rank executes calls together with others.
 #[derive(Debug)]
 pub(super) struct CallSharing {
@@ -172,11 +162,12 @@ impl GroupTable {
     }
 
     /// Returns how an attached rank takes part in quick calls, or `None` if the ranks of its group
-    /// do not use them. If one rank cannot, none does.
+    /// do not use them. The rank takes part if it `can` and all others can too. If one rank cannot,
+    /// none does.
     pub(super) fn quick(
         &self,
         (group, rank): (u64, u32),
-        abilities: Abilities,
+        can: bool,
         runtime: &Handle,
     ) -> Option<QuickArrival> {
         let mut groups = self.lock();
@@ -195,7 +186,7 @@ impl GroupTable {
             };
         }
         let SegmentSharing::Served(server) = &mut known.sharing else { return None };
-        let admitted = server.admit(rank, abilities);
+        let admitted = server.admit(rank, can);
         let segment = Arc::clone(server.segment());
         let sharing = admitted.map(|quick| known.sharing_in(&segment, Some(quick)));
         let able = sharing.is_some();

@@ -1,10 +1,12 @@
 //! The driver: it reports events to the machine, and executes the machine's outputs on links,
 //! memory and contents.
 
+use crate::contents::Contents;
 use crate::decoding::{decode, is_filled_up, wrong_rows};
 use crate::links::{LinkEvent, LinkMessage, Links, listen, sleep_until};
 use crate::memory::{BlockMemory, BlockSum, SharedBytes, sum_of_blocks, sum_of_rows};
-use crate::peer::{Board, Contents, MemberCommand, MemberRole, PeerProgress, SwarmPlan};
+use crate::plan::{MemberRole, SwarmPlan};
+use crate::progress::{PeerProgress, ProgressBoard};
 use crate::receiving::{IncomingBlocks, PartEffect};
 use crate::sending::{OutgoingBlocks, OutgoingTransfer};
 use crate::welcome;
@@ -37,6 +39,12 @@ const STARVED_MIN: Duration = Duration::from_secs(20);
 const MEMBERS_MAX: u32 = 1 << 16;
 /// Rate assumed for links of unknown rate, in bytes per second.
 const RATE: u64 = 125_000_000;
+
+/// A command of the member's user.
+pub(crate) enum MemberCommand {
+    Join(Member, SocketAddr),
+    Leave(Member),
+}
 
 /// A result of work that was executed in another thread.
 enum WorkResult<E> {
@@ -76,7 +84,7 @@ pub(crate) struct Driver<C: Contents> {
     /// A block that has arrived. The machine's next output for it is to store or to discard it.
     arrived: Option<(Member, u32, Vec<u8>)>,
     sending: OutgoingBlocks,
-    board: Arc<Board>,
+    board: Arc<ProgressBoard>,
     /// Late members, and when each was last heard from.
     guests: BTreeMap<Member, Instant>,
     /// Nodes that requested the common state and are not members yet.
@@ -96,7 +104,7 @@ impl<C: Contents> Driver<C> {
         plan: SwarmPlan,
         role: MemberRole,
         contents: Arc<C>,
-        board: Arc<Board>,
+        board: Arc<ProgressBoard>,
     ) -> std::io::Result<Driver<C>> {
         let (give, events) = channel(EVENTS);
         let (done, work) = unbounded_channel();

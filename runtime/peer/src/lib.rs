@@ -8,6 +8,8 @@
 //!
 //! | file | task |
 //! | --- | --- |
+//! | `plan.rs`, `contents.rs` | what a member is given: plan, role, and access to the content |
+//! | `peer.rs`, `progress.rs` | control of a member by its user, and its progress |
 //! | `wire.rs` | encodes messages |
 //! | `channel.rs` | a channel in one direction: handshake, encryption |
 //! | `links.rs` | channels to and from all members, reopened when they fail |
@@ -24,6 +26,7 @@
 //! ([`SwarmPeer::join`]).
 
 mod channel;
+mod contents;
 mod decoding;
 mod driver;
 mod kernel;
@@ -31,13 +34,18 @@ mod links;
 mod memory;
 mod pacer;
 mod peer;
+mod plan;
+mod progress;
 mod receiving;
 mod sending;
 mod welcome;
 mod wire;
 
 pub use channel::SwarmKey;
+pub use contents::Contents;
 pub use cool_swarm::{Code, Member, Share};
-pub use peer::{Contents, MemberRole, PeerProgress, SwarmPeer, SwarmPlan};
+pub use peer::SwarmPeer;
+pub use plan::{MemberRole, SwarmPlan};
+pub use progress::PeerProgress;
 pub use welcome::{InquiryError, InquiryHold, Welcome, inquire};
 pub use wire::{Frame, WireError};

@@ -1,7 +1,7 @@
 //! The reply to an inquiry: a late member requests the common state from any member.
 
 use crate::channel::{ChannelError, ChannelSender, SwarmKey};
-use crate::peer::SwarmPlan;
+use crate::plan::SwarmPlan;
 use crate::wire::{Frame, PART_BYTES, WireError};
 use cool_swarm::{Code, Member};
 use serde::{Deserialize, Serialize};

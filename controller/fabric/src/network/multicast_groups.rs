@@ -3,8 +3,7 @@
 //! [share](super::tree_sharing) trees, only one is recorded here.
 
 use super::deadlines::Deadlines;
-use super::stale_trees::AdoptedGroup;
-use crate::api::TreeGrant;
+use crate::api::{GroupRequest, TreeGrant, TreeScope};
 use crate::call::CallReply;
 use crate::trees::reverse_index::ReverseIndex;
 use crate::trees::{GroupTree, TreeNumbers};
@@ -22,6 +21,14 @@ pub(crate) struct GroupTrees {
     pub(crate) caller: Option<CallReply<Vec<TreeGrant>>>,
     /// Set if an earlier controller made the group and its trees do not follow the network yet.
     pub(crate) adopted: Option<AdoptedGroup>,
+}
+
+/// A group of an earlier controller that agents still use.
+#[derive(Debug)]
+pub(crate) struct AdoptedGroup {
+    pub(crate) request: GroupRequest,
+    /// Scope and number of each tree.
+    pub(crate) trees: Vec<(TreeScope, u32)>,
 }
 
 impl GroupTrees {

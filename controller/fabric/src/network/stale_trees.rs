@@ -4,7 +4,7 @@
 //! agent claims it in time.
 
 use super::Network;
-use super::multicast_groups::GroupTrees;
+use super::multicast_groups::{AdoptedGroup, GroupTrees};
 use crate::api::{GroupRequest, TreeScope};
 use crate::intent::addresses;
 use crate::trees::{GroupTree, TieBreak, scopes};
@@ -25,13 +25,6 @@ pub(crate) struct StaleTrees {
     until: Option<Time>,
     /// Adopted groups with trees that do not follow the network yet.
     adopted: BTreeSet<u64>,
-}
-
-/// A group of an earlier controller that agents still use.
-#[derive(Debug)]
-pub(crate) struct AdoptedGroup {
-    request: GroupRequest,
-    trees: Vec<(TreeScope, u32)>,
 }
 
 impl StaleTrees {

@@ -8,8 +8,8 @@ use crate::flow::{FlowFlags, FlowMod};
 use crate::group::{Bucket, GroupType};
 use crate::instruction::Instruction;
 use crate::macros::{flags, layout};
-use crate::matching::Match;
 use crate::meter::{Band, MeterFlags};
+use crate::oxm::Match;
 use crate::value::{Counter, GroupId, MeterId, PortNo, QueueId, TableId};
 
 layout! {

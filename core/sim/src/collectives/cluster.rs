@@ -3,8 +3,7 @@
 use super::ContractViolation;
 use super::connections::{Connections, Departure};
 use super::memories::{MissingRange, OpenWork};
-use super::node::{ClusterNode, Host};
-use super::outputs::ANYWHERE;
+use super::node::{ANYWHERE, ClusterNode, Host};
 use super::quick::{QuickRanks, RankEvent, RankId, WATCHES};
 use crate::network::{Event, LinkSpec, PacketNetwork, Shape};
 use cool_collective::{CostModel, Plan};

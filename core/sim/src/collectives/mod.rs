@@ -18,8 +18,7 @@ mod script;
 
 pub use cluster::{Answer, ClusterSettings, SimulatedCluster, Step};
 pub use coverage::Coverage;
-pub use quick_scenario::QuickScenario;
-pub use scenario::{CallScenario, CollectiveScenario, Fault, GroupScenario, MessageScenario};
+pub use scenario::{CallScenario, CollectiveScenario, Fault, GroupScenario, MessageScenario, QuickScenario};
 
 use cool_engine::{GroupError, MemoryRange};
 use cool_machine::Time;

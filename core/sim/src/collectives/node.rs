@@ -6,6 +6,11 @@ use cool_engine::{AgentConnectionId, AgentId, Engine, MemoryRange};
 use cool_machine::{Duration, Time};
 use cool_transport::tagged::Tagger;
 use std::collections::BTreeMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+/// The destination address used in the tags of simulated datagrams, because a receiver does not
+/// know over which tree a datagram arrived.
+pub(super) const ANYWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
 
 /// The state of a node and its agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -4,18 +4,14 @@ use super::ContractViolation;
 use super::cluster::{Alarm, DelayedInput, SimulatedCluster, ip, node_at};
 use super::connections::{CONNECT_TIMEOUT, RECONNECT, Retry, SegmentContent, Side};
 use super::memories::{Memories, MissingRange};
-use super::node::{ClusterNode, Host};
+use super::node::{ANYWHERE, ClusterNode, Host};
 use crate::network::Destination;
 use cool_engine::{
     AgentConnectionId, AgentId, Input, MemoryRange, NodeId, Output, Preparation, Work, WorkId,
 };
 use cool_machine::{Duration, Machine};
 use rand::RngExt;
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
-
-/// The destination address used in the tags of simulated datagrams, because a receiver does not
-/// know over which tree a datagram arrived.
-pub(super) const ANYWHERE: IpAddr = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+use std::net::SocketAddr;
 
 /// Time that a reset takes to the other side.
 const RESET: Duration = Duration::from_micros(500);

@@ -1,7 +1,9 @@
-//! Scenarios of groups with quick calls: the behavior of their ranks, drawn from a seed, in
-//! addition to the contents of other scenarios.
+//! Draws scenarios of groups with quick calls: the behavior of their ranks, in addition to the
+//! contents of other scenarios.
 
-use super::scenario::{CallScenario, CollectiveScenario, Draw, ELEMENT, Fault, GroupScenario};
+use super::scenario::{
+    CallScenario, CollectiveScenario, Draw, ELEMENT, Fault, GroupScenario, QuickScenario, ROOM,
+};
 use cool_machine::Duration;
 use cool_quick::MESSAGE_BYTES_MAX;
 use cool_types::Operation;
@@ -11,29 +13,6 @@ const STILL: Duration = Duration::from_millis(300);
 
 /// The highest loss for which losses occur in bursts.
 const MUCH: f64 = 0.02;
-
-/// Size of the buffer that agents request for a rank's socket, in bytes.
-pub(super) const ROOM: usize = 1 << 20;
-
-/// How the ranks of a group, each on its own node, execute quick calls.
-#[derive(Clone, Debug)]
-pub struct QuickScenario {
-    /// When the process of each rank starts.
-    pub starts: Vec<Duration>,
-    /// A rank that cannot execute quick calls, so that no rank of the group may.
-    pub declines: Option<u32>,
-    /// Pauses of ranks: the rank, the start and the length.
-    pub still: Vec<(u32, Duration, Duration)>,
-    /// Size of the buffer of a rank's socket, in bytes.
-    pub room: usize,
-}
-
-impl QuickScenario {
-    /// Returns a scenario in which all processes start at once and can execute quick calls.
-    pub fn plain(size: usize) -> QuickScenario {
-        QuickScenario { starts: vec![Duration::ZERO; size], declines: None, still: Vec::new(), room: ROOM }
-    }
-}
 
 impl CollectiveScenario {
     /// Returns the scenario of a seed, in which the groups have quick calls.

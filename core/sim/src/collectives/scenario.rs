@@ -1,7 +1,6 @@
 //! Collectives drawn from a seed: networks, groups, calls and messages of all kinds, and faults.
 
 use super::cluster::ClusterSettings;
-use super::quick_scenario::QuickScenario;
 use crate::network::{LinkSpec, PacketNetwork};
 use cool_collective::Plan;
 use cool_machine::Duration;
@@ -15,6 +14,9 @@ pub(super) const ELEMENT: u64 = 4;
 
 /// The latest time at which ranks call if one of them does not call.
 const LATE: Duration = Duration::from_millis(300);
+
+/// Size of the buffer that agents request for a rank's socket, in bytes.
+pub(super) const ROOM: usize = 1 << 20;
 
 /// One call of a group, as all its ranks make it.
 #[derive(Clone, Debug)]
@@ -69,6 +71,26 @@ pub struct GroupScenario {
     pub messages: Vec<MessageScenario>,
     /// How its ranks execute quick calls, if they do.
     pub quick: Option<QuickScenario>,
+}
+
+/// How the ranks of a group, each on its own node, execute quick calls.
+#[derive(Clone, Debug)]
+pub struct QuickScenario {
+    /// When the process of each rank starts.
+    pub starts: Vec<Duration>,
+    /// A rank that cannot execute quick calls, so that no rank of the group may.
+    pub declines: Option<u32>,
+    /// Pauses of ranks: the rank, the start and the length.
+    pub still: Vec<(u32, Duration, Duration)>,
+    /// Size of the buffer of a rank's socket, in bytes.
+    pub room: usize,
+}
+
+impl QuickScenario {
+    /// Returns a scenario in which all processes start at once and can execute quick calls.
+    pub fn plain(size: usize) -> QuickScenario {
+        QuickScenario { starts: vec![Duration::ZERO; size], declines: None, still: Vec::new(), room: ROOM }
+    }
 }
 
 /// The fault of a scenario, in addition to lost packets.

@@ -1,7 +1,8 @@
 //! Tests of one machine, to which the signals of the other members are delivered.
 
 use super::*;
-use crate::holdings::{Division, Share};
+use crate::division::Division;
+use crate::holdings::Share;
 use crate::order::Order;
 
 const SOURCE: Member = Member { rack: 0, slot: 0 };

@@ -14,6 +14,7 @@ mod pickled;
 mod progress;
 mod rows;
 mod table;
+mod table_kind;
 
 use crate::comm::PyComm;
 use crate::error::{argument_error, duration};

@@ -2,7 +2,6 @@
 //! and responds to NAKs for datagrams that the leader has sent. It does not notice calls without
 //! losses.
 
-use crate::agent::groups::Abilities;
 use crate::engine::{GroupSpec, TreeScope};
 use crate::net::udp::{send_over_trees, socket_with_room};
 use crate::shared_segment::SharedSegment;
@@ -179,13 +178,13 @@ impl QuickServer {
         Ok(QuickServer { group: group.clone(), shared, socket: Some(leader.into()), answering })
     }
 
-    /// Returns the information for an attaching rank, if it is able to take part.
+    /// Returns the information for an attaching rank, if it `can` take part.
     pub(in crate::agent) fn admit(
         &mut self,
         rank: u32,
-        abilities: Abilities,
+        can: bool,
     ) -> Option<(local::Quick, Option<OwnedFd>)> {
-        abilities.quick.then(|| {
+        can.then(|| {
             let socket = self.socket.take_if(|_| self.group.ranks.first() == Some(&rank));
             (self.group.description(), socket)
         })

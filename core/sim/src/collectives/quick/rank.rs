@@ -13,6 +13,9 @@ use cool_types::{Call, CallDescription, Operation};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+/// This bit is set in tokens of watched calls.
+pub(in super::super) const WATCHES: u64 = 1 << 63;
+
 /// Number of bytes that a datagram takes in a socket's buffer in addition to its content.
 const OVERHEAD: usize = 700;
 
@@ -339,8 +342,7 @@ impl QuickRank {
     fn watch(&mut self, effects: &mut Vec<Effect>) {
         let Some(call) = self.call.as_mut().filter(|call| call.watch.is_none()) else { return };
         self.watches += 1;
-        let token =
-            super::WATCHES | self.answering.group.0 << 40 | u64::from(self.rank.0) << 32 | self.watches;
+        let token = WATCHES | self.answering.group.0 << 40 | u64::from(self.rank.0) << 32 | self.watches;
         call.watch = Some(Watch { token, answer: None, ending: None });
         let request = CallRequest { input: None, output: None, watch: true, ..call.request.clone() };
         effects.push(Effect::Call(token, request));

@@ -1,7 +1,8 @@
-//! All ranks with quick calls of a cluster: when their processes start and end, and the messages
-//! between them, their agents and the network.
+//! What happens to the ranks with quick calls of a cluster: their processes start and end, and
+//! exchange messages with each other, their agents and the network.
 
 use super::rank::{Effect, QuickRank, RankCall};
+use super::rank_table::{RankEvent, RankId};
 use crate::collectives::ContractViolation;
 use crate::collectives::cluster::{Alarm, DelayedInput, SimulatedCluster, node_at};
 use crate::collectives::node::Host;
@@ -10,12 +11,8 @@ use cool_collective::Rank;
 use cool_engine::{CallFailure, CallStats, GroupSpec, Input, RankCommand};
 use cool_machine::Duration;
 use cool_quick::SendTo;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Arc;
-
-/// This bit is set in tokens of watched calls.
-pub(in super::super) const WATCHES: u64 = 1 << 63;
 
 /// The first byte of a datagram for the socket of a rank, or for its agent's socket for quick
 /// calls. Datagrams for engines begin differently.
@@ -27,41 +24,6 @@ const ATTACKED: u64 = 64;
 
 /// The longest time that a message of a rank takes to its agent.
 const AGENT_DELAY: Duration = Duration::from_micros(200);
-
-/// A rank, identified by its group and number.
-pub(in super::super) type RankId = (u64, u32);
-
-/// An event that happens to a rank.
-#[derive(Debug)]
-pub(in super::super) enum RankEvent {
-    /// Its process starts: whether it can execute quick calls, and the size of its socket's buffer.
-    Start(bool, usize),
-    /// It makes a call.
-    Call(Box<RankCall>),
-    /// It is paused for this long.
-    Pause(Duration),
-}
-
-#[derive(Debug, Default)]
-pub(in super::super) struct QuickRanks {
-    ranks: BTreeMap<RankId, QuickRank>,
-    /// The tree of each group that spans all its nodes.
-    trees: BTreeMap<u64, SocketAddr>,
-    /// Number of datagrams that ranks have received.
-    received: u64,
-    /// Number of replies to NAKs that agents have sent.
-    answered: u64,
-    /// Number of calls that agents were requested to watch.
-    watched: u64,
-}
-
-impl QuickRanks {
-    /// Returns the rank of a group on a node that is attached to this incarnation of the agent.
-    fn of_node(&mut self, group: u64, node: u16, life: u32) -> Option<(RankId, &mut QuickRank)> {
-        let of_group = self.ranks.range_mut((group, 0)..=(group, u32::MAX));
-        of_group.map(|(id, rank)| (*id, rank)).find(|(_, rank)| (rank.node, rank.life) == (node, life))
-    }
-}
 
 impl SimulatedCluster {
     /// Creates the ranks of a group, each on its own node. They execute quick calls once their

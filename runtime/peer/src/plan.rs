@@ -1,0 +1,43 @@
+//! What a member must be given: the plan, which all members of a swarm share, and its own role.
+
+use crate::channel::SwarmKey;
+use cool_swarm::{Code, Member, Share};
+use std::net::{SocketAddr, TcpListener};
+
+/// The common state of all members of a swarm. It must be the same at all of them.
+#[derive(Clone, Debug)]
+pub struct SwarmPlan {
+    /// The key of the swarm. Every node that has it may take part.
+    pub key: SwarmKey,
+    /// Seed of the rings.
+    pub seed: u64,
+    /// All members, and the addresses at which they listen.
+    pub members: Vec<(Member, SocketAddr)>,
+    /// Number of bytes of each generation.
+    pub generations: Vec<u64>,
+    /// Number of blocks of a generation, 1 to [`cool_swarm::GENERATION_MAX`].
+    pub blocks: u16,
+    /// Which blocks are sent: coded ones, or originals only.
+    pub code: Code,
+    /// Rate of the slowest member's link in bytes per second, if known. Timeouts follow from it.
+    pub rate: Option<u64>,
+    /// Maximum rate at which a member sends blocks, in bytes per second.
+    pub limit: Option<u64>,
+}
+
+/// The role of one member.
+#[derive(Debug)]
+pub struct MemberRole {
+    /// This member.
+    pub me: Member,
+    /// The socket on which it listens.
+    pub socket: TcpListener,
+    /// Generations that it holds from the beginning.
+    pub here: Vec<u32>,
+    /// Set at a source, which holds all generations.
+    pub source: Option<Share>,
+    /// Rate of its own link in bytes per second, if known. It sends no faster.
+    pub rate: Option<u64>,
+    /// Whether the other members do not know about it yet. A late member greets each of them.
+    pub late: bool,
+}
