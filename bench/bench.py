@@ -212,9 +212,9 @@ def add_run_options(p, out, what=""):
     in target/, and `what` describes the files that the program writes there."""
     p.add_argument("--wait", type=int, default=600, 
                    help="seconds to wait until another testbed has ended; default %(default)s")
-    p.add_argument("--bin", default=os.path.join(ROOT, "target", "release"), 
+    p.add_argument("--bin", default=os.path.join(testbed.TARGET, "release"), 
                    help="directory of COOL's programs; default target/release")
-    p.add_argument("--out", default=os.path.join(ROOT, "target", out), 
+    p.add_argument("--out", default=os.path.join(testbed.TARGET, out), 
                    help="%sdefault target/%s" % (what, out))
 
 

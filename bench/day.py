@@ -546,7 +546,7 @@ def main():
                    help="directory of an older build to upgrade from, made by `tools/build-before "
                    "DIR 4fa9266` (the oldest version with certificates for users)")
     p.add_argument("--logs", metavar="DIR", help="directory for the logs of all programs")
-    p.add_argument("--report", metavar="DIR", default=os.path.join(ROOT, "target", "day"),
+    p.add_argument("--report", metavar="DIR", default=os.path.join(testbed.TARGET, "day"),
                    help="directory for day.json and day.html; default %(default)s")
     options = p.parse_args()
     testbed.unwind_on_signals()

@@ -53,7 +53,7 @@ def with_preload(base):
 
 
 # bench.py installs the peers in the same directory.
-INSTALLED = os.path.join(ROOT, "target", "bench")
+INSTALLED = os.path.join(testbed.TARGET, "bench")
 HOSTS = {"openmpi": peers.OpenMpi, "mpich": peers.Mpich}
 
 

@@ -150,7 +150,7 @@ def parse_arguments():
     bench.add_network_options(p)
     p.add_argument("--placements", type=bench.list_of(bench.one_of(bench.PLACEMENTS)), default=list(bench.PLACEMENTS), help="default both")
     p.add_argument("--peers", type=bench.list_of(bench.one_of(("openmpi", "mpich"))), default=["openmpi", "mpich"], help="default openmpi,mpich")
-    p.add_argument("--peers-folder", default=os.path.join(ROOT, "target", "bench"),
+    p.add_argument("--peers-folder", default=os.path.join(testbed.TARGET, "bench"),
                    help="directory in which the peers are installed; default target/bench")
     p.add_argument("--timeout", type=int, default=240,
                    help="timeout of one run in seconds; default %(default)s")

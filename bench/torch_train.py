@@ -42,7 +42,7 @@ import torch_tables  # noqa: E402
 BACKENDS, STRATEGIES, PARTS = ("cool", "gloo"), ("ddp", "fsdp2", "zero1"), ("steps", "killed", "adapter", "training")
 # Bytes of the parameters of train_fashion.network().
 WEIGHTS = 4 * 282_714
-PYTHON = os.path.join(ROOT, "target", "bindings", "python", "bin", "python3")
+PYTHON = os.path.join(testbed.TARGET, "bindings", "python", "bin", "python3")
 # The rank that is killed.
 VICTIM = 2
 

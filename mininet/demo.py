@@ -183,7 +183,7 @@ def print_copies(figures):
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--out", default=os.path.join(ROOT, "target", "demo"),
+    p.add_argument("--out", default=os.path.join(testbed.TARGET, "demo"),
                    help="directory for the results (%(default)s)")
     p.add_argument("--clusters", type=int, default=256, help="default %(default)s")
     p.add_argument("--iterations", type=int, default=10, help="default %(default)s")

@@ -41,8 +41,10 @@ ALLOW_ROOT = "COOL_ALLOW_ROOT"
 ACCOUNTS = 'mount --bind "$0" /etc/passwd && mount --bind "$1" /etc/group && mount -t "$2" none /sys/fs/cgroup && shift 2 && exec "$@"'
 AGENT_USER = "coolagent"
 AGENT_UID = 990
+# Cargo's target directory, which also contains the programs that tests and benchmarks install.
+TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR") or os.path.join(os.path.dirname(HERE), "target"))
 # Directory of COOL's programs, unless --bin names another.
-BIN = os.environ.get("COOL_BIN") or os.path.join(os.path.dirname(HERE), "target", "release")
+BIN = os.environ.get("COOL_BIN") or os.path.join(TARGET, "release")
 
 
 class Failure(Exception):
@@ -97,7 +99,7 @@ def install(file, folder, owner=0):
     os.rename(target + ".new", target)
 
 
-def stop_all(daemons, grace=5.0):
+def stop_all(daemons, grace=30.0):
     """Asks all processes to end, waits for them together, then kills the remaining ones."""
     for daemon in daemons:
         daemon.signal(signal.SIGTERM)
@@ -134,11 +136,11 @@ class Testbed:
     bed.run([...])`."""
 
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
-                 join_timeout=60.0, log_level="info", set_rates=True, insecure_plaintext=False, lldp_ms=0,
+                 log_level="info", set_rates=True, insecure_plaintext=False, lldp_ms=0,
                  controller_flags=(), lose=None, users=None, hide_cgroups=False, bofuss=False, peer_timeout_ms=0,
                  agent_flags=(), without_agent=(), ipv6=()):
         self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu, "bofuss": bofuss, "ipv6": ipv6}
-        self.topology, self.slots, self.join_timeout, self.log_level = topology, slots, join_timeout, log_level
+        self.topology, self.slots, self.log_level = topology, slots, log_level
         self.bin_dir = os.path.abspath(bin_dir or BIN)
         # Whether the controller is given the rates of links, as an operator configures rates that
         # ports do not report.
@@ -335,7 +337,7 @@ class Testbed:
         """Replaces an agent that has died, or kills and replaces it."""
         agent = self.agents[name]
         agent.signal(signal.SIGKILL)
-        agent.process.wait(10)
+        agent.process.wait(PATIENCE)
         self.daemons.remove(agent)
         self.start_agent(name, certificates)
 
@@ -349,7 +351,7 @@ class Testbed:
 
     def cool_json(self, *arguments):
         """Returns the parsed output of `cool ARGUMENTS --json`, or None if it failed."""
-        process = subprocess.run(["cool", *arguments, "--json"], env=self.environment(), capture_output=True, text=True, timeout=30)
+        process = subprocess.run(["cool", *arguments, "--json"], env=self.environment(), capture_output=True, text=True, timeout=PATIENCE)
         return json.loads(process.stdout) if process.returncode == 0 else None
 
     def found(self):
@@ -370,14 +372,14 @@ class Testbed:
 
     def wait_until_joined(self):
         """Waits until the network is complete, while all programs run."""
-        end = time.monotonic() + self.join_timeout
+        end = time.monotonic() + PATIENCE
         while not self.whole():
             for daemon in self.daemons:
                 daemon.check()
             if time.monotonic() > end:
                 raise Failure("after %g s, %d nodes are located and %d links between switches "
                               "found, of %d and %d (--logs DIR keeps the logs)"
-                              % (self.join_timeout, *self.found(), *self.all_of_it()))
+                              % (PATIENCE, *self.found(), *self.all_of_it()))
             time.sleep(0.1)
 
     def wait_until_measured(self, timeout=10.0):

@@ -33,9 +33,10 @@ sys.path[:0] = [os.path.join(ROOT, "mininet"), HERE, os.path.join(HERE, "e2e")]
 import conftest  # noqa: E402
 import ovs  # noqa: E402
 import results  # noqa: E402
+import testbed  # noqa: E402
 import unwinding  # noqa: E402
 
-OUTPUT = os.path.join(os.environ.get("CARGO_TARGET_DIR") or os.path.join(ROOT, "target"), "tests")
+OUTPUT = os.path.join(testbed.TARGET, "tests")
 # pytest's statuses: all passed; some failed or could not be imported, and are in the report; no
 # tests were found.
 PASSED, SOME_FAILED, NO_TESTS = 0, (1, 2), 5

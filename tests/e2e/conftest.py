@@ -6,7 +6,6 @@ environment or limits of the process (tests/rules/threads.rs checks this). `test
 module in a process and an emulation of its own.
 """
 import fcntl
-import functools
 import os
 import signal
 import sys
@@ -21,6 +20,10 @@ sys.path[:0] = [os.path.join(ROOT, "mininet"), os.path.join(ROOT, "bench"), *E2E
 import peers  # noqa: E402
 import testbed  # noqa: E402
 from testbed import PATIENCE, wait_for  # noqa: E402, F401
+
+# Agents' failure detectors wait this long for an answer, because a busy machine does not schedule
+# every agent within the default of 2 s. Tests in which a failed node is detected take longer by it.
+PEER_TIMEOUT_MS = 10_000
 
 
 def pytest_configure(config):
@@ -47,10 +50,12 @@ def mpich():
 
 @pytest.fixture(scope="module")
 def make_bed():
-    """Starts testbeds. Each replaces the previous one, and the last ends with the module."""
+    """Starts testbeds, whose agents wait long for each other (PEER_TIMEOUT_MS). Each replaces the
+    previous one, and the last ends with the module."""
     current = {}
 
     def make(topology, **options):
+        options = {"peer_timeout_ms": PEER_TIMEOUT_MS, **options}
         key = (topology, tuple(sorted(options.items())))
         if current.get("key") != key:
             stop()
@@ -65,13 +70,6 @@ def make_bed():
 
     yield make
     stop()
-
-
-@pytest.fixture(scope="module")
-def patient_bed(make_bed):
-    """Like `make_bed`, for tests of bytes: with long timeouts, because testbeds that share few CPUs
-    would lose nodes."""
-    return functools.partial(make_bed, peer_timeout_ms=10_000)
 
 
 def end_controller(bed, number=signal.SIGTERM):

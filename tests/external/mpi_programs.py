@@ -32,7 +32,7 @@ import peers
 import section
 import testbed
 
-OUT = os.path.join(ROOT, "target", "mpi", "programs")
+OUT = os.path.join(testbed.TARGET, "mpi", "programs")
 EXAMPLES = os.path.join(ROOT, "apps", "mpi", "examples")
 SCALAPACK = "/usr/lib/x86_64-linux-gnu/scalapack/%s-tests"
 SECONDS = 600

@@ -32,7 +32,7 @@ import peers  # noqa: E402
 import testbed  # noqa: E402
 import topologies  # noqa: E402
 
-FOLDER = os.path.join(ROOT, "target", "mpi", "suite")
+FOLDER = os.path.join(testbed.TARGET, "mpi", "suite")
 MIRROR = "deb-src [signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://deb.debian.org/debian bookworm main\n"
 # Entries that declare a larger memory requirement than this are skipped.
 MOST_GIB = 4

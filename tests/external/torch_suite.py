@@ -27,9 +27,9 @@ sys.path[:0] = [os.path.join(ROOT, "mininet"), os.path.join(ROOT, "bench")]
 import section  # noqa: E402
 import testbed  # noqa: E402
 
-FOLDER = os.path.join(ROOT, "target", "torch-suite")
+FOLDER = os.path.join(testbed.TARGET, "torch-suite")
 DOCUMENT = os.path.join(ROOT, "docs", "measurements", "torch.md")
-PYTHON = os.path.join(ROOT, "target", "bindings", "python", "bin", "python3")
+PYTHON = os.path.join(testbed.TARGET, "bindings", "python", "bin", "python3")
 NAMES = ("cool", "gloo", "mpi")
 TOPOLOGY = "tree:2x2"
 SECONDS = 1800

@@ -7,10 +7,11 @@ import subprocess
 
 import pytest
 import suite
+import testbed
 from conftest import PATIENCE, ROOT, succeed
 from network import MANAGEMENT_ADDRESS
 
-BINDINGS = os.path.join(os.environ.get("CARGO_TARGET_DIR", os.path.join(ROOT, "target")), "bindings")
+BINDINGS = os.path.join(testbed.TARGET, "bindings")
 PYTHON = os.path.join(BINDINGS, "python/bin/python3")
 
 

@@ -121,8 +121,7 @@ def test_survivors_of_kills_compute_the_undisturbed_centroids(make_bed, tmp_path
 
 @pytest.mark.parametrize("seed", range(3))
 def test_centroids_are_the_same_after_random_faults(make_bed, tmp_path, seed):
-    # Only the victims must be lost, and no rank that merely waits on a busy machine.
-    bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50, peer_timeout_ms=5000)
+    bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
     chance = random.Random(seed)
     arguments, alone, together = slow_run(bed, tmp_path, 60)
     job = Job(bed, "cool", "run", "-n", "6", "--survive", "--env", "COOL_KMEANS_TEST=faults", "--", *arguments, together)

@@ -14,7 +14,7 @@ SOURCE = os.path.join(ROOT, "apps", "mpi", "preload", "tests", "collectives.c")
 
 @pytest.fixture
 def bed(make_bed):
-    return make_bed("tree:2x2", peer_timeout_ms=10_000)
+    return make_bed("tree:2x2")
 
 
 def compiled(host, program):

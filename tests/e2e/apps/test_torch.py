@@ -21,8 +21,8 @@ CASES = ("test_DistributedDataParallelCPU", "test_DistributedDataParallelCPU_gra
 
 
 @pytest.fixture(scope="module")
-def bed(patient_bed):
-    return patient_bed("tree:2x2")
+def bed(make_bed):
+    return make_bed("tree:2x2")
 
 
 @pytest.fixture(scope="module")

@@ -22,41 +22,41 @@ def bench(bed, operations, sizes, root, *options, timeout=300):
 
 
 @pytest.mark.parametrize("root", [0, 11])
-def test_all_collectives_are_right_on_the_4x4_tree(patient_bed, root):
-    bench(patient_bed("tree:4x4"), OPERATIONS, "0,4,1000,65536,1M", root, "--reps", "2")
+def test_all_collectives_are_right_on_the_4x4_tree(make_bed, root):
+    bench(make_bed("tree:4x4"), OPERATIONS, "0,4,1000,65536,1M", root, "--reps", "2")
 
 
-def test_all_collectives_are_right_on_uneven_racks(patient_bed):
+def test_all_collectives_are_right_on_uneven_racks(make_bed):
     """Seven ranks run on six nodes in two racks; one node has two."""
-    bench(patient_bed("tree:2x3"), OPERATIONS, "0,20,100K", 6, "--ranks", "7", "--reps", "2")
+    bench(make_bed("tree:2x3"), OPERATIONS, "0,20,100K", 6, "--ranks", "7", "--reps", "2")
 
 
-def test_all_collectives_are_right_interleaved_over_a_leafspine(patient_bed):
-    bench(patient_bed("leafspine:2x2x3"), OPERATIONS, "12,300K", 4, "--placement", "interleaved", "--reps", "2")
+def test_all_collectives_are_right_interleaved_over_a_leafspine(make_bed):
+    bench(make_bed("leafspine:2x2x3"), OPERATIONS, "12,300K", 4, "--placement", "interleaved", "--reps", "2")
 
 
 @pytest.mark.parametrize("loss,sizes,root", [(0.01, "0,1000,1M", 5), (0.05, "0,1000,256K", 0), (0.2, "0,1000,64K", 5)])
-def test_all_collectives_are_right_with_loss(patient_bed, loss, sizes, root):
-    bench(patient_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=loss), OPERATIONS, sizes, root, "--reps", "2", timeout=600)
+def test_all_collectives_are_right_with_loss(make_bed, loss, sizes, root):
+    bench(make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=loss), OPERATIONS, sizes, root, "--reps", "2", timeout=600)
 
 
-def test_all_collectives_are_right_where_agents_drop_datagrams(patient_bed):
+def test_all_collectives_are_right_where_agents_drop_datagrams(make_bed):
     """Agents drop datagrams by a seed, without a packet filter, so a failure can be reproduced."""
-    bed = patient_bed("tree:2x3", host_mbit=50, uplink_mbit=50, lose=(0.1, 40))
+    bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, lose=(0.1, 40))
     report = bench(bed, OPERATIONS, "0,1000,256K", 1, "--reps", "2", timeout=600)
     repaired = {r["op"]: r["chunks_repaired"] for r in report["results"] if r["bytes"] == 256 * 1024}
     assert repaired["bcast"] > 0, repaired
 
 
-def test_a_lossy_broadcast_is_repaired_by_the_chain(patient_bed):
-    report = bench(patient_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0.05), "bcast", "4M", 0, "--reps", "1")
+def test_a_lossy_broadcast_is_repaired_by_the_chain(make_bed):
+    report = bench(make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0.05), "bcast", "4M", 0, "--reps", "1")
     assert report["results"][0]["chunks_repaired"] > 0
 
 
-def test_one_multicast_repairs_the_losses_of_a_whole_rack(patient_bed):
+def test_one_multicast_repairs_the_losses_of_a_whole_rack(make_bed):
     """All hosts of the rack without the root lose the same chunks of the tree, every 32nd. The
     first in the chain receives each of them once and multicasts it to the other three."""
-    bed = patient_bed("tree:2x4", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x4", host_mbit=20, uplink_mbit=20)
     # Ranks are numbered rack by rack, in the order in which the controller discovered the racks.
     rack = [bed.network.net.get(n["name"]) for n in bed.cool_json("topology")["nodes"] if n["rack"] == 1]
     # These rules match data packets (with a tag, of type 1) by the path in their headers: 0 is the
@@ -77,9 +77,9 @@ def test_one_multicast_repairs_the_losses_of_a_whole_rack(patient_bed):
     assert chunks > 30 and first == 0 and min(others) >= 0.5 * chunks, packets
 
 
-def test_two_jobs_at_once_do_not_mix(patient_bed):
+def test_two_jobs_at_once_do_not_mix(make_bed):
     """Two jobs, which share nodes, switches and links, check every byte."""
-    bed = patient_bed("tree:4x4", host_mbit=50, uplink_mbit=50)
+    bed = make_bed("tree:4x4", host_mbit=50, uplink_mbit=50)
     command = ["cool", "bench", "--ops", OPERATIONS, "--bytes", "1000,500K", "--reps", "3", "--json"]
     jobs = [subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) for _ in range(2)]
     for job in jobs:
@@ -87,8 +87,8 @@ def test_two_jobs_at_once_do_not_mix(patient_bed):
         assert job.returncode == 0, out + err
 
 
-def test_a_communicator_and_its_duplicates_share_their_trees(patient_bed):
-    bed = patient_bed("tree:2x2")
+def test_a_communicator_and_its_duplicates_share_their_trees(make_bed):
+    bed = make_bed("tree:2x2")
     group_counts = []
     for case, groups in (("barriers", 1), ("duplicates", 21)):
         job = start(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", os.path.join(bed.bin_dir, "cool-misuse"), case)
@@ -103,9 +103,9 @@ def test_a_communicator_and_its_duplicates_share_their_trees(patient_bed):
     assert group_counts[0] == group_counts[1]
 
 
-def test_a_broadcast_crosses_every_link_once(patient_bed):
+def test_a_broadcast_crosses_every_link_once(make_bed):
     """The rate is so low that the emulated switches lose no packets, even on a busy machine."""
-    bed = patient_bed("tree:4x4", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:4x4", host_mbit=20, uplink_mbit=20)
     size = 8 << 20
 
     def judge(carried):
@@ -136,10 +136,10 @@ FORCED = {
 
 @pytest.mark.parametrize("loss", [0, 0.02])
 @pytest.mark.parametrize("topology", ["tree:2x3", "tree:3+1+2"])
-def test_every_operation_is_right_under_three_plans(patient_bed, topology, loss):
+def test_every_operation_is_right_under_three_plans(make_bed, topology, loss):
     """Each operation runs by the plan that COOL picks, and by two forced plans, preferably ones
     that it picks at no size."""
-    bed = patient_bed(topology, host_mbit=50, uplink_mbit=50, loss=loss)
+    bed = make_bed(topology, host_mbit=50, uplink_mbit=50, loss=loss)
 
     def plans(forced):
         options = [word for op, plan in forced.items() for word in ("--plan", "%s=%s" % (op, plan))]
@@ -160,9 +160,9 @@ def test_every_operation_is_right_under_three_plans(patient_bed, topology, loss)
 
 
 @pytest.mark.parametrize("loss", [0, 0.02])
-def test_floating_point_sums_have_the_same_bits_over_20_runs(patient_bed, loss):
+def test_floating_point_sums_have_the_same_bits_over_20_runs(make_bed, loss):
     """Each of two jobs makes twenty calls of each kind, and each time another rank calls first."""
-    bed = patient_bed("tree:3+1+2", host_mbit=50, uplink_mbit=50, loss=loss)
+    bed = make_bed("tree:3+1+2", host_mbit=50, uplink_mbit=50, loss=loss)
     # Both jobs must pick plans by the same costs, so all measurements must be complete.
     bed.wait_until_measured(PATIENCE)
     command = ["cool", "run", "-n", "7", "--", os.path.join(bed.bin_dir, "cool-bits"), "20", "3000", "default", "cool-b-r", "flat:chain",
@@ -172,8 +172,8 @@ def test_floating_point_sums_have_the_same_bits_over_20_runs(patient_bed, loss):
     assert len(first) > 7 * 12, "each rank reports several plans for each operation: %s" % first
 
 
-def test_an_invalid_forced_plan_is_named_with_the_valid_ones(patient_bed):
-    bed = patient_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0)
+def test_an_invalid_forced_plan_is_named_with_the_valid_ones(make_bed):
+    bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0)
     process = run(bed, "cool", "run", "-n", "2", "--env", "COOL_PLAN=scan=multicast", "--", os.path.join(bed.bin_dir, "cool-bits"), "1", "8", "default")
     assert process.returncode != 0
     assert "COOL_PLAN" in process.stderr and "multicast cannot run scan" in process.stderr and "flat:chain" in process.stderr, process.stderr

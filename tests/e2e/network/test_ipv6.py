@@ -12,8 +12,8 @@ ALL = ("h1", "h2", "h3", "h4")
 
 
 @pytest.fixture
-def bed(patient_bed):
-    return patient_bed("tree:2x2", ipv6=ALL)
+def bed(make_bed):
+    return make_bed("tree:2x2", ipv6=ALL)
 
 
 def test_all_collectives_are_right_over_ipv6(bed):
@@ -34,8 +34,8 @@ def test_an_ipv6_group_has_trees_and_agents_execute_short_calls(bed):
     assert not any("quick" in result["plan"] for result in report["results"]), report["results"]
 
 
-def test_a_broadcast_over_ipv6_crosses_every_link_once(patient_bed):
-    bed = patient_bed("tree:2x2", host_mbit=20, uplink_mbit=20, ipv6=ALL)
+def test_a_broadcast_over_ipv6_crosses_every_link_once(make_bed):
+    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20, ipv6=ALL)
     size = 4 << 20
 
     def judge(carried):
@@ -48,13 +48,13 @@ def test_a_broadcast_over_ipv6_crosses_every_link_once(patient_bed):
 
 
 @pytest.mark.parametrize("loss,sizes", [(0.02, "0,1000,256K"), (0.1, "0,1000,64K")])
-def test_all_collectives_are_right_over_ipv6_with_loss(patient_bed, loss, sizes):
-    bed = patient_bed("tree:2x2", host_mbit=50, uplink_mbit=50, loss=loss, ipv6=ALL)
+def test_all_collectives_are_right_over_ipv6_with_loss(make_bed, loss, sizes):
+    bed = make_bed("tree:2x2", host_mbit=50, uplink_mbit=50, loss=loss, ipv6=ALL)
     bench(bed, OPERATIONS, sizes, 0, "--reps", "2", timeout=600)
 
 
-def test_ipv6_collectives_survive_a_lost_link_and_a_restart(patient_bed):
-    bed = patient_bed("leafspine:2x2x2", ipv6=ALL)
+def test_ipv6_collectives_survive_a_lost_link_and_a_restart(make_bed):
+    bed = make_bed("leafspine:2x2x2", ipv6=ALL)
     bench(bed, OPERATIONS, "1000,256K", 2, "--reps", "1")
     link = bed.network.uplinks()[0]
     bed.network.cut(link)
@@ -70,8 +70,8 @@ def test_ipv6_collectives_survive_a_lost_link_and_a_restart(patient_bed):
     bench(bed, OPERATIONS, "1000,256K", 3, "--reps", "1")
 
 
-def test_a_group_with_an_ipv4_only_node_is_refused_by_name(patient_bed):
-    bed = patient_bed("tree:2x2", ipv6=("h1", "h2", "h3"))
+def test_a_group_with_an_ipv4_only_node_is_refused_by_name(make_bed):
+    bed = make_bed("tree:2x2", ipv6=("h1", "h2", "h3"))
     process = run(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
     assert process.returncode != 0
     output = process.stdout + process.stderr
@@ -81,8 +81,8 @@ def test_a_group_with_an_ipv4_only_node_is_refused_by_name(patient_bed):
             "--bytes", "30000")
 
 
-def test_an_ipv6_agent_is_refused_with_a_reason_without_hosts(patient_bed):
-    bed = patient_bed("tree:2x2", ipv6=("h4",), without_agent=("h4",), controller_flags=("--agents-only",))
+def test_an_ipv6_agent_is_refused_with_a_reason_without_hosts(make_bed):
+    bed = make_bed("tree:2x2", ipv6=("h4",), without_agent=("h4",), controller_flags=("--agents-only",))
     bed.start_agent("h4")
     agent = bed.agents["h4"]
     assert agent.process.wait(PATIENCE) != 0
@@ -91,13 +91,13 @@ def test_an_ipv6_agent_is_refused_with_a_reason_without_hosts(patient_bed):
     bed.daemons.remove(agent)
 
 
-def test_ipv6_collectives_are_right_on_learning_switches(patient_bed):
-    bed = patient_bed("tree:2x2", ipv6=ALL, controller_flags=("--unicast", "normal"))
+def test_ipv6_collectives_are_right_on_learning_switches(make_bed):
+    bed = make_bed("tree:2x2", ipv6=ALL, controller_flags=("--unicast", "normal"))
     bench(bed, OPERATIONS, "1000,256K", 3, "--reps", "1")
 
 
-def test_packets_of_outsiders_to_an_ipv6_tree_are_dropped(patient_bed):
-    bed = patient_bed("tree:2x2", ipv6=ALL)
+def test_packets_of_outsiders_to_an_ipv6_tree_are_dropped(make_bed):
+    bed = make_bed("tree:2x2", ipv6=ALL)
     host = bed.network.net.get("h4")
     script = ("import socket\n"
               "u=socket.socket(socket.AF_INET6,socket.SOCK_DGRAM); u.bind(('fd00::4',0))\n"

@@ -104,8 +104,8 @@ def multicast(bed):
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_broadcast_of_64_mib_survives(patient_bed, failure):
-    bed = patient_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
+def test_a_broadcast_of_64_mib_survives(make_bed, failure):
+    bed = make_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
     wait_for(bed.whole, "the network is complete")
     before = multicast(bed)
     job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "64M", "--reps", "1", "--warmup", "0", "--json"],
@@ -124,10 +124,10 @@ def test_a_broadcast_of_64_mib_survives(patient_bed, failure):
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
 
 
-def test_k_means_survives_all_of_them(patient_bed, tmp_path):
+def test_k_means_survives_all_of_them(make_bed, tmp_path):
     """The failures occur one after the other in one run, which must compute the result of a single
     process."""
-    bed = patient_bed("leafspine:2x2x4", host_mbit=3, uplink_mbit=3, lldp_ms=400)
+    bed = make_bed("leafspine:2x2x4", host_mbit=3, uplink_mbit=3, lldp_ms=400)
     wait_for(bed.whole, "the network is complete")
     chance = random.Random(5)
     data = str(tmp_path / "points.npy")
@@ -167,10 +167,10 @@ def failovers(switch):
     return [[int(port) for port in re.findall(r"watch_port:(\d+)", line)] for line in groups.splitlines() if "type=ff" in line]
 
 
-def test_unicast_fails_over_to_another_uplink_without_controller(patient_bed):
+def test_unicast_fails_over_to_another_uplink_without_controller(make_bed):
     """Between two racks each direction uses its own spine, so the uplink by which a rack sends
     carries nothing back."""
-    bed = patient_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
+    bed = make_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
     wait_for(bed.whole, "the network is complete")
     one, other = bed.network.net.get("h1"), bed.network.net.get("h5")
     for host, peer in ((one, other), (other, one)):

@@ -15,11 +15,11 @@ def tour_commands():
     return block.group(1).splitlines()
 
 
-def test_each_command_of_the_tour_succeeds_on_a_healthy_network(patient_bed, tmp_path):
+def test_each_command_of_the_tour_succeeds_on_a_healthy_network(make_bed, tmp_path):
     """`cool doctor` must report nothing, neither in the new network nor after the jobs, copies and benchmark of the tour."""
     commands = tour_commands()
     assert any(TOUR_DIRECTORY in command for command in commands), commands
-    bed = patient_bed("tree:4x4", host_mbit=50, uplink_mbit=50)
+    bed = make_bed("tree:4x4", host_mbit=50, uplink_mbit=50)
     bed.wait_until_measured()
     directory = str(tmp_path / "cool-tour")
     # The shell of the tour runs in the checkout and ignores the comments after the commands.
