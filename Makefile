@@ -61,10 +61,11 @@ test:
 build:
 	cargo build --workspace --all-features --all-targets
 
-# Phase: runs unit, property and simulator tests of all crates.
-unit: $(if $(READY),,packages-test)
+# Phase: runs unit, property and simulator tests of all crates. Their programs are compiled first,
+# because the tests have no access to other networks.
+unit: $(if $(READY),,packages-test build)
 	@tools/install-cargo-tools nextest
-	exec $(SUDO) env "PATH=$$PATH" mininet/ovs.py cargo nextest run --no-fail-fast --workspace --all-features
+	exec $(SUDO) env "PATH=$$PATH" mininet/apart cargo nextest run --offline --no-fail-fast --workspace --all-features
 
 # Phase: runs the examples in the documentation of the code.
 documented:

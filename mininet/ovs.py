@@ -5,6 +5,7 @@ again.
     sudo mininet/ovs.py COMMAND [ARG...]
 """
 import contextlib
+import fcntl
 import pathlib
 import re
 import subprocess
@@ -24,6 +25,8 @@ SOCKET_BYTES = 32 << 20
 # Seconds within which its daemons must start or end, even on a busy machine.
 START_SECONDS = 300
 SOCKET_DEFAULTS = ("wmem_default", "rmem_default")
+# Locked by programs that need these sizes. Contains the sizes before the first of them.
+SOCKET_USERS = "/run/lock/cool-socket-sizes"
 
 
 def is_running():
@@ -41,24 +44,47 @@ def daemon_pid():
 
 @contextlib.contextmanager
 def roomy_sockets():
-    """Enlarges the default size of sockets during this context, so that they hold all packets of
-    the queues of an emulated network."""
+    """Sockets that are opened inside this context can hold all packets of the queues of an emulated
+    network.
+
+    The sizes belong to the machine, so programs that run at the same time share them: the last one
+    to leave restores the sizes that the first one found.
+    """
     settings = [pathlib.Path("/proc/sys/net/core", name) for name in SOCKET_DEFAULTS]
-    # A network namespace can only read these sizes; its creator has set them.
-    settings = [setting for setting in settings if setting.exists() and int(setting.read_text()) < SOCKET_BYTES]
-    before = [setting.read_text() for setting in settings]
-    try:
-        for setting in settings:
-            setting.write_text(str(SOCKET_BYTES))
-    except OSError as error:
-        print("warning: switches will drop packets that wait in queues: %s" % error, file=sys.stderr)
+    # A network namespace can at most read these sizes; its creator has set them.
+    settings = [setting for setting in settings if setting.exists()]
+    with open(SOCKET_USERS, "a+") as users:
+        with socket_sizes_locked():
+            # Programs inside hold a shared lock.
+            fcntl.flock(users, fcntl.LOCK_SH)
+            users.seek(0)
+            before = users.read().split()
+            if not before:
+                before = [setting.read_text().strip() for setting in settings]
+                print(*before, file=users, flush=True)
+            try:
+                for setting in settings:
+                    if int(setting.read_text()) < SOCKET_BYTES:
+                        setting.write_text(str(SOCKET_BYTES))
+            except OSError as error:
+                print("warning: switches will drop packets that wait in queues: %s" % error, file=sys.stderr)
+        try:
+            yield
+        finally:
+            with socket_sizes_locked(), contextlib.suppress(BlockingIOError):
+                fcntl.flock(users, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                with contextlib.suppress(OSError):
+                    for setting, value in zip(settings, before):
+                        setting.write_text(value)
+                users.truncate(0)
+
+
+@contextlib.contextmanager
+def socket_sizes_locked():
+    """Only one program at a time is inside this context, which is short."""
+    with open(SOCKET_USERS + ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield
-        return
-    try:
-        yield
-    finally:
-        for setting, value in zip(settings, before):
-            setting.write_text(value)
 
 
 def warn_of_small_sockets():
