@@ -49,7 +49,10 @@ pub enum AllocateError {
     )]
     NoNodes,
     /// There are too few free slots.
-    #[error("{requested} ranks requested, but {free} slots {}on {}", busy_note(*.busy), nodes_note(*.nodes, *.per_node))]
+    #[error(
+        "{requested} ranks requested, but {free} slots {}on {}; {}",
+        busy_note(*.busy), nodes_note(*.nodes, *.per_node), remedy(*.free, *.busy, *.per_node)
+    )]
     TooFewSlots {
         /// Number of ranks requested.
         requested: u64,
@@ -74,6 +77,14 @@ fn nodes_note(nodes: usize, per_node: u32) -> String {
         0 => format!("{nodes} node{plural}"),
         k => format!("{nodes} node{plural} at {k} per node"),
     }
+}
+
+/// Returns what the user can do about too few slots.
+fn remedy(free: u64, busy: u64, per_node: u32) -> String {
+    let wait = (busy > 0).then(|| "wait until other jobs end".to_owned());
+    let fewer = (free > 0).then(|| format!("request at most {free}"));
+    let more = if per_node == 0 { "start agents with more --slots" } else { "allow more ranks per node" };
+    [wait, fewer, Some(more.to_owned())].into_iter().flatten().collect::<Vec<_>>().join(", or ")
 }
 
 /// Returns for each rank the index of its node in `nodes`.
@@ -265,13 +276,17 @@ mod tests {
     fn a_refusal_states_requested_and_available_slots() {
         let refusal = |nodes: &[CandidateNode], request| allocate(nodes, request).unwrap_err().to_string();
         let mut nodes = cluster(3, 4, 1);
-        assert_eq!(refusal(&nodes, racked(16, 0)), "16 ranks requested, but 12 slots on 12 nodes");
+        assert_eq!(
+            refusal(&nodes, racked(16, 0)),
+            "16 ranks requested, but 12 slots on 12 nodes; request at most 12, or start agents with more --slots"
+        );
         nodes[3].free = 0;
-        let text = "12 ranks requested, but 11 slots free (1 more in use by other jobs) on 12 nodes";
-        assert_eq!(refusal(&nodes, racked(12, 0)), text);
+        let text = "12 ranks requested, but 11 slots free (1 more in use by other jobs) on 12 nodes; ";
+        let remedy = "wait until other jobs end, or request at most 11, or start agents with more --slots";
+        assert_eq!(refusal(&nodes, racked(12, 0)), format!("{text}{remedy}"));
         assert_eq!(
             refusal(&cluster(1, 1, 8), racked(3, 2)),
-            "3 ranks requested, but 2 slots on 1 node at 2 per node"
+            "3 ranks requested, but 2 slots on 1 node at 2 per node; request at most 2, or allow more ranks per node"
         );
         assert!(refusal(&[], racked(1, 0)).contains("no node is ready"));
     }

@@ -17,11 +17,18 @@ use cool_proto::control::{
 };
 use cool_proto::job_ids;
 use std::collections::BTreeSet;
+use std::os::unix::process::ExitStatusExt;
+use std::process::ExitStatus;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, sleep_until, timeout_at};
 use tracing::{info, warn};
+
+/// Returns a signal's number and name as in "signal 11 (SIGSEGV)".
+fn signal_name(signal: i32) -> String {
+    ExitStatus::from_raw(signal).to_string().replacen("signal: ", "signal ", 1)
+}
 
 /// Why a job ends early, or why this controller stops running it.
 #[derive(Debug)]
@@ -343,7 +350,7 @@ impl RunningJob {
         let (code, outcome) = match exited {
             Exited { error, .. } if !error.is_empty() => (1, format!(": {error}")),
             Exited { signal, .. } if *signal != 0 => {
-                (128 + signal, format!(" was killed by signal {signal}"))
+                (128 + signal, format!(" was killed by {}", signal_name(*signal)))
             }
             Exited { code: 0, .. } => return None,
             Exited { code, .. } => (*code, format!(" exited with status {code}")),

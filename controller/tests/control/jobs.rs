@@ -73,7 +73,11 @@ async fn the_first_failure_ends_the_others_and_names_its_rank() {
 #[tokio::test]
 async fn signals_and_failed_starts_are_reported() {
     let ends = [
-        (Exited { code: -1, signal: 9, ..Default::default() }, 137, "rank 0 on h1 was killed by signal 9"),
+        (
+            Exited { code: -1, signal: 9, ..Default::default() },
+            137,
+            "rank 0 on h1 was killed by signal 9 (SIGKILL)",
+        ),
         (
             Exited { code: -1, error: "cannot start program: no such file".into(), ..Default::default() },
             1,
@@ -125,7 +129,7 @@ async fn a_surviving_job_continues_while_any_rank_remains() {
     let killed = Exited { job: group.job, rank: 0, code: -1, signal: 9, ..Default::default() };
     h3.send(agent_message::Body::Exited(killed)).await;
     let end = finished(&mut events).await;
-    assert_eq!((end.code, end.reason.as_str()), (137, "rank 0 on h3 was killed by signal 9"));
+    assert_eq!((end.code, end.reason.as_str()), (137, "rank 0 on h3 was killed by signal 9 (SIGKILL)"));
 }
 
 #[tokio::test]

@@ -69,8 +69,7 @@ impl LaunchedJob {
         let supervisor = match self.open_supervisor().await {
             Ok(supervisor) => Arc::new(supervisor),
             Err(reason) => {
-                let error =
-                    format!("cannot start {} on node {}: {reason}", self.described(), self.agent.node());
+                let error = format!("cannot start {}: {reason}", self.described());
                 warn!(job = self.launch.job, "{error}");
                 for rank in &self.launch.ranks {
                     self.report_exit(self.exited(*rank, -1, 0, error.clone())).await;
@@ -247,7 +246,7 @@ impl LaunchedJob {
     }
 
     fn on_start_failed(&self, rank: u32, why: &str, progress: &mut JobProgress) {
-        let error = format!("cannot start {} on node {}: {why}", self.described(), self.agent.node());
+        let error = format!("cannot start {}: {why}", self.described());
         warn!(job = self.launch.job, rank, "{error}");
         progress.running.remove(&rank);
         let exited = self.exited(rank, -1, 0, error);
