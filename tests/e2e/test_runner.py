@@ -23,8 +23,10 @@ def run(folder, modules, *options):
     for name, text in modules.items():
         (folder / (name + ".py")).write_text(text)
     files = [str(folder / (name + ".py")) for name in modules]
-    process = subprocess.run([os.path.join(ROOT, "tests", "run.py"), *options, *files], env={**os.environ, "CARGO_TARGET_DIR": str(folder)},
-                          capture_output=True, text=True, timeout=PATIENCE)
+    # The runner that runs this test may have been started with COOL_TESTS_IN_THREAD.
+    environment = {**os.environ, "CARGO_TARGET_DIR": str(folder), "COOL_TESTS_IN_THREAD": ""}
+    process = subprocess.run([os.path.join(ROOT, "tests", "run.py"), *options, *files], env=environment, capture_output=True,
+                             text=True, timeout=PATIENCE)
     lines = process.stdout.splitlines()
     return process.returncode, lines[next(n for n, line in enumerate(lines) if line.startswith("===== seconds:")) + 1:]
 

@@ -21,8 +21,9 @@ pub struct CandidateNode {
 /// Order in which ranks are assigned to nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankPlacement {
-    /// Neighboring ranks share a rack. Uses as few racks as possible, and among those that suffice
-    /// the fullest. Ranks are assigned rack by rack, within a rack by node name.
+    /// Neighboring ranks share a rack. Uses as few racks as possible: those with the most room, and
+    /// finally the smallest that suffices for the rest. Ranks are assigned rack by rack, within a
+    /// rack by node name.
     Racked,
     /// Neighboring ranks are in different racks, assigned round robin.
     Interleaved,

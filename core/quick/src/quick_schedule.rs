@@ -3,9 +3,10 @@
 //!
 //! # When a call is quick
 //!
-//! The group has at least two nodes and one rank per node, all parts have one length, the call
+//! The layout has at least two nodes and one rank per node, all parts have one length, the call
 //! carries data or is a barrier, and one of the plans below sends few and short messages: at most
-//! [`MESSAGE_BYTES_MAX`] bytes each, and at most half of [`RETRANSMIT_WINDOW`] per rank.
+//! [`MESSAGE_BYTES_MAX`] bytes each, and at most half of [`RETRANSMIT_WINDOW`] per rank. Where
+//! nodes have several ranks, the layout is that of their [leaders](crate::NodeLeaders).
 //!
 //! | operation | longest vector, or all parts together |
 //! | --- | --- |

@@ -153,7 +153,7 @@ impl EngineHandle {
         let _ = self.commands.send(EngineCommand::Share { group, segment });
     }
 
-    /// Reports whether the rank of this node in a group for quick calls can execute them. The
+    /// Reports whether all ranks of this node in a group for quick calls can execute them. The
     /// result for all nodes is written to the segment, which must therefore be registered before.
     pub(crate) fn quick(&self, group: u64, able: bool) {
         self.input(Input::Quick { group, able });

@@ -323,7 +323,8 @@ fn plan(share: &PointShare, options: &ClusteringOptions) -> String {
     format!("{} instructions; {bounds}", options.tuning.level)
 }
 
-/// Writes the output files at rank 0, and prints the result.
+/// Writes the model, the centroids and the summary, and prints the result. Must be called at one
+/// rank, which also writes labels and words.
 fn finish(
     fit: &FitCommand,
     peers: &PeerRanks<'_>,

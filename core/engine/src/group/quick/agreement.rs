@@ -44,7 +44,7 @@ impl QuickAgreement {
 }
 
 impl Group {
-    /// Handles the report on this node's rank.
+    /// Handles the report on this node's ranks.
     pub(crate) fn quick(&mut self, now: Time, shared: &mut SharedState, able: bool) {
         let (group, epoch) = self.key();
         let notice = Notice::QuickCapability { group, epoch, able };
