@@ -41,7 +41,7 @@ import copy_faults  # noqa: E402
 import copy_peers  # noqa: E402
 import copy_tables  # noqa: E402
 import peers  # noqa: E402
-import processor  # noqa: E402
+import cpu_time  # noqa: E402
 import section  # noqa: E402
 import testbed  # noqa: E402
 import topologies  # noqa: E402
@@ -80,12 +80,12 @@ def measure_links(bed, distribution, action):
     """Executes an action. Returns its outcome with the bytes on the busiest link between switches
     and on the source's link, both divided by the length of the file, and the idle share of the
     CPUs."""
-    before, ticks_before = bed.link_bytes(), processor.machine_ticks()
+    before, ticks_before = bed.link_bytes(), cpu_time.machine_ticks()
     outcome = action()
-    after, ticks_after = bed.link_bytes(), processor.machine_ticks()
+    after, ticks_after = bed.link_bytes(), cpu_time.machine_ticks()
     carried = {link: (after[link] - before[link]) / distribution.size for link in after}
     source = sum(share for (a, _), share in carried.items() if a == distribution.source["name"])
-    return {**outcome, "uplink": max(bed.between_switches(carried)), "source": source, "idle": processor.idle_share(ticks_before, ticks_after)}
+    return {**outcome, "uplink": max(bed.between_switches(carried)), "source": source, "idle": cpu_time.idle_share(ticks_before, ticks_after)}
 
 
 def slow_down(bed, mbit):

@@ -18,7 +18,7 @@ import subprocess
 import tempfile
 import time
 
-import processor
+import cpu_time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 MARK = "COOL_BENCH_CASE"
@@ -44,24 +44,24 @@ def calls(case):
 
 class Counters:
     """Counts the bytes on every link direction and the CPU time between `start` and `stop`. `ranks`
-    returns the CPU seconds that ranks have used so far (processor.sample)."""
+    returns the CPU seconds that ranks have used so far (cpu_time.sample)."""
 
     def __init__(self, bed, ranks=None):
         self.bed, self.ranks = bed, ranks
 
     def start(self):
-        self.bytes, self.ticks, self.cpu_used = self.bed.link_bytes(), processor.machine_ticks(), processor.sample(self.bed, self.ranks)
+        self.bytes, self.ticks, self.cpu_used = self.bed.link_bytes(), cpu_time.machine_ticks(), cpu_time.sample(self.bed, self.ranks)
 
     def stop(self, case, repetitions, start_seconds=None):
         """Returns the figures per repetition. If the counted time includes the start of ranks,
         `start_seconds` is its CPU time by consumer, which is subtracted."""
-        used = processor.cpu_used(self.cpu_used, processor.sample(self.bed, self.ranks))
+        used = cpu_time.cpu_used(self.cpu_used, cpu_time.sample(self.bed, self.ranks))
         used = {consumer: seconds - (start_seconds or {}).get(consumer, 0) for consumer, seconds in used.items()}
-        bytes_now, ticks = self.bed.link_bytes(), processor.machine_ticks()
+        bytes_now, ticks = self.bed.link_bytes(), cpu_time.machine_ticks()
         carried = {link: (bytes_now[link] - self.bytes[link]) / repetitions for link in bytes_now}
         return {"link_bytes": round(sum(carried.values())), "uplink_bytes": round(sum(self.bed.between_switches(carried))),
-                "busiest_link_bytes": round(max(carried.values())), "idle": processor.idle_share(self.ticks, ticks),
-                "processor_seconds_per_mib": processor.per_mib(used, case["op"], case["bytes"], len(self.bed.description["hosts"]), repetitions)}
+                "busiest_link_bytes": round(max(carried.values())), "idle": cpu_time.idle_share(self.ticks, ticks),
+                "processor_seconds_per_mib": cpu_time.per_mib(used, case["op"], case["bytes"], len(self.bed.description["hosts"]), repetitions)}
 
 
 def wait_until_done(process, end, timeout, log):
@@ -97,7 +97,7 @@ class Processes:
     def processor_seconds(self):
         """Returns the CPU seconds of all processes with the mark, including launchers and their
         daemons."""
-        return processor.processes_seconds(self._signal(0))
+        return cpu_time.processes_seconds(self._signal(0))
 
     def __exit__(self, *_):
         for number, seconds in ((signal.SIGTERM, 3), (signal.SIGKILL, 3)):
@@ -235,10 +235,10 @@ class Cool:
         case = {"op": "barrier", "bytes": 0, "reps": 1}
         used = []
         for _ in range(times):
-            before = processor.sample(run.bed)
+            before = cpu_time.sample(run.bed)
             with self.started(run.bed, case, "--warmup", "0") as process:
                 self.result(process, run.timeout)
-            used.append(processor.cpu_used(before, processor.sample(run.bed)))
+            used.append(cpu_time.cpu_used(before, cpu_time.sample(run.bed)))
         return {consumer: statistics.median(u[consumer] for u in used) for consumer in used[0]}
 
     @contextlib.contextmanager

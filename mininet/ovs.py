@@ -11,7 +11,7 @@ import re
 import subprocess
 import sys
 
-from unwinding import unwind_on_signals
+from signal_cleanup import unwind_on_signals
 
 # Seconds within which a command must end after a signal.
 END_SECONDS = 30

@@ -24,7 +24,7 @@ sys.path.insert(0, HERE)
 import network  # noqa: E402
 import ovs  # noqa: E402
 import topologies  # noqa: E402
-from unwinding import unwind_on_signals  # noqa: E402, F401  programs import it from here
+from signal_cleanup import unwind_on_signals  # noqa: E402, F401  programs import it from here
 
 OPENFLOW_PORT = 6653
 GRPC_PORT = 7400

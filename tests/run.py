@@ -32,8 +32,8 @@ sys.path[:0] = [os.path.join(ROOT, "mininet"), HERE, os.path.join(HERE, "e2e")]
 import conftest  # noqa: E402
 import ovs  # noqa: E402
 import results  # noqa: E402
+import signal_cleanup  # noqa: E402
 import testbed  # noqa: E402
-import unwinding  # noqa: E402
 
 OUTPUT = os.path.join(testbed.TARGET, "tests")
 # pytest's statuses: all passed; some failed or could not be imported, and are in the report; no
@@ -45,7 +45,8 @@ GONE_SECONDS = 60
 # CPUs (2026-11-27). They only determine the order of the start.
 SECONDS = {
     "test_torch": 900, "test_recovery": 460, "test_collectives": 410, "test_launchers": 320, "test_faults": 310, "test_scale": 220, "test_mpi": 220,
-    "test_kmeans": 210, "test_copy": 200, "test_etcd": 150, "test_away": 150, "test_hosts": 140, "test_bindings": 130, "test_store": 120, "test_pair": 110,
+    "test_kmeans": 210, "test_copy": 200, "test_etcd": 150, "test_management_failures": 150, "test_hosts": 140, "test_bindings": 130, "test_store": 120,
+    "test_pair": 110,
 }
 # Assumed duration of a module that is not in the table.
 UNKNOWN_SECONDS = 60
@@ -253,7 +254,7 @@ def main():
     arguments = parse_arguments()
     if os.geteuid():
         sys.exit("run.py: tests create network namespaces and switches: run it as root")
-    unwinding.unwind_on_signals()
+    signal_cleanup.unwind_on_signals()
     os.makedirs(OUTPUT, exist_ok=True)
     all_of_them, seconds = results.Results(), {}
     # Steps that modules cannot perform in their namespaces: access to PyPI, and sizes of sockets.

@@ -13,7 +13,7 @@ import subprocess
 import pytest
 from conftest import PATIENCE, end_agent, run, succeed, wait_for
 from network import MANAGEMENT_ADDRESS
-from test_away import away
+from test_management_failures import away
 from test_jobs import ended, start
 from test_users import ANN, GROUP, PASSWD, environment
 

@@ -8,7 +8,7 @@ import subprocess
 
 import network
 from conftest import PATIENCE, run, succeed, wait_for
-from test_away import away
+from test_management_failures import away
 from test_copy import MIB, received_bytes, properties, make_folder, names, noise, write
 from test_jobs import ended, racks, start
 from test_users import ANN, GROUP, PASSWD, environment

@@ -6,7 +6,7 @@ import time
 
 import network
 from conftest import PATIENCE, log_of, run, succeed, wait_for
-from test_away import BLINK, away, management_down, restarted_in_order
+from test_management_failures import BLINK, away, management_down, restarted_in_order
 from test_jobs import ended, lines, running, start
 from test_recovery import killed_controller
 

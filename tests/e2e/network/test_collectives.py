@@ -7,9 +7,9 @@ import signal
 import subprocess
 
 import pytest
-from carried import assert_carried
+from link_byte_checks import assert_carried
 from conftest import PATIENCE, run, succeed, wait_for
-from test_away import ofctl
+from test_management_failures import ofctl
 from test_jobs import ended, start
 
 OPERATIONS = "bcast,reduce,allreduce,gather,allgather,scatter,reduce_scatter,alltoall,scan,exscan,barrier"

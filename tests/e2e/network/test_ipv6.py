@@ -3,7 +3,7 @@ import os
 import signal
 
 import pytest
-from carried import assert_carried
+from link_byte_checks import assert_carried
 from conftest import PATIENCE, end_controller, run, succeed, wait_for
 from test_collectives import OPERATIONS, bench
 from test_jobs import ended, start

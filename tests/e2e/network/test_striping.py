@@ -4,7 +4,7 @@ import json
 import subprocess
 
 import pytest
-from carried import assert_carried
+from link_byte_checks import assert_carried
 from conftest import PATIENCE, succeed, wait_for
 
 MIB = 1 << 20

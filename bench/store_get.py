@@ -2,8 +2,8 @@
 """Measures how long `cool get` takes from the stores of three other nodes, with equal links and
 with a slow link of the nearest node (docs/measurements/copies.md).
 
-    sudo bench/getting.py        # 16 MiB on tree:2x2, links of 20 Mbit/s, then one of 5
-    sudo bench/getting.py --bytes 64M --reps 5 --docs
+    sudo bench/store_get.py        # 16 MiB on tree:2x2, links of 20 Mbit/s, then one of 5
+    sudo bench/store_get.py --bytes 64M --reps 5 --docs
 
 `auto` fetches the object from all three nodes together, `chain` from the one in the same rack. The
 link of that node becomes slow only after the controller has measured it. The ways take turns. The
