@@ -1,20 +1,25 @@
-"""Reads the reports of test runners, and formats totals, reasons for skipped tests, and one line
-with the failed tests."""
+"""Reads the reports of test runners, and formats totals, reasons for skipped tests, causes of
+failures, and one line with the failed tests."""
 import ast
 import os
 import xml.etree.ElementTree
 
+# Characters of each end of a long cause that are shown.
+CAUSE_END = 400
+
 
 class Results:
-    """Tests by outcome. `failed` contains names, and `skipped` pairs of a name and the reason."""
+    """Tests by outcome. `failed` contains names, `causes` the messages of some of them by name, and
+    `skipped` pairs of a name and the reason."""
 
     def __init__(self):
-        self.passed, self.failed, self.skipped = 0, [], []
+        self.passed, self.failed, self.causes, self.skipped = 0, [], {}, []
 
     def add(self, other):
         """Adds the tests of other results."""
         self.passed += other.passed
         self.failed += other.failed
+        self.causes.update(other.causes)
         self.skipped += other.skipped
 
     def read(self, report, name):
@@ -24,12 +29,14 @@ class Results:
         Raises OSError or ParseError if there is no complete report.
         """
         for case in xml.etree.ElementTree.parse(report).iter("testcase"):
-            test_name = name(case.get("classname", ""), case.get("name", ""))
+            test = name(case.get("classname", ""), case.get("name", ""))
+            failures = [*case.findall("failure"), *case.findall("error")]
             skipped = case.find("skipped")
-            if case.find("failure") is not None or case.find("error") is not None:
-                self.failed.append(test_name)
+            if failures:
+                self.failed.append(test)
+                self.causes[test] = cause(failures[0])
             elif skipped is not None:
-                self.skipped.append((test_name, reason(skipped)))
+                self.skipped.append((test, reason(skipped)))
             else:
                 self.passed += 1
         return self
@@ -41,9 +48,25 @@ class Results:
             numbers[reason] = numbers.get(reason, 0) + 1
         return ["%d skipped: %s" % (number, reason) for reason, number in sorted(numbers.items())]
 
+    def explanations(self):
+        """Returns a line for each failed test whose cause is known, with both ends of the cause."""
+        return ["%s: %s" % (name, shortened(self.causes[name])) for name in self.failed if self.causes.get(name)]
+
     def total(self):
         """Returns the last line of a run, which CI reads."""
         return "%d passed, %d failed, %d skipped" % (self.passed, len(self.failed), len(self.skipped))
+
+
+def cause(failure):
+    """Returns the cause of a failure in one line. The message in nextest's reports only names the
+    place of a panic."""
+    message, text = failure.get("message") or "", failure.text or ""
+    return " ".join((text if not message or "panicked at" in message else message).split())
+
+
+def shortened(text):
+    """Returns the text, without its middle if it is long."""
+    return text if len(text) <= 2 * CAUSE_END else text[:CAUSE_END] + " [...] " + text[-CAUSE_END:]
 
 
 def reason(skipped):

@@ -8,9 +8,9 @@ at a time, the longest first.
 
 Arguments after -- are passed to pytest. The output of a module is printed when it ends, and stays
 in target/tests/. A module that takes longer than --bound is killed with all its children, and
-counts as failed; so does a module that runs no test and skips none. The last lines report totals,
-the reasons for skipped tests, and one line with the failed tests and a command that repeats one of
-them.
+counts as failed; so does a module that runs no test and skips none. The last lines report the
+reasons for skipped tests, the causes of failures, one line with the failed tests and a command that
+repeats one of them, and totals.
 """
 import argparse
 import contextlib
@@ -170,7 +170,9 @@ class Module:
         """Records the module as a failed test."""
         with open(self.log, "a") as log:
             log.write("\n%s: %s\n" % (self.name, why))
-        found.failed.append(self.tests[0] if len(self.tests) == 1 else self.path)
+        name = self.tests[0] if len(self.tests) == 1 else self.path
+        found.failed.append(name)
+        found.causes[name] = why
 
     def show(self, found, seconds):
         print("===== %s: %s, in %.0f s" % (self.name, found.total(), seconds))
@@ -266,7 +268,7 @@ def main():
             found, seconds[module.name] = module.finish()
             all_of_them.add(found)
     print("===== seconds: " + ", ".join("%s %.0f" % (name, took) for name, took in sorted(seconds.items(), key=lambda item: -item[1])))
-    for line in all_of_them.reasons():
+    for line in all_of_them.reasons() + all_of_them.explanations():
         print(line)
     with open(os.path.join(OUTPUT, "end-to-end.json"), "w") as f:
         json.dump({**vars(all_of_them), "repeat": [repeat(test) for test in all_of_them.failed[:1]]}, f, indent=1)

@@ -33,12 +33,14 @@ def run(folder, modules, *options):
 
 def test_totals_reasons_and_failures_are_told(tmp_path):
     status, lines = run(tmp_path, MODULES)
-    skipped, failed, total = lines
+    skipped, *causes, failed, total = lines
     assert status == 1 and total == "3 passed, 5 failed, 1 skipped", lines
     assert skipped == "1 skipped: of a good reason", lines
     assert failed.startswith("failed: ") and "; to repeat one: sudo env " in failed, failed
     for test in ("test_bad.py::test_b", "test_broken", "test_empty", "test_dies", "test_thread.py::test_a"):
         assert test in failed, lines
+        assert sum(test in cause for cause in causes) == 1, lines
+    assert any("test_bad.py::test_b: " in cause and "assert" in cause for cause in causes), lines
 
 
 def test_passing_modules_are_reported_in_one_line(tmp_path):
