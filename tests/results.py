@@ -61,7 +61,8 @@ def cause(failure):
     """Returns the cause of a failure in one line. The message in nextest's reports only names the
     place of a panic."""
     message, text = failure.get("message") or "", failure.text or ""
-    return " ".join((text if not message or "panicked at" in message else message).split())
+    chosen = text.split("stack backtrace:")[0] if not message or "panicked at" in message else message
+    return " ".join(chosen.split())
 
 
 def shortened(text):
