@@ -2,9 +2,10 @@
 //! is a rank of the same node. Agents execute schedules this way, and the timing of plans assumes
 //! it.
 //!
-//! A receive into working memory that is read by only one reduction is skipped, and the reduction
-//! takes the message. This is safe because no action depends on the send, which only completes
-//! later.
+//! A receive is skipped if its message goes to working memory, only one reduction reads it there,
+//! and no action of the sender depends on the send. The reduction then reads the message from the
+//! sender's memory. The send completes only after that, which is safe because no action waits for
+//! it.
 
 use crate::progress::Dependents;
 use crate::schedule::{ActionKind, Program, Rank, RankBuffer, Schedule, ScheduleAction, Span, TransferId};
