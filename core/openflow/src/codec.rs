@@ -1,6 +1,6 @@
-//! Reading and writing of messages. A reader gives a nested part only its own bytes, and reports an
-//! error if some of them remain unread. A writer fills in the length of a part once the part is
-//! complete. The other modules define what the bytes mean.
+//! Reading and writing of messages. A reader of a nested part can read only the bytes of this part,
+//! and reports an error if some of them remain unread. A writer fills in the length of a part once
+//! the part is complete. The other modules define what the bytes mean.
 
 use std::fmt;
 

@@ -1,5 +1,5 @@
-//! Packets that a switch sends to the controller, and packets that the controller lets a switch
-//! send.
+//! Packets that a switch sends to the controller, and packets that the controller orders a switch
+//! to send.
 
 use std::fmt;
 

@@ -46,8 +46,8 @@ pub(crate) static PATTERNS: [&Pattern; 12] = [
     &scatter_allgather::SCATTER_ALLGATHER,
 ];
 
-/// Moves one span from its holder to `dst` of every member. Members that do not need it are left
-/// out.
+/// Moves one span from its holder to `dst` of every member. Members that do not need it must be
+/// left out of the subgroup.
 pub(crate) type BcastFn = fn(&mut ScheduleBuilder<'_>, &Subgroup, RankSpan, &dyn Fn(Rank) -> Span);
 /// Combines the members' values at the last argument, which must be at a member.
 pub(crate) type ReduceFn = fn(&mut ScheduleBuilder<'_>, &[RankSpan], RankSpan);

@@ -223,7 +223,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         self.ready = ready;
     }
 
-    /// Records that a rank has a message in its place.
+    /// Records that a rank has consumed a message, and returns the sender's credit.
     fn taken(&mut self, at: ActionRef, transfer: u32) {
         let sender = self.index.sender(transfer);
         if let ActionKind::Multicast { .. } = self.kind(sender) {
@@ -302,7 +302,8 @@ impl<'a, N: NetworkModel> World<'a, N> {
         }
     }
 
-    /// Returns the work of an action to take a message from another rank of its node.
+    /// Returns the time, in nanoseconds, in which an action copies or combines a message of another
+    /// rank of its node.
     fn taking(&self, at: ActionRef) -> u64 {
         match self.kind(at) {
             ActionKind::Reduce { src, .. } => self.costs.reducing(src.len),
