@@ -1,5 +1,5 @@
-//! Counts the messages of a schedule (the figures of the COOL paper, tables 1 and 3). The time that
-//! they take is estimated elsewhere.
+//! Counts the messages of a schedule (the figures of the COOL paper, tables 1 and 3). The
+//! [`timing`](crate::timing) module estimates their time.
 
 use crate::layout::Layout;
 use crate::schedule::{ActionId, ActionKind, Program, Rank, Schedule, TransferId};
@@ -13,8 +13,8 @@ struct CountedMessage {
     to: Vec<Rank>,
     multicast: bool,
     bytes: u64,
-    /// One more than the longest sequence of messages that must arrive before it. Messages within a
-    /// node are local copies and do not count as a step.
+    /// One more than the number of messages in the longest sequence that must arrive before it.
+    /// Messages within a node are local copies and do not count as a step.
     step: usize,
 }
 

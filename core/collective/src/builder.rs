@@ -11,8 +11,8 @@ use crate::schedule::{
 use core::ops::Range;
 use std::collections::BTreeMap;
 
-/// Segments that may be in progress at once in working memory of one purpose: one arriving, one
-/// being combined, one leaving. After this many segments a slot is reused.
+/// Number of segments that may be in progress at once in working memory of one purpose: one
+/// arrives, one is combined, and one leaves. After this many segments, a slot is reused.
 const WINDOW: usize = 3;
 
 /// Bytes of the shortest stripe. Shorter messages complete before several trees become faster than
@@ -76,7 +76,7 @@ pub(crate) struct ScheduleBuilder<'a> {
     layout: &'a Layout,
     drafts: Vec<Option<ProgramDraft>>,
     transfers: u64,
-    /// The actions of all kept ranks so far, and the limit.
+    /// Number of actions of all kept ranks so far, and its limit.
     actions: usize,
     most: usize,
     element: u64,
@@ -107,8 +107,8 @@ impl<'a> ScheduleBuilder<'a> {
         Some(self.drafts.into_iter().map(|draft| Some(draft?.program)).collect())
     }
 
-    /// Returns `len` bytes of working memory at `rank`. They are free when the previous user of the
-    /// slot is done.
+    /// Returns `len` bytes of working memory at `rank`. Actions on these bytes wait until the
+    /// previous use of the slot is over.
     pub(crate) fn slot(&mut self, rank: Rank, slot: ScratchSlot, len: u64) -> Span {
         // Parts of all racks pass through the last leader at once.
         let window = if slot == ScratchSlot::Parts(2) { WINDOW * self.layout.racks() } else { WINDOW };
@@ -146,7 +146,8 @@ impl<'a> ScheduleBuilder<'a> {
         len > 0 || self.tokens
     }
 
-    /// Skips the numbers of messages between ranks that are not kept.
+    /// Skips the numbers of messages between ranks that are not kept, because all agents must
+    /// number the later messages alike.
     pub(crate) fn skip(&mut self, messages: u64) {
         self.transfers += messages;
     }
@@ -238,7 +239,8 @@ impl<'a> ScheduleBuilder<'a> {
         }
     }
 
-    /// Returns a span in which a value may be combined: its own, or a copy if it is in the input.
+    /// Returns a span in which a value may be combined: its own, or that of a copy if the value is
+    /// in the input, which is read-only.
     pub(crate) fn growing(&mut self, value: RankSpan) -> Span {
         if value.span.buffer != RankBuffer::Input {
             return value.span;

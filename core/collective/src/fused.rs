@@ -2,9 +2,10 @@
 //! is a rank of the same node. Agents execute schedules this way, and the timing of plans assumes
 //! it.
 //!
-//! A receive into working memory that is read by only one reduction is skipped, and the reduction
-//! takes the message. This is safe because no action depends on the send, which only completes
-//! later.
+//! A receive is skipped if its message goes to working memory, only one reduction reads it there,
+//! and no action of the sender depends on the send. The reduction then reads the message from the
+//! sender's memory. The send completes only after that, which is safe because no action waits for
+//! it.
 
 use crate::progress::Dependents;
 use crate::schedule::{ActionKind, Program, Rank, RankBuffer, Schedule, ScheduleAction, Span, TransferId};
@@ -54,12 +55,13 @@ impl FusedReductions {
         fused
     }
 
-    /// Returns whether a receive is skipped because a reduction takes its message from the sender.
+    /// Returns whether a receive is skipped because a reduction reads its message from the sender's
+    /// memory.
     pub fn is_passed_over(&self, rank: Rank, action: u32) -> bool {
         self.receives.contains(&(rank, action))
     }
 
-    /// Returns the sender and the message that a reduction takes, if it is fused.
+    /// Returns the sender and the message that a reduction reads, if it is fused.
     pub fn message(&self, rank: Rank, action: u32) -> Option<(Rank, TransferId)> {
         self.reductions.get(&(rank, action)).copied()
     }
@@ -114,7 +116,8 @@ mod tests {
     use super::*;
     use crate::{Call, Layout, Operation, Plan, RankPlace, compile};
 
-    /// Returns the number of messages that reductions take at each of four ranks on one node.
+    /// Returns the number of messages that fused reductions read, for each of four ranks on one
+    /// node.
     fn found(operation: Operation, plan: &str) -> [usize; 4] {
         let layout = Layout::new(&[RankPlace { rack: 0, node: 0 }; 4]).unwrap();
         let call = Call::new(operation, Rank(0), 1 << 20, 4);
@@ -129,7 +132,7 @@ mod tests {
     #[test]
     fn a_leader_reduces_from_the_memory_of_its_senders() {
         for operation in [Operation::Reduce, Operation::Allreduce] {
-            // Each segment takes three messages.
+            // Each segment consists of three messages.
             let [leader, others @ ..] = found(operation, "flat:linear");
             assert!(leader > 0 && leader % 3 == 0 && others == [0; 3], "{leader} {others:?}");
         }

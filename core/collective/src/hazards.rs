@@ -1,8 +1,8 @@
-//! Records which actions of a rank last wrote and since then read each byte range of its buffers.
-//! Dependencies (read after write, write after read, write after write) follow from the bytes that
-//! actions touch.
+//! Records, for each byte range of a rank's buffers, the action that last wrote it and the actions
+//! that have read it since then. Dependencies (read after write, write after read, write after
+//! write) follow from the bytes that actions touch.
 //!
-//! An empty span is a token: it carries no bytes, but a send from its place waits for the messages
+//! An empty span is a token: it contains no bytes, but a send from its place waits for the messages
 //! that arrived there.
 
 use crate::schedule::{ActionId, RankBuffer, Span};

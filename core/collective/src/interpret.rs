@@ -74,7 +74,7 @@ pub fn interpret(
     Ok(machine.buffers.into_iter().map(|[_, output, _]| output).collect())
 }
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
+/// Returns the next number of SplitMix64 (Steele, Lea, Flood 2014).
 fn next_random(state: &mut u64) -> u64 {
     *state = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let mut z = *state;

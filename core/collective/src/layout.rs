@@ -152,7 +152,7 @@ impl Layout {
         }
     }
 
-    /// Most trees of one group over which a message is striped.
+    /// Maximum number of trees of one group over which a message is striped.
     pub const MOST_STRIPES: u32 = 8;
 
     /// Returns the same group on a network with this number of trees over all nodes that share no
@@ -162,8 +162,8 @@ impl Layout {
         Layout { stripes: trees.clamp(1, Layout::MOST_STRIPES), ..self }
     }
 
-    /// Returns the number of stripes of a long message to the nodes of a tree, each of which has a
-    /// tree of its own. It is at least one.
+    /// Returns the number of stripes of a long message to the nodes of `scope`, at least one. Each
+    /// stripe has a tree of its own.
     pub fn stripes(&self, scope: MulticastScope) -> u32 {
         if scope == MulticastScope::All { self.stripes } else { 1 }
     }

@@ -5,7 +5,8 @@ use crate::progress::{Dependents, ProgramProgress};
 use crate::schedule::{ActionId, ActionKind, Program, Rank, TransferId};
 use std::collections::BTreeMap;
 
-/// Returns one such order. `pick` selects among a number of actions that may be next.
+/// Returns one such order. `pick` must select among the actions that may be next: it is passed
+/// their number and returns an index below it.
 ///
 /// # Errors
 /// Returns an action that can never run, if the schedule deadlocks.

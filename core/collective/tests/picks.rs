@@ -11,7 +11,8 @@ const SHAPES: [(u32, u32, u32); 6] = [(1, 4, 1), (4, 4, 1), (3, 5, 2), (2, 4, 6)
 
 const BYTES: [u64; 4] = [8, 4096, 100_000, 8 << 20];
 
-/// Larger groups are extrapolated, which takes longer, so fewer lengths are tested.
+/// Number of nodes above which fewer lengths are tested, because larger groups are extrapolated,
+/// which takes longer.
 const SMALL: u32 = 32;
 
 fn layout((racks, nodes, ranks): (u32, u32, u32)) -> Layout {

@@ -185,7 +185,7 @@ fn operation() -> impl Strategy<Value = Operation> {
     proptest::sample::select(Operation::ALL.to_vec())
 }
 
-/// Up to 20 nodes in up to 5 racks, with up to 40 ranks on them.
+/// Generates layouts of at most 20 nodes in at most 3 racks, with at most 39 ranks.
 fn layout() -> impl Strategy<Value = Layout> {
     proptest::collection::vec(0u32..20, 1..40).prop_map(|nodes| {
         let places: Vec<RankPlace> =
@@ -276,7 +276,8 @@ mod slow {
         let (mut proved, mut sizes) = (0, SIZES.iter().cycle());
         for layout in all_shapes() {
             for operation in Operation::ALL {
-                // For large groups every fourth plan, in turn.
+                // For large groups, only every fourth plan is proved, starting at another plan each
+                // time.
                 let step = if layout.size() > 20 { 4 } else { 1 };
                 for plan in plans(operation).into_iter().skip(proved % step).step_by(step) {
                     for root in roots(operation, &layout) {
@@ -371,7 +372,7 @@ mod slow {
             if with_counts && operation.takes_counts() {
                 call = uneven(&call, layout.size());
             }
-            // Half of the plans. Another seed takes the other half.
+            // Half of the plans are tested. Other seeds select the other half.
             for plan in plans(operation).into_iter().skip(seed as usize % 2).step_by(2) {
                 let schedule = compiled(&call, &layout, &plan.with_segment(segment));
                 verify(&schedule, &layout).map_err(|e| TestCaseError::fail(format!("{plan}: {e}")))?;
@@ -387,7 +388,7 @@ mod slow {
     proptest! {
         #![proptest_config(config(60))]
 
-        /// 65 to 160 nodes in up to 12 racks.
+        /// Layouts of 65 to 159 nodes in at most 12 racks.
         #[test]
         fn plans_are_right_for_large_groups(
             operation in operation(),

@@ -159,7 +159,7 @@ fn every_dependency_is_needed_or_follows_from_others() {
     let (mut races, mut implied) = (0, 0);
     for operation in Operation::ALL {
         for plan in Plan::fitting(operation) {
-            // The empty shares of a barrier wait for each other more than the barrier needs.
+            // The empty shares of a barrier have more dependencies than the barrier needs.
             if operation == Operation::Barrier && plan.to_string().starts_with("flat:") {
                 continue;
             }

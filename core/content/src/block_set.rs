@@ -36,13 +36,13 @@ impl BlockSet {
     /// Adds a block.
     ///
     /// # Panics
-    /// If the manifest has no such block.
+    /// Panics if the manifest has no such block.
     pub fn insert(&mut self, block: u32) {
         assert!((block as usize) < self.blocks, "block {block} of {}", self.blocks);
         self.words[block as usize / 64] |= 1 << (block % 64);
     }
 
-    /// Whether the set contains a block.
+    /// Returns whether the set contains a block.
     #[must_use]
     pub fn contains(&self, block: u32) -> bool {
         self.words.get(block as usize / 64).is_some_and(|word| word >> (block % 64) & 1 == 1)
@@ -69,13 +69,13 @@ impl BlockSet {
         self.words.iter().map(|word| word.count_ones() as usize).sum()
     }
 
-    /// Whether the set contains no block.
+    /// Returns whether the set contains no block.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.words.iter().all(|word| *word == 0)
     }
 
-    /// Whether the set contains all blocks of the manifest.
+    /// Returns whether the set contains all blocks of the manifest.
     #[must_use]
     pub fn is_full(&self) -> bool {
         self.len() == self.blocks

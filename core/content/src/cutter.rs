@@ -19,7 +19,7 @@ impl Digest {
     }
 }
 
-/// Hexadecimal, as `b3sum` prints it.
+/// Prints the hash in hexadecimal, as `b3sum` does.
 impl fmt::Display for Digest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
@@ -122,7 +122,7 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeSet;
 
-    /// Bytes without structure, the same on every run.
+    /// Returns bytes without structure, the same on every run.
     fn noise(seed: u64, bytes: usize) -> Vec<u8> {
         let mut hasher = blake3::Hasher::new();
         hasher.update(&seed.to_le_bytes());

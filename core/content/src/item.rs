@@ -29,7 +29,7 @@ impl ItemPath {
     /// Returns the path of an entry of this directory.
     ///
     /// # Errors
-    /// If `name` is not a single valid name.
+    /// Fails if `name` is not a single valid name.
     pub fn join(&self, name: &[u8]) -> Result<ItemPath, PathError> {
         let before: &[&[u8]] = if self.is_root() { &[] } else { &[&self.0, b"/"] };
         let path = [before, &[name]].concat().concat();
@@ -42,7 +42,7 @@ impl ItemPath {
         &self.0
     }
 
-    /// Whether this is the path of the source itself.
+    /// Returns whether this is the path of the source itself.
     #[must_use]
     pub fn is_root(&self) -> bool {
         self.0.is_empty()
@@ -55,7 +55,7 @@ impl ItemPath {
         (!self.is_root()).then(|| ItemPath(self.0[..end].to_vec()))
     }
 
-    /// Checks that the path stays within its source, which a decoded path need not do.
+    /// Checks that the path stays within its source. A decoded path may lead out of it.
     pub(crate) fn check(&self) -> Result<(), PathError> {
         let names = || self.0.split(|byte| *byte == b'/');
         if self.is_root() || names().all(is_name) { Ok(()) } else { Err(PathError(self.0.clone())) }

@@ -16,7 +16,7 @@ pub struct Manifest {
     blocks: Vec<Block>,
 }
 
-/// A manifest is invalid.
+/// The reason why a manifest is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ManifestError {
     /// The bytes are not a manifest, or some are missing.
@@ -100,8 +100,8 @@ impl Manifest {
     /// Decodes and checks a manifest. The bytes may be from an untrusted sender.
     ///
     /// # Errors
-    /// If the bytes are not a manifest, or one that no source can have. In particular, paths must
-    /// not leave the source.
+    /// Fails if the bytes are not a manifest, or are one that no source can have, for example
+    /// because a path leaves the source.
     pub fn decode(bytes: &[u8]) -> Result<Manifest, ManifestError> {
         let (manifest, rest) = postcard::take_from_bytes::<Manifest>(bytes).map_err(ManifestError::Decode)?;
         if !rest.is_empty() {
@@ -160,7 +160,7 @@ impl Manifest {
         Ok(())
     }
 
-    /// Whether the source has this directory.
+    /// Returns whether the source has this directory.
     fn is_folder(&self, path: &ItemPath) -> bool {
         let found = self.items.binary_search_by(|item| item.path.cmp(path));
         found.is_ok_and(|number| self.items[number].content == ItemContent::Folder)
@@ -243,7 +243,7 @@ impl Builder {
     /// Returns the manifest. Items must have been added in the order of their paths.
     ///
     /// # Errors
-    /// If the items do not form a valid source.
+    /// Fails if the items do not form a valid source.
     pub fn finish(self) -> Result<Manifest, ManifestError> {
         let manifest = Manifest { items: self.items, blocks: self.blocks };
         manifest.check()?;
@@ -265,7 +265,8 @@ pub(crate) mod tests {
         names.fold(ItemPath::root(), |at, name| at.join(name.as_bytes()).unwrap())
     }
 
-    /// Returns a directory with two files that share a block, a hole, an empty file and a link.
+    /// Returns the manifest of a directory. It contains two files that share a block, one of them
+    /// with a hole, an empty file and a link.
     pub(crate) fn folder() -> Manifest {
         let mut made = Builder::default();
         let when = ModificationTime { seconds: -5, nanoseconds: 7 };

@@ -12,7 +12,7 @@ pub struct Piece {
 }
 
 impl Piece {
-    /// Whether `bytes` are the bytes of this piece, according to the hashes of its blocks.
+    /// Returns whether `bytes` are the bytes of this piece, according to the hashes of its blocks.
     pub fn is_right(&self, manifest: &Manifest, bytes: &[u8]) -> bool {
         let mut rest = bytes;
         let right = self.blocks.iter().all(|block| {

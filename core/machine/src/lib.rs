@@ -1,9 +1,9 @@
 //! The contract of every protocol in COOL: a state machine without I/O.
 //!
-//! All machines have the same shape, so reading one is enough to read all of them. A driver
-//! passes in one input with the current time ([`Machine::handle`]), then calls [`Machine::poll`]
-//! until it returns [`Poll::Idle`], which carries the instant at which the driver must poll again
-//! even if no input arrives.
+//! All machines have the same shape, so reading one is enough to read all of them. A driver passes
+//! in one input with the current time ([`Machine::handle`]), then calls [`Machine::poll`] until it
+//! returns [`Poll::Idle`], which contains the instant at which the driver must poll again even if
+//! no input arrives.
 //!
 //! A machine must not hold a socket, read a clock or draw random numbers. Time and seeds are
 //! arguments, because the same code then runs in a daemon and under a seeded simulator.

@@ -16,7 +16,7 @@ pub trait RankLocation: Clone {
 /// [`RankLocation::node`].
 #[derive(Debug)]
 pub enum Input<'a, P> {
-    /// A rank requests a new group with all other ranks that give the same key.
+    /// A rank requests a new group with all other ranks that pass the same key.
     Enlist {
         /// The rank's location.
         place: P,
@@ -52,7 +52,7 @@ pub enum Input<'a, P> {
         purpose: RecoveryPurpose,
         /// How long the rank waits for the others. The shortest timeout of all ranks applies.
         timeout: Duration,
-        /// Ranks that this rank cannot reach, by node.
+        /// Ranks on nodes that this rank's node cannot reach.
         unreachable: Vec<u32>,
     },
     /// Ranks have left a group.
@@ -148,13 +148,13 @@ pub enum Output<P> {
 /// Outcome of a rendezvous.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EnlistOutcome {
-    /// The key that the ranks gave.
+    /// The key that the ranks passed.
     pub key: String,
     /// Their group, or 0 if none was formed.
     pub group: u64,
     /// Why no group was formed.
     pub reason: String,
-    /// The rank concerned. `None` means all ranks of the node that gave the key.
+    /// The rank concerned. `None` means all ranks of the node that passed the key.
     pub rank: Option<u32>,
     /// Limits the report to requests with these tickets. Empty if a request had no ticket.
     pub tickets: Vec<u64>,
@@ -167,7 +167,7 @@ pub struct RecoveryOutcome {
     pub group: u64,
     /// Its lost ranks, in ascending order.
     pub lost: Vec<u32>,
-    /// Bitwise AND of the flags that the agreeing ranks gave.
+    /// Bitwise AND of the flags that the agreeing ranks passed.
     pub flags: u64,
     /// The survivors' new group, or 0 if none was requested or formed.
     pub new_group: u64,

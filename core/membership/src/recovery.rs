@@ -39,7 +39,7 @@ struct SurvivorArrival<P> {
 /// The operation for which survivors wait for each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecoveryPurpose {
-    /// Compute the bitwise AND of the flags that the survivors give.
+    /// Compute the bitwise AND of the flags that the survivors pass.
     Agree(u64),
     /// Form a new group of the survivors.
     Shrink,
@@ -75,7 +75,7 @@ pub(crate) struct Survivor<P> {
     pub(crate) place: P,
     /// When its timeout expires.
     pub(crate) deadline: Time,
-    /// Ranks that it cannot reach, by node.
+    /// Ranks on nodes that its node cannot reach.
     pub(crate) unreachable: Vec<u32>,
 }
 
@@ -267,8 +267,8 @@ impl<P> DamagedGroup<P> {
         Ok(())
     }
 
-    /// Returns whether the round has nothing to wait for: every other rank is known to be lost, or
-    /// most of the remaining ranks cannot reach it.
+    /// Returns whether the round has nothing to wait for: every rank that has not arrived is known
+    /// to be lost, or more than half of the remaining ranks cannot reach it.
     fn is_complete(&self) -> bool {
         let Some(Round { arrivals, .. }) = &self.round else { return false };
         let remaining = self.size as usize - self.lost.len();
@@ -280,8 +280,8 @@ impl<P> DamagedGroup<P> {
     }
 }
 
-/// Returns the rank that most other arrived ranks cannot reach, or `None` if all can reach each
-/// other. Of several such ranks, it returns the highest.
+/// Returns the rank that the largest number of arrived ranks cannot reach, or `None` if all can
+/// reach each other. Of several such ranks, it returns the highest.
 fn least_reachable<P>(arrivals: &BTreeMap<u32, SurvivorArrival<P>>) -> Option<u32> {
     let unreachable_from =
         |rank: &u32| arrivals.values().filter(|arrival| arrival.unreachable.contains(rank)).count();
@@ -303,7 +303,7 @@ mod tests {
         Survivor { group: (7, 4), rank, purpose, place: 100 + rank, deadline, unreachable: Vec::new() }
     }
 
-    /// A survivor that cannot reach these ranks.
+    /// Returns a survivor that cannot reach these ranks.
     fn cut_off(rank: u32, unreachable: &[u32]) -> Survivor<u32> {
         Survivor { unreachable: unreachable.to_vec(), ..arriving(rank, RecoveryPurpose::Shrink) }
     }

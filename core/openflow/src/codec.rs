@@ -1,6 +1,6 @@
-//! Reading and writing of messages. A reader gives a nested part only its own bytes, and reports an
-//! error if some of them remain unread. A writer fills in the length of a part once the part is
-//! complete. The meaning of the bytes belongs to the other modules.
+//! Reading and writing of messages. A reader of a nested part can read only the bytes of this part,
+//! and reports an error if some of them remain unread. A writer fills in the length of a part once
+//! the part is complete. The other modules define what the bytes mean.
 
 use std::fmt;
 
@@ -23,8 +23,8 @@ pub(crate) trait WireFormat: Sized {
     fn display(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result;
 }
 
-/// A value that may form a list that fills the rest of its part. Reading one must consume at least
-/// one byte.
+/// A value of which a list may fill the rest of a part of a message. Reading one must consume at
+/// least one byte, because the list would otherwise never end.
 pub(crate) trait ListItem: WireFormat {}
 
 /// A tagged union: a type field in front determines the type of the content.
@@ -136,7 +136,8 @@ impl<'a> Reader<'a> {
         Ok(value)
     }
 
-    /// Reads a length that counts from `start`, and passes the bytes that remain of it to `read`.
+    /// Reads the 16-bit length of the part that began at offset `start`, and passes the rest of
+    /// this part to `read`, which must use all of it.
     pub(crate) fn measured<T>(
         &mut self,
         what: &'static str,
@@ -207,7 +208,8 @@ impl Writer {
         self.bytes.len()
     }
 
-    /// Writes a length that counts from `start`, and the part that `write` writes.
+    /// Writes a 16-bit length, then what `write` writes. The length is the number of bytes since
+    /// position `start`, itself included.
     pub(crate) fn measured(&mut self, what: &'static str, start: usize, write: impl FnOnce(&mut Self)) {
         let at = self.bytes.len();
         self.pad(2);
@@ -229,7 +231,7 @@ impl Writer {
         }
     }
 
-    /// Writes a length of one byte, and the part that `write` writes.
+    /// Writes a length of one byte, then what `write` writes. The length does not count itself.
     pub(crate) fn measured_u8(&mut self, what: &'static str, write: impl FnOnce(&mut Self)) {
         let at = self.bytes.len();
         self.pad(1);

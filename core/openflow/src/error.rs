@@ -16,7 +16,7 @@ pub enum Error {
         /// Number of bytes left.
         left: usize,
     },
-    /// The part contains more bytes than it can hold.
+    /// The part is longer than its content.
     #[error("{what} has {left} bytes left over at offset {offset}")]
     LeftOver {
         /// Part that was being read.
@@ -38,7 +38,8 @@ pub enum Error {
         /// Rule for the length.
         rule: &'static str,
     },
-    /// A padding byte is not zero, which could not be written back.
+    /// A padding byte is not zero. It could not be written back, because the writer pads with
+    /// zeros.
     #[error("{what} has padding that is not zero at offset {offset}; `Padding::Ignore` reads it as zero")]
     Padding {
         /// Part that was being read.
@@ -85,7 +86,7 @@ pub enum Error {
         /// Maximum value.
         limit: u32,
     },
-    /// Raw data has a length that the standard does not permit.
+    /// Raw data makes a part have a length that is not a multiple of 8, which the standard forbids.
     #[error("{what} would be {length} bytes long; pad its data so that it is a multiple of 8")]
     Unaligned {
         /// Part that was being written.

@@ -32,8 +32,8 @@ layout! {
     pub struct FlowMod = "flow modification" {
         /// Opaque identifier that the controller chooses.
         cookie: u64,
-        /// For modifications and deletions: restricts them to flows with the same cookie in these
-        /// bits.
+        /// For modifications and deletions: restricts them to flows whose cookie equals `cookie` in
+        /// these bits.
         cookie_mask: u64,
         /// The table; [`TableId::ALL`] to delete from all.
         table: TableId,
@@ -45,7 +45,7 @@ layout! {
         hard_timeout: u16,
         /// Priority: of several matching flows the highest applies.
         priority: u16,
-        /// Buffered packet to which the flow is applied.
+        /// Buffered packet to which the flow is also applied, or [`BufferId::NONE`].
         buffer: BufferId,
         /// For deletions: restricts them to flows that output to this port.
         out_port: PortNo,

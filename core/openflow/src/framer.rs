@@ -18,12 +18,13 @@ use crate::message::{HEADER_LEN, Message};
 /// # Ok::<(), rs_openflow::Error>(())
 /// ```
 ///
-/// The framer buffers bytes until their message is taken. A caller should take all messages after
-/// every push, because then it never buffers more than one message (65,535 bytes) and one push.
+/// The framer buffers bytes until it has returned their message. A caller should iterate until
+/// `None` after every push, because the framer then never buffers more than one message (65,535
+/// bytes) and one push.
 ///
-/// For a message that cannot be read, it returns an error, and continues with the next message.
-/// After a header with an impossible length the next message cannot be found: the framer returns a
-/// last error, and drops all later bytes.
+/// For a message that cannot be read, the framer returns an error, and continues with the next
+/// message. After a header with an impossible length the next message cannot be found: the framer
+/// returns a last error, and drops all later bytes.
 #[derive(Debug, Clone, Default)]
 pub struct Framer {
     buffer: Vec<u8>,
@@ -49,7 +50,7 @@ impl Framer {
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// Returns the number of bytes that have not been returned yet.
+    /// Returns the number of buffered bytes: those of messages that have not been returned yet.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.buffer.len() - self.start

@@ -34,7 +34,7 @@ layout! {
         weight: u16,
         /// For groups of type fast failover: the bucket is live while this port is up.
         watch_port: PortNo,
-        /// For groups of type fast failover: the bucket is live while this group is.
+        /// For groups of type fast failover: the bucket is live while this group is live.
         watch_group: GroupId => pad 4,
         /// Actions for the packet.
         actions: Vec<Action>,

@@ -81,8 +81,8 @@ impl ListItem for HelloElement {}
 
 /// OpenFlow versions that a peer supports.
 ///
-/// Hellos of other OpenFlow versions can be read as well, because otherwise the version of a peer
-/// could not be named if there is none in common.
+/// Hellos of other OpenFlow versions can be read as well, because a report that the peers have no
+/// version in common should name the versions of the other peer.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hello {
     /// Version in the header, which is the highest that the peer supports.
@@ -104,8 +104,9 @@ impl Default for Hello {
 impl Hello {
     /// Returns whether the peer supports `version`.
     ///
-    /// A bitmap decides if there is one. Otherwise, by the standard, a peer supports its highest
-    /// version and all lower ones, which only later messages can confirm.
+    /// If the hello contains a version bitmap, the bitmap decides. Otherwise the peer is assumed to
+    /// support its highest version and all lower ones, as the standard requires. Only later
+    /// messages can confirm this.
     #[must_use]
     pub fn speaks(&self, version: u8) -> bool {
         let bitmap = self.elements.iter().find_map(|element| match element {

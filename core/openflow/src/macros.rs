@@ -1,5 +1,5 @@
-//! Macros that declare the standard's types: numbers and flags with named values, so that unknown
-//! ones are kept and printed, and structures that are read, written and printed by one declaration.
+//! Macros that declare the standard's types. Numbers and flags have named values, but unknown
+//! values are kept and printed too. Structures are read, written and printed by one declaration.
 
 /// Declares a number with named values.
 macro_rules! number {
@@ -220,7 +220,7 @@ macro_rules! layout {
                     $crate::codec::WireFormat::display(&self.$field, f)?;
                     separator = " ";
                 )*
-                // No field follows the last separator.
+                // The last separator is not used, because no field follows it.
                 let _ = separator;
                 Ok(())
             }
@@ -228,8 +228,8 @@ macro_rules! layout {
     };
 }
 
-/// Declares a choice of contents, each with its number. Contents with other numbers are kept as
-/// bytes.
+/// Declares an enumeration of contents that a type number selects, one variant per number. Contents
+/// with unknown numbers are kept as bytes.
 macro_rules! choice {
     ($(#[$meta:meta])* pub enum $name:ident of $kind:ident {
         $($(#[$variant_meta:meta])* $number:ident => $variant:ident $(($type:ty))?,)*
@@ -241,15 +241,15 @@ macro_rules! choice {
             $($(#[$variant_meta])* $variant $(($type))?,)*
             /// Content that OpenFlow 1.3 does not define.
             Unknown {
-                /// Its number.
+                /// Type number of the content.
                 kind: $kind,
-                /// Its bytes.
+                /// Bytes of the content.
                 data: Vec<u8>,
             },
         }
 
         impl $name {
-            /// Returns the number of the content.
+            /// Returns the type number of the content.
             #[must_use]
             pub fn kind(&self) -> $kind {
                 $crate::codec::TaggedUnion::kind(self)
@@ -320,7 +320,8 @@ macro_rules! choice {
             }
         }
     };
-    // Repeats once for each type, without using the type.
+    // Expands to the tokens after the type. The type itself is not used: it only makes the tokens
+    // repeat once for each type.
     (@second $type:ty, $($second:tt)*) => { $($second)* };
 }
 

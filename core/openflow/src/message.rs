@@ -135,8 +135,8 @@ impl Body {
     }
 }
 
-/// Header of a message. It can often be read even if the message cannot, so that the requester can
-/// be notified that there is no answer.
+/// Header of a message. It can often be read even if the rest of the message cannot, so that the
+/// code that sent the request can be notified that there is no answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MessageHeader {
     /// OpenFlow version.

@@ -33,7 +33,7 @@ const FIELD_MAX: u8 = 0x7f;
 /// twice. A switch refuses other matches with an error.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Match {
-    /// Fields, which a packet must match all.
+    /// Fields. A packet must match all of them.
     pub fields: Vec<Oxm>,
 }
 

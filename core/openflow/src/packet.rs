@@ -1,5 +1,5 @@
-//! Packets that a switch sends to the controller, and packets that the controller lets a switch
-//! send.
+//! Packets that a switch sends to the controller, and packets that the controller orders a switch
+//! to send.
 
 use std::fmt;
 
@@ -43,7 +43,7 @@ layout! {
 }
 
 impl PacketIn {
-    /// Returns the ingress port.
+    /// Returns the ingress port, or `None` if the switch does not state it.
     #[must_use]
     pub fn in_port(&self) -> Option<PortNo> {
         self.matching.fields.iter().find_map(|field| match field {

@@ -96,7 +96,8 @@ layout! {
     pub struct PortMod = "port modification" {
         /// The port.
         port: PortNo => pad 4,
-        /// Ethernet address of the port, which must match as a safeguard.
+        /// Ethernet address of the port. As a safeguard, the switch refuses the change if it
+        /// differs.
         hw_addr: MacAddr => pad 2,
         /// The new values of the bits in `mask`.
         config: PortConfig,

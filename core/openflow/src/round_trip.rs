@@ -18,7 +18,7 @@ fn cut(bytes: &[u8], length: usize) -> Vec<u8> {
     bytes
 }
 
-/// Reading must fail, or yield a message that is written as the same bytes.
+/// Asserts that `bytes` are refused, or read as a message that is written back as the same bytes.
 fn refused_or_same(bytes: &[u8]) -> Result<(), TestCaseError> {
     if let Ok(message) = Message::decode(bytes) {
         let again = message.encode();
@@ -223,8 +223,8 @@ fn a_list_of_actions_that_claims_no_length_is_refused() {
 
 #[test]
 fn an_item_takes_little_more_memory_than_bytes() {
-    // The smallest items take 4 and 8 bytes on the wire, so a message of 64 KiB needs at most two
-    // megabytes.
+    // On the wire, the smallest OXM field has 4 bytes, and the smallest action or instruction has
+    // 8. A message of 64 KiB therefore needs at most two megabytes of memory.
     assert!(size_of::<Oxm>() <= 12 * 4);
     assert!(size_of::<Action>() <= 8 * 8);
     assert!(size_of::<Instruction>() <= 8 * 8);

@@ -1,6 +1,6 @@
 //! Arbitrary messages for the property tests. They are generated from bytes, so that proptest
-//! shrinks them by shrinking the bytes. Behind the bytes follow zeros, which generate the simplest
-//! message.
+//! shrinks them by shrinking the bytes. When all bytes are used, zeros follow, which generate the
+//! simplest message.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -29,8 +29,8 @@ impl SampleSource<'_> {
         T::sample(self)
     }
 
-    /// Generates values until one is `wanted`, finally from bytes that enumerate all values of a
-    /// byte.
+    /// Returns a value that is `wanted`: the next one if it is, otherwise the first wanted one
+    /// among the values with all bytes alike.
     pub(crate) fn draw_until<T: Sample>(&mut self, wanted: impl Fn(&T) -> bool) -> T {
         let drawn = self.draw();
         if wanted(&drawn) {
@@ -46,7 +46,7 @@ impl SampleSource<'_> {
         (0..count).map(|_| self.byte()).collect()
     }
 
-    /// Returns raw data with a length of `rest` beyond a multiple of eight.
+    /// Returns raw data whose length exceeds a multiple of eight by `rest`.
     fn aligned(&mut self, rest: usize) -> Vec<u8> {
         let count = 8 * self.below(4) + rest;
         self.bytes(count)
@@ -130,7 +130,7 @@ sample! {
     MeterStats: source => Self { meter: source.draw(), counters: source.draw() };
     TableProperty: source => Self { kind: source.draw(), data: source.draw() };
     UnknownOxm: source => Self {
-        // Must not be a class with named fields.
+        // The class must not be one with named fields.
         class: source.draw::<u16>() & 0x7fff,
         field: source.draw::<u8>() & 0x7f,
         has_mask: source.below(2) == 1,
@@ -162,7 +162,7 @@ impl Sample for Hello {
         if source.below(2) == 0 {
             return hello;
         }
-        // Too short for an element.
+        // These bytes are too few for an element.
         let rest = (0..source.below(4)).map(|_| source.byte()).collect();
         Self { version: source.draw_until(|&version| version != VERSION), rest, ..hello }
     }

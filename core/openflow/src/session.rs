@@ -21,7 +21,7 @@ layout! {
         /// Datapath id. The low 48 bits are mostly an Ethernet address; the vendor chooses the high
         /// 16 bits.
         datapath_id: u64,
-        /// Number of packets that it can buffer.
+        /// Number of packets that the switch can buffer.
         buffers: u32,
         /// Number of flow tables.
         tables: u8,
@@ -68,7 +68,7 @@ layout! {
     pub struct RoleConfig = "role" {
         /// The role.
         role: ControllerRole => pad 4,
-        /// Generation of the election. A switch must refuse older ones.
+        /// Generation of the master election. A switch must refuse a request with an older one.
         generation: u64,
     }
 }

@@ -10,7 +10,7 @@ use crate::macros::number;
 pub use pnet_base::MacAddr;
 
 number! {
-    /// Number of a port, or of a reserved port.
+    /// Number of a port. The named constants are the reserved ports.
     pub struct PortNo(u32) as "{}" {
         IN_PORT = 0xffff_fff8 "in_port",
         TABLE = 0xffff_fff9 "table",

@@ -1,5 +1,6 @@
-//! Messages captured from Open vSwitch 3.1 (see `golden/capture.py`) can all be read, are written
-//! back byte for byte, and must print as they did when they were captured (`golden/words.txt`).
+//! Tests messages that were captured from Open vSwitch 3.1 (see `golden/capture.py`). All of them
+//! must be readable, be written back byte for byte, and print as they did when they were captured
+//! (`golden/words.txt`).
 
 use std::fmt::Write;
 use std::fs;

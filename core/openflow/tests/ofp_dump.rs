@@ -16,7 +16,7 @@ fn dump(input: impl Read, reencode: bool) -> (Vec<u8>, Option<String>) {
     (output, error.map(|error| error.to_string()))
 }
 
-/// Returns one byte at a time, as a slow connection does.
+/// A reader that returns one byte per call, like a slow connection.
 struct Dripping<'a>(&'a [u8]);
 
 impl Read for Dripping<'_> {

@@ -11,16 +11,16 @@ use std::sync::Arc;
 
 /// A rank sends a NAK when it has waited this long for a message. It repeats the NAK after the same
 /// time, [`PROMPT_NAKS`] times in all because NAKs and retransmissions are lost too, and then
-/// doubles the interval up to [`NAK_INTERVAL_MAX`]. The delay is longer than a busy CPU keeps a
-/// rank from running: most often the sender has not sent the message yet, and a NAK wakes its
-/// agent.
+/// doubles the interval up to [`NAK_INTERVAL_MAX`]. The delay is longer than the time for which a
+/// busy CPU keeps a rank from running, because most often the sender has not sent the message yet,
+/// and a NAK would only wake its agent.
 const NAK_DELAY: Duration = Duration::from_millis(20);
 
 /// The delay of the NAK if a later message of the same sender has arrived. It must be longer than
-/// the network reorders packets.
+/// the time by which the network delays reordered packets.
 const NAK_DELAY_AFTER_GAP: Duration = Duration::from_millis(2);
 
-/// NAKs that are sent at the first interval, before the interval doubles.
+/// Number of NAKs that are sent at the first interval, before the interval doubles.
 const PROMPT_NAKS: u32 = 3;
 
 /// The longest interval between NAKs.
@@ -29,11 +29,11 @@ const NAK_INTERVAL_MAX: Duration = Duration::from_millis(320);
 /// Marks the transfers of the barrier that precedes a call.
 const BARRIER_BIT: u32 = 1 << 31;
 
-/// Most messages of later calls that are kept. Further ones are dropped and requested by a NAK
-/// later.
+/// Maximum number of messages that are kept before an action expects them. Further ones are dropped
+/// and requested by a NAK later.
 const EARLY_MESSAGES_MAX: usize = 4 * RETRANSMIT_WINDOW as usize;
 
-/// Most arrivals per call that [`CallArrivals::latest`] reports.
+/// Maximum number of arrivals per call that [`CallArrivals::latest`] reports.
 pub const RECENT_ARRIVALS_MAX: usize = 8;
 
 /// A call that the rank begins.
@@ -162,7 +162,8 @@ pub struct QuickCalls {
     /// ranks compute the same value.
     unacknowledged: CallTraffic,
     duplication: Duplication,
-    /// Messages of calls that this rank has not begun yet, by name: sender, digest and payload.
+    /// Messages that no action expects yet, of the current or of a later call. By name: sender,
+    /// digest and payload.
     early: BTreeMap<(u64, u32), (u32, u64, Vec<u8>)>,
     /// The latest calls of this rank, with their digests.
     recent: VecDeque<(u64, u64)>,
@@ -189,7 +190,8 @@ struct ActiveCall {
     /// The expected messages, by transfer: the receiving action, the sender, and the destination.
     awaited: BTreeMap<u32, (u32, Rank, Span)>,
     nak_at: Time,
-    /// Intervals that have passed since a message last arrived, each of which ended with a NAK.
+    /// Number of intervals that have begun since a message last arrived, without the short one
+    /// after a gap. Each ends with a NAK.
     naks_sent: u32,
     /// The call that follows the barrier.
     then: Option<Box<ActiveCall>>,
@@ -257,8 +259,8 @@ impl ActiveCall {
 }
 
 impl QuickCalls {
-    /// Returns the calls of a rank in a group. Datagrams are tagged under `key`. Returns `None` if
-    /// the group cannot execute a quick barrier.
+    /// Returns the state of a rank's calls in a group, before the first call. Datagrams are tagged
+    /// under `key`. Returns `None` if the group cannot execute a quick barrier.
     pub fn new(key: Key, group: (u64, u32), rank: Rank, layout: Layout) -> Option<QuickCalls> {
         let barrier = Arc::new(QuickSchedule::barrier(&layout, rank)?);
         Some(QuickCalls {

@@ -7,7 +7,8 @@
 const RETRANSMISSIONS: u64 = 2;
 const RECENT_MESSAGES: u32 = 16;
 
-/// How many messages are then sent twice. A retransmission within this period starts it again.
+/// Number of messages that are then sent twice. A retransmission within this period starts it
+/// again.
 const DUPLICATED_MESSAGES: u32 = 256;
 
 /// Decides how many copies of each message are sent.

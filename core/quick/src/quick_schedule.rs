@@ -3,8 +3,8 @@
 //!
 //! # When a call is quick
 //!
-//! The layout has at least two nodes and one rank per node, all parts have one length, the call
-//! carries data or is a barrier, and one of the plans below sends few and short messages: at most
+//! The layout has at least two nodes and one rank per node, all parts have one length, the call has
+//! data or is a barrier, and one of the plans below sends few and short messages: at most
 //! [`MESSAGE_BYTES_MAX`] bytes each, and at most half of [`RETRANSMIT_WINDOW`] per rank. Where
 //! nodes have several ranks, the layout is that of their [leaders](crate::NodeLeaders).
 //!
@@ -35,9 +35,9 @@ const INITIAL_WINDOW_BYTES: u64 = 16 << 10;
 /// switch port.
 const PORT_QUEUE_BYTES: u64 = 64 << 10;
 
-/// Messages that a rank keeps for retransmission. The ranks must execute a barrier before a call
-/// if, since all ranks last heard from each other, a rank would have sent more than half this
-/// number, or more bytes would arrive at a rank than a port queue holds.
+/// Number of messages that a rank keeps for retransmission. The ranks must execute a barrier before
+/// a call if, since all ranks last heard from each other, a rank would have sent more than half
+/// this number, or more bytes would arrive at a rank than a port queue holds.
 pub const RETRANSMIT_WINDOW: u32 = 128;
 
 /// Bytes that arrive with each message in addition to its payload: Ethernet, IP and UDP headers,
@@ -73,7 +73,8 @@ pub struct QuickSchedule {
     pub(crate) call: Call,
     pub(crate) program: Program,
     pub(crate) dependents: Dependents,
-    /// Most messages that a rank sends, and most bytes that arrive at a rank.
+    /// The maximum over all ranks of the messages that a rank sends, and of the bytes that arrive
+    /// at a rank.
     pub(crate) traffic: CallTraffic,
     /// Whether this rank sends so much that sending it twice would take long compared with the
     /// call. Its receivers would then send NAKs although nothing was lost.
@@ -166,8 +167,8 @@ pub fn quick_plans() -> impl Iterator<Item = &'static str> {
     Operation::ALL.into_iter().flat_map(|operation| plans(operation).iter().map(|(plan, _)| *plan))
 }
 
-/// Returns the plans for an operation, each with the most [total bytes](total_bytes) that it is
-/// for. The first plan that covers the call and has short enough messages is used.
+/// Returns the plans for an operation, each with the maximum of the [total bytes](total_bytes) for
+/// which it is used. The first plan that covers the call and has short enough messages is used.
 ///
 /// If all ranks receive the same data, one rank collects it and multicasts it to the whole group. A
 /// vector longer than a packet is reduced along a tree in which few ranks send to one at a time,
@@ -218,7 +219,7 @@ fn sent(program: &Program) -> Option<(u32, u64)> {
     Some((messages, bytes))
 }
 
-/// Returns the bytes that arrive at a rank by a program.
+/// Returns the bytes, with headers, that arrive at a rank that executes a program.
 fn received(program: &Program) -> u64 {
     let bytes = program.actions.iter().map(|action| match action.kind {
         ActionKind::Receive { dst, .. } | ActionKind::ReceiveMulticast { dst, .. } => dst.len + HEADER_BYTES,

@@ -33,7 +33,8 @@ pub enum WaitAction {
     Watch,
     /// Wait only for the agent's answer.
     AwaitAnswer,
-    /// Report to the agent which ranks were waited for until the timeout, and wait for its answer.
+    /// Report to the agent for which ranks this rank waited until the timeout, and wait for its
+    /// answer.
     ReportOverdue,
     /// Hand the call to the agent, which knows why the group has failed.
     HandToAgent,

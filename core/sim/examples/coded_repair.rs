@@ -1,6 +1,6 @@
-//! The most that coded repair could gain: the packets of repair in one rack in which each receiver
-//! loses packets separately, by three schemes that waste none. A study of a design that was not
-//! built (docs/design/repair.md). It prints a table.
+//! Computes the most that coded repair could gain: the number of repair packets in one rack, in
+//! which receivers lose packets independently, by three schemes that waste no packet. This is a
+//! study of a design that was not built (docs/design/repair.md). It prints a table.
 //!
 //! One node of the rack has the message. The others have lost a share of it, and lose the same
 //! share of the repair packets. Chain: each node receives its missing chunks from the previous
@@ -34,7 +34,8 @@ fn sent_until(rng: &mut ChaCha8Rng, arrivals: usize, loss: f64) -> usize {
     (0..arrivals).map(|_| 1 + (0..).take_while(|_: &usize| rng.random_bool(loss)).count()).sum()
 }
 
-/// Each receiver's missing chunks cross one link to the switch and one from it.
+/// Each receiver's missing chunks cross one link to the switch and one from it. Returns the packets
+/// on the busiest link and on all links.
 fn chain(rng: &mut ChaCha8Rng, missing: &[Vec<bool>], loss: f64) -> (usize, usize) {
     let lost = missing.iter().map(|missing_chunks| missing_chunks.iter().filter(|lost| **lost).count());
     let sent: Vec<usize> = lost.map(|lost| sent_until(rng, lost, loss)).collect();
@@ -56,8 +57,8 @@ fn plain(rng: &mut ChaCha8Rng, missing: &[Vec<bool>], loss: f64) -> (usize, usiz
     (sent, (1 + missing.len()) * sent)
 }
 
-/// All links of the rack carry every packet. Their number is given by the receiver with the most
-/// losses.
+/// All links of the rack carry every packet. The receiver that needs the most packets determines
+/// their number.
 fn coded(rng: &mut ChaCha8Rng, missing: &[Vec<bool>], loss: f64) -> (usize, usize) {
     let lost = missing.iter().map(|missing_chunks| missing_chunks.iter().filter(|lost| **lost).count());
     let sent = lost.map(|lost| sent_until(rng, lost, loss)).max().unwrap_or(0);
@@ -66,7 +67,7 @@ fn coded(rng: &mut ChaCha8Rng, missing: &[Vec<bool>], loss: f64) -> (usize, usiz
 
 type RepairScheme = fn(&mut ChaCha8Rng, &[Vec<bool>], f64) -> (usize, usize);
 
-/// Returns the mean over many messages that are divided into generations.
+/// Returns the mean load over many messages that are divided into generations.
 fn load(mend: RepairScheme, receivers: usize, generation: usize, loss: f64) -> Load {
     let mut load = Load::default();
     for seed in 1..=RUNS {

@@ -1,6 +1,6 @@
 //! Prints the number of rounds of a gossip of 512 blocks. The arguments are the number of nodes,
-//! and the number of nodes in each rack. `time cargo run --release -p cool-sim --example
-//! swarm_scale -- 10000 40`
+//! and the number of nodes in each rack. For example, run `time cargo run --release -p cool-sim
+//! --example swarm_scale -- 10000 40`
 
 use cool_sim::swarm::Gossip;
 use cool_swarm::{Code, Division, Order};

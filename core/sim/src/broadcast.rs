@@ -43,9 +43,9 @@ pub struct Settings {
     pub rack_trees: bool,
     /// Nodes that do not receive their rack's tree although there is one.
     pub deaf_in_rack: Vec<u16>,
-    /// The rate of its link that is given to the source, if any.
+    /// The ceiling of the source's rate in bytes per second, if it is known ([`RateSpec`]).
     pub ceiling: Option<u64>,
-    /// Whether the source is informed that the path carries that rate.
+    /// Whether the path is known to carry this rate.
     pub verified: bool,
     /// Maximum length in bytes for which the source does not wait for receivers.
     pub eager: u64,
@@ -157,7 +157,8 @@ pub struct Broadcast {
 impl Broadcast {
     /// Runs a broadcast to its end. Returns its result.
     ///
-    /// # Errors If the stream's contract was violated.
+    /// # Errors
+    /// Fails if the stream's contract was violated.
     pub fn run(settings: Settings) -> Result<Outcome, BroadcastError> {
         let mut this = Broadcast::new(settings)?;
         while let Some(event) = this.net.next_event() {

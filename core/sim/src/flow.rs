@@ -1,6 +1,6 @@
 //! A bulk flow that shares the network with broadcasts and backs off as TCP does (NewReno with
 //! selective acknowledgements: RFC 5681, RFC 6675). It shows whether both get their share. The flow
-//! has no end and no content; lost packets are not retransmitted, only not counted.
+//! has no end and no content. Lost packets are not counted, and not retransmitted either.
 
 use crate::network::{Destination, PacketNetwork};
 use cool_machine::{Duration, Time};

@@ -17,8 +17,8 @@ pub struct LinkSpec {
     pub queue: u64,
     /// Time from one end of the link to the other.
     pub delay: Duration,
-    /// Size of the token bucket in bytes: this much passes at once after a pause. With 0 every
-    /// packet takes its transmission time.
+    /// Size of the token bucket in bytes: this much passes at once after a pause. With 0, every
+    /// packet needs its transmission time.
     pub bucket: u64,
     /// Probability that a packet is lost, 0 to 1.
     pub loss: f64,
@@ -175,8 +175,8 @@ impl NetworkLink {
     /// Returns when a packet that enters now leaves the link, or none if it is dropped.
     fn enter(&mut self, now: Time, size: u64, rng: &mut ChaCha8Rng) -> Option<Time> {
         let waiting = (self.free - now).as_nanos() * u128::from(self.spec.rate) / 1_000_000_000;
-        // The queue's limit is random, because real arrivals are not so regular that always the
-        // same one of two streams finds the queue full.
+        // The queue's limit is drawn at random. With a fixed limit, the regular arrivals of two
+        // simulated streams could interleave so that always the same stream finds the queue full.
         let room = u128::from(self.spec.queue - rng.random_range(0..=size.min(self.spec.queue)));
         if !self.up || waiting + u128::from(size) > room.max(u128::from(size)) {
             return None;

@@ -180,7 +180,8 @@ impl Stream {
                 Poll::Idle(None) => return Ok(()),
                 Poll::Idle(Some(at)) if at <= now => return Err(BroadcastError::Spin { node }),
                 Poll::Idle(Some(at)) => {
-                    // If the network wakes the machine too early, it returns the right time.
+                    // If the network wakes the machine too early, the machine returns the right
+                    // time again.
                     if this.wakes.is_none_or(|wakes| wakes <= now || at < wakes) {
                         this.wakes = Some(at);
                         net.wake(self.wakes_from + u32::from(node), at);
@@ -272,7 +273,8 @@ impl Stream {
 
     /// Returns the counters of each node's machine.
     ///
-    /// # Errors If a machine that did not crash is still open.
+    /// # Errors
+    /// Fails if a machine that did not crash is still open.
     pub(crate) fn stats(&self, at: Time) -> Result<Vec<StreamStats>, BroadcastError> {
         let mut all = vec![StreamStats::default(); self.nodes.len()];
         for node in self.members() {

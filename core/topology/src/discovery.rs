@@ -96,7 +96,7 @@ pub enum Output {
     NodeLocated(String, Port),
     /// A node is no longer at this port.
     NodeLost(String, Port),
-    /// An operator should look at this. Not repeated while it lasts.
+    /// A fault that an operator should look at. It is reported once, and not again while it lasts.
     Warning(Warning),
 }
 
@@ -117,7 +117,7 @@ impl DiscoveredPort {
     fn end_interval(&mut self, port: Port) -> bool {
         self.age = self.age.wrapping_add(1);
         let linked = matches!(self.neighbor, Some(Announcement::Switch { .. }));
-        // Spread over the intervals.
+        // Adding the port number spreads old ports over the intervals.
         linked
             || self.age <= SPARSE_PERIOD
             || self.age.wrapping_add(port.number).is_multiple_of(SPARSE_PERIOD)
@@ -147,20 +147,21 @@ pub struct Discovery {
     next: Option<Time>,
     /// Ports that are up, of connected switches and of those that may return.
     ports: BTreeMap<Port, DiscoveredPort>,
-    /// Switches without a session, each with the intervals since.
+    /// Switches without a session, each with the number of intervals since its session ended.
     absent: BTreeMap<DatapathId, u32>,
     /// Switches that have handed in a frame in this interval.
     vocal: BTreeSet<DatapathId>,
     /// Switches that have sent something in this interval and of which everything has been
     /// processed.
     caught_up: BTreeSet<DatapathId>,
-    /// Switches with unprocessed frames, each with the number of intervals.
+    /// Switches with unprocessed frames, each with the number of intervals since it was caught up.
     behind: BTreeMap<DatapathId, u8>,
     registered: BTreeMap<String, RegisteredNode>,
-    /// Ports that have a neighbor of this name.
+    /// For each name of a node, the ports that have a neighbor of this name.
     announced_at: BTreeMap<String, BTreeSet<Port>>,
     graph: Graph,
-    /// Warnings by port and kind of cause, which bounds their number, each with the intervals left.
+    /// One warning per port and kind of cause, so that their number is bounded, each with the
+    /// number of intervals for which it stays.
     warnings: BTreeMap<(Port, u8), (Warning, u8)>,
     outputs: VecDeque<Output>,
     revision: u64,
@@ -203,7 +204,7 @@ impl Discovery {
         self.refused
     }
 
-    /// Counts the changes of the graph and of the warnings.
+    /// Returns the number of changes of the graph and of the warnings so far.
     pub fn revision(&self) -> u64 {
         self.revision
     }
@@ -248,8 +249,8 @@ impl Discovery {
 
     fn port_down(&mut self, port: Port) {
         if let Some(peer) = self.graph.peer(port) {
-            // The neighbor of the other end would only age. It is removed now, so that a new one is
-            // believed at once.
+            // The other end would keep this port as its neighbor until three announcements are
+            // missed. It forgets the port now, so that a new neighbor is believed at once.
             self.forget_neighbor(peer);
         }
         self.forget_neighbor(port);
@@ -303,8 +304,8 @@ impl Discovery {
         match announcement {
             Announcement::Switch { switch, .. } if switch == port.switch => self.warn(port, Cause::OwnSwitch),
             Announcement::Switch { .. } => {
-                // The other side may have come up before it could be reached, so it should be
-                // announced to now.
+                // The other end may have come up after this port was last announced. The port is
+                // therefore announced again.
                 self.announce(port);
                 self.check_link(port);
             }
@@ -334,7 +335,8 @@ impl Discovery {
         }
     }
 
-    /// Returns the port of another switch that is this port's neighbor.
+    /// Returns the port of a switch that is this port's neighbor, or `None` if the neighbor is a
+    /// node or unknown.
     fn neighbor(&self, port: Port) -> Option<Port> {
         match self.ports.get(&port)?.neighbor {
             Some(Announcement::Switch { switch, port: number }) => Some(Port { switch, number }),
@@ -357,8 +359,8 @@ impl Discovery {
         }
     }
 
-    /// Locates a node, according to its registration and the announcements received. It keeps its
-    /// place if possible.
+    /// Locates a node, according to its registration and the announcements received. A node keeps
+    /// its place while the announcements confirm it.
     fn locate(&mut self, name: &str) {
         let now = self.graph.host(name);
         let registered = self.registered.get(name).map(|node| &node.mac);
@@ -427,8 +429,8 @@ impl Discovery {
     /// Ends an interval: ages the neighbors, then announces ports. Returns how many ports are
     /// announced.
     ///
-    /// Age is counted in announcements, because no announcement was missed if this program did not
-    /// run for a while.
+    /// Age is counted in calls of this function, not in time, because no announcement is missed
+    /// while this program does not run.
     fn tick(&mut self) -> u32 {
         let (vocal, caught_up) = (std::mem::take(&mut self.vocal), std::mem::take(&mut self.caught_up));
         let unprocessed = self.unprocessed(&vocal, &caught_up);
@@ -437,14 +439,15 @@ impl Discovery {
         let mut due = Vec::new();
         for (port, entry) in &mut self.ports {
             // Earlier announcements have not been processed yet. Further ones would only queue
-            // behind them and make them old.
+            // behind them, and make them too old to be believed ([`SentAnnouncements`]).
             if entry.concerns(*port, &unprocessed) {
                 continue;
             }
             if entry.end_interval(*port) {
                 due.push(*port);
             } else {
-                // The announcements of the port must age all the same.
+                // The port is not announced, but its earlier announcements must still become too
+                // old.
                 self.number += 1;
                 entry.sent.record(self.number);
             }

@@ -120,7 +120,7 @@ impl Graph {
         self.hosts.iter().map(|(name, port)| (name.as_str(), *port))
     }
 
-    /// Returns the switches that have hosts in ascending order.
+    /// Returns, in ascending order, the switches that have hosts.
     pub fn tors(&self) -> impl Iterator<Item = DatapathId> + '_ {
         self.hosts_at.keys().copied()
     }

@@ -380,11 +380,11 @@ mod tests {
     fn what_proves_nothing_is_refused() {
         let node = Announcement::Node { name: "h1".into(), mac: SOURCE };
         let frame = node.encode(SOURCE, &key(), 1).unwrap();
-        // Without its last TLV but one, the HMAC.
+        // A frame without its last TLV but one, which contains the HMAC.
         let mut bare = frame[..frame.len() - 2 - (2 + 5 + 8 + TAG_BYTES)].to_vec();
         put(&mut bare, TLV_END, &[]);
         assert_eq!(Announcement::decode(&bare), Err(LldpError::Unauthenticated));
-        // With another TLV of ours behind it.
+        // A frame with another TLV of ours after the HMAC.
         let mut more = frame[..frame.len() - 2].to_vec();
         put(&mut more, TLV_ORGANIZATION, &[&OUI[..], &[200, 1]].concat());
         put(&mut more, TLV_END, &[]);

@@ -1,6 +1,6 @@
 //! Unicast routes: the port by which each switch sends packets to each rack, and an alternate port.
-//! Routes are shortest paths, and racks are spread over equal-cost paths. A change of links costs
-//! only as much as the routes it concerns.
+//! Routes are shortest paths, and racks are spread over equal-cost paths. The cost of an update
+//! depends only on the routes that the changed links concern.
 
 use crate::index::{Index, UNREACHABLE};
 use crate::{DatapathId, Link};
@@ -273,8 +273,8 @@ mod tests {
 
         let lost = graph.unlink(Port { switch: DatapathId(101), number: 2 }).unwrap();
         let updates = routes.update(&Index::new(&graph), &racks, &BTreeSet::from([lost]));
-        // The leaf's racks that used the link or had it as alternate, the others' routes to the
-        // leaf, and the spine's own.
+        // These routes change: the leaf's routes that used the link or had it as alternate, and the
+        // routes of other switches to the leaf's rack.
         let at_leaf: Vec<u32> =
             updates.iter().filter(|h| h.switch == DatapathId(101)).map(|h| h.rack).collect();
         assert_eq!(at_leaf, [1, 4, 5]);
@@ -283,8 +283,8 @@ mod tests {
         assert_eq!(of_leaf(&held), list([(3, 4), (3, 4), (4, 1), (1, 3), (4, 1), (3, 4), (4, 1)]));
     }
 
-    /// Every switch that is connected to a rack must have next hops of which all ports lead one
-    /// link closer, and an alternate wherever a second such port exists.
+    /// Checks that every switch that is connected to a rack has next hops, that all their ports
+    /// lead one link closer, and that there is an alternate wherever a second such port exists.
     fn check(graph: &Graph, racks: &BTreeMap<u32, DatapathId>, held: &Held) -> Result<(), TestCaseError> {
         for (rack, tor) in racks {
             let index = Index::new(graph);

@@ -62,8 +62,8 @@ impl Tree {
         let mut left: BTreeSet<usize> =
             members.values().filter_map(|port| index.position(port.switch)).collect();
         let mut links = BTreeSet::new();
-        // From the switch of one member to all others. Switches that it does not reach form another
-        // component.
+        // Each round connects the switch of one member with all others that it reaches. The
+        // switches that are left belong to other components.
         while left.len() > 1
             && let Some(first) = left.pop_first()
         {
@@ -184,7 +184,7 @@ pub fn forest(links: impl IntoIterator<Item = Link>) -> BTreeSet<Link> {
     links.into_iter().filter(|link| sets.join(*link)).collect()
 }
 
-/// Switches that links connect: each points towards the representative of its piece.
+/// Switches that links connect: each points towards the representative of its component.
 #[derive(Default)]
 struct UnionFind {
     towards: BTreeMap<DatapathId, DatapathId>,

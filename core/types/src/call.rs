@@ -35,11 +35,12 @@ impl Call {
         Call { counts: Some(counts.into()), ..self }
     }
 
-    /// Returns the number of counts that an operation takes in a group of `size` ranks.
+    /// Returns the number of counts that a call of `operation` must have in a group of `size`
+    /// ranks.
     ///
     /// # Errors
-    /// Returns [`CallError::NoParts`] if the operation takes no counts, and [`CallError::TooLarge`]
-    /// if their number overflows.
+    /// Returns [`CallError::NoParts`] if the operation accepts no counts, and
+    /// [`CallError::TooLarge`] if their number overflows.
     pub fn counts_needed(operation: Operation, size: usize) -> Result<usize, CallError> {
         match operation {
             Operation::Alltoall => size.checked_mul(size).ok_or(CallError::TooLarge),
@@ -49,7 +50,7 @@ impl Call {
     }
 
     /// Checks that the call is valid for a group of `size` ranks. A caller must do this before it
-    /// uses any other method that takes a rank or a size, because those do not check again.
+    /// uses any other method with a rank or a size as argument, because those do not check again.
     ///
     /// # Errors
     /// Returns the first rule that the call breaks.
@@ -137,12 +138,13 @@ impl Call {
         self.counts.as_ref().map_or(self.bytes, |counts| counts[from * size + to])
     }
 
-    /// Returns the bytes of the longest length that the call names.
+    /// Returns the longest of the lengths that the call names, in bytes.
     pub fn longest(&self) -> u64 {
         self.lengths().iter().copied().max().unwrap_or(0)
     }
 
-    /// Returns the lengths that the call names.
+    /// Returns the lengths that the call names, in bytes: its counts, or the common length of all
+    /// parts.
     fn lengths(&self) -> &[u64] {
         self.counts.as_deref().unwrap_or(core::slice::from_ref(&self.bytes))
     }

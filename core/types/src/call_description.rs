@@ -4,7 +4,7 @@
 use crate::{Call, ElementType, Operation, ReduceOp};
 use core::fmt;
 
-/// Most counts that are written out.
+/// Maximum number of counts that are written out.
 const COUNTS_SHOWN: usize = 8;
 
 /// A call with its element type and its reduce operation. It prints as, for example, "reduce of 5

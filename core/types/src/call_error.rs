@@ -21,7 +21,7 @@ pub enum CallError {
         /// Bytes of an element.
         element: u32,
     },
-    /// Counts were passed to an operation that does not take them.
+    /// Counts were passed to an operation that does not accept them.
     #[error("it has counts, but its operation does not take them; leave them out")]
     NoParts,
     /// The number of counts is wrong for the group.

@@ -1,5 +1,5 @@
-//! The vocabulary that COOL's crates share: the [operations](Operation), the
-//! [elements](ElementType) that they carry, the [reductions](ReduceOp) that combine elements,
+//! The vocabulary that COOL's crates share: the [operations](Operation), the [element
+//! types](ElementType) of their data, the [reductions](ReduceOp) that combine elements,
 //! [ranks](Rank), a [`Call`] with its validation, the rules for the names of
 //! [nodes](check_node_name) and [users](check_user_name), the [scopes](TreeScope) of multicast
 //! trees, the [limits] of the protocols, the sizes of [headers](wire), and [keys](Key) with their

@@ -18,8 +18,8 @@ pub struct UnknownName {
 macro_rules! named {
     ($type:ident, $kind:literal, [$($value:ident => $name:literal),* $(,)?]) => {
         impl $type {
-            /// All values. C's constants are the positions in this list, so values must only be
-            /// appended.
+            /// All values. The constants of the C interface are positions in this list, so values
+            /// must only be appended.
             pub const ALL: [$type; [$($name),*].len()] = [$($type::$value),*];
 
             /// The names of all values, in the order of `ALL`.

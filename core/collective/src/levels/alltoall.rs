@@ -1,5 +1,6 @@
-//! Alltoall: within a rack directly, and to other racks through both leaders, so that few messages
-//! cross racks; or all by one pattern.
+//! Alltoall: the ranks of a rack exchange their blocks directly. Blocks to other racks pass through
+//! both leaders, so that few messages cross racks. A plan of one level exchanges all blocks by its
+//! pattern.
 
 use super::part_order::offsets;
 use super::{ScheduleEmitter, input, output};

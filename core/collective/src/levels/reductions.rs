@@ -101,7 +101,7 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Combines all ranks' values of a range of the vector at a place.
+    /// Combines all ranks' values of a range of the vector. The result is left at `goal`.
     pub(super) fn reduce_range(&mut self, start: u64, len: u64, goal: RankSpan) {
         let rack = self.layout.rack_of(goal.rank);
         let rank = self.rack_leader(rack);
@@ -121,7 +121,8 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Returns the values of all racks; that of the first rack at a place, if one is given.
+    /// Returns the combined value of each rack, at its leader. The first rack's is combined in
+    /// `first` if that is given.
     fn rack_values(&mut self, start: u64, len: u64, first: Option<Span>) -> Vec<RankSpan> {
         (0..self.layout.racks())
             .map(|rack| self.rack_value(rack, start, len, first.filter(|_| rack == 0)))

@@ -50,8 +50,8 @@ impl ScheduleEmitter<'_, '_> {
 
     fn scan_runs(&mut self, runs: &[Vec<Rank>], s: &Range<u64>, exclusive: bool) {
         let (start, len) = (s.start, s.end - s.start);
-        // Where each rank has the combination up to its own value. An exclusive scan shifts it at
-        // the end.
+        // By run, the places at which the ranks have the combination up to their own value. An
+        // exclusive scan moves it to the next rank at the end.
         let mut totals = Vec::new();
         // The combinations of whole runs, and the places for those of all runs before.
         let mut sums = Vec::new();

@@ -1,5 +1,5 @@
 //! k-nomial trees: in each round every member that has the message sends it to k - 1 others. This
-//! takes fewer, but longer rounds than the binomial tree.
+//! needs fewer, but longer rounds than the binomial tree.
 
 use super::Pattern;
 use super::tree::{TreeEdge, tree};

@@ -5,8 +5,8 @@
 //! A pattern offers the operations that make sense for it. It adds messages in an order in which
 //! they could happen one by one, and the builder derives from their bytes for which others each
 //! must wait. Values are combined in the order of the given list, starting at the member that gets
-//! the result and wrapping around, unless the pattern documents another order. The grouping is the
-//! pattern's. Neither depends on when messages arrive.
+//! the result and wrapping around, unless the pattern documents another order. The pattern
+//! determines how they are grouped. Neither order nor grouping depends on when messages arrive.
 
 mod binomial;
 mod bruck;
@@ -46,12 +46,12 @@ pub(crate) static PATTERNS: [&Pattern; 12] = [
     &scatter_allgather::SCATTER_ALLGATHER,
 ];
 
-/// Moves one span from its holder to `dst` of every member. Members that do not need it are left
-/// out.
+/// Moves one span from its holder to `dst` of every member. Members that do not need it must be
+/// left out of the subgroup.
 pub(crate) type BcastFn = fn(&mut ScheduleBuilder<'_>, &Subgroup, RankSpan, &dyn Fn(Rank) -> Span);
 /// Combines the members' values at the last argument, which must be at a member.
 pub(crate) type ReduceFn = fn(&mut ScheduleBuilder<'_>, &[RankSpan], RankSpan);
-/// Combines the members' values alike at `dst` of every member.
+/// Combines the members' values, with the same result at `dst` of every member.
 pub(crate) type AllreduceFn = fn(&mut ScheduleBuilder<'_>, &Subgroup, &[RankSpan], &dyn Fn(Rank) -> Span);
 /// Moves parts between members and a root. Each member occurs in one move.
 pub(crate) type ExchangeFn = fn(&mut ScheduleBuilder<'_>, &[(RankSpan, RankSpan)]);

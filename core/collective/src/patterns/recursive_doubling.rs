@@ -34,7 +34,7 @@ impl Team {
         first.map(move |i| (self.active[i], self.active[i | distance]))
     }
 
-    /// Returns 1, 2, 4, ...
+    /// Returns the distances at which members exchange: 1, 2, 4, ...
     pub(super) fn distances(&self) -> impl DoubleEndedIterator<Item = usize> + use<> {
         (0..self.active.len().ilog2()).map(|bit| 1 << bit)
     }

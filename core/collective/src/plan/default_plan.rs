@@ -5,8 +5,8 @@ use super::Plan;
 use crate::layout::Layout;
 use crate::schedule::{Call, Operation, Rank};
 
-/// From vectors of this many bytes on, the arrivals at a leader cost a reduction more than further
-/// steps do.
+/// Length of a vector in bytes from which on the arrivals at a leader cost a reduction more time
+/// than additional steps do.
 const LARGE_VECTOR: u64 = 4 * 1024;
 
 /// From this many bytes per node on, full links make up for as many steps as there are nodes.
@@ -25,7 +25,8 @@ const WORTHY_SHARE: u64 = 512;
 const MANY_NODES: usize = 64;
 
 impl Plan {
-    /// Returns the default plan for a call, for a network with equal links.
+    /// Returns the default plan for a call, for a network with equal links. On one node it is
+    /// cool-p-p. On several nodes:
     ///
     /// | operation | bytes | plan | reason |
     /// | --- | --- | --- | --- |
@@ -60,7 +61,7 @@ impl Plan {
 fn name(call: &Call, layout: &Layout) -> &'static str {
     let nodes = layout.nodes();
     let size = layout.size();
-    // The average number of bytes that one rank has to move or combine.
+    // The bytes that one rank has to move or combine: the longer of the buffers of rank 0.
     let vector = call.input_bytes(Rank(0), size).max(call.output_bytes(Rank(0), size));
     let share = vector / nodes as u64;
     let worthy = share >= WORTHY_SHARE;

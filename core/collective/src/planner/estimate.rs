@@ -17,14 +17,15 @@ use crate::timing::time;
 use cool_types::{Operation, limits};
 use core::time::Duration;
 
-/// Racks, nodes per rack and ranks per node up to which a group is timed as it is. In each
-/// dimension in which a group is larger, it is timed at this size or at some doublings of it, at
-/// half of that and at a quarter.
+/// Numbers of racks, nodes per rack and ranks per node up to which a group is timed as it is. In
+/// each dimension in which a group is larger, it is timed at three sizes: this size or some
+/// doublings of it, half of that, and a quarter.
 const MOST: [usize; 3] = [4, 8, 4];
-/// Nodes of a group that is timed as it is, whatever its shape.
+/// Maximum number of nodes of a group that is timed with all its racks and nodes, whatever its
+/// shape.
 const SMALL: usize = 32;
-/// Segments that are timed one by one. For longer arrays, this number and half of it are timed, and
-/// the difference is the time of each further segment.
+/// Number of segments that are timed one by one. For longer arrays, this number and half of it are
+/// timed, and the difference yields the time of each further segment.
 const SEGMENTS: u64 = 4;
 /// If timing [`SEGMENTS`] takes fewer events than this, multiples of them are timed, up to
 /// [`STEADY_MULTIPLE_MAX`], because the pipeline reaches a steady flow only after some segments.
@@ -39,8 +40,8 @@ const EXACT_EVENTS: f64 = 20_000.0;
 /// An extrapolation below the least time that the root's link needs must be wrong. It is replaced
 /// by this factor of the least time, which good plans achieve.
 const IMPLAUSIBLE: f64 = 1.1;
-/// Most actions of a schedule that is timed, so that time and memory of a pick are bounded whatever
-/// the call.
+/// Maximum number of actions of a schedule that is timed, so that time and memory of a pick are
+/// bounded, whatever the call.
 const MOST_ACTIONS: usize = 1 << 18;
 
 /// Estimates the candidate plans of one call.
@@ -223,8 +224,8 @@ impl<'a> PlanEstimator<'a> {
         // Enough segments that the bursts of links do not matter.
         let few = SEGMENTS.max((BURSTS * self.model.burst).div_ceil(segment.max(1)));
         let call = Call { root: size.root, ..self.call.clone() };
-        // Messages of an alltoall are never cut. With shorter messages their number would cost, not
-        // their bytes.
+        // Messages of an alltoall are never cut. If shorter messages were timed, the cost per
+        // message would dominate, not the bytes.
         if count <= few || call.operation == Operation::Alltoall {
             return self.run(&call, layout, plan, burst, most);
         }
@@ -295,8 +296,8 @@ impl Growth {
         Growth { doublings, rest: full as f64 / doubled - 1.0 }
     }
 
-    /// Returns the growth of a quantity that grows by `ratio` with each doubling, and in proportion
-    /// within the last.
+    /// Returns the factor by which a quantity grows if each doubling multiplies it by `ratio`.
+    /// Within the last doubling, it grows linearly.
     fn factor(self, ratio: f64) -> f64 {
         let doubled = (0..self.doublings).fold(1.0, |factor, _| factor * ratio);
         doubled * (1.0 + (ratio - 1.0) * self.rest)
@@ -305,7 +306,7 @@ impl Growth {
     /// Returns the growth of a time, given its values at a quarter, at half and at all of the
     /// smaller size. It is a geometric series: each doubling adds `ratio` times the addition of the
     /// one before. The ratio is that of the last two additions, limited to 0.5 to 4. Within the
-    /// last doubling the growth is in proportion.
+    /// last doubling, the growth is linear.
     fn added(self, [quarter, half, all]: [f64; 3]) -> f64 {
         let (before, last) = ((half - quarter).max(0.0), (all - half).max(0.0));
         let ratio = if before > 0.0 { (last / before).clamp(0.5, 4.0) } else { 1.0 };
@@ -325,8 +326,8 @@ pub(super) fn array(call: &Call, size: usize) -> u64 {
 
 impl ScaledGroup {
     /// Returns a group of the first racks starting at the root's, the first nodes of each, and the
-    /// first ranks of those, with its root. If that excludes the root, another rank of its rack is
-    /// the root.
+    /// first ranks of those. Its root is `root`, or another rank of the same rack if the group does
+    /// not contain `root`.
     fn new(layout: &Layout, root: Rank, [racks, nodes, ranks]: [usize; 3]) -> ScaledGroup {
         let home = layout.rack_of(root);
         let mut places = Vec::new();

@@ -17,15 +17,15 @@ use core::time::Duration;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Most picks that are kept for a group. More are only made by unusual numbers of different sizes
-/// and roots.
+/// Maximum number of picks that are kept for a group. Only an unusual number of different sizes and
+/// roots needs more.
 const PICKS_MAX: usize = 1024;
 
 /// Number of the best plans that are also tried with other segment sizes.
 const REFINED: usize = 3;
 
 /// A plan is given up once it has taken this many times as long as the best so far, because other
-/// segments gain less.
+/// segment sizes gain less than that.
 const HOPEFUL: f64 = 2.0;
 
 /// The factor by which another plan must be faster than the default plan, and other segments than a
@@ -85,7 +85,7 @@ pub struct Estimate {
     pub plan: Plan,
     /// The time from call to result, in seconds.
     pub seconds: f64,
-    /// The approximate number of events that timing all of it one by one would take.
+    /// The approximate number of events that timing the whole call would need.
     pub events: f64,
 }
 
@@ -154,7 +154,9 @@ impl Planner {
         PickKey { operation, root: root.0, bytes, element }
     }
 
-    /// Returns the better candidates for a call with their estimates, the best first.
+    /// Returns the candidates for a call that were not given up, with their estimates, the best
+    /// first. The estimates of all plans but the default plan are raised by the margin by which
+    /// they must be faster.
     pub fn rank(&self, call: &Call) -> Vec<Estimate> {
         let call = self.evened(call);
         let bench = estimate::PlanEstimator::new(&self.model, &self.layout, &call);
@@ -193,7 +195,8 @@ impl Planner {
     }
 
     /// Returns the candidate plans for a call: all named plans and all single patterns. If the
-    /// ranks are not in rack order, also those over the ranks in rack order.
+    /// ranks are not in the order of racks, the candidates include the single patterns over the
+    /// ranks in that order.
     pub fn candidates(call: &Call, layout: &Layout) -> Vec<Plan> {
         let in_order = (0..layout.nodes()).flat_map(|node| layout.ranks_of_node(node).iter().copied());
         let plans = Plan::fitting(call.operation);
@@ -204,7 +207,7 @@ impl Planner {
         }
     }
 
-    /// Returns a plan with all segment sizes that are worth a try, except its own.
+    /// Returns the plan with each segment size that is worth a try, except with its own.
     pub fn segmented(plan: Plan, call: &Call, layout: &Layout) -> Vec<Plan> {
         let array = estimate::array(call, layout.size());
         let nodes = layout.nodes() as u64;

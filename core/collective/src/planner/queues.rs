@@ -1,16 +1,18 @@
-//! The network model of the planner: a tree of links that are FIFO queues and
-//! serve messages frame by frame. It is coarser than sharing links among flows, and fast.
+//! The network model of the planner: a tree of links that are FIFO queues and serve messages frame
+//! by frame. It is coarser than a model in which flows share links, but fast. Times are in
+//! nanoseconds.
 
 use super::CostModel;
 use crate::layout::{Layout, MulticastScope};
 use crate::timing::{MulticastMessage, NetworkEvent, NetworkEvents, NetworkModel, nanos, time_of};
 use std::collections::{BTreeMap, VecDeque};
 
-/// Frames of a message in one turn of a link.
+/// Number of frames of a message in one turn of a link.
 const FRAMES_A_TURN: u64 = 4;
 /// Bytes of the shortest frame, unless the message is shorter.
 const FRAME_BYTES_MIN: u64 = 4096;
-/// Most turns of a message. Longer messages have longer turns, which bounds the time of the model.
+/// Maximum number of turns of a message. Longer messages have longer turns, which bounds the number
+/// of events.
 const TURNS_MAX: u64 = 2;
 
 /// A link: the time when it has served everything that arrived so far, at its own rate.
@@ -122,8 +124,8 @@ impl<'a> Queues<'a> {
 }
 
 impl LinkQueue {
-    /// Serves a message after everything that arrived before it. The burst of an idle link passes
-    /// ahead.
+    /// Serves a message after everything that arrived before it. A burst may pass earlier than the
+    /// link's rate permits. Returns the message's times at the end of the link.
     fn pass(&mut self, at: TransitTimes, bytes: u64, rate: u64, burst: u64) -> TransitTimes {
         let ahead = time_of(burst, rate);
         let first = at.first.max(self.busy.saturating_sub(ahead));

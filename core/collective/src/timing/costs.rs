@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// `docs/design/architecture.md`): agents on one shared machine, and Ethernet frames of 1514 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentCosts {
-    /// A call of a rank to its agent, and the answer.
+    /// Time of a rank's call to its agent and of the agent's answer.
     pub call: Duration,
     /// Work of the agent to send a message, whatever its length.
     pub send: Duration,
@@ -22,7 +22,7 @@ pub struct AgentCosts {
     pub reduce: u64,
     /// Bytes per second of an agent's sockets in each direction, if its link is faster.
     pub socket: u64,
-    /// Bytes of an IP packet.
+    /// Maximum bytes of an IP packet.
     pub mtu: u64,
     /// Bytes of the longest message that is sent before its receivers are ready.
     pub eager: u64,

@@ -8,9 +8,9 @@ use std::collections::BTreeMap;
 /// The credit between a sender and a receiver.
 #[derive(Debug, Default)]
 struct PairCredit {
-    /// Bytes that the sender has used and not got back.
+    /// Bytes of credit that the sender has used and that have not been returned to it.
     used: u64,
-    /// Bytes that the receiver will return.
+    /// Bytes of credit that the receiver has freed and not yet returned.
     freed: u64,
 }
 
@@ -32,7 +32,7 @@ impl Credits {
     }
 
     /// Frees the credit of an eager message after its receive. Returns the credit that the receiver
-    /// returns now, in quarters of the whole.
+    /// must return now, or `None` until a quarter of the whole credit is free.
     pub(super) fn free(&mut self, ends: (usize, usize), bytes: u64) -> Option<u64> {
         let credit = self.0.entry(ends).or_default();
         credit.freed += bytes + MESSAGE_CREDIT_BYTES;

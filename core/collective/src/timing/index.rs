@@ -53,7 +53,7 @@ pub(super) struct ScheduleIndex {
 
 impl ScheduleIndex {
     /// Returns the index, or `None` if a rank has no program, or the numbers do not fit. The
-    /// receiver of a message is the action that takes it: a receive, or a fused reduction.
+    /// receiver of a message is the action that consumes it: a receive, or a fused reduction.
     pub(super) fn new(schedule: &Schedule, fused: &FusedReductions) -> Option<ScheduleIndex> {
         let mut first = vec![0u32];
         let mut transfers = 0;
@@ -105,7 +105,7 @@ impl ScheduleIndex {
     }
 }
 
-/// Returns the message that an action takes, if any.
+/// Returns the message that an action consumes, if any.
 pub(super) fn taken(at: ActionRef, kind: ActionKind, fused: &FusedReductions) -> Option<TransferId> {
     match kind {
         ActionKind::Receive { transfer, .. } => {

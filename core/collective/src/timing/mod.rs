@@ -76,7 +76,7 @@ pub enum NetworkEvent {
         /// The index of the receiver.
         receiver: u32,
     },
-    /// The network must be woken with these numbers.
+    /// [`NetworkModel::wake`] must be called with these numbers.
     Wake(u32, u32),
 }
 

@@ -15,8 +15,8 @@ pub struct MessageTiming {
     pub multicast: bool,
     /// Its length in bytes.
     pub bytes: u64,
-    /// When its turn begins, relative to the call, after all earlier messages between the two
-    /// ranks.
+    /// When its turn begins, relative to the call: not before all earlier messages between the two
+    /// ranks have left.
     pub begun: Duration,
     /// When its last byte has arrived.
     pub arrived: Duration,

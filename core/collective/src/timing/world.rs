@@ -16,11 +16,13 @@ use core::cmp::Reverse;
 use core::time::Duration;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Flags of an action that receives.
+/// Flags of an action that receives: it has started, its message has arrived, its message was
+/// announced.
 const READY: u8 = 1;
 const ARRIVED: u8 = 2;
 const ANNOUNCED: u8 = 4;
-/// Flags of an action that sends within a node.
+/// Flags of an action that sends within a node: its message waits for the receiver, the agent has
+/// copied its message.
 const OFFERED: u8 = 8;
 const COPIED: u8 = 16;
 /// Flag of an action that sends to another node: the message was sent within the credit.
@@ -51,7 +53,7 @@ pub(super) struct World<'a, N> {
     network: N,
     events: NetworkEvents,
     index: ScheduleIndex,
-    /// The progress of each rank.
+    /// The dependents and the progress of each rank's program.
     dependents: Vec<Dependents>,
     progress: Vec<ProgramProgress>,
     /// Actions that may start. Kept between events to reuse its memory.
@@ -221,7 +223,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         self.ready = ready;
     }
 
-    /// Records that a rank has a message in its place.
+    /// Records that a rank has consumed a message, and returns the sender's credit.
     fn taken(&mut self, at: ActionRef, transfer: u32) {
         let sender = self.index.sender(transfer);
         if let ActionKind::Multicast { .. } = self.kind(sender) {
@@ -282,7 +284,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
     }
 
     /// Sends from one rank of a node to another. If the receiver is not ready, a small message is
-    /// copied.
+    /// copied, and a large one waits.
     fn offer(&mut self, at: ActionRef, transfer: u32) {
         self.trace_begin(transfer);
         let Some(to) = self.index.receivers(transfer).first().copied() else { return };
@@ -300,7 +302,8 @@ impl<'a, N: NetworkModel> World<'a, N> {
         }
     }
 
-    /// Returns the work of an action to take a message from another rank of its node.
+    /// Returns the time, in nanoseconds, in which an action copies or combines a message of another
+    /// rank of its node.
     fn taking(&self, at: ActionRef) -> u64 {
         match self.kind(at) {
             ActionKind::Reduce { src, .. } => self.costs.reducing(src.len),

@@ -66,7 +66,7 @@ fn promised(call: &Call, rank: Rank, size: usize) -> Vec<SymbolRun> {
 }
 
 /// Checks that the output, which starts at `start` of the vector, combines the vectors of the first
-/// ranks, each once and at its own position. A scan must combine them in their order.
+/// `first` ranks, each once and at its own position. A scan must combine them in their order.
 fn check_combination(
     call: &Call,
     rank: Rank,

@@ -17,8 +17,8 @@ pub(super) fn matched(
     programs: &[&Program],
     layout: &Layout,
 ) -> Result<BTreeMap<TransferId, MatchedTransfer>, VerifyError> {
-    // The senders first, with the receivers that each message reaches and that have not been found
-    // yet.
+    // First the senders are recorded, each message with the receives that it requires (`due`). Then
+    // each receive that is found is removed from these.
     let mut transfers = BTreeMap::new();
     let mut due: BTreeMap<TransferId, BTreeMap<Rank, ActionKind>> = BTreeMap::new();
     for (rank, program) in layout.ranks().zip(programs) {
@@ -63,8 +63,7 @@ pub(super) fn matched(
 
 type ExpectedReceives = (TransferId, Span, BTreeMap<Rank, ActionKind>);
 
-/// Returns the receives that a message of `kind` requires. The buffer and offset of their spans may
-/// be any.
+/// Returns the receives that a message of `kind` requires. Only the lengths of their spans matter.
 fn sending(from: Rank, kind: ActionKind, layout: &Layout) -> Result<Option<ExpectedReceives>, VerifyError> {
     match kind {
         ActionKind::Send { to, transfer, src } => {

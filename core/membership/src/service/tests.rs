@@ -31,7 +31,7 @@ struct World {
 }
 
 impl World {
-    /// Groups are numbered from 1.
+    /// Returns a service that numbers its groups from 1.
     fn new() -> World {
         let mut last = 0;
         let number = move || {

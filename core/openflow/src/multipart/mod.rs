@@ -87,7 +87,8 @@ choice! {
         METER_CONFIG => MeterConfig(MeterRequest),
         /// Features of meters.
         METER_FEATURES => MeterFeatures,
-        /// Features of the flow tables, or with content new settings for them.
+        /// Features of the flow tables. A list that is not empty first changes the tables to these
+        /// features.
         TABLE_FEATURES => TableFeatures(Vec<TableFeatures>),
         /// Ports.
         PORT_DESC => PortDesc,
@@ -148,7 +149,8 @@ impl<T> Multipart<T> {
     }
 }
 
-/// Makes the only message, or the last of several.
+/// Returns a message that no other message of its transaction follows: the only one, or the last of
+/// several.
 impl<T> From<T> for Multipart<T> {
     fn from(body: T) -> Self {
         Self { flags: MultipartFlags::NONE, body }

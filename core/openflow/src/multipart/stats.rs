@@ -21,9 +21,10 @@ layout! {
         out_port: PortNo,
         /// Restricts the request to flows that use this group.
         out_group: GroupId => pad 4,
-        /// Restricts the request to flows with this cookie
+        /// Restricts the request to flows whose cookie equals this one in the bits of
+        /// `cookie_mask`.
         cookie: u64,
-        /// in these bits.
+        /// Bits of the cookie that are compared; 0 for flows with any cookie.
         cookie_mask: u64,
         /// Restricts the request to flows with at least these match fields.
         matching: Match,

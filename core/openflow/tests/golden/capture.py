@@ -1,9 +1,10 @@
 #!/usr/bin/python3
 """Captures the golden messages from Open vSwitch (as root, with it running).
 
-For each command of ovs-ofctl below, NAME.to-switch and NAME.from-switch get the raw OpenFlow 1.3
-messages that went either way: ovs-ofctl talks through a relay of ours to a bridge made for this.
-Afterwards `UPDATE_GOLDEN=1 cargo test -p rs-openflow --test golden` writes what they say to words.txt.
+For each command of ovs-ofctl below, the raw OpenFlow 1.3 messages of the two directions are
+written to NAME.to-switch and NAME.from-switch: ovs-ofctl connects through a relay of this script
+to a bridge that the script creates. Afterwards, `UPDATE_GOLDEN=1 cargo test -p rs-openflow --test
+golden` writes the messages as text to words.txt.
 """
 
 import pathlib
@@ -49,7 +50,7 @@ def flows():
 
 
 def commands():
-    """Name, whether it may fail, and the command with TARGET where the bridge belongs."""
+    """Yields each command: name, whether it may fail, arguments (TARGET: the bridge)."""
     yield "show", False, ["show", "TARGET"]
     yield "add-meter", False, ["add-meter", "TARGET", "meter=1,kbps,burst,stats,bands=type=drop,rate=1000,burst_size=50"]
     yield "add-group-all", False, ["add-group", "TARGET", "group_id=1,type=all,bucket=output:1,bucket=set_field:02:00:00:00:00:07->eth_dst,output:2"]
@@ -84,7 +85,7 @@ def commands():
 
 
 def relay(client, unix_path, streams):
-    """Passes one connection on to the bridge, until it ends, and notes what went either way."""
+    """Relays one connection to the bridge until it ends, and records the bytes in `streams`."""
     switch = socket.socket(socket.AF_UNIX)
     switch.connect(unix_path)
     with client, switch, selectors.DefaultSelector() as selector:
@@ -104,7 +105,7 @@ def relay(client, unix_path, streams):
 
 
 def split(data):
-    """The messages of a stream."""
+    """Yields the messages of a stream."""
     while data:
         length = struct.unpack_from("!H", data, 2)[0]
         yield data[:length]
@@ -118,7 +119,8 @@ def is_table_features(message):
 def save(name, streams):
     for direction, data in streams.items():
         messages = list(split(data))
-        # ovs-ofctl asks for them before most commands, and the answer is over a megabyte: one will do.
+        # ovs-ofctl requests table features before most commands, and the reply has over a megabyte:
+        # one captured reply is enough.
         features = [message for message in messages if is_table_features(message)]
         kept = features[:1] if name == "dump-table-features" else []
         messages = [message for message in messages if not is_table_features(message) or message in kept]
@@ -133,7 +135,7 @@ def capture(name, may_fail, command, unix_path):
         command = ["ovs-ofctl", "-O", "OpenFlow13"] + [target if word == "TARGET" else word for word in command]
         pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
         with subprocess.Popen(command, **pipes) as process:
-            # Some commands connect more than once, one connection after the other.
+            # Some commands open several connections, one after the other.
             while process.poll() is None:
                 try:
                     client, _ = listener.accept()
@@ -150,7 +152,7 @@ def message(kind, body=b"", xid=1):
 
 
 class Session:
-    """A connection to the bridge, in which we are the controller."""
+    """A connection to the bridge in which this script is the controller."""
 
     def __init__(self, unix_path):
         self.streams = {"to-switch": b"", "from-switch": b""}
@@ -164,7 +166,7 @@ class Session:
         self.socket.sendall(request)
 
     def receive(self, wanted):
-        """Takes messages until one of type `wanted` has come."""
+        """Receives messages until one of type `wanted` has arrived."""
         while True:
             length = struct.unpack_from("!H", self.received, 2)[0] if len(self.received) >= 8 else 8
             if len(self.received) >= length:
@@ -184,7 +186,7 @@ class Session:
 
 
 def capture_controller(unix_path):
-    """What ovs-ofctl has no command for, or what a switch sends unasked."""
+    """Captures messages without a command of ovs-ofctl, and those sent without a request."""
     frame = bytes.fromhex("ffffffffffff020000000001080600010800060400010200000000010a0000010000000000000a000002")
     session = Session(unix_path)
     with session.socket:

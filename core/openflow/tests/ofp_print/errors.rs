@@ -5,7 +5,8 @@ use std::process::{Command, Stdio};
 
 use rs_openflow::{Body, ErrorMessage, ErrorType, Message};
 
-/// Names of the standard for which Open vSwitch uses those of another version, or its own.
+/// Names of the standard, each with the name that Open vSwitch uses instead: that of another
+/// version of the standard, or its own.
 const SYNONYMS: [(&str, &str); 6] = [
     ("BAD_MULTIPART", "BAD_STAT"),
     ("BAD_EXPERIMENTER", "BAD_VENDOR"),

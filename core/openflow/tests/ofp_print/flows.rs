@@ -29,7 +29,7 @@ fn acts(matching: Match, actions: Vec<Action>, expected: &str) {
     means(body, &format!("OFPT_FLOW_MOD: ADD priority=7{text} actions={expected}"));
 }
 
-/// Returns the text of Open vSwitch for the matches that the actions below require.
+/// Returns how Open vSwitch prints the match that the tested actions require.
 fn matching_text(matching: &Match) -> &'static str {
     match matching.fields.last() {
         Some(Oxm::EthType(Masked { value: EtherType::IPV4, .. })) => ",ip",
@@ -126,7 +126,7 @@ fn fields_of_ipv6_are_matched() {
 fn fields_of_mpls_and_unknown_ones_are_matched() {
     let mpls = of(EtherType::MPLS).mpls_label(77).mpls_tc(5).mpls_bos(1);
     matches(mpls, "mpls,mpls_label=77,mpls_tc=5,mpls_bos=1");
-    // Register 0, which Open vSwitch defines in a class of its own.
+    // This field is register 0, which Open vSwitch defines in a class of its own.
     let register = UnknownOxm { class: 1, field: 0, has_mask: false, payload: vec![0, 0, 0, 9] };
     matches(Match::new().with(Oxm::Unknown(register)), "reg0=0x9");
 }

@@ -1,4 +1,4 @@
-//! Every kind of message that we write must be read by Open vSwitch's own decoder with the same
+//! Open vSwitch's own decoder must read every kind of message that this crate writes with the same
 //! meaning. The tests need `ovs-ofctl` (Debian: openvswitch-switch), and fail without it.
 
 mod errors;
@@ -23,8 +23,8 @@ fn ofp_print(body: Body) -> String {
     String::from_utf8(output.stdout).unwrap().split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// Asserts that Open vSwitch reads `body` as OpenFlow 1.3 with our transaction, and prints exactly
-/// `expected`.
+/// Asserts that Open vSwitch reads `body` as OpenFlow 1.3 with the transaction that [`ofp_print`]
+/// sets, and prints exactly `expected`.
 #[track_caller]
 fn means(body: Body, expected: &str) {
     let shown = body.to_string();

@@ -1,4 +1,4 @@
-//! Messages of a controller other than flow modifications.
+//! Messages that a controller sends, except flow modifications.
 
 use rs_openflow::{
     Action, AsyncConfig, Band, BandEffect, Body, Bucket, ControllerRole, ErrorMessage, ErrorType,

@@ -1,4 +1,4 @@
-//! Messages of a switch.
+//! Messages that a switch sends.
 
 use rs_openflow::{
     Action, AggregateStats, AsyncConfig, Band, BandEffect, Body, Bucket, BufferId, Capabilities,

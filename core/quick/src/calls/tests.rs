@@ -24,7 +24,7 @@ const OPERATIONS: [Operation; 11] = [
     Operation::Exscan,
 ];
 
-/// SplitMix64 (Steele, Lea, Flood 2014).
+/// A generator of random numbers, SplitMix64 (Steele, Lea, Flood 2014).
 struct Random(u64);
 
 impl Random {
@@ -345,7 +345,8 @@ fn arrivals_list_senders_times_and_the_message_count() {
     };
     let [from_near, from_far] = [sent(&mut near, 1), sent(&mut far, 2)];
     let at = Time::from_nanos;
-    // First a message before the root has called, then one after, and its duplicate.
+    // One message arrives before the root has called, one after, and then a duplicate of the
+    // latter.
     root.handle(at(5), Input::Datagram(&from_far));
     root.handle(at(7), Input::Begin(begin(0, 0)));
     root.handle(at(9), Input::Datagram(&from_near));

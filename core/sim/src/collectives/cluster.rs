@@ -24,7 +24,7 @@ use std::net::{IpAddr, SocketAddr};
 /// Port of all agents, for datagrams and for connections.
 pub(super) const PORT: u16 = 7420;
 
-/// One in this many datagrams is replayed, changed and sent without its tag by an adversary.
+/// An adversary replays one in this many datagrams, changes it, and sends it without its tag.
 const ATTACKED: u64 = 64;
 
 /// Number of events at one instant that counts as an endless loop.
@@ -93,7 +93,8 @@ pub enum Step {
     Idle,
 }
 
-/// An event that is scheduled at a node. It is dropped if the node's agent restarts before.
+/// An event that is scheduled at a node. It is dropped if the node's agent restarts before it is
+/// due.
 #[derive(Debug)]
 pub(super) enum DelayedInput {
     Call(u64, CallRequest<Buffer>),
@@ -142,7 +143,7 @@ pub struct SimulatedCluster {
     next_alarm: u32,
     answers: BTreeMap<u64, Answer>,
     answered: Vec<u64>,
-    /// Plans by group and epoch. All agents of a group must choose the same plan.
+    /// Plans by group, epoch and call. All agents of a group must choose the same plan.
     pub(super) picks: Vec<((u64, u32), Call, Plan)>,
     datagrams: u64,
     /// Number of datagrams that nodes have received.

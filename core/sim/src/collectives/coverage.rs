@@ -1,4 +1,5 @@
-//! Counters of the cases that seeded collectives have covered. They can be added up and printed.
+//! Counters of the cases that collectives drawn from seeds have covered. They can be added up and
+//! printed.
 
 use cool_engine::CallFailureKind;
 use cool_machine::Duration;
@@ -13,27 +14,27 @@ pub struct Coverage {
     pub faults: BTreeMap<&'static str, u64>,
     /// Number of collectives that succeeded at all surviving ranks, and of the others.
     pub operations: BTreeMap<Operation, [u64; 2]>,
-    /// Among them, those with parts of unequal lengths.
+    /// Number of collectives with parts of unequal lengths.
     pub counted: u64,
-    /// Among them, those with a plan chosen by the planner.
+    /// Number of collectives with a plan chosen by the planner.
     pub picked: u64,
-    /// Successful calls, by plan without its segment size.
+    /// Number of successful calls, by plan without its segment size.
     pub plans: BTreeMap<String, u64>,
-    /// Calls that ranks executed themselves.
+    /// Number of quick calls: those that ranks executed themselves.
     pub quick: u64,
-    /// Calls of such groups that agents were requested to watch.
+    /// Number of calls that ranks requested their agents to watch.
     pub watched: u64,
-    /// Datagrams of such calls that agents retransmitted.
+    /// Number of datagrams of quick calls that agents retransmitted.
     pub repaired: u64,
-    /// Failed calls and messages, by kind of failure.
+    /// Number of failed calls and messages, by kind of failure.
     pub failures: BTreeMap<CallFailureKind, u64>,
-    /// Messages between ranks that arrived.
+    /// Number of messages between ranks that arrived.
     pub messages: u64,
-    /// Bytes of results that were checked.
+    /// Number of bytes of results that were checked.
     pub bytes: u64,
-    /// Datagrams that agents and ranks sent.
+    /// Number of datagrams that agents and ranks sent.
     pub datagrams: u64,
-    /// Simulated time.
+    /// Sum of the simulated times.
     pub simulated: Duration,
     /// The longest time from the last rank's call to a result, in scenarios where only packets were
     /// lost.

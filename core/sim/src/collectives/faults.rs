@@ -27,8 +27,6 @@ impl SimulatedCluster {
 
     /// Ends the agent of a node. Its system still sends the queued bytes of all connections and
     /// then closes them.
-    ///
-    /// # Errors If another engine breaks its contract.
     pub fn crash(&mut self, node: u16) {
         self.nodes[usize::from(node)].host = Host::Crashed;
         for side in self.connections.of_node(node) {

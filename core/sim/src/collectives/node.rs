@@ -43,7 +43,7 @@ pub(super) struct ClusterNode {
     /// Groups that the engine has created and not removed, each with this node's place in it and
     /// the number of its nodes.
     pub(super) groups: BTreeMap<u64, (u16, u16)>,
-    /// Has the keys of these groups.
+    /// Tags and verifies datagrams with the keys of these groups.
     pub(super) tagger: Tagger<Checksum>,
 }
 

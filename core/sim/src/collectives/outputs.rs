@@ -13,7 +13,7 @@ use cool_machine::{Duration, Machine};
 use rand::RngExt;
 use std::net::SocketAddr;
 
-/// Time that a reset takes to the other side.
+/// Time that a reset takes to reach the other side.
 const RESET: Duration = Duration::from_micros(500);
 
 impl SimulatedCluster {
@@ -227,12 +227,12 @@ impl SimulatedCluster {
             }
             (SegmentContent::Bytes(bytes), Some(connection)) => self.deliver(end.node, connection, &bytes),
             (SegmentContent::Fin, Some(_)) => self.closed(side, "its agent closed the connection"),
-            // Of a connection of an earlier agent of this node.
+            // The segment belongs to a connection of an earlier agent of this node.
             (SegmentContent::SynAck | SegmentContent::Bytes(_), None) if !same || !runs => {
                 self.schedule(RESET, Alarm::Reset(other));
                 Ok(())
             }
-            // Of a connection that was closed here shortly before.
+            // The segment belongs to a connection that was closed here shortly before.
             _ => Ok(()),
         }
     }

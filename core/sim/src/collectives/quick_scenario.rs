@@ -111,7 +111,7 @@ impl Draw {
             1..12 => 1 + self.below(16) as u64,
             12..15 => most + 2 - self.below(5) as u64,
             15..17 => most / size as u64 + 1 - self.below(3) as u64,
-            // Some operations remain quick if they take several messages.
+            // Some operations remain quick if they need several messages.
             17 => self.below(4 * most as usize + 40) as u64,
             _ => self.below(most as usize) as u64,
         };

@@ -69,7 +69,8 @@ struct Runner<'s> {
 impl CollectiveScenario {
     /// Runs the scenario to its end. Returns the cases that it covered.
     ///
-    /// # Errors Describes the result or state that is wrong.
+    /// # Errors
+    /// Returns a description of the result or state that is wrong.
     pub fn run(&self) -> Result<Coverage, String> {
         let mut runner = Runner::new(self)?;
         runner.play()?;

@@ -12,7 +12,8 @@ use rand_chacha::ChaCha8Rng;
 /// Size in bytes of an element in all calls.
 pub(super) const ELEMENT: u64 = 4;
 
-/// The latest time at which ranks call if one of them does not call.
+/// Maximum time for which ranks wait before a call in scenarios in which one rank does not make a
+/// call.
 const LATE: Duration = Duration::from_millis(300);
 
 /// Size of the buffer that agents request for a rank's socket, in bytes.
@@ -209,8 +210,8 @@ impl CollectiveScenario {
         scenario
     }
 
-    /// Returns an upper bound for the payload bytes of all calls and messages, from which times
-    /// follow.
+    /// Returns an upper bound for the payload bytes of all calls and messages, from which time
+    /// limits follow.
     pub fn bytes(&self) -> u64 {
         let of_call = |call: &CallScenario, size: u64| {
             let counted = call.counts.as_ref().map_or(call.count * size * size, |counts| counts.iter().sum());
@@ -415,7 +416,8 @@ impl Draw {
         }
     }
 
-    /// Draws patterns until they form a plan for the operation.
+    /// Draws patterns until they form a plan for the operation. Returns `None` after twenty failed
+    /// attempts.
     fn composition(&mut self, operation: Operation) -> Option<Plan> {
         let patterns: Vec<&str> = Plan::patterns().collect();
         (0..20).find_map(|_| {

@@ -40,7 +40,7 @@ enum Ranks {
 
 /// A network. It parses from `tree:RxK` (R racks of K hosts), `tree:3+5+2` (racks of 3, 5 and 2
 /// hosts), `leafspine:LxSxK` (L racks of K hosts, S spines) or `fattree:K` (of switches with K
-/// ports). An additional `xP` gives the number of ranks on each host.
+/// ports). An additional `xP` states the number P of ranks on each host.
 #[derive(Clone, Debug, PartialEq)]
 pub struct FabricModel {
     wires: Wires,
@@ -57,8 +57,8 @@ pub struct FabricModel {
     pub delay: Duration,
     /// Delay of a link between switches, including a switch's processing.
     pub uplink_delay: Duration,
-    /// Number of bytes that pass an idle link at once, as a token bucket permits; 0 for links as in
-    /// hardware.
+    /// Number of bytes that pass an idle link at once, as a token bucket permits; 0 for hardware
+    /// links.
     pub burst: u64,
     /// Number of these bytes that are already used at the beginning.
     pub spent: u64,
@@ -109,7 +109,8 @@ impl FabricModel {
     /// Returns the network with other link rates in bytes per second. A network from a file keeps
     /// its own rates.
     ///
-    /// # Errors If a rate is zero.
+    /// # Errors
+    /// Fails if a rate is zero.
     pub fn with_rates(self, host: u64, uplink: u64) -> Result<FabricModel, FabricModelError> {
         match self.wires {
             _ if host == 0 || uplink == 0 => Err(FabricModelError::Rate),
@@ -120,7 +121,8 @@ impl FabricModel {
 
     /// Returns the network that a cost model describes, with the nodes of a group.
     ///
-    /// # Errors If a rate of the model is zero.
+    /// # Errors
+    /// Fails if a rate of the model is zero.
     pub fn of_group(layout: &Layout, model: &CostModel) -> Result<FabricModel, FabricModelError> {
         let spines = model.ecmp_paths as usize;
         let ends = (0..layout.racks()).map(|rack| layout.nodes_of_rack(rack).end);
@@ -204,7 +206,8 @@ impl FabricModel {
 
     /// Returns the layout of a group over the whole network.
     ///
-    /// # Errors Never, because a network has hosts and each of them is in one rack.
+    /// # Errors
+    /// Never fails, because a network has hosts and each of them is in one rack.
     pub fn layout(&self, placement: Placement) -> Result<Layout, FabricModelError> {
         Ok(Layout::new(&self.places(placement))?.with_stripes(self.stripes()))
     }
@@ -219,7 +222,8 @@ impl FabricModel {
 
     /// Returns the host of each node of a group. Racks and their nodes are matched in order.
     ///
-    /// # Errors If the network has no host for a node.
+    /// # Errors
+    /// Fails if the network has no host for a node.
     pub(super) fn hosts_of(&self, layout: &Layout) -> Result<Vec<usize>, FabricModelError> {
         let mut hosts = vec![0; layout.nodes()];
         for rack in 0..layout.racks() {

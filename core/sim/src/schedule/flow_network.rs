@@ -1,5 +1,5 @@
-//! The network of a timed schedule. Connections between nodes, on which messages take turns, and
-//! paced multicasts are flows over the links of the fabric.
+//! The simulator's network model. Each connection and each multicast is a flow over links of the
+//! fabric; messages of a connection take turns.
 
 use super::fabric::{FabricModel, FabricModelError};
 use super::flows::{Finish, FlowId, Flows};
@@ -9,11 +9,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 /// Maximum number of turns of a message.
 const TURNS: f64 = 16.0;
-/// The number under which the computation of rates is scheduled. All other numbers are those of
-/// flows.
+/// Number in `Wake` that requests new rates; all others are flows.
 const SHARE: u32 = u32::MAX;
 
-/// The connection from one node to another. Of its queued messages, the first one has its turn.
+/// Messages waiting for a connection; the first is sent for the bytes of one turn.
 #[derive(Debug, Default)]
 struct TurnQueue {
     /// Messages, each with the bytes left to send and its total bytes.
@@ -44,8 +43,8 @@ struct MulticastFlow {
 }
 
 impl MulticastFlow {
-    /// Returns the maximum rate if the node has `streams` streams in progress: the stream's pace,
-    /// increased for the bytes that are sent at once.
+    /// Returns the rate limit while the node sends `streams` streams: the paced rate, scaled up
+    /// because the first bytes are not paced.
     fn most(&self, streams: f64, costs: &AgentCosts) -> f64 {
         let sharers = f64::from(self.what.concurrent_senders).max(streams).max(1.0);
         let pace = (self.host / f64::from(self.what.stripe.of) / sharers).min(self.tree);
@@ -67,7 +66,7 @@ pub(super) struct FlowNetwork<'a> {
     loads: Vec<FlowLoad>,
     connections: BTreeMap<(u32, u32), TurnQueue>,
     streams: BTreeMap<u32, MulticastFlow>,
-    /// The multicasts in progress of each node.
+    /// For each node, the multicasts that it is sending.
     streaming: Vec<Vec<u32>>,
     shares_at: Option<u64>,
 }
@@ -188,7 +187,8 @@ impl<'a> FlowNetwork<'a> {
         }
     }
 
-    /// Returns the number of streams that a node sends. A stripe counts as a part of one.
+    /// Returns the number of streams that a node sends. A stripe counts as its fraction of a
+    /// stream.
     fn streams_of(&self, node: usize) -> f64 {
         let streams = self.streaming[node].iter().filter_map(|message| self.streams.get(message));
         streams.map(|stream| 1.0 / f64::from(stream.what.stripe.of)).sum()

@@ -8,7 +8,7 @@
 use core::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Changes within this fraction of a flow's duration are combined.
+/// Changes within a flow's duration divided by this number are combined.
 const GRAINS: f64 = 256.0;
 
 /// The number of a flow. Numbers are reused.
@@ -91,7 +91,7 @@ impl Flows {
         }
     }
 
-    /// Returns when [`Flows::share`] must be called.
+    /// Returns when [`Flows::share`] must be called, in nanoseconds.
     pub(crate) fn due(&self) -> Option<u64> {
         self.due
     }

@@ -45,7 +45,8 @@ pub enum GridError {
 /// Compares the planner's choice for a call with all promising candidates: every fitting plan, with
 /// its own segment size and with others.
 ///
-/// # Errors If the call is not valid for this group or network.
+/// # Errors
+/// Fails if the call is not valid for this group or network.
 pub fn judge(
     call: &Call,
     layout: &Layout,

@@ -42,8 +42,8 @@ impl<'a> CallBytes<'a> {
         CallBytes { call, size, inputs: sum(Call::input_bytes), outputs: sum(Call::output_bytes) }
     }
 
-    /// Returns the most bytes that must enter or leave one of `parts` parts of the network: the
-    /// part with the given ranks.
+    /// Returns the bytes that must enter or leave the part of the network with these ranks, in the
+    /// direction with more. The network has `parts` such parts.
     fn across(&self, ranks: impl Iterator<Item = Rank>, parts: usize) -> f64 {
         let call = self.call;
         let (mut size, mut input, mut output, mut root) = (0, 0u64, 0u64, false);

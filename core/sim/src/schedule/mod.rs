@@ -1,5 +1,5 @@
-//! Times a schedule on a network, in virtual time. `cool simulate` prints the result, and the
-//! planner's choices are evaluated by it.
+//! Times a schedule on a network, in virtual time. `cool simulate` prints the result, and [`judge`]
+//! evaluates the planner's choices by it.
 //!
 //! [`timing`] models the work and the waits of agents; this module models the network. Messages are
 //! flows that share links in a max-min fair way. Those between two nodes take turns on one
@@ -34,7 +34,8 @@ pub enum SimulateError {
 /// Returns the timing of a schedule for `layout`. Its racks must be those of the fabric, in the
 /// same order.
 ///
-/// # Errors If the schedule is not for this group or cannot be executed, or if the network is too
+/// # Errors
+/// Fails if the schedule is not for this group or cannot be executed, or if the network is too
 /// small.
 pub fn simulate(
     schedule: &Schedule,
@@ -48,7 +49,8 @@ pub fn simulate(
 
 /// Returns the timing as [`simulate`] does, together with that of every message.
 ///
-/// # Errors As [`simulate`].
+/// # Errors
+/// Fails as [`simulate`] does.
 pub fn trace(
     schedule: &Schedule,
     layout: &Layout,

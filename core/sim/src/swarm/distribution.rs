@@ -49,8 +49,8 @@ pub struct Distribution {
     pub restarts: Vec<(usize, Duration)>,
     /// Nodes that lie.
     pub liars: Vec<Liar>,
-    /// The first source crashes when this many copies of the content have left it. It stays if
-    /// none.
+    /// The first source crashes when this many copies of the content have left it. If `None`, it
+    /// stays.
     pub leaves_after: Option<f64>,
     /// Time after which other nodes are notified of a crash.
     pub notice: Duration,
@@ -176,7 +176,7 @@ impl Distribution {
         self.slow.iter().map(|(_, rate)| *rate).fold(self.host, u64::min)
     }
 
-    /// Returns how many times as long blocks take over the slowest link.
+    /// Returns how many times as long as over other links a block takes over the slowest link.
     pub(super) fn slowness(&self) -> u32 {
         (self.host / self.slowest().max(1)).max(1) as u32
     }

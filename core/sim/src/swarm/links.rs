@@ -66,8 +66,9 @@ struct DistributionRun<'a> {
 impl Distribution {
     /// Runs the distribution.
     ///
-    /// # Errors If a byte is wrong, if a surviving node is missing blocks that others have, or if
-    /// it did not report that it is missing blocks that no survivor has.
+    /// # Errors
+    /// Fails if a byte is wrong, if a surviving node is missing blocks that others have, or if it
+    /// did not report that it is missing blocks that no survivor has.
     pub fn run(&self) -> Result<DistributionOutcome, DistributionError> {
         let mut run = DistributionRun::new(self);
         run.begin();
@@ -162,7 +163,8 @@ impl<'a> DistributionRun<'a> {
         self.waiting += usize::from(self.is_awaited(node));
     }
 
-    /// Returns whether a node should receive everything. Liars may be expelled before they have.
+    /// Returns whether a node should receive everything. Liars may be expelled before they have
+    /// received it.
     fn is_awaited(&self, node: usize) -> bool {
         !self.what.sources.contains(&node) && self.what.lies(node).is_none()
     }
@@ -477,7 +479,8 @@ impl<'a> DistributionRun<'a> {
             }
             let mut union = Generation::new(size);
             for held in survivors().filter_map(|machine| machine.holdings().generation(number)) {
-                // Enough random combinations of a space span it.
+                // This many random combinations of the node's blocks almost always span all that
+                // the node has.
                 for _ in 0..held.rank() + 8 {
                     if let Some((row, _)) = held.combined(chance) {
                         union.insert(&row);

@@ -34,7 +34,8 @@ impl SwarmMemory {
         }
     }
 
-    /// # Panics If a term names a slot in which nothing is stored.
+    /// # Panics
+    /// Panics if a term names a slot in which nothing is stored.
     pub(super) fn sum(&self, generation: u32, terms: &[Term], bytes: usize) -> Vec<u8> {
         let mut sum = vec![0; bytes];
         for term in terms {

@@ -86,7 +86,8 @@ impl Gossip {
 
     /// Runs the gossip.
     ///
-    /// # Errors If it exceeds its time limit.
+    /// # Errors
+    /// Fails if the gossip exceeds its time limit.
     pub fn run(&self) -> Result<GossipOutcome, GossipStall> {
         let mut run = GossipRun::new(self);
         while run.incomplete.iter().any(|incomplete| *incomplete > 0) {

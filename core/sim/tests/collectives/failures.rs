@@ -160,7 +160,7 @@ fn an_isolated_node_reports_it_and_names_all_others() {
     let mut world = world();
     let done = world.call_each(1, 0, |r| (3..=4).contains(&r).then_some((Operation::Allgather, 0, 50_000)));
     world.run_for(Duration::from_millis(700));
-    // Node 1, with ranks 3 and 4, receives nothing from any of the six nodes any more.
+    // Node 1, with ranks 3 and 4, receives nothing from the five other nodes any more.
     [0, 2, 3, 4, 5].into_iter().for_each(|node| world.cluster.stop(node));
     world.run(done);
     for token in [3, 4] {

@@ -114,7 +114,7 @@ fn probe_then_receive(seed: u64, loss: f64, bounce_bytes: u64) {
         world.transfer(probed + token, probe, at[1]);
         sends.push(send);
     }
-    // No rank sends these.
+    // No rank sends messages for these requests.
     for token in 0..4u64 {
         let kind = [TransferKind::ProbeNow, TransferKind::Receive][token as usize % 2];
         let tag = 1000 + token as u32;

@@ -34,7 +34,7 @@ impl Run {
         Run { world, places, collectives: Vec::new(), calls: 0 }
     }
 
-    /// Makes all ranks of a group call, each later by `late`.
+    /// Makes all ranks of a group call, each after the time that `late` returns for it.
     fn start(
         &mut self,
         group: u64,
@@ -94,7 +94,7 @@ fn every_operation_is_right_for_every_size() {
                 run.finish();
             }
         }
-        // Longer than messages that are copied: ranks wait until their buffers are no longer
+        // These messages are too long to be copied, so ranks wait until their buffers are no longer
         // needed.
         for operation in [Operation::Bcast, Operation::Allreduce] {
             run.start(1, operation, 4, 600_000, at_once);

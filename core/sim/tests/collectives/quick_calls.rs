@@ -97,8 +97,8 @@ fn a_mismatch_is_reported_by_a_root_many_calls_ahead() {
 #[test]
 fn a_live_rank_that_receives_nothing_is_not_reported_lost() {
     // Agents execute the bcast, which its root completes at once. All ranks call again when another
-    // group has completed. That takes so long that the root's message has been given up before the
-    // call is (seed 7137959).
+    // group has completed. By then, the root's message has been given up, but not the call (seed
+    // 7137959).
     let agents = QuickScenario { declines: Some(0), ..QuickScenario::plain(3) };
     let late = Duration::from_millis(2_500);
     let other = QuickScenario { starts: vec![Duration::ZERO, late], ..QuickScenario::plain(2) };

@@ -1,5 +1,5 @@
-//! Ranks of one node that execute calls themselves, from seeds. In some calls they wait for long
-//! and report that; others are executed by the agent, for all ranks or when one requests it. Faults
+//! Ranks of one node execute calls that are drawn from seeds. In some calls they wait for long and
+//! report that; others are executed by the agent, for all ranks or when one requests it. Faults
 //! occur in the meantime. The test checks that no rank receives a false report, and that all ranks
 //! complete.
 
@@ -56,8 +56,8 @@ enum Stage {
     Between,
     /// In a call that the agent does not know about.
     Sharing,
-    /// The rank has reported that it waits (the token), and whether it has reported that it does no
-    /// longer.
+    /// The rank has requested, under this token, that the agent watches its call. The flag states
+    /// whether it has reported since then that it has completed the call.
     Watching(u64, bool),
     /// In a call that the agent executes.
     Calling(u64),
@@ -82,7 +82,7 @@ enum Event {
     /// The rank has received everything that it waited for.
     Pass(u32, usize),
     Overdue(u32, usize),
-    /// The segment has failed, which wakes the rank.
+    /// The group has failed, which wakes the rank.
     Wake(u32, usize),
     Fault,
 }

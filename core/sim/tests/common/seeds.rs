@@ -59,7 +59,8 @@ pub(crate) fn on_every_seed(
 
 /// Fails if there are errors.
 ///
-/// # Panics If there are errors.
+/// # Panics
+/// Panics if there are errors.
 pub(crate) fn assert_none(wrong: &[String]) {
     let first = &wrong[..wrong.len().min(20)];
     assert!(wrong.is_empty(), "{} wrong, the first:\n{}", wrong.len(), first.join("\n"));

@@ -2,7 +2,8 @@
 
 /// Compares a table with `snapshots/NAME.txt`, or writes it there if `COOL_SIM_BLESS` is set.
 ///
-/// # Panics If they differ.
+/// # Panics
+/// Panics if they differ.
 pub(crate) fn check(name: &str, table: &str) {
     let path = format!("{}/tests/snapshots/{name}.txt", env!("CARGO_MANIFEST_DIR"));
     if std::env::var_os("COOL_SIM_BLESS").is_some() {

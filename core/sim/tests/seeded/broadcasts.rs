@@ -156,7 +156,7 @@ fn check_costs(pattern: FaultPattern, seed: u64, costs: &Costs) -> Result<(), St
         *worst = worst.max(ratio);
     }
     let chunks = settings.len.div_ceil(u64::from(settings.chunk_bytes)).max(1) as usize;
-    // Ranges, requests and packets that a node remembers, however long it runs.
+    // A node may remember only this many ranges, requests and packets, however long it runs.
     let entries = outcome.entries > 12 * (chunks + 10);
     let dear =
         ratios.iter().zip([most.naks, most.repairs, most.duplicates]).any(|(ratio, most)| *ratio > most);

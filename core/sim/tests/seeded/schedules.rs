@@ -45,7 +45,8 @@ fn wire(bytes: u64) -> f64 {
     bytes as f64 / RATE as f64
 }
 
-/// Ends of messages are computed to a 256th of their durations.
+/// Asserts that a time is as expected, except for a 256th, because the ends of messages are
+/// computed only to a 256th of their durations.
 fn assert_near(found: f64, expected: f64) {
     assert!((found - expected).abs() < expected / 256.0, "{found} instead of {expected}");
 }

@@ -11,7 +11,7 @@ const IN_FLIGHT_MAX: usize = 8;
 /// Number of refused frames since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RefusedFrames {
-    /// Malformed or not authenticated.
+    /// Malformed or without an HMAC.
     pub unreadable: u64,
     /// With a wrong HMAC.
     pub forged: u64,
@@ -28,7 +28,8 @@ impl RefusedFrames {
             Cause::Forged(_) => &mut self.forged,
             Cause::Replayed(_) => &mut self.replayed,
             Cause::Relayed { .. } => &mut self.relayed,
-            // These are believed, though something is wrong.
+            // These frames are authentic and fresh, so they are not refused, although the network
+            // has a fault.
             Cause::SecondNeighbor { .. }
             | Cause::OwnSwitch
             | Cause::NodeElsewhere { .. }
@@ -66,8 +67,8 @@ impl SentAnnouncements {
         self.numbers.push_front(number);
     }
 
-    /// Returns how fresh an announcement is. Each is believed only once, and none that is older
-    /// than another one received, because frames do not overtake on a link.
+    /// Returns how fresh an announcement is. Each is believed only once. None is believed that is
+    /// older than one received before, because frames on a link do not overtake each other.
     fn freshness(&mut self, number: u64) -> Freshness {
         if number <= self.before {
             return Freshness::BeforeFlap;

@@ -21,7 +21,7 @@ pub(super) fn reporting(
 }
 
 impl DiscoveredPort {
-    /// Returns whether one of these is the port's switch, or the neighbor's.
+    /// Returns whether `switches` contains the port's switch or its neighbor's.
     pub(super) fn concerns(&self, port: Port, switches: &BTreeSet<DatapathId>) -> bool {
         self.switches(port).any(|switch| switches.contains(&switch))
     }
@@ -50,7 +50,7 @@ impl Discovery {
             return;
         }
         self.absent.entry(switch).or_insert(0);
-        // Nothing of it waits any longer, and it cannot be missed.
+        // None of its frames waits any longer, and its silence means nothing.
         self.vocal.remove(&switch);
         self.caught_up.remove(&switch);
         self.behind.remove(&switch);
@@ -74,7 +74,7 @@ impl Discovery {
     }
 
     /// Returns, at the end of an interval, the switches that have been without a session for too
-    /// long.
+    /// long. Returns none while no switch has a session.
     pub(super) fn lost_switches(&mut self) -> Vec<DatapathId> {
         if self.absent.len() >= self.graph.switches().count() {
             return Vec::new();

@@ -213,7 +213,7 @@ fn a_link_is_lost_after_three_missed_announcements() {
     let links: Vec<Link> = world.truth.links().collect();
     world.flip(links[2].a);
     assert_eq!(world.discovery.graph().links().collect::<Vec<_>>(), links[..2]);
-    // From now on frames of one switch are lost.
+    // From now on, frames over one link are lost.
     for missed in 0..=MISSED_MAX {
         assert_eq!(world.discovery.graph().links().count(), 2, "after {missed}");
         world.interval();
@@ -241,7 +241,7 @@ fn old_ports_without_a_switch_are_announced_seldom() {
     assert_eq!(announced(now), ports.len());
     for interval in 1..=4 * SPARSE_PERIOD {
         now += INTERVAL;
-        // All ports while they are new, then one after the other.
+        // All ports are announced while they are new, then one port per interval.
         assert_eq!(announced(now), if interval <= SPARSE_PERIOD { ports.len() } else { 1 });
     }
 }
@@ -441,7 +441,7 @@ fn a_captured_frame_is_refused_when_it_is_sent_again() {
     world.input(Input::Received(home, &frame));
     world.input(Input::Received(stranger, &frame));
     assert!(matches!(&world.warnings[0].cause, Cause::Replayed(Announcement::Node { .. })));
-    // A host receives the frame from its own switch, keeps it for long or sends it twice.
+    // A host receives a frame from its own switch and forwards it to another host, twice.
     let frame = announced(&mut world, stranger);
     world.input(Input::Received(other, &frame));
     world.input(Input::Received(other, &frame));

@@ -38,6 +38,8 @@ impl<N: NetworkModel> World<'_, N> {
         }
     }
 
+    /// Schedules the first byte of a multicast, after the receivers, all of which are ready at time
+    /// `ready`, have answered through the first node of their rack.
     pub(super) fn begin_after(&mut self, transfer: u32, ready: u64) {
         let way = self.farthest(transfer, 0);
         self.schedule_event(ready + way + way / 2, TimingEvent::Begun { transfer });
@@ -65,8 +67,8 @@ impl<N: NetworkModel> World<'_, N> {
         let sender = self.index.sender(transfer);
         let bytes = self.bytes(sender);
         if bytes > self.costs.copied {
-            // The sender waits until all receivers have reported completion, through the first node
-            // of their rack, and were settled.
+            // The sender waits until all receivers have the message, have reported that through the
+            // first node of their rack, and have received the reply (settled).
             let way = self.farthest(transfer, bytes);
             let released = self.now + way + way + way / 2;
             self.schedule_event(released, TimingEvent::Done { rank: sender.rank, action: sender.action });

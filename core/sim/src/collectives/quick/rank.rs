@@ -16,7 +16,7 @@ use std::sync::Arc;
 /// This bit is set in tokens of watched calls.
 pub(in super::super) const WATCHES: u64 = 1 << 63;
 
-/// Number of bytes that a datagram takes in a socket's buffer in addition to its content.
+/// Number of bytes that a datagram occupies in a socket's buffer in addition to its content.
 const OVERHEAD: usize = 700;
 
 /// Maximum number of schedules that a rank caches.
@@ -92,7 +92,7 @@ struct OpenCall {
     described: CallFingerprint,
     schedule: Arc<QuickSchedule>,
     begun: Time,
-    /// Whether it is known that all ranks can execute quick calls, so that the call has begun.
+    /// Whether the call has begun, because all ranks are known to be able to execute quick calls.
     executing: bool,
     watch: Option<Watch>,
 }
@@ -112,10 +112,10 @@ pub(in super::super) struct QuickRank {
     layout: Layout,
     machine: QuickCalls,
     schedules: VecDeque<(Call, Option<Arc<QuickSchedule>>)>,
-    /// Whether the rank can execute quick calls, once its process has started and its socket is
-    /// open.
+    /// Whether the rank can execute quick calls. Unknown until its process has started and its
+    /// socket is open.
     able: Option<bool>,
-    /// Whether all ranks can, once that is known.
+    /// Whether all ranks can execute quick calls, if that is known.
     all: Option<bool>,
     /// Whether the group has failed.
     pub(super) failed: bool,

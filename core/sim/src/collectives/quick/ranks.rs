@@ -19,7 +19,7 @@ use std::sync::Arc;
 const TO_RANK: u8 = b'R';
 const TO_AGENT: u8 = b'A';
 
-/// One in this many datagrams is replayed and changed by an adversary.
+/// An adversary replays and changes one in this many datagrams.
 const ATTACKED: u64 = 64;
 
 /// The longest time that a message of a rank takes to its agent.
@@ -64,7 +64,8 @@ impl SimulatedCluster {
 
     /// Ends the process of a rank with quick calls.
     ///
-    /// # Errors If an engine breaks its contract.
+    /// # Errors
+    /// Fails if an engine breaks its contract.
     pub fn end_rank_process(&mut self, id: (u64, u32), why: String) -> Result<(), ContractViolation> {
         let Some(rank) = self.quick.ranks.get_mut(&id) else { return Ok(()) };
         let (node, through) = (rank.node, rank.end_process());

@@ -105,7 +105,8 @@ impl FabricModel {
     /// topology --json` prints it. Links without a rate get the given ones, in bytes per second.
     /// Each switch with nodes is a rack.
     ///
-    /// # Errors If the document is not valid, a node is not connected, or switches form a loop.
+    /// # Errors
+    /// Fails if the document is not valid, a node is not connected, or switches form a loop.
     pub fn from_json(
         name: &str,
         json: &str,

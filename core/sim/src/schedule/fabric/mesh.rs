@@ -122,8 +122,8 @@ impl Mesh {
     }
 }
 
-/// Returns the number of links from each switch to the nearest one of `from`, without using one
-/// link, or none if there is no path.
+/// Returns the number of links from each switch to the nearest one of `from` on paths that do not
+/// use the link `without`, or none if there is no path.
 fn distances(
     beside: &[Vec<(usize, usize)>],
     from: core::ops::Range<usize>,

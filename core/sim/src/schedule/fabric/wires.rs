@@ -100,8 +100,8 @@ impl Wires {
         mut link: impl FnMut(usize),
     ) {
         match self {
-            // The reverse path with the same choice everywhere, so that paths that meet stay
-            // together.
+            // Paths are chosen from the destination with the same choice everywhere, so that paths
+            // that meet stay together.
             Wires::Mesh(mesh) => mesh.way(b, a, tree, |back| link(back ^ 1)),
             _ => self.way((a, b), racks, tree, link),
         }

@@ -5,8 +5,8 @@ use super::*;
 use crate::discovery::sessions::DEFERRED_INTERVALS_MAX;
 
 impl World {
-    /// An interval in which all frames arrive except those over a link. Switches are caught up with
-    /// before them, or not at all.
+    /// Runs an interval in which all frames arrive except those over a link. If `caught_up`, all
+    /// switches are reported as caught up first; otherwise none is.
     fn interval_without(&mut self, link: Link, caught_up: bool) {
         self.interval();
         let ends = [link.a, link.b];
@@ -33,7 +33,7 @@ fn a_silent_network_stays_until_its_sessions_end() {
 }
 
 impl World {
-    /// An interval in which a switch receives nothing, and nothing is received from it.
+    /// Runs an interval in which a switch receives nothing, and nothing is received from it.
     fn interval_without_switch(&mut self, switch: DatapathId) {
         self.interval();
         let ends =
