@@ -4,6 +4,7 @@
 a text with root's rights. Ends when its input ends, and prints its results as JSON."""
 import json
 import os
+import re
 import select
 import socket
 import struct
@@ -14,9 +15,18 @@ PORT = 7420
 NOBODY_UID = 65534
 # Constants of socket(7) that Python does not define.
 SO_RCVBUFFORCE = 33
-# A packet of agents, version 3, of an unknown group, that requests a reply (a ping). Its tag is
-# invalid.
-PING = bytes([0xC0, 1, 3, 8]) + bytes(36)
+TRANSPORT = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "core", "transport", "src")
+
+
+def version(*file):
+    """Returns the protocol version in a source file of core/transport, because agents reject other
+    versions before they check anything else."""
+    with open(os.path.join(TRANSPORT, *file)) as source:
+        return int(re.search(r"const VERSION: u\d+ = (\d+);", source.read()).group(1))
+
+
+# A packet of agents, of an unknown group, that requests a reply (a ping). Its tag is invalid.
+PING = bytes([0xC0, 1, version("packet.rs"), 8]) + bytes(36)
 HEADERS = 14 + 20 + 8
 CHUNK = HEADERS + 40
 
@@ -57,7 +67,7 @@ def bind_to_tree(tree):
 
 def hello(name):
     """Returns the first frame of an agent that claims to be the latest of its node."""
-    body = b"\x01" + struct.pack(">IQ", 3, 2**63) + name.encode()
+    body = b"\x01" + struct.pack(">IQ", version("unicast", "api.rs"), 2**63) + name.encode()
     return struct.pack(">I", len(body)) + body
 
 
