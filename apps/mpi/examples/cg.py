@@ -14,8 +14,7 @@ from mpi4py import MPI
 
 
 def times(vector, width, rows):
-    """Returns the product of the whole vector with this rank's part of the matrix: the part for these
-    rows of the square."""
+    """Returns the product of the matrix with the whole vector, in these rows of the square."""
     square = np.zeros((width + 2, width + 2))
     square[1:-1, 1:-1] = vector.reshape(width, width)
     own = square[rows.start:rows.stop + 2]

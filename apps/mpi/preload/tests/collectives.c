@@ -3,10 +3,10 @@
  * without the library; the results must be the same.
  *
  *   collectives all         all comparisons; rank 0 prints "right"
- *   collectives mismatch    one rank passes another length; the call must fail at all ranks with an error class
+ *   collectives mismatch    one rank passes another length; the call must fail at all ranks
  *   collectives for-ever    repeats calls until the program is killed
- *   collectives progress BYTES   a rank starts to send a message; the library must send it while the rank is in a
- *                                collective */
+ *   collectives progress BYTES   rank 0 starts to send messages and enters a collective, during
+ *                                which the messages must be sent */
 #include <complex.h>
 #include <mpi.h>
 #include <stdbool.h>
@@ -121,8 +121,8 @@ static void types(void) {
     REDUCTION(unsigned char, MPI_BYTE, BXOR);
 }
 
-/* Returns the index of a pair for MPI_MINLOC and MPI_MAXLOC. Of equal values, the one with the smaller index is the
- * result; some indices are negative. Gaps in pairs may have any contents. */
+/* Returns the index of a pair for MPI_MINLOC and MPI_MAXLOC. Of equal values, the one with the
+ * smaller index is the result; some indices are negative. Gaps in pairs may have any contents. */
 static int place_of(size_t place, int rank) { return value(place + 5, 2 * rank) - 6; }
 
 #define BETTER(a, b, compare) ((a).value compare (b).value || ((a).value == (b).value && (a).index < (b).index))
