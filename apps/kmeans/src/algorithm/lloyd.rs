@@ -35,7 +35,8 @@ pub struct GridClustering {
     pub sizes: Vec<i64>,
     /// Sum of squared distances between the points and their centroids; at rank 0 only.
     pub inertia: f64,
-    /// Whether the last iteration moved no centroid, or improved less than the tolerance.
+    /// Whether the last iteration moved no centroid, or stayed below the limits of
+    /// [`ClusteringOptions::movement`] or [`ClusteringOptions::tolerance`].
     pub converged: bool,
 }
 
