@@ -223,8 +223,8 @@ fn nearest_of(row: &[f64], centers: &[f64], dims: usize) -> (u32, f64) {
     nearest
 }
 
-/// Returns a squared distance. It is the sum of [`LANES`] partial sums, an order that the compiler
-/// can vectorize without changing the result.
+/// Returns a squared distance. Its terms are added to [`LANES`] partial sums, so that the compiler
+/// can use vector instructions without changing the result.
 fn squared(row: &[f64], center: &[f64]) -> f64 {
     let mut lanes = [0.0; LANES];
     let (rows, row_rest) = row.as_chunks::<LANES>();

@@ -178,9 +178,9 @@ impl Job<'_> {
         postcard::from_bytes(&bytes).map_err(Error::Value)
     }
 
-    /// Returns the table of rank `root` at every rank. For example, it contains those rows of a
-    /// state that have changed. Other ranks must pass a table of the same shape; its values are
-    /// ignored.
+    /// Returns the table of rank `root` at every rank. If it represents a state, it need only
+    /// contain the rows that have changed, provided that the receivers know the others. Other ranks
+    /// must pass a table of the same shape; its values are ignored.
     ///
     /// # Errors
     /// If there is no such rank, ranks are lost, or a key or value cannot be serialized.

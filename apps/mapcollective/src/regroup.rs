@@ -7,9 +7,9 @@
 //! 3. If links between racks would be the busiest, the ranks of each rack first merge their tables,
 //!    and each rank merges the keys of some owners (the papers' aggregation in stages, with the
 //!    rack as the stage between node and cluster). Then all ranks exchange the numbers again.
-//! 4. The method with less load is used: either each rank sends its keys with values directly to
-//!    their owners (sparse), or the agents sum vectors with a value for every key on the way to the
-//!    owners (dense).
+//! 4. Either each rank sends its keys with values directly to their owners (sparse), or the agents
+//!    sum vectors with a value for every key on the way to the owners (dense), whichever loads the
+//!    busiest link less.
 
 use crate::cost::LinkBytes;
 use crate::error::{Error, Malformed};

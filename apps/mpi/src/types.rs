@@ -114,7 +114,7 @@ struct PredefinedType {
     mpich: usize,
     /// Handle in the standard interface.
     standard: usize,
-    /// Symbol whose address is the handle in Open MPI.
+    /// Symbol of Open MPI. Its address is the handle.
     open_mpi: &'static str,
 }
 

@@ -63,8 +63,8 @@ pub struct Provenance {
     pub iterations: usize,
     /// Sum of squared distances between the points and their centroids.
     pub inertia: f64,
-    /// Whether the last iteration moved no centroid, or stayed below the limits of movement or
-    /// tolerance.
+    /// Whether the last iteration moved no centroid, moved the centroids by at most the limit of
+    /// movement, or lowered the inertia by less than the tolerance.
     pub converged: bool,
 }
 

@@ -201,7 +201,7 @@ impl InterceptedCall<'_> {
         Ok((reduced_elements(class.elements(one.element_bytes(), op).ok_or(FallbackReason::Elements)?), op))
     }
 
-    /// Returns the group that executes the call, whose type signature has this number of bytes.
+    /// Returns the group that executes the call, given the bytes of its type signature.
     fn group(&self, bytes: u64) -> Result<Arc<CoolGroup>, NotExecuted> {
         self.bytes.set(bytes);
         settings().admit_bytes(self.operation, bytes)?;

@@ -100,7 +100,8 @@ pub(crate) fn communicator(host: &HostMpi, comm: MpiHandle) -> Option<Arc<Commun
     (codes == [0; 4]).then(|| communicators().insert(comm, known))
 }
 
-/// Returns the key of the attribute whose deletion reports that a communicator is freed.
+/// Returns the key of the attribute that MPI deletes when a communicator is freed, which calls
+/// [`on_comm_free`].
 fn keyval(host: &HostMpi) -> Option<c_int> {
     static KEYVAL: OnceLock<Option<c_int>> = OnceLock::new();
     *KEYVAL.get_or_init(|| {

@@ -1,6 +1,6 @@
 //! The functions that the program calls instead of the host's: MPI's collectives, those with the
 //! suffix `_c`, and `MPI_Finalize`. Each call is either intercepted, or passed through to the
-//! host's function, whose name starts with `PMPI_`.
+//! host's function, which has the prefix `PMPI_`.
 
 #![allow(non_snake_case, reason = "MPI's names")]
 #![allow(missing_docs, reason = "MPI documents them")]
@@ -86,7 +86,7 @@ fn buffer(data: InPointer, count: impl Into<i64>, datatype: MpiHandle) -> Buffer
     BufferArgument { data, count: count.into(), datatype }
 }
 
-/// Defines the functions whose counts have one type.
+/// Defines all functions for one type of counts.
 macro_rules! counted {
     ($count:ty, $place:ty, $bcast:ident $pbcast:literal, $reduce:ident $preduce:literal, $allreduce:ident $pallreduce:literal,
      $scan:ident $pscan:literal, $exscan:ident $pexscan:literal, $block:ident $pblock:literal, $scattered:ident $pscattered:literal,

@@ -33,8 +33,8 @@ impl BoundUnit {
     /// Returns the square root of a squared distance in units, rounded down.
     pub(super) fn floor_root(self, squared: i64) -> u32 {
         let squared = self.in_units(squared);
-        // This root is off by at most one, which is corrected, and much faster than an integer
-        // square root.
+        // This root is off by at most one, which the next line corrects. It takes much less time
+        // than an integer square root.
         let root = (squared as f64).sqrt() as u64;
         (root - u64::from(root * root > squared) + u64::from((root + 1) * (root + 1) <= squared)) as u32
     }

@@ -66,8 +66,7 @@ struct PointFinding {
 struct PendingBlocks {
     /// Points that need all distances.
     points: Vec<u32>,
-    /// Groups all of whose distances from a point are needed: the group, and the point's index in
-    /// `findings`.
+    /// Groups of which a point needs all distances: the group, and the point's index in `findings`.
     groups: Vec<(u32, u32)>,
     /// The points of `groups`.
     findings: Vec<PointFinding>,

@@ -58,8 +58,8 @@ struct TextFormat {
     form: LineFormat,
     /// Length of the file in bytes.
     length: u64,
-    /// Number of numbers per point according to the first line, which may be a header, or `None` if
-    /// it has none.
+    /// Numbers per point according to the first line, which may be a header, or `None` if it has
+    /// none.
     dims: Option<usize>,
     has_header: bool,
 }
