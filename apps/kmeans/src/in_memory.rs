@@ -75,9 +75,10 @@ pub struct Clustering {
 }
 
 impl PointShare {
-    /// Collects the rows that each rank passes, in the order of ranks, with their weights: finite
-    /// numbers of at least 0, or 1 by default. A rank may have no rows. `reals` determines how
-    /// numbers other than bytes are stored.
+    /// Returns this rank's share of the points that the ranks pass. Points are numbered in the
+    /// order of ranks. Weights must be finite numbers of at least 0; by default, each is 1. All
+    /// ranks must call this, with equal `dims` and the same kind of numbers. A rank may have no
+    /// rows. `reals` determines how numbers other than bytes are stored.
     pub fn from_memory(
         peers: &PeerRanks<'_>,
         rows: InputRows<'_>,
@@ -155,7 +156,7 @@ impl PointShare {
         Ok(Clustering { centers, labels, inertia: unit * fixed.real(joined_sum(all[0], all[1])) })
     }
 
-    /// Returns the mean of the points of each cluster. For a cluster without points it is the
+    /// Returns the mean of the points of each cluster. For a cluster without points, returns its
     /// centroid.
     fn means(
         &self,
@@ -222,7 +223,8 @@ fn nearest_of(row: &[f64], centers: &[f64], dims: usize) -> (u32, f64) {
     nearest
 }
 
-/// Returns a squared distance, summed in an order that vector instructions can keep.
+/// Returns a squared distance. Its terms are added to [`LANES`] partial sums, so that the compiler
+/// can use vector instructions without changing the result.
 fn squared(row: &[f64], center: &[f64]) -> f64 {
     let mut lanes = [0.0; LANES];
     let (rows, row_rest) = row.as_chunks::<LANES>();
@@ -244,11 +246,11 @@ struct FixedPoint {
 }
 
 impl FixedPoint {
-    /// Returns the conversion for numbers up to a magnitude. The largest numbers are converted
-    /// exactly.
+    /// Returns the conversion for numbers up to a magnitude. Numbers with the same exponent as
+    /// `most` are converted exactly.
     fn holding(most: f64) -> Self {
-        // The next larger power of two, from the exponent of IEEE 754. The smallest numbers get a
-        // coarser unit.
+        // The exponent of the next larger power of two, from the bits of IEEE 754. For the smallest
+        // numbers the unit is coarser, because it must be a normal number.
         let exponent = ((most.to_bits() >> 52) & 0x7ff) as i32 - 1022;
         Self { unit: 2f64.powi(exponent.max(BITS - 1021) - BITS) }
     }

@@ -7,8 +7,8 @@ fn main() -> ExitCode {
     match commands::run(&commands::CommandLine::from_arguments(std::env::args_os())) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // One write: the line must not be cut if the launcher kills the job at the first
-            // failure.
+            // The line is printed by a single write, because it must not be cut if the launcher
+            // kills the job at the first failure.
             let line = format!("cool-kmeans: {error}\n");
             eprint!("{line}");
             ExitCode::FAILURE

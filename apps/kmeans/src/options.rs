@@ -110,7 +110,8 @@ impl ClusteringOptions {
         self.init.clone().unwrap_or(Init::for_clusters(self.k))
     }
 
-    /// Returns the seed of a run. There are [`ClusteringOptions::restarts`] runs.
+    /// Returns the seed of a run. Runs are numbered from 0; there are
+    /// [`ClusteringOptions::restarts`].
     pub fn seed_of(&self, run: usize) -> u64 {
         self.seed.wrapping_add(run as u64)
     }

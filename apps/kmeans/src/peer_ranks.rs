@@ -32,7 +32,8 @@ enum JobHandle<'a> {
 }
 
 /// Executes `part` as a rank of a group. If other ranks are lost, `part` is executed again on the
-/// smaller group of survivors. It must keep any results that need not be computed again.
+/// smaller group of survivors. It must keep, outside of the call, all results that need not be
+/// computed again.
 pub fn surviving<T>(
     comm: Comm,
     options: Options<'_>,
@@ -53,17 +54,18 @@ pub fn surviving<T>(
 }
 
 impl<'a> PeerRanks<'a> {
-    /// A clustering in this process only.
+    /// Returns the ranks of a clustering in this process only.
     pub fn alone() -> Self {
         Self { job: JobHandle::Own(Box::new(Job::alone(Options::default()))), tally: Cell::default() }
     }
 
-    /// A clustering on all ranks of a group. It fails when a rank is lost.
+    /// Returns the ranks of a clustering on a group. Their calls fail when a rank is lost;
+    /// [`surviving`] continues instead.
     pub fn from_comm(comm: &'a Comm) -> Self {
         Self::with_options(comm, Options::default())
     }
 
-    /// Does the same with options of the job.
+    /// Does the same, with the given options of the job.
     pub fn with_options(comm: &'a Comm, options: Options<'a>) -> Self {
         Self { job: JobHandle::Own(Box::new(Job::new(comm, options))), tally: Cell::default() }
     }
@@ -102,7 +104,7 @@ impl<'a> PeerRanks<'a> {
         self.tally.get()
     }
 
-    /// Returns the cost of the calls so far to this node.
+    /// Returns this node's cost of the calls so far.
     pub fn stats(&self) -> Stats {
         self.job().stats()
     }
@@ -173,8 +175,8 @@ impl<'a> PeerRanks<'a> {
         Ok(sum)
     }
 
-    /// Returns the values of all ranks in the order of ranks, at rank 0. Every rank must pass as
-    /// many values. Other ranks return an empty vector.
+    /// Returns the values of all ranks in the order of ranks, at rank 0. All ranks must pass equal
+    /// numbers of values. Other ranks return an empty vector.
     pub fn gather<T: Element>(&self, mine: Vec<T>) -> Result<Vec<T>, Error> {
         let mut all = if self.leads() { mine.repeat(self.size()) } else { Vec::new() };
         self.timed(|job| job.call(|comm| comm.gather(&mine, &mut all, 0)))?;
@@ -211,7 +213,8 @@ impl<'a> PeerRanks<'a> {
         Ok(counts.into_iter().map(|count| count as usize).collect())
     }
 
-    /// Distributes the items of a list over the ranks in turn. Returns the results of all items, in
+    /// Distributes the items of a list over the ranks in turn. `compute` receives the indices of
+    /// this rank's items, and must return a result for each. Returns the results of all items, in
     /// order, at every rank.
     pub fn deal<T: Serialize + DeserializeOwned>(
         &self,
@@ -238,9 +241,8 @@ impl<'a> PeerRanks<'a> {
         all.ok_or_else(|| differ(postcard::Error::DeserializeUnexpectedEnd))
     }
 
-    /// Returns the results of all ranks only if none has failed. If some have failed, all return
-    /// the error of the smallest such rank, so that its message is seen regardless of which rank
-    /// ends first.
+    /// Returns `mine` if no rank has an error. Otherwise, all ranks return the error of the
+    /// smallest rank that has one, so that its message is seen regardless of which rank ends first.
     pub fn agree<T>(&self, mine: Result<T, Error>) -> Result<T, Error> {
         let start = Instant::now();
         let agreed = self.job().agree(mine);

@@ -19,16 +19,16 @@ pub struct Iteration {
     pub number: usize,
     /// Sum of squared distances between the points and the centroids at its start.
     pub inertia: f64,
-    /// Points that changed their centroid. In the first iteration after a loss of ranks, these are
-    /// all points.
+    /// Number of points that changed their centroid. In the first iteration after a loss of ranks,
+    /// these are all points.
     pub moved_points: u64,
-    /// Measured distances between points and centroids.
+    /// Number of distances between points and centroids that were measured.
     pub measured: u64,
-    /// Centroids that moved.
+    /// Number of centroids that moved.
     pub moved_centroids: usize,
     /// Sum of their squared movements.
     pub movement: f64,
-    /// Centroids without points.
+    /// Number of centroids without points.
     pub empty: usize,
     /// Bytes on the busiest link of a node or rack in one direction.
     pub busiest_link_bytes: u64,

@@ -10,9 +10,10 @@ const USAGE: &str = "Usage: pagerank LINKS
 Prints the rank of each page, given a file with a link \"FROM TO\" of page numbers on each line.";
 
 const DAMPING: f64 = 0.85;
-/// Number of pieces of the links, regardless of the number of ranks.
+/// Number of partitions of the links. It must not depend on the number of ranks, because the last
+/// bits of the result depend on it.
 const PARTITIONS: usize = 64;
-/// Iterations end when the sum of all changes is less.
+/// Iterations end when the sum of the absolute changes of all pages' ranks is less.
 const TOLERANCE: f64 = 1e-12;
 
 /// Returns the ranks of pages `0..pages`, which sum to 1.

@@ -12,7 +12,7 @@ contains one row of the matrix on each line.";
 
 /// Rows of the matrix per partition.
 const BLOCK: usize = 16;
-/// Iterations end when stress falls by less than this share.
+/// Iterations end when an iteration lowers the stress by at most this share of it.
 const TOLERANCE: f64 = 1e-9;
 /// Points in the plane, and the stress of the previous points and of those before.
 type State = (Vec<[f64; 2]>, [f64; 2]);

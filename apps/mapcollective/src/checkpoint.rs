@@ -1,6 +1,6 @@
-//! The state of a job in a file that is complete at any time: a new file replaces the old one only
-//! when it is completely on disk. A line of JSON identifies the run; the state follows in
-//! postcard's encoding.
+//! The state of a job in a file. A new file replaces the old one only when it is completely on
+//! disk, so the file is complete at any time. Its first line identifies the run, as JSON; the state
+//! follows in postcard's encoding.
 
 use crate::error::Error;
 use crate::files::replace_file;
@@ -17,8 +17,8 @@ pub struct Checkpoint {
     /// The file. All ranks must be able to access it, because another rank becomes rank 0 if rank 0
     /// is lost.
     pub path: PathBuf,
-    /// Identifies the run: everything in input, options and seed on which results depend. It must
-    /// be the same in a run that resumes.
+    /// A text that identifies the run. It must contain everything on which the result depends:
+    /// input, options and seed. A run can only resume from a file with the same text.
     pub run: String,
     /// Whether to resume from the file if it exists.
     pub resume: bool,

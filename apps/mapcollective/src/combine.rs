@@ -12,15 +12,15 @@ use std::ops::Range;
 use std::sync::mpsc;
 use std::time::Instant;
 
-/// The length of a message that its sender could not serialize.
+/// Is sent instead of the length of a message that its sender could not serialize.
 const FAILED: u64 = u64::MAX;
 
-/// Maximum number of parts: the program processes one part while the next is in transit.
+/// Maximum number of parts of [`Job::combine_in_parts`].
 const MOST_PARTS: u64 = 8;
 
 impl Job<'_> {
-    /// Returns the values of all owners at every rank: the tables of [`Job::regroup`], or other
-    /// values per key.
+    /// Returns the merged tables of all owners at every rank. `mine` must contain values of this
+    /// rank's own keys, for example the table that [`Job::regroup`] returned.
     ///
     /// # Errors
     /// If ranks are lost, or a key or value cannot be serialized.
@@ -28,7 +28,8 @@ impl Job<'_> {
         self.combine_to(None, mine)
     }
 
-    /// Returns the values of all owners at one rank, and `None` at the others.
+    /// Does the same as [`Job::combine`], but returns the table at one rank only, and `None` at the
+    /// others.
     ///
     /// # Errors
     /// If there is no such rank, ranks are lost, or a key or value cannot be serialized.
@@ -68,10 +69,11 @@ impl Job<'_> {
         Ok(table)
     }
 
-    /// Does the same as [`Job::combine`], but in parts if there are many rows: `take` processes one
-    /// part while the next ones are in transit. It receives the rows of the part, and the runs of
-    /// row numbers that belong to this part only. Parts may omit rows that this rank does not own.
-    /// Returns the sum of `number` over all ranks, which is sent with the lengths.
+    /// Does the same as [`Job::combine`], but in parts if there are many rows, and passes each part
+    /// to `take`, which processes it while the next parts are in transit. `take` receives the rows
+    /// of the part, and the ranges of row numbers that the part covers; no other part covers them.
+    /// `mine` must contain only rows that this rank owns, because others may be omitted. Returns
+    /// the sum of `number` over all ranks, which needs no additional message.
     ///
     /// # Errors
     /// See [`Job::combine`].
@@ -176,9 +178,9 @@ impl Job<'_> {
         postcard::from_bytes(&bytes).map_err(Error::Value)
     }
 
-    /// Returns the table of rank `root` at every rank. If its rows represent a state, it need only
-    /// contain the changed ones. Other ranks must pass a table of the same shape; its values are
-    /// ignored.
+    /// Returns the table of rank `root` at every rank. If it represents a state, it need only
+    /// contain the rows that have changed, provided that the receivers know the others. Other ranks
+    /// must pass a table of the same shape; its values are ignored.
     ///
     /// # Errors
     /// If there is no such rank, ranks are lost, or a key or value cannot be serialized.

@@ -1,10 +1,11 @@
-//! The network load of an exchange, computed before the exchange, and with the same result at all
-//! ranks.
+//! The network load of an exchange. All ranks compute the same load before the exchange, so they
+//! choose the same method.
 
 use cool::Comm;
 use std::ops::Range;
 
-/// Returns a rank's run of `count` items. All runs have nearly equal lengths.
+/// Returns the indices of the items that belong to `rank` if `count` items are divided among
+/// `ranks` ranks, in runs of nearly equal lengths.
 pub(crate) fn share(count: usize, ranks: usize, rank: usize) -> Range<usize> {
     let start = |rank: usize| (count as u128 * rank as u128 / ranks as u128) as usize;
     start(rank)..start(rank + 1)
@@ -49,9 +50,10 @@ impl RankLayout {
         (0..self.ranks()).filter(|other| self.racks[*other] == self.racks[rank]).collect()
     }
 
-    /// Returns, for each rack and each owner of keys, the rank of the rack that merges its ranks'
-    /// values for that owner. The first rank of each node takes part. For an owner in the same
-    /// rack, it is the rank on the owner's node, so that no value moves twice within a rack.
+    /// Returns, for each rack and each owner of keys, the merger: the rank of the rack that merges
+    /// the values of the rack's ranks for that owner. Only the first rank of each node can be a
+    /// merger. If the owner is in the same rack, its merger is on its node, so that no value moves
+    /// between the rack's nodes twice. A rack without ranks has an empty list.
     fn mergers(&self) -> Vec<Vec<usize>> {
         let mut firsts = vec![Vec::new(); empty_links(&self.racks).len()];
         for rank in (0..self.ranks()).filter(|rank| !self.nodes[..*rank].contains(&self.nodes[*rank])) {
@@ -78,16 +80,16 @@ impl RankLayout {
         links
     }
 
-    /// Returns the load of node links when each rack's mergers collect their ranks' values for the
-    /// owners.
+    /// Returns the load of links when all ranks send their values to the mergers of their racks.
+    /// Links of racks have no load.
     pub(crate) fn mergers_gather(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
         let (mut links, mergers) = (LinkBytes::none(self), self.mergers());
         self.each_pair(|from, to| links.carry(self, from, mergers[self.racks[from]][to], bytes(from, to)));
         links
     }
 
-    /// Returns the maximum load of links when mergers send the values to the owners, which occurs
-    /// if nothing could be merged.
+    /// Returns the maximum load of links when mergers send the values to the owners. This load
+    /// occurs if no two ranks of a rack have values of the same key.
     pub(crate) fn mergers_send(&self, bytes: impl Fn(usize, usize) -> u64) -> LinkBytes {
         let (mut links, mergers) = (LinkBytes::none(self), self.mergers());
         self.each_pair(|from, to| links.carry(self, mergers[self.racks[from]][to], to, bytes(from, to)));
@@ -98,8 +100,8 @@ impl RankLayout {
         (0..self.ranks()).for_each(|from| (0..self.ranks()).for_each(|to| visit(from, to)));
     }
 
-    /// Returns the load of links when every rank sends its `bytes` to all others, once over each
-    /// link.
+    /// Returns the load of links when each rank sends its number of `bytes` to all others by
+    /// multicast, and thus once over each link.
     pub(crate) fn to_all(&self, bytes: &[u64]) -> LinkBytes {
         let total: u64 = bytes.iter().sum();
         let links = |places: &[usize]| {
@@ -111,8 +113,8 @@ impl RankLayout {
         LinkBytes { nodes: links(&self.nodes), racks: links(&self.racks) }
     }
 
-    /// Returns the load of links when vectors of `bytes` are summed and distributed over all nodes:
-    /// first within each node, then in a ring that enters each rack once.
+    /// Returns the load of links of a reduce-scatter of vectors of `bytes` bytes: within each node
+    /// first, then along a ring of all nodes that enters each rack once.
     pub(crate) fn reduce_scatter(&self, bytes: u64) -> LinkBytes {
         let nodes = empty_links(&self.nodes).len() as u64;
         let links = |places: &[usize]| {
@@ -124,7 +126,8 @@ impl RankLayout {
     }
 }
 
-/// Payload bytes on links: for each node and each rack, out of it and into it.
+/// Payload bytes on the link of each node and of each rack: first those that leave the node or
+/// rack, then those that enter it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkBytes {
     nodes: Vec<[u64; 2]>,
@@ -132,7 +135,7 @@ pub struct LinkBytes {
 }
 
 impl LinkBytes {
-    /// Returns no load on the links of a layout.
+    /// Returns the links of a layout, without load.
     fn none(layout: &RankLayout) -> LinkBytes {
         LinkBytes { nodes: empty_links(&layout.nodes), racks: empty_links(&layout.racks) }
     }
@@ -172,7 +175,7 @@ impl LinkBytes {
     }
 }
 
-/// Returns one link without load per place.
+/// Returns one link without load for each number of a node or rack, up to the largest in `places`.
 fn empty_links(places: &[usize]) -> Vec<[u64; 2]> {
     vec![[0; 2]; places.iter().max().map_or(1, |last| last + 1)]
 }

@@ -9,8 +9,9 @@ pub enum Error {
     /// A collective failed.
     #[error(transparent)]
     Collective(#[from] cool::Error),
-    /// A collective failed because ranks are lost. [`run`](crate::run) records this, and starts the
-    /// program again once it has returned this or any other error.
+    /// A collective failed because ranks are lost. The job has recorded this, so
+    /// [`run`](crate::run) starts the program again as soon as the program returns this or any
+    /// other error.
     #[error("{0}")]
     Lost(String),
     /// Another rank failed.
@@ -59,7 +60,7 @@ impl Error {
     }
 }
 
-/// Bytes that are not a table of the expected shape.
+/// Why received bytes are not a table of the expected shape.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Malformed {

@@ -1,15 +1,16 @@
-//! Files that are complete at any time.
+//! Files that are replaced as a whole: at any time, a file has either its old or its complete new
+//! contents.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::{Path, PathBuf};
 
-/// A file that is being written. It replaces the old file only when it is completely on disk and
-/// the caller calls [`NewFile::commit`]. After a crash or on a full disk, the old file, if any,
-/// still exists. A file that is dropped before leaves nothing.
+/// A file that is being written. [`NewFile::commit`] replaces the old file, if there is one, when
+/// the new one is completely on disk. Therefore the old file survives a crash and a full disk. If
+/// the value is dropped before the commit, no new file is left.
 ///
-/// Special files such as pipes are written directly. A symbolic link is kept, and then refers to
-/// the new file.
+/// Special files, such as pipes, are written directly, because they cannot be replaced. If the path
+/// is a symbolic link to a file, that file is replaced, and the link is kept.
 #[derive(Debug)]
 pub struct NewFile {
     path: PathBuf,
@@ -19,7 +20,8 @@ pub struct NewFile {
 }
 
 impl NewFile {
-    /// Starts a file.
+    /// Creates an empty file with `.new` appended to the name until the commit, or opens a special
+    /// file.
     ///
     /// # Errors
     /// If the file cannot be created.
@@ -38,7 +40,7 @@ impl NewFile {
         Ok(Self { path: path.to_owned(), temporary, file: BufWriter::new(file) })
     }
 
-    /// Moves the complete file to its final place.
+    /// Writes the rest of the file to disk, and renames it to its final path.
     ///
     /// # Errors
     /// If the file cannot be written completely. In this case, no partial file is left.
@@ -75,7 +77,7 @@ impl Drop for NewFile {
     }
 }
 
-/// Writes the parts one after the other as a [`NewFile`].
+/// Replaces a file by the given parts, one after the other, as [`NewFile`] does.
 ///
 /// # Errors
 /// If the file cannot be written. In this case, no partial file is left.

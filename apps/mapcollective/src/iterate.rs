@@ -27,12 +27,12 @@ impl<S> Default for Progress<S> {
 }
 
 impl<S> Progress<S> {
-    /// Starts with a job without iterations.
+    /// Creates the progress of a job that has no state yet.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// From now on, rank 0 stores the state in a file after each iteration. All ranks must call
+    /// Makes rank 0 store the state in a file after each further iteration. All ranks must call
     /// this.
     pub fn keep_in(&mut self, checkpoint: Checkpoint) {
         self.checkpoint = Some(checkpoint);
@@ -65,7 +65,8 @@ impl Job<'_> {
     /// For example, `until` can be `|_, done| done == 10` for ten iterations.
     ///
     /// # Errors
-    /// Errors of `first` or `step`; if ranks are lost, or a checkpoint cannot be read or written.
+    /// Returns an error of `first` or `step`, or an error if ranks are lost or the checkpoint
+    /// cannot be read or written.
     pub fn iterate<'p, S, E>(
         &self,
         progress: &'p mut Progress<S>,

@@ -14,16 +14,17 @@ use std::time::{Duration, Instant};
 /// Maximum bytes of an error message that is sent to other ranks. Longer messages are truncated.
 const MAX_MESSAGE_BYTES: usize = 1024;
 
-/// How often in a row a group may fail although none of its ranks is lost.
+/// Maximum number of consecutive failures that a loss of ranks seems to have caused, although no
+/// rank turns out to be lost. After the next one, the job fails.
 const UNEXPLAINED_FAILURES: usize = 3;
 
 /// Options of a job.
 #[derive(Clone, Copy)]
 pub struct Options<'a> {
-    /// Threads per rank; 0 for an equal share of the node's CPUs.
+    /// Threads per rank. 0 means an equal share of the node's CPUs.
     pub threads: usize,
-    /// How long a rank may load or map while others wait for it. A rank that dies is detected
-    /// immediately.
+    /// How long a rank may load or map while others wait for it: the timeout of collectives. The
+    /// death of a rank is detected immediately.
     pub patience: Duration,
     /// Receives reports of the progress. For example, `Some(&|event| eprintln!("{event}"))` prints
     /// them.
@@ -32,7 +33,8 @@ pub struct Options<'a> {
     pub part: u64,
 }
 
-/// At 10 Gbit/s, a link transfers this in about 800 microseconds, four times the latency of a call.
+/// The default of [`Options::part`]. At 10 Gbit/s, a link transfers it in about 800 microseconds,
+/// four times the latency of a call.
 const PART_BYTES: u64 = 1 << 20;
 
 impl Default for Options<'_> {
@@ -42,21 +44,22 @@ impl Default for Options<'_> {
     }
 }
 
-/// A rank's part in a job, which [`run`] passes to the program. All ranks must call its methods in
-/// the same order.
+/// A rank's handle of a job, which [`run`] passes to the program. All ranks must call the methods
+/// that communicate, and in the same order.
 pub struct Job<'a> {
     comm: Option<&'a Comm>,
     pub(crate) options: Options<'a>,
     layout: RankLayout,
-    /// The ranks of this node, once they are needed, or `None` if no node has several ranks.
+    /// The group of this node's ranks. It is created when it is first needed, and only if some node
+    /// has several ranks.
     on_node: OnceCell<Option<Comm>>,
-    /// The ranks of this rack, once they are needed.
+    /// The group of this rack's ranks. It is created when it is first needed.
     in_rack: OnceCell<Option<Comm>>,
     /// The error that revealed a loss of ranks.
     lost: RefCell<Option<cool::Error>>,
-    /// Stages since the last iteration.
+    /// Reports of the stages since the end of the last iteration.
     stages: RefCell<Vec<Stage>>,
-    /// Cost of the calls of previous groups.
+    /// Cost of the calls on the larger groups before losses of ranks.
     before: Stats,
 }
 
@@ -67,7 +70,8 @@ pub struct Job<'a> {
 /// [`Partitions`](crate::Partitions) and its [`Progress`](crate::Progress).
 ///
 /// # Errors
-/// The program's error, unless it is caused by a loss of ranks; or why the group cannot be shrunk.
+/// Returns the program's error, unless a loss of ranks has caused it, or an error if the group
+/// cannot be shrunk.
 pub fn run<T, E: From<Error>>(
     comm: impl Borrow<Comm>,
     options: Options<'_>,
@@ -87,12 +91,12 @@ pub fn run<T, E: From<Error>>(
     }
 }
 
-/// A program that is run again after each loss of ranks.
+/// The runs of a program, which is run again after each loss of ranks.
 struct ProgramRuns<'a> {
     options: Options<'a>,
-    /// Cost of the calls of previous groups.
+    /// Cost of the calls on the larger groups before losses of ranks.
     before: Stats,
-    /// How often in a row a group has failed without a lost rank.
+    /// Number of consecutive failures without a lost rank, see [`UNEXPLAINED_FAILURES`].
     unexplained: usize,
 }
 
@@ -121,7 +125,8 @@ impl ProgramRuns<'_> {
 }
 
 impl<'a> Job<'a> {
-    /// Creates a job on a group. It fails when ranks are lost; [`run`] creates jobs that continue.
+    /// Creates a job on a group. Its calls fail when ranks are lost; [`run`] continues with the
+    /// survivors instead.
     pub fn new(comm: &'a Comm, options: Options<'a>) -> Self {
         comm.set_timeout(options.patience);
         Job { comm: Some(comm), layout: RankLayout::from_comm(comm), ..Job::alone(options) }
@@ -170,8 +175,8 @@ impl<'a> Job<'a> {
         (cpus / self.ranks_on_node().len()).max(1)
     }
 
-    /// Returns the cost of the job's calls to this node so far, including those of larger groups
-    /// before a loss.
+    /// Returns this node's cost of the job's calls so far, including calls on the larger groups
+    /// before losses of ranks.
     pub fn stats(&self) -> Stats {
         let (now, before) = (self.comm.map(Comm::stats).unwrap_or_default(), self.before);
         Stats {
@@ -184,8 +189,9 @@ impl<'a> Job<'a> {
         }
     }
 
-    /// Executes a call of libcool on the job's group. Without other processes, the call is skipped.
-    /// [`run`] detects failures that are caused by lost ranks.
+    /// Executes a call of libcool on the job's group. In a job of this process only, the call is
+    /// skipped. If lost ranks make the call fail, this is recorded, so that [`run`] starts the
+    /// program again.
     ///
     /// # Errors
     /// If the call fails.
@@ -213,8 +219,8 @@ impl<'a> Job<'a> {
         Ok(all)
     }
 
-    /// Returns `mine` only if no rank has failed. If some have failed, all ranks return the error
-    /// of the smallest such rank, so that its message is seen regardless of which rank ends first.
+    /// Returns `mine` if no rank has an error. Otherwise, all ranks return the error of the
+    /// smallest rank that has one, so that its message is seen regardless of which rank ends first.
     ///
     /// # Errors
     /// This rank's error, or the message of another rank's error.
@@ -243,8 +249,8 @@ impl<'a> Job<'a> {
         &self.layout
     }
 
-    /// Returns the ranks of this node, or `None` if no node has several ranks. All ranks of the job
-    /// must call this.
+    /// Returns the group of this node's ranks, or `None` if no node has several ranks. All ranks of
+    /// the job must call this.
     pub(crate) fn on_node(&self) -> Result<Option<&Comm>, Error> {
         if !self.layout.shares_nodes() {
             return Ok(None);
@@ -252,12 +258,14 @@ impl<'a> Job<'a> {
         self.part(&self.on_node, &self.ranks_on_node())
     }
 
-    /// Returns the ranks of this rack. All ranks of the job must call this.
+    /// Returns the group of this rack's ranks, or `None` in a job of this process only. All ranks
+    /// of the job must call this.
     pub(crate) fn in_rack(&self) -> Result<Option<&Comm>, Error> {
         self.part(&self.in_rack, &self.layout.ranks_in_rack_of(self.rank()))
     }
 
-    /// Returns a group of some ranks, including this one. It is created at the first call.
+    /// Returns the group of `ranks`, which must include this rank, or `None` in a job of this
+    /// process only. The first call creates the group; all ranks of the job must take part in it.
     fn part<'c>(&self, made: &'c OnceCell<Option<Comm>>, ranks: &[usize]) -> Result<Option<&'c Comm>, Error> {
         if let (Some(comm), None) = (self.comm, made.get()) {
             let group = self.record_loss(comm.split(ranks.first().map(|rank| *rank as u64), 0))?;
@@ -266,14 +274,16 @@ impl<'a> Job<'a> {
         Ok(made.get().and_then(Option::as_ref))
     }
 
-    /// Makes calls on the node and rack groups fail. Other ranks may wait there for this rank,
-    /// because they have not detected the loss, and would never shrink the group.
+    /// Makes the calls on the groups of this node and this rack fail at all their ranks. Otherwise,
+    /// a rank that has not detected the loss could wait there for this rank forever, and would not
+    /// shrink the job's group.
     fn revoke_parts(&self) -> Result<(), Error> {
         let parts = [&self.on_node, &self.in_rack];
         parts.into_iter().filter_map(|made| made.get()?.as_ref()).try_for_each(|part| Ok(part.revoke()?))
     }
 
-    /// Records that ranks were lost.
+    /// Converts the error of a call. If lost ranks have caused it, records it, so that [`run`]
+    /// starts the program again.
     pub(crate) fn record_loss<T>(&self, result: Result<T, cool::Error>) -> Result<T, Error> {
         result.map_err(|error| {
             if error.is_loss() {
@@ -298,12 +308,12 @@ impl<'a> Job<'a> {
         self.stages.borrow_mut().push(Stage { kind, rows, bytes, links, seconds });
     }
 
-    /// Returns the stages since the last iteration.
+    /// Returns the reports of the stages since the end of the last iteration.
     pub fn stages(&self) -> Vec<Stage> {
         self.stages.borrow().clone()
     }
 
-    /// Returns the stages since the last iteration, and removes them.
+    /// Returns the reports of the stages since the end of the last iteration, and removes them.
     pub(crate) fn take_stages(&self) -> Vec<Stage> {
         self.stages.take()
     }

@@ -31,8 +31,8 @@
 //! ```
 //!
 //! **Results have the same bits on any number of threads and ranks**, even with floating-point
-//! numbers: where the order of merges matters, they follow a binary tree over the partitions
-//! ([`Table::ANY_ORDER`]).
+//! numbers: where the order of merges matters, tables are merged along a binary tree over the
+//! partitions ([`Table::ANY_ORDER`]).
 //!
 //! **Failures.** When ranks are lost, [`run`] runs the program again on the smaller group of
 //! survivors. Partitions of lost ranks are distributed and loaded again, and iterations continue

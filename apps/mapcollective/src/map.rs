@@ -22,7 +22,7 @@ pub struct Mapped<T> {
 }
 
 impl<T: Table> Mapped<T> {
-    /// Wraps a table that this rank has computed on its own.
+    /// Wraps a table that this rank has computed without [`Job::map`].
     ///
     /// # Panics
     /// If the order of merges matters for such tables, because only [`Job::map`] knows the order.
@@ -33,7 +33,7 @@ impl<T: Table> Mapped<T> {
         mapped
     }
 
-    /// Starts without tables.
+    /// Creates a result without tables in a job of `leaves` partitions.
     pub(crate) fn new(empty: T, leaves: usize) -> Self {
         Self { empty, forest: MergeForest::new(leaves) }
     }
@@ -45,7 +45,7 @@ impl Job<'_> {
     /// partition. If a task fails at any rank, all ranks fail.
     ///
     /// # Errors
-    /// A task's error, or if ranks are lost.
+    /// Returns a task's error, or an error if ranks are lost.
     pub fn map<P: Send, T: Table + Sync, E: From<Error> + Display + Send>(
         &self,
         partitions: &mut Partitions<P>,
@@ -55,8 +55,8 @@ impl Job<'_> {
         let start = Instant::now();
         let mapped = Mapped::new(empty.empty(), partitions.count());
         let forest = &mapped.forest;
-        // Tables that are not in use. If tables can be merged in any order, there is at most one
-        // per thread.
+        // Tables that no task is using. They are reused if tables can be merged in any order; there
+        // is then at most one table per thread.
         let spare = Mutex::new(Vec::new());
         let lock = || spare.lock().unwrap_or_else(PoisonError::into_inner);
         let done = threads::try_map_mut(

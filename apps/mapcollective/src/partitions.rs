@@ -1,4 +1,5 @@
-//! The partitions of a job's input: which rank holds which in memory for the duration of the job.
+//! The partitions of a job's input, and their distribution over the ranks. Each rank keeps its
+//! partitions in memory until the job ends.
 
 use crate::cost::share;
 use crate::error::Error;
@@ -47,9 +48,11 @@ impl<P> Partitions<P> {
 }
 
 impl Job<'_> {
-    /// Distributes partitions that no rank holds: at first all of them, in runs of equal length,
-    /// and after losses those of the lost ranks, to the ranks with the fewest. Each rank loads its
-    /// partitions with all threads. All ranks must call this. If one fails to load, all fail.
+    /// Distributes the partitions that no rank holds. In the first call, these are all partitions,
+    /// and each rank receives consecutive ones, in nearly equal numbers. After a loss, these are
+    /// the partitions of the lost ranks, and the ranks that hold the fewest receive them. Each rank
+    /// calls `load` for its new partitions, on all its threads. All ranks must call this. If a
+    /// partition cannot be loaded, all ranks return an error.
     ///
     /// # Errors
     /// If a partition cannot be loaded, or ranks are lost.

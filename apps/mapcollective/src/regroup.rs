@@ -1,13 +1,15 @@
 //! The regroup stage: values move to the ranks that own their keys and are merged there, by the
-//! method that puts the least load on the busiest link. All methods give the same bits.
+//! method that puts the least load on the busiest link. All methods return the same bits.
 //!
 //! 1. Where ranks share nodes, the first rank of each node merges the tables of the node's ranks.
-//! 2. Ranks exchange how many bytes they have for each owner, so all know the load of each method.
-//! 3. If links between racks would be the busiest, ranks of each rack merge their tables first,
-//!    each the keys of some owners (the papers' aggregation in stages, with the rack between node
-//!    and cluster), and exchange the numbers again.
-//! 4. Either only keys with values are sent, directly to their owners (sparse), or, if that is
-//!    more, the agents sum whole vectors of all keys in transit (dense).
+//! 2. All ranks exchange how many bytes they have for each owner. From these numbers, every rank
+//!    computes the load of each method.
+//! 3. If links between racks would be the busiest, the ranks of each rack first merge their tables,
+//!    and each rank merges the keys of some owners (the papers' aggregation in stages, with the
+//!    rack as the stage between node and cluster). Then all ranks exchange the numbers again.
+//! 4. Either each rank sends its keys with values directly to their owners (sparse), or the agents
+//!    sum vectors with a value for every key on the way to the owners (dense), whichever loads the
+//!    busiest link less.
 
 use crate::cost::LinkBytes;
 use crate::error::{Error, Malformed};
@@ -20,15 +22,15 @@ use cool::Comm;
 use std::collections::BTreeMap;
 use std::time::Instant;
 
-/// The magnitude of a table that the agents cannot sum.
+/// Is sent instead of a magnitude if the agents cannot sum the table.
 const NO_MAGNITUDE: u64 = u64::MAX;
 
-/// The size of a table that cannot be serialized.
+/// Is sent instead of sizes if a table cannot be serialized.
 const FAILED: u64 = u64::MAX - 1;
 
 impl Job<'_> {
     /// Collects the values of each key at the rank that owns it, merged in the order of partitions.
-    /// Returns this rank's keys with their values.
+    /// Returns the keys that this rank owns, with their values.
     ///
     /// # Errors
     /// If ranks are lost, or a key or value cannot be serialized.
@@ -67,7 +69,7 @@ impl Job<'_> {
         Ok(mine)
     }
 
-    /// Serializes tables, and exchanges their sizes between all ranks.
+    /// Serializes the tables for each owner, and exchanges the sizes between all ranks.
     fn count<T: Table>(&self, comm: &Comm, mapped: Mapped<T>) -> Result<CountedTables<T>, Error> {
         let Mapped { empty, forest } = mapped;
         let (leaves, tables) = (forest.leaves(), forest.into_tables());
@@ -81,7 +83,8 @@ impl Job<'_> {
         Ok(CountedTables { empty, leaves, tables, pieces: pieces?, sizes })
     }
 
-    /// Returns the load of links if whole vectors are summed, or `None` if they cannot be.
+    /// Returns the load of links of the dense method, or `None` if the agents cannot sum the
+    /// tables.
     fn dense_links<T: Table>(&self, counted: &CountedTables<T>) -> Option<LinkBytes> {
         let magnitude = counted.sizes.magnitude;
         (magnitude != NO_MAGNITUDE)
@@ -89,9 +92,9 @@ impl Job<'_> {
     }
 
     /// Returns whether the ranks of a rack should merge their tables before sending. They should if
-    /// the load of node links, including that of exchanging the sizes again, is less than the load
-    /// of the busiest link otherwise. Tables that must be merged in the order of partitions are
-    /// excluded, because hardly any of them can be merged before the owner.
+    /// the load of the busiest node link, including the second exchange of sizes, would then be
+    /// less than the load of the busiest link otherwise. Tables that must be merged in the order of
+    /// partitions are excluded, because hardly any of them can be merged before the owner.
     fn should_merge_in_rack<T: Table>(&self, counted: &CountedTables<T>) -> bool {
         if !T::ANY_ORDER {
             return false;
@@ -125,7 +128,8 @@ impl Job<'_> {
         Ok(merged)
     }
 
-    /// Merges the tables of a node's ranks at the first of them. The others return no table.
+    /// Merges the tables of a node's ranks at the first of them. The other ranks return a result
+    /// without tables.
     fn merge_on_node<T: Table>(&self, mapped: Mapped<T>) -> Result<Mapped<T>, Error> {
         let Some(node) = self.on_node()? else { return Ok(mapped) };
         let start = Instant::now();
@@ -153,7 +157,8 @@ impl Job<'_> {
         Ok(merged)
     }
 
-    /// Exchanges the number of bytes from each rank to each rank.
+    /// Exchanges the sizes of all ranks' pieces. Returns the number of bytes from each rank to each
+    /// rank.
     fn exchange_sizes(
         &self,
         pieces: Result<&[Vec<u8>], &Error>,
@@ -193,9 +198,9 @@ impl Job<'_> {
         forest.into_root(&empty).map_err(|source| Error::Table { rank: self.rank(), source })
     }
 
-    /// Sends a piece to each rank of a group, which consists of `ranks` of the job. Merges the
-    /// received pieces and this rank's own into `merged`. `bytes` must return the number of bytes
-    /// between two ranks.
+    /// Sends one piece to each rank of `group`, whose ranks have the numbers `ranks` in the job.
+    /// Merges the received pieces and this rank's own into `merged`, and returns it. `bytes(from,
+    /// to)` must return the size of the piece that rank `from` of the group sends to its rank `to`.
     fn deliver<T: Table>(
         &self,
         group: &Comm,
@@ -225,12 +230,12 @@ impl Job<'_> {
     }
 }
 
-/// Serialized tables, and the sizes at all ranks.
+/// Tables in serialized form, and the sizes of all ranks' pieces.
 struct CountedTables<T> {
     empty: T,
     leaves: usize,
     tables: BTreeMap<MergeNode, T>,
-    /// Serialized tables for each owner.
+    /// For each owner, the serialized parts of all tables.
     pieces: Vec<Vec<u8>>,
     sizes: PieceSizes,
 }
@@ -245,9 +250,9 @@ impl<T> CountedTables<T> {
 /// Number of bytes from each rank to each rank.
 struct PieceSizes {
     ranks: usize,
-    /// For each rank, its bytes for each rank, and a magnitude.
+    /// For each rank, its number of bytes for each rank, followed by the magnitude of its table.
     all: Vec<u64>,
-    /// An upper limit of every sum over all ranks.
+    /// The sum of all ranks' magnitudes, which is an upper limit of the magnitude of every sum.
     magnitude: u64,
 }
 
@@ -256,14 +261,15 @@ impl PieceSizes {
         self.all[from * (self.ranks + 1) + to]
     }
 
-    /// Returns the load of links that exchanging the sizes caused.
+    /// Returns the load of links that the exchange of the sizes has caused.
     fn links(&self, job: &Job<'_>) -> LinkBytes {
         job.layout().to_all(&vec![(size_of::<u64>() * (self.ranks + 1)) as u64; self.ranks])
     }
 }
 
-/// Serializes the tables of several nodes of the tree into one piece per owner. Each table follows
-/// a header with its position and length. Empty tables that can be merged in any order are omitted.
+/// Serializes the tables of several nodes of the tree into one piece per owner. Each table is
+/// preceded by a header with its node and its length. Empty tables that can be merged in any order
+/// are omitted.
 fn pieces<T: Table>(tables: &BTreeMap<MergeNode, T>, owners: usize) -> Result<Vec<Vec<u8>>, Error> {
     let mut pieces = vec![Vec::new(); owners];
     for (node, table) in tables {
@@ -278,7 +284,8 @@ fn pieces<T: Table>(tables: &BTreeMap<MergeNode, T>, owners: usize) -> Result<Ve
     Ok(pieces)
 }
 
-/// Merges the pieces of several ranks into a forest.
+/// Merges the pieces of several ranks into a forest. `bytes` must contain the pieces one after the
+/// other, with the given lengths. `rank` must return the job's rank that sent a piece, for errors.
 fn read<T: Table>(
     empty: &T,
     forest: &MergeForest<T>,

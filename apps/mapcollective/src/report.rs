@@ -12,11 +12,11 @@ pub enum StageKind {
     Map,
     /// The ranks of a node merged their tables.
     MergeOnNode,
-    /// The ranks of a rack merged their tables, each the keys of some owners.
+    /// The ranks of each rack merged their tables. Each rank merged the keys of some owners.
     MergeInRack,
-    /// Existing values were sent to the owners of their keys.
+    /// Each rank sent its keys with values directly to their owners.
     RegroupSparse,
-    /// Values of all keys, including zeros, were summed on the way to the owners.
+    /// The agents summed the values of all keys, including zeros, on the way to the owners.
     RegroupDense,
     /// The owners' values were sent to one rank or to all.
     Combine,
@@ -42,13 +42,15 @@ impl StageKind {
 pub struct Stage {
     /// Kind of the stage.
     pub kind: StageKind,
-    /// Number of keys with values at this rank, at the end of the stage.
+    /// Number of keys with values at this rank: at the end of the stage or, for
+    /// [`Job::combine_in_parts`](crate::Job::combine_in_parts), at its start. For a broadcast it is
+    /// 0.
     pub rows: u64,
     /// Bytes that this rank sent.
     pub bytes: u64,
-    /// Payload bytes on all links, without headers.
+    /// Payload bytes on each link, without headers.
     pub links: LinkBytes,
-    /// Seconds of this rank, including waiting for slower ranks.
+    /// Duration at this rank in seconds, including the time spent waiting for slower ranks.
     pub seconds: f64,
 }
 
@@ -70,7 +72,7 @@ impl Report {
     }
 }
 
-/// In one line.
+/// Formats the text in one line.
 impl fmt::Display for Report {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "iteration {:3}: {:.3} s", self.iteration, self.seconds)?;
@@ -100,7 +102,7 @@ pub enum MapEvent<'a> {
     },
 }
 
-/// In one line.
+/// Formats the text in one line.
 impl fmt::Display for MapEvent<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

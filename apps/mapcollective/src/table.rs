@@ -38,8 +38,8 @@ pub trait Table: Sized + Send {
     /// value is first.
     fn merge(&mut self, later: Self);
 
-    /// Serializes the table into one piece per owner. Every rank must assign a key to the same
-    /// owner.
+    /// Returns the serialized table in one piece per owner, each with the keys of that owner. All
+    /// ranks must assign a key to the same owner.
     ///
     /// # Errors
     /// If a key or a value cannot be serialized.
@@ -57,14 +57,16 @@ pub trait Table: Sized + Send {
         None
     }
 
-    /// Returns the bytes of the whole table with a value for every key, including zeros, if its
-    /// numbers have at most this magnitude. It is called only for tables with [`Table::magnitude`].
+    /// Returns the size in bytes of a vector with a value for every key, including zeros, if its
+    /// numbers have at most this magnitude. It is called only if [`Table::magnitude`] returns a
+    /// number.
     fn dense_bytes(&self, _magnitude: u64) -> u64 {
         u64::MAX
     }
 
-    /// Sums all ranks' tables with a value for every key, by the agents. Returns the keys that this
-    /// rank owns. It is called only for tables with [`Table::magnitude`].
+    /// Lets the agents sum the tables of all ranks, as vectors with a value for every key. No sum
+    /// may exceed the magnitude. Returns the sums of the keys that this rank owns. It is called
+    /// only if [`Table::magnitude`] returns a number at all ranks.
     ///
     /// # Errors
     /// If the call fails.

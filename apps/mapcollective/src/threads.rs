@@ -3,12 +3,14 @@
 
 use std::sync::{Mutex, PoisonError};
 
-/// Returns the results of `count` pieces, in their order, computed by at most `threads` threads.
+/// Calls `work` for each of the pieces `0..count`, on at most `threads` threads. Returns its
+/// results in the order of the pieces.
 pub fn map<T: Send>(threads: usize, count: usize, work: impl Fn(usize) -> T + Sync) -> Vec<T> {
     share_out(threads, (0..count).collect(), |_, i| work(i), |_| false)
 }
 
-/// Does the same with a value per piece that `work` may change.
+/// Does the same for a list of pieces. `work` receives the index of a piece, and the piece itself,
+/// which it may change.
 pub fn map_mut<P: Send, T: Send>(
     threads: usize,
     pieces: Vec<P>,
@@ -17,10 +19,11 @@ pub fn map_mut<P: Send, T: Send>(
     share_out(threads, pieces, work, |_| false)
 }
 
-/// Does the same until a piece fails. No further pieces are started then.
+/// Does the same as [`map_mut`], but `work` may fail. After a failure, no further pieces are
+/// started.
 ///
 /// # Errors
-/// The error of the first piece that fails, on any number of threads.
+/// Returns the error of the first piece of the list that fails, on any number of threads.
 pub fn try_map_mut<P: Send, T: Send, E: Send>(
     threads: usize,
     pieces: Vec<P>,
@@ -29,7 +32,8 @@ pub fn try_map_mut<P: Send, T: Send, E: Send>(
     share_out(threads, pieces, work, Result::is_err).into_iter().collect()
 }
 
-/// Returns the results of the pieces, up to one for which `is_last` returns true.
+/// Returns the results of the pieces in their order. Once `is_last` has returned true for a result,
+/// no further pieces are started.
 fn share_out<P: Send, T: Send>(
     threads: usize,
     pieces: Vec<P>,
@@ -37,8 +41,8 @@ fn share_out<P: Send, T: Send>(
     is_last: impl Fn(&T) -> bool + Sync,
 ) -> Vec<T> {
     let threads = threads.min(pieces.len());
-    // `None` after the last piece. Pieces are taken in order, so all pieces before the last are
-    // completed too.
+    // The pieces that are not started yet, or `None` once `is_last` has returned true. Pieces are
+    // started in order, so all pieces before that one are completed as well.
     let left = Mutex::new(Some(pieces.into_iter().enumerate()));
     let lock = || left.lock().unwrap_or_else(PoisonError::into_inner);
     let worker = || {

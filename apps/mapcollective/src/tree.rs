@@ -1,18 +1,18 @@
 //! The order of merges: a binary tree over a job's partitions. Its shape depends only on their
 //! number.
 //!
-//! A node of the tree represents a run of partitions. When the tables of both halves of a node meet
-//! in one place, they are merged into the node's table: within a rank that has mapped both, within
-//! a node of the network, and finally at the owner of the keys. Therefore numbers are summed in the
-//! same grouping regardless of where their partitions are.
+//! A node of the tree represents a run of partitions. When the tables of a node's two children meet
+//! at a rank, they are merged into the node's table. They meet at the rank that has mapped both, at
+//! the first rank of a node of the network, or finally at the owner of the keys. Therefore numbers
+//! are summed in the same grouping regardless of where their partitions are.
 
 use crate::error::Malformed;
 use crate::table::Table;
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A node of the tree. It represents the existing partitions from `index << level` up to `(index +
-/// 1) << level`.
+/// A node of the tree. It represents the existing partitions from `index << level` to before
+/// `(index + 1) << level`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct MergeNode {
     pub(crate) level: u8,
@@ -34,7 +34,7 @@ impl MergeNode {
     }
 }
 
-/// Tables of disjoint nodes.
+/// The tables of nodes of the tree that have no partition in common.
 #[derive(Debug)]
 pub(crate) struct MergeForest<T> {
     leaves: usize,
@@ -43,11 +43,13 @@ pub(crate) struct MergeForest<T> {
 
 /// The next step for a table at its node.
 enum MergeStep<T> {
-    /// The sibling's table is missing, so this table waits at its node.
+    /// The table was stored at its node, because the sibling's table is missing or the node is the
+    /// root.
     Placed,
     /// There is no sibling, so this table is also that of the parent.
     Promoted(T),
-    /// Another table to merge with, and whether it is first.
+    /// The table must be merged with `other`, which is the earlier one if `before` is true, into
+    /// the table of the node `at`.
     Merges { table: T, other: T, before: bool, at: MergeNode },
 }
 
@@ -73,8 +75,9 @@ impl<T: Table> MergeForest<T> {
         node.level <= self.root().level && (first < self.leaves as u64 || node == self.root())
     }
 
-    /// Adds the table of a node. Threads may call this concurrently, because tables are merged
-    /// outside of the lock.
+    /// Adds the table of a node, and merges it with others as far as possible. Threads may call
+    /// this concurrently. They do not wait for each other's merges, which take place outside of the
+    /// lock.
     pub(crate) fn insert(&self, mut at: MergeNode, mut table: T) {
         loop {
             match self.meet(at, table) {
@@ -92,6 +95,8 @@ impl<T: Table> MergeForest<T> {
         }
     }
 
+    /// Removes the table with which a table must be merged. If there is none, stores the table at
+    /// its node, or returns it for the parent if the node has no sibling.
     fn meet(&self, at: MergeNode, table: T) -> MergeStep<T> {
         let mut tables = self.lock();
         // Two tables of the same node occur only if tables can be merged in any order.
@@ -111,7 +116,8 @@ impl<T: Table> MergeForest<T> {
         MergeStep::Placed
     }
 
-    /// Merges a serialized table into the table of a node.
+    /// Adds a serialized table of a node, as [`MergeForest::insert`] does. `empty` must have the
+    /// same shape.
     pub(crate) fn insert_bytes(&self, at: MergeNode, empty: &T, bytes: &[u8]) -> Result<(), Malformed> {
         let known = T::ANY_ORDER.then(|| self.lock().remove(&at)).flatten();
         let mut table = known.unwrap_or_else(|| empty.empty());
@@ -125,12 +131,13 @@ impl<T: Table> MergeForest<T> {
         self.lock().values().map(Table::len).sum()
     }
 
-    /// Returns the remaining tables.
+    /// Returns all tables by their nodes.
     pub(crate) fn into_tables(self) -> BTreeMap<MergeNode, T> {
         self.tables.into_inner().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Returns the table of all partitions.
+    /// Returns the table of all partitions, or an error if partitions are missing. Without tables,
+    /// returns an empty table.
     pub(crate) fn into_root(self, empty: &T) -> Result<T, Malformed> {
         let root = self.root();
         let mut tables = self.into_tables();

@@ -14,7 +14,7 @@ from mpi4py import MPI
 
 
 def times(vector, width, rows):
-    """Returns rows of the matrix, which are rows of the square, times the whole vector."""
+    """Returns the product of the matrix with the whole vector, in these rows of the square."""
     square = np.zeros((width + 2, width + 2))
     square[1:-1, 1:-1] = vector.reshape(width, width)
     own = square[rows.start:rows.stop + 2]

@@ -1,6 +1,6 @@
-//! The three binary interfaces of MPI libraries, and the constants in which they differ. Handles
-//! are numbers here: those of MPICH are `int`s, those of the standard interface and of Open MPI are
-//! pointers. Open MPI's predefined handles are addresses of symbols.
+//! The three binary interfaces (ABIs) of MPI libraries, and the constants in which they differ.
+//! Handles are numbers here: those of MPICH are `int`s, those of the standard interface and of Open
+//! MPI are pointers. Open MPI's predefined handles are addresses of symbols.
 
 /// A binary interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,8 +41,8 @@ impl Abi {
         }
     }
 
-    /// Returns the handle in a register. An `int` fills only the lower half, so the upper half must
-    /// be ignored.
+    /// Returns the handle in a register. A handle of MPICH is an `int`, which fills only the lower
+    /// half of the register, so the upper half must be ignored.
     pub fn handle(self, register: usize) -> usize {
         match self {
             Abi::Mpich => register & 0xffff_ffff,

@@ -11,7 +11,7 @@ use std::fmt;
 /// Why a call is passed through to the host's MPI library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FallbackReason {
-    /// `COOL_MPI=off`.
+    /// `COOL_MPI=off`, or the program has called `MPI_Finalize`.
     Off,
     /// `COOL_MPI_OPS` does not include the operation.
     NotChosen,
@@ -20,17 +20,17 @@ pub enum FallbackReason {
     /// More bytes than [`LARGEST_CALL_BYTES`](crate::LARGEST_CALL_BYTES), or than the size up to
     /// which COOL is faster.
     Large,
-    /// A reduction of the program, or one that COOL does not support.
+    /// The reduction is a function of the program (`MPI_Op_create`), or COOL does not support it.
     Reduction,
-    /// Elements that COOL cannot reduce.
+    /// COOL cannot reduce elements of this type.
     Elements,
-    /// An intercommunicator.
+    /// The communicator is an intercommunicator.
     Intercommunicator,
-    /// A communicator of one rank.
+    /// The communicator has only one rank.
     Alone,
     /// The communicator has no group, because there is no agent or there are too many groups.
     NoGroup,
-    /// Invalid arguments, which the host's library reports.
+    /// The arguments are invalid. The host's library reports this.
     Arguments,
 }
 
@@ -55,7 +55,7 @@ impl MpiSettings {
     /// Decides whether a call may be intercepted, before its communicator is examined.
     ///
     /// # Errors
-    /// The reason for passing the call through.
+    /// Returns the reason if the call must be passed through.
     pub fn admit(&self, operation: Operation) -> Result<(), FallbackReason> {
         match (self.mode, self.operations.contains(&operation)) {
             (InterceptMode::Off, _) => Err(FallbackReason::Off),
@@ -64,11 +64,12 @@ impl MpiSettings {
         }
     }
 
-    /// Decides whether a call with a signature of this length is intercepted. For bcast and
-    /// reductions the length is that of the vector, otherwise that of all parts together.
+    /// Decides whether a call with a type signature of `bytes` bytes may be intercepted. For bcast
+    /// and reductions, these are the bytes of the vector; for other operations, those of all parts
+    /// together.
     ///
     /// # Errors
-    /// The reason for passing the call through.
+    /// Returns the reason if the call must be passed through.
     pub fn admit_bytes(&self, operation: Operation, bytes: u64) -> Result<(), FallbackReason> {
         match bytes {
             _ if bytes < self.smallest(operation) => Err(FallbackReason::Small),
@@ -79,11 +80,11 @@ impl MpiSettings {
 }
 
 impl MpiSettings {
-    /// Decides whether a call of this length is intercepted, given the order of the ranks. The
-    /// communicator must have a group.
+    /// Decides whether a call with a type signature of `bytes` bytes is intercepted, given the
+    /// order of the ranks. The communicator must have a group.
     ///
     /// # Errors
-    /// The reason for passing the call through.
+    /// Returns the reason if the call must be passed through.
     pub fn admit_order(
         &self,
         operation: Operation,

@@ -4,8 +4,8 @@ use crate::abi::Abi;
 use cool_types::ReduceOp;
 use std::collections::BTreeMap;
 
-/// A reduction, its handle in MPICH and in the standard interface, and the symbol with the address
-/// that is Open MPI's handle.
+/// A reduction, its handle in MPICH, its handle in the standard interface, and the symbol whose
+/// address is its handle in Open MPI.
 const OPS: [(ReduceOp, usize, usize, &str); 12] = [
     (ReduceOp::Sum, 0x5800_0003, 0x21, "ompi_mpi_op_sum"),
     (ReduceOp::Min, 0x5800_0002, 0x22, "ompi_mpi_op_min"),
@@ -21,8 +21,8 @@ const OPS: [(ReduceOp, usize, usize, &str); 12] = [
     (ReduceOp::MaxLoc, 0x5800_000c, 0x39, "ompi_mpi_op_maxloc"),
 ];
 
-/// Returns the reductions by their handles. `symbol` must return the addresses of Open MPI's
-/// symbols.
+/// Returns the reductions by their handles. `symbol` must return the address of a symbol of Open
+/// MPI, or `None` if the symbol does not exist.
 pub fn reduce_ops(abi: Abi, symbol: impl Fn(&str) -> Option<usize>) -> BTreeMap<usize, ReduceOp> {
     let handles = OPS.iter().filter_map(|(op, mpich, standard, open_mpi)| {
         let handle = match abi {

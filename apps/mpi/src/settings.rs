@@ -3,11 +3,12 @@
 use cool_types::Operation;
 use std::collections::BTreeSet;
 
-/// Each group needs a connection to the agent, memory, and rules in switches.
+/// The default of [`MpiSettings::groups`]. The number is limited, because each group needs a
+/// connection to the agent, memory, and rules in switches.
 const GROUPS_DEFAULT: usize = 64;
 
-/// Bytes of the largest intercepted call, because noncontiguous data is packed by functions that
-/// count in `int`.
+/// Bytes of the largest intercepted call. Longer calls are passed through, because MPI's functions
+/// that pack noncontiguous data count in `int`.
 pub const LARGEST_CALL_BYTES: u64 = i32::MAX as u64;
 
 /// Whether COOL is used (`COOL_MPI`).
@@ -17,7 +18,8 @@ pub enum InterceptMode {
     Off,
     /// Where possible.
     Auto,
-    /// Always; it is an error if COOL cannot be used.
+    /// Where possible; it is an error if the communicator of a call that could be intercepted
+    /// cannot have a group.
     Require,
 }
 
@@ -31,7 +33,7 @@ pub enum RankOrder {
 }
 
 impl RankOrder {
-    /// Returns the order of ranks in the given racks.
+    /// Returns the order of the ranks, given the rack of each rank.
     pub fn from_racks(racks: &[usize]) -> RankOrder {
         let apart = racks.windows(2).filter(|pair| pair[0] != pair[1]).count();
         if 2 * apart > racks.len() { RankOrder::Interleaved } else { RankOrder::Racked }
@@ -77,7 +79,8 @@ impl MpiSettings {
         MpiSettings { mode: InterceptMode::Off, min: None, operations, groups: GROUPS_DEFAULT, stats }
     }
 
-    /// Reads the variables.
+    /// Returns the settings. `lookup` must return the value of a variable, or `None` if it is not
+    /// set. A variable that is not set or empty has its default.
     ///
     /// # Errors
     /// If a value is invalid.
@@ -129,11 +132,12 @@ impl MpiSettings {
 }
 
 impl MpiSettings {
-    /// Returns [`MpiSettings::smallest`] for ranks in the given order.
+    /// Returns the bytes of the smallest intercepted call of an operation, given the order of the
+    /// ranks. It is at least [`MpiSettings::smallest`].
     pub(crate) fn least_for_order(&self, operation: Operation, order: RankOrder) -> u64 {
         self.smallest(operation).max(match (self.min, operation, order) {
-            // The host's algorithm sends most data to neighboring ranks, which are within the rack
-            // in this order.
+            // In allreduce, the host's library sends most data to neighboring ranks, which are in
+            // the same rack in this order.
             (None, Operation::Allreduce, RankOrder::Racked) => 128 << 10,
             (None, Operation::ReduceScatter, RankOrder::Interleaved) => 128 << 10,
             _ => 0,
@@ -143,14 +147,15 @@ impl MpiSettings {
     /// Returns the bytes of the largest intercepted call of an operation.
     pub(crate) fn largest(&self, operation: Operation) -> u64 {
         match (self.min, operation) {
-            // For longer calls the host's library also fills the links.
+            // Longer calls are passed through, because the host's library fills the links with them
+            // as well.
             (None, Operation::Alltoall) => (1 << 20) - 1,
             _ => LARGEST_CALL_BYTES,
         }
     }
 }
 
-/// Parses bytes such as `64K`, `1M` or a plain number.
+/// Parses a number of bytes, such as `65536`, `64K` or `1M`.
 fn bytes(text: &str) -> Option<u64> {
     let (digits, factor) = match text.char_indices().last()? {
         (at, 'K' | 'k') => (&text[..at], 1 << 10),
@@ -161,7 +166,8 @@ fn bytes(text: &str) -> Option<u64> {
     digits.parse::<u64>().ok()?.checked_mul(factor)
 }
 
-/// Parses a list of operations. Barriers have no data, so they are not intercepted.
+/// Parses a list of operations. Without a list, returns all operations except the barrier, which is
+/// never intercepted, because it has no data.
 fn operations(list: Option<String>) -> Result<BTreeSet<Operation>, SettingsError> {
     let all = Operation::ALL.into_iter().filter(|operation| *operation != Operation::Barrier);
     let Some(value) = list.filter(|list| !list.is_empty()) else { return Ok(all.collect()) };

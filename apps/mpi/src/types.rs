@@ -53,8 +53,8 @@ pub enum ReducedType {
 
 impl NumberClass {
     /// Returns the type in COOL of elements with a signature of `bytes` bytes, or `None` if COOL
-    /// cannot reduce them by `op` as MPI defines it. Pairs have gaps in addition to their signature
-    /// if C lays them out so.
+    /// cannot reduce them by `op` as MPI defines it. The signature of a pair does not include the
+    /// gaps that C may insert.
     pub fn elements(self, bytes: usize, op: ReduceOp) -> Option<ReducedType> {
         if let Some(pairs) = self.pairs(bytes) {
             return matches!(op, ReduceOp::MinLoc | ReduceOp::MaxLoc).then_some(ReducedType::Pair(pairs));
@@ -114,7 +114,7 @@ struct PredefinedType {
     mpich: usize,
     /// Handle in the standard interface.
     standard: usize,
-    /// Symbol with the address that is the handle in Open MPI.
+    /// Symbol of Open MPI. Its address is the handle.
     open_mpi: &'static str,
 }
 
@@ -130,8 +130,9 @@ const fn predefined(
 
 use NumberClass::{Bool, Byte, Complex, Floating, FloatingPair, Signed, SignedPair, Unsigned};
 
-/// The predefined types of numbers. `MPI_CHAR` and `MPI_WCHAR` are text. Fortran's `LOGICAL` is
-/// omitted, because its values depend on the compiler.
+/// The predefined types of numbers. `MPI_CHAR` and `MPI_WCHAR` are omitted, because they are text,
+/// for which MPI defines no reductions. Fortran's `LOGICAL` is omitted, because its values depend
+/// on the compiler.
 const PREDEFINED: [PredefinedType; 51] = [
     predefined("SIGNED_CHAR", Signed, 0x4c00_0118, 0x244, "ompi_mpi_signed_char"),
     predefined("SHORT", Signed, 0x4c00_0203, 0x208, "ompi_mpi_short"),
@@ -186,8 +187,8 @@ const PREDEFINED: [PredefinedType; 51] = [
     predefined("DOUBLE_INT", FloatingPair, 0x8c00_0001, 0x229, "ompi_mpi_double_int"),
 ];
 
-/// Returns the class of each type by its handle. `symbol` must return the addresses of Open MPI's
-/// symbols.
+/// Returns the class of each type by its handle. `symbol` must return the address of a symbol of
+/// Open MPI, or `None` if the symbol does not exist.
 pub fn number_classes(abi: Abi, symbol: impl Fn(&str) -> Option<usize>) -> BTreeMap<usize, NumberClass> {
     let handles = PREDEFINED.iter().filter_map(|of| {
         let handle = match abi {
@@ -208,7 +209,7 @@ mod tests {
 
     #[test]
     fn a_types_length_is_part_of_mpichs_handle() {
-        // Pairs with gaps have another kind of handle.
+        // The handles of pairs with gaps do not contain the length.
         for of in PREDEFINED.iter().filter(|of| of.mpich >> 24 == 0x4c) {
             let bytes = (of.mpich >> 8) & 0xff;
             let combined = ReduceOp::ALL.into_iter().any(|op| of.class.elements(bytes, op).is_some());

@@ -7,7 +7,8 @@ use std::collections::BTreeMap;
 /// The cells into which a picture is divided.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize, serde::Deserialize)]
 pub struct SpatialPyramid {
-    /// Level `l` has `2^l x 2^l` cells; 1 level is the whole picture.
+    /// Number of levels. Level `l` has `2^l x 2^l` cells; with 1 level, the only cell is the whole
+    /// picture.
     pub levels: u32,
 }
 

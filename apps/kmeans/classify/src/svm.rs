@@ -48,8 +48,8 @@ pub struct TrainingOutcome {
 }
 
 impl LinearSvm {
-    /// Returns the confidence that a row belongs to the class; it does more likely than not if the
-    /// score is above 0.
+    /// Returns the score of a row. The larger it is, the more likely the row belongs to the class;
+    /// above 0, it more likely does than not.
     pub fn score(&self, row: &SparseRow) -> f64 {
         row.dot(&self.weights) + self.bias
     }
@@ -83,7 +83,8 @@ impl LinearSvm {
     }
 }
 
-/// Returns the class with the largest score, the first of several, or `None` without machines.
+/// Returns the class with the largest score, of equal scores the first, or `None` if there are no
+/// machines.
 pub fn predict(machines: &[LinearSvm], row: &SparseRow) -> Option<usize> {
     let scores = machines.iter().map(|machine| machine.score(row));
     let best = scores.enumerate().reduce(|best, next| if next.1 > best.1 { next } else { best });
@@ -102,7 +103,7 @@ struct CoordinateDescent<'a> {
 }
 
 impl CoordinateDescent<'_> {
-    /// Takes one step per row. Returns the difference between the largest and the smallest
+    /// Makes one step per row. Returns the difference between the largest and the smallest
     /// projected gradient.
     fn pass(&mut self, order: &[usize]) -> f64 {
         let (mut low, mut high) = (f64::INFINITY, f64::NEG_INFINITY);

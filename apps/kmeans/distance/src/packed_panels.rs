@@ -14,10 +14,11 @@ const BLOCK_BYTES: usize = 256 << 10;
 pub(crate) struct PackedPanels {
     kernel: &'static Kernel,
     scheme: PackingScheme,
-    /// Words of a row in one plane, padded to a multiple of the kernel's step.
+    /// Number of words per row in one plane, padded to a multiple of the kernel's
+    /// [`Kernel::steps`].
     steps: usize,
-    /// Weight of each layer of products, as a power of two. A term has several layers if its sums
-    /// must be split.
+    /// For each layer of products, the exponent of its weight, which is a power of two. A term has
+    /// several layers if its sums must be split.
     shifts: Vec<u32>,
     /// All packed words, ordered by panel, plane, step and lane.
     words: Vec<u32>,
@@ -26,7 +27,7 @@ pub(crate) struct PackedPanels {
     offsets: Vec<i64>,
 }
 
-/// A block of packed points, reused for each block.
+/// A block of packed points. Its memory is reused for the next block.
 struct PointBlock {
     /// Words by tile and plane, in the kernel's tile order.
     words: Vec<u32>,

@@ -33,7 +33,7 @@ pub(crate) enum WordFormat {
 pub(crate) struct PlaneProduct {
     pub(crate) point: usize,
     pub(crate) centroid: usize,
-    /// Weight of the product, as a power of two.
+    /// The exponent of the product's weight, which is a power of two.
     pub(crate) shift: u32,
 }
 
@@ -49,7 +49,7 @@ pub(crate) struct PackingScheme {
     pub(crate) point_planes: usize,
     pub(crate) centroid_planes: usize,
     pub(crate) terms: &'static [PlaneProduct],
-    /// Number of words of which one 32-bit sum can hold the products.
+    /// Maximum number of words per row whose products one 32-bit sum can hold.
     pub(crate) span: usize,
     /// The shifts `a` and `b` of the table above.
     shifts: (i64, i64),
@@ -97,8 +97,8 @@ impl PackingScheme {
         }
     }
 
-    /// Returns the term that all squared distances of a point have in common: `|x|^2 4^f - 2^(f+1)
-    /// (b sum(x) - a b d)`.
+    /// Returns the term that all squared distances of a point have in common, with `f` fraction
+    /// bits of centroids: `|x|^2 4^f - 2^(f+1) (b sum(x) - a b d)`.
     pub(crate) fn point_offset(&self, rows: PointRows<'_>, i: usize) -> i64 {
         let (a, b) = self.shifts;
         let fraction = self.precision.fraction();
@@ -114,7 +114,7 @@ impl PackingScheme {
         norm - ((self.shifts.0 * sum) << (self.precision.fraction() + 1))
     }
 
-    /// Writes one plane of a point. Words beyond its coordinates keep their values.
+    /// Writes one plane of a point. Words after its last coordinate keep their values.
     pub(crate) fn pack_point(&self, rows: PointRows<'_>, i: usize, plane: usize, words: &mut [u32]) {
         let row = match rows.values {
             RowValues::Byte(v) => return self.pack_bytes(&v[rows.at(i)], words),
@@ -141,7 +141,7 @@ impl PackingScheme {
         }
     }
 
-    /// Writes one plane of a centroid. Words beyond its coordinates keep their values.
+    /// Writes one plane of a centroid. Words after its last coordinate keep their values.
     pub(crate) fn pack_centroid(&self, row: &[i16], plane: usize, words: &mut [u32]) {
         let shifted = |c: i16| i32::from(c) - 16_384;
         let high = |c: i16| (shifted(c) + 128) >> 8;

@@ -30,8 +30,8 @@ impl<'a> Panels<'a> {
     /// be at least one.
     ///
     /// # Panics
-    /// If there is no centroid, a row is incomplete, a centroid of [`Precision::Byte`] is not
-    /// within 0 to 32,640, or this CPU does not support the level.
+    /// If there is no centroid, a row is incomplete, a coordinate of [`Precision::Byte`] is not
+    /// within 0 to 32,640 (255 with 7 fraction bits), or this CPU does not support the level.
     pub fn new(level: SimdLevel, precision: Precision, centroids: &'a [i16], dims: usize) -> Self {
         let width = dims * precision.words();
         let count = centroids.len() / width;
@@ -83,8 +83,8 @@ impl<'a> Panels<'a> {
         }
     }
 
-    /// Writes the squared distances between the selected rows and a run of the centroids to
-    /// `table`, row by row.
+    /// Writes the squared distances between the selected rows and the consecutive centroids `run`
+    /// to `table`, row by row.
     ///
     /// # Panics
     /// If the run exceeds the centroids, or if the table does not have exactly one place per
@@ -112,7 +112,7 @@ impl<'a> Panels<'a> {
     fn check(&self, rows: PointRows<'_>) {
         assert!(
             rows.precision() == self.precision && rows.dims() == self.dims,
-            "points are on the centroids' grid"
+            "points are not on the centroids' grid"
         );
     }
 }

@@ -19,7 +19,7 @@ pub enum Precision {
     /// -8,388,352 to 8,388,352, for centroids too: as fine as the mantissas of 32-bit
     /// floating-point numbers.
     ///
-    /// A coordinate consists of two `i16`: an upper word, which counts 256, and a lower word from
+    /// A coordinate consists of two `i16`: an upper word, in units of 256, and a lower word from
     /// -128 to 127. A row contains all upper words first, then all lower words.
     Fine,
 }
@@ -103,7 +103,7 @@ pub(crate) enum RowValues<'a> {
 }
 
 impl<'a> PointRows<'a> {
-    /// Points of `dims` bytes each.
+    /// Returns points of `dims` bytes each.
     ///
     /// # Panics
     /// If `dims` is not within 1 to [`Precision::max_dims`], or if the last row is incomplete. The
@@ -112,13 +112,13 @@ impl<'a> PointRows<'a> {
         Self::checked(values.len(), Self { values: RowValues::Byte(values), dims, stride: dims })
     }
 
-    /// Points of `dims` 16-bit integers each.
+    /// Returns points of `dims` 16-bit integers each.
     pub fn wide(values: &'a [i16], dims: usize) -> Self {
         Self::checked(values.len(), Self { values: RowValues::Wide(values), dims, stride: dims })
     }
 
-    /// Points of `dims` coordinates each in the form of [`Precision::Fine`], with two words per
-    /// coordinate.
+    /// Returns points of `dims` coordinates each in the form of [`Precision::Fine`], with two words
+    /// per coordinate.
     pub fn fine(values: &'a [i16], dims: usize) -> Self {
         Self::checked(values.len(), Self { values: RowValues::Fine(values), dims, stride: 2 * dims })
     }
@@ -208,7 +208,7 @@ pub enum RowSelection<'a> {
     Run {
         /// The first row.
         first: usize,
-        /// How many rows.
+        /// Number of rows.
         count: usize,
     },
     /// The listed rows, in this order.

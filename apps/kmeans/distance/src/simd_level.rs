@@ -20,7 +20,7 @@ pub enum SimdLevel {
     Amx,
 }
 
-/// The name of no level that this CPU supports.
+/// The error for a name that is not the name of a level that this CPU supports.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{given}: not a SIMD level that this CPU supports; use one of {}", names(&SimdLevel::available()))]
 pub struct UnknownSimdLevel {

@@ -1,11 +1,12 @@
 //! The nearest centroids of points of [`Precision::Fine`], mostly by their upper words alone.
 //!
-//! Without its lower word a coordinate is off by at most 128 steps, so a distance of `d`
-//! coordinates is off by `128 sqrt(d)` for the point and by as much for the centroid (triangle
-//! inequality), which is `sqrt(d)` in steps of upper words. A centroid that is farther than the
-//! nearest by more than twice that must also be farther by all words. If this holds for all other
-//! centroids, the nearest is known and only its own distance is measured; otherwise the point is
-//! compared with all centroids by all words.
+//! Without its lower word, a coordinate is off by at most 128 steps. Therefore a distance between
+//! vectors of `d` coordinates is off by at most `128 sqrt(d)` because of the point, and by as much
+//! because of the centroid (triangle inequality). Together, this is `sqrt(d)` in steps of upper
+//! words, which are 256 steps. A centroid that is farther than the nearest by more than twice that
+//! must also be farther by all words. If this holds for all other centroids, the nearest is known
+//! and only its own distance is measured; otherwise the point is compared with all centroids by all
+//! words.
 
 use crate::nearest::NearestCentroid;
 use crate::packed_panels::PackedPanels;

@@ -14,17 +14,17 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use std::ops::Range;
 
-/// The stream of random numbers that distributes points over batches.
+/// Number of the stream of random numbers that distributes points over batches.
 const BATCHES: u64 = 0x5eed_3000;
 
 /// How an iteration changed the centroids.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CentroidUpdate {
-    /// Centroids that moved.
+    /// Number of centroids that moved.
     pub(crate) centroids: usize,
     /// Sum of their squared movements, in units of their grid.
     pub(crate) squared: u128,
-    /// Centroids without points.
+    /// Number of centroids without points.
     pub(crate) empty: usize,
 }
 
@@ -165,10 +165,10 @@ impl Aggregation {
     }
 }
 
-/// Moves the centroids by one pass over all points, of which this rank's start with number `first`.
-/// The points of a batch are added to their nearest centroids, which then move to the means of all
-/// points that they have received so far (Sculley, "Web-scale k-means clustering", WWW 2010). The
-/// seed distributes the points over `batches`.
+/// Moves the centroids by one pass over all points. This rank's points have consecutive numbers
+/// from `first` on. The points of a batch are added to their nearest centroids, which then move to
+/// the means of all points that they have received so far (Sculley, "Web-scale k-means clustering",
+/// WWW 2010). The seed distributes the points over `batches`.
 pub(crate) fn mini_batches(
     peers: &PeerRanks<'_>,
     (points, first): (&Points, u64),

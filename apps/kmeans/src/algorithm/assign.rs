@@ -16,7 +16,7 @@ pub(crate) const PIECE: usize = 1024;
 /// Statistics of an assignment.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AssignmentStats {
-    /// Points that changed their centroid.
+    /// Number of points that changed their centroid.
     pub changed: i64,
     /// Sum of squared distances, each multiplied by the point's weight, in squared units of the
     /// centroids' grid.
@@ -103,7 +103,7 @@ pub fn assign(
     assign_runs(points, centroids, LabelRun::pieces(labels, PIECE).collect(), level, threads).found
 }
 
-/// Does the same for some runs of points. Returns the statistics and the time.
+/// Does the same for some runs of points. Returns the statistics with the time.
 pub fn assign_runs(
     points: &Points,
     centroids: &Centroids,
@@ -149,8 +149,8 @@ pub(crate) fn assign_some(
     some.iter().zip(found.into_iter().flatten()).for_each(|(i, label)| labels[*i as usize] = label);
 }
 
-/// Returns the sums of each centroid's points by coordinate, followed by their weight. There is one
-/// set of sums, regardless of the number of threads.
+/// Returns the sums of each centroid's points by coordinate, followed by their weight. Threads
+/// share one set of sums, because each sums the points of different centroids.
 ///
 /// Points are processed centroid by centroid, so that a sum stays in the first-level cache until it
 /// is complete.

@@ -1,8 +1,8 @@
 //! The choice between two ways of assigning points: all distances by the blocked product, or only
 //! some distances by bounds, whichever takes less time.
 //!
-//! Both ways return the same labels. Each rank must therefore not ask the others: it chooses by its
-//! own clock, which affects nothing but the run time.
+//! Both ways return the same labels. Therefore each rank chooses by its own clock, without
+//! communication: the choice affects only the run time.
 
 use crate::algorithm::assign::{self, AssignmentStats, LabelRun, PIECE, TimedStats};
 use crate::algorithm::bounds::{BoundCoverage, Bounds};
@@ -33,7 +33,7 @@ pub struct Assigner {
     prefetch: Option<Prefetch>,
 }
 
-/// Seconds of thread time per point.
+/// Costs in seconds of thread time per point.
 #[derive(Clone, Copy, Debug, Default)]
 struct AssignmentCosts {
     /// By all distances.

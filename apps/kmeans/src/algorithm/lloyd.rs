@@ -35,7 +35,9 @@ pub struct GridClustering {
     pub sizes: Vec<i64>,
     /// Sum of squared distances between the points and their centroids; at rank 0 only.
     pub inertia: f64,
-    /// Whether the last iteration moved no centroid, or improved less than the tolerance.
+    /// Whether the last iteration moved no centroid, moved the centroids by at most
+    /// [`ClusteringOptions::movement`], or lowered the inertia by less than
+    /// [`ClusteringOptions::tolerance`].
     pub converged: bool,
 }
 

@@ -35,9 +35,12 @@ const PIECE: usize = 2048;
 /// The nearest candidate before there is one.
 const FAR: NearestCentroid = NearestCentroid { index: 0, squared: i64::MAX };
 
-/// Streams of random numbers, one per purpose; each round has its own.
+/// Number of the stream of random numbers that draws the first candidate. Each purpose has a stream
+/// of its own, and so has each round.
 const FIRST: u64 = 0x5eed_0000;
+/// Number of the stream that draws missing candidates.
 const FILL: u64 = 0x5eed_1000;
+/// Number of the stream that chooses centroids among the candidates.
 const REDUCE: u64 = 0x5eed_2000;
 
 /// Returns the first `k` centroids at rank 0. Other ranks return as many placeholders. All ranks
@@ -78,10 +81,11 @@ struct CandidateSearch<'a> {
     clusters: usize,
     /// The sample of all points.
     sample: Subsample,
-    /// Positions of this rank's points in the sample, and their positions among this rank's points.
+    /// Positions of this rank's points in the sample.
     mine: std::ops::Range<u64>,
+    /// The index of each of them among this rank's points.
     rows: Vec<u32>,
-    /// The nearest candidate of each.
+    /// The nearest candidate of each of them.
     nearest: Vec<NearestCentroid>,
     candidates: Points,
 }
@@ -110,8 +114,9 @@ impl<'a> CandidateSearch<'a> {
         self.mine.contains(&i)
     }
 
-    /// Makes candidates of the sample's points that `pick` selects at each rank, and updates each
-    /// point's nearest candidate.
+    /// Adds the points that `pick` returns to the candidates, and updates each point's nearest
+    /// candidate. `pick` must return positions in the sample. Each rank adds those of them that it
+    /// holds.
     fn add(&mut self, pick: impl Fn(&Self) -> Vec<u64>) -> Result<(), Error> {
         let mut picked = self.share.grid.empty_points();
         for i in pick(self).into_iter().filter(|i| self.has(*i)) {
@@ -234,8 +239,8 @@ fn reduce(
     centroids
 }
 
-/// Runs k-means++ over weighted points. Batches grow with the number of chosen points, so that
-/// distances can be measured by blocks.
+/// Returns `k` centroids, chosen by k-means++ among weighted points. They are drawn in batches,
+/// which grow with the number of chosen points, so that distances can be measured by blocks.
 fn batches(points: &Points, weights: &[i64], k: usize, seed: u64, tuning: &Tuning) -> Centroids {
     let (precision, dims) = (points.precision(), points.dims);
     let mut all = Centroids { precision, dims, values: Vec::with_capacity(k * points.width()) };

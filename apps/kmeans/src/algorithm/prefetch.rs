@@ -7,7 +7,7 @@ use cool_distance::{NearestCentroid, Panels, RowSelection, SimdLevel};
 use cool_map::threads;
 use std::ops::Range;
 
-/// Farther than any centroid.
+/// A placeholder that is farther than any centroid.
 const NONE: NearestCentroid = NearestCentroid { index: u32::MAX, squared: i64::MAX };
 
 /// The nearest centroid so far of each point without bounds.

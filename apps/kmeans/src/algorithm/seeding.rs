@@ -1,9 +1,9 @@
 //! The first centroids: k-means++ (Arthur and Vassilvitskii, SODA 2007) over a sample of the
 //! points.
 //!
-//! The seed draws the sample from the global point numbers, so it does not depend on the
-//! distribution of the points over ranks. With a sample of `k` points this is a plain random
-//! choice. Weights are exact integers.
+//! The seed draws the numbers of the sampled points from those of all points, so the sample does
+//! not depend on the distribution of the points over ranks. With a sample of `k` points this is a
+//! plain random choice. Weights are exact integers.
 
 use crate::data::grid::{Centroids, Grid, Points};
 use crate::data::inputs::array::ArrayFile;

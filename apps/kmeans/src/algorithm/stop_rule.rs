@@ -7,7 +7,7 @@ use crate::progress::{Iteration, RunState};
 pub(crate) struct StopRule {
     iterations: usize,
     tolerance: f64,
-    /// Sum of the centroids' squared movements.
+    /// Sum of the centroids' squared movements, in real units.
     movement: f64,
 }
 
@@ -21,8 +21,8 @@ impl StopRule {
         }
     }
 
-    /// Returns whether the last iteration moved no centroid, or moved or improved no more than the
-    /// limits require.
+    /// Returns whether the last iteration moved no centroid, moved the centroids by at most the
+    /// limit of movement, or lowered the inertia by less than the tolerance.
     pub(crate) fn converged(&self, iterations: &[Iteration]) -> bool {
         let Some((last, before)) = iterations.split_last() else { return false };
         let little =

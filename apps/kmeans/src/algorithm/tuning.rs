@@ -1,4 +1,4 @@
-//! How fast points are assigned, and how much memory that takes. Nothing here changes a result.
+//! Options of the speed and the memory of an assignment. None of them changes a result.
 
 use crate::algorithm::bounds::Bounds;
 use crate::data::grid::Points;
@@ -21,10 +21,10 @@ pub enum AssignMethod {
 pub struct Tuning {
     /// How nearest centroids are found.
     pub method: AssignMethod,
-    /// Number of centroids for which a point keeps individual bounds; by default as many as fit the
-    /// memory.
+    /// Number of centroids for which a point keeps individual bounds; by default the largest number
+    /// that fits the memory.
     pub near: Option<usize>,
-    /// Maximum bytes of memory of this rank. Without a limit, bounds take three eighths of the
+    /// Maximum bytes of memory of this rank. Without a limit, the bounds use three eighths of the
     /// points' memory.
     pub memory: Option<u64>,
     /// The vector instructions to use.
@@ -39,8 +39,8 @@ impl Tuning {
         Self { method: AssignMethod::Auto, near: None, memory: None, level: SimdLevel::best(), threads }
     }
 
-    /// Returns the minimum memory in bytes: points, labels, sums, centroids and their packed
-    /// copies.
+    /// Returns the bytes that this rank needs without bounds: for points, labels, sums, centroids
+    /// and their packed copies.
     pub fn least_memory(points: &Points, clusters: usize) -> u64 {
         let each = points.dims * coordinate_bytes(points) + 2 * size_of::<u32>();
         let centroid = points.width() * WORD_BYTES + points.dims * size_of::<i64>();
@@ -67,11 +67,12 @@ impl Tuning {
     }
 }
 
-/// Bytes per word of a centroid's coordinate over all its copies: one to send, three to compare,
-/// two planes of panels. The coordinate's sum is counted separately.
+/// Bytes per word of a centroid's coordinate, in all copies together: one to send and three to
+/// compare, of 2 bytes each, and 2 bytes in packed panels. The coordinate's sum is counted
+/// separately.
 const WORD_BYTES: usize = 10;
 
-/// With fewer near centroids, bounds hardly avoid a distance.
+/// Minimum number of near centroids, because bounds for fewer avoid hardly any distance.
 const LEAST_NEAR: usize = 4;
 
 /// Maximum number of near centroids, as in the papers.

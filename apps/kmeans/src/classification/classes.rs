@@ -76,8 +76,8 @@ fn innermost(mut root: PathBuf, entries: &[InputEntry]) -> PathBuf {
     }
 }
 
-/// Returns an error if a directory contains no picture, because it would otherwise silently be no
-/// class.
+/// Returns an error if a directory contains no picture, because it would otherwise be ignored
+/// without notice.
 fn check_no_empty_class(directory: &Path) -> Result<(), Error> {
     if !directory.is_dir() {
         return Ok(());

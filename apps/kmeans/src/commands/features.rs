@@ -112,7 +112,7 @@ impl HistogramCommand {
     }
 }
 
-/// Creates the table at rank 0.
+/// Creates the table at rank 0. Other ranks return `None`.
 fn begin(
     peers: &PeerRanks<'_>,
     path: &Path,
@@ -126,7 +126,7 @@ fn begin(
     peers.agree(if peers.leads() { begin() } else { Ok(None) })
 }
 
-/// Returns a terminal, which must be silent if the table goes to standard output.
+/// Returns a terminal, which is silent if the table goes to standard output.
 fn terminal(peers: &PeerRanks<'_>, table: Option<&TableFile>) -> Terminal {
     Terminal::new(peers.leads() && !table.is_some_and(TableFile::is_stdout), 0)
 }

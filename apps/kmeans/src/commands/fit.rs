@@ -95,8 +95,8 @@ pub(crate) struct FitCommand {
 
     /// Before the first iteration, move the centroids by one pass over all points, N at a time.
     ///
-    /// The pass takes about as long as an iteration and saves several, because centroids follow
-    /// their points within the pass.
+    /// The pass takes about as long as an iteration and saves several, because centroids are
+    /// updated after each batch.
     #[arg(long, value_name = "N")]
     mini_batch: Option<u64>,
 
@@ -132,8 +132,8 @@ pub(crate) struct FitCommand {
     #[arg(long, value_name = "N")]
     near: Option<usize>,
 
-    /// Maximum memory of each rank, for example 4G or 512M. Bounds use the memory that points,
-    /// centroids and sums leave.
+    /// Maximum memory of each rank, for example 4G or 512M. Bounds use the memory that remains
+    /// after points, centroids and sums.
     ///
     /// By default, bounds take three eighths of the points' memory.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
@@ -159,7 +159,7 @@ pub(crate) struct FitCommand {
     #[arg(long, value_name = "FILE")]
     labels: Option<PathBuf>,
 
-    /// Write the centroids as a table of <f8.
+    /// Write the centroids as an .npy array of 64-bit floats.
     #[arg(long, value_name = "FILE.npy")]
     centroids: Option<PathBuf>,
 
@@ -261,7 +261,7 @@ struct SurvivingState {
     progress: ClusteringProgress,
 }
 
-/// Executes the command as one rank, again after each loss of ranks.
+/// Executes the command as one rank. It is called again after each loss of ranks.
 fn rank(fit: &FitCommand, peers: &PeerRanks<'_>, surviving: &mut SurvivingState) -> Result<(), Error> {
     let start = *surviving.start.get_or_insert_with(Instant::now);
     let threads = fit.work.threads(peers);
@@ -310,7 +310,7 @@ fn rank(fit: &FitCommand, peers: &PeerRanks<'_>, surviving: &mut SurvivingState)
     peers.agree(if peers.leads() { write() } else { Ok(()) })
 }
 
-/// Describes the instructions and bounds that will be used.
+/// Returns a description of the instructions and bounds that will be used.
 fn plan(share: &PointShare, options: &ClusteringOptions) -> String {
     let bounds = match options.tuning.near(&share.points, options.k) {
         Some(near) if options.tuning.method != AssignMethod::Full => {
@@ -323,8 +323,8 @@ fn plan(share: &PointShare, options: &ClusteringOptions) -> String {
     format!("{} instructions; {bounds}", options.tuning.level)
 }
 
-/// Writes the model, the centroids and the summary, and prints the result. Must be called at one
-/// rank, which also writes labels and words.
+/// Writes the model, the centroids and the summary, and prints the result. Only the rank that also
+/// writes labels and words may call this.
 fn finish(
     fit: &FitCommand,
     peers: &PeerRanks<'_>,

@@ -35,12 +35,12 @@ pub(crate) struct WorkOptions {
 }
 
 impl WorkOptions {
-    /// Executes `part` on all ranks, again after each loss of ranks.
+    /// Executes `part` on all ranks. It is called again after each loss of ranks.
     pub(crate) fn run(&self, part: impl Fn(&PeerRanks<'_>) -> Result<(), Error> + Sync) -> Result<(), Error> {
         on_all_ranks(self.alone, || &part)
     }
 
-    /// Returns the threads of this rank.
+    /// Returns the number of threads of this rank.
     pub(crate) fn threads(&self, peers: &PeerRanks<'_>) -> usize {
         let cpus = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
         let shared = || (cpus / peers.on_node().0).max(1);

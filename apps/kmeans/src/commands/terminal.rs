@@ -73,7 +73,8 @@ impl ProgressObserver for Terminal {
     }
 }
 
-/// Returns a number with seven digits, in exponent notation if it would be long otherwise.
+/// Returns a number as text with seven significant digits, in exponent notation if it would be long
+/// otherwise.
 pub(crate) fn significant(x: f64) -> String {
     let digits = if x == 0.0 { 0 } else { x.abs().log10().floor() as i32 };
     if (-3..9).contains(&digits) {

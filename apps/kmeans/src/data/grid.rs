@@ -74,7 +74,8 @@ pub struct Grid {
 }
 
 impl Grid {
-    /// Returns the grid of vectors of bytes, where 255 represents `step * 255`.
+    /// Returns the grid of vectors of bytes, in which the byte `x` represents the number `step *
+    /// x`.
     pub fn bytes(dims: usize, step: f64) -> Self {
         Self { metric: Metric::Euclidean, precision: Precision::Byte, origin: vec![0.0; dims], step }
     }
@@ -85,7 +86,8 @@ impl Grid {
         let precision = reals.precision();
         let range = low.iter().zip(high).map(|(l, h)| h - l).fold(0.0, f64::max);
         let step = range / (2 * precision.range().1) as f64;
-        // Equal points (or points nearer to each other than f64 can divide) also need a step.
+        // Equal points also need a step, and so do points that are so near to each other that the
+        // division underflows.
         let step = if step > 0.0 { step } else { 1.0 };
         let origin = low.iter().zip(high).map(|(l, h)| l + (h - l) / 2.0).collect();
         Self { metric: Metric::Euclidean, precision, origin, step }
@@ -372,8 +374,8 @@ impl Centroids {
     }
 
     /// Returns the new position of a centroid: the mean of its points, rounded to nearest (halves
-    /// up), or their common direction. If the points have no common direction, the centroid keeps
-    /// its position.
+    /// up), or, with [`Metric::Cosine`], their common direction. If the points have no common
+    /// direction, the centroid keeps its position.
     pub fn mean(&self, j: usize, metric: Metric, sums: &[i64], weight: i64) -> Vec<i16> {
         let fraction = self.precision.fraction();
         let mean = |&sum: &i64| (2 * (sum << fraction) + weight).div_euclid(2 * weight);
@@ -388,11 +390,12 @@ impl Centroids {
         }
     }
 
-    /// Returns a message that moves a centroid to the mean of its points, in numbers as small as
-    /// possible, or `None` if the centroid is already there. If the points' weight is less than the
-    /// number of centroid steps in a step of the points' grid, their mean is one of few. The
-    /// message then contains the weight, and by how much the sums exceed those of as many points at
-    /// the centroid's position. Otherwise it contains 0 and the difference of the coordinates.
+    /// Returns a message that moves a centroid to the mean of its points ([`Centroids::displace`]),
+    /// or `None` if the centroid is already there. The numbers of the message are as small as
+    /// possible. If the points' weight is less than the number of centroid steps per step of the
+    /// points' grid, their mean is one of few numbers. The message then contains the weight, and by
+    /// how much each sum exceeds that of as many points at the centroid's position. Otherwise, it
+    /// contains 0, and how far each coordinate moves.
     pub(crate) fn displacement(
         &self,
         j: usize,

@@ -8,7 +8,7 @@ use std::path::Path;
 
 const MAGIC: &[u8; 6] = b"\x93NUMPY";
 
-/// Maximum length of a header in bytes. NumPy's own headers of plain arrays take 118 bytes.
+/// Maximum length of a header in bytes. NumPy's own headers of plain arrays have 118 bytes.
 pub(crate) const MAX_HEADER: usize = 4096;
 
 /// NumPy's names of the elements.

@@ -12,7 +12,8 @@ use cool::Op;
 use std::ops::Range;
 use std::path::PathBuf;
 
-/// Larger numbers cannot be squared and summed as `f64`.
+/// Coordinates must be below this magnitude, because squares of larger numbers and their sums could
+/// overflow `f64`.
 const MAX_REAL: f64 = 1e100;
 
 /// Which files to read, and which of their points.
@@ -62,7 +63,7 @@ pub struct PointShare {
     pub source: PointSource,
     /// The rows of the source that are used.
     pub chosen: Subsample,
-    /// The points that this rank holds.
+    /// Numbers of the points that this rank holds, among all points that are used.
     pub range: Range<u64>,
     /// The grid of all points.
     pub grid: Grid,
@@ -73,8 +74,8 @@ pub struct PointShare {
 }
 
 impl PointShare {
-    /// Returns this rank's points, which are kept in `kept`. If all ranks hold points already, only
-    /// the points of lost ranks are redistributed, because loading is slow.
+    /// Returns this rank's points, which are kept in `kept`. If all ranks hold points already, each
+    /// keeps those that still belong to it and reads only the others, because loading is slow.
     pub fn reload<'a>(
         kept: &'a mut Option<PointShare>,
         peers: &PeerRanks<'_>,

@@ -1,5 +1,5 @@
-//! How often each point counts: numbers from a file, converted to integers so that weighted sums
-//! are exact.
+//! How often each point counts: numbers from a file or from the program, converted to integers, so
+//! that weighted sums are exact.
 
 use crate::data::inputs::array::ArrayFile;
 use crate::error::Error;
@@ -21,8 +21,8 @@ pub struct Weights {
 }
 
 impl Weights {
-    /// Opens the file, which must contain a number for each of `rows`. Each rank examines its own
-    /// rows.
+    /// Opens the file, which must contain a number for each of `rows` points. Each rank examines
+    /// the weights of its own points, `mine`. All ranks must call this.
     pub fn open(peers: &PeerRanks<'_>, path: &Path, rows: u64, mine: &[u64]) -> Result<Self, Error> {
         let found = || {
             let array = ArrayFile::open_column(path)?;
@@ -74,7 +74,8 @@ impl Weights {
     }
 }
 
-/// Returns the larger of two weights, and whether any weight is not a whole number.
+/// Returns the larger of two weights, and 1 if any weight so far is not a whole number, or 0 if all
+/// are.
 fn larger([most, broken]: [f64; 2], weight: f64) -> [f64; 2] {
     [most.max(weight), broken.max(f64::from(u8::from(weight.fract() != 0.0)))]
 }

@@ -71,7 +71,8 @@ pub fn assign(
 /// A point beyond the grid: its index among the points, and its coordinates.
 type OffGrid = (usize, Vec<f64>);
 
-/// Returns points on the model's grid, and those that lie beyond it.
+/// Returns the points on the model's grid, and the coordinates of those beyond it, because
+/// distances on the grid are wrong for them.
 fn load(
     clusters: &Clusters,
     source: &PointSource,
@@ -105,7 +106,7 @@ fn nearest(clusters: &Clusters, panels: &Panels, points: &Points, on: usize) -> 
     found
 }
 
-/// Returns the nearest of real centroids.
+/// Returns the nearest centroid of a point beyond the grid, by distances between real numbers.
 fn off_grid(centroids: &[f64], row: &[f64]) -> Assignment {
     let mut best = Assignment { label: 0, distance: f64::INFINITY };
     for (label, centroid) in (0u32..).zip(centroids.chunks_exact(row.len())) {

@@ -63,7 +63,8 @@ pub struct Provenance {
     pub iterations: usize,
     /// Sum of squared distances between the points and their centroids.
     pub inertia: f64,
-    /// Whether the last iteration moved no centroid, or improved less than the tolerance.
+    /// Whether the last iteration moved no centroid, moved the centroids by at most the limit of
+    /// movement, or lowered the inertia by less than the tolerance.
     pub converged: bool,
 }
 
@@ -97,7 +98,7 @@ impl HistogramFeatures {
 }
 
 impl Classifier {
-    /// Returns the class of a picture with these features.
+    /// Returns the number of the class of a picture with these features.
     pub fn predict(&self, row: &SparseRow) -> usize {
         svm::predict(&self.machines, row).unwrap_or(0)
     }
@@ -189,7 +190,7 @@ impl Provenance {
         Self { command: std::env::args().skip(1).filter(|argument| argument != "--alone").collect(), ..self }
     }
 
-    /// Describes a clustering. The caller must add the command.
+    /// Returns the origin of a clustering without the command, which the caller must add.
     pub fn from_clustering(
         share: &PointShare,
         clustered: &GridClustering,

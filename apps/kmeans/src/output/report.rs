@@ -26,7 +26,8 @@ pub struct Summary {
     pub threads: usize,
     /// Number of iterations.
     pub iterations: usize,
-    /// Whether the last iteration moved no centroid, or improved less than the tolerance.
+    /// Whether the last iteration moved no centroid, moved the centroids by at most the limit of
+    /// movement, or lowered the inertia by less than the tolerance.
     pub converged: bool,
     /// For each iteration, the sum of squared distances from the centroids at its start.
     pub inertia: Vec<f64>,

@@ -14,7 +14,8 @@ use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 /// Computes the rows of a table on all ranks, at most `block` rows per rank at a time, and passes
-/// them to `write` at rank 0, in order. Rank 0 never holds more than one block per rank.
+/// them to `write` at rank 0, in order. All ranks must call this. Rank 0 never holds more than one
+/// block per rank.
 ///
 /// # Errors
 /// If a rank cannot compute or write its part, or ranks are lost.
@@ -86,8 +87,8 @@ impl TableFile {
         matches!(self.to, TableSink::Stdout(_))
     }
 
-    /// Writes rows, given as the little-endian bytes of their numbers. In text, each row follows
-    /// its name, if it has one.
+    /// Writes rows, given as the little-endian bytes of their numbers. In text, each row is
+    /// preceded by its name, if it has one.
     ///
     /// # Errors
     /// If the rows cannot be written.

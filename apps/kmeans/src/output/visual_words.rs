@@ -35,14 +35,14 @@ pub struct NearestPoint {
     pub source_row: u64,
 }
 
-/// Candidates per point shown. There must be several, because overlapping neighbors show the same
-/// detail.
+/// Number of candidates per point that is shown. There must be several, because overlapping patches
+/// show the same detail, so only one of them is shown.
 const CHOICE: usize = 4;
 
-/// No cluster.
+/// Stands for no cluster.
 const NO_CLUSTER: u32 = u32::MAX;
 
-/// No candidate.
+/// Stands for no candidate.
 const NONE: [i64; 2] = [i64::MAX, i64::MAX];
 
 /// Returns `count` words with `each` points each, at rank 0. All ranks must call this.
@@ -76,8 +76,8 @@ fn spread(sizes: &[i64], count: usize, least: usize) -> Vec<u32> {
     (0..count).map(|i| order[i * order.len() / count]).collect()
 }
 
-/// Returns this rank's points nearest to a centroid, as squared distance and number, padded with
-/// [`NONE`].
+/// Returns the `room` points of this rank that are nearest to the cluster's centroid, each as its
+/// squared distance and its number. If there are fewer, the rest is [`NONE`].
 fn candidates(share: &PointShare, clustered: &GridClustering, cluster: u32, room: usize) -> Vec<[i64; 2]> {
     let centroid = clustered.centroids.row(cluster as usize);
     let members = clustered.labels.iter().enumerate().filter(|(_, label)| **label == cluster);
@@ -151,7 +151,9 @@ fn apart(share: &PointShare, near: Vec<NearestPoint>, each: usize) -> Vec<Neares
 
 /// Side of a patch in the mosaic, in pixels.
 const TILE: u32 = 48;
+/// Pixels between neighboring patches.
 const GAP: u32 = 3;
+/// Pixels between the two columns of words.
 const MARGIN: u32 = 24;
 
 /// Draws the words' patches, one word per row, in two columns if there are many words. Returns

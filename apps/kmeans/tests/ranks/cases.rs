@@ -24,7 +24,8 @@ struct Case {
     points: Points,
     how: ClusteringOptions,
     layout: Embedded,
-    /// Ranks that leave, and after which iteration, or before they load.
+    /// The ranks that are lost, each with the iteration after which it is lost, or `None` if it is
+    /// lost before it loads.
     losses: Vec<(usize, Option<usize>)>,
 }
 

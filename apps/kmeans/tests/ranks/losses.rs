@@ -57,7 +57,7 @@ fn survivor(
     Ok((share, clustered, found))
 }
 
-/// Ends its rank silently after an iteration.
+/// Ends its rank after the given iteration, by a panic without a message.
 struct Lost {
     after: Option<usize>,
 }

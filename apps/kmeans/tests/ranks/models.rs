@@ -80,7 +80,7 @@ fn points_beyond_the_grid_are_assigned_by_true_distances() {
     let (near, far, model) = ("near.csv", "far.csv", "m.cool");
     let [near, far, model] = [near, far, model].map(|n| name(&directory.path().join(n)));
     std::fs::write(&near, "x,y\n0,0\n0,1\n10,0\n10,1\n").expect("written");
-    // Clamped to the grid, the point would be nearer to the second cluster than it is.
+    // Two of the points are beyond the grid. Clamped to it, they would be too near to the clusters.
     std::fs::write(&far, "-400,0.5\n1000,0.5\n10,0.5\n").expect("written");
     output(&["-k", "2", "--model", &model, &near]);
     let (labels, distances) = (name(&directory.path().join("l.npy")), name(&directory.path().join("d.npy")));

@@ -16,7 +16,7 @@ use cool_map::Options;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Sends centroids in several parts, although there are few.
+/// Options with which ranks send centroids in several parts, although there are few.
 pub(crate) const PARTS: Options<'static> =
     Options { threads: 0, patience: Duration::from_secs(3600), watch: None, part: 256 };
 
@@ -32,7 +32,7 @@ impl ProgressObserver for Silent {
     fn iteration(&self, _: &Iteration) {}
 }
 
-/// Returns numbers from 0 to `below`, the same each time.
+/// Returns numbers from 0 to less than `below`, the same in each call.
 pub(crate) fn noise(count: usize, below: u64) -> Vec<u64> {
     (0..count as u64).map(|i| draw(99, i) % below).collect()
 }
@@ -102,7 +102,7 @@ pub(crate) fn rank(peers: &PeerRanks<'_>, loading: &LoadOptions, how: &Clusterin
     Ok((share, clustered, found))
 }
 
-/// Clusters on embedded ranks, and returns the result of each.
+/// Clusters on embedded ranks, and returns the result of each rank.
 pub(crate) fn ranks(ranks: usize, loading: &LoadOptions, how: &ClusteringOptions) -> Vec<Outcome> {
     // Several ranks per node, and uneven racks.
     let layout = Embedded { ranks, ranks_per_node: if ranks > 5 { 3 } else { 1 }, racks: ranks.min(3) };

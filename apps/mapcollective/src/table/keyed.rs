@@ -28,7 +28,7 @@ impl<K: Ord, V: Value> Keyed<K, V> {
         Self::default()
     }
 
-    /// Adds a value to a key. It is merged after the present value.
+    /// Adds a key, or merges the value into the present value of the key, as a later one.
     pub fn add(&mut self, key: K, value: V) {
         match self.values.entry(key) {
             Entry::Occupied(mut known) => known.get_mut().merge(value),
@@ -118,7 +118,8 @@ impl<K: Ord + Serialize + DeserializeOwned + Send, V: Value> Table for Keyed<K, 
     }
 }
 
-/// Returns the owner of a key, from the FNV-1a hash of its bytes. It is the same at all ranks.
+/// Returns the number of a key's owner, which is below `owners`. It is computed from the FNV-1a
+/// hash of the key's serialized bytes, so it is the same at all ranks.
 pub fn owner(key: &[u8], owners: usize) -> usize {
     let mut hasher = fnv::FnvHasher::default();
     hasher.write(key);

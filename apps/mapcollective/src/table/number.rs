@@ -3,8 +3,8 @@
 use crate::error::Malformed;
 use cool::Element;
 
-/// Encoding of a row's numbers. Integers are packed with as many bits each as the widest number of
-/// the row needs, lowest bit first.
+/// Encoding of a row's numbers. Integers are packed, lowest bit first. Each has as many bits as the
+/// widest number of the row needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NumberWidth {
     /// Integers of at least 0, with up to 63 bits.
@@ -50,7 +50,7 @@ impl NumberWidth {
         }
     }
 
-    /// Returns the bytes of a row of `numbers` numbers.
+    /// Returns the size in bytes of an encoded row of `numbers` numbers.
     pub(super) fn bytes(self, numbers: usize) -> usize {
         (numbers * self.bits() as usize).div_ceil(8)
     }
@@ -83,10 +83,10 @@ fn pack(numbers: impl Iterator<Item = i64>, bits: u32, to: &mut Vec<u8>) {
     to.extend(&word.to_le_bytes()[..held.div_ceil(8) as usize]);
 }
 
-/// Returns the packed numbers, followed by zeros without end.
+/// Returns an endless iterator over the packed numbers, followed by zeros.
 fn unpack(bytes: &[u8], width: NumberWidth) -> impl Iterator<Item = i64> {
     let bits = width.bits();
-    // The bits above the sign of signed numbers.
+    // Number of unused bits above the sign bit of signed numbers; 0 for unsigned ones.
     let above = if matches!(width, NumberWidth::Signed(_)) { 64 - bits } else { 0 };
     let mask = (1u128 << bits) - 1;
     let mut words = bytes.chunks(8);

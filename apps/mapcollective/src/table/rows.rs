@@ -1,8 +1,8 @@
 //! Rows of numbers, numbered from 0 and summed: for example vectors of centroids, ranks of pages,
 //! or coordinates.
 //!
-//! Only rows to which numbers were added occupy memory and are sent, with as many bits per number
-//! as the widest needs.
+//! Only rows to which numbers were added occupy memory. Only rows that contain a number other than
+//! zero are sent; each integer takes as many bits as the widest of its row needs.
 
 use super::Table;
 use super::number::{Number, NumberWidth};
@@ -11,16 +11,17 @@ use crate::error::{Error, Malformed};
 use cool::{Comm, Element, Op};
 use std::ops::Range;
 
-/// The place of a row without numbers.
+/// The place of a row that has no memory.
 const NONE: u32 = u32::MAX;
 
-/// Rows `0..keys` of `width` numbers each. A row of zeros counts as absent. Rows are distributed
-/// over the owners in runs of equal length.
+/// Rows `0..keys` of `width` numbers each. A row of zeros counts as absent. Each owner has a run of
+/// rows; all runs have nearly equal lengths.
 #[derive(Clone, Debug)]
 pub struct Rows<N> {
     keys: u32,
     width: usize,
-    /// For each row its place in `values`, or [`NONE`]. Empty if no row has a place.
+    /// For each row its place, which is its index among the rows in `values`, or [`NONE`]. The
+    /// vector is empty if no row has a place.
     places: Vec<u32>,
     values: Vec<N>,
 }
@@ -60,7 +61,7 @@ impl<N: Number> Rows<N> {
         self.width
     }
 
-    /// Returns a row for modification.
+    /// Returns a row for modification. A row without memory receives memory, filled with zeros.
     ///
     /// # Panics
     /// If there is no such row.
@@ -90,7 +91,8 @@ impl<N: Number> Rows<N> {
         }
     }
 
-    /// Returns the rows that contain numbers other than zero, by number.
+    /// Returns the rows that contain a number other than zero, in ascending order, each with its
+    /// row number.
     pub fn iter(&self) -> impl Iterator<Item = (usize, &[N])> {
         self.within(0..self.keys())
     }
@@ -103,7 +105,8 @@ impl<N: Number> Rows<N> {
         })
     }
 
-    /// Sums the rows of all ranks as numbers of type `M`, in which no sum may overflow.
+    /// Sums the rows of all ranks as numbers of type `M`, which must be wide enough for every sum.
+    /// Returns the rows that this rank owns.
     fn reduce_scatter_as<M: Element>(
         self,
         comm: &Comm,
@@ -202,7 +205,8 @@ impl<N: Number> Table for Rows<N> {
     }
 }
 
-/// Returns the bytes of signed integers of at most this magnitude.
+/// Returns the size in bytes of the narrowest signed integers that can hold numbers of this
+/// magnitude.
 fn bytes_for(magnitude: u64) -> u64 {
     match magnitude {
         0..0x80 => 1,

@@ -4,8 +4,8 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::ops::Add;
 
-/// The value of a key. Its encoding must depend on the value only, so it must not contain a
-/// `HashMap`, for example.
+/// The value of a key. Its encoding must depend on the value only. For example, it must not contain
+/// a `HashMap`, whose elements have no fixed order.
 pub trait Value: Serialize + DeserializeOwned + Send {
     /// Whether merges in any order and grouping give the same bits; see
     /// [`Table::ANY_ORDER`](crate::Table::ANY_ORDER).

@@ -81,7 +81,8 @@ fn lists_are_merged_in_the_order_of_partitions() {
     }
 }
 
-/// Returns sums of rows, to which each partition contributes some, and the method of regrouping.
+/// Regroups and combines rows of integers. Each partition adds `each` rows of numbers. Returns the
+/// sums, and the kinds of the stages that were executed, at rank 0.
 fn integer_rows(
     spread: Spread,
     keys: usize,

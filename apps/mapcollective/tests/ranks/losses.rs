@@ -22,7 +22,8 @@ struct Loss {
 
 const STAGES: [&str; 5] = ["map", "in map", "regroup", "combine", "end"];
 
-/// Returns the final state in bits at a surviving rank, or `None` at a lost one.
+/// Executes a job of at most `most` iterations as one rank. Returns the bits of the final state, or
+/// `None` if the rank is lost.
 fn job(
     comm: cool::Comm,
     losses: &[Loss],

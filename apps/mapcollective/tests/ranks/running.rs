@@ -22,7 +22,7 @@ pub(crate) const SPREADS: [Spread; 6] = [
     Spread { ranks: 8, ranks_per_node: 4, threads: 2 },
 ];
 
-/// Returns the result of each rank, in order.
+/// Runs a program on embedded ranks. Returns the result of each rank, in order.
 pub(crate) fn each_rank<T: Send>(
     spread: Spread,
     program: impl Fn(&Job<'_>) -> Result<T, Error> + Sync,
@@ -33,7 +33,7 @@ pub(crate) fn each_rank<T: Send>(
     results.expect("agents start").into_iter().map(|result| result.expect("the job runs")).collect()
 }
 
-/// Returns the result, which must be the same at all ranks.
+/// Runs a program on embedded ranks. Returns the result, which must be the same at all ranks.
 pub(crate) fn all_ranks<T: Send + Debug + PartialEq>(
     spread: Spread,
     program: impl Fn(&Job<'_>) -> Result<T, Error> + Sync,

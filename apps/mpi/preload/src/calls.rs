@@ -105,7 +105,8 @@ pub(crate) fn count_exceeds_int(function: &str, comm: MpiHandle) -> c_int {
 }
 
 /// Returns the number of ranks of a communicator, and the number of ranks from which one of them
-/// gathers; 0 if it is not a communicator.
+/// gathers: in an intercommunicator, those of the remote group. Returns zeros if `comm` is not a
+/// valid communicator.
 pub(crate) fn sizes(comm: MpiHandle) -> (usize, usize) {
     let host = host();
     let comm = host.abi.handle(comm);
@@ -127,11 +128,13 @@ struct InterceptedCall<'b> {
     host: &'static HostMpi,
     comm: MpiHandle,
     communicator: Arc<CommunicatorState>,
-    /// Bytes of the signature.
+    /// Bytes of the type signature, for the statistics. They are 0 until they are known.
     bytes: &'b Cell<u64>,
 }
 
 impl InterceptedCall<'_> {
+    /// Returns the call if its operation and communicator allow interception, and otherwise the
+    /// reason why they do not.
     fn enter(
         operation: Operation,
         comm: MpiHandle,
@@ -185,7 +188,8 @@ impl InterceptedCall<'_> {
         part.repeated(self.size()).ok_or(FallbackReason::Arguments)
     }
 
-    /// Returns the corresponding elements and reduction of COOL.
+    /// Returns COOL's elements and reduction for MPI's `datatype` and `op`. `one` must describe
+    /// memory of this type.
     fn reduction(
         &self,
         datatype: MpiHandle,
@@ -197,7 +201,7 @@ impl InterceptedCall<'_> {
         Ok((reduced_elements(class.elements(one.element_bytes(), op).ok_or(FallbackReason::Elements)?), op))
     }
 
-    /// Returns the group that executes a call of this many bytes.
+    /// Returns the group that executes the call, given the bytes of its type signature.
     fn group(&self, bytes: u64) -> Result<Arc<CoolGroup>, NotExecuted> {
         self.bytes.set(bytes);
         settings().admit_bytes(self.operation, bytes)?;
@@ -303,7 +307,8 @@ pub(crate) unsafe fn reduction(
     })
 }
 
-/// Executes `MPI_Reduce_scatter`, or `MPI_Reduce_scatter_block` with equal counts.
+/// Executes `MPI_Reduce_scatter`, or `MPI_Reduce_scatter_block` with equal counts. `counts` must
+/// return the number of elements of a rank's part.
 ///
 /// # Safety
 /// The arguments must be valid for the MPI function.
@@ -335,12 +340,13 @@ pub(crate) unsafe fn reduce_scatter(
     })
 }
 
-/// Returns the counts that the program passed, one per rank.
+/// Returns the counts that the program passed, one per rank, or the reason if one of them is
+/// negative.
 fn elements(size: usize, counts: &dyn Fn(usize) -> i64) -> Result<Vec<usize>, FallbackReason> {
     (0..size).map(|rank| usize::try_from(counts(rank)).map_err(|_| FallbackReason::Arguments)).collect()
 }
 
-/// One of the two buffers of a call.
+/// A buffer as the program passed it.
 #[derive(Clone, Copy)]
 pub(crate) struct BufferArgument {
     pub(crate) data: *const c_void,
@@ -488,7 +494,7 @@ unsafe fn exchange(
     Ok(all.finish(call.comm)?)
 }
 
-/// Executes `MPI_Allgatherv`. For each rank's part, `count` returns the number of elements, and
+/// Executes `MPI_Allgatherv`. For each rank's part, `count` must return the number of elements, and
 /// `place` the displacement in elements.
 ///
 /// # Safety

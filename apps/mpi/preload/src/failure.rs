@@ -16,13 +16,13 @@ pub(crate) enum MpiCallFailure {
         /// Its return code.
         code: i32,
     },
-    /// A buffer with bytes has no address.
+    /// A buffer that is not empty has a null address.
     #[error("a buffer of {bytes} bytes has no address")]
     Null {
         /// Bytes of the buffer.
         bytes: usize,
     },
-    /// The array is too large.
+    /// The size of an array in bytes overflows.
     #[error("an array of {count} elements is too large")]
     Beyond {
         /// Number of its elements.

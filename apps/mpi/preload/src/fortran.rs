@@ -1,7 +1,7 @@
-//! The functions that Fortran programs call (`mpif.h`, `use mpi`; of compilers that append one
-//! underscore). MPICH's Fortran functions call the C functions, which are intercepted. Open MPI's
-//! call the `P` functions, so they must be intercepted here. The functions of Open MPI's module
-//! `mpi_f08` have other names and are not intercepted.
+//! The functions that Fortran programs with `mpif.h` or `use mpi` call, under the names that
+//! compilers form by appending one underscore. MPICH's Fortran functions call the C functions,
+//! which are intercepted. Those of Open MPI call the `PMPI_` functions, so they must be intercepted
+//! here. The functions of Open MPI's module `mpi_f08` have other names and are not intercepted.
 
 #![allow(missing_docs, reason = "MPI documents them")]
 #![allow(unreachable_pub, reason = "called by the program, by their names")]
@@ -17,11 +17,12 @@ use std::ffi::{c_int, c_void};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
 
-/// Every number is passed by address.
+/// An `INTEGER` argument, or an array of them. Fortran passes all arguments by address.
 type FortranInt = *const c_int;
 
-/// Defines functions, given their names, their arguments except the last, and the attempt to
-/// intercept them if the host is Open MPI.
+/// Defines functions, given their names, their arguments except the last one (the return code), and
+/// the expression that tries to intercept a call. The expression is evaluated only if the host's
+/// library is that of Open MPI.
 macro_rules! interposed {
     ($($name:ident, $text:literal, ($($argument:ident: $of:ty),*), $tried:expr;)*) => {$(
         /// # Safety
@@ -52,7 +53,7 @@ macro_rules! interposed {
 /// Converts Fortran's number of a handle to a handle of Open MPI.
 type FromNumber = unsafe extern "C" fn(c_int) -> MpiHandle;
 
-/// Returns the conversion function of a name.
+/// Returns the conversion function of this name.
 fn from_number(name: &str) -> FromNumber {
     // SAFETY: MPI's functions of these names take an int and return a handle, which is a pointer in
     // Open MPI.
@@ -64,9 +65,10 @@ struct HandleConverters {
     comm: FromNumber,
     datatype: FromNumber,
     op: FromNumber,
-    /// The addresses that represent `MPI_IN_PLACE` and `MPI_BOTTOM`, each under the names of
-    /// several compilers.
+    /// Addresses of the symbol that represents `MPI_IN_PLACE`, under the names that several
+    /// compilers form.
     in_place: Vec<usize>,
+    /// Addresses of the symbol that represents `MPI_BOTTOM`, likewise.
     bottom: Vec<usize>,
 }
 
@@ -88,7 +90,8 @@ fn handles() -> &'static HandleConverters {
     })
 }
 
-/// Returns an address as C would pass it.
+/// Returns the address that a C program would pass, with C's values of `MPI_IN_PLACE` and
+/// `MPI_BOTTOM`.
 fn data(fortran: InPointer) -> InPointer {
     let handles = handles();
     if handles.in_place.contains(&fortran.addr()) {

@@ -1,6 +1,7 @@
-//! The group of COOL that a communicator gets at its first long call, or the reason why it has
-//! none. Either all its ranks have a group or none has: they vote by the host's own allreduce. The
-//! vote is in order with the program's calls, because all ranks are in the same call.
+//! The group of COOL that a communicator receives at its first call that may be intercepted, or the
+//! reason why it has none. Either all ranks of a communicator have a group, or none has: they vote
+//! by the allreduce of the host's library. The vote cannot be confused with a call of the program,
+//! because all ranks are in the same call when they vote.
 
 use crate::failure::MpiCallFailure;
 use crate::host::{HostMpi, MpiHandle, host};
@@ -75,8 +76,8 @@ fn communicators() -> MutexGuard<'static, Communicators<CommunicatorState>> {
     COMMUNICATORS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the state of a communicator, which the library is asked for at first. Returns `None` if
-/// the library fails.
+/// Returns the state of a communicator. The first call requests it from the host's library. Returns
+/// `None` if the library fails.
 pub(crate) fn communicator(host: &HostMpi, comm: MpiHandle) -> Option<Arc<CommunicatorState>> {
     if let Some(known) = communicators().get(comm) {
         return Some(known);
@@ -99,7 +100,8 @@ pub(crate) fn communicator(host: &HostMpi, comm: MpiHandle) -> Option<Arc<Commun
     (codes == [0; 4]).then(|| communicators().insert(comm, known))
 }
 
-/// Returns the key of the attribute that reports the release of a communicator.
+/// Returns the key of the attribute that MPI deletes when a communicator is freed, which calls
+/// [`on_comm_free`].
 fn keyval(host: &HostMpi) -> Option<c_int> {
     static KEYVAL: OnceLock<Option<c_int>> = OnceLock::new();
     *KEYVAL.get_or_init(|| {
@@ -117,7 +119,8 @@ fn keyval(host: &HostMpi) -> Option<c_int> {
     })
 }
 
-/// The copy of a communicator must not inherit the attribute, because it has no group.
+/// Is called when a communicator is duplicated. The copy must not inherit the attribute, because it
+/// has no group.
 extern "C" fn do_not_copy_attribute(
     _comm: MpiHandle,
     _keyval: c_int,
@@ -133,7 +136,7 @@ extern "C" fn do_not_copy_attribute(
     0
 }
 
-/// Removes a communicator that the program frees.
+/// Is called when the program frees a communicator. Removes its state.
 extern "C" fn on_comm_free(
     comm: MpiHandle,
     _keyval: c_int,
@@ -141,7 +144,7 @@ extern "C" fn on_comm_free(
     _extra: *mut c_void,
 ) -> c_int {
     let freed = communicators().remove(host().abi.handle(comm));
-    // Leaves the group after the lock is released.
+    // Leaves the group. The lock is already released, so other threads need not wait for that.
     drop(freed);
     0
 }
@@ -154,7 +157,8 @@ pub(crate) fn leave_all() {
 
 impl CommunicatorState {
     /// Returns the communicator's group, or the reason why it has none. The first call creates the
-    /// group; all ranks must be in the same call.
+    /// group, if this process has fewer than `most`; all ranks of the communicator must be in the
+    /// same call.
     pub(crate) fn group(
         &self,
         host: &'static HostMpi,
@@ -169,8 +173,8 @@ impl CommunicatorState {
         Ok(group.insert(envelope).clone())
     }
 
-    /// Reports the reason to the user, once per reason. All ranks return the message of the first
-    /// rank that failed.
+    /// Reports to the user, at rank 0 and once per reason, that rank `first` cannot join. Returns
+    /// the message, which is the same at all ranks.
     fn report(&self, first: usize, why: &str) -> String {
         static REPORTED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
         let whole = format!("rank {first} of {}: {why}", self.size);
@@ -181,6 +185,7 @@ impl CommunicatorState {
         whole
     }
 
+    /// Creates the group, or returns the first rank that cannot join it, and the reason.
     fn make(
         &self,
         host: &'static HostMpi,
@@ -209,7 +214,8 @@ impl CommunicatorState {
         })
     }
 
-    /// Returns `None` if all ranks can continue; otherwise the first that cannot, and the reason.
+    /// Returns `None` if all ranks can continue; otherwise the first rank that cannot, and its
+    /// reason.
     fn agree<T>(
         &self,
         host: &HostMpi,

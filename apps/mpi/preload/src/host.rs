@@ -1,5 +1,5 @@
-//! The host's MPI library: which of the three interfaces it has, and its `P` functions, which are
-//! looked up at the program's first call.
+//! The host's MPI library: which of the three binary interfaces (ABIs) it has, and its `PMPI_`
+//! functions, which are looked up at the program's first call.
 
 use crate::report::report;
 use cool_mpi::{Abi, NumberClass, number_classes, reduce_ops};
@@ -16,8 +16,12 @@ pub(crate) type InPointer = *const c_void;
 /// The address of a buffer that a call writes.
 pub(crate) type OutPointer = *mut c_void;
 
-/// Deletes an attribute, given the communicator, the key, the extra state and the value.
+/// `MPI_Comm_delete_attr_function`: is called before an attribute is deleted, with the
+/// communicator, the key, the value and the extra state.
 type AttributeDeleteFunction = extern "C" fn(MpiHandle, c_int, *mut c_void, *mut c_void) -> c_int;
+/// `MPI_Comm_copy_attr_function`: is called when a communicator with the attribute is duplicated,
+/// with the communicator, the key, the extra state, the value, and memory for the copied value and
+/// for whether the copy receives the attribute.
 type AttributeCopyFunction =
     extern "C" fn(MpiHandle, c_int, *mut c_void, *mut c_void, *mut c_void, *mut c_int) -> c_int;
 
@@ -64,10 +68,12 @@ functions! {
     unpack = "PMPI_Unpack" (*const c_void, c_int, *mut c_int, *mut c_void, c_int, MpiHandle, MpiHandle);
 }
 
-/// Returns how a type was constructed, and from how many integers, addresses, long counts and
-/// types.
+/// `MPI_Type_get_envelope_c`: returns how a type was constructed, and from how many integers,
+/// addresses, long counts and types.
 type EnvelopeFunction =
     unsafe extern "C" fn(MpiHandle, *mut i64, *mut i64, *mut i64, *mut i64, *mut c_int) -> c_int;
+/// `MPI_Type_get_contents_c`: returns the integers, addresses, long counts and types from which a
+/// type was constructed, given the maximum number of each.
 type ContentsFunction = unsafe extern "C" fn(
     MpiHandle,
     i64,
@@ -80,8 +86,9 @@ type ContentsFunction = unsafe extern "C" fn(
     *mut MpiHandle,
 ) -> c_int;
 
-/// The functions that support types with long counts, for which the older functions return errors.
-/// Libraries of MPI 4 have both functions; others have neither, and no such types.
+/// Large-count forms (suffix `_c`) of two functions. They support types with long counts, for which
+/// the other forms return errors. MPI 4 libraries have both; older ones have neither, and no such
+/// types.
 #[derive(Debug)]
 pub(crate) struct LargeCountFunctions {
     pub(crate) type_envelope: EnvelopeFunction,
@@ -150,7 +157,7 @@ impl HostMpi {
         self.classes.get(&datatype).copied()
     }
 
-    /// Returns the reduction of a handle, if it is predefined.
+    /// Returns the reduction of a handle, if it is predefined and COOL supports it.
     pub(crate) fn reduce_op(&self, op: MpiHandle) -> Option<cool::Op> {
         self.ops.get(&op).copied()
     }
@@ -180,8 +187,8 @@ impl HostMpi {
     }
 }
 
-/// Returns the binary interface. A library with the standard interface may be loaded next to
-/// another one.
+/// Returns the binary interface. The standard interface is tested first, because a library with it
+/// may be loaded next to another.
 fn abi() -> Abi {
     if let Some(version) = function("PMPI_Abi_get_version") {
         // SAFETY: this is MPI's function of this name.
@@ -197,20 +204,22 @@ fn abi() -> Abi {
     if address("ompi_mpi_comm_self").is_some() { Abi::OpenMpi } else { Abi::Mpich }
 }
 
-/// Returns a function of the host's library: the next function of that name. If the library is not
-/// in a scope of this one, for example because Python has loaded it, the function is looked up in
-/// the library by its own name.
+/// Returns the next function of this name after this library (`RTLD_NEXT`). If the MPI library is
+/// outside that search, for example because Python has loaded it, looks the function up in the
+/// library with one of the known sonames.
 pub(crate) fn function(name: &str) -> Option<NonNull<c_void>> {
     symbol(libc::RTLD_NEXT, name)
 }
 
-/// Returns the address of a symbol of the host's library, which is a predefined handle of Open MPI.
-/// The first symbol of that name counts, because a program that refers to it contains a copy (copy
-/// relocation), which the library uses as well.
+/// Returns the address of a symbol of the host's library. Open MPI's predefined handles are
+/// addresses of symbols. The search starts at the program (`RTLD_DEFAULT`), because its copy (copy
+/// relocation), if it has one, is the one that the library uses.
 pub(crate) fn address(name: &str) -> Option<MpiHandle> {
     symbol(libc::RTLD_DEFAULT, name).map(|symbol| symbol.addr().get())
 }
 
+/// Returns the address of a symbol that the dynamic loader finds in `scope` or, otherwise, in a
+/// loaded MPI library.
 fn symbol(scope: *mut c_void, name: &str) -> Option<NonNull<c_void>> {
     let name = CString::new(name).ok()?;
     find(scope, &name).or_else(|| {

@@ -1,12 +1,12 @@
 //! A library that is loaded before an MPI library (`LD_PRELOAD=libcool_mpi.so mpirun ...`). It
 //! intercepts long collectives and executes them by COOL; all other calls are passed through to
-//! that library, the host's. docs/guide/mpi.md is the guide for users; `cool-mpi` contains the
-//! decisions about calls.
+//! that library, which is the host's MPI library. docs/guide/mpi.md is the guide for users;
+//! `cool-mpi` contains the decisions about calls.
 //!
 //! The program calls a function with MPI's name ([`names`], [`fortran`]). The call is intercepted
 //! ([`calls`]) and executed by a group of COOL ([`groups`]) on memory that an MPI type describes
-//! ([`memory`]), while the host's library makes progress ([`wait`]). Its own functions are called
-//! by their `P` names ([`host`]).
+//! ([`memory`]), while the host's library makes progress ([`wait`]). Functions of the host's
+//! library are called by their `PMPI_` names ([`host`]).
 
 mod calls;
 mod failure;

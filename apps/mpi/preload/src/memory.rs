@@ -17,7 +17,7 @@ pub(crate) struct TypedMemory {
     datatype: MpiHandle,
     /// Bytes of one element's signature, or of the element in memory if `with_gaps`.
     size: usize,
-    /// Whether gaps between the parts of an element are included.
+    /// Whether `size` includes the gaps between the parts of an element.
     with_gaps: bool,
 }
 
@@ -50,13 +50,13 @@ impl TypedMemory {
         Some(TypedMemory { host, data: data.cast_mut(), count, datatype, size, with_gaps: false })
     }
 
-    /// Returns the bytes of the signature.
+    /// Returns the bytes of all elements' signature, or of the elements in memory if `with_gaps`.
     pub(crate) fn bytes(&self) -> usize {
         // All constructors check this product for overflow.
         self.size * self.count
     }
 
-    /// Returns the bytes of one element's signature.
+    /// Returns the bytes of one element, likewise.
     pub(crate) fn element_bytes(&self) -> usize {
         self.size
     }
@@ -66,7 +66,7 @@ impl TypedMemory {
         self.count
     }
 
-    /// Returns the bytes of the signature, which determine whether a call is intercepted.
+    /// Returns [`TypedMemory::bytes`], which determines whether a call is intercepted.
     pub(crate) fn length(&self) -> u64 {
         self.bytes() as u64
     }
@@ -83,7 +83,8 @@ impl TypedMemory {
         }
     }
 
-    /// Returns `times` such arrays, one after the other.
+    /// Returns the memory of `times` such arrays, one after the other, or `None` if its size
+    /// overflows.
     pub(crate) fn repeated(&self, times: usize) -> Option<TypedMemory> {
         let count = self.count.checked_mul(times)?;
         self.size.checked_mul(count)?;
@@ -107,7 +108,8 @@ impl TypedMemory {
         Ok(self.with_gaps || flatness(self.host, self.datatype)?.0)
     }
 
-    /// Returns the addresses of contiguous elements.
+    /// Returns the addresses of the elements. They are meaningful only if the elements are
+    /// contiguous.
     pub(crate) fn addresses(&self) -> Range<usize> {
         self.data.addr()..self.data.addr().saturating_add(self.bytes())
     }
@@ -136,7 +138,9 @@ impl TypedMemory {
         Ok(if apart { Cow::Borrowed(bytes) } else { Cow::Owned(bytes.to_vec()) })
     }
 
-    /// Returns a buffer for received elements.
+    /// Returns a buffer for received elements: the memory of the program if the elements are
+    /// contiguous, otherwise a temporary one. [`ReceiveBuffer::finish`] must be called when they
+    /// have been received.
     ///
     /// # Safety
     /// The elements must be writable, and must not be used otherwise while the result is used.
@@ -238,7 +242,7 @@ impl ReceiveBuffer<'_> {
         }
     }
 
-    /// Moves received data to its destination.
+    /// Unpacks the received data if the buffer is temporary.
     pub(crate) fn finish(self, comm: MpiHandle) -> Result<(), MpiCallFailure> {
         match self {
             ReceiveBuffer::Direct(_) => Ok(()),
@@ -252,16 +256,16 @@ fn as_int(number: usize) -> c_int {
     c_int::try_from(number).unwrap_or(c_int::MAX)
 }
 
-/// Converts the return code of a function of the host's library.
+/// Returns an error if a function of the host's library returned a code other than success.
 pub(crate) fn check(function: &'static str, code: c_int) -> Result<(), MpiCallFailure> {
     if code == 0 { Ok(()) } else { Err(MpiCallFailure::Host { function, code }) }
 }
 
 /// Returns whether the elements of a type are contiguous and in the order of the signature, and
-/// whether the type's handle must be freed if it is a component of another type. Contiguous types
-/// are recognized if they are made from predefined ones by `MPI_Type_contiguous` and
-/// `MPI_Type_dup`. Other types are treated as not contiguous, because their parts may have another
-/// order.
+/// whether the type's handle must be freed after the library has returned it as a component of
+/// another type. Contiguous types are recognized if they are made from predefined ones by
+/// `MPI_Type_contiguous` and `MPI_Type_dup`. Other types are treated as not contiguous, because the
+/// order of their parts in memory may differ from that of the signature.
 fn flatness(host: &'static HostMpi, datatype: MpiHandle) -> Result<(bool, bool), MpiCallFailure> {
     let envelope = TypeEnvelope::query(host, datatype)?;
     if envelope.combiner == host.abi.first_combiner() {
@@ -319,8 +323,8 @@ impl TypeEnvelope {
         Ok(envelope)
     }
 
-    /// Returns the only type from which the type was constructed. There must be one, with at most
-    /// one number.
+    /// Returns the type from which `datatype` was constructed. It must be the only one, and there
+    /// must be at most one count and no address.
     fn only_component(&self, host: &HostMpi, datatype: MpiHandle) -> Result<MpiHandle, MpiCallFailure> {
         let (mut int, mut address, mut count, mut part) = (0, 0, 0, 0);
         let places = (&raw mut int, &raw mut address, &raw mut count, &raw mut part);

@@ -1,6 +1,6 @@
 //! The functions that the program calls instead of the host's: MPI's collectives, those with the
 //! suffix `_c`, and `MPI_Finalize`. Each call is either intercepted, or passed through to the
-//! host's function, which has the prefix `P`.
+//! host's function, which has the prefix `PMPI_`.
 
 #![allow(non_snake_case, reason = "MPI's names")]
 #![allow(missing_docs, reason = "MPI documents them")]
@@ -18,9 +18,10 @@ use std::num::TryFromIntError;
 use std::sync::atomic::Ordering;
 use std::sync::{OnceLock, PoisonError};
 
-/// Defines functions, given their names, the host's functions, the arguments, and the attempt to
-/// intercept them. If the host's library does not have the function, the one of the first MPI
-/// releases is called, which counts in `int`.
+/// Defines functions, given their names, the names of the host's functions, the arguments, and the
+/// expression that tries to intercept a call. If the call is not intercepted, the host's function
+/// is called. If the host's library does not have it, because it is older than MPI 4, its function
+/// without the suffix `_c` is called, which counts in `int`.
 macro_rules! interposed {
     ($($name:ident, $host:literal, ($($argument:ident: $of:ty),*), $tried:expr,
         $first:literal on $comm:ident ($($narrow:expr => $narrow_of:ty),*);)*) => {$(
@@ -53,24 +54,25 @@ macro_rules! interposed {
     )*};
 }
 
-/// Converts a count to that of the first MPI releases.
+/// Converts a count to `int`, the type of counts in functions without the suffix `_c`.
 fn int(count: impl Into<i64>) -> Result<c_int, TryFromIntError> {
     c_int::try_from(count.into())
 }
 
-/// Converts the first counts of an array, one per rank.
+/// Converts the first `ranks` counts of an array to `int`.
 ///
 /// # Safety
-/// The array must contain as many counts.
+/// The array must contain `ranks` counts, or be null.
 unsafe fn ints<N: Copy + TryInto<i64>>(array: *const N, ranks: usize) -> Result<Vec<c_int>, TryFromIntError> {
     // SAFETY: guaranteed by the caller.
     (0..ranks).map(|rank| int(unsafe { number(array, rank) })).collect()
 }
 
-/// Returns a number of the program's array.
+/// Returns the number at index `at` of an array that the program passed, or -1 if the array is
+/// null.
 ///
 /// # Safety
-/// The array must contain more than `at` numbers.
+/// The array must contain more than `at` numbers, or be null.
 pub(crate) unsafe fn number<N: Copy + TryInto<i64>>(array: *const N, at: usize) -> i64 {
     if array.is_null() {
         return -1;
@@ -84,7 +86,7 @@ fn buffer(data: InPointer, count: impl Into<i64>, datatype: MpiHandle) -> Buffer
     BufferArgument { data, count: count.into(), datatype }
 }
 
-/// Defines the functions with counts of one type.
+/// Defines all functions for one type of counts.
 macro_rules! counted {
     ($count:ty, $place:ty, $bcast:ident $pbcast:literal, $reduce:ident $preduce:literal, $allreduce:ident $pallreduce:literal,
      $scan:ident $pscan:literal, $exscan:ident $pexscan:literal, $block:ident $pblock:literal, $scattered:ident $pscattered:literal,

@@ -24,7 +24,7 @@ pub(crate) fn for_call(host: &HostMpi, comm: MpiHandle, mut call: Pending<'_>) -
 }
 
 /// Executes work in a thread, and waits for it. The work must not call functions of MPI. Returns
-/// `None` if there is no thread or it has panicked.
+/// its result, or `None` if the thread cannot be started or panics.
 pub(crate) fn for_thread<R: Send + 'static>(
     host: &HostMpi,
     comm: MpiHandle,
@@ -32,7 +32,7 @@ pub(crate) fn for_thread<R: Send + 'static>(
 ) -> Option<R> {
     let (report, reported) = mpsc::sync_channel(1);
     let work = move || {
-        // The receiver still waits.
+        // An error is impossible, because the receiver waits until the thread has sent.
         let _ = report.send(work());
     };
     thread::Builder::new().name("cool-mpi-join".into()).spawn(work).ok()?;
@@ -43,7 +43,8 @@ pub(crate) fn for_thread<R: Send + 'static>(
     })
 }
 
-/// Calls `wait` with increasing time limits, and polls the host's library in between.
+/// Calls `wait` with increasing time limits until it returns a result, and polls the host's library
+/// in between. Returns the result.
 fn progress_until<R>(host: &HostMpi, comm: MpiHandle, mut wait: impl FnMut(Duration) -> Option<R>) -> R {
     let mut at_most = FIRST_WAIT;
     loop {
@@ -57,8 +58,9 @@ fn progress_until<R>(host: &HostMpi, comm: MpiHandle, mut wait: impl FnMut(Durat
 
 impl HostMpi {
     /// Lets the library make progress by probing for a message. The library may advance only the
-    /// networks that the communicator needs. `MPI_COMM_WORLD` needs all of them, but exists only in
-    /// programs that have called `MPI_Init`.
+    /// networks that the probed communicator uses. `MPI_COMM_WORLD` uses all of them, so it is
+    /// probed if it exists, that is, if the program has called `MPI_Init`; otherwise `comm` is
+    /// probed.
     fn progress(&self, comm: MpiHandle) {
         // A status has at most 32 bytes.
         let (mut initialized, mut found, mut status): (c_int, c_int, [u64; 8]) = (0, 0, [0; 8]);

@@ -3,9 +3,10 @@
  * without the library; the results must be the same.
  *
  *   collectives all         all comparisons; rank 0 prints "right"
- *   collectives mismatch    one rank passes another length: an error at all ranks, by the error handler
- *   collectives for-ever    calls until the program is killed
- *   collectives progress BYTES   a message that a rank has started to send is sent while it is in a collective */
+ *   collectives mismatch    one rank passes another length; the call must fail at all ranks
+ *   collectives for-ever    repeats calls until the program is killed
+ *   collectives progress BYTES   rank 0 starts to send messages and enters a collective, during
+ *                                which the messages must be sent */
 #include <complex.h>
 #include <mpi.h>
 #include <stdbool.h>
@@ -27,7 +28,7 @@ static void check(int right, const char *what, int line) {
 
 #define CHECK(condition, what) check((condition) != 0, what, __LINE__)
 
-/* Returns a small value that depends on the place and the rank. */
+/* Returns a value from 1 to 11 that depends on the place and the rank. */
 static int value(size_t place, int rank) { return (int)((place * 7 + (size_t)rank * 3) % 11) + 1; }
 
 #define SUM(a, b) ((a) + (b))
@@ -41,7 +42,7 @@ static int value(size_t place, int rank) { return (int)((place * 7 + (size_t)ran
 #define BOR(a, b) ((a) | (b))
 #define BXOR(a, b) ((a) ^ (b))
 
-/* All reductions of one type by one operation. */
+/* Executes and checks the reductions of one type by one operation. */
 #define REDUCTION(c_type, mpi_type, op)                                                                                        \
     do {                                                                                                                       \
         static c_type in[COUNT], out[COUNT], all[COUNT], before[COUNT];                                                        \
@@ -120,8 +121,8 @@ static void types(void) {
     REDUCTION(unsigned char, MPI_BYTE, BXOR);
 }
 
-/* Locations of the minimum or maximum over all ranks. Of equal values the smaller index counts; some indices are
- * negative. Gaps may have any contents. */
+/* Returns the index of a pair for MPI_MINLOC and MPI_MAXLOC. Of equal values, the one with the
+ * smaller index is the result; some indices are negative. Gaps in pairs may have any contents. */
 static int place_of(size_t place, int rank) { return value(place + 5, 2 * rank) - 6; }
 
 #define BETTER(a, b, compare) ((a).value compare (b).value || ((a).value == (b).value && (a).index < (b).index))
@@ -193,7 +194,7 @@ static int filled(const int *from, size_t count, int rank) {
     return 1;
 }
 
-/* Returns whether an array is the sum of all ranks' arrays, starting at a place. */
+/* Returns whether an array is the part from index `first` of the sum of all ranks' arrays. */
 static int summed(const int *from, size_t first, size_t count) {
     for (size_t i = 0; i < count; i++) {
         int sum = 0;
@@ -450,7 +451,7 @@ static void progress(int bytes) {
     char *data = calloc(1, (size_t)bytes);
     CHECK(data, "memory");
     static int in[COUNT], out[COUNT];
-    /* The group exists now. */
+    /* Creates the group, so that the second call does not. */
     MPI_Allreduce(in, out, COUNT, MPI_INT, MPI_SUM, world);
     if (!me) {
         MPI_Request *sent = malloc((size_t)ranks * sizeof *sent);

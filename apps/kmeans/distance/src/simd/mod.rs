@@ -137,7 +137,7 @@ pub(crate) struct Scores<'a> {
     pub(crate) offsets: &'a [i64],
     /// Layers of products to subtract, each row by row.
     pub(crate) layers: &'a [i32],
-    /// Weight of each layer, as a power of two.
+    /// For each layer, the exponent of its weight, which is a power of two.
     pub(crate) shifts: &'a [u32],
 }
 

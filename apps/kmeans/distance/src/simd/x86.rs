@@ -1,5 +1,5 @@
-//! SSE2, AVX2, AVX-512BW and AVX-512 VNNI: the rows of a tile times two vectors of centroids, with
-//! all sums in registers.
+//! SSE2, AVX2, AVX-512BW and AVX-512 VNNI: each multiplies the rows of a tile with two vectors of
+//! centroids and keeps all sums in registers.
 
 #![allow(
     unsafe_code,

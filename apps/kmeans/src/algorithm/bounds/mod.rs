@@ -1,21 +1,21 @@
-//! Assignment without most of the distances: Elkan's lower bounds (ICML 2003), limited to the
+//! Assignment that avoids most distances: by Elkan's lower bounds (ICML 2003), limited to the
 //! nearest centroids of each point, with one bound per group for all other centroids (Ding et al.,
 //! "Yinyang K-Means", ICML 2015), and kept relative to two sets of centroids, as in Qiu and Zhang's
 //! "Mammoth data in the cloud" (section 1.2).
 //!
 //! A point keeps a lower bound on its distance from each of its `near` centroids, and one on the
 //! distances from the remaining centroids of each group. When a centroid moves by some length, its
-//! distance from any point shrinks by at most that length (triangle inequality). So a centroid need
-//! not be measured if its bound exceeds the exact distance from the best centroid so far, starting
-//! with the point's own.
+//! distance from any point shrinks by at most that length (triangle inequality). Therefore the
+//! distance from a centroid need not be measured if its bound exceeds the exact distance from the
+//! nearest centroid found so far. The search starts with the point's own centroid.
 //!
 //! Bounds that are carried from one iteration to the next accumulate the steps of a centroid that
-//! moves back and forth. Bounds relative to an *anchor*, the positions of some iterations ago, do
-//! not; the larger of both counts. Among the remaining centroids of a group, only those that moved
-//! far enough are measured, or the whole group by blocks where that is cheaper. There are several
-//! groups because a single bound for all remaining centroids would soon fall to the distance of the
-//! own centroid for most points. With groups, bounds of far groups stay valid, and only the others
-//! are measured anew.
+//! moves back and forth. Bounds relative to an *anchor*, which is the positions of some iterations
+//! ago, do not; the larger of both bounds is used. Among the remaining centroids of a group, only
+//! those that moved far enough are measured, or the whole group by blocks where that is cheaper.
+//! There are several groups because, for most points, a single bound for all remaining centroids
+//! would soon fall below the distance from the own centroid. With several groups, the bounds of far
+//! groups still exceed that distance, and only the others are measured again.
 //!
 //! **The result is exact.** Bounds are integers, in units of 1/64 of the centroids' grid, or of
 //! twice the grid for [`Precision::Fine`], which keeps distances below 2^30. Lower bounds are
@@ -36,28 +36,31 @@ use moves::{BoundUnit, CentroidMoves, GroupBound};
 use search::{BoundSearch, PointPiece};
 use std::time::Instant;
 
-/// Minimum average size of a group: some panels of the blocked product, because a group shares its
-/// first and last panel with its neighbors.
+/// Minimum average number of centroids of a group. They should fill several panels of the blocked
+/// product, because a group shares its first and last panel with its neighbors.
 const LEAST_GROUP: usize = 64;
 
-/// Number of distances, of rows of distances, and of repetitions that measure the cost of single
-/// distances.
+/// Number of single distances that are measured to learn their cost.
 const SINGLES: usize = 512;
+/// Number of points whose distances from all centroids are measured by blocks, for comparison.
 const ROWS: usize = 16;
+/// Number of repetitions of both measurements.
 const TIMES: usize = 3;
 
 /// A bound on the distance from one of the near centroids.
 #[derive(Clone, Copy, Debug, Default)]
 struct CentroidBound {
     place: u32,
-    /// A lower bound on the distance at some time, plus the length of the centroid's path until
-    /// then.
+    /// A lower bound on the distance when it was last measured, plus the length of the centroid's
+    /// path until then. This number minus the present length of the path is a bound on the present
+    /// distance.
     since_step: u32,
     /// A lower bound on the distance from the centroid's position at the anchor.
     since_anchor: u32,
 }
 
-/// Which of a rank's points have bounds: one piece in every `every`, each of `piece` points.
+/// Which of a rank's points have bounds. The points are divided into pieces of `piece` points, and
+/// one in `every` pieces has bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BoundCoverage {
     /// Points per piece.
@@ -87,14 +90,14 @@ impl BoundCoverage {
 pub struct Bounds {
     /// Number of near centroids per point.
     near: usize,
-    /// Bounds of near centroids for each point, in the order of `since_step`.
+    /// For each point, the bounds of its near centroids, in ascending order of `since_step`.
     bounds: Vec<CentroidBound>,
-    /// Bounds of each group for each point.
+    /// For each point, the bounds of each group's other centroids.
     rest: Vec<GroupBound>,
     /// Squared lengths of the points.
     norms: Vec<i64>,
     moves: CentroidMoves,
-    /// Measured cost of a single distance, relative to one of a block.
+    /// Measured cost of a single distance, relative to that of a distance in a block.
     single_cost: f64,
 }
 
@@ -113,7 +116,7 @@ impl Bounds {
     }
 
     /// Starts bounds for the `near` nearest centroids of each point of some runs. Measures all
-    /// distances and assigns the points.
+    /// distances and assigns the points. Returns the bounds, and the statistics of the assignment.
     pub fn begin(
         points: &Points,
         centroids: &Centroids,
@@ -139,7 +142,8 @@ impl Bounds {
         (all, found)
     }
 
-    /// Assigns the points to the present centroids. The runs must be the same as before.
+    /// Assigns the points to the present centroids. The runs must be those of [`Bounds::begin`].
+    /// Returns the statistics of the assignment.
     pub fn assign(
         &mut self,
         points: &Points,
@@ -193,7 +197,7 @@ impl Bounds {
         }))
     }
 
-    /// Returns the cost of a single distance, relative to one of a block.
+    /// Measures the cost of a single distance, relative to that of a distance in a block.
     fn measure_costs(&self, points: &Points, level: SimdLevel) -> f64 {
         let (rows, centroids) = (points.rows(), &self.moves.now);
         let (n, k) = (rows.len(), centroids.len());
@@ -209,7 +213,8 @@ impl Bounds {
                 panels.all(rows, some, run.clone(), &mut table[..some.len() * run.len()]);
             }
         });
-        // Scattered centroids, which are as far from the cache as in use.
+        // The centroids are scattered, so that they are in the cache as rarely as during an
+        // assignment.
         let far = |i: usize| pairs.squared(rows, i / 8 % n, 0, i * (k / 7 + 1) % k);
         let singles = seconds(|| {
             std::hint::black_box((0..SINGLES).map(far).fold(0, i64::wrapping_add));
@@ -218,7 +223,8 @@ impl Bounds {
     }
 }
 
-/// Returns the shortest of several measurements, because other processes may disturb some of them.
+/// Returns the shortest duration of several executions, in seconds, because other processes may
+/// disturb some of them.
 fn seconds(mut work: impl FnMut()) -> f64 {
     let once = |_| {
         let start = Instant::now();

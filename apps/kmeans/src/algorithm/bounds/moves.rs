@@ -33,12 +33,13 @@ impl BoundUnit {
     /// Returns the square root of a squared distance in units, rounded down.
     pub(super) fn floor_root(self, squared: i64) -> u32 {
         let squared = self.in_units(squared);
-        // Off by at most one, and much faster than an integer square root.
+        // This root is off by at most one, which the next line corrects. It takes much less time
+        // than an integer square root.
         let root = (squared as f64).sqrt() as u64;
         (root - u64::from(root * root > squared) + u64::from((root + 1) * (root + 1) <= squared)) as u32
     }
 
-    /// Returns the square root, rounded up.
+    /// Returns an upper bound on the square root, which exceeds it by at most 1.
     pub(super) fn ceil_root(self, squared: i64) -> u32 {
         if squared == 0 { 0 } else { self.floor_root(squared) + 1 }
     }
@@ -108,11 +109,11 @@ pub(super) struct CentroidMoves {
     pub(super) groups: CentroidGroups,
     pub(super) now: Centroids,
     anchor: Centroids,
-    /// In the last iteration.
+    /// Movements in the last iteration.
     step: Displacements,
-    /// From the anchor, in a straight line.
+    /// Movements from the anchor to the present positions, in a straight line.
     from_anchor: Displacements,
-    /// Length of the path since paths were restarted.
+    /// Length of each centroid's path since the last anchor.
     path: Vec<u32>,
     iterations: u32,
 }
@@ -125,9 +126,10 @@ struct Displacements {
     longest: Vec<u32>,
 }
 
-/// Centroids of a group that are not among a point's near ones.
+/// The centroids of a group, divided by a bound of the group and a limit. They may include near
+/// centroids of the point, which have bounds of their own; the caller must skip them.
 pub(super) struct GroupSuspects<'a> {
-    /// Those that may be nearer than the limit.
+    /// Places of the centroids that may be nearer than the limit.
     pub(super) suspects: &'a [u32],
     /// A lower bound on the distances from all others.
     pub(super) beyond: u32,
@@ -136,9 +138,9 @@ pub(super) struct GroupSuspects<'a> {
 /// Lower bounds on the distances between a point and the centroids of a group that are not near.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct GroupBound {
-    /// As of the previous iteration.
+    /// Relative to the positions in the previous iteration.
     pub(super) since_step: u32,
-    /// From the centroids' positions at the anchor.
+    /// Relative to the positions at the anchor.
     pub(super) since_anchor: u32,
 }
 
@@ -157,8 +159,8 @@ impl Displacements {
         }
     }
 
-    /// Returns which of a run of places may be nearer than `limit` if all distances were at least
-    /// `lower`.
+    /// Returns which centroids of a run of places may be nearer than `limit` if all distances were
+    /// at least `lower` before the movements.
     fn outside(&self, run: Range<usize>, lower: u32, limit: u32) -> GroupSuspects<'_> {
         let lower = |&j: &u32| lower.saturating_sub(self.lengths[j as usize]);
         let order = &self.order[run];
@@ -177,7 +179,7 @@ impl CentroidMoves {
         Self { groups, anchor: now.clone(), now, step, from_anchor, path: vec![0; k], iterations: 0 }
     }
 
-    /// Records the present positions of the centroids.
+    /// Records the present positions of the centroids, and how far they moved.
     pub(super) fn advance(&mut self, centroids: &Centroids, threads: usize) {
         let (unit, now) = (BoundUnit(centroids.precision), in_place_order(centroids, &self.groups));
         let pieces = now.len().div_ceil(PIECE);
@@ -195,11 +197,12 @@ impl CentroidMoves {
     }
 
     /// Returns whether this iteration's centroids become the next anchor: after 1, 2, 4, ...
-    /// iterations, because centroids move less and less.
+    /// iterations, because centroids move less and less, and when a path is too long.
     pub(super) fn anchors_anew(&self) -> bool {
         self.iterations.is_power_of_two() || self.longest_path() > LONGEST
     }
 
+    /// Makes the present positions the anchor, and restarts all paths.
     pub(super) fn anchor_here(&mut self) {
         self.anchor = self.now.clone();
         self.path.fill(0);
@@ -228,8 +231,7 @@ impl CentroidMoves {
         since_step.max(rest.since_anchor.saturating_sub(self.displacement_from_anchor(place)))
     }
 
-    /// Returns the centroids of a group that may be nearer than `limit` although they are not among
-    /// the near ones.
+    /// Returns the centroids of a group that may be nearer than `limit` by the bounds of the group.
     pub(super) fn outside(&self, group: usize, rest: GroupBound, limit: u32) -> GroupSuspects<'_> {
         let both = [(&self.step, rest.since_step), (&self.from_anchor, rest.since_anchor)];
         let [by_step, by_anchor] =

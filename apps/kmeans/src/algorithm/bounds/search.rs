@@ -20,7 +20,7 @@ pub(super) struct BoundSearch<'a> {
     /// Whether this iteration's centroids become the next anchor.
     pub(super) anchors: bool,
     pub(super) longest_path: u32,
-    /// Cost of a single distance, relative to one of a block.
+    /// Cost of a single distance, relative to that of a distance in a block.
     pub(super) single_cost: f64,
 }
 
@@ -54,9 +54,10 @@ struct PointFinding {
     best: MeasuredDistance,
     /// Whether bounds of near centroids were updated.
     changed: bool,
-    /// A lower bound on the distance from the farthest near centroid.
+    /// A lower bound on the distance from the farthest near centroid, or 0 if no group was
+    /// searched.
     farthest: u32,
-    /// Measured centroids that are nearer than that, or were the best.
+    /// Measured centroids that are nearer than that, or were the best when they were measured.
     candidates: Vec<MeasuredDistance>,
 }
 
@@ -65,9 +66,9 @@ struct PointFinding {
 struct PendingBlocks {
     /// Points that need all distances.
     points: Vec<u32>,
-    /// Other points that need the distances from all centroids of a group: the group, and the index
-    /// of the finding.
+    /// Groups of which a point needs all distances: the group, and the point's index in `findings`.
     groups: Vec<(u32, u32)>,
+    /// The points of `groups`.
     findings: Vec<PointFinding>,
 }
 
@@ -136,8 +137,8 @@ impl BoundSearch<'_> {
         since_step.max(bound.since_anchor.saturating_sub(self.moves.displacement_from_anchor(bound.place)))
     }
 
-    /// Assigns a point by its bounds. Adds to `requested` the distances that are too many to
-    /// measure one by one.
+    /// Assigns a point by its bounds. If it needs too many distances to measure them one by one,
+    /// adds it to `requested` instead.
     fn examine(
         &self,
         piece: &mut PointPiece<'_>,
@@ -190,7 +191,7 @@ impl BoundSearch<'_> {
         let (mut best, mut changed) = (own, false);
         for at in i * piece.near..(i + 1) * piece.near {
             let (bound, limit) = (piece.bounds[at], self.unit.ceil_root(best.0));
-            // All following centroids were at least as far.
+            // Bounds ascend, so all following centroids are too far as well.
             if bound.since_step.saturating_sub(self.longest_path) > limit {
                 break;
             }
@@ -205,8 +206,8 @@ impl BoundSearch<'_> {
         PointFinding { point: i as u32, own, best, changed, farthest: 0, candidates: Vec::new() }
     }
 
-    /// Searches the suspects of a group for a nearer centroid. `known` holds the bounds of the
-    /// group before this iteration.
+    /// Searches the suspects of a group for a nearer centroid. `known` must contain the bounds of
+    /// the group before this iteration.
     fn search_suspects(
         &self,
         piece: &mut PointPiece<'_>,
@@ -391,7 +392,7 @@ impl BoundSearch<'_> {
         found
     }
 
-    /// Starts bounds from all distances. Moves the smallest to the front.
+    /// Starts bounds from all distances. Moves the smallest distance to the front of `all`.
     fn begin_bounds(
         &self,
         all: &mut [MeasuredDistance],
@@ -416,5 +417,5 @@ impl BoundSearch<'_> {
     }
 }
 
-/// Bounds of a group without further centroids.
+/// Bounds of a group all of whose centroids are near.
 const NOTHING: GroupBound = GroupBound { since_step: u32::MAX, since_anchor: u32::MAX };

@@ -1,6 +1,6 @@
 //! Files with rows of equal size, so that a rank can read only its own rows of a large file:
-//! `.npy`, `.fvecs` and `.bvecs` (the data sets of Jégou, Douze and Schmid, in which each row
-//! follows the number of its elements, a 32-bit integer), and Parquet.
+//! `.npy`, `.fvecs` and `.bvecs` (the data sets of Jégou, Douze and Schmid, in which each row is
+//! preceded by the number of its elements, a 32-bit integer), and Parquet.
 
 #[cfg(feature = "parquet")]
 use super::columns::{ParquetContents, RowGroups, TableShape};
@@ -33,7 +33,7 @@ enum RowLayout {
     Rows {
         /// Bytes before the first row.
         start: u64,
-        /// Whether each row follows the number of its elements.
+        /// Whether each row is preceded by the number of its elements.
         counted: bool,
     },
     /// Column by column.
@@ -159,7 +159,7 @@ impl ArrayFile {
     }
 }
 
-/// Returns the array of an `.npy` file, with an empty path.
+/// Returns the array of an `.npy` file, with an empty path, which the caller must replace.
 fn plain(head: &[u8], size: u64, rows_and_columns: RowsAndColumns) -> Result<ArrayFile, String> {
     let npy::Header { kind, shape, start } = npy::Header::read(head)?;
     let (rows, columns) = rows_and_columns(&shape)?;
@@ -179,8 +179,8 @@ fn plain(head: &[u8], size: u64, rows_and_columns: RowsAndColumns) -> Result<Arr
     })
 }
 
-/// Returns the array of a file in which each row follows the number of its elements, with an empty
-/// path.
+/// Returns the array of a file in which each row is preceded by the number of its elements, with an
+/// empty path, which the caller must replace.
 fn counted(head: &[u8], size: u64, kind: ElementKind) -> Result<ArrayFile, String> {
     let first = head.first_chunk().ok_or("is empty; expected the number of elements of a row")?;
     let dims = in_bounds(u64::from(u32::from_le_bytes(*first)))?;

@@ -112,7 +112,7 @@ struct RowGroup<'a> {
     columns: Vec<GroupColumn>,
     /// Whether its only column consists of lists.
     lists: bool,
-    /// Bytes of some rows.
+    /// Bytes of the rows that were read last.
     bytes: Vec<u8>,
 }
 
@@ -157,7 +157,8 @@ impl<'a> RowGroup<'a> {
         Ok(Self { shape, columns, lists, bytes: Vec::new() })
     }
 
-    /// Passes on the requested rows that belong to the group. `all` are the rows of the group.
+    /// Passes the requested rows that belong to the group to `take`. `all` must be the range of the
+    /// group's rows.
     fn read(
         &mut self,
         all: std::ops::Range<u64>,

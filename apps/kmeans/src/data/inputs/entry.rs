@@ -13,10 +13,11 @@ use std::path::{Path, PathBuf};
 /// A file, or a member of a tar file.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InputEntry {
-    /// Name of the file. In a tar file it follows the name of the tar file.
+    /// Name of the file. For a member of a tar file, it is the name of the tar file followed by
+    /// that of the member.
     #[serde(with = "bytes_of_path")]
     pub name: PathBuf,
-    /// Position in a tar file.
+    /// Position in a tar file, or `None` for a plain file.
     within: Option<ArchiveMember>,
 }
 
@@ -24,9 +25,9 @@ pub struct InputEntry {
 struct ArchiveMember {
     #[serde(with = "bytes_of_path")]
     archive: PathBuf,
-    /// In bytes.
+    /// Offset of the contents in the tar file, in bytes.
     start: u64,
-    /// In bytes.
+    /// Length of the contents in bytes.
     length: u64,
 }
 

@@ -65,7 +65,7 @@ impl PatchLayout {
         hog::dims(self.cells as usize)
     }
 
-    /// Returns the number of patches along a side.
+    /// Returns the number of patches along a side of `pixels` pixels.
     fn along(self, pixels: u32) -> u64 {
         pixels.checked_sub(self.patch).map_or(0, |room| u64::from(room / self.stride) + 1)
     }
@@ -83,9 +83,9 @@ pub struct Pictures {
 #[derive(Debug)]
 struct PictureFile {
     entry: InputEntry,
-    /// In pixels.
+    /// Width in pixels.
     width: u32,
-    /// In pixels.
+    /// Height in pixels.
     height: u32,
     /// Number of patches in this picture and all previous ones.
     end: u64,
@@ -161,7 +161,7 @@ impl Pictures {
         self
     }
 
-    /// Counts the patches.
+    /// Counts the patches, and sets the `end` of each picture.
     fn number(&mut self) {
         let mut end = 0;
         for picture in &mut self.list {

@@ -56,9 +56,10 @@ struct TextFile {
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 struct TextFormat {
     form: LineFormat,
-    /// In bytes.
+    /// Length of the file in bytes.
     length: u64,
-    /// Number of fields in the first line, which may be a header, or `None` for an empty file.
+    /// Numbers per point according to the first line, which may be a header, or `None` if it has
+    /// none.
     dims: Option<usize>,
     has_header: bool,
 }
@@ -72,7 +73,7 @@ struct FilePiece {
     lines: u64,
 }
 
-/// Number of lines that start in a piece.
+/// Number of all lines, and of lines with points, that start in a piece.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 struct LineCount {
     lines: u64,
