@@ -1,4 +1,4 @@
-//! The outputs that the driver has not taken yet, in order.
+//! The outputs that the driver has not received yet, in order.
 
 use crate::ids::WorkId;
 use crate::machine::Output;
@@ -11,7 +11,8 @@ use std::net::SocketAddr;
 /// The maximum size of a datagram of several control packets. It fits every link.
 const CONTROL_BYTES: usize = 1200;
 
-/// How many of the last outputs are searched for a datagram to which a control packet can be added.
+/// Number of the last outputs among which a datagram is sought to which a control packet can be
+/// added.
 const CONTROL_AHEAD: usize = 64;
 
 /// The location of bytes that arrived over the network.

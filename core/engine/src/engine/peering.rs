@@ -15,8 +15,9 @@ use core::cmp::Ordering;
 use std::collections::BTreeSet;
 
 impl Engine {
-    /// Executes the outputs of a peer's machine until it is idle. The machine must have received
-    /// `before` bytes before the bytes of the input.
+    /// Executes the outputs of a peer's machine until it is idle. `before` must be the number of
+    /// bytes that the machine received together with those of the current input, but before them.
+    /// It is subtracted from the ranges in the outputs.
     pub(crate) fn drain_peer(&mut self, now: Time, node: NodeId, before: usize) {
         loop {
             let Some((link, connection)) = self.shared.peers.connected_link(node) else { return };
@@ -130,7 +131,7 @@ impl Engine {
         }
     }
 
-    /// Notifies a peer that a group does not exist here, because otherwise it would wait until its
+    /// Notifies a peer that a group does not exist here. Otherwise the peer would wait until its
     /// timeout.
     fn refuse_unknown_group(&mut self, now: Time, node: NodeId, (group, epoch): (u64, u32)) {
         let text = format!("node {} has released group {group}, or never made it", self.me.node);
@@ -213,7 +214,8 @@ impl Engine {
         }
     }
 
-    /// Handles bytes from a peer, some of which arrived before this input.
+    /// Handles bytes from a peer: `placed` bytes that the driver has already stored, then `bytes`,
+    /// of which the first `before` arrived with earlier inputs.
     fn on_peer_bytes(&mut self, now: Time, node: NodeId, placed: u32, (bytes, before): (&[u8], usize)) {
         if let Some(link) = self.shared.peers.link(node) {
             for id in &link.groups {

@@ -17,7 +17,7 @@ use cool_transport::unicast::Notice;
 use cool_types::fnv;
 use std::collections::BTreeMap;
 
-/// A rank that has not reported for this long is stopped. Ranks report every 200 ms.
+/// Time without a report after which a rank counts as stopped. Ranks report every 200 ms.
 const SILENT: Duration = Duration::from_millis(1500);
 
 /// A rank that waits.
@@ -74,12 +74,12 @@ impl WatchedCalls {
         self.0.iter().filter(move |(_, watched)| silent(watched)).map(|((_, rank), _)| *rank)
     }
 
-    /// Returns since when a rank has been waiting.
+    /// Returns the earliest time at which one of the waiting ranks began to wait.
     pub(super) fn since(&self) -> Option<Time> {
         self.0.values().map(|watched| watched.begun).min()
     }
 
-    /// Removes a rank. Returns the token of its call, if it was waiting.
+    /// Removes a rank. Returns the token of its call, or `None` if the rank was not waiting.
     fn take(&mut self, call: u64, rank: u32) -> Option<u64> {
         self.0.remove(&(call, rank)).map(|watched| watched.token)
     }
