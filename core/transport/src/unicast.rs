@@ -33,10 +33,10 @@ use std::collections::{BTreeMap, VecDeque};
 /// A group that is open on this side.
 #[derive(Debug, Default)]
 struct OpenGroup {
-    /// A frame of the group has arrived, so the other side has it open and does not give up the
-    /// stream.
+    /// Whether a frame of the group has arrived. It shows that the other side has the group open
+    /// and keeps the stream.
     confirmed: bool,
-    /// The other side was notified that something waits for it.
+    /// Whether the other side was notified that something waits until it has the group open.
     waits: bool,
     deferred: Vec<DeferredMessage>,
 }

@@ -9,10 +9,11 @@ use cool_machine::{Duration, Time};
 pub(crate) struct Upstream {
     me: u16,
     position: u16,
-    /// How far up the next change goes. It doubles, so that a dead rack is soon skipped.
+    /// Number of positions by which the next change moves towards the source. It doubles, so that a
+    /// rack of dead nodes is skipped soon.
     leap: u16,
     tries: u32,
-    /// How often even the source did not answer.
+    /// How often the search has reached the source and the source did not answer either.
     sweeps: u32,
     last_answer: Option<Time>,
     /// When the upstream was last found silent. NAKs sent before that do not count again.

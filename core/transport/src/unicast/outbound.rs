@@ -69,8 +69,8 @@ impl Outbound {
         Ok(())
     }
 
-    /// Announces a message again, of which the receiver dropped the announcement. It may have been
-    /// granted since.
+    /// Announces a message again because the receiver has dropped the announcement. Does nothing if
+    /// the message has been granted since.
     pub(super) fn announce_again(&mut self, name: MessageName) {
         if let Some(OutboundMessage { digest, bytes, .. }) = self.announced.get(&name).copied() {
             self.control.push_back(ControlFrame::Announce { message: name, digest, bytes });
