@@ -23,7 +23,8 @@ pub(crate) const FOR_HOST: u64 = 9 << 24;
 pub(crate) const FOR_HOST_HERE: u64 = 10 << 24;
 pub(crate) const FOR_EDGE: u64 = 11 << 24;
 pub(crate) const FOR_BROADCAST: u64 = 12 << 24;
-/// Broadcasts and neighbor discovery of IPv6. A switch with few meters or flows can do without.
+/// Flows for link-local multicast and neighbor discovery of IPv6. A switch with few meters or flows
+/// can be served without them.
 pub(crate) const FOR_IPV6: u64 = 13 << 24;
 
 /// Cookie and mask of the flows that count multicast packets of senders that are not members.

@@ -22,7 +22,8 @@ pub(crate) struct MasterRole {
 }
 
 impl MasterRole {
-    /// Without a generation this controller is a standby.
+    /// Returns the role of this controller before any request. Without a generation it is a
+    /// standby.
     pub(crate) fn new(generation: Option<u64>) -> MasterRole {
         MasterRole { generation, request_xid: None }
     }

@@ -1,6 +1,6 @@
 //! Limits packet-ins: in the switch by a meter for each port (OpenFlow 1.3.5, 5.7), if it has
-//! meters, and here by a token bucket for each port. A host that floods therefore only silences
-//! itself.
+//! meters, and in the controller by a token bucket for each port. A host that floods therefore
+//! loses only its own frames.
 //!
 //! No other code knows of the meters. Flows to the controller get their meters when they are sent,
 //! and lose them when they are read back. Meters are numbered downward from the highest number of
@@ -36,7 +36,8 @@ pub(crate) struct PortMeters {
 }
 
 impl PortMeters {
-    /// Starts without meters in the switch.
+    /// Returns metering without meters in the switch. `rate` is in packets per second, and `most`
+    /// is the maximum number of meters.
     pub(crate) fn new(rate: u32, most: Option<u32>) -> PortMeters {
         PortMeters { rate, highest: None, most }
     }

@@ -105,7 +105,7 @@ pub(crate) struct Reconciler {
     version: Option<u64>,
     /// Entries in which `desired` may differ from `installed`.
     differing: ChangeScope,
-    /// Whether that version has been acknowledged.
+    /// Whether `version` has been acknowledged.
     acknowledged: bool,
     read_before: bool,
     /// Whether a newer version arrived while a batch was being applied.
