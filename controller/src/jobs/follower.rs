@@ -53,11 +53,11 @@ pub(crate) enum CallerEvent {
 pub(crate) struct JobFollower {
     caller: Option<JobEventSender>,
     arrivals: mpsc::Receiver<CallerArrival>,
-    /// Since when there has been no caller.
+    /// Time since which there has been no caller.
     away: Instant,
     grace: Duration,
-    /// Since when the controller has been connected to any agent or switch. Grace times do not
-    /// elapse while it is isolated.
+    /// Time since which the controller has been connected to any agent or switch. Grace times do
+    /// not elapse while it is isolated.
     connected_since: watch::Receiver<Option<Instant>>,
     /// The start of the job, which is reported to every new caller.
     started: Option<JobEvent>,

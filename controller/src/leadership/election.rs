@@ -171,7 +171,7 @@ enum ElectionPhase {
 pub(crate) struct Election {
     ttl: Duration,
     phase: ElectionPhase,
-    /// Time of the request in progress.
+    /// Time at which the request in progress was sent.
     asked: Option<Time>,
     /// Earliest time of the next request.
     next: Time,
