@@ -135,7 +135,8 @@ def test_forged_replayed_and_relayed_lldp_is_reported(make_bed):
     frames = []
 
     def relay_until_reported():
-        """Ignores late frames: on a busy machine, they are old frames rather than links."""
+        """Relays a captured frame until the link through nodes is reported. A single frame may
+        arrive so late on a busy machine that it counts as an old frame instead of a link."""
         if reported("through node h")():
             return True
         frames.append(in_host(bed, "h1", CAPTURE))
