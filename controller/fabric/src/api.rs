@@ -48,10 +48,10 @@ pub struct TableCapacity {
 /// The operator's choice of a flow table and of group numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipeline {
-    /// The flow table that contains our flows. If it is not 0, flows of another controller must
+    /// The flow table for this controller's flows. If it is not 0, flows of another controller must
     /// send packets to it.
     pub table: u8,
-    /// The lowest of our group numbers.
+    /// The lowest group number of this controller.
     pub first_group: u32,
 }
 

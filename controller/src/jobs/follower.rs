@@ -5,7 +5,7 @@
 //!
 //! If a connected caller does not read, ranks block when they print, as with a pipe. While the
 //! caller is disconnected, ranks continue, and the oldest lines are dropped when the queue is full.
-//! Lines are numbered, so that the caller can tell which are missing.
+//! Lines are numbered, so that the caller detects missing ones.
 
 use cool_proto::control::{JobEvent, JobSpec, job_event::Body};
 use std::collections::VecDeque;

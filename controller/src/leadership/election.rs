@@ -128,7 +128,7 @@ pub enum LeadershipLost {
     Deposed(Option<String>),
 }
 
-/// A lease, and until when its holder may lead.
+/// A lease, and the time until which its holder may lead.
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     id: i64,
@@ -326,7 +326,7 @@ impl Election {
     }
 }
 
-/// Returns until when the holder of a lease that was requested at `asked` may lead.
+/// Returns the time until which the holder of a lease that was requested at `asked` may lead.
 fn usable(asked: Time, ttl: Duration) -> Time {
     asked + (ttl - ttl / MARGIN_DIVISOR)
 }

@@ -119,7 +119,7 @@ pub enum Input<'a> {
 pub struct MadeGroup {
     /// The index of this node among the nodes of the group, as in its packets.
     pub place: u16,
-    /// How many nodes the group has.
+    /// Number of nodes of the group.
     pub nodes: u16,
     /// The addresses of the trees that reach this node. The driver must receive from them.
     pub trees: Vec<SocketAddr>,

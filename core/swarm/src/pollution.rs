@@ -103,7 +103,7 @@ impl Pollution {
         self.origins.entry(generation).or_default().push(origin);
     }
 
-    /// Returns whether any coded block of a generation came from another member.
+    /// Returns whether any coded block of a generation was received from another member.
     pub(crate) fn is_of_others(&self, generation: u32) -> bool {
         self.origins.contains_key(&generation)
     }

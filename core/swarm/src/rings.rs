@@ -34,7 +34,7 @@ impl Rings {
         Rings { key: mixed(seed, u64::from(epoch)), racks }
     }
 
-    /// Adds room for a member. Until all members know about it, their rings differ. That causes
+    /// Adds a slot for a member. Until all members have added it, their rings differ. That causes
     /// some refusals but does no harm.
     pub fn include(&mut self, member: Member) {
         let rack = member.rack as usize;

@@ -108,7 +108,7 @@ impl PeerStream {
         let Some(open) = self.open.get_mut(&group) else { return false };
         self.no_group_traffic = false;
         if !std::mem::replace(&mut open.confirmed, true) {
-            // The other side may have opened the group only after it received our first GroupOpen.
+            // The other side may have received the first `GroupOpen` before it opened the group.
             self.outbound.control(ControlFrame::GroupOpen { group: group.0, epoch: group.1, waits: false });
             for deferred in std::mem::take(&mut open.deferred) {
                 self.outbound.deferred(deferred);

@@ -401,7 +401,8 @@ impl Network {
         deadline
     }
 
-    /// Logs lost nodes. If many are lost at once, one line must be enough.
+    /// Logs lost nodes. If many are lost at once, a single line reports their number, so that the
+    /// log is not flooded.
     fn report_lost(&self, lost: &[(String, Port)]) {
         let nodes = lost.len();
         if let [(node, port), ..] = lost

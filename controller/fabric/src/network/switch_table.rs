@@ -43,7 +43,7 @@ pub(crate) struct ConnectedSwitch {
     pub(crate) stale_trees: Arc<BTreeSet<u32>>,
     /// When its neighborhood counts as discovered.
     pub(crate) discovered_at: Time,
-    /// Until when it retains unicast flows that are not desired.
+    /// Time until which it retains unicast flows that are not desired.
     pub(crate) retain_until: Time,
 }
 

@@ -158,7 +158,7 @@ fn only_a_switch_that_lost_its_tables_is_filled_again() {
         world.settle();
         assert_eq!(world.devices[&dpid(2)].switch.tables(), before.tables());
         if !lost {
-            // Not even replaced, because the order of insertion is the same.
+            // The flows were not even replaced: their order of insertion is the same.
             assert_eq!(world.devices[&dpid(2)].switch.flows, before.flows);
         }
         assert_eq!(world.send(1, grants[0].address), others(1));

@@ -44,7 +44,7 @@ pub(crate) struct ChannelConfig {
     pub(crate) max_meters: Option<u32>,
     /// Maximum number of flows.
     pub(crate) max_flows: Option<u32>,
-    /// The flow table and group numbers that are ours.
+    /// The flow table and group numbers of this controller.
     pub(crate) pipeline: Pipeline,
     /// The switches that are accepted.
     pub(crate) admission: AdmissionPolicy,

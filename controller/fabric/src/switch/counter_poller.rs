@@ -144,7 +144,8 @@ impl CounterPoller {
         })
     }
 
-    /// Returns whether an error answers one of our requests. Its counters are then left out.
+    /// Returns whether an error answers a request of this poller. The counters of that request are
+    /// then left out.
     pub(crate) fn refused(&mut self, xid: u32) -> bool {
         let ours = self.ports == Some(xid) || self.flows == Some(xid);
         self.ports.take_if(|ports| *ports == xid);

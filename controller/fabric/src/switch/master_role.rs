@@ -57,8 +57,8 @@ impl MasterRole {
         }
     }
 
-    /// Returns whether an error answers the request. If it does for other reasons than
-    /// [`lost`](MasterRole::lost), the switch knows no roles.
+    /// Returns whether an error answers the request. If the error is not one for which
+    /// [`lost`](MasterRole::lost) returns a reason, the switch does not support roles.
     pub(crate) fn refused(&self, xid: u32) -> bool {
         self.request_xid == Some(xid)
     }

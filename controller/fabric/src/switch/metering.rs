@@ -2,10 +2,10 @@
 //! meters, and in the controller by a token bucket for each port. A host that floods therefore
 //! loses only its own frames.
 //!
-//! No other code knows of the meters. Flows to the controller get their meters when they are sent,
-//! and lose them when they are read back. Meters are numbered downward from the highest number of
-//! the switch: one for each port by its number, and the highest for all other ports. The lowest is
-//! for broadcasts of nodes. Ports of links need no meter.
+//! No other code uses the meters. They are added to flows to the controller when these are sent,
+//! and removed when they are read back. Meters are numbered downward from the highest number of the
+//! switch: one for each port by its number, and the highest for all other ports. The lowest is for
+//! broadcasts of nodes. Ports of links need no meter.
 
 use crate::intent::cookies::{self, COOKIE, COOKIE_MASK};
 use cool_machine::{Duration, Time};
@@ -119,9 +119,9 @@ impl PortMeters {
         }
     }
 
-    /// Removes our meter from flows that were read back. If the meter is wrong or missing, it
-    /// clears the instructions, so that the reconciler notices a difference and must send the flow
-    /// again.
+    /// Removes this controller's meter from flows that were read back. If the meter of a flow is
+    /// wrong or missing, clears the instructions of the flow, so that the reconciler finds a
+    /// difference and sends the flow again.
     pub(crate) fn strip_meters(&self, body: &mut Body) {
         let Body::MultipartReply(reply) = body else { return };
         let MultipartReply::Flow(flows) = &mut reply.body else { return };

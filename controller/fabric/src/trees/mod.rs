@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(crate) struct TreeNumbers {
     used: BTreeSet<u32>,
-    /// Where the search starts. A number is reused as late as possible, so that packets of its last
-    /// use are gone by then.
+    /// Where the search for a free number starts. A number is reused as late as possible, so that
+    /// no packets of its last use are still in flight.
     next: u32,
 }
 

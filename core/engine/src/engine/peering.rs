@@ -87,7 +87,7 @@ impl Engine {
             }
             O::Received(message) => group.on_message_received(now, shared, message),
             O::Notice(Notice::Abort { kind, ranks, text, .. }) => {
-                // An agent without the group knows neither its ranks nor the other agents.
+                // An agent without the group can name neither its ranks nor the other agents.
                 let unknown = ranks.is_empty() && kind == CallFailureKind::Lost.code();
                 let ranks = if unknown { group.ranks_of(node) } else { ranks };
                 // If agents connect on demand, the sender may not have notified all of them.
@@ -222,7 +222,8 @@ impl Engine {
                 self.groups.get_mut(id).into_iter().for_each(|group| group.on_bytes_from(node));
             }
         }
-        // Drain earlier outputs first, because they would be taken for ranges of these bytes.
+        // Drain earlier outputs first, because their ranges would be mistaken for ranges of these
+        // bytes.
         self.drain_peer(now, node, 0);
         self.shared.peers.handle(now, node, unicast::Input::Placed(placed));
         self.shared.peers.handle(now, node, unicast::Input::Bytes(bytes));

@@ -30,7 +30,7 @@ pub(super) struct WatchedRank {
     last_report: Time,
     /// Whether the other nodes have been notified.
     announced: bool,
-    /// If the rank has waited for as long as it may: the missing ranks, and how long it has waited.
+    /// If the rank has waited until its timeout: the missing ranks, and the length of its wait.
     overdue: Option<(Vec<u32>, Duration)>,
 }
 
@@ -152,9 +152,9 @@ impl Group {
         }
     }
 
-    /// Notifies other nodes of a call in which a rank has waited for long. A rank that has yet to
-    /// learn whether all ranks can execute quick calls makes the call in another way if they
-    /// cannot.
+    /// Notifies other nodes of a call in which a rank has waited for long. Does nothing before all
+    /// ranks are known to execute quick calls: if they cannot, the rank makes the call again
+    /// through its agent.
     fn announce_watched(&mut self, now: Time, shared: &mut SharedState, call_number: u64) {
         if !self.quick_calls.all_can() {
             return;
@@ -223,8 +223,8 @@ impl Group {
         }
     }
 
-    /// Handles a rank that has waited for as long as it may: once the other agents have reported
-    /// which ranks wait there, the call fails.
+    /// Handles a rank that has waited until its timeout: once the other agents have reported which
+    /// ranks wait there, the call fails.
     ///
     /// # Errors
     /// Returns an error if the call has failed.

@@ -56,8 +56,8 @@ impl Upstream {
         if self.tries + self.sweeps > 0 { 2 * rto } else { rto }
     }
 
-    /// Returns whether to send a NAK to the predecessor again. It may have been skipped because of
-    /// random losses.
+    /// Returns whether a NAK must be sent to the predecessor again. It may have been skipped
+    /// because of random losses.
     pub(crate) fn retries(&mut self, now: Time, rto: Duration) -> bool {
         let due = self.position + 1 < self.me && now - self.retried > PREDECESSOR_RETRY_RTOS * rto;
         if due {

@@ -80,8 +80,8 @@ struct Process {
     /// Rate of its clock, and the error of its calendar in nanoseconds.
     rate: f64,
     calendar: i64,
-    /// Number of the request in progress, and until when its response is awaited, by this process's
-    /// clock.
+    /// Number of the request in progress; the request, and the time until which its response is
+    /// awaited, by this process's clock.
     request: u64,
     asking: Option<(EtcdRequest, Time)>,
     leads: Option<u64>,
