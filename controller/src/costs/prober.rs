@@ -35,9 +35,9 @@ struct LocatedNode {
 /// The path that a probe measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ProbeSubject {
-    /// From a node, given by its session's number, to another node of its rack.
+    /// A path from a node, given by its session's number, to another node of its rack.
     Node(u32),
-    /// From a rack to another rack.
+    /// A path from a rack to another rack.
     Rack(u32),
 }
 

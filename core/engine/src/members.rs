@@ -45,7 +45,7 @@ pub(crate) struct Members {
     pub(crate) id: u64,
     pub(crate) epoch: u32,
     pub(crate) layout: Layout,
-    /// By their indices in the layout.
+    /// The nodes, by their indices in the layout.
     pub(crate) nodes: Vec<MemberNode>,
     /// The index of this node.
     pub(crate) me: usize,

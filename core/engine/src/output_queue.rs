@@ -18,9 +18,9 @@ const CONTROL_AHEAD: usize = 64;
 /// The location of bytes that arrived over the network.
 #[derive(Clone, Debug)]
 pub(crate) enum ReceivedBytes {
-    /// In the input that is being handled.
+    /// The bytes are in the input that is being handled.
     Input(Range<usize>),
-    /// In the engine's own memory, because they arrived early.
+    /// The bytes are in the engine's own memory, because they arrived early.
     Buffered(MemoryRange),
 }
 

@@ -21,7 +21,7 @@ pub(crate) struct CompiledSchedule {
     pub(crate) text: (Arc<str>, Arc<str>),
     /// Distinguishes the call with this plan from other calls.
     pub(crate) digest: u64,
-    /// For each rank that has a program.
+    /// The dependents of each action, for each rank that has a program.
     dependents: BTreeMap<u32, Dependents>,
     /// The reductions that read their operand directly from the sender's memory. This requires a
     /// sender on this node, because only the ranks of this node have programs here.

@@ -53,7 +53,7 @@ pub(crate) struct SharedState {
     pub(crate) peer_timeout: Duration,
     pub(crate) work_tracker: WorkTracker,
     pub(crate) turn: TurnBudget,
-    /// By operation, in the order of [`Operation::ALL`].
+    /// The node's traffic by operation, in the order of [`Operation::ALL`].
     pub(crate) traffic: [TrafficTotals; Operation::ALL.len()],
     /// The number of packets without the required key.
     pub(crate) refused: u64,

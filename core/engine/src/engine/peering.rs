@@ -107,7 +107,8 @@ impl Engine {
                 group.notify_failure(now, shared, node);
                 Ok(())
             }
-            // Likewise, the sender has been notified or will be.
+            // If a message was dropped because the group has failed here, its sender has been
+            // notified or will be.
             O::UnknownGroup(_) | O::Write { .. } | O::Hello(_) | O::Failed(_) => Ok(()),
         };
         self.conclude(now, id.0, result);

@@ -109,7 +109,7 @@ fn a_call_of_thousands_of_actions_takes_short_turns() {
             }
         }
     }
-    // One block for each pair of ranks, and the preparation.
+    // One item of work for each pair of ranks, and one for the preparation.
     assert_eq!(work_tracker, (RANKS * RANKS + 1) as usize);
     assert!(turns > work_tracker / 256, "{turns}");
 }

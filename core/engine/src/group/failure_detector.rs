@@ -94,7 +94,7 @@ struct Inquiry {
     about: (TimerKey, Time),
     /// The nodes that were asked.
     nodes: BTreeSet<usize>,
-    /// Those that have not answered yet.
+    /// The asked nodes that have not answered yet.
     unanswered: BTreeSet<usize>,
     until: Time,
     /// The answers: which ranks of other nodes wait for which.

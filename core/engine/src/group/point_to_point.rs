@@ -94,7 +94,7 @@ pub(super) struct PointToPointMessages {
     /// Messages that are arriving for a receive: the number of the receive's transfer, and the
     /// message's length in bytes.
     receives: BTreeMap<MessageName, (u64, u64)>,
-    /// For messages from other nodes, by sender and receiver.
+    /// The sequencers of messages from other nodes, by sender and receiver.
     sequencers: BTreeMap<(u32, u32), Sequencer>,
     /// Messages that can be received, in order.
     arrived: Vec<ArrivedMessage>,

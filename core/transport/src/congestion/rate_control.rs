@@ -303,7 +303,7 @@ impl RateControl {
                 self.current -= self.current / 3;
             }
             ControlPhase::Competing => {
-                // One more packet per round trip, in each round trip.
+                // The rate grows by one packet per round trip, in each round trip.
                 let trip = (rtt + sample.queue).max(SHORTEST_QUEUE).as_secs_f64();
                 let more = self.frame as f64 / trip * (elapsed.as_secs_f64() / trip);
                 self.current += (more as u64).min(self.current / 2);

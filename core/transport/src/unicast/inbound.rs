@@ -113,8 +113,8 @@ impl Inbound {
         within: Range<usize>,
         events: &mut VecDeque<Output>,
     ) {
-        // If the group was closed and opened again within a frame, the message may be missing or
-        // another one.
+        // If the group was closed and opened again while a frame arrived, the message may be
+        // missing, or may be a new one of this name.
         let Some(message) = self.messages.get_mut(&name).filter(|m| m.received == offset) else { return };
         let received = offset + len;
         if received > message.bytes {

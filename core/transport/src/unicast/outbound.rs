@@ -131,7 +131,7 @@ impl Outbound {
         let messages = self.ready.get_mut(&group)?;
         let mut message = messages.first_entry()?;
         let OutboundMessage { name, digest, bytes, sent: offset } = *message.get();
-        // At most FRAME_PAYLOAD, which is a u32.
+        // The length is at most FRAME_PAYLOAD, which is a u32.
         let len = (bytes - offset).min(u64::from(FRAME_PAYLOAD)) as u32;
         message.get_mut().sent += u64::from(len);
         if message.get().sent == bytes {
