@@ -228,7 +228,7 @@ def test_a_host_that_floods_the_controller_is_rate_limited(make_bed):
                               forged_lldp(1, 7).hex()], stdout=subprocess.PIPE, text=True)
     try:
         assert flood.stdout.readline().strip() == "flooding"
-        # Longer than the timeout for missing LLDP frames.
+        # The loop takes longer than the timeout for missing LLDP frames.
         for _ in range(5):
             succeed(bed, "cool", "run", "--hosts", "h1,h2,h3", "--", os.path.join(bed.bin_dir, "cool-misuse"), "sum")
             time.sleep(1)

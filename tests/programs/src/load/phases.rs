@@ -304,7 +304,7 @@ pub(crate) async fn measure_controller(
     report.record("cpu_until_then_s", cpu_seconds(controller.pid)?);
     report.record("peak_memory_mib", peak_mib(controller.pid)?);
     network.check()?;
-    // Until then, the controller recomputes multicast trees.
+    // The controller recomputes multicast trees until the network has been quiet for this long.
     network.fabric.wait_until_quiet(2 * QUIET_TIME).await;
     let cycles = Instant::now();
     network.cycle_groups(&agents, controller.grpc, &load).await?;
