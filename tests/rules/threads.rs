@@ -114,8 +114,8 @@ fn has(line: &str, word: &str) -> bool {
     line.match_indices(word).any(|(at, _)| !line[..at].ends_with(part_of_longer))
 }
 
-/// Returns whether a line sets environment variables: `os.environ[NAME] = VALUE`, or `os.environ |=
-/// ...`.
+/// Returns whether a line sets environment variables: by `os.environ[NAME] = VALUE`, or by
+/// `os.environ |= ...`.
 fn sets_a_variable(line: &str) -> bool {
     let mut targets = line.match_indices("os.environ").map(|(at, name)| &line[at + name.len()..]);
     targets.any(|after| {

@@ -255,7 +255,7 @@ pub struct Location {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRequest {
     /// Id chosen by the caller, unique among the groups in use. Trees of groups with different ids
-    /// are spread over different spines.
+    /// prefer different spines.
     pub id: u64,
     /// Node of each rank, in rank order. A node may occur several times.
     pub members: Vec<String>,

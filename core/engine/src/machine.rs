@@ -44,7 +44,7 @@ pub enum Input<'a> {
     Quick {
         /// The group.
         group: u64,
-        /// Whether the rank can.
+        /// Whether the rank can execute quick calls.
         able: bool,
     },
     /// A datagram arrived. The [`Output::Store`]s that follow name bytes of it.

@@ -1,6 +1,6 @@
 //! Limits packet-ins: in the switch by a meter for each port (OpenFlow 1.3.5, 5.7), if it has
 //! meters, and in the controller by a token bucket for each port. A host that floods therefore
-//! loses only its own frames.
+//! affects only the frames of its own port.
 //!
 //! No other code uses the meters. They are added to flows to the controller when these are sent,
 //! and removed when they are read back. Meters are numbered downward from the highest number of the
@@ -36,7 +36,7 @@ pub(crate) struct PortMeters {
 }
 
 impl PortMeters {
-    /// Returns metering without meters in the switch. `rate` is in packets per second, and `most`
+    /// Returns meters of which the switch has none yet. `rate` is in packets per second, and `most`
     /// is the maximum number of meters.
     pub(crate) fn new(rate: u32, most: Option<u32>) -> PortMeters {
         PortMeters { rate, highest: None, most }

@@ -19,7 +19,8 @@ pub(super) const PROBE_AFTER: Duration = Duration::from_secs(60);
 const PROBE_AGAIN: Duration = Duration::from_secs(5);
 /// Number of unanswered probes after which a host is removed.
 const PROBES_MAX: u32 = 3;
-/// Minimum time between two moves of a host. A frame that would be an earlier move is not accepted.
+/// Minimum time between two moves of a host. A frame that would move the host again sooner is not
+/// accepted.
 const MOVE_INTERVAL_MIN: Duration = Duration::from_secs(1);
 /// Time within which a host must answer a request of another host. Later requests are flooded to
 /// all.
