@@ -187,8 +187,8 @@ class Rsync(Peer):
 
     def get(self, host, server):
         name = os.path.basename(self.distribution.path if server is self.distribution.source else self.distribution.copy_of(server))
-        # Through the daemon, because rsync between two local paths does not use its delta
-        # algorithm.
+        # The file is fetched through the daemon, because rsync between two local paths does not use
+        # its delta algorithm.
         return self.run(self.enter(host, ["rsync", "--times", "--no-compress", "rsync://%s/source/%s" % (server["ip"], name), self.distribution.copy_of(host)]))
 
     def distribute(self):

@@ -49,7 +49,8 @@ GROUP = "".join("%s:x:%d:\n" % (name, uid) for name, uid in USERS.items())
 PEER_TIMEOUT_MS = 10_000
 # A call of a job fails after this many seconds without progress.
 BOUND = 60
-# The agent of a node is disconnected, or the controller was lost before the job had started.
+# Errors of jobs that did not start because the agent of a node was disconnected, or because the
+# controller was lost first.
 NOT_STARTED = re.compile(r"the controller refuses: --hosts: no node .* is ready|not ready on .* within|had not started when its controller was lost")
 # Every command of the operator must complete within this many seconds, even while controllers fail.
 ANSWER = 60

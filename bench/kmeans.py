@@ -45,7 +45,8 @@ PACKAGES = ["numpy", "scikit-learn==1.9.1", "faiss-cpu==1.15.1", "superkmeans==0
 MOST_BUSY, SECONDS = 0.1, 2
 # Seconds to wait for an idle machine.
 PATIENCE = 300
-# Number of iterations by which the two runs differ whose difference is the time of full iterations.
+# The longer of two runs has this many more iterations. The difference of their times is the time of
+# that many full iterations.
 SLOPE = 4
 # Many more iterations than any run needs to converge.
 END = 1000

@@ -85,8 +85,8 @@ class OneNamespace:
 
 
 class Loopback(testbed.Testbed):
-    """COOL on such a network. There are no trees, because the traffic of trees would pass the
-    switch instead of loopback."""
+    """A testbed with COOL on `OneNamespace`. There are no trees, because the traffic of trees would
+    pass the switch instead of loopback."""
 
     def __init__(self, hosts, slots=1, **options):
         flags = ("--max-groups-per-switch", "0", "--host-mbit", str(HOST_MBIT))

@@ -84,8 +84,8 @@ def alltoall_bytes(size):
 
 
 def allgather_bytes(size):
-    """Returns the same if every node sends its part of `size` bytes to all others, once over each
-    link."""
+    """Returns the bytes on the link of a node and of a rack, in one direction, if every node sends
+    its part of `size` bytes to all others, once over each link."""
     return size * (NODES - 1), size * (NODES - RACK_NODES)
 
 
@@ -125,7 +125,8 @@ def least_memory(program, points, clusters):
 
 
 def memory(program):
-    """Returns the same at the papers' scale, because it is linear in points and in clusters."""
+    """Returns the minimum memory of a rank at the papers' scale, in bytes. It is extrapolated,
+    because it is linear in points and in clusters."""
     base = least_memory(program, 100, 10)
     point, cluster = least_memory(program, 200, 10) - base, least_memory(program, 100, 20) - base
     return point / 100 * POINTS / NODES + cluster / 10 * CLUSTERS

@@ -26,7 +26,7 @@ import testbed  # noqa: E402
 TOPOLOGY, RACKS = "leafspine:4x2x4", 4
 LLDP_MS = 400
 # Recovery is complete after this many seconds without a change. They exceed the time to detect a
-# loss and to improve trees.
+# loss and the delay before trees are improved.
 QUIET = 1.5
 DETECTION_SECONDS = {"port": 1.0, "silent": 3.0}
 PATIENCE = 20.0

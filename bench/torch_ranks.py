@@ -229,7 +229,7 @@ def run(job):
 
 def await_ranks(pids, end, may_die):
     """Waits for all processes and returns their exit statuses in order. After a failure that the
-    job does not allow, the others get LAST_SECONDS to end."""
+    job does not allow, the others have END_SECONDS to end."""
     files = {os.pidfd_open(pid): pid for pid in pids}
     statuses = dict.fromkeys(pids)
     while files and (ready := select.select(list(files), [], [], max(0.0, end - time.monotonic()))[0]):

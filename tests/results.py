@@ -99,7 +99,7 @@ def pytest_name(module):
 
 
 def pytest_names(folder):
-    """Returns the same function for a report of all modules in a directory."""
+    """Returns a function like that of `pytest_name`, for a report of all modules in a directory."""
     def name(of, test):
         return "%s/%s.py::%s" % (folder, of.split(".")[-1], test) if of else test
 

@@ -16,7 +16,7 @@ use tracing::{info, warn};
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallerIdentity {
     /// Address and identity of the client. `None` if the call did not arrive over a connection of
-    /// ours.
+    /// the controller's server.
     client: Option<Client>,
 }
 

@@ -132,8 +132,8 @@ impl Controller for Service {
         let program = spec.program.clone();
         let submitted = caller.acting_user(&spec.user).and_then(|user| {
             spec.user = user;
-            // A user's job must run as that user, so agents must support this. Operators' jobs run
-            // as before on older agents.
+            // A user's job must run as that user, so agents must support this. Jobs of operators
+            // may also run on agents of earlier releases.
             let needed = if caller.name().is_some() { features::USERS } else { 0 };
             Ok(self.jobs.submit(CallerArrival { sender, spec, numbered: false }, needed)?)
         });

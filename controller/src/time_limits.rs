@@ -5,15 +5,15 @@ use std::time::Duration;
 /// Time limits of jobs, groups and agents.
 #[derive(Clone, Copy, Debug)]
 pub struct TimeLimits {
-    /// For all agents to be ready for a group.
+    /// Time within which all agents must be ready for a group.
     pub group_ready: Duration,
-    /// For ranks to exit after they were terminated.
+    /// Time within which ranks must exit after they were terminated.
     pub end: Duration,
-    /// For a disconnected caller of a job to reconnect.
+    /// Time within which a disconnected caller of a job must reconnect.
     pub caller: Duration,
-    /// For nodes to reconnect after a restart of the controller.
+    /// Time within which nodes must reconnect after a restart of the controller.
     pub takeover: Duration,
-    /// For a disconnected agent to reconnect before its node is lost.
+    /// Time within which a disconnected agent must reconnect. Otherwise its node is lost.
     pub agent: Duration,
 }
 

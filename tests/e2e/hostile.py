@@ -128,7 +128,7 @@ def wire(interface):
         if (results["repeated"] + results["changed"]) > 4000 or len(frame) < CHUNK + 20:
             continue
         other = bytearray(frame)
-        # Without a checksum, so that the receiver accepts the packet.
+        # The UDP checksum is cleared, so that the receiver accepts the changed packet.
         other[40:42] = bytes(2)
         # A sequence number far ahead, which must not make the valid ones look old.
         other[HEADERS + 3] ^= 0x10

@@ -69,7 +69,7 @@ def test_a_host_whose_shell_does_not_start_is_named(raised_by):
 def test_a_host_that_answers_is_not_bothered(raised_by):
     host = SilentHost("h1")
     try:
-        # Longer than the permitted silence in total, but never silent for that long.
+        # The command takes longer than the permitted silence, but it is never silent for that long.
         outputs = []
         assert raised_by(lambda: outputs.append(host.cmd("for i in 1 2 3 4; do echo $i; sleep 0.5; done"))) is None
         assert outputs[0].split() == ["1", "2", "3", "4"]

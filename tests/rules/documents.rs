@@ -18,7 +18,7 @@ fn documents() -> Vec<(String, String)> {
     found
 }
 
-/// Returns the lines of a document that are no code.
+/// Returns the lines of a document outside code blocks.
 fn prose(text: &str) -> Vec<&str> {
     let mut in_code = false;
     let is_prose = |line: &&str| {
@@ -36,7 +36,7 @@ fn links(text: &str) -> Vec<String> {
     ends.filter_map(|rest| rest.split_once(')')).map(|(target, _)| target.to_owned()).collect()
 }
 
-/// Returns the anchor that GitHub and mdBook make of a heading.
+/// Returns the anchor that GitHub and mdBook generate for a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || [' ', '-', '_'].contains(c));
     kept.collect::<String>().to_lowercase().replace(' ', "-")

@@ -2,7 +2,7 @@
 //!
 //! Seven well-read Rust projects (quinn, rustls, ripgrep, iroh, openraft, raft-rs, holo) stay
 //! within the limits of `RARE` and above those of `FREQUENT` in their comments. A rate is a
-//! symptom, not the fault: to mend a file, rewrite its sentences from their meaning, because
+//! symptom, not the fault: to fix a file, rewrite its sentences from their meaning, because
 //! exchanging single words does not make them easier to understand. CONTRIBUTING.md, "Language",
 //! has examples.
 
@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 
 use crate::workspace::{packages, texts};
 
-/// Words that the field uses rarely: the group's name, the words, and the most of them per 1,000.
+/// Words that the field uses rarely: the name of the group, its words, and their maximum number per
+/// 1,000 words.
 const RARE: [(&str, &[&str], f64); 6] = [
     ("say, tell", &["say", "says", "said", "tell", "tells", "told"], 0.8),
     ("what", &["what"], 1.5),
@@ -20,12 +21,13 @@ const RARE: [(&str, &[&str], f64); 6] = [
     ("lack", &["lack", "lacks", "lacking", "lacked"], 0.1),
 ];
 
-/// Words that state contracts: the group's name, the words, and the fewest of them per 1,000.
+/// Words that state contracts: the name of the group, its words, and their minimum number per 1,000
+/// words.
 const FREQUENT: [(&str, &[&str], f64); 2] =
     [("must, should", &["must", "should"], 2.5), ("returns", &["return", "returns"], 3.0)];
 
-/// The fewest words of a crate's comments for which rates mean anything; the rule for `RARE` then
-/// permits one occurrence in a smaller crate.
+/// Minimum number of words in a crate's comments for rates to be meaningful. In a smaller crate,
+/// the rule for `RARE` permits as many occurrences as in one of this size.
 const WORDS_MIN: usize = 1500;
 
 /// Returns the words of the comments of a Rust file, in lower case.

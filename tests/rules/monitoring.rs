@@ -1,5 +1,5 @@
-//! Prometheus can read our alerts, and Grafana our dashboard. That their metrics exist is shown by
-//! the end-to-end tests.
+//! Prometheus can parse our alerts, and Grafana our dashboard. The end-to-end tests show that their
+//! metrics exist.
 
 use promql_parser::parser::parse;
 use yaml_rust2::{Yaml, YamlLoader};
@@ -12,7 +12,7 @@ fn load(name: &str) -> Vec<Yaml> {
 }
 
 fn check(expression: &str) {
-    // Grafana fills this in.
+    // Grafana replaces this variable by a duration.
     let expression = expression.replace("$__rate_interval", "1m");
     parse(&expression).unwrap_or_else(|error| panic!("{expression}: {error}"));
 }

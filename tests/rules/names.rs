@@ -4,11 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use crate::workspace::{is_product, texts};
 
-/// The most type names, private ones included, that product code may declare more than once. Lower
-/// it whenever the number falls.
+/// Maximum number of type names, private ones included, that product code may declare more than
+/// once. Lower it whenever the number falls.
 const SHARED_NAMES_MAX: usize = 7;
 
-/// Public names that several crates declare, each group with the reason why no reader is misled.
+/// Public names that several crates declare, each group with the reason why they mislead no reader.
 /// Applications do not count, because nothing depends on them.
 const SHARED_PUBLIC_NAMES: [(&str, &[&str]); 3] = [
     ("the interface of each machine, used by its module path", &["Input", "Output"]),
@@ -16,7 +16,7 @@ const SHARED_PUBLIC_NAMES: [(&str, &[&str]); 3] = [
     ("terms of OpenFlow in its codec, of MPI in the API, and of the network's graph", &["Message", "Port"]),
 ];
 
-/// Directories of applications, whose public names are their own business.
+/// Directories of applications. Their public names may equal those of other crates.
 const APPLICATIONS: [&str; 2] = ["apps/kmeans", "apps/mapcollective"];
 
 /// Participles that are nouns in their field or names of a public interface, each with the reason.
@@ -39,7 +39,7 @@ const NOUNS: [(&str, &str); 16] = [
     ("Warning", "a message to the operator"),
 ];
 
-/// Irregular participles, and past tenses used as names.
+/// Irregular participles, and past tenses that might be used as names.
 const IRREGULAR: [&str; 28] = [
     "Begun", "Bound", "Broken", "Built", "Came", "Chosen", "Drawn", "Found", "Given", "Gone", "Heard",
     "Held", "Kept", "Known", "Left", "Lost", "Made", "Met", "Said", "Seen", "Sent", "Spent", "Taken", "Told",

@@ -36,7 +36,8 @@ fn a_unit_and_its_programs_are_in_one_package() {
         let text = fs::read_to_string(&path).unwrap();
         let lines = text.lines().filter_map(|line| line.split_once('='));
         for (_, command) in lines.filter(|(key, _)| ["ExecStartPre", "ExecStart"].contains(key)) {
-            // By name alone, so that the same unit finds it in /usr/local/bin.
+            // The unit names the program without a directory, so that it also finds a program in
+            // /usr/local/bin.
             let program = command.split_whitespace().next().unwrap();
             assert!(has(files, &format!("usr/bin/{program}")), "{installed} starts {program}: {name}");
         }

@@ -35,7 +35,8 @@ fn pure_crates_share_one_list_of_forbidden_calls() {
 fn no_crate_that_does_io_is_below_a_pure_one() {
     for Package { name, .. } in pure_packages() {
         let tree = Command::new(env!("CARGO"))
-            // For one target, because on others some crates ask the system for the CPU's features.
+            // The rule checks one target, because on others some crates ask the system for the
+            // CPU's features.
             .args(["tree", "--offline", "--target", "x86_64-unknown-linux-gnu", "--edges", "normal"])
             .args(["--prefix", "none", "--package", &name])
             .output()

@@ -1,6 +1,6 @@
-//! Python code that tests import changes nothing of the whole process, so that tests work in any
-//! thread and in any order. Signal handlers can be set in the main thread only, and all threads of
-//! a process share its working directory, environment and limits.
+//! Python code that tests import must not change the state of the whole process, so that tests work
+//! in any thread and in any order. Signal handlers can be set in the main thread only, and all
+//! threads of a process share its working directory, environment and limits.
 
 use std::path::Path;
 
@@ -87,7 +87,7 @@ fn code(text: &str) -> String {
         code.push_str(&rest[..at]);
         rest = &rest[at..];
         let length = if rest.starts_with('#') { rest.find('\n').unwrap_or(rest.len()) } else { string(rest) };
-        // Lines keep their numbers.
+        // Line breaks are kept, so that line numbers do not change.
         code.extend(rest[..length].chars().filter(|c| *c == '\n'));
         rest = &rest[length..];
     }
@@ -101,20 +101,21 @@ fn string(text: &str) -> usize {
     let mut at = quote.len();
     while !text[at..].starts_with(&quote) {
         let Some(next) = text[at..].chars().next() else { return text.len() };
-        // What follows a backslash does not end the string.
+        // The character after a backslash does not end the string.
         let escaped = if next == '\\' { text[at + 1..].chars().next().map_or(0, char::len_utf8) } else { 0 };
         at += next.len_utf8() + escaped;
     }
     at + quote.len()
 }
 
-/// Whether a line contains a word that is not the end of a longer one.
+/// Returns whether a line contains a word that is not the end of a longer one.
 fn has(line: &str, word: &str) -> bool {
     let part_of_longer = |c: char| c.is_alphanumeric() || c == '_' || c == '.';
     line.match_indices(word).any(|(at, _)| !line[..at].ends_with(part_of_longer))
 }
 
-/// Whether a line sets environment variables: `os.environ[NAME] = VALUE`, or `os.environ |= ...`.
+/// Returns whether a line sets environment variables: by `os.environ[NAME] = VALUE`, or by
+/// `os.environ |= ...`.
 fn sets_a_variable(line: &str) -> bool {
     let mut targets = line.match_indices("os.environ").map(|(at, name)| &line[at + name.len()..]);
     targets.any(|after| {

@@ -2,16 +2,16 @@
 
 use crate::workspace::{complaints, texts};
 
-/// The most lines of a file; a longer one has more than one subject.
+/// Maximum number of lines of a file. A longer file has more than one subject.
 const LINES_MAX: usize = 600;
 
-/// The widest comment, in columns. Rustfmt does not wrap comments.
+/// Maximum width of a comment, in columns. Rustfmt does not wrap comments.
 const COMMENT_COLUMNS_MAX: usize = 100;
 
-/// The longest name of a test, in letters; a longer one is not read.
+/// Maximum number of letters in the name of a test. Longer names are not read.
 const TEST_NAME_LETTERS_MAX: usize = 60;
 
-/// The kinds of files that people read.
+/// Endings of the files that people read.
 const TEXTS: [&str; 7] = ["rs", "py", "md", "proto", "h", "sh", "toml"];
 
 #[test]
@@ -34,7 +34,7 @@ fn every_file_begins_with_its_purpose() {
 
 #[test]
 fn comments_name_the_number_they_are_about() {
-    // Not written out here, where it would be found.
+    // The phrase is assembled from words, because this rule would find it here.
     let vague = ["so", "many"].join(" ");
     let found = complaints(&TEXTS, |text| {
         let line = text.lines().position(|line| line.to_lowercase().contains(&vague))?;

@@ -11,7 +11,7 @@ pub(crate) fn root() -> PathBuf {
 /// Returns the text of a file; `path` is relative to the checkout.
 ///
 /// # Panics
-/// If the file cannot be read.
+/// Panics if the file cannot be read.
 pub(crate) fn read(path: &str) -> String {
     fs::read_to_string(root().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
@@ -90,7 +90,8 @@ fn dependencies(table: &toml::Table) -> Vec<String> {
     table.iter().map(name).collect()
 }
 
-/// Whether a Rust file is product code rather than a test, a benchmark, an example or a rule.
+/// Returns whether a Rust file is product code rather than a test, a benchmark, an example or a
+/// rule.
 pub(crate) fn is_product(path: &str) -> bool {
     let mut parts = path.split('/');
     let top = parts.clone().next().unwrap_or_default();

@@ -20,9 +20,9 @@ pub enum Unicast {
 /// Maximum number of hosts without an agent that are served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostLimits {
-    /// In the whole network. Each host takes a flow in every switch.
+    /// Maximum in the whole network. Each host requires a flow in every switch.
     pub all: usize,
-    /// At one port.
+    /// Maximum at one port.
     pub per_port: usize,
 }
 
@@ -48,9 +48,10 @@ pub struct TableCapacity {
 /// The operator's choice of a flow table and of group numbers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipeline {
-    /// The table of our flows. If it is not 0, flows of another controller must send packets to it.
+    /// The flow table for this controller's flows. If it is not 0, flows of another controller must
+    /// send packets to it.
     pub table: u8,
-    /// The lowest of our group numbers.
+    /// The lowest group number of this controller.
     pub first_group: u32,
 }
 
@@ -77,7 +78,7 @@ pub struct FabricConfig {
     /// How long a switch without a connection keeps its place in the network while any of its links
     /// is up.
     pub grace: Duration,
-    /// UDP port of all multicast.
+    /// Destination UDP port of all multicast packets.
     pub multicast_port: u16,
     /// Packet-ins per second that a port may cause, with bursts of two seconds' worth. LLDP is
     /// counted separately.
@@ -100,9 +101,9 @@ pub struct FabricConfig {
     pub only_named_switches: bool,
     /// Whether switches are rejected if their certificates name no datapath id.
     pub only_bound_certificates: bool,
-    /// Of several controllers, the switches obey the one with the highest generation, for example
-    /// its start time. Without a generation this controller is a standby until
-    /// [`FabricHandle::lead`](super::FabricHandle::lead) is called.
+    /// Generation of this controller, for example its start time. Of several controllers, switches
+    /// obey the one with the highest generation. Without a generation, this controller is a standby
+    /// until [`FabricHandle::lead`](super::FabricHandle::lead) is called.
     pub generation: Option<u64>,
 }
 
@@ -155,7 +156,7 @@ pub struct TopologySnapshot {
     pub nodes: Vec<NodeView>,
     /// Hosts without an agent, by Ethernet address.
     pub hosts: Vec<HostView>,
-    /// Conditions that an operator should look at.
+    /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
 
@@ -253,8 +254,8 @@ pub struct Location {
 /// A group that needs trees.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRequest {
-    /// Id chosen by the caller, unique among the groups in use. It also decides over which spines
-    /// the trees are spread.
+    /// Id chosen by the caller, unique among the groups in use. Trees of groups with different ids
+    /// prefer different spines.
     pub id: u64,
     /// Node of each rank, in rank order. A node may occur several times.
     pub members: Vec<String>,

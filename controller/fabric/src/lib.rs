@@ -70,9 +70,10 @@ pub trait Fabric: Send + Sync + 'static {
     /// Returns the current measurements.
     fn measurements(&self) -> Measurements;
 
-    /// Makes the trees of a group: one over all its nodes, one over the leaders of its racks, and
-    /// one in each rack. Trees of fewer than two nodes are left out. Returns when every switch
-    /// concerned has acknowledged its entries by a barrier, at the latest after
+    /// Makes the trees of a group: one or more over all its nodes, one over the leaders of its
+    /// racks, and one in each rack. Several trees over all nodes share no link between switches,
+    /// and together they fill a node's link. Trees of fewer than two nodes are left out. Returns
+    /// when every switch concerned has acknowledged its entries by a barrier, at the latest after
     /// [`FabricConfig::ack_timeout`]. The trees follow changes of the topology until the group is
     /// released, which the caller must do.
     ///
@@ -129,14 +130,14 @@ impl FabricHandle {
         FabricHandle { calls, generation: Arc::new(generation), snapshots, telemetry }
     }
 
-    /// Ends standby: requests the master role at all switches, with this generation.
+    /// Ends the standby state: requests the master role at all switches, with this generation.
     pub fn lead(&self, generation: u64) {
         self.generation.send_replace(Some(generation));
     }
 
     /// Waits until all earlier calls have been processed, or the fabric has stopped.
     pub async fn answers(&self) {
-        // The answer does not matter, only that the call has been processed.
+        // The result does not matter, because it only shows that earlier calls have been processed.
         let _ = self.trees(0).await;
     }
 

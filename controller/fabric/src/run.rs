@@ -12,8 +12,8 @@ use tokio::sync::{mpsc, watch};
 
 /// Maximum number of queued events. A switch with more events must wait.
 const EVENTS: usize = 1024;
-/// Number of events that are processed before the network is computed anew. If computing takes
-/// longer than they do, more are processed.
+/// Number of events that are processed before the network is computed anew. If the last computation
+/// took longer than these events, more are processed.
 const BATCH: usize = 256;
 
 /// Runs until the last handle is dropped.
@@ -38,8 +38,8 @@ pub(crate) async fn run(
             },
             () = clock.wait(deadline) => {}
         }
-        // At least half of the time must go to events, because otherwise they would pile up while
-        // the network is computed.
+        // At least half of the time must be spent on events. Otherwise they would pile up while the
+        // network is computed.
         let until = clock.now() + took;
         let mut taken = 0;
         while (taken < BATCH || clock.now() < until)

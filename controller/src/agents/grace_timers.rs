@@ -54,7 +54,7 @@ pub struct NodeLost {
 #[derive(Clone, Copy, Debug)]
 struct AwayAgent {
     since: Time,
-    /// Since when no switch receives the node's LLDP, if none does.
+    /// Time since which no switch has received the node's LLDP. `None` if a switch receives it.
     unreachable: Option<Time>,
 }
 
@@ -66,7 +66,7 @@ pub struct GraceTimers {
     away: BTreeMap<String, AwayAgent>,
     /// Whether any switch is connected.
     switches: bool,
-    /// Since when the controller has been connected to an agent or switch. `None` while it is
+    /// Time since which the controller has been connected to an agent or switch. `None` while it is
     /// isolated.
     connected_since: Option<Time>,
 }
@@ -83,18 +83,18 @@ impl GraceTimers {
         }
     }
 
-    /// Returns since when an agent has been disconnected, or `None` if it is connected.
+    /// Returns the time at which an agent disconnected, or `None` if it is connected.
     pub fn away_since(&self, node: &str) -> Option<Time> {
         self.away.get(node).map(|away| away.since)
     }
 
-    /// Returns since when the controller has been connected to any agent or switch. `None` while it
-    /// is isolated.
+    /// Returns the time since which the controller has been connected to any agent or switch.
+    /// `None` while it is isolated.
     pub fn connected_since(&self) -> Option<Time> {
         self.connected_since
     }
 
-    /// Returns all disconnected agents, and since when.
+    /// Returns all disconnected agents, each with the time at which it disconnected.
     pub fn away(&self) -> impl Iterator<Item = (&str, Time)> {
         self.away.iter().map(|(node, away)| (node.as_str(), away.since))
     }

@@ -20,7 +20,7 @@ pub struct AgentPresence {
     timers: Mutex<GraceTimers>,
     /// Signals a change that may have moved the next deadline.
     changed: Notify,
-    /// Since when the controller has been connected to any agent or switch.
+    /// Time since which the controller has been connected to any agent or switch.
     connected_since: watch::Sender<Option<Instant>>,
 }
 
@@ -36,8 +36,8 @@ impl AgentPresence {
         }
     }
 
-    /// Returns since when the controller has been connected to any agent or switch. The value is
-    /// `None` while it is isolated.
+    /// Returns a receiver of the time since which the controller has been connected to any agent or
+    /// switch. The value is `None` while the controller is isolated.
     pub fn connected_since(&self) -> watch::Receiver<Option<Instant>> {
         self.connected_since.subscribe()
     }
@@ -94,7 +94,7 @@ impl AgentPresence {
     }
 
     /// Reports which nodes are reachable. Without any connected switch, every node counts as
-    /// reachable, because nothing is known.
+    /// reachable, because no switch could report its LLDP.
     fn check_switches(&self, network: &TopologySnapshot) {
         let switches = network.switches.iter().any(|switch| switch.connected);
         let located = |node: &str| network.node(node).is_some_and(|node| node.location.is_some());

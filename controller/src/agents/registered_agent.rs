@@ -24,7 +24,7 @@ pub struct RegisteredAgent {
     pub mtu: u32,
     /// UDP port for multicast and repair.
     pub udp_port: u16,
-    /// TCP port for point-to-point messages.
+    /// TCP port for unicast messages.
     pub tcp_port: u16,
     /// Maximum number of ranks at a time.
     pub slots: u32,

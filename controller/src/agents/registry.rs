@@ -181,7 +181,8 @@ mod tests {
         assert!(matches!(receive().await, Some(Body::Registered(Registered { resumed: None, .. }))));
         assert_eq!(receive().await, Some(kill()));
         session.receive(1);
-        // The controller still considers the agent connected, but the agent knows better.
+        // The controller still considers the agent connected, but the agent has already detected
+        // the end of the connection.
         let Ok(Admission::Resumed(resumed, 0)) = agents.admit(agent.clone(), claim(session.number, 0)) else {
             panic!("not resumed")
         };

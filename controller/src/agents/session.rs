@@ -60,7 +60,7 @@ struct ConnectionState {
     /// Whether the latest connection is open.
     connected: bool,
     /// Whether the controller is shutting down. The connection then ends once the agent has
-    /// received all messages and knows how many of its own were processed.
+    /// received all messages, and the number of its own messages that were processed.
     stopping: bool,
     /// Whether the session has ended.
     ended: bool,

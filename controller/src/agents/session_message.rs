@@ -18,7 +18,7 @@ pub enum SessionEvent {
     Ready(u32),
     /// The agent could not form the group, or its group has failed.
     GroupFailed(String),
-    /// A line of output of a rank.
+    /// A rank has printed a line of output.
     Output(Output),
     /// A rank has exited.
     Exited(Exited),

@@ -86,7 +86,8 @@ fn preferred(number: u64, steps: f64) -> u64 {
     ((value / digits).round() * digits).round() as u64
 }
 
-/// Numbers per decade, for values measured to about 15 % and to about 4 %.
+/// Preferred numbers per decade, for values that are measured with an accuracy of about 15 % and of
+/// about 4 %.
 const COARSE: f64 = 6.0;
 const FINE: f64 = 24.0;
 

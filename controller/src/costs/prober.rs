@@ -22,7 +22,7 @@ use tracing::{debug, info, warn};
 const SETTLE_TIME: Duration = Duration::from_millis(300);
 /// Maximum duration of a probe.
 const PROBE_TIMEOUT: Duration = Duration::from_secs(10);
-/// How often a probe is attempted.
+/// Maximum number of attempts to run a probe.
 const MAX_TRIES: u32 = 2;
 
 /// A node with a known location.
@@ -35,9 +35,9 @@ struct LocatedNode {
 /// The path that a probe measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ProbeSubject {
-    /// From a node, given by its session's number, to another node of its rack.
+    /// A path from a node, given by its session's number, to another node of its rack.
     Node(u32),
-    /// From a rack to another rack.
+    /// A path from a rack to another rack.
     Rack(u32),
 }
 
@@ -156,7 +156,7 @@ impl Prober {
         pairs.iter().filter(|(subject, ..)| state.is_open(*subject)).count()
     }
 
-    /// Returns the nodes with known locations, ordered by rack.
+    /// Returns the connected nodes with known locations, ordered by rack.
     fn located_nodes(&self) -> Vec<LocatedNode> {
         let topology = self.network.topology();
         let here = |name: &str| self.agents.get(name).filter(|session| !session.is_away());

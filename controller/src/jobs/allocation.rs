@@ -117,8 +117,8 @@ pub fn allocate(nodes: &[CandidateNode], request: AllocationRequest) -> Result<V
     })
 }
 
-/// Returns the nodes in the order in which they are filled. Each can take up to `room` of the
-/// `requested` ranks.
+/// Returns the nodes in the order in which they are filled with the `requested` ranks. `room` must
+/// return the maximum number of ranks of a node.
 fn order(
     nodes: &[CandidateNode],
     placement: RankPlacement,

@@ -5,7 +5,7 @@
 //!
 //! If a connected caller does not read, ranks block when they print, as with a pipe. While the
 //! caller is disconnected, ranks continue, and the oldest lines are dropped when the queue is full.
-//! Lines are numbered, so that the caller can tell which are missing.
+//! Lines are numbered, so that the caller detects missing ones.
 
 use cool_proto::control::{JobEvent, JobSpec, job_event::Body};
 use std::collections::VecDeque;
@@ -53,11 +53,11 @@ pub(crate) enum CallerEvent {
 pub(crate) struct JobFollower {
     caller: Option<JobEventSender>,
     arrivals: mpsc::Receiver<CallerArrival>,
-    /// Since when there has been no caller.
+    /// Time since which there has been no caller.
     away: Instant,
     grace: Duration,
-    /// Since when the controller has been connected to any agent or switch. Grace times do not
-    /// elapse while it is isolated.
+    /// Time since which the controller has been connected to any agent or switch. Grace times do
+    /// not elapse while it is isolated.
     connected_since: watch::Receiver<Option<Instant>>,
     /// The start of the job, which is reported to every new caller.
     started: Option<JobEvent>,

@@ -39,7 +39,7 @@ pub struct JobRegistry {
     per_user: watch::Receiver<u32>,
     state: Mutex<JobTable>,
     handed_over: watch::Sender<bool>,
-    /// Since when the controller has been connected to any agent or switch.
+    /// Time since which the controller has been connected to any agent or switch.
     connected_since: watch::Receiver<Option<Instant>>,
     /// Signals the end of a job.
     ended: Notify,
@@ -88,8 +88,8 @@ pub struct JobChannels {
 }
 
 impl JobRegistry {
-    /// Returns an empty registry. The first job gets the id after `last`. `connected_since` is
-    /// since when the controller has been connected to any agent or switch.
+    /// Returns an empty registry. The first job gets the id after `last`. `connected_since` must
+    /// contain the time since which the controller has been connected to any agent or switch.
     pub fn new(
         network: Arc<dyn Fabric>,
         agents: Arc<AgentRegistry>,

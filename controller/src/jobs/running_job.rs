@@ -85,7 +85,7 @@ pub struct ResumedRanks {
     pub exited: Vec<(u32, Exited)>,
 }
 
-/// Events that the job still waits for.
+/// Progress of the job: the agents and ranks for which it waits, and the ranks that have ended.
 #[derive(Default)]
 struct RankStates {
     /// Sessions that are not ready for the group.
@@ -94,7 +94,7 @@ struct RankStates {
     running: BTreeSet<u32>,
     /// The first loss, in a job that survives it.
     lost: Option<JobFailure>,
-    /// Number of ranks that exited successfully.
+    /// Number of ranks that have exited successfully.
     ended: usize,
 }
 

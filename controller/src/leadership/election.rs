@@ -128,7 +128,7 @@ pub enum LeadershipLost {
     Deposed(Option<String>),
 }
 
-/// A lease, and until when its holder may lead.
+/// A lease, and the time until which its holder may lead.
 #[derive(Clone, Copy, Debug)]
 struct Lease {
     id: i64,
@@ -171,7 +171,7 @@ enum ElectionPhase {
 pub(crate) struct Election {
     ttl: Duration,
     phase: ElectionPhase,
-    /// Time of the request in progress.
+    /// Time at which the request in progress was sent.
     asked: Option<Time>,
     /// Earliest time of the next request.
     next: Time,
@@ -326,7 +326,7 @@ impl Election {
     }
 }
 
-/// Returns until when the holder of a lease that was requested at `asked` may lead.
+/// Returns the time until which the holder of a lease that was requested at `asked` may lead.
 fn usable(asked: Time, ttl: Duration) -> Time {
     asked + (ttl - ttl / MARGIN_DIVISOR)
 }

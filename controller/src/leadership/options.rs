@@ -12,8 +12,8 @@ pub struct LeadershipOptions {
     /// Elect the leader through etcd at one of these addresses [default: lead at once]
     ///
     /// Start two controllers with the same addresses, all members of one etcd cluster. One leads,
-    /// and the other takes over when the leader has not been heard for --lead-ttl. Point switches,
-    /// agents and `cool` at both.
+    /// and the other takes over if the leader has not renewed its lease for --lead-ttl. Point
+    /// switches, agents and `cool` at both.
     #[arg(long, value_name = "URL,...")]
     pub lead_by: Option<String>,
 
@@ -34,7 +34,7 @@ pub struct LeadershipOptions {
     #[arg(long, value_name = "PREFIX", default_value = "/cool")]
     pub lead_prefix: String,
 
-    /// Seconds after which another controller may lead when the leader is no longer heard
+    /// Seconds without a renewal of the leader's lease, after which another controller may lead
     ///
     /// A leader that etcd does not answer for five sixths of this time stops. etcd grants at least
     /// 2 seconds. The default suits etcd's default timeouts; use more where its disks are slow.

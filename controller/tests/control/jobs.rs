@@ -438,7 +438,7 @@ async fn a_disconnected_caller_gets_the_newest_lines_only() {
     loop {
         match h1.receive().await {
             controller_message::Body::Release(_) => break,
-            // Until the controller noticed that the caller had disconnected.
+            // The controller may block the ranks until it notices that the caller has disconnected.
             controller_message::Body::Hold(_) => {}
             other => panic!("{other:?}"),
         }

@@ -1,4 +1,4 @@
-//! The values that the agent hands to the engine: groups, calls, transfers, and the list of
+//! The values that the agent passes to the engine: groups, calls, transfers, and the list of
 //! requests that a rank can make.
 
 use crate::memory::MemoryRange;
@@ -16,9 +16,9 @@ pub const DEFAULT_TIMEOUT: Duration = Duration::from_secs(60);
 /// takes to route around a lost link.
 pub const DEFAULT_PEER_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// An ordered set of ranks, their nodes, and the trees that connect them. All agents of a group
-/// must be given the same one, and each must have made the group before any rank makes a call on
-/// it. The default has no ranks and no trees.
+/// The specification of a group: an ordered set of ranks, their nodes, and the trees that connect
+/// them. All agents of a group must receive the same specification, and each must have made the
+/// group before any rank makes a call on it. The default has no ranks and no trees.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GroupSpec {
     /// The number of the group, unique in the network.
@@ -27,10 +27,11 @@ pub struct GroupSpec {
     pub epoch: u32,
     /// The ranks, in rank order.
     pub members: Vec<MemberSpec>,
-    /// At most one tree for each scope (and rack). Where there is no tree, the chain alone carries
-    /// the data.
+    /// The multicast trees: at most one for each rack and for the rack leaders, and up to
+    /// [`Layout::MOST_STRIPES`](cool_collective::Layout::MOST_STRIPES) over all nodes. Where there
+    /// is no tree, the chain alone delivers the data.
     pub trees: Vec<TreeSpec>,
-    /// Payload bytes of one multicast packet.
+    /// Maximum payload of a multicast packet, in bytes.
     pub chunk_bytes: u32,
     /// Rate of the slowest host link in bytes per second; 0 if unknown.
     pub host_bytes_per_second: u64,
@@ -95,7 +96,7 @@ pub struct TreeSpec {
     pub bytes_per_second: u64,
 }
 
-/// A collective call of one local rank, with its buffers named in the driver's way `M`.
+/// A collective call of one local rank. `M` is the type by which the driver names buffers.
 #[derive(Clone, Debug)]
 pub struct CallRequest<M = MemoryRange> {
     /// The group.
@@ -132,12 +133,12 @@ pub struct CallRequest<M = MemoryRange> {
     /// Whether this is a watched call: the ranks execute it themselves, and this rank waits in it.
     /// A watched call has no buffers, and its rank must bound the wait.
     pub watch: bool,
-    /// Whether this node's multicasts for the call yield to all other traffic on their paths.
+    /// Whether multicasts of this node for the call yield to all other traffic on their paths.
     pub background: bool,
 }
 
 impl<M> CallRequest<M> {
-    /// Returns the same request with its buffers named in another way.
+    /// Converts the names of the buffers with `name`, and returns the request with the new names.
     pub fn map<N>(self, mut name: impl FnMut(M) -> N) -> CallRequest<N> {
         let CallRequest { group, rank, operation, root, element, reduce, count, counts, plan, .. } = self;
         let (call_number, watch, background) = (self.call_number, self.watch, self.background);
@@ -170,7 +171,7 @@ pub enum WatchReport {
     StillWaits,
     /// The rank has completed the call, or left it.
     Completed,
-    /// The rank has waited for as long as it may.
+    /// The rank has waited until its timeout.
     Overdue {
         /// The ranks that have not joined the call.
         ranks: Vec<u32>,
@@ -234,7 +235,7 @@ pub struct TransferRequest<M = MemoryRange> {
 }
 
 impl<M> TransferRequest<M> {
-    /// Returns the same request with its buffer named in another way.
+    /// Converts the name of the buffer with `name`, and returns the request with the new name.
     pub fn map<N>(self, name: impl FnOnce(M) -> N) -> TransferRequest<N> {
         let TransferRequest { group, rank, kind, id, peer, tag, element, data, timeout } = self;
         TransferRequest { group, rank, kind, id, peer, tag, element, data: data.map(name), timeout }
@@ -244,8 +245,8 @@ impl<M> TransferRequest<M> {
 /// A request of a rank of this node to which the engine replies once, with
 /// [`Output::Done`](crate::Output::Done).
 ///
-/// This enum and [`RankCommand`] are the one list of everything that a rank can ask of its engine,
-/// with the buffers named in the driver's way `M`.
+/// This enum and [`RankCommand`] together list everything that a rank can request of its engine.
+/// `M` is the type by which the driver names buffers.
 #[derive(Clone, Debug)]
 pub enum RankRequest<M = MemoryRange> {
     /// A collective call.
@@ -263,7 +264,7 @@ impl<M> RankRequest<M> {
         }
     }
 
-    /// Returns the same request with its buffers named in another way.
+    /// Converts the names of the buffers with `name`, and returns the request with the new names.
     pub fn map<N>(self, name: impl FnMut(M) -> N) -> RankRequest<N> {
         match self {
             RankRequest::Call(request) => RankRequest::Call(request.map(name)),
@@ -305,10 +306,11 @@ pub enum RankCommand {
     Revoke,
     /// Reports that the rank is lost, for example because its process ended.
     Lost {
-        /// The reason, in words.
+        /// The reason, as text.
         why: String,
-        /// How many calls the rank has completed, if that is known of a rank that executes calls
-        /// without the engine. Otherwise the calls that it has made here count.
+        /// Number of calls that the rank has completed. It must be set for a rank that executes
+        /// calls without the engine, if it is known. If `None`, the engine uses the number of calls
+        /// that the rank has made here.
         completed_calls: Option<u64>,
     },
 }

@@ -6,7 +6,7 @@ use crate::output_queue::{OutputQueue, ReceivedBytes};
 use cool_transport::{Packet, StreamId};
 use std::collections::BTreeMap;
 
-/// The maximum number of bytes that a group buffers, and of streams whose packets it buffers.
+/// Limits on the packets that a group buffers: their total bytes, and the number of their streams.
 const BYTES_MAX: usize = 4 * 1024 * 1024;
 const STREAMS_MAX: usize = 4096;
 
@@ -19,7 +19,7 @@ pub(crate) struct BufferedStream {
     /// The packets with their payload. The caller that takes them must free the memory of the
     /// payload.
     pub(crate) packets: Vec<(Packet, MemoryRange)>,
-    /// Whether some packets were dropped.
+    /// Whether packets of the stream were dropped because the buffer was full.
     pub(crate) lossy: bool,
 }
 
@@ -72,7 +72,8 @@ impl BufferedPackets {
         kept.flat_map(|kept| kept.packets).for_each(|(_, payload)| out.free(payload));
     }
 
-    /// Returns the digest of a call that each node has sent.
+    /// Returns the nodes that have sent packets of a call, each with the digest of the call in its
+    /// packets.
     pub(crate) fn digests(&self, call: u64) -> BTreeMap<u16, u64> {
         let of_call = self.streams.iter().filter(|(id, _)| id.call == call);
         of_call.flat_map(|(_, kept)| &kept.packets).map(|(packet, _)| (packet.from, packet.digest)).collect()

@@ -13,9 +13,9 @@ use std::fmt;
 pub(crate) struct CallSignature {
     /// The call for which a schedule is compiled.
     pub(crate) call: Call,
-    /// `None` for a barrier.
+    /// The element type; `None` for a barrier.
     pub(crate) element: Option<ElementType>,
-    /// Only for operations that combine elements.
+    /// The operation on two elements; `None` if the call does not combine elements.
     pub(crate) reduce: Option<ReduceOp>,
     /// The plan that the ranks force, if any.
     pub(crate) plan: Option<Plan>,

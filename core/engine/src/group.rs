@@ -1,5 +1,5 @@
-//! A group on this node. Its parts own their state, have inputs and outputs, and do not know each
-//! other. The group routes between them:
+//! A group on this node. Each part owns its state, has inputs and outputs, and depends on no other
+//! part. The group routes between them:
 //!
 //! ```text
 //! request -> call_queue -> running_calls -> actions -> messages, streams
@@ -276,7 +276,8 @@ impl Group {
         Ok(())
     }
 
-    /// Compares a rank's call with the data that other nodes have sent so far.
+    /// Compares the digest of a rank's call with the digests in the data that other nodes have sent
+    /// so far.
     fn match_with_others(
         &mut self,
         now: Time,
@@ -295,7 +296,8 @@ impl Group {
         Ok(())
     }
 
-    /// Notifies a node, which has another digest of a call, about the call that was made here.
+    /// Notifies a node, from which a different digest of a call has arrived, of the call that was
+    /// made here.
     fn notify_mismatch(&mut self, now: Time, shared: &mut SharedState, call: u64, node: usize) {
         if node < self.members.nodes.len() {
             let mut context = GroupContext { now, members: &self.members, shared };
@@ -347,7 +349,7 @@ impl Group {
                 }
             }
             StreamEvent::Done(action) => self.complete_action(now, shared, action),
-            // If the received bytes are changed later, the action must not complete before no
+            // If a later action changes the received bytes, this action must not complete until no
             // receiver needs them any more.
             StreamEvent::Delivered(id, action) => {
                 if self.calls.changed_later(action) == Some(false) && self.streams.pin_rank(&id) {

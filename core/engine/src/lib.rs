@@ -53,11 +53,11 @@
 //! # Calls that ranks execute themselves
 //!
 //! Ranks may execute calls without the engine. They number all their calls, so that the engine can
-//! tell the calls that it must execute from those. A rank that has to wait for long in such a call
-//! reports it (a *watched call*), and later reports how the call ended ([`RankCommand::Watched`]).
-//! The engine moves no data for a watched call and keeps no trace of it. It replies to the rank if
-//! the group fails, if a rank is lost that should take part, or if other ranks request the same
-//! call from their engine; the rank must then request it too.
+//! distinguish the calls that it must execute from the others. A rank that has to wait for long in
+//! such a call reports it (a *watched call*), and later reports how the call ended
+//! ([`RankCommand::Watched`]). The engine moves no data for a watched call and keeps no trace of
+//! it. It replies to the rank if the group fails, if a rank is lost that should take part, or if
+//! other ranks request the same call from their engine; the rank must then request it too.
 //!
 //! # Guarantees
 //!

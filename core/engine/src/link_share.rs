@@ -9,7 +9,7 @@ pub(crate) struct LinkShare {
     /// per second, if it were the only stream; `None` if unknown.
     pub(crate) tree: Option<u64>,
     pub(crate) host: Option<u64>,
-    /// Whether the paths are known to carry this rate.
+    /// Whether the paths were configured or measured to carry these rates.
     pub(crate) verified: bool,
     /// The number of ranks among which the schedule shares the receivers' links.
     pub(crate) concurrent_senders: u32,

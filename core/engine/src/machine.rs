@@ -44,7 +44,7 @@ pub enum Input<'a> {
     Quick {
         /// The group.
         group: u64,
-        /// Whether the rank is able to.
+        /// Whether the rank can execute quick calls.
         able: bool,
     },
     /// A datagram arrived. The [`Output::Store`]s that follow name bytes of it.
@@ -66,18 +66,18 @@ pub enum Input<'a> {
         /// The agent's identity, if it has proved it with this agent's key.
         proven: Option<AgentId>,
     },
-    /// A connection that the engine requested has been made.
+    /// A connection that the engine requested with [`Output::Connect`] has been made.
     Connected {
         /// The node.
         node: NodeId,
         /// The number of its connection.
         connection: AgentConnectionId,
     },
-    /// A connection that the engine requested could not be made.
+    /// A connection that the engine requested with [`Output::Connect`] could not be made.
     Unreachable {
         /// The node.
         node: NodeId,
-        /// The reason, in words.
+        /// The reason, as text.
         why: String,
     },
     /// Bytes arrived over a connection. The [`Output::Store`]s that follow name bytes of `bytes`.
@@ -95,14 +95,14 @@ pub enum Input<'a> {
     Written {
         /// The connection.
         connection: AgentConnectionId,
-        /// How many more bytes were written, headers and payload together.
+        /// Number of bytes since the last such report, of headers and payload together.
         bytes: u64,
     },
     /// The other side closed a connection, or it broke.
     Closed {
         /// The connection.
         connection: AgentConnectionId,
-        /// The reason, in words.
+        /// The reason, as text.
         why: String,
     },
     /// A [`Work::Copy`] or [`Work::Reduce`] has completed.
@@ -119,7 +119,7 @@ pub enum Input<'a> {
 pub struct MadeGroup {
     /// The index of this node among the nodes of the group, as in its packets.
     pub place: u16,
-    /// How many nodes the group has.
+    /// Number of nodes of the group.
     pub nodes: u16,
     /// The addresses of the trees that reach this node. The driver must receive from them.
     pub trees: Vec<SocketAddr>,
@@ -246,7 +246,8 @@ pub enum Output {
         /// The destination, which has the same length and does not overlap the source.
         to: MemoryRange,
     },
-    /// Do something that may take long, preferably on another thread, and report its completion.
+    /// Execute an operation that may take long, preferably on another thread, and report its
+    /// completion.
     Work {
         /// The number of the work.
         id: WorkId,

@@ -14,7 +14,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-/// The maximum payload of a packet: a UDP datagram over IPv4 without its headers and ours.
+/// Maximum payload of a packet, in bytes: that of a UDP datagram over IPv4, minus the packet's
+/// header.
 const CHUNK_MAX: u32 = 65_507 - cool_transport::packet::DATA_HEADER as u32;
 
 /// A node of a group.
@@ -44,7 +45,7 @@ pub(crate) struct Members {
     pub(crate) id: u64,
     pub(crate) epoch: u32,
     pub(crate) layout: Layout,
-    /// By their indices in the layout.
+    /// The nodes, by their indices in the layout.
     pub(crate) nodes: Vec<MemberNode>,
     /// The index of this node.
     pub(crate) me: usize,
@@ -168,7 +169,7 @@ impl Members {
         self.trees.contains_key(&scope)
     }
 
-    /// Returns the tree that carries a stripe of a message.
+    /// Returns the tree over which a stripe of a message is sent.
     pub(crate) fn tree(&self, scope: MulticastScope, stripe: Stripe) -> Option<MemberTree> {
         self.trees.get(&scope)?.get(stripe.index as usize).copied()
     }
@@ -371,7 +372,7 @@ mod tests {
         AgentId { node: node.to_owned(), incarnation: 0 }
     }
 
-    /// Returns the rate of a stripe while the node sends nothing else.
+    /// Returns the rate of a stripe, in bytes per second, while the node sends nothing else.
     fn alone(members: &Members, (index, of): (u32, u32), concurrent_senders: u32) -> Option<u64> {
         members
             .share(MulticastScope::All, Stripe { index, of }, concurrent_senders)

@@ -1,4 +1,4 @@
-//! The outputs that the driver has not taken yet, in order.
+//! The outputs that the driver has not received yet, in order.
 
 use crate::ids::WorkId;
 use crate::machine::Output;
@@ -11,15 +11,16 @@ use std::net::SocketAddr;
 /// The maximum size of a datagram of several control packets. It fits every link.
 const CONTROL_BYTES: usize = 1200;
 
-/// How many of the last outputs are searched for a datagram to which a control packet can be added.
+/// Number of the last outputs among which a datagram is sought to which a control packet can be
+/// added.
 const CONTROL_AHEAD: usize = 64;
 
 /// The location of bytes that arrived over the network.
 #[derive(Clone, Debug)]
 pub(crate) enum ReceivedBytes {
-    /// In the input that is being handled.
+    /// The bytes are in the input that is being handled.
     Input(Range<usize>),
-    /// In the engine's own memory, because they arrived early.
+    /// The bytes are in the engine's own memory, because they arrived early.
     Buffered(MemoryRange),
 }
 

@@ -51,7 +51,7 @@ pub(crate) struct PeerLink {
     is_connecting: bool,
     /// Whether this side made the current connection.
     outgoing: bool,
-    /// Whether this side's connection stays if both sides connect at the same time.
+    /// Whether the connection that this side made is kept if both sides connect at the same time.
     precedes: bool,
     /// The last [`Output::Await`] of the connection.
     pub(crate) awaited: (u64, Option<MemoryRange>),

@@ -21,10 +21,10 @@ pub(crate) struct CompiledSchedule {
     pub(crate) text: (Arc<str>, Arc<str>),
     /// Distinguishes the call with this plan from other calls.
     pub(crate) digest: u64,
-    /// For each rank that has a program.
+    /// The dependents of each action, for each rank that has a program.
     dependents: BTreeMap<u32, Dependents>,
-    /// The reductions that take their operand directly from its sender. Only the ranks of this node
-    /// have programs.
+    /// The reductions that read their operand directly from the sender's memory. This requires a
+    /// sender on this node, because only the ranks of this node have programs here.
     fused: FusedReductions,
 }
 
@@ -49,12 +49,12 @@ impl CompiledSchedule {
     }
 
     /// Returns whether an action receives nothing, because the reduction that uses the message
-    /// takes it directly from its sender.
+    /// reads it directly from the sender's memory.
     pub(crate) fn is_passed_over(&self, rank: u32, action: u32) -> bool {
         self.fused.is_passed_over(Rank(rank), action)
     }
 
-    /// Returns the message that a reduction takes directly from its sender.
+    /// Returns the message that a reduction reads directly from its sender's memory.
     pub(crate) fn fused(&self, rank: u32, action: u32) -> Option<(Rank, TransferId)> {
         self.fused.message(Rank(rank), action)
     }

@@ -41,7 +41,7 @@ pub(crate) struct SharedState {
     pub(crate) out: OutputQueue,
     pub(crate) timers: TimerQueue<TimerKey>,
     pub(crate) peers: PeerTable,
-    /// The number of bytes that bounce buffers may still take.
+    /// Number of bytes that are still available for bounce buffers.
     bounce_left: u64,
     /// The streams that this node is sending for the first time, which share its link.
     pub(crate) sending: LinkUsage,
@@ -53,7 +53,7 @@ pub(crate) struct SharedState {
     pub(crate) peer_timeout: Duration,
     pub(crate) work_tracker: WorkTracker,
     pub(crate) turn: TurnBudget,
-    /// By operation, in the order of [`Operation::ALL`].
+    /// The node's traffic by operation, in the order of [`Operation::ALL`].
     pub(crate) traffic: [TrafficTotals; Operation::ALL.len()],
     /// The number of packets without the required key.
     pub(crate) refused: u64,
@@ -84,8 +84,8 @@ impl SharedState {
         }
     }
 
-    /// Hands work of a group to the driver, which uses the memory of some calls. Returns the number
-    /// of the work.
+    /// Hands the driver work of a group that uses the memory of the calls `tokens`. Returns the
+    /// number of the work.
     pub(crate) fn work(&mut self, group: u64, tokens: [Option<u64>; 2], work: Work) -> WorkId {
         let id = self.out.next_work();
         self.work_tracker.track(id, group, tokens);

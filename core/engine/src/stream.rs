@@ -35,7 +35,7 @@ impl StreamEnd {
     }
 }
 
-/// What a stream holds up.
+/// The part of a call that waits for a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum StreamHold {
     /// The action: its bytes are still missing, or still in use.
@@ -64,7 +64,7 @@ pub(crate) struct MulticastStream {
     tree: Option<SocketAddr>,
 }
 
-/// The effects of an input to a stream's machine, except for the data that was sent and stored.
+/// The effects of an input to a stream's machine, in addition to the data that was sent and stored.
 #[derive(Debug, Default)]
 pub(crate) struct StreamEffects {
     pub(crate) delivered: bool,
@@ -72,7 +72,7 @@ pub(crate) struct StreamEffects {
     pub(crate) closed: bool,
     /// Whether the source has sent its last chunk for the first time.
     pub(crate) all_sent: bool,
-    /// The peers that hold a different call.
+    /// The peers that have made a different call.
     pub(crate) mismatches: Vec<u16>,
     pub(crate) failed: Option<StreamError>,
     pub(crate) traffic: TrafficTotals,
@@ -114,7 +114,8 @@ impl MulticastStream {
         std::mem::take(&mut self.bounced).then_some(data)
     }
 
-    /// Returns whether this node has sent or received a NAK.
+    /// Returns whether chunks were lost: whether the source has retransmitted chunks, or the
+    /// receiver has sent NAKs.
     pub(crate) fn needed_repair(&self) -> bool {
         match &self.end {
             StreamEnd::Sender(sender) => sender.stats().served > 0,

@@ -15,7 +15,8 @@ impl Buffer {
 
     /// Calls a function with the buffer's bytes, and returns its result.
     pub fn with<R>(&self, act: impl FnOnce(&mut Vec<u8>) -> R) -> R {
-        // A panic elsewhere leaves bytes, not a broken invariant.
+        // A panic elsewhere cannot break an invariant of plain bytes, so a poisoned lock is
+        // ignored.
         act(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }
 

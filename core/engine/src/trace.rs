@@ -1,5 +1,5 @@
-//! The cost of recent collectives on this node. Each record holds when local ranks started and
-//! completed the call, and from which ranks data arrived when. The engine keeps the records even if
+//! The cost of recent collectives on this node. A record states when each local rank started and
+//! completed the call, and when data arrived from which ranks. The engine keeps records even if
 //! they are never read, so recording must be cheap: a few stores per message and one small record
 //! per call.
 
@@ -8,7 +8,7 @@ use cool_machine::Time;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Number of calls that are kept.
+/// Number of calls of which records are kept.
 const RECORDS: usize = 4096;
 
 /// Number of ranks whose arrivals one record lists separately: the ranks from which data arrived
@@ -30,7 +30,7 @@ pub struct CallRecord {
     pub ranks: Vec<RankTimes>,
     /// The ranks from which data arrived.
     pub arrivals: Vec<DataArrival>,
-    /// The traffic of all local ranks until their replies.
+    /// The traffic of all local ranks in the call, until their replies.
     pub traffic: TrafficTotals,
     /// The reason why the call failed, if it did.
     pub failure: Option<Arc<str>>,

@@ -152,8 +152,8 @@ pub enum Input<'a> {
         signal: &'a Signal,
     },
     /// The remaining bytes of an outgoing or incoming block take only as long as an offer and some
-    /// refusals. The next block may be arranged, so that the link does not become idle. Without
-    /// this input a link is idle between blocks, as in the paper.
+    /// refusals. The machine may then arrange the next block, so that the link does not become
+    /// idle. Without this input a link is idle between blocks, as in the paper.
     Nearly {
         /// The other member of the transfer.
         peer: Member,
@@ -180,8 +180,8 @@ pub enum Input<'a> {
         /// Whether the receiver confirmed all bytes.
         arrived: bool,
     },
-    /// A block is in place that did not arrive through the swarm, for example one from a tree, from
-    /// disk or from an earlier version.
+    /// A block that did not arrive through the swarm is in place. It may come from a tree, from
+    /// disk or from an earlier version of the content.
     Placed {
         /// The block, numbered as in [`Division`].
         block: u32,

@@ -138,7 +138,7 @@ impl Generation {
     }
 
     /// Returns whether a coded block would be new, which means that it is not a combination of
-    /// those held. Returns false for one that does not belong to this generation.
+    /// those held. Returns false for a coded block that does not belong to this generation.
     pub fn needs(&self, row: &Row) -> bool {
         self.rank < self.size && self.admits(row) && self.reduced(row).is_some()
     }
@@ -444,9 +444,9 @@ mod tests {
             prop_assert!(vectors.iter().any(|vector| source.exceeds(vector)));
         }
 
-        /// An independent implementation, which eliminates bytes together with coefficients, finds
-        /// the same blocks. (Its version 0.8.7 accepts some sparse rows that are not new, so the
-        /// rows are random.)
+        /// An independent decoder, which eliminates bytes together with coefficients, finds the
+        /// same blocks. The rows are random, because version 0.8.7 of that decoder accepts some
+        /// sparse rows that are not new.
         #[test]
         fn another_decoder_agrees(seed: u64, pieces in 2u16..24) {
             let mut chance = ChaCha8Rng::seed_from_u64(seed);

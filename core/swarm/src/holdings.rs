@@ -136,8 +136,8 @@ pub struct Holdings {
     order: Order,
     generations: Vec<Generation>,
     have: Have,
-    /// Number of generations of which all coded blocks are held, and of those with every block in
-    /// place.
+    /// Number of generations of which all coded blocks are held, and number of those in which every
+    /// block is also in place.
     complete: u32,
     whole: u32,
     /// At a source, for each generation: the originals not sent yet, in reverse order.
@@ -189,7 +189,7 @@ impl Holdings {
         &self.have
     }
 
-    /// Returns the report of the blocks that will be held once the given ones have arrived.
+    /// Returns the report of the blocks that will be held once those in `under_way` have arrived.
     pub(crate) fn expected<'r>(&self, under_way: impl Iterator<Item = &'r (u32, Row)>) -> Have {
         let mut have = self.have.clone();
         under_way.for_each(|(number, row)| have.add(&self.division, *number, row));
@@ -249,7 +249,7 @@ impl Holdings {
         (0..).zip(&self.generations).all(|(number, generation)| have.rank(number) >= generation.size())
     }
 
-    /// Returns whether more blocks are held of any generation than in `other`.
+    /// Returns whether more blocks are held of at least one generation than in `other`.
     pub(crate) fn exceeds(&self, other: &Holdings) -> bool {
         self.have.ranks.iter().zip(&other.have.ranks).any(|(here, there)| here > there)
     }
@@ -328,8 +328,8 @@ impl Holdings {
         Some(Pick { generation: number, row, terms })
     }
 
-    /// Returns, at a source that has not sent each original once, the generation among the next
-    /// ones of which it has sent least.
+    /// Returns, at a source that has not sent each original once, the generation with the most
+    /// unsent originals among the next ones of which the receiver surely needs blocks.
     fn original_of(&self, known: &Knowledge<'_>) -> Option<u32> {
         let Order::LowestRank { window } = self.order else { return None };
         let owing =

@@ -19,8 +19,8 @@ pub const fn blocks_at_a_time(far: bool) -> usize {
 pub(crate) struct Lane {
     /// Offers that were refused since the last block was sent.
     refusals: u32,
-    /// End of the current pause, before which no block is offered; then the length of the first
-    /// pause after a block, and of the next one.
+    /// End of the current pause, before which no block is offered; the length of the first pause
+    /// after a block; and the length of the next pause.
     pause_ends: Time,
     pause_min: Duration,
     pause: Duration,

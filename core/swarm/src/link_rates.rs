@@ -4,11 +4,11 @@ use cool_machine::Duration;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// Number of recent blocks from which a link's rate is estimated. The estimate requires at least
-/// `BLOCKS_MIN`.
+/// Maximum and minimum number of recent blocks from which a link's rate is estimated.
 const BLOCKS: usize = 32;
 const BLOCKS_MIN: usize = 8;
-/// Number of blocks from faster members that show whether this member is as fast.
+/// Number of blocks from faster members after which their transfer times show whether this member
+/// is as fast.
 const FROM_FASTER: usize = 2;
 
 /// Microseconds that a block takes over a member's link, or none while that is unknown.
@@ -37,7 +37,7 @@ pub(crate) struct LinkRateEstimator {
     /// Transfer times of blocks from faster members. A member that has received only from slow
     /// members counts itself among them; these times show whether it is really slow.
     from_faster: Vec<u32>,
-    /// Whether that comparison was made.
+    /// Whether the blocks from faster members have been evaluated.
     tried: bool,
 }
 

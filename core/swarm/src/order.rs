@@ -37,7 +37,7 @@ pub struct Phase {
     pub members: u32,
 }
 
-/// Whether a sender has something new of a generation for a receiver.
+/// Whether a block of a generation would be new to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Use {
     /// The receiver holds all of it.
@@ -75,14 +75,15 @@ impl Order {
         let incomplete = || (0..all).filter(|generation| good(*generation) != Use::Had);
         match self {
             Order::Sequential => Some(phase.settled).filter(|next| *next < all).filter(can),
-            // As in the algorithm: not the next generation if this node holds nothing of this one.
+            // As in the algorithm, the next generation is not chosen if this node holds nothing of
+            // this one.
             Order::Overlap1 => incomplete().next().filter(can),
             Order::Overlap2 { margin } => {
                 let schedule = Overlap { margin, rounds: log2_ceil(phase.members) };
-                // Otherwise the earliest. A generation thus begins no earlier than in the
-                // algorithm, unless nothing else can be sent. That exception is needed because
-                // rounds count the source's blocks: they would stop if the source did not send its
-                // next block.
+                // If no generation has priority, the earliest one that can be sent is chosen. A
+                // generation thus begins no earlier than in the algorithm, unless nothing else can
+                // be sent. That exception is needed because rounds count the source's blocks: they
+                // would stop if the source did not send its next block.
                 schedule.first(division, phase.round).filter(can).or_else(|| (0..all).find(can))
             }
             Order::LowestRank { .. } => {

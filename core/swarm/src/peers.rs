@@ -16,9 +16,9 @@ struct Peer {
     pace: Pace,
     /// No block is offered to it before this time.
     until: Time,
-    /// Generations of which a block was not new to this member, each with our progress at that time
-    /// and an expiry. No other block of them is sent until we have made progress. The entry
-    /// expires, because the member may have counted on a block that was lost.
+    /// Generations of which a block was not new to the member, each with this node's progress in it
+    /// at that time and an expiry. No other block of them is sent until this node has made
+    /// progress. The entry expires, because the member may have counted on a block that was lost.
     vain: Vec<(u32, u16, Time)>,
     /// The holdings that it reported last. Kept only if holders are counted.
     have: Have,
@@ -75,7 +75,8 @@ impl Peers {
         }
     }
 
-    /// Returns whether a block may be offered to a member at `now`.
+    /// Returns whether a block may be offered to a member at `now`: it is incomplete, and its pause
+    /// has ended.
     pub(crate) fn takes(&self, now: Time, member: Member) -> bool {
         self.peers.get(&member).is_some_and(|peer| !peer.complete && peer.until <= now)
     }
@@ -155,7 +156,8 @@ impl Peers {
         }
     }
 
-    /// Records that a block of a generation was not new to a member, with our progress in it.
+    /// Records that a block of a generation was not new to a member, with this node's progress in
+    /// the generation.
     pub(crate) fn record_not_new(&mut self, member: Member, generation: u32, progress: u16, until: Time) {
         self.with(member, |peer| {
             peer.vain.retain(|(other, ..)| *other != generation);
@@ -163,7 +165,8 @@ impl Peers {
         });
     }
 
-    /// Returns the generations of which we hold nothing new for a member, given our progress.
+    /// Returns the generations of which this node holds nothing new for a member, given its
+    /// progress.
     pub(crate) fn not_new_for(&self, now: Time, member: Member, progress: impl Fn(u32) -> u16) -> Vec<u32> {
         let vain = self.peers.get(&member).map(|peer| peer.vain.as_slice()).unwrap_or_default();
         let still =

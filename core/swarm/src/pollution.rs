@@ -37,12 +37,12 @@ pub(crate) struct Pollution {
     /// Coded blocks received of generations that are not decoded yet.
     origins: BTreeMap<u32, Vec<Origin>>,
     /// Polluted generations, each with the coded blocks of the first attempt, some of which are
-    /// wrong. They are requested again one after the other.
+    /// wrong. The generations are requested again one after the other.
     polluted: VecDeque<(u32, Vec<Origin>)>,
-    /// The only member from which the first polluted generation is accepted, and how long to wait
-    /// for its next block.
+    /// The only member from which the first polluted generation is accepted, and the time until
+    /// which its next block is awaited.
     sole: Option<(Member, Time)>,
-    /// Number of times that another member has replaced it.
+    /// Number of times that another member has become the only one.
     turns: u32,
     /// Members that have sent a wrong coded block of a generation that they had not checked.
     doubted: BTreeSet<Member>,
@@ -103,7 +103,7 @@ impl Pollution {
         self.origins.entry(generation).or_default().push(origin);
     }
 
-    /// Returns whether any coded block of a generation came from another member.
+    /// Returns whether any coded block of a generation was received from another member.
     pub(crate) fn is_of_others(&self, generation: u32) -> bool {
         self.origins.contains_key(&generation)
     }

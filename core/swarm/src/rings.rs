@@ -34,7 +34,7 @@ impl Rings {
         Rings { key: mixed(seed, u64::from(epoch)), racks }
     }
 
-    /// Adds room for a member. Until all members know about it, their rings differ. That causes
+    /// Adds a slot for a member. Until all members have added it, their rings differ. That causes
     /// some refusals but does no harm.
     pub fn include(&mut self, member: Member) {
         let rack = member.rack as usize;
@@ -270,8 +270,8 @@ mod tests {
         assert_eq!(rings.successor(5, Member { rack: 1, slot: 2 }, |_| true), None);
     }
 
-    /// Chi-squared test over many rounds, from the smallest sizes on: all other members are equally
-    /// often the successor.
+    /// Chi-squared test over many rounds, for sizes from the smallest on: all other members are the
+    /// successor equally often.
     #[test]
     fn all_others_are_successors_equally_often() {
         for size in [3u32, 4, 7, 16, 17, 64, 100] {

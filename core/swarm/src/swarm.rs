@@ -50,8 +50,8 @@ pub struct Swarm {
     /// The paper's round: the number of blocks that the source has sent.
     round: u64,
     settled: u32,
-    /// When this node next requests a block, the wait after that, and when it reports that it is
-    /// starved.
+    /// When this node next requests a block, how long it waits after that request, and when it
+    /// reports that it is starved.
     asks_at: Time,
     ask_wait: Duration,
     starves_at: Option<Time>,
@@ -175,8 +175,8 @@ impl Swarm {
 impl Swarm {
     fn offered(&mut self, now: Time, from: Member, transfer: u32) {
         let known = self.incoming.find(from, transfer).map(|granted| granted.block.is_some());
-        // Complete only after decoding, because an unchecked generation may be polluted and needed
-        // again.
+        // The member is complete only after decoding, because an unchecked generation may be
+        // polluted and needed again.
         let complete = self.holdings.is_whole();
         // Blocks that the rack holds should arrive from within it. If nothing arrives for a while,
         // they may be requested from other racks too, because an announced block may have been
@@ -395,7 +395,7 @@ impl Swarm {
         self.spec.waits.block / 2
     }
 
-    /// Requests a block from another member each time, while nothing is under way.
+    /// Requests a block, each time from another member, while no transfer is under way.
     fn ask(&mut self, now: Time) {
         if self.holdings.is_complete() || now < self.asks_at {
             return;
@@ -447,7 +447,7 @@ impl Swarm {
             // Blocks that only this member held are no longer available in the rack.
             self.rack = self.holdings.clone();
         } else {
-            // Likewise, blocks that only this member received are no longer outside the rack.
+            // Likewise, blocks that only this member received may no longer exist outside the rack.
             self.left = Holdings::empty(self.spec.division, self.spec.code, self.spec.order);
         }
         let outgoing = self.outgoing.of(member);
@@ -513,7 +513,7 @@ impl Machine for Swarm {
             }
             Input::Received { from, transfer, took } => {
                 if let Some(took) = took {
-                    // The transfers still under way shared the link.
+                    // The blocks that are still under way shared the link.
                     let share = self.incoming.blocks().count().max(1) as u32;
                     self.link_rates.record(took / share, self.peers.pace(from));
                 }

@@ -15,7 +15,7 @@ pub(crate) struct Transfer {
     pub(crate) number: u32,
     /// Whether few bytes remain, so that the next block may be arranged.
     pub(crate) nearly: bool,
-    /// When the transfer is given up.
+    /// When the transfer times out.
     pub(crate) until: Time,
     /// The generation and coefficients, once the block is announced.
     pub(crate) block: Option<(u32, Row)>,

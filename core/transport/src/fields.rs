@@ -1,5 +1,5 @@
-//! Reads big-endian numbers from the front of untrusted bytes. Both wire formats of this crate use
-//! it. They must check the meaning of the fields, and that no bytes are left over.
+//! Reads big-endian numbers from the front of untrusted bytes. The decoders of both wire formats of
+//! this crate use it. They must check the values of the fields, and that no bytes are left over.
 
 /// A cursor over the fields that are left.
 pub(crate) struct FieldReader<'a> {

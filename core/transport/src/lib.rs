@@ -8,9 +8,9 @@
 //! does not reach completes through the chain alone, pipelined. Receivers report completion rack by
 //! rack to the source, which then settles the stream.
 //!
-//! The module `feedback` holds the reports of receivers and the source's view of them, `congestion`
-//! the sending rate, `repair` the recovery of losses, and `retry` all timeouts. The membership of
-//! groups is in `cool-membership`.
+//! The module `feedback` contains the reports of receivers and the source's view of them,
+//! `congestion` the sending rate, `repair` the recovery of losses, and `retry` all timeouts. The
+//! membership of groups is in `cool-membership`.
 //!
 //! The machines hold no payload: they name byte ranges, and the driver moves the bytes. They never
 //! wait, because pacing is a deadline like any other. The driver owns the sockets, the clock, the

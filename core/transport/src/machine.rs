@@ -100,12 +100,12 @@ pub enum StreamError {
         /// Time since the last chunk arrived.
         waited: Duration,
     },
-    /// Some receivers sent nothing before they completed. All others have the message.
+    /// Some receivers became silent before they had completed. All others have the message.
     #[error("nodes {nodes:?} did not complete the message and sent nothing for {waited:?}")]
     Incomplete {
-        /// The receivers that did not complete, in chain order.
+        /// The incomplete receivers, in chain order.
         nodes: Vec<u16>,
-        /// How long they sent nothing.
+        /// Time without a packet from them.
         waited: Duration,
     },
 }
@@ -157,8 +157,8 @@ impl StreamOutbox {
         self.queue.pop_front()
     }
 
-    /// Returns whether a packet belongs to the same call. If not, reports the mismatch to the
-    /// driver and to the peer, once for each peer.
+    /// Returns whether a packet belongs to the same call as this node's stream. If not, reports the
+    /// mismatch to the driver and to the peer, once for each peer.
     pub(crate) fn is_same_call(&mut self, packet: &Packet) -> bool {
         if packet.digest == self.template.digest && packet.body != PacketBody::DigestMismatch {
             return true;

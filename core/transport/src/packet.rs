@@ -121,7 +121,7 @@ pub enum PacketBody {
         delay: u16,
         /// The serial of the announcement that it answers, or zero.
         echo: u16,
-        /// Positions that have been heard from since the last report.
+        /// Positions from which packets have arrived since the last report.
         alive: Vec<Range<u16>>,
         /// Positions that hold the whole message.
         complete: Vec<Range<u16>>,

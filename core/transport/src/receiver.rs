@@ -245,8 +245,8 @@ impl Receiver {
         if !self.spec.multicast {
             self.recovery.want(0..self.chunks, &self.held);
             if let Some(next) = self.me.checked_add(1).filter(|next| *next < self.spec.chain.len()) {
-                // If the next node sent a NAK before this node had opened the stream, it has turned
-                // to another node. This makes it return.
+                // If the next node sent a NAK before this node had opened the stream, it now sends
+                // its NAKs to another node. This packet makes it return to this node.
                 let node = self.spec.chain.node(next);
                 self.out
                     .send(PacketTarget::Node(node), PacketBody::NakConfirm { echo: 0, chunks: Vec::new() });

@@ -9,8 +9,8 @@ pub(crate) const RTO_MIN: Duration = Duration::from_millis(2);
 /// round trips in four fail, many retries must fit into the time after which a stream counts as
 /// stalled.
 pub(crate) const RTO_MAX: Duration = Duration::from_millis(250);
-/// Most doublings of a timeout (compare RFC 6298, section 5.5, with its bound of a minute). Beyond
-/// this, a retry is worth its packet.
+/// Most doublings of a timeout (compare RFC 6298, section 5.5, with its bound of a minute). It
+/// stops growing early, because a retry costs only one packet.
 pub(crate) const BACKOFF_DOUBLINGS_MAX: u32 = 2;
 
 /// Shortest reordering window (RFC 8985, section 6.2). A chunk counts as missing once the window
@@ -26,7 +26,7 @@ pub(crate) const CONFIRMED_RTOS: u32 = 4;
 /// Unanswered RTOs until a node that has answered before is skipped and the next one upstream
 /// receives the NAKs.
 pub(crate) const UPSTREAM_TRIES_PROVEN: u32 = 4;
-/// The same for a node that has never answered.
+/// Like [`UPSTREAM_TRIES_PROVEN`], for a node that has never answered.
 pub(crate) const UPSTREAM_TRIES: u32 = 2;
 /// RTOs until a skipped predecessor is tried again.
 pub(crate) const PREDECESSOR_RETRY_RTOS: u32 = 16;

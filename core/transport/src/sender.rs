@@ -44,7 +44,7 @@ pub struct Sender {
     end_announced: bool,
     out: StreamOutbox,
     phase: SenderPhase,
-    /// When the phase began, or became able to end.
+    /// When the phase began. For `Gathering`, when [`Input::Proceed`] arrived, if that was later.
     since: Time,
     stats: StreamStats,
 }
@@ -284,7 +284,8 @@ impl Sender {
         self.spec.len > self.spec.eager && self.spec.chain.len() > 1
     }
 
-    /// Returns whether the source no longer waits for receivers to be ready.
+    /// Returns whether the source may begin to send: all receivers are ready, or it has waited long
+    /// enough.
     fn is_gathered(&self, now: Time) -> bool {
         !self.polls_receivers() || self.receivers.all_ready() || now >= self.since + self.spec.timers.ready
     }

@@ -128,8 +128,8 @@ pub struct RateSpec {
     pub background: bool,
 }
 
-/// The timeouts of a stream. Retransmission timeouts follow measured round trips; these values are
-/// where they start and when the stream gives up.
+/// The timeouts and delays of a stream. Retransmission timeouts start at `initial_rto` and follow
+/// measured round trips. The other values bound waits, or delay acknowledgments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamTimers {
     /// The retransmission timeout before any round trip has been measured.
@@ -162,7 +162,8 @@ impl Default for StreamTimers {
     }
 }
 
-/// All that the nodes of a stream agree on before it runs.
+/// The parameters of a stream, which its nodes must have in common unless a field permits
+/// otherwise.
 #[derive(Clone, Debug)]
 pub struct StreamSpec {
     /// The name of the stream.

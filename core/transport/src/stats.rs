@@ -15,7 +15,7 @@ pub struct StreamStats {
     pub served: u64,
     /// NAKs sent.
     pub naks: u64,
-    /// Packets of this stream that were invalid: an unknown chunk or sender.
+    /// Packets of this stream that were invalid, for example because of an unknown chunk or sender.
     pub refused: u64,
     /// The rate of a source's multicast in bytes per second of Ethernet frames. It is zero at a
     /// receiver, and without a tree.

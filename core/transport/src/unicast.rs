@@ -33,10 +33,10 @@ use std::collections::{BTreeMap, VecDeque};
 /// A group that is open on this side.
 #[derive(Debug, Default)]
 struct OpenGroup {
-    /// A frame of the group has arrived, so the other side has it open and does not give up the
-    /// stream.
+    /// Whether a frame of the group has arrived. It shows that the other side has the group open
+    /// and keeps the stream.
     confirmed: bool,
-    /// The other side was notified that something waits for it.
+    /// Whether the other side was notified that something waits until it has the group open.
     waits: bool,
     deferred: Vec<DeferredMessage>,
 }
@@ -108,7 +108,7 @@ impl PeerStream {
         let Some(open) = self.open.get_mut(&group) else { return false };
         self.no_group_traffic = false;
         if !std::mem::replace(&mut open.confirmed, true) {
-            // The other side may have opened the group only after it received our first GroupOpen.
+            // The other side may have received the first `GroupOpen` before it opened the group.
             self.outbound.control(ControlFrame::GroupOpen { group: group.0, epoch: group.1, waits: false });
             for deferred in std::mem::take(&mut open.deferred) {
                 self.outbound.deferred(deferred);

@@ -146,7 +146,8 @@ def test_centroids_are_the_same_after_random_faults(make_bed, tmp_path, seed):
     bed.wait_until_joined()
 
 
-# Fits again with the remaining ranks; alone without COOL_RANK.
+# A program that fits points, and fits again with the remaining ranks after a loss. Without
+# COOL_RANK it runs alone.
 IN_PYTHON = """
 import os, sys
 import cool, numpy
@@ -198,7 +199,7 @@ def test_a_run_that_was_killed_entirely_resumes_its_checkpoint(make_bed, tmp_pat
     job = Job(bed, "cool", "run", "-n", "6", "--env", "COOL_KMEANS_TEST=checkpoint", "--", *resumable)
     job.wait_for(r"iteration +3 ")
     for process, _ in places("checkpoint").values():
-        # With the first rank's death the launcher ends the others.
+        # When the first rank is killed, the launcher ends the others.
         with contextlib.suppress(ProcessLookupError):
             os.kill(process, signal.SIGKILL)
     assert job.status() != 0

@@ -60,7 +60,7 @@ def calls(told, operation, what="taken"):
 def test_every_operation_gives_what_the_host_gives(bed, tmp_path, host):
     assert "cool-mpi" not in run(bed, tmp_path, host, preload="")
     told = run(bed, tmp_path, host)
-    # 58 pairs of a type and a reduction, with and without MPI_IN_PLACE, and five other calls.
+    # 58 pairs of a type and a reduction, each with and without MPI_IN_PLACE, and five other calls.
     assert calls(told, "allreduce") == 121 + 2 * host.fortran, told
     for operation, least in (("bcast", 6), ("reduce", 14), ("gather", 5), ("scatter", 4), ("allgather", 5), ("alltoall", 3), ("reduce_scatter", 24),
                              ("scan", 1), ("exscan", 59)):
@@ -160,7 +160,7 @@ assert all[3999] == sum(range(world.size))
 parts = array("d", [0] * 4000 * world.size)
 world.Allgather(mine, parts)
 assert parts[::4000] == array("d", range(world.size))
-# Made with long counts where the library can.
+# mpi4py creates these types by functions with long counts if the library has such functions.
 every_second, block = MPI.DOUBLE.Create_indexed_block(1, range(0, 4000, 2)), MPI.DOUBLE.Create_contiguous(2000)
 every_second.Commit(), block.Commit()
 sparse = array("d", [world.rank] * 4000)
@@ -171,8 +171,8 @@ else:
     world.Bcast((sparse, 1, every_second), 3)
     assert sparse == array("d", [3, world.rank] * 2000)
 every_second.Free(), block.Free()
-# Short ones are left to the library, which may have no functions with long counts, which mpi4py
-# asks for.
+# Short calls are left to the library. Some libraries have no functions with long counts, which
+# mpi4py prefers.
 one, of_all, whole = array("i", [world.rank]), array("i", [0] * world.size), array("i", range(world.size))
 total = sum(range(world.size))
 for call in (world.Allreduce, world.Reduce, world.Scan, world.Exscan):

@@ -106,7 +106,7 @@ def test_whoever_stops_reading_loses_nothing_and_holds_up_nobody(make_bed):
     count = 40000
     flood = start(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", "sh", "-c", "seq -f 'a line that is long enough %%.0f' 1 %d" % count)
     wait_for(lambda: "its output" in log_of(bed, "h1"), "its ranks wait")
-    # Others of the same nodes are not concerned.
+    # Other jobs on the same nodes are not affected.
     succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
     assert flood.poll() is None
     status, out, errors = ended(flood)

@@ -41,8 +41,8 @@ def test_the_later_of_two_controllers_is_master_of_the_switches(make_bed):
     # Open vSwitch shows roles in a status that it updates every few seconds.
     wait_for(lambda: masters() == {LATER_OPENFLOW}, "the later one is master of all")
     assert "turned away" not in log_of(bed, "later")
-    # After a restart, it is the later controller, and starts in a network with rules of the other
-    # one.
+    # After a restart, the first controller is the later one. It then starts in a network with rules
+    # of the other controller.
     end_controller(bed)
     bed.start_controller()
     wait_for(bed.whole, "the first one has the network again")

@@ -177,7 +177,7 @@ def test_routes_of_hosts_survive_a_lost_link_and_a_restart(make_bed):
 def test_a_node_is_reached_whether_its_agent_runs_or_not(make_bed):
     bed = make_bed("tree:2x2")
     assert hosts(bed) == {}
-    # There are no more flows than without hosts: one for broadcasts.
+    # Nodes need no flows for hosts and no flows of edge ports.
     assert not any("cookie=0x434f4f4c09" in flow or "cookie=0x434f4f4c0b" in flow for name in ("s1", "s2", "s3") for flow in flows(name))
     reach(bed, ("h1", "h4"))
     end_agent(bed, "h4")

@@ -16,7 +16,8 @@ from test_recovery import multicast
 UNTIL = "echo up; until test -e %s; do sleep 0.1; done; echo down"
 # Long enough for both sides to close the connection: the controller after 5 s, an agent after 15 s.
 BLINK = 20
-# Longer than the controller needs to detect that it is isolated, which is 10 s for switches.
+# Longer than the controller needs to detect that it is isolated: up to 15 s, after which silent
+# switches count as disconnected.
 GRACE = 20
 
 

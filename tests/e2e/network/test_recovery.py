@@ -76,7 +76,8 @@ def spines_of(tree):
 
 
 def touches(link, switch):
-    """Whether a link, as its name, is one of a switch: s1:2-s3:1 is one of s1 and of s3."""
+    """Returns whether a switch is an end of a link, given by its name: s1:2-s3:1 is a link of s1
+    and of s3."""
     return switch in {end.split(":")[0] for end in link.split("-")}
 
 
@@ -88,8 +89,9 @@ def crosses(tree, link):
 
 
 def tree_of_the_job(bed):
-    """The links of the tree over all its nodes. A new controller takes a moment to take it over,
-    and when links are back any takes one to lead it over a spine again."""
+    """Waits until the job has a tree over all its nodes that crosses a spine, and returns the links
+    of that tree. A new controller needs a moment to adopt the tree, and after links are restored,
+    any controller needs a moment to route the tree over a spine again."""
     def trees():
         trees = [t for g in bed.cool_json("groups")["groups"] for t in g["trees"] if t["scope"] == "all"]
         return [t["links"] for t in trees if spines_of(t["links"])]
@@ -168,14 +170,14 @@ def failovers(switch):
 
 
 def test_unicast_fails_over_to_another_uplink_without_controller(make_bed):
-    """Between two racks each direction uses its own spine, so the uplink by which a rack sends
-    carries nothing back."""
+    """Between two racks, each direction uses another spine, so the uplink by which a rack sends
+    receives nothing."""
     bed = make_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
     wait_for(bed.whole, "the network is complete")
     one, other = bed.network.net.get("h1"), bed.network.net.get("h5")
     for host, peer in ((one, other), (other, one)):
         wait_for(lambda: reaches(host, peer), "racks reach each other")
-        # The controller answers for addresses, and will not.
+        # The controller answers requests for addresses, but it will not run.
         host.cmd("ip neighbour change %s dev %s nud permanent" % (peer.IP(), host.defaultIntf().name))
     for host, peer in ((one, other), (other, one)):
         leaf = next(l["a"] for l in bed.description["links"] if l["b"] == host.name)

@@ -135,7 +135,8 @@ def test_forged_replayed_and_relayed_lldp_is_reported(make_bed):
     frames = []
 
     def relay_until_reported():
-        """Ignores late frames: on a busy machine, they are old frames rather than links."""
+        """Relays a captured frame until the link through nodes is reported. A single frame may
+        arrive so late on a busy machine that it counts as an old frame instead of a link."""
         if reported("through node h")():
             return True
         frames.append(in_host(bed, "h1", CAPTURE))
@@ -227,7 +228,7 @@ def test_a_host_that_floods_the_controller_is_rate_limited(make_bed):
                               forged_lldp(1, 7).hex()], stdout=subprocess.PIPE, text=True)
     try:
         assert flood.stdout.readline().strip() == "flooding"
-        # Longer than the timeout for missing LLDP frames.
+        # The loop takes longer than the timeout for missing LLDP frames.
         for _ in range(5):
             succeed(bed, "cool", "run", "--hosts", "h1,h2,h3", "--", os.path.join(bed.bin_dir, "cool-misuse"), "sum")
             time.sleep(1)

@@ -80,7 +80,7 @@ fn run(case: &str) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Prints `started` as soon as all ranks are there, then calls barriers until one fails.
+/// Prints `started` as soon as all ranks have joined, then calls barriers until one fails.
 fn call_barriers_until_failure(comm: &Comm) -> Result<(), Error> {
     comm.barrier()?;
     if comm.rank() == 0 {

@@ -209,8 +209,8 @@ fn advertisement(address: Ipv6Addr, has: MacAddr, flags: u8, to: Ipv6Addr, to_ma
     message(has, to_mac, address, to, &about(ADVERTISEMENT, flags, address, TARGET_ADDRESS, has))
 }
 
-/// Returns an ICMPv6 message about an address, with an Ethernet address as option and without its
-/// checksum.
+/// Returns an ICMPv6 message about an address, with an Ethernet address as option. Its checksum is
+/// not set yet.
 fn about(kind: u8, flags: u8, address: Ipv6Addr, option: u8, mac: MacAddr) -> Vec<u8> {
     let head = [kind, 0, 0, 0, flags, 0, 0, 0];
     [&head[..], &address.octets(), &[option, ADDRESS_UNITS], &mac.octets()].concat()

@@ -76,8 +76,8 @@ impl<'a> AddressResolution<'a> {
         }
     }
 
-    /// Returns the frame that answers a request with this Ethernet address, which belongs to a
-    /// router or not.
+    /// Returns the frame that answers a request with this Ethernet address. `router` states whether
+    /// the owner of the address is a router.
     pub(crate) fn reply(&self, target: MacAddr, router: bool) -> Vec<u8> {
         match self {
             AddressResolution::Arp(arp) => arp.reply_with(target),

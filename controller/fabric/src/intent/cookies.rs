@@ -2,9 +2,9 @@
 
 use super::tables::{FlowEntry, GROUPS};
 
-/// Upper half of the cookies of all our flows. The lower half states the purpose.
+/// Upper half of the cookies of all flows of this controller. The lower half states the purpose.
 pub(crate) const COOKIE: u64 = 0x434f_4f4c_0000_0000;
-/// Bits of a cookie that distinguish our flows from those of other controllers.
+/// Bits of a cookie that distinguish flows of this controller from those of other controllers.
 pub(crate) const COOKIE_MASK: u64 = 0xffff_ffff_0000_0000;
 /// Purposes, in the top byte of the cookie's lower half.
 pub(crate) const FOR_TREE: u64 = 1 << 24;
@@ -23,7 +23,8 @@ pub(crate) const FOR_HOST: u64 = 9 << 24;
 pub(crate) const FOR_HOST_HERE: u64 = 10 << 24;
 pub(crate) const FOR_EDGE: u64 = 11 << 24;
 pub(crate) const FOR_BROADCAST: u64 = 12 << 24;
-/// Broadcasts and neighbor discovery of IPv6. A switch with few meters or flows can do without.
+/// Flows for link-local multicast and neighbor discovery of IPv6. A switch with few meters or flows
+/// can be served without them.
 pub(crate) const FOR_IPV6: u64 = 13 << 24;
 
 /// Cookie and mask of the flows that count multicast packets of senders that are not members.

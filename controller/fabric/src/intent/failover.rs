@@ -18,7 +18,8 @@ use std::collections::BTreeMap;
 pub(crate) const FAILOVERS: Range<u32> = 0xc100_0000..0xc200_0000;
 const PORTS: u32 = 1 << 12;
 
-/// Returns the group for next hops with an alternate; `None` if a port number is above 4095.
+/// Returns the number of the group for next hops; `None` if they have no alternate, or if a port
+/// number is above 4095.
 fn number(way: NextHops) -> Option<u32> {
     let alternate = way.alternate.filter(|port| *port < PORTS)?;
     (way.port < PORTS).then_some(FAILOVERS.start + way.port * PORTS + alternate)

@@ -16,19 +16,22 @@ use std::collections::BTreeMap;
 // 5.3). OF_PORT must be above LLDP and ARP, and DROP below everything else.
 pub(crate) const OF_PORT: u16 = 50_010;
 pub(crate) const LLDP: u16 = 50_000;
-/// Also of neighbor discovery, the ARP of IPv6.
+/// Priority of flows for ARP, and for neighbor discovery, the ARP of IPv6.
 pub(crate) const ARP: u16 = 49_000;
 pub(crate) const TREE: u16 = 40_000;
-/// Below the trees: multicast packets of senders that are not members.
+/// Priority of the flows for multicast packets of senders that are not members. It is below that of
+/// trees.
 pub(crate) const NONMEMBER: u16 = 39_000;
 pub(crate) const NODE: u16 = 30_010;
 pub(crate) const HOST: u16 = 30_005;
 pub(crate) const RACK: u16 = 30_000;
 pub(crate) const NORMAL: u16 = 10_000;
-/// Unicast to unknown destinations from a port of hosts without an agent. Broadcasts are below it.
+/// Priority of flows for unicast to unknown destinations from a port of hosts without an agent. It
+/// is above that of broadcasts.
 pub(crate) const EDGE: u16 = 20;
 pub(crate) const BROADCAST: u16 = 10;
-/// Above 0, because a switch may have a flow of its own at 0 that floods.
+/// Priority of the flow that drops all other packets. It is above 0, because a switch may have a
+/// flow of its own at 0 that floods.
 pub(crate) const DROP: u16 = 1;
 
 /// Returns the racks of the PMACs that a flow matches.

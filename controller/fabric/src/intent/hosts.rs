@@ -95,8 +95,8 @@ impl Intent {
         }
     }
 
-    /// Opens or closes an edge port: an open one hands frames to unknown destinations, and ARP, to
-    /// the controller.
+    /// Opens or closes an edge port. Flows at an open edge port send frames to unknown
+    /// destinations, and ARP, to the controller.
     pub(crate) fn edge(&mut self, port: Port, open: bool) {
         let rest = FlowKey::new(EDGE, Match::new().in_port(PortNo(port.number)));
         for key in [rest, port_key(port.number, EtherType::ARP)] {
@@ -109,8 +109,8 @@ impl Intent {
         }
     }
 
-    /// Gives neighbor discovery at an edge port flows of its own after the first such message, so
-    /// that it can be metered apart from other frames, as ARP is.
+    /// Installs separate flows for neighbor discovery at an edge port, after the first such
+    /// message, so that it can be metered apart from other frames, as ARP is.
     pub(crate) fn separate_discovery(&mut self, port: Port, kind: u8) {
         if RESOLUTION_KINDS.contains(&kind) {
             for key in discovery_keys(port) {

@@ -86,7 +86,8 @@ impl Intent {
         self.hosts.forget(switch);
     }
 
-    /// Limits the failover groups of a switch. If it uses more than `most`, it gets none.
+    /// Limits the failover groups of a switch. If the switch uses more than `most`, its routes stop
+    /// using failover groups.
     pub(crate) fn allow_failovers(&mut self, switch: DatapathId, most: usize) {
         let failovers = self.failovers.entry(switch).or_default();
         failovers.most = most;
@@ -218,14 +219,14 @@ impl Intent {
         }
     }
 
-    /// Lets a port's frames into the switch's own forwarding, or drops them.
+    /// Makes the switch's own forwarding accept a port's frames, or drops them.
     pub(crate) fn normal(&mut self, port: Port, open: bool) {
         let key = FlowKey::new(NORMAL, Match::new().in_port(PortNo(port.number)));
         let flow = open.then(|| flow(FOR_NORMAL, vec![Action::output(PortNo::NORMAL)]));
         self.flow(port.switch, key, flow);
     }
 
-    /// Gives a tree this shape, or removes it. Returns the switches for which this changes
+    /// Installs a tree with this shape, or removes it. Returns the switches for which this changes
     /// something.
     ///
     /// Each switch of the tree has one group of type ALL, and for each port of the tree a flow into

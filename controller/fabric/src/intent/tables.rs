@@ -4,8 +4,9 @@ use rs_openflow::{Instruction, Match};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-/// Numbers of our groups, one for each multicast address. They identify the groups, because groups
-/// have no cookie. [`FAILOVERS`](crate::intent::failover::FAILOVERS) has further numbers.
+/// Numbers of the groups for trees, one for each multicast address. They show that a group belongs
+/// to this controller, because groups have no cookie.
+/// [`FAILOVERS`](crate::intent::failover::FAILOVERS) has further numbers.
 pub(crate) const GROUPS: core::ops::Range<u32> = 0xc000_0000..0xc004_0000;
 
 /// Identity of a flow. Cheap to clone, because several tables share one.

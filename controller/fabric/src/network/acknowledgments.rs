@@ -16,7 +16,7 @@ pub(crate) enum AckWaiter {
     Host(HostKey),
 }
 
-/// The outstanding acknowledgments.
+/// The outstanding acknowledgments of switches.
 #[derive(Debug, Default)]
 pub(crate) struct Acknowledgments {
     /// By switch and waiter, the version that must be acknowledged; `None` for the next one that is
@@ -28,7 +28,7 @@ pub(crate) struct Acknowledgments {
 }
 
 impl Acknowledgments {
-    /// The next version that the switch is sent must be acknowledged.
+    /// Makes a waiter wait until the switch acknowledges the next version that it is sent.
     pub(crate) fn expect(&mut self, waiter: AckWaiter, switch: DatapathId) {
         self.by_switch.entry(switch).or_default().insert(waiter, None);
         self.by_waiter.entry(waiter).or_default().insert(switch);
@@ -47,7 +47,7 @@ impl Acknowledgments {
         self.settle(switch, over);
     }
 
-    /// Removes a switch, for which nothing waits any longer.
+    /// Removes a switch. The waiters no longer wait for it.
     pub(crate) fn switch_removed(&mut self, switch: DatapathId) {
         self.settle(switch, |_| true);
     }
@@ -62,7 +62,7 @@ impl Acknowledgments {
         }
     }
 
-    /// Removes a switch from a waiter.
+    /// Makes a waiter no longer wait for a switch.
     pub(crate) fn excuse(&mut self, waiter: AckWaiter, switch: DatapathId) {
         if let Some(waiters) = self.by_switch.get_mut(&switch) {
             waiters.remove(&waiter);
@@ -78,7 +78,7 @@ impl Acknowledgments {
         }
     }
 
-    /// Removes a waiter.
+    /// Removes a waiter from all switches for which it waits.
     pub(crate) fn forget(&mut self, waiter: AckWaiter) {
         for switch in self.missing(waiter).collect::<Vec<_>>() {
             self.excuse(waiter, switch);
@@ -86,7 +86,7 @@ impl Acknowledgments {
         self.touched.remove(&waiter);
     }
 
-    /// Marks a waiter as changed, whether or not a switch acknowledges anything.
+    /// Marks a waiter as changed, even if no switch acknowledges anything.
     pub(crate) fn touch(&mut self, waiter: AckWaiter) {
         self.touched.insert(waiter);
     }

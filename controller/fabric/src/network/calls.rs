@@ -19,7 +19,7 @@ use cool_topology::{DatapathId, Link, Port, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use tracing::{debug, warn};
 
-/// Number of shapes of a tree that are tried to find one with room.
+/// Maximum number of shapes of a tree that are tried until one has room in all switches.
 const WAYS: usize = 8;
 
 impl Network {
@@ -193,7 +193,7 @@ impl Network {
                 trees.iter().for_each(|tree| self.multicast.free(tree.number));
                 return Err(FabricError::OutOfAddresses { limit: GROUPS.end - GROUPS.start });
             };
-            // If there is no room on one way, another may have some.
+            // If the switches of one shape have no room, those of another may have some.
             let graph = self.discovery.graph();
             let tie_breaks = (id..).take(WAYS).map(|group| TieBreak { group, stripe });
             let others =
@@ -308,7 +308,7 @@ impl Network {
     }
 }
 
-/// Sends the result of a call. A caller that no longer waits needs none.
+/// Sends the result of a call. A caller that no longer waits does not need it.
 pub(crate) fn answer<T>(reply: CallReply<T>, result: Result<T, FabricError>) {
     if reply.send(result).is_err() {
         debug!("a caller did not wait for its answer");

@@ -171,8 +171,8 @@ impl Network {
         self.acknowledgments.touch(waiter);
     }
 
-    /// Returns the switches without room for their part of a tree. Members behind them get their
-    /// data by the chain.
+    /// Returns the switches without room for their part of a tree. Members behind them receive
+    /// their data along the chain.
     fn full_switches(&self, number: u32) -> BTreeSet<DatapathId> {
         let Some(tree) = self.multicast.tree(number) else { return BTreeSet::new() };
         let full = |(switch, ports): (DatapathId, BTreeSet<u32>)| {

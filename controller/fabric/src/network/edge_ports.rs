@@ -1,6 +1,6 @@
 //! Finds the edge ports, which have no link to a switch and may therefore lead to hosts. A port
-//! counts as one after the time in which its link would have been found, or at once if a node is
-//! located there. A port that has had a link since it came up never counts.
+//! becomes an edge port after the time in which its link would have been found, or at once if a
+//! node is located there. A port that has had a link since it came up never becomes one.
 
 use super::deadlines::Deadlines;
 use cool_machine::Time;
@@ -66,7 +66,7 @@ impl EdgePorts {
         self.settle(port);
     }
 
-    /// Lets ports count after their waiting time.
+    /// Makes ports edge ports after their waiting time.
     pub(crate) fn pass_time(&mut self, now: Time) {
         while let Some(port) = self.settling.expired(now) {
             self.settle(port);
@@ -100,7 +100,7 @@ impl EdgePorts {
         self.changed.insert(port);
     }
 
-    /// Returns when the next port may count.
+    /// Returns when the next port may become an edge port.
     pub(crate) fn deadline(&self) -> Option<Time> {
         self.settling.next()
     }

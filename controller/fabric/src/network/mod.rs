@@ -202,9 +202,9 @@ impl Network {
         let capacity = info.capacity.within(self.config.capacity);
         let stale_trees = self.retain_stale(now, switch, info.inherited.trees);
         let discovered_at = now + self.config.lldp_interval * DISCOVERY_INTERVALS;
-        // After a restart, switches reconnect one after the other, so routes to those still absent
-        // are kept as long as trees. Where switches flood, old flows must not remain next to a new
-        // spanning tree.
+        // After a restart, switches reconnect one after the other, so routes to absent switches are
+        // retained as long as trees. If switches forward unicast themselves, old flows must not
+        // remain next to a new spanning tree.
         let retain_until = match self.config.unicast {
             Unicast::Routed => {
                 self.stale_trees.until().map_or(discovered_at, |until| until.max(discovered_at))
@@ -401,7 +401,8 @@ impl Network {
         deadline
     }
 
-    /// Logs lost nodes. If many are lost at once, one line must be enough.
+    /// Logs lost nodes. If many are lost at once, a single line reports their number, so that the
+    /// log is not flooded.
     fn report_lost(&self, lost: &[(String, Port)]) {
         let nodes = lost.len();
         if let [(node, port), ..] = lost

@@ -48,16 +48,16 @@ pub(crate) struct MulticastGroups {
     index: ReverseIndex,
     /// Trees with a desired state that must be computed anew.
     changed: BTreeSet<u32>,
-    /// Trees that may be improved now, and when to try all.
+    /// Trees that may be improved now, and the time at which all trees become improvable.
     improvable: BTreeSet<u32>,
     improve_at: Option<Time>,
-    /// How long callers wait.
+    /// Time until which the caller of each group waits.
     callers: Deadlines<u64>,
     revision: u64,
 }
 
 impl MulticastGroups {
-    /// Counts the changes that are visible in a snapshot of the network.
+    /// Returns the number of changes so far that are visible in a snapshot of the network.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }

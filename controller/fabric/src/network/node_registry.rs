@@ -101,7 +101,7 @@ impl NodeRegistry {
         &self.by_name
     }
 
-    /// Counts the changes that are visible in a snapshot of the network.
+    /// Returns the number of changes so far that are visible in a snapshot of the network.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }

@@ -58,7 +58,7 @@ impl NormalForwarding {
         self.changed = true;
     }
 
-    /// Returns whether a new decision is due although no link and no node has changed.
+    /// Returns whether a new decision is due even if no link and no node has changed.
     pub(crate) fn is_due(&self, now: Time, settled: bool) -> bool {
         self.changed || settled != self.was_settled || self.edges.deadline().is_some_and(|next| next <= now)
     }

@@ -1,7 +1,8 @@
-//! Nodes whose ports are up, but whose LLDP is no longer received. A crashed agent takes its node
-//! out of groups and trees, but not off the network: packets to its PMAC still go to the port where
-//! it was located last. That ends when its agent is heard again, when it has left (which makes the
-//! node a host), when the port goes down, or when another node or a link is found there.
+//! Nodes whose ports are up, but whose LLDP is no longer received. A node with a crashed agent
+//! leaves groups and trees, but not the network: packets to its PMAC still go to the port where it
+//! was located last. That ends when LLDP of its agent is received again, when its agent has left
+//! (which makes the node a host), when the port goes down, or when another node or a link is found
+//! there.
 
 use super::Network;
 use cool_topology::{DatapathId, Port};

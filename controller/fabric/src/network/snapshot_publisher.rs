@@ -5,8 +5,8 @@ use cool_machine::{Duration, Time};
 use std::sync::Arc;
 use tokio::sync::watch;
 
-/// Minimum time between two snapshots for each switch, link and node in them, because discovering a
-/// large network must not take longer than drawing it.
+/// Minimum time between two snapshots for each switch, link and node in them, so that drawing
+/// snapshots does not take most of the time while a large network is discovered.
 const PAUSE_PER_PART: Duration = Duration::from_micros(5);
 
 /// Publisher of snapshots.

@@ -24,9 +24,9 @@ pub(crate) struct SwitchState {
     joining: Option<u64>,
     /// Whether the switch has acknowledged that version. Only then may discovery use its ports.
     joined: bool,
-    /// Last version that it was sent.
+    /// Last version that was sent to the switch.
     version: u64,
-    /// Entries of that version that it refused.
+    /// Entries of that version that the switch refused.
     pub(crate) refused: EntryRefusals,
     pub(crate) capacity: TableCapacity,
     stale: StaleEntries,
@@ -43,7 +43,7 @@ pub(crate) struct ConnectedSwitch {
     pub(crate) stale_trees: Arc<BTreeSet<u32>>,
     /// When its neighborhood counts as discovered.
     pub(crate) discovered_at: Time,
-    /// Until when it retains unicast flows that are not desired.
+    /// Time until which it retains unicast flows that are not desired.
     pub(crate) retain_until: Time,
 }
 
@@ -102,7 +102,7 @@ impl SwitchTable {
         self.get(switch).map_or_else(|| format!("dpid:{switch}"), |state| state.name.clone())
     }
 
-    /// Counts the changes that are visible in a snapshot of the network.
+    /// Returns the number of changes so far that are visible in a snapshot of the network.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }

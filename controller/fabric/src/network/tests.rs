@@ -134,7 +134,7 @@ fn a_switch_that_refuses_failover_groups_works_without() {
         world.devices.values().map(|d| d.switch.groups.range(FAILOVERS).count()).collect()
     };
     assert_eq!(failovers(&world), [1, 0, 1, 1]);
-    // From a host to one in the opposite rack, to which there are two ways.
+    // A packet from a host to one in the opposite rack, to which two paths lead.
     let pmac = pmac::for_port(world.network.racks.number(dpid(4)).unwrap(), 3).unwrap();
     let packet = ModelPacket::from_ips(pmac, (node(3).ip, node(7).ip));
     let arrived = |world: &World| world.model().send(at(2, 3), packet).hosts.len();
@@ -158,7 +158,7 @@ fn only_a_switch_that_lost_its_tables_is_filled_again() {
         world.settle();
         assert_eq!(world.devices[&dpid(2)].switch.tables(), before.tables());
         if !lost {
-            // Not even replaced, because the order of insertion is the same.
+            // The flows were not even replaced: their order of insertion is the same.
             assert_eq!(world.devices[&dpid(2)].switch.flows, before.flows);
         }
         assert_eq!(world.send(1, grants[0].address), others(1));
@@ -181,7 +181,7 @@ fn events_of_a_replaced_connection_do_not_count() {
 fn a_restarted_controller_reads_rack_numbers_from_switches() {
     let mut first = World::new(Graph::default());
     first.truth = ring();
-    // In an order that differs from the numbers.
+    // The switches connect in an order that differs from their numbers.
     for switch in [4, 2, 3, 1] {
         first.connect(dpid(switch), model::ModelSwitch::default());
         first.intervals(2);
@@ -216,7 +216,7 @@ fn restarted(first: World) -> World {
     takes_over(World::of(Graph::default(), if by_ipv6 { world::node_by_ipv6 } else { node }), first)
 }
 
-/// As [`restarted`], with a controller that already has some state.
+/// Like [`restarted`], with a controller that already has some state.
 fn takes_over(mut second: World, first: World) -> World {
     second.truth = first.truth;
     for (switch, device) in first.devices {
@@ -238,7 +238,7 @@ fn with_route_to(world: &World, rack: u32) -> Vec<u64> {
 fn racks_keep_their_numbers_over_a_controller_without_nodes() {
     let mut first = World::new(Graph::default());
     first.truth = ring();
-    // In an order that differs from the numbers.
+    // The switches connect in an order that differs from their numbers.
     for switch in [4, 2, 3, 1] {
         first.connect(dpid(switch), model::ModelSwitch::default());
         first.intervals(2);
@@ -314,7 +314,7 @@ fn trees_are_taken_over(mut first: World) {
     first.intervals(6);
     let all = [1, 2, 3, 4, 5, 6, 7, 8];
     let used = first.group(7, &all).try_recv().unwrap().unwrap();
-    // In another order of ranks, so that it shares no trees.
+    // This group has another order of ranks, so it shares no trees.
     let reversed = [8, 7, 6, 5, 4, 3, 2, 1];
     first.group(8, &reversed).try_recv().unwrap().unwrap();
     let groups = |world: &World| {

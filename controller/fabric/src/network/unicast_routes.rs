@@ -19,9 +19,10 @@ pub(crate) struct UnicastRoutes {
 /// New next hops towards a rack that wait for acknowledgments.
 #[derive(Debug, Default)]
 struct DeferredUpdate {
-    /// Switches without their new next hops yet: all switches, or those that are not loop-free.
+    /// Switches that do not have their new next hops yet, because these might form a loop with old
+    /// ones, or because an earlier update towards the rack was deferred.
     withheld: BTreeSet<DatapathId>,
-    /// When they are sent anyway.
+    /// When they are sent even without acknowledgments.
     until: Option<Time>,
 }
 
@@ -65,7 +66,8 @@ impl Network {
         deferred.until = Some(now + self.config.deferral_timeout);
         let waiter = AckWaiter::Rack(rack);
         for switch in updates.iter().map(|update| update.switch).chain(deferred.withheld.iter().copied()) {
-            // A switch that cannot be reached sends nothing to the rack.
+            // A switch from which the rack cannot be reached has no route to it, so nothing waits
+            // for that switch.
             if self.unicast.routes.distance(&self.index, switch, rack).is_some() {
                 self.acknowledgments.expect(waiter, switch);
                 self.intent.touch(switch);

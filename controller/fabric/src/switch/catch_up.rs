@@ -1,5 +1,5 @@
 //! Decides when a connection notifies the network that all messages of its switch have been read:
-//! soon after each message, but not too often.
+//! soon after each message, but at most once per interval.
 
 use cool_machine::{Duration, Time};
 
@@ -23,7 +23,8 @@ impl CatchUpNotifier {
         self.pending = true;
     }
 
-    /// Returns from when on the network must be notified, as soon as nothing remains to be read.
+    /// Returns the time from which on the network must be notified, as soon as nothing remains to
+    /// be read. `None` if there is nothing to notify.
     pub(crate) fn due(&self) -> Option<Time> {
         self.pending.then_some(self.next)
     }

@@ -26,7 +26,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 const HANDSHAKE: Duration = Duration::from_secs(10);
 /// Maximum number of ports of a switch.
 const MAX_PORTS: usize = 1 << 16;
-/// Maximum number of meters of later ports that may still be refused.
+/// Maximum number of recorded meter messages that the switch may still refuse.
 const MAX_METERS_UNKNOWN: usize = 1 << 12;
 /// Code of HELLO_FAILED: no common version.
 const INCOMPATIBLE: u16 = 0;
@@ -44,7 +44,7 @@ pub(crate) struct ChannelConfig {
     pub(crate) max_meters: Option<u32>,
     /// Maximum number of flows.
     pub(crate) max_flows: Option<u32>,
-    /// The flow table and group numbers that are ours.
+    /// The flow table and group numbers of this controller.
     pub(crate) pipeline: Pipeline,
     /// The switches that are accepted.
     pub(crate) admission: AdmissionPolicy,
@@ -136,7 +136,8 @@ pub(crate) struct Channel {
     barrier: Option<u32>,
     /// Meter messages that may still be refused.
     meter_mods: BTreeSet<u32>,
-    /// LLDP of a port is counted apart from its other frames.
+    /// Limits the packet-ins of each port. LLDP (`true`) and other frames have separate token
+    /// buckets.
     policer: Policer<(u32, bool)>,
     packet_ins: u64,
     /// Number of messages that were ignored because they could not be read.
@@ -306,8 +307,8 @@ impl Channel {
         }
     }
 
-    /// Returns whether an error answers an optional request, because not every
-    /// switch describes itself, or has group tables, meters or all counters.
+    /// Returns whether an error answers an optional request. Not every switch describes itself, or
+    /// has group tables, meters or all counters.
     fn is_optional(&mut self, xid: u32) -> bool {
         let described = [self.description_xid, self.meter_features_xid].contains(&Some(xid));
         described || self.capacity_query.refused(xid) || self.counters.refused(xid)
@@ -444,7 +445,8 @@ impl Channel {
         let new = self.ports.insert(info.number, info.clone()).is_none();
         if new && self.phase > ChannelPhase::Description {
             self.make_meter(Some(info.number));
-            // Errors for the oldest meters would have arrived by now.
+            // Errors for the oldest meter messages would have arrived by now, so they need not be
+            // recorded.
             while self.meter_mods.len() > MAX_METERS_UNKNOWN {
                 self.meter_mods.pop_first();
             }

@@ -25,9 +25,10 @@ use tracing::{info, warn};
 const PACKETS: usize = 4096;
 /// Maximum number of bytes that wait for the switch to read. Beyond it, frames are dropped.
 const MAX_WAITING: usize = 1 << 20;
-/// Maximum number of bytes that wait at all. The largest batch of changes must fit.
+/// Number of bytes waiting for the switch beyond which the connection is closed. The largest batch
+/// of changes must fit.
 const MAX_UNREAD: usize = 1 << 25;
-/// Bytes read at once.
+/// Maximum number of bytes that are read at once.
 const READ: usize = 1 << 16;
 /// Maximum time for sending the last message.
 const FAREWELL: Duration = Duration::from_secs(1);
@@ -151,7 +152,8 @@ struct ConnectionDriver {
     /// Held until the switch is up, then passed to the network.
     handle: Option<SwitchHandle>,
     switch: Option<(DatapathId, String)>,
-    /// Version of the last update that is not acknowledged, and since when one has been missing.
+    /// Version of the last update that the switch has not acknowledged, and the time since which an
+    /// acknowledgment has been outstanding.
     updating: Option<(u64, Time)>,
     catch_up: CatchUpNotifier,
     generation: watch::Receiver<Option<u64>>,

@@ -23,7 +23,7 @@ const SETTLING_TIME: Duration = Duration::from_secs(5);
 pub(crate) struct CounterPoller {
     every: Duration,
     next: Option<Time>,
-    /// Transactions with outstanding replies.
+    /// Transactions of the requests for ports and for flows, while replies are outstanding.
     ports: Option<u32>,
     flows: Option<u32>,
     gathered: SwitchCounters,
@@ -75,8 +75,8 @@ impl CounterPoller {
         self.next = Some(now + self.every);
     }
 
-    /// Records that a flow of a tree was deleted. The count of non-member packets ignores what the
-    /// switch credits late.
+    /// Records that a flow of a tree was deleted. The count of non-member packets then excludes
+    /// packets that the switch credits late.
     pub(crate) fn tree_flow_deleted(&mut self, now: Time) {
         self.nonmembers.tree_deleted_at = Some(now);
     }
@@ -144,7 +144,8 @@ impl CounterPoller {
         })
     }
 
-    /// Returns whether an error answers one of our requests. Its counters are then left out.
+    /// Returns whether an error answers a request of this poller. The counters of that request are
+    /// then left out.
     pub(crate) fn refused(&mut self, xid: u32) -> bool {
         let ours = self.ports == Some(xid) || self.flows == Some(xid);
         self.ports.take_if(|ports| *ports == xid);

@@ -22,7 +22,8 @@ pub(crate) struct MasterRole {
 }
 
 impl MasterRole {
-    /// Without a generation this controller is a standby.
+    /// Returns the role of this controller before any request. Without a generation it is a
+    /// standby.
     pub(crate) fn new(generation: Option<u64>) -> MasterRole {
         MasterRole { generation, request_xid: None }
     }
@@ -56,8 +57,8 @@ impl MasterRole {
         }
     }
 
-    /// Returns whether an error answers the request. If it does for other reasons than
-    /// [`lost`](MasterRole::lost), the switch knows no roles.
+    /// Returns whether an error answers the request. If the error is not one for which
+    /// [`lost`](MasterRole::lost) returns a reason, the switch does not support roles.
     pub(crate) fn refused(&self, xid: u32) -> bool {
         self.request_xid == Some(xid)
     }

@@ -1,11 +1,11 @@
 //! Limits packet-ins: in the switch by a meter for each port (OpenFlow 1.3.5, 5.7), if it has
-//! meters, and here by a token bucket for each port. A host that floods therefore only silences
-//! itself.
+//! meters, and in the controller by a token bucket for each port. A host that floods therefore
+//! affects only the frames of its own port.
 //!
-//! No other code knows of the meters. Flows to the controller get their meters when they are sent,
-//! and lose them when they are read back. Meters are numbered downward from the highest number of
-//! the switch: one for each port by its number, and the highest for all other ports. The lowest is
-//! for broadcasts of nodes. Ports of links need no meter.
+//! No other code uses the meters. They are added to flows to the controller when these are sent,
+//! and removed when they are read back. Meters are numbered downward from the highest number of the
+//! switch: one for each port by its number, and the highest for all other ports. The lowest is for
+//! broadcasts of nodes. Ports of links need no meter.
 
 use crate::intent::cookies::{self, COOKIE, COOKIE_MASK};
 use cool_machine::{Duration, Time};
@@ -36,7 +36,8 @@ pub(crate) struct PortMeters {
 }
 
 impl PortMeters {
-    /// Starts without meters in the switch.
+    /// Returns meters of which the switch has none yet. `rate` is in packets per second, and `most`
+    /// is the maximum number of meters.
     pub(crate) fn new(rate: u32, most: Option<u32>) -> PortMeters {
         PortMeters { rate, highest: None, most }
     }
@@ -118,9 +119,9 @@ impl PortMeters {
         }
     }
 
-    /// Removes our meter from flows that were read back. If the meter is wrong or missing, it
-    /// clears the instructions, so that the reconciler notices a difference and must send the flow
-    /// again.
+    /// Removes this controller's meter from flows that were read back. If the meter of a flow is
+    /// wrong or missing, clears the instructions of the flow, so that the reconciler finds a
+    /// difference and sends the flow again.
     pub(crate) fn strip_meters(&self, body: &mut Body) {
         let Body::MultipartReply(reply) = body else { return };
         let MultipartReply::Flow(flows) = &mut reply.body else { return };

@@ -137,7 +137,7 @@ impl ModelSwitch {
         self.groups.values().map(desc).collect()
     }
 
-    /// Returns the entries that are ours.
+    /// Returns the entries of the controller.
     pub(crate) fn tables(&self) -> SwitchTables {
         let mut tables = SwitchTables::default();
         self.flow_stats().into_iter().for_each(|flow| table_change::record_flow(&mut tables, flow));

@@ -14,7 +14,7 @@ impl Default for Pipeline {
 }
 
 impl Pipeline {
-    /// Number of group numbers that are ours: for trees and, above them, for fast failover.
+    /// Number of group numbers of this controller: for trees and, above them, for fast failover.
     const NUMBERS: u32 = FAILOVERS.end - GROUPS.start;
     /// Highest value of [`first_group`](Pipeline::first_group), because group numbers end at
     /// 0xffff_ff00 (OpenFlow 1.3.5, A.2.4).
@@ -22,7 +22,7 @@ impl Pipeline {
     /// Last table that can hold flows (OpenFlow 1.3.5, A.2.3).
     pub const LAST_TABLE: u8 = 254;
 
-    /// Translates our numbers into those of the switch.
+    /// Translates the numbers of the fabric into those of the switch.
     pub(crate) fn translate(&self, body: &mut Body) {
         match body {
             Body::FlowMod(flow) => {
@@ -39,7 +39,8 @@ impl Pipeline {
         }
     }
 
-    /// Translates the numbers of the switch into ours, and removes flows of other tables.
+    /// Translates the numbers of the switch into those of the fabric, and removes flows of other
+    /// tables.
     pub(crate) fn translate_back(&self, body: &mut Body) {
         let Body::MultipartReply(reply) = body else { return };
         match &mut reply.body {
@@ -73,7 +74,8 @@ impl Pipeline {
         }
     }
 
-    // The numbers form a ring, so that numbers of others can never be mistaken for ours.
+    // The numbers wrap around, so that a number of another controller is never translated into one
+    // of the fabric.
 
     fn group(&self, ours: GroupId) -> GroupId {
         GroupId(ours.0.wrapping_add(self.first_group.wrapping_sub(GROUPS.start)))

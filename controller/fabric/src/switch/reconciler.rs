@@ -1,9 +1,9 @@
-//! Brings the tables of a switch in line with the desired state: reads our entries, sends the
-//! difference in batches that end with a barrier, and compares again from time to time.
+//! Brings the tables of a switch in line with the desired state: reads this controller's entries,
+//! sends the difference in batches that end with a barrier, and compares again from time to time.
 //!
 //! This is a machine without I/O. Its messages travel through the
-//! [`channel`](crate::switch::channel). It reads and changes only flows with our cookie and groups
-//! with our numbers. It holds a copy of the desired tables, although the
+//! [`channel`](crate::switch::channel). It reads and changes only flows with this controller's
+//! cookie and groups with its numbers. It holds a copy of the desired tables, although the
 //! [`Intent`](crate::intent::Intent) has one: the two belong to different tasks, which must not
 //! share state or wait for each other.
 
@@ -56,7 +56,7 @@ pub(crate) enum Input {
     Start,
     /// The desired state has changed.
     Update(TableUpdate),
-    /// The switch has replied to one of our transactions.
+    /// The switch has replied to a transaction of the reconciler.
     Reply(Message),
 }
 
@@ -68,7 +68,7 @@ pub(crate) enum Output {
     Read(InheritedState),
     /// All entries of this version are installed, except those that the switch refused.
     Acknowledged(u64, EntryRefusals),
-    /// This number of our entries had been changed by others and are being restored.
+    /// This number of entries had been changed by others and are being restored.
     Drifted(usize),
     /// The switch does not work as required.
     Failed(String),
@@ -105,7 +105,7 @@ pub(crate) struct Reconciler {
     version: Option<u64>,
     /// Entries in which `desired` may differ from `installed`.
     differing: ChangeScope,
-    /// Whether that version has been acknowledged.
+    /// Whether `version` has been acknowledged.
     acknowledged: bool,
     read_before: bool,
     /// Whether a newer version arrived while a batch was being applied.

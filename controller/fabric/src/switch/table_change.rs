@@ -138,8 +138,8 @@ impl TableChange {
         }
     }
 
-    /// Returns the message that requests the change. Deletions name our cookie, because they must
-    /// not hit entries of others.
+    /// Returns the message that requests the change. Deletions name the cookie of this controller,
+    /// because they must not delete entries of others.
     pub(crate) fn message(&self) -> Body {
         let flow = |command, key: &FlowKey, cookie, instructions: &[Instruction]| {
             Body::FlowMod(FlowMod {
@@ -183,7 +183,8 @@ impl GroupBuckets {
         }
     }
 
-    /// Returns `None` if the buckets have another form than ours.
+    /// Returns the buckets that a switch reports, or `None` if this controller makes no such
+    /// buckets.
     fn read(kind: GroupType, reported: &[Bucket]) -> Option<GroupBuckets> {
         let mut ports = reported.iter().map(|bucket| match bucket.actions[..] {
             [Action::Output { port, .. }] => Some(port.0),
@@ -224,7 +225,7 @@ impl fmt::Display for TableChange {
     }
 }
 
-/// Records a flow that a switch reports, if it is ours.
+/// Records a flow that a switch reports, if the flow belongs to this controller.
 pub(crate) fn record_flow(tables: &mut SwitchTables, reported: FlowStats) {
     if reported.cookie & COOKIE_MASK == COOKIE && reported.table == TableId(0) {
         let flow = FlowEntry { cookie: reported.cookie, instructions: reported.instructions.into() };
@@ -232,7 +233,7 @@ pub(crate) fn record_flow(tables: &mut SwitchTables, reported: FlowStats) {
     }
 }
 
-/// Records a group that a switch reports, if it is ours.
+/// Records a group that a switch reports, if the group belongs to this controller.
 pub(crate) fn record_group(tables: &mut SwitchTables, reported: GroupDesc) {
     if GROUPS.contains(&reported.group.0) || FAILOVERS.contains(&reported.group.0) {
         tables.groups.insert(reported.group.0, GroupBuckets::read(reported.kind, &reported.buckets));

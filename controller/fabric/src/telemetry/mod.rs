@@ -1,5 +1,5 @@
-//! Measurements of the running fabric. The switches' tasks and the network write them, everything
-//! else reads them, and no task waits for them.
+//! Measurements of the running fabric. The switches' tasks and the network write them, all other
+//! code only reads them, and no task waits for them.
 
 pub(crate) mod counters;
 
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::time::Instant;
 
-/// Maximum number of rejected switches that are remembered.
+/// Maximum number of rejected switches that are recorded.
 const TURNED_AWAY_MAX: usize = 64;
 
 /// Period for which refused packets and rejected switches are reported after the last of them.
@@ -235,7 +235,8 @@ impl Telemetry {
     }
 }
 
-/// Times at which ports came up and nodes registered, from which the latency of discovery follows.
+/// Times at which ports came up and nodes registered, from which the latency of discovery is
+/// computed.
 #[derive(Debug, Default)]
 pub(crate) struct DiscoveryLatency {
     ports: BTreeMap<Port, Time>,

@@ -12,8 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug)]
 pub(crate) struct TreeNumbers {
     used: BTreeSet<u32>,
-    /// Where the search starts. A number is reused as late as possible, so that packets of its last
-    /// use are gone by then.
+    /// Where the search for a free number starts. A number is reused as late as possible, so that
+    /// no packets of its last use are still in flight.
     next: u32,
 }
 
@@ -72,10 +72,10 @@ pub(crate) fn scopes(group: &GroupRequest, racks: &BTreeMap<String, u32>) -> Vec
     scopes
 }
 
-/// Choice among trees that are equally good.
+/// Selects one of several trees that are equally good.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct TieBreak {
-    /// Groups with different numbers get different trees.
+    /// Number of the group. Groups with different numbers prefer different trees.
     pub(crate) group: u64,
     /// Number of earlier trees over the same nodes, with which this one should share no link.
     pub(crate) stripe: usize,

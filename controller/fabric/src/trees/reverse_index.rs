@@ -1,5 +1,5 @@
-//! Index from links and nodes to the trees that use them, so that a change of the network finds the
-//! trees it concerns.
+//! Index from links and nodes to the trees that use them, by which the trees affected by a change
+//! of the network are found.
 
 use crate::trees::GroupTree;
 use cool_topology::Link;

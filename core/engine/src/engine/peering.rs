@@ -15,8 +15,9 @@ use core::cmp::Ordering;
 use std::collections::BTreeSet;
 
 impl Engine {
-    /// Executes the outputs of a peer's machine until it is idle. The machine must have received
-    /// `before` bytes before the bytes of the input.
+    /// Executes the outputs of a peer's machine until it is idle. `before` must be the number of
+    /// bytes that the machine received together with those of the current input, but before them.
+    /// It is subtracted from the ranges in the outputs.
     pub(crate) fn drain_peer(&mut self, now: Time, node: NodeId, before: usize) {
         loop {
             let Some((link, connection)) = self.shared.peers.connected_link(node) else { return };
@@ -86,7 +87,7 @@ impl Engine {
             }
             O::Received(message) => group.on_message_received(now, shared, message),
             O::Notice(Notice::Abort { kind, ranks, text, .. }) => {
-                // An agent without the group knows neither its ranks nor the other agents.
+                // An agent without the group can name neither its ranks nor the other agents.
                 let unknown = ranks.is_empty() && kind == CallFailureKind::Lost.code();
                 let ranks = if unknown { group.ranks_of(node) } else { ranks };
                 // If agents connect on demand, the sender may not have notified all of them.
@@ -106,7 +107,8 @@ impl Engine {
                 group.notify_failure(now, shared, node);
                 Ok(())
             }
-            // Likewise, the sender has been notified or will be.
+            // If a message was dropped because the group has failed here, its sender has been
+            // notified or will be.
             O::UnknownGroup(_) | O::Write { .. } | O::Hello(_) | O::Failed(_) => Ok(()),
         };
         self.conclude(now, id.0, result);
@@ -130,7 +132,7 @@ impl Engine {
         }
     }
 
-    /// Notifies a peer that a group does not exist here, because otherwise it would wait until its
+    /// Notifies a peer that a group does not exist here. Otherwise the peer would wait until its
     /// timeout.
     fn refuse_unknown_group(&mut self, now: Time, node: NodeId, (group, epoch): (u64, u32)) {
         let text = format!("node {} has released group {group}, or never made it", self.me.node);
@@ -213,14 +215,16 @@ impl Engine {
         }
     }
 
-    /// Handles bytes from a peer, some of which arrived before this input.
+    /// Handles bytes from a peer: `placed` bytes that the driver has already stored, then `bytes`,
+    /// of which the first `before` arrived with earlier inputs.
     fn on_peer_bytes(&mut self, now: Time, node: NodeId, placed: u32, (bytes, before): (&[u8], usize)) {
         if let Some(link) = self.shared.peers.link(node) {
             for id in &link.groups {
                 self.groups.get_mut(id).into_iter().for_each(|group| group.on_bytes_from(node));
             }
         }
-        // Drain earlier outputs first, because they would be taken for ranges of these bytes.
+        // Drain earlier outputs first, because their ranges would be mistaken for ranges of these
+        // bytes.
         self.drain_peer(now, node, 0);
         self.shared.peers.handle(now, node, unicast::Input::Placed(placed));
         self.shared.peers.handle(now, node, unicast::Input::Bytes(bytes));

@@ -109,13 +109,14 @@ fn a_call_of_thousands_of_actions_takes_short_turns() {
             }
         }
     }
-    // One block for each pair of ranks, and the preparation.
+    // One item of work for each pair of ranks, and one for the preparation.
     assert_eq!(work_tracker, (RANKS * RANKS + 1) as usize);
     assert!(turns > work_tracker / 256, "{turns}");
 }
 
-/// A reply in the name of the node that sent the ping would take part in that node's sequence of
-/// numbers, so an agent that was started later would be refused as a replay.
+/// An agent must reply to a ping under its own number in the group. If it used that of the node
+/// that sent the ping, the reply would use up that node's sequence numbers, so an agent that was
+/// started later would be rejected as a replay.
 #[test]
 fn a_ping_is_answered_in_the_name_of_the_answering_node() {
     let me = AgentId { node: "h0".to_owned(), incarnation: 0 };

@@ -63,7 +63,7 @@ impl CallMatching {
         Err(mismatch(members, call, (called.rank, &called.text), (rank, text)))
     }
 
-    /// Returns whether a local rank has joined a call, or was refused it.
+    /// Returns whether a local rank has made a call, including a call that was refused.
     pub(super) fn is_called(&self, call: u64) -> bool {
         self.called.contains_key(&call)
     }
@@ -87,8 +87,9 @@ impl CallMatching {
         self.compare_local(members, (call, rank), &text, fnv(text.bytes()))
     }
 
-    /// Compares a local rank's call with the reports of other agents. Returns the nodes of those in
-    /// `arrived` with another digest.
+    /// Compares a local rank's call with the reports of other agents and with `arrived`: nodes from
+    /// which data of the call has arrived, with the digests in it. Returns the nodes in `arrived`
+    /// with another digest.
     ///
     /// # Errors
     /// Returns an error if another rank is known to have made a different call.
@@ -115,7 +116,8 @@ impl CallMatching {
         self.called.get(&call).is_some_and(|called| called.digest != digest)
     }
 
-    /// Returns a rank of another node that has reported a different call, with that call.
+    /// Returns a rank of another node that has reported a different call, with the text of that
+    /// call.
     pub(super) fn differing(&self, call: u64, digest: u64) -> Option<(u32, &str)> {
         let mut reported = self.remote.range((call, 0)..=(call, u32::MAX));
         reported.find_map(|((_, rank), (theirs, text))| {

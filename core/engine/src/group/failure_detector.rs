@@ -39,8 +39,8 @@ const PINGED_MAX: usize = 16;
 /// TCP.
 const INQUIRY_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// The local ranks that wait in calls or for a message from any rank, and the pairs of local ranks
-/// and the ranks for whose messages they wait.
+/// First, the local ranks that wait in a call, or for a message from any rank. Second, pairs of a
+/// local rank and the rank whose message it awaits.
 pub(super) type LocalWaits = (Vec<u32>, Vec<(u32, u32)>);
 
 #[derive(Debug, Default)]
@@ -94,7 +94,7 @@ struct Inquiry {
     about: (TimerKey, Time),
     /// The nodes that were asked.
     nodes: BTreeSet<usize>,
-    /// Those that have not answered yet.
+    /// The asked nodes that have not answered yet.
     unanswered: BTreeSet<usize>,
     until: Time,
     /// The answers: which ranks of other nodes wait for which.
@@ -178,8 +178,9 @@ impl FailureDetector {
         lost
     }
 
-    /// Prepares the failure of a call or transfer that has made no progress since `moved`. Returns
-    /// whether the other agents have been asked which ranks wait; if not, the timer is set again.
+    /// Prepares the failure of a call or transfer that has made no progress since `moved`, by an
+    /// inquiry to the other agents about which ranks wait. Returns true once the inquiry has ended
+    /// or if no other agent can be asked. Otherwise sets the timer `key` again and returns false.
     pub(super) fn has_inquired(
         &mut self,
         context: &mut GroupContext<'_>,

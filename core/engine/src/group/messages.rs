@@ -87,7 +87,7 @@ enum LocalSend {
 #[derive(Debug)]
 struct LocalWork {
     call: u64,
-    /// The actions that complete with the work.
+    /// The actions that complete when the work has completed.
     actions: [Option<CallAction>; 2],
     /// A bounce buffer that is freed afterwards.
     bounce: Option<MemoryRange>,

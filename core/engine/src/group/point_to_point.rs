@@ -19,7 +19,8 @@ use cool_types::limits::EAGER_BYTES;
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The first number of such messages. No group makes as many calls.
+/// Number of the first message outside of calls. The numbers of calls stay below it, because no
+/// group makes that many calls.
 const FIRST: u64 = 1 << 63;
 
 /// Returns whether a message is outside of calls.
@@ -90,15 +91,18 @@ pub(super) struct PointToPointMessages {
     posted: BTreeSet<u64>,
     /// Probes that wait for a message.
     probes: BTreeSet<u64>,
-    /// Receives with messages that are arriving, and the lengths of these.
+    /// Messages that are arriving for a receive: the number of the receive's transfer, and the
+    /// message's length in bytes.
     receives: BTreeMap<MessageName, (u64, u64)>,
-    /// For messages from other nodes, by sender and receiver.
+    /// The sequencers of messages from other nodes, by sender and receiver.
     sequencers: BTreeMap<(u32, u32), Sequencer>,
     /// Messages that can be received, in order.
     arrived: Vec<ArrivedMessage>,
-    /// The sender's credit bounds their size.
+    /// Messages from other nodes that no receive has matched yet. The sender's credit bounds their
+    /// size.
     unexpected: BTreeMap<MessageName, UnexpectedMessage>,
-    /// Messages that are being copied between local ranks, with their senders.
+    /// Messages that are being copied between local ranks, each with the number of the sender's
+    /// transfer.
     copies: BTreeMap<WorkId, (u64, MessageName)>,
 }
 
@@ -142,8 +146,8 @@ impl PointToPointMessages {
             .collect()
     }
 
-    /// Returns whether a transfer needs a rank that has left. `alone` must be set if all ranks but
-    /// the local one have left.
+    /// Returns whether an open transfer needs a rank that has left. `alone` must be true if no
+    /// other rank of the group is left.
     pub(super) fn needs(&self, rank: u32, alone: bool) -> bool {
         let is_waiting = |id: &u64| self.posted.contains(id) || self.probes.contains(id);
         let waits = |id: &u64, transfer: &OpenTransfer| match transfer.peer {

@@ -31,8 +31,9 @@ impl LocalRank {
         if std::mem::replace(&mut self.informed, true) { aborted(group, failed) } else { failed.clone() }
     }
 
-    /// Returns the number of calls that the rank has made. Of a rank that executes calls itself,
-    /// `completed_calls` counts, because it may have been in the middle of one.
+    /// Returns the number of calls that the rank has made. For a rank that executes calls itself,
+    /// this is the number of completed calls, because the rank may have been lost in the middle of
+    /// one.
     pub(super) fn calls_made(&self, completed_calls: Option<u64>) -> u64 {
         completed_calls.map_or(self.calls, |completed| completed.max(self.calls_by_agent))
     }

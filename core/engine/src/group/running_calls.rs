@@ -20,8 +20,8 @@ use cool_types::Operation;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// The time without progress, unless half the timeout is shorter, after which a call is announced
-/// to the other agents.
+/// Time without progress after which a call is announced to the other agents; half the timeout of
+/// the call, if that is shorter.
 pub(super) const ANNOUNCE_AFTER: Duration = Duration::from_secs(1);
 
 /// An action of a rank's program in a call.
@@ -112,8 +112,8 @@ pub(super) struct RunningCalls {
     ready: VecDeque<CallAction>,
     /// Ranks, with their calls, that may start their next multicast.
     multicasters: VecDeque<(u64, u32)>,
-    /// The last call that made progress after all local ranks had completed it, because its bytes
-    /// were copied, and the time of that progress.
+    /// The last call that made progress after all local ranks had completed it, and the time of
+    /// that progress. A stream of a copied message outlives its call.
     moved_after: Option<(u64, Time)>,
 }
 
@@ -281,8 +281,8 @@ impl RunningCalls {
         }
     }
 
-    /// Counts the progress of earlier calls for a call, because streams are sent in the order of
-    /// calls.
+    /// Counts the progress of earlier calls as progress of a call, because streams are sent in the
+    /// order of calls.
     pub(super) fn follow_earlier(&mut self, call_number: u64) {
         let after = self.moved_after.filter(|(of, _)| *of < call_number).map(|(_, at)| at);
         let earlier = self.calls.range(..call_number).map(|(_, call)| call.progress).chain(after).max();

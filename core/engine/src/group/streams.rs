@@ -21,19 +21,21 @@ use cool_types::limits::{COPIED_BYTES, EAGER_BYTES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
-/// How long a receiver waits for its stream to begin. In practice, the timeout of the call is
-/// shorter, unless earlier calls make progress.
+/// Start timeout of a receiver: a year, that is, none. The timeout of the call ends the wait;
+/// earlier calls that progress extend it.
 const BEGINS_WITHIN: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 
-/// How much longer than the timeout of its call a stream waits, because the failure of the call is
-/// more informative.
+/// Time by which a stream's stall timeout exceeds that of its call, so that the call fails first:
+/// its error names ranks.
 const GRACE: Duration = Duration::from_secs(2);
 
 /// Number of streams in a row without repair after which acknowledgements of short streams are
-/// delayed by [`ACK_DELAY`], so that several share a datagram. A group starts in this state.
+/// delayed by [`ACK_DELAY`], so that several share a datagram. A group starts with delayed
+/// acknowledgements.
 const LOSS_FREE: u32 = 16;
 
-/// Much shorter than a retransmission by TCP, and longer than a few small calls.
+/// Delay of acknowledgements of short streams: shorter than TCP's retransmission timeout, longer
+/// than several small calls.
 const ACK_DELAY: Duration = Duration::from_millis(5);
 
 /// A message that an action of a local rank sends or receives by multicast.
@@ -52,7 +54,7 @@ pub(super) struct StreamMessage {
     pub(super) data: MemoryRange,
 }
 
-/// A stream of which this node has chunks to send for the first time.
+/// A stream from this node with chunks that were never sent.
 #[derive(Clone, Copy, Debug)]
 struct SendingStream {
     share: LinkShare,
@@ -61,9 +63,10 @@ struct SendingStream {
     on_hold: bool,
 }
 
-/// A queue of streams that are sent one after the other, in the order of their calls. Sent at the
-/// same time, all would be late, and some packets would arrive before receivers expect them. Short
-/// streams have a queue of their own, so that they do not wait for long ones.
+/// A queue of streams that are sent one after the other, in the order of their calls. If they were
+/// sent at once, all would complete late, and some packets would arrive before receivers have
+/// opened the stream. Short streams have a queue of their own, so that they do not wait for long
+/// ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SendQueue {
     pub(super) stripe: Stripe,
@@ -76,7 +79,8 @@ struct QueuedMulticast {
     multicast: StreamMessage,
     queue: SendQueue,
     concurrent_senders: u32,
-    /// A copy of the message, if it is short enough. Then no action waits for the stream.
+    /// A copy of the message, if it is short enough. If there is a copy, the action completes at
+    /// once.
     copy: Option<MemoryRange>,
 }
 
@@ -90,11 +94,12 @@ pub(super) enum StreamEvent {
     /// The message of an action has arrived completely, but other nodes may still need it from
     /// here.
     Delivered(StreamId, CallAction),
-    /// No receiver needs the buffers of a rank any more that [`Streams::pin_rank`] has pinned.
+    /// A rank that [`Streams::pin_rank`] has pinned is released, because no receiver needs its
+    /// buffers any more.
     Unpinned { call: u64, rank: u32 },
-    /// A source has sent its last chunk, or never will.
+    /// The source has sent its last chunk once, or the stream ended before.
     AllSent { call: u64, rank: u32, queue: SendQueue },
-    /// A node holds a different call with this number.
+    /// A node has made a different call with this number.
     Mismatch { call: u64, node: usize },
     /// A stream has ended.
     Closed(StreamId),
@@ -104,12 +109,12 @@ pub(super) enum StreamEvent {
 pub(super) struct Streams {
     open: BTreeMap<StreamId, MulticastStream>,
     sending: BTreeMap<StreamId, SendingStream>,
-    /// In the order in which they were queued.
+    /// The multicasts that wait to be sent, in the order in which they were queued.
     queued: VecDeque<QueuedMulticast>,
     buffered: BufferedPackets,
     /// Streams that have ended although their calls are in progress.
     over: BTreeSet<StreamId>,
-    /// By scope and source.
+    /// The chains that streams have used so far, by scope and source.
     chains: BTreeMap<(MulticastScope, usize), Arc<Chain>>,
     /// The retransmission timeout that the last stream measured.
     retransmission_timeout: Duration,
@@ -163,8 +168,8 @@ impl Streams {
         self.send_next(context, queue)
     }
 
-    /// Sends the streams of a queue: one is sent, and the one behind it collects its receiver set
-    /// if it is long.
+    /// Advances a queue: one stream is sent, and in a queue of long streams the next one gathers
+    /// its receivers.
     ///
     /// # Errors
     /// Returns an error if a stream is invalid.
@@ -244,7 +249,7 @@ impl Streams {
         let StreamMessage { of, operation, data, .. } = *multicast;
         let spec = self.spec(context.members, multicast);
         let id = spec.id;
-        // If this node is not in the chain, the machine returns an error.
+        // If this node is not in the chain, `Receiver::new` returns an error.
         let me = spec.chain.position(context.members.me as u16).unwrap_or(u16::MAX);
         let receiver =
             Receiver::new(context.now, spec, me).map_err(|e| no_stream(context.members, of.rank, &e))?;
@@ -422,7 +427,7 @@ impl Streams {
     }
 
     /// Lets the action of a delivered message complete, while its rank must wait until no receiver
-    /// needs the message any more ([`StreamEvent::Unpinned`]). Returns whether that is necessary.
+    /// needs the message any more ([`StreamEvent::Unpinned`]). Returns whether the rank must wait.
     pub(super) fn pin_rank(&mut self, id: &StreamId) -> bool {
         match self.open.get_mut(id) {
             Some(stream) if stream.hold == StreamHold::Action => {
@@ -459,8 +464,8 @@ impl Streams {
         self.events.clear();
     }
 
-    /// Returns the nodes that have sent packets of a call before its streams were opened, with
-    /// their digests.
+    /// Returns the nodes that have sent packets of a call before its streams were opened, each with
+    /// the digest of its call.
     pub(super) fn digests(&self, call: u64) -> impl Iterator<Item = (usize, u64)> {
         self.buffered.digests(call).into_iter().map(|(node, digest)| (usize::from(node), digest))
     }

@@ -17,7 +17,7 @@ use cool_transport::unicast::Notice;
 use cool_types::fnv;
 use std::collections::BTreeMap;
 
-/// A rank that has not reported for this long is stopped. Ranks report every 200 ms.
+/// Time without a report after which a rank counts as stopped. Ranks report every 200 ms.
 const SILENT: Duration = Duration::from_millis(1500);
 
 /// A rank that waits.
@@ -30,7 +30,7 @@ pub(super) struct WatchedRank {
     last_report: Time,
     /// Whether the other nodes have been notified.
     announced: bool,
-    /// If the rank has waited for as long as it may: the missing ranks, and how long it has waited.
+    /// If the rank has waited until its timeout: the missing ranks, and the length of its wait.
     overdue: Option<(Vec<u32>, Duration)>,
 }
 
@@ -74,12 +74,12 @@ impl WatchedCalls {
         self.0.iter().filter(move |(_, watched)| silent(watched)).map(|((_, rank), _)| *rank)
     }
 
-    /// Returns since when a rank has been waiting.
+    /// Returns the earliest time at which one of the waiting ranks began to wait.
     pub(super) fn since(&self) -> Option<Time> {
         self.0.values().map(|watched| watched.begun).min()
     }
 
-    /// Removes a rank. Returns the token of its call, if it was waiting.
+    /// Removes a rank. Returns the token of its call, or `None` if the rank was not waiting.
     fn take(&mut self, call: u64, rank: u32) -> Option<u64> {
         self.0.remove(&(call, rank)).map(|watched| watched.token)
     }
@@ -152,9 +152,9 @@ impl Group {
         }
     }
 
-    /// Notifies other nodes of a call in which a rank has waited for long. A rank that has yet to
-    /// learn whether all ranks can execute quick calls makes the call in another way if they
-    /// cannot.
+    /// Notifies other nodes of a call in which a rank has waited for long. Does nothing before all
+    /// ranks are known to execute quick calls: if they cannot, the rank makes the call again
+    /// through its agent.
     fn announce_watched(&mut self, now: Time, shared: &mut SharedState, call_number: u64) {
         if !self.quick_calls.all_can() {
             return;
@@ -223,8 +223,8 @@ impl Group {
         }
     }
 
-    /// Handles a rank that has waited for as long as it may: once the other agents have reported
-    /// which ranks wait there, the call fails.
+    /// Handles a rank that has waited until its timeout: once the other agents have reported which
+    /// ranks wait there, the call fails.
     ///
     /// # Errors
     /// Returns an error if the call has failed.

@@ -13,7 +13,7 @@ use rand::RngExt;
 /// After this many consecutive refusals the next offer goes to the last receiver, which is likely
 /// to be free.
 const REFUSALS_BEFORE_LAST: u32 = 4;
-/// Maximum number of successors to skip before a pause, because they need nothing.
+/// Maximum number of successors that need nothing and are skipped before a pause.
 const PASSED_OVER: u32 = 64;
 
 impl Swarm {
@@ -32,8 +32,9 @@ impl Swarm {
         if self.peers.any_like(own, takes) { own } else { Pace::default() }
     }
 
-    /// Returns the successor in the current ring. On later attempts, because that one was busy,
-    /// returns the successor in other rings that only this node uses.
+    /// Returns the successor in the current ring that satisfies `such`. Each further call for the
+    /// same ring returns the successor in another ring, which only this node uses, because the
+    /// first one was busy.
     pub(super) fn next_in_ring(&mut self, such: impl Fn(&Peers, Member) -> bool) -> Option<Member> {
         let ring = self.ring << 8 | u64::from(self.attempt);
         self.attempt = self.attempt.wrapping_add(1);
@@ -60,7 +61,7 @@ impl Swarm {
     /// Returns the receiver of the next offer: the successor in the next ring, as in the paper, but
     /// sometimes the last receiver.
     pub(super) fn receiver(&mut self, now: Time) -> Option<Member> {
-        // The last receiver may get several blocks at a time, but only after it has replied.
+        // The last receiver may receive several blocks at a time, but only after it has replied.
         let last = self.last.filter(|last| self.peers.takes(now, *last) && self.outgoing.is_answered(*last));
         // Checked first, because walking the rings is slow when no other member needs anything.
         if !self.peers.in_rack(self.spec.me.rack).any(|member| self.can_be_offered(now, member)) {

@@ -14,8 +14,8 @@ use cool_machine::Time;
 /// Maximum number of refusals before a pause. In a small rack a pause begins after each member
 /// could have refused twice.
 const REFUSALS_BEFORE_PAUSE: usize = 32;
-/// Number of block times without a block beyond the rack, after which blocks that have left it are
-/// offered again.
+/// Number of block times without a block beyond the rack after which blocks that have left the rack
+/// are offered again.
 const BLOCKS_BEFORE_AGAIN: u32 = 8;
 
 impl Swarm {

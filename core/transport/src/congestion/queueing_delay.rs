@@ -9,7 +9,8 @@ use cool_machine::{Duration, Time};
 /// Nanoseconds per unit, as a power of two: 16 microseconds, so that stamps repeat after one
 /// second.
 const UNIT_SHIFT: u32 = 14;
-/// Rounds over which the shortest delay is remembered, twice over. It must expire because clocks
+/// Rounds after which the shortest delay so far becomes the earlier one, and a new one is sought.
+/// Delays are measured against the shorter of both. The shortest delay must expire, because clocks
 /// drift apart.
 const ROUNDS_REMEMBERED: u32 = 64;
 
@@ -31,8 +32,8 @@ pub(crate) fn units(count: u16) -> Duration {
 pub(crate) struct QueueingDelay {
     /// The difference of the clocks at the first chunk. Later differences are relative to it.
     first: Option<u16>,
-    /// The shortest delay of the open round, of the current memory of rounds, and of the one
-    /// before.
+    /// The shortest delay of the open round, of the current [`ROUNDS_REMEMBERED`] rounds, and of
+    /// those before.
     round: Option<i16>,
     recent: i16,
     earlier: i16,

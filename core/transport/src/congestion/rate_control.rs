@@ -65,8 +65,8 @@ const OVERFLOW: u64 = FULL_LOSS / 64;
 const VERIFIED_PAUSE_ROUNDS: u32 = 8;
 /// Most rounds between trials.
 const PAUSE_ROUNDS_MAX: u32 = 64;
-/// Consecutive rounds of which no receiver got half after which the tree is useless. The rate is
-/// halved in each.
+/// Number of consecutive rounds of which every receiver lost more than half, after which the tree
+/// is useless. Each of these rounds halves the rate.
 const USELESS_ROUNDS: u32 = 6;
 
 /// The receivers' reports on a round: the worst value of each field among the receivers that count.
@@ -128,7 +128,7 @@ pub(crate) struct RateControl {
     /// that does not help.
     untried: u32,
     pause: u32,
-    /// Consecutive rounds of which no receiver got half.
+    /// Number of consecutive rounds of which every receiver lost more than half.
     lossy_rounds: u32,
 }
 
@@ -303,7 +303,7 @@ impl RateControl {
                 self.current -= self.current / 3;
             }
             ControlPhase::Competing => {
-                // One more packet per round trip, in each round trip.
+                // The rate grows by one packet per round trip, in each round trip.
                 let trip = (rtt + sample.queue).max(SHORTEST_QUEUE).as_secs_f64();
                 let more = self.frame as f64 / trip * (elapsed.as_secs_f64() / trip);
                 self.current += (more as u64).min(self.current / 2);
@@ -311,7 +311,8 @@ impl RateControl {
         }
     }
 
-    /// Takes the rate at which the first packets arrived, unless it is near the ceiling.
+    /// Sets the rate to that at which the first packets arrived, and begins slow start. If they
+    /// arrived almost at the ceiling, keeps the ceiling.
     fn measure_train(&mut self, carried: Option<u64>) {
         let Some(carried) = carried else { return };
         if self.ceiling.is_some() && self.keeps_up(carried) {
@@ -321,7 +322,8 @@ impl RateControl {
         }
     }
 
-    /// Doubles the rate if more may arrive.
+    /// Doubles the rate if more may arrive. Otherwise ends slow start at no more than the arrival
+    /// rate.
     fn slow_start(&mut self, before: u64, carried: u64, arrived: u64, waits: bool) {
         let keeps_up = self.keeps_up(carried) && !waits;
         if keeps_up && self.ceiling.is_some_and(|ceiling| self.current >= ceiling) {

@@ -33,7 +33,7 @@ pub(crate) struct Reporter {
     rounds: u32,
     feedback: RoundFeedback,
     due: Option<Time>,
-    /// Reports sent since the parent was last heard from.
+    /// Reports sent since the last packet from the ACK parent arrived.
     unanswered: u32,
     /// Reports of completion that were sent.
     repeats: u32,
@@ -215,8 +215,8 @@ impl Reporter {
         self.feedback = self.feedback.worst(feedback);
     }
 
-    /// Schedules the next report. A head waits for the same news from the others, for one
-    /// retransmission timeout plus the ACK delay.
+    /// Schedules the next report. A head first waits until the other nodes of its rack have
+    /// reported the same progress, for at most one retransmission timeout plus the ACK delay.
     fn schedule_report(&mut self, now: Time, from: u16, completed: bool, rto: Duration) {
         self.reported.insert(one(from));
         let has_reported = |p| self.complete.contains(p) || !completed && self.reported.contains(p);

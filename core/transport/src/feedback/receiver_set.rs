@@ -31,7 +31,7 @@ pub(crate) struct ReceiverSet {
     last_contact: Vec<Option<Time>>,
     ready: IntervalSet,
     complete: IntervalSet,
-    /// When an incomplete receiver was last heard from.
+    /// When the last packet from an incomplete receiver arrived.
     news: Time,
     /// The rounds that not all have reported, in order.
     open: VecDeque<OpenRound>,
@@ -83,8 +83,8 @@ impl ReceiverSet {
     }
 
     /// Records the feedback of one reporter on the last of the rounds that have passed. Returns the
-    /// latest round that is now reported by all, or by all that are waited for. Reporters that have
-    /// never reported are waited for until `timeout`.
+    /// latest round on which all reporters have reported, or all for which the source still waits.
+    /// The source waits until `timeout` for reporters that have never reported.
     pub(crate) fn on_round(
         &mut self,
         now: Time,
@@ -126,12 +126,12 @@ impl ReceiverSet {
         self.reporters.values().max().copied().unwrap_or(0)
     }
 
-    /// Returns when an incomplete receiver was last heard from.
+    /// Returns when the last packet from an incomplete receiver arrived.
     pub(crate) fn news(&self) -> Time {
         self.news
     }
 
-    /// Returns whether every receiver has been heard from.
+    /// Returns whether a packet from every receiver has arrived.
     pub(crate) fn all_ready(&self) -> bool {
         self.ready.len() == self.receivers()
     }
@@ -141,13 +141,13 @@ impl ReceiverSet {
         self.complete.len() == self.receivers()
     }
 
-    /// Returns the incomplete positions that have not been heard from for `timeout`.
+    /// Returns the incomplete positions from which no packet has arrived for `timeout`.
     pub(crate) fn silent_for(&self, now: Time, timeout: Duration) -> Vec<u16> {
         let missing = self.complete.gaps(1..u32::from(self.chain.len())).flatten().map(|p| p as u16);
         missing.filter(|p| self.last_contact[usize::from(*p)].is_none_or(|at| now - at >= timeout)).collect()
     }
 
-    /// Returns the positions that have never been heard from.
+    /// Returns the positions from which no packet has ever arrived.
     pub(crate) fn not_ready(&self) -> Vec<u16> {
         self.ready.gaps(1..u32::from(self.chain.len())).flatten().map(|p| p as u16).collect()
     }
@@ -178,7 +178,7 @@ impl ReceiverSet {
     }
 }
 
-/// When the source next polls the receivers from which it has not heard.
+/// The time at which the source next polls silent receivers.
 #[derive(Debug)]
 pub(crate) struct PollTimer {
     at: Time,

@@ -12,9 +12,11 @@ use crate::intervals::IntervalSet;
 use crate::spec::Chain;
 use core::ops::Range;
 
-/// Multicast chunks that may be requested again before their share counts.
+/// Number of multicast chunks that may be requested again without effect. Only further ones count
+/// against the tree.
 const FREE_MISSES: u32 = 4;
-/// Most losses of this node that are counted. Older losses weigh less.
+/// Number of this node's losses after which their counts are halved, so that older losses weigh
+/// less.
 const LOSSES_REMEMBERED: u32 = 64;
 
 /// The rack of a receiver and its record of local repair.

@@ -102,7 +102,8 @@ impl LossRecovery {
         }
     }
 
-    /// Records that the chunks which are not in `held` will not arrive without a NAK.
+    /// Records that those of `chunks` that are not in `held` will not arrive unless they are
+    /// requested by a NAK.
     pub(crate) fn want(&mut self, chunks: Range<u32>, held: &IntervalSet) {
         for gap in held.gaps(chunks) {
             let parts: Vec<Range<u32>> = self.requested.gaps(gap).collect();
@@ -114,8 +115,8 @@ impl LossRecovery {
         }
     }
 
-    /// Records that these chunks may arrive over the tree after all. Chunks that were already
-    /// requested stay requested.
+    /// Records that `chunks` may arrive over the tree after all, so that they need not be
+    /// requested. Chunks that were already requested stay requested.
     pub(crate) fn unwant(&mut self, chunks: Range<u32>) {
         self.due.remove(chunks);
     }
@@ -241,8 +242,9 @@ impl LossRecovery {
         self.requested.len() + self.confirmed.len()
     }
 
-    /// Returns when the next NAK may be sent. A NAK for a few chunks waits while more are due, and
-    /// gaps share a NAK.
+    /// Returns when the next NAK may be sent. A NAK waits until the window has room for a quarter
+    /// of its chunks, or for all due ones. A NAK for fewer chunks than that follows the previous
+    /// NAK after a quarter of a round trip, so that several gaps share a NAK.
     fn next_nak_at(&self) -> Option<Time> {
         let room = self.window.size().checked_sub(self.outstanding())?;
         let worth = (self.window.size() / 4).max(1);

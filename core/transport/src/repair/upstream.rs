@@ -9,10 +9,11 @@ use cool_machine::{Duration, Time};
 pub(crate) struct Upstream {
     me: u16,
     position: u16,
-    /// How far up the next change goes. It doubles, so that a dead rack is soon skipped.
+    /// Number of positions by which the next change moves towards the source. It doubles, so that a
+    /// rack of dead nodes is skipped soon.
     leap: u16,
     tries: u32,
-    /// How often even the source did not answer.
+    /// How often the search has reached the source and the source did not answer either.
     sweeps: u32,
     last_answer: Option<Time>,
     /// When the upstream was last found silent. NAKs sent before that do not count again.
@@ -55,8 +56,8 @@ impl Upstream {
         if self.tries + self.sweeps > 0 { 2 * rto } else { rto }
     }
 
-    /// Returns whether to send a NAK to the predecessor again. It may have been skipped because of
-    /// random losses.
+    /// Returns whether a NAK must be sent to the predecessor again. It may have been skipped
+    /// because of random losses.
     pub(crate) fn retries(&mut self, now: Time, rto: Duration) -> bool {
         let due = self.position + 1 < self.me && now - self.retried > PREDECESSOR_RETRY_RTOS * rto;
         if due {

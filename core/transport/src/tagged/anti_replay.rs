@@ -1,8 +1,8 @@
 //! Detects datagrams that were received before.
 
-/// How far behind the highest sequence number receipts are recorded. It must exceed the datagrams
-/// in a socket's buffer, because multicast and unicast datagrams of a sender wait in different
-/// buffers.
+/// Number of sequence numbers behind the highest for which receipts are recorded. It must exceed
+/// the number of datagrams in a socket's buffer, because multicast and unicast datagrams of a
+/// sender wait in different buffers.
 const WINDOW: u64 = 16 * 1024;
 
 /// Words of the bitmap. One word more than the window needs, so that a word is cleared before any

@@ -1,4 +1,5 @@
-//! Tests tags with a fake cipher: HMAC over all bytes, and a payload with inverted bits.
+//! Tests tags with a fake cipher: its tag is an HMAC over all bytes, and it inverts the bits of the
+//! payload.
 
 use super::*;
 use crate::packet::{Packet, PacketBody, Via};

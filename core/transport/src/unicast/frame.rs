@@ -351,7 +351,7 @@ impl FrameDecoder {
                 digest: r.u64()?,
                 bytes: r.u64()?,
                 offset: r.u64()?,
-                // At most FRAME_PAYLOAD.
+                // The length is at most FRAME_PAYLOAD.
                 len: (len - head) as u32,
             };
             if data.offset.checked_add(u64::from(data.len)).is_none_or(|end| end > data.bytes) {

@@ -8,9 +8,9 @@ use cool_types::limits::{CREDIT_BYTES, EAGER_BYTES, MESSAGE_CREDIT_BYTES};
 use core::ops::Range;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-/// Most announced messages of all groups that are stored without a posted receive. Further
-/// announcements are dropped, and repeated when there is room or their receives are posted.
-/// Messages within the credit need no such limit.
+/// Maximum number of announced messages, of all groups, that are stored without a posted receive.
+/// Further announcements are dropped. They are requested again once there is room or their receives
+/// are posted. Messages within the credit need no such limit.
 pub(super) const ANNOUNCED_MAX: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug)]
@@ -113,8 +113,8 @@ impl Inbound {
         within: Range<usize>,
         events: &mut VecDeque<Output>,
     ) {
-        // If the group was closed and opened again within a frame, the message may be missing or
-        // another one.
+        // If the group was closed and opened again while a frame arrived, the message may be
+        // missing, or may be a new one of this name.
         let Some(message) = self.messages.get_mut(&name).filter(|m| m.received == offset) else { return };
         let received = offset + len;
         if received > message.bytes {

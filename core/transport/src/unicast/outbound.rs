@@ -69,8 +69,8 @@ impl Outbound {
         Ok(())
     }
 
-    /// Announces a message again, of which the receiver dropped the announcement. It may have been
-    /// granted since.
+    /// Announces a message again because the receiver has dropped the announcement. Does nothing if
+    /// the message has been granted since.
     pub(super) fn announce_again(&mut self, name: MessageName) {
         if let Some(OutboundMessage { digest, bytes, .. }) = self.announced.get(&name).copied() {
             self.control.push_back(ControlFrame::Announce { message: name, digest, bytes });
@@ -131,7 +131,7 @@ impl Outbound {
         let messages = self.ready.get_mut(&group)?;
         let mut message = messages.first_entry()?;
         let OutboundMessage { name, digest, bytes, sent: offset } = *message.get();
-        // At most FRAME_PAYLOAD, which is a u32.
+        // The length is at most FRAME_PAYLOAD, which is a u32.
         let len = (bytes - offset).min(u64::from(FRAME_PAYLOAD)) as u32;
         message.get_mut().sent += u64::from(len);
         if message.get().sent == bytes {

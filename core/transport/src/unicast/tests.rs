@@ -37,7 +37,7 @@ fn byte(message: MessageName, offset: u64) -> u8 {
 /// Two agents and the bytes between them.
 struct Pair {
     peers: [PeerStream; 2],
-    /// The messages that each side has seen begin, with their data.
+    /// The data of the messages that have begun to arrive at each side.
     got: [BTreeMap<MessageName, Vec<u8>>; 2],
     complete: [Vec<MessageName>; 2],
     sent: [Vec<MessageName>; 2],

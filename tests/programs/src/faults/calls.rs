@@ -67,7 +67,8 @@ impl<'c> CallSeries<'c> {
     /// Executes the next step and checks its results.
     ///
     /// # Errors
-    /// If a call fails or returns a wrong result. The step then does not count as completed.
+    /// Returns an error if a call fails or returns a wrong result. The step then does not count as
+    /// completed.
     pub(crate) fn run_step(&mut self) -> Result<(), StepFailure> {
         let draw = splitmix64(self.seed ^ self.completed);
         // Exponents are drawn, because short messages must be as frequent as long ones.
@@ -92,7 +93,7 @@ fn splitmix64(seed: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A step as drawn from the seed.
+/// A step with the values that were drawn from the seed.
 struct DrawnStep<'c> {
     comm: &'c Comm,
     /// Added to the elements, so that they are different in every step.

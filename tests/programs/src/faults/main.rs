@@ -113,9 +113,8 @@ fn run(options: &Options) -> Result<(), Box<dyn std::error::Error>> {
     Ok(())
 }
 
-/// Executes steps until the time has elapsed on the clock of rank 0, and prints their number.
-///
-/// Rank 0 decides for all, because every rank must execute the same number of steps.
+/// Executes steps until the time has elapsed on the clock of rank 0, and prints their number. Rank
+/// 0 decides for all ranks, because all must execute the same number of steps.
 fn run_for(
     time: Duration,
     comm: &Comm,
@@ -154,7 +153,7 @@ fn failure_text(failure: &StepFailure, calls: &CallSeries<'_>) -> String {
 /// or when a call fails for another reason.
 ///
 /// # Errors
-/// If a result is wrong or an event cannot be sent.
+/// Returns an error if a result is wrong or an event cannot be sent.
 fn survive(
     mut comm: Comm,
     options: &Options,

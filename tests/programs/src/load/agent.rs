@@ -34,7 +34,7 @@ pub(crate) fn host_name(host: usize) -> String {
 /// task, which is added to `tasks`, are dropped.
 ///
 /// # Errors
-/// If the controller rejects the agent.
+/// Returns an error if the controller rejects the agent.
 pub(crate) async fn join(
     fabric: Arc<SimulatedFabric>,
     channel: Channel,

@@ -22,7 +22,7 @@ pub(crate) struct SimulatedFabric {
     to_controller: Vec<mpsc::Sender<Vec<u8>>>,
     /// Whether each switch has completed its handshake. Before, it must not send other messages.
     up: Vec<AtomicBool>,
-    /// Ports without link: switch and number.
+    /// Ports whose cable was removed: switch and number.
     down: Mutex<BTreeSet<(usize, u32)>>,
     origin: Instant,
     /// The last description of a group that an agent has received.
@@ -185,7 +185,8 @@ impl SimulatedFabric {
     /// Waits until a condition on the counters holds.
     ///
     /// # Errors
-    /// If it does not hold within `timeout`. `awaited` names it in the error.
+    /// Returns an error if the condition does not hold within `timeout`. `awaited` names it in the
+    /// error.
     pub(crate) async fn wait_until(
         &self,
         awaited: &str,

@@ -20,18 +20,18 @@ use tonic::transport::{Channel, Endpoint};
 
 /// Longest duration of a phase, even on a busy machine.
 const PHASE_TIMEOUT: Duration = Duration::from_secs(240);
-/// Racks of a group's hosts, and hosts of the group in each of them.
+/// Number of racks of a group's hosts, and number of the group's hosts in each of them.
 const GROUP_RACKS: usize = 4;
 const GROUP_HOSTS_PER_RACK: usize = 8;
-/// Brief groups that exist at the same time.
+/// Number of brief groups that exist at the same time.
 const CONCURRENT_GROUPS: usize = 20;
-/// Connections that are opened at the same time, with their agents.
+/// Number of connections that are opened, with their agents, at the same time.
 const CONCURRENT_JOINS: usize = 64;
-/// The controller has handled a failure when it has changed nothing for this long.
+/// Time without any change after which the controller counts as having handled a failure.
 const QUIET_TIME: Duration = Duration::from_millis(1500);
-/// Switches that send packet-ins.
+/// Number of switches that send packet-ins.
 const SENDING_SWITCHES: usize = 16;
-/// Requests in flight at each of them.
+/// Number of requests in flight at each of these switches.
 const REQUEST_WINDOW: usize = 32;
 /// Duration of each measurement of packet-ins and of the idle controller.
 const MEASURED_TIME: Duration = Duration::from_secs(5);
@@ -304,7 +304,7 @@ pub(crate) async fn measure_controller(
     report.record("cpu_until_then_s", cpu_seconds(controller.pid)?);
     report.record("peak_memory_mib", peak_mib(controller.pid)?);
     network.check()?;
-    // Until then, the controller recomputes multicast trees.
+    // The controller recomputes multicast trees until the network has been quiet for this long.
     network.fabric.wait_until_quiet(2 * QUIET_TIME).await;
     let cycles = Instant::now();
     network.cycle_groups(&agents, controller.grpc, &load).await?;
@@ -360,10 +360,11 @@ fn seconds(since: Instant) -> Value {
     json!((since.elapsed().as_secs_f64() * 100.0).round() / 100.0)
 }
 
-/// Polls until nothing is wrong.
+/// Polls until `ask` returns `None`.
 ///
 /// # Errors
-/// If something is still wrong after [`PHASE_TIMEOUT`]: the text that the last poll returned.
+/// Returns an error if something is still wrong after [`PHASE_TIMEOUT`]: the text that the last
+/// poll returned.
 async fn poll_until_correct(
     mut ask: impl AsyncFnMut() -> Result<Option<String>, String>,
 ) -> Result<(), String> {

@@ -23,7 +23,8 @@ impl ControllerProcess {
     /// Starts the program and waits until it reports its addresses.
     ///
     /// # Errors
-    /// If it cannot be started, or reports no addresses within [`START_TIMEOUT`].
+    /// Returns an error if the program cannot be started, or reports no addresses within
+    /// [`START_TIMEOUT`].
     pub(crate) async fn start(program: &Path) -> Result<ControllerProcess, String> {
         let mut child = Command::new("setpriv")
             .args(["--pdeathsig", "KILL"])
@@ -69,7 +70,7 @@ impl ControllerProcess {
 /// Returns the peak memory of a process in MiB.
 ///
 /// # Errors
-/// If the process does not exist.
+/// Returns an error if the process does not exist.
 pub(crate) fn peak_mib(pid: u32) -> Result<u64, String> {
     let path = format!("/proc/{pid}/status");
     let status = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;
@@ -81,7 +82,7 @@ pub(crate) fn peak_mib(pid: u32) -> Result<u64, String> {
 /// Returns the CPU time that a process has used, in seconds.
 ///
 /// # Errors
-/// If the process does not exist.
+/// Returns an error if the process does not exist.
 pub(crate) fn cpu_seconds(pid: u32) -> Result<f64, String> {
     let path = format!("/proc/{pid}/stat");
     let stat = std::fs::read_to_string(&path).map_err(|e| format!("{path}: {e}"))?;

@@ -69,7 +69,7 @@ fn forwarding_replaces_the_senders_address_everywhere() {
         (router, Some(true)),
         (announced(ROUTER_SOLICITATION, 0, ip("fe80::1"), ip("ff02::2"), &own), None),
         (announcement(ip("fe80::1"), HOST, false), Some(false)),
-        // With hop-by-hop options in front.
+        // Hop-by-hop options precede the message.
         (extended(&FRAME), None),
     ] {
         let message = NeighborMessage::read(&frame).unwrap();

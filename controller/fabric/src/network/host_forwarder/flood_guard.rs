@@ -14,7 +14,8 @@ use std::hash::{DefaultHasher, Hash, Hasher};
 
 /// Maximum number of flooded frames per second from one port.
 const PER_PORT: u32 = 50;
-/// Maximum number of copies per second in all. A frame counts as at least [`LEAST`].
+/// Maximum number of copies of flooded frames per second in the whole network. A frame counts as at
+/// least [`LEAST`] copies.
 const COPIES: u32 = 20_000;
 const LEAST: usize = 100;
 /// Maximum time until a looping frame returns.
@@ -85,8 +86,8 @@ impl FloodGuard {
         match self.sent.get_mut(&digest(frame)) {
             Some(sent) if sent.from != port && sent.round => LoopCheck::Looped,
             Some(sent) if sent.from != port => {
-                // One of the two ports is enough, because the same frame may return in the other
-                // direction as well.
+                // It suffices to close one of the two ports, because the same frame may return in
+                // the other direction as well.
                 sent.round = true;
                 self.closed.insert(port);
                 self.opening.set(port, now + CLOSED);
@@ -145,7 +146,7 @@ impl FloodGuard {
         self.closed.remove(&port)
     }
 
-    /// Reopens a port after its time, and returns it.
+    /// Reopens a port when its closure ends, and returns it.
     pub(crate) fn opened(&mut self, now: Time) -> Option<Port> {
         let port = self.opening.expired(now)?;
         self.closed.remove(&port);

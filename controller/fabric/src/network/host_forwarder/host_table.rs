@@ -1,9 +1,9 @@
 //! The hosts without an agent, with the port and the addresses of each, learned from packet-ins.
 //!
 //! A host is learned from its first frame. A host that has announced an address is probed from time
-//! to time. Another one stays until its port goes down or room is needed. The frames of a host
-//! decide about that host only: it can never take the address of a node, because a certificate
-//! identifies the node's agent.
+//! to time. Any other host stays until its port goes down or room is needed. A host's frames affect
+//! that host only. A host can never take the address of a node, because a certificate identifies
+//! the node's agent.
 
 use crate::api::{HostLimits, HostView, MacAddr};
 use crate::frames::vlan::Vlan;
@@ -19,14 +19,16 @@ pub(super) const PROBE_AFTER: Duration = Duration::from_secs(60);
 const PROBE_AGAIN: Duration = Duration::from_secs(5);
 /// Number of unanswered probes after which a host is removed.
 const PROBES_MAX: u32 = 3;
-/// Minimum time between two moves of a host. Earlier ones are not believed.
+/// Minimum time between two moves of a host. A frame that would move the host again sooner is not
+/// accepted.
 const MOVE_INTERVAL_MIN: Duration = Duration::from_secs(1);
-/// Time within which a host must answer a request of another host. Afterwards, requests go to all.
+/// Time within which a host must answer a request of another host. Later requests are flooded to
+/// all.
 pub(super) const REPLY_TIMEOUT: Duration = Duration::from_secs(1);
 /// Silence after which a host makes room for another one at its port.
 const EVICTABLE_AFTER: Duration = Duration::from_secs(60);
 /// Maximum number of addresses recorded for one host. Requests for further ones, for example of a
-/// gateway, go to all.
+/// gateway, are flooded to all.
 pub(super) const ADDRESSES_MAX: usize = 64;
 
 /// A host.
@@ -42,7 +44,7 @@ pub(crate) struct HostEntry {
     requested: u32,
 }
 
-/// Owner of an address, and since when a request to it is unanswered.
+/// Owner of an address, and the time of the first unanswered request to it.
 #[derive(Clone, Copy, Debug)]
 struct HostAddressOwner {
     host: HostKey,
@@ -304,7 +306,7 @@ impl HostTable {
         self.probing.next()
     }
 
-    /// Counts the changes that are visible in a snapshot of the network.
+    /// Returns the number of changes so far that are visible in a snapshot of the network.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
     }

@@ -1,10 +1,10 @@
 //! Forwards frames for hosts without an agent, and resolves addresses for them and for nodes.
 //!
-//! This is the only owner of what is known about such hosts: where each is ([`HostTable`]), which
-//! ports lead to hosts ([`EdgePorts`]), which frames were flooded ([`FloodGuard`]), which IPv6
-//! addresses nodes use ([`NeighborCache`]), which hosts the switches have flows for
-//! ([`HostPlacements`]) and what an operator should look at ([`HostWarnings`]). The parts do not
-//! know each other; this file routes between them. [`Network`](super::Network) passes every
+//! This is the only owner of the state of such hosts: the place of each ([`HostTable`]), the ports
+//! that lead to hosts ([`EdgePorts`]), the frames that were flooded ([`FloodGuard`]), the IPv6
+//! addresses that nodes use ([`NeighborCache`]), the hosts for which switches have flows
+//! ([`HostPlacements`]) and the warnings for the operator ([`HostWarnings`]). The parts do not
+//! depend on each other; this file routes between them. [`Network`](super::Network) passes every
 //! [`Input`] together with a read-only view of its [`Surroundings`], and executes each [`Output`].
 
 mod delivery;
@@ -92,7 +92,7 @@ pub(super) enum Output {
 /// State and logic for hosts without an agent.
 #[derive(Debug)]
 pub(super) struct HostForwarder {
-    /// If false, hosts get nothing, and addresses are resolved for nodes only.
+    /// If false, no frames of hosts are forwarded, and addresses are resolved for nodes only.
     serves_hosts: bool,
     limits: HostLimits,
     hosts: HostTable,
@@ -105,8 +105,8 @@ pub(super) struct HostForwarder {
 }
 
 impl HostForwarder {
-    /// Without `limits`, hosts are not served. New flows towards a host wait at most
-    /// `deferral_timeout` until the switches have withdrawn the old ones.
+    /// Returns a forwarder without hosts. Without `limits`, hosts are not served. New flows towards
+    /// a host wait at most `deferral_timeout` until the switches have withdrawn the old ones.
     pub(super) fn new(limits: Option<HostLimits>, deferral_timeout: Duration) -> HostForwarder {
         let (serves_hosts, limits) = (limits.is_some(), limits.unwrap_or_default());
         HostForwarder {
@@ -198,7 +198,7 @@ impl HostForwarder {
         own.into_iter().fold(None, earliest)
     }
 
-    /// Counts the changes that are visible in a snapshot of the network.
+    /// Returns the number of changes so far that are visible in a snapshot of the network.
     pub(super) fn revision(&self) -> u64 {
         self.hosts.revision() + self.warnings.revision()
     }
@@ -223,7 +223,7 @@ impl HostForwarder {
         self.hosts.views()
     }
 
-    /// Returns what an operator should look at, one line each.
+    /// Returns the warnings for the operator, one line each.
     pub(super) fn warnings(&self, network: &Surroundings<'_>) -> Vec<String> {
         let looped = self.floods.closed().map(|port| (port, HostWarning::Loop));
         let all = self.warnings.iter().chain(looped);
@@ -249,8 +249,8 @@ impl HostForwarder {
         }
     }
 
-    /// Updates the flows of edge ports: open are those that lead to hosts only and are not part of
-    /// a loop.
+    /// Updates the flows of edge ports. An edge port is open if it leads to hosts only and is not
+    /// part of a loop.
     fn update_edges(&mut self, network: &Surroundings<'_>) {
         for port in self.edges.take_changed() {
             let is_edge = self.edges.all().contains(&port) && !self.floods.is_closed(port);
@@ -262,7 +262,7 @@ impl HostForwarder {
         }
     }
 
-    /// Installs or withdraws flows so that they lead to where these hosts are.
+    /// Installs or withdraws flows so that they lead to the current ports of these hosts.
     fn place_hosts(&mut self, now: Time, network: &Surroundings<'_>, hosts: &BTreeSet<HostKey>) {
         for key in hosts {
             // A node in its own VLAN needs no such flow, because others reach it by its PMAC.

@@ -21,7 +21,7 @@ pub(crate) struct NeighborCache {
 struct NodeAddressOwner {
     node: String,
     received: Time,
-    /// Since when a request to the owner is unanswered.
+    /// Time of the first unanswered request to the owner.
     requested: Option<Time>,
 }
 
@@ -55,8 +55,8 @@ pub(crate) enum ClaimVerdict {
 }
 
 impl NeighborCache {
-    /// Records that a node has announced an address, which no other node has. Returns whether it is
-    /// known whether the node is a router.
+    /// Records that a node has announced an address, which no other node may have. Returns false if
+    /// it is unknown whether the node is a router; the caller must then probe it.
     pub(crate) fn on_announcement(
         &mut self,
         now: Time,

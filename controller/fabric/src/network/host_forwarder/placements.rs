@@ -28,7 +28,8 @@ impl HostPlacements {
         HostPlacements { deferral_timeout, by_host: BTreeMap::new() }
     }
 
-    /// Returns the change of flows that a host at this port and rack (`None`: nowhere) needs now.
+    /// Returns the change of flows that a host needs now at this port and rack; `place` is `None`
+    /// if the host is at no port.
     pub(super) fn update(&mut self, now: Time, host: HostKey, place: Option<(Port, u32)>) -> Option<Output> {
         match (self.by_host.get(&host), place) {
             (Some(HostPlacement::At(before)), Some((port, _))) if *before == port => None,

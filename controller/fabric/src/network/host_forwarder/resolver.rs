@@ -45,8 +45,8 @@ impl HostForwarder {
         }
     }
 
-    /// Returns whether a frame may come from a host at its port. That is not so for frames over a
-    /// link, and for flooded frames that return through another port.
+    /// Returns whether a host at this port may have sent the frame. It may not have if the frame
+    /// crossed a link between switches, or if it was flooded and has returned through another port.
     fn is_served(&mut self, now: Time, network: &Surroundings<'_>, port: Port, frame: &[u8]) -> bool {
         let settled = self.serves_hosts && self.edges.all().contains(&port);
         if frame.len() > FRAME_BYTES_MAX
@@ -196,8 +196,8 @@ impl HostForwarder {
         }
     }
 
-    /// Returns the node that has the Ethernet or IP address if another machine uses it in this
-    /// frame.
+    /// Returns the node that owns the Ethernet or IP address in this frame, if another machine has
+    /// sent the frame.
     fn contested_node(
         &mut self,
         now: Time,

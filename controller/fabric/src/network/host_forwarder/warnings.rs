@@ -63,7 +63,7 @@ impl HostWarnings {
         self.revision += u64::from(self.by_port.len() < before);
     }
 
-    /// Counts a change of the ports that are closed, which other code records.
+    /// Counts a change of the closed ports, which the flood guard records.
     pub(super) fn touch(&mut self) {
         self.revision += 1;
     }

@@ -307,7 +307,7 @@ fn vlans_stay_apart_also_where_addresses_are_the_same() {
     let mut world = acquainted();
     tagged(&mut world, &[(1, 10), (5, 20)]);
     let question = |from: u8, to: u8, vlan| Vlan(vlan).put(arp(from, to, false).frame(MacAddr::broadcast()));
-    // Only for a node in its own VLAN.
+    // The controller answers only requests for nodes in the VLAN of the requester.
     assert_eq!(ports(&frames_after(&mut world, 2, question(2, 1, Some(10)))), [at(1, 4)]);
     for (to, vlan) in [(1, None), (1, Some(20)), (5, Some(10))] {
         assert_eq!(frames_after(&mut world, 2, question(2, to, vlan)).len(), 7, "{to} {vlan:?}");

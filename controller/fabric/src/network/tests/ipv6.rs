@@ -155,7 +155,7 @@ fn nobody_takes_a_nodes_address_as_long_as_it_answers_for_it() {
     // The node no longer replies.
     assert_eq!(frames_after(&mut world, 7, claim).len(), 7);
     assert_eq!(ports(&frames_after(&mut world, 3, question(3, 5))), [at(4, 3)]);
-    // Its Ethernet address cannot be taken either.
+    // The Ethernet address of a node cannot be claimed either.
     assert_eq!(frames_after(&mut world, 7, ndp::announcement(ip(9), node(5).mac, false)), []);
 }
 
@@ -314,7 +314,7 @@ fn link_local_multicast_is_forwarded_unless_it_is_invalid() {
     let mut world = world();
     let mut frame = ndp::valid_message(128, node(1).mac, (ip(1), ALL_NODES), 0, &[]);
     assert_eq!(frames_after(&mut world, 1, frame.clone()).len(), 7);
-    // Not with the address of another sender.
+    // A message with the Ethernet address of another sender is not forwarded.
     frame[6..12].copy_from_slice(&node(5).mac.octets());
     assert_eq!(frames_after(&mut world, 1, frame), []);
     let unsure = ndp::valid_message(ndp::ADVERTISEMENT, node(1).mac, (ip(1), ALL_NODES), OVERRIDE, &[]);

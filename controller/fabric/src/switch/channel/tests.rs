@@ -463,7 +463,7 @@ fn a_standby_requests_nothing_of_a_switch_until_it_leads() {
     ));
     let status = Body::PortStatus(PortStatus { reason: PortReason::ADD, port: port(1, "p") });
     assert_eq!(talk.receive(status), [], "of the master's concern");
-    // For longer than a handshake may take, because the peer still answers.
+    // The standby lasts longer than a handshake may take, because the peer still answers.
     for _ in 0..=HANDSHAKE.as_secs() {
         talk.now += config().keepalive_interval;
         talk.sent.clear();
@@ -507,7 +507,7 @@ fn any_message() -> impl Strategy<Value = Body> {
 }
 
 proptest! {
-    /// In any order, and as the reply to any request.
+    /// Messages may arrive in any order, and as replies to any request.
     #[test]
     fn any_peer_is_up_at_most_once_and_closed_at_most_once(
         talk in prop::collection::vec((0u32..16, any::<bool>(), any_message(), 0u64..4000), 1..60),

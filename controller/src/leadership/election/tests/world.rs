@@ -80,8 +80,8 @@ struct Process {
     /// Rate of its clock, and the error of its calendar in nanoseconds.
     rate: f64,
     calendar: i64,
-    /// Number of the request in progress, and until when its response is awaited, by this process's
-    /// clock.
+    /// Number of the request in progress; the request, and the time until which its response is
+    /// awaited, by this process's clock.
     request: u64,
     asking: Option<(EtcdRequest, Time)>,
     leads: Option<u64>,
@@ -115,7 +115,7 @@ impl World {
         let hour = 3_600_000_000_000;
         let processes = (0..CONTROLLERS).map(|_| Process {
             election: Election::new(ttl),
-            // As inaccurate as the worst quartz clocks.
+            // The rate is as inaccurate as that of the worst quartz clocks.
             rate: 1.0 + chance.random_range(-5e-4..5e-4),
             calendar: chance.random_range(-hour..hour),
             request: 0,

@@ -200,7 +200,7 @@ fn ranks_waiting_in_different_calls_get_the_mismatch() {
         );
     }
     assert!(node.failed);
-    // A rank that wakes up asks the engine by a call.
+    // A rank that wakes up after the failure of the group requests the call from the engine.
     node.barrier(3, 1, 2);
     node.barrier(4, 1, 3);
     assert_eq!((node.failure(3).0, node.failure(4).0), (Mismatch, Aborted));
@@ -279,7 +279,7 @@ fn if_all_joined_and_one_rank_stops_it_is_named() {
     for (token, rank) in [(1, 0), (2, 1), (3, 3)] {
         node.watch(token, rank, 4, Operation::Allreduce);
     }
-    // One of them has joined since the rank last looked.
+    // Rank 1 has joined since rank 0 last checked.
     node.report(0, 4, overdue(&[1]));
     assert_eq!(node.failure(1), (Timeout, &[2][..]), "{}", node.words(1));
     assert!(node.words(1).contains("all ranks joined; data is missing from rank 2"), "{}", node.words(1));
@@ -287,7 +287,7 @@ fn if_all_joined_and_one_rank_stops_it_is_named() {
 
 #[test]
 fn a_stopped_rank_is_named_because_it_is_silent() {
-    // It waits in the same call, or in the one before.
+    // Rank 3 waits in the same call as the others, or in the one before.
     for number in [4, 3] {
         let mut node = Node::new();
         for rank in 0..RANKS {
@@ -313,7 +313,8 @@ fn a_lost_rank_fails_the_calls_it_has_not_completed() {
     node.watch(3, 0, 5, Operation::Barrier);
     assert_eq!((node.failure(2), node.failure(3)), ((Lost, &[3][..]), (Lost, &[3][..])));
 
-    // The rank was in that call and had watched others.
+    // Rank 3 has completed the call that the engine has watched for it, and rank 0 waits in the
+    // next one.
     let mut node = Node::new();
     node.watch(1, 3, 4, Operation::Barrier);
     node.report(3, 4, WatchReport::Completed);
@@ -321,7 +322,7 @@ fn a_lost_rank_fails_the_calls_it_has_not_completed() {
     node.lose(3, 5);
     assert_eq!(node.failure(2), (Lost, &[3][..]));
 
-    // The rank should have made the call again, and did not.
+    // Rank 3 should have made the call again, but it was lost first.
     let mut node = Node::new();
     node.watch(1, 3, 4, Operation::Barrier);
     node.barrier(2, 0, 4);
@@ -346,7 +347,7 @@ fn a_lost_rank_has_completed_the_calls_of_the_engine() {
     for rank in 0..RANKS {
         node.barrier(u64::from(rank), rank, 6);
     }
-    // The number of calls that the rank reports is lower.
+    // The number of completed calls that rank 3 reports is lower than that of the engine.
     node.lose(3, 0);
     node.watch(10, 0, 6, Operation::Barrier);
     assert_eq!(node.failure(10).0, Invalid);
@@ -386,7 +387,7 @@ fn used_and_watched_call_numbers_are_refused() {
     node.watch(21, 1, 8, Operation::Barrier);
     assert!(node.words(21).contains("it waits in call 8 already"), "{}", node.words(21));
     node.report(1, 8, WatchReport::Completed);
-    // Once more, and then requested by all ranks.
+    // The rank waits in the same call once more, and then all ranks request that call.
     node.watch(22, 1, 8, Operation::Barrier);
     for rank in 0..RANKS {
         node.barrier(30 + u64::from(rank), rank, 8);

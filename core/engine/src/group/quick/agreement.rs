@@ -1,6 +1,6 @@
-//! The agreement on whether the ranks of a group execute quick calls: they do if all are able to.
-//! Each agent reports its ranks' ability once they have all attached. So the result is known, and
-//! is the same everywhere, before the first call that all ranks join.
+//! The agreement on whether the ranks of a group execute quick calls: they do if all of them can.
+//! Each agent reports whether its ranks can, once they have all attached. The result is therefore
+//! known, and the same everywhere, before the first call that all ranks join.
 
 use super::super::Group;
 use crate::machine::Output;
@@ -12,9 +12,9 @@ use std::collections::BTreeSet;
 /// The reports of all nodes.
 #[derive(Debug, Default)]
 pub(in crate::group) struct QuickAgreement {
-    /// The nodes with ranks that are able to.
+    /// The nodes whose ranks can execute quick calls.
     able: BTreeSet<usize>,
-    /// Whether a node's ranks are not able to.
+    /// Whether a node has reported that its ranks cannot.
     declined: bool,
     /// Whether this node has reported. Before that, no local rank can be notified.
     here: bool,
@@ -23,8 +23,8 @@ pub(in crate::group) struct QuickAgreement {
 }
 
 impl QuickAgreement {
-    /// Returns whether the result was reported and is that all are able to. Otherwise no rank has
-    /// executed a call itself.
+    /// Returns whether the result was reported to the driver and is that all ranks of the group can
+    /// execute quick calls. Otherwise no local rank has executed a call itself.
     pub(in crate::group) fn all_can(&self) -> bool {
         self.reported && !self.declined
     }
