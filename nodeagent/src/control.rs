@@ -187,7 +187,8 @@ struct ControlSession<'a> {
     /// The task that announces the node by LLDP. The task and its key last as long as the session,
     /// because the announcements show that the node is alive even while it is disconnected.
     announcer: JoinSet<()>,
-    /// Set while another controller may be accepting the node with another key.
+    /// Stops the announcements while it is true, because another controller may be accepting the
+    /// node, with another key.
     silent: watch::Sender<bool>,
     /// The inventory for a controller that takes over.
     inventory: NodeInventory,
@@ -201,17 +202,18 @@ struct ControlSession<'a> {
     probe: JoinSet<Probed>,
     /// The examinations in progress.
     examinations: JoinSet<Examined>,
-    /// The incarnation of the controller that accepted the agent, and the number of the node.
+    /// The incarnation of the controller that accepted the agent, and the number that it assigned
+    /// to the node. `None` without a session.
     session: Option<(u64, u32)>,
-    /// The latest incarnation of a controller that accepted the agent. An earlier one does not lead
-    /// any more, and may not have noticed.
+    /// The latest incarnation of a controller that accepted the agent. A controller with an earlier
+    /// incarnation does not lead any more, and may not have noticed.
     latest: Option<u64>,
     /// The pause before the next attempt.
     pause: Duration,
 }
 
 impl ControlSession<'_> {
-    /// Makes one connection and serves it until its end.
+    /// Connects to the controller, and serves the connection until it ends.
     async fn connect(&mut self, endpoint: &Endpoint, connector: &Connector) -> ConnectionEnd {
         let mut leaving = self.leaving.clone();
         let channel = tokio::select! {
@@ -243,7 +245,8 @@ impl ControlSession<'_> {
         }
     }
 
-    /// Registers. The controller's first message reports whether the session continues.
+    /// Registers the agent, and handles the controller's first message, which reports whether the
+    /// session continues. Returns the stream of the following messages.
     async fn register(
         &mut self,
         mut client: ControllerClient<Channel>,
@@ -329,8 +332,8 @@ impl ControlSession<'_> {
         self.report_absent_rank(event);
     }
 
-    /// Sends a response to the controller, and waits until most of the earlier messages have been
-    /// sent.
+    /// Sends a response to the controller, and waits until the outbox has room. Returns an error if
+    /// the controller reads nothing for too long.
     async fn reply(&self, body: agent_message::Body) -> Result<(), ConnectionEnd> {
         self.outbox.send(body);
         timeout(ANSWER_TIMEOUT, self.outbox.room()).await.map_err(|_| {
@@ -347,10 +350,11 @@ impl ControlSession<'_> {
         tokio::spawn(async move { agent.rank_never_attached(group, rank).await });
     }
 
-    /// Returns the meaning of a status with which the controller refused a call.
+    /// Returns how a connection ends whose registration the controller answered with this status.
     fn refusal(&self, status: Status) -> ConnectionEnd {
         match status.code() {
-            // After a broken connection, this agent itself may still hold the name.
+            // After a broken connection, the controller may not have noticed the end of this
+            // agent's previous connection, to which the name still belongs.
             Code::AlreadyExists if self.session.is_some() => status.into(),
             Code::AlreadyExists
             | Code::InvalidArgument
@@ -392,8 +396,8 @@ impl ControlSession<'_> {
         self.inventory.report(|group| self.agent.attached(group), &unreported)
     }
 
-    /// Waits until the next attempt. Returns whether there must be one. Events are kept meanwhile,
-    /// output only up to a limit, so that ranks need not wait.
+    /// Waits until the next attempt to connect. Returns false if the agent must end instead. Stores
+    /// events meanwhile, so that ranks need not wait. Output beyond a limit is lost.
     async fn wait(&mut self) -> bool {
         let over = sleep(self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
@@ -435,7 +439,8 @@ async fn leave_requested(leaving: &mut watch::Receiver<bool>) {
     }
 }
 
-/// Waits until the controller has received all messages, and ends the connection.
+/// Waits until the controller ends the connection, which it does after it has received all
+/// messages.
 async fn farewell(inbound: &mut Streaming<ControllerMessage>) -> ConnectionEnd {
     let read = async { while let Ok(Some(_)) = inbound.message().await {} };
     if timeout(ANSWER_TIMEOUT, read).await.is_err() {

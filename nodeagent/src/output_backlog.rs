@@ -19,8 +19,8 @@ pub(crate) struct OutputBacklog {
 }
 
 impl OutputBacklog {
-    /// Keeps the newest event. Returns whether the session can still continue with the events that
-    /// are kept.
+    /// Keeps the newest event. Returns false if there are too many events, so that the session must
+    /// be given up.
     pub(crate) fn keep(&mut self, event: Body) -> bool {
         self.bytes += size(&event);
         self.events.push_back(event);
@@ -28,8 +28,9 @@ impl OutputBacklog {
         self.events.len() <= MAX_EVENTS
     }
 
-    /// Ends the session. Of the unsent `events` and those kept here, the output of ranks and their
-    /// ends are kept for the next controller.
+    /// Ends the session, whose unacknowledged messages are `events`. Of these and of the events
+    /// kept here, keeps the output and the ends of ranks for the next controller, and drops the
+    /// others.
     pub(crate) fn put_back(&mut self, events: Vec<Body>) {
         self.events = events.into_iter().chain(std::mem::take(&mut self.events)).filter(is_of_rank).collect();
         self.bytes = self.events.iter().map(size).sum();

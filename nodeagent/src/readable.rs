@@ -19,18 +19,18 @@ impl Readable {
         watch(socket.into(), Interest::READABLE).map(Readable)
     }
 
-    /// Returns whether there may be something to read; otherwise wakes the task when there is.
+    /// Returns whether there may be something to read. If not, wakes the task when there is.
     pub(crate) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
         // The reader handles errors.
         self.0.poll_read_ready(context).map(drop)
     }
 
-    /// Reads if there may be something to read.
+    /// Calls `read` if there may be something to read. Returns `WouldBlock` if there is nothing.
     pub(crate) fn try_read<R>(&self, read: impl FnOnce(BorrowedFd<'_>) -> io::Result<R>) -> io::Result<R> {
         self.0.try_io(Interest::READABLE, |socket| read(socket.as_fd()))
     }
 
-    /// Reads as soon as there is something to read.
+    /// Calls `read` as soon as there is something to read, again if it returns `WouldBlock`.
     pub(crate) async fn read<R>(
         &self,
         mut read: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
@@ -38,7 +38,7 @@ impl Readable {
         self.0.async_io(Interest::READABLE, |socket| read(socket.as_fd())).await
     }
 
-    /// Writes as soon as there is room.
+    /// Calls `write` as soon as there is room, again if it returns `WouldBlock`.
     pub(crate) async fn write<R>(
         &self,
         mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,

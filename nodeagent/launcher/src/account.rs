@@ -1,4 +1,4 @@
-//! The accounts of this system, as which users' processes run.
+//! The accounts of this system. The processes of a job run as the account of the job's user.
 
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use std::collections::BTreeMap;
@@ -45,7 +45,7 @@ impl Account {
     /// Looks up the account with a name or a number.
     ///
     /// # Errors
-    /// Returns an error if there is none.
+    /// Returns an error if there is no such account, or if the system cannot look it up.
     pub fn look_up(user: &str) -> Result<Account, AccountError> {
         let found = match user.parse() {
             Ok(number) => User::from_uid(Uid::from_raw(number)),
@@ -65,7 +65,9 @@ impl Account {
         })
     }
 
-    /// Returns the account of this process. In a container, it may only have a number.
+    /// Returns the account of this process. If the account has no entry, as may be the case in a
+    /// container, the result has the number as its name, `/` as its home directory and `/bin/sh` as
+    /// its shell.
     ///
     /// # Errors
     /// Returns an error if the system cannot look it up.

@@ -31,7 +31,7 @@ impl TrafficCounters {
     }
 }
 
-/// Data that was refused because it had no proof of its group or agent.
+/// The numbers of datagrams and connections that were refused, by reason.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalCounters([AtomicU64; RefusalReason::ALL.len()]);
 
@@ -46,7 +46,8 @@ pub(crate) enum RefusalReason {
     Replayed,
     /// A packet or a connection without proof, although its group or agent has a key.
     Unproven,
-    /// A connection of an agent that does not know this agent's key.
+    /// A connection whose handshake failed, for example because the other side does not know this
+    /// agent's key.
     Handshake,
 }
 
@@ -81,12 +82,12 @@ impl From<TagError> for RefusalReason {
 }
 
 impl RefusalCounters {
-    /// Counts one more.
+    /// Counts one refusal.
     pub(crate) fn count(&self, why: RefusalReason) {
         self.0[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sets the count.
+    /// Sets the number of refusals for this reason.
     pub(crate) fn set(&self, why: RefusalReason, count: u64) {
         self.0[why as usize].store(count, Ordering::Relaxed);
     }

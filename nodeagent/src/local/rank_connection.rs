@@ -80,7 +80,8 @@ impl RankConnection {
     }
 
     /// Waits for an event that depends on other processes, and regularly informs this process that
-    /// the agent is still waiting.
+    /// the agent is still waiting. Returns an error if the process disconnects or sends another
+    /// frame.
     pub(super) async fn meanwhile<T>(
         &mut self,
         awaited: &mut (impl Future<Output = T> + Unpin),
