@@ -95,7 +95,7 @@ impl<M: Clone> Delivery<M> {
     /// Handles an acknowledgement: the other end has received `claimed` messages.
     ///
     /// # Errors
-    /// If that number is impossible.
+    /// Returns an error if that number is impossible.
     pub fn acknowledge(&mut self, claimed: u64) -> Result<(), AcknowledgementError> {
         let sent = self.acknowledged + self.buffer.len() as u64;
         if claimed < self.acknowledged || claimed > sent {
@@ -111,7 +111,7 @@ impl<M: Clone> Delivery<M> {
     /// is sent again.
     ///
     /// # Errors
-    /// If that number is impossible.
+    /// Returns an error if that number is impossible.
     pub fn resume(&mut self, claimed: u64) -> Result<(), AcknowledgementError> {
         self.acknowledge(claimed)?;
         self.taken = 0;

@@ -44,7 +44,7 @@ pub struct VersionError(pub u32);
 /// Checks that this release supports the version of a peer.
 ///
 /// # Errors
-/// If the version is too old or too new.
+/// Returns an error if the version is too old or too new.
 pub fn check_version(version: u32) -> Result<(), VersionError> {
     if (OLDEST_VERSION..=VERSION).contains(&version) { Ok(()) } else { Err(VersionError(version)) }
 }

@@ -93,7 +93,7 @@ impl DatagramOutbox {
         !self.blocked.is_empty()
     }
 
-    /// Sends the datagrams for which the system had no room, as far as it has room now.
+    /// Sends the datagrams for which the system had no room, until it has no more room.
     pub(super) fn resume(&mut self, sink: &impl DatagramSink) {
         while let Some(batch) = self.blocked.pop_front() {
             self.blocked_bytes -= batch.bytes.len();

@@ -1,4 +1,4 @@
-//! What a member must be given: the plan, which all members of a swarm share, and its own role.
+//! The input of a member: the plan, which all members of a swarm share, and the member's own role.
 
 use crate::channel::SwarmKey;
 use cool_swarm::{Code, Member, Share};
@@ -17,7 +17,7 @@ pub struct SwarmPlan {
     pub generations: Vec<u64>,
     /// Number of blocks of a generation, 1 to [`cool_swarm::GENERATION_MAX`].
     pub blocks: u16,
-    /// Which blocks are sent: coded ones, or originals only.
+    /// Whether coded blocks are sent, or originals only.
     pub code: Code,
     /// Rate of the slowest member's link in bytes per second, if known. Timeouts follow from it.
     pub rate: Option<u64>,
