@@ -27,7 +27,8 @@ use waiting_ranks::WaitingRanks;
 /// requested, because the controller needs time to make the group.
 const CONTROLLER_MARGIN: Duration = Duration::from_secs(30);
 
-/// The reason that is reported for a rank whose process ended before it attached to its group.
+/// The reason that is reported for a rank if its process ended before the rank attached to its
+/// group.
 const PROCESS_ENDED: &str = "its process has ended";
 
 /// The agent of one node: its engine and its groups. Clones are the same agent.
@@ -41,13 +42,13 @@ pub struct Agent {
     enlisted: Arc<WaitingRanks<String, Attachment>>,
     /// The ranks that wait for the other survivors of their group.
     recovering: Arc<WaitingRanks<u64, RecoveryResult>>,
-    /// Events for the controller.
+    /// The channel of the events for the controller.
     events: mpsc::Sender<Body>,
 }
 
 impl Agent {
-    /// Returns the agent of the node called `node`, without any groups. Its events for the
-    /// controller are sent to `events`.
+    /// Returns the agent of the node called `node`, without any groups. It sends its events for the
+    /// controller to `events`.
     pub fn new(node: &str, engine: EngineHandle, events: mpsc::Sender<Body>) -> Agent {
         let node: Arc<str> = node.into();
         let metrics = AgentMetrics::new(engine.traffic(), engine.refusals());

@@ -39,9 +39,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often an idle connection is tested.
+/// Interval at which an idle connection is tested by an HTTP/2 ping.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// Maximum time for the response to such a test.
+/// Maximum time for the response to such a ping.
 const PONG_WITHIN: Duration = Duration::from_secs(3);
 
 /// The reason why processes do not get the group for which they wait.
@@ -75,7 +75,7 @@ pub struct AgentRegistration {
     pub interface: Interface,
     /// The number of ranks that the node accepts at once.
     pub slots: u32,
-    /// The port for measurements.
+    /// The TCP port for measurements by other agents.
     pub probe_port: u16,
     /// The agent's features, as bits of [`cool_proto::features`].
     pub features: u64,
@@ -158,7 +158,8 @@ enum ConnectionEnd {
     Broken(String),
     /// The controller refuses this agent.
     Refused(String),
-    /// The agent has signed off.
+    /// The agent has informed the controller that it leaves, or could not connect before it had to
+    /// end.
     Left,
 }
 
@@ -194,9 +195,9 @@ struct ControlSession<'a> {
     inventory: NodeInventory,
     /// The parts of the inventory that did not fit into the current registration.
     further: VecDeque<Vec<Held>>,
-    /// The messages of the session.
+    /// The messages that the agent sends in the session.
     outbox: ControllerOutbox,
-    /// The events that occurred without a connection.
+    /// The events that occurred without a connection and have not been sent yet.
     backlog: OutputBacklog,
     /// The measurement in progress.
     probe: JoinSet<Probed>,
@@ -325,7 +326,8 @@ impl ControlSession<'_> {
         }
     }
 
-    /// Records an event of this node.
+    /// Records an event of this node for the next controller, and reports a rank that has ended
+    /// without attaching.
     fn record_event(&mut self, event: &agent_message::Body) {
         self.inventory.record_exit(event);
         self.agent.record_request(event);
@@ -350,7 +352,8 @@ impl ControlSession<'_> {
         tokio::spawn(async move { agent.rank_never_attached(group, rank).await });
     }
 
-    /// Returns how a connection ends whose registration the controller answered with this status.
+    /// Returns how a connection must end after the controller has answered its registration with
+    /// this status.
     fn refusal(&self, status: Status) -> ConnectionEnd {
         match status.code() {
             // After a broken connection, the controller may not have noticed the end of this

@@ -9,11 +9,11 @@ const MAX_OUTPUT: usize = 1 << 20;
 /// The number of other events that are kept. Beyond it, the session must be given up.
 const MAX_EVENTS: usize = 1 << 16;
 
-/// Events for a disconnected controller, oldest first.
+/// The events that wait for a connection to a controller, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct OutputBacklog {
     events: VecDeque<Body>,
-    /// The size of the output.
+    /// The number of bytes of output among the events.
     bytes: usize,
     lost: u64,
 }
@@ -28,9 +28,8 @@ impl OutputBacklog {
         self.events.len() <= MAX_EVENTS
     }
 
-    /// Ends the session, whose unacknowledged messages are `events`. Of these and of the events
-    /// kept here, keeps the output and the ends of ranks for the next controller, and drops the
-    /// others.
+    /// Ends the session. Its unacknowledged messages are `events`. Of these and of the events kept
+    /// here, keeps the output and the ends of ranks for the next controller, and drops the others.
     pub(crate) fn put_back(&mut self, events: Vec<Body>) {
         self.events = events.into_iter().chain(std::mem::take(&mut self.events)).filter(is_of_rank).collect();
         self.bytes = self.events.iter().map(size).sum();

@@ -87,7 +87,7 @@ impl Reflector {
         Ok(Reflector { listener, port })
     }
 
-    /// Returns the port.
+    /// Returns the bound port.
     pub fn port(&self) -> u16 {
         self.port
     }

@@ -46,7 +46,7 @@ impl SharedSegment {
         &self.segment
     }
 
-    /// Returns a rank's part.
+    /// Returns the part of a rank of this node.
     pub(crate) fn part(&self, rank: u32) -> RankPart<'_> {
         self.segment.rank(self.index(rank))
     }

@@ -152,7 +152,7 @@ impl Description {
 pub enum WireGroup {
     /// All fields of the group.
     Whole(Group),
-    /// The description of the group.
+    /// The compact description of the group.
     Described(Description),
 }
 

@@ -13,11 +13,11 @@ pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 pub struct Account {
     /// The user's name, or the number if there is no name.
     pub name: String,
-    /// The user's number.
+    /// The user id.
     pub uid: u32,
-    /// The number of the user's primary group.
+    /// The id of the user's primary group.
     pub gid: u32,
-    /// The numbers of all groups of the user.
+    /// The ids of all groups of the user.
     pub groups: Vec<u32>,
     /// The home directory.
     pub home: PathBuf,

@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 
-/// A process in proc(5).
+/// A process, as proc(5) describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: i32,

@@ -20,7 +20,7 @@ const BACKLOG: i32 = 64;
 /// Maximum number of jobs at once. Agents run fewer.
 const SUPERVISORS_MAX: usize = 4096;
 
-/// The reasons why the program ends.
+/// The reasons why the program ends with an error.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("cool-launcher starts processes as other users: it must run as root")]

@@ -256,7 +256,7 @@ impl SupervisedJob {
         Ok(command)
     }
 
-    /// Sends a signal to the running ranks.
+    /// Sends a signal to the process groups of the running ranks.
     fn signal(&self, number: i32) -> Result<(), SuperviseError> {
         let signal = Signal::from_named_raw(number)
             .ok_or_else(|| SuperviseError::Broken(format!("there is no signal {number}")))?;

@@ -21,7 +21,7 @@ pub(crate) struct Abilities {
     pub(crate) quick: bool,
 }
 
-/// An attached rank, until [`Attachment::leave`].
+/// An attached rank. Its owner must call [`Attachment::leave`] when the rank has left.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     agent: Agent,

@@ -95,7 +95,7 @@ pub(super) struct GroupTable {
 /// The consequence of a rank leaving its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaveOutcome {
-    /// The group was released before.
+    /// The group has been released before, so nothing must be reported.
     Released,
     /// The controller must be informed. `unused` is whether this node has no rank left in the
     /// group.

@@ -13,7 +13,7 @@ use tokio::time::timeout;
 /// The answer to a rank, or the reason why there is none.
 pub(super) type WaitResult<R> = Result<R, String>;
 
-/// A rank that waits.
+/// A rank that waits for the controller's answer.
 #[derive(Debug)]
 struct WaitingRank<R> {
     /// The number of this wait, because another process may wait later as the same rank.

@@ -61,7 +61,7 @@ impl ControllerOutbox {
         state.wake();
     }
 
-    /// Counts a received message.
+    /// Counts a message of `bytes` bytes that has been received from the controller.
     pub(super) fn receive(&self, bytes: usize) {
         let mut state = self.lock();
         state.delivery.receive(bytes);

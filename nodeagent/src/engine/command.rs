@@ -41,9 +41,9 @@ pub enum MakeGroupError {
     Multicast {
         /// The group.
         group: u64,
-        /// The tree's address.
+        /// The multicast address of the tree.
         address: IpAddr,
-        /// This node's address.
+        /// The address of this node's data interface.
         ip: IpAddr,
         /// The system's error.
         reason: String,

@@ -157,7 +157,7 @@ impl fmt::Debug for SharedSlice {
     }
 }
 
-/// The invariant of slices.
+/// The invariant of slices, as the message of a panic.
 const WITHIN: &str = "slices lie within their memory";
 
 /// Working memory of at least this size is mapped, because the system then provides pages of zeros
@@ -178,7 +178,7 @@ enum MappedPages {
 }
 
 impl Mapping {
-    /// Returns the memory of a rank's region.
+    /// Returns a rank's region as memory of calls.
     pub(crate) fn from_region(region: Region) -> Mapping {
         Mapping(Some(MappedPages::Shared(region)))
     }

@@ -14,7 +14,7 @@ const OPERATIONS: usize = Operation::ALL.len();
 pub(crate) struct TrafficCounters([[AtomicU64; 4]; OPERATIONS]);
 
 impl TrafficCounters {
-    /// Sets the counters.
+    /// Sets the counters of all operations.
     pub(crate) fn set(&self, all: &[TrafficTotals; OPERATIONS]) {
         for (counters, traffic) in self.0.iter().zip(all) {
             let TrafficTotals { bytes_multicast, bytes_unicast, chunks_repaired, chunks_resent } = *traffic;
@@ -40,13 +40,13 @@ pub(crate) struct RefusalCounters([AtomicU64; RefusalReason::ALL.len()]);
 pub(crate) enum RefusalReason {
     /// A datagram of a group that does not exist here, or that has no key.
     Unknown,
-    /// A datagram with a wrong tag.
+    /// A datagram with a tag that was not made from its bytes with the group's key.
     Forged,
     /// A datagram that was received before.
     Replayed,
     /// A packet or a connection without proof, although its group or agent has a key.
     Unproven,
-    /// A connection whose handshake failed, for example because the other side does not know this
+    /// A connection with a failed handshake, for example because the other side does not know this
     /// agent's key.
     Handshake,
 }

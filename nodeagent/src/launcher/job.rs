@@ -49,7 +49,7 @@ pub(super) struct LaunchedJob {
     pub(super) held: watch::Receiver<bool>,
 }
 
-/// The state of the job.
+/// The state of a job while its ranks run.
 struct JobProgress {
     supervisor: Arc<Supervisor>,
     /// The output of running ranks.
@@ -196,7 +196,7 @@ impl LaunchedJob {
         last
     }
 
-    /// Receives the remaining replies of the supervisor.
+    /// Handles the remaining replies of the supervisor, until the supervisor has ended the job.
     async fn drain_supervisor(&self, progress: &mut JobProgress) {
         while !progress.over {
             let reply = progress.supervisor.receive().await;

@@ -58,7 +58,7 @@ impl Supervisor {
         Ok(Supervisor { socket: Readable::new(socket)?, child })
     }
 
-    /// Sends a request, with file descriptors.
+    /// Sends a request, and file descriptors that accompany it.
     pub(super) async fn send(&self, body: Body, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = Request { body: Some(body) }.encode_to_vec();
         self.socket.write(|socket| seqpacket::send(socket, &bytes, descriptors)).await

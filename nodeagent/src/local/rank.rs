@@ -77,7 +77,7 @@ impl<'a> AttachedRank<'a> {
             Body::Attach(_) | Body::Enlist(_) | Body::Recover(_) => {
                 Err(SessionEnd::Refused("a second Attach".into()))
             }
-            // The session has handled these.
+            // The session handles these itself.
             Body::CheckPlan(_) | Body::Leave(_) => Ok(()),
             Body::Attached(_)
             | Body::Done(_)

@@ -54,7 +54,8 @@ impl RankConnection {
         self.send_with(body, &[]).await
     }
 
-    /// Sends a frame with file descriptors.
+    /// Sends a frame, and file descriptors that accompany it. Returns an error if the process reads
+    /// nothing for `FRAME_TIMEOUT`.
     pub(super) async fn send_with(
         &mut self,
         body: Body,

@@ -57,7 +57,7 @@ pub(super) async fn serve(
     };
     let mut attachment = match attached {
         Ok(Some(attachment)) => attachment,
-        // The process requested only an agreement, whose result it has received.
+        // The process requested only an agreement, and has received the result.
         Ok(None) => return,
         Err(end) => {
             debug!("a process did not attach: {end}");
@@ -183,7 +183,7 @@ async fn serve_rank(
     if let Err(end) = wire.send_with(Body::Attached(attached), &descriptors).await {
         return end;
     }
-    // The rank has its own copy now.
+    // The rank has received its own copy of the descriptor.
     drop(socket);
     let mut rank = AttachedRank::new(attachment);
     let mut alive = interval(RUNNING_INTERVAL);

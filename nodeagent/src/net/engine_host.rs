@@ -30,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-/// A tree from which this node receives.
+/// A tree from which this node receives, and the groups that use it.
 struct JoinedTree {
     groups: BTreeSet<u64>,
     socket: Socket,
@@ -42,7 +42,7 @@ type GroupReply = oneshot::Sender<Result<(), MakeGroupError>>;
 /// A group that is being made.
 struct PendingGroup {
     reply: GroupReply,
-    /// The rate of its links.
+    /// The rate at which connections may send for this group; see [`pace`].
     pace: u32,
     /// The group's epoch and its key, if it has one.
     keyed: Option<(u32, GroupKey)>,
@@ -78,11 +78,11 @@ pub(super) struct EngineHost {
     connections: BTreeMap<AgentConnectionId, AgentConnection>,
     last_connection: u64,
     link: LinkEstimate,
-    /// The rate of each group's links.
+    /// The rate at which connections may send for each group; see [`pace`].
     paces: BTreeMap<u64, u32>,
     pending_groups: BTreeMap<u64, PendingGroup>,
     calls: BTreeMap<u64, EngineReply>,
-    /// The segments in which ranks execute calls, for groups that have not failed.
+    /// The segments in which ranks execute calls, by group. A group that has failed has no entry.
     segments: BTreeMap<u64, Arc<SharedSegment>>,
     last_token: u64,
     counters: EngineCounters,
@@ -442,7 +442,7 @@ impl EngineHost {
         id
     }
 
-    /// Handles the end of a connection.
+    /// Removes a connection that has ended, and reports the reason to the engine.
     pub(super) fn closed(&mut self, connection: AgentConnectionId, why: String) {
         self.connections.remove(&connection);
         self.handle(Input::Closed { connection, why });

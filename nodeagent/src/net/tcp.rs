@@ -33,9 +33,9 @@ const RETRY: Duration = Duration::from_millis(50);
 /// silent for many seconds now and then.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 
-/// Maximum number of connections whose handshake has not completed. To crowd out an agent, an
-/// attacker would have to make as many connections within the round trip in which the agent
-/// identifies itself.
+/// Maximum number of connections with an incomplete handshake. To crowd out an agent, an attacker
+/// would have to make as many connections within the round trip in which the agent identifies
+/// itself.
 const SILENT_MAX: usize = 256;
 
 /// The number of unsent bytes above which the system accepts no more, so that a small message does
@@ -204,13 +204,13 @@ pub(super) struct AgentConnection {
     is_direct: bool,
 }
 
-/// The result of a read.
+/// The result of a read from a connection.
 pub(super) struct ReadOutcome {
     /// The number of bytes that were read to the given destination.
     pub(super) placed: usize,
     /// The number of further bytes, in the buffer.
     pub(super) tail: usize,
-    /// Whether no data is left.
+    /// Whether all data that had arrived has been read.
     pub(super) drained: bool,
 }
 
@@ -312,7 +312,7 @@ impl AgentConnection {
         written.map_or(0, |bytes| bytes as u64)
     }
 
-    /// Records that queued data has been written.
+    /// Records that an item of queued data has been written, with this many bytes of frames.
     pub(super) fn wrote_rest(&mut self, bytes: u64) {
         self.unwritten -= 1;
         self.wrote(bytes);
@@ -461,7 +461,7 @@ async fn watch(
 ) {
     loop {
         if !waiting.load(Ordering::Relaxed) {
-            // The read will return the error.
+            // An error is ignored here, because the driver's read returns it.
             let _ = stream.readable().await;
         }
         if events.send(DriverEvent::Readable(connection)).await.is_err() {

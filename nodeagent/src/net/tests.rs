@@ -62,7 +62,7 @@ async fn engines() -> Vec<EngineHandle> {
     engines_with(Protection::Tagged, config).await
 }
 
-/// Returns three engines with a group.
+/// Returns three engines that have made a group of five ranks.
 async fn engines_with(protection: Protection, config: impl Fn(usize) -> EngineConfig) -> Vec<EngineHandle> {
     let engines: Vec<EngineHandle> = (0..3).map(|node| EngineHandle::start(config(node)).unwrap()).collect();
     let keyed = Some(GroupKey { key: [9; 32].into(), protection });

@@ -120,7 +120,7 @@ fn join(socket: &socket2::Socket, tree: IpAddr, ip: IpAddr) -> io::Result<()> {
     }
 }
 
-/// Returns a socket of the driver.
+/// Returns a non-blocking socket with large buffers, for the driver.
 fn socket(ip: IpAddr) -> io::Result<socket2::Socket> {
     let socket = socket_with_room(ip, BUFFER)?;
     socket.set_nonblocking(true)?;
@@ -166,7 +166,7 @@ pub(crate) fn send_over_trees(socket: &socket2::Socket, ip: IpAddr) -> io::Resul
     }
 }
 
-/// A socket of the driver.
+/// A UDP socket that the driver reads or writes.
 pub(super) struct Socket {
     io: Readable,
     /// The destination address of all datagrams that arrive here.
@@ -175,8 +175,8 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Wraps a non-blocking socket whose datagrams all have this destination address. Must be
-    /// called within the runtime.
+    /// Wraps a non-blocking socket that receives only datagrams to this address. Must be called
+    /// within the runtime.
     pub(super) fn new(socket: UdpSocket, address: IpAddr) -> io::Result<Socket> {
         let state = UdpSocketState::new((&socket).into())?;
         let io = Readable::new(socket)?;
@@ -304,7 +304,7 @@ impl DatagramInbox {
         !self.arrived.is_empty()
     }
 
-    /// Returns the number of datagrams.
+    /// Returns the number of datagrams in the inbox.
     pub(super) fn len(&self) -> usize {
         self.arrived.len()
     }
@@ -358,7 +358,7 @@ mod tests {
         }
     }
 
-    /// Returns the next `count` datagrams.
+    /// Returns at least the next `count` datagrams that arrive at the sockets.
     async fn next(sockets: &[&Socket], inbox: &mut DatagramInbox, count: usize) -> Vec<Vec<u8>> {
         let mut received = Vec::new();
         let receive = async {

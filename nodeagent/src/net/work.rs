@@ -41,7 +41,7 @@ const THREADS_MAX: usize = 4;
 pub(super) struct MoveWork {
     from: SharedSlice,
     to: SharedSlice,
-    /// `None` for a copy.
+    /// The element type and operation of a reduction; `None` for a copy.
     combine: Option<(ElementType, ReduceOp)>,
 }
 

@@ -43,7 +43,7 @@ pub enum ConfigError {
 #[derive(Debug)]
 pub struct FileErrors {
     path: PathBuf,
-    /// Line number and error.
+    /// The number of each wrong line, and the error in it.
     lines: Vec<(usize, String)>,
 }
 
@@ -62,7 +62,7 @@ impl fmt::Display for FileErrors {
 pub struct Config {
     section: &'static str,
     arguments: Vec<OsString>,
-    /// Raw values by long flag.
+    /// The values of each flag before they are parsed, by the long name of the flag.
     values: BTreeMap<String, Vec<OsString>>,
 }
 
@@ -105,7 +105,7 @@ impl Config {
     }
 }
 
-/// Returns the value of each flag.
+/// Returns the values of each flag before they are parsed, by the long name of the flag.
 fn values(command: &Command, matches: &ArgMatches) -> BTreeMap<String, Vec<OsString>> {
     let value = |arg: &Arg| {
         let values = matches.get_raw(arg.get_id().as_str())?;

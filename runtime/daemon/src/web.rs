@@ -52,7 +52,7 @@ pub struct ListenError {
 }
 
 impl Options {
-    /// Binds the address, if one is given.
+    /// Binds the address of the pages. Returns `None` if no address is given.
     ///
     /// # Errors
     /// Returns an error if the address cannot be used.

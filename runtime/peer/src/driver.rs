@@ -366,7 +366,7 @@ impl<C: Contents> Driver<C> {
     }
 }
 
-/// Events of other members.
+/// The handling of events that concern other members.
 impl<C: Contents> Driver<C> {
     fn on_event(&mut self, event: LinkEvent) {
         match event {

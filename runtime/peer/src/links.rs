@@ -46,7 +46,7 @@ pub(crate) enum LinkEvent {
     HandedOver { to: Member, transfer: u32 },
     /// A channel that had failed is open again.
     Opened { to: Member },
-    /// A channel has ended.
+    /// The channel with this number has ended.
     Closed { with: Member, channel: u64 },
     /// The wait before a failed link is reopened has passed.
     Reopen(Member),
@@ -201,7 +201,7 @@ impl Links {
         }
     }
 
-    /// Removes a member.
+    /// Removes a member. Closes the channel to it, and refuses its later greetings.
     pub(crate) fn leave(&mut self, member: Member) {
         self.links.remove(&member);
         self.left.insert(member);
@@ -234,7 +234,7 @@ impl Links {
         true
     }
 
-    /// Reopens a link that has failed.
+    /// Reopens the link to a member if it has failed and has not been opened again since.
     pub(crate) fn reopen(&mut self, member: Member) {
         if self.links.get(&member).is_some_and(|link| link.outgoing.is_none() && link.wait.is_some()) {
             self.open(member, true);

@@ -6,7 +6,7 @@ use cool_swarm::{Slot, Term};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Bytes that threads share.
+/// Immutable bytes that threads share without copying.
 pub(crate) type SharedBytes = Arc<[u8]>;
 
 /// Size of the cache of complete generations, in addition to those that are yet to be written.
@@ -101,7 +101,7 @@ impl BlockMemory {
         Some((self.aside.remove(&generation)?, self.whole(generation)?))
     }
 
-    /// Records that a generation was written.
+    /// Records that a generation was written, and moves it to the cache.
     pub(crate) fn written(&mut self, generation: u32) {
         if let Some(bytes) = self.unwritten.remove(&generation) {
             self.remember(generation, bytes);

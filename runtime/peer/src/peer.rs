@@ -20,7 +20,7 @@ pub struct SwarmPeer<C: Contents> {
 }
 
 impl<C: Contents> SwarmPeer<C> {
-    /// Starts a member.
+    /// Starts a member of the swarm `plan` with this role, in a new thread.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started, or if the socket is not a listening

@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 pub struct SwarmPlan {
     /// The key of the swarm. Every node that has it may take part.
     pub key: SwarmKey,
-    /// Seed of the rings.
+    /// Seed of the random rings, along which members offer blocks to each other.
     pub seed: u64,
     /// All members, and the addresses at which they listen.
     pub members: Vec<(Member, SocketAddr)>,
@@ -28,11 +28,11 @@ pub struct SwarmPlan {
 /// The role of one member.
 #[derive(Debug)]
 pub struct MemberRole {
-    /// This member.
+    /// The rack and the slot of this member.
     pub me: Member,
     /// The socket on which it listens.
     pub socket: TcpListener,
-    /// Generations that it holds from the beginning.
+    /// Generations that it holds from the beginning. It need not be set at a source.
     pub here: Vec<u32>,
     /// Set at a source, which holds all generations.
     pub source: Option<Share>,

@@ -28,7 +28,7 @@ impl IncomingBlock {
     }
 }
 
-/// The effect of a part.
+/// The effect of a part that has arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PartEffect {
     /// More bytes of a block have arrived, or the part belongs to no expected block.

@@ -67,7 +67,7 @@ impl StoredObject {
         self.folder.join("tree")
     }
 
-    /// Returns the manifest after checking its hash.
+    /// Returns the manifest, or an error if its hash is not the identity of the object.
     pub(crate) fn manifest(&self) -> Result<Manifest, StoreError> {
         let path = self.manifest_path();
         let bytes = std::fs::read(&path).map_err(StoreError::at(&path))?;

@@ -140,7 +140,7 @@ impl Store {
             .collect()
     }
 
-    /// Returns all objects, complete or not.
+    /// Returns all objects, including incomplete ones.
     pub(crate) fn objects(&self) -> Result<Vec<StoredObject>, StoreError> {
         let names = files::names(&self.root.join("objects"))?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).map(|id| self.object(id)).collect())
@@ -163,7 +163,7 @@ impl Store {
         Ok(named.collect())
     }
 
-    /// Returns the space used.
+    /// Returns the bytes of all readable objects, and the quota.
     ///
     /// # Errors
     /// Returns an error if the directories cannot be read.

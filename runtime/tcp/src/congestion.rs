@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 const CONTROL_OF_LOSSY_LINKS: &str = "bbr";
 const CONTROL_OF_CALM_LINKS: &str = "cubic";
 
-/// Typical payload of a segment.
+/// Typical payload of a segment in bytes.
 const SEGMENT_BYTES: usize = 1448;
 
 /// Minimum number of segments and minimum duration of a window in which losses are counted. Windows

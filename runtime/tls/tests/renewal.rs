@@ -87,7 +87,7 @@ impl Pair {
     }
 }
 
-/// Sends a byte each way.
+/// Sends a byte in each direction. Returns an error if the session has ended.
 async fn is_alive(session: &mut (MaybeTlsStream, MaybeTlsStream)) -> io::Result<()> {
     exchange_byte(&mut session.0, &mut session.1).await?;
     exchange_byte(&mut session.1, &mut session.0).await

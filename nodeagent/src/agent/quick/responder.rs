@@ -194,7 +194,7 @@ impl QuickServer {
         })
     }
 
-    /// Returns the segment of the node's ranks.
+    /// Returns the segment that the ranks of this node share.
     pub(in crate::agent) fn segment(&self) -> &Arc<SharedSegment> {
         &self.shared
     }
@@ -206,7 +206,7 @@ impl Drop for QuickServer {
     }
 }
 
-/// Retransmits messages of the leader on request.
+/// Retransmits messages of the leader in response to NAKs. It never returns.
 async fn serve_naks(
     group: QuickGroup,
     shared: Arc<SharedSegment>,
