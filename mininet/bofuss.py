@@ -18,8 +18,8 @@ def is_installed():
 
 
 class Bofuss(Switch):
-    """A switch in the root namespace: a datapath, and a channel to the controller once it has
-    one."""
+    """A switch in the root namespace. `start` starts its datapath (ofdatapath), and `connect_to`
+    the process that connects the datapath to the controller (ofprotocol)."""
 
     def start(self, _controllers):
         self.folder = tempfile.TemporaryDirectory(prefix="cool-bofuss-")

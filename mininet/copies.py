@@ -42,10 +42,11 @@ class EndTimeout(RuntimeError):
 class Distribution:
     """A file, the hosts of a testbed's description, and a directory for their copies.
 
-    Each method returns `seconds` of the whole copy, and `nodes`: for each host by name, `seconds`
-    until its copy was complete, `own` seconds since its own start, and `progress`, pairs of seconds
-    and the bytes that it had then. Hosts without a copy are in `missing` instead, with the reason;
-    this is an error unless nodes may fail.
+    `by_cool` and `by_torrent` return a dictionary. Its `seconds` is the duration of the whole copy.
+    Its `nodes` contains, by the host's name: `seconds` until the host's copy was complete, `own`
+    seconds since the host's own start, and `progress`, a list of pairs (seconds, bytes that the
+    host had received by then). Its `missing` contains the reason for each host without a copy; such
+    a host is an error unless `may_fail` is true.
     """
 
     def __init__(self, path, folder, description, patience=PATIENCE):
@@ -65,8 +66,8 @@ class Distribution:
             raise RuntimeError("the copy of %s differs from the source" % host["name"])
 
     def by_cool(self, environment, *options, may_fail=False):
-        """Copies by `cool copy` with some options; `via` in the result is its plan, and `sent` the
-        bytes that were broadcast."""
+        """Copies by `cool copy` with these options. In the result, `via` is the plan that it used,
+        and `sent` the number of bytes that were broadcast."""
         names = [host["name"] for host in self.receivers]
         command = ["cool", "copy", "--json", "--from", self.source["name"], "--nodes", ",".join(names), *options, self.path,
                    os.path.join(self.copies, "{node}", "copy")]
@@ -88,9 +89,9 @@ class Distribution:
         return {"seconds": outcome["seconds"], "via": outcome["via"], "sent": outcome["sent"], "nodes": nodes, "missing": missing}
 
     def by_torrent(self, piece, may_fail=False, late=(), disturbance=no_disturbance):
-        """Copies by BitTorrent, in pieces of `piece` bytes. Hosts in `late` have no peer until
-        `disturbance` starts it: a context that receives functions which kill and start the peer of
-        a name."""
+        """Copies by BitTorrent, in pieces of `piece` bytes. `disturbance` returns a context that is
+        entered during the copy; its arguments are two functions, which kill and start the peer of a
+        host by its name. Hosts in `late` have no peer until this context starts it."""
         with Torrent(self, self.make_torrent(piece)) as torrent:
             hosts = {host["name"]: host for host in [self.source, *self.receivers]}
             initial_names = [name for name in hosts if name not in late]
@@ -130,8 +131,8 @@ class Distribution:
 
 
 class Torrent:
-    """The peers of one torrent, each on its host. They end with this context, or when the time is
-    over."""
+    """The peers of one torrent, each on its host. They are killed when this context ends, or when
+    the distribution's `patience` has passed."""
 
     def __init__(self, distribution, torrent):
         self.distribution, self.torrent = distribution, torrent
@@ -185,16 +186,16 @@ class Torrent:
             self.peers[name].stdin.flush()
 
     def kill(self, name, starts_again=False):
-        """Kills the peer of this name. `read_progress` waits for its replacement, if there will be
-        one."""
+        """Kills the peer of this name. If `starts_again` is true, `read_progress` waits for the
+        peer that replaces it."""
         with self.changed:
             if starts_again:
                 del self.connected[name]
             self.peers[name].kill()
 
     def read_progress(self, name):
-        """Returns the progress of the peer of this name, or nothing if it ended before its copy was
-        complete."""
+        """Returns the progress of the peer of this name, or an empty list if the peer ended before
+        its copy was complete, or never connected."""
         while True:
             with self.changed:
                 if not self.changed.wait_for(lambda: name in self.connected, self.distribution.patience):
@@ -207,8 +208,8 @@ class Torrent:
 
 
 def run_bounded(command, environment, seconds):
-    """Returns a command's status, output and errors. Interrupts a command that takes too long, and
-    then raises an error."""
+    """Returns a command's status, output and errors. If the command takes longer than `seconds`,
+    interrupts it and raises EndTimeout."""
     with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment) as process:
         try:
             out, errors = process.communicate(timeout=seconds)

@@ -92,8 +92,8 @@ def broadcast():
 
 def message_path(description, carried):
     """Returns the root and the links (from, to) by which the message reached every node. The root
-    is the host that sent most. The predecessor of another node or switch is the neighbor nearer to
-    the root from which it received most."""
+    is the host that sent the most bytes. The predecessor of every other node or switch is, among
+    the neighbors nearer to the root, the one from which it received the most bytes."""
     hosts = [h["name"] for h in description["hosts"]]
     neighbors = {}
     for link in description["links"]:
@@ -120,7 +120,8 @@ def message_path(description, carried):
 
 
 def rows(carried, path):
-    """Returns a row for each link direction; those that carried the message first."""
+    """Returns a row for each direction of each link. The directions on the message's path are
+    first."""
     others = [link for link in carried if link not in path]
     return [{"from": a, "to": b, "bytes": carried[a, b], "minimum": MESSAGE if (a, b) in path else 0} for a, b in [*path, *others]]
 

@@ -37,8 +37,8 @@ footer { margin-top: 48px; color: var(--quiet); font-size: 13px; border-top: 1px
 
 
 def page(summary, topology, description, mosaic):
-    """Returns the whole page as text. `topology` is `cool topology --json`, `description` the
-    testbed's, and `mosaic` a PNG."""
+    """Returns the whole page as text. `topology` is the output of `cool topology --json`,
+    `description` that of `Network.describe`, and `mosaic` the bytes of a PNG image."""
     b = summary["broadcast"]
     racks = {n["rack"] for n in topology["nodes"]}
     rates = {"%g" % link["mbit"] if link["mbit"] else "unlimited" for link in description["links"]}
@@ -125,8 +125,8 @@ def steps(low, high):
 
 def powers(low, high):
     """Returns the powers of ten that span the values."""
-    # A value slightly above a power still belongs to it, because failed bounds cost a few more
-    # distances than computing all.
+    # A maximum slightly above a power of ten does not need the next power: an iteration whose
+    # bounds fail measures a few more distances than one without bounds.
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high) - 0.05)
     return [10.0 ** n for n in range(first, max(last, first + 1) + 1)]
 
@@ -136,8 +136,9 @@ def label(value, step):
 
 
 def frame(marks, count, decades=False, unit=""):
-    """Returns the grid behind a chart, and functions from its values to positions. `decades` are
-    powers of ten at equal distances."""
+    """Returns the SVG elements of the grid behind a chart, a function from the index of a value to
+    its x coordinate, and a function from a value to its y coordinate. If `decades` is true, the y
+    axis is logarithmic."""
     def y(v):
         low, high, v = (math.log10(n) for n in (marks[0], marks[-1], v)) if decades else (marks[0], marks[-1], v)
         return TOP + (H - TOP - BOTTOM) * (1 - (v - low) / (high - low))
@@ -185,8 +186,8 @@ def bars(lower, upper):
 
 
 def places(topology):
-    """Returns the positions of nodes and switches (name -> (x, y)), and a box (x, width, rack) for
-    each rack."""
+    """Returns the positions of nodes and switches (name -> (x, y)), a box (x, width, rack) for each
+    rack, and the width that each node has."""
     racks = {}
     for node in topology["nodes"]:
         racks.setdefault(node["rack"], []).append(node["name"])

@@ -1,5 +1,5 @@
-"""The used parts of Mininet, with a bound on each wait for a node. If Mininet is not installed,
-importing this module ends the program with one line that names the package."""
+"""The parts of Mininet that the testbed uses, with a bound on each wait for a node. If Mininet is
+not installed, importing this module ends the program with one line that names the package."""
 import contextlib
 import os
 import select
@@ -54,7 +54,8 @@ class BoundedNode:
     """
     silence = SILENCE
 
-    # Mininet creates its poll object when it starts the shell, and always waits by it.
+    # Mininet assigns its poll object here when it starts the shell, and uses it for every wait. So
+    # a bounded one in its place bounds all waits.
     @property
     def pollOut(self):
         return self.bounded_poll
@@ -81,8 +82,8 @@ class BoundedNode:
         super().cleanup()
 
     def read(self, size=1024):
-        """Returns at most `size` characters of the shell's output. Mininet reads a new shell before
-        it polls."""
+        """Returns at most `size` characters of the shell's output. Polls first, because Mininet
+        reads from a new shell without polling."""
         if not self.readbuf:
             self.pollOut.poll()
         return super().read(size)

@@ -13,8 +13,9 @@ import tempfile
 import time
 
 BOOT_SECONDS = 120
-# Stays outside of the machine, to remove its cgroup when it has ended. $0 is the group, $1 the
-# directory of the system, $2 the machine's name.
+# Shell script that starts a machine and waits outside of it, to remove the machine's cgroup when
+# the machine has ended. $0 is the name of the cgroup, $1 the directory of the system, $2 the
+# machine's name.
 OUTSIDE = """
 mount -t cgroup2 none /sys/fs/cgroup
 mkdir /sys/fs/cgroup/"$0"
@@ -22,7 +23,8 @@ setpriv --pdeathsig KILL sh -c 'echo $$ >/sys/fs/cgroup/"$0"/cgroup.procs && shi
     unshare --mount --pid --uts --ipc --cgroup --fork --kill-child sh -euc "$INSIDE" "$1" "$2" || echo "ended with status $?"
 find /sys/fs/cgroup/"$0" -depth -type d -exec rmdir {} +
 """
-# $0 is the directory of the system, $1 the machine's name.
+# Shell script that boots the machine inside its namespaces. $0 is the directory of the system, $1
+# the machine's name.
 INSIDE = """
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs /mnt

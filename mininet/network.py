@@ -1,9 +1,9 @@
 """The emulated network: hosts, Open vSwitch switches, shaped and lossy links, and a management
 network.
 
-A token bucket with the queue of a shallow switch buffer shapes each port. Losses are drawn where a
-host receives. Agents reach the controller over separate management links (10.255.0.0/24), as in a
-data center, so that data links carry data only.
+Each port is shaped by a token bucket, whose queue is as short as the buffer of a shallow-buffered
+switch. Packet loss is random and occurs where a host receives. Agents reach the controller over
+separate management links (10.255.0.0/24), as in a data center, so that data links carry data only.
 """
 import collections
 import os
@@ -40,7 +40,7 @@ class Network:
         self.host_mbit, self.uplink_mbit, self.loss, self.mtu = host_mbit, uplink_mbit, loss, mtu
         # The hosts whose data interfaces have an IPv6 address instead of an IPv4 address.
         self.ipv6 = ipv6
-        # The addresses by the name of the host.
+        # The address of each host's management interface, by the name of the host.
         self.management_addresses = {}
         topo = topologies.parse(topology)
         remove_stale_interfaces(topo)
@@ -49,7 +49,7 @@ class Network:
 
     def start(self, controller):
         """Builds the network. `controller` is the address to which switches connect, as
-        ssl:IP:PORT; for a pair, two with a space between."""
+        ssl:IP:PORT; for a pair of controllers, two addresses separated by a space."""
         self.controller = controller
         self.net.start()
         for switch in self.net.switches:
@@ -125,8 +125,9 @@ class Network:
             self._configure(intf, self.mbit(intf.link))
 
     def _configure(self, intf, mbit):
-        """Makes senders compute checksums, because the userspace datapath does not, and disables
-        IPv6, because it sends packets of its own."""
+        """Configures an interface: sets its MTU and limits its rate to `mbit`, unless that is 0.
+        Makes senders compute checksums, because the userspace datapath does not. Disables IPv6,
+        because the kernel would send packets of its own, such as router solicitations."""
         run = partial(self.run_in, intf.node)
         run("ethtool", "-K", intf.name, "tx", "off")
         run("sysctl", "-qw", "net.ipv6.conf.%s.disable_ipv6=1" % intf.name)
@@ -137,7 +138,7 @@ class Network:
 
     def _enable_ipv6(self, host):
         """Enables IPv6 without duplicate address detection, because a program that starts at once
-        could not use its address yet."""
+        could otherwise not use the address yet."""
         device = host.defaultIntf().name
         self.run_in(host, "sysctl", "-qw", "net.ipv6.conf.%s.accept_dad=0" % device, "net.ipv6.conf.%s.disable_ipv6=0" % device)
         self.run_in(host, "ip", "-4", "address", "flush", "dev", device)
@@ -215,7 +216,8 @@ def link_bytes(description):
 
 
 def link_counters(description, unit):
-    """Returns the same for "bytes" or "packets", counted at the switch's port `a`."""
+    """Returns the "bytes" or "packets" (`unit`) carried so far between neighbors, by direction, as
+    `link_bytes` does. They are counted at port `a` of each link, which is always a switch's."""
     carried = collections.Counter()
     for link in description["links"]:
         for counter, ends in (("tx", ("a", "b")), ("rx", ("b", "a"))):
@@ -225,6 +227,6 @@ def link_counters(description, unit):
 
 
 def between_switches(description, carried):
-    """Selects the links between switches from bytes by (from, to)."""
+    """Returns the byte counts of the links between switches. `carried` maps (from, to) to bytes."""
     switches = {s["name"] for s in description["switches"]}
     return [n for (a, b), n in carried.items() if a in switches and b in switches]

@@ -22,10 +22,11 @@ CTL = "/usr/share/openvswitch/scripts/ovs-ctl"
 # about 90 packets, the sending socket holds less than the queue of a single port, and drops the
 # rest without a report.
 SOCKET_BYTES = 32 << 20
-# Seconds within which its daemons must start or end, even on a busy machine.
+# Seconds within which Open vSwitch's daemons must start or end, even on a busy machine.
 START_SECONDS = 300
 SOCKET_DEFAULTS = ("wmem_default", "rmem_default")
-# Locked by programs that need these sizes. Contains the sizes before the first of them.
+# File that programs lock while they need large socket buffers. It contains the sizes that the first
+# of them found.
 SOCKET_USERS = "/run/lock/cool-socket-sizes"
 
 
@@ -55,7 +56,8 @@ def roomy_sockets():
     settings = [setting for setting in settings if setting.exists()]
     with open(SOCKET_USERS, "a+") as users:
         with socket_sizes_locked():
-            # Programs inside hold a shared lock.
+            # Every program inside this context holds a shared lock, so an exclusive one is
+            # available only to the last.
             fcntl.flock(users, fcntl.LOCK_SH)
             users.seek(0)
             before = users.read().split()
@@ -81,7 +83,8 @@ def roomy_sockets():
 
 @contextlib.contextmanager
 def socket_sizes_locked():
-    """Only one program at a time is inside this context, which is short."""
+    """Returns a context inside which at most one program of the machine is at a time. It must be
+    short."""
     with open(SOCKET_USERS + ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -117,8 +120,8 @@ def running():
 
 @contextlib.contextmanager
 def use_certificates(folder):
-    """Makes Open vSwitch use the switches' certificate of a directory made by `cool certs` during
-    this context."""
+    """Makes Open vSwitch use the switches' certificate during this context, and restores the
+    previous configuration afterwards. `folder` is a directory that `cool certs` has made."""
     def vsctl(*arguments):
         return subprocess.run(["ovs-vsctl", "--timeout=%d" % START_SECONDS, *arguments], capture_output=True, text=True, check=True).stdout
 

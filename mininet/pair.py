@@ -67,7 +67,7 @@ class Etcd:
                     "--key-file", self.file("server.key")])
 
     def end(self, number, members=None):
-        """Ends these members, or all, by a signal."""
+        """Sends a signal to these members, or to all, and waits until they have ended."""
         for member in members or self.members:
             member.daemon.signal(number)
             member.daemon.process.wait(PATIENCE)
@@ -118,7 +118,7 @@ class PairBed(testbed.Testbed):
         return ",".join("https://%s:%d" % (ip, testbed.GRPC_PORT + offset) for offset in range(2))
 
     def start_programs(self):
-        # As docs/guide/deployment.md states, so that switches soon reconnect to a restarted
+        # Set as docs/guide/deployment.md recommends, so that switches soon reconnect to a restarted
         # controller.
         for switch in self.network.net.switches:
             both = subprocess.check_output(["ovs-vsctl", "get", "bridge", switch.name, "controller"], text=True)
@@ -135,7 +135,8 @@ class PairBed(testbed.Testbed):
             self.start_one(index)
 
     def launch(self, index):
-        """Starts one of the controllers, as its unit does."""
+        """Starts one of the controllers, as its systemd unit does. Does not wait until it
+        serves."""
         super().start_controller(NAMES[index], index)
         self.pair[index] = self.controller
 

@@ -33,11 +33,12 @@ LOCK = "/run/lock/cool-testbed.lock"
 # Seconds within which every awaited event must occur, even on a busy machine. The bound is long,
 # because it costs nothing when the event occurs.
 PATIENCE = 300
-# This variable permits agents of a laboratory to be root; earlier versions ignore it. In testbeds
-# with users, agents are not root.
+# This environment variable permits agents to run as root, as in a laboratory; earlier versions
+# ignore it. In testbeds with users, agents are not root.
 ALLOW_ROOT = "COOL_ALLOW_ROOT"
-# Runs a program in a mount namespace with accounts that the machine does not have ($0, $1), and
-# with cgroups of version 2 or none (filesystem $2).
+# Runs a program in a mount namespace with accounts that the machine does not have, and with or
+# without cgroups of version 2. $0 is the passwd file, $1 the group file, and $2 the type of the
+# filesystem to mount at /sys/fs/cgroup (cgroup2, or tmpfs for none).
 ACCOUNTS = 'mount --bind "$0" /etc/passwd && mount --bind "$1" /etc/group && mount -t "$2" none /sys/fs/cgroup && shift 2 && exec "$@"'
 AGENT_USER = "coolagent"
 AGENT_UID = 990
@@ -52,7 +53,9 @@ class Failure(Exception):
 
 
 def wait_for(condition, what, seconds=PATIENCE):
-    """Polls for a condition that no program reports: counters, logs, the controller's state."""
+    """Polls until `condition` returns true. Use it for conditions that no program reports, such as
+    values of counters, lines of logs, or the controller's state. Raises Failure after `seconds`;
+    `what` describes the condition in its message."""
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:
@@ -81,7 +84,8 @@ class Daemon:
 
 
 def allow_root():
-    """Returns whether agents may be root: the value of this process' environment, or else "1"."""
+    """Returns the value of COOL_ALLOW_ROOT for agents: that of this process's environment, or "1"
+    by default."""
     return os.environ.get(ALLOW_ROOT, "1")
 
 
@@ -149,7 +153,8 @@ class Testbed:
         self.controller_flags, self.agent_flags, self.peer_timeout_ms = controller_flags, agent_flags, peer_timeout_ms
         # Hosts on which no agent is started.
         self.without_agent = without_agent
-        # The share of datagrams that agents drop themselves, and the seed of the first agent.
+        # A pair: the share of datagrams that each agent drops itself, and the random seed of the
+        # first agent. The seed of each further agent is larger by one.
         self.lose = lose
         # Lines of passwd(5) and group(5) for users that the machine does not have. If there are
         # any, agents are not root, and each has a launcher, with or without cgroups.
@@ -213,8 +218,8 @@ class Testbed:
                 copy.write(f.read() + account + fields + "\n" + text)
 
     def install_agent(self):
-        """Installs the agents' program where their account may run it; running agents keep the
-        previous one until they restart."""
+        """Installs the agents' program in a directory from which their account may run it. Running
+        agents use the previous program until they restart."""
         install(os.path.join(self.bin_dir, "cool-nodeagent"), self.public)
 
     def install_agent_certificates(self):
@@ -223,13 +228,14 @@ class Testbed:
             install(os.path.join(self.certificates, name), self.agent_certificates, AGENT_UID)
 
     def with_accounts(self):
-        """Returns the prefix of a command that sees the users."""
+        """Returns a command prefix that runs a command on a system with the accounts of `users`."""
         files = (os.path.join(self.directory, name) for name in ("passwd", "group"))
         # The shell's $0 and $1 are the files; a shift by 2 leaves the command.
         return ["unshare", "--mount", "sh", "-c", ACCOUNTS, *files, "tmpfs" if self.hide_cgroups else "cgroup2"]
 
     def event_log(self, controller="controller"):
-        """Returns the path of a controller's event log, if there are users."""
+        """Returns the path of a controller's event log, which only exists in a testbed with
+        users."""
         return os.path.join(self.directory, controller + "-events.jsonl")
 
     def launcher_socket(self, name):
@@ -275,7 +281,8 @@ class Testbed:
             raise Failure("another testbed runs on this machine (%s is locked); wait for it or end it" % LOCK) from None
 
     def security(self):
-        """Returns the flags with which COOL's programs find their certificates, or do without."""
+        """Returns the flags by which COOL's programs find their certificates, or communicate
+        without TLS."""
         return ["--insecure-plaintext"] if self.insecure_plaintext else ["--certs", self.certificates]
 
     def openflow_address(self):
@@ -292,13 +299,14 @@ class Testbed:
     def environment(self):
         """Returns the variables that `cool`, and scripts that read counters, need."""
         security = {"COOL_INSECURE_PLAINTEXT": "1"} if self.insecure_plaintext else {"COOL_CERTS": self.certificates}
-        # The user of jobs: agents without launchers start those of their own user.
+        # USER is the owner of jobs. Agents without launchers start only jobs of their own user,
+        # root.
         return {**os.environ, **security, "USER": "root", ALLOW_ROOT: allow_root(), "COOL_CONTROLLER": self.controller_address("127.0.0.1"), "COOL_TESTBED": self.description_file,
                 "PATH": self.bin_dir + ":" + os.environ.get("PATH", "/usr/bin:/bin")}
 
     def start_controller(self, name="controller", offset=0):
-        """Starts a controller. A second controller has a name of its own, and its ports are higher
-        by the offset."""
+        """Starts a controller. A second controller must have another name, and an offset that is
+        added to all of its ports."""
         command = [os.path.join(self.bin_dir, "cool-controller"), "--openflow", "0.0.0.0:%d" % (OPENFLOW_PORT + offset),
                    "--grpc", "0.0.0.0:%d" % (GRPC_PORT + offset), "--http", "127.0.0.1:%d" % (PAGES_PORT + offset), *self.security(),
                    *self.controller_flags, *(("--event-log", self.event_log(name)) if self.users else ())]
@@ -311,7 +319,8 @@ class Testbed:
         self.controller = self.daemon(name, command)
 
     def start_agent(self, name, certificates=None):
-        """Starts an agent on a host, with the certificates of its own directory if there is one."""
+        """Starts an agent on a host. `certificates` is the directory of its certificates, if the
+        agent does not use those of the testbed."""
         host = self.network.net.get(name)
         command = [os.path.join(self.bin_dir, "cool-nodeagent"), "--name", name, "--interface", host.defaultIntf().name,
                    "--controller", self.controller_address(network.MANAGEMENT_ADDRESS), *self.security(),
@@ -334,7 +343,7 @@ class Testbed:
         self.agents[name] = self.daemon(name, command, prefix)
 
     def restart_agent(self, name, certificates=None):
-        """Replaces an agent that has died, or kills and replaces it."""
+        """Kills an agent, unless it has died already, and starts another one on the same host."""
         agent = self.agents[name]
         agent.signal(signal.SIGKILL)
         agent.process.wait(PATIENCE)
@@ -386,8 +395,8 @@ class Testbed:
         """Waits until agents have probed each other, so that they do not probe during a
         measurement.
 
-        If many packets are lost this takes long; then returns after `timeout`, and the costs known
-        by then must suffice.
+        Returns after `timeout` seconds at the latest, because measurements take long if many
+        packets are lost. The controller then plans with the costs that it has measured by then.
         """
         end = time.monotonic() + timeout
         while time.monotonic() < end:
@@ -404,7 +413,8 @@ class Testbed:
         return network.link_bytes(self.description)
 
     def between_switches(self, carried):
-        """Selects the links between switches from bytes by (from, to)."""
+        """Returns the byte counts of the links between switches. `carried` maps (from, to) to
+        bytes."""
         return network.between_switches(self.description, carried)
 
 

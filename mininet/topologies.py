@@ -25,7 +25,8 @@ LINK_PARAMETERS = {"node1", "node2", "port1", "port2", "bw"}
 
 
 class Tree(Topo):
-    """One core switch, and a ToR switch for each of `racks`, the numbers of their hosts."""
+    """One core switch, and one ToR switch for each rack. `racks` is a list: the number of hosts in
+    each rack."""
 
     def build(self, racks):
         core = self.addSwitch("s1")
@@ -76,7 +77,8 @@ def fits_a_host(name):
 
 
 def argument(text):
-    """Checks the name of a network that can be emulated, as a type for argparse."""
+    """Returns the name of a network unchanged if the network can be emulated. For argparse, as the
+    type of an option."""
     try:
         parse(text)
     except ValueError as e:
@@ -97,7 +99,8 @@ def parse(text):
 
 
 def from_name(text):
-    """Returns the Topo of a name such as tree:4x4, or None if there is none."""
+    """Returns the Topo of a name such as tree:4x4, or None if the text is not of such a form.
+    Raises ValueError if the network would be empty or too large."""
     even = re.fullmatch(r"tree:(\d+)x(\d+)", text)
     uneven = re.fullmatch(r"tree:(\d+(?:\+\d+)+)", text)
     leafspine = re.fullmatch(r"leafspine:(\d+)x(\d+)x(\d+)", text)
@@ -177,8 +180,8 @@ def check(topo):
 
 
 def check_switches(topo):
-    """Checks that every switch has a datapath id of its own: a given one, or the number in its
-    name, as in Mininet."""
+    """Raises ValueError unless every switch has a unique datapath id: its `dpid` parameter, or
+    otherwise the first number in its name, as in Mininet."""
     switch_by_dpid = {}
     for switch in topo.switches():
         digits = re.search(r"\d+", switch)
@@ -210,7 +213,7 @@ def check_link(topo, a, b, parameters):
 
 
 def reachable(topo, start):
-    """Returns the nodes to which links lead from one node."""
+    """Returns the set of nodes that can be reached from `start` over links, including `start`."""
     neighbors = collections.defaultdict(set)
     for a, b in topo.links():
         neighbors[a].add(b)

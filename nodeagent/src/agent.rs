@@ -23,11 +23,12 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use waiting_ranks::WaitingRanks;
 
-/// How much longer than the timeout of a process the controller may take to answer, because it
-/// needs time to make the group.
+/// Time for which the agent waits for the controller's answer after the timeout that a process has
+/// requested, because the controller needs time to make the group.
 const CONTROLLER_MARGIN: Duration = Duration::from_secs(30);
 
-/// The reason why a rank leaves that never attached.
+/// The reason that is reported for a rank if its process ended before the rank attached to its
+/// group.
 const PROCESS_ENDED: &str = "its process has ended";
 
 /// The agent of one node: its engine and its groups. Clones are the same agent.
@@ -41,13 +42,13 @@ pub struct Agent {
     enlisted: Arc<WaitingRanks<String, Attachment>>,
     /// The ranks that wait for the other survivors of their group.
     recovering: Arc<WaitingRanks<u64, RecoveryResult>>,
-    /// Events for the controller.
+    /// The channel of the events for the controller.
     events: mpsc::Sender<Body>,
 }
 
 impl Agent {
-    /// Returns the agent of the node called `node`, without any groups. Its events for the
-    /// controller are sent to `events`.
+    /// Returns the agent of the node called `node`, without any groups. It sends its events for the
+    /// controller to `events`.
     pub fn new(node: &str, engine: EngineHandle, events: mpsc::Sender<Body>) -> Agent {
         let node: Arc<str> = node.into();
         let metrics = AgentMetrics::new(engine.traffic(), engine.refusals());
@@ -68,15 +69,15 @@ impl Agent {
         self.engine.runtime()
     }
 
-    /// Waits until the engine has ended. The agent is useless afterwards, because the sessions of
-    /// its ranks have ended too.
+    /// Waits until the engine has ended. The caller must then end the agent, because the sessions
+    /// of its ranks have ended too.
     pub async fn engine_ended(&self) {
         self.engine.ended().await;
     }
 
     /// Returns when the engine has handled all earlier requests, or has ended.
     pub async fn engine_answers(&self) {
-        // It does not matter whether this group exists.
+        // Only the arrival of the reply matters; group 0 does not exist.
         self.engine.lost_ranks(0).await;
     }
 
@@ -119,7 +120,7 @@ impl Agent {
         Ok(())
     }
 
-    /// Forgets a group. Calls that are still running on it fail.
+    /// Releases a group. Its ranks' running calls fail.
     pub fn release_group(&self, group: u64) {
         self.groups.remove(group);
         self.rank_calls().end(group);
@@ -137,14 +138,15 @@ impl Agent {
         self.metrics.rank_calls()
     }
 
-    /// Lets a rank of this node attach to its group.
+    /// Attaches a rank of this node to its group. Returns an error if the group is unknown, or if
+    /// the rank is not on this node or has attached before.
     pub(crate) fn attach(&self, group: u64, rank: u32) -> Result<Attachment, RankAttachError> {
         let places = self.groups.attach(group, rank)?;
         Ok(Attachment::new(self.clone(), group, rank, places))
     }
 
-    /// Returns how an attached rank executes calls together with the other ranks of its group, if
-    /// they do; see [`GroupTable::segment`] and [`GroupTable::quick`].
+    /// Returns how an attached rank executes calls together with the other ranks of its group, or
+    /// `None` if the agent executes them; see [`GroupTable::segment`] and [`GroupTable::quick`].
     fn share(&self, group: u64, rank: u32, abilities: Abilities) -> Option<CallSharing> {
         let share = |sharing: &CallSharing| {
             self.engine.share(group, Arc::clone(&sharing.segment));
@@ -154,13 +156,13 @@ impl Agent {
             return self.groups.segment(group, abilities.segment).inspect(share);
         };
         arrival.sharing.iter().for_each(share);
-        // This must come second, because the result is written to the segment.
+        // The engine must receive the segment first, because it writes this result to the segment.
         arrival.able.into_iter().for_each(|able| self.engine.quick(group, able));
         arrival.sharing
     }
 
-    /// Returns the ranks that have attached to a group, including those that have left, or none if
-    /// all of them have left.
+    /// Returns the ranks that have attached to a group, including those that have left. Returns an
+    /// empty list if all of them have left.
     pub(crate) fn attached(&self, group: u64) -> Vec<u32> {
         self.groups.attached(group)
     }
@@ -181,7 +183,8 @@ impl Agent {
         self.groups.may_use(group, user)
     }
 
-    /// Reports an event to the controller. There is no receiver only when the agent is ending.
+    /// Reports an event to the controller. If the receiver has been dropped, so is the event,
+    /// because the agent is ending.
     async fn report(&self, event: Body) {
         let _ = self.events.send(event).await;
     }

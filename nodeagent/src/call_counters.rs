@@ -52,14 +52,15 @@ fn sum(counts: impl IntoIterator<Item = u64>) -> u64 {
 }
 
 impl CallCounters {
-    /// Counts a call that the agent executed for a rank.
+    /// Counts a call that the agent executed for a rank, and its duration.
     pub(crate) fn ended(&self, operation: Operation, nanoseconds: u64) {
         let OperationCounters { buckets, nanoseconds: total, .. } = &self.operations[operation as usize];
         add(&buckets[bucket(nanoseconds)], 1);
         add(total, nanoseconds);
     }
 
-    /// Adds the increase of a rank's totals.
+    /// Adds the calls that a rank has executed itself, as the increase of its totals since the last
+    /// addition.
     pub(crate) fn carried_by_rank(&self, plan: RankPlan, operation: Operation, more: &Totals) {
         let OperationCounters { buckets, nanoseconds, by_ranks } = &self.operations[operation as usize];
         buckets.iter().zip(more.calls).for_each(|(bucket, calls)| add(bucket, calls));

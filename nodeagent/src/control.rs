@@ -39,9 +39,9 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(10);
 const SHORTEST_PAUSE: Duration = Duration::from_millis(100);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
-/// How often an idle connection is tested.
+/// Interval at which an idle connection is tested by an HTTP/2 ping.
 const KEEP_ALIVE: Duration = Duration::from_secs(2);
-/// Maximum time for the response to such a test.
+/// Maximum time for the response to such a ping.
 const PONG_WITHIN: Duration = Duration::from_secs(3);
 
 /// The reason why processes do not get the group for which they wait.
@@ -75,7 +75,7 @@ pub struct AgentRegistration {
     pub interface: Interface,
     /// The number of ranks that the node accepts at once.
     pub slots: u32,
-    /// The port for measurements.
+    /// The TCP port for measurements by other agents.
     pub probe_port: u16,
     /// The agent's features, as bits of [`cool_proto::features`].
     pub features: u64,
@@ -158,7 +158,8 @@ enum ConnectionEnd {
     Broken(String),
     /// The controller refuses this agent.
     Refused(String),
-    /// The agent has signed off.
+    /// The agent has informed the controller that it leaves, or could not connect before it had to
+    /// end.
     Left,
 }
 
@@ -187,31 +188,33 @@ struct ControlSession<'a> {
     /// The task that announces the node by LLDP. The task and its key last as long as the session,
     /// because the announcements show that the node is alive even while it is disconnected.
     announcer: JoinSet<()>,
-    /// Set while another controller may be accepting the node with another key.
+    /// Stops the announcements while it is true, because another controller may be accepting the
+    /// node, with another key.
     silent: watch::Sender<bool>,
     /// The inventory for a controller that takes over.
     inventory: NodeInventory,
     /// The parts of the inventory that did not fit into the current registration.
     further: VecDeque<Vec<Held>>,
-    /// The messages of the session.
+    /// The messages that the agent sends in the session.
     outbox: ControllerOutbox,
-    /// The events that occurred without a connection.
+    /// The events that occurred without a connection and have not been sent yet.
     backlog: OutputBacklog,
     /// The measurement in progress.
     probe: JoinSet<Probed>,
     /// The examinations in progress.
     examinations: JoinSet<Examined>,
-    /// The incarnation of the controller that accepted the agent, and the number of the node.
+    /// The incarnation of the controller that accepted the agent, and the number that it assigned
+    /// to the node. `None` without a session.
     session: Option<(u64, u32)>,
-    /// The latest incarnation of a controller that accepted the agent. An earlier one does not lead
-    /// any more, and may not have noticed.
+    /// The latest incarnation of a controller that accepted the agent. A controller with an earlier
+    /// incarnation does not lead any more, and may not have noticed.
     latest: Option<u64>,
     /// The pause before the next attempt.
     pause: Duration,
 }
 
 impl ControlSession<'_> {
-    /// Makes one connection and serves it until its end.
+    /// Connects to the controller, and serves the connection until it ends.
     async fn connect(&mut self, endpoint: &Endpoint, connector: &Connector) -> ConnectionEnd {
         let mut leaving = self.leaving.clone();
         let channel = tokio::select! {
@@ -243,7 +246,8 @@ impl ControlSession<'_> {
         }
     }
 
-    /// Registers. The controller's first message reports whether the session continues.
+    /// Registers the agent, and handles the controller's first message, which reports whether the
+    /// session continues. Returns the stream of the following messages.
     async fn register(
         &mut self,
         mut client: ControllerClient<Channel>,
@@ -322,15 +326,16 @@ impl ControlSession<'_> {
         }
     }
 
-    /// Records an event of this node.
+    /// Records an event of this node for the next controller, and reports a rank that has ended
+    /// without attaching.
     fn record_event(&mut self, event: &agent_message::Body) {
         self.inventory.record_exit(event);
         self.agent.record_request(event);
         self.report_absent_rank(event);
     }
 
-    /// Sends a response to the controller, and waits until most of the earlier messages have been
-    /// sent.
+    /// Sends a response to the controller, and waits until the outbox has room. Returns an error if
+    /// the controller reads nothing for too long.
     async fn reply(&self, body: agent_message::Body) -> Result<(), ConnectionEnd> {
         self.outbox.send(body);
         timeout(ANSWER_TIMEOUT, self.outbox.room()).await.map_err(|_| {
@@ -347,10 +352,12 @@ impl ControlSession<'_> {
         tokio::spawn(async move { agent.rank_never_attached(group, rank).await });
     }
 
-    /// Returns the meaning of a status with which the controller refused a call.
+    /// Returns how a connection must end after the controller has answered its registration with
+    /// this status.
     fn refusal(&self, status: Status) -> ConnectionEnd {
         match status.code() {
-            // After a broken connection, this agent itself may still hold the name.
+            // After a broken connection, the controller may not have noticed the end of this
+            // agent's previous connection, to which the name still belongs.
             Code::AlreadyExists if self.session.is_some() => status.into(),
             Code::AlreadyExists
             | Code::InvalidArgument
@@ -392,8 +399,8 @@ impl ControlSession<'_> {
         self.inventory.report(|group| self.agent.attached(group), &unreported)
     }
 
-    /// Waits until the next attempt. Returns whether there must be one. Events are kept meanwhile,
-    /// output only up to a limit, so that ranks need not wait.
+    /// Waits until the next attempt to connect. Returns false if the agent must end instead. Stores
+    /// events meanwhile, so that ranks need not wait. Output beyond a limit is lost.
     async fn wait(&mut self) -> bool {
         let over = sleep(self.pause);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
@@ -435,7 +442,8 @@ async fn leave_requested(leaving: &mut watch::Receiver<bool>) {
     }
 }
 
-/// Waits until the controller has received all messages, and ends the connection.
+/// Waits until the controller ends the connection, which it does after it has received all
+/// messages.
 async fn farewell(inbound: &mut Streaming<ControllerMessage>) -> ConnectionEnd {
     let read = async { while let Ok(Some(_)) = inbound.message().await {} };
     if timeout(ANSWER_TIMEOUT, read).await.is_err() {

@@ -6,7 +6,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::process::Command;
 use tokio::time::timeout;
 
-/// Maximum time of an examination.
+/// Maximum time for an external program of an examination.
 const WITHIN: Duration = Duration::from_secs(1);
 
 /// Returns the result of an examination of the node with this data interface.
@@ -30,8 +30,8 @@ async fn ethtool(option: &str, interface: &str) -> Option<String> {
     Some(String::from_utf8_lossy(&output.stdout).into_owned())
 }
 
-/// Returns the fault of a virtual interface with checksum offload. Neither the interface nor a
-/// switch in user space fills in the checksums.
+/// Returns the fault if the interface is virtual and checksum offload is on, because neither a
+/// virtual interface nor a switch in user space fills in the checksums.
 fn offload(interface: &str, driver: &str, features: &str) -> Option<String> {
     let has_value = |text: &str, key: &str, value: &str| {
         text.lines()

@@ -1,6 +1,6 @@
 //! A cluster with all of its agents in this process, on loopback, without root, controller or
 //! switches. The ranks connect through Unix sockets as everywhere. Because there are no switches
-//! and thus no trees, the chain alone carries the data. The agents send their requests to a
+//! and thus no multicast trees, data is sent along chains only. The agents send their requests to a
 //! registrar in this process instead of a controller.
 
 mod registrar;

@@ -12,7 +12,7 @@ pub struct Interface {
     /// Its name.
     pub name: String,
     /// The address at which the agents of other nodes reach this one: the first IPv4 address, or
-    /// else the first suitable IPv6 address.
+    /// the first suitable IPv6 address if there is none or if IPv6 was requested.
     pub ip: IpAddr,
     /// Its Ethernet address.
     pub mac: MacAddr,
@@ -79,8 +79,9 @@ impl Interface {
     }
 }
 
-/// Returns the address at which other nodes reach the agent. A link-local IPv6 address is not
-/// suitable, because it does not identify the interface.
+/// Returns the address at which other nodes reach the agent, or `None` if none is suitable. If
+/// `ipv6` is set, IPv4 addresses are ignored. A link-local IPv6 address is not suitable, because it
+/// does not identify the interface.
 fn address(all: impl Iterator<Item = IpAddr> + Clone, ipv6: bool) -> Option<IpAddr> {
     let reached = |ip: &IpAddr| matches!(ip, IpAddr::V6(ip) if !ip.is_unicast_link_local());
     let v4 = all.clone().find(IpAddr::is_ipv4).filter(|_| !ipv6);
@@ -128,7 +129,7 @@ fn link_request(index: u32) -> [u8; PREAMBLE] {
     request
 }
 
-/// Returns the MTU in a reply.
+/// Returns the MTU in a reply of rtnetlink(7).
 fn link_mtu(reply: &[u8]) -> io::Result<u32> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "an answer that is no link");
     let u16_at = |at: usize| {

@@ -59,7 +59,8 @@ impl JobLauncher {
         }
     }
 
-    /// Starts ranks. If one cannot be started, this is reported by an event like an end.
+    /// Starts ranks of a job. A rank that cannot be started is reported by the same event as one
+    /// that has ended.
     pub fn launch(&mut self, launch: Launch) {
         // Remove jobs without running ranks.
         self.jobs.retain(|_, signals| signals.receiver_count() > 0);
@@ -96,7 +97,8 @@ impl JobLauncher {
         }
     }
 
-    /// Lets all ranks continue, because no controller can do so at the moment.
+    /// Lets the ranks of all jobs print again. The caller must use this when the connection to the
+    /// controller ends, because no controller can then release a held job.
     pub fn hold_none(&self) {
         for flag in self.held.values() {
             flag.send_replace(false);
@@ -107,17 +109,17 @@ impl JobLauncher {
     pub fn signal(&self, job: u64, number: i32) {
         match (Signal::from_named_raw(number), self.jobs.get(&job)) {
             (None, _) => warn!(job, number, "unknown signal; not sent"),
-            // There is no receiver if all ranks have ended.
+            // Sending fails if all ranks have ended.
             (Some(signal), Some(signals)) => drop(signals.send(signal)),
             (Some(_), None) => {}
         }
     }
 
-    /// Terminates all ranks and waits for their ends. Events are no longer needed.
+    /// Terminates all ranks and waits for their ends. Their remaining events are dropped.
     pub async fn shutdown(mut self, mut events: mpsc::Receiver<Body>) {
         self.jobs.clear();
         self.held.clear();
-        // A job may be waiting for room for its event.
+        // A job that waits for room for its event must continue.
         events.close();
         while let Some(ended) = self.running.join_next().await {
             log_panic(ended);

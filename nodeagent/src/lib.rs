@@ -1,15 +1,15 @@
 //! The node agent: executes the schedules of its node's ranks over multicast and TCP.
 //!
-//! The agent itself decides little: the collectives are the business of `cool_engine`, which runs
-//! on the thread of [`engine`] (`net`: sockets, timers, congestion control), and the groups and
-//! jobs are the business of the controller. The modules of this crate are the agent's interfaces to
-//! the outside:
+//! The agent itself makes few decisions: `cool_engine` executes the collectives, on the thread of
+//! [`engine`] (`net`: sockets, timers, congestion control), and the controller decides on groups
+//! and jobs. The modules of this crate connect the engine to the ranks, the controller and the
+//! operators:
 //!
 //! - [`local`]: the ranks on this node, over a Unix socket; `agent`: the groups that they are in,
 //!   and how they get new ones;
 //! - [`control`]: the session with the controller, and the execution of its commands;
 //!   `node_inventory`: the groups and ranks that the agent reports to the next controller;
-//!   `output_backlog`: the output of ranks in between;
+//!   `output_backlog`: the events that wait for a connection to a controller;
 //! - [`launcher`]: the processes of ranks;
 //! - [`interface`], `lldp`, [`probe`]: the data interface, its announcement, and measurements
 //!   between nodes;

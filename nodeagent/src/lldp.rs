@@ -18,8 +18,8 @@ const NO_PERMISSION: &str = "no permission to send Ethernet frames; give the age
 /// Maximum time to wait for room in the interface's queue.
 const SEND_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Announces the node called `node` every `period`, with a proof by `key`, until it is dropped,
-/// except while `silent` is set. A problem is logged once, and so is its end.
+/// Announces the node called `node` every `period`, with a proof by `key`, until the future is
+/// dropped. Sends nothing while `silent` is set. Logs a problem when it begins and when it ends.
 pub(crate) async fn announce(
     node: String,
     interface: Interface,

@@ -2,9 +2,10 @@
 //! their requests to the engine. The [`Agent`] decides which ranks may attach, and the engine
 //! interprets the calls.
 //!
-//! A rank is trusted with its own data only. If it sends anything else, it receives the reason and
-//! is disconnected, and the other ranks continue. The system identifies the user of each process.
-//! No user is trusted more than others, not even root or the agent's own account.
+//! The agent trusts a rank only with the rank's own data. A rank that violates the protocol
+//! receives the reason and is disconnected, and the other ranks continue. The system identifies the
+//! user of each process. No user is trusted more than others, not even root or the agent's own
+//! account.
 
 mod rank;
 mod rank_connection;
@@ -80,7 +81,7 @@ impl LocalServer {
         Ok(server)
     }
 
-    /// Serves the ranks of `agent` until it is dropped.
+    /// Serves the ranks of `agent` until the future is dropped.
     pub async fn serve(self, agent: Agent) {
         let incoming = LimitedListener::new(&self.listener, "rank", CONNECTIONS_MAX);
         let (users, mut sessions) = (UserTable::new(self.limits), JoinSet::new());
@@ -119,8 +120,8 @@ fn make_default_directory(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the user of a connected process, and one of that user's connections, if there is one
-/// left.
+/// Returns the user of a connected process, and the share that counts this connection as the
+/// user's. The share is `None` if the user has the maximum already.
 fn accepted(
     stream: tokio::net::UnixStream,
     users: &UserTable,

@@ -129,7 +129,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let pages = options.pages.listen().await?;
     let socket =
         options.socket.unwrap_or_else(|| Path::new(DEFAULT_DIRECTORY).join(format!("{}.sock", options.name)));
-    // The path must be absolute, because ranks run in directories of their own.
+    // The path must be absolute, because ranks have other working directories.
     let socket = std::path::absolute(&socket).map_err(|source| ServeError::Bind { path: socket, source })?;
     let limits = UserLimits {
         connections: options.connections_per_user as usize,

@@ -51,7 +51,7 @@ const TRAFFIC: [TrafficMetric; 4] = [
     ("chunks_resent", "Chunks that this node retransmitted for others", |traffic| traffic.chunks_resent),
 ];
 
-/// The failures of calls. The other kinds occur only for messages.
+/// The kinds of failures that collective calls can have. The other kinds occur only for messages.
 const FAILURES: [Kind; 6] =
     [Kind::Invalid, Kind::Mismatch, Kind::Timeout, Kind::Lost, Kind::Aborted, Kind::Revoked];
 
@@ -112,7 +112,7 @@ impl AgentMetrics {
         AgentMetrics { registry: Arc::new(registry), calls, failures, rank_calls }
     }
 
-    /// Returns the page with the metrics.
+    /// Returns the router that serves the page with the metrics.
     pub fn router(&self) -> Router {
         let (registry, rank_calls) = (self.registry.clone(), self.rank_calls.clone());
         let page = move || async move {

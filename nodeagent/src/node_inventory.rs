@@ -18,7 +18,8 @@ pub(crate) struct NodeInventory {
 #[derive(Debug)]
 struct GroupRecord {
     job: u64,
-    /// The group as the controller described it, with the controller and the user.
+    /// The group as the controller described it, with the controller's incarnation and the job's
+    /// user.
     description: Held,
     /// Ranks that this node has started.
     started: BTreeSet<u32>,
@@ -79,7 +80,7 @@ impl NodeInventory {
         }
     }
 
-    /// Returns the group of a job.
+    /// Returns the group of a job, or `None` if this node has none.
     pub(crate) fn group_of(&self, job: u64) -> Option<u64> {
         self.groups.iter().find(|(_, record)| record.job == job).map(|(id, _)| *id)
     }

@@ -9,18 +9,18 @@ const MAX_OUTPUT: usize = 1 << 20;
 /// The number of other events that are kept. Beyond it, the session must be given up.
 const MAX_EVENTS: usize = 1 << 16;
 
-/// Events for a disconnected controller, oldest first.
+/// The events that wait for a connection to a controller, oldest first.
 #[derive(Debug, Default)]
 pub(crate) struct OutputBacklog {
     events: VecDeque<Body>,
-    /// The size of the output.
+    /// The number of bytes of output among the events.
     bytes: usize,
     lost: u64,
 }
 
 impl OutputBacklog {
-    /// Keeps the newest event. Returns whether the session can still continue with the events that
-    /// are kept.
+    /// Keeps the newest event. Returns false if there are too many events, so that the session must
+    /// be given up.
     pub(crate) fn keep(&mut self, event: Body) -> bool {
         self.bytes += size(&event);
         self.events.push_back(event);
@@ -28,8 +28,8 @@ impl OutputBacklog {
         self.events.len() <= MAX_EVENTS
     }
 
-    /// Ends the session. Of the unsent `events` and those kept here, the output of ranks and their
-    /// ends are kept for the next controller.
+    /// Ends the session. Its unacknowledged messages are `events`. Of these and of the events kept
+    /// here, keeps the output and the ends of ranks for the next controller, and drops the others.
     pub(crate) fn put_back(&mut self, events: Vec<Body>) {
         self.events = events.into_iter().chain(std::mem::take(&mut self.events)).filter(is_of_rank).collect();
         self.bytes = self.events.iter().map(size).sum();

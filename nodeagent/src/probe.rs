@@ -19,8 +19,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::timeout;
 
-/// The number of small messages in each direction for the latency; fewer if packets are lost and it
-/// takes too long.
+/// The number of small messages in each direction for the latency. After `FOR_ROUND_TRIPS`, for
+/// example because packets are lost, `FEWEST` are enough.
 const ROUND_TRIPS: usize = 15;
 const FEWEST: usize = 3;
 const FOR_ROUND_TRIPS: Duration = Duration::from_millis(500);
@@ -41,9 +41,9 @@ const ANSWERED_AT_ONCE: usize = 4;
 /// The measured properties of the path to another node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct PathMeasurement {
-    /// In one direction.
+    /// The latency in one direction.
     pub(crate) latency: Duration,
-    /// On the wire.
+    /// The rate, which includes the headers of packets.
     pub(crate) bytes_per_second: u64,
     /// The number of bytes that pass an idle link at once.
     pub(crate) burst: u64,
@@ -69,7 +69,7 @@ pub struct Reflector {
     port: u16,
 }
 
-/// The other side's report on a train: the timed part.
+/// The other side's report on a train: the duration and the size of its timed part.
 #[derive(Clone, Copy, Debug, Default)]
 struct TrainTiming {
     nanos: u64,
@@ -87,7 +87,7 @@ impl Reflector {
         Ok(Reflector { listener, port })
     }
 
-    /// Returns the port.
+    /// Returns the bound port.
     pub fn port(&self) -> u16 {
         self.port
     }
@@ -107,7 +107,7 @@ impl Reflector {
     }
 }
 
-/// Receives trains from one agent until it disconnects.
+/// Receives trains from one agent, and reports the timing of each, until the agent disconnects.
 async fn reflect(mut stream: TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     let mut buffer = vec![0; 64 << 10];
@@ -177,8 +177,8 @@ impl Probe {
     async fn rate(mut self, mtu: u64) -> Result<PathMeasurement, ProbeError> {
         let mut trains = TRAINS.into_iter();
         let mut length = 0;
-        // The time from sending to the response of the first train, which is the only one that
-        // finds the links idle.
+        // The size of the first train, which is the only one that finds the links idle, and the
+        // time from its sending to the response.
         let mut first = None;
         let mut timed = TrainTiming::default();
         while nanos(LONG_ENOUGH) > timed.nanos {
@@ -203,7 +203,7 @@ impl Probe {
         Ok(PathMeasurement { latency: self.latency, bytes_per_second: fastest, burst })
     }
 
-    /// Sends a train. Returns the time until the response, and the response.
+    /// Sends a train of `bytes`. Returns the time until the response, and the response.
     async fn train(&mut self, bytes: u64) -> Result<(Duration, TrainTiming), ProbeError> {
         let to = self.to;
         self.exchange(bytes).await.map_err(|source| ProbeError::Broken { to, source })

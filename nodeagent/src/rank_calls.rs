@@ -40,7 +40,7 @@ struct SharingGroup {
     group: (u64, u32),
     size: usize,
     shared: Arc<SharedSegment>,
-    /// When its first rank attached.
+    /// When its first rank attached, in nanoseconds of the clock that ranks and agent share.
     since: u64,
     /// The counts so far, by rank, plan and operation.
     counted: Mutex<BTreeMap<(u32, RankPlan, Operation), Totals>>,
@@ -49,8 +49,8 @@ struct SharingGroup {
 }
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    // A panic elsewhere leaves the state consistent, because every change is one step, or one that
-    // may be incomplete.
+    // A panic elsewhere leaves the state consistent, because every change is a single step, or is
+    // harmless if it is incomplete.
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -89,8 +89,8 @@ impl RankCalls {
     /// Returns the last records of a group, or of all groups, oldest first.
     pub(crate) fn latest(&self, last: usize, group: Option<u64>) -> Vec<control::CallRecord> {
         let last = last.min(LATEST);
-        // This must come first, because a group that ends meanwhile is then found among the ended
-        // ones.
+        // The running groups must be read first, because a group that ends meanwhile is then found
+        // among the ended ones.
         let known = self.groups(group);
         let is_wanted = |record: &&control::CallRecord| {
             let is_known = known.iter().any(|known| known.group.0 == record.group);
@@ -185,7 +185,7 @@ fn new_counts(before: &mut Totals, totals: &Totals) -> Totals {
     }
 }
 
-/// Returns whether a rank can have done so much in this many nanoseconds.
+/// Returns whether a rank can have done so much in a lifetime of this many nanoseconds.
 fn is_plausible(totals: &Totals, lifetime: u64) -> bool {
     let Totals { calls, nanoseconds, bytes, multicast, unicast, requested, retransmitted } = *totals;
     let (often, moved) = (lifetime / NANOSECONDS_PER_CALL, lifetime.saturating_mul(BYTES_PER_NANOSECOND));
@@ -263,7 +263,7 @@ impl RanksCall {
     }
 }
 
-/// Returns the call as text.
+/// Returns the description of a call, for example "bcast of 8 u8 from rank 1".
 fn words(record: &RankRecord) -> String {
     let element = record.element.map_or(1, |element| element.bytes() as u32);
     let call = Call::new(record.operation, Rank(record.root), record.bytes, element);

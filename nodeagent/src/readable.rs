@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// A non-blocking socket.
+/// A non-blocking socket that wakes its task when it is readable.
 #[derive(Debug)]
 pub(crate) struct Readable(AsyncFd<OwnedFd>);
 
@@ -19,18 +19,18 @@ impl Readable {
         watch(socket.into(), Interest::READABLE).map(Readable)
     }
 
-    /// Returns whether there may be something to read; otherwise wakes the task when there is.
+    /// Returns whether there may be something to read. If not, wakes the task when there is.
     pub(crate) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
-        // The reader handles errors.
+        // An error is ignored here, because the following read returns it.
         self.0.poll_read_ready(context).map(drop)
     }
 
-    /// Reads if there may be something to read.
+    /// Calls `read` if there may be something to read. Returns `WouldBlock` if there is nothing.
     pub(crate) fn try_read<R>(&self, read: impl FnOnce(BorrowedFd<'_>) -> io::Result<R>) -> io::Result<R> {
         self.0.try_io(Interest::READABLE, |socket| read(socket.as_fd()))
     }
 
-    /// Reads as soon as there is something to read.
+    /// Calls `read` as soon as there is something to read, again if it returns `WouldBlock`.
     pub(crate) async fn read<R>(
         &self,
         mut read: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
@@ -38,7 +38,7 @@ impl Readable {
         self.0.async_io(Interest::READABLE, |socket| read(socket.as_fd())).await
     }
 
-    /// Writes as soon as there is room.
+    /// Calls `write` as soon as there is room, again if it returns `WouldBlock`.
     pub(crate) async fn write<R>(
         &self,
         mut write: impl FnMut(BorrowedFd<'_>) -> io::Result<R>,
@@ -51,12 +51,12 @@ impl Readable {
         }
     }
 
-    /// Writes if there is room.
+    /// Calls `write` at once. Returns `WouldBlock` if there is no room.
     pub(crate) fn try_write<R>(&self, write: impl FnOnce(BorrowedFd<'_>) -> io::Result<R>) -> io::Result<R> {
         write(self.0.get_ref().as_fd())
     }
 
-    /// Waits until there is room.
+    /// Waits until there is room for data.
     pub(crate) async fn writable(&self) -> io::Result<()> {
         // A duplicate is needed, because the original descriptor is registered already.
         let writable = watch(self.0.get_ref().try_clone()?, Interest::WRITABLE)?;

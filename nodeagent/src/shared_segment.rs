@@ -46,7 +46,7 @@ impl SharedSegment {
         &self.segment
     }
 
-    /// Returns a rank's part.
+    /// Returns the part of a rank of this node.
     pub(crate) fn part(&self, rank: u32) -> RankPart<'_> {
         self.segment.rank(self.index(rank))
     }
@@ -61,7 +61,7 @@ impl SharedSegment {
         self.segment.leader_part(self.ranks.len())
     }
 
-    /// Returns the index of a rank's part. Only ranks of this node may be passed.
+    /// Returns the index of a rank's part. The rank must be one of this node.
     fn index(&self, rank: u32) -> usize {
         self.ranks.binary_search(&rank).unwrap_or_default()
     }
@@ -84,8 +84,8 @@ impl SharedSegment {
         if all { self.segment.set_ready() } else { self.segment.decline() }
     }
 
-    /// Wakes a leader that waits for datagrams by sending it an empty one. If that is lost, the
-    /// leader notices later, because it also checks the segment regularly.
+    /// Wakes a leader that waits for datagrams by sending it an empty one. If this datagram is
+    /// lost, the leader wakes later, because it also checks the segment regularly.
     fn wake(&self) {
         if let Some((socket, leader)) = &self.wake
             && let Err(error) = socket.try_send_to(&[], *leader)

@@ -25,7 +25,7 @@ pub(crate) async fn answer(agent: &Agent, request: &TraceRequest) -> Vec<Traced>
     pieces
 }
 
-/// Returns all records.
+/// Returns all records that the agent still has, oldest first.
 pub(crate) async fn all(agent: &Agent) -> Vec<control::CallRecord> {
     latest(agent, usize::MAX, None).await
 }

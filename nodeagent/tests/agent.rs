@@ -45,7 +45,7 @@ impl Session {
         self.to.send(Ok(ControllerMessage { body: Some(body) })).await.unwrap();
     }
 
-    /// Accepts the agent.
+    /// Accepts the agent. Returns its registration.
     async fn admit(&mut self) -> Register {
         self.admit_as(77).await
     }
@@ -284,7 +284,7 @@ async fn an_agent_waits_for_its_controller_and_reconnects() {
     for _ in 0..3 {
         let mut session = session(&mut sessions).await;
         session.admit().await;
-        // Dropping the session breaks it.
+        // Dropping the session breaks the connection.
     }
     assert!(agent.child.try_wait().unwrap().is_none(), "the agent runs on");
 }

@@ -112,7 +112,7 @@ fn process(pid: &str) -> OwnedFd {
     pidfd_open(pid, PidfdFlags::empty()).expect("a running process")
 }
 
-/// Waits for the end of a process that must have been told to end.
+/// Waits for the end of a process that the launcher must have terminated.
 fn ends(process: &OwnedFd) {
     let patience = Timespec { tv_sec: 30, tv_nsec: 0 };
     let ready = poll(&mut [PollFd::new(process, PollFlags::IN)], Some(&patience)).unwrap();

@@ -94,7 +94,7 @@ impl Node {
         Connection { sender, receiver }
     }
 
-    /// Attaches a rank.
+    /// Attaches rank 0 of a group.
     fn attach(&self, group: u64) -> Connection {
         let mut rank = self.connect();
         rank.send(attach(group, 0), None).unwrap();
@@ -438,7 +438,7 @@ async fn a_watched_call_ends_by_report_or_by_a_call_to_the_agent() {
     a.send(completed(5));
     let done = a.answer(5);
     assert!(done.failure.is_none() && !done.by_agent, "{done:?}");
-    // The call was answered before.
+    // A report on a call that has been answered is ignored.
     a.send(completed(5));
     a.watch(barrier(6, 8));
     b.send(Body::Call(barrier(1, 8)));

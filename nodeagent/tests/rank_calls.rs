@@ -30,7 +30,7 @@ struct Rank {
 }
 
 impl Rank {
-    /// Attaches as one of two ranks.
+    /// Attaches a rank of a group of two ranks.
     fn attach(socket: &Path, group: u64, rank: u32) -> Rank {
         let (mut sender, mut receiver) = socket::open(socket, PATIENCE).unwrap();
         let attach = Attach { version: VERSION, group, rank, segment: true, quick: false };
@@ -88,7 +88,7 @@ fn a_trace_has_the_calls_of_ranks_with_their_failures() {
     assert_eq!(calls, [(0, words, "segment", 2, ""), (1, words, "segment", 1, &*failure.message)]);
 }
 
-/// Returns the two ranks of a cluster.
+/// Attaches the two ranks of a cluster.
 fn attach_both(cluster: &EmbeddedCluster) -> [Rank; 2] {
     let attach = |(rank, socket)| Rank::attach(socket, EmbeddedCluster::GROUP, rank);
     let ranks: Vec<Rank> = (0..).zip(cluster.sockets()).map(attach).collect();

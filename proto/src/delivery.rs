@@ -12,7 +12,7 @@ use std::collections::VecDeque;
 /// Number of messages, and of their bytes, that may arrive before they must be acknowledged.
 const ACK_THRESHOLD: (u64, usize) = (32, 64 << 10);
 
-/// An outgoing item.
+/// An item that a connection must send to the other end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum OutgoingItem<M> {
     /// A message of the session.
@@ -40,9 +40,9 @@ pub struct Delivery<M> {
     buffer: VecDeque<M>,
     /// Number of messages before those in `buffer`.
     acknowledged: u64,
-    /// Number of messages in `buffer` that this connection has taken.
+    /// Number of messages in `buffer` that have been passed to the current connection.
     taken: usize,
-    /// Number of messages received.
+    /// Number of messages received from the other end.
     received: u64,
     /// Number of received messages that were acknowledged to the other end.
     reported: u64,
@@ -95,7 +95,7 @@ impl<M: Clone> Delivery<M> {
     /// Handles an acknowledgement: the other end has received `claimed` messages.
     ///
     /// # Errors
-    /// If that number is impossible.
+    /// Returns an error if that number is impossible.
     pub fn acknowledge(&mut self, claimed: u64) -> Result<(), AcknowledgementError> {
         let sent = self.acknowledged + self.buffer.len() as u64;
         if claimed < self.acknowledged || claimed > sent {
@@ -111,7 +111,7 @@ impl<M: Clone> Delivery<M> {
     /// is sent again.
     ///
     /// # Errors
-    /// If that number is impossible.
+    /// Returns an error if that number is impossible.
     pub fn resume(&mut self, claimed: u64) -> Result<(), AcknowledgementError> {
         self.acknowledge(claimed)?;
         self.taken = 0;
@@ -123,7 +123,7 @@ impl<M: Clone> Delivery<M> {
         self.buffer.len()
     }
 
-    /// Returns the number of messages that this connection has not taken yet.
+    /// Returns the number of messages that have not been passed to the current connection yet.
     pub fn waiting(&self) -> usize {
         self.buffer.len() - self.taken
     }

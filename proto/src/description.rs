@@ -1,7 +1,8 @@
 //! Compact encoding of a group for its agents.
 //!
-//! Nodes with names and addresses that count up, and ranks that are placed evenly, take as many
-//! bytes as a single one. Only the incarnation and key of each agent are stored for each node.
+//! Nodes with names and addresses that count up, and ranks that are placed evenly, need no more
+//! bytes than a single node or rank. Only the incarnation and the key of its agent are stored for
+//! each node.
 
 use crate::control::{Description, Group, Held, Member, NodeRun, RankRun, Secret, Tree};
 use prost::Message;
@@ -17,7 +18,7 @@ const KEY_BYTES: usize = 32;
 /// Maximum number of digits of a number in a name; longer ones do not fit 64 bits.
 const DIGITS_MAX: usize = 19;
 
-/// Reasons why a description cannot be decoded.
+/// The reasons why a description cannot be decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DescriptionError {
     /// The bytes are not a description.
@@ -87,7 +88,7 @@ impl Description {
     /// Returns the group with its members.
     ///
     /// # Errors
-    /// If parts of the description contradict each other.
+    /// Returns an error if parts of the description contradict each other.
     pub fn group(self) -> Result<Group, DescriptionError> {
         let group = self.group.clone().unwrap_or_default();
         let id = group.id;
@@ -146,20 +147,21 @@ impl Description {
     }
 }
 
-/// A group as it was sent to a node, and as the node reports it.
+/// A group in the form in which the controller sends it to a node, and the node reports it.
 #[derive(Clone, Debug, PartialEq)]
 pub enum WireGroup {
     /// All fields of the group.
     Whole(Group),
-    /// The description of the group.
+    /// The compact description of the group.
     Described(Description),
 }
 
 impl WireGroup {
-    /// Takes the group out of a node's report. Returns `None` if the report contains no group.
+    /// Removes the group from a node's report, and returns it. Returns `None` if the report
+    /// contains no group.
     ///
     /// # Errors
-    /// If the description cannot be decoded.
+    /// Returns an error if the description cannot be decoded.
     pub fn from_held(held: &mut Held) -> Result<Option<WireGroup>, DescriptionError> {
         if let Some(group) = held.group.take() {
             return Ok(Some(WireGroup::Whole(group)));
@@ -183,7 +185,7 @@ impl WireGroup {
     /// Returns the group.
     ///
     /// # Errors
-    /// If its description contradicts itself.
+    /// Returns an error if its description contradicts itself.
     pub fn group(self) -> Result<Group, DescriptionError> {
         match self {
             WireGroup::Whole(group) => Ok(group),
@@ -318,7 +320,7 @@ fn first_ip(run: &NodeRun) -> Option<IpAddr> {
     }
 }
 
-/// Returns the address that follows `ip` by `by`.
+/// Returns the address that is `by` addresses after `ip`, or `None` if there is none.
 fn counted_up(ip: IpAddr, by: u32) -> Option<IpAddr> {
     Some(match ip {
         IpAddr::V4(ip) => Ipv4Addr::from_bits(ip.to_bits().checked_add(by)?).into(),
@@ -346,7 +348,8 @@ fn split_name(name: &str) -> (&str, u64, u32, &str) {
     }
 }
 
-/// Returns the name of the node with index `at` of a run.
+/// Returns the name of the node with index `at` of a run, or `None` if its number would be too
+/// large. A run of names without a number has only one node.
 fn name(run: &NodeRun, at: u32) -> Option<String> {
     let NodeRun { before, after, number, digits, .. } = run;
     if *digits == 0 {
@@ -382,7 +385,8 @@ mod tests {
         }
     }
 
-    /// Returns members with ranks on these nodes, with these names.
+    /// Returns the members of a group with one rank on each of `nodes`, which are indexes of
+    /// `names`.
     fn members(names: &[String], nodes: &[usize], keys: bool) -> Vec<Member> {
         let mut seen = std::collections::BTreeSet::new();
         let mut member = |(rank, node): (u32, usize)| {

@@ -17,7 +17,7 @@ pub const MAX_PLAN: usize = 1 << 10;
 /// Size of the length field, in bytes.
 const HEADER_BYTES: usize = 4;
 
-/// Reasons why bytes are not a frame.
+/// The reasons why bytes are not a frame.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
     /// The frame is longer than this side accepts.
@@ -39,7 +39,7 @@ pub enum FrameError {
 /// Returns the bytes of a frame.
 ///
 /// # Errors
-/// If the frame is longer than `limit`, which must be the limit of the receiver.
+/// Returns an error if the frame is longer than `limit`, which must be the limit of the receiver.
 pub fn encode(body: Body, limit: usize) -> Result<Vec<u8>, FrameError> {
     let frame = local::Frame { body: Some(body) };
     let len = frame.encoded_len();
@@ -77,7 +77,7 @@ impl Decoder {
     /// Returns the next frame, or `None` if it is incomplete.
     ///
     /// # Errors
-    /// If the bytes are not a frame. The stream is unusable then.
+    /// Returns an error if the bytes are not a frame. The stream is unusable then.
     pub fn take(&mut self) -> Result<Option<Body>, FrameError> {
         let Some((header, rest)) = self.buffer.split_first_chunk::<HEADER_BYTES>() else { return Ok(None) };
         let len = u32::from_be_bytes(*header) as usize;

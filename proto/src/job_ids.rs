@@ -1,7 +1,8 @@
 //! Numbers of jobs and groups.
 //!
 //! No number is used twice, even by different incarnations of the controller. Each incarnation
-//! counts from the time at which it began, so that the last digits suffice for people.
+//! counts from a number that depends on the time at which it began. Its numbers differ only in
+//! their last digits, which are enough for people.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 

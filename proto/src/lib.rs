@@ -33,7 +33,7 @@ pub const VERSION: u32 = 11;
 /// programs of a cluster one after the other.
 pub const OLDEST_VERSION: u32 = 11;
 
-/// The peer uses an unsupported version of the contracts.
+/// The error that a peer uses an unsupported version of the contracts, which it contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "speaks version {0} of the protocol, but this program supports {OLDEST_VERSION} to {VERSION}; upgrade the controller first, then agents, \
@@ -44,7 +44,7 @@ pub struct VersionError(pub u32);
 /// Checks that this release supports the version of a peer.
 ///
 /// # Errors
-/// If the version is too old or too new.
+/// Returns an error if the version is too old or too new.
 pub fn check_version(version: u32) -> Result<(), VersionError> {
     if (OLDEST_VERSION..=VERSION).contains(&version) { Ok(()) } else { Err(VersionError(version)) }
 }

@@ -32,7 +32,7 @@ pub struct SeqPacket {
 /// Returns two connected sockets.
 ///
 /// # Errors
-/// As `socketpair(2)`.
+/// Returns the errors of `socketpair(2)`.
 pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
     Ok(rustix::net::socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
 }
@@ -40,7 +40,7 @@ pub fn pair() -> io::Result<(OwnedFd, OwnedFd)> {
 /// Connects to the process that listens at `path`.
 ///
 /// # Errors
-/// As `connect(2)`.
+/// Returns the errors of `connect(2)`.
 pub fn connect(path: &Path) -> io::Result<OwnedFd> {
     let socket = unconnected()?;
     rustix::io::retry_on_intr(|| rustix::net::connect(&socket, &SocketAddrUnix::new(path)?))?;
@@ -50,7 +50,7 @@ pub fn connect(path: &Path) -> io::Result<OwnedFd> {
 /// Listens at `path`, at which no file may exist.
 ///
 /// # Errors
-/// As `bind(2)` and `listen(2)`.
+/// Returns the errors of `bind(2)` and `listen(2)`.
 pub fn listen(path: &Path, backlog: i32) -> io::Result<OwnedFd> {
     let socket = unconnected()?;
     rustix::net::bind(&socket, &SocketAddrUnix::new(path)?)?;
@@ -65,8 +65,8 @@ fn unconnected() -> io::Result<OwnedFd> {
 /// Sends a message.
 ///
 /// # Errors
-/// As `sendmsg(2)`; interrupted calls are repeated. Also if the message is too long or has too many
-/// descriptors.
+/// Returns the errors of `sendmsg(2)`, except that interrupted calls are repeated. Returns an error
+/// also if the message is too long or has too many descriptors.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
     if bytes.len() > PACKET_BYTES_MAX {
         let text = format!("a message of {} bytes; at most {PACKET_BYTES_MAX} are accepted", bytes.len());
@@ -88,8 +88,8 @@ pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> 
 /// Receives a message, or returns `None` after the peer closed the connection.
 ///
 /// # Errors
-/// As `recvmsg(2)`; interrupted calls are repeated. Also if the message is too long or has too many
-/// descriptors.
+/// Returns the errors of `recvmsg(2)`, except that interrupted calls are repeated. Returns an error
+/// also if the message is too long or has too many descriptors.
 pub fn receive(socket: impl AsFd) -> io::Result<Option<SeqPacket>> {
     // One more than permitted, so that an excess is detected.
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_DESCRIPTORS_MAX + 1))];

@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 const RECEIVE_DESCRIPTORS_MAX: usize = 4;
 const FRAME_DESCRIPTORS_MAX: usize = 2;
 
-/// Reasons why a frame could not be sent or received.
+/// The reasons why a frame could not be sent or received.
 #[derive(Debug, thiserror::Error)]
 pub enum SocketError {
     /// The peer closed the connection.
@@ -46,7 +46,7 @@ pub enum SocketError {
 /// Returns how many bytes were sent. The caller must send the rest without the descriptors.
 ///
 /// # Errors
-/// As `sendmsg(2)`; interrupted calls are repeated.
+/// Returns the errors of `sendmsg(2)`, except that interrupted calls are repeated.
 pub fn send(socket: impl AsFd, bytes: &[u8], descriptors: &[BorrowedFd<'_>]) -> io::Result<usize> {
     send_with(socket, bytes, descriptors, SendFlags::empty())
 }
@@ -74,8 +74,8 @@ fn send_with(
 /// Returns the number of bytes, which is 0 at the end of the stream.
 ///
 /// # Errors
-/// As `recvmsg(2)`; interrupted calls are repeated. Also if more descriptors arrive than frames
-/// use.
+/// Returns the errors of `recvmsg(2)`, except that interrupted calls are repeated. Returns an error
+/// also if more descriptors arrive than frames use.
 pub fn receive(
     socket: impl AsFd,
     buffer: &mut [u8],
@@ -120,14 +120,15 @@ pub struct LocalFrameReceiver {
     stream: Arc<UnixStream>,
     decoder: Decoder,
     buffer: Vec<u8>,
-    /// Received descriptors that were not taken yet.
+    /// Received descriptors that the caller has not requested yet.
     descriptors: VecDeque<OwnedFd>,
 }
 
 /// Connects to the agent's socket and returns both halves of the connection.
 ///
 /// # Errors
-/// If no process listens there, or the connection is not established within `timeout`.
+/// Returns an error if no process listens there, or the connection is not established within
+/// `timeout`.
 pub fn open(path: &Path, timeout: Duration) -> Result<(LocalFrameSender, LocalFrameReceiver), SocketError> {
     let system = |e: rustix::io::Errno| match e {
         rustix::io::Errno::AGAIN => SocketError::TimedOut(timeout),
@@ -155,8 +156,8 @@ impl LocalFrameSender {
     /// Sends a frame, optionally with a descriptor.
     ///
     /// # Errors
-    /// If the agent closed the connection, or accepts no data for the timeout that was passed to
-    /// [`open`].
+    /// Returns an error if the agent closed the connection, or accepts no data for the timeout that
+    /// was passed to [`open`].
     pub fn send(&mut self, body: Body, descriptor: Option<BorrowedFd<'_>>) -> Result<(), SocketError> {
         self.send_when(PollFlags::OUT, body, descriptor, || ())
     }
@@ -168,7 +169,7 @@ impl LocalFrameSender {
     /// are read.
     ///
     /// # Errors
-    /// As [`LocalFrameSender::send`].
+    /// Returns the errors of [`LocalFrameSender::send`].
     pub fn send_and_receive(
         &mut self,
         body: Body,
@@ -227,8 +228,8 @@ impl LocalFrameReceiver {
         Arc::clone(&self.stream)
     }
 
-    /// Returns the next received descriptor, if there is one. The caller knows from an `Attached`
-    /// frame whether it carried any.
+    /// Returns the next received descriptor, if there is one. An `Attached` frame shows which
+    /// descriptors accompany it: those of its `segment` and `quick`.
     pub fn descriptor(&mut self) -> Option<OwnedFd> {
         self.descriptors.pop_front()
     }
@@ -237,8 +238,8 @@ impl LocalFrameReceiver {
     /// has arrived already.
     ///
     /// # Errors
-    /// If no frame arrives within `timeout`, the agent closes the connection, or the bytes are not
-    /// a frame.
+    /// Returns an error if no frame arrives within `timeout`, the agent closes the connection, or
+    /// the bytes are not a frame.
     pub fn receive(&mut self, timeout: Duration) -> Result<Body, SocketError> {
         let deadline = Instant::now() + timeout;
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
@@ -355,7 +356,8 @@ mod tests {
         sockopt::set_socket_send_buffer_size(&*rank.stream, 16 << 10).unwrap();
         sockopt::set_socket_send_buffer_size(&agent, 16 << 10).unwrap();
         std::thread::scope(|scope| {
-            // Reads nothing until all its replies are sent, which are more than the socket holds.
+            // The agent reads nothing until it has sent all its replies, which are more than the
+            // socket holds.
             scope.spawn(move || {
                 let answer = encode(Body::Done(Done::default()), MAX_TO_RANK).unwrap();
                 (0..5000).for_each(|_| agent.write_all(&answer).unwrap());

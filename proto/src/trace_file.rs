@@ -1,4 +1,5 @@
-//! Trace files: the records that agents would send to a controller, of a run without one.
+//! Trace files. They contain the records of a run without a controller, which the agents would
+//! otherwise send to the controller.
 
 use crate::control::TraceEvent;
 use prost::Message as _;
@@ -6,7 +7,7 @@ use prost::Message as _;
 /// First bytes of a trace file.
 const MAGIC: &[u8] = b"COOL trace 1\n";
 
-/// Reasons why bytes are not a trace file.
+/// The reasons why bytes are not a trace file.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TraceFileError {
     /// The file begins with other bytes.
@@ -29,7 +30,7 @@ pub fn encode(events: &[TraceEvent]) -> Vec<u8> {
 /// Returns the events in the content of a file.
 ///
 /// # Errors
-/// If the content is not that of a trace file.
+/// Returns an error if the content is not that of a trace file.
 pub fn decode(bytes: &[u8]) -> Result<Vec<TraceEvent>, TraceFileError> {
     let mut rest = bytes.strip_prefix(MAGIC).ok_or(TraceFileError::Another)?;
     let mut events = Vec::new();

@@ -1,4 +1,4 @@
-//! The accounts of this system, as which users' processes run.
+//! The accounts of this system. The processes of a job run as the account of the job's user.
 
 use nix::unistd::{Gid, Uid, User, getgrouplist};
 use std::collections::BTreeMap;
@@ -13,11 +13,11 @@ pub const PATH: &str = "/usr/local/bin:/usr/bin:/bin";
 pub struct Account {
     /// The user's name, or the number if there is no name.
     pub name: String,
-    /// The user's number.
+    /// The user id.
     pub uid: u32,
-    /// The number of the user's primary group.
+    /// The id of the user's primary group.
     pub gid: u32,
-    /// The numbers of all groups of the user.
+    /// The ids of all groups of the user.
     pub groups: Vec<u32>,
     /// The home directory.
     pub home: PathBuf,
@@ -45,7 +45,7 @@ impl Account {
     /// Looks up the account with a name or a number.
     ///
     /// # Errors
-    /// Returns an error if there is none.
+    /// Returns an error if there is no such account, or if the system cannot look it up.
     pub fn look_up(user: &str) -> Result<Account, AccountError> {
         let found = match user.parse() {
             Ok(number) => User::from_uid(Uid::from_raw(number)),
@@ -65,7 +65,9 @@ impl Account {
         })
     }
 
-    /// Returns the account of this process. In a container, it may only have a number.
+    /// Returns the account of this process. If the account has no entry, as may be the case in a
+    /// container, the result has the number as its name, `/` as its home directory and `/bin/sh` as
+    /// its shell.
     ///
     /// # Errors
     /// Returns an error if the system cannot look it up.

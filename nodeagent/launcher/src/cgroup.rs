@@ -11,7 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
-    /// The file by which processes join.
+    /// The file `cgroup.procs`, to which a process writes to join.
     procs: File,
     kill: File,
     events: File,
@@ -77,10 +77,12 @@ impl Cgroup {
     }
 }
 
-/// Returns the directory of a process's cgroup, from its `mountinfo` and `cgroup` of proc(5).
+/// Returns the directory of a process's cgroup, from the contents of its files `mountinfo` and
+/// `cgroup` (proc(5)). Returns `None` if no mount shows a cgroup of version 2 that contains the
+/// process.
 fn own(mounts: &str, cgroups: &str) -> Option<PathBuf> {
     let within = cgroups.lines().find_map(|line| line.strip_prefix("0::"))?;
-    // The last mount may hide earlier ones.
+    // The search begins with the last mount, because it may hide earlier ones.
     mounts.lines().rev().find_map(|line| {
         let (mount, kind) = line.split_once(" - ")?;
         if kind.split(' ').next() != Some("cgroup2") {

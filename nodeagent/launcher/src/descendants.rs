@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 
-/// A process in proc(5).
+/// A process, as proc(5) describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Process {
     pid: i32,
@@ -27,7 +27,7 @@ fn read(stat: &str) -> Option<Process> {
     Some(Process { pid, parent: rest.next()?.parse().ok()?, zombie })
 }
 
-/// Returns all processes. Those that end meanwhile may be missing.
+/// Returns all processes of the system. Processes that end meanwhile may be missing.
 fn all() -> io::Result<Vec<Process>> {
     let mut found = Vec::new();
     for entry in fs::read_dir("/proc")? {
@@ -51,7 +51,7 @@ fn below(ancestor: i32, processes: &[Process]) -> BTreeSet<i32> {
     found
 }
 
-/// Waits for the ended children of this process, except for `kept`.
+/// Reaps the zombies among the children of this process, except for those in `kept`.
 pub(crate) fn reap(kept: &BTreeSet<i32>) -> io::Result<()> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     let ended = all()?.into_iter().filter(|process| process.parent == own && process.zombie);
@@ -63,8 +63,8 @@ pub(crate) fn reap(kept: &BTreeSet<i32>) -> io::Result<()> {
 }
 
 /// Kills all descendants and waits until none is left. `ended` is called for each child of this
-/// process. Processes that are forked meanwhile are found in the next round, because each round
-/// ends only after a process has.
+/// process, with its number and status. Processes that are forked meanwhile are found in the next
+/// round, because each round ends only after a process has.
 pub(crate) fn end(mut ended: impl FnMut(i32, WaitStatus)) -> io::Result<()> {
     let own = rustix::process::getpid().as_raw_nonzero().get();
     loop {

@@ -15,12 +15,12 @@ use std::process::{Child, Command, ExitCode, Stdio};
 use tracing::{info, warn};
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
-/// Number of connections that may wait.
+/// Maximum number of connections that wait to be accepted.
 const BACKLOG: i32 = 64;
 /// Maximum number of jobs at once. Agents run fewer.
 const SUPERVISORS_MAX: usize = 4096;
 
-/// The reasons why the program ends.
+/// The reasons why the program ends with an error.
 #[derive(Debug, thiserror::Error)]
 enum Error {
     #[error("cool-launcher starts processes as other users: it must run as root")]

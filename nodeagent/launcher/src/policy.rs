@@ -2,16 +2,16 @@
 
 use crate::account::{Account, AccountError};
 
-/// As which users a job's processes may run.
+/// The accounts as which a job's processes may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// Only as the account of this process.
+    /// Only the account of this process.
     Own,
-    /// As any account except for these.
+    /// Any account, except for those that the fields exclude.
     Privileged {
-        /// Accounts with smaller numbers.
+        /// The smallest permitted user id.
         min_uid: u32,
-        /// The agent's account, which owns keys.
+        /// The user id of the agent's account. It is excluded, because it owns the agent's keys.
         agent: u32,
     },
 }
@@ -22,7 +22,7 @@ pub enum PolicyError {
     /// There is no such account.
     #[error(transparent)]
     Account(#[from] AccountError),
-    /// Only jobs of one user may run.
+    /// The agent has no launcher, so that only jobs of the agent's own user may run.
     #[error(
         "this agent runs as {own} and has no launcher: it runs jobs of {own} only, not of {user}; start cool-launcher here and \
          name it by --launcher (or, as an operator, run the job with --user {own})"
@@ -33,7 +33,7 @@ pub enum PolicyError {
         /// The agent's account.
         own: String,
     },
-    /// The user is a system account.
+    /// The user's number is below the permitted ones, as those of system accounts are.
     #[error("user {name} has number {uid}, and cool-launcher starts nothing below {min} (--min-uid)")]
     Small {
         /// The name of the account.
@@ -43,7 +43,7 @@ pub enum PolicyError {
         /// The smallest permitted number.
         min: u32,
     },
-    /// The account that owns the keys.
+    /// The user is the agent's account, which owns keys.
     #[error("user {0} is the agent's account, as which no job runs")]
     Agent(String),
     /// The controller is of an earlier version, which does not name the owner of a job.

@@ -62,8 +62,8 @@ fn prepare(
         set_thread_res_uid(*uid, *uid, *uid)?;
     }
     umask(Mode::from_raw_mode(0o022));
-    // A change of user resets this setting, so it must come after it. The parent may have ended
-    // before.
+    // This call must follow the change of user, which resets the setting. If the parent has ended
+    // before the call, the kernel sends no signal, so the child must check.
     set_parent_process_death_signal(Some(Signal::KILL))?;
     if getppid() != Some(parent) {
         return Err(io::Error::from_raw_os_error(libc::ESRCH));
@@ -74,7 +74,8 @@ fn prepare(
     Ok(())
 }
 
-/// Returns a file that is readable when children have ended. Children do not inherit it.
+/// Blocks SIGCHLD, and returns a signalfd(2) that becomes readable when children have ended.
+/// Programs that are executed do not inherit it.
 pub(crate) fn child_ends() -> io::Result<OwnedFd> {
     let mut set = std::mem::MaybeUninit::<libc::sigset_t>::uninit();
     // SAFETY: the set is initialized before it is used, and its address is valid throughout.

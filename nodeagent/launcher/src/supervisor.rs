@@ -61,7 +61,7 @@ enum RankProcess {
     Running(Pid),
     /// It has ended and is still a zombie.
     Ended(Pid),
-    /// Nothing of it is left.
+    /// It has been waited for, and the remaining processes of its process group have been killed.
     Swept,
 }
 
@@ -69,7 +69,7 @@ enum RankProcess {
 struct SupervisedJob {
     number: u64,
     account: Account,
-    /// Whether processes run as another account than this one.
+    /// Whether ranks must change to `account`, because this process runs as root.
     other: bool,
     /// The cgroup of the processes. Without one, this process becomes the parent of orphaned
     /// processes.
@@ -101,7 +101,8 @@ pub fn supervise(agent: OwnedFd, policy: Policy) -> Result<(), SuperviseError> {
     served.map(drop)
 }
 
-/// Handles the first request. Returns `None` if no job begins.
+/// Handles the first request. Returns `None` if no job begins, because the agent has disconnected
+/// or the policy refuses the job.
 fn begin(agent: OwnedFd, policy: Policy) -> Result<Option<SupervisedJob>, SuperviseError> {
     let Some(packet) = seqpacket::receive(&agent)? else { return Ok(None) };
     let Request { body: Some(Body::Begin(Begin { version, job, user })) } = Request::decode(&*packet.bytes)?
@@ -156,7 +157,7 @@ impl SupervisedJob {
             rustix::io::retry_on_intr(|| poll(&mut ready, None))?;
             let (has_request, has_ended) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
             if has_ended {
-                // The content is not used; the ends are looked up.
+                // The content is not used, because `report_exits` checks every running rank.
                 rustix::io::read(ends, &mut [0; 512])?;
                 self.report_exits()?;
             }
@@ -233,8 +234,8 @@ impl SupervisedJob {
         Ok(())
     }
 
-    /// Returns the program with its arguments, variables and output. Nothing of this process's
-    /// environment must be passed on.
+    /// Returns the program with its arguments, variables and output. It must not inherit any
+    /// variable from this process, which may be root's.
     fn command(&self, start: &Start, out: OwnedFd, err: OwnedFd) -> io::Result<Command> {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
         if start.program.is_empty() {
@@ -255,7 +256,7 @@ impl SupervisedJob {
         Ok(command)
     }
 
-    /// Sends a signal to the running ranks.
+    /// Sends a signal to the process groups of the running ranks.
     fn signal(&self, number: i32) -> Result<(), SuperviseError> {
         let signal = Signal::from_named_raw(number)
             .ok_or_else(|| SuperviseError::Broken(format!("there is no signal {number}")))?;
@@ -279,7 +280,8 @@ impl SupervisedJob {
         Ok(())
     }
 
-    /// Reports the ranks that have ended.
+    /// Reports the ranks that have ended since the last call, and reaps orphaned processes if there
+    /// is no cgroup.
     fn report_exits(&mut self) -> Result<(), SuperviseError> {
         let mut exits = Vec::new();
         for (number, rank) in &mut self.ranks {

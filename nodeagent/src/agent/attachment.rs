@@ -1,5 +1,5 @@
-//! A rank's membership in a group, through which its session makes requests. It adds metrics and
-//! the rank's identity to the requests, and passes them on unchanged.
+//! A rank's membership in a group, through which its session sends requests to the engine. It
+//! counts calls in the metrics, and adds the rank's identity to commands.
 
 use super::Agent;
 use super::groups::LeaveOutcome;
@@ -21,7 +21,7 @@ pub(crate) struct Abilities {
     pub(crate) quick: bool,
 }
 
-/// An attached rank, until [`Attachment::leave`].
+/// An attached rank. Its owner must call [`Attachment::leave`] when the rank has left.
 #[derive(Debug)]
 pub(crate) struct Attachment {
     agent: Agent,
@@ -50,8 +50,8 @@ impl Attachment {
     }
 
     /// Lets the rank execute calls together with the others, in a segment or by datagrams, if all
-    /// of them are able to. Returns how the leaders of nodes reach each other, and, for a leader,
-    /// its socket.
+    /// of them are able to. If they use datagrams, returns how the leaders of nodes reach each
+    /// other, and, for a leader, its socket.
     pub(crate) fn share(&mut self, abilities: Abilities) -> Option<(local::Quick, Option<OwnedFd>)> {
         let shared = self.agent.share(self.group, self.rank, abilities)?;
         self.segment = Some(shared.segment);
@@ -63,7 +63,8 @@ impl Attachment {
         self.segment.as_deref()
     }
 
-    /// Makes a request of the engine, and counts it if it is a collective call.
+    /// Sends a request to the engine. The future completes with the result, which is counted in the
+    /// metrics if the request is a collective call.
     pub(crate) fn request(
         &self,
         request: RankRequest<SharedSlice>,
@@ -98,7 +99,7 @@ impl Attachment {
         }
     }
 
-    /// Makes a request of the engine that has no reply.
+    /// Sends a command, which has no reply, to the engine.
     pub(crate) fn command(&self, command: RankCommand) {
         self.agent.engine.command(self.group, self.rank, command);
     }

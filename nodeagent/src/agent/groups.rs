@@ -24,10 +24,10 @@ pub(super) struct RankGroup {
     /// The ranks that have attached. They are kept when they leave, because a rank must not attach
     /// twice.
     joined: BTreeSet<u32>,
-    /// The number of attached ranks that have not left.
+    /// The number of ranks that have attached and not left.
     present: usize,
-    /// Whether the ranks requested the group themselves. Then it is released when all of them have
-    /// left.
+    /// Whether the ranks requested the group themselves, so that it is released when all of them
+    /// have left.
     enlisted: bool,
     /// The user of the group; `None` until the user is known, so that no process may attach.
     owner: Option<u32>,
@@ -46,26 +46,27 @@ pub(super) struct CallSharing {
     pub(super) quick: Option<(local::Quick, Option<OwnedFd>)>,
 }
 
-/// Whether the ranks of a group execute calls themselves.
+/// How the ranks of a group execute calls themselves, if they do.
 #[derive(Debug)]
 enum SegmentSharing {
-    /// No: they are on several nodes, there is only one or too many, one of them is not able to, or
-    /// there is not enough memory.
+    /// They do not: they are on several nodes and cannot use datagrams, there is only one rank or
+    /// too many, one rank is not able to, or the node has not enough memory.
     No,
-    /// They may, and none has attached yet.
+    /// They may share a segment on this node, which is made when the first rank attaches.
     Possible,
-    /// They do in this segment, if all of them are able to.
+    /// They share this segment, until a rank attaches that is not able to.
     In(Arc<SharedSegment>),
-    /// They do by datagrams, if all of them are able to, and none of this node has attached yet.
+    /// They may use datagrams between nodes. No rank of this node has attached yet, so the agent
+    /// has not opened the sockets.
     Quick(QuickGroup),
-    /// They do by datagrams, and one of this node has attached.
+    /// They use datagrams, which this server supports, until a rank attaches that is not able to.
     Served(QuickServer),
 }
 
 /// The effect of an attaching rank on quick calls.
 #[derive(Debug)]
 pub(super) struct QuickArrival {
-    /// How the rank takes part; `None` if it does not.
+    /// How the rank takes part in quick calls; `None` if it does not.
     pub(super) sharing: Option<CallSharing>,
     /// Whether all ranks of this node are able to take part, if that is known now.
     pub(super) able: Option<bool>,
@@ -94,7 +95,7 @@ pub(super) struct GroupTable {
 /// The consequence of a rank leaving its group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LeaveOutcome {
-    /// The group was released before.
+    /// The group has been released before, so nothing must be reported.
     Released,
     /// The controller must be informed. `unused` is whether this node has no rank left in the
     /// group.
@@ -115,7 +116,8 @@ impl GroupTable {
         self.lock().remove(&group);
     }
 
-    /// Lets a rank of this node attach. Returns the nodes and racks of all ranks of the group.
+    /// Records that a rank of this node has attached. Returns the nodes and racks of all ranks of
+    /// the group.
     pub(super) fn attach(&self, group: u64, rank: u32) -> Result<Arc<[Place]>, RankAttachError> {
         let (mut groups, node) = (self.lock(), &self.node);
         let known = groups.get_mut(&group).ok_or(RankAttachError::NoGroup { node: node.clone(), group })?;
@@ -134,8 +136,9 @@ impl GroupTable {
         Ok(known.places.clone())
     }
 
-    /// Returns the segment of a group in which an attached rank executes calls together with the
-    /// others, if it `can` and all others can too. If one rank cannot, none does.
+    /// Returns the segment in which an attached rank executes calls together with the others of its
+    /// group, or `None` if the agent executes them. `can` states whether the rank is able to. If
+    /// one rank of the group is not able to, none does.
     pub(super) fn segment(&self, group: u64, can: bool) -> Option<CallSharing> {
         let mut groups = self.lock();
         let known = groups.get_mut(&group)?;
@@ -162,8 +165,8 @@ impl GroupTable {
     }
 
     /// Returns how an attached rank takes part in quick calls, or `None` if the ranks of its group
-    /// do not use them. The rank takes part if it `can` and all others can too. If one rank cannot,
-    /// none does.
+    /// do not use them. `can` states whether the rank is able to. If one rank of the group is not
+    /// able to, none takes part.
     pub(super) fn quick(
         &self,
         (group, rank): (u64, u32),
@@ -205,23 +208,23 @@ impl GroupTable {
         LeaveOutcome::Tell { unused: known.present == 0 && known.enlisted }
     }
 
-    /// Returns the ranks that have attached to a group, including those that have left, or none if
-    /// all of them have left.
+    /// Returns the ranks that have attached to a group, including those that have left. Returns an
+    /// empty list if all of them have left.
     pub(super) fn attached(&self, group: u64) -> Vec<u32> {
         let groups = self.lock();
         let known = groups.get(&group).filter(|group| group.present > 0);
         known.map(|group| group.joined.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// Returns the local ranks of a group that never attached, and whether these are all of its
-    /// local ranks.
+    /// Returns the local ranks of a group that have not attached, and whether these are all of its
+    /// local ranks. Returns `None` if the group is unknown.
     pub(super) fn absent(&self, group: u64) -> Option<(Vec<u32>, bool)> {
         let groups = self.lock();
         let known = groups.get(&group)?;
         Some((known.local.difference(&known.joined).copied().collect(), known.joined.is_empty()))
     }
 
-    /// Returns whether a rank is a local rank of a group that never attached.
+    /// Returns whether a rank is a local rank of a group and has not attached.
     pub(super) fn is_absent(&self, group: u64, rank: u32) -> bool {
         self.lock()
             .get(&group)

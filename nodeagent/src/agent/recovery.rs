@@ -1,5 +1,5 @@
-//! The recovery of a group: its surviving ranks wait for each other. The controller decides which
-//! ranks have survived.
+//! The recovery of a group that has lost ranks: its surviving ranks wait for each other, and the
+//! controller decides which ranks have survived.
 
 use super::{Agent, Attachment, CONTROLLER_MARGIN, PROCESS_ENDED};
 use cool_membership::MAX_WAIT;
@@ -7,7 +7,7 @@ use cool_proto::control::agent_message::Body;
 use cool_proto::control::{RanksLeft, Recover, Recovered};
 use std::time::Duration;
 
-/// The agreement of the survivors of a group.
+/// The result of a recovery, on which the survivors of a group agree.
 #[derive(Debug)]
 pub(crate) struct RecoveryResult {
     /// The lost ranks.
@@ -19,7 +19,8 @@ pub(crate) struct RecoveryResult {
 }
 
 impl Agent {
-    /// Lets a rank of this node wait for the other survivors of its group.
+    /// Reports to the controller that a rank of this node waits for the other survivors of its
+    /// group, and returns the controller's decision. An error is the reason as a text for the rank.
     pub(crate) async fn recover(&self, recover: Recover) -> Result<RecoveryResult, String> {
         let at = (recover.group, recover.rank);
         if !self.attached(at.0).contains(&at.1) {
@@ -65,8 +66,8 @@ impl Agent {
         self.left_before(*new_group);
     }
 
-    /// Handles the end of a rank's process that never attached to its group: the ranks that wait
-    /// for it receive the reason.
+    /// Handles the end of a rank's process. If the rank never attached to its group, reports it as
+    /// lost, so that the ranks that wait for it receive the reason.
     pub(crate) async fn rank_never_attached(&self, group: u64, rank: u32) {
         if self.groups.is_absent(group, rank) {
             self.engine.lose_rank(group, rank, PROCESS_ENDED.to_owned(), None);

@@ -8,8 +8,9 @@ use cool_proto::control::{Enlist, Enlisted, RanksLeft, Withdraw};
 use std::time::Duration;
 
 impl Agent {
-    /// Lets a process of this node become a rank of a new group, together with the processes that
-    /// specify the same key. The caller must not drop the future before it has called
+    /// Requests that a process of this node become a rank of a new group, together with the
+    /// processes that specify the same key. Returns the rank's attachment to this group, or the
+    /// reason why there is none. The caller must not drop the future before it has called
     /// [`Agent::withdraw`].
     pub(crate) async fn enlist(&self, mut enlist: Enlist) -> Result<Attachment, String> {
         let at = (enlist.key.clone(), enlist.rank);
@@ -56,7 +57,8 @@ impl Agent {
         self.groups.release_when_unused(group);
     }
 
-    /// Reports the ranks of a new group that have left between their arrival and its making.
+    /// Reports the local ranks of a new group that stopped waiting before the group was made. They
+    /// count as lost.
     pub(super) fn left_before(&self, group: u64) {
         let Some((ranks, unused)) = self.groups.absent(group) else { return };
         ranks.iter().for_each(|rank| self.engine.lose_rank(group, *rank, PROCESS_ENDED.to_owned(), None));

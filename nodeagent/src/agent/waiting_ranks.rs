@@ -13,7 +13,7 @@ use tokio::time::timeout;
 /// The answer to a rank, or the reason why there is none.
 pub(super) type WaitResult<R> = Result<R, String>;
 
-/// A rank that waits.
+/// A rank that waits for the controller's answer.
 #[derive(Debug)]
 struct WaitingRank<R> {
     /// The number of this wait, because another process may wait later as the same rank.
@@ -40,7 +40,8 @@ impl<K, R> Default for WaitingRanks<K, R> {
 }
 
 impl<K: Ord + Clone, R> WaitingRanks<K, R> {
-    /// Registers a rank, and returns its ticket. Returns `None` if this rank is already waiting.
+    /// Registers a rank. Returns its ticket and the receiver of its answer, or `None` if this rank
+    /// is already waiting.
     pub(super) fn register(&self, at: &(K, u32)) -> Option<(u64, oneshot::Receiver<WaitResult<R>>)> {
         let mut ranks = self.ranks();
         let Entry::Vacant(vacant) = ranks.entry(at.clone()) else { return None };
@@ -57,12 +58,13 @@ impl<K: Ord + Clone, R> WaitingRanks<K, R> {
         }
     }
 
-    /// Returns the requests without an answer.
+    /// Returns the requests that the controller has not answered.
     pub(super) fn requests(&self) -> Vec<Body> {
         self.ranks().values().filter_map(|waiter| waiter.request.clone()).collect()
     }
 
-    /// Waits for the answer to a registered rank.
+    /// Waits for the answer to a registered rank. After `wait_limit`, removes the rank and returns
+    /// an error.
     pub(super) async fn wait(
         &self,
         at: &(K, u32),
@@ -84,8 +86,9 @@ impl<K: Ord + Clone, R> WaitingRanks<K, R> {
         self.ranks().remove(at).is_some()
     }
 
-    /// Removes and returns the waits to answer: those of one rank or of all ranks with a key,
-    /// restricted to the given tickets if there are any.
+    /// Removes the waiting ranks that an answer concerns, and returns them with the senders of
+    /// their answers: one rank with this key, or all if `rank` is `None`. If there are tickets,
+    /// only waits with these tickets are concerned.
     pub(super) fn take(
         &self,
         key: &K,

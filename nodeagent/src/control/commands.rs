@@ -16,7 +16,7 @@ use std::time::Duration;
 use tokio::task::JoinSet;
 use tracing::{info, warn};
 
-/// Number of examinations at the same time.
+/// Maximum number of examinations at the same time.
 const MAX_EXAMINATIONS: usize = 4;
 
 /// Minimum period of announcements, whatever the controller requests.
@@ -67,7 +67,7 @@ impl ControlSession<'_> {
             }
             Body::StopProbe(StopProbe {}) => self.probe = JoinSet::new(),
             Body::Examine(Examine { id }) => {
-                // Further requests are ignored.
+                // Requests beyond the maximum are ignored.
                 if self.examinations.len() < MAX_EXAMINATIONS {
                     self.examinations
                         .spawn(diagnostics::examined(id, self.registration.interface.name.clone()));
@@ -151,7 +151,7 @@ impl ControlSession<'_> {
         further.into_iter().for_each(|held| self.outbox.send(agent_message::Body::Held(HeldGroups { held })));
     }
 
-    /// Announces the node for the session that begins.
+    /// Starts to announce the node by LLDP with the key of the session that begins.
     fn announce(&mut self, registered: &Registered) -> Result<(), ConnectionEnd> {
         let key: [u8; 32] = registered.lldp_key.as_slice().try_into().map_err(|_| {
             ConnectionEnd::Refused(format!(
@@ -173,7 +173,7 @@ impl ControlSession<'_> {
     }
 }
 
-/// Makes the measurement that the controller requests.
+/// Makes the measurement that the controller requests. A failure is part of the result.
 async fn probed(interface: Interface, Probe { id, ip, port }: Probe) -> Probed {
     let (address, port) = (ip.parse::<IpAddr>(), u16::try_from(port));
     let found = match (address, port) {

@@ -10,7 +10,7 @@ use std::net::IpAddr;
 /// Maximum number of uplinks of a rack. A switch has no more ports.
 const ECMP_PATHS_MAX: u32 = 65_535;
 
-/// Converts a group.
+/// Converts a group. An error states which of its fields is invalid.
 pub(super) fn convert(group: Group) -> Result<GroupSpec, String> {
     let ip = |text: &str| text.parse::<IpAddr>().map_err(|_| format!("{text:?} is not an IP address"));
     let port = |port: u32| u16::try_from(port).map_err(|_| format!("{port} is not a port"));

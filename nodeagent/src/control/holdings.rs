@@ -1,16 +1,16 @@
 //! Splits a node's inventory into parts that each fit into a message, because a node may have more
-//! than that.
+//! groups and jobs than fit into one.
 
 use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::Held;
 use cool_proto::delivery;
 use std::collections::VecDeque;
 
-/// The room in each message for the other fields of a registration and for the encoding of the
-/// parts.
+/// Bytes that are reserved in each message for the other fields of a registration and for the
+/// encoding of the parts.
 const ELSE: usize = 1 << 20;
 
-/// Returns the parts in order. None of them is empty.
+/// Returns the parts in the order of the inventory. None of them is empty.
 pub(super) fn parts(held: Vec<Held>) -> VecDeque<Vec<Held>> {
     cut(held, CONTROL_MESSAGE_BYTES_MAX - ELSE)
 }

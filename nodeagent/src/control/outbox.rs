@@ -11,7 +11,7 @@ use std::task::{Context, Poll, Waker};
 use tokio::sync::Notify;
 use tokio_stream::Stream;
 
-/// Number of messages that may wait for the connection.
+/// Number of unsent messages from which on senders that wait for room must wait.
 const WAITING: usize = 256;
 /// Number of unacknowledged messages above which no more events are accepted.
 const KEPT: usize = 1024;
@@ -44,7 +44,8 @@ pub(super) struct AgentMessages {
 }
 
 impl ControllerOutbox {
-    /// Begins another connection with this registration.
+    /// Begins another connection. Returns its messages, of which the first is this registration.
+    /// The stream of the previous connection ends.
     pub(super) fn connect(&self, register: Register) -> AgentMessages {
         let mut state = self.lock();
         (state.connection, state.joined) = (state.connection + 1, false);
@@ -60,14 +61,14 @@ impl ControllerOutbox {
         state.wake();
     }
 
-    /// Counts a received message.
+    /// Counts a message of `bytes` bytes that has been received from the controller.
     pub(super) fn receive(&self, bytes: usize) {
         let mut state = self.lock();
         state.delivery.receive(bytes);
         state.wake();
     }
 
-    /// Returns how many messages have been received.
+    /// Returns how many messages of the session have been received from the controller.
     pub(super) fn received(&self) -> u64 {
         self.lock().delivery.report_received()
     }
@@ -103,12 +104,12 @@ impl ControllerOutbox {
         kept.into()
     }
 
-    /// Waits until the connection has sent most of the queued messages.
+    /// Waits until fewer than `WAITING` messages are unsent.
     pub(super) async fn room(&self) {
         self.until(|delivery| delivery.waiting() < WAITING).await;
     }
 
-    /// Waits until there is room for events.
+    /// Waits until there is room for events: few enough messages are unsent and unacknowledged.
     pub(super) async fn room_for_events(&self) {
         self.until(|delivery| delivery.waiting() < WAITING && delivery.unacknowledged() < KEPT).await;
     }

@@ -63,12 +63,13 @@ struct RegistrarState {
     membership: Membership<NodePlace>,
     /// The group that exists from the start.
     first: u64,
-    /// The node of each rank.
+    /// For each group, the node of each rank.
     groups: BTreeMap<u64, Vec<u32>>,
 }
 
 impl EmbeddedRegistrar {
-    /// Returns a registrar for these nodes, with a group of ranks on `places`.
+    /// Returns a registrar for these nodes, after it has made the group `id` with a rank on each of
+    /// `places`, which are indexes of nodes.
     pub(super) async fn start(
         nodes: Vec<EmbeddedNode>,
         (id, places): (u64, &[usize]),
@@ -122,7 +123,7 @@ impl EmbeddedRegistrar {
                         unreachable: misses,
                     });
                 }
-                // These concern jobs and their groups, which do not exist here.
+                // Other messages concern jobs and the controller, which do not exist here.
                 _ => {}
             }
         }
@@ -238,7 +239,7 @@ impl EmbeddedRegistrar {
     pub(super) async fn until_unused(&self) {
         loop {
             let mut released = std::pin::pin!(self.released.notified());
-            // Later releases cannot be missed from here on.
+            // From here on, each release wakes this task.
             released.as_mut().enable();
             if self.is_unused() {
                 return;

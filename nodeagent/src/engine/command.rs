@@ -1,8 +1,8 @@
 //! The commands that the handle sends to the engine's thread.
 //!
 //! The requests of ranks are listed in one place only, in [`cool_engine`] ([`RankRequest`] and
-//! [`RankCommand`](cool_engine::RankCommand)). A command carries such a request together with the
-//! channel for its reply, or an input to which the engine does not reply.
+//! [`RankCommand`](cool_engine::RankCommand)). A command contains such a request and the channel
+//! for its reply, or an input to which the engine does not reply.
 
 use super::SharedSlice;
 use super::reply::EngineReply;
@@ -17,9 +17,9 @@ use tokio::sync::oneshot;
 pub(crate) enum EngineCommand {
     /// Makes a group.
     MakeGroup(GroupSpec, oneshot::Sender<Result<(), MakeGroupError>>),
-    /// Hands a rank's request to the engine, which replies once.
+    /// Passes a rank's request to the engine, which replies once.
     Request(RankRequest<SharedSlice>, EngineReply),
-    /// Hands an input to the engine, which does not reply.
+    /// Passes an input to the engine, which does not reply.
     Input(Input<'static>),
     /// Registers the segment in which the ranks of a group execute calls, so that they are woken if
     /// the group fails.
@@ -41,9 +41,9 @@ pub enum MakeGroupError {
     Multicast {
         /// The group.
         group: u64,
-        /// The tree's address.
+        /// The multicast address of the tree.
         address: IpAddr,
-        /// This node's address.
+        /// The address of this node's data interface.
         ip: IpAddr,
         /// The system's error.
         reason: String,

@@ -12,9 +12,9 @@ pub struct EngineConfig {
     pub node: String,
     /// The address of the data interface, which is used for multicast in both directions.
     pub ip: IpAddr,
-    /// The port for repair and for the agent's multicast; 0 chooses a free port.
+    /// The UDP port for multicast and repair; 0 chooses a free port.
     pub udp_port: u16,
-    /// The port for unicast steps; 0 chooses a free port.
+    /// The TCP port for unicast messages; 0 chooses a free port.
     pub tcp_port: u16,
     /// How long a node may be silent while calls wait for it, before it is lost.
     pub peer_timeout: Duration,

@@ -66,12 +66,12 @@ impl EngineHandle {
         &self.key
     }
 
-    /// Returns the bound port for repair and for the agent's multicast.
+    /// Returns the bound UDP port for multicast and repair.
     pub fn udp_port(&self) -> u16 {
         self.udp_port
     }
 
-    /// Returns the bound port for unicast steps.
+    /// Returns the bound TCP port for unicast messages.
     pub fn tcp_port(&self) -> u16 {
         self.tcp_port
     }
@@ -95,7 +95,7 @@ impl EngineHandle {
         answer.await.unwrap_or(Err(MakeGroupError::Stopped))
     }
 
-    /// Forgets a group. Calls that are still running on it fail, here and at the other agents.
+    /// Releases a group. Its running calls fail, here and at the other agents.
     pub fn release_group(&self, group: u64) {
         self.input(Input::ReleaseGroup { group });
     }
@@ -110,9 +110,10 @@ impl EngineHandle {
         self.request(request.into())
     }
 
-    /// Makes a request for a local rank: a collective call, or a message to or from another rank.
-    /// Messages from one rank to another are sent in the order in which this method is called. The
-    /// request runs to its end even if the future is dropped.
+    /// Sends a request of a local rank to the engine: a collective call, or a message to or from
+    /// another rank. The future completes with the engine's reply. Messages from one rank to
+    /// another are sent in the order in which this method is called. The engine executes the
+    /// request even if the future is dropped.
     pub(crate) fn request(
         &self,
         request: RankRequest<SharedSlice>,
@@ -124,9 +125,9 @@ impl EngineHandle {
         )
     }
 
-    /// Starts a watched call for a local rank, which ends when the rank reports that it has
-    /// completed, or when it must be informed of something. Returns whether the rank must make the
-    /// call again, because other ranks have the engine execute it.
+    /// Registers a call that a local rank executes itself and waits in. The future completes when
+    /// the rank reports the end, or earlier with a failure. Its result is whether the rank must
+    /// pass the call to the engine, because other ranks have.
     pub(crate) fn watch(
         &self,
         request: MappedCallRequest,
@@ -136,7 +137,7 @@ impl EngineHandle {
         replied(self.commands.send(command).is_ok(), receiver)
     }
 
-    /// Makes a request for a local rank, or reports about one. There is no reply.
+    /// Sends a command of a local rank, or a report about it. There is no reply.
     pub(crate) fn command(&self, group: u64, rank: u32, command: RankCommand) {
         self.input(Input::Command { group, rank, command });
     }
@@ -149,7 +150,7 @@ impl EngineHandle {
     /// Registers the segment in which the ranks of a group execute calls. They are woken if the
     /// group fails or is released.
     pub(crate) fn share(&self, group: u64, segment: Arc<SharedSegment>) {
-        // A rank that waits in the segment also watches its connection, which ends with the engine.
+        // If the engine has stopped, no rank must be woken: its connection ends too.
         let _ = self.commands.send(EngineCommand::Share { group, segment });
     }
 
@@ -174,8 +175,8 @@ impl EngineHandle {
         self.command(group, rank, RankCommand::Lost { why, completed_calls });
     }
 
-    /// Returns the lost ranks that made a group fail; none if it has not failed, or for another
-    /// reason.
+    /// Returns the lost ranks that made a group fail; empty if the group has not failed, or for
+    /// another reason.
     pub async fn lost_ranks(&self, group: u64) -> Vec<u32> {
         let (reply, answer) = oneshot::channel();
         // A stopped engine has no groups, so the answer is empty.
@@ -184,7 +185,8 @@ impl EngineHandle {
     }
 }
 
-/// Waits for a reply of the engine, if the request was sent.
+/// Returns the engine's reply, or an error if the request could not be sent or the engine has
+/// stopped.
 async fn replied<T>(sent: bool, reply: oneshot::Receiver<Result<T, Failure>>) -> Result<T, Failure> {
     if !sent {
         return Err(stopped());

@@ -1,5 +1,5 @@
-//! The memory in which calls find and leave their data. It may be shared with a rank's process or
-//! belong to this process; [`RankMemory`] hides the difference.
+//! The memory from which calls read their inputs and to which they write their outputs. It may be
+//! shared with a rank's process or belong to this process; [`RankMemory`] hides the difference.
 
 use cool_shm::pages::Pages;
 use cool_shm::region::Region;
@@ -10,7 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::runtime::Handle;
 
 /// Payloads of at least this many bytes are written directly from memory to a socket. Shorter ones
-/// are first copied behind their header, because one buffer saves more time than avoiding a copy.
+/// are first copied behind their header, because writing a single buffer saves more time than
+/// avoiding the copy.
 const DIRECT_BYTES: u64 = 32 * 1024;
 
 /// Memory that a rank and its agent share. The methods copy bytes instead of returning slices,
@@ -121,14 +122,14 @@ impl SharedSlice {
         self.memory.pages().map(|pages| pages.send(socket, head, self.offset, self.bytes))
     }
 
-    /// Reads from a socket into this slice, and further bytes into `tail`. Returns `None` if the
-    /// socket cannot write to this memory directly.
+    /// Reads from a non-blocking socket into this slice, and further bytes into `tail`. Returns how
+    /// many bytes were read, or `None` if the socket cannot write to this memory directly.
     pub(crate) fn receive(&self, socket: BorrowedFd<'_>, tail: &mut [u8]) -> Option<io::Result<usize>> {
         self.memory.pages().map(|pages| pages.receive(socket, self.offset, self.bytes, tail))
     }
 
-    /// Copies all bytes of `from`, which must have the same length, at once. Returns whether both
-    /// slices allow that.
+    /// Copies all bytes of `from`, which must have the same length, in one operation. Returns
+    /// false, without copying, if one of the slices is not in mapped pages.
     pub(crate) fn copy_from(&self, from: &SharedSlice) -> bool {
         let Some((source, target)) = from.memory.pages().zip(self.memory.pages()) else { return false };
         source.copy_to(from.offset, target, self.offset, self.bytes).expect(WITHIN);
@@ -156,14 +157,15 @@ impl fmt::Debug for SharedSlice {
     }
 }
 
-/// The invariant of slices.
+/// The invariant of slices, as the message of a panic.
 const WITHIN: &str = "slices lie within their memory";
 
 /// Working memory of at least this size is mapped, because the system then provides pages of zeros
 /// only when they are touched.
 const PAGED: u64 = 128 * 1024;
 
-/// Unmapping this many bytes takes as long as a turn of the engine may take.
+/// Mappings of at least this many bytes are unmapped by another thread, because unmapping them
+/// takes longer than a turn of the engine should.
 const LONG_TO_UNMAP: u64 = 1024 * 1024;
 
 /// Memory in whole pages: a rank's region that is shared with this process, or the engine's own
@@ -176,7 +178,7 @@ enum MappedPages {
 }
 
 impl Mapping {
-    /// Returns the memory of a rank's region.
+    /// Returns a rank's region as memory of calls.
     pub(crate) fn from_region(region: Region) -> Mapping {
         Mapping(Some(MappedPages::Shared(region)))
     }
@@ -239,8 +241,8 @@ impl HeapMemory {
         SharedSlice { memory: Arc::new(HeapMemory(Mutex::new(bytes))), offset: 0, bytes: len }
     }
 
-    // A panic elsewhere leaves bytes, not a broken invariant, so the poisoning of the lock can be
-    // ignored.
+    // A panic elsewhere breaks no invariant, because any bytes are valid. So the poisoning of the
+    // lock can be ignored.
     fn with<R>(&self, f: impl FnOnce(&mut [u8]) -> R) -> R {
         f(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
     }

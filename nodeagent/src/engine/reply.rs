@@ -7,13 +7,14 @@ use tokio::sync::oneshot;
 pub(crate) enum EngineReply {
     /// Replies to a call or a transfer with its statistics.
     Stats(oneshot::Sender<Result<local::Stats, local::Failure>>),
-    /// Replies to a watched call with whether other ranks have this agent execute it.
+    /// Replies to a watched call. The result is whether the rank must pass the call to the engine,
+    /// because other ranks have.
     ByAgent(oneshot::Sender<Result<bool, local::Failure>>),
 }
 
 impl EngineReply {
-    /// Sends the result of a request. The caller may have left meanwhile; its call still ran to its
-    /// end, because other ranks take part in it.
+    /// Sends the result of a request. The caller may have stopped waiting meanwhile; the engine
+    /// still executes its call, because other ranks take part in it.
     pub(crate) fn send(self, result: Result<cool_engine::CallStats, cool_engine::CallFailure>) {
         let result = result.map_err(failure);
         match self {

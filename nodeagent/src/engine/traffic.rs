@@ -14,7 +14,7 @@ const OPERATIONS: usize = Operation::ALL.len();
 pub(crate) struct TrafficCounters([[AtomicU64; 4]; OPERATIONS]);
 
 impl TrafficCounters {
-    /// Sets the counters.
+    /// Sets the counters of all operations.
     pub(crate) fn set(&self, all: &[TrafficTotals; OPERATIONS]) {
         for (counters, traffic) in self.0.iter().zip(all) {
             let TrafficTotals { bytes_multicast, bytes_unicast, chunks_repaired, chunks_resent } = *traffic;
@@ -31,7 +31,7 @@ impl TrafficCounters {
     }
 }
 
-/// Data that was refused because it had no proof of its group or agent.
+/// The numbers of datagrams and connections that were refused, by reason.
 #[derive(Debug, Default)]
 pub(crate) struct RefusalCounters([AtomicU64; RefusalReason::ALL.len()]);
 
@@ -40,13 +40,14 @@ pub(crate) struct RefusalCounters([AtomicU64; RefusalReason::ALL.len()]);
 pub(crate) enum RefusalReason {
     /// A datagram of a group that does not exist here, or that has no key.
     Unknown,
-    /// A datagram with a wrong tag.
+    /// A datagram with a tag that was not made from its bytes with the group's key.
     Forged,
     /// A datagram that was received before.
     Replayed,
     /// A packet or a connection without proof, although its group or agent has a key.
     Unproven,
-    /// A connection of an agent that does not know this agent's key.
+    /// A connection with a failed handshake, for example because the other side does not know this
+    /// agent's key.
     Handshake,
 }
 
@@ -81,12 +82,12 @@ impl From<TagError> for RefusalReason {
 }
 
 impl RefusalCounters {
-    /// Counts one more.
+    /// Counts one refusal.
     pub(crate) fn count(&self, why: RefusalReason) {
         self.0[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Sets the count.
+    /// Sets the number of refusals for this reason.
     pub(crate) fn set(&self, why: RefusalReason, count: u64) {
         self.0[why as usize].store(count, Ordering::Relaxed);
     }

@@ -25,17 +25,18 @@ const GRACE: Duration = Duration::from_secs(3);
 /// How long the remaining processes of a rank may keep its output open after it has ended.
 const LINGER: Duration = Duration::from_secs(1);
 
-/// Maximum time for a supervisor to look up the job's user, because some systems query a directory
-/// service.
+/// Maximum time for a supervisor to answer that a job begins. It is long, because the supervisor
+/// looks up the job's user, for which some systems query a directory service.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
 /// Maximum time for killed processes to end.
 const END_WITHIN: Duration = Duration::from_secs(10);
 
-/// A missing cgroup is logged only once.
+/// Ensures that missing cgroups are logged only once.
 static WITHOUT_CGROUPS: Once = Once::new();
 
-/// The ranks to run.
+/// The ranks of a job that one command of the controller starts, and the parts of the agent that
+/// they need.
 #[derive(Debug)]
 pub(super) struct LaunchedJob {
     pub(super) launch: Launch,
@@ -48,16 +49,16 @@ pub(super) struct LaunchedJob {
     pub(super) held: watch::Receiver<bool>,
 }
 
-/// The state of the job.
+/// The state of a job while its ranks run.
 struct JobProgress {
     supervisor: Arc<Supervisor>,
     /// The output of running ranks.
     running: BTreeMap<u32, OutputForwarder>,
     /// Ranks that have ended, and whose remaining output is being read.
     ending: JoinSet<Exited>,
-    /// When ranks that were asked to end must be killed.
+    /// When ranks that have received SIGTERM must be killed.
     deadline: Option<Instant>,
-    /// Whether the supervisor was told to terminate everything, or has ended.
+    /// Whether the supervisor has been requested to terminate all processes.
     ended: bool,
     over: bool,
 }
@@ -102,7 +103,8 @@ impl LaunchedJob {
         }
     }
 
-    /// Opens a supervisor that runs as the job's user, who then owns the job's group.
+    /// Opens a supervisor that starts processes as the job's user. This user then owns the job's
+    /// group. An error is the reason as text.
     async fn open_supervisor(&self) -> Result<Supervisor, String> {
         let supervisor = Supervisor::open(&self.supervisors).await.map_err(|e| e.to_string())?;
         let (job, user) = (self.launch.job, self.launch.user.clone());
@@ -159,7 +161,7 @@ impl LaunchedJob {
         launch.env.clone().into_iter().chain(own).collect()
     }
 
-    /// Follows the ranks to their ends and reports each but the last, which it returns.
+    /// Waits until all ranks have ended. Reports the end of each but the last, which it returns.
     async fn follow_ranks(
         &self,
         progress: &mut JobProgress,
@@ -194,7 +196,7 @@ impl LaunchedJob {
         last
     }
 
-    /// Receives the remaining replies of the supervisor.
+    /// Handles the remaining replies of the supervisor, until the supervisor has ended the job.
     async fn drain_supervisor(&self, progress: &mut JobProgress) {
         while !progress.over {
             let reply = progress.supervisor.receive().await;
@@ -257,7 +259,7 @@ impl LaunchedJob {
         Exited { job: self.launch.job, rank, code, signal, error, ..Exited::default() }
     }
 
-    /// Reports the end of a rank. There is no receiver only when the agent is ending.
+    /// Reports the end of a rank. Sending fails only while the agent ends.
     async fn report_exit(&self, exited: Exited) {
         let _ = self.events.send(control::agent_message::Body::Exited(exited)).await;
     }
@@ -271,7 +273,8 @@ impl LaunchedJob {
 }
 
 impl JobProgress {
-    /// Sends a signal. If that fails, the supervisor has ended, which is noticed next.
+    /// Sends a signal to all ranks. If that fails, the supervisor has ended, which the next
+    /// `receive` reports.
     async fn signal(&self, signal: Signal) {
         let message = request::Body::Signal(launcher::Signal { signal: signal.as_raw() });
         let _ = self.supervisor.send(message, &[]).await;
@@ -284,14 +287,15 @@ impl JobProgress {
     }
 }
 
-/// Waits for the rest of a rank's output. Processes that still hold it open were left behind by the
-/// rank, in its process group.
+/// Waits for the rest of a rank's output. Returns the rank's end with the numbers of its lines. If
+/// processes that the rank left behind keep its output open for too long, the supervisor kills
+/// those in the rank's process group.
 async fn drained(supervisor: Arc<Supervisor>, mut output: OutputForwarder, exited: Exited) -> Exited {
     if timeout(LINGER, output.drained()).await.is_err() {
         let sweep = request::Body::Sweep(Sweep { rank: exited.rank });
-        // If that fails, the supervisor has ended, which is noticed next.
+        // If that fails, the supervisor has ended, which the next `receive` reports.
         let _ = supervisor.send(sweep, &[]).await;
-        // If such a process made its own process group, its output is lost.
+        // The output of a process that has moved to another process group is lost.
         let _ = timeout(LINGER, output.drained()).await;
     }
     output.counted(exited)

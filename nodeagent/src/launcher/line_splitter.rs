@@ -1,6 +1,6 @@
 //! Splits the output of a process into lines.
 
-/// Maximum length of a line. Longer lines are forwarded in pieces.
+/// Maximum length of a line in bytes. Longer lines are forwarded in pieces.
 pub(super) const MAX_LINE: usize = 16 << 10;
 
 /// Splits a stream of bytes into lines of bounded length.

@@ -34,8 +34,9 @@ struct OutputStream {
 }
 
 impl OutputForwarder {
-    /// Forwards the output of two pipes. Returns their write ends, which become the rank's standard
-    /// output and standard error. While the job is held, the rank waits when its pipe is full.
+    /// Starts to forward the output of two new pipes. Returns their write ends, which become the
+    /// rank's standard output and standard error. While the job is held, a rank that prints waits
+    /// when its pipe is full.
     pub(super) fn new(
         job: u64,
         rank: u32,
@@ -62,7 +63,8 @@ impl OutputForwarder {
         Ok((OutputForwarder { tasks, lines, rank_has_ended }, ends))
     }
 
-    /// Forwards the remaining output, even if the job is held, because the pipes hold only little.
+    /// Forwards the remaining output even if the job is held, because it is no more than the pipes
+    /// contain.
     pub(super) fn rank_has_ended(&self) {
         self.rank_has_ended.send_replace(true);
     }
@@ -73,8 +75,8 @@ impl OutputForwarder {
         Exited { stdout_lines, stderr_lines, ..exited }
     }
 
-    /// Waits until all output has been forwarded, because all processes that could print have
-    /// ended. The future may be dropped and created again.
+    /// Waits until all output has been forwarded and all processes that could print have ended. The
+    /// future may be dropped and created again.
     pub(super) async fn drained(&mut self) {
         while let Some(ended) = self.tasks.join_next().await {
             log_panic(ended);
@@ -106,7 +108,7 @@ impl OutputStream {
                     () = is(&mut self.rank_has_ended, true) => {}
                 }
                 let number = self.lines.fetch_add(1, Ordering::Relaxed) + 1;
-                // There is no receiver only when the agent is ending.
+                // Sending fails only while the agent ends.
                 let _ = self.events.send(Body::Output(Output { job, rank, stderr, line, number })).await;
             }
             if ended {

@@ -12,17 +12,19 @@ use std::path::PathBuf;
 use std::process::Stdio;
 use tokio::process::{Child, Command};
 
-/// The kinds of supervisors.
+/// How the agent gets the supervisor of a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Supervisors {
-    /// This program, which runs as the agent's own account: `PROGRAM supervise` with the agent at
-    /// standard input.
+    /// The agent starts this program as `PROGRAM supervise`, with a socket to the agent at standard
+    /// input. It runs as the agent's own account.
     Own(PathBuf),
-    /// cool-launcher, which listens at this path and may start processes as other users.
+    /// The agent connects to cool-launcher, which listens at this path and may start processes as
+    /// other users.
     Launcher(PathBuf),
 }
 
-/// A job's supervisor. Dropping it ends everything that it has started.
+/// The connection to a job's supervisor. When it is dropped, the supervisor terminates all
+/// processes of the job.
 #[derive(Debug)]
 pub(super) struct Supervisor {
     socket: Readable,
@@ -36,14 +38,14 @@ impl Supervisor {
             Supervisors::Own(program) => {
                 let (here, there) = seqpacket::pair()?;
                 let mut command = Command::new(program);
-                // The supervisor starts its own session, so that a signal that ends the agent lets
-                // it terminate its job.
+                // The supervisor starts a session of its own, so that a signal to the agent's
+                // process group does not end it before it has terminated its job.
                 let child = command.arg("supervise").stdin(Stdio::from(there)).spawn()?;
                 (here, Some(child))
             }
             Supervisors::Launcher(path) => {
                 let at = path.clone();
-                // The call waits while the launcher is busy.
+                // The call blocks while the launcher is busy.
                 let connected = tokio::task::spawn_blocking(move || seqpacket::connect(&at)).await;
                 let named = |e: io::Error| {
                     let text = format!("cool-launcher at {}: {e}; is it running?", path.display());
@@ -56,7 +58,7 @@ impl Supervisor {
         Ok(Supervisor { socket: Readable::new(socket)?, child })
     }
 
-    /// Sends a request, with file descriptors.
+    /// Sends a request, and file descriptors that accompany it.
     pub(super) async fn send(&self, body: Body, descriptors: &[BorrowedFd<'_>]) -> io::Result<()> {
         let bytes = Request { body: Some(body) }.encode_to_vec();
         self.socket.write(|socket| seqpacket::send(socket, &bytes, descriptors)).await
@@ -72,7 +74,8 @@ impl Supervisor {
         reply.body.map(Some).ok_or_else(|| io::Error::other("a message of no known kind from the supervisor"))
     }
 
-    /// Waits for the end of the supervisor's process, after it has reported that nothing is left.
+    /// Closes the connection, and waits for the end of the supervisor's process if the agent
+    /// started it.
     pub(super) async fn close(self) -> io::Result<()> {
         drop(self.socket);
         match self.child {

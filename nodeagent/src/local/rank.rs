@@ -28,7 +28,7 @@ const MAX_REGIONS: usize = 64;
 /// The size of a count in shared memory.
 const COUNT_BYTES: u64 = size_of::<u64>() as u64;
 
-/// Maximum timeout of a transfer: one year.
+/// Maximum timeout of a transfer in milliseconds: one year.
 const LONGEST_MS: u64 = 365 * 24 * 60 * 60 * 1000;
 
 /// An attached rank: its memory and its open calls.
@@ -36,7 +36,8 @@ pub(super) struct AttachedRank<'a> {
     attachment: &'a Attachment,
     regions: BTreeMap<u32, Arc<Mapping>>,
     pub(super) calls: JoinSet<Done>,
-    /// The numbers of the watched calls, by the rank's own number (`id`) of the call.
+    /// The number of each watched call in its group, by the `id` that the rank has given to the
+    /// call.
     watched: BTreeMap<u64, u64>,
 }
 
@@ -76,7 +77,7 @@ impl<'a> AttachedRank<'a> {
             Body::Attach(_) | Body::Enlist(_) | Body::Recover(_) => {
                 Err(SessionEnd::Refused("a second Attach".into()))
             }
-            // The session has handled these.
+            // The session handles these itself.
             Body::CheckPlan(_) | Body::Leave(_) => Ok(()),
             Body::Attached(_)
             | Body::Done(_)
@@ -110,7 +111,7 @@ impl<'a> AttachedRank<'a> {
         Ok(())
     }
 
-    /// Starts a watched call.
+    /// Starts a watched call, which the ranks execute themselves.
     fn watch(&mut self, id: u64, request: MappedCallRequest) -> Result<(), SessionEnd> {
         let number = self.attachment.segment().and(request.call_number);
         let number =
@@ -128,8 +129,8 @@ impl<'a> AttachedRank<'a> {
         Ok(())
     }
 
-    /// Passes a rank's report on a watched call to the engine. The engine may have answered the
-    /// call meanwhile.
+    /// Passes a rank's report on a watched call to the engine. The report is ignored if the engine
+    /// has answered the call meanwhile.
     fn watched(&self, Watched { id, what }: Watched) -> Result<(), SessionEnd> {
         let size = self.attachment.places().len() as u32;
         let of_group = |rank: u32| match rank < size {
@@ -154,15 +155,15 @@ impl<'a> AttachedRank<'a> {
         Ok(())
     }
 
-    /// Handles the reply to a call. The rank of a watched call must be woken, because it does not
-    /// wait at its connection.
+    /// Handles the reply to a call. The rank of a watched call must be woken, because it waits in
+    /// the segment and not at its connection.
     pub(super) fn on_answered(&mut self, id: u64) {
         if let Some((_, segment)) = self.watched.remove(&id).zip(self.attachment.segment()) {
             segment.notify_reply(self.attachment.rank(), id.wrapping_add(1));
         }
     }
 
-    /// Ends all watched calls of a rank that leaves.
+    /// Ends all watched calls of a rank that leaves, by reporting them as completed.
     pub(super) fn leave_watched_calls(&self) {
         for number in self.watched.values() {
             let report = WatchReport::Completed;
@@ -177,8 +178,8 @@ impl<'a> AttachedRank<'a> {
         Ok(())
     }
 
-    /// Makes a request of the engine. The result is sent to the rank under the rank's own number of
-    /// the request.
+    /// Sends a request to the engine. The result is sent to the rank with the `id` that the rank
+    /// has given to the request.
     fn spawn(&mut self, id: u64, request: RankRequest<SharedSlice>) {
         let result = self.attachment.request(request);
         self.calls.spawn(async move { done(id, result.await) });
@@ -256,8 +257,8 @@ impl<'a> AttachedRank<'a> {
     }
 
     /// Returns the number of elements of each part, copied because the rank may change the memory
-    /// meanwhile. If there are more counts than any call takes, one too many is returned, so that
-    /// the engine refuses the call.
+    /// meanwhile. If there are more counts than any call needs, returns one more than needed, so
+    /// that the engine refuses the call.
     fn counts(&self, slice: Slice) -> Result<Vec<u64>, SessionEnd> {
         let slice = self.slice(slice)?;
         let size = self.attachment.places().len() as u64;

@@ -54,7 +54,8 @@ impl RankConnection {
         self.send_with(body, &[]).await
     }
 
-    /// Sends a frame with file descriptors.
+    /// Sends a frame, and file descriptors that accompany it. Returns an error if the process reads
+    /// nothing for `FRAME_TIMEOUT`.
     pub(super) async fn send_with(
         &mut self,
         body: Body,
@@ -80,7 +81,8 @@ impl RankConnection {
     }
 
     /// Waits for an event that depends on other processes, and regularly informs this process that
-    /// the agent is still waiting.
+    /// the agent is still waiting. Returns an error if the process disconnects or sends another
+    /// frame.
     pub(super) async fn meanwhile<T>(
         &mut self,
         awaited: &mut (impl Future<Output = T> + Unpin),

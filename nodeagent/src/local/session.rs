@@ -24,8 +24,8 @@ use std::pin::pin;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, info, warn};
 
-/// Serves one connection from its first to its last frame. The connection is refused if its user
-/// has too many.
+/// Serves one connection from its first to its last frame. Refuses the connection if it has no
+/// `share`, because its user has too many connections.
 pub(super) async fn serve(
     stream: UnixStream,
     user: User,
@@ -57,7 +57,7 @@ pub(super) async fn serve(
     };
     let mut attachment = match attached {
         Ok(Some(attachment)) => attachment,
-        // The process only wanted an answer.
+        // The process requested only an agreement, and has received the result.
         Ok(None) => return,
         Err(end) => {
             debug!("a process did not attach: {end}");
@@ -83,8 +83,8 @@ fn abilities(first: &Body) -> Abilities {
     }
 }
 
-/// Handles the first frame, and waits for other processes if it requests that. A process that only
-/// wants to agree with others is not attached.
+/// Handles the first frame, and waits for other processes if the frame requests that. Returns the
+/// attachment of the rank, or `None` if the process requested only an agreement.
 async fn attach(
     body: Body,
     user: User,
@@ -121,7 +121,8 @@ async fn attach(
     }
 }
 
-/// Waits until all processes have arrived that are to be in a group with this one.
+/// Waits until all processes of the requested group have arrived. Returns the attachment of this
+/// one.
 async fn rendezvous(
     enlist: control::Enlist,
     agent: &Agent,
@@ -133,7 +134,7 @@ async fn rendezvous(
         Ok(made) => made.map_err(SessionEnd::Refused),
         Err(end) => {
             agent.withdraw(key, rank).await;
-            // The group may have been made just now.
+            // The group may have been made before the request was withdrawn.
             if let Ok(attachment) = group.await {
                 attachment.leave(end.to_string()).await;
             }
@@ -182,7 +183,7 @@ async fn serve_rank(
     if let Err(end) = wire.send_with(Body::Attached(attached), &descriptors).await {
         return end;
     }
-    // The rank has its own copy now.
+    // The rank has received its own copy of the descriptor.
     drop(socket);
     let mut rank = AttachedRank::new(attachment);
     let mut alive = interval(RUNNING_INTERVAL);

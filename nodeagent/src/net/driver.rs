@@ -1,4 +1,4 @@
-//! The driver on the engine's thread: waits for the next event and hands it to the engine.
+//! The driver on the engine's thread: waits for the next event and passes it to the engine.
 
 use super::engine_host::EngineHost;
 use super::tcp::{self, ReadOutcome};
@@ -72,7 +72,8 @@ impl EngineDriver {
             let deadline = self.host.deadline();
             let timer = async {
                 match deadline {
-                    // Tokio's timers are no finer than a millisecond.
+                    // A deadline that has passed needs no timer, which in Tokio would take up to a
+                    // millisecond.
                     Some(at) if at <= Instant::now() => tokio::task::yield_now().await,
                     Some(at) => tokio::time::sleep_until(at.into()).await,
                     None => pending().await,
@@ -115,9 +116,9 @@ impl EngineDriver {
         }
     }
 
-    /// Hands the arrived datagrams to the engine, each with the time of its arrival. No timer
-    /// expires for the time that they waited here, because a busy machine must not be taken for a
-    /// loss. Returns the time up to which all datagrams have been handed over.
+    /// Passes the arrived datagrams to the engine, each with the time of its arrival. Returns the
+    /// time up to which all of them have been passed. The caller must let timers expire only up to
+    /// this time, because otherwise datagrams that wait on a busy machine would count as lost.
     fn drain(&mut self) -> Duration {
         let began = Instant::now();
         loop {
@@ -152,7 +153,7 @@ impl EngineDriver {
             EngineCommand::Request(request, reply) => host.request(request, reply),
             EngineCommand::Input(input) => host.handle(input),
             EngineCommand::Share { group, segment } => host.share(group, segment),
-            // The caller may have left.
+            // The caller may have stopped waiting.
             EngineCommand::LostRanks { group, reply } => drop(reply.send(host.lost_ranks(group))),
             EngineCommand::Trace { last, group, reply } => drop(reply.send(host.trace(last, group))),
         }

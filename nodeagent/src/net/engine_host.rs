@@ -30,7 +30,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
 use tokio::sync::oneshot;
 
-/// A tree from which this node receives.
+/// A tree from which this node receives, and the groups that use it.
 struct JoinedTree {
     groups: BTreeSet<u64>,
     socket: Socket,
@@ -42,7 +42,7 @@ type GroupReply = oneshot::Sender<Result<(), MakeGroupError>>;
 /// A group that is being made.
 struct PendingGroup {
     reply: GroupReply,
-    /// The rate of its links.
+    /// The rate at which connections may send for this group; see [`pace`].
     pace: u32,
     /// The group's epoch and its key, if it has one.
     keyed: Option<(u32, GroupKey)>,
@@ -64,7 +64,7 @@ pub(super) struct EngineHost {
     tagger: Tagger<AesGcm>,
     ip: IpAddr,
     origin: Instant,
-    /// The latest time that was handed to the engine.
+    /// The latest time that was passed to the engine.
     clock: Time,
     /// When the engine must be polled again, if there is no earlier event.
     deadline: Option<Instant>,
@@ -78,11 +78,11 @@ pub(super) struct EngineHost {
     connections: BTreeMap<AgentConnectionId, AgentConnection>,
     last_connection: u64,
     link: LinkEstimate,
-    /// The rate of each group's links.
+    /// The rate at which connections may send for each group; see [`pace`].
     paces: BTreeMap<u64, u32>,
     pending_groups: BTreeMap<u64, PendingGroup>,
     calls: BTreeMap<u64, EngineReply>,
-    /// The segments in which ranks execute calls, for groups that have not failed.
+    /// The segments in which ranks execute calls, by group. A group that has failed has no entry.
     segments: BTreeMap<u64, Arc<SharedSegment>>,
     last_token: u64,
     counters: EngineCounters,
@@ -176,13 +176,14 @@ impl EngineHost {
         self.origin.elapsed()
     }
 
-    /// Hands an input that occurred just now to the engine, and executes the outputs.
+    /// Passes an input that occurred just now to the engine, and executes the outputs.
     pub(super) fn handle(&mut self, input: Input<'_>) {
         let now = self.elapsed();
         self.handle_at(now, input);
     }
 
-    /// Hands an input to the engine that occurred when the engine had this age.
+    /// Passes an input to the engine that occurred this long after the engine was made, and
+    /// executes the outputs.
     pub(super) fn handle_at(&mut self, age: Duration, input: Input<'_>) {
         let bytes = match &input {
             Input::Datagram { bytes, .. } | Input::Bytes { bytes, .. } => bytes,
@@ -193,8 +194,8 @@ impl EngineHost {
         self.perform(bytes);
     }
 
-    /// Ends a turn: handles expired timers, sends the datagrams that wait for others, and publishes
-    /// the counters.
+    /// Ends a turn: handles the timers that have expired at this age of the engine, sends the
+    /// datagrams that wait for others like them, and publishes the counters.
     pub(super) fn end_turn(&mut self, age: Duration) {
         self.time(age);
         self.perform(&[]);
@@ -305,15 +306,16 @@ impl EngineHost {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let memory = payload.and_then(|payload| self.memories.get(payload));
         if let (Some(payload), None) = (payload, &memory) {
-            // The header has announced these bytes, so they must be sent.
+            // The header has announced these bytes, so zeros are sent in place of the missing
+            // memory.
             head.resize(head.len() + payload.len as usize, 0);
         }
         let bytes = connection.write(head, memory);
         self.engine.handle(self.clock, Input::Written { connection: id, bytes });
     }
 
-    /// Executes work immediately if it is short and the turn allows it; otherwise hands it to the
-    /// pool.
+    /// Executes work immediately if it is short and the turn allows it. Passes it to the pool
+    /// otherwise.
     fn work(&mut self, id: WorkId, work: Work) {
         let moved = MoveWork::from_work(&work, &self.memories);
         match (work, moved) {
@@ -331,7 +333,7 @@ impl EngineHost {
         }
     }
 
-    /// Hands a rank's request to the engine, under a token by which the engine replies to it.
+    /// Passes a rank's request to the engine, with a token that the engine's reply will contain.
     pub(super) fn request(&mut self, request: RankRequest<SharedSlice>, reply: EngineReply) {
         self.last_token += 1;
         let token = self.last_token;
@@ -378,7 +380,7 @@ impl EngineHost {
             self.set_pace();
             self.join_trees(group, trees)
         });
-        // The caller may have left. The group stays until it is released.
+        // The caller may have stopped waiting. The group exists until it is released.
         let _ = reply.send(result);
     }
 
@@ -432,7 +434,7 @@ impl EngineHost {
         EngineTrace { origin, records: self.engine.trace(last, group) }
     }
 
-    /// Takes over a connection that was made or accepted.
+    /// Registers a connection that was made or accepted. Returns its new number.
     pub(super) fn connect(&mut self, stream: TcpStream, records: Option<RecordCiphers>) -> AgentConnectionId {
         self.last_connection += 1;
         let id = AgentConnectionId(self.last_connection);
@@ -440,7 +442,7 @@ impl EngineHost {
         id
     }
 
-    /// Handles the end of a connection.
+    /// Removes a connection that has ended, and reports the reason to the engine.
     pub(super) fn closed(&mut self, connection: AgentConnectionId, why: String) {
         self.connections.remove(&connection);
         self.handle(Input::Closed { connection, why });

@@ -1,5 +1,5 @@
-//! The [handshake] of two agents over a new connection, which takes place before the engine sees
-//! the connection.
+//! The [handshake] of two agents over a new connection, which takes place before the connection is
+//! passed to the engine.
 
 use super::cipher::AesGcm;
 use super::keyring::Keyring;
@@ -62,7 +62,9 @@ impl RecordCiphers {
 }
 
 impl LinkSecurity {
-    /// Returns the key that a hello asks for, or `None` if its group does not exist here.
+    /// Returns the key that the sender of a hello must know: the agent's own key, or the key that
+    /// is derived from that of the group which the hello names. Returns `None` if this group does
+    /// not exist here.
     fn key_for(&self, hello: &[u8]) -> Option<Key> {
         match Responder::group(hello) {
             None => Some(self.key.clone()),
@@ -72,7 +74,7 @@ impl LinkSecurity {
 }
 
 /// Proves to the agent with `key` at the other end that this is the agent `me`. The other agent
-/// must prove that it has the key.
+/// must prove that it has the key. Returns the ciphers of the connection if it is encrypted.
 pub(super) async fn initiate(
     stream: &mut TcpStream,
     me: &AgentId,
@@ -97,8 +99,8 @@ pub(super) async fn initiate(
 /// connection, if it is encrypted.
 type ProvenPeer = (Option<AgentId>, Option<RecordCiphers>);
 
-/// Lets the agent that has connected prove that it knows this agent's key. Returns its identity, or
-/// `None` if it sends frames without a handshake.
+/// Requires the agent that has connected to prove that it knows this agent's key. Returns its
+/// identity and the ciphers. The identity is `None` if the agent sends frames without a handshake.
 pub(super) async fn respond(
     stream: &mut TcpStream,
     security: &LinkSecurity,
@@ -135,7 +137,8 @@ async fn proven(stream: &mut TcpStream, security: &LinkSecurity) -> Result<Prove
     Ok((Some(who), keys.map(|[initiator, responder]| RecordCiphers::new([&responder, &initiator]))))
 }
 
-/// Returns the values that this side generates for one connection.
+/// Generates this side's values for one connection: a random nonce and, if the connection is to be
+/// encrypted, a key pair.
 fn ephemeral(encrypt: bool) -> io::Result<(Ephemeral, Option<EphemeralPrivateKey>)> {
     let mut nonce = [0; NONCE_BYTES];
     getrandom::fill(&mut nonce).map_err(|error| io::Error::other(error.to_string()))?;

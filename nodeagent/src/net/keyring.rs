@@ -16,7 +16,7 @@ pub(super) struct Keyring(Arc<Mutex<KeyringState>>);
 #[derive(Debug, Default)]
 struct KeyringState {
     keys: BTreeMap<(u64, u32), Key>,
-    /// The oldest first.
+    /// The released groups with keys that remain valid, oldest first.
     released: VecDeque<(u64, u32)>,
 }
 

@@ -1,12 +1,12 @@
-//! The memory that the engine names: ranks' buffers from a request to its reply, and the engine's
-//! own memory.
+//! The memory to which the engine refers by identifiers: ranks' buffers from a request to its
+//! reply, and the engine's own memory.
 
 use crate::engine::{SharedSlice, zeros};
 use cool_engine::{MemoryId, MemoryRange};
 use std::collections::BTreeMap;
 
-/// The memory by the names that the engine and the driver use. A clone of a slice keeps its memory
-/// alive.
+/// The memory by the identifiers that the engine and the driver use. A clone of a slice keeps its
+/// memory alive.
 #[derive(Debug, Default)]
 pub(super) struct MemoryTable {
     by_id: BTreeMap<MemoryId, SharedSlice>,
@@ -16,7 +16,7 @@ pub(super) struct MemoryTable {
 }
 
 impl MemoryTable {
-    /// Registers a buffer of a request, and returns its name.
+    /// Registers a buffer of a request. Returns the range by which the engine refers to it.
     pub(super) fn register(&mut self, token: u64, buffer: SharedSlice) -> MemoryRange {
         self.last += 1;
         let memory = MemoryId::Registered(self.last);
@@ -26,14 +26,14 @@ impl MemoryTable {
         MemoryRange { memory, offset: 0, len }
     }
 
-    /// Forgets the buffers of a request, because they belong to its rank alone again.
+    /// Removes the buffers of a request, because they belong to its rank alone again.
     pub(super) fn forget(&mut self, token: u64) {
         for memory in self.of_token.remove(&token).unwrap_or_default() {
             self.by_id.remove(&memory);
         }
     }
 
-    /// Allocates memory that is filled with zeros. Returns whether there was enough.
+    /// Allocates memory that is filled with zeros. Returns false if there is not enough memory.
     pub(super) fn allocate(&mut self, memory: MemoryId, bytes: u64) -> bool {
         let zeros = zeros(bytes);
         let made = zeros.is_some();
@@ -54,7 +54,7 @@ impl MemoryTable {
         self.by_id.get(&range.memory).map(|memory| memory.part(range.offset, range.len))
     }
 
-    /// Copies bytes to their destination.
+    /// Copies bytes to a range of memory. Does nothing if this memory does not exist.
     pub(super) fn store(&self, bytes: &[u8], to: MemoryRange) {
         if let Some(memory) = self.by_id.get(&to.memory) {
             memory.write(to.offset, bytes);

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! driver        waits for sockets, commands, events and timers
-//! engine_host   hands them to the engine, and executes its outputs: memory, UDP, TCP
+//! engine_host   passes them to the engine, and executes its outputs: memory, UDP, TCP
 //! work          threads that copy, combine and prepare calls, and report by events
 //! ```
 
@@ -135,7 +135,7 @@ pub(crate) fn start(
     Ok(BoundEngine { udp_port, tcp_port, incarnation, key, runtime: handle, traffic, refusals })
 }
 
-/// Returns a key for an agent that starts now.
+/// Returns a new random key for this agent.
 fn key() -> Result<Key, StartError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(StartError::Random)?;
@@ -147,6 +147,6 @@ fn key() -> Result<Key, StartError> {
 /// instead of greetings that the earlier agent has ended.
 fn incarnation() -> u64 {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    // It fits until the year 2554.
+    // The number fits into 64 bits until the year 2554.
     now.as_nanos() as u64
 }

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-/// A socket that conflicts.
+/// A socket that conflicts with the agent's, with a remedy.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum PortConflict {
     #[error(
@@ -17,7 +17,7 @@ pub(super) enum PortConflict {
     Taken { address: IpAddr, port: u16 },
 }
 
-/// A socket in the table.
+/// A socket, as the system's table describes it.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct PortEntry {
     pub(super) user: u32,

@@ -33,8 +33,9 @@ const RETRY: Duration = Duration::from_millis(50);
 /// silent for many seconds now and then.
 const DEAD_AFTER: Duration = Duration::from_secs(60);
 
-/// Maximum number of connections without an identity. To crowd out an agent, an attacker would have
-/// to make as many connections within the round trip in which the agent identifies itself.
+/// Maximum number of connections with an incomplete handshake. To crowd out an agent, an attacker
+/// would have to make as many connections within the round trip in which the agent identifies
+/// itself.
 const SILENT_MAX: usize = 256;
 
 /// The number of unsent bytes above which the system accepts no more, so that a small message does
@@ -47,11 +48,12 @@ const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 /// The size of one read of data without a known destination.
 pub(super) const READ: usize = 64 * 1024;
 
-/// The size of the buffer behind a known destination, for the headers of some frames.
+/// The number of bytes that a read accepts beyond a known destination, enough for the headers of
+/// some frames.
 const HEADS: usize = 1024;
 
-/// A reader is woken only for at least this much of a frame, or for its end, because otherwise each
-/// packet would wake the engine.
+/// The system wakes a reader only when this many bytes of a frame, or all of its remaining bytes,
+/// have arrived, because otherwise each packet would wake the engine.
 const LOW_WATER: usize = 32 * 1024;
 
 /// Returns a bound socket to which other agents connect, and its port.
@@ -67,8 +69,8 @@ pub(super) fn bind(ip: IpAddr, port: u16) -> io::Result<(std::net::TcpListener, 
     Ok((listener, port))
 }
 
-/// Accepts connections until the driver has ended. A connection without an identity is not passed
-/// to the engine.
+/// Accepts connections until the driver has ended. Passes a connection to the driver only when its
+/// handshake has completed, or when its first bytes show that there will be none.
 pub(super) async fn accept(
     listener: TcpListener,
     security: LinkSecurity,
@@ -94,8 +96,8 @@ pub(super) async fn accept(
     }
 }
 
-/// Passes a connection to the driver once the other side has proved its identity, or has shown that
-/// it will not.
+/// Passes a connection to the driver once the other side has proved its identity, or has sent a
+/// frame without a handshake.
 async fn greet(
     mut stream: TcpStream,
     from: IpAddr,
@@ -180,12 +182,13 @@ async fn connect_once(
 /// data is written before the connection is closed.
 pub(super) struct AgentConnection {
     stream: Arc<TcpStream>,
-    /// The remaining bytes of the current frame, and their destination if it is known.
+    /// The number of remaining bytes of the current frame, and their destination if it is known.
     pub(super) awaited: (u64, Option<MemoryRange>),
     /// The ciphers, if the connection is encrypted.
     records: Option<RecordCiphers>,
-    /// The data that the system did not accept immediately, and the number of bytes of frames that
-    /// it completes. The engine bounds it, because it sends no more than a window.
+    /// A queue for data that the system did not accept immediately. Each item states how many bytes
+    /// of frames count as written with it. The engine bounds the queue, because it sends no more
+    /// than a window.
     rest: mpsc::UnboundedSender<(Vec<u8>, u64)>,
     /// The number of such items that have not been written yet.
     unwritten: usize,
@@ -193,7 +196,7 @@ pub(super) struct AgentConnection {
     reader: AbortHandle,
     /// Lets the reader report again when data has arrived.
     resume: Arc<Notify>,
-    /// Whether decrypted bytes are waiting here, which the system does not know of.
+    /// Whether decrypted bytes are waiting here. The system does not wake the reader for them.
     waiting: Arc<AtomicBool>,
     /// The number of bytes for which the system must wake the reader.
     low_water: usize,
@@ -201,13 +204,13 @@ pub(super) struct AgentConnection {
     is_direct: bool,
 }
 
-/// The result of a read.
+/// The result of a read from a connection.
 pub(super) struct ReadOutcome {
     /// The number of bytes that were read to the given destination.
     pub(super) placed: usize,
     /// The number of further bytes, in the buffer.
     pub(super) tail: usize,
-    /// Whether no data is left.
+    /// Whether all data that had arrived has been read.
     pub(super) drained: bool,
 }
 
@@ -295,12 +298,12 @@ impl AgentConnection {
     /// Queues the data that the system did not accept.
     fn queue_rest(&mut self, rest: Vec<u8>, frame_bytes: u64) {
         self.unwritten += 1;
-        // If the writer has given up, the reader notices that the connection is closed.
+        // If the task that writes has ended, it has reported the end of the connection.
         let _ = self.rest.send((rest, frame_bytes));
     }
 
     /// Writes data that the system accepts immediately. Returns the number of bytes, which is 0 on
-    /// an error, because the writer then gets the same error.
+    /// an error, because the task that writes the rest then gets the same error.
     fn write_now(&self, head: &[u8], payload: Option<&SharedSlice>) -> u64 {
         let written = self.stream.try_io(Interest::WRITABLE, || {
             let sent = payload.and_then(|payload| payload.send(self.stream.as_fd(), head));
@@ -309,7 +312,7 @@ impl AgentConnection {
         written.map_or(0, |bytes| bytes as u64)
     }
 
-    /// Records that queued data has been written.
+    /// Records that an item of queued data has been written, with this many bytes of frames.
     pub(super) fn wrote_rest(&mut self, bytes: u64) {
         self.unwritten -= 1;
         self.wrote(bytes);
@@ -322,8 +325,8 @@ impl AgentConnection {
     }
 
     /// Reads the rest of the current frame and later frames: to the destination of the frame's
-    /// payload, if it is known, and the remaining data into a part of `tail`. At the end of the
-    /// stream, it returns no bytes.
+    /// payload, if it is known, and the remaining data into `tail` or its beginning. The numbers of
+    /// bytes in the result are 0 at the end of the stream.
     ///
     /// # Errors
     /// Returns an error if the connection has failed, or `WouldBlock` if no data has arrived.
@@ -343,7 +346,8 @@ impl AgentConnection {
         // into the buffer.
         let tail = if self.is_direct { &mut tail[..HEADS] } else { tail };
         let mut outcome = None;
-        // If there was less data than room, none is left, and the system wakes the reader for more.
+        // If there was less data than room, none is left. `WouldBlock` then makes Tokio wait until
+        // more arrives.
         let result = self.stream.try_io(Interest::READABLE, || {
             let here = place
                 .as_ref()
@@ -363,7 +367,8 @@ impl AgentConnection {
     /// Lets the reader report when more data has arrived.
     pub(super) fn await_more(&mut self) {
         let (missing, _) = self.awaited;
-        // A part of the record may have arrived before.
+        // A part of an encrypted record may have been read already, so the number of its missing
+        // bytes is unknown here.
         let most = if self.records.is_some() { 1 } else { LOW_WATER as u64 };
         let worth = (missing.max(1)).min(most) as usize;
         if worth != self.low_water {
@@ -456,7 +461,7 @@ async fn watch(
 ) {
     loop {
         if !waiting.load(Ordering::Relaxed) {
-            // The read will return the error.
+            // An error is ignored here, because the driver's read returns it.
             let _ = stream.readable().await;
         }
         if events.send(DriverEvent::Readable(connection)).await.is_err() {
@@ -510,7 +515,7 @@ async fn write_all(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the reason why a connection failed.
+/// Returns the reason why a connection failed, for the engine.
 pub(super) fn failed(error: &io::Error) -> String {
     format!("the connection to its agent failed: {error}")
 }

@@ -62,7 +62,7 @@ async fn engines() -> Vec<EngineHandle> {
     engines_with(Protection::Tagged, config).await
 }
 
-/// Returns three engines with a group.
+/// Returns three engines that have made a group of five ranks.
 async fn engines_with(protection: Protection, config: impl Fn(usize) -> EngineConfig) -> Vec<EngineHandle> {
     let engines: Vec<EngineHandle> = (0..3).map(|node| EngineHandle::start(config(node)).unwrap()).collect();
     let keyed = Some(GroupKey { key: [9; 32].into(), protection });
@@ -102,7 +102,8 @@ fn spec(engines: &[EngineHandle], places: &[usize]) -> GroupSpec {
     }
 }
 
-/// Lets all ranks that `calls` selects make a call. Returns the replies in their order.
+/// Makes the calls of all ranks that `calls` selects. Returns the replies in the order of the
+/// ranks.
 async fn call(
     engines: &[EngineHandle],
     collective: &Collective,
@@ -375,7 +376,7 @@ async fn forged_and_replayed_datagrams_change_nothing() {
         tagger.seal((GROUP, Ipv4Addr::LOCALHOST.into()), &mut bytes, 0);
         bytes
     };
-    // As if an agent of the group sent this one datagram again and again.
+    // The last datagram has a valid tag of the group, and is replayed again and again.
     let datagrams = [plain.clone(), tagged(1), tagged(9)];
     disturbed(&engines, async || {
         for (datagram, engine) in datagrams.iter().flat_map(|d| engines.iter().map(move |e| (d, e))) {

@@ -16,14 +16,15 @@ use std::time::{Duration, SystemTime};
 /// The hop limit, which is larger than the number of routers on any tree between racks.
 const TTL: u32 = 8;
 
-/// The receive buffers. The system provides memory only for buffers that have been used.
+/// The number of receive buffers, and the size of each in bytes. The system provides memory only
+/// for buffers that have been used.
 const SLOTS: usize = 2 * BATCH_SIZE;
 const SLOT: usize = 64 * 1024;
 
-/// Number of free ports to try until one is free at all addresses.
+/// Maximum number of free ports to try until one is free at all addresses.
 const TRIES: u32 = 16;
 
-/// A port of the agent at all addresses of this machine, as long as it is not dropped.
+/// A port that the agent holds at all addresses of this machine until this value is dropped.
 pub(super) struct BoundPort {
     /// The socket for sending and for unicast datagrams.
     pub(super) socket: UdpSocket,
@@ -89,7 +90,8 @@ fn ignore_multicast_for_other_sockets(socket: &socket2::Socket, ip: IpAddr) -> i
 
 fn alone(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, u16)> {
     let socket = socket(ip)?;
-    // A free port must not be used by another agent either.
+    // If the system chooses the port, it must not choose one that another agent uses. So the port
+    // can be shared only after it is bound.
     socket.set_reuse_port(port != 0)?;
     socket.bind(&SocketAddr::new(ip, port).into())?;
     socket.set_reuse_port(true)?;
@@ -118,7 +120,7 @@ fn join(socket: &socket2::Socket, tree: IpAddr, ip: IpAddr) -> io::Result<()> {
     }
 }
 
-/// Returns a socket of the driver.
+/// Returns a non-blocking socket with large buffers, for the driver.
 fn socket(ip: IpAddr) -> io::Result<socket2::Socket> {
     let socket = socket_with_room(ip, BUFFER)?;
     socket.set_nonblocking(true)?;
@@ -164,7 +166,7 @@ pub(crate) fn send_over_trees(socket: &socket2::Socket, ip: IpAddr) -> io::Resul
     }
 }
 
-/// A socket of the driver.
+/// A UDP socket that the driver reads or writes.
 pub(super) struct Socket {
     io: Readable,
     /// The destination address of all datagrams that arrive here.
@@ -173,14 +175,15 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Returns the socket of an address. It must be called within the runtime.
+    /// Wraps a non-blocking socket that receives only datagrams to this address. Must be called
+    /// within the runtime.
     pub(super) fn new(socket: UdpSocket, address: IpAddr) -> io::Result<Socket> {
         let state = UdpSocketState::new((&socket).into())?;
         let io = Readable::new(socket)?;
         Ok(Socket { io, address, state })
     }
 
-    /// Returns whether data may have arrived; otherwise wakes the task when it has.
+    /// Returns whether data may have arrived. If not, wakes the task when it has.
     pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
         self.io.poll_ready(context)
     }
@@ -226,7 +229,7 @@ impl DatagramSink for Socket {
             tracing::debug!(%to, %error, "while sending a datagram");
             return Ok(batch.bytes);
         }
-        // The interface accepts only one datagram at a time, and quinn-udp has recorded that.
+        // The interface does not support GSO, which quinn-udp has recorded for later batches.
         let mut sent = 0;
         for datagram in batch.bytes.chunks(segment) {
             match self.send_once(to, datagram, segment) {
@@ -258,7 +261,7 @@ pub(super) struct DatagramInbox {
     slots: Vec<u8>,
     metas: Vec<RecvMeta>,
     arrived: Vec<InboxDatagram>,
-    /// When the datagrams were read.
+    /// When the datagrams were read, by the same clock.
     now: Duration,
     /// The socket to read first, in case there are more sockets than slots.
     turn: usize,
@@ -301,7 +304,7 @@ impl DatagramInbox {
         !self.arrived.is_empty()
     }
 
-    /// Returns the number of datagrams.
+    /// Returns the number of datagrams in the inbox.
     pub(super) fn len(&self) -> usize {
         self.arrived.len()
     }
@@ -355,7 +358,7 @@ mod tests {
         }
     }
 
-    /// Returns the next `count` datagrams.
+    /// Returns at least the next `count` datagrams that arrive at the sockets.
     async fn next(sockets: &[&Socket], inbox: &mut DatagramInbox, count: usize) -> Vec<Vec<u8>> {
         let mut received = Vec::new();
         let receive = async {
@@ -373,8 +376,7 @@ mod tests {
         received
     }
 
-    /// Returns datagrams with all kinds of size changes: equal sizes, a shorter one after them, and
-    /// longer ones.
+    /// Returns one datagram of each size. All of its bytes are its index.
     fn datagrams_of(sizes: &[usize]) -> Vec<Vec<u8>> {
         (0u8..).zip(sizes).map(|(tag, size)| vec![tag; *size]).collect()
     }

@@ -4,11 +4,11 @@
 use std::collections::VecDeque;
 use std::net::SocketAddr;
 
-/// The size of socket buffers, for data that arrives while the engine is busy: some seconds at 20
-/// Mbit/s, or some tens of milliseconds at 1 Gbit/s.
+/// The size of socket buffers in bytes, for data that arrives while the engine is busy: some
+/// seconds at 20 Mbit/s, or some tens of milliseconds at 1 Gbit/s.
 pub(super) const BUFFER: usize = 8 * 1024 * 1024;
 
-/// The maximum UDP payload, which also limits the datagrams that are sent together.
+/// The maximum UDP payload in bytes, which also limits the datagrams that are sent together.
 const LONGEST: usize = 65_507;
 
 /// A destination of datagrams.
@@ -16,8 +16,8 @@ pub(super) trait DatagramSink {
     /// Returns the maximum number of datagrams that it accepts at once.
     fn segments(&self) -> usize;
 
-    /// Sends datagrams if there is room for them, and returns their memory. Datagrams that the
-    /// network refuses are lost, as they may be later on their path.
+    /// Sends datagrams if there is room for them, and returns their memory for reuse. Datagrams
+    /// that the network refuses are lost, as they may be later on their path.
     ///
     /// # Errors
     /// Returns the rest of the batch if there is no room for it.
@@ -93,7 +93,7 @@ impl DatagramOutbox {
         !self.blocked.is_empty()
     }
 
-    /// Sends the datagrams for which the system had no room, as far as it has room now.
+    /// Sends the datagrams for which the system had no room, until it has no more room.
     pub(super) fn resume(&mut self, sink: &impl DatagramSink) {
         while let Some(batch) = self.blocked.pop_front() {
             self.blocked_bytes -= batch.bytes.len();

@@ -1,6 +1,6 @@
 //! A small pool of threads for long operations: copies and reductions between ranks' memory, and
-//! the preparation of calls. So the thread that answers pings, paces multicast and serves ranks has
-//! short turns, and other CPUs take part.
+//! the preparation of calls. So the turns of the engine's thread, which answers pings, paces
+//! multicast and serves ranks, remain short, and other CPUs share the work.
 //!
 //! Bytes are moved in pieces, so that one long vector uses all threads of the pool, and each thread
 //! handles one piece at a time. A piece keeps its memory mapped, even if the call ends. It is the
@@ -41,7 +41,7 @@ const THREADS_MAX: usize = 4;
 pub(super) struct MoveWork {
     from: SharedSlice,
     to: SharedSlice,
-    /// `None` for a copy.
+    /// The element type and operation of a reduction; `None` for a copy.
     combine: Option<(ElementType, ReduceOp)>,
 }
 
@@ -130,7 +130,7 @@ impl WorkPool {
         Ok(WorkPool { tasks, events })
     }
 
-    /// Starts to move bytes.
+    /// Starts to move bytes. [`DriverEvent::WorkDone`] reports the end.
     pub(super) fn start_move(&self, id: WorkId, all: &MoveWork) {
         let pieces: Vec<MoveWork> = all.pieces().collect();
         let left = Arc::new(AtomicUsize::new(pieces.len()));
@@ -148,7 +148,7 @@ impl WorkPool {
         }
     }
 
-    /// Starts to prepare a call.
+    /// Starts to prepare a call. [`DriverEvent::Prepared`] reports the result.
     pub(super) fn start_preparation(&self, id: WorkId, preparation: cool_engine::Preparation) {
         let events = self.events.clone();
         self.submit(move || send_event(&events, DriverEvent::Prepared(id, Box::new(preparation.run()))));

@@ -1,14 +1,15 @@
-//! Clock for the driver of a machine: the current time, and waiting for deadlines.
+//! Clock for the driver of a state machine ([`cool_machine::Machine`]): returns the current time,
+//! and waits for deadlines.
 
 use cool_machine::Time;
 use tokio::time::Instant;
 
-/// Converts between the time of a machine and tokio's instants.
+/// Converts between the time of a state machine, which starts at zero, and tokio's instants.
 #[derive(Clone, Copy, Debug)]
 pub struct Clock(Instant);
 
 impl Clock {
-    /// Returns a clock that starts at zero.
+    /// Returns a clock that is zero now.
     pub fn start() -> Clock {
         Clock(Instant::now())
     }

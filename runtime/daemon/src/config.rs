@@ -20,7 +20,7 @@ const TABLES: [&str; 3] = ["controller", "agent", "tool"];
 const CONFIG_FLAG: &str = "config";
 const CHECK_FLAG: &str = "check-config";
 
-/// Why the options of a program cannot be used.
+/// The reasons why the options of a program cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// The file cannot be read.
@@ -28,7 +28,7 @@ pub enum ConfigError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: std::io::Error,
     },
     /// The file contains errors.
@@ -43,7 +43,7 @@ pub enum ConfigError {
 #[derive(Debug)]
 pub struct FileErrors {
     path: PathBuf,
-    /// Line number and error.
+    /// The number of each wrong line, and the error in it.
     lines: Vec<(usize, String)>,
 }
 
@@ -62,7 +62,7 @@ impl fmt::Display for FileErrors {
 pub struct Config {
     section: &'static str,
     arguments: Vec<OsString>,
-    /// Raw values by long flag.
+    /// The values of each flag before they are parsed, by the long name of the flag.
     values: BTreeMap<String, Vec<OsString>>,
 }
 
@@ -105,7 +105,7 @@ impl Config {
     }
 }
 
-/// Returns the value of each flag.
+/// Returns the values of each flag before they are parsed, by the long name of the flag.
 fn values(command: &Command, matches: &ArgMatches) -> BTreeMap<String, Vec<OsString>> {
     let value = |arg: &Arg| {
         let values = matches.get_raw(arg.get_id().as_str())?;
@@ -122,7 +122,8 @@ pub fn command<T: CommandFactory>() -> Command {
 
 fn read<T: CommandFactory>(section: &str, arguments: Vec<OsString>) -> Result<ArgMatches, ConfigError> {
     let command = command::<T>();
-    // Find the file first. Other errors are reported later.
+    // The file must be found first, because its values are defaults for the parser. Errors on the
+    // command line are ignored here and reported below.
     let lenient = command.clone().ignore_errors(true).mut_args(|arg| arg.required(false));
     let path = lenient.try_get_matches_from(&arguments)?.get_one::<PathBuf>(CONFIG_FLAG).cloned();
     let command = match path {

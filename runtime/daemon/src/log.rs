@@ -20,10 +20,10 @@ use tracing_subscriber::{Layer, registry, reload};
 
 /// Number of events that are kept in memory.
 const MAX_EVENTS: usize = 200;
-/// Longer events are not kept in memory.
+/// Maximum size of an event that is kept in memory, in bytes.
 const MAX_EVENT_BYTES: usize = 4096;
 
-/// Why the log cannot be started or changed.
+/// The reasons why the log cannot be started or changed.
 #[derive(Debug, thiserror::Error)]
 pub enum LogError {
     /// The log has already shut down.
@@ -34,7 +34,7 @@ pub enum LogError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         source: io::Error,
     },
     /// The process already has a log.
@@ -118,7 +118,7 @@ impl Options {
 }
 
 impl Log {
-    /// Returns the events.
+    /// Returns the event log. It shares its state with the log.
     pub fn events(&self) -> EventLog {
         self.events.clone()
     }

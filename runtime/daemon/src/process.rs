@@ -12,7 +12,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::Registry;
 use std::fmt;
 
-/// Returns a registry with these metrics.
+/// Returns a registry that contains the metrics of this process.
 pub(crate) fn registry() -> Registry {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(ProcessCollector));

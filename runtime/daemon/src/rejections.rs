@@ -28,8 +28,8 @@ struct LoggedRejection {
 }
 
 impl RejectionLog {
-    /// Records a rejection. Returns whether it must be logged: the number of equal rejections that
-    /// were not logged before it, or `None` if it must not.
+    /// Records a rejection. Returns `None` if it must not be logged. Otherwise returns the number
+    /// of equal rejections since the last logged one, which were not logged.
     pub(crate) fn record(&self, source: IpAddr, reason: &str, now: Instant) -> Option<u64> {
         let mut recent = self.recent.lock();
         let is_recent = |logged: &LoggedRejection| now.duration_since(logged.at) < LOG_INTERVAL;

@@ -24,7 +24,7 @@ use tracing::{debug, warn};
 
 /// Maximum number of simultaneous connections. Further ones wait in the kernel's queue.
 const MAX_CONNECTIONS: usize = 64;
-/// How long a client may take to send its request.
+/// Maximum time for a client to send the header of a request.
 const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum duration of a connection. Clients may reconnect.
 const MAX_CONNECTION_TIME: Duration = Duration::from_secs(30);
@@ -52,7 +52,7 @@ pub struct ListenError {
 }
 
 impl Options {
-    /// Binds the address, if one is given.
+    /// Binds the address of the pages. Returns `None` if no address is given.
     ///
     /// # Errors
     /// Returns an error if the address cannot be used.

@@ -31,10 +31,10 @@ const KEEPALIVE: Duration = Duration::from_secs(2);
 const STUCK: Duration = Duration::from_secs(30);
 const LENGTH_BYTES: usize = 2;
 
-/// The key that all members of a swarm share. It must be secret from all others.
+/// The key that all members of a swarm share. No other node may know it.
 pub type SwarmKey = [u8; 32];
 
-/// Why a channel cannot be opened, or has ended.
+/// The reasons why a channel cannot be opened, or has ended.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ChannelError {
     #[error(transparent)]
@@ -76,8 +76,8 @@ pub(crate) struct ChannelReceiver {
 
 impl ChannelSender {
     /// Opens a channel to a member, as the member `me` that listens at `contact`. `send_buffer` is
-    /// the SO_SNDBUF of the socket in bytes (Linux allocates twice that), or none for the system's
-    /// default. `link` is the estimate of this member's link that its channels share.
+    /// the SO_SNDBUF of the socket in bytes (Linux allocates twice that), or `None` for the
+    /// system's default. `link` is the estimate of this member's link that its channels share.
     pub(crate) async fn open(
         to: SocketAddr,
         key: &SwarmKey,
@@ -93,7 +93,7 @@ impl ChannelSender {
         Ok(sender)
     }
 
-    /// Opens a channel on which no message has been sent.
+    /// Opens a channel, but sends no message on it.
     pub(crate) async fn connect(to: SocketAddr, key: &SwarmKey) -> Result<ChannelSender, ChannelError> {
         bounded(OPENING, async {
             let mut stream = cool_tcp::connect(None, to).await?;
@@ -158,7 +158,8 @@ impl ChannelReceiver {
             let mut receiver = ChannelReceiver::on(stream, noise);
             match receiver.next().await? {
                 Frame::Hello { member, contact } => Ok(Caller::Member { member, contact, receiver }),
-                // It sends nothing more until it has received the reply.
+                // No bytes are lost with the read buffer, because a newcomer sends nothing more
+                // until it has received the reply.
                 Frame::Inquire { member } => {
                     let sender = ChannelSender::on(receiver.stream.into_inner(), receiver.noise);
                     Ok(Caller::Newcomer { member, sender })
@@ -191,7 +192,8 @@ fn builder(key: &SwarmKey) -> Result<Builder<'_>, snow::Error> {
     Builder::new(PATTERN.parse()?).psk(0, key)?.prologue(PROLOGUE)
 }
 
-/// Sends signals without delay because they are short, and detects dead connections.
+/// Configures a connection: small messages are sent without delay, because signals are small, and
+/// dead connections are detected.
 fn tune(stream: &TcpStream) -> io::Result<()> {
     stream.set_nodelay(true)?;
     bound_retransmission_timeout(stream);

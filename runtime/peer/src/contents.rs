@@ -1,21 +1,24 @@
 //! Access to the content that a swarm distributes.
 
-/// Access to the content at a member.
+/// Access of a member to the content. The member calls it from several threads.
 pub trait Contents: Send + Sync + 'static {
-    /// Why a generation cannot be read or stored.
+    /// The error if a generation cannot be read or stored.
     type Error: Send + 'static;
 
     /// Returns the bytes of a generation that the member holds.
     ///
-    /// # Errors If they cannot be read any more. The member then ends.
+    /// # Errors
+    /// Returns an error if they cannot be read any more. The member then ends.
     fn read(&self, generation: u32) -> Result<Vec<u8>, Self::Error>;
 
-    /// Returns whether these are the right bytes of a generation.
+    /// Returns whether these are the right bytes of a generation, for example by comparing their
+    /// hash.
     fn is_right(&self, generation: u32, bytes: &[u8]) -> bool;
 
     /// Stores the bytes of a generation that has arrived and is right.
     ///
-    /// # Errors If they cannot be stored. The member then ends.
+    /// # Errors
+    /// Returns an error if they cannot be stored. The member then ends.
     fn keep(&self, generation: u32, bytes: &[u8]) -> Result<(), Self::Error>;
 
     /// Returns a description of the content for late members ([`crate::inquire`]).

@@ -5,7 +5,9 @@ use crate::memory::{SharedBytes, sum_of_blocks, sum_of_rows};
 use cool_swarm::{Member, Origin, Slot};
 use std::collections::BTreeMap;
 
-/// Returns all bytes of a generation: the originals that arrived, and the sums of the others.
+/// Returns all bytes of a generation, with the padding of its last block. `blocks` are the
+/// originals that arrived. `recoveries` contains, for each other original, the coded blocks whose
+/// sum it is.
 pub(crate) fn decode(
     mut blocks: BTreeMap<u16, SharedBytes>,
     recoveries: &[(u16, Vec<(u8, SharedBytes)>)],

@@ -27,15 +27,16 @@ const EVENTS: usize = 256;
 /// Maximum number of generations that wait to be written. Beyond it no event is handled, so that
 /// the network waits for the disk.
 const UNWRITTEN: usize = 8;
-/// Minimum timeout of a reply. A reply takes a round trip, perhaps behind a block in both
-/// directions, and its turn on a busy CPU.
+/// Minimum timeout of a reply. A reply needs a round trip, in which it may wait behind a block in
+/// each direction, and CPU time at a busy node.
 const ANSWER_MIN: Duration = Duration::from_millis(250);
 /// Minimum timeout of a block, which may wait for other traffic and for a busy node.
 const TRANSFER_MIN: Duration = Duration::from_secs(10);
-/// Minimum time until a node counts as starved: two blocks may fail before.
+/// Minimum time without a new block after which a node counts as starved. It is long enough for two
+/// transfers to time out.
 const STARVED_MIN: Duration = Duration::from_secs(20);
-/// Maximum number of racks, and of members of each, that late members may add. It is larger than
-/// the number of ports.
+/// Number below which the rack and the slot of a late member must be. A rack has fewer members than
+/// this, because a node has fewer ports.
 const MEMBERS_MAX: u32 = 1 << 16;
 /// Rate assumed for links of unknown rate, in bytes per second.
 const RATE: u64 = 125_000_000;
@@ -85,7 +86,7 @@ pub(crate) struct Driver<C: Contents> {
     arrived: Option<(Member, u32, Vec<u8>)>,
     sending: OutgoingBlocks,
     board: Arc<ProgressBoard>,
-    /// Late members, and when each was last heard from.
+    /// Late members, and when the last message of each arrived.
     guests: BTreeMap<Member, Instant>,
     /// Nodes that requested the common state and are not members yet.
     preparing: BTreeSet<Member>,
@@ -94,7 +95,7 @@ pub(crate) struct Driver<C: Contents> {
     work: UnboundedReceiver<WorkResult<C::Error>>,
     /// Whole generations that are to be written to the contents.
     keep: UnboundedSender<WholeGeneration>,
-    /// The number of these generations.
+    /// The number of whole generations that have not been written yet.
     unwritten: usize,
 }
 
@@ -170,9 +171,9 @@ impl<C: Contents> Driver<C> {
                     Some(MemberCommand::Leave(member)) => self.leave(member),
                     None => return Ok(()),
                 },
-                // Never none, because this driver holds a sender.
+                // The result is never `None`, because this driver holds a sender.
                 Some(work) = self.work.recv() => self.finish(work)?,
-                // Never none, because the links hold a sender.
+                // The result is never `None`, because the links hold a sender.
                 Some(event) = self.events.recv(), if self.unwritten < UNWRITTEN => self.on_event(event),
                 () = sleep_until(wakes) => {}
             }
@@ -329,7 +330,8 @@ impl<C: Contents> Driver<C> {
                 self.handle(Input::Decoded { generation });
                 let bytes = self.bytes(generation);
                 self.unwritten += 1;
-                // The receiver ends early only with an error, which arrives as work.
+                // The receiver ends early only after an error, which `finish` receives as
+                // `WorkResult::Failed`.
                 drop(self.keep.send(WholeGeneration { generation, bytes, padded }));
             }
             WorkResult::Decoded { generation, right: false, .. } => {
@@ -364,7 +366,7 @@ impl<C: Contents> Driver<C> {
     }
 }
 
-/// Events of other members.
+/// The handling of events that concern other members.
 impl<C: Contents> Driver<C> {
     fn on_event(&mut self, event: LinkEvent) {
         match event {
@@ -464,7 +466,8 @@ impl<C: Contents> Driver<C> {
 
 fn spec(plan: &SwarmPlan, me: Member, source: Option<cool_swarm::Share>, chance: u64) -> SwarmSpec {
     let generations = plan.generations.len() as u32;
-    // Later generations may be longer: those that only late members are missing.
+    // The timeouts follow from the first generation. Later ones may be longer, but only late
+    // members can be missing those.
     let block = plan.generations.first().copied().unwrap_or(0) / u64::from(plan.blocks.max(1));
     let block = Duration::from_secs_f64(block as f64 / plan.rate.unwrap_or(RATE).max(1) as f64);
     SwarmSpec {

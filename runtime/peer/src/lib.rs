@@ -8,7 +8,7 @@
 //!
 //! | file | task |
 //! | --- | --- |
-//! | `plan.rs`, `contents.rs` | what a member is given: plan, role, and access to the content |
+//! | `plan.rs`, `contents.rs` | input of a member: plan, role, and access to the content |
 //! | `peer.rs`, `progress.rs` | control of a member by its user, and its progress |
 //! | `wire.rs` | encodes messages |
 //! | `channel.rs` | a channel in one direction: handshake, encryption |

@@ -18,18 +18,20 @@ use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_ch
 /// Wait before a failed link is reopened. It doubles with each attempt, up to `REOPEN_LAST`.
 const REOPEN_FIRST: Duration = Duration::from_millis(500);
 const REOPEN_LAST: Duration = Duration::from_secs(8);
-/// How much earlier than the link has room for it a part may be sent, because timers are no finer.
+/// A part may be sent this long before the link has room for it, because timers have this
+/// granularity.
 const PACED: Duration = Duration::from_millis(1);
-/// Maximum delay of timers.
+/// Maximum delay of timers, for which the pacer makes up.
 const LATE: Duration = Duration::from_millis(4);
 /// The send buffer (SO_SNDBUF) of a channel's socket holds the bytes that the member's link carries
 /// in this time. TCP then has no more bytes in flight, so that signals do not wait long in the
 /// queue of a receiver's link behind blocks of several members.
 const SEND_BUFFER_TIME: Duration = Duration::from_millis(2);
-/// Two Ethernet packets and part of a third, so that one is sent while another is acknowledged.
+/// Minimum size of a send buffer: two Ethernet packets and part of a third, so that one is sent
+/// while another is acknowledged.
 const SEND_BUFFER_MIN_BYTES: usize = 4 << 10;
-/// The shortest block of `cool copy`. A buffer of that size would not limit anything, so the system
-/// chooses the size.
+/// Size from which on a send buffer would limit nothing, because it holds the shortest block of
+/// `cool copy`. The system then chooses the size.
 const SEND_BUFFER_MAX_BYTES: usize = 64 << 10;
 
 /// The events that links report to the driver.
@@ -44,7 +46,7 @@ pub(crate) enum LinkEvent {
     HandedOver { to: Member, transfer: u32 },
     /// A channel that had failed is open again.
     Opened { to: Member },
-    /// A channel has ended.
+    /// The channel with this number has ended.
     Closed { with: Member, channel: u64 },
     /// The wait before a failed link is reopened has passed.
     Reopen(Member),
@@ -111,8 +113,8 @@ impl Links {
             me,
             contact,
             rate,
-            // Several members may send to the same one. BBR takes the queue of that member's link
-            // for its own (docs/design/swarm.md).
+            // Several members may send to the same one. BBR would mistake the queue of that
+            // member's link for its own (docs/design/swarm.md).
             estimate: LinkEstimate::new(true),
             pace: Arc::new(Mutex::new(Pacer::new(rate, LATE))),
             links,
@@ -199,14 +201,14 @@ impl Links {
         }
     }
 
-    /// Removes a member.
+    /// Removes a member. Closes the channel to it, and refuses its later greetings.
     pub(crate) fn leave(&mut self, member: Member) {
         self.links.remove(&member);
         self.left.insert(member);
     }
 
     /// Records that a member has opened a channel to this one. Returns whether its link had failed
-    /// before, or none if it is not a member.
+    /// before, or `None` if it is not a member.
     pub(crate) fn greeted(&mut self, from: Member, channel: u64) -> Option<bool> {
         let link = self.links.get_mut(&from)?;
         link.incoming = Some(channel);
@@ -232,7 +234,7 @@ impl Links {
         true
     }
 
-    /// Reopens a link that has failed.
+    /// Reopens the link to a member if it has failed and has not been opened again since.
     pub(crate) fn reopen(&mut self, member: Member) {
         if self.links.get(&member).is_some_and(|link| link.outgoing.is_none() && link.wait.is_some()) {
             self.open(member, true);
@@ -270,8 +272,8 @@ impl SendTask {
         due.and_then(|due| due.checked_sub(PACED)).unwrap_or_else(Instant::now)
     }
 
-    /// Returns whether this many bytes may be sent now, and records them as sent. Another channel
-    /// may have used the turn in the meantime.
+    /// Returns whether this many bytes may be sent now. If so, records them as sent. Another
+    /// channel may have used the turn in the meantime.
     fn has_turn(&self, bytes: usize) -> bool {
         let now = Instant::now();
         let mut pace = self.pace();
@@ -334,7 +336,7 @@ impl SendTask {
 }
 
 /// Returns the size of the send buffer for a member with a link of the given rate in bytes per
-/// second, or none if the system should choose it.
+/// second, or `None` if the system should choose it.
 fn send_buffer_bytes(rate: Option<u64>) -> Option<usize> {
     let bytes = rate? as f64 * SEND_BUFFER_TIME.as_secs_f64();
     Some((bytes as usize).max(SEND_BUFFER_MIN_BYTES)).filter(|bytes| *bytes < SEND_BUFFER_MAX_BYTES)
@@ -357,7 +359,7 @@ pub(crate) async fn listen(socket: TcpListener, key: SwarmKey, events: Sender<Li
             () = events.closed() => return,
         };
         let Ok((stream, from)) = stream else {
-            // No more file descriptors. Some may be closed soon.
+            // The process has no file descriptors left. Some may be closed soon.
             tokio::time::sleep(REOPEN_FIRST).await;
             continue;
         };

@@ -6,7 +6,7 @@ use cool_swarm::{Slot, Term};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Bytes that threads share.
+/// Immutable bytes that threads share without copying.
 pub(crate) type SharedBytes = Arc<[u8]>;
 
 /// Size of the cache of complete generations, in addition to those that are yet to be written.
@@ -15,7 +15,8 @@ const CACHE_BYTES: usize = 64 << 20;
 #[derive(Debug, Default)]
 pub(crate) struct BlockMemory {
     live: BTreeMap<u32, BTreeMap<Slot, SharedBytes>>,
-    /// Coded blocks of polluted generations, kept until the generation is right.
+    /// Coded blocks of polluted generations. They are kept until the generation is right, to find
+    /// the senders of wrong ones.
     aside: BTreeMap<u32, BTreeMap<Slot, SharedBytes>>,
     /// Complete generations that are yet to be written.
     unwritten: BTreeMap<u32, SharedBytes>,
@@ -39,7 +40,7 @@ impl BlockMemory {
         self.live.entry(generation).or_default().insert(slot, bytes);
     }
 
-    /// Returns the sum of the given terms.
+    /// Returns a sum of blocks of a generation, which the caller should compute in another thread.
     pub(crate) fn sum(&mut self, generation: u32, terms: Vec<Term>) -> BlockSum {
         if self.live.contains_key(&generation) {
             return BlockSum::Rows(self.rows(generation, &terms));
@@ -100,7 +101,7 @@ impl BlockMemory {
         Some((self.aside.remove(&generation)?, self.whole(generation)?))
     }
 
-    /// Records that a generation was written.
+    /// Records that a generation was written, and moves it to the cache.
     pub(crate) fn written(&mut self, generation: u32) {
         if let Some(bytes) = self.unwritten.remove(&generation) {
             self.remember(generation, bytes);
@@ -124,7 +125,7 @@ impl BlockMemory {
 
 /// Returns the sum of coded blocks, each of `block` bytes.
 pub(crate) fn sum_of_rows(rows: &[(u8, SharedBytes)], block: usize) -> SharedBytes {
-    // A single original.
+    // A single block with factor 1 is the sum.
     if let [(1, row)] = rows {
         return Arc::clone(row);
     }

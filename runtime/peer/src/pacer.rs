@@ -5,9 +5,10 @@ use std::time::{Duration, Instant};
 /// Computes when the next bytes may be sent, so that a rate is not exceeded over time.
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
-    /// Rate in bytes per second; unlimited if none.
+    /// Rate in bytes per second; `None` if it is unlimited.
     rate: Option<u64>,
-    /// Maximum delay of timers. Only a pause up to this length is caught up.
+    /// Maximum delay of timers. After a pause, bytes may exceed the rate only to make up for this
+    /// much time.
     late: Duration,
     due: Option<Instant>,
 }
@@ -17,7 +18,7 @@ impl Pacer {
         Pacer { rate, late, due: None }
     }
 
-    /// Returns when the next bytes may be sent; at once if none.
+    /// Returns when the next bytes may be sent, or `None` if they may be sent at once.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }

@@ -20,9 +20,11 @@ pub struct SwarmPeer<C: Contents> {
 }
 
 impl<C: Contents> SwarmPeer<C> {
-    /// Starts a member.
+    /// Starts a member of the swarm `plan` with this role, in a new thread.
     ///
-    /// # Errors If the thread cannot be started, or if the socket is not a listening socket.
+    /// # Errors
+    /// Returns an error if the thread cannot be started, or if the socket is not a listening
+    /// socket.
     pub fn start(plan: SwarmPlan, role: MemberRole, contents: Arc<C>) -> std::io::Result<SwarmPeer<C>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         role.socket.set_nonblocking(true)?;
@@ -72,7 +74,8 @@ impl<C: Contents> SwarmPeer<C> {
 
     /// Stops the member. The others continue without it.
     ///
-    /// # Errors Returns the error with which the member ended before, if there was one.
+    /// # Errors
+    /// Returns the error with which the member ended before, if there was one.
     pub fn stop(self) -> Result<(), C::Error> {
         drop(self.command_sender);
         self.thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))

@@ -1,4 +1,4 @@
-//! What a member must be given: the plan, which all members of a swarm share, and its own role.
+//! The input of a member: the plan, which all members of a swarm share, and the member's own role.
 
 use crate::channel::SwarmKey;
 use cool_swarm::{Code, Member, Share};
@@ -9,7 +9,7 @@ use std::net::{SocketAddr, TcpListener};
 pub struct SwarmPlan {
     /// The key of the swarm. Every node that has it may take part.
     pub key: SwarmKey,
-    /// Seed of the rings.
+    /// Seed of the random rings, along which members offer blocks to each other.
     pub seed: u64,
     /// All members, and the addresses at which they listen.
     pub members: Vec<(Member, SocketAddr)>,
@@ -17,7 +17,7 @@ pub struct SwarmPlan {
     pub generations: Vec<u64>,
     /// Number of blocks of a generation, 1 to [`cool_swarm::GENERATION_MAX`].
     pub blocks: u16,
-    /// Which blocks are sent: coded ones, or originals only.
+    /// Whether coded blocks are sent, or originals only.
     pub code: Code,
     /// Rate of the slowest member's link in bytes per second, if known. Timeouts follow from it.
     pub rate: Option<u64>,
@@ -28,11 +28,11 @@ pub struct SwarmPlan {
 /// The role of one member.
 #[derive(Debug)]
 pub struct MemberRole {
-    /// This member.
+    /// The rack and the slot of this member.
     pub me: Member,
     /// The socket on which it listens.
     pub socket: TcpListener,
-    /// Generations that it holds from the beginning.
+    /// Generations that it holds from the beginning. It need not be set at a source.
     pub here: Vec<u32>,
     /// Set at a source, which holds all generations.
     pub source: Option<Share>,

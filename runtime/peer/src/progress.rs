@@ -8,7 +8,7 @@ use std::time::Duration;
 /// The progress of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PeerProgress {
-    /// Number of bytes that are not stored yet.
+    /// Number of bytes of the content that are not stored yet.
     pub lacking: u64,
     /// Number of bytes of blocks that were sent.
     pub sent: u64,
@@ -29,7 +29,7 @@ pub struct PeerProgress {
 }
 
 impl PeerProgress {
-    /// Returns whether everything is stored.
+    /// Returns whether all bytes of the content are stored.
     pub fn is_whole(&self) -> bool {
         self.lacking == 0
     }

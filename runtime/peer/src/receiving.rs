@@ -20,7 +20,7 @@ struct IncomingBlock {
 impl IncomingBlock {
     /// Returns the time that all bytes would have taken, if the last ones arrived at `now`. It is
     /// extrapolated from the bytes after the first part, because it is unknown when the first part
-    /// was sent. Returns none if the block arrived in one part.
+    /// was sent. Returns `None` if the block arrived in one part.
     fn took(&self, now: Instant) -> Option<Duration> {
         let (began, first) = self.began.filter(|(_, first)| *first < self.block)?;
         let share = (self.block - first) as f64 / self.block as f64;
@@ -28,7 +28,7 @@ impl IncomingBlock {
     }
 }
 
-/// The effect of a part.
+/// The effect of a part that has arrived.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum PartEffect {
     /// More bytes of a block have arrived, or the part belongs to no expected block.

@@ -36,7 +36,7 @@ pub struct InquiryHold {
     _channel: TcpStream,
 }
 
-/// Why an inquiry failed.
+/// The reasons why an inquiry can fail.
 #[derive(Debug, thiserror::Error)]
 pub enum InquiryError {
     /// None of the members replied.
@@ -113,7 +113,8 @@ async fn send_state(
 /// newcomer as it waits for members that are missing blocks, for as long as [`Welcome::hold`]
 /// exists.
 ///
-/// # Errors If none of the members replies.
+/// # Errors
+/// Returns an error if none of the members replies.
 pub fn inquire(contacts: &[SocketAddr], key: SwarmKey, me: Member) -> Result<Welcome, InquiryError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (state, held) = runtime.block_on(async {

@@ -31,7 +31,7 @@ pub enum Frame<'a> {
     Part {
         /// The sender's number of the transfer.
         transfer: u32,
-        /// At most a few KiB.
+        /// The bytes, at most 16 KiB.
         #[serde(borrow, serialize_with = "at_once")]
         bytes: &'a [u8],
     },
@@ -59,7 +59,7 @@ fn at_once<S: Serializer>(bytes: &&[u8], serializer: S) -> Result<S::Ok, S::Erro
     serializer.serialize_bytes(bytes)
 }
 
-/// Why a message cannot be encoded or decoded.
+/// The reasons why a message cannot be encoded or decoded.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// The bytes are not a message, or are truncated.
@@ -76,8 +76,9 @@ pub enum WireError {
 impl<'a> Frame<'a> {
     /// Returns the encoded message.
     ///
-    /// # Errors If it exceeds the maximum size, for example because it contains the ranks of too
-    /// many generations.
+    /// # Errors
+    /// Returns an error if it exceeds the maximum size, for example because it contains the ranks
+    /// of too many generations.
     pub fn encode(&self) -> Result<Vec<u8>, WireError> {
         let bytes = postcard::to_allocvec(self).map_err(WireError::Decode)?;
         if bytes.len() + TAG_BYTES > MESSAGE_BYTES { Err(WireError::Long(bytes.len())) } else { Ok(bytes) }
@@ -85,7 +86,8 @@ impl<'a> Frame<'a> {
 
     /// Returns the message that the bytes encode.
     ///
-    /// # Errors If they do not encode exactly one message.
+    /// # Errors
+    /// Returns an error if they do not encode exactly one message.
     pub fn decode(bytes: &'a [u8]) -> Result<Frame<'a>, WireError> {
         let (frame, rest) = postcard::take_from_bytes(bytes).map_err(WireError::Decode)?;
         if rest.is_empty() { Ok(frame) } else { Err(WireError::Rest(rest.len())) }

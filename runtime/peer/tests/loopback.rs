@@ -136,7 +136,7 @@ impl Swarm {
         (0..self.plan.members.len()).map(|number| self.start(number, &[])).collect()
     }
 
-    /// Waits until a member has everything.
+    /// Waits until a member has stored all bytes, and checks them.
     fn await_whole(&self, peer: &SwarmPeer<Shelf>, shelf: &Shelf) {
         let progress = peer.wait_until(PeerProgress::is_whole, PATIENCE);
         assert!(progress.is_whole(), "{progress:?}");
@@ -204,7 +204,7 @@ fn a_late_member_inquires_and_the_others_wait_for_it() {
     let left = swarm.member(1);
     peers.iter().for_each(|(peer, _)| peer.leave(left));
     let me = Member { rack: 0, slot: 2 };
-    // The first of these has left.
+    // The first of these members has left.
     let contacts = [swarm.address(1), swarm.address(2)];
     assert!(matches!(inquire(&contacts[..1], [3; 32], me), Err(InquiryError::Silent { members: 1, .. })));
     assert!(

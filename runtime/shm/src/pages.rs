@@ -66,7 +66,7 @@ impl Pages {
     /// aligned memory can be placed in huge pages.
     ///
     /// # Errors
-    /// If `len` is 0 or the system cannot map that many bytes.
+    /// Returns an error if `len` is 0 or the system cannot map that many bytes.
     pub(crate) fn from_file(file: impl AsFd, len: usize) -> io::Result<Pages> {
         if len < HUGE_PAGE_BYTES {
             let map = MmapOptions::new().len(len).map_raw(&file.as_fd())?;
@@ -86,7 +86,7 @@ impl Pages {
     /// Returns private zero-filled memory. The system allocates a page when it is first touched.
     ///
     /// # Errors
-    /// If `bytes` is 0 or the system does not have enough memory.
+    /// Returns an error if `bytes` is 0 or the system does not have enough memory.
     pub fn zeros(bytes: usize) -> io::Result<Pages> {
         let map = MmapMut::map_anon(bytes)?;
         if bytes >= HUGE_PAGE_BYTES {
@@ -101,11 +101,11 @@ impl Pages {
     /// The content does not change for any process that maps the file. The call is needed because
     /// most systems do not use huge pages for shared memory unless a program requests them
     /// (`shmem_enabled`; `MADV_COLLAPSE`, since Linux 6.1). Ranges shorter than a huge page are
-    /// left alone.
+    /// left unchanged.
     ///
     /// # Errors
-    /// If the range lies outside the mapping. A system that cannot provide huge pages is not an
-    /// error.
+    /// Returns an error if the range lies outside the mapping. A system that cannot provide huge
+    /// pages is not an error.
     pub fn use_huge_pages(&self, offset: u64, len: u64) -> Result<(), OutOfBounds> {
         let from = self.check(offset, len)?;
         let to = (from + len as usize)
@@ -154,7 +154,7 @@ impl Pages {
     /// Copies `data` to `offset`.
     ///
     /// # Errors
-    /// If `data` does not fit at that offset; nothing is copied then.
+    /// Returns an error if `data` does not fit at that offset; nothing is copied then.
     pub fn copy_in(&self, offset: u64, data: &[u8]) -> Result<(), OutOfBounds> {
         let start = self.check(offset, data.len() as u64)?;
         // SAFETY: `check` returned start..start+data.len() within the mapping, which lives as long
@@ -169,7 +169,7 @@ impl Pages {
     /// Fills `data` with the bytes that begin at `offset`.
     ///
     /// # Errors
-    /// If the range lies outside the mapping; nothing is copied then.
+    /// Returns an error if the range lies outside the mapping; nothing is copied then.
     pub fn copy_out(&self, offset: u64, data: &mut [u8]) -> Result<(), OutOfBounds> {
         let start = self.check(offset, data.len() as u64)?;
         // SAFETY: as in `copy_in`, with source and destination exchanged.
@@ -182,7 +182,7 @@ impl Pages {
     /// Appends `len` bytes that begin at `offset` to `data`.
     ///
     /// # Errors
-    /// If the range lies outside the mapping; nothing is copied then.
+    /// Returns an error if the range lies outside the mapping; nothing is copied then.
     pub fn append_to(&self, offset: u64, len: usize, data: &mut Vec<u8>) -> Result<(), OutOfBounds> {
         let start = self.check(offset, len as u64)?;
         data.reserve(len);
@@ -200,7 +200,7 @@ impl Pages {
     /// another mapping of the same file. The ranges may overlap.
     ///
     /// # Errors
-    /// If either range lies outside its mapping; nothing is copied then.
+    /// Returns an error if either range lies outside its mapping; nothing is copied then.
     pub fn copy_to(&self, offset: u64, to: &Pages, at: u64, len: u64) -> Result<(), OutOfBounds> {
         let (from, into) = (self.check(offset, len)?, to.check(at, len)?);
         // SAFETY: as in `copy_in`, for both ranges; `copy` permits overlap. `check` returned, so
@@ -214,7 +214,7 @@ impl Pages {
     /// Returns how many bytes of both together the socket accepted, which may be fewer than all.
     ///
     /// # Errors
-    /// If the range lies outside the mapping, or `sendmsg(2)` fails.
+    /// Returns an error if the range lies outside the mapping, or `sendmsg(2)` fails.
     pub fn send(&self, socket: BorrowedFd<'_>, head: &[u8], offset: u64, len: u64) -> io::Result<usize> {
         let start = self.check(offset, len).map_err(io::Error::other)?;
         let mut parts = [
@@ -235,8 +235,8 @@ impl Pages {
     /// Returns how many bytes of both together arrived.
     ///
     /// # Errors
-    /// If the range lies outside the mapping, or `recvmsg(2)` fails. The kind is `WouldBlock` if no
-    /// bytes are available.
+    /// Returns an error if the range lies outside the mapping, or `recvmsg(2)` fails. The kind is
+    /// `WouldBlock` if no bytes are available.
     pub fn receive(
         &self,
         socket: BorrowedFd<'_>,
@@ -256,10 +256,11 @@ impl Pages {
         usize::try_from(came).map_err(|_| io::Error::last_os_error())
     }
 
-    /// Returns the address in this process of `len` bytes that begin at `offset`.
+    /// Returns the address in this process of the `len` bytes that begin at `offset`. It is valid
+    /// as long as the mapping exists.
     ///
     /// # Errors
-    /// If the range lies outside the mapping.
+    /// Returns an error if the range lies outside the mapping.
     pub fn address(&self, offset: u64, len: u64) -> Result<NonNull<u8>, OutOfBounds> {
         let start = self.check(offset, len)?;
         // SAFETY: as in `copy_in`; no mapping begins at address 0.
@@ -278,7 +279,7 @@ impl Pages {
     /// Checks that the mapping contains `len` bytes that begin at `offset`.
     ///
     /// # Errors
-    /// If it does not.
+    /// Returns an error if it does not.
     pub fn contains(&self, offset: u64, len: u64) -> Result<(), OutOfBounds> {
         self.check(offset, len).map(|_| ())
     }
@@ -289,7 +290,8 @@ fn thread_cpu_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ThreadCPUTime)).unwrap_or_default()
 }
 
-/// A closed socket must be an error, not a signal.
+/// Flags of sendmsg(2) and recvmsg(2): a call must not block, and a closed socket must cause an
+/// error and not a signal.
 const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
 fn part(at: *mut u8, len: usize) -> libc::iovec {

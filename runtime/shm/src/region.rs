@@ -25,7 +25,7 @@ const REQUIRED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW);
 /// when the system runs out of huge pages.
 const TMPFS_MAGIC: u64 = 0x0102_1994;
 
-/// Reasons why a region cannot be created, mapped or detached.
+/// The reasons why a region cannot be created, mapped or detached.
 #[derive(Debug, thiserror::Error)]
 pub enum RegionError {
     /// The system cannot provide the memory.
@@ -66,7 +66,7 @@ impl Region {
     /// Creates a zero-filled, sealed region. Send [`Region::descriptor`] to share it.
     ///
     /// # Errors
-    /// If `bytes` is 0 or the system does not have enough memory.
+    /// Returns an error if `bytes` is 0 or the system does not have enough memory.
     pub fn create(bytes: u64) -> Result<Region, RegionError> {
         if bytes == 0 {
             return Err(RegionError::Empty);
@@ -82,7 +82,7 @@ impl Region {
     /// Maps a region of `bytes` bytes that another process shared as `file`.
     ///
     /// # Errors
-    /// If the file could shrink or grow, has another size, or cannot be mapped.
+    /// Returns an error if the file could shrink or grow, has another size, or cannot be mapped.
     pub fn open(file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
         if bytes == 0 {
             return Err(RegionError::Empty);
@@ -121,8 +121,8 @@ impl Region {
     /// because such a write may be lost.
     ///
     /// # Errors
-    /// If `offset` is not a multiple of [`page_size`], the range lies outside the region, or the
-    /// system does not have enough memory. The pages remain shared then.
+    /// Returns an error if `offset` is not a multiple of [`page_size`], the range lies outside the
+    /// region, or the system does not have enough memory. The pages remain shared then.
     pub fn detach(&self, offset: u64, len: u64) -> Result<(), RegionError> {
         let here = self.address(offset, len)?.as_ptr();
         let error = |source| RegionError::System { bytes: len, source };

@@ -1,8 +1,9 @@
 //! The shared segment of a group: memory in which the ranks of one node execute collectives without
 //! their agent, as Open MPI's coll/sm does.
 //!
-//! The agent creates the segment. It reads only how far each rank has progressed and the [records]
-//! of completed calls.
+//! The agent creates the segment. It reads how far each rank has progressed, the [records] of
+//! completed calls and, to respond to NAKs, stored datagrams and call descriptions. It writes only
+//! flags and counters, for example whether the group has failed.
 //!
 //! - **Publications.** A rank publishes data for the other ranks in a ring of slots. All ranks
 //!   number the publications alike. A rank may overwrite a slot only after all other ranks have
@@ -130,7 +131,8 @@ impl Segment {
     /// Creates a segment for a group of `ranks` ranks on one node.
     ///
     /// # Errors
-    /// If the system does not have enough memory. Pages that are never touched use no memory.
+    /// Returns an error if the system does not have enough memory. Pages that are never touched use
+    /// no memory.
     pub fn create(ranks: usize) -> Result<Segment, RegionError> {
         Ok(Segment { region: Region::create(Segment::bytes(ranks))?, ranks })
     }
@@ -138,7 +140,7 @@ impl Segment {
     /// Creates a segment for the `ranks` ranks of one node of a group on several nodes.
     ///
     /// # Errors
-    /// As [`Segment::create`].
+    /// Returns the errors of [`Segment::create`].
     pub fn create_for_node(ranks: usize) -> Result<Segment, RegionError> {
         Segment::create(parts_for_node(ranks))
     }
@@ -146,7 +148,7 @@ impl Segment {
     /// Maps a segment that was created by [`Segment::create_for_node`].
     ///
     /// # Errors
-    /// As [`Segment::open`].
+    /// Returns the errors of [`Segment::open`].
     pub fn open_for_node(file: OwnedFd, bytes: u64, ranks: usize) -> Result<Segment, RegionError> {
         Segment::open(file, bytes, parts_for_node(ranks))
     }
@@ -154,7 +156,8 @@ impl Segment {
     /// Maps the segment of `bytes` bytes that the agent sent for a group of `ranks` ranks.
     ///
     /// # Errors
-    /// If the size is not that of a segment for `ranks` ranks, or the file cannot be mapped.
+    /// Returns an error if the size is not that of a segment for `ranks` ranks, or the file cannot
+    /// be mapped.
     pub fn open(file: OwnedFd, bytes: u64, ranks: usize) -> Result<Segment, RegionError> {
         let claimed = Segment::bytes(ranks);
         if bytes != claimed {
@@ -178,8 +181,8 @@ impl Segment {
         self.region.descriptor()
     }
 
-    /// Marks the group as failed and wakes all waiting ranks, which must then query the agent for
-    /// the reason.
+    /// Marks the group as failed and wakes all waiting ranks. They must then ask the agent for the
+    /// reason.
     pub fn fail(&self) {
         word(&self.region, FAILED).store(1, Ordering::SeqCst);
         self.ranks().for_each(|rank| rank.ring());
@@ -201,7 +204,7 @@ impl Segment {
         word(&self.region, DECLINED).load(Ordering::SeqCst) != 0
     }
 
-    /// Returns whether ranks may begin calls in the segment. If the group has failed the agent
+    /// Returns whether ranks may begin calls in the segment. If the group has failed, the agent
     /// reports why.
     pub fn is_usable(&self) -> bool {
         !(self.is_declined() || self.has_failed())
@@ -229,7 +232,7 @@ impl Segment {
     /// Returns the part of a rank.
     ///
     /// # Panics
-    /// If there is no such rank.
+    /// Panics if there is no such rank.
     pub fn rank(&self, rank: usize) -> RankPart<'_> {
         assert!(rank < self.ranks, "rank {rank} of a segment for {}", self.ranks);
         RankPart { region: &self.region, at: SEGMENT_WORDS + rank as u64 * RANK_BYTES }
@@ -239,7 +242,7 @@ impl Segment {
     /// it has sent. The segment must have been created for that many ranks.
     ///
     /// # Panics
-    /// If it was created for fewer ranks.
+    /// Panics if it was created for fewer ranks.
     pub fn leader_part(&self, ranks: usize) -> RankPart<'_> {
         self.rank(parts_for_node(ranks) - 1)
     }
@@ -275,7 +278,7 @@ impl RankPart<'_> {
     /// Records that the rank begins a call with this number, digest and text.
     ///
     /// # Errors
-    /// Never, because the offsets lie within the segment.
+    /// Never returns an error, because the offsets lie within the segment.
     pub fn enter(&self, number: u64, digest: u64, text: &str) -> Result<(), OutOfBounds> {
         let call = call(number);
         // Programs repeat the same few calls, so the entry often contains this text already.
@@ -301,7 +304,7 @@ impl RankPart<'_> {
     /// Returns the text of a call that the rank has begun.
     ///
     /// # Errors
-    /// Never, because the offsets lie within the segment.
+    /// Never returns an error, because the offsets lie within the segment.
     pub fn text(&self, number: u64) -> Result<String, OutOfBounds> {
         let call = call(number);
         let len = self.word(call + 16).load(Ordering::Relaxed).min(TEXT_BYTES as u64);
@@ -362,7 +365,7 @@ impl RankPart<'_> {
     /// Copies `data` into a publication, starting at byte `offset`.
     ///
     /// # Errors
-    /// If the data would exceed [`CHUNK_BYTES`].
+    /// Returns an error if the data would exceed [`CHUNK_BYTES`].
     pub fn write(
         &self,
         (ring, publication): (SegmentRing, u64),
@@ -375,7 +378,7 @@ impl RankPart<'_> {
     /// Copies bytes out of a publication, starting at byte `offset`.
     ///
     /// # Errors
-    /// If the range exceeds [`CHUNK_BYTES`].
+    /// Returns an error if the range exceeds [`CHUNK_BYTES`].
     pub fn read(
         &self,
         (ring, publication): (SegmentRing, u64),
@@ -407,7 +410,7 @@ impl RankPart<'_> {
     /// [`DATAGRAM_SLOTS`] before it.
     ///
     /// # Errors
-    /// If the datagram is longer than [`DATAGRAM_BYTES`].
+    /// Returns an error if the datagram is longer than [`DATAGRAM_BYTES`].
     pub fn store_datagram(
         &self,
         number: u64,
@@ -475,8 +478,8 @@ impl RankPart<'_> {
     fn ring(&self) {
         let bell = self.half_word(BELL);
         bell.fetch_add(1, Ordering::SeqCst);
-        // The kernel takes the count as a signed number. Waking cannot fail for a word of mapped
-        // memory.
+        // The kernel interprets the count as a signed number. Waking cannot fail for a word of
+        // mapped memory.
         let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
     }
 

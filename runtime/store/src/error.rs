@@ -21,7 +21,7 @@ pub enum StoreError {
     Foreign {
         /// The directory.
         path: PathBuf,
-        /// Why it cannot be a store.
+        /// The reason why it cannot be a store.
         reason: String,
     },
     /// The store was made by a program with another format.
@@ -39,7 +39,7 @@ pub enum StoreError {
     Name {
         /// The text.
         name: String,
-        /// Why it is invalid.
+        /// The reason why it is invalid.
         why: &'static str,
     },
     /// A content does not fit, even after eviction.
@@ -47,7 +47,7 @@ pub enum StoreError {
     Full {
         /// The store.
         path: PathBuf,
-        /// The figures.
+        /// The sizes that do not fit.
         unfit: Unfit,
     },
     /// The quota cannot be read.

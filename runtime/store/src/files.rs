@@ -25,7 +25,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Vec<u8>>, StoreError> {
     found(std::fs::read(path)).map_err(StoreError::at(path))
 }
 
-/// Turns the error that a path does not exist into `None`.
+/// Returns `None` for the error that a path does not exist, and other results unchanged.
 pub(crate) fn found<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     match outcome {
         Ok(value) => Ok(Some(value)),
@@ -34,8 +34,8 @@ pub(crate) fn found<T>(outcome: io::Result<T>) -> io::Result<Option<T>> {
     }
 }
 
-/// Replaces a file of a directory. However it ends, the file has either these bytes or its previous
-/// ones.
+/// Replaces a file of a directory atomically: even after an error or the end of the program, the
+/// file contains either these bytes or its previous ones.
 pub(crate) fn write(folder: &Path, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
     let (path, new) = (folder.join(name), folder.join(format!(".{name}.new")));
     let written = || {

@@ -12,13 +12,14 @@
 //! lock                   held while names, objects or the quota change
 //! quota                  limit for the bytes of all objects; unlimited if the file does not exist
 //! names/NAME             identity of the object, and when it was put
-//! objects/ID/manifest    locked shared by readers and writers of the object; its time is the last use
+//! objects/ID/manifest    readers and writers of the object hold a shared lock on this file;
+//!                        its modification time is that of the last use
 //! objects/ID/tree        the file or directory, moved into place by one rename when it is complete
 //! gone/                  objects that are being removed
 //! ```
 //!
-//! Every step is one rename, so a store opens whatever ended a program. The next put collects
-//! unlocked objects without a name.
+//! Every step is one rename, so a store can be opened after a program has been interrupted at any
+//! point. The next put collects unlocked objects without a name.
 
 mod error;
 mod files;

@@ -67,7 +67,7 @@ impl StoredObject {
         self.folder.join("tree")
     }
 
-    /// Returns the manifest after checking its hash.
+    /// Returns the manifest, or an error if its hash is not the identity of the object.
     pub(crate) fn manifest(&self) -> Result<Manifest, StoreError> {
         let path = self.manifest_path();
         let bytes = std::fs::read(&path).map_err(StoreError::at(&path))?;
@@ -85,7 +85,7 @@ impl StoredObject {
         Ok(ObjectAbout { bytes: manifest.bytes(), items: manifest.items().len(), used })
     }
 
-    /// Whether its content is complete and in place.
+    /// Returns whether its content is complete and in place.
     pub(crate) fn is_whole(&self) -> bool {
         self.tree().symlink_metadata().is_ok()
     }
@@ -94,7 +94,8 @@ impl StoredObject {
         if self.is_whole() { Ok(()) } else { Err(damaged(&self.tree(), "it does not exist")) }
     }
 
-    /// Locks the object for reading or writing. The caller must hold the store's lock.
+    /// Locks the object for reading or writing, until the returned file is closed. The caller must
+    /// hold the store's lock.
     pub(crate) fn hold(&self) -> Result<File, StoreError> {
         let path = self.manifest_path();
         let file = File::options().read(true).write(true).open(&path).map_err(StoreError::at(&path))?;
@@ -119,7 +120,8 @@ impl StoredObject {
         Ok(ObjectReading { tree: self.tree(), manifest, _lock: lock })
     }
 
-    /// Whether the object has no reader or writer. The result holds while the store's lock is held.
+    /// Returns whether the object has no reader or writer. The caller must hold the store's lock,
+    /// because the result can change otherwise.
     pub(crate) fn is_free(&self) -> Result<bool, StoreError> {
         let path = self.manifest_path();
         match files::found(File::open(&path)).map_err(StoreError::at(&path))? {

@@ -1,4 +1,5 @@
-//! Putting a content into a store: make room, copy it, give it its name.
+//! Puts a content into a store in three steps: makes room, lets the caller copy the content, and
+//! gives it its name.
 
 use crate::error::StoreError;
 use crate::files;
@@ -40,7 +41,8 @@ impl Store {
     /// the content at [`Put::tree`] and call [`Put::commit`].
     ///
     /// # Errors
-    /// If the content does not fit; nothing has changed then. Otherwise returns the system's error.
+    /// Returns an error if the content does not fit; nothing has changed then. Otherwise returns
+    /// the system's error.
     pub fn put(&self, request: PutRequest, manifest: &Manifest) -> Result<Put, StoreError> {
         let _lock = self.lock()?;
         let encoded = manifest.encode();

@@ -14,7 +14,8 @@ pub(crate) struct EvictionCandidate {
     pub(crate) free: bool,
 }
 
-/// Figures of a content that does not fit.
+/// The sizes of a content that does not fit, of the quota, and of the objects that cannot be
+/// evicted, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Unfit {
     needed: u64,
@@ -34,7 +35,7 @@ impl fmt::Display for Unfit {
 /// quota.
 ///
 /// # Errors
-/// If they do not fit even without all objects that may be evicted.
+/// Returns an error if they do not fit even without all objects that may be evicted.
 pub(crate) fn evictions(
     mut kept: Vec<EvictionCandidate>,
     needed: u64,

@@ -47,7 +47,7 @@ impl Store {
     /// Opens a store, and creates it if the directory is empty or does not exist.
     ///
     /// # Errors
-    /// If the directory does not belong to this user alone, or has other content.
+    /// Returns an error if the directory does not belong to this user alone, or has other content.
     pub fn open(root: &Path) -> Result<Store, StoreError> {
         if let Some(parent) = root.parent() {
             std::fs::create_dir_all(parent).map_err(StoreError::at(parent))?;
@@ -63,7 +63,7 @@ impl Store {
     /// Opens an existing store, or returns `None` if the directory does not exist.
     ///
     /// # Errors
-    /// As [`Store::open`].
+    /// Returns the errors of [`Store::open`].
     pub fn open_existing(root: &Path) -> Result<Option<Store>, StoreError> {
         let there = found(root.symlink_metadata()).map_err(StoreError::at(root))?;
         there.map(|_| Store::open(root)).transpose()
@@ -127,7 +127,7 @@ impl Store {
         parse().map(Some).ok_or_else(|| damaged(&path, "it names no object"))
     }
 
-    /// Returns all names with their contents; a damaged one has none.
+    /// Returns all names with the contents of their files, which are `None` if a file is damaged.
     pub(crate) fn entries(&self) -> Result<Vec<(StoreName, Option<NameEntry>)>, StoreError> {
         let names = files::names(&self.names_folder())?;
         let names = names.into_iter().filter_map(|name| name.parse::<StoreName>().ok());
@@ -140,7 +140,7 @@ impl Store {
             .collect()
     }
 
-    /// Returns all objects, complete or not.
+    /// Returns all objects, including incomplete ones.
     pub(crate) fn objects(&self) -> Result<Vec<StoredObject>, StoreError> {
         let names = files::names(&self.root.join("objects"))?;
         Ok(names.iter().filter_map(|name| name.parse().ok()).map(|id| self.object(id)).collect())
@@ -149,7 +149,7 @@ impl Store {
     /// Returns all names, sorted, with their objects.
     ///
     /// # Errors
-    /// If the directories cannot be read.
+    /// Returns an error if the directories cannot be read.
     pub fn list(&self) -> Result<Vec<NamedObject>, StoreError> {
         let _lock = self.lock()?;
         let named = self.entries()?.into_iter().map(|(name, entry)| NamedObject {
@@ -163,10 +163,10 @@ impl Store {
         Ok(named.collect())
     }
 
-    /// Returns the space used.
+    /// Returns the bytes of all readable objects, and the quota.
     ///
     /// # Errors
-    /// If the directories cannot be read.
+    /// Returns an error if the directories cannot be read.
     pub fn usage(&self) -> Result<StoreUsage, StoreError> {
         let _lock = self.lock()?;
         let bytes = self.objects()?.iter().filter_map(|object| Some(object.manifest().ok()?.bytes())).sum();
@@ -184,15 +184,15 @@ impl Store {
     /// incomplete.
     ///
     /// # Errors
-    /// If it is damaged.
+    /// Returns an error if it is damaged.
     pub fn read(&self, id: Digest) -> Result<Option<ObjectReading>, StoreError> {
         self.reading(id, true)
     }
 
-    /// Like [`Store::read`], without recording a use.
+    /// Locks an object for reading like [`Store::read`], but does not record a use.
     ///
     /// # Errors
-    /// If it is damaged.
+    /// Returns an error if it is damaged.
     pub fn examine(&self, id: Digest) -> Result<Option<ObjectReading>, StoreError> {
         self.reading(id, false)
     }
@@ -206,7 +206,7 @@ impl Store {
     /// Locks the object of a name for reading. Returns `None` if there is no such name.
     ///
     /// # Errors
-    /// If it is damaged.
+    /// Returns an error if it is damaged.
     pub fn read_name(&self, name: &StoreName) -> Result<Option<ObjectReading>, StoreError> {
         let _lock = self.lock()?;
         match self.entry(name)? {
@@ -258,7 +258,8 @@ impl Store {
         if is_named || !object.is_free()? {
             return Ok(());
         }
-        // One rename removes the object even if this is interrupted.
+        // The object is removed by one rename. If the rest is interrupted, `collect` completes it
+        // later.
         let gone = self.root.join("gone").join(id.to_string());
         remove_tree(&gone).map_err(StoreError::at(&gone))?;
         let moved = found(std::fs::rename(&object.folder, &gone)).map_err(StoreError::at(&object.folder))?;

@@ -35,7 +35,8 @@ fn begin(store: &Store, text: &str, bytes: &[u8], quota: Option<u64>) -> Result<
     store.put(request(text, quota), &content(bytes))
 }
 
-/// Puts a file as a copy does, and returns its identity. Later ones were used later.
+/// Puts a file as a copy does, and returns its identity. Files that are put later count as used
+/// later.
 fn put(store: &Store, text: &str, bytes: &[u8], quota: Option<u64>) -> Result<Digest, StoreError> {
     let put = begin(store, text, bytes, quota)?;
     std::fs::write(put.tree(), bytes).unwrap();
@@ -92,7 +93,7 @@ fn an_interrupted_put_is_invisible_and_its_data_is_collected() {
     assert_eq!(objects(&store), 3, "what is being written is not collected");
     let work = second.tree().with_file_name(".tree.cool-copy");
     std::fs::create_dir(&work).unwrap();
-    // As if the program was killed.
+    // The program is killed.
     drop(second);
     let store = Store::open(&folder.path().join("store")).unwrap();
     assert_eq!(names(&store), ["a", "b"]);
@@ -159,13 +160,13 @@ fn damaged_contents_are_named_and_can_be_replaced_or_dropped() {
     assert!(store.read_name(&name("a")).unwrap_err().to_string().contains("tree: is damaged"));
     store.drop_object(id).unwrap();
     assert_eq!(names(&store), ["b"]);
-    // A name.
+    // A damaged name is listed and can be removed.
     std::fs::write(store.names_folder().join("c"), "nothing").unwrap();
     let listed = store.list().unwrap();
     assert!(listed[1].entry.is_none() && listed[1].about.is_err());
     assert!(store.remove(&name("c")).unwrap());
     assert_eq!(names(&store), ["b"]);
-    // The quota.
+    // A damaged quota is reported until a new one replaces it.
     std::fs::write(store.root.join("quota"), "much").unwrap();
     let text = put(&store, "d", b"more", None).unwrap_err().to_string();
     assert!(text.ends_with("quota: is not a number; `cool put --quota` replaces it"), "{text}");
@@ -215,13 +216,13 @@ fn a_directory_that_is_not_this_users_store_is_left_unchanged() {
         refused(&at("store"))
             .contains("is a store of format \"cool-store 2\", and this program supports \"cool-store 1\"")
     );
-    // A store that other processes are creating.
+    // Another process is still creating the store, so its file `format` does not exist yet.
     std::fs::remove_file(at("store/format")).unwrap();
     Store::open(&at("store")).unwrap();
     assert!(Store::open_existing(&at("none")).unwrap().is_none() && !at("none").exists());
 }
 
-/// Random operations of a thread that stands for a rank of a command.
+/// Executes random operations on a store, as a rank of a command could.
 fn play(store: &Store, seed: u64) {
     let mut state = seed;
     let mut next = |below: u64| {

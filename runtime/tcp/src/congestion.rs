@@ -20,11 +20,11 @@ use std::time::{Duration, Instant};
 const CONTROL_OF_LOSSY_LINKS: &str = "bbr";
 const CONTROL_OF_CALM_LINKS: &str = "cubic";
 
-/// Typical payload of a segment.
+/// Typical payload of a segment in bytes.
 const SEGMENT_BYTES: usize = 1448;
 
-/// Least number of segments and least length of a window in which losses are counted. Windows are
-/// this long because a queue that overflows loses many packets at once.
+/// Minimum number of segments and minimum duration of a window in which losses are counted. Windows
+/// are this long because a queue that overflows loses many packets at once.
 const WINDOW_SEGMENTS: usize = 10;
 const WINDOW_TIME: Duration = Duration::from_millis(100);
 

@@ -31,7 +31,7 @@ pub struct AcceptedConnection {
     pub identity: Option<Identity>,
 }
 
-/// Why a connection was rejected. In the messages, "it" is the peer.
+/// The reasons why a connection was rejected. In the messages, "it" is the peer.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RejectedConnection {
     /// The peer did not complete the handshake in time.

@@ -1,4 +1,5 @@
-//! A list of alternative addresses. One of them serves, but it is not known which.
+//! Alternative addresses of a service. One of them serves requests, but it is not known in advance
+//! which.
 
 use http::Uri;
 use std::future::Future;

@@ -24,7 +24,7 @@ pub struct Connector {
     addresses: Addresses,
 }
 
-/// Why an address cannot be used.
+/// The reasons why an address cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AddressError {
     /// The text is not the URL of a controller.

@@ -21,7 +21,7 @@ pub struct CertificateDir {
     role: Role,
 }
 
-/// Why certificates cannot be used.
+/// The reasons why certificates cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CertificateDirError {
     /// A file cannot be read.
@@ -33,7 +33,7 @@ pub enum CertificateDirError {
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The file belongs to another user.
@@ -51,7 +51,7 @@ pub enum CertificateDirError {
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
 }
@@ -71,7 +71,7 @@ struct FileStamp {
 }
 
 impl CertificateDir {
-    /// Refers to the directory at `path`, as used by `role`.
+    /// Returns the directory at `path`, from which a program with this role reads its certificate.
     pub fn new(path: impl Into<PathBuf>, role: Role) -> CertificateDir {
         CertificateDir { path: path.into(), role }
     }
@@ -121,7 +121,7 @@ impl CertificateDir {
         PrivateKeyDer::from_pem_file(&path).map_err(|error| unreadable(path, error))
     }
 
-    /// Reads the certificate revocation lists. Returns none if the file does not exist.
+    /// Reads the certificate revocation lists. Returns an empty list if the file does not exist.
     pub(crate) fn revoked(&self) -> Result<Vec<CertificateRevocationListDer<'static>>, CertificateDirError> {
         let path = self.path.join(REVOKED_FILE);
         let read = || CertificateRevocationListDer::pem_file_iter(&path)?.collect::<Result<Vec<_>, _>>();

@@ -10,7 +10,7 @@ pub const EXPIRY_WARNING: Duration = Duration::days(30);
 /// How often a warning is repeated.
 const REMINDER_INTERVAL: Duration = Duration::days(1);
 
-/// When a certificate expires.
+/// The holder of a certificate, and when the certificate expires.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Expiry {
     /// Holder of the certificate: a role, or `ca`.

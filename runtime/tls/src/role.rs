@@ -161,7 +161,7 @@ impl Identity {
     }
 }
 
-/// Parses 16 hexadecimal digits.
+/// Parses a datapath id of 16 hexadecimal digits.
 fn datapath(digits: &str) -> Option<u64> {
     let whole = digits.len() == 16 && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     whole.then(|| u64::from_str_radix(digits, 16).ok()).flatten()

@@ -28,7 +28,7 @@ pub struct ServiceCertificates {
     pub identity: Option<(PathBuf, PathBuf)>,
 }
 
-/// Why a service cannot be reached.
+/// The reasons why a service cannot be reached.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ServiceAddressError {
     /// The text is not a URL.
@@ -48,7 +48,7 @@ pub enum ServiceAddressError {
     Certificates {
         /// The file.
         path: PathBuf,
-        /// What is wrong with it.
+        /// The problem.
         reason: String,
     },
 }

@@ -14,7 +14,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
 use tokio::time::{sleep, timeout};
 
-/// Longer than any step takes.
+/// Timeout that is longer than any step takes.
 const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn certificates() -> TempDir {
@@ -87,7 +87,7 @@ impl Pair {
     }
 }
 
-/// Sends a byte each way.
+/// Sends a byte in each direction. Returns an error if the session has ended.
 async fn is_alive(session: &mut (MaybeTlsStream, MaybeTlsStream)) -> io::Result<()> {
     exchange_byte(&mut session.0, &mut session.1).await?;
     exchange_byte(&mut session.1, &mut session.0).await
@@ -222,7 +222,7 @@ async fn a_ca_is_replaced_in_steps_without_ending_a_session() {
     new_authority(ours.path(), 30).unwrap();
     pair.reload().await;
     pair.connect().await.unwrap();
-    // One side is renewed before the other.
+    // The certificate of one side is renewed before that of the other.
     let former = Pair::new(ours.path(), old.path()).await;
     fs::copy(ours.path().join("ca.pem"), old.path().join("ca.pem")).unwrap();
     make(ours.path(), &request(30, true)).unwrap();

@@ -1,5 +1,5 @@
 //! The agent's part in quick calls: it opens the socket of its node's leader among a group's ranks,
-//! and responds to NAKs for datagrams that the leader has sent. It does not notice calls without
+//! and responds to NAKs for datagrams that the leader has sent. It takes no part in calls without
 //! losses.
 
 use crate::engine::{GroupSpec, TreeScope};
@@ -19,12 +19,13 @@ use tokio::runtime::Handle;
 use tokio::task::AbortHandle;
 
 /// The first port of the leaders' sockets, and the number of pairs of ports, one for a leader and
-/// one for its agent. Groups use different pairs. The ports are below those that systems assign
-/// automatically.
+/// one for its agent. The id of a group selects its pair. The ports are below those that systems
+/// assign automatically.
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u64 = 6_000;
 
-/// The size of the receive buffer, for datagrams that arrive while a rank computes.
+/// The size of a socket's receive buffer in bytes. It holds the datagrams that arrive while a rank
+/// computes.
 const BUFFER: usize = 1 << 20;
 
 /// How the ranks of a group on several nodes reach each other through the leaders of their nodes.
@@ -76,7 +77,7 @@ impl QuickGroup {
         })
     }
 
-    /// Returns the description for a rank.
+    /// Returns the description that a rank receives when it attaches.
     pub(in crate::agent) fn description(&self) -> local::Quick {
         local::Quick {
             epoch: self.group.1,
@@ -105,7 +106,9 @@ impl QuickGroup {
         NakResponder { key: self.key.clone(), group: self.group, leader: Rank(self.leader) }
     }
 
-    /// Returns the response to a datagram from an address, and where to send it.
+    /// Returns the response to a datagram, and the address to which it must be sent. Returns `None`
+    /// if the datagram needs no response, or does not come from the address of the leader that it
+    /// names.
     fn reply_to(
         &self,
         answering: &NakResponder,
@@ -178,7 +181,8 @@ impl QuickServer {
         Ok(QuickServer { group: group.clone(), shared, socket: Some(leader.into()), answering })
     }
 
-    /// Returns the information for an attaching rank, if it `can` take part.
+    /// Returns the description of the group for an attaching rank and, for the leader, its socket.
+    /// Returns `None` if the rank is not able to take part (`can`).
     pub(in crate::agent) fn admit(
         &mut self,
         rank: u32,
@@ -190,7 +194,7 @@ impl QuickServer {
         })
     }
 
-    /// Returns the segment of the node's ranks.
+    /// Returns the segment that the ranks of this node share.
     pub(in crate::agent) fn segment(&self) -> &Arc<SharedSegment> {
         &self.shared
     }
@@ -202,7 +206,7 @@ impl Drop for QuickServer {
     }
 }
 
-/// Retransmits messages of the leader on request.
+/// Retransmits messages of the leader in response to NAKs. It never returns.
 async fn serve_naks(
     group: QuickGroup,
     shared: Arc<SharedSegment>,
@@ -222,7 +226,8 @@ async fn serve_naks(
             Err(error) => Err(error),
         };
         if let Err(error) = sent {
-            // An earlier response may have been undeliverable.
+            // UDP sockets also return errors of earlier datagrams, for example that a response was
+            // undeliverable. So the server continues.
             tracing::debug!(%error, "while answering for the ranks of this node");
         }
     }

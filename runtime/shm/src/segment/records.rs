@@ -54,17 +54,17 @@ pub enum RankPlan {
     Segment,
     /// By datagrams: one rank multicasts the data to all.
     QuickMulticast,
-    /// As [`RankPlan::QuickMulticast`], in several datagrams.
+    /// Like [`RankPlan::QuickMulticast`], in several datagrams.
     QuickMulticastSegments,
     /// Each rank multicasts its own part.
     QuickMulticastEach,
     /// By datagrams to one rank each, through the leaders of racks.
     QuickParallel,
-    /// Directly to or from one rank.
+    /// By datagrams directly to or from one rank.
     QuickStraight,
-    /// Up binomial trees.
+    /// By datagrams up binomial trees.
     QuickBinomial,
-    /// Up binomial trees, followed by a multicast of the result.
+    /// By datagrams up binomial trees, followed by a multicast of the result.
     QuickBinomialMulticast,
     /// Each rank combines its share of the vector; the shares are sent to one rank or multicast.
     QuickSharded,
@@ -84,7 +84,7 @@ impl RankPlan {
         RankPlan::QuickSharded,
     ];
 
-    /// Returns the value for quick calls with the given plan.
+    /// Returns the value for quick calls with this plan, or `None` if ranks do not support it.
     pub fn quick(plan: &str) -> Option<RankPlan> {
         RankPlan::ALL.into_iter().find(|known| known.name().strip_prefix("quick ") == Some(plan))
     }

@@ -115,7 +115,7 @@ impl Authorities {
         &self.0
     }
 
-    /// Creates a new CA, which signs from now on.
+    /// Creates a new CA, which signs from now on. Returns an error if a replacement is in progress.
     pub(crate) fn replace(
         self,
         directory: &Path,
@@ -131,7 +131,7 @@ impl Authorities {
         Authorities(new, Some(old)).rewrite(directory)
     }
 
-    /// Removes the previous CA.
+    /// Removes the certificate and the key of the previous CA. Returns an error if there is none.
     pub(crate) fn drop_old(self, directory: &Path, written: &mut Vec<PathBuf>) -> Result<(), MakeError> {
         let Authorities(first, Some(_)) = self else { return Err(MakeError::Single) };
         write_file(&directory.join(AUTHORITIES_FILE), &first.pem, 0o644, written)?;

@@ -37,7 +37,7 @@ pub struct CertificateHolder {
     pub identity: Identity,
 }
 
-/// Which certificates to create.
+/// The certificates to create.
 #[derive(Clone, Debug)]
 pub struct CertificateRequest {
     /// Holders that get their own certificates, in addition to the roles. Each has its own
@@ -49,7 +49,7 @@ pub struct CertificateRequest {
     pub renew: bool,
 }
 
-/// Why certificates could not be created.
+/// The reasons why certificates could not be created.
 #[derive(Debug, thiserror::Error)]
 pub enum MakeError {
     /// A file cannot be read or written.
@@ -57,7 +57,7 @@ pub enum MakeError {
     File {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: io::Error,
     },
     /// A file has invalid content.
@@ -73,7 +73,7 @@ pub enum MakeError {
     Authority {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         error: rcgen::Error,
     },
     /// The node's name cannot be encoded in a certificate.
@@ -108,18 +108,19 @@ impl CertificateHolder {
         CertificateHolder { name: role.name().to_owned(), identity: Identity::for_role(role) }
     }
 
-    /// Returns the agent of one node. If `addresses` is not empty, the certificate is valid for
-    /// these addresses only.
+    /// Returns the holder for the agent of one node. If `addresses` is not empty, the certificate
+    /// is valid for these addresses only.
     pub fn node(name: &str, addresses: Vec<IpAddr>) -> CertificateHolder {
         CertificateHolder { name: name.to_owned(), identity: Identity::node(name, addresses) }
     }
 
-    /// Returns the tools of one user. Their calls are made on behalf of that user only.
+    /// Returns the holder for the tools of one user. They can make calls on behalf of that user
+    /// only.
     pub fn user(name: &str) -> CertificateHolder {
         CertificateHolder { name: format!("{USERS_DIR}/{name}"), identity: Identity::user(name) }
     }
 
-    /// Returns a switch. The certificate is valid for these datapath ids only.
+    /// Returns the holder for a switch. The certificate is valid for these datapath ids only.
     pub fn switch(name: &str, datapaths: Vec<u64>) -> CertificateHolder {
         CertificateHolder { name: format!("{SWITCHES_DIR}/{name}"), identity: Identity::switch(datapaths) }
     }
@@ -146,7 +147,8 @@ impl CertificateHolder {
         }
     }
 
-    /// Returns the certificate to issue, or `None` if the existing one can stay.
+    /// Returns the holder with the identity to certify, or `None` if the existing certificate can
+    /// stay.
     fn due_for_issue(
         self,
         directory: &Path,

@@ -136,7 +136,7 @@ proptest! {
             words[1] = u64::from_le_bytes([a, b, c, d, e % 3, f % 3, 0, 0]);
         }
         if let Some(record) = RankRecord::decode(&words) {
-            // Only the times of arrivals may lose bits.
+            // Only arrival times are rounded.
             prop_assert_eq!(&record.encode()[..8], &words[..8]);
             prop_assert_eq!(RankRecord::decode(&record.encode()), Some(record));
         }
@@ -154,7 +154,7 @@ proptest! {
         }
         part.word(WRITTEN).store(written, Ordering::Relaxed);
         prop_assert!(part.records().len() as u64 <= RECORDS);
-        // The rank must be able to continue.
+        // The rank must still be able to record a call.
         part.record(&record(3));
         let latest = part.records();
         prop_assert!(written == u64::MAX || latest.last() == Some(&record(3)));
