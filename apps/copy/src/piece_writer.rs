@@ -10,7 +10,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// Pieces that may wait for the disk. With more of them, the network waits.
+/// Maximum number of received pieces that wait for the disk. If the queue is full, the rank stops
+/// receiving.
 const WAITING: usize = 2;
 
 type ReceivedPiece = (Piece, PieceForm, Vec<u8>);
@@ -24,7 +25,8 @@ pub(crate) struct PieceWriter {
 
 /// The state of the copy after all pieces.
 pub(crate) struct WriteResult {
-    /// The copy, or why there is none; `None` if it is complete.
+    /// The unfinished copy, or why there is none; `None` if the copy is complete or this node gets
+    /// none.
     pub(crate) target: Option<TargetResult>,
     /// The copy, if it is complete.
     pub(crate) install: Option<Install>,
