@@ -5,10 +5,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// Length of the longest frame.
+/// Maximum length of a frame, in bytes.
 pub(crate) const FRAME_MAX_BYTES: usize = 1 << 20;
 
-/// Reads the next bytes, and returns their number: 0 at the end. A signal does not interrupt it.
+/// Reads the next bytes, and returns their number: 0 at the end. A signal does not interrupt the
+/// read.
 ///
 /// # Errors
 /// If the input cannot be read.
