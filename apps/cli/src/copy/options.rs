@@ -7,10 +7,11 @@ use cool_proto::control::Node;
 use std::net::{IpAddr, UdpSocket};
 use std::str::FromStr;
 
-/// The lowest limit. With it, a block takes no longer than other nodes wait for it.
+/// Minimum limit in bytes per second, at which sending a block takes no longer than other nodes
+/// wait for it.
 const LIMIT_MIN: u64 = 64 << 10;
 
-/// What to name if a command does not run on a node.
+/// Remedy in the error of a command that does not run on a node.
 pub(crate) const NAME_SOURCE: &str = "the node that has SOURCE with --from";
 
 /// Some of the cluster's nodes.
