@@ -23,8 +23,8 @@ const PING_INTERVAL: Duration = Duration::from_secs(5);
 /// the middle of being replaced.
 const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bytes that may be in flight. It is small, because unread bytes must be sent again after a
-/// connection breaks.
+/// Flow-control window of a stream, in bytes. It is small, because unread bytes must be sent again
+/// after a connection breaks.
 const WINDOW_BYTES: u32 = 256 << 10;
 
 /// Connects to the controller at one of `addresses`, which must be URLs or HOST:PORT, separated by
@@ -102,8 +102,8 @@ async fn credentials(tls: &cool_tls::Options) -> Result<Option<Credentials>, Cer
     }
 }
 
-/// Returns an error about certificates with a better remedy, where the user needs another one than
-/// an operator.
+/// Converts an error about certificates. Some errors have a different remedy for a user than for an
+/// operator.
 fn with_remedy(error: CertificateDirError) -> Error {
     match &error {
         CertificateDirError::Read { path, reason }
