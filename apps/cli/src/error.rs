@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Why a command failed.
+/// An error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("{0}")]
@@ -144,7 +144,7 @@ pub(crate) enum Error {
     Stuck(String),
 }
 
-/// Why standard input cannot be copied.
+/// An error because of which standard input cannot be copied.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SpoolError {
     #[error("SOURCE `-` reads this machine's standard input and cannot be combined with --from")]

@@ -17,13 +17,13 @@ use tokio::time::{Instant, interval, sleep_until, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 
-/// How long a controller that is reachable again may take to resume the job. The controller itself
+/// Maximum time for a controller that is reachable again to resume the job. The controller itself
 /// ends a job if its caller has not reconnected within `--agent-grace` (60 s by default).
 const RESUME_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// How long a canceled job may take to end. The controller gives its ranks 10 s.
+/// Maximum time for a canceled job to end. The controller gives its ranks 10 s.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long canceling a job may take when the command leaves it.
+/// Maximum time for canceling a job that the command leaves.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The order in which ranks are assigned to nodes.
@@ -165,7 +165,7 @@ impl FollowedJob {
             };
             match event.body {
                 Some(Body::Submitted(submitted)) => self.number = submitted.job,
-                // Repeated when the command resumes the job.
+                // The event is repeated when the command resumes the job.
                 Some(Body::Started(_)) if self.started.is_some() => {}
                 Some(Body::Started(started)) => {
                     (self.number, self.started) = (started.job, Some(Instant::now()));

@@ -48,7 +48,7 @@ impl CopyFileError {
     }
 }
 
-/// Why a pass of the ranks failed, or why a rank cannot take part.
+/// An error that ends a pass of the ranks, or because of which a rank cannot take part.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CopyError {
     #[error(transparent)]

@@ -16,8 +16,8 @@ const WAITING: usize = 2;
 
 type ReceivedPiece = (Piece, PieceForm, Vec<u8>);
 
-/// Writes a node's copy. A node that cannot have one takes part all the same, because the
-/// broadcasts need all ranks.
+/// Writes a node's copy. The rank of a node that cannot have a copy receives the pieces, too,
+/// because the broadcasts need all ranks.
 pub(crate) struct PieceWriter {
     sender: Option<SyncSender<ReceivedPiece>>,
     thread: JoinHandle<WriteResult>,

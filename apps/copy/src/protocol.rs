@@ -231,7 +231,7 @@ pub enum CopyEvent {
     /// The source cannot be read, so no node gets a copy. Sent by the source's rank.
     #[serde(rename = "gives_up")]
     SourceFailed {
-        /// Why it cannot be read.
+        /// The error of the source's node.
         reason: String,
     },
     /// Nodes were lost. Sent by one of the remaining ranks.
@@ -273,7 +273,7 @@ pub enum CopyEvent {
     Ended {
         /// Time since the start of the rank.
         seconds: f64,
-        /// Why the node has no copy.
+        /// The reason, if the node has no copy.
         error: Option<String>,
     },
 }

@@ -365,7 +365,7 @@ impl<'t> CopyRank<'t> {
         Ok(())
     }
 
-    /// Runs the swarm until no rank is missing blocks, or no blocks arrive any more.
+    /// Runs the swarm until no rank is missing blocks, or until blocks have stopped arriving.
     fn run_swarm(&mut self, comm: &Comm, root: Option<usize>) -> Result<(), CopyError> {
         let worst = loop {
             let mine = self.swarm.as_ref().map_or(MemberState::Content, |swarm| swarm.state(TICK));

@@ -6,7 +6,7 @@ use crate::protocol::CopyTask;
 
 /// The result of a rank.
 pub(crate) struct RankResult {
-    /// Why this node has no copy.
+    /// The reason, if this node has no copy.
     pub(crate) error: Option<String>,
     /// Whether the rank has reported its end to the command already.
     pub(crate) reported: bool,

@@ -87,7 +87,7 @@ pub enum StoreReply {
     },
     /// The last reply of every rank.
     Ended {
-        /// Why the rank has not completed the request.
+        /// The reason, if the rank has not completed the request.
         error: Option<String>,
     },
 }

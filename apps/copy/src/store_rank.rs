@@ -12,7 +12,7 @@ use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Why a rank does not complete a request.
+/// An error because of which a rank does not complete a request.
 #[derive(Debug, thiserror::Error)]
 enum StoreRankError {
     #[error(transparent)]

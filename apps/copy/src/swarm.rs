@@ -121,7 +121,7 @@ pub(crate) struct SwarmMember {
     only_source: bool,
     /// All members, by the names of their nodes.
     members: BTreeMap<String, Member>,
-    /// Of a late member: keeps the members that it asked for the plan from ending.
+    /// For a late member: the members that it asked for the plan do not end while this is held.
     hold: Option<InquiryHold>,
 }
 
@@ -132,7 +132,7 @@ pub(crate) struct SwarmResult {
     pub(crate) target: Option<TargetResult>,
     /// The copy, if it is complete.
     pub(crate) install: Option<Install>,
-    /// Why the source cannot be read.
+    /// The error, if the source cannot be read.
     pub(crate) source_error: Option<CopyFileError>,
     /// Bytes sent by this node.
     pub(crate) sent: u64,
@@ -248,7 +248,7 @@ impl SwarmMember {
             (Some((target, _)), Some(error)) => Some(Err(target.discard().err().unwrap_or(error))),
             (Some((target, _)), None) => Some(Ok(target)),
             (None, Some(error)) => {
-                // The copy is complete all the same.
+                // The error concerns only the blocks for other members: the copy is complete.
                 eprintln!("{error}; this node stopped serving others");
                 None
             }

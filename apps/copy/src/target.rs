@@ -35,7 +35,7 @@ const PRIVATE_DIRECTORY: u32 = 0o700;
 /// Number of attempts to lock the working directory, because another copy may remove it meanwhile.
 const LOCK_ATTEMPTS: usize = 8;
 
-/// What a node does with files at the destination.
+/// Options of a node's copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TargetOptions {
     /// Whether files that are not in the source are removed.

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-/// Why a rank of a benchmark fails.
+/// An error of a rank of a benchmark.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchRankError {
     #[error("the argument is not a plan of this release's `cool bench`: {0}")]

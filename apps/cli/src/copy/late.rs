@@ -25,7 +25,7 @@ use tonic::transport::Channel;
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
 /// Extension of this interval for each node of the copy.
 const LOOK_INTERVAL_PER_NODE: Duration = Duration::from_micros(500);
-/// How long the controller may take to answer.
+/// Maximum time for the controller's reply.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Number of the first rank of a copy's first job.

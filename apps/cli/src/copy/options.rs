@@ -159,7 +159,7 @@ fn limit(text: &str) -> Result<u64, String> {
     }
 }
 
-/// How many nodes must have a copy.
+/// The number or share of nodes that must have a copy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Quorum {
     Nodes(usize),
@@ -171,7 +171,7 @@ impl Quorum {
     pub(super) fn of(self, nodes: usize) -> usize {
         match self {
             Quorum::Nodes(count) => count,
-            // At most the number of nodes.
+            // The result is at most the number of nodes.
             Quorum::Percent(percent) => (percent / 100.0 * nodes as f64).ceil() as usize,
         }
     }

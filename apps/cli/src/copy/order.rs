@@ -23,7 +23,7 @@ const PIECE_SECONDS: u64 = 2;
 const REPORTS_PER_SECOND: u64 = 64;
 const REPORT_INTERVAL_MIN_MS: u64 = 100;
 
-/// What to copy, from where and to which nodes.
+/// The order to copy a source to nodes.
 pub(crate) struct CopyOrder<'a> {
     /// The node that has the source.
     pub(crate) from: String,
@@ -204,7 +204,7 @@ fn task(
         rates,
         from,
         limit: transfer.limit,
-        // At most 8 MiB.
+        // The length is at most 8 MiB, so it fits.
         piece_max: piece_max as usize,
         background: transfer.background,
         compress: transfer.compress,

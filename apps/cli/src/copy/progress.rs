@@ -10,8 +10,8 @@ const POINTS_MAX: usize = 256;
 /// Maximum number of points of one node, if there are many nodes.
 const POINTS_MIN: usize = 8;
 
-/// How many bytes a node was missing, over time. In a long copy only every second, fourth, eighth
-/// and so on report is kept.
+/// Number of bytes that a node was missing, over time. In a long copy, only every second report is
+/// kept, then only every fourth, and so on.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct CopyProgress {
     /// Seconds since the start of the command, and the bytes missing at that time.

@@ -35,7 +35,7 @@ pub fn send_frames(
     let mut bytes = vec![0; FRAME_MAX_BYTES];
     loop {
         let length = read_some(input, &mut bytes)?;
-        // At most FRAME_MAX_BYTES.
+        // The length is at most FRAME_MAX_BYTES, so it fits.
         let head = (length as u32).to_le_bytes();
         if rank.write_all(&head).and_then(|()| rank.write_all(&bytes[..length])).is_err() || length == 0 {
             return Ok(());
