@@ -121,7 +121,7 @@ pub(crate) struct SwarmMember {
     only_source: bool,
     /// All members, by the names of their nodes.
     members: BTreeMap<String, Member>,
-    /// For a late member: the members that it asked for the plan do not end while this is held.
+    /// For a late member: the member that sent it the plan does not end while this is held.
     hold: Option<InquiryHold>,
 }
 
