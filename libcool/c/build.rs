@@ -1,4 +1,4 @@
-//! The name by which programs find the shared library when they run.
+//! Sets the soname of the shared library, by which the dynamic linker finds it.
 
 fn main() {
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,libcool.so.0");

@@ -54,7 +54,7 @@ const KEY_MAX: usize = 200;
 #[derive(Debug)]
 pub struct Comm {
     inner: Arc<SharedComm>,
-    /// Timeout of calls through this handle, instead of that of the group.
+    /// Timeout of calls through this handle. If it is `None`, the group's timeout applies.
     timeout: Option<Duration>,
     /// Whether the caller promised not to access the arrays of started calls until they are
     /// complete.
@@ -80,7 +80,7 @@ struct CommState {
     /// Plan of the last completed call.
     plan: String,
     stats: Stats,
-    /// Number of splits and copies of the group so far.
+    /// Number of groups that were created from this one. It makes their keys unique.
     splits: u64,
 }
 
@@ -98,10 +98,11 @@ pub struct Place {
 /// Cost of the calls so far for this rank's node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Number of successful calls.
+    /// Number of successful calls, including messages.
     pub calls: u64,
-    /// Total duration: from the time the agent accepts a call until it finishes. For calls that
-    /// ranks execute themselves, from beginning to end.
+    /// Total duration of the calls. The duration of a call is measured from its acceptance by the
+    /// agent to its end. If the ranks execute the call themselves, it is measured from the
+    /// beginning of the call at this rank.
     pub time: Duration,
     /// Payload bytes sent by multicast.
     pub multicast_bytes: u64,
@@ -131,14 +132,15 @@ impl Comm {
     /// Joins a group of processes that agreed on a key, as rank `rank` of `size`.
     ///
     /// The group consists of all processes of the same user that pass the same `key` (1 to 200
-    /// bytes). Returns when all `size` ranks have joined. No launcher is needed. The agent is that
-    /// at `COOL_SOCKET`, or the only one in /run/cool. A key can be used again after its group was
-    /// created, but keys should be random, because a leftover process of an earlier run may
-    /// otherwise join.
+    /// bytes). Returns when all `size` ranks have joined. No launcher is needed. The process uses
+    /// the agent at the socket `COOL_SOCKET` or, if that is not set, at the only one in /run/cool.
+    /// A key can be used again after its group was created, but keys should be random, because a
+    /// leftover process of an earlier run may otherwise join.
     ///
     /// # Errors
-    /// If the agent does not reply, two processes join as the same rank, sizes differ, not all
-    /// ranks join within `timeout`, or `COOL_PLAN` is invalid (see [`Comm::set_plan`]).
+    /// If the agent does not reply, two processes join as the same rank, the processes pass
+    /// different sizes, not all ranks join within `timeout`, or `COOL_PLAN` is invalid (see
+    /// [`Comm::set_plan`]).
     pub fn join(key: &str, rank: usize, size: usize, timeout: Duration) -> Result<Comm, Error> {
         Comm::join_at(&Environment::socket()?, key, rank, size, timeout)
     }
@@ -348,7 +350,8 @@ impl SharedComm {
         }
     }
 
-    /// Starts a collective whose result is written to memory that is passed when it is waited for.
+    /// Starts a collective by the agents. The caller passes the memory for the result when it waits
+    /// for the call.
     fn start_apart(
         self: &Arc<SharedComm>,
         collective: Collective<'_, '_>,
@@ -418,7 +421,7 @@ mod tests {
         heard_with(stream, decoder, &mut VecDeque::new())
     }
 
-    /// As `heard`, and collects the descriptors that arrive.
+    /// As `heard`. Also appends received file descriptors to `descriptors`.
     pub(super) fn heard_with(
         stream: &UnixStream,
         decoder: &mut Decoder,

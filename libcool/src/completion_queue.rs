@@ -125,11 +125,11 @@ impl<'a, T> CompletionQueue<'a, T> {
     /// Adds a call, which may already be complete.
     ///
     /// # Errors
-    /// If the system cannot create the thread that detects completions. The call continues without
-    /// its result.
+    /// If the system cannot create the thread that detects completions. The call then continues,
+    /// but its result is lost.
     pub fn add(&self, pending: Pending<'a>, token: T) -> Result<(), Error> {
-        // Held until the call is inserted, because a thread that receives its number earlier must
-        // wait for that.
+        // The lock is held until the call is inserted, because a thread that receives the number of
+        // the call before that must wait.
         let mut calls = self.calls();
         let number = calls.next;
         calls.next += 1;

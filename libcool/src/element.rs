@@ -1,11 +1,11 @@
-//! Element types that collectives carry and combine.
+//! Element types that collectives transfer and combine.
 
 use crate::{PairType, Type};
 use half::{bf16, f16};
 use num_complex::Complex;
 use std::fmt;
 
-/// A number type that collectives carry: `i8` to `i64`, `u8` to `u64`, `f32`, `f64`;
+/// A number type that collectives transfer: `i8` to `i64`, `u8` to `u64`, `f32`, `f64`;
 /// [`f16`](struct@f16) and [`bf16`] of the crate `half`; [`Complex`] of `f32` and `f64`; and
 /// [`Located`] values.
 ///
@@ -87,7 +87,7 @@ impl Elements {
         self.carried_as().bytes()
     }
 
-    /// Returns the type by which agents carry the elements.
+    /// Returns the type as which agents transfer and combine the elements.
     pub const fn carried_as(self) -> Type {
         match self {
             Elements::Type(dtype) => dtype,
@@ -167,7 +167,7 @@ pub(crate) mod private {
 
     use super::{Complex, Located, Type, bf16, f16};
 
-    /// The types behind [`super::Element`].
+    /// The types that implement [`super::Element`].
     pub trait SealedElement: bytemuck::Pod + Send + Sync {
         #[doc(hidden)]
         const TYPE: Type;

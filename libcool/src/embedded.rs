@@ -1,9 +1,9 @@
 //! Ranks as threads of this process, with agents on loopback, without root privileges, switches or
 //! daemons.
 //!
-//! Meant for trying a program and for tests. Ranks and agents communicate as on a cluster, except
-//! that without switches there is no multicast. If `COOL_TRACE` names a file, the records that
-//! `cool trace --file` prints are written to it when the ranks have ended.
+//! This mode is for tests and for trying a program. Ranks and agents communicate as on a cluster,
+//! except that without switches there is no multicast. If `COOL_TRACE` names a file, the records
+//! that `cool trace --file` prints are written to it when the ranks have ended.
 
 use crate::environment::ForcedPlans;
 use crate::environment::JoinMode;
@@ -108,7 +108,7 @@ where
     results
 }
 
-/// Agents of a cluster on loopback in this process, for ranks anywhere on this machine.
+/// Agents of a cluster on loopback in this process, for ranks in any process of this machine.
 ///
 /// Other processes join a group through the agents' sockets ([`Comm::join_at`], or `COOL_SOCKET`).
 /// Dropping this value stops the agents.

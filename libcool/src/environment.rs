@@ -11,10 +11,10 @@ use std::time::Duration;
 /// Default directory of agents' sockets.
 const SOCKETS: &str = "/run/cool";
 
-/// Time for which ranks of other launchers wait for each other.
+/// Time for which ranks wait for each other, if another launcher than `cool run` started them.
 const ALL_JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// Identity of a process.
+/// A process as a rank: its agent, its number, and how it joins its group.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Environment {
     pub(crate) socket: PathBuf,
@@ -37,7 +37,7 @@ struct LauncherVariables {
     name: &'static str,
     rank: &'static str,
     size: &'static str,
-    /// Variables that identify the job. The first one is always set.
+    /// Variables that identify the job. The first one must be set; the others are used if they are.
     job: &'static [&'static str],
 }
 

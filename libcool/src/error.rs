@@ -140,7 +140,7 @@ impl fmt::Debug for Error {
 pub enum FailureKind {
     /// The call is invalid.
     Invalid,
-    /// Ranks called different operations, sizes, types or roots.
+    /// The ranks passed different operations, sizes, types or roots to the same call.
     Mismatch,
     /// A rank did not join in time.
     Timeout,
@@ -154,7 +154,7 @@ pub enum FailureKind {
     Truncated,
     /// A receive was cancelled. Only the receive failed.
     Cancelled,
-    /// A kind that this version of libcool does not know.
+    /// A kind that this version of libcool does not define.
     Other,
 }
 

@@ -65,7 +65,8 @@ pub struct CopiedFiles {
     pub seconds: f64,
     /// Size of the source, in bytes.
     pub bytes: u64,
-    /// Bytes that were broadcast, or that the source node sent by swarm.
+    /// Bytes that the source node sent. If several stores send an object by swarm, this is their
+    /// sum.
     pub sent: u64,
     /// Plan of the broadcasts, or `swarm`.
     pub via: String,
@@ -81,7 +82,7 @@ pub struct CopiedFiles {
 pub struct ExpelledNode {
     /// Name of the node.
     pub node: String,
-    /// Nodes that detected it, each by its own comparison.
+    /// Nodes that reported it.
     pub by: Vec<String>,
 }
 
@@ -90,7 +91,8 @@ pub struct ExpelledNode {
 pub struct CopiedNode {
     /// Name of the node.
     pub node: String,
-    /// Seconds from the start of the node's rank until its copy was in place.
+    /// Seconds from the start of the node's rank until its copy was in place, or had failed. `None`
+    /// if the rank did not report its end.
     pub seconds: Option<f64>,
     /// Error, if the node has no copy.
     pub error: Option<String>,
@@ -110,25 +112,25 @@ impl FileCommand {
     }
 
     /// Copies a file or directory to a path on many nodes. In `dest`, `{node}` stands for the
-    /// node's name, and a trailing `/` states that it is the containing directory.
+    /// node's name. If `dest` ends with `/`, it is the directory to copy into.
     pub fn copy(source: impl AsRef<Path>, dest: impl AsRef<Path>) -> FileCommand {
         FileCommand::new("copy", &[source.as_ref().as_os_str(), dest.as_ref().as_os_str()])
     }
 
     /// Copies a file or directory into the nodes' stores, under a name. Without a source, uses the
-    /// content that one of the stores has under that name.
+    /// object that one of the stores has under that name.
     pub fn put(name: &str, source: Option<&Path>) -> FileCommand {
         let operands: Vec<&OsStr> =
             [OsStr::new(name)].into_iter().chain(source.map(Path::as_os_str)).collect();
         FileCommand::new("put", &operands)
     }
 
-    /// Copies the content with this name from the stores to a path on the nodes.
+    /// Copies the object with this name from the stores to a path on the nodes.
     pub fn get(name: &str, dest: impl AsRef<Path>) -> FileCommand {
         FileCommand::new("get", &[OsStr::new(name), dest.as_ref().as_os_str()])
     }
 
-    /// Lists the content of the nodes' stores, or the content with one name.
+    /// Lists the objects in the nodes' stores, or the objects with one name.
     pub fn list(name: Option<&str>) -> FileCommand {
         FileCommand::new("ls", &name.map(OsStr::new).into_iter().collect::<Vec<_>>())
     }
@@ -138,7 +140,7 @@ impl FileCommand {
         FileCommand::new("rm", &[OsStr::new(name)])
     }
 
-    /// Verifies the content of the stores, or of one name, and reports damage.
+    /// Verifies the objects in the nodes' stores, or those with one name, and reports damage.
     pub fn verify(name: Option<&str>) -> FileCommand {
         FileCommand::new("verify", &name.map(OsStr::new).into_iter().collect::<Vec<_>>())
     }
@@ -211,7 +213,8 @@ impl FileCommand {
     /// Runs a copy, put or get and returns its result for each node.
     ///
     /// # Errors
-    /// As [`FileCommand::run`]. Also if this is another command.
+    /// As [`FileCommand::run`]. Also if the output cannot be parsed, for example because the
+    /// command is not a copy, put or get.
     pub fn copied(&self) -> Result<CopiedFiles, FilesError> {
         let json = self.run()?;
         let answer =

@@ -1,7 +1,8 @@
 //! MPI's pairs of a value and an `int`, for `min_loc` and `max_loc`.
 //!
-//! Agents carry them as values with an index of the same width. That index is unsigned while MPI's
-//! is signed, so its sign bit is flipped in both directions, which preserves the order.
+//! Agents transfer and combine them as values with an index of the same width. That index is
+//! unsigned while MPI's is signed, so its sign bit is flipped in both directions, which preserves
+//! the order.
 
 use crate::Type;
 use std::fmt;

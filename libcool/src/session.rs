@@ -147,7 +147,8 @@ impl RankSession {
         }
     }
 
-    /// Handles the agent's reply to an attached rank.
+    /// Stores the agent's reply to a rank that attaches, and opens the segment and the socket that
+    /// accompany the reply.
     fn on_attached(&mut self, doing: &'static str, attached: &local::Attached) -> Result<(), Error> {
         self.group = attached.group;
         self.can_probe = attached.can_probe;
@@ -203,8 +204,9 @@ impl RankSession {
         Ok((recovered.flags, ranks(&recovered.gone)))
     }
 
-    /// Uses a separate connection, because the group may have failed while this one waits for its
-    /// calls.
+    /// Joins the other survivors of the group, to agree on the flags `agree` or, if they are
+    /// `None`, to shrink the group. Returns the session that was used, and the reply. Uses a
+    /// separate connection, because the group may have failed while this one waits for its calls.
     fn recover(
         &self,
         doing: &'static str,
@@ -245,8 +247,9 @@ impl RankSession {
 
     /// Rejects calls in a forked process.
     ///
-    /// Locks may be held, and replies awaited, by threads that do not exist there, and its frames
-    /// would mix with those of the rank. Therefore nothing else may be used there.
+    /// In such a process, the threads that hold locks or await replies do not exist, and its frames
+    /// would mix with those of the rank. Therefore every method must call this before it uses
+    /// anything else of the session.
     fn check_process(&self, operation: &'static str) -> Result<(), Error> {
         if !self.is_forked() {
             return Ok(());

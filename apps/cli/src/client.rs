@@ -10,21 +10,21 @@ use std::time::Duration;
 use tokio::time::{Instant, sleep};
 use tonic::transport::{Channel, Endpoint};
 
-/// How long connecting may take.
+/// Maximum time for connecting to an address.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long a command looks for the leader of several controllers. A standby takes over within half
-/// of this time (docs/guide/deployment.md).
+/// Time for which a command looks for the leader of several controllers. A standby takes over
+/// within half of this time (docs/guide/deployment.md).
 const LEADER_TIMEOUT: Duration = Duration::from_secs(10);
 const RETRY_INTERVAL: Duration = Duration::from_millis(250);
-/// How often an idle connection is checked, and how long the controller may take to answer.
+/// Interval at which an idle connection is checked, and maximum time for the controller's reply.
 const PING_INTERVAL: Duration = Duration::from_secs(5);
 
-/// How long a certificate and a key that do not match are read again, because one of them may be in
-/// the middle of being replaced.
+/// Time for which a certificate and a key that do not match are read again, because one of them may
+/// have been replaced before the other.
 const REPLACEMENT_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Bytes that may be in flight. It is small, because unread bytes must be sent again after a
-/// connection breaks.
+/// Flow-control window of a stream, in bytes. It is small, because unread bytes must be sent again
+/// after a connection breaks.
 const WINDOW_BYTES: u32 = 256 << 10;
 
 /// Connects to the controller at one of `addresses`, which must be URLs or HOST:PORT, separated by
@@ -102,8 +102,8 @@ async fn credentials(tls: &cool_tls::Options) -> Result<Option<Credentials>, Cer
     }
 }
 
-/// Returns an error about certificates with a better remedy, where the user needs another one than
-/// an operator.
+/// Converts an error about certificates. Some errors have a different remedy for a user than for an
+/// operator.
 fn with_remedy(error: CertificateDirError) -> Error {
     match &error {
         CertificateDirError::Read { path, reason }

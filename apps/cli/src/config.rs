@@ -1,8 +1,8 @@
 //! The configuration files of `cool`: the table [tool] in /etc/cool/cool.toml and
 //! ~/.config/cool/cool.toml.
 //!
-//! Its keys must be flags that all commands have. A flag on the command line takes precedence over
-//! the environment, that over the user's file, and that over the system's file.
+//! Its keys must be flags that all commands have. The order of precedence is: flags on the command
+//! line, the environment, the user's file, the system's file.
 
 use crate::error::Error;
 use clap::{ArgAction, Command};
@@ -96,7 +96,7 @@ fn apply(mut command: Command, values: &Values) -> Command {
         let Some((id, action)) = arg.map(|arg| (arg.get_id().clone(), arg.get_action().clone())) else {
             continue;
         };
-        // A flag that is off is off by default, too.
+        // A flag that is false in the file needs no default, because flags are off by default.
         if !(matches!(action, ArgAction::SetTrue) && value == "false") {
             command = command.mut_arg(id, |arg| arg.default_value(value.clone()));
         }

@@ -7,7 +7,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-/// Why a command failed.
+/// An error of a command.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Error {
     #[error("{0}")]
@@ -144,7 +144,7 @@ pub(crate) enum Error {
     Stuck(String),
 }
 
-/// Why standard input cannot be copied.
+/// An error because of which standard input cannot be copied.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum SpoolError {
     #[error("SOURCE `-` reads this machine's standard input and cannot be combined with --from")]
@@ -175,14 +175,14 @@ impl SpoolError {
 }
 
 impl Error {
-    /// Returns the exit status of the command. A failed job passes its own on.
+    /// Returns the exit status of the command. If a job failed, this is the status of the job.
     pub(crate) fn exit_code(&self) -> ExitCode {
         let code = match self {
             Error::Failed { finished, .. } => finished.code.clamp(1, 255) as u8,
             Error::Interrupted { signal, .. } | Error::Spool(SpoolError::Interrupted { signal }) => {
                 (128 + signal).clamp(1, 255) as u8
             }
-            // As for wrong options.
+            // The same status as for wrong options.
             Error::Config(_) => 2,
             _ => 1,
         };
@@ -199,7 +199,7 @@ impl From<tonic::Status> for Error {
     }
 }
 
-/// Returns the innermost cause of an error, because the errors around it only say "transport
+/// Returns the innermost cause of an error, because the errors around it contain only "transport
 /// error".
 pub(crate) fn root_cause(error: &dyn std::error::Error) -> String {
     match error.source() {

@@ -1,4 +1,4 @@
-//! A job from its submission to its end, as the command that runs it sees it.
+//! Follows a job from its submission to its end, for the command that runs it.
 
 use crate::error::Error;
 use crate::signals::{Signals, is_forwarded};
@@ -17,13 +17,13 @@ use tokio::time::{Instant, interval, sleep_until, timeout};
 use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 
-/// How long a controller that is reachable again may take to resume the job. The controller itself
-/// gives jobs up after 30 s.
+/// Maximum time for a controller that is reachable again to resume the job. The controller itself
+/// ends a job if its caller has not reconnected within `--agent-grace` (60 s by default).
 const RESUME_TIMEOUT: Duration = Duration::from_secs(60);
 const RETRY_INTERVAL: Duration = Duration::from_millis(200);
-/// How long a canceled job may take to end. The controller gives its ranks 10 s.
+/// Maximum time for a canceled job to end. The controller gives its ranks 10 s.
 const END_TIMEOUT: Duration = Duration::from_secs(20);
-/// How long canceling a job may take when the command leaves it.
+/// Maximum time for canceling a job that the command leaves.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The order in which ranks are assigned to nodes.
@@ -83,7 +83,7 @@ impl JobOptions {
     }
 }
 
-/// What a command learns of its job while it runs.
+/// A report about a job while it runs.
 pub(crate) enum JobUpdate {
     /// The ranks are being started; this is their group.
     Started(Group),
@@ -125,11 +125,11 @@ struct FollowedJob {
     spec: JobSpec,
     /// 0 until the controller has accepted the job.
     number: u64,
-    /// When its ranks started.
+    /// Time at which its ranks started.
     started: Option<Instant>,
     lines: ReceivedLines,
     signals: Signals,
-    /// The signal that canceled the job, and until when to wait for its end.
+    /// The signal that canceled the job, and the time until which to wait for its end.
     interrupted: Option<(i32, Instant)>,
 }
 
@@ -165,7 +165,7 @@ impl FollowedJob {
             };
             match event.body {
                 Some(Body::Submitted(submitted)) => self.number = submitted.job,
-                // Repeated when the command resumes the job.
+                // The event is repeated when the command resumes the job.
                 Some(Body::Started(_)) if self.started.is_some() => {}
                 Some(Body::Started(started)) => {
                     (self.number, self.started) = (started.job, Some(Instant::now()));
@@ -192,7 +192,8 @@ impl FollowedJob {
     /// Forwards a signal, or cancels the job.
     ///
     /// # Errors
-    /// If there is no end to wait for: no job yet, or a second signal.
+    /// If the command must not wait for the end of the job: no job was accepted yet, or this is the
+    /// second signal. Also if the request fails.
     async fn on_signal(&mut self, signal: i32) -> Result<(), Error> {
         let job = self.number;
         if is_forwarded(signal) {
@@ -208,7 +209,8 @@ impl FollowedJob {
         }
         eprintln!("cool: ending job {}; press Ctrl-C again to leave it at once", job_ids::short(job));
         match self.cancel().await {
-            // The loop will find the connection broken, and cancel the job on the next one.
+            // `follow` detects that the connection is broken, and `resume` cancels the job on the
+            // next one.
             Ok(()) | Err(Error::Lost(_)) => Ok(()),
             Err(why) => Err(why),
         }
@@ -231,14 +233,14 @@ impl FollowedJob {
     }
 
     /// Resumes a job after the connection broke, at the same controller or at another one that has
-    /// taken over. `why` is returned if that is not possible.
+    /// taken over. Returns the error `why` if that is not possible.
     async fn resume(&mut self, why: Error) -> Result<Streaming<JobEvent>, Error> {
         let job = self.number;
         if job == 0 || !matches!(why, Error::Lost(_) | Error::Stopped | Error::Unfinished(_)) {
             return Err(why);
         }
         eprintln!("cool: {why}; job {} continues, waiting for a controller", job_ids::short(job));
-        // Without a time limit while no controller is reachable, because the job continues
+        // There is no time limit while no controller is reachable, because the job continues
         // meanwhile.
         let mut until = None;
         let mut tries = interval(RETRY_INTERVAL);
@@ -265,7 +267,7 @@ impl FollowedJob {
     }
 
     /// Handles a signal while no controller is reachable: the first one cancels the job as soon as
-    /// one is, the second one leaves the job.
+    /// a controller is reachable, the second one leaves the job.
     fn on_signal_while_lost(&mut self, signal: i32, why: &Error) -> Result<(), Error> {
         if is_forwarded(signal) {
             return Ok(());
@@ -290,7 +292,7 @@ impl FollowedJob {
 /// was lost, lines may arrive twice or be missing; their numbers show which.
 #[derive(Debug, Default)]
 struct ReceivedLines {
-    /// The last number by rank, and whether the stream is standard error.
+    /// The number of the last line, by rank and by whether the stream is standard error.
     last: HashMap<(u32, bool), u64>,
 }
 

@@ -1,5 +1,5 @@
 //! `cool`: the operator's command. It sends requests to the controller, submits jobs and shows the
-//! results; all decisions are the controller's.
+//! results; the controller makes all decisions.
 //!
 //! There is a file for each command. Files are copied by the ranks of `cool-copy`.
 

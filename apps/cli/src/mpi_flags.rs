@@ -1,5 +1,5 @@
-//! Flags of `mpirun` with one dash and a word, which a short flag of clap would take apart: `-np 4`
-//! would be `-n p`, and `-host h1` would print the help.
+//! Flags of `mpirun` with one dash and a word, which clap would parse as several short flags. For
+//! example, `-np 4` would be `-n p`, and `-host h1` would print the help.
 
 use clap::Command;
 use std::ffi::{OsStr, OsString};
@@ -33,7 +33,7 @@ pub(crate) fn replace(command: &Command, mut arguments: Vec<OsString>) -> Vec<Os
     arguments
 }
 
-/// Returns how many words a flag takes with its value; `None` if the word is not a flag.
+/// Returns the number of words of a flag, including its value; `None` if the word is not a flag.
 fn flag_words(commands: &[&Command], word: &OsStr) -> Option<usize> {
     let word = word.to_str()?;
     if word == "--" || word == "-" {

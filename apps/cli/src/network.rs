@@ -7,8 +7,9 @@ use cool_collective::{Call, Layout, Operation, Plan, Rank};
 use cool_sim::schedule::{FabricModel, Placement};
 use std::time::Duration;
 
-/// Most expected events of a schedule that is compiled without a request for its plan. They take
-/// about half a minute and 1 GB.
+/// Maximum number of expected events of a schedule that is compiled by `cool plan`, or simulated by
+/// `cool simulate` without a request for its plan. Simulating this number takes about half a minute
+/// and 1 GB.
 pub(crate) const EVENTS_MAX: f64 = 5e6;
 
 /// The options of a collective, except its operation.
@@ -104,7 +105,8 @@ impl NetworkOptions {
         let topology = self.topology.as_deref().unwrap_or("tree:4x4");
         let mut fabric = match std::fs::read_to_string(topology) {
             Ok(json) => FabricModel::from_json(topology, &json, host, uplink)?,
-            // A name with a colon must be a text. Its error lists the other forms.
+            // A text with a colon is not meant as a file, so its own error is returned, which lists
+            // the valid forms.
             Err(_) if topology.contains(':') => topology.parse::<FabricModel>()?.with_rates(host, uplink)?,
             Err(reason) => return Err(Error::TopologyFile { path: topology.to_owned(), reason }),
         };

@@ -7,7 +7,7 @@ use cool_proto::control::JobSpec;
 use serde::Serialize;
 use std::io;
 
-/// Returns a job on these nodes that continues without lost ones. `command` must be one of
+/// Returns a job on these nodes that continues if nodes are lost. `command` must be one of
 /// [`crate::ranks`], which every rank runs with the task as JSON.
 pub(crate) fn spec(
     command: &str,

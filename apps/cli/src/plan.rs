@@ -19,7 +19,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use tonic::transport::Channel;
 
-/// Plans that are listed in addition to the chosen one.
+/// Number of plans that are listed in addition to the chosen one.
 const ALTERNATIVES_SHOWN: usize = 4;
 
 /// Show the plan of a collective, its messages and the load of links; or the tables of the COOL
@@ -55,7 +55,7 @@ pub(crate) struct PlanOptions {
     per_rack: u32,
 }
 
-/// What a plan is shown for.
+/// The subject of `cool plan`: a call or a copy.
 #[derive(Clone, Copy, Debug)]
 enum PlanSubject {
     Call(Operation),

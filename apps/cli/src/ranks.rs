@@ -16,7 +16,8 @@ pub(crate) const STREAM_RANK: &str = "copy-stream-rank";
 /// A rank of `cool ls` and the other requests to stores.
 pub(crate) const STORE_RANK: &str = "store-rank";
 
-/// Runs as a rank if the arguments (after the program's name) say so; returns `None` otherwise.
+/// Runs as a rank if the arguments, without the program's name, are one of these commands and its
+/// task. Otherwise returns `None`.
 pub(crate) fn run(arguments: &[OsString]) -> Option<Result<(), Error>> {
     let [command, task] = arguments else { return None };
     let task = || task.to_str().ok_or_else(|| Error::NotUtf8(task.display().to_string()));

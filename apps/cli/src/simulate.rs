@@ -38,7 +38,7 @@ struct PlanTiming {
     plan: String,
     seconds: f64,
     times_limit: Option<f64>,
-    /// Whether it is the planner's estimate, because simulating would take too long.
+    /// Whether the time is the planner's estimate, because a simulation would take too long.
     estimated: bool,
 }
 

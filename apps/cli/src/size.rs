@@ -1,6 +1,6 @@
 //! Sizes such as 1K (1024 bytes), 1M and 1G.
 
-/// Parses a size in bytes. The text must be a whole number, with K, M or G behind it if needed.
+/// Parses a size in bytes. The text must be a whole number, optionally followed by K, M or G.
 pub(crate) fn parse(text: &str) -> Result<u64, String> {
     let (digits, shift) = match text.char_indices().last() {
         Some((i, 'K' | 'k')) => (&text[..i], 10),

@@ -19,14 +19,14 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// Answers every request from a script.
 struct ScriptedController {
-    /// Events of a job, which ends after them. Without events the job is refused.
+    /// Events that a job reports before it ends. If there are none, the job is refused.
     events: Vec<Body>,
     /// Whether the job continues after its last event, until the caller disconnects.
     endless: bool,
-    /// Receives every submitted job; for an endless one also `None` when its caller has
+    /// Channel to the test: every submitted job, and `None` once an endless job's caller has
     /// disconnected.
     jobs: mpsc::UnboundedSender<Option<JobSpec>>,
-    /// Receives all requests about jobs. An endless job ends when it is canceled.
+    /// Channel to the test: all requests about jobs. An endless job ends when it is canceled.
     requests: broadcast::Sender<String>,
 }
 
@@ -135,7 +135,7 @@ impl Controller for ScriptedController {
     }
 }
 
-/// A scripted controller, and the program that connects to it.
+/// A scripted controller, and commands that connect to it.
 struct TestBench {
     url: String,
     jobs: mpsc::UnboundedReceiver<Option<JobSpec>>,

@@ -16,11 +16,11 @@ use std::time::Duration;
 
 /// Time after which late ranks that do not meet the source's rank assume that the copy has ended.
 const MEETING_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time after which the source's rank starts to wait again.
+/// Time for which the source's rank waits at the rendezvous before it joins it anew.
 const LISTEN_TIMEOUT: Duration = Duration::from_secs(24 * 60 * 60);
 /// Time within which the larger group must form, because all its ranks exist already.
 const FORMATION_TIMEOUT: Duration = Duration::from_secs(10);
-/// The ranks of the pair that meets.
+/// Ranks in the group of two that meets at the rendezvous.
 const SOURCE: usize = 0;
 const NEWCOMER: usize = 1;
 
@@ -53,13 +53,15 @@ pub(crate) struct LargerGroup {
 /// Waits for late ranks, at the source's rank, in a thread that ends when this is dropped.
 pub(crate) struct NewcomerListener {
     met: Receiver<Newcomers>,
-    /// Nothing is sent; its end of the channel is dropped together with the listener.
+    /// Nothing is sent on this channel. The thread ends when the sender is dropped together with
+    /// the listener.
     _open: Sender<()>,
 }
 
 impl NewcomerListener {
     pub(crate) fn start(secret: CopySecret) -> io::Result<NewcomerListener> {
-        // Without capacity, because newcomers must be admitted before others are met.
+        // The channel has no capacity, because newcomers must be admitted before the thread meets
+        // others.
         let (sender, met) = sync_channel(0);
         let (open, is_open) = channel();
         thread::Builder::new().name("meet".into()).spawn(move || {
@@ -81,7 +83,7 @@ impl NewcomerListener {
         Ok(NewcomerListener { met, _open: open })
     }
 
-    /// Returns the late ranks that wait, if any do.
+    /// Returns late ranks that wait to be admitted, if there are any. Does not wait for them.
     pub(crate) fn waiting(&self) -> Option<Newcomers> {
         self.met.try_recv().ok()
     }
@@ -95,7 +97,8 @@ fn meet(secret: CopySecret, number: u64) -> Result<Newcomers, Error> {
 }
 
 /// Agrees with all ranks of the copy, at the end of a pass, on the group to form next. Only the
-/// source's rank passes `newcomers`, because only that has met them.
+/// source's rank passes `newcomers`, because only that rank has met them. Returns `None` if no late
+/// ranks wait.
 pub(crate) fn agree(comm: &Comm, newcomers: Option<&Newcomers>) -> Result<Option<LargerGroup>, Error> {
     let LargerGroup { number, count } = newcomers.map_or_else(LargerGroup::default, |met| met.group);
     let mut words = [number, count];
@@ -104,7 +107,7 @@ pub(crate) fn agree(comm: &Comm, newcomers: Option<&Newcomers>) -> Result<Option
     Ok((count > 0).then_some(LargerGroup { number, count }))
 }
 
-/// Forms the larger group, and returns it; `None` if it does not form, in which case all ranks must
+/// Forms the larger group and returns it. Returns `None` if it does not form; all ranks must then
 /// continue without the newcomers.
 pub(crate) fn admit(
     comm: &Comm,

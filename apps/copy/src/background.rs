@@ -5,10 +5,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::thread;
 use std::time::Duration;
 
-/// How often a rank that is busy calls a collective, so that the others keep waiting for it.
+/// Interval at which a busy rank calls a collective, so that the calls of the other ranks do not
+/// time out.
 pub(crate) const TICK: Duration = Duration::from_secs(1);
 
-/// A function that runs in its own thread, and the result once there is one.
+/// A function that runs in its own thread, and its result once it has returned.
 pub(crate) struct BackgroundTask<T>(Receiver<T>, Option<T>);
 
 impl<T: Send + 'static> BackgroundTask<T> {
@@ -18,7 +19,7 @@ impl<T: Send + 'static> BackgroundTask<T> {
         work: impl FnOnce() -> T + Send + 'static,
     ) -> io::Result<BackgroundTask<T>> {
         let (sender, receiver) = channel();
-        // The receiver may have been dropped: then the result is not needed.
+        // Sending fails only if the receiver was dropped. The result is then not needed.
         thread::Builder::new().name(name.into()).spawn(move || drop(sender.send(work())))?;
         Ok(BackgroundTask(receiver, None))
     }

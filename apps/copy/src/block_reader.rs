@@ -10,8 +10,8 @@ use std::sync::Arc;
 
 /// Reads the blocks of a manifest, and keeps the last file open.
 pub(crate) struct BlockReader {
-    /// Tried one after the other, because a copy moves from the first to the next when it is
-    /// complete.
+    /// Paths of the source or copy. They are tried in this order, because a complete copy is moved
+    /// from the first path to the next.
     roots: Vec<PathBuf>,
     manifest: Arc<Manifest>,
     occurrences: Occurrences,
@@ -30,7 +30,7 @@ impl BlockReader {
         self.roots.push(root);
     }
 
-    /// Returns the bytes of these blocks one behind the other, `bytes` in all.
+    /// Returns the concatenated bytes of these blocks, `bytes` bytes in total.
     ///
     /// # Errors
     /// If a block cannot be read, or its bytes are not those of the manifest.

@@ -1,4 +1,4 @@
-//! Errors of the ranks, each as one line.
+//! Errors of the ranks. The text of each is one line.
 //!
 //! There are three types: a [`CopyFileError`] is about a path on one node, a [`CopyError`] ends the
 //! copy of a rank, and a [`RankError`] is a defect of the process itself.
@@ -48,7 +48,7 @@ impl CopyFileError {
     }
 }
 
-/// Why a pass of the ranks failed, or why a rank cannot take part.
+/// An error that ends a pass of the ranks, or because of which a rank cannot take part.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum CopyError {
     #[error(transparent)]
@@ -73,7 +73,8 @@ pub(crate) enum CopyError {
     TooLate(String),
 }
 
-/// Why a rank fails as a process. If only its node cannot have a copy, it reports an event instead.
+/// An error that ends the process of a rank. If only its node cannot have a copy, the rank reports
+/// an event instead.
 #[derive(Debug, thiserror::Error)]
 pub enum RankError {
     /// The argument is not a task.

@@ -3,17 +3,18 @@
 use crate::missing_blocks::bytes_of;
 use cool_content::{BlockSet, Manifest, Piece, pieces};
 
-/// Blocks of a generation. Decoding takes as many multiplications per byte, and 32 blocks are
-/// enough to keep a link busy.
+/// Number of blocks of a generation. Decoding takes as many multiplications for each byte, so the
+/// number should be small; 32 blocks are enough to keep a link busy.
 pub const GENERATION_BLOCKS: u16 = 32;
-/// Most generations of a content, because members send a number for each of them.
+/// Maximum number of generations of a content, because members send a number for each of them.
 const GENERATIONS_MAX: u64 = 4096;
-/// Length of the shortest blocks.
+/// Minimum length of a block, in bytes.
 pub const BLOCK_MIN_BYTES: u64 = 64 << 10;
-/// Length of the longest blocks, unless there would be too many generations.
+/// Maximum length of a block, in bytes. Blocks are longer only if there would otherwise be more
+/// than [`GENERATIONS_MAX`] generations.
 const BLOCK_MAX_BYTES: u64 = 128 << 10;
-/// Number of blocks from which they get longer. With short blocks all nodes soon have some to pass
-/// on; with long ones less control data is sent per byte.
+/// Number of blocks above which blocks become longer than the minimum. With short blocks, all nodes
+/// soon have blocks to pass on; with long ones, less control data is sent for each byte.
 const BLOCKS_BEFORE_LONGER: u64 = 512;
 
 /// Returns the generations of a content: first the blocks that at least one node was missing at the
@@ -25,7 +26,7 @@ pub(crate) fn divide(manifest: &Manifest, missing: &BlockSet) -> Vec<Piece> {
     all.concat()
 }
 
-/// Returns the length of a block of a content that has `bytes`.
+/// Returns the block length, in bytes, for a content of `bytes` bytes.
 #[must_use]
 pub fn block_bytes(bytes: u64) -> u64 {
     let least = bytes.div_ceil(GENERATIONS_MAX * u64::from(GENERATION_BLOCKS));

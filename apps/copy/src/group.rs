@@ -33,7 +33,7 @@ pub(crate) fn broadcast_packed(
     let mut head = PieceHead { form, bytes: bytes.len() }.to_words();
     comm.bcast(&mut head, root)?;
     let PieceHead { form, bytes: length } = PieceHead::from_words(head);
-    // At the root the length is right already.
+    // At the root, this does not change the length.
     bytes.resize(length.min(limit), 0);
     comm.bcast(&mut bytes, root)?;
     Ok((form, bytes))

@@ -34,7 +34,8 @@ impl<'c> InFlight<'c> {
             comm.start().bcast(&mut bytes, root)?.await?;
             Ok(bytes)
         });
-        // Polled at once, because all ranks must start their calls in the same order.
+        // The future is polled at once, because polling starts the call, and all ranks must start
+        // their calls in the same order.
         self.started.push_back(match broadcast.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
             Poll::Pending => StartedBroadcast::Pending(broadcast),
             Poll::Ready(done) => StartedBroadcast::Done(done),

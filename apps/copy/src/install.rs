@@ -11,7 +11,7 @@ use std::time::Instant;
 /// serving other nodes. The thread reports the outcome to the command as soon as it is known.
 pub(crate) struct Install(BackgroundTask<InstallResult>);
 
-/// How an [`Install`] ended.
+/// Result of an [`Install`].
 pub(crate) struct InstallResult {
     pub(crate) outcome: Result<(), CopyFileError>,
     /// Whether the outcome was reported to the command.

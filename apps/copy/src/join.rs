@@ -1,7 +1,7 @@
 //! A rank of a late node that joins a copy by swarm.
 //!
-//! It is alone in a job of its own, asks members for the plan of the copy, and takes part until its
-//! own copy is complete and no member is missing blocks of it any more.
+//! The rank has a job of its own. It asks members for the plan of the swarm, and takes part until
+//! its own copy is complete and no member is missing blocks that it has.
 
 use crate::errors::{CopyError, CopyFileError};
 use crate::protocol::{CopyTask, LateMember};
@@ -14,7 +14,8 @@ use cool_peer::Member;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Takes part to the end, as the rank of a late node that started at `began`.
+/// Takes part in the copy to its end, as the rank of a late node that started at `began`. Returns
+/// whether the node has a copy.
 ///
 /// # Errors
 /// If the rank was too late. The command starts another one while the copy is under way.
@@ -30,7 +31,8 @@ pub(crate) fn join_swarm(
     let me = Member { rack: late.rack, slot: late.slot };
     let open = |manifest| prepare(task, node, manifest);
     let swarm = match SwarmMember::join((task, node), began, (me, &late.contacts), open) {
-        // An earlier rank of this node may be about to end.
+        // An earlier rank of this node may still hold the lock. The command starts another rank
+        // later.
         Err(locked @ CopyError::File(CopyFileError::Locked(_))) => return Err(locked),
         Err(CopyError::File(error)) => return Ok(RankResult::unreported(Some(error.into()))),
         joined => joined?,

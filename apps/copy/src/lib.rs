@@ -13,7 +13,7 @@
 //! | `rank.rs` | one rank of a copy: its passes, and what happens when a node is lost |
 //! | `source.rs`, `pipeline.rs` | read pieces at the source, and broadcast them one behind the other |
 //! | `piece_writer.rs`, `target.rs`, `install.rs` | write a node's copy, and rename it into place |
-//! | `swarm.rs`, `generations.rs` | the same data by swarm in place of broadcasts |
+//! | `swarm.rs`, `generations.rs` | distribute the data by swarm instead of broadcasts |
 //! | `admission.rs`, `join.rs` | nodes that are late: for broadcasts, and for a swarm |
 //! | `stream/` | copies of standard input while it is being read |
 //! | `stored.rs`, `store_rank.rs` | copies out of and into stores, and requests to stores |

@@ -1,24 +1,25 @@
-//! Rates of the nodes' links, as far as the controller knows them. They are part of a task and so
-//! must fit an argument of a process.
+//! Rates of the nodes' links, as far as the controller knows them. They are part of a task, so they
+//! must fit into a command-line argument of a process.
 
 use cool_proto::control::Node;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// Most nodes that are named, because an argument has up to 128 KiB (execve(2)).
+/// Maximum number of named nodes, because an argument has up to 128 KiB (execve(2)).
 const NAMED_MAX: usize = 1024;
 
 /// Rates of links, in bytes per second; 0 if unknown.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeLinkRates {
-    /// Rate of every link that is not named.
+    /// Rate of every link that is not in `slower`.
     most: u64,
     /// Links that are at least a tenth slower, by node.
     slower: BTreeMap<String, u64>,
 }
 
 impl NodeLinkRates {
-    /// Returns the rates of these nodes. If too many are slow, all count as slow as the slowest.
+    /// Returns the rates of these nodes. If too many links are slow, all have the rate of the
+    /// slowest.
     #[must_use]
     pub fn from_nodes<'n>(nodes: impl IntoIterator<Item = &'n Node>) -> NodeLinkRates {
         let known = nodes.into_iter().filter(|node| node.bytes_per_second > 0);

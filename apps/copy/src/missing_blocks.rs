@@ -6,11 +6,12 @@ use cool_content::{BlockSet, Manifest};
 #[derive(Clone)]
 pub(crate) struct MissingBlocks {
     pub(crate) blocks: BlockSet,
-    /// The block at which the source resumes; if it is not missing, the next one that is.
+    /// Number of the block at which the source resumes. If no node is missing it, the source
+    /// resumes at the next missing block.
     pub(crate) first: u32,
 }
 
-/// Returns the length of some blocks.
+/// Returns the total size of these blocks, in bytes.
 pub(crate) fn bytes_of(manifest: &Manifest, blocks: &BlockSet) -> u64 {
     blocks.iter().map(|block| u64::from(manifest.blocks()[block as usize].bytes)).sum()
 }

@@ -10,13 +10,14 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use std::time::Instant;
 
-/// Pieces that may wait for the disk. With more of them, the network waits.
+/// Maximum number of received pieces that wait for the disk. If the queue is full, the rank stops
+/// receiving.
 const WAITING: usize = 2;
 
 type ReceivedPiece = (Piece, PieceForm, Vec<u8>);
 
-/// Writes a node's copy. A node that cannot have one takes part all the same, because the
-/// broadcasts need all ranks.
+/// Writes a node's copy. The rank of a node that cannot have a copy receives the pieces, too,
+/// because the broadcasts need all ranks.
 pub(crate) struct PieceWriter {
     sender: Option<SyncSender<ReceivedPiece>>,
     thread: JoinHandle<WriteResult>,
@@ -24,7 +25,8 @@ pub(crate) struct PieceWriter {
 
 /// The state of the copy after all pieces.
 pub(crate) struct WriteResult {
-    /// The copy, or why there is none; `None` if it is complete.
+    /// The unfinished copy, or why there is none; `None` if the copy is complete or this node gets
+    /// none.
     pub(crate) target: Option<TargetResult>,
     /// The copy, if it is complete.
     pub(crate) install: Option<Install>,

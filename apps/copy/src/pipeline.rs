@@ -1,17 +1,18 @@
 //! A pipeline of pieces: broadcasts one behind the other, several of them in flight.
 //!
-//! Every piece ends with the head of a later one. So receivers start a broadcast before the source
-//! does: the source need not announce it, and none of its packets arrives before it is expected.
+//! Every piece ends with the head of a later one. Receivers therefore start the broadcast of a
+//! piece before the source does: the source need not announce it, and none of its packets arrives
+//! before it is expected.
 
 use crate::in_flight::InFlight;
 use cool::{Comm, Error};
 use std::collections::VecDeque;
 
-/// Pieces that the source sends at once: when one ends, the next has already started.
+/// Number of broadcasts that the source has in flight. When one ends, the next has already started.
 const SENDING: usize = 2;
-/// Pieces that receivers expect at once.
+/// Number of broadcasts that receivers have in flight.
 const EXPECTED: usize = SENDING + 1;
-/// Length of the head at the end of a piece, in little-endian words.
+/// Length in bytes of the head at the end of a piece, which consists of two little-endian words.
 const TAIL_BYTES: usize = 2 * size_of::<u64>();
 
 /// The form of a piece.
@@ -67,7 +68,7 @@ impl PieceHead {
     }
 }
 
-/// Broadcasts all pieces, and returns the number of bytes sent. The last piece may be one of
+/// Broadcasts all pieces, and returns the number of bytes sent. The last piece may have the form
 /// [`PieceForm::SourceFailed`] or [`PieceForm::Admission`].
 pub(crate) fn send(
     comm: &Comm,

@@ -31,6 +31,7 @@ impl ProgressReporter {
 }
 
 fn report_missing(target: &Target) {
-    // An error is ignored, because the rank's last event will meet it again and return it.
+    // An error is ignored, because sending the rank's last event will then fail, too, and return
+    // the error.
     drop(CopyEvent::Missing { bytes: target.missing_bytes() }.send());
 }

@@ -1,5 +1,5 @@
 //! The contract between the command and the ranks of a copy: the task that the command passes to
-//! every rank, and the events by which a rank reports how far it is.
+//! every rank, and the events by which a rank reports its progress.
 //!
 //! Both are JSON. The names in JSON are part of the contract, because the nodes of a cluster may
 //! run another release than the command.
@@ -19,8 +19,8 @@ use std::time::Instant;
 /// Number of pieces into which a copy is divided, as long as pieces get neither too short nor too
 /// long.
 const PIECES: u64 = 64;
-/// Length of the shortest pieces. Every piece costs CPU time on all nodes in addition to that of
-/// its bytes (docs/guide/copy.md).
+/// Minimum length of a piece, in bytes. Every piece costs CPU time on all nodes in addition to that
+/// of its bytes (docs/guide/copy.md).
 const PIECE_MIN_BYTES: usize = 2 << 20;
 
 /// How the data gets from the source to the other nodes.
@@ -38,7 +38,8 @@ pub enum CopyVia {
 }
 
 impl CopyVia {
-    /// Returns the plan of the broadcasts, or `None` if the planner picks one or there are none.
+    /// Returns the plan of the broadcasts, or `None` if the planner chooses the plan or there are
+    /// no broadcasts.
     #[must_use]
     pub fn plan(self) -> Option<&'static str> {
         match self {
@@ -49,7 +50,7 @@ impl CopyVia {
     }
 }
 
-/// A copy as all its ranks see it: every rank of a job gets the same task.
+/// The task of a copy's ranks: every rank of a job gets the same one.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CopyTask {
     /// The node that has the source.
@@ -72,7 +73,7 @@ pub struct CopyTask {
     pub rates: NodeLinkRates,
     /// Limit for the source in bytes per second; by swarm, for every node.
     pub limit: Option<u64>,
-    /// Length of the longest pieces, in bytes.
+    /// Maximum length of a piece, in bytes.
     pub piece_max: usize,
     /// Whether broadcasts yield to other traffic.
     pub background: bool,
@@ -82,14 +83,15 @@ pub struct CopyTask {
     pub delete: bool,
     /// Whether each copy is read back from the disk before it is renamed into place.
     pub verify: bool,
-    /// For copies out of the nodes' stores, or into them.
+    /// How the ranks use the nodes' stores, for copies out of stores or into them.
     pub store: Option<StoreTask>,
     /// Time between two progress reports of a rank, in milliseconds.
     #[serde(rename = "tell_every_ms")]
     pub report_interval_ms: u64,
     /// For a rank of a node that is late: how it joins the copy that is under way.
     pub late: Option<LateRank>,
-    /// Passed in the environment, because all users of a node can read the arguments of a process.
+    /// The secret of the copy. It is passed in the environment, because all users of a node can
+    /// read the arguments of a process.
     #[serde(skip)]
     pub secret: Option<CopySecret>,
 }
@@ -103,8 +105,8 @@ impl CopyTask {
         }
     }
 
-    /// Returns the length of a piece if `bytes` are sent: there should be enough pieces to resume
-    /// from when a node is lost, but not too many calls.
+    /// Returns the length of a piece, in bytes, if `bytes` bytes are sent: there should be enough
+    /// pieces to resume from when a node is lost, but not too many calls.
     pub(crate) fn piece_bytes(&self, bytes: u64) -> usize {
         let share = usize::try_from(bytes / PIECES).unwrap_or(usize::MAX);
         share.clamp(PIECE_MIN_BYTES.min(self.piece_max), self.piece_max)
@@ -149,7 +151,7 @@ pub struct StoreTask {
     pub name: StoreName,
     /// For a copy out of stores: the object that is the source.
     pub object: Option<Digest>,
-    /// For a copy into stores.
+    /// For a copy into stores: how the copy is put into them.
     pub put: Option<PutTask>,
     /// Other nodes with the object in their stores. By swarm they send it, too; they get no copy.
     #[serde(default)]
@@ -210,18 +212,18 @@ pub struct StreamTask {
 pub enum CopyEvent {
     /// The source was read. Sent by the source's rank.
     Source {
-        /// Length of all its files.
+        /// Total size of its files, in bytes.
         bytes: u64,
     },
     /// The source starts to send blocks that at least one node is missing. Sent by the source's
     /// rank.
     Sending {
-        /// Length of these blocks.
+        /// Total size of these blocks, in bytes.
         bytes: u64,
     },
     /// All blocks were sent. Sent by the source's rank.
     Sent {
-        /// Bytes that the source has sent over the network so far.
+        /// Bytes that the nodes with the source have sent over the network so far.
         bytes: u64,
         /// The plan of the broadcasts, or "swarm".
         via: String,
@@ -229,7 +231,7 @@ pub enum CopyEvent {
     /// The source cannot be read, so no node gets a copy. Sent by the source's rank.
     #[serde(rename = "gives_up")]
     SourceFailed {
-        /// Why it cannot be read.
+        /// The error of the source's node.
         reason: String,
     },
     /// Nodes were lost. Sent by one of the remaining ranks.
@@ -262,7 +264,7 @@ pub enum CopyEvent {
     /// This node does not have all blocks yet.
     #[serde(rename = "lacks")]
     Missing {
-        /// Length of the missing blocks.
+        /// Total size of the missing blocks, in bytes.
         bytes: u64,
     },
     /// This node's copy is in place, or it cannot have one. The source itself needs no copy and
@@ -271,7 +273,7 @@ pub enum CopyEvent {
     Ended {
         /// Time since the start of the rank.
         seconds: f64,
-        /// Why the node has no copy.
+        /// The reason, if the node has no copy.
         error: Option<String>,
     },
 }

@@ -2,7 +2,7 @@
 //! writes.
 //!
 //! The ranks work together in passes. In a pass, the source broadcasts its manifest, all ranks
-//! determine which blocks are missing anywhere, and these are sent: by swarm first, if that was
+//! determine which blocks any node is missing, and these are sent: by swarm first, if that was
 //! chosen, then by broadcasts. If a node is lost, the others start another pass, in which the
 //! blocks that have arrived count as present; all ranks and newcomers do the same when broadcasts
 //! admit late nodes. A swarm continues across passes.
@@ -80,21 +80,24 @@ struct CopyRank<'t> {
     began: Instant,
     scan: Option<BackgroundTask<Result<CopySource, CopyFileError>>>,
     manifest: Option<Arc<Manifest>>,
-    /// The content on this node, if the node has it. Held because its store must keep it meanwhile.
+    /// The content on this node, if the node has it. While this is held, the node's store keeps the
+    /// object.
     source: Option<CopySource>,
-    /// On every node that gets a copy, except the source's, until the copy is being installed.
+    /// This node's copy, until it is being installed. `None` on nodes that get no copy, and on the
+    /// source's node.
     target: Option<TargetResult>,
     /// The complete copy; on the source's node, the copy that it makes while it sends.
     install: Option<Install>,
-    /// While this node is a member of a swarm, which then owns the target.
+    /// Set while this node is a member of a swarm, which then owns the target.
     swarm: Option<SwarmMember>,
-    /// Whether all ranks were asked to join the swarm.
+    /// Whether this rank has completed the start of the swarm, in which all ranks are asked to join
+    /// it.
     asked: bool,
     /// At the source's rank, for copies by broadcasts: waits for late ranks.
     newcomer_listener: Option<NewcomerListener>,
     /// Late ranks that are about to be admitted.
     newcomers: Option<Newcomers>,
-    /// The block behind the last that the source has sent.
+    /// Number of the block after the last one that the source has sent.
     next: u32,
     /// Bytes sent over the network.
     sent: u64,
@@ -198,7 +201,7 @@ impl<'t> CopyRank<'t> {
         self.node == self.task.from
     }
 
-    /// Returns whether this node gets a copy, from other nodes.
+    /// Returns whether this node gets its copy from other nodes.
     fn receives(&self) -> bool {
         self.task.source_share(self.node).is_none()
     }
@@ -319,13 +322,14 @@ impl<'t> CopyRank<'t> {
         };
         words.push(if self.is_source() { u64::from(self.next) } else { u64::MAX });
         comm.allreduce_in_place(&mut words, Op::BitAnd)?;
-        // Unused without a source.
+        // The value is not used if there is no source.
         let first = words.pop().and_then(|first| u32::try_from(first).ok()).unwrap_or(0);
         Ok(MissingBlocks { blocks: BlockSet::from_words(blocks, &words).complement(), first })
     }
 
-    /// Returns whether a swarm continues, which it does after any loss if all remaining ranks were
-    /// asked to join it. If only some were, because a node was lost meanwhile, they end it.
+    /// Returns whether the swarm of an earlier pass continues. It continues after any loss if all
+    /// remaining ranks were asked to join it. If only some were asked, because a node was lost
+    /// meanwhile, they end the swarm.
     fn continues_by_swarm(&mut self, comm: &Comm) -> Result<bool, CopyError> {
         if self.task.via != CopyVia::Swarm {
             return Ok(false);
@@ -361,7 +365,7 @@ impl<'t> CopyRank<'t> {
         Ok(())
     }
 
-    /// Runs the swarm until no rank is missing blocks, or no blocks arrive any more.
+    /// Runs the swarm until no rank is missing blocks, or until blocks have stopped arriving.
     fn run_swarm(&mut self, comm: &Comm, root: Option<usize>) -> Result<(), CopyError> {
         let worst = loop {
             let mine = self.swarm.as_ref().map_or(MemberState::Content, |swarm| swarm.state(TICK));
@@ -383,8 +387,8 @@ impl<'t> CopyRank<'t> {
         Ok(())
     }
 
-    /// Ends the swarm and takes its target back; returns why the source cannot be read, if it
-    /// cannot.
+    /// Ends this rank's part in the swarm and takes its target back. Returns the error if the
+    /// source cannot be read.
     fn end_swarm(&mut self) -> Option<CopyFileError> {
         let ended = self.swarm.take()?.end();
         if !self.receives() {
@@ -395,7 +399,8 @@ impl<'t> CopyRank<'t> {
         ended.source_error
     }
 
-    /// Adds the bytes that other nodes with the content have sent to those of the source.
+    /// Adds the bytes that other nodes with the content have sent to the count of the source's
+    /// rank.
     fn add_up_sent(&mut self, comm: &Comm) -> Result<(), CopyError> {
         if !self.task.others().is_empty() {
             let mut all = [std::mem::take(&mut self.sent)];
@@ -438,7 +443,7 @@ fn wait_for_all<T: Send + 'static>(
     }
 }
 
-/// Copies the source on its own node, for which nothing is sent.
+/// Makes the copy on the source's own node, for which nothing is sent.
 fn copy_on_source(task: &CopyTask, node: &str, manifest: Arc<Manifest>) -> Result<(), CopyFileError> {
     let mut target = open_target(task, node, Arc::clone(&manifest))?;
     let copied = target.take_from(&task.source, &manifest);

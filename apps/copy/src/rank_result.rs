@@ -6,7 +6,7 @@ use crate::protocol::CopyTask;
 
 /// The result of a rank.
 pub(crate) struct RankResult {
-    /// Why this node has no copy.
+    /// The reason, if this node has no copy.
     pub(crate) error: Option<String>,
     /// Whether the rank has reported its end to the command already.
     pub(crate) reported: bool,
@@ -18,7 +18,7 @@ impl RankResult {
         RankResult { error: error.map(|error| without_os_code(&error.to_string())), reported: false }
     }
 
-    /// Waits until a copy is in place, and returns how that ended.
+    /// Waits until the installation of a copy has ended, and returns its result.
     pub(crate) fn of_install(install: Install, task: &CopyTask) -> RankResult {
         let panicked =
             || InstallResult { outcome: Err(CopyFileError::Corrupt(task.source.clone())), reported: false };

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 
-/// Most threads that read at once, because more of them would only wait for the disk.
+/// Maximum number of threads that read at once, because more would only wait for the disk.
 const THREADS: usize = 8;
 
 /// Returns the path of an item below a root.
@@ -120,7 +120,7 @@ struct FileBlocks {
     digest: Digest,
 }
 
-/// Cuts a file into blocks, and checks that it still is as `about` describes it.
+/// Cuts a file into blocks, and checks that it has not changed since `about` was read.
 fn cut_file(path: &Path, about: &Metadata) -> Result<FileBlocks, CopyFileError> {
     let at = || CopyFileError::at(path);
     let mut file = File::open(path).map_err(at())?;
@@ -152,7 +152,8 @@ fn version(about: &Metadata) -> (u64, u64, u64, i64, i64) {
     (about.dev(), about.ino(), about.size(), about.mtime(), about.mtime_nsec())
 }
 
-/// Returns where the next data at or behind `from` starts and ends in a file of `size` bytes.
+/// Returns the start and the end of the first data at or after offset `from` in a file of `size`
+/// bytes, or `None` if there is none.
 fn next_data(file: &File, from: u64, size: u64) -> Result<Option<(u64, u64)>, std::io::Error> {
     if from >= size {
         return Ok(None);

@@ -4,13 +4,13 @@
 use cool_peer::SwarmKey;
 use std::str::FromStr;
 
-/// The variable of the ranks' environment that holds the secret.
+/// Environment variable of the ranks that contains the secret.
 pub const SECRET_VARIABLE: &str = "COOL_COPY_SECRET";
 const KEY_BYTES: usize = size_of::<SwarmKey>();
 const BYTES: usize = KEY_BYTES + size_of::<u64>();
 
-/// The key of a swarm, and the seed of its rings. The ranks of broadcasts use it as a rendezvous
-/// key.
+/// The key of a swarm, and the seed of its rings. Copies by broadcasts use the seed in the key of
+/// their rendezvous with late ranks.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct CopySecret([u8; BYTES]);
 
@@ -18,7 +18,7 @@ impl CopySecret {
     /// Generates a secret.
     ///
     /// # Errors
-    /// If the system has no random bytes.
+    /// If the system cannot provide random bytes.
     pub fn new() -> std::io::Result<CopySecret> {
         let mut bytes = [0; BYTES];
         getrandom::fill(&mut bytes)?;
@@ -42,7 +42,7 @@ impl CopySecret {
     }
 }
 
-/// Hides the bytes, so that they are in no log.
+/// Hides the bytes, so that no log contains them.
 impl std::fmt::Debug for CopySecret {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str("CopySecret")

@@ -1,7 +1,7 @@
 //! Reads the pieces that the source broadcasts, ahead of the network.
 //!
 //! Every block is read again and compared with its hash, so that a change since the scan is
-//! noticed.
+//! detected.
 
 use crate::block_reader::BlockReader;
 use crate::errors::CopyFileError;
@@ -15,7 +15,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Pieces that are read ahead.
+/// Number of pieces that are read ahead of the network.
 const READY: usize = 2;
 /// The cheapest level of zstd.
 const COMPRESSION_LEVEL: i32 = 1;
@@ -24,7 +24,7 @@ const COMPRESSION_LEVEL: i32 = 1;
 #[derive(Debug)]
 pub(crate) struct ReadPiece {
     pub(crate) packed: PackedPiece,
-    /// The block behind the piece's last.
+    /// Number of the block after the last one of the piece.
     pub(crate) next: u32,
 }
 
@@ -56,7 +56,7 @@ pub(crate) fn start_reading(
     Ok(receiver)
 }
 
-/// Compresses a piece if that is wanted and makes it shorter.
+/// Compresses a piece if `compress` is set and the result is shorter.
 fn pack(plain: Vec<u8>, compress: bool) -> PackedPiece {
     if compress {
         let compressed = zstd::bulk::compress(&plain, COMPRESSION_LEVEL).ok();

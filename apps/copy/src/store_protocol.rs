@@ -12,7 +12,7 @@ use std::path::PathBuf;
 pub struct StoreRequest {
     /// The stores' directory.
     pub store: StoreLocation,
-    /// Only objects of this name; `None` for all.
+    /// Name of the objects concerned; `None` for all objects.
     pub name: Option<StoreName>,
     /// The operation of the ranks.
     #[serde(rename = "deed")]
@@ -34,18 +34,18 @@ pub enum StoreOperation {
     },
 }
 
-/// An object in the store of a node, by one of its names.
+/// A name in a node's store and its object; an object with several names has several entries.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ObjectInfo {
     /// The name.
     pub name: StoreName,
-    /// Identity of the content.
+    /// Identity of the object: a hash of its paths, modes, times and bytes.
     pub id: Digest,
     /// Time at which it was put, in milliseconds since 1970.
     pub put_ms: u64,
     /// Time at which it was put or read last, in milliseconds since 1970.
     pub used_ms: u64,
-    /// Length of its files.
+    /// Total size, in bytes.
     pub bytes: u64,
     /// Number of its files, directories and links.
     pub items: usize,
@@ -53,7 +53,7 @@ pub struct ObjectInfo {
     pub tree: PathBuf,
 }
 
-/// A reply of a rank. Each rank sends any number of them.
+/// A reply of a rank. A rank sends any number of replies; the last is `Ended`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum StoreReply {
@@ -64,9 +64,9 @@ pub enum StoreReply {
     Store {
         /// Its directory.
         folder: PathBuf,
-        /// Length of all its objects.
+        /// Total size, in bytes.
         bytes: u64,
-        /// Its quota.
+        /// Its quota in bytes, if it has one.
         quota: Option<u64>,
     },
     /// The name was removed.
@@ -74,7 +74,7 @@ pub enum StoreReply {
     /// An object was read again, and is intact.
     #[serde(rename = "whole")]
     Intact {
-        /// Length of its files.
+        /// Total size, in bytes.
         bytes: u64,
     },
     /// An object is damaged.
@@ -87,7 +87,7 @@ pub enum StoreReply {
     },
     /// The last reply of every rank.
     Ended {
-        /// Why the rank has not completed the request.
+        /// The reason, if the rank has not completed the request.
         error: Option<String>,
     },
 }

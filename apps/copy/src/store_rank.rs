@@ -12,7 +12,7 @@ use std::io;
 use std::path::Path;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Why a rank does not complete a request.
+/// An error because of which a rank does not complete a request.
 #[derive(Debug, thiserror::Error)]
 enum StoreRankError {
     #[error(transparent)]
@@ -109,7 +109,7 @@ fn verify(
     Ok(())
 }
 
-/// Returns the differences between an object and its manifest.
+/// Returns the differences between an object and its manifest. Replies `Intact` if there are none.
 fn verify_object(store: &Store, id: Digest, reply: Reply) -> Result<Vec<String>, StoreRankError> {
     // An object that was removed meanwhile is not damaged.
     let Some(reading) = store.examine(id)? else { return Ok(Vec::new()) };

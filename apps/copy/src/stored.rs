@@ -46,17 +46,17 @@ impl CopyTask {
         self.store.as_ref().map_or(&[], |stored| &stored.others)
     }
 
-    /// Returns the index of a node among those that have the content; `None` if it does not have
-    /// it.
+    /// Returns a node's share in sending the content: its index among the nodes that have it, and
+    /// their number. Returns `None` if the node does not have the content.
     pub(crate) fn source_share(&self, node: &str) -> Option<Share> {
         let mut holders = iter::once(&self.from).chain(self.others());
-        // A few nodes at most.
+        // There are only a few such nodes, so their number fits.
         let index = holders.position(|holder| holder == node)? as u16;
         Some(Share { index, of: 1 + self.others().len() as u16 })
     }
 
-    /// Returns an error about the source in better words: an object in a store that differs from
-    /// its manifest is damaged, because no program may change it.
+    /// Returns a more precise error about the source: an object in a store that differs from its
+    /// manifest is damaged, because no program may change it.
     pub(crate) fn source_error(&self, root: &Path, error: CopyFileError) -> CopyFileError {
         let is_stored = self.store.as_ref().is_some_and(|stored| stored.object.is_some());
         match error {
@@ -71,8 +71,8 @@ impl CopyTask {
     }
 }
 
-/// Prepares a node's copy, with all blocks that are on the node already. On the source's node it
-/// must not be inside the source.
+/// Prepares a node's copy, with all blocks that are on the node already. On the source's node, the
+/// copy must not be inside the source.
 pub(crate) fn open_target(
     task: &CopyTask,
     node: &str,

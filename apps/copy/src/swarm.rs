@@ -21,13 +21,13 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use std::{io, iter};
 
-/// Time after which the rank of a late node leaves, if it has its copy and no member takes blocks
-/// of it.
+/// Time after which the rank of a late node leaves, if its copy is complete and it has sent no
+/// blocks.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
-/// Share of a link's rate that is left for blocks, because packets of 1500 bytes also carry the
-/// headers of Ethernet, IP, TCP and Noise, and members send control messages.
+/// Percentage of a link's rate that is left for blocks, because packets of 1500 bytes also carry
+/// the headers of Ethernet, IP, TCP and Noise, and members send control messages.
 const PAYLOAD_PERCENT: u64 = 93;
-/// Length of a member's address as the others get it: an IPv6 address, and a port, which is 0 for a
+/// Length in bytes of an encoded address of a member: an IPv6 address, and a port, which is 0 for a
 /// rank that does not take part.
 const CONTACT_BYTES: usize = 18;
 
@@ -42,10 +42,11 @@ struct SwarmContent {
     incoming: Option<Mutex<IncomingCopy>>,
 }
 
-/// A node's copy. It is installed as soon as it is complete, whatever other nodes are missing.
+/// A node's copy. It is installed as soon as it is complete, even if other nodes are still missing
+/// blocks.
 struct IncomingCopy {
     began: Instant,
-    /// Until it is complete.
+    /// The copy and its reporter, until the copy is complete.
     target: Option<(Target, ProgressReporter)>,
     install: Option<Install>,
 }
@@ -84,7 +85,8 @@ impl Contents for SwarmContent {
         incoming.install_if_complete(&self.reader)
     }
 
-    /// Returns the set of blocks that were missing at the start, followed by the manifest.
+    /// Returns the encoded set of blocks that were missing at the start, followed by the encoded
+    /// manifest.
     fn describe(&self) -> Vec<u8> {
         let words = self.missing.words();
         let words = iter::once(words.len() as u64).chain(words.iter().copied()).flat_map(u64::to_le_bytes);
@@ -97,7 +99,7 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The state of a rank; the worst is the greatest.
+/// The state of a rank in the swarm, from the best to the worst.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub(crate) enum MemberState {
@@ -107,7 +109,7 @@ pub(crate) enum MemberState {
     Starved,
     /// Blocks are arriving.
     Busy,
-    /// It is the only source, which cannot be read.
+    /// This rank is the only source, and it cannot read its files.
     SourceFailed,
 }
 
@@ -119,7 +121,7 @@ pub(crate) struct SwarmMember {
     only_source: bool,
     /// All members, by the names of their nodes.
     members: BTreeMap<String, Member>,
-    /// Of a late member: keeps the members that it asked for the plan from ending.
+    /// For a late member: the member that sent it the plan does not end while this is held.
     hold: Option<InquiryHold>,
 }
 
@@ -130,7 +132,7 @@ pub(crate) struct SwarmResult {
     pub(crate) target: Option<TargetResult>,
     /// The copy, if it is complete.
     pub(crate) install: Option<Install>,
-    /// Why the source cannot be read.
+    /// The error, if the source cannot be read.
     pub(crate) source_error: Option<CopyFileError>,
     /// Bytes sent by this node.
     pub(crate) sent: u64,
@@ -246,7 +248,7 @@ impl SwarmMember {
             (Some((target, _)), Some(error)) => Some(Err(target.discard().err().unwrap_or(error))),
             (Some((target, _)), None) => Some(Ok(target)),
             (None, Some(error)) => {
-                // The copy is complete all the same.
+                // The error concerns only the blocks for other members: the copy is complete.
                 eprintln!("{error}; this node stopped serving others");
                 None
             }
@@ -261,12 +263,12 @@ fn report_expelled(peer: &SwarmPeer<SwarmContent>, members: &BTreeMap<String, Me
     for expelled in peer.expelled() {
         let named = members.iter().find(|(_, member)| **member == expelled).map(|(name, _)| name.clone());
         let node = named.unwrap_or_else(|| format!("member {} of rack {}", expelled.slot, expelled.rack));
-        // An error is ignored, because the rank's last event will meet it again.
+        // An error is ignored, because sending the rank's last event will then fail, too.
         drop(CopyEvent::Expelled { node }.send());
     }
 }
 
-/// How a rank takes part.
+/// Configuration of a member.
 struct MemberConfig {
     me: Member,
     socket: TcpListener,
@@ -277,7 +279,8 @@ struct MemberConfig {
 }
 
 impl SwarmContent {
-    /// Returns the content of a node's copy, with the start of its rank; or of the source.
+    /// Returns the content of a member. `target` is its copy, with the start time of its rank;
+    /// `None` at the source.
     fn new(
         task: &CopyTask,
         (source, manifest): (&Path, &Arc<Manifest>),
@@ -294,7 +297,8 @@ impl SwarmContent {
         SwarmContent { manifest: Arc::clone(manifest), missing, generations, reader, incoming }
     }
 
-    /// Returns the generations that are on this node.
+    /// Returns the numbers of the generations of which this node's copy has all blocks. Returns
+    /// none at a source.
     fn present(&self) -> Vec<u32> {
         let Some(incoming) = &self.incoming else { return Vec::new() };
         let incoming = lock(incoming);
@@ -362,8 +366,8 @@ fn share_contacts(comm: &Comm, socket: Option<&TcpListener>) -> Result<Vec<Socke
     Ok(all.as_chunks().0.iter().map(contact).collect())
 }
 
-/// Numbers the members by rack, in the order of their ranks, and returns them and which one this
-/// rank is.
+/// Assigns to each member the number of its rack and a slot in it, in the order of ranks. Returns
+/// all members, and the member that this rank is.
 fn assign_members(comm: &Comm, contacts: &[SocketAddr]) -> (Vec<(String, Member, SocketAddr)>, Member) {
     // The number of each rack, and how many of its members are known so far.
     let mut racks: BTreeMap<usize, (u32, u32)> = BTreeMap::new();
@@ -403,7 +407,7 @@ fn swarm_plan(
     }
 }
 
-/// Returns the rate at which a link can carry blocks; `None` if the link's rate is unknown.
+/// Returns the rate at which a link can transfer blocks; `None` if the link's rate is unknown.
 fn payload_rate(rate: u64) -> Option<u64> {
     rate.checked_mul(PAYLOAD_PERCENT).map(|rate| rate / 100).filter(|rate| *rate > 0)
 }

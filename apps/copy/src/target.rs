@@ -24,23 +24,23 @@ use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, Per
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// Most files that are open at once.
+/// Maximum number of files that are open at once.
 const OPEN_MAX: usize = 64;
-/// Most files that are synced to the disk one by one. For more of them, the whole file system is
-/// synced.
+/// Maximum number of files that are synced to the disk one by one. For more of them, the whole file
+/// system is synced.
 const SYNCED_ONE_BY_ONE_MAX: usize = 16;
 /// Modes of files and directories until they are complete.
 const PRIVATE_FILE: u32 = 0o600;
 const PRIVATE_DIRECTORY: u32 = 0o700;
-/// How often locking is tried, because another copy may remove the working directory meanwhile.
+/// Number of attempts to lock the working directory, because another copy may remove it meanwhile.
 const LOCK_ATTEMPTS: usize = 8;
 
-/// What a node does with files at the destination.
+/// Options of a node's copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct TargetOptions {
-    /// Removes files that are not in the source.
+    /// Whether files that are not in the source are removed.
     pub(crate) delete: bool,
-    /// Reads the copy back from the disk before it is renamed into place.
+    /// Whether the copy is read back from the disk before it is renamed into place.
     pub(crate) verify: bool,
 }
 
@@ -58,9 +58,10 @@ pub(crate) struct Target {
     options: TargetOptions,
     have: BlockSet,
     open: BTreeMap<u32, File>,
-    /// Held until the copy is in place; `None` if the destination was up to date before.
+    /// Lock of the working directory, held until the copy is in place; `None` if the destination
+    /// was up to date before.
     lock: Option<File>,
-    /// For a copy into a store, which names it at the end.
+    /// For a copy into a store: the pending put, which adds the name at the end.
     put: Option<Put>,
 }
 
@@ -137,7 +138,7 @@ impl Target {
         Ok(())
     }
 
-    /// Makes it the copy of a store's object.
+    /// Returns this copy as the files of the object that `put` adds to a store.
     pub(crate) fn into_store(self, put: Put) -> Target {
         Target { put: Some(put), ..self }
     }
@@ -147,7 +148,7 @@ impl Target {
         &self.have
     }
 
-    /// Returns the length of the missing blocks.
+    /// Returns the total size of the missing blocks, in bytes.
     pub(crate) fn missing_bytes(&self) -> u64 {
         let blocks = self.manifest.blocks();
         self.have.complement().iter().map(|block| u64::from(blocks[block as usize].bytes)).sum()
@@ -171,7 +172,8 @@ impl Target {
         self.work.join("old")
     }
 
-    /// Checks the files of an interrupted copy, and returns whether they belong to the same source.
+    /// Returns whether the working directory contains an interrupted copy of the same source. Moves
+    /// the files of any other interrupted copy to `old`.
     fn begin(&self) -> Result<bool, CopyFileError> {
         let (identity_file, tree, old) = (self.work.join("identity"), self.tree(), self.old());
         let identity = self.manifest.identity().to_string();
@@ -187,7 +189,7 @@ impl Target {
         Ok(false)
     }
 
-    /// Creates all directories, links and files. The files are sparse so far.
+    /// Creates all directories, links and files. New files are sparse until blocks are written.
     fn make_tree(&self) -> Result<(), CopyFileError> {
         let tree = self.tree();
         for item in self.manifest.items() {
@@ -344,7 +346,7 @@ impl Target {
             let set = match item.content {
                 ItemContent::File(_) => Ok(()),
                 ItemContent::Link(_) => set_modified(&path, item.modified),
-                // It must stay writable until it is renamed.
+                // The root must stay writable until it is renamed.
                 ItemContent::Folder if item.path.is_root() => Ok(()),
                 ItemContent::Folder => {
                     set_mode(&path, item.mode).and_then(|()| set_modified(&path, item.modified))
@@ -388,7 +390,7 @@ impl Target {
             .map_err(CopyFileError::at(dest))
     }
 
-    /// Reads a copy that was up to date before from the disk again.
+    /// Reads a copy that was up to date before from the disk, and checks it.
     fn verify_unchanged(&self) -> Result<(), CopyFileError> {
         let files: Vec<_> = self.manifest.files().collect();
         in_parallel(&files, |(number, file)| {
@@ -460,7 +462,7 @@ fn lock(work: &Path) -> Result<File, CopyFileError> {
             _ => {}
         }
         let directory = match File::open(work) {
-            // Its owner has just removed it.
+            // Another copy has just removed it.
             Err(error) if error.kind() == ErrorKind::NotFound => continue,
             opened => opened.map_err(CopyFileError::at(work))?,
         };

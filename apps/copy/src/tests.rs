@@ -152,8 +152,8 @@ fn check_given_up(outcomes: &[Option<String>], why: &str) {
     assert!(outcomes[1..].iter().all(|outcome| outcome.as_ref() == Some(&others)), "{outcomes:?}");
 }
 
-/// A member of the swarm notices blocks that have changed since the scan when it reads them. It
-/// reads four of ten generations at first, which take seconds.
+/// A member of the swarm detects blocks that have changed since the scan when it reads them. It
+/// first reads four of ten generations, and sending these takes seconds because of the limit.
 #[test]
 fn all_ranks_report_a_source_that_changes_during_a_swarm() {
     let directory = TempDir::new().unwrap();

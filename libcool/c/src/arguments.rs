@@ -184,8 +184,8 @@ impl CallArguments {
         let in_place = self.send.addr() == IN_PLACE || self.operation == Operation::Bcast;
         let at_root = rank == self.root;
         let arrays = if in_place {
-            // In place there is one array. At a rank that has all parts, it is as long as the one
-            // that contains all parts.
+            // An in-place call has one array. At a rank that has the parts of all ranks, it has the
+            // length of all parts.
             let has = match self.operation {
                 Operation::Gather => (!at_root).then_some(send),
                 Operation::Scatter => at_root.then_some(send),

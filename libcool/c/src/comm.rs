@@ -116,7 +116,7 @@ pub unsafe extern "C" fn cool_lending(comm: cool_comm, again: *mut cool_comm) ->
 /// to cool_launch, and must return 0 on success.
 pub type cool_program = Option<unsafe extern "C" fn(world: cool_comm, context: *mut c_void) -> c_int>;
 
-/// A pointer that is passed through threads.
+/// The context of a program, which is passed to the threads of all ranks.
 #[derive(Clone, Copy)]
 struct ProgramContext(*mut c_void);
 

@@ -81,7 +81,8 @@ impl CError {
     }
 }
 
-/// Runs the body of a function and returns the code of its result.
+/// Runs the body of a function and returns the code of its result. Records an error for
+/// cool_error_message. A panic is returned as COOL_OTHER.
 pub(crate) fn guarded(body: impl FnOnce() -> Result<(), CError>) -> cool_status {
     match catch_unwind(AssertUnwindSafe(body)) {
         Ok(Ok(())) => COOL_OK,

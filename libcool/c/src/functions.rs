@@ -35,7 +35,7 @@ impl Function {
         let count = left.len() / self.element;
         let (left, right) = (left.as_mut_ptr().cast(), right.as_ptr().cast());
         // SAFETY: the caller guarantees this. Both arrays have `count` elements and are aligned for
-        // any element.
+        // elements of this size.
         unsafe { (self.combine)(left, right, count, std::ptr::with_exposed_provenance_mut(self.context)) };
     }
 }

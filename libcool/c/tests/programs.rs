@@ -1,5 +1,5 @@
-//! C programs against the installed header, libraries and pkg-config file, as a user would build
-//! them.
+//! Builds C programs with the installed header, libraries and pkg-config file, as a user would, and
+//! runs them.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};

@@ -25,7 +25,7 @@ pub(crate) struct Data {
     pointer: usize,
     bytes: usize,
     writeable: bool,
-    /// How elements that are carried as u8 must be interpreted.
+    /// How elements that are transferred as u8 must be interpreted.
     kind: CarriedKind,
     is_numpy: bool,
 }
@@ -130,8 +130,8 @@ impl Data {
         self.dtype
     }
 
-    /// Returns why elements of this kind cannot be combined by `op`, if so. For example, a bool is
-    /// 0 or 1, which a sum is not.
+    /// Returns the reason if `op` cannot combine elements of this kind. For example, bools have no
+    /// sum, because a sum of zeros and ones may exceed 1.
     pub(crate) fn why_not_combined_by(&self, op: Op) -> Option<&'static str> {
         match self.kind {
             CarriedKind::Boolean if op == Op::Sum => Some(

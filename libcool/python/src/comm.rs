@@ -15,7 +15,7 @@ use std::time::Duration;
 pub(crate) struct PyComm {
     /// Shared by all handles of the communicator.
     rank: Arc<Mutex<Option<Arc<Rank>>>>,
-    /// Timeout of calls through this handle, instead of that of the group.
+    /// Timeout of calls through this handle. If it is `None`, the group's timeout applies.
     timeout: Option<Duration>,
     /// Whether the program promised not to access the arrays of started calls.
     lends: bool,

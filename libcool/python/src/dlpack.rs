@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyCapsuleMethods, PyDict};
 use std::ffi::c_void;
 
-/// Main memory, and main memory that a GPU can access, too.
+/// DLPack's codes of main memory, and of main memory that a GPU can access, too.
 const DEVICES: [i32; 2] = [1, 3];
 
 /// Flag of a tensor that must not be written.
@@ -28,8 +28,8 @@ struct DlTensor {
     byte_offset: u64,
 }
 
-/// The structure of DLPack 1.0. Before, the tensor was the first field, and there was no flag for
-/// read-only tensors.
+/// The structure of DLPack 1.0. In earlier versions, the tensor was the first field, and there was
+/// no flag for read-only tensors.
 #[repr(C)]
 struct DlManagedTensorVersioned {
     version: [u32; 2],
@@ -51,12 +51,12 @@ pub(crate) struct Tensor {
     pub(crate) writeable: bool,
 }
 
-/// Interpretation of elements that are carried as another type.
+/// Interpretation of elements that are transferred as another type.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum CarriedKind {
     Number,
     Boolean,
-    /// 8 bits wide, carried as bytes.
+    /// Floats of 8 bits, which are transferred as bytes.
     Float8,
 }
 

@@ -27,8 +27,9 @@ impl CollectiveArguments<'_, '_> {
             Some(recv) => Data::writeable("recv", recv)?,
             None => self.space(py, &rank, &send)?,
         };
-        // The function combines elements of the first axis after that of the parts; with counts,
-        // single numbers.
+        // The first axis of the array numbers its elements. In a reduce_scatter, the first axis
+        // numbers the parts, and the second axis the elements. With counts, elements are single
+        // numbers.
         let axes = match (self.operation, &self.counts) {
             (Operation::ReduceScatter, Some(_)) => usize::MAX,
             (Operation::ReduceScatter, None) => 2,
@@ -42,7 +43,7 @@ impl CollectiveArguments<'_, '_> {
         let combine: CombineFunction = Box::new(move |left: &mut [u8], right: &[u8]| {
             found.run_unless_failed(|| Python::attach(|py| call_function(py, &function, &kind, left, right)));
         });
-        // Copied, so that the arrays may overlap.
+        // The elements are copied, so that the arrays may overlap.
         let sent = send.bytes().to_vec();
         // SAFETY: `recv` is held here or by the request, and the documentation requires the program
         // not to access it.
@@ -70,8 +71,8 @@ pub(crate) struct FunctionError(Arc<Mutex<Option<PyErr>>>);
 impl FunctionError {
     /// Runs `act`, unless the function has raised before.
     fn run_unless_failed(&self, act: impl FnOnce() -> PyResult<()>) {
-        // Not locked meanwhile, because `act` takes the interpreter lock, and a thread that holds
-        // that may wait for this lock.
+        // The mutex is not locked meanwhile, because `act` acquires the interpreter lock, and a
+        // thread that holds the interpreter lock may wait for the mutex.
         if self.first().is_none() {
             let error = act().err();
             *self.first() = error;
@@ -82,7 +83,7 @@ impl FunctionError {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Raises the recorded exception.
+    /// Removes the recorded exception and returns it as an error.
     ///
     /// # Errors
     /// If the function has raised one.
@@ -91,7 +92,7 @@ impl FunctionError {
     }
 }
 
-/// The type of the arrays that a function gets.
+/// Type and element shape of the arrays that are passed to a function.
 struct FunctionArrays {
     dtype: Py<PyAny>,
     /// Shape of an element; empty for numbers.

@@ -14,9 +14,9 @@ use std::time::Instant;
 ///
 /// The group consists of all processes of the same user that pass the same `key` (1 to 200 bytes).
 /// Returns when all `size` ranks have joined, and raises TimeoutError after `timeout` seconds. No
-/// launcher is needed. `socket` is the socket of the agent; if it is None, the agent is that at
-/// COOL_SOCKET, or the only one in /run/cool. A key can be used again after its group was created,
-/// but keys should be random, because a leftover process of an earlier run may otherwise join.
+/// launcher is needed. `socket` is the socket of the agent. If None, the socket is COOL_SOCKET or,
+/// if unset, the only one in /run/cool. A key can be used again after its group was created, but
+/// keys should be random, because a leftover process of an earlier run may otherwise join.
 #[pyfunction]
 #[pyo3(signature = (key, rank, size, timeout = 300.0, socket = None))]
 pub(crate) fn join(
@@ -35,8 +35,8 @@ pub(crate) fn join(
     joined.map(PyComm::new).map_err(|e| raised(py, &e))
 }
 
-/// Agents of a cluster of `nodes` nodes in `racks` racks, in this process on loopback, without root
-/// privileges, switches or daemons.
+/// Runs the agents of `nodes` nodes in `racks` racks in this process. Needs no root, switches or
+/// daemons.
 ///
 /// The ranks are processes of this machine, which join groups through `sockets`. The agents stop
 /// when this object is closed, at the end of a `with` block, or garbage-collected.
@@ -64,8 +64,8 @@ impl PyCluster {
         Ok(PyCluster { agents: Mutex::new(Some(Arc::new(agents))) })
     }
 
-    /// The socket of each node's agent, for `join`, or for COOL_SOCKET of another process. Empty
-    /// once closed.
+    /// Paths of the agents' sockets, one per node; pass one to `join`, or as COOL_SOCKET. Empty
+    /// after `close`.
     #[getter]
     fn sockets(&self) -> Vec<String> {
         let agents = self.agents();

@@ -25,7 +25,7 @@ struct FitOptions {
     restarts: usize,
     iterations: usize,
     movement: f64,
-    /// Seed; that of rank 0 is used.
+    /// Seed of the random choices. All ranks use that of rank 0.
     seed: u64,
     /// "short" or "float".
     precision: String,

@@ -24,7 +24,7 @@ struct QueuedRequest {
     reported: bool,
 }
 
-/// Wakes threads that wait for the request.
+/// Wakes threads that wait for a request of which the queue has not returned the result.
 impl Drop for QueuedRequest {
     fn drop(&mut self) {
         if !self.reported {

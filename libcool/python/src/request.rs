@@ -22,7 +22,7 @@ pub(crate) struct PyRequest {
     failed: FunctionError,
 }
 
-/// Sender, tag, and number of elements of a message.
+/// Sender, tag, and number of elements of a message; for probes, the size in bytes.
 pub(crate) type MessageInfo = (usize, u32, usize);
 
 enum RequestState {
@@ -65,8 +65,8 @@ impl PyRequest {
         PyRequest { failed, ..PyRequest::new(pending, Some(received)) }
     }
 
-    /// Takes the call for a queue. The queue must then call [`PyRequest::finish`] or
-    /// [`PyRequest::give_up`].
+    /// Removes the call from the request, for a queue or to cancel it. The queue must then call
+    /// [`PyRequest::finish`] or [`PyRequest::give_up`].
     pub(crate) fn take(&self, py: Python<'_>) -> PyResult<Pending<'static>> {
         let mut state = self.state();
         match std::mem::replace(&mut *state, RequestState::Awaited) {
@@ -91,8 +91,8 @@ impl PyRequest {
         self.changed.notify_all();
     }
 
-    /// Waits until the call is complete or given up. Returns whether it is. The interpreter lock
-    /// must not be held.
+    /// Waits until the call is complete or given up. Returns false if neither is the case after
+    /// `timeout`. The interpreter lock must not be held.
     fn wait_for_end(&self, timeout: Option<Duration>) -> bool {
         let begun = Instant::now();
         let mut state = self.state();

@@ -309,7 +309,7 @@ impl Comm {
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
     /// # cool::launch(|comm| -> Result<(), cool::Error> {
-    /// // Each rank knows how much it sends to whom; all need to know.
+    /// // Each rank knows only its own counts, but every rank must pass all of them.
     /// let mine: Vec<u64> = (0..comm.size()).map(|to| (comm.rank() * to) as u64).collect();
     /// let mut all = vec![0; comm.size() * comm.size()];
     /// comm.allgather(&mine, &mut all)?;

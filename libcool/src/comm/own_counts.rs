@@ -76,7 +76,7 @@ impl Comm {
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
     /// # cool::launch(|comm| -> Result<(), cool::Error> {
-    /// // Rank i sends j elements to rank j, so each receives as many as its rank from all.
+    /// // Rank i sends j elements to rank j, so rank j receives j elements from every rank.
     /// let sent: Vec<usize> = (0..comm.size()).collect();
     /// let received = vec![comm.rank(); comm.size()];
     /// let mut recv = vec![0; comm.rank() * comm.size()];

@@ -162,8 +162,8 @@ impl<'a> Pending<'a> {
     /// message if one had already matched it, as [`Pending::received`].
     ///
     /// # Errors
-    /// If the call is not a receive, it failed, or the agent is of an earlier release. The receive
-    /// then continues without its result.
+    /// If the call is not a receive, if it has failed, or if the agent is of an earlier release. A
+    /// call that has not failed continues, but its result is lost.
     pub fn cancel(mut self) -> Result<Option<Received>, Error> {
         let receives = self.dtype.is_some() && self.output.is_some();
         match self.request.as_ref().filter(|_| receives) {

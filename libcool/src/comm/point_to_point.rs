@@ -30,8 +30,8 @@ impl Comm {
     /// ```
     ///
     /// # Errors
-    /// If there is no such rank, it is lost, or it does not receive the message in time. The group
-    /// has failed then.
+    /// If there is no such rank. Also if the rank is lost or does not receive the message in time;
+    /// the group has failed then.
     pub fn send<T: Element>(&self, data: &[T], dest: usize, tag: u32) -> Result<(), Error> {
         self.waiting().send(data, dest, tag)?.wait()
     }
@@ -48,7 +48,7 @@ impl Comm {
     /// Waits for a message that a receive would match, and returns its sender, tag and length, for
     /// example to allocate memory for it.
     ///
-    /// `source` and `tag` may be `None` for any. The message stays queued, so another thread may
+    /// `None` as `source` or `tag` matches any. The message stays queued, so another thread may
     /// receive it first.
     ///
     /// ```
@@ -65,8 +65,8 @@ impl Comm {
     /// ```
     ///
     /// # Errors
-    /// If there is no such rank, it is lost, or it sends no message in time. The group has failed
-    /// then. Also if the agent is of an earlier release.
+    /// If there is no such rank, or the agent is of an earlier release. Also if the rank is lost or
+    /// sends no message in time; the group has failed then.
     pub fn probe(
         &self,
         source: impl Into<Option<usize>>,
@@ -90,13 +90,14 @@ impl Comm {
         self.inner.probe("iprobe", (source.into(), tag.into()), Probe::AtOnce)
     }
 
-    /// Receives a message of at most `data.len()` elements. `source` and `tag` may be `None` for
+    /// Receives a message of at most `data.len()` elements. `None` as `source` or `tag` matches
     /// any.
     ///
     /// # Errors
-    /// If there is no such rank, it is lost, sends no message in time, or sends another type: the
-    /// group has failed then. If the message is longer than `data`, the message is lost but the
-    /// group stays usable ([`FailureKind::Truncated`](crate::FailureKind::Truncated)).
+    /// If there is no such rank. Also if the rank is lost, sends no message in time, or sends
+    /// another type; the group has failed then. If the message is longer than `data`, the message
+    /// is lost but the group stays usable
+    /// ([`FailureKind::Truncated`](crate::FailureKind::Truncated)).
     pub fn recv<T: Element>(
         &self,
         data: &mut [T],
@@ -107,7 +108,7 @@ impl Comm {
     }
 
     /// Sends or receives any message, with an array of a type that is known only at run time.
-    /// Returns the message if it is a receive.
+    /// Returns the received message; for a send, a message of 0 elements from rank 0.
     ///
     /// # Errors
     /// As [`Comm::send`] and [`Comm::recv`].

@@ -33,7 +33,7 @@ pub(super) fn space(bytes: usize) -> Vec<u128> {
     vec![0; bytes.div_ceil(size_of::<u128>())]
 }
 
-/// Returns the first bytes of such memory.
+/// Returns the first `bytes` bytes of memory from [`space`].
 pub(super) fn bytes_of(space: &mut [u128], bytes: usize) -> &mut [u8] {
     &mut bytemuck::cast_slice_mut(space)[..bytes]
 }

@@ -83,7 +83,7 @@ impl Comm {
     /// ```
     /// # fn main() -> Result<(), cool::Error> {
     /// # cool::launch(|comm| -> Result<(), cool::Error> {
-    /// // Matrices: not commutative.
+    /// // The product of matrices is not commutative.
     /// let mine = [[1u64, comm.rank() as u64], [0, 1]];
     /// let mut product = [[[0; 2]; 2]];
     /// let times = |a: [[u64; 2]; 2], b: [[u64; 2]; 2]| {
@@ -149,8 +149,10 @@ impl Comm {
     /// Executes any of these reductions on bytes, for bindings to other languages.
     ///
     /// An element has `element` bytes, regardless of the types of the arrays; counts and ranges are
-    /// in elements. `combine` gets whole vectors, which are aligned to 16 bytes. A reduce_scatter
-    /// may have counts, and all operations may work in place.
+    /// in elements. `combine` is called with two vectors of the same number of elements: whole
+    /// vectors, or the same part of both. They begin at multiples of the element size in memory
+    /// that is aligned to 16 bytes. A reduce_scatter may have counts, and all operations may work
+    /// in place.
     ///
     /// # Errors
     /// If the arguments are invalid, or the call fails.
@@ -190,7 +192,7 @@ impl Comm {
         self.fold(Collective { root, ..Collective::new(operation, arrays) }, element, &mut combine)
     }
 
-    /// Sends all vectors to every rank.
+    /// Reduces short vectors: sends all of them to every rank, which combines them.
     fn fold_small(
         &self,
         reduction: &mut UserReduction<'_, '_>,
@@ -207,7 +209,8 @@ impl Comm {
         Ok(())
     }
 
-    /// Sends each rank its part of all vectors.
+    /// Reduces long vectors: sends each rank its part of all vectors, which it combines, and
+    /// distributes the results.
     fn fold_large(
         &self,
         reduction: &mut UserReduction<'_, '_>,

@@ -1,6 +1,6 @@
 //! Exchange of publications between the ranks of a segment.
 //!
-//! Each rank publishes as far ahead as its ring has room, and takes the publications of other ranks
+//! Each rank publishes as far ahead as its ring has room, and reads the publications of other ranks
 //! in order.
 
 use super::{Interrupted, PeerWait};
@@ -24,7 +24,7 @@ pub(super) struct PublicationFlow<'p> {
     pub(super) chunks: u64,
     /// Whether this rank publishes.
     pub(super) publishes: bool,
-    /// Ranks that this rank takes publications from; empty if none.
+    /// Ranks of which this rank reads the publications; empty if none.
     pub(super) sources: Range<usize>,
     /// Whether a publication of another rank contains data for this rank. The first publication of
     /// every source is awaited in any case, so that no rank completes before all sources have
@@ -114,8 +114,9 @@ impl<'a, W: PeerWait> Exchange<'a, W> {
         self.waits.wait(on, &|| part.published(ring) > number)
     }
 
-    /// Checks that the first publications of these ranks belong to the same call. Waiting makes
-    /// this check, but no rank waits if all others were earlier.
+    /// Checks that the first publications of these ranks belong to the same call.
+    /// [`PeerWait::wait`] makes this check, but a rank does not call it if all others have
+    /// published already.
     pub(super) fn compare(&mut self, sources: Range<usize>) -> Result<(), Interrupted<W::Error>> {
         self.others(sources).try_for_each(|source| self.wait_for(SegmentRing::Inputs, 0, source))
     }
@@ -130,7 +131,7 @@ impl<'a, W: PeerWait> Exchange<'a, W> {
         self.part(self.rank).release(ring, self.number(ring, publication + 1));
     }
 
-    /// Publishes this rank's input and takes the publications of the sources. `step` reads and
+    /// Publishes this rank's input and reads the publications of the sources. `step` reads and
     /// writes the data.
     ///
     /// # Errors

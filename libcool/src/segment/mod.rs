@@ -1,8 +1,9 @@
 //! Calls that the ranks of a node execute themselves in the shared segment of their group
 //! ([`cool_shm::segment`]).
 //!
-//! This module describes calls to other ranks and matches them. [`operations`] implements each
-//! operation, and the [session](crate::session) watches over waiting ranks.
+//! This module begins and completes calls, with descriptions by which the ranks compare them.
+//! [`operations`] implements each operation, and the [session](crate::session) watches over waiting
+//! ranks.
 
 mod direct;
 mod exchange;
@@ -115,7 +116,8 @@ impl DescribedCall {
         DescribedCall { dtype, op, call, digest, text }
     }
 
-    /// Returns whether this describes a call, which must have no counts.
+    /// Returns whether this is the description of a call. Returns `false` if one of both has
+    /// counts.
     fn describes(&self, checked: &CheckedCollective<'_, '_>) -> bool {
         let Call { operation, root, bytes, element, counts } = &self.call;
         let same_kind = *operation == checked.operation && counts.is_none() && checked.counts.is_none();
@@ -134,8 +136,8 @@ impl SegmentCalls {
         SegmentCalls { segment, rank, size, published: [0; 2], complete: false, direct: None }
     }
 
-    /// Begins the call with a number. Returns whether the ranks execute it; this is unknown until
-    /// all ranks have attached, so the first call waits for that.
+    /// Begins the call `number`. Returns whether the ranks execute it themselves; this is unknown
+    /// until all ranks have attached, so the first call waits for that.
     ///
     /// # Errors
     /// If not all ranks attach.
@@ -207,8 +209,8 @@ impl SegmentCalls {
         Ok(all)
     }
 
-    /// Returns whether this rank can read the memory of all others, which look for `content` in its
-    /// own.
+    /// Returns whether this rank can read the memory of all others. Meanwhile the others try to
+    /// read `content` in the memory of this rank.
     fn can_read_all<W: PeerWait>(
         &mut self,
         content: &u64,
@@ -230,8 +232,8 @@ impl SegmentCalls {
         Ok(least == [1])
     }
 
-    /// Distributes bytes of rank `from` to the ranks that take them, as a step of a call. `takes`
-    /// states whether this rank does.
+    /// Distributes bytes of rank `from` to the ranks that receive them, as a step of a call.
+    /// `takes` states whether this rank is one of them.
     fn spread<W: PeerWait>(
         &mut self,
         (from, takes): (usize, bool),

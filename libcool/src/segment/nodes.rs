@@ -165,7 +165,8 @@ impl<W: PeerWait> NodeCall<'_, W> {
         }
     }
 
-    /// Passes the received data from the leader to all ranks that take it.
+    /// Passes the received data from the leader to all ranks that need it. `takes` states whether
+    /// this rank is one of them.
     fn spread(
         &mut self,
         received: &[u8],

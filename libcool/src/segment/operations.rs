@@ -62,7 +62,7 @@ pub(super) fn execute_operation<W: PeerWait>(
     }
 }
 
-/// Returns whether the parts of a call are long enough for direct copies.
+/// Returns whether direct copies suit a call, which must be a scatter or alltoall with long parts.
 pub(super) fn pulls(call: &Call) -> bool {
     matches!(call.operation, Operation::Scatter | Operation::Alltoall) && call.longest() > DIRECT_BYTES
 }
@@ -92,7 +92,8 @@ fn barrier<W: PeerWait>(exchange: &mut Exchange<'_, W>) -> Result<u64, Interrupt
     Ok(1)
 }
 
-/// Distributes bytes of rank `from` to the ranks that take them.
+/// Distributes bytes of rank `from` to the ranks that receive them. `takes` states whether this
+/// rank is one of them. Returns the number of publications.
 pub(super) fn spread<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     (from, takes): (usize, bool),
@@ -157,7 +158,8 @@ fn starts(parts: impl Iterator<Item = u64>) -> Vec<usize> {
     parts.scan(0, next).collect()
 }
 
-/// Returns the size of each of `size` places of a publication, in whole elements.
+/// Returns the size in bytes of each of `size` places of a publication, which is a multiple of the
+/// element size.
 fn place(call: &Call, size: usize) -> usize {
     let element = call.element.max(1) as usize;
     CHUNK_BYTES / size / element * element

@@ -41,7 +41,7 @@ struct InFlightCall {
     waker: Option<Waker>,
     /// Memory of a call whose request was dropped.
     abandoned: Option<CallMemory>,
-    /// Further memory that the agent uses.
+    /// Further memory that the agent reads, such as counts, until the call is complete.
     retained: Option<SharedBlock>,
 }
 
@@ -151,7 +151,7 @@ impl AgentInbox {
     }
 
     /// Waits until a call is complete or can no longer complete, but at most for `at_most`. Returns
-    /// whether it is.
+    /// whether one of both is the case.
     pub(super) fn wait_at_most(&self, call: u64, at_most: Duration) -> bool {
         let begun = Instant::now();
         let mut state = self.lock();
@@ -188,8 +188,8 @@ impl AgentInbox {
         self.wait_for(timeout, |_| None::<Infallible>).err().unwrap_or_else(unexpected)
     }
 
-    /// Returns whether a call is complete or can no longer complete. Otherwise `waker` is woken
-    /// then.
+    /// Returns whether a call is complete or can no longer complete. If not, wakes `waker` as soon
+    /// as one of both is the case.
     pub(super) fn poll(&self, call: u64, waker: &Waker) -> std::io::Result<bool> {
         let mut state = self.lock();
         if state.is_over(call) {
@@ -247,8 +247,8 @@ impl AgentInbox {
         }
     }
 
-    /// Receives available frames if no other thread does. Returns why no more can be received, if
-    /// so.
+    /// Receives available frames if no other thread does. Returns the reason if no more frames can
+    /// be received.
     pub(super) fn poll_connection(&self) -> Option<SessionFailure> {
         let state = self.lock();
         if state.receiver.is_none() {
@@ -274,7 +274,7 @@ impl AgentInbox {
         self.shared.1.notify_all();
     }
 
-    /// Returns why no more frames can be received, if so.
+    /// Returns the reason if no more frames can be received.
     pub(super) fn disconnected(&self) -> Option<SessionFailure> {
         self.lock().disconnected.clone()
     }

@@ -32,7 +32,7 @@ pub(crate) struct AgentRequest {
 /// Whether a request counts among the group's calls.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum CallNumber {
-    /// It is the call with this number, or the next one.
+    /// It is the collective with this number; if the number is `None`, the next collective.
     Collective(Option<u64>),
     /// It is a message, which has no number.
     Message,
@@ -376,8 +376,8 @@ impl AgentRequest {
         session.send(&mut session.call_sender(), name, Body::Cancel(Cancel { id: self.id }), None)
     }
 
-    /// Returns whether [`AgentRequest::finish`] would return at once. Otherwise `waker` is woken
-    /// then.
+    /// Returns whether [`AgentRequest::finish`] would return at once. If not, wakes `waker` as soon
+    /// as it would.
     pub(crate) fn poll(&self, waker: &Waker) -> Result<bool, Error> {
         self.session.check_process(self.name)?;
         let rank = self.session.rank;
@@ -392,7 +392,8 @@ impl AgentRequest {
 impl Drop for AgentRequest {
     fn drop(&mut self) {
         match self.memory.take() {
-            // In a forked process the heap may be locked forever.
+            // In a forked process, the heap may stay locked forever by a thread that does not exist
+            // there, so the memory is leaked instead.
             Some(memory) if self.session.is_forked() => std::mem::forget(memory),
             Some(memory) => self.session.inbox.abandon(self.id, memory),
             None => {}

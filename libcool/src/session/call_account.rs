@@ -21,7 +21,7 @@ pub(super) struct CallAccount<'a> {
     pub(super) number: u64,
     pub(super) call: &'a DescribedCall,
     pub(super) plan: RankPlan,
-    /// Start of the call.
+    /// Start of the call, by [`records::now`].
     pub(super) begun: u64,
 }
 

@@ -67,8 +67,8 @@ impl CommonReceiver {
             let due = RUNNING_INTERVAL.saturating_sub(looked.elapsed());
             let timeout = Timespec::try_from(due).ok();
             events.clear();
-            // The wait can only be interrupted, because the descriptor is valid and the buffer has
-            // room.
+            // The wait fails only if a signal interrupts it, because the descriptor is valid and
+            // the buffer has room.
             let _ = epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref());
             for event in &events {
                 let session = self.sessions().by_number.get(&event.data.u64()).and_then(WeakAgentInbox::get);
@@ -82,7 +82,8 @@ impl CommonReceiver {
         }
     }
 
-    /// Ends sessions without frames for too long, and removes sessions that were dropped.
+    /// Ends sessions that have received no frame for too long, and removes sessions that were
+    /// dropped.
     fn check_silent_sessions(&self, passed: Duration) {
         let sessions: Vec<AgentInbox> = {
             let mut sessions = self.sessions();

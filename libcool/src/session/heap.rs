@@ -18,7 +18,7 @@ const ALIGN: u64 = 64;
 /// Size of the first region in bytes, so that small calls share one.
 const FIRST_REGION: u64 = 64 << 10;
 
-/// An unused region is kept up to this size in bytes, or while calls are nearly as large.
+/// An unused region is kept up to this size in bytes, or while calls need at least an eighth of it.
 const KEPT_REGION: u64 = 256 << 20;
 
 /// A large region is unmapped only after more than this many consecutive calls that need less than
@@ -80,7 +80,8 @@ pub(super) struct RegisteredRange {
     /// Offset of the range in the block.
     within: u64,
     bytes: u64,
-    /// Whether the range begins and ends at page boundaries of the block, or at its end.
+    /// Whether the range begins at a page boundary of the block, and ends at one or at the end of
+    /// the array.
     whole_pages: bool,
 }
 

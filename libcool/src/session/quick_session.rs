@@ -216,7 +216,8 @@ impl QuickCall<'_> {
         let buffers = &mut checked.buffers();
         let carried = within.execute_over_nodes((number, call), node, buffers, &mut waiting, out);
         if let Err(Interrupted::Fallback) = carried {
-            // Publications of this call by some ranks would otherwise be used for the next one.
+            // Otherwise, publications that some ranks have made for this call would be used for the
+            // next one.
             segment.decline();
         }
         carried

@@ -66,7 +66,8 @@ impl RankSession {
             Err(stop) => Err(stop),
         };
         if let Err(Interrupted::Fallback) = carried {
-            // Publications of this call by some ranks would otherwise be used for the next one.
+            // Otherwise, publications that some ranks have made for this call would be used for the
+            // next one.
             segment.decline();
         }
         let account = CallAccount { part, number, call: &call, plan: RankPlan::Segment, begun };

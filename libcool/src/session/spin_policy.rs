@@ -6,9 +6,10 @@ use std::num::NonZero;
 /// Number of polls before the rank sleeps, if there are enough CPUs for all ranks.
 const SPINS: u32 = 20_000;
 
-/// Number of polls if there are not: a polling rank would keep another one from its work. Further
-/// polls follow, and the rank yields its CPU before each of them.
+/// Number of polls if there are fewer CPUs than ranks, because a polling rank occupies a CPU that
+/// another rank needs.
 const SPINS_CROWDED: u32 = 20;
+/// Number of further polls in that case. The rank yields its CPU before each of them.
 const YIELDS: u32 = 200;
 
 /// How a rank polls before it sleeps, because waking up takes longer than a few polls.
@@ -25,10 +26,10 @@ impl SpinPolicy {
         if ranks <= processors {
             return SpinPolicy { spins: SPINS, yields: 0 };
         }
-        // Ranks that were not started as one job may be sessions of their own. Linux shares the
-        // CPUs among sessions (autogroups), so yielding has no effect, and the rank would poll for
-        // its whole time slice. In a container the session leader may be an outside process, whose
-        // number is 0 here; rustix's `getsid` cannot represent that.
+        // Each rank may be a session of its own (setsid(2)), unless the ranks were started as one
+        // job. Linux shares the CPUs among sessions (autogroups), so yielding has no effect, and
+        // the rank would poll for its whole time slice. In a container the session leader may be an
+        // outside process, whose number is 0 here; rustix's `getsid` cannot represent that.
         let apart = getsid(None) == Ok(getpid());
         SpinPolicy { spins: SPINS_CROWDED, yields: if apart { 0 } else { YIELDS } }
     }

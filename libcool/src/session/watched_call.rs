@@ -35,7 +35,8 @@ impl WatchedCall<'_> {
         self.part.last_reply() == id + 1
     }
 
-    /// Reports that the wait is over.
+    /// Reports that the wait is over. Returns an error if the agent replies that the call has
+    /// failed, or that it must execute the call.
     pub(super) fn completed(&self, id: u64) -> Result<(), Interrupted<Error>> {
         self.report(id, What::Through(Through {}))?;
         match self.reply(id)? {

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Returns the result of each process that joins with a key, rank and size. Processes are on the
-/// nodes in turn.
+/// Returns the result of each process that joins with a key, rank and size. Processes are assigned
+/// to the nodes in turn.
 fn join(
     agents: &EmbeddedAgents,
     who: &[(&str, usize, usize)],
@@ -78,7 +78,8 @@ fn an_invalid_join_fails_and_the_others_keep_waiting() {
     Comm::join_at(socket, &"k".repeat(200), 0, 1, PATIENCE).unwrap();
 
     std::thread::scope(|scope| {
-        // The second process with a rank is rejected, so this one retries if it was second.
+        // Of two processes that claim the same rank, the second is rejected, so this one retries if
+        // it was the second.
         let first = scope.spawn(|| {
             loop {
                 match Comm::join_at(socket, "two", 0, 2, PATIENCE) {

@@ -29,7 +29,7 @@ impl FromStr for ForcedPlan {
 }
 
 /// Returns the plan of each operation for which one is forced. A plan for one operation takes
-/// precedence, and otherwise the last plan.
+/// precedence over a plan for all; among plans of the same kind, the last one does.
 ///
 /// # Errors
 /// If a plan cannot run its operation.

@@ -1,5 +1,5 @@
-//! Idle time of this machine's CPUs, because a measurement on a busy machine is not one of the
-//! network.
+//! Idle time of this machine's CPUs, because on a busy machine a benchmark measures the CPUs
+//! instead of the network.
 
 /// CPU time since the machine started, in ticks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -55,7 +55,7 @@ impl Sum for DataPattern {
 }
 
 /// The finalizer of splitmix64 (Steele, Lea, Flood 2014): each bit of the input changes half of the
-/// output's.
+/// output's bits on average.
 fn mix(x: u64) -> u64 {
     let x = x.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let x = (x ^ (x >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

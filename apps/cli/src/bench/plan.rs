@@ -86,7 +86,7 @@ pub(crate) struct BenchCase {
     pub(crate) bytes: u64,
 }
 
-/// Length of an element of a reduction.
+/// Length of an element of a reduction, in bytes.
 pub(crate) const ELEMENT_BYTES: u64 = 4;
 
 /// Lengths of unequal parts as multiples of an equal part, repeated. Their mean is 1.
@@ -105,8 +105,9 @@ impl BenchCase {
         }
     }
 
-    /// Returns the length of a rank's part, where `shift` is the rank; or of the part from one rank
-    /// to another, where it is the sum of both. Without parts it returns the length of the whole.
+    /// Returns the length of a part, in bytes. `shift` is the rank to which the part belongs or,
+    /// for a part from one rank to another, the sum of both ranks. For operations without parts,
+    /// returns the length of the whole.
     pub(crate) fn part(self, ranks: u64, shift: u64) -> u64 {
         let factor = if self.op.unequal { UNEQUAL[(shift % 4) as usize] } else { 1 };
         self.unit(ranks) * factor
@@ -133,8 +134,8 @@ impl BenchCase {
         })
     }
 
-    /// Returns the length of the first `end` parts (see [`BenchCase::part`]), of which the first
-    /// has this `shift`.
+    /// Returns the total length of the first `end` parts (see [`BenchCase::part`]), of which the
+    /// first has this `shift`.
     pub(crate) fn before(self, ranks: u64, shift: u64, end: u64) -> u64 {
         (0..end).map(|rank| self.part(ranks, shift + rank)).sum()
     }

@@ -6,7 +6,8 @@ use cool_collective::{CostModel, Layout, Plan, Planner, compile};
 use cool_proto::control::{Group, tree::Scope};
 use cool_sim::schedule::{FabricModel, simulate};
 
-/// Most events of a case that is simulated. With more, simulating would take longer than measuring.
+/// Maximum number of simulator events of a case. A case with more would take longer to simulate
+/// than to measure.
 const EVENTS_MAX: f64 = 3e6;
 
 /// Predicts the times of one group.

@@ -9,7 +9,7 @@ use std::io::Write;
 use std::ops::{Deref, DerefMut};
 use std::time::Duration;
 
-/// Why a rank of a benchmark fails.
+/// An error of a rank of a benchmark.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum BenchRankError {
     #[error("the argument is not a plan of this release's `cool bench`: {0}")]
@@ -62,7 +62,7 @@ fn measure(
     let repetitions = plan.warmup..plan.warmup + plan.reps;
     let calls = repetitions.map(|repetition| runner.repeat(repetition)).collect::<Result<Vec<_>, _>>()?;
     let (seconds, mut plans): (Vec<f64>, Vec<String>) = calls.into_iter().unzip();
-    // Infinite if it is unknown, so that it is not the minimum.
+    // An unknown share is infinite, so that it is not the minimum.
     let idle = ticks.idle_share(CpuTicks::now().map_err(BenchRankError::Idle)?).unwrap_or(f64::INFINITY);
     let repaired = comm.stats().chunks_repaired - stats.chunks_repaired;
 
@@ -158,7 +158,7 @@ impl<'c> CaseRunner<'c> {
         Ok((seconds, plan))
     }
 
-    /// Waits until the repetition starts, and returns when it does.
+    /// Waits until the repetition starts, and returns its start time by the monotonic clock.
     fn start(&self) -> Result<Duration, BenchRankError> {
         let Some(pause) = self.pause else { return Ok(now()) };
         let mut instant = [u64::try_from((now() + pause).as_nanos()).unwrap_or(u64::MAX)];

@@ -8,7 +8,7 @@ use cool_proto::control::Group;
 use serde::Serialize;
 use std::collections::BTreeSet;
 
-/// The share of repaired chunks from which the table explains them.
+/// Share of repaired chunks above which a note below the table explains them.
 const NOTABLE_LOSS: f64 = 0.01;
 
 /// The ranks of a benchmark and their network.
@@ -60,7 +60,7 @@ pub(crate) struct CaseFigures {
     reps: usize,
     seconds: Vec<f64>,
     median: f64,
-    /// By the group's cost model.
+    /// Time that the simulator predicts by the group's cost model, in seconds.
     predicted: Option<f64>,
     min: f64,
     max: f64,

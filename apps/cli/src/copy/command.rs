@@ -85,7 +85,7 @@ pub(crate) async fn run(mut client: ControllerClient<Channel>, options: &CopyOpt
         return report(&outcome, &options.report);
     }
     let mut order = options.order(&nodes, &options.source)?;
-    // Removed at the end of this function.
+    // The file is removed at the end of this function.
     let spool;
     if options.reads_input() {
         (spool, nodes) = spool_input(&mut client, options).await?;

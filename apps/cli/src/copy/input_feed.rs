@@ -20,7 +20,8 @@ pub(super) struct InputFeed {
 }
 
 impl InputFeed {
-    /// Waits for the rank and sends the input, in a thread that ends with the process.
+    /// Starts a thread that waits for the rank and sends it the input. The thread ends with the
+    /// process.
     pub(super) fn from_stdin() -> Result<InputFeed, SpoolError> {
         let directory = PrivateDirectory::new()?;
         let path = directory.path().join(NAME);
@@ -33,7 +34,7 @@ impl InputFeed {
             let sent = accepted.and_then(|(rank, _)| send_frames(&mut io::stdin(), rank, |n| bar.inc(n)));
             bar.finish_and_clear();
             if let Err(error) = sent {
-                // The receiver may have been dropped: then the error is not needed.
+                // Sending fails only if the receiver was dropped. The error is then not needed.
                 drop(sender.send(SpoolError::Input(error)));
             }
         };
@@ -46,7 +47,7 @@ impl InputFeed {
         self.directory.path().join(NAME)
     }
 
-    /// Returns why the input could not be read or sent, if it could not.
+    /// Returns the error if the input could not be read or sent.
     pub(super) fn error(&mut self) -> Option<SpoolError> {
         self.errors.try_recv().ok()
     }

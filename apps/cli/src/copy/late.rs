@@ -21,11 +21,11 @@ use tokio::task::JoinSet;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tonic::transport::Channel;
 
-/// How often the command looks for late nodes, and by how much less often for each node of the
-/// copy.
+/// Interval at which the command looks for late nodes.
 const LOOK_INTERVAL: Duration = Duration::from_secs(1);
+/// Extension of this interval for each node of the copy.
 const LOOK_INTERVAL_PER_NODE: Duration = Duration::from_micros(500);
-/// How long the controller may take to answer.
+/// Maximum time for the controller's reply.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Number of the first rank of a copy's first job.
@@ -113,7 +113,7 @@ impl LateNodes<'_> {
 
     /// Looks for late nodes, and starts ranks on them.
     async fn look(&self, jobs: &mut CopyJobs, outcome: &mut CopyOutcome) -> Result<(), Error> {
-        // Without an answer it looks again later. The first job reports a lost controller.
+        // Without a reply, the command looks again later. The first job reports a lost controller.
         let reply = timeout(LOOK_TIMEOUT, jobs.client.get_topology(TopologyRequest {})).await;
         let Ok(Ok(topology)) = reply else { return Ok(()) };
         let nodes = topology.into_inner().nodes;
@@ -136,7 +136,8 @@ impl LateNodes<'_> {
         }
         for node in late {
             let (first, member) = outcome.join(&node.name, |other| racks.get(other) == Some(&node.rack));
-            // The members know the rate of the slowest node.
+            // Only the rate of this node is needed, because the members know that of the slowest
+            // node.
             let rates = NodeLinkRates::from_nodes([node]);
             jobs.start(first, self.spec(LateRank::Swarm(member), rates, vec![node.name.clone()])?);
         }

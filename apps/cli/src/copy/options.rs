@@ -7,10 +7,11 @@ use cool_proto::control::Node;
 use std::net::{IpAddr, UdpSocket};
 use std::str::FromStr;
 
-/// The lowest limit. With it, a block takes no longer than other nodes wait for it.
+/// Minimum limit in bytes per second, at which sending a block takes no longer than other nodes
+/// wait for it.
 const LIMIT_MIN: u64 = 64 << 10;
 
-/// What to name if a command does not run on a node.
+/// Remedy in the error of a command that does not run on a node.
 pub(crate) const NAME_SOURCE: &str = "the node that has SOURCE with --from";
 
 /// Some of the cluster's nodes.
@@ -158,7 +159,7 @@ fn limit(text: &str) -> Result<u64, String> {
     }
 }
 
-/// How many nodes must have a copy.
+/// The number or share of nodes that must have a copy.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Quorum {
     Nodes(usize),
@@ -170,7 +171,7 @@ impl Quorum {
     pub(super) fn of(self, nodes: usize) -> usize {
         match self {
             Quorum::Nodes(count) => count,
-            // At most the number of nodes.
+            // The result is at most the number of nodes.
             Quorum::Percent(percent) => (percent / 100.0 * nodes as f64).ceil() as usize,
         }
     }

@@ -14,29 +14,29 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use tonic::transport::Channel;
 
-/// Length of the longest pieces, each of which is a broadcast.
+/// Maximum length of a piece, in bytes. Each piece is a broadcast.
 const PIECE_MAX_BYTES: u64 = 8 << 20;
-/// Seconds between two pieces of a source with a limit.
+/// Time that a piece may take if the source has a limit, in seconds.
 const PIECE_SECONDS: u64 = 2;
 /// Progress reports of all nodes together per second. With few nodes, each reports up to ten times
 /// per second.
 const REPORTS_PER_SECOND: u64 = 64;
 const REPORT_INTERVAL_MIN_MS: u64 = 100;
 
-/// What to copy, from where and to which nodes.
+/// The order to copy a source to nodes.
 pub(crate) struct CopyOrder<'a> {
     /// The node that has the source.
     pub(crate) from: String,
     /// The nodes that get a copy.
     pub(crate) to: NodeChoice,
     pub(crate) paths: CopyPaths,
-    /// For copies out of stores, or into them.
+    /// How the ranks use the stores, for copies out of stores or into them.
     pub(crate) store: Option<StoreTask>,
     pub(crate) delete: bool,
     pub(crate) transfer: &'a TransferOptions,
 }
 
-/// Returns whether a destination is the directory of the copy, rather than the copy itself.
+/// Returns whether a destination is the directory to copy into, rather than the path of the copy.
 pub(crate) fn names_directory(dest: &Path) -> bool {
     dest.as_os_str().as_encoded_bytes().ends_with(b"/")
 }
@@ -63,8 +63,8 @@ pub(crate) struct CopyPaths {
 }
 
 impl CopyPaths {
-    /// Returns the paths relative to this working directory. Without a destination, copies have the
-    /// path of the source.
+    /// Makes the paths absolute, relative to this process's working directory. Without a
+    /// destination, copies have the path of the source.
     pub(crate) fn new(source: &Path, dest: Option<&Path>) -> Result<CopyPaths, Error> {
         let absolute = |path: &Path| std::path::absolute(path).map_err(Error::Runtime);
         let from = absolute(source)?;
@@ -171,7 +171,7 @@ pub(crate) fn report_failed(outcome: &CopyOutcome) -> usize {
     outcome.requested() - outcome.failed().count()
 }
 
-/// Prints the nodes that sent wrong bytes, and the nodes that noticed it.
+/// Prints the nodes that sent wrong bytes, and the nodes that detected it.
 fn report_expelled(outcome: &CopyOutcome) {
     for ExpelledMember { node, by } in outcome.expelled() {
         eprintln!(
@@ -204,7 +204,7 @@ fn task(
         rates,
         from,
         limit: transfer.limit,
-        // At most 8 MiB.
+        // The length is at most 8 MiB, so it fits.
         piece_max: piece_max as usize,
         background: transfer.background,
         compress: transfer.compress,

@@ -15,9 +15,9 @@ use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
-/// Nodes in the table, which are the slowest ones.
+/// Maximum number of nodes in the table, which are the slowest ones.
 const SHOWN: usize = 16;
-/// Number of addresses that a late member gets.
+/// Maximum number of members whose addresses a late member receives.
 const CONTACTS: usize = 8;
 const NO_RESULT: &str = "its rank ended without a result";
 
@@ -25,10 +25,10 @@ const NO_RESULT: &str = "its rank ended without a result";
 #[derive(Clone, Debug, PartialEq, Serialize)]
 struct NodeOutcome {
     node: String,
-    /// From the start of its rank until the copy was in place.
+    /// Time from the start of its rank until the copy was in place or had failed, in seconds.
     seconds: Option<f64>,
     error: Option<String>,
-    /// By the clock of the command, so that nodes can be compared.
+    /// Missing bytes over time, by the clock of the command, so that nodes can be compared.
     progress: CopyProgress,
 }
 
@@ -55,7 +55,7 @@ struct RankProgress {
     node: String,
     state: RankState,
     progress: CopyProgress,
-    /// Length of the missing blocks.
+    /// Total size of the missing blocks, in bytes.
     missing: Option<u64>,
     /// The number of its rack in the swarm, and the address at which it listens.
     member: Option<(u32, SocketAddr)>,
@@ -83,7 +83,7 @@ pub(crate) struct CopyOutcome {
     bytes: u64,
     sent: u64,
     via: String,
-    /// Length of the blocks that the source sends, once it does.
+    /// Total size of the blocks that the source sends, in bytes; `None` until it starts.
     sending: Option<u64>,
 }
 
@@ -200,7 +200,8 @@ impl CopyOutcome {
     fn on_lost(&mut self, nodes: &[String]) {
         self.bar.suspend(|| eprintln!("cool: lost {}; the others continue", nodes.join(", ")));
         for rank in self.ranks.iter_mut().filter(|rank| nodes.contains(&rank.node)) {
-            // It is no longer the slowest, and no late member may ask it.
+            // A lost node must not count as the slowest, and late members must not receive its
+            // address.
             (rank.missing, rank.member) = (None, None);
             if rank.state == RankState::Running {
                 rank.state = RankState::Lost;
@@ -238,7 +239,7 @@ impl CopyOutcome {
 
     /// Adds ranks for late nodes that are to be admitted together. Returns the number of the first
     /// rank and the nodes that get one. Nodes that have failed before are tried one by one, because
-    /// the others of a job fail with them.
+    /// all ranks of a job fail together.
     pub(super) fn admit(&mut self, mut nodes: Vec<String>) -> (usize, Vec<String>) {
         let failed =
             |node: &String| self.ranks.iter().filter(|rank| rank.node == *node && rank.has_missed()).count();
@@ -253,7 +254,7 @@ impl CopyOutcome {
     }
 
     /// Adds a rank for a late node that joins a swarm. Returns its number and how it joins.
-    /// `same_rack` returns whether a node is in its rack.
+    /// `same_rack` must return whether a node is in the rack of the late node.
     pub(super) fn join(&mut self, node: &str, same_rack: impl Fn(&str) -> bool) -> (usize, LateMember) {
         let members = || self.ranks.iter().filter_map(|rank| Some((&rank.node, rank.member?)));
         let rack = members().find(|(other, _)| same_rack(other)).map(|(_, (rack, _))| rack);
@@ -320,7 +321,7 @@ impl CopyOutcome {
         self.failed().any(|(node, _)| lost || node == self.from)
     }
 
-    /// Returns why the source cannot be read, if it cannot.
+    /// Returns the error if the source cannot be read.
     pub(super) fn source_error(&self) -> Option<String> {
         self.source_error.clone()
     }

@@ -1,5 +1,6 @@
-//! Directories that only the user can enter, for files that need a path while the command runs.
-//! They are removed with it; those of a command that was killed are removed by the next one.
+//! Directories that only the user can enter, for files that need a path while the command runs. A
+//! command removes its directory when it ends. The next command removes the directories of killed
+//! commands.
 
 use crate::error::SpoolError;
 use rustix::process::geteuid;
@@ -12,15 +13,15 @@ use tempfile::TempDir;
 /// The parent directory, unless TMPDIR is set. It is not /tmp, which is often in memory.
 const PARENT: &str = "/var/tmp";
 const PREFIX: &str = "cool-copy-";
-/// A file in each directory, which its command keeps locked (flock(2)) until it exits; and its name
-/// until it is locked.
+/// A file in each directory, which its command keeps locked (flock(2)) until it exits.
 const LOCK: &str = "lock";
+/// The name of this file until it is locked.
 const UNLOCKED: &str = "lock.new";
 
 /// A private directory, which is removed when this is dropped.
 #[derive(Debug)]
 pub(super) struct PrivateDirectory {
-    // Dropped before the lock.
+    // Declared before the lock, so that the directory is removed before the lock is released.
     directory: TempDir,
     _lock: File,
 }
@@ -52,7 +53,7 @@ pub(super) fn parent_directory() -> PathBuf {
     directory.map_or_else(|| PARENT.into(), PathBuf::from)
 }
 
-/// Creates the lock of a directory. It gets its name only once it is locked, so that no other
+/// Creates the lock of a directory. The file gets its name only once it is locked, so that no other
 /// command finds it unlocked.
 fn create_lock(directory: &Path) -> io::Result<File> {
     let lock = File::create_new(directory.join(UNLOCKED))?;

@@ -3,17 +3,18 @@
 
 use serde::{Serialize, Serializer};
 
-/// Points of all nodes together.
+/// Maximum number of points of all nodes together.
 const POINTS_OF_ALL: usize = 1 << 14;
-/// Points of one node, if there are few and if there are many.
+/// Maximum number of points of one node, if there are few nodes.
 const POINTS_MAX: usize = 256;
+/// Maximum number of points of one node, if there are many nodes.
 const POINTS_MIN: usize = 8;
 
-/// How many bytes a node was missing, over time. In a long copy only every second, fourth, eighth
-/// and so on report is kept.
+/// Number of bytes that a node was missing, over time. In a long copy, only every second report is
+/// kept, then only every fourth, and so on.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct CopyProgress {
-    /// Seconds, and the bytes missing then.
+    /// Seconds since the start of the command, and the bytes missing at that time.
     points: Vec<(f64, u64)>,
     limit: usize,
     /// Reports received, of which one in `every` is kept.

@@ -12,7 +12,7 @@ use std::time::Duration;
 use tokio::sync::oneshot;
 
 const NAME: &str = "input";
-/// Bytes that are read at once.
+/// Number of bytes that are read at once.
 const READ_BYTES: usize = 1 << 20;
 
 /// A file with all of standard input, which is removed when this is dropped.
@@ -37,16 +37,16 @@ impl Spool {
     ) -> Result<Spool, SpoolError> {
         let spool = Spool { directory: PrivateDirectory::within(parent)? };
         let path = spool.path();
-        // It has the mode of any new file, which the copies get. It is created before the thread
-        // starts: after an early signal the thread might create it while the directory is being
-        // removed.
+        // The file has the default mode of new files, because the copies get its mode. It is
+        // created before the thread starts; otherwise, after an early signal, the thread could
+        // create it while the directory is being removed.
         let file = File::create_new(&path).map_err(SpoolError::at(&path))?;
         let bar = progress_bar("{spinner} {bytes} read, {bytes_per_sec}");
         bar.enable_steady_tick(Duration::from_millis(500));
         let (sender, filled) = oneshot::channel();
         let read = bar.clone();
-        // In a thread that ends with the process, even while it waits for input. The receiver may
-        // have been dropped by then.
+        // The input is read in a thread, which ends with the process even while it waits for input.
+        // Sending fails only if the receiver was dropped by then.
         let work = move || drop(sender.send(copy_input(input, (file, &path), |bytes| read.inc(bytes))));
         thread::Builder::new().name("spool".into()).spawn(work).map_err(SpoolError::Input)?;
         let outcome = tokio::select! {

@@ -11,7 +11,7 @@ use std::path::PathBuf;
 use std::str::FromStr;
 use tonic::transport::Channel;
 
-/// What to name if the command does not run on a node.
+/// Remedy in the error of a command that does not run on a node.
 const NAME_SOURCE: &str = "the node that has SOURCE with --stage-from";
 
 /// The files to stage.
@@ -87,8 +87,8 @@ pub(crate) async fn stage(
     Ok(JobSpec { hosts, ..spec })
 }
 
-/// Returns the nodes that the controller assigns to a job. A job that does nothing determines them,
-/// and frees its slots when it has ended.
+/// Returns the nodes that the controller assigns to a job. To determine them, runs a job that does
+/// nothing, which frees its slots when it ends.
 async fn assigned_nodes(client: ControllerClient<Channel>, job: &JobSpec) -> Result<Vec<String>, Error> {
     let spec = JobSpec {
         program: job::this_program()?,

@@ -12,9 +12,10 @@ use cool_swarm::Division;
 use std::io::Write;
 use std::time::Duration;
 
-/// Most blocks that are delivered in a simulated swarm. They take some seconds of CPU time.
+/// Maximum number of blocks that are delivered in a simulated swarm. Simulating them takes some
+/// seconds of CPU time.
 const DELIVERIES_MAX: u64 = 8192;
-/// Fewest blocks that are simulated, because fewer do not represent a long copy.
+/// Minimum number of blocks that are simulated, because fewer do not represent a long copy.
 const BLOCKS_MIN: u64 = 64;
 
 /// The expected time of a way.

@@ -9,11 +9,12 @@ use cool_sim::schedule::MessageTiming;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Most arrows of a picture.
+/// Maximum number of arrows in a picture.
 const ARROWS_MAX: usize = 20_000;
 
-/// Height of a rank's line, and the gap between racks.
+/// Height of a rank's line.
 const LINE_HEIGHT: f64 = 24.0;
+/// Height of the gap between racks.
 const RACK_GAP: f64 = 16.0;
 /// Position of the start of time, width of the time axis, and position of the first rack.
 const LEFT: f64 = 108.0;
@@ -36,7 +37,7 @@ struct ArrowStyle {
     width: f64,
 }
 
-/// Returns the picture as SVG, until `end` in seconds.
+/// Returns the diagram as SVG. The time axis ends at `end`, in seconds.
 pub(super) fn draw(
     title: &str,
     layout: &Layout,
@@ -48,7 +49,7 @@ pub(super) fn draw(
     }
     let rows = rows(layout);
     let bottom = rows.values().fold(TOP, |bottom: f64, y| bottom.max(*y)) + LINE_HEIGHT / 2.0;
-    // Wide enough for the title.
+    // The picture is wide enough for the title.
     let width = (LEFT + WIDTH + 28.0).max(32.0 + 9.5 * title.len() as f64);
     let height = bottom + 44.0;
     let mut svg = format!(

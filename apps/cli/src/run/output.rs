@@ -7,7 +7,7 @@ use std::fs::{File, OpenOptions};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Most files that are open at once, because a job may have thousands of ranks.
+/// Maximum number of files that are open at once, because a job may have thousands of ranks.
 const OPEN_MAX: usize = 256;
 
 /// The files of a job, which are created when ranks print. Files of earlier jobs are overwritten.

@@ -1,5 +1,4 @@
-//! Nodes with an object in their stores: from which of them it is copied, and from which if one
-//! fails.
+//! Nodes with an object in their stores, and the choice of those from which it is copied.
 
 use crate::copy::options::{ChosenNode, TransferOptions};
 use crate::copy::order::{CopyOrder, copy};
@@ -12,8 +11,8 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::transport::Channel;
 
-/// Most nodes from which an object is copied. With four, the links of the others make up for a slow
-/// one.
+/// Maximum number of nodes from which an object is copied. With four, the links of the others make
+/// up for a slow one.
 const HOLDERS_MAX: usize = 4;
 
 /// A node that has the object.
@@ -47,8 +46,8 @@ impl Holders {
         Holders { holders, to }
     }
 
-    /// Returns the options of the transfer: from several holders to one node that has nothing of
-    /// the object, all of them send together.
+    /// Returns the options of the transfer. If several nodes have the object and the only receiver
+    /// does not, they all send together, by swarm.
     pub(super) fn transfer_options(&self, options: &TransferOptions) -> TransferOptions {
         let has_none = self.holders.iter().all(|holder| !self.to.contains(&holder.node));
         if self.to.len() == 1 && self.holders.len() > 1 && has_none {
@@ -58,7 +57,7 @@ impl Holders {
         }
     }
 
-    /// Copies from the first holder, and by swarm from those behind it, too. If the first one
+    /// Copies from the first holder and, by swarm, also from those after it. If the first one
     /// fails, the next one continues; blocks that have arrived are kept.
     pub(super) async fn copy<'w>(
         self,
@@ -71,7 +70,7 @@ impl Holders {
             let (first, rest) = left.split_first().ok_or(Error::NoNodes)?;
             let others = rest.iter().map(|holder| &holder.node).filter(|node| !self.to.contains(*node));
             let order = order(first.clone(), others.cloned().collect())?;
-            // Queried again, because a holder that was lost counts as away now.
+            // The topology is requested again, because it now reports a lost holder as away.
             let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
             let outcome = copy(client.clone(), &nodes, order).await;
             let reason = match &outcome {

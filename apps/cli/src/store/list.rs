@@ -1,5 +1,5 @@
-//! `cool ls` and `cool stat`: the objects in the stores of nodes, by object, and of one name by
-//! node.
+//! `cool ls` lists the objects in the stores of nodes; `cool stat` shows the object of one name on
+//! each node.
 
 use super::options::{StoreSelection, name};
 use super::query::StoreReplies;
@@ -155,7 +155,7 @@ pub(crate) async fn stat(client: ControllerClient<Channel>, options: &StatOption
     if objects.is_empty() { Err(Error::NotStored(options.name.to_string())) } else { Ok(()) }
 }
 
-/// Returns the objects by name; of the same name, the newest first.
+/// Returns the objects sorted by name; among objects of the same name, the newest is first.
 fn listed_objects(result: &StoreReplies) -> Vec<ListedObject<'_>> {
     let mut last: BTreeMap<&StoreName, &ObjectInfo> = BTreeMap::new();
     for (_, object) in result.objects() {

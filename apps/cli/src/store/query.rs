@@ -14,9 +14,10 @@ use tonic::transport::Channel;
 /// The replies of nodes.
 #[derive(Debug, Default)]
 pub(super) struct StoreReplies {
-    /// All replies with their nodes, except the last of each.
+    /// All replies with their nodes, except the last reply (`Ended`) of each node.
     pub(super) replies: Vec<(String, StoreReply)>,
-    /// Nodes that did not reply, or not to the end, with the reason.
+    /// Nodes that did not reply, or whose last reply is missing or reports an error, with the
+    /// reason.
     pub(super) failed: BTreeMap<String, String>,
     /// Number of nodes to which the request was sent.
     pub(super) requested: usize,

@@ -14,7 +14,7 @@ use tonic::transport::Channel;
 pub(super) struct StoreSearch<'a> {
     pub(super) store: &'a StoreLocation,
     pub(super) name: &'a StoreName,
-    /// Only on this node.
+    /// The only node to search; `None` for all nodes.
     pub(super) from: Option<&'a str>,
 }
 

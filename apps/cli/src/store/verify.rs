@@ -37,8 +37,9 @@ pub(crate) struct VerifyOptions {
 
 #[derive(Serialize)]
 struct VerifiedDocument<'a> {
-    /// Intact objects, where those of each node count, and their bytes.
+    /// Number of intact objects, counted on each node.
     whole: usize,
+    /// Their total size, in bytes.
     bytes: u64,
     /// Nodes that have replied.
     nodes: usize,

@@ -71,7 +71,7 @@ impl TracedCall {
         self.callers().max_by_key(|moment| moment.at)
     }
 
-    /// Returns how many nanoseconds after the first rank it called.
+    /// Returns the time from the first rank's call to the last rank's call, in nanoseconds.
     pub(super) fn lateness(&self) -> u64 {
         self.last_caller().map_or(0, |last| last.at - self.first_call())
     }

@@ -5,10 +5,11 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 
-/// Length of the longest frame.
+/// Maximum length of a frame, in bytes.
 pub(crate) const FRAME_MAX_BYTES: usize = 1 << 20;
 
-/// Reads the next bytes, and returns their number: 0 at the end. A signal does not interrupt it.
+/// Reads the next bytes, and returns their number: 0 at the end. A signal does not interrupt the
+/// read.
 ///
 /// # Errors
 /// If the input cannot be read.
@@ -34,7 +35,7 @@ pub fn send_frames(
     let mut bytes = vec![0; FRAME_MAX_BYTES];
     loop {
         let length = read_some(input, &mut bytes)?;
-        // At most FRAME_MAX_BYTES.
+        // The length is at most FRAME_MAX_BYTES, so it fits.
         let head = (length as u32).to_le_bytes();
         if rank.write_all(&head).and_then(|()| rank.write_all(&bytes[..length])).is_err() || length == 0 {
             return Ok(());

@@ -15,9 +15,9 @@ use crate::protocol::{CopyEvent, StreamTask};
 use cool::{Comm, Op};
 use std::time::{Duration, Instant};
 
-/// Parts between two synchronizations.
+/// Number of parts between two synchronizations.
 const SYNC_EVERY: u64 = 4;
-/// How long the input may pause, or a pipe may not be read.
+/// Timeout of the broadcasts: how long the input may pause, or the reader of a pipe may not read.
 const PAUSE_MAX: Duration = Duration::from_secs(24 * 3600);
 
 /// Runs as the rank for which the job started this process, with a [`StreamTask`] as JSON.
@@ -35,7 +35,8 @@ pub fn run_stream_rank(task: &str) -> Result<(), RankError> {
 /// The state of a rank from pass to pass.
 struct StreamRank<'t> {
     task: &'t StreamTask,
-    /// At the source's rank. It reports an error as the end of the stream.
+    /// At the source's rank: the input. An error is sent to the other ranks as the end of the
+    /// stream.
     source: Option<Result<StreamSource, CopyFileError>>,
     sink: Option<StreamSink>,
     /// Number of the next part to write.
@@ -72,7 +73,7 @@ impl<'t> StreamRank<'t> {
         outcome.and_then(|()| Ok(written?))
     }
 
-    /// Broadcasts all parts from the first that a rank is missing.
+    /// Broadcasts all parts, beginning with the first one that any rank is missing.
     fn pass(&mut self, comm: &Comm) -> Result<(), CopyError> {
         comm.set_timeout(PAUSE_MAX);
         configure_broadcasts(comm, self.task.via, self.task.background)?;
@@ -114,7 +115,8 @@ impl<'t> StreamRank<'t> {
         Ok(number)
     }
 
-    /// Returns the part of this number at the source; any part at the other ranks.
+    /// At the source's rank, returns the part with this number. Other ranks return an empty part,
+    /// which the broadcast replaces.
     fn part(&mut self, number: u64) -> PackedPiece {
         match &mut self.source {
             Some(Ok(source)) => source.part(number),

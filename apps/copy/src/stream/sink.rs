@@ -12,7 +12,8 @@ use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 use tempfile::NamedTempFile;
 
-/// Parts that may wait to be written. With more of them, the network waits.
+/// Maximum number of received parts that wait to be written. If the queue is full, the rank stops
+/// receiving.
 const WAITING: usize = 2;
 /// Mode of a new file, from which the umask is subtracted.
 const MODE: u32 = 0o666;

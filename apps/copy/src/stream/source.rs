@@ -9,20 +9,21 @@ use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, TryRecvError, sync_channel};
 use std::thread;
 
-/// Length of the longest part: broadcasts of shorter ones are slower (docs/guide/copy.md).
+/// Maximum length of a part, in bytes: broadcasts of shorter parts are slower (docs/guide/copy.md).
 pub(crate) const PART_MAX_BYTES: usize = 8 << 20;
-/// Received frames that may wait to be sent.
+/// Maximum number of received frames that wait to be sent.
 const FRAMES_READY: usize = 16;
 
 /// Joins frames to parts, and keeps every part until all ranks have it: if a node is lost, the
 /// others resume at the first part that one of them is missing.
 pub(super) struct StreamSource {
     frames: Receiver<io::Result<Option<Vec<u8>>>>,
-    /// Once no more frames arrive: whether the last one did.
+    /// `None` while frames arrive. Then, whether the empty frame that marks the end has arrived.
     ended: Option<bool>,
     digester: Digester,
     /// Bytes received from the command.
     pub(super) bytes: u64,
+    /// Parts that some rank may not have received yet.
     unconfirmed: VecDeque<PackedPiece>,
     /// Number of the first unconfirmed part.
     first: u64,

@@ -9,7 +9,7 @@ The process need not be a rank. It only needs permission to run ``cool``, which 
     print(copied["seconds"], [node["node"] for node in copied["nodes"] if node["error"]])
 
 All functions return the JSON document that the command prints with ``--json`` (docs/guide/copy.md,
-docs/guide/store.md). Keyword arguments are the options of the command: ``nodes`` and ``racks`` take lists, ``from_`` is
+docs/guide/store.md). Keyword arguments are the options of the command: ``nodes`` and ``racks`` accept lists, ``from_`` is
 ``--from``, and flags are set by ``True``, for example ``background=True``. :class:`FilesError` names the nodes that
 failed; its attribute ``outcome`` is the document of the completed part, or None.
 """
@@ -25,7 +25,7 @@ __all__ = ["FilesError", "copy", "get", "ls", "put", "rm", "stat", "verify"]
 def copy(source, dest, **options):
     """Copies a file or directory to a path on many nodes.
 
-    ``{node}`` in the path stands for the node's name. A trailing ``/`` states that it is the containing directory.
+    ``{node}`` in the path stands for the node's name. If the path ends with ``/``, it is the directory to copy into.
     """
     return _run("copy", options, source, dest)
 
@@ -33,23 +33,23 @@ def copy(source, dest, **options):
 def put(name, source=None, **options):
     """Copies a file or directory into the nodes' stores, under a name.
 
-    Without a source, the content that one of the stores has under that name is copied to the others.
+    Without a source, the object that one of the stores has under that name is copied to the others.
     """
     return _run("put", options, name, *([] if source is None else [source]))
 
 
 def get(name, dest, **options):
-    """Copies the content with a name from the stores to a path on the nodes."""
+    """Copies the object with a name from the stores to a path on the nodes."""
     return _run("get", options, name, dest)
 
 
 def ls(name=None, **options):
-    """Lists the content of the nodes' stores, or the content with a name."""
+    """Lists the objects in the nodes' stores, or the objects with a name."""
     return _run("ls", options, *([] if name is None else [name]))
 
 
 def stat(name, **options):
-    """Describes the content with a name on each node."""
+    """Describes the object with a name on each node."""
     return _run("stat", options, name)
 
 
@@ -59,7 +59,7 @@ def rm(name, **options):
 
 
 def verify(name=None, **options):
-    """Verifies the content of the stores, or of one name, and reports damage."""
+    """Verifies the objects in the nodes' stores, or those with one name, and reports damage."""
     return _run("verify", options, *([] if name is None else [name]))
 
 

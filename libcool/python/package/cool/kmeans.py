@@ -117,7 +117,7 @@ class KMeans(*_BASES):
     def fit(self, X, y=None, sample_weight=None, *, comm=None):
         """Clusters the rows of X and returns self.
 
-        X is an array, or the name of an .npy file, of which each rank of `comm` takes its part. Each row counts as many
+        X is an array, or the name of an .npy file, of which each rank of `comm` uses its part. Each row counts as many
         times as its weight; weights other than integers up to 65,535 are rounded to a 65,535th of the largest.
         """
         if isinstance(X, (str, os.PathLike)):

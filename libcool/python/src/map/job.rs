@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use std::sync::{Mutex, PoisonError};
 
 /// A rank's part in the job that its thread runs. `cool.map.run` passes it to the program. All
-/// ranks must call its methods alike.
+/// ranks must call the same methods in the same order.
 #[pyclass(module = "cool.map", name = "Job", frozen)]
 pub(crate) struct PyJob;
 

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 struct Merge {
     function: Py<PyAny>,
-    /// The function as the Python table names it.
+    /// The attribute `merge` of the Python table: a function, or the name of one.
     name: Py<PyAny>,
     /// The first exception of the function, or of an object that could not be unpickled.
     failed: Mutex<Option<PyErr>>,

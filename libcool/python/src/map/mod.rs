@@ -1,9 +1,9 @@
 //! `cool.map`: Map-Collective jobs of `cool-map` with Python objects as partitions, keys, values
 //! and states.
 //!
-//! A job is borrowed while `run` runs, so Python's `Job` is only a name for it: the methods use the
-//! job of their thread. The interpreter lock is released while a stage works or waits. Map tasks
-//! hold it in turn, and NumPy releases it.
+//! A Rust job exists only while `run` runs, so Python's `Job` contains no reference to it: its
+//! methods use the job of their thread. The interpreter lock is released while a stage works or
+//! waits. Map tasks hold it in turn, and NumPy releases it.
 
 mod job;
 mod key;

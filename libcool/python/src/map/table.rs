@@ -15,7 +15,7 @@ pub(crate) trait PyTable: Table + Sync + 'static {
     /// Returns the Python object of the table.
     fn object(&self, py: Python<'_>) -> PyResult<Py<PyAny>>;
 
-    /// Checks that no rank's merges raised an exception, for tables whose merges may raise one.
+    /// Fails at all ranks if a merge raised an exception at one of them. All ranks must call this.
     fn settle(&self, _job: &Job<'_>) -> Result<(), MapFailure> {
         Ok(())
     }

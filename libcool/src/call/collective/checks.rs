@@ -1,6 +1,6 @@
 //! Validation of a collective's arguments at one rank, with an explanation of each error.
 //!
-//! Nothing here depends on other ranks: the agents check that all ranks call alike.
+//! These checks do not depend on other ranks. The agents compare the arguments of all ranks.
 
 #[cfg(test)]
 mod tests;
@@ -309,7 +309,8 @@ impl CallingRank {
     }
 
     /// Checks that as many elements arrive from each rank as are sent to it, because an in-place
-    /// alltoall stores received parts where the sent ones were.
+    /// alltoall stores received parts where the sent ones were. Returns 0, because a call with
+    /// counts has no common length of parts.
     fn parts_of_both_ways(self, len: usize, counts: &[usize]) -> Result<usize, Reason> {
         let CallingRank { rank, size } = self;
         counted(counts.len(), ("one for each pair of ranks", size.saturating_mul(size)))?;
@@ -325,8 +326,8 @@ impl CallingRank {
         }
     }
 
-    /// If both ranges lie as they do in place, returns the collective with the single array of
-    /// both.
+    /// If both ranges lie as they would for an in-place call, returns the collective with the array
+    /// that contains both ([`Arrays::InPlace`]). Otherwise returns it unchanged.
     fn shared_as_in_place<'s, 'r>(
         self,
         collective: Collective<'s, 'r>,
@@ -403,7 +404,7 @@ impl CallingRank {
     }
 }
 
-/// How many counts are required, in words.
+/// The required number of counts, as text of an error message.
 const ONE_EACH: &str = "one for each rank";
 
 fn same_length(send: NamedLength, recv: NamedLength) -> Result<(), Reason> {

@@ -133,8 +133,8 @@ impl LeaderCalls {
         Ok(self.machine.take_output())
     }
 
-    /// Executes the outputs of the machine. Returns until when to wait, or `None` if the call is
-    /// complete.
+    /// Executes the outputs of the machine. Returns the time until which to wait, or `None` if the
+    /// call is complete.
     fn perform(
         &mut self,
         call: &QuickCall<'_>,
@@ -189,7 +189,7 @@ impl LeaderCalls {
         }
     }
 
-    /// Waits for a datagram.
+    /// Waits for a datagram, for about `timeout` at most, and passes it to the machine.
     fn receive(&mut self, call: &QuickCall<'_>, timeout: Duration) -> Result<(), Interrupted<Error>> {
         let steps = timeout.as_millis().div_ceil(WAIT_STEP.as_millis()).max(1);
         // The system treats a timeout of zero as infinite.
@@ -203,7 +203,7 @@ impl LeaderCalls {
                 let (now, before) = (self.now(), self.machine.arrivals().messages());
                 self.machine.handle(now, Input::Datagram(&self.buffer[..len]));
                 let was_taken = self.machine.arrivals().messages() > before;
-                // The sender's agent retransmitted it, after a NAK.
+                // The port shows that the sender's agent retransmitted it, after a NAK.
                 self.exchanged.traffic.retransmitted += u32::from(was_taken && from.port() == self.port + 1);
                 Ok(())
             }

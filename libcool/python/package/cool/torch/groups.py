@@ -37,7 +37,7 @@ def left(backend):
 
 
 def _leave(cluster):
-    """Ends a process with agents that other ranks may still need."""
+    """Leaves all groups, waits until other ranks no longer use the agents of this process, and stops them."""
     for backend in list(_open):
         backend.shutdown()
     if not cluster.wait_until_unused(END_SECONDS):
@@ -47,7 +47,8 @@ def _leave(cluster):
 
 def join(store, rank, size, name, timeout):
     """Joins a new group; ``timeout`` is a timedelta. Returns the communicator and the key of the group."""
-    # All ranks may have used the store before.
+    # The store may have been used for earlier groups, so each join has a number, which is the same
+    # at all ranks.
     place = f"cool/{store.add(f'cool/times/{rank}', 1)}"
     seconds = timeout.total_seconds()
     if rank == 0:
@@ -84,7 +85,7 @@ def meet(key, rank, size, seconds):
 
 
 def share(sockets):
-    """Sets the agents that create all later groups of this process."""
+    """Sets the sockets of the agents through which this process joins all later groups."""
     global _shared
     _shared = sockets
 

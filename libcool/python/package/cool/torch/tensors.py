@@ -40,7 +40,7 @@ class Reduction:
             self.name = "sum"
 
     def sent(self, flat):
-        """Returns the elements to send."""
+        """Returns the elements to send, which are multiplied by the factor of PREMUL_SUM if there is one."""
         return flat if self._factor is None else (flat * self._factor).to(flat.dtype)
 
     def then(self, flat, size):
@@ -64,7 +64,7 @@ def _divide(whole, by):
 
 
 def flat(name, tensor):
-    """Returns the elements of a tensor as one row, without a copy."""
+    """Returns the elements of a tensor as one row, without a copy. Elements of unsupported types become bytes."""
     if tensor.device.type != "cpu":
         raise ArgumentError(
             f"{name} is on {tensor.device}, but cool supports only tensors in main memory; to use others too, select the "

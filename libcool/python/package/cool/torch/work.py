@@ -80,7 +80,7 @@ class Started(CoolWork):
                     self._then()
             except cool.Error as error:
                 self._error = self._group.failed(error)
-            except Exception as error:  # From the final step, for example no memory; reported to waiting threads.
+            except Exception as error:  # An error of the final step is reported to waiting threads.
                 self._error = error
             self._is_done, self._then = True, None
             future = self._future
@@ -109,7 +109,8 @@ class Started(CoolWork):
                 if self._is_done:
                     self._future.set_result(None)
         self._queue_if_future_exists()
-        # Raised by a callback, because C++ does not see an exception that is set on the future.
+        # A callback raises the error, because C++ code cannot read an exception that is set on the
+        # future.
         return self._future.then(self._given)
 
     def _given(self, _):
@@ -198,8 +199,8 @@ def _completer():
 def _handing_out(method):
     """Wraps a method of torch's groups, so that it returns our own work.
 
-    torch's replacement passes on only `wait` and `get_future`: it is never completed, and it does not know the sender of a
-    message.
+    torch would return a wrapper that passes on only `wait` and `get_future`: it never reports completion or the sender of
+    a message.
     """
 
     @functools.wraps(method)
