@@ -2,7 +2,7 @@
 //! processed.
 
 use super::*;
-use crate::discovery::sessions::DEFERRED_INTERVALS_MAX;
+use crate::discovery::silent_switches::DEFERRED_INTERVALS_MAX;
 
 impl World {
     /// An interval in which all frames arrive except those over a link. Switches are caught up with
