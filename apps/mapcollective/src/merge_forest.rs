@@ -1,5 +1,5 @@
-//! The order of merges: a binary tree over a job's partitions. Its shape depends only on their
-//! number.
+//! The order in which partial results are merged: a binary tree over a job's partitions. Its shape
+//! depends only on their number. A [`MergeForest`] holds the tables that have not met yet.
 //!
 //! A node of the tree represents a run of partitions. When the tables of both halves of a node meet
 //! in one place, they are merged into the node's table: within a rank that has mapped both, within
