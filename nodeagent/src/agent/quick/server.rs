@@ -1,6 +1,6 @@
-//! The agent's part in quick calls: it opens the socket of its node's leader among a group's ranks,
-//! and responds to NAKs for datagrams that the leader has sent. It does not notice calls without
-//! losses.
+//! The server of quick calls at an agent: it opens the socket of its node's leader among a group's
+//! ranks, and responds to NAKs for datagrams that the leader has sent. It does not notice calls
+//! without losses.
 
 use crate::engine::{GroupSpec, TreeScope};
 use crate::net::udp::{send_over_trees, socket_with_room};
