@@ -12,7 +12,7 @@ use cool_daemon::config::Config;
 use cool_daemon::listen::ClientListener;
 use cool_daemon::log::LogError;
 use cool_daemon::web::{self, ListenError};
-use cool_daemon::{config, reload, supervision};
+use cool_daemon::{config, reload, service_notify};
 use cool_fabric::{FabricHandle, Key};
 use cool_tls::{Acceptor, CertificateDirError, Credentials, Role};
 use rustix::system::uname;
@@ -134,13 +134,13 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
             tokio::select! {
                 () = terminated(ended) => {}
                 never = reloading => match never {},
-                never = supervision::watch(|| fabric.answers()) => match never {},
+                never = service_notify::watch(|| fabric.answers()) => match never {},
             }
-            supervision::stopping();
+            service_notify::stopping();
         }
     };
     tokio::pin!(shutdown);
-    supervision::ready();
+    service_notify::ready();
     let won = tokio::select! {
         biased;
         generation = leadership.won() => Some(generation),

@@ -14,11 +14,14 @@ fn check(bytes: &[u8]) {
 
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
-    use cool_swarm::{BlockHead, Have, Member, Pace, Row, Signal};
-    let have =
-        Have { ranks: vec![3, 300, 0], blocks: vec![u64::MAX], null_vectors: vec![(1, [7; 32].into())] };
+    use cool_swarm::{BlockAnnouncement, BlockTime, CodedBlock, HoldingsReport, Member, Signal};
+    let have = HoldingsReport {
+        ranks: vec![3, 300, 0],
+        blocks: vec![u64::MAX],
+        null_vectors: vec![(1, [7; 32].into())],
+    };
     let head = |row| {
-        Frame::Signal(Signal::Head(BlockHead {
+        Frame::Signal(Signal::Head(BlockAnnouncement {
             transfer: 9,
             generation: 4,
             row,
@@ -29,9 +32,9 @@ fn seeds() -> Vec<Vec<u8>> {
     let frames = [
         Frame::Hello { member: Member { rack: 3, slot: 70_000 }, contact: ([10, 0, 0, 1], 4000).into() },
         Frame::Inquire { member: Member { rack: 0, slot: 1 } },
-        Frame::Signal(Signal::Grant { transfer: 7, ring: 1 << 50, pace: Pace(Some(9)), have }),
-        head(Row::Coded([1, 0, 255].into())),
-        head(Row::Block(1023)),
+        Frame::Signal(Signal::Grant { transfer: 7, ring: 1 << 50, block_time: BlockTime(Some(9)), have }),
+        head(CodedBlock::Coded([1, 0, 255].into())),
+        head(CodedBlock::Block(1023)),
         Frame::Part { transfer: u32::MAX, bytes: &[0, 1, 2] },
         Frame::Half { transfer: 1 },
         Frame::Whole { transfer: 2 },

@@ -5,6 +5,7 @@
 
 mod alloc;
 mod blocking;
+mod call_options;
 mod groups;
 mod message;
 mod own_counts;
@@ -14,7 +15,6 @@ mod recover;
 mod start;
 mod started_fold;
 mod user_reduction;
-mod views;
 
 pub use message::{Message, Probed, Received};
 pub use own_counts::OwnCounts;

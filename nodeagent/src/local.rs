@@ -23,7 +23,7 @@ use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 use tracing::warn;
 pub use user::UserLimits;
-use user::{ConnectionShare, User, UserTable};
+use user::{ConnectionPermit, User, UserTable};
 
 /// The directory of agents' sockets, unless --socket names another one.
 pub const DEFAULT_DIRECTORY: &str = "/run/cool";
@@ -93,8 +93,8 @@ impl LocalServer {
                     }
                 }
                 (stream, place) = incoming.next() => match accepted(stream, &users) {
-                    Ok((stream, user, share)) => {
-                        let session = session::serve(stream, user, share, agent.clone(), self.limits);
+                    Ok((stream, user, permit)) => {
+                        let session = session::serve(stream, user, permit, agent.clone(), self.limits);
                         sessions.spawn_on(async move {
                             session.await;
                             drop(place);
@@ -125,11 +125,11 @@ fn make_default_directory(directory: &Path) -> io::Result<()> {
 fn accepted(
     stream: tokio::net::UnixStream,
     users: &UserTable,
-) -> io::Result<(UnixStream, User, Option<ConnectionShare>)> {
+) -> io::Result<(UnixStream, User, Option<ConnectionPermit>)> {
     let stream = stream.into_std()?;
     let user = User::from_peer(&stream)?;
-    let share = users.share(user);
-    Ok((stream, user, share))
+    let permit = users.permit(user);
+    Ok((stream, user, permit))
 }
 
 impl Drop for LocalServer {

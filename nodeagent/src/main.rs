@@ -5,7 +5,7 @@
 use cool_daemon::config::{self, Config};
 use cool_daemon::log::{self, LogError};
 use cool_daemon::web::{self, ListenError};
-use cool_daemon::{reload, supervision};
+use cool_daemon::{reload, service_notify};
 use cool_launcher::supervisor::SuperviseError;
 use cool_launcher::{Policy, supervise};
 use cool_nodeagent::Agent;
@@ -172,7 +172,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let reloading =
         reload::on_hangup(hangup, config, log, |options: &Options| &options.log, (&[], certified));
     let (leave, leaving) = watch::channel(false);
-    supervision::ready();
+    service_notify::ready();
     let result = {
         let control = control::run(&agent, &registration, &mut launcher, &mut events, leaving);
         tokio::pin!(control);
@@ -181,13 +181,13 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
             never = reflector.serve() => match never {},
             never = pages => match never {},
             never = reloading => match never {},
-            never = supervision::watch(|| agent.engine_answers()) => match never {},
+            never = service_notify::watch(|| agent.engine_answers()) => match never {},
             refused = &mut control => (refused.map_err(Error::from), true),
             () = agent.engine_ended() => (Err(Error::Engine), false),
             _ = interrupt.recv() => (Ok(()), false),
             _ = terminate.recv() => (Ok(()), false),
         };
-        supervision::stopping();
+        service_notify::stopping();
         if !ended.1 {
             leave.send_replace(true);
             // If the controller refuses the agent now, that does not matter, because the agent is

@@ -1,7 +1,7 @@
 //! The connection to the controller.
 
 use crate::error::{Error, root_cause};
-use crate::job;
+use crate::followed_job;
 use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_tls::{CertificateDirError, Connector, Credentials, Role};
@@ -109,7 +109,7 @@ fn with_remedy(error: CertificateDirError) -> Error {
         CertificateDirError::Read { path, reason }
             if path.ends_with("tool.key") && reason.contains("Permission denied") =>
         {
-            Error::OperatorKey { path: path.display().to_string(), user: job::user() }
+            Error::OperatorKey { path: path.display().to_string(), user: followed_job::user() }
         }
         CertificateDirError::Content { path, reason } if reason.contains("KeyMismatch") => {
             let directory = path.parent().unwrap_or(path).display().to_string();

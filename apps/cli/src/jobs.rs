@@ -1,7 +1,7 @@
 //! `cool jobs`, `cool cancel` and `cool drain`: list the running jobs, and end them.
 
 use crate::error::Error;
-use crate::{job, units};
+use crate::{followed_job, units};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
     CancelRequest, DrainRequest, JobView, JobsRequest, SignalRequest, job_view::State,
@@ -81,7 +81,7 @@ pub(crate) async fn cancel(
     for job in jobs {
         match options.signal {
             Some(signal) => drop(client.signal(SignalRequest { job, signal }).await?),
-            None => drop(client.cancel(CancelRequest { job, user: job::user() }).await?),
+            None => drop(client.cancel(CancelRequest { job, user: followed_job::user() }).await?),
         }
     }
     Ok(())
@@ -117,7 +117,7 @@ fn print_drained(options: &DrainOptions) -> Result<(), Error> {
 /// Cancels all jobs. Jobs that have ended meanwhile are no error.
 async fn cancel_all(client: &mut ControllerClient<Channel>) -> Result<(), Error> {
     for job in running(client).await? {
-        match client.cancel(CancelRequest { job, user: job::user() }).await {
+        match client.cancel(CancelRequest { job, user: followed_job::user() }).await {
             Err(status) if status.code() != Code::NotFound => return Err(status.into()),
             _ => {}
         }

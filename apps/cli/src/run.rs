@@ -4,7 +4,7 @@ mod output;
 
 use crate::copy::stage::{StageOptions, stage};
 use crate::error::Error;
-use crate::job::{self, JobOptions, JobUpdate};
+use crate::followed_job::{self, JobOptions, JobUpdate};
 use crate::rank_line::print_line;
 use crate::units;
 use cool_proto::control::JobSpec;
@@ -89,7 +89,7 @@ pub(crate) async fn run(client: ControllerClient<Channel>, options: RunOptions) 
     let mut files = directory.as_deref().map(OutputFiles::new).transpose()?;
     let stage_options = options.stage.clone();
     let spec = stage(client.clone(), spec(options)?, &stage_options).await?;
-    let ended = job::run(client, spec, |update| match (update, &mut files) {
+    let ended = followed_job::run(client, spec, |update| match (update, &mut files) {
         (JobUpdate::Started(_), _) => Ok(()),
         (JobUpdate::Line(output), None) => print_line(&output),
         (JobUpdate::Line(output), Some(files)) => files.write(&output),

@@ -1,7 +1,7 @@
 //! Reads blocks from the files of a source or a copy, and checks them.
 
 use crate::errors::CopyFileError;
-use crate::scan::item_path;
+use crate::manifest_scan::item_path;
 use cool_content::{Digest, Manifest, Occurrences};
 use std::fs::File;
 use std::os::unix::fs::FileExt;

@@ -1,9 +1,9 @@
 //! Renaming a complete copy into place, in the background.
 
 use crate::background::BackgroundTask;
+use crate::destination::DestinationCopy;
 use crate::errors::CopyFileError;
 use crate::protocol::CopyEvent;
-use crate::target::Target;
 use std::io;
 use std::time::Instant;
 
@@ -19,10 +19,13 @@ pub(crate) struct InstallResult {
 }
 
 impl Install {
-    /// Starts to install a target that has all its blocks, for a rank that started at `began`.
-    pub(crate) fn of_target(target: Target, began: Instant) -> Result<Install, CopyFileError> {
-        let dest = target.dest().to_owned();
-        Install::start(began, move || target.finish()).map_err(CopyFileError::at(&dest))
+    /// Starts to install a copy that has all its blocks, for a rank that started at `began`.
+    pub(crate) fn of_destination(
+        destination: DestinationCopy,
+        began: Instant,
+    ) -> Result<Install, CopyFileError> {
+        let dest = destination.dest().to_owned();
+        Install::start(began, move || destination.finish()).map_err(CopyFileError::at(&dest))
     }
 
     /// Starts `install` in a thread, for a rank that started at `began`.

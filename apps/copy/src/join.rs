@@ -3,12 +3,12 @@
 //! The rank has a job of its own. It asks members for the plan of the swarm, and takes part until
 //! its own copy is complete and no member is missing blocks that it has.
 
+use crate::destination::DestinationCopy;
 use crate::errors::{CopyError, CopyFileError};
 use crate::protocol::{CopyTask, LateMember};
 use crate::rank_result::RankResult;
-use crate::stored::open_target;
+use crate::stored::open_destination;
 use crate::swarm::{SwarmMember, SwarmResult};
-use crate::target::Target;
 use cool_content::Manifest;
 use cool_peer::Member;
 use std::sync::Arc;
@@ -38,8 +38,8 @@ pub(crate) fn join_swarm(
         joined => joined?,
     };
     swarm.serve();
-    let SwarmResult { target, install, .. } = swarm.end();
-    match (install, target) {
+    let SwarmResult { destination, install, .. } = swarm.end();
+    match (install, destination) {
         (Some(install), _) => Ok(RankResult::of_install(install, task)),
         (None, Some(Err(error))) => Ok(RankResult::unreported(Some(error.into()))),
         (None, _) => Err(CopyError::Alone),
@@ -47,11 +47,11 @@ pub(crate) fn join_swarm(
 }
 
 /// Prepares this node's copy, with blocks of the source if that is on this node.
-fn prepare(task: &CopyTask, node: &str, manifest: Arc<Manifest>) -> Result<Target, CopyError> {
-    let mut target = open_target(task, node, Arc::clone(&manifest))?;
+fn prepare(task: &CopyTask, node: &str, manifest: Arc<Manifest>) -> Result<DestinationCopy, CopyError> {
+    let mut destination = open_destination(task, node, Arc::clone(&manifest))?;
     if node == task.from {
         // Blocks that cannot be read here are received from other members.
-        drop(target.take_from(&task.source, &manifest));
+        drop(destination.take_from(&task.source, &manifest));
     }
-    Ok(target)
+    Ok(destination)
 }

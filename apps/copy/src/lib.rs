@@ -9,10 +9,11 @@
 //!
 //! | file | purpose |
 //! | --- | --- |
-//! | `scan.rs` | turns a file or directory into a manifest of blocks |
+//! | `manifest_scan.rs` | turns a file or directory into a manifest of blocks |
 //! | `rank.rs` | one rank of a copy: its passes, and what happens when a node is lost |
 //! | `source.rs`, `pipeline.rs` | read pieces at the source, and broadcast them one behind the other |
-//! | `piece_writer.rs`, `target.rs`, `install.rs` | write a node's copy, and rename it into place |
+//! | `piece_writer.rs`, `destination.rs`, `install.rs` | write a node's copy, and rename it into place |
+//! | `copy_group.rs` | functions that every copy uses on its group of ranks |
 //! | `swarm.rs`, `generations.rs` | distribute the data by swarm instead of broadcasts |
 //! | `admission.rs`, `join.rs` | nodes that are late: for broadcasts, and for a swarm |
 //! | `stream/` | copies of standard input while it is being read |
@@ -21,13 +22,15 @@
 mod admission;
 mod background;
 mod block_reader;
+mod copy_group;
+mod destination;
 mod errors;
 mod generations;
-mod group;
 mod in_flight;
 mod install;
 mod join;
 mod link_rates;
+mod manifest_scan;
 mod missing_blocks;
 mod piece_writer;
 mod pipeline;
@@ -36,7 +39,6 @@ mod protocol;
 mod rank;
 mod rank_output;
 mod rank_result;
-mod scan;
 mod secret;
 mod source;
 mod store_protocol;
@@ -44,7 +46,6 @@ mod store_rank;
 mod stored;
 mod stream;
 mod swarm;
-mod target;
 mod verify;
 
 pub use errors::{RankError, without_os_code};

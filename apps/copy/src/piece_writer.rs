@@ -1,10 +1,10 @@
 //! Writes received pieces in a thread, while the next ones are being received.
 
+use crate::destination::DestinationResult;
 use crate::install::Install;
 use crate::pipeline::PieceForm;
 use crate::progress_reporter::ProgressReporter;
 use crate::protocol::CopyTask;
-use crate::target::TargetResult;
 use cool_content::Piece;
 use std::sync::mpsc::{SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
@@ -27,7 +27,7 @@ pub(crate) struct PieceWriter {
 pub(crate) struct WriteResult {
     /// The unfinished copy, or why there is none; `None` if the copy is complete or this node gets
     /// none.
-    pub(crate) target: Option<TargetResult>,
+    pub(crate) destination: Option<DestinationResult>,
     /// The copy, if it is complete.
     pub(crate) install: Option<Install>,
 }
@@ -35,28 +35,28 @@ pub(crate) struct WriteResult {
 impl PieceWriter {
     /// Starts the thread, for a rank that started at `began`.
     pub(crate) fn start(
-        target: Option<TargetResult>,
+        destination: Option<DestinationResult>,
         (task, began): (&CopyTask, Instant),
     ) -> std::io::Result<PieceWriter> {
-        let usable = target.as_ref().and_then(|target| target.as_ref().ok());
-        let mut reporter = usable.map(|target| ProgressReporter::new(task, target));
+        let usable = destination.as_ref().and_then(|destination| destination.as_ref().ok());
+        let mut reporter = usable.map(|destination| ProgressReporter::new(task, destination));
         let (sender, receiver) = sync_channel::<ReceivedPiece>(WAITING);
         let thread = thread::Builder::new().name("write".into()).spawn(move || {
-            let (mut target, mut install) = (target, None);
+            let (mut destination, mut install) = (destination, None);
             for (piece, form, bytes) in receiver {
-                target = target.map(|target| write(target, &piece, form, bytes));
-                if let (Some(Ok(target)), Some(reporter)) = (&target, &mut reporter) {
-                    reporter.update(target);
+                destination = destination.map(|destination| write(destination, &piece, form, bytes));
+                if let (Some(Ok(destination)), Some(reporter)) = (&destination, &mut reporter) {
+                    reporter.update(destination);
                 }
                 // A complete copy does not wait for nodes that are still missing blocks.
-                if let Some(Ok(complete)) = target.take_if(|target| is_complete(target)) {
-                    match Install::of_target(complete, began) {
+                if let Some(Ok(complete)) = destination.take_if(|destination| is_complete(destination)) {
+                    match Install::of_destination(complete, began) {
                         Ok(started) => install = Some(started),
-                        Err(error) => target = Some(Err(error)),
+                        Err(error) => destination = Some(Err(error)),
                     }
                 }
             }
-            WriteResult { target, install }
+            WriteResult { destination, install }
         })?;
         Ok(PieceWriter { sender: Some(sender), thread })
     }
@@ -76,21 +76,26 @@ impl PieceWriter {
     }
 }
 
-fn is_complete(target: &TargetResult) -> bool {
-    target.as_ref().is_ok_and(|target| target.have().is_full())
+fn is_complete(destination: &DestinationResult) -> bool {
+    destination.as_ref().is_ok_and(|destination| destination.have().is_full())
 }
 
 /// Writes a piece. If that fails, the unfinished copy is removed, because the disk may be full.
-fn write(target: TargetResult, piece: &Piece, form: PieceForm, bytes: Vec<u8>) -> TargetResult {
-    let mut target = target?;
+fn write(
+    destination: DestinationResult,
+    piece: &Piece,
+    form: PieceForm,
+    bytes: Vec<u8>,
+) -> DestinationResult {
+    let mut destination = destination?;
     let plain = match form {
         PieceForm::Compressed => zstd::bulk::decompress(&bytes, piece.bytes).unwrap_or_default(),
         PieceForm::Plain | PieceForm::SourceFailed | PieceForm::Admission | PieceForm::End => bytes,
     };
-    match target.put_piece(piece, &plain) {
-        Ok(()) => Ok(target),
+    match destination.put_piece(piece, &plain) {
+        Ok(()) => Ok(destination),
         Err(error) => {
-            target.discard()?;
+            destination.discard()?;
             Err(error)
         }
     }

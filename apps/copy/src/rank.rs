@@ -11,8 +11,9 @@ mod broadcasts;
 
 use crate::admission::{self, LargerGroup, NewcomerListener, Newcomers};
 use crate::background::{BackgroundTask, TICK};
+use crate::copy_group::{broadcast_packed, configure_broadcasts, lost_nodes, own_node, rank_on, report_lost};
+use crate::destination::{DestinationCopy, DestinationResult};
 use crate::errors::{CopyError, CopyFileError, RankError, without_os_code};
-use crate::group::{broadcast_packed, configure_broadcasts, lost_nodes, own_node, rank_on, report_lost};
 use crate::install::Install;
 use crate::join::join_swarm;
 use crate::missing_blocks::{MissingBlocks, bytes_of};
@@ -20,9 +21,8 @@ use crate::pipeline::PieceForm;
 use crate::protocol::{CopyEvent, CopyTask, CopyVia, LateRank};
 use crate::rank_result::RankResult;
 use crate::secret::SECRET_VARIABLE;
-use crate::stored::{CopySource, open_target};
+use crate::stored::{CopySource, open_destination};
 use crate::swarm::{MemberState, SwarmMember};
-use crate::target::{Target, TargetResult};
 use cool::{Comm, Op};
 use cool_content::{BlockSet, Manifest};
 use std::path::Path;
@@ -85,7 +85,7 @@ struct CopyRank<'t> {
     source: Option<CopySource>,
     /// This node's copy, until it is being installed. `None` on nodes that get no copy, and on the
     /// source's node.
-    target: Option<TargetResult>,
+    destination: Option<DestinationResult>,
     /// The complete copy; on the source's node, the copy that it makes while it sends.
     install: Option<Install>,
     /// Set while this node is a member of a swarm, which then owns the target.
@@ -120,7 +120,7 @@ impl<'t> CopyRank<'t> {
             scan,
             manifest: None,
             source: None,
-            target: None,
+            destination: None,
             install: None,
             swarm: None,
             asked: false,
@@ -175,9 +175,11 @@ impl<'t> CopyRank<'t> {
                 _ => installed,
             };
         }
-        let outcome = match (error, self.target) {
+        let outcome = match (error, self.destination) {
             (Some(error), _) => Err(error),
-            (None, Some(target)) => target.and_then(Target::finish).map_err(CopyError::from),
+            (None, Some(destination)) => {
+                destination.and_then(DestinationCopy::finish).map_err(CopyError::from)
+            }
             (None, None) => Ok(()),
         };
         RankResult::unreported(outcome.err())
@@ -186,10 +188,9 @@ impl<'t> CopyRank<'t> {
     /// Returns whether this node has all its blocks.
     fn is_complete(&self) -> bool {
         self.is_installed()
-            || self
-                .target
-                .as_ref()
-                .is_some_and(|target| target.as_ref().is_ok_and(|target| target.have().is_full()))
+            || self.destination.as_ref().is_some_and(|destination| {
+                destination.as_ref().is_ok_and(|destination| destination.have().is_full())
+            })
     }
 
     /// Returns whether a copy that was received is in place or is being installed.
@@ -302,12 +303,13 @@ impl<'t> CopyRank<'t> {
                 let copy = move || copy_on_source(&task, &node, manifest);
                 self.install = Some(Install::start(self.began, copy)?);
             }
-        } else if self.receives() && self.target.is_none() && !self.is_installed() {
-            preparing = Some(BackgroundTask::start("prepare", move || open_target(&task, &node, manifest))?);
+        } else if self.receives() && self.destination.is_none() && !self.is_installed() {
+            preparing =
+                Some(BackgroundTask::start("prepare", move || open_destination(&task, &node, manifest))?);
         }
         wait_for_all(comm, preparing.as_mut())?;
-        if let Some(target) = preparing.and_then(BackgroundTask::wait) {
-            self.target = Some(target);
+        if let Some(destination) = preparing.and_then(BackgroundTask::wait) {
+            self.destination = Some(destination);
         }
         Ok(())
     }
@@ -316,8 +318,8 @@ impl<'t> CopyRank<'t> {
     /// do not count.
     fn missing(&self, comm: &Comm, manifest: &Manifest) -> Result<MissingBlocks, CopyError> {
         let blocks = manifest.blocks().len();
-        let mut words = match &self.target {
-            Some(Ok(target)) => target.have().words().to_vec(),
+        let mut words = match &self.destination {
+            Some(Ok(destination)) => destination.have().words().to_vec(),
             _ => BlockSet::none(blocks).complement().words().to_vec(),
         };
         words.push(if self.is_source() { u64::from(self.next) } else { u64::MAX });
@@ -351,15 +353,20 @@ impl<'t> CopyRank<'t> {
         if self.is_source() {
             CopyEvent::Sending { bytes: bytes_of(manifest, &missing) }.send()?;
         }
-        let target = self.target.take_if(|target| target.is_ok()).and_then(Result::ok);
+        let destination = self.destination.take_if(|destination| destination.is_ok()).and_then(Result::ok);
         let share =
             self.source.as_ref().and_then(|source| Some((source, self.task.source_share(self.node)?)));
         let source = share.map(|(source, share)| (&*source.root, share));
-        let joined =
-            SwarmMember::start(comm, root, (self.task, self.began), (manifest, &missing), (source, target))?;
+        let joined = SwarmMember::start(
+            comm,
+            root,
+            (self.task, self.began),
+            (manifest, &missing),
+            (source, destination),
+        )?;
         match joined {
             Ok(swarm) => (self.swarm, self.by_swarm) = (Some(swarm), true),
-            Err(target) => self.target = self.target.take().or(target.map(Ok)),
+            Err(destination) => self.destination = self.destination.take().or(destination.map(Ok)),
         }
         self.asked = true;
         Ok(())
@@ -394,7 +401,7 @@ impl<'t> CopyRank<'t> {
         if !self.receives() {
             self.sent += ended.sent;
         }
-        self.target = self.target.take().or(ended.target);
+        self.destination = self.destination.take().or(ended.destination);
         self.install = self.install.take().or(ended.install);
         ended.source_error
     }
@@ -445,13 +452,13 @@ fn wait_for_all<T: Send + 'static>(
 
 /// Makes the copy on the source's own node, for which nothing is sent.
 fn copy_on_source(task: &CopyTask, node: &str, manifest: Arc<Manifest>) -> Result<(), CopyFileError> {
-    let mut target = open_target(task, node, Arc::clone(&manifest))?;
-    let copied = target.take_from(&task.source, &manifest);
-    let changed = (!target.have().is_full()).then(|| CopyFileError::Changed(task.source.clone()));
+    let mut destination = open_destination(task, node, Arc::clone(&manifest))?;
+    let copied = destination.take_from(&task.source, &manifest);
+    let changed = (!destination.have().is_full()).then(|| CopyFileError::Changed(task.source.clone()));
     match copied.err().or(changed) {
-        None => target.finish(),
+        None => destination.finish(),
         Some(error) => {
-            target.discard()?;
+            destination.discard()?;
             Err(task.source_error(&task.source, error))
         }
     }

@@ -1,10 +1,10 @@
 //! Copies out of a node's store and into it: where a rank reads the content, and where it writes a
 //! copy.
 
+use crate::destination::{DestinationCopy, DestinationOptions};
 use crate::errors::CopyFileError;
+use crate::manifest_scan::scan;
 use crate::protocol::{CopyTask, PutTask};
-use crate::scan::scan;
-use crate::target::{Target, TargetOptions};
 use cool_content::Manifest;
 use cool_peer::Share;
 use cool_store::{ObjectReading, PutRequest, Store};
@@ -37,8 +37,8 @@ impl CopySource {
 }
 
 impl CopyTask {
-    fn target_options(&self) -> TargetOptions {
-        TargetOptions { delete: self.delete, verify: self.verify }
+    fn destination_options(&self) -> DestinationOptions {
+        DestinationOptions { delete: self.delete, verify: self.verify }
     }
 
     /// Returns the nodes besides the source's that have the content, and get no copy.
@@ -73,33 +73,33 @@ impl CopyTask {
 
 /// Prepares a node's copy, with all blocks that are on the node already. On the source's node, the
 /// copy must not be inside the source.
-pub(crate) fn open_target(
+pub(crate) fn open_destination(
     task: &CopyTask,
     node: &str,
     manifest: Arc<Manifest>,
-) -> Result<Target, CopyFileError> {
+) -> Result<DestinationCopy, CopyFileError> {
     let dest = task.dest_on(node);
     if node == task.from && dest.starts_with(&task.source) {
         return Err(CopyFileError::InsideSource(dest));
     }
     let Some(stored) = &task.store else {
-        return Target::open(&dest, manifest, task.target_options());
+        return DestinationCopy::open(&dest, manifest, task.destination_options());
     };
     let directory = stored.store.on(node);
     let Some(PutTask { put_ms, quota }) = stored.put else {
-        let mut target = Target::open(&dest, manifest, task.target_options())?;
+        let mut destination = DestinationCopy::open(&dest, manifest, task.destination_options())?;
         // A store that cannot be read here does not matter, because the source sends the blocks.
         let local = Store::open_existing(&directory).ok().flatten();
-        reuse(&mut target, local.and_then(|store| store.read_name(&stored.name).ok()).flatten());
-        return Ok(target);
+        reuse(&mut destination, local.and_then(|store| store.read_name(&stored.name).ok()).flatten());
+        return Ok(destination);
     };
     let request = PutRequest { name: stored.name.clone(), put_ms, quota };
     let put = Store::open(&directory)?.put(request, &manifest)?;
-    let options = TargetOptions { delete: true, ..task.target_options() };
-    match Target::open(&put.tree(), manifest, options) {
-        Ok(mut target) => {
-            reuse(&mut target, put.earlier());
-            Ok(target.into_store(put))
+    let options = DestinationOptions { delete: true, ..task.destination_options() };
+    match DestinationCopy::open(&put.tree(), manifest, options) {
+        Ok(mut destination) => {
+            reuse(&mut destination, put.earlier());
+            Ok(destination.into_store(put))
         }
         Err(error) => {
             put.abandon()?;
@@ -110,9 +110,9 @@ pub(crate) fn open_target(
 
 /// Copies blocks of an object in this node's store. Blocks that cannot be read or written stay
 /// missing.
-fn reuse(target: &mut Target, object: Option<ObjectReading>) {
+fn reuse(destination: &mut DestinationCopy, object: Option<ObjectReading>) {
     if let Some(ObjectReading { tree, manifest, .. }) = &object {
-        drop(target.take_from(tree, manifest));
+        drop(destination.take_from(tree, manifest));
     }
 }
 

@@ -2,17 +2,17 @@
 
 use crate::background::TICK;
 use crate::block_reader::BlockReader;
+use crate::destination::{DestinationCopy, DestinationResult};
 use crate::errors::{CopyError, CopyFileError};
 use crate::generations::{GENERATION_BLOCKS, divide};
 use crate::install::Install;
 use crate::progress_reporter::ProgressReporter;
 use crate::protocol::{CopyEvent, CopyTask};
 use crate::secret::CopySecret;
-use crate::target::{Target, TargetResult};
 use cool::Comm;
 use cool_content::{BlockSet, Manifest, Piece};
 use cool_peer::{
-    Code, Contents, InquiryHold, Member, MemberRole, PeerProgress, Share, SwarmPeer, SwarmPlan, Welcome,
+    Code, Contents, InquiryHold, LateJoinReply, Member, MemberRole, PeerProgress, Share, SwarmPeer, SwarmPlan,
 };
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -47,7 +47,7 @@ struct SwarmContent {
 struct IncomingCopy {
     began: Instant,
     /// The copy and its reporter, until the copy is complete.
-    target: Option<(Target, ProgressReporter)>,
+    destination: Option<(DestinationCopy, ProgressReporter)>,
     install: Option<Install>,
 }
 
@@ -55,11 +55,13 @@ impl IncomingCopy {
     /// Starts to install the copy if it is complete. Blocks for other members are then read at its
     /// destination, too.
     fn install_if_complete(&mut self, reader: &Mutex<BlockReader>) -> Result<(), CopyFileError> {
-        let Some((target, _)) = self.target.take_if(|(target, _)| target.have().is_full()) else {
+        let Some((destination, _)) =
+            self.destination.take_if(|(destination, _)| destination.have().is_full())
+        else {
             return Ok(());
         };
-        lock(reader).add_root(target.dest().to_owned());
-        self.install = Some(Install::of_target(target, self.began)?);
+        lock(reader).add_root(destination.dest().to_owned());
+        self.install = Some(Install::of_destination(destination, self.began)?);
         Ok(())
     }
 }
@@ -79,9 +81,9 @@ impl Contents for SwarmContent {
     fn keep(&self, generation: u32, bytes: &[u8]) -> Result<(), CopyFileError> {
         let Some(incoming) = &self.incoming else { return Ok(()) };
         let mut incoming = lock(incoming);
-        let Some((target, reporter)) = &mut incoming.target else { return Ok(()) };
-        target.put_checked_piece(&self.generations[generation as usize], bytes)?;
-        reporter.update(target);
+        let Some((destination, reporter)) = &mut incoming.destination else { return Ok(()) };
+        destination.put_checked_piece(&self.generations[generation as usize], bytes)?;
+        reporter.update(destination);
         incoming.install_if_complete(&self.reader)
     }
 
@@ -129,7 +131,7 @@ pub(crate) struct SwarmMember {
 pub(crate) struct SwarmResult {
     /// The unfinished copy, or why there is none; `None` at the source, and if the copy is
     /// complete.
-    pub(crate) target: Option<TargetResult>,
+    pub(crate) destination: Option<DestinationResult>,
     /// The copy, if it is complete.
     pub(crate) install: Option<Install>,
     /// The error, if the source cannot be read.
@@ -140,30 +142,31 @@ pub(crate) struct SwarmResult {
 
 impl SwarmMember {
     /// Starts to spread the missing blocks. All ranks must call this together. If this node cannot
-    /// take part, or the source's node cannot, the target is returned as the inner error.
+    /// take part, or the source's node cannot, the destination is returned as the inner error.
     pub(crate) fn start(
         comm: &Comm,
         root: usize,
         (task, began): (&CopyTask, Instant),
         (manifest, missing): (&Arc<Manifest>, &BlockSet),
-        (source, target): (Option<(&Path, Share)>, Option<Target>),
-    ) -> Result<Result<SwarmMember, Option<Target>>, CopyError> {
+        (source, destination): (Option<(&Path, Share)>, Option<DestinationCopy>),
+    ) -> Result<Result<SwarmMember, Option<DestinationCopy>>, CopyError> {
         let secret = task.secret.ok_or(CopyError::NoSecret)?;
-        let takes_part = source.is_some() || target.is_some();
+        let takes_part = source.is_some() || destination.is_some();
         let socket = takes_part.then(|| listen(task.address)).transpose().unwrap_or_else(|error| {
             eprintln!("cannot join the swarm: {error}");
             None
         });
         let contacts = share_contacts(comm, socket.as_ref())?;
-        let (Some(socket), true) = (socket, contacts[root].port() != 0) else { return Ok(Err(target)) };
+        let (Some(socket), true) = (socket, contacts[root].port() != 0) else { return Ok(Err(destination)) };
         let (members, me) = assign_members(comm, &contacts);
         let generations = divide(manifest, missing);
         let plan = swarm_plan(task, secret, &members, &generations);
         let rate = comm.place(comm.rank()).and_then(|place| payload_rate(task.rates.on(&place.name)));
         let config = MemberConfig { me, socket, source: source.map(|(_, share)| share), rate, late: false };
         let readable = source.map_or(&*task.source, |(root, _)| root);
-        let target = target.map(|target| (began, target));
-        let content = SwarmContent::new(task, (readable, manifest), missing.clone(), generations, target);
+        let destination = destination.map(|destination| (began, destination));
+        let content =
+            SwarmContent::new(task, (readable, manifest), missing.clone(), generations, destination);
         let member = content.join(plan, config)?;
         let members = members.into_iter().map(|(name, member, _)| (name, member)).collect();
         let only_source = comm.rank() == root && task.others().is_empty();
@@ -176,19 +179,19 @@ impl SwarmMember {
         (task, node): (&CopyTask, &str),
         began: Instant,
         (me, contacts): (Member, &[SocketAddr]),
-        open: impl FnOnce(Arc<Manifest>) -> Result<Target, CopyError>,
+        open: impl FnOnce(Arc<Manifest>) -> Result<DestinationCopy, CopyError>,
     ) -> Result<SwarmMember, CopyError> {
         let secret = task.secret.ok_or(CopyError::NoSecret)?;
         let socket = listen(task.address)?;
-        let Welcome { plan, content, hold } = cool_peer::inquire(contacts, secret.key(), me)?;
+        let LateJoinReply { plan, content, hold } = cool_peer::inquire(contacts, secret.key(), me)?;
         let (missing, manifest) = decode_description(&content)?;
         let manifest = Arc::new(manifest);
         let generations = divide(&manifest, &missing);
-        let target = open(Arc::clone(&manifest))?;
+        let destination = open(Arc::clone(&manifest))?;
         let rate = payload_rate(task.rates.on(node));
         let config = MemberConfig { me, socket, source: None, rate, late: true };
         let source = (&*task.source, &manifest);
-        let content = SwarmContent::new(task, source, missing, generations, Some((began, target)));
+        let content = SwarmContent::new(task, source, missing, generations, Some((began, destination)));
         Ok(SwarmMember { hold: Some(hold), ..content.join(plan, config)? })
     }
 
@@ -241,12 +244,12 @@ impl SwarmMember {
         // This is the last reference once the peer has stopped.
         let incoming = Arc::into_inner(content).and_then(|content| content.incoming);
         let incoming = incoming.map(|copy| copy.into_inner().unwrap_or_else(PoisonError::into_inner));
-        let Some(IncomingCopy { target, install, .. }) = incoming else {
-            return SwarmResult { target: None, install: None, source_error: error, sent };
+        let Some(IncomingCopy { destination, install, .. }) = incoming else {
+            return SwarmResult { destination: None, install: None, source_error: error, sent };
         };
-        let target = match (target, error) {
-            (Some((target, _)), Some(error)) => Some(Err(target.discard().err().unwrap_or(error))),
-            (Some((target, _)), None) => Some(Ok(target)),
+        let destination = match (destination, error) {
+            (Some((destination, _)), Some(error)) => Some(Err(destination.discard().err().unwrap_or(error))),
+            (Some((destination, _)), None) => Some(Ok(destination)),
             (None, Some(error)) => {
                 // The error concerns only the blocks for other members: the copy is complete.
                 eprintln!("{error}; this node stopped serving others");
@@ -254,7 +257,7 @@ impl SwarmMember {
             }
             (None, None) => None,
         };
-        SwarmResult { target, install, source_error: None, sent }
+        SwarmResult { destination, install, source_error: None, sent }
     }
 }
 
@@ -286,12 +289,13 @@ impl SwarmContent {
         (source, manifest): (&Path, &Arc<Manifest>),
         missing: BlockSet,
         generations: Vec<Piece>,
-        target: Option<(Instant, Target)>,
+        destination: Option<(Instant, DestinationCopy)>,
     ) -> SwarmContent {
-        let readable = target.as_ref().map_or_else(|| source.to_owned(), |(_, target)| target.root());
-        let incoming = target.map(|(began, target)| {
-            let reporter = ProgressReporter::new(task, &target);
-            Mutex::new(IncomingCopy { began, target: Some((target, reporter)), install: None })
+        let readable =
+            destination.as_ref().map_or_else(|| source.to_owned(), |(_, destination)| destination.root());
+        let incoming = destination.map(|(began, destination)| {
+            let reporter = ProgressReporter::new(task, &destination);
+            Mutex::new(IncomingCopy { began, destination: Some((destination, reporter)), install: None })
         });
         let reader = Mutex::new(BlockReader::new(readable, Arc::clone(manifest)));
         SwarmContent { manifest: Arc::clone(manifest), missing, generations, reader, incoming }
@@ -302,8 +306,8 @@ impl SwarmContent {
     fn present(&self) -> Vec<u32> {
         let Some(incoming) = &self.incoming else { return Vec::new() };
         let incoming = lock(incoming);
-        let Some((target, _)) = &incoming.target else { return Vec::new() };
-        let present = |piece: &Piece| piece.blocks.iter().all(|block| target.have().contains(*block));
+        let Some((destination, _)) = &incoming.destination else { return Vec::new() };
+        let present = |piece: &Piece| piece.blocks.iter().all(|block| destination.have().contains(*block));
         (0..).zip(&self.generations).filter(|(_, piece)| present(piece)).map(|(number, _)| number).collect()
     }
 

@@ -1,14 +1,14 @@
 //! Copies between directories of one machine, by ranks in threads.
 
+use crate::destination::{DestinationCopy, DestinationOptions};
 use crate::errors::CopyFileError;
 use crate::link_rates::NodeLinkRates;
+use crate::manifest_scan::scan;
 use crate::missing_blocks::MissingBlocks;
 use crate::protocol::{CopyTask, CopyVia};
 use crate::rank::take_part;
-use crate::scan::scan;
 use crate::secret::CopySecret;
 use crate::source::start_reading;
-use crate::target::{Target, TargetOptions};
 use cool::embedded::{Embedded, run};
 use cool_content::{BlockSet, ItemContent, Manifest, Piece, pieces};
 use std::fs::{File, Permissions};
@@ -188,14 +188,19 @@ fn file(directory: &Path, bytes: &[u8]) -> Arc<Manifest> {
     Arc::new(scan(&directory.join("source")).unwrap())
 }
 
-fn put(target: &mut Target, piece: &Piece, manifest: &Manifest, bytes: &[u8]) -> Result<(), CopyFileError> {
+fn put(
+    destination: &mut DestinationCopy,
+    piece: &Piece,
+    manifest: &Manifest,
+    bytes: &[u8],
+) -> Result<(), CopyFileError> {
     let (_, content) = manifest.files().next().unwrap();
     let of = |block: u32| {
         let (at, _) = manifest.blocks_of(content).find(|(_, found)| *found == block).unwrap();
         &bytes[at as usize..][..manifest.blocks()[block as usize].bytes as usize]
     };
     let sent: Vec<u8> = piece.blocks.iter().flat_map(|block| of(*block)).copied().collect();
-    target.put_piece(piece, &sent)
+    destination.put_piece(piece, &sent)
 }
 
 #[test]
@@ -205,34 +210,34 @@ fn an_interrupted_copy_resumes_even_for_another_version() {
     let bytes = noise(5, 4 * MIB);
     let manifest = file(directory.path(), &bytes);
     let open = |manifest: &Arc<Manifest>| {
-        Target::open(&dest, Arc::clone(manifest), TargetOptions::default()).unwrap()
+        DestinationCopy::open(&dest, Arc::clone(manifest), DestinationOptions::default()).unwrap()
     };
-    let mut target = open(&manifest);
-    assert_eq!(target.missing_bytes(), 4 << 20);
-    let all = target.have().complement();
+    let mut destination = open(&manifest);
+    assert_eq!(destination.missing_bytes(), 4 << 20);
+    let all = destination.have().complement();
     for piece in pieces(&manifest, &all, MIB).take(2) {
-        put(&mut target, &piece, &manifest, &bytes).unwrap();
+        put(&mut destination, &piece, &manifest, &bytes).unwrap();
     }
-    let missing_bytes = target.missing_bytes();
+    let missing_bytes = destination.missing_bytes();
     assert!(missing_bytes < 3 << 20 && !dest.exists());
-    drop(target);
+    drop(destination);
     assert_eq!(open(&manifest).missing_bytes(), missing_bytes);
     // Another version, with one more byte at the beginning.
     let bytes = [&[7], &bytes[..]].concat();
     let manifest = file(directory.path(), &bytes);
-    let mut target = open(&manifest);
-    assert!(target.missing_bytes() < missing_bytes + (MIB / 2) as u64);
-    let rest = target.have().complement();
+    let mut destination = open(&manifest);
+    assert!(destination.missing_bytes() < missing_bytes + (MIB / 2) as u64);
+    let rest = destination.have().complement();
     for piece in pieces(&manifest, &rest, MIB) {
-        put(&mut target, &piece, &manifest, &bytes).unwrap();
+        put(&mut destination, &piece, &manifest, &bytes).unwrap();
     }
-    target.finish().unwrap();
+    destination.finish().unwrap();
     assert!(std::fs::read(&dest).unwrap() == bytes);
     // A copy that is up to date is not replaced.
     let inode = dest.metadata().unwrap().ino();
-    let target = open(&manifest);
-    assert_eq!(target.missing_bytes(), 0);
-    target.finish().unwrap();
+    let destination = open(&manifest);
+    assert_eq!(destination.missing_bytes(), 0);
+    destination.finish().unwrap();
     assert_eq!(dest.metadata().unwrap().ino(), inode);
 }
 
@@ -242,17 +247,18 @@ fn wrong_bytes_are_never_visible() {
     let dest = directory.path().join("copy");
     let bytes = noise(6, MIB);
     let manifest = file(directory.path(), &bytes);
-    let mut target = Target::open(&dest, Arc::clone(&manifest), TargetOptions::default()).unwrap();
-    let all = target.have().complement();
+    let mut destination =
+        DestinationCopy::open(&dest, Arc::clone(&manifest), DestinationOptions::default()).unwrap();
+    let all = destination.have().complement();
     let mut wrong = bytes.clone();
     wrong[MIB / 2] ^= 1;
     let piece = pieces(&manifest, &all, 2 * MIB).next().unwrap();
-    let text = put(&mut target, &piece, &manifest, &wrong).unwrap_err().to_string();
+    let text = put(&mut destination, &piece, &manifest, &wrong).unwrap_err().to_string();
     assert!(text.ends_with("copy: received bytes differ from those that were sent"), "{text}");
     // Right when it arrived, but changed by another program before the end.
-    put(&mut target, &piece, &manifest, &bytes).unwrap();
+    put(&mut destination, &piece, &manifest, &bytes).unwrap();
     std::fs::write(directory.path().join(".copy.cool-copy/tree"), &wrong).unwrap();
-    target.finish().unwrap_err();
+    destination.finish().unwrap_err();
     assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1, "only the source is there");
 }
 
@@ -263,30 +269,36 @@ fn files_at_the_destination_are_not_replaced_by_accident() {
     make_directory(&source);
     let manifest = Arc::new(scan(&source).unwrap());
     let dest = directory.path().join("copy");
-    let refused = |options| match Target::open(&dest, Arc::clone(&manifest), options) {
+    let refused = |options| match DestinationCopy::open(&dest, Arc::clone(&manifest), options) {
         Ok(_) => panic!("the destination was replaced"),
         Err(error) => error.to_string(),
     };
     std::fs::write(&dest, "mine").unwrap();
     assert!(
-        refused(TargetOptions::default())
+        refused(DestinationOptions::default())
             .ends_with("copy: exists and is not a directory, but the source is one")
     );
     std::fs::remove_file(&dest).unwrap();
     symlink(&source, &dest).unwrap();
-    assert!(refused(TargetOptions { delete: true, verify: false }).ends_with("copy: is a symbolic link"));
+    assert!(
+        refused(DestinationOptions { delete: true, verify: false }).ends_with("copy: is a symbolic link")
+    );
     std::fs::remove_file(&dest).unwrap();
     std::fs::create_dir(&dest).unwrap();
     std::fs::write(dest.join("mine"), "").unwrap();
-    let text = refused(TargetOptions::default());
+    let text = refused(DestinationOptions::default());
     assert!(
         text.ends_with("copy: has mine, which is not in the source; --delete removes such files"),
         "{text}"
     );
     // Two copies at once.
-    let one =
-        Target::open(&dest, Arc::clone(&manifest), TargetOptions { delete: true, verify: false }).unwrap();
-    let text = refused(TargetOptions { delete: true, verify: false });
+    let one = DestinationCopy::open(
+        &dest,
+        Arc::clone(&manifest),
+        DestinationOptions { delete: true, verify: false },
+    )
+    .unwrap();
+    let text = refused(DestinationOptions { delete: true, verify: false });
     assert!(
         text.contains("another copy is writing there; if nodes share a file system, use {node} in DEST"),
         "{text}"

@@ -1,7 +1,7 @@
 //! Verification of a copy against its manifest: all files are read from the disk again.
 
-use crate::scan::{in_parallel, item_path, items_at};
-use crate::target::{drop_cache, has_content};
+use crate::destination::{drop_cache, has_content};
+use crate::manifest_scan::{in_parallel, item_path, items_at};
 use cool_content::{ItemContent, Manifest};
 use std::collections::BTreeSet;
 use std::ffi::OsStr;

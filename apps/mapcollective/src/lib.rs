@@ -50,12 +50,12 @@ mod files;
 mod iterate;
 mod job;
 mod map;
+mod merge_forest;
 mod partitions;
 mod regroup;
 mod report;
 mod table;
 pub mod threads;
-mod tree;
 
 pub use checkpoint::Checkpoint;
 pub use cost::LinkBytes;

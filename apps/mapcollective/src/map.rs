@@ -4,11 +4,11 @@
 use crate::cost::LinkBytes;
 use crate::error::Error;
 use crate::job::Job;
+use crate::merge_forest::{MergeForest, MergeNode};
 use crate::partitions::Partitions;
 use crate::report::StageKind;
 use crate::table::Table;
 use crate::threads;
-use crate::tree::{MergeForest, MergeNode};
 use std::fmt::Display;
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;

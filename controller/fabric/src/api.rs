@@ -278,7 +278,7 @@ pub struct TreeGrant {
     pub nodes: Vec<(String, Port)>,
 }
 
-/// Error of a call to the fabric.
+/// Error of a request to the fabric.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FabricError {
     /// A node registers an address of another node.

@@ -4,7 +4,7 @@
 //! ```text
 //!   switch ==TCP== connection (channel) --events--> network --updates--> connection (reconciler) ==> switch
 //!                                                    ^ |
-//!                                     Fabric (calls) | v snapshots
+//!                                     Fabric (requests) | v snapshots
 //! ```
 //!
 //! Each switch has one task (`connection`) around one pure machine (`channel`). One task (`run`)
@@ -14,10 +14,10 @@
 //! ranks and gRPC belong to the rest of the controller.
 
 mod api;
-mod call;
 mod frames;
 mod intent;
 mod network;
+mod request;
 mod run;
 mod switch;
 mod telemetry;
@@ -32,7 +32,7 @@ pub use intent::tables::RuleCounts;
 pub use telemetry::counters::PortCounters;
 pub use telemetry::{Histogram, Measurements, PortLoad, RECENT, RejectedSwitch, SwitchLoad};
 
-use call::{CallReply, FabricCall};
+use request::{FabricRequest, RequestReply};
 
 use cool_daemon::listen::ClientListener;
 use network::Network;
@@ -41,8 +41,8 @@ use std::sync::Arc;
 use telemetry::Telemetry;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// Maximum number of queued calls. Further callers must wait.
-const CALLS: usize = 256;
+/// Maximum number of queued requests. Further callers must wait.
+const REQUESTS: usize = 256;
 
 /// The network under the controller, as agents, groups and jobs use it: a [`FabricHandle`], or a
 /// stand-in in tests.
@@ -111,7 +111,7 @@ pub trait Fabric: Send + Sync + 'static {
 /// Handle on the running fabric, which stops when the last handle is dropped.
 #[derive(Clone, Debug)]
 pub struct FabricHandle {
-    calls: mpsc::Sender<FabricCall>,
+    requests: mpsc::Sender<FabricRequest>,
     generation: Arc<watch::Sender<Option<u64>>>,
     snapshots: watch::Receiver<Arc<TopologySnapshot>>,
     telemetry: Arc<Telemetry>,
@@ -121,13 +121,13 @@ impl FabricHandle {
     /// Starts the fabric on the current tokio runtime, and serves the switches that connect to
     /// `listener`. `key` authenticates the LLDP of switch ports, and must be a secret of this run.
     pub fn start(config: FabricConfig, key: Key, listener: ClientListener) -> FabricHandle {
-        let (calls, incoming) = mpsc::channel(CALLS);
+        let (requests, incoming) = mpsc::channel(REQUESTS);
         let (publish, snapshots) = watch::channel(Arc::default());
         let telemetry = Arc::new(Telemetry::default());
         let (generation, watched) = watch::channel(config.generation);
         let network = Network::new(config, key, publish, telemetry.clone());
         tokio::spawn(run::run(network, listener, watched, incoming));
-        FabricHandle { calls, generation: Arc::new(generation), snapshots, telemetry }
+        FabricHandle { requests, generation: Arc::new(generation), snapshots, telemetry }
     }
 
     /// Ends the standby state: requests the master role at all switches, with this generation.
@@ -135,15 +135,18 @@ impl FabricHandle {
         self.generation.send_replace(Some(generation));
     }
 
-    /// Waits until all earlier calls have been processed, or the fabric has stopped.
+    /// Waits until all earlier requests have been processed, or the fabric has stopped.
     pub async fn answers(&self) {
         // The result does not matter, because it only shows that earlier calls have been processed.
         let _ = self.trees(0).await;
     }
 
-    async fn call<T>(&self, call: impl FnOnce(CallReply<T>) -> FabricCall) -> Result<T, FabricError> {
+    async fn request<T>(
+        &self,
+        request: impl FnOnce(RequestReply<T>) -> FabricRequest,
+    ) -> Result<T, FabricError> {
         let (reply, answer) = oneshot::channel();
-        self.calls.send(call(reply)).await.map_err(|_| FabricError::Stopped)?;
+        self.requests.send(request(reply)).await.map_err(|_| FabricError::Stopped)?;
         answer.await.unwrap_or(Err(FabricError::Stopped))
     }
 }
@@ -151,11 +154,11 @@ impl FabricHandle {
 #[tonic::async_trait]
 impl Fabric for FabricHandle {
     async fn register(&self, node: NodeRegistration) -> Result<(), FabricError> {
-        self.call(|reply| FabricCall::Register(node, reply)).await
+        self.request(|reply| FabricRequest::Register(node, reply)).await
     }
 
     async fn unregister(&self, name: &str) -> Result<(), FabricError> {
-        self.call(|reply| FabricCall::Unregister(name.to_owned(), reply)).await
+        self.request(|reply| FabricRequest::Unregister(name.to_owned(), reply)).await
     }
 
     fn topology(&self) -> Arc<TopologySnapshot> {
@@ -171,7 +174,7 @@ impl Fabric for FabricHandle {
     }
 
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
-        self.call(|reply| FabricCall::CreateGroup(group, reply)).await
+        self.request(|reply| FabricRequest::CreateGroup(group, reply)).await
     }
 
     async fn adopt_group(
@@ -179,14 +182,14 @@ impl Fabric for FabricHandle {
         group: GroupRequest,
         trees: Vec<(TreeScope, IpAddr)>,
     ) -> Result<(), FabricError> {
-        self.call(|reply| FabricCall::AdoptGroup(group, trees, reply)).await
+        self.request(|reply| FabricRequest::AdoptGroup(group, trees, reply)).await
     }
 
     async fn trees(&self, group: u64) -> Result<Vec<TreeGrant>, FabricError> {
-        self.call(|reply| FabricCall::Trees(group, reply)).await
+        self.request(|reply| FabricRequest::Trees(group, reply)).await
     }
 
     async fn release_group(&self, group: u64) -> Result<(), FabricError> {
-        self.call(|reply| FabricCall::ReleaseGroup(group, reply)).await
+        self.request(|reply| FabricRequest::ReleaseGroup(group, reply)).await
     }
 }

@@ -1,8 +1,8 @@
-//! The fabric's task: processes events of switches and calls of the controller one after the other,
-//! and drives the [`network`](crate::network).
+//! The fabric's task: processes events of switches and requests of the controller one after the
+//! other, and drives the [`network`](crate::network).
 
-use crate::call::FabricCall;
 use crate::network::Network;
+use crate::request::FabricRequest;
 use crate::switch::connection::{self, ConnectionContext, FromSwitch};
 use cool_daemon::clock::Clock;
 use cool_daemon::listen::{ClientConnection, ClientListener};
@@ -21,7 +21,7 @@ pub(crate) async fn run(
     mut network: Network,
     listener: ClientListener,
     generation: watch::Receiver<Option<u64>>,
-    mut calls: mpsc::Receiver<FabricCall>,
+    mut requests: mpsc::Receiver<FabricRequest>,
 ) {
     let (events_in, mut events) = mpsc::channel(EVENTS);
     tokio::spawn(accept(listener, events_in, network.connection_context(generation)));
@@ -32,8 +32,8 @@ pub(crate) async fn run(
         let took = clock.now() - began;
         tokio::select! {
             Some(event) = events.recv() => network.event(clock.now(), event),
-            call = calls.recv() => match call {
-                Some(call) => network.call(clock.now(), call),
+            request = requests.recv() => match request {
+                Some(request) => network.handle_request(clock.now(), request),
                 None => return,
             },
             () = clock.wait(deadline) => {}

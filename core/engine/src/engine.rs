@@ -6,16 +6,16 @@ mod peering;
 mod tests;
 
 use crate::api::{GroupError, GroupSpec, RankRequest};
+use crate::driver_outputs::ReceivedBytes;
+use crate::engine_resources::{EngineResources, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind, TrafficTotals};
 use crate::group::Group;
 use crate::ids::WorkId;
 use crate::machine::{Input, MadeGroup, Output};
 use crate::members::Members;
 use crate::memory::MemoryId;
-use crate::output_queue::ReceivedBytes;
 use crate::peers::STARTED_AGAIN;
 use crate::preparation::PreparedCall;
-use crate::shared::{SharedState, TimerKey};
 use crate::trace::CallRecord;
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_transport::Packet;
@@ -33,7 +33,7 @@ pub struct Engine {
     groups: BTreeMap<u64, Group>,
     /// Released groups with streams that other nodes still need.
     closing: BTreeSet<u64>,
-    shared: SharedState,
+    shared: EngineResources,
 }
 
 impl Engine {
@@ -41,7 +41,7 @@ impl Engine {
     /// receivers have their messages, take up to `bounce_bytes`; beyond that, calls wait. A node
     /// that is silent for `peer_timeout` while others wait for it is lost.
     pub fn new(me: AgentId, bounce_bytes: u64, peer_timeout: Duration) -> Engine {
-        let shared = SharedState::new(me.clone(), bounce_bytes, peer_timeout);
+        let shared = EngineResources::new(me.clone(), bounce_bytes, peer_timeout);
         Engine { me, groups: BTreeMap::new(), closing: BTreeSet::new(), shared }
     }
 
@@ -85,7 +85,7 @@ impl Engine {
         let made = MadeGroup { place, nodes, trees: members.my_trees() };
         let mut replaced = Vec::new();
         for place in members.others() {
-            let SharedState { peers, out, .. } = &mut self.shared;
+            let EngineResources { peers, out, .. } = &mut self.shared;
             let known = peers.add_member(&members.nodes[place].name);
             members.number(place, known);
             if !members.on_demand || peers.link(known).is_some() {
@@ -123,7 +123,7 @@ impl Engine {
         &mut self,
         now: Time,
         id: u64,
-        act: impl FnOnce(&mut Group, &mut SharedState) -> Result<(), CallFailure>,
+        act: impl FnOnce(&mut Group, &mut EngineResources) -> Result<(), CallFailure>,
     ) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let result = act(group, &mut self.shared);

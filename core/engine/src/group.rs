@@ -15,7 +15,7 @@
 //! *completes* the call (`complete_rank`); the call is *retired* (`retire`) once all ranks of this
 //! node have completed it.
 //!
-//! `call_matching` compares the calls of all ranks, `departures` records the ranks that have left,
+//! `call_matching` compares the calls of all ranks, `lost_ranks` records the ranks that have left,
 //! `failure_detector` and `wait_for_graph` find out which ranks are to blame if something takes too
 //! long, `point_to_point` handles the messages outside of calls, `watched_calls` handles ranks that
 //! wait in calls that they execute themselves, and `quick` agrees on whether the ranks of several
@@ -24,37 +24,38 @@
 mod actions;
 mod call_matching;
 mod call_queue;
-mod departures;
-mod failing;
+mod call_timeouts;
 mod failure_detector;
+mod group_failure;
+mod lost_ranks;
 mod messages;
 mod network;
-mod overdue;
 mod point_to_point;
 mod quick;
 mod rank_requests;
 mod ranks;
 mod running_calls;
+mod schedule_cache;
 mod streams;
 mod wait_for_graph;
 mod watched_calls;
 
 use crate::api::{CallRequest, TransferRequest};
 use crate::call_signature::{CallSignature, invalid};
+use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::ids::WorkId;
 use crate::members::Members;
 use crate::memory::MemoryId;
 use crate::preparation::PreparedCall;
 use crate::program::CompiledSchedule;
-use crate::shared::{GroupContext, SharedState, TimerKey};
 use call_matching::CallMatching;
 use call_queue::{CallQueue, PendingCall};
 use cool_collective::{CostModel, Planner};
 use cool_machine::Time;
 use cool_types::limits::OPEN_CALLS;
-use departures::Departures;
 use failure_detector::FailureDetector;
+use lost_ranks::LostRankTable;
 use messages::CallMessages;
 use point_to_point::PointToPointMessages;
 use quick::agreement::QuickAgreement;
@@ -76,7 +77,7 @@ pub(crate) struct Group {
     watched_calls: WatchedCalls,
     quick_calls: QuickAgreement,
     matching: CallMatching,
-    departures: Departures,
+    lost_rank_table: LostRankTable,
     failure_detector: FailureDetector,
     failed: Option<CallFailure>,
 }
@@ -95,7 +96,7 @@ impl Group {
             watched_calls: WatchedCalls::default(),
             quick_calls: QuickAgreement::default(),
             matching: CallMatching::default(),
-            departures: Departures::default(),
+            lost_rank_table: LostRankTable::default(),
             failure_detector: FailureDetector::default(),
             failed: None,
         }
@@ -124,7 +125,7 @@ impl Group {
     pub(crate) fn queue_call(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         token: u64,
         request: CallRequest,
     ) -> Result<(), CallFailure> {
@@ -161,7 +162,7 @@ impl Group {
     pub(crate) fn on_prepared(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         id: WorkId,
         prepared: PreparedCall,
     ) -> Result<(), CallFailure> {
@@ -170,7 +171,7 @@ impl Group {
     }
 
     /// Begins all pending calls that can begin.
-    fn begin_pending_calls(&mut self, now: Time, shared: &mut SharedState) -> Result<(), CallFailure> {
+    fn begin_pending_calls(&mut self, now: Time, shared: &mut EngineResources) -> Result<(), CallFailure> {
         while let Some((pending, prepared)) =
             self.call_queue.poll(&mut GroupContext { now, members: &self.members, shared })
         {
@@ -186,7 +187,7 @@ impl Group {
 
     /// Returns the number of a rank's call. If the rank has made a call with this number before,
     /// the call is refused and the result is `None`.
-    fn assign_number(&mut self, shared: &mut SharedState, pending: &PendingCall) -> Option<u64> {
+    fn assign_number(&mut self, shared: &mut EngineResources, pending: &PendingCall) -> Option<u64> {
         let PendingCall { token, request, signature, .. } = pending;
         // A call that is refused counts as made.
         let watched = request.watch && signature.is_ok();
@@ -206,7 +207,7 @@ impl Group {
     fn refuse(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         (call_number, rank, token): (u64, u32, u64),
         refused: CallFailure,
     ) -> Result<(), CallFailure> {
@@ -220,11 +221,11 @@ impl Group {
     fn match_refused_call(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         (call, rank): (u64, u32),
         refused: &CallFailure,
     ) -> Result<(), CallFailure> {
-        self.departures.check_call(&self.members, call)?;
+        self.lost_rank_table.check_call(&self.members, call)?;
         self.matching.refuse(&self.members, (call, rank), refused)?;
         self.match_with_others(now, shared, call, rank)?;
         self.announce(now, shared, call);
@@ -236,7 +237,7 @@ impl Group {
     fn run_prepared(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         call_number: u64,
         pending: &PendingCall,
         prepared: (CallSignature, Arc<CompiledSchedule>),
@@ -257,13 +258,13 @@ impl Group {
     fn join_call(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         call_number: u64,
         pending: &PendingCall,
         prepared: (CallSignature, Arc<CompiledSchedule>),
     ) -> Result<(), CallFailure> {
         let rank = pending.request.rank;
-        self.departures.check_call(&self.members, call_number)?;
+        self.lost_rank_table.check_call(&self.members, call_number)?;
         let (signature, compiled) = &prepared;
         let text = compiled.called(signature.plan.is_some());
         self.matching.compare_local(&self.members, (call_number, rank), &text, compiled.digest)?;
@@ -281,7 +282,7 @@ impl Group {
     fn match_with_others(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         call: u64,
         rank: u32,
     ) -> Result<(), CallFailure> {
@@ -298,14 +299,14 @@ impl Group {
 
     /// Notifies a node, from which a different digest of a call has arrived, of the call that was
     /// made here.
-    fn notify_mismatch(&mut self, now: Time, shared: &mut SharedState, call: u64, node: usize) {
+    fn notify_mismatch(&mut self, now: Time, shared: &mut EngineResources, call: u64, node: usize) {
         if node < self.members.nodes.len() {
             let mut context = GroupContext { now, members: &self.members, shared };
             self.matching.notify_node(&mut context, call, self.ranks.joined(call), node);
         }
     }
 
-    fn announce(&mut self, now: Time, shared: &mut SharedState, call: u64) {
+    fn announce(&mut self, now: Time, shared: &mut EngineResources, call: u64) {
         let mut context = GroupContext { now, members: &self.members, shared };
         self.matching.announce(&mut context, call, self.ranks.joined(call));
     }
@@ -315,7 +316,7 @@ impl Group {
     ///
     /// # Errors
     /// Returns an error if the group fails.
-    pub(crate) fn advance(&mut self, now: Time, shared: &mut SharedState) -> Result<(), CallFailure> {
+    pub(crate) fn advance(&mut self, now: Time, shared: &mut EngineResources) -> Result<(), CallFailure> {
         loop {
             if let Some(done) = self.messages.poll() {
                 self.complete_action(now, shared, done);
@@ -335,7 +336,7 @@ impl Group {
     fn on_stream_event(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         event: StreamEvent,
     ) -> Result<(), CallFailure> {
         match event {
@@ -376,13 +377,18 @@ impl Group {
     }
 
     /// Handles the completion of an action.
-    fn complete_action(&mut self, now: Time, shared: &mut SharedState, done: CallAction) {
+    fn complete_action(&mut self, now: Time, shared: &mut EngineResources, done: CallAction) {
         let completion = self.calls.complete(now, done, &mut shared.out);
         self.complete_rank(shared, done.call, completion);
     }
 
     /// Replies to a rank if it has completed a call.
-    fn complete_rank(&mut self, shared: &mut SharedState, call_number: u64, completion: Option<Completion>) {
+    fn complete_rank(
+        &mut self,
+        shared: &mut EngineResources,
+        call_number: u64,
+        completion: Option<Completion>,
+    ) {
         let Some(Completion { rank, token, mut stats }) = completion else { return };
         if let Some(local) = self.ranks.get_mut(rank) {
             stats.traffic += std::mem::take(&mut local.afterwards);
@@ -393,7 +399,7 @@ impl Group {
     }
 
     /// Forgets a call once all ranks of this node have completed it.
-    fn retire(&mut self, shared: &mut SharedState, call_number: u64) {
+    fn retire(&mut self, shared: &mut EngineResources, call_number: u64) {
         let running = self.calls.get(call_number).is_some_and(|call| !call.is_empty());
         if running || self.ranks.is_awaiting(call_number) {
             return;
@@ -417,7 +423,7 @@ impl Group {
     pub(crate) fn on_work_done(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         id: WorkId,
     ) -> Result<(), CallFailure> {
         if !self.messages.on_work_done(shared, id) {
@@ -441,7 +447,7 @@ impl Group {
     pub(crate) fn transfer(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         token: u64,
         request: TransferRequest,
     ) -> Result<(), CallFailure> {
@@ -459,16 +465,16 @@ impl Group {
         }
         let mut context = GroupContext { now, members: &self.members, shared };
         self.failure_detector.watch(&mut context);
-        self.point_to_point.start(&mut context, token, request, &self.departures)
+        self.point_to_point.start(&mut context, token, request, &self.lost_rank_table)
     }
 
     /// Cancels a local rank's receive or probe.
-    pub(crate) fn cancel(&mut self, now: Time, shared: &mut SharedState, rank: u32, id: u64) {
+    pub(crate) fn cancel(&mut self, now: Time, shared: &mut EngineResources, rank: u32, id: u64) {
         self.point_to_point.cancel(&mut GroupContext { now, members: &self.members, shared }, rank, id);
     }
 
     /// Closes the group: open calls fail, and streams continue for the nodes that need them.
-    pub(crate) fn close(&mut self, now: Time, shared: &mut SharedState) {
+    pub(crate) fn close(&mut self, now: Time, shared: &mut EngineResources) {
         if !self.is_idle() {
             let message = format!("group {} was released while calls were open", self.members.id);
             self.fail(now, shared, &CallFailure::new(CallFailureKind::Aborted, message, Vec::new()), true);
@@ -476,7 +482,7 @@ impl Group {
     }
 
     /// Frees all resources of the group.
-    pub(crate) fn forget(mut self, now: Time, shared: &mut SharedState) {
+    pub(crate) fn forget(mut self, now: Time, shared: &mut EngineResources) {
         self.clear(now, shared);
         self.point_to_point.clear(self.members.id, shared);
         for node in self.members.others() {

@@ -81,7 +81,9 @@
 mod api;
 mod buffered_packets;
 mod call_signature;
+mod driver_outputs;
 mod engine;
+mod engine_resources;
 mod failure;
 mod group;
 mod ids;
@@ -89,11 +91,9 @@ mod link_share;
 mod machine;
 mod members;
 mod memory;
-mod output_queue;
 mod peers;
 mod preparation;
 mod program;
-mod shared;
 mod stream;
 #[cfg(feature = "testing")]
 pub mod testing;

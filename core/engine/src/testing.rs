@@ -46,17 +46,24 @@ fn sum(vectors: &[Vec<u32>]) -> Vec<u32> {
 }
 
 /// One collective of a test: its buffers, and the results that they must hold.
-pub struct Collective {
+pub struct ReferenceCollective {
     /// The requests, by rank.
     pub requests: Vec<CallRequest<Buffer>>,
     expected: Vec<Option<Vec<u8>>>,
     given: Vec<Option<Vec<u8>>>,
 }
 
-impl Collective {
+impl ReferenceCollective {
     /// Returns a call by every rank of a group of `size` ranks. The buffers are filled from `salt`.
-    pub fn new(group: u64, size: u32, operation: Operation, root: u32, count: u64, salt: u64) -> Collective {
-        Collective::build(group, size as usize, operation, root, (count, None), salt)
+    pub fn new(
+        group: u64,
+        size: u32,
+        operation: Operation,
+        root: u32,
+        count: u64,
+        salt: u64,
+    ) -> ReferenceCollective {
+        ReferenceCollective::build(group, size as usize, operation, root, (count, None), salt)
     }
 
     /// Returns a call with parts of unequal lengths.
@@ -67,8 +74,8 @@ impl Collective {
         root: u32,
         counts: &[u64],
         salt: u64,
-    ) -> Collective {
-        Collective::build(group, size as usize, operation, root, (0, Some(counts)), salt)
+    ) -> ReferenceCollective {
+        ReferenceCollective::build(group, size as usize, operation, root, (0, Some(counts)), salt)
     }
 
     fn build(
@@ -78,8 +85,8 @@ impl Collective {
         root: u32,
         (count, counts): (u64, Option<&[u64]>),
         salt: u64,
-    ) -> Collective {
-        let data = Data::new(size, operation, root as usize, (count, counts), salt);
+    ) -> ReferenceCollective {
+        let data = ReferenceData::new(size, operation, root as usize, (count, counts), salt);
         let mut requests = Vec::new();
         let mut expected = Vec::new();
         let mut given = Vec::new();
@@ -108,11 +115,11 @@ impl Collective {
             given.push(input);
             expected.push(want);
         }
-        Collective { requests, expected, given }
+        ReferenceCollective { requests, expected, given }
     }
 
     /// Returns the same call with a plan.
-    pub fn by(mut self, plan: &str) -> Collective {
+    pub fn by(mut self, plan: &str) -> ReferenceCollective {
         self.requests.iter_mut().for_each(|request| plan.clone_into(&mut request.plan));
         self
     }
@@ -148,7 +155,7 @@ impl Collective {
 }
 
 /// The contributions and results of one call.
-struct Data<'c> {
+struct ReferenceData<'c> {
     size: usize,
     operation: Operation,
     root: usize,
@@ -160,15 +167,16 @@ struct Data<'c> {
     all: Vec<u32>,
 }
 
-impl<'c> Data<'c> {
+impl<'c> ReferenceData<'c> {
     fn new(
         size: usize,
         operation: Operation,
         root: usize,
         (count, counts): (u64, Option<&'c [u64]>),
         salt: u64,
-    ) -> Data<'c> {
-        let mut data = Data { size, operation, root, count, counts, inputs: Vec::new(), all: Vec::new() };
+    ) -> ReferenceData<'c> {
+        let mut data =
+            ReferenceData { size, operation, root, count, counts, inputs: Vec::new(), all: Vec::new() };
         data.inputs = (0..size).map(|rank| contribution(salt, rank, data.contributed(rank))).collect();
         data.all = match operation {
             Operation::Bcast => contribution(salt, root, count),

@@ -1,8 +1,8 @@
 //! Executes the quick calls of one rank, in order.
 
 use crate::datagram::{Datagram, DatagramHeader, DatagramKind, OVERHEAD_BYTES};
-use crate::duplication::Duplication;
 use crate::quick_schedule::{CallTraffic, QuickSchedule, RETRANSMIT_WINDOW, locate};
+use crate::redundant_sending::RedundantSending;
 use cool_collective::{ActionKind, Layout, ProgramProgress, Rank, Span};
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_types::{ElementType, Key, ReduceOp, combine};
@@ -161,7 +161,7 @@ pub struct QuickCalls {
     /// An upper bound for the traffic that was sent since all ranks last heard from each other. All
     /// ranks compute the same value.
     unacknowledged: CallTraffic,
-    duplication: Duplication,
+    redundant_sending: RedundantSending,
     /// Messages that no action expects yet, of the current or of a later call. By name: sender,
     /// digest and payload.
     early: BTreeMap<(u64, u32), (u32, u64, Vec<u8>)>,
@@ -270,7 +270,7 @@ impl QuickCalls {
             layout,
             barrier,
             unacknowledged: CallTraffic::default(),
-            duplication: Duplication::default(),
+            redundant_sending: RedundantSending::default(),
             early: BTreeMap::new(),
             recent: VecDeque::new(),
             current: None,
@@ -387,7 +387,7 @@ impl QuickCalls {
         let bytes = Datagram { header, payload: current.span(src) }.encode(&self.key);
         let name = (current.number, transfer);
         // A long call is not sent twice, because it would take twice as long.
-        let copies = if current.schedule.is_long { 1 } else { self.duplication.copies() };
+        let copies = if current.schedule.is_long { 1 } else { self.redundant_sending.copies() };
         self.out.push_back(Output::Send(QuickMessage { name, to, copies, bytes }));
     }
 
@@ -481,7 +481,7 @@ impl Machine for QuickCalls {
         match input {
             Input::Begin(begin) => self.begin(now, &begin),
             Input::Datagram(bytes) => self.datagram(now, bytes),
-            Input::Retransmitted(total) => self.duplication.on_retransmitted(total),
+            Input::Retransmitted(total) => self.redundant_sending.on_retransmitted(total),
         }
     }
 

@@ -4,13 +4,13 @@
 //! than the call itself.
 //!
 //! ```text
-//! quick_schedule  when a call is quick, and the program of each rank
-//! datagram        the wire format of messages, with a tag under the group's key
-//! calls           the calls of one rank, in order: a machine without I/O
-//! duplication     when messages are sent twice
-//! wait_policy     how a rank waits: first alone, then watched by its agent
-//! nak_responder   how an agent answers the NAKs of other ranks
-//! leaders         for nodes with several ranks: the node leaders and their calls
+//! quick_schedule     when a call is quick, and the program of each rank
+//! datagram           the wire format of messages, with a tag under the group's key
+//! calls              the calls of one rank, in order: a machine without I/O
+//! redundant_sending  when messages are sent twice
+//! wait_policy        how a rank waits: first alone, then watched by its agent
+//! nak_responder      how an agent answers the NAKs of other ranks
+//! leaders            for nodes with several ranks: the node leaders and their calls
 //! ```
 //!
 //! A rank keeps each message that it sent in a **retransmission buffer** until all receivers are
@@ -21,10 +21,10 @@
 
 mod calls;
 mod datagram;
-mod duplication;
 mod leaders;
 mod nak_responder;
 mod quick_schedule;
+mod redundant_sending;
 mod wait_policy;
 
 pub use calls::{

@@ -1,9 +1,9 @@
 //! The inputs and outputs of a swarm member, and the signals that members exchange.
 
 use crate::division::Division;
-use crate::generation::{Recovery, Row, Slot, Term};
-use crate::holdings::{Code, Have, Share};
-use crate::link_rates::Pace;
+use crate::generation::{CodedBlock, Recovery, Slot, Term};
+use crate::holdings::{Code, HoldingsReport, Share};
+use crate::link_rates::BlockTime;
 use crate::order::Order;
 use crate::pollution::Origin;
 use crate::rings::Member;
@@ -64,7 +64,7 @@ pub enum Signal {
         /// meet a busy receiver.
         ring: u64,
         /// The sender's estimate of the time that a block takes over its link.
-        pace: Pace,
+        block_time: BlockTime,
     },
     /// The receiver accepts a block.
     Grant {
@@ -73,9 +73,9 @@ pub enum Signal {
         /// The receiver's ring.
         ring: u64,
         /// The receiver's estimate of the time that a block takes over its link.
-        pace: Pace,
+        block_time: BlockTime,
         /// The blocks that the receiver holds.
-        have: Have,
+        have: HoldingsReport,
     },
     /// The receiver does not accept a block now.
     Refuse {
@@ -84,7 +84,7 @@ pub enum Signal {
         /// The receiver's ring.
         ring: u64,
         /// The receiver's estimate of the time that a block takes over its link.
-        pace: Pace,
+        block_time: BlockTime,
         /// Whether the receiver holds everything and needs no further offer. Otherwise it is busy.
         complete: bool,
     },
@@ -103,7 +103,7 @@ pub enum Signal {
     /// The sender of this signal is idle. The receiver should offer it a block.
     Ask {
         /// The blocks that the sender of the signal holds.
-        have: Have,
+        have: HoldingsReport,
     },
     /// A coded block from another rack is about to arrive in the sender's rack. Sent to all members
     /// of that rack, because the block need not enter it a second time.
@@ -111,7 +111,7 @@ pub enum Signal {
         /// The generation of the coded block.
         generation: u32,
         /// The coefficients of the coded block.
-        row: Row,
+        row: CodedBlock,
     },
     /// A coded block is being sent from the sender's rack to another one. Sent to all members of
     /// the sender's rack, because members of the other rack can pass the block on.
@@ -119,21 +119,21 @@ pub enum Signal {
         /// The generation of the coded block.
         generation: u32,
         /// The coefficients of the coded block.
-        row: Row,
+        row: CodedBlock,
     },
     /// Announces a granted block. Its bytes follow.
-    Head(BlockHead),
+    Head(BlockAnnouncement),
 }
 
 /// The announcement of a block.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BlockHead {
+pub struct BlockAnnouncement {
     /// The sender's number of the transfer.
     pub transfer: u32,
     /// The generation of the block.
     pub generation: u32,
     /// The coefficients of the block.
-    pub row: Row,
+    pub row: CodedBlock,
     /// Whether the sender has checked the generation, or read it from storage. If so, the sender is
     /// accountable for the bytes.
     pub checked: bool,
@@ -307,7 +307,7 @@ pub struct SwarmStats {
     /// Announced blocks that were not new to their receivers.
     pub stopped: u64,
     /// Received blocks that were no longer new.
-    pub vain: u64,
+    pub not_new: u64,
     /// Times that this node requested a block.
     pub asks: u64,
 }
@@ -319,7 +319,7 @@ impl SwarmStats {
         self.refused += other.refused;
         self.announced += other.announced;
         self.stopped += other.stopped;
-        self.vain += other.vain;
+        self.not_new += other.not_new;
         self.asks += other.asks;
     }
 }

@@ -1,9 +1,9 @@
 //! One generation (the paper's batch): a set of blocks that are coded with each other, and the part
 //! of it that a node holds.
 //!
-//! A node holds *coded blocks* ([`Row`]): each is either an original block, or a combination of
-//! blocks together with its coefficients. This crate stores the coefficients; the driver stores the
-//! bytes, each coded block in a [`Slot`]. A block that arrived by a tree, from disk or from an
+//! A node holds *coded blocks* ([`CodedBlock`]): each is either an original block, or a combination
+//! of blocks together with its coefficients. This crate stores the coefficients; the driver stores
+//! the bytes, each coded block in a [`Slot`]. A block that arrived by a tree, from disk or from an
 //! earlier version is a coded block with one coefficient, so one decoder serves all cases.
 //! Progressive Gaussian elimination, on the coefficients alone, decides whether a coded block is
 //! new. Bytes are combined once, when the last coded block has arrived ([`Generation::decoding`]),
@@ -17,19 +17,19 @@ use serde::{Deserialize, Serialize};
 
 /// A coded block, described by its coefficients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Row {
+pub enum CodedBlock {
     /// An original block of the generation.
     Block(u16),
     /// A combination: one coefficient for each block of the generation.
     Coded(Box<[u8]>),
 }
 
-impl Row {
+impl CodedBlock {
     /// Returns the terms of which this coded block is the sum, for a node that holds all originals.
     pub fn terms(&self) -> Vec<Term> {
         match self {
-            Row::Block(block) => vec![Term { factor: 1, slot: Slot::Block(*block) }],
-            Row::Coded(factors) => {
+            CodedBlock::Block(block) => vec![Term { factor: 1, slot: Slot::Block(*block) }],
+            CodedBlock::Coded(factors) => {
                 let terms =
                     (0..).map(Slot::Block).zip(factors.iter().copied()).filter(|(_, factor)| *factor != 0);
                 terms.map(|(slot, factor)| Term { factor, slot }).collect()
@@ -128,10 +128,10 @@ impl Generation {
 
     /// Returns whether a coded block belongs to this generation: its block exists, or it has a
     /// coefficient for each block and not all of them are 0.
-    pub fn admits(&self, row: &Row) -> bool {
+    pub fn admits(&self, row: &CodedBlock) -> bool {
         match row {
-            Row::Block(block) => *block < self.size,
-            Row::Coded(coefficients) => {
+            CodedBlock::Block(block) => *block < self.size,
+            CodedBlock::Coded(coefficients) => {
                 coefficients.len() == usize::from(self.size) && coefficients.iter().any(|factor| *factor != 0)
             }
         }
@@ -139,12 +139,12 @@ impl Generation {
 
     /// Returns whether a coded block would be new, which means that it is not a combination of
     /// those held. Returns false for a coded block that does not belong to this generation.
-    pub fn needs(&self, row: &Row) -> bool {
+    pub fn needs(&self, row: &CodedBlock) -> bool {
         self.rank < self.size && self.admits(row) && self.reduced(row).is_some()
     }
 
     /// Adds a coded block if it is new. Returns the slot in which its bytes must be stored.
-    pub fn insert(&mut self, row: &Row) -> Option<Slot> {
+    pub fn insert(&mut self, row: &CodedBlock) -> Option<Slot> {
         if self.rank == self.size || !self.admits(row) {
             return None;
         }
@@ -157,11 +157,11 @@ impl Generation {
         rows.echelon[pivot * size..][..size].copy_from_slice(&reduced);
         self.rank += 1;
         Some(match row {
-            Row::Block(block) => {
+            CodedBlock::Block(block) => {
                 rows.blocks.push(*block);
                 Slot::Block(*block)
             }
-            Row::Coded(coefficients) => {
+            CodedBlock::Coded(coefficients) => {
                 rows.coded.extend_from_slice(coefficients);
                 Slot::Coded((rows.coded.len() / size - 1) as u16)
             }
@@ -170,12 +170,12 @@ impl Generation {
 
     /// Returns the remainder of a coded block after elimination, scaled so that its first
     /// coefficient is 1, and the position of that coefficient. Returns none if the remainder is 0.
-    fn reduced(&self, row: &Row) -> Option<(usize, Vec<u8>)> {
+    fn reduced(&self, row: &CodedBlock) -> Option<(usize, Vec<u8>)> {
         let State::Rows(rows) = &self.state else { return None };
         let size = usize::from(self.size);
         let mut left = match row {
-            Row::Coded(coefficients) => coefficients.to_vec(),
-            Row::Block(block) => {
+            CodedBlock::Coded(coefficients) => coefficients.to_vec(),
+            CodedBlock::Block(block) => {
                 let mut unit = vec![0; size];
                 unit[usize::from(*block)] = 1;
                 unit
@@ -233,7 +233,7 @@ impl Generation {
 
     /// Returns a random combination of all coded blocks held, and its terms, or none if nothing is
     /// held.
-    pub fn combined(&self, chance: &mut ChaCha8Rng) -> Option<(Row, Vec<Term>)> {
+    pub fn combined(&self, chance: &mut ChaCha8Rng) -> Option<(CodedBlock, Vec<Term>)> {
         if self.rank == 0 {
             return None;
         }
@@ -267,13 +267,13 @@ impl Generation {
                 }
             }
         }
-        Some((Row::Coded(sum.into()), terms))
+        Some((CodedBlock::Coded(sum.into()), terms))
     }
 
     /// Returns an original block and its term, if it is held.
-    pub fn plain(&self, block: u16) -> Option<(Row, Vec<Term>)> {
+    pub fn plain(&self, block: u16) -> Option<(CodedBlock, Vec<Term>)> {
         let term = Term { factor: 1, slot: Slot::Block(block) };
-        self.holds(block).then(|| (Row::Block(block), vec![term]))
+        self.holds(block).then(|| (CodedBlock::Block(block), vec![term]))
     }
 
     /// Returns how to compute each block that did not arrive as an original, once as many coded
@@ -358,7 +358,7 @@ mod tests {
             sum
         }
 
-        fn take(&mut self, row: &Row, bytes: Vec<u8>) -> bool {
+        fn take(&mut self, row: &CodedBlock, bytes: Vec<u8>) -> bool {
             let needed = self.generation.needs(row);
             let slot = self.generation.insert(row);
             assert_eq!(needed, slot.is_some());
@@ -458,7 +458,7 @@ mod tests {
             while !other.is_already_decoded() {
                 let (row, terms) = source.generation.combined(&mut chance).unwrap();
                 let bytes = source.sum(&terms);
-                let Row::Coded(factors) = &row else { panic!("{row:?}") };
+                let CodedBlock::Coded(factors) = &row else { panic!("{row:?}") };
                 let whole: Vec<u8> = factors.iter().chain(&bytes).copied().collect();
                 prop_assert_eq!(ours.take(&row, bytes), other.decode(&whole).is_ok());
             }
@@ -472,21 +472,23 @@ mod tests {
     #[test]
     fn coded_blocks_of_another_generation_are_not_admitted() {
         let mut generation = Generation::new(3);
-        for row in [Row::Block(3), Row::Coded([1, 2].into()), Row::Coded([0, 0, 0].into())] {
+        for row in
+            [CodedBlock::Block(3), CodedBlock::Coded([1, 2].into()), CodedBlock::Coded([0, 0, 0].into())]
+        {
             assert!(!generation.needs(&row));
             assert_eq!(generation.insert(&row), None);
         }
-        assert_eq!(generation.insert(&Row::Coded([0, 5, 0].into())), Some(Slot::Coded(0)));
-        assert!(!generation.needs(&Row::Block(1)), "a multiple of it is held");
+        assert_eq!(generation.insert(&CodedBlock::Coded([0, 5, 0].into())), Some(Slot::Coded(0)));
+        assert!(!generation.needs(&CodedBlock::Block(1)), "a multiple of it is held");
         assert_eq!(generation.decoding(), None);
     }
 
     #[test]
     fn originals_are_not_decoded() {
         let mut generation = Generation::new(3);
-        generation.insert(&Row::Block(2));
-        generation.insert(&Row::Coded([1, 0, 7].into()));
-        generation.insert(&Row::Block(1));
+        generation.insert(&CodedBlock::Block(2));
+        generation.insert(&CodedBlock::Coded([1, 0, 7].into()));
+        generation.insert(&CodedBlock::Block(1));
         let terms = vec![Term { factor: 1, slot: Slot::Coded(0) }, Term { factor: 7, slot: Slot::Block(2) }];
         assert_eq!(generation.decoding(), Some(vec![Recovery { block: 0, terms }]));
     }

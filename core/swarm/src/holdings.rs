@@ -3,8 +3,8 @@
 //! selection in BitTorrent's terms).
 
 use crate::division::Division;
-use crate::generation::{Generation, Recovery, Row, Slot, Term};
-use crate::order::{Order, Phase, Use};
+use crate::generation::{CodedBlock, Generation, Recovery, Slot, Term};
+use crate::order::{Order, Phase, Usefulness};
 use rand::RngExt;
 use rand_chacha::ChaCha8Rng;
 use serde::{Deserialize, Serialize};
@@ -28,7 +28,7 @@ pub enum Code {
 
 /// A node's report of the blocks that it holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Have {
+pub struct HoldingsReport {
     /// Its rank in each generation.
     pub ranks: Vec<u16>,
     /// Bitmap of the blocks, 64 to a word from the lowest bit. Empty if blocks are coded.
@@ -40,18 +40,18 @@ pub struct Have {
     pub null_vectors: Vec<(u32, Box<[u8]>)>,
 }
 
-impl Have {
+impl HoldingsReport {
     /// Returns whether the report contains a block.
     pub fn holds(&self, block: u32) -> bool {
         self.blocks.get(block as usize / 64).is_some_and(|word| word >> (block % 64) & 1 == 1)
     }
 
     /// Adds a coded block, which must be new.
-    pub(crate) fn add(&mut self, division: &Division, generation: u32, row: &Row) {
+    pub(crate) fn add(&mut self, division: &Division, generation: u32, row: &CodedBlock) {
         if let Some(rank) = self.ranks.get_mut(generation as usize) {
             *rank += 1;
         }
-        if let Row::Block(block) = row {
+        if let CodedBlock::Block(block) = row {
             let block = division.first(generation) + u32::from(*block);
             if let Some(word) = self.blocks.get_mut(block as usize / 64) {
                 *word |= 1 << (block % 64);
@@ -106,7 +106,7 @@ pub struct Pick {
     /// The generation of the block.
     pub generation: u32,
     /// The coefficients of the block.
-    pub row: Row,
+    pub row: CodedBlock,
     /// The terms of which its bytes are the sum. An original has one term with factor 1.
     pub terms: Vec<Term>,
 }
@@ -115,17 +115,17 @@ pub struct Pick {
 #[derive(Clone, Copy, Debug)]
 pub struct Knowledge<'a> {
     /// The receiver's last report of its holdings, which may be outdated.
-    pub receiver: &'a Have,
+    pub receiver: &'a HoldingsReport,
     /// Number of nodes known to hold each block; 0 for blocks beyond its end. Needed only by
     /// [`Code::RarestBlock`].
     pub holders: &'a [u32],
     /// The progress of the swarm.
     pub phase: Phase,
     /// Generations to skip, because a block of them was not new to the receiver.
-    pub vain: &'a [u32],
+    pub not_new: &'a [u32],
     /// For a receiver in another rack: the blocks that have left the sender's rack. Only
     /// generations of which the sender holds more are chosen.
-    pub left: Option<&'a Have>,
+    pub left: Option<&'a HoldingsReport>,
 }
 
 /// The blocks that a node holds of a content.
@@ -135,13 +135,13 @@ pub struct Holdings {
     code: Code,
     order: Order,
     generations: Vec<Generation>,
-    have: Have,
+    have: HoldingsReport,
     /// Number of generations of which all coded blocks are held, and number of those in which every
     /// block is also in place.
     complete: u32,
     whole: u32,
     /// At a source, for each generation: the originals not sent yet, in reverse order.
-    owed: Vec<Vec<u16>>,
+    unsent_originals: Vec<Vec<u16>>,
 }
 
 impl Holdings {
@@ -157,7 +157,7 @@ impl Holdings {
         let of = share.of.max(1);
         let originals = |size: u16| (0..size).rev().filter(|block| block % of == share.index % of).collect();
         if code == Code::Linear {
-            holdings.owed =
+            holdings.unsent_originals =
                 holdings.generations.iter().map(|generation| originals(generation.size())).collect();
         }
         holdings
@@ -175,8 +175,17 @@ impl Holdings {
                 blocks[block as usize / 64] |= 1 << (block % 64);
             }
         }
-        let have = Have { ranks, blocks, null_vectors: Vec::new() };
-        Holdings { division, code, order, generations, have, complete: whole, whole, owed: Vec::new() }
+        let have = HoldingsReport { ranks, blocks, null_vectors: Vec::new() };
+        Holdings {
+            division,
+            code,
+            order,
+            generations,
+            have,
+            complete: whole,
+            whole,
+            unsent_originals: Vec::new(),
+        }
     }
 
     /// Returns the division of the content.
@@ -185,21 +194,24 @@ impl Holdings {
     }
 
     /// Returns the report of the blocks held.
-    pub fn have(&self) -> &Have {
+    pub fn have(&self) -> &HoldingsReport {
         &self.have
     }
 
     /// Returns the report of the blocks that will be held once those in `under_way` have arrived.
-    pub(crate) fn expected<'r>(&self, under_way: impl Iterator<Item = &'r (u32, Row)>) -> Have {
+    pub(crate) fn expected<'r>(
+        &self,
+        under_way: impl Iterator<Item = &'r (u32, CodedBlock)>,
+    ) -> HoldingsReport {
         let mut have = self.have.clone();
         under_way.for_each(|(number, row)| have.add(&self.division, *number, row));
         have
     }
 
-    /// Returns null vectors for the next incomplete generations ([`Have::null_vectors`]).
+    /// Returns null vectors for the next incomplete generations ([`HoldingsReport::null_vectors`]).
     pub(crate) fn null_vectors<'r>(
         &self,
-        under_way: impl Iterator<Item = &'r (u32, Row)> + Clone,
+        under_way: impl Iterator<Item = &'r (u32, CodedBlock)> + Clone,
         chance: &mut ChaCha8Rng,
     ) -> Vec<(u32, Box<[u8]>)> {
         if self.code != Code::Linear {
@@ -245,7 +257,7 @@ impl Holdings {
     }
 
     /// Returns whether a node with these holdings has everything.
-    pub fn completes(&self, have: &Have) -> bool {
+    pub fn completes(&self, have: &HoldingsReport) -> bool {
         (0..).zip(&self.generations).all(|(number, generation)| have.rank(number) >= generation.size())
     }
 
@@ -255,12 +267,12 @@ impl Holdings {
     }
 
     /// Returns whether a coded block would be new.
-    pub fn needs(&self, generation: u32, row: &Row) -> bool {
+    pub fn needs(&self, generation: u32, row: &CodedBlock) -> bool {
         self.generation(generation).is_some_and(|generation| generation.needs(row))
     }
 
     /// Adds a coded block if it is new. Returns the slot in which its bytes must be stored.
-    pub fn insert(&mut self, number: u32, row: &Row) -> Option<Slot> {
+    pub fn insert(&mut self, number: u32, row: &CodedBlock) -> Option<Slot> {
         let generation = self.generations.get_mut(number as usize)?;
         let slot = generation.insert(row)?;
         self.complete += u32::from(generation.rank() == generation.size());
@@ -269,7 +281,7 @@ impl Holdings {
     }
 
     /// Adds a coded block without storing its bytes, in order to record the holdings of others.
-    pub(crate) fn learn(&mut self, number: u32, row: &Row) {
+    pub(crate) fn learn(&mut self, number: u32, row: &CodedBlock) {
         self.insert(number, row);
         self.decoded(number);
     }
@@ -316,11 +328,15 @@ impl Holdings {
             Some(number) => number,
             None => {
                 let rank = |number| known.receiver.rank(number);
-                self.order.pick(&self.division, &known.phase, rank, |number| self.use_of(known, number))?
+                self.order
+                    .pick(&self.division, &known.phase, rank, |number| self.usefulness(known, number))?
             }
         };
         let generation = &self.generations[number as usize];
-        let original = self.owed.get_mut(number as usize).and_then(|owed| take_original(owed, known, number));
+        let original = self
+            .unsent_originals
+            .get_mut(number as usize)
+            .and_then(|unsent_originals| take_original(unsent_originals, known, number));
         let (row, terms) = match original {
             Some(block) => generation.plain(block)?,
             None => generation.combined(chance)?,
@@ -332,15 +348,17 @@ impl Holdings {
     /// unsent originals among the next ones of which the receiver surely needs blocks.
     fn original_of(&self, known: &Knowledge<'_>) -> Option<u32> {
         let Order::LowestRank { window } = self.order else { return None };
-        let owing =
-            (0u32..).zip(&self.owed).filter(|(_, owed)| !owed.is_empty()).take(window.max(1) as usize);
-        let useful = owing.filter(|(number, _)| self.use_of(known, *number) == Use::Surely);
+        let owing = (0u32..)
+            .zip(&self.unsent_originals)
+            .filter(|(_, unsent_originals)| !unsent_originals.is_empty())
+            .take(window.max(1) as usize);
+        let useful = owing.filter(|(number, _)| self.usefulness(known, *number) == Usefulness::New);
         useful
-            .max_by_key(|(number, owed)| (owed.len(), core::cmp::Reverse(*number)))
+            .max_by_key(|(number, unsent_originals)| (unsent_originals.len(), core::cmp::Reverse(*number)))
             .map(|(number, _)| number)
     }
 
-    fn use_of(&self, known: &Knowledge<'_>, number: u32) -> Use {
+    fn usefulness(&self, known: &Knowledge<'_>, number: u32) -> Usefulness {
         let generation = &self.generations[number as usize];
         let theirs = known.receiver.rank(number);
         let holds_nothing_new = || {
@@ -348,16 +366,16 @@ impl Holdings {
             vector.is_some_and(|vector| !generation.exceeds(vector))
         };
         if theirs >= generation.size() {
-            Use::Had
+            Usefulness::Complete
         } else if generation.rank() <= known.left.map_or(0, |left| left.rank(number))
-            || known.vain.contains(&number)
+            || known.not_new.contains(&number)
             || holds_nothing_new()
         {
-            Use::Nothing
+            Usefulness::Nothing
         } else if generation.rank() > theirs {
-            Use::Surely
+            Usefulness::New
         } else {
-            Use::Perhaps
+            Usefulness::MaybeNew
         }
     }
 
@@ -389,11 +407,12 @@ impl Holdings {
 
     /// Records that a block did not arrive. If it was an original of a source, it must be sent
     /// again.
-    pub fn lost(&mut self, generation: u32, row: &Row) {
-        if let (Some(owed), Row::Block(block)) = (self.owed.get_mut(generation as usize), row)
-            && !owed.contains(block)
+    pub fn lost(&mut self, generation: u32, row: &CodedBlock) {
+        if let (Some(unsent_originals), CodedBlock::Block(block)) =
+            (self.unsent_originals.get_mut(generation as usize), row)
+            && !unsent_originals.contains(block)
         {
-            owed.push(*block);
+            unsent_originals.push(*block);
         }
     }
 }
@@ -401,10 +420,10 @@ impl Holdings {
 /// Removes and returns the next original of a generation that the source has not sent and that is
 /// new to the receiver. An original is orthogonal to a null vector if the vector has a 0 in its
 /// position. The receiver then holds it, except with a probability of 1 in 256.
-fn take_original(owed: &mut Vec<u16>, known: &Knowledge<'_>, generation: u32) -> Option<u16> {
+fn take_original(unsent_originals: &mut Vec<u16>, known: &Knowledge<'_>, generation: u32) -> Option<u16> {
     let vector = known.receiver.null_vector(generation);
     let is_new = |block: &u16| vector.is_none_or(|vector| vector.get(usize::from(*block)) != Some(&0));
-    owed.iter().rposition(is_new).map(|at| owed.remove(at))
+    unsent_originals.iter().rposition(is_new).map(|at| unsent_originals.remove(at))
 }
 
 #[cfg(test)]
@@ -416,12 +435,12 @@ mod tests {
     const DIVISION: Division = Division { blocks: 10, generation: 4 };
     const LOWEST: Order = Order::LowestRank { window: 8 };
 
-    fn known<'a>(receiver: &'a Have, holders: &'a [u32]) -> Knowledge<'a> {
+    fn known<'a>(receiver: &'a HoldingsReport, holders: &'a [u32]) -> Knowledge<'a> {
         Knowledge {
             receiver,
             holders,
             phase: Phase { round: 1, settled: 0, members: 4 },
-            vain: &[],
+            not_new: &[],
             left: None,
         }
     }
@@ -430,19 +449,19 @@ mod tests {
     fn a_source_sends_each_original_once_evenly_before_it_codes() {
         let mut chance = ChaCha8Rng::seed_from_u64(1);
         let mut source = Holdings::source(DIVISION, Code::Linear, LOWEST, Share { index: 0, of: 1 });
-        let have = Have::default();
+        let have = HoldingsReport::default();
         let picks: Vec<Pick> = (0..11).filter_map(|_| source.pick(&known(&have, &[]), &mut chance)).collect();
         let generations: Vec<u32> = picks[..4].iter().map(|pick| pick.generation).collect();
         assert_eq!(generations, [0, 1, 0, 1], "the shorter one later");
         let originals: BTreeSet<_> = picks[..10]
             .iter()
             .map(|pick| match pick.row {
-                Row::Block(block) => DIVISION.first(pick.generation) + u32::from(block),
-                Row::Coded(_) => panic!("{pick:?}"),
+                CodedBlock::Block(block) => DIVISION.first(pick.generation) + u32::from(block),
+                CodedBlock::Coded(_) => panic!("{pick:?}"),
             })
             .collect();
         assert_eq!(originals, (0..10).collect());
-        assert!(matches!(picks[10].row, Row::Coded(_)));
+        assert!(matches!(picks[10].row, CodedBlock::Coded(_)));
         source.lost(picks[3].generation, &picks[3].row);
         let again = source.pick(&known(&have, &[]), &mut chance).unwrap();
         assert_eq!((again.generation, &again.row), (picks[3].generation, &picks[3].row));
@@ -453,14 +472,14 @@ mod tests {
         let mut chance = ChaCha8Rng::seed_from_u64(1);
         let mut source = Holdings::source(DIVISION, Code::Linear, LOWEST, Share { index: 0, of: 1 });
         let mut sink = Holdings::empty(DIVISION, Code::Linear, LOWEST);
-        assert!((0..3).all(|block| sink.insert(0, &Row::Block(block)).is_some()));
+        assert!((0..3).all(|block| sink.insert(0, &CodedBlock::Block(block)).is_some()));
         let null_vectors = vec![(0, [0, 0, 0, 7].into())];
-        let have = Have { null_vectors, ..sink.have().clone() };
+        let have = HoldingsReport { null_vectors, ..sink.have().clone() };
         let known = known(&have, &[]);
         let of_first = |pick: &Pick| pick.generation == 0;
         let mut picks = core::iter::from_fn(|| source.pick(&known, &mut chance)).filter(of_first);
-        assert_eq!(picks.next().unwrap().row, Row::Block(3));
-        assert!(matches!(picks.next().unwrap().row, Row::Coded(_)), "the others are owed to others");
+        assert_eq!(picks.next().unwrap().row, CodedBlock::Block(3));
+        assert!(matches!(picks.next().unwrap().row, CodedBlock::Coded(_)), "the others are owed to others");
     }
 
     #[test]
@@ -470,8 +489,8 @@ mod tests {
         for index in 0..2 {
             let mut source = Holdings::source(DIVISION, Code::Linear, LOWEST, Share { index, of: 2 });
             for _ in 0..5 {
-                let pick = source.pick(&known(&Have::default(), &[]), &mut chance).unwrap();
-                let Row::Block(block) = pick.row else { panic!("{pick:?}") };
+                let pick = source.pick(&known(&HoldingsReport::default(), &[]), &mut chance).unwrap();
+                let CodedBlock::Block(block) = pick.row else { panic!("{pick:?}") };
                 assert!(originals.insert((pick.generation, block)));
             }
         }
@@ -486,7 +505,7 @@ mod tests {
         let mut source = Holdings::source(DIVISION, Code::RarestBlock, LOWEST, Share { index: 0, of: 1 });
         let mut sink = Holdings::empty(DIVISION, Code::RarestBlock, LOWEST);
         let first = source.pick(&known(sink.have(), &holders), &mut chance).unwrap();
-        assert_eq!((first.generation, &first.row), (1, &Row::Block(3)));
+        assert_eq!((first.generation, &first.row), (1, &CodedBlock::Block(3)));
         for _ in 0..10 {
             let pick = source.pick(&known(sink.have(), &holders), &mut chance).unwrap();
             assert!(sink.insert(pick.generation, &pick.row).is_some());

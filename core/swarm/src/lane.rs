@@ -25,7 +25,7 @@ pub(crate) struct Lane {
     pause_min: Duration,
     pause: Duration,
     /// When the last block was sent, or when the lane was created.
-    went_at: Time,
+    last_sent_at: Time,
     /// The sender of the last offer that was refused because this node was busy.
     pub(crate) turned_away: Option<Member>,
 }
@@ -33,7 +33,7 @@ pub(crate) struct Lane {
 impl Lane {
     pub(crate) fn new(now: Time, block: Duration) -> Lane {
         let pause = (block / 8).max(Duration::from_micros(10));
-        Lane { refusals: 0, pause_ends: now, pause_min: pause, pause, went_at: now, turned_away: None }
+        Lane { refusals: 0, pause_ends: now, pause_min: pause, pause, last_sent_at: now, turned_away: None }
     }
 
     pub(crate) fn refusals(&self) -> u32 {
@@ -58,12 +58,12 @@ impl Lane {
 
     /// Returns when the last block was sent, or when the lane was created.
     pub(crate) fn last_sent(&self) -> Time {
-        self.went_at
+        self.last_sent_at
     }
 
     /// Records that a block is being sent.
     pub(crate) fn record_sent(&mut self, now: Time) {
-        self.went_at = now;
+        self.last_sent_at = now;
         (self.refusals, self.pause) = (0, self.pause_min);
     }
 

@@ -65,12 +65,12 @@ mod rings;
 mod swarm;
 mod transfers;
 
-pub use api::{BlockHead, Input, Output, Signal, SwarmSpec, SwarmStats, Waits};
+pub use api::{BlockAnnouncement, Input, Output, Signal, SwarmSpec, SwarmStats, Waits};
 pub use division::{Division, GENERATION_MAX};
-pub use generation::{Generation, Recovery, Row, Slot, Term};
-pub use holdings::{Code, Have, Holdings, Knowledge, Pick, Share};
+pub use generation::{CodedBlock, Generation, Recovery, Slot, Term};
+pub use holdings::{Code, Holdings, HoldingsReport, Knowledge, Pick, Share};
 pub use lane::blocks_at_a_time;
-pub use link_rates::Pace;
+pub use link_rates::BlockTime;
 pub use order::{Order, Phase};
 pub use pollution::Origin;
 pub use rings::{Member, Rings};

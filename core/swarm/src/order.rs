@@ -39,16 +39,16 @@ pub struct Phase {
 
 /// Whether a block of a generation would be new to a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Use {
+pub(crate) enum Usefulness {
     /// The receiver holds all of it.
-    Had,
+    Complete,
     /// The sender has nothing to send of it.
     Nothing,
     /// A block may be new, although the receiver holds as many as the sender.
-    Perhaps,
+    MaybeNew,
     /// The receiver holds fewer blocks, so that one sent to it is new, except with a probability of
     /// at most 1 in 256.
-    Surely,
+    New,
 }
 
 impl Order {
@@ -61,18 +61,18 @@ impl Order {
         }
     }
 
-    /// Returns the generation to send, given the use of each for the receiver and the receiver's
-    /// rank in it, or none if nothing can be sent now.
+    /// Returns the generation to send, given the usefulness of each for the receiver and the
+    /// receiver's rank in it, or none if nothing can be sent now.
     pub(crate) fn pick(
         self,
         division: &Division,
         phase: &Phase,
         rank: impl Fn(u32) -> u16,
-        good: impl Fn(u32) -> Use,
+        good: impl Fn(u32) -> Usefulness,
     ) -> Option<u32> {
         let all = division.generations();
-        let can = |generation: &u32| good(*generation) >= Use::Perhaps;
-        let incomplete = || (0..all).filter(|generation| good(*generation) != Use::Had);
+        let can = |generation: &u32| good(*generation) >= Usefulness::MaybeNew;
+        let incomplete = || (0..all).filter(|generation| good(*generation) != Usefulness::Complete);
         match self {
             Order::Sequential => Some(phase.settled).filter(|next| *next < all).filter(can),
             // As in the algorithm, the next generation is not chosen if this node holds nothing of
@@ -88,10 +88,10 @@ impl Order {
             }
             Order::LowestRank { .. } => {
                 let window = || incomplete().take(self.window());
-                let least = |which: Use| {
+                let least = |which: Usefulness| {
                     window().filter(|of| good(*of) == which).min_by_key(|generation| rank(*generation))
                 };
-                least(Use::Surely).or_else(|| least(Use::Perhaps))
+                least(Usefulness::New).or_else(|| least(Usefulness::MaybeNew))
             }
         }
     }
@@ -131,7 +131,7 @@ mod tests {
 
     const THREE: Division = Division { blocks: 30, generation: 10 };
 
-    fn pick(order: Order, round: u64, ranks: [u16; 3], good: [Use; 3]) -> Option<u32> {
+    fn pick(order: Order, round: u64, ranks: [u16; 3], good: [Usefulness; 3]) -> Option<u32> {
         let phase = Phase { round, settled: 0, members: 16 };
         order.pick(&THREE, &phase, |of| ranks[of as usize], |of| good[of as usize])
     }
@@ -149,28 +149,24 @@ mod tests {
 
     #[test]
     fn only_overlap_1_waits_for_the_first_missing_generation() {
-        use Use::{Had, Nothing, Perhaps, Surely};
-        assert_eq!(pick(Order::Overlap1, 1, [10, 3, 0], [Had, Perhaps, Surely]), Some(1));
-        assert_eq!(pick(Order::Overlap1, 1, [5, 3, 0], [Nothing, Perhaps, Surely]), None);
+        use Usefulness::{Complete, MaybeNew, New, Nothing};
+        assert_eq!(pick(Order::Overlap1, 1, [10, 3, 0], [Complete, MaybeNew, New]), Some(1));
+        assert_eq!(pick(Order::Overlap1, 1, [5, 3, 0], [Nothing, MaybeNew, New]), None);
         let two = Order::Overlap2 { margin: 1 };
-        assert_eq!(pick(two, 20, [5, 3, 0], [Nothing, Perhaps, Surely]), Some(1));
-        assert_eq!(pick(two, 20, [5, 3, 0], [Perhaps, Perhaps, Surely]), Some(0));
-        assert_eq!(pick(two, 13, [5, 3, 0], [Perhaps, Perhaps, Surely]), Some(1));
-        assert_eq!(pick(two, 5, [10, 3, 0], [Had, Perhaps, Surely]), Some(1), "nothing else can be sent");
+        assert_eq!(pick(two, 20, [5, 3, 0], [Nothing, MaybeNew, New]), Some(1));
+        assert_eq!(pick(two, 20, [5, 3, 0], [MaybeNew, MaybeNew, New]), Some(0));
+        assert_eq!(pick(two, 13, [5, 3, 0], [MaybeNew, MaybeNew, New]), Some(1));
+        assert_eq!(pick(two, 5, [10, 3, 0], [Complete, MaybeNew, New]), Some(1), "nothing else can be sent");
     }
 
     #[test]
     fn the_lowest_rank_that_is_surely_new_is_first() {
-        use Use::{Had, Perhaps, Surely};
+        use Usefulness::{Complete, MaybeNew, New};
         let lowest = Order::LowestRank { window: 2 };
-        assert_eq!(
-            pick(lowest, 1, [7, 3, 0], [Surely, Surely, Surely]),
-            Some(1),
-            "the third is beyond the window"
-        );
-        assert_eq!(pick(lowest, 1, [10, 3, 0], [Had, Surely, Surely]), Some(2));
-        assert_eq!(pick(lowest, 1, [7, 3, 0], [Surely, Perhaps, Surely]), Some(0));
-        assert_eq!(pick(Order::Sequential, 1, [7, 3, 0], [Had, Surely, Surely]), None);
+        assert_eq!(pick(lowest, 1, [7, 3, 0], [New, New, New]), Some(1), "the third is beyond the window");
+        assert_eq!(pick(lowest, 1, [10, 3, 0], [Complete, New, New]), Some(2));
+        assert_eq!(pick(lowest, 1, [7, 3, 0], [New, MaybeNew, New]), Some(0));
+        assert_eq!(pick(Order::Sequential, 1, [7, 3, 0], [Complete, New, New]), None);
     }
 
     #[test]

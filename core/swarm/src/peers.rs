@@ -1,7 +1,7 @@
 //! The state that a member keeps about each of the other members.
 
-use crate::holdings::Have;
-use crate::link_rates::Pace;
+use crate::holdings::HoldingsReport;
+use crate::link_rates::BlockTime;
 use crate::rings::Member;
 use cool_machine::Time;
 use std::collections::BTreeMap;
@@ -13,15 +13,15 @@ struct Peer {
     /// Whether it has reported that it holds everything.
     complete: bool,
     /// The link rate that it reported last.
-    pace: Pace,
+    block_time: BlockTime,
     /// No block is offered to it before this time.
     until: Time,
     /// Generations of which a block was not new to the member, each with this node's progress in it
     /// at that time and an expiry. No other block of them is sent until this node has made
     /// progress. The entry expires, because the member may have counted on a block that was lost.
-    vain: Vec<(u32, u16, Time)>,
+    not_new: Vec<(u32, u16, Time)>,
     /// The holdings that it reported last. Kept only if holders are counted.
-    have: Have,
+    have: HoldingsReport,
 }
 
 /// The state of all other members.
@@ -31,7 +31,7 @@ pub(crate) struct Peers {
     /// Number of members that have not reported that they hold everything.
     incomplete: usize,
     /// The highest link rate that any member reported.
-    fastest: Pace,
+    fastest: BlockTime,
     /// Number of members known to hold each block, if holders are counted.
     holders: Option<Vec<u32>>,
 }
@@ -39,7 +39,7 @@ pub(crate) struct Peers {
 impl Peers {
     pub(crate) fn new(members: impl Iterator<Item = Member>, counted: Option<u32>) -> Peers {
         let peers: BTreeMap<_, _> = members.map(|member| (member, Peer::default())).collect();
-        let (incomplete, fastest) = (peers.len(), Pace::default());
+        let (incomplete, fastest) = (peers.len(), BlockTime::default());
         Peers { peers, incomplete, fastest, holders: counted.map(|blocks| vec![0; blocks as usize]) }
     }
 
@@ -104,32 +104,32 @@ impl Peers {
     }
 
     /// Returns the link rate that a member reported last.
-    pub(crate) fn pace(&self, member: Member) -> Pace {
-        self.peers.get(&member).map_or(Pace::default(), |peer| peer.pace)
+    pub(crate) fn block_time(&self, member: Member) -> BlockTime {
+        self.peers.get(&member).map_or(BlockTime::default(), |peer| peer.block_time)
     }
 
     /// Records the link rate that a member reported.
-    pub(crate) fn record_pace(&mut self, member: Member, pace: Pace) {
-        self.fastest = [self.fastest, pace]
+    pub(crate) fn record_block_time(&mut self, member: Member, block_time: BlockTime) {
+        self.fastest = [self.fastest, block_time]
             .into_iter()
-            .filter(|pace| *pace != Pace::default())
+            .filter(|block_time| *block_time != BlockTime::default())
             .min()
             .unwrap_or_default();
-        self.with(member, |peer| peer.pace = pace);
+        self.with(member, |peer| peer.block_time = block_time);
     }
 
-    /// Returns whether a member's link rate is similar to `pace`.
-    pub(crate) fn is_like(&self, member: Member, pace: Pace) -> bool {
-        self.peers.get(&member).is_some_and(|peer| peer.pace.is_like(pace))
+    /// Returns whether a member's link rate is similar to `block_time`.
+    pub(crate) fn is_like(&self, member: Member, block_time: BlockTime) -> bool {
+        self.peers.get(&member).is_some_and(|peer| peer.block_time.is_like(block_time))
     }
 
-    /// Returns whether any member that satisfies `such` has a link rate similar to `pace`.
-    pub(crate) fn any_like(&self, pace: Pace, such: impl Fn(Member) -> bool) -> bool {
-        self.peers.iter().any(|(member, peer)| peer.pace.is_like(pace) && such(*member))
+    /// Returns whether any member that satisfies `such` has a link rate similar to `block_time`.
+    pub(crate) fn any_like(&self, block_time: BlockTime, such: impl Fn(Member) -> bool) -> bool {
+        self.peers.iter().any(|(member, peer)| peer.block_time.is_like(block_time) && such(*member))
     }
 
     /// Returns the highest link rate that any member reported.
-    pub(crate) fn fastest(&self) -> Pace {
+    pub(crate) fn fastest(&self) -> BlockTime {
         self.fastest
     }
 
@@ -160,22 +160,22 @@ impl Peers {
     /// the generation.
     pub(crate) fn record_not_new(&mut self, member: Member, generation: u32, progress: u16, until: Time) {
         self.with(member, |peer| {
-            peer.vain.retain(|(other, ..)| *other != generation);
-            peer.vain.push((generation, progress, until));
+            peer.not_new.retain(|(other, ..)| *other != generation);
+            peer.not_new.push((generation, progress, until));
         });
     }
 
     /// Returns the generations of which this node holds nothing new for a member, given its
     /// progress.
     pub(crate) fn not_new_for(&self, now: Time, member: Member, progress: impl Fn(u32) -> u16) -> Vec<u32> {
-        let vain = self.peers.get(&member).map(|peer| peer.vain.as_slice()).unwrap_or_default();
+        let not_new = self.peers.get(&member).map(|peer| peer.not_new.as_slice()).unwrap_or_default();
         let still =
-            vain.iter().filter(|(generation, then, until)| now < *until && progress(*generation) <= *then);
+            not_new.iter().filter(|(generation, then, until)| now < *until && progress(*generation) <= *then);
         still.map(|(generation, ..)| *generation).collect()
     }
 
     /// Records the holdings that a member reported.
-    pub(crate) fn record_holdings(&mut self, member: Member, have: &Have) {
+    pub(crate) fn record_holdings(&mut self, member: Member, have: &HoldingsReport) {
         if self.holders.is_none() {
             return;
         }
@@ -187,7 +187,7 @@ impl Peers {
         self.count(&after, |holders| *holders += 1);
     }
 
-    fn count(&mut self, have: &Have, change: impl Fn(&mut u32)) {
+    fn count(&mut self, have: &HoldingsReport, change: impl Fn(&mut u32)) {
         let Some(holders) = &mut self.holders else { return };
         for (block, holders) in (0..).zip(holders) {
             if have.holds(block) {
@@ -211,7 +211,7 @@ mod tests {
     fn holders_are_present_members_that_reported_the_block() {
         let [one, two] = [0, 1].map(|slot| Member { rack: 0, slot });
         let mut peers = Peers::new([one, two].into_iter(), Some(3));
-        let have = |bits| Have { blocks: vec![bits], ..Have::default() };
+        let have = |bits| HoldingsReport { blocks: vec![bits], ..HoldingsReport::default() };
         peers.record_holdings(one, &have(0b001));
         peers.record_holdings(one, &have(0b011));
         peers.record_holdings(two, &have(0b110));

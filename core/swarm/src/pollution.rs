@@ -9,7 +9,7 @@
 //! it. The sender of a wrong one is expelled if it had checked the generation; otherwise it is
 //! trusted only for generations that it has checked from then on.
 
-use crate::generation::{Row, Slot};
+use crate::generation::{CodedBlock, Slot};
 use crate::rings::Member;
 use cool_machine::Time;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,7 +26,7 @@ pub struct Origin {
     /// Whether that member had checked the generation, so that it is responsible for a wrong block.
     pub checked: bool,
     /// The announced coefficients.
-    pub row: Row,
+    pub row: CodedBlock,
     /// The slot of its bytes.
     pub slot: Slot,
 }

@@ -4,11 +4,11 @@ mod demand;
 mod receivers;
 mod sending;
 
-use crate::api::{BlockHead, Input, Output, Signal, SwarmSpec, SwarmStats, Waits};
-use crate::generation::Row;
-use crate::holdings::{Code, Have, Holdings};
+use crate::api::{BlockAnnouncement, Input, Output, Signal, SwarmSpec, SwarmStats, Waits};
+use crate::generation::CodedBlock;
+use crate::holdings::{Code, Holdings, HoldingsReport};
 use crate::lane::Lane;
-use crate::link_rates::{LinkRateEstimator, Pace};
+use crate::link_rates::{BlockTime, LinkRateEstimator};
 use crate::peers::Peers;
 use crate::pollution::{Origin, Pollution};
 use crate::rings::{Member, Rings};
@@ -121,9 +121,9 @@ impl Swarm {
     }
 
     /// Records the ring and link rate that a member sent.
-    fn update_peer(&mut self, from: Member, ring: u64, pace: Pace) {
+    fn update_peer(&mut self, from: Member, ring: u64, block_time: BlockTime) {
         self.follow(ring);
-        self.peers.record_pace(from, pace);
+        self.peers.record_block_time(from, block_time);
     }
 
     fn send_signal(&mut self, to: Member, signal: Signal) {
@@ -135,18 +135,18 @@ impl Swarm {
             return;
         }
         match signal {
-            Signal::Offer { transfer, ring, pace } => {
-                self.update_peer(from, *ring, *pace);
+            Signal::Offer { transfer, ring, block_time } => {
+                self.update_peer(from, *ring, *block_time);
                 self.offered(now, from, *transfer);
             }
             Signal::Head(head) => self.announced(now, from, head),
             Signal::Withdraw { transfer } => self.withdrawn(from, *transfer),
-            Signal::Grant { transfer, ring, pace, have } => {
-                self.update_peer(from, *ring, *pace);
+            Signal::Grant { transfer, ring, block_time, have } => {
+                self.update_peer(from, *ring, *block_time);
                 self.granted(now, from, *transfer, have);
             }
-            Signal::Refuse { transfer, ring, pace, complete } => {
-                self.update_peer(from, *ring, *pace);
+            Signal::Refuse { transfer, ring, block_time, complete } => {
+                self.update_peer(from, *ring, *block_time);
                 if self.outgoing.take(from, *transfer).is_some() {
                     self.refused(now, from, *complete);
                 }
@@ -193,7 +193,12 @@ impl Swarm {
                 self.lane(from).turned_away = Some(from).filter(|_| self.pollution.is_clear());
                 self.send_signal(
                     from,
-                    Signal::Refuse { transfer, ring: self.ring, pace: self.link_rates.pace(), complete },
+                    Signal::Refuse {
+                        transfer,
+                        ring: self.ring,
+                        block_time: self.link_rates.block_time(),
+                        complete,
+                    },
                 );
             }
             _ => {
@@ -202,10 +207,15 @@ impl Swarm {
                     self.incoming.add(from, transfer, until);
                 }
                 let null_vectors = held.null_vectors(self.incoming.blocks(), &mut self.chance);
-                let have = Have { null_vectors, ..have };
+                let have = HoldingsReport { null_vectors, ..have };
                 self.send_signal(
                     from,
-                    Signal::Grant { transfer, ring: self.ring, pace: self.link_rates.pace(), have },
+                    Signal::Grant {
+                        transfer,
+                        ring: self.ring,
+                        block_time: self.link_rates.block_time(),
+                        have,
+                    },
                 );
             }
         }
@@ -213,16 +223,16 @@ impl Swarm {
 
     /// Returns whether a coded block is new in addition to those held and, as far as can be decided
     /// without decoding, those under way.
-    fn wants(&self, generation: u32, row: &Row) -> bool {
+    fn wants(&self, generation: u32, row: &CodedBlock) -> bool {
         let under_way = || self.incoming.blocks().filter(|(of, _)| *of == generation);
         let Some(held) = self.holdings.generation(generation) else { return false };
         let room = under_way().count() < usize::from(held.size() - held.rank());
         room && held.needs(row) && under_way().all(|(_, other)| other != row)
     }
 
-    fn announced(&mut self, now: Time, from: Member, head: &BlockHead) {
+    fn announced(&mut self, now: Time, from: Member, head: &BlockAnnouncement) {
         self.round = self.round.max(head.round);
-        let BlockHead { transfer, generation, row, checked, .. } = head;
+        let BlockAnnouncement { transfer, generation, row, checked, .. } = head;
         if self.incoming.find(from, *transfer).is_some_and(|known| known.block.is_some()) {
             return;
         }
@@ -259,7 +269,7 @@ impl Swarm {
                 self.grown(now, generation);
             }
             _ => {
-                self.stats.vain += 1;
+                self.stats.not_new += 1;
                 self.outbox.push_back(Output::Discard { from, transfer });
             }
         }
@@ -278,7 +288,7 @@ impl Swarm {
     }
 
     /// Notifies the members of this rack of a coded block that arrives from another rack.
-    fn enters(&mut self, from: Member, generation: u32, row: &Row) {
+    fn enters(&mut self, from: Member, generation: u32, row: &CodedBlock) {
         if !self.is_far(from) {
             return;
         }
@@ -287,7 +297,7 @@ impl Swarm {
     }
 
     /// Notifies the members of this rack of a coded block that is sent to another rack.
-    fn leaves(&mut self, to: Member, generation: u32, row: &Row) {
+    fn leaves(&mut self, to: Member, generation: u32, row: &CodedBlock) {
         if self.is_far(to) {
             self.left.learn(generation, row);
             self.notify_rack(&Signal::Left { generation, row: row.clone() });
@@ -307,8 +317,8 @@ impl Swarm {
 
     fn placed(&mut self, now: Time, block: u32) {
         let (generation, block) = self.holdings.division().place(block);
-        if self.holdings.insert(generation, &Row::Block(block)).is_some() {
-            self.rack.learn(generation, &Row::Block(block));
+        if self.holdings.insert(generation, &CodedBlock::Block(block)).is_some() {
+            self.rack.learn(generation, &CodedBlock::Block(block));
             self.grown(now, generation);
         }
     }
@@ -326,8 +336,8 @@ impl Swarm {
             }
         }
         let holdings = &self.holdings;
-        let vain = self.incoming.without(|_, of, row| of == generation && !holdings.needs(of, row));
-        self.stop(vain);
+        let not_new = self.incoming.without(|_, of, row| of == generation && !holdings.needs(of, row));
+        self.stop(not_new);
     }
 
     /// Restarts the starvation timer, or stops it if everything is held.
@@ -515,7 +525,7 @@ impl Machine for Swarm {
                 if let Some(took) = took {
                     // The blocks that are still under way shared the link.
                     let share = self.incoming.blocks().count().max(1) as u32;
-                    self.link_rates.record(took / share, self.peers.pace(from));
+                    self.link_rates.record(took / share, self.peers.block_time(from));
                 }
                 self.received(now, from, transfer);
             }

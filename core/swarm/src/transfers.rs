@@ -1,7 +1,7 @@
 //! The blocks that are under way in one direction, each with its timeout.
 
-use crate::generation::Row;
-use crate::holdings::Have;
+use crate::generation::CodedBlock;
+use crate::holdings::HoldingsReport;
 use crate::lane::blocks_at_a_time;
 use crate::rings::Member;
 use cool_machine::Time;
@@ -18,11 +18,11 @@ pub(crate) struct Transfer {
     /// When the transfer times out.
     pub(crate) until: Time,
     /// The generation and coefficients, once the block is announced.
-    pub(crate) block: Option<(u32, Row)>,
+    pub(crate) block: Option<(u32, CodedBlock)>,
     /// For incoming blocks: whether the sender has checked the generation.
     pub(crate) checked: bool,
     /// At the sender: the holdings that the receiver reported.
-    pub(crate) have: Have,
+    pub(crate) have: HoldingsReport,
 }
 
 /// The transfers of a member in one direction.
@@ -39,7 +39,7 @@ impl Transfers {
 
     /// Adds a transfer that was offered or granted, with its timeout.
     pub(crate) fn add(&mut self, peer: Member, number: u32, until: Time) {
-        let have = Have::default();
+        let have = HoldingsReport::default();
         self.list.push(Transfer { peer, number, nearly: false, until, block: None, checked: false, have });
     }
 
@@ -77,12 +77,12 @@ impl Transfers {
     }
 
     /// Returns the blocks that have been announced.
-    pub(crate) fn blocks(&self) -> impl Iterator<Item = &(u32, Row)> + Clone {
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = &(u32, CodedBlock)> + Clone {
         self.list.iter().filter_map(|transfer| transfer.block.as_ref())
     }
 
     /// Removes and returns the transfers whose member, generation and coded block satisfy `such`.
-    pub(crate) fn without(&mut self, such: impl Fn(Member, u32, &Row) -> bool) -> Vec<Transfer> {
+    pub(crate) fn without(&mut self, such: impl Fn(Member, u32, &CodedBlock) -> bool) -> Vec<Transfer> {
         let is_such = |transfer: &mut Transfer| {
             let Transfer { peer, block, .. } = transfer;
             matches!(block, Some((of, row)) if such(*peer, *of, row))

@@ -28,7 +28,7 @@
 //! node's announcement outweighs that of any switch.
 
 mod checks;
-mod sessions;
+mod silent_switches;
 mod warning;
 
 use crate::lldp::Announcement;
@@ -434,7 +434,7 @@ impl Discovery {
     fn tick(&mut self) -> u32 {
         let (vocal, caught_up) = (std::mem::take(&mut self.vocal), std::mem::take(&mut self.caught_up));
         let unprocessed = self.unprocessed(&vocal, &caught_up);
-        let reporting = sessions::reporting(&vocal, &caught_up);
+        let reporting = silent_switches::reporting(&vocal, &caught_up);
         let mut silent = Vec::new();
         let mut due = Vec::new();
         for (port, entry) in &mut self.ports {

@@ -81,7 +81,7 @@ impl Tree {
     /// Returns the tree repaired after a change of the network, with as few changes as possible:
     /// remaining links are kept, and shortest paths join the components. It may be larger than a
     /// new tree.
-    pub fn mended<'a>(
+    pub fn repaired<'a>(
         &self,
         index: &Index,
         graph: &Graph,
@@ -379,7 +379,7 @@ mod tests {
         let before = over(&graph, hosts(&graph), 0);
         let lost = *before.links.first().unwrap();
         graph.unlink(lost.a);
-        let after = before.mended(&Index::new(&graph), &graph, hosts(&graph), 0);
+        let after = before.repaired(&Index::new(&graph), &graph, hosts(&graph), 0);
         assert!(after.is_whole() && is_forest(&after.links));
         assert_eq!(before.links.difference(&after.links).collect::<Vec<_>>(), [&lost]);
         // To the other spine and down again.
@@ -397,7 +397,7 @@ mod tests {
             for pick in cuts.iter().filter(|_| !links.is_empty()) {
                 cut.unlink(links[pick.index(links.len())].a);
             }
-            let after = before.mended(&Index::new(&cut), &cut, hosts(&cut), choice);
+            let after = before.repaired(&Index::new(&cut), &cut, hosts(&cut), choice);
             let fresh = over(&cut, hosts(&cut), choice);
             prop_assert_eq!(after.is_whole(), fresh.is_whole());
             prop_assert_eq!(&after.members, &fresh.members);

@@ -41,12 +41,12 @@ mod machine;
 pub mod packet;
 mod receiver;
 mod repair;
-mod retry;
 mod rtt;
 mod sender;
 mod spec;
 mod stats;
 pub mod tagged;
+mod timeouts;
 pub mod unicast;
 
 pub use machine::{Input, Output, PacketTarget, StreamError};

@@ -10,9 +10,9 @@ use crate::packet::{Packet, PacketBody, Via};
 use crate::repair::local_repair::LocalRepair;
 use crate::repair::loss_recovery::LossRecovery;
 use crate::repair::retransmit_queue::RetransmitQueue;
-use crate::retry::LINGER_RTOS;
 use crate::spec::{SpecError, StreamSpec};
 use crate::stats::StreamStats;
+use crate::timeouts::LINGER_RTOS;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use core::ops::Range;
 

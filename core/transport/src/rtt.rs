@@ -2,7 +2,7 @@
 //! The RFC's minimum of one second does not apply, because a round trip in a data center takes
 //! microseconds to milliseconds.
 
-use crate::retry::{BACKOFF_DOUBLINGS_MAX, RTO_MAX, RTO_MIN};
+use crate::timeouts::{BACKOFF_DOUBLINGS_MAX, RTO_MAX, RTO_MIN};
 use cool_machine::{Duration, Time};
 use std::collections::VecDeque;
 

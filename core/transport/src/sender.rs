@@ -10,10 +10,10 @@ use crate::intervals::IntervalSet;
 use crate::machine::{Input, Output, PacketTarget, StreamError, StreamOutbox};
 use crate::packet::{Packet, PacketBody, Via};
 use crate::repair::retransmit_queue::{Retransmission, RetransmitQueue};
-use crate::retry::{DEAD_ROUNDS, DEAD_RTOS};
 use crate::rtt::Rtt;
 use crate::spec::{SpecError, StreamSpec};
 use crate::stats::StreamStats;
+use crate::timeouts::{DEAD_ROUNDS, DEAD_RTOS};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 
 /// The source of a stream: multicasts the message, retransmits chunks on NAKs, and keeps the

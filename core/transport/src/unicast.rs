@@ -15,8 +15,8 @@ mod frame;
 pub mod handshake;
 mod inbound;
 mod message;
-mod outbound;
 pub mod records;
+mod unicast_scheduler;
 
 pub use api::{Input, Output, Payload, PeerError, Violation};
 pub use message::{AgentId, MessageName, Notice};
@@ -27,8 +27,8 @@ pub use cool_types::limits::{CREDIT_BYTES, EAGER_BYTES};
 use core::ops::Range;
 use frame::{ControlFrame, DecodedFrame, FrameDecoder};
 use inbound::Inbound;
-use outbound::Outbound;
 use std::collections::{BTreeMap, VecDeque};
+use unicast_scheduler::UnicastScheduler;
 
 /// A group that is open on this side.
 #[derive(Debug, Default)]
@@ -52,7 +52,7 @@ pub struct PeerStream {
     /// Whether no frame of any open group has arrived.
     no_group_traffic: bool,
     inbound: Inbound,
-    outbound: Outbound,
+    scheduler: UnicastScheduler,
     events: VecDeque<Output>,
 }
 
@@ -60,8 +60,8 @@ impl PeerStream {
     /// Returns a new stream. `me` is this side. `peer` names the other side in errors until it has
     /// sent its name.
     pub fn new(me: &AgentId, peer: &str) -> PeerStream {
-        let mut outbound = Outbound::default();
-        outbound.control(ControlFrame::Hello(me.clone()));
+        let mut scheduler = UnicastScheduler::default();
+        scheduler.control(ControlFrame::Hello(me.clone()));
         PeerStream {
             name: peer.to_owned(),
             received_hello: false,
@@ -70,7 +70,7 @@ impl PeerStream {
             open: BTreeMap::new(),
             no_group_traffic: true,
             inbound: Inbound::default(),
-            outbound,
+            scheduler,
             events: VecDeque::new(),
         }
     }
@@ -92,7 +92,7 @@ impl PeerStream {
         for (group, open) in std::mem::take(&mut ended.open) {
             if !open.confirmed {
                 self.inbound.resume_from(group, &ended.inbound);
-                self.outbound.control(ControlFrame::GroupOpen {
+                self.scheduler.control(ControlFrame::GroupOpen {
                     group: group.0,
                     epoch: group.1,
                     waits: open.waits,
@@ -109,9 +109,9 @@ impl PeerStream {
         self.no_group_traffic = false;
         if !std::mem::replace(&mut open.confirmed, true) {
             // The other side may have received the first `GroupOpen` before it opened the group.
-            self.outbound.control(ControlFrame::GroupOpen { group: group.0, epoch: group.1, waits: false });
+            self.scheduler.control(ControlFrame::GroupOpen { group: group.0, epoch: group.1, waits: false });
             for deferred in std::mem::take(&mut open.deferred) {
-                self.outbound.deferred(deferred);
+                self.scheduler.deferred(deferred);
             }
         }
         true
@@ -121,7 +121,7 @@ impl PeerStream {
     fn send(&mut self, group: GroupEpoch, deferred: DeferredMessage) {
         match self.open.get_mut(&group) {
             Some(open) if !open.confirmed => open.deferred.push(deferred),
-            _ => self.outbound.deferred(deferred),
+            _ => self.scheduler.deferred(deferred),
         }
         self.wait(group);
     }
@@ -133,7 +133,7 @@ impl PeerStream {
             && !open.confirmed
             && !std::mem::replace(&mut open.waits, true)
         {
-            self.outbound.control(ControlFrame::GroupOpen { group: group.0, epoch: group.1, waits: true });
+            self.scheduler.control(ControlFrame::GroupOpen { group: group.0, epoch: group.1, waits: true });
         }
     }
 
@@ -192,14 +192,14 @@ impl PeerStream {
             }
             ControlFrame::Grant { message } => {
                 if self.open.contains_key(&(message.group, message.epoch)) {
-                    self.outbound.granted(message)?;
+                    self.scheduler.granted(message)?;
                 }
             }
-            ControlFrame::AnnounceAgain { message } => self.outbound.announce_again(message),
-            ControlFrame::AnnounceAll { group, epoch } => self.outbound.announce_all((group, epoch)),
+            ControlFrame::AnnounceAgain { message } => self.scheduler.announce_again(message),
+            ControlFrame::AnnounceAll { group, epoch } => self.scheduler.announce_all((group, epoch)),
             ControlFrame::Credit { group, epoch, bytes } => {
                 if self.open.contains_key(&(group, epoch)) {
-                    self.outbound.credit((group, epoch), bytes)?;
+                    self.scheduler.credit((group, epoch), bytes)?;
                 }
             }
             ControlFrame::Notice(notice) => {
@@ -213,7 +213,7 @@ impl PeerStream {
     /// Passes the grants and credits of the receiving half to the sending half.
     fn grant(&mut self) {
         while let Some(control) = self.inbound.answers.pop_front() {
-            self.outbound.control(control);
+            self.scheduler.control(control);
         }
     }
 }
@@ -252,20 +252,20 @@ impl Machine for PeerStream {
                     self.grant();
                 }
             }
-            Input::Written(bytes) => self.outbound.written(bytes),
+            Input::Written(bytes) => self.scheduler.written(bytes),
             Input::Open { group, epoch } => {
                 self.open.insert((group, epoch), OpenGroup::default());
-                self.outbound.control(ControlFrame::GroupOpen { group, epoch, waits: false });
+                self.scheduler.control(ControlFrame::GroupOpen { group, epoch, waits: false });
             }
             Input::Close { group, epoch } => {
                 let open = self.open.remove(&(group, epoch)).unwrap_or_default();
                 self.inbound.close((group, epoch));
-                self.outbound.close((group, epoch));
+                self.scheduler.close((group, epoch));
                 for deferred in open.deferred {
                     // The notice most likely reports that the group failed, and this is the last
                     // chance to send it.
                     if let DeferredMessage::Notice(_) = deferred {
-                        self.outbound.deferred(deferred);
+                        self.scheduler.deferred(deferred);
                     }
                 }
             }
@@ -289,7 +289,7 @@ impl Machine for PeerStream {
         if self.failed {
             return Poll::Idle(None);
         }
-        match self.outbound.next() {
+        match self.scheduler.next() {
             Some(output) => Poll::Output(output),
             None => Poll::Idle(None),
         }

@@ -1,7 +1,7 @@
 //! The groups with ranks on this node: which ranks may attach, which have attached, and when a
 //! group can be released.
 
-use super::quick::responder::{QuickGroup, QuickServer};
+use super::quick::server::{QuickGroup, QuickServer};
 use crate::engine::{GroupSpec, MakeGroupError};
 use crate::shared_segment::SharedSegment;
 use cool_collective::{Layout, Rank};

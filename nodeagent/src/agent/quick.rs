@@ -1,4 +1,4 @@
 //! Quick calls, which the ranks of several nodes execute themselves by datagrams: the part of a
 //! node's agent.
 
-pub(super) mod responder;
+pub(super) mod server;

@@ -6,7 +6,7 @@
 use super::rank::AttachedRank;
 use super::rank_connection::{FRAME_TIMEOUT, RankConnection};
 use super::session_end::SessionEnd;
-use super::user::{ConnectionShare, User, UserLimits};
+use super::user::{ConnectionPermit, User, UserLimits};
 use crate::agent::{Abilities, Agent, Attachment, RecoveryResult};
 use crate::engine::wrong_plan;
 use crate::readable::Readable;
@@ -29,7 +29,7 @@ use tracing::{debug, info, warn};
 pub(super) async fn serve(
     stream: UnixStream,
     user: User,
-    share: Option<ConnectionShare>,
+    permit: Option<ConnectionPermit>,
     agent: Agent,
     limits: UserLimits,
 ) {
@@ -38,7 +38,7 @@ pub(super) async fn serve(
         Err(e) => return warn!("cannot serve a rank's connection: {e}"),
     };
     let mut wire = RankConnection::new(stream);
-    let Some(_share) = share else {
+    let Some(_permit) = permit else {
         let (number, max) = (user.number(), limits.connections);
         let reason = format!(
             "user {number} has {max} connections to this agent, the maximum (--connections-per-user); free \

@@ -33,9 +33,9 @@ pub(super) struct UserTable {
     limits: UserLimits,
 }
 
-/// One of a user's connections, until it is dropped.
+/// Permits one connection of a user, and counts it until it is dropped.
 #[derive(Debug)]
-pub(super) struct ConnectionShare {
+pub(super) struct ConnectionPermit {
     users: UserTable,
     user: u32,
 }
@@ -46,12 +46,12 @@ impl UserTable {
     }
 
     /// Counts a connection of a user, or returns `None` if the user has the maximum already.
-    pub(super) fn share(&self, user: User) -> Option<ConnectionShare> {
+    pub(super) fn permit(&self, user: User) -> Option<ConnectionPermit> {
         let mut connections = self.lock();
         let count = connections.get(&user.number).copied().unwrap_or_default();
         (count < self.limits.connections).then(|| {
             connections.insert(user.number, count + 1);
-            ConnectionShare { users: self.clone(), user: user.number }
+            ConnectionPermit { users: self.clone(), user: user.number }
         })
     }
 
@@ -61,7 +61,7 @@ impl UserTable {
     }
 }
 
-impl Drop for ConnectionShare {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         let mut connections = self.users.lock();
         match connections.get_mut(&self.user) {
@@ -173,11 +173,11 @@ mod tests {
         let limits = UserLimits { connections: 3, ..UserLimits::NONE };
         let (users, ann, bob) = (UserTable::new(limits), User::new(1000, 99), User::new(1001, 99));
         for taker in [ann, User::new(0, 99), User::new(99, 99)] {
-            let mut shares: Vec<ConnectionShare> = std::iter::from_fn(|| users.share(taker)).collect();
-            assert_eq!(shares.len(), 3);
-            assert!(users.share(bob).is_some());
-            shares.pop();
-            assert!(users.share(taker).is_some());
+            let mut permits: Vec<ConnectionPermit> = std::iter::from_fn(|| users.permit(taker)).collect();
+            assert_eq!(permits.len(), 3);
+            assert!(users.permit(bob).is_some());
+            permits.pop();
+            assert!(users.permit(taker).is_some());
         }
         assert!(users.lock().is_empty());
     }

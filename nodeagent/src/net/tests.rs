@@ -6,7 +6,7 @@ use crate::engine::{
     RefusalReason, SharedSlice, StartError,
 };
 use cool_collective::CostModel;
-use cool_engine::testing::{Buffer, Collective};
+use cool_engine::testing::{Buffer, ReferenceCollective};
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_transport::packet::PacketBody;
@@ -106,7 +106,7 @@ fn spec(engines: &[EngineHandle], places: &[usize]) -> GroupSpec {
 /// ranks.
 async fn call(
     engines: &[EngineHandle],
-    collective: &Collective,
+    collective: &ReferenceCollective,
     calls: impl Fn(u32) -> bool,
 ) -> Vec<Result<Stats, Failure>> {
     let requests = collective.requests.iter().filter(|request| calls(request.rank));
@@ -168,7 +168,7 @@ async fn every_operation_works_on_demand_with_group_keys() {
 async fn every_operation_works(engines: &[EngineHandle], counts: &[u64]) {
     for &count in counts {
         for operation in Operation::ALL {
-            let collective = Collective::new(GROUP, 5, operation, 3, count, 1);
+            let collective = ReferenceCollective::new(GROUP, 5, operation, 3, count, 1);
             for result in call(engines, &collective, |_| true).await {
                 assert!(result.is_ok(), "{operation:?} of {count}: {result:?}");
             }
@@ -199,7 +199,7 @@ async fn an_agent_that_encrypts_refuses_plain_connections() {
 #[tokio::test]
 async fn an_engine_that_stops_is_missed_by_the_others() {
     let mut engines = engines().await;
-    let collective = Collective::new(GROUP, 5, Operation::Barrier, 0, 0, 1);
+    let collective = ReferenceCollective::new(GROUP, 5, Operation::Barrier, 0, 0, 1);
     assert!(call(&engines, &collective, |_| true).await.iter().all(Result::is_ok));
     let last = engines.pop();
     let others = call(&engines, &collective, |rank| PLACES[rank as usize] != 2);
@@ -306,7 +306,7 @@ async fn allreduce(engine: &EngineHandle, array: Arc<dyn RankMemory>) -> JoinSet
     engine.make_group(spec(std::slice::from_ref(engine), &[0; 4])).await.unwrap();
     let slice = || Some(SharedSlice::new(Arc::clone(&array), 0, LONG).unwrap());
     let mut calls = JoinSet::new();
-    for request in Collective::new(GROUP, 4, Operation::Allreduce, 0, 0, 1).requests {
+    for request in ReferenceCollective::new(GROUP, 4, Operation::Allreduce, 0, 0, 1).requests {
         let request = MappedCallRequest {
             count: LONG / 4,
             input: slice(),

@@ -12,5 +12,5 @@ pub mod log;
 mod process;
 mod rejections;
 pub mod reload;
-pub mod supervision;
+pub mod service_notify;
 pub mod web;

@@ -42,18 +42,18 @@ pub(crate) fn wrong_rows(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_swarm::Row;
+    use cool_swarm::CodedBlock;
 
     #[test]
     fn the_sender_of_a_wrong_block_is_found() {
         let right = [1, 2, 3, 4];
         let sent = [
-            (Row::Block(1), Slot::Block(1), [3, 4]),
-            (Row::Coded([1, 1].into()), Slot::Coded(0), [1 ^ 3, 2 ^ 4]),
-            (Row::Block(0), Slot::Block(0), [1, 9]),
-            (Row::Coded([0, 1].into()), Slot::Coded(1), [0, 4]),
+            (CodedBlock::Block(1), Slot::Block(1), [3, 4]),
+            (CodedBlock::Coded([1, 1].into()), Slot::Coded(0), [1 ^ 3, 2 ^ 4]),
+            (CodedBlock::Block(0), Slot::Block(0), [1, 9]),
+            (CodedBlock::Coded([0, 1].into()), Slot::Coded(1), [0, 4]),
         ];
-        let origin = |(slot, (row, at, _)): (u32, &(Row, Slot, [u8; 2]))| Origin {
+        let origin = |(slot, (row, at, _)): (u32, &(CodedBlock, Slot, [u8; 2]))| Origin {
             from: Member { rack: 0, slot },
             checked: slot == 3,
             row: row.clone(),

@@ -3,13 +3,13 @@
 
 use crate::contents::Contents;
 use crate::decoding::{decode, is_filled_up, wrong_rows};
+use crate::late_join;
 use crate::links::{LinkEvent, LinkMessage, Links, listen, sleep_until};
 use crate::memory::{BlockMemory, BlockSum, SharedBytes, sum_of_blocks, sum_of_rows};
 use crate::plan::{MemberRole, SwarmPlan};
 use crate::progress::{PeerProgress, ProgressBoard};
 use crate::receiving::{IncomingBlocks, PartEffect};
 use crate::sending::{OutgoingBlocks, OutgoingTransfer};
-use crate::welcome;
 use crate::wire::Frame;
 use cool_machine::{Machine, Poll, Time};
 use cool_swarm::{Division, Input, Member, Order, Output, Signal, Swarm, SwarmSpec, Term, Waits};
@@ -382,11 +382,11 @@ impl<C: Contents> Driver<C> {
             }
             LinkEvent::Inquired { by, sender } => {
                 self.preparing.insert(by);
-                let state = welcome::CommonState::new(&self.plan, self.links.members());
+                let state = late_join::CommonState::new(&self.plan, self.links.members());
                 let contents = Arc::clone(&self.contents);
                 let done = self.done.clone();
                 tokio::spawn(async move {
-                    welcome::answer(sender, state, move || contents.describe()).await;
+                    late_join::answer(sender, state, move || contents.describe()).await;
                     // The driver may have ended.
                     drop(done.send(WorkResult::Prepared(by)));
                 });

@@ -13,7 +13,7 @@
 //! | `wire.rs` | encodes messages |
 //! | `channel.rs` | a channel in one direction: handshake, encryption |
 //! | `links.rs` | channels to and from all members, reopened when they fail |
-//! | `welcome.rs` | the common state, which late members request |
+//! | `late_join.rs` | the common state, which late members request |
 //! | `kernel.rs` | sums of blocks by vector instructions |
 //! | `memory.rs` | coded blocks of incomplete generations, a cache of complete ones |
 //! | `decoding.rs` | decodes generations and finds wrong coded blocks |
@@ -30,6 +30,7 @@ mod contents;
 mod decoding;
 mod driver;
 mod kernel;
+mod late_join;
 mod links;
 mod memory;
 mod pacer;
@@ -38,14 +39,13 @@ mod plan;
 mod progress;
 mod receiving;
 mod sending;
-mod welcome;
 mod wire;
 
 pub use channel::SwarmKey;
 pub use contents::Contents;
 pub use cool_swarm::{Code, Member, Share};
+pub use late_join::{InquiryError, InquiryHold, LateJoinReply, inquire};
 pub use peer::SwarmPeer;
 pub use plan::{MemberRole, SwarmPlan};
 pub use progress::PeerProgress;
-pub use welcome::{InquiryError, InquiryHold, Welcome, inquire};
 pub use wire::{Frame, WireError};

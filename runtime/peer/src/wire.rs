@@ -97,24 +97,28 @@ impl<'a> Frame<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_swarm::{BlockHead, Have, Pace, Row};
+    use cool_swarm::{BlockAnnouncement, BlockTime, CodedBlock, HoldingsReport};
     use proptest::prelude::*;
 
     fn frames() -> Vec<Frame<'static>> {
-        let have =
-            Have { ranks: vec![3, 300, 0], blocks: vec![u64::MAX], null_vectors: vec![(1, [7; 32].into())] };
-        let coded = Row::Coded([1, 0, 255].into());
-        let head =
-            |row| Signal::Head(BlockHead { transfer: 9, generation: 4, row, checked: true, round: 1 << 40 });
+        let have = HoldingsReport {
+            ranks: vec![3, 300, 0],
+            blocks: vec![u64::MAX],
+            null_vectors: vec![(1, [7; 32].into())],
+        };
+        let coded = CodedBlock::Coded([1, 0, 255].into());
+        let head = |row| {
+            Signal::Head(BlockAnnouncement { transfer: 9, generation: 4, row, checked: true, round: 1 << 40 })
+        };
         vec![
             Frame::Hello {
                 member: Member { rack: 3, slot: 70_000 },
                 contact: "[fd00::7]:9000".parse().unwrap(),
             },
             Frame::Inquire { member: Member { rack: 0, slot: 300 } },
-            Frame::Signal(Signal::Grant { transfer: 7, ring: 1 << 50, pace: Pace(Some(9)), have }),
+            Frame::Signal(Signal::Grant { transfer: 7, ring: 1 << 50, block_time: BlockTime(Some(9)), have }),
             Frame::Signal(head(coded)),
-            Frame::Signal(head(Row::Block(1023))),
+            Frame::Signal(head(CodedBlock::Block(1023))),
             Frame::Part { transfer: u32::MAX, bytes: &[0, 1, 2] },
             Frame::Half { transfer: 1 },
             Frame::Whole { transfer: 2 },
@@ -135,7 +139,7 @@ mod tests {
 
     #[test]
     fn a_message_that_is_too_long_is_not_encoded() {
-        let have = Have { ranks: vec![300; 40_000], ..Have::default() };
+        let have = HoldingsReport { ranks: vec![300; 40_000], ..HoldingsReport::default() };
         assert!(matches!(Frame::Signal(Signal::Ask { have }).encode(), Err(WireError::Long(_))));
     }
 

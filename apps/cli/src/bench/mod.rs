@@ -11,7 +11,7 @@ pub(crate) mod rank;
 mod report;
 
 use crate::error::Error;
-use crate::job::{self, JobOptions, JobUpdate, positive};
+use crate::followed_job::{self, JobOptions, JobUpdate, positive};
 use crate::rank_line::print_line;
 use crate::ranks::BENCH_RANK;
 use crate::size;
@@ -113,13 +113,13 @@ pub(crate) async fn run(client: ControllerClient<Channel>, options: &BenchOption
     let spec = spec(options, &plan)?;
     let mut bench =
         BenchRun { plan, table: !options.json, participants: None, predictor: None, results: Vec::new() };
-    job::run(client, spec, |update| bench.on_update(update)).await?;
+    followed_job::run(client, spec, |update| bench.on_update(update)).await?;
     bench.finish()
 }
 
 fn spec(options: &BenchOptions, plan: &BenchPlan) -> Result<JobSpec, Error> {
     Ok(JobSpec {
-        program: job::this_program()?,
+        program: followed_job::this_program()?,
         args: vec![BENCH_RANK.to_owned(), serde_json::json!(plan).to_string()],
         ..options.ranks.clone().spec()
     })

@@ -6,9 +6,9 @@
 
 use super::options::NodeChoice;
 use super::outcome::CopyOutcome;
+use crate::cool_rank_job;
 use crate::error::Error;
-use crate::job::{self, JobUpdate};
-use crate::own_ranks;
+use crate::followed_job::{self, JobUpdate};
 use crate::ranks::COPY_RANK;
 use cool_copy::{CopySecret, CopyTask, CopyVia, LateRank, NodeLinkRates, SECRET_VARIABLE};
 use cool_proto::control::controller_client::ControllerClient;
@@ -54,7 +54,7 @@ impl CopyJobs {
                 drop(sender.send((first, update)));
                 Ok(())
             };
-            (ranks, job::run(client, spec, on_update).await)
+            (ranks, followed_job::run(client, spec, on_update).await)
         });
     }
 }
@@ -157,7 +157,7 @@ pub(super) fn spec(
     user: Option<String>,
     secret: CopySecret,
 ) -> Result<JobSpec, Error> {
-    let mut spec = own_ranks::spec(COPY_RANK, task, hosts, user)?;
+    let mut spec = cool_rank_job::spec(COPY_RANK, task, hosts, user)?;
     spec.env.insert(SECRET_VARIABLE.to_owned(), secret.to_hex());
     Ok(spec)
 }

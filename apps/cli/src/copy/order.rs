@@ -5,7 +5,7 @@ use super::late::{self, LateNodes};
 use super::options::{ChosenNode, NodeChoice, ReportOptions, TransferOptions};
 use super::outcome::{CopyOutcome, ExpelledMember};
 use crate::error::Error;
-use crate::node_list::failure_lines;
+use crate::node_names::failure_lines;
 use cool_copy::{CopySecret, CopyTask, NodeLinkRates, StoreTask, without_os_code};
 use cool_proto::control::Node;
 use cool_proto::control::controller_client::ControllerClient;

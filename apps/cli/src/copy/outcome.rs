@@ -2,8 +2,8 @@
 //! runs, then a table or JSON.
 
 use super::progress::CopyProgress;
+use crate::cool_rank_job;
 use crate::error::Error;
-use crate::own_ranks;
 use crate::progress_bar::progress_bar;
 use crate::units;
 use cool_copy::{CopyEvent, LateMember, parse_event, without_os_code};
@@ -349,7 +349,7 @@ impl CopyOutcome {
         let expelled = self.expelled().collect();
         let seconds = self.began.elapsed().as_secs_f64();
         let document = CopyDocument { seconds, bytes: *bytes, sent: *sent, via, nodes, expelled };
-        own_ranks::document(&document)
+        cool_rank_job::document(&document)
     }
 
     /// Returns the outcome as a table of the slowest nodes.

@@ -3,7 +3,7 @@
 use super::options::{NodeChoice, TransferOptions, node_named};
 use super::order::{CopyOrder, CopyPaths, copy, report_failed};
 use crate::error::Error;
-use crate::job::{self, JobUpdate};
+use crate::followed_job::{self, JobUpdate};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{JobSpec, TopologyRequest};
 use std::collections::BTreeSet;
@@ -91,7 +91,7 @@ pub(crate) async fn stage(
 /// nothing, which frees its slots when it ends.
 async fn assigned_nodes(client: ControllerClient<Channel>, job: &JobSpec) -> Result<Vec<String>, Error> {
     let spec = JobSpec {
-        program: job::this_program()?,
+        program: followed_job::this_program()?,
         args: vec!["--version".to_owned()],
         ranks: job.ranks,
         ranks_per_node: job.ranks_per_node,
@@ -102,7 +102,7 @@ async fn assigned_nodes(client: ControllerClient<Channel>, job: &JobSpec) -> Res
         ..JobSpec::default()
     };
     let mut hosts = BTreeSet::new();
-    job::run(client, spec, |update| {
+    followed_job::run(client, spec, |update| {
         if let JobUpdate::Started(group) = update {
             hosts.extend(group.members.into_iter().map(|member| member.node));
         }

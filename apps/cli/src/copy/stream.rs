@@ -5,9 +5,9 @@ use super::late;
 use super::options::{NAME_SOURCE, NodeChoice, TransferOptions, node_named};
 use super::order::{CopyPaths, JobNodes, conclude};
 use super::outcome::CopyOutcome;
+use crate::cool_rank_job;
 use crate::error::{Error, SpoolError};
-use crate::job::{self, JobUpdate};
-use crate::own_ranks;
+use crate::followed_job::{self, JobUpdate};
 use crate::ranks::STREAM_RANK;
 use cool_copy::{CopyVia, StreamTask};
 use cool_proto::control::Node;
@@ -43,9 +43,9 @@ pub(super) async fn stream(
         via: transfer.via,
         background: transfer.background,
     };
-    let spec = own_ranks::spec(STREAM_RANK, &task, hosts.all, None)?;
+    let spec = cool_rank_job::spec(STREAM_RANK, &task, hosts.all, None)?;
     let mut outcome = CopyOutcome::new(from, hosts.serving, hosts.absent);
-    let ended = job::run(client, spec, |update| {
+    let ended = followed_job::run(client, spec, |update| {
         match update {
             JobUpdate::Started(group) => outcome.on_started(&group),
             JobUpdate::Line(output) => outcome.on_line(late::FIRST_JOB, &output),

@@ -3,8 +3,8 @@
 
 use super::options::{StoreSelection, name};
 use super::query::StoreReplies;
+use crate::cool_rank_job;
 use crate::error::Error;
-use crate::own_ranks;
 use crate::units;
 use cool_content::Digest;
 use cool_copy::{ObjectInfo, StoreOperation, StoreReply, unix_ms};
@@ -118,7 +118,7 @@ pub(crate) async fn list(client: ControllerClient<Channel>, options: &ListOption
     let text = if options.json {
         let document =
             ListDocument { contents: &objects, stores: listed_stores(&result), failed: failed(&result) };
-        own_ranks::document(&document)?
+        cool_rank_job::document(&document)?
     } else {
         table(&objects, unix_ms(SystemTime::now()))
     };
@@ -133,7 +133,7 @@ pub(crate) async fn stat(client: ControllerClient<Channel>, options: &StatOption
     objects.sort_by_key(|object| object.node);
     if options.json {
         let document = StatDocument { name: &options.name, nodes: &objects, failed: failed(&result) };
-        std::io::stdout().write_all(own_ranks::document(&document)?.as_bytes())?;
+        std::io::stdout().write_all(cool_rank_job::document(&document)?.as_bytes())?;
     } else if !objects.is_empty() {
         let head = ["NODE", "BYTES", "ITEMS", "PUT", "USED", "ID", "PATH"].map(str::to_owned);
         let now = unix_ms(SystemTime::now());

@@ -1,10 +1,10 @@
 //! Sends requests to the stores of nodes, and collects the replies.
 
+use crate::cool_rank_job;
 use crate::copy::options::ChosenNode;
 use crate::error::Error;
-use crate::job::{self, JobUpdate};
-use crate::node_list::failure_lines;
-use crate::own_ranks;
+use crate::followed_job::{self, JobUpdate};
+use crate::node_names::failure_lines;
 use crate::ranks::STORE_RANK;
 use cool_copy::{ObjectInfo, StoreReply, StoreRequest, parse_event, without_os_code};
 use cool_proto::control::controller_client::ControllerClient;
@@ -83,7 +83,7 @@ pub(super) async fn query(
         return Ok(result);
     }
     let mut collector = ReplyCollector::default();
-    let ended = job::run(client, own_ranks::spec(STORE_RANK, request, hosts, user)?, |update| {
+    let ended = followed_job::run(client, cool_rank_job::spec(STORE_RANK, request, hosts, user)?, |update| {
         collector.on_update(update);
         Ok(())
     })

@@ -1,8 +1,8 @@
 //! `cool rm`: removes a name from the stores of nodes.
 
 use super::options::{StoreSelection, name};
+use crate::cool_rank_job;
 use crate::error::Error;
-use crate::own_ranks;
 use crate::units;
 use cool_copy::{StoreOperation, StoreReply};
 use cool_proto::control::controller_client::ControllerClient;
@@ -44,7 +44,7 @@ pub(crate) async fn remove(client: ControllerClient<Channel>, options: &RemoveOp
     let removed = nodes.len();
     if options.json {
         let document = RemovedDocument { name: &options.name, nodes };
-        std::io::stdout().write_all(own_ranks::document(&document)?.as_bytes())?;
+        std::io::stdout().write_all(cool_rank_job::document(&document)?.as_bytes())?;
     } else if removed > 0 {
         println!("removed {} from {}", options.name, units::count(removed, "node"));
     }

@@ -1,8 +1,8 @@
 //! `cool verify`: reads the stores of nodes again, and lists the damage.
 
 use super::options::{StoreSelection, name};
+use crate::cool_rank_job;
 use crate::error::Error;
-use crate::own_ranks;
 use crate::units;
 use cool_copy::{StoreOperation, StoreReply};
 use cool_proto::control::controller_client::ControllerClient;
@@ -70,7 +70,7 @@ pub(crate) async fn verify(client: ControllerClient<Channel>, options: &VerifyOp
     if options.json {
         let damaged = result.damages().map(|(node, what)| ListedDamage { node, what }).collect();
         let document = VerifiedDocument { whole: intact.len(), bytes, nodes: replied, damaged };
-        std::io::stdout().write_all(own_ranks::document(&document)?.as_bytes())?;
+        std::io::stdout().write_all(cool_rank_job::document(&document)?.as_bytes())?;
     } else {
         let (objects, nodes) = (units::count(intact.len(), "object"), units::count(replied, "node"));
         println!("{objects} on {nodes} intact, {}", units::bytes(bytes));

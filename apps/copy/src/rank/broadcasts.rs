@@ -89,7 +89,7 @@ impl CopyRank<'_> {
         if blocks.is_empty() {
             return Ok(());
         }
-        let mut writer = PieceWriter::start(self.target.take(), (self.task, self.began))?;
+        let mut writer = PieceWriter::start(self.destination.take(), (self.task, self.began))?;
         let piece_bytes = self.task.piece_bytes(bytes_of(manifest, blocks));
         let mut pieces = pieces_from(manifest, blocks, *first, piece_bytes);
         let mut failure = None;
@@ -98,8 +98,8 @@ impl CopyRank<'_> {
             (PieceForm::SourceFailed, _) | (_, None) => failure = Some(bytes),
             (form, Some(piece)) => writer.write(piece, form, bytes),
         });
-        let WriteResult { target, install } = writer.finish();
-        (self.target, self.install) = (target, self.install.take().or(install));
+        let WriteResult { destination, install } = writer.finish();
+        (self.destination, self.install) = (destination, self.install.take().or(install));
         outcome?;
         failure.map_or(Ok(()), |reason| Err(self.source_failed(&reason)))
     }

@@ -8,8 +8,8 @@
 use super::frames::FRAME_MAX_BYTES;
 use super::sink::StreamSink;
 use super::source::{PART_MAX_BYTES, StreamSource};
+use crate::copy_group::{broadcast_packed, configure_broadcasts, lost_nodes, own_node, rank_on, report_lost};
 use crate::errors::{CopyError, CopyFileError, RankError};
-use crate::group::{broadcast_packed, configure_broadcasts, lost_nodes, own_node, rank_on, report_lost};
 use crate::pipeline::{PackedPiece, PieceForm};
 use crate::protocol::{CopyEvent, StreamTask};
 use cool::{Comm, Op};

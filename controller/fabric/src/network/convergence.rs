@@ -60,7 +60,7 @@ impl Network {
         self.reannounce(now);
         self.improve(now);
         for number in self.multicast.take_changed() {
-            self.put(number);
+            self.apply_tree(number);
         }
     }
 
@@ -77,7 +77,7 @@ impl Network {
         self.route(now, &changes.links);
         self.place(now, &changes.nodes);
         self.handle_hosts(now, HostInput::PlaceHosts(&changes.hosts));
-        self.mend(now, changes);
+        self.repair_trees(now, changes);
     }
 
     fn number_racks(&mut self) {
@@ -118,7 +118,7 @@ impl Network {
     }
 
     /// Repairs the trees that a change concerns.
-    fn mend(&mut self, now: Time, changes: &NetworkChanges) {
+    fn repair_trees(&mut self, now: Time, changes: &NetworkChanges) {
         let better = changes.switches || changes.links.iter().any(|link| self.index.has(*link));
         if better {
             self.multicast.improve_at(now + self.config.lldp_interval);
@@ -136,7 +136,7 @@ impl Network {
             self.multicast.edit(number, |tree| {
                 changes.cut.iter().for_each(|link| tree.cut(*link));
                 // A node may have another address even if it stays in its place.
-                tree.mend(index, graph) || moved.contains(&number)
+                tree.repair(index, graph) || moved.contains(&number)
             });
         }
     }
@@ -151,7 +151,7 @@ impl Network {
     }
 
     /// Brings the desired state in line with a tree.
-    fn put(&mut self, number: u32) {
+    fn apply_tree(&mut self, number: u32) {
         let full = self.full_switches(number);
         if !full.is_empty() {
             self.multicast.edit(number, |tree| {

@@ -1,5 +1,5 @@
-//! State of the fabric: switches, the discovered network, nodes and groups. Events and calls change
-//! it. [`Network::advance`] then computes the consequences for switches, waiting callers and
+//! State of the fabric: switches, the discovered network, nodes and groups. Events and requests
+//! change it. [`Network::advance`] then computes the consequences for switches, waiting callers and
 //! watchers.
 //!
 //! Each part of the state has an owner that alone changes it, for example the [`SwitchTable`], the
@@ -7,15 +7,16 @@
 //! routes between them.
 
 mod acknowledgments;
-mod calls;
 mod convergence;
 mod deadlines;
 mod edge_ports;
+mod group_creation;
 mod host_forwarder;
 mod multicast_groups;
 mod node_registry;
 mod normal_forwarding;
 mod packet_in;
+mod requests;
 mod silent_nodes;
 mod snapshot;
 mod snapshot_publisher;
@@ -35,7 +36,6 @@ use crate::switch::reconciler::EntryRefusals;
 use crate::telemetry::{DiscoveryLatency, Telemetry};
 use crate::trees::GroupTree;
 use acknowledgments::{AckWaiter, Acknowledgments};
-use calls::answer;
 use convergence::NetworkChanges;
 use cool_machine::{Machine, Poll, Time, earliest};
 use cool_topology::discovery::{Input, Output};
@@ -44,6 +44,7 @@ use host_forwarder::{HostForwarder, Input as HostInput};
 use multicast_groups::{GroupTrees, MulticastGroups};
 use node_registry::NodeRegistry;
 use normal_forwarding::NormalForwarding;
+use requests::answer;
 use silent_nodes::SilentNodes;
 use snapshot_publisher::{PublishDue, SnapshotPublisher};
 use stale_trees::StaleTrees;

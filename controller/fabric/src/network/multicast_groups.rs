@@ -4,7 +4,7 @@
 
 use super::deadlines::Deadlines;
 use crate::api::{GroupRequest, TreeGrant, TreeScope};
-use crate::call::CallReply;
+use crate::request::RequestReply;
 use crate::trees::reverse_index::ReverseIndex;
 use crate::trees::{GroupTree, TreeNumbers};
 use cool_machine::Time;
@@ -18,7 +18,7 @@ pub(crate) struct GroupTrees {
     /// Switches that had no room for one of its trees, which was left out.
     pub(crate) without: BTreeSet<DatapathId>,
     /// The caller that waits for the switches.
-    pub(crate) caller: Option<CallReply<Vec<TreeGrant>>>,
+    pub(crate) caller: Option<RequestReply<Vec<TreeGrant>>>,
     /// Set if an earlier controller made the group and its trees do not follow the network yet.
     pub(crate) adopted: Option<AdoptedGroup>,
 }
@@ -100,7 +100,7 @@ impl MulticastGroups {
     }
 
     /// Gives trees to a group. Returns their numbers.
-    pub(crate) fn grow(&mut self, id: u64, trees: Vec<GroupTree>) -> Vec<u32> {
+    pub(crate) fn add_trees(&mut self, id: u64, trees: Vec<GroupTree>) -> Vec<u32> {
         let numbers: Vec<u32> = trees.iter().map(|tree| tree.number).collect();
         for tree in &trees {
             self.owners.insert(tree.number, id);
@@ -202,7 +202,7 @@ impl MulticastGroups {
     }
 
     /// Returns the caller that waits for a group, and removes it.
-    pub(crate) fn take_caller(&mut self, id: u64) -> Option<CallReply<Vec<TreeGrant>>> {
+    pub(crate) fn take_caller(&mut self, id: u64) -> Option<RequestReply<Vec<TreeGrant>>> {
         self.callers.clear(id);
         self.groups.get_mut(&id)?.caller.take()
     }

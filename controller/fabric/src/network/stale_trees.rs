@@ -143,7 +143,7 @@ impl Network {
             let (graph, tie_break) = (self.discovery.graph(), TieBreak { group: id, stripe });
             followed.push(GroupTree::adopt(&self.index, graph, scope, number, members, tie_break, held));
         }
-        for number in self.grow(id, followed) {
+        for number in self.add_trees(id, followed) {
             self.release_stale(number);
         }
     }

@@ -8,10 +8,10 @@ mod world;
 use super::*;
 use crate::api::TableCapacity;
 use crate::api::{GroupRequest, MacAddr, NodeRegistration, TreeScope};
-use crate::call::FabricCall;
 use crate::frames::pmac;
 use crate::intent::addresses;
 use crate::intent::tables::{FlowEntry, FlowKey, GROUPS};
+use crate::request::FabricRequest;
 use crate::switch::model::{self, ModelPacket};
 use crate::switch::port_info::PortInfo;
 use cool_topology::Graph;
@@ -51,7 +51,7 @@ fn a_group_on_one_node_needs_no_switch() {
     let mut world = World::new(ring());
     world.intervals(6);
     assert_eq!(world.group(1, &[3, 3]).try_recv().unwrap().unwrap(), []);
-    world.ask(|reply| FabricCall::ReleaseGroup(1, reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricRequest::ReleaseGroup(1, reply)).try_recv().unwrap().unwrap();
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn trees_follow_broken_cables_and_packets_never_go_round() {
             assert_eq!(world.send(from, grants[0].address), others(from), "with the cable of {tor} again");
         }
     }
-    world.ask(|reply| FabricCall::ReleaseGroup(0, reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricRequest::ReleaseGroup(0, reply)).try_recv().unwrap().unwrap();
     assert!(world.devices.values().all(|d| d.trees().is_empty()));
 }
 
@@ -245,7 +245,7 @@ fn racks_keep_their_numbers_over_a_controller_without_nodes() {
     }
     let mut second = restarted(first);
     for n in 1..=8 {
-        second.ask(|reply| FabricCall::Unregister(format!("h{n}"), reply)).try_recv().unwrap().unwrap();
+        second.ask(|reply| FabricRequest::Unregister(format!("h{n}"), reply)).try_recv().unwrap().unwrap();
     }
     second.intervals(24);
     assert_eq!(with_route_to(&second, 3), [0; 0]);
@@ -299,7 +299,7 @@ fn routes_to_a_switch_that_returns_late_are_retained() {
         FlowKey::new(30_010, Match::new().eth_dst(pmac::for_port(0, 3).unwrap()).vlan_vid(VlanId::NONE));
     let placed = |world: &World| world.devices[&dpid(1)].switch.tables().flows.contains_key(&place);
     assert!(placed(&second));
-    second.ask(|reply| FabricCall::Unregister("h1".into(), reply)).try_recv().unwrap().unwrap();
+    second.ask(|reply| FabricRequest::Unregister("h1".into(), reply)).try_recv().unwrap().unwrap();
     assert!(!placed(&second));
 }
 
@@ -339,7 +339,7 @@ fn trees_are_taken_over(mut first: World) {
     assert_eq!((flows(&second), groups(&second)), (before.clone(), both.clone()));
     // An agent returns with its group while the network is still being discovered.
     let request = GroupRequest { id: 7, members: all.iter().map(|n| format!("h{n}")).collect() };
-    second.ask(|reply| FabricCall::AdoptGroup(request, trees.clone(), reply)).try_recv().unwrap().unwrap();
+    second.ask(|reply| FabricRequest::AdoptGroup(request, trees.clone(), reply)).try_recv().unwrap().unwrap();
     for _ in 0..8 {
         second.intervals(1);
         assert_eq!((flows(&second), groups(&second)), (before.clone(), both.clone()));
@@ -360,7 +360,7 @@ fn trees_are_taken_over(mut first: World) {
     second.settle();
     assert_eq!(second.send(1, used[0].address), others(1));
     for id in [7, 9] {
-        second.ask(|reply| FabricCall::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();
+        second.ask(|reply| FabricRequest::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();
     }
     assert_eq!(groups(&second).concat(), [0; 0]);
 }
@@ -373,7 +373,7 @@ fn groups_that_come_and_go_leave_nothing_behind() {
     for id in 0..200 {
         let members: Vec<u8> = (1..=8).filter(|n| (id + u64::from(*n)) % 3 > 0).collect();
         world.group(id, &members).try_recv().unwrap().unwrap();
-        world.ask(|reply| FabricCall::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();
+        world.ask(|reply| FabricRequest::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();
     }
     assert_eq!(world.devices.values().map(|d| d.switch.tables()).collect::<Vec<_>>(), before);
     let network = &world.network;
@@ -423,12 +423,13 @@ fn addresses_belong_to_one_node_and_are_given_back() {
     let mut world = World::new(ring());
     let mut twin = node(1);
     twin.name = "twin".into();
-    let error = world.ask(|reply| FabricCall::Register(twin.clone(), reply)).try_recv().unwrap().unwrap_err();
+    let error =
+        world.ask(|reply| FabricRequest::Register(twin.clone(), reply)).try_recv().unwrap().unwrap_err();
     assert!(matches!(&error, FabricError::AddressTaken { holder, .. } if holder == "h1"), "{error}");
-    world.ask(|reply| FabricCall::Unregister("h1".into(), reply)).try_recv().unwrap().unwrap();
-    world.ask(|reply| FabricCall::Register(twin, reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricRequest::Unregister("h1".into(), reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricRequest::Register(twin, reply)).try_recv().unwrap().unwrap();
     let nobody = NodeRegistration { name: String::new(), ..node(9) };
-    let error = world.ask(|reply| FabricCall::Register(nobody, reply)).try_recv().unwrap().unwrap_err();
+    let error = world.ask(|reply| FabricRequest::Register(nobody, reply)).try_recv().unwrap().unwrap_err();
     assert!(matches!(error, FabricError::BadRegistration { .. }), "{error}");
 }
 
@@ -461,7 +462,7 @@ fn changes_at_once_are_published_together_up_to_the_last() {
     let mut published = 0;
     for n in 100..150 {
         let (reply, _) = oneshot::channel();
-        world.network.call(world.now, FabricCall::Register(node(n), reply));
+        world.network.handle_request(world.now, FabricRequest::Register(node(n), reply));
         world.deadline = world.network.advance(world.now);
         published += u32::from(world.watch.has_changed().unwrap());
         world.watch.mark_unchanged();
@@ -489,7 +490,7 @@ fn a_full_switch_is_named_and_groups_get_fewer_trees() {
     let exhausted = "2 of its 2 group entries are in use".to_owned();
     assert_eq!(error, FabricError::Full { id: 2, switch: "s2".into(), exhausted });
     assert_eq!(world.network.multicast.in_use(), grants.len());
-    world.ask(|reply| FabricCall::ReleaseGroup(1, reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricRequest::ReleaseGroup(1, reply)).try_recv().unwrap().unwrap();
     world.intervals(1);
     assert_eq!(world.watch.borrow().warnings, [""; 0]);
     assert_eq!(world.group(2, &[3, 4]).try_recv().unwrap().unwrap().len(), 1);
@@ -536,7 +537,7 @@ fn disjoint_trees_fill_a_link_that_is_faster_than_one_tree() {
     assert!(reached(&world));
     // Without one spine both trees use the other, and each returns to its own afterwards.
     let shapes = |world: &mut World| {
-        let trees = world.ask(|reply| FabricCall::Trees(5, reply)).try_recv().unwrap().unwrap();
+        let trees = world.ask(|reply| FabricRequest::Trees(5, reply)).try_recv().unwrap().unwrap();
         let all = trees.into_iter().filter(|grant| grant.scope == TreeScope::All);
         all.map(|grant| grant.links).collect::<Vec<_>>()
     };
@@ -553,7 +554,7 @@ fn disjoint_trees_fill_a_link_that_is_faster_than_one_tree() {
     second.intervals(2);
     let trees: Vec<(TreeScope, IpAddr)> = grants.iter().map(|grant| (grant.scope, grant.address)).collect();
     let request = GroupRequest { id: 5, members: (1..=4).map(|n| format!("h{n}")).collect() };
-    second.ask(|reply| FabricCall::AdoptGroup(request, trees, reply)).try_recv().unwrap().unwrap();
+    second.ask(|reply| FabricRequest::AdoptGroup(request, trees, reply)).try_recv().unwrap().unwrap();
     second.intervals(20);
     assert!(reached(&second));
     assert_eq!(shapes(&mut second), before);

@@ -147,7 +147,7 @@ impl GroupTree {
             let members = tree.target.members.clone();
             let current = Tree { links: held.clone(), members };
             (tree.possible, tree.target, tree.current) = (held, current.clone(), current);
-            tree.mend(index, graph);
+            tree.repair(index, graph);
         } else {
             tree.possible = held;
             tree.current.links.clear();
@@ -168,9 +168,9 @@ impl GroupTree {
 
     /// Repairs the tree after a change of the network, with as few changes as possible. Returns
     /// whether another shape is desired now.
-    pub(crate) fn mend(&mut self, index: &Index, graph: &Graph) -> bool {
+    pub(crate) fn repair(&mut self, index: &Index, graph: &Graph) -> bool {
         let members = self.members.iter().map(String::as_str);
-        self.retarget(self.target.mended(index, graph, members, self.tie_break.number()))
+        self.retarget(self.target.repaired(index, graph, members, self.tie_break.number()))
     }
 
     /// Replaces the tree after the network has improved, because a new tree may be smaller or
@@ -306,7 +306,7 @@ mod tests {
                 if round % 3 == 0 && let Some(cut) = cuts.next() {
                     target = ring(6, &cut);
                     match round % 2 {
-                        0 => tree.mend(&Index::new(&target), &target),
+                        0 => tree.repair(&Index::new(&target), &target),
                         _ => tree.improve(&Index::new(&target), &target),
                     };
                 }

@@ -6,7 +6,7 @@
 //! `+ - * /` and comparisons are used, which IEEE 754 rounds identically everywhere. Powers and
 //! logarithms are computed by libraries that differ, so `clippy.toml` bans them.
 
-use super::queues::Queues;
+use super::queue_network::QueueNetwork;
 use super::{CostModel, Estimate};
 use crate::compile::compile_within;
 use crate::layout::{Layout, MulticastScope, RankPlace};
@@ -252,7 +252,7 @@ impl<'a> PlanEstimator<'a> {
         let most = Duration::try_from_secs_f64(most).unwrap_or(Duration::MAX);
         let schedule = compile_within(call, layout, &plan, |_| true, MOST_ACTIONS).ok()?;
         let model = CostModel { burst, ..*self.model };
-        let network = Queues::new(&model, layout);
+        let network = QueueNetwork::new(&model, layout);
         let timing = time(&schedule, layout, &self.model.costs, network, most).ok()?;
         let events = timing.events as f64;
         Some(PlanTime { seconds: timing.time.as_secs_f64(), events, timed: events })

@@ -6,7 +6,7 @@
 //! the call, and picks are kept.
 
 mod estimate;
-mod queues;
+mod queue_network;
 
 use crate::layout::Layout;
 use crate::plan::Plan;

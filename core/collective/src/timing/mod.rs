@@ -6,11 +6,11 @@
 //!
 //! Packets, losses, repair, and the limit of the bounce buffers are not modeled.
 
+mod agent_model;
 mod costs;
 mod credit;
 mod index;
 mod trace;
-mod world;
 
 pub use costs::{AgentCosts, nanos, time_of};
 pub use trace::MessageTiming;
@@ -135,7 +135,7 @@ pub fn time(
     network: impl NetworkModel,
     most: Duration,
 ) -> Result<Timing, TimingError> {
-    world::World::new(schedule, layout, costs, network)?.run(most)
+    agent_model::AgentModel::new(schedule, layout, costs, network)?.run(most)
 }
 
 /// Returns the same as [`time`], and every message with its timing, in the order of arrival.
@@ -148,10 +148,10 @@ pub fn trace(
     costs: &AgentCosts,
     network: impl NetworkModel,
 ) -> Result<(Timing, Vec<MessageTiming>), TimingError> {
-    let mut world = world::World::new(schedule, layout, costs, network)?;
-    world.trace = Some(trace::MessageTrace::default());
-    let timing = world.run(Duration::MAX)?;
-    Ok((timing, world.trace.map(|trace| trace.messages).unwrap_or_default()))
+    let mut agent_model = agent_model::AgentModel::new(schedule, layout, costs, network)?;
+    agent_model.trace = Some(trace::MessageTrace::default());
+    let timing = agent_model.run(Duration::MAX)?;
+    Ok((timing, agent_model.trace.map(|trace| trace.messages).unwrap_or_default()))
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 //! handles the end of a connection.
 
 use super::Engine;
+use crate::engine_resources::EngineResources;
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::ids::AgentConnectionId;
 use crate::ids::NodeId;
 use crate::machine::Output;
 use crate::memory::MemoryRange;
 use crate::peers::{LostPeer, STARTED_AGAIN};
-use crate::shared::SharedState;
 use cool_machine::{Machine, Poll, Time};
 use cool_transport::unicast::{self, AgentId, Notice, Payload};
 use core::cmp::Ordering;
@@ -116,7 +116,7 @@ impl Engine {
 
     /// Handles the introduction of the agent at the other end of a connection.
     fn on_hello(&mut self, now: Time, node: NodeId, who: &AgentId) {
-        let SharedState { peers, out, .. } = &mut self.shared;
+        let EngineResources { peers, out, .. } = &mut self.shared;
         if who.node != peers.name(node) {
             let why = format!("the agent at its address calls itself {}", who.node);
             return self.lose_peer(now, node, &why);
@@ -147,7 +147,7 @@ impl Engine {
         let mut lost = Vec::new();
         for (id, group) in self.groups.iter().filter(|(id, _)| !self.closing.contains(id)) {
             let Some(place) = group.on_demand_place(node) else { continue };
-            let SharedState { peers, out, .. } = &mut self.shared;
+            let EngineResources { peers, out, .. } = &mut self.shared;
             if !peers.has_group(node, *id) {
                 lost.extend(peers.join(now, (&group.members, place), &self.closing, out).1);
             }
@@ -177,7 +177,7 @@ impl Engine {
     }
 
     pub(crate) fn lose_peers(&mut self, now: Time, nodes: impl IntoIterator<Item = NodeId>, why: &str) {
-        let SharedState { peers, out, .. } = &mut self.shared;
+        let EngineResources { peers, out, .. } = &mut self.shared;
         let nodes = nodes.into_iter().map(|node| (node, peers.drop_peer(node, why, out)));
         let nodes: Vec<(NodeId, Option<LostPeer>)> = nodes.collect();
         let lost =

@@ -4,8 +4,8 @@ use super::Group;
 use super::messages::{ElementReduction, MessageEnd};
 use super::running_calls::{CallAction, NextMulticast};
 use super::streams::StreamMessage;
+use crate::engine_resources::{EngineResources, GroupContext};
 use crate::failure::{CallFailure, TrafficTotals};
-use crate::shared::{GroupContext, SharedState};
 use cool_collective::ActionKind;
 use cool_machine::Time;
 use cool_transport::unicast::MessageName;
@@ -15,7 +15,7 @@ impl Group {
     pub(super) fn start_action(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         of: CallAction,
     ) -> Result<(), CallFailure> {
         let Some(call) = self.calls.get(of.call) else { return Ok(()) };
@@ -78,7 +78,7 @@ impl Group {
     }
 
     /// Sends a rank's message to another rank, on this node or another.
-    fn send(&mut self, now: Time, shared: &mut SharedState, message: MessageName, from: MessageEnd) {
+    fn send(&mut self, now: Time, shared: &mut EngineResources, message: MessageName, from: MessageEnd) {
         let Some(call) = self.calls.get(message.call) else { return };
         let mut context = GroupContext { now, members: &self.members, shared };
         let Some(node) = self.members.other_node_of(message.to) else {
@@ -94,7 +94,7 @@ impl Group {
     pub(super) fn next_multicast(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         call_number: u64,
         rank: u32,
     ) -> Result<(), CallFailure> {

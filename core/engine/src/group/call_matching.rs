@@ -1,9 +1,9 @@
 //! Checks that all ranks make the same calls. Agents exchange the calls of their ranks only if
 //! something seems wrong: if a digest differs, or if a call takes long.
 
+use crate::engine_resources::GroupContext;
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::members::Members;
-use crate::shared::GroupContext;
 use cool_transport::unicast::Notice;
 use cool_types::fnv;
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,22 +1,19 @@
-//! The queue of pending calls, and the cache of compiled schedules. A call is pending until its
-//! plan has been chosen and its schedule compiled, which is work for another thread. Calls begin in
-//! the order in which ranks make them.
+//! The queue of pending calls. A call is pending until its plan has been chosen and its schedule
+//! compiled, which is work for another thread. Calls begin in the order in which ranks make them.
 
+use super::schedule_cache::ScheduleCache;
 use crate::api::CallRequest;
 use crate::call_signature::CallSignature;
+use crate::engine_resources::GroupContext;
 use crate::failure::CallFailure;
 use crate::ids::WorkId;
 use crate::machine::Work;
 use crate::preparation::{Preparation, PreparedCall};
 use crate::program::CompiledSchedule;
-use crate::shared::GroupContext;
 use cool_collective::Planner;
 use cool_machine::Time;
 use std::collections::VecDeque;
 use std::sync::Arc;
-
-/// Number of compiled schedules that a group keeps, because programs repeat the same few calls.
-const SCHEDULES_MAX: usize = 32;
 
 /// A local rank's call that has not begun.
 #[derive(Debug)]
@@ -35,7 +32,7 @@ pub(super) type Ready = (PendingCall, Result<(CallSignature, Arc<CompiledSchedul
 #[derive(Debug)]
 pub(super) struct CallQueue {
     planner: Planner,
-    schedules: VecDeque<(CallSignature, Arc<CompiledSchedule>)>,
+    schedules: ScheduleCache,
     /// The pending calls, in order.
     pending: VecDeque<PendingCall>,
     /// The preparation of the first pending call.
@@ -44,7 +41,7 @@ pub(super) struct CallQueue {
 
 impl CallQueue {
     pub(super) fn new(planner: Planner) -> CallQueue {
-        CallQueue { planner, schedules: VecDeque::new(), pending: VecDeque::new(), preparing: None }
+        CallQueue { planner, schedules: ScheduleCache::default(), pending: VecDeque::new(), preparing: None }
     }
 
     /// Returns whether no call is pending.
@@ -63,7 +60,7 @@ impl CallQueue {
         let first = self.pending.front()?;
         let prepared = match &first.signature {
             Err(refused) => Err(refused.clone()),
-            Ok(signature) => match self.known_schedule(signature) {
+            Ok(signature) => match self.schedules.find(signature) {
                 Some(compiled) => Ok((signature.clone(), compiled)),
                 None => {
                     self.prepare(context);
@@ -72,11 +69,6 @@ impl CallQueue {
             },
         };
         Some((self.pending.pop_front()?, prepared))
-    }
-
-    fn known_schedule(&self, signature: &CallSignature) -> Option<Arc<CompiledSchedule>> {
-        let known = self.schedules.iter().find(|(known, _)| known == signature);
-        known.map(|(_, compiled)| Arc::clone(compiled))
     }
 
     /// Starts the preparation of the first pending call, unless it is in progress.
@@ -109,12 +101,7 @@ impl CallQueue {
             self.planner.keep(&signature.call, plan);
         }
         match compiled {
-            Ok(compiled) => {
-                if self.schedules.len() >= SCHEDULES_MAX {
-                    self.schedules.pop_front();
-                }
-                self.schedules.push_back((signature, compiled));
-            }
+            Ok(compiled) => self.schedules.insert(signature, compiled),
             Err(refused) => {
                 if let Some(first) = self.pending.front_mut() {
                     first.signature = Err(refused);

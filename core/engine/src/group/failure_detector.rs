@@ -9,9 +9,9 @@
 //! does not wait itself is to blame.
 
 use super::wait_for_graph::WaitForGraph;
+use crate::engine_resources::{GroupContext, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::members::{Members, listed, numbers};
-use crate::shared::{GroupContext, TimerKey};
 use cool_machine::{Duration, Time};
 use cool_transport::packet::PacketBody;
 use cool_transport::unicast::Notice;

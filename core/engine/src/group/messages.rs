@@ -2,12 +2,12 @@
 //! with the copies and reductions that move their bytes.
 
 use super::running_calls::CallAction;
+use crate::driver_outputs::ReceivedBytes;
+use crate::engine_resources::{EngineResources, GroupContext};
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::ids::WorkId;
 use crate::machine::Work;
 use crate::memory::MemoryRange;
-use crate::output_queue::ReceivedBytes;
-use crate::shared::{GroupContext, SharedState};
 use cool_transport::unicast::{Input, MessageName, Payload};
 use cool_types::limits::EAGER_BYTES;
 use cool_types::{ElementType, ReduceOp};
@@ -59,7 +59,7 @@ pub(super) struct UnexpectedMessage {
 impl UnexpectedMessage {
     /// Buffers bytes of the message. They arrive in order, because only short messages are sent
     /// before they are expected.
-    pub(super) fn buffer(&mut self, shared: &mut SharedState, offset: u64, within: Range<usize>) {
+    pub(super) fn buffer(&mut self, shared: &mut EngineResources, offset: u64, within: Range<usize>) {
         if self.data.len == 0 {
             self.data = shared.out.allocate(self.bytes);
         }
@@ -68,7 +68,7 @@ impl UnexpectedMessage {
     }
 
     /// Copies the buffered bytes to their destination, and frees the buffer.
-    pub(super) fn deliver(self, shared: &mut SharedState, to: MemoryRange) {
+    pub(super) fn deliver(self, shared: &mut EngineResources, to: MemoryRange) {
         shared.out.copy(self.data, to.part(0, self.data.len));
         shared.out.free(self.data);
     }
@@ -199,12 +199,12 @@ impl CallMessages {
     }
 
     /// Handles the completion of work. Returns whether it belonged to a call.
-    pub(super) fn on_work_done(&mut self, shared: &mut SharedState, id: WorkId) -> bool {
+    pub(super) fn on_work_done(&mut self, shared: &mut EngineResources, id: WorkId) -> bool {
         let work = self.work_tracker.remove(&id);
         work.map(|work| self.finish_work(shared, work)).is_some()
     }
 
-    fn finish_work(&mut self, shared: &mut SharedState, work: LocalWork) {
+    fn finish_work(&mut self, shared: &mut EngineResources, work: LocalWork) {
         work.bounce.into_iter().for_each(|buffer| shared.give_back(buffer));
         self.done.extend(work.actions.into_iter().flatten());
     }
@@ -267,7 +267,7 @@ impl CallMessages {
     /// they are in place already. Returns whether the message has a destination.
     pub(super) fn on_data(
         &mut self,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         message: MessageName,
         offset: u64,
         within: Range<usize>,
@@ -321,7 +321,7 @@ impl CallMessages {
     }
 
     /// Frees all resources of messages.
-    pub(super) fn clear(&mut self, shared: &mut SharedState) {
+    pub(super) fn clear(&mut self, shared: &mut EngineResources) {
         let CallMessages { local_sends, unexpected, work_tracker, .. } = std::mem::take(self);
         for local in local_sends.into_values() {
             if let LocalSend::Bounced(buffer) = local {

@@ -5,11 +5,11 @@ use super::Group;
 use super::call_matching::RemoteCall;
 use super::messages::direct_place;
 use super::point_to_point::is_point_to_point;
+use crate::driver_outputs::ReceivedBytes;
+use crate::engine_resources::{EngineResources, GroupContext};
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::ids::NodeId;
 use crate::memory::MemoryRange;
-use crate::output_queue::ReceivedBytes;
-use crate::shared::{GroupContext, SharedState};
 use cool_machine::Time;
 use cool_transport::unicast::{MessageName, Notice, Payload};
 use cool_transport::{Packet, Sender, StreamId};
@@ -24,7 +24,7 @@ impl Group {
     pub(crate) fn on_packet(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         from: SocketAddr,
         packet: Packet,
         payload: &ReceivedBytes,
@@ -65,7 +65,7 @@ impl Group {
     pub(crate) fn on_stream_timer(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         id: StreamId,
     ) -> Result<(), CallFailure> {
         self.streams.on_timer(&mut GroupContext { now, members: &self.members, shared }, id)?;
@@ -77,7 +77,7 @@ impl Group {
     ///
     /// # Errors
     /// Returns an error if a stream makes the group fail.
-    pub(crate) fn share_link(&mut self, now: Time, shared: &mut SharedState) -> Result<(), CallFailure> {
+    pub(crate) fn share_link(&mut self, now: Time, shared: &mut EngineResources) -> Result<(), CallFailure> {
         self.streams.share_link(&mut GroupContext { now, members: &self.members, shared })?;
         self.advance(now, shared)
     }
@@ -103,7 +103,7 @@ impl Group {
     pub(crate) fn on_message_begin(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         peer: NodeId,
         message: MessageName,
         (digest, bytes): (u64, u64),
@@ -144,7 +144,7 @@ impl Group {
     pub(crate) fn on_message_data(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         message: MessageName,
         offset: u64,
         within: Range<usize>,
@@ -164,7 +164,7 @@ impl Group {
     pub(crate) fn on_message_received(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         message: MessageName,
     ) -> Result<(), CallFailure> {
         if is_point_to_point(message) {
@@ -183,7 +183,7 @@ impl Group {
     pub(crate) fn on_message_sent(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         message: MessageName,
     ) -> Result<(), CallFailure> {
         if is_point_to_point(message) {
@@ -221,7 +221,7 @@ impl Group {
     pub(crate) fn on_notice(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         peer: NodeId,
         notice: Notice,
     ) -> Result<(), CallFailure> {

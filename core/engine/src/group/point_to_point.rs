@@ -2,16 +2,16 @@
 //! tag, in the order in which the sender sent them. The numbers of these messages are larger than
 //! those of all calls.
 
-use super::departures::Departures;
+use super::lost_ranks::LostRankTable;
 use super::messages::UnexpectedMessage;
 use crate::api::{TransferKind, TransferRequest};
+use crate::driver_outputs::ReceivedBytes;
+use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind, CallStats, ReceivedMessage, TrafficTotals};
 use crate::ids::WorkId;
 use crate::machine::Work;
 use crate::members::Members;
 use crate::memory::MemoryRange;
-use crate::output_queue::ReceivedBytes;
-use crate::shared::{GroupContext, SharedState, TimerKey};
 use cool_machine::{Duration, Time};
 use cool_transport::unicast::{Input, MessageName, Payload};
 use cool_types::ElementType;
@@ -122,7 +122,7 @@ impl PointToPointMessages {
     }
 
     /// Frees all resources. Returns the tokens and ranks of the open transfers.
-    pub(super) fn clear(&mut self, group: u64, shared: &mut SharedState) -> Vec<(u64, u32)> {
+    pub(super) fn clear(&mut self, group: u64, shared: &mut EngineResources) -> Vec<(u64, u32)> {
         let PointToPointMessages { transfers, arrived, unexpected, .. } = std::mem::take(self);
         for arrival in arrived {
             if let MessageSource::Bounced(buffer) = arrival.from {
@@ -208,7 +208,7 @@ impl PointToPointMessages {
         context: &mut GroupContext<'_>,
         token: u64,
         request: TransferRequest,
-        departures: &Departures,
+        lost_rank_table: &LostRankTable,
     ) -> Result<(), CallFailure> {
         let TransferRequest { rank, kind, id, peer, tag, element, data, timeout, .. } = request;
         let (now, data) = (context.now, data.unwrap_or(MemoryRange::EMPTY));
@@ -233,11 +233,11 @@ impl PointToPointMessages {
         self.transfers.insert(number, transfer);
         match (kind, peer) {
             (TransferKind::Send | TransferKind::SynchronousSend, Some(to)) => {
-                departures.check(context.members, to)?;
+                lost_rank_table.check(context.members, to)?;
                 self.send(context, number, to)
             }
-            (TransferKind::Probe | TransferKind::ProbeNow, _) => self.probe(context, number, departures),
-            _ => self.receive(context, number, departures),
+            (TransferKind::Probe | TransferKind::ProbeNow, _) => self.probe(context, number, lost_rank_table),
+            _ => self.receive(context, number, lost_rank_table),
         }
     }
 
@@ -247,7 +247,7 @@ impl PointToPointMessages {
         &mut self,
         context: &mut GroupContext<'_>,
         number: u64,
-        departures: &Departures,
+        lost_rank_table: &LostRankTable,
     ) -> Result<(), CallFailure> {
         let Some(transfer) = self.transfers.get(&number) else { return Ok(()) };
         let peer = transfer.peer;
@@ -263,7 +263,7 @@ impl PointToPointMessages {
             }
             None => {
                 self.probes.insert(number);
-                departures.check_sources(context.members, peer)
+                lost_rank_table.check_sources(context.members, peer)
             }
         }
     }
@@ -323,7 +323,7 @@ impl PointToPointMessages {
         &mut self,
         context: &mut GroupContext<'_>,
         number: u64,
-        departures: &Departures,
+        lost_rank_table: &LostRankTable,
     ) -> Result<(), CallFailure> {
         let Some(transfer) = self.transfers.get(&number) else { return Ok(()) };
         if let Some(place) = self.arrived.iter().position(|arrival| transfer.matches(arrival)) {
@@ -332,7 +332,7 @@ impl PointToPointMessages {
         }
         let peer = transfer.peer;
         self.posted.insert(number);
-        departures.check_sources(context.members, peer)
+        lost_rank_table.check_sources(context.members, peer)
     }
 
     /// Handles a message that can be received now.

@@ -3,8 +3,8 @@
 
 use super::Group;
 use crate::api::{RankCommand, RankRequest};
+use crate::engine_resources::EngineResources;
 use crate::failure::CallFailure;
-use crate::shared::SharedState;
 use cool_machine::Time;
 
 impl Group {
@@ -15,7 +15,7 @@ impl Group {
     pub(crate) fn request(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         token: u64,
         request: RankRequest,
     ) -> Result<(), CallFailure> {
@@ -32,7 +32,7 @@ impl Group {
     pub(crate) fn command(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         rank: u32,
         command: RankCommand,
     ) -> Result<(), CallFailure> {

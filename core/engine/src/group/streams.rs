@@ -3,12 +3,12 @@
 
 use super::running_calls::CallAction;
 use crate::buffered_packets::BufferedPackets;
+use crate::driver_outputs::ReceivedBytes;
+use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind, TrafficTotals};
 use crate::link_share::LinkShare;
 use crate::members::Members;
 use crate::memory::MemoryRange;
-use crate::output_queue::ReceivedBytes;
-use crate::shared::{GroupContext, SharedState, TimerKey};
 use crate::stream::{MulticastStream, StreamEffects, StreamEnd, StreamHold};
 use cool_collective::{MulticastScope, Stripe};
 use cool_machine::Duration;
@@ -336,7 +336,7 @@ impl Streams {
     }
 
     /// Buffers a packet of a stream that has yet to be opened.
-    pub(super) fn buffer(&mut self, shared: &mut SharedState, packet: Packet, payload: &ReceivedBytes) {
+    pub(super) fn buffer(&mut self, shared: &mut EngineResources, packet: Packet, payload: &ReceivedBytes) {
         self.buffered.buffer(packet, payload, &mut shared.out);
     }
 
@@ -444,13 +444,13 @@ impl Streams {
     }
 
     /// Drops the packets of a call that has ended, except for those of open streams.
-    pub(super) fn forget_call(&mut self, call: u64, shared: &mut SharedState) {
+    pub(super) fn forget_call(&mut self, call: u64, shared: &mut EngineResources) {
         self.buffered.forget(call, &mut shared.out);
         self.over.retain(|id| id.call != call);
     }
 
     /// Frees all resources of streams.
-    pub(super) fn clear(&mut self, shared: &mut SharedState) {
+    pub(super) fn clear(&mut self, shared: &mut EngineResources) {
         for (id, stream) in std::mem::take(&mut self.open) {
             shared.forget_stream(&id, stream);
         }
@@ -479,7 +479,7 @@ impl Streams {
 
 /// Counts the traffic of a stream, both for the node and for the rank.
 fn count(
-    shared: &mut SharedState,
+    shared: &mut EngineResources,
     operation: Operation,
     of: CallAction,
     effects: &StreamEffects,
@@ -497,7 +497,7 @@ fn count(
 /// unless it has been released.
 fn delivered(
     stream: &mut MulticastStream,
-    shared: &mut SharedState,
+    shared: &mut EngineResources,
     (id, of): (StreamId, CallAction),
     released: bool,
     events: &mut VecDeque<StreamEvent>,
@@ -518,7 +518,7 @@ fn delivered(
 /// Handles the release of a message, which no receiver needs any more.
 fn released(
     stream: &mut MulticastStream,
-    shared: &mut SharedState,
+    shared: &mut EngineResources,
     of: CallAction,
     events: &mut VecDeque<StreamEvent>,
 ) {
@@ -531,7 +531,7 @@ fn released(
 }
 
 /// Returns a copy of a message, if it is short enough and there is room.
-fn copied(data: MemoryRange, shared: &mut SharedState) -> Option<MemoryRange> {
+fn copied(data: MemoryRange, shared: &mut EngineResources) -> Option<MemoryRange> {
     if data.len <= COPIED_BYTES { shared.bounce(data) } else { None }
 }
 

@@ -10,8 +10,8 @@ use super::call_queue::PendingCall;
 use super::running_calls::ANNOUNCE_AFTER;
 use crate::api::WatchReport;
 use crate::call_signature::{CallSignature, invalid};
+use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
 use crate::failure::{CallFailure, CallStats};
-use crate::shared::{GroupContext, SharedState, TimerKey};
 use cool_machine::{Duration, Time};
 use cool_transport::unicast::Notice;
 use cool_types::fnv;
@@ -98,7 +98,7 @@ impl Group {
     pub(super) fn watch(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         pending: PendingCall,
     ) -> Result<(), CallFailure> {
         let Some(call_number) = self.assign_number(shared, &pending) else { return Ok(()) };
@@ -124,7 +124,7 @@ impl Group {
             self.matching.forget_before(call_number);
             context.set_timer(TimerKey::Call(self.members.id, call_number), Some(now + ANNOUNCE_AFTER));
         }
-        self.departures.check_call(&self.members, call_number)?;
+        self.lost_rank_table.check_call(&self.members, call_number)?;
         self.match_remote(call_number)?;
         if self.matching.is_called(call_number) {
             self.take_over(shared, call_number);
@@ -155,7 +155,7 @@ impl Group {
     /// Notifies other nodes of a call in which a rank has waited for long. Does nothing before all
     /// ranks are known to execute quick calls: if they cannot, the rank makes the call again
     /// through its agent.
-    fn announce_watched(&mut self, now: Time, shared: &mut SharedState, call_number: u64) {
+    fn announce_watched(&mut self, now: Time, shared: &mut EngineResources, call_number: u64) {
         if !self.quick_calls.all_can() {
             return;
         }
@@ -183,7 +183,7 @@ impl Group {
 
     /// Replies to the ranks that wait in a call that the engine now executes, so that they make the
     /// call again. Their calls are compared then.
-    pub(super) fn take_over(&mut self, shared: &mut SharedState, call_number: u64) {
+    pub(super) fn take_over(&mut self, shared: &mut EngineResources, call_number: u64) {
         let waiting: Vec<u32> = self.watched_calls.in_call(call_number).map(|(rank, _)| rank).collect();
         for rank in waiting {
             self.end_watch(shared, (call_number, rank), CallStats { by_agent: true, ..CallStats::default() });
@@ -197,7 +197,7 @@ impl Group {
     pub(crate) fn on_watch_report(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         (call_number, rank): (u64, u32),
         report: WatchReport,
     ) -> Result<(), CallFailure> {
@@ -231,7 +231,7 @@ impl Group {
     pub(super) fn on_watched_timer(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         call_number: u64,
     ) -> Result<(), CallFailure> {
         self.announce_watched(now, shared, call_number);
@@ -247,7 +247,7 @@ impl Group {
         }
     }
 
-    fn end_watch(&mut self, shared: &mut SharedState, (call_number, rank): (u64, u32), stats: CallStats) {
+    fn end_watch(&mut self, shared: &mut EngineResources, (call_number, rank): (u64, u32), stats: CallStats) {
         if let Some(token) = self.watched_calls.take(call_number, rank) {
             self.ranks.on_answered(rank);
             shared.done(token, Ok(stats));

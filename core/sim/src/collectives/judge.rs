@@ -4,9 +4,9 @@
 use super::scenario::Fault;
 use cool_engine::{CallFailure, CallFailureKind};
 
-/// The failures that the calls of a group may report.
+/// The failure that the calls of a group may report.
 #[derive(Debug)]
-pub(super) struct Blame {
+pub(super) struct PermittedFailure {
     /// The kind of the first failure that may be reported to each rank.
     pub(super) kind: CallFailureKind,
     /// The ranks that may be named. At least one of them must be.
@@ -15,13 +15,15 @@ pub(super) struct Blame {
 
 /// Returns the failures that a group's calls may report, given the group's index and the nodes of
 /// its ranks, or none if no call may fail.
-pub(super) fn blame(fault: &Fault, index: usize, places: &[u16]) -> Option<Blame> {
-    let one = |group: usize, kind, rank: u32| (group == index).then(|| Blame { kind, ranks: vec![rank] });
+pub(super) fn permitted_failure(fault: &Fault, index: usize, places: &[u16]) -> Option<PermittedFailure> {
+    let one = |group: usize, kind, rank: u32| {
+        (group == index).then(|| PermittedFailure { kind, ranks: vec![rank] })
+    };
     match fault {
         Fault::Crash { nodes, .. } | Fault::PowerOff { nodes, .. } => {
             let ranks = (0..).zip(places).filter(|(_, node)| nodes.contains(node)).map(|(rank, _)| rank);
             let ranks: Vec<u32> = ranks.collect();
-            (!ranks.is_empty()).then_some(Blame { kind: CallFailureKind::Lost, ranks })
+            (!ranks.is_empty()).then_some(PermittedFailure { kind: CallFailureKind::Lost, ranks })
         }
         Fault::Leave { group, rank, .. } => one(*group, CallFailureKind::Lost, *rank),
         Fault::Absent { group, rank, .. } => one(*group, CallFailureKind::Timeout, *rank),
@@ -31,7 +33,7 @@ pub(super) fn blame(fault: &Fault, index: usize, places: &[u16]) -> Option<Blame
     }
 }
 
-impl Blame {
+impl PermittedFailure {
     /// Returns whether a failure is of the permitted kind, or a consequence of one.
     pub(super) fn permits(&self, failure: &CallFailure) -> bool {
         let named = |rank| failure.ranks.contains(rank);

@@ -3,11 +3,11 @@
 
 use super::cluster::{SimulatedCluster, Step};
 use super::coverage::Coverage;
-use super::judge::{Blame, blame};
+use super::judge::{PermittedFailure, permitted_failure};
 use super::quick::RankCall;
 use super::scenario::{CallScenario, CollectiveScenario, Fault, GroupScenario, QuickScenario};
 use super::script::RunningGroup;
-use cool_engine::testing::Collective;
+use cool_engine::testing::ReferenceCollective;
 use cool_engine::{CallFailure, CallFailureKind, CallRequest, CallStats, GroupSpec, Input, RankCommand};
 use cool_machine::{Duration, Time};
 use cool_types::Operation;
@@ -53,7 +53,7 @@ struct Runner<'s> {
     scenario: &'s CollectiveScenario,
     cluster: SimulatedCluster,
     groups: Vec<RunningGroup>,
-    blames: Vec<Option<Blame>>,
+    permitted_failures: Vec<Option<PermittedFailure>>,
     /// All requests, indexed by token.
     asked: Vec<PendingRequest>,
     open: usize,
@@ -91,7 +91,7 @@ impl<'s> Runner<'s> {
             scenario,
             cluster,
             groups: Vec::new(),
-            blames: Vec::new(),
+            permitted_failures: Vec::new(),
             asked: Vec::new(),
             open: 0,
             moved: Time::ZERO,
@@ -116,7 +116,7 @@ impl<'s> Runner<'s> {
     fn add_group(&mut self, index: usize, group: &GroupScenario) -> Result<(), String> {
         let spec = self.spec(index as u64 + 1, group);
         self.cluster.make_group(&spec).map_err(|wrong| wrong.to_string())?;
-        self.blames.push(blame(&self.scenario.fault, index, &group.places));
+        self.permitted_failures.push(permitted_failure(&self.scenario.fault, index, &group.places));
         self.start_quick_ranks(index, spec.id, group);
         let now = self.cluster.now();
         self.groups.push(RunningGroup::new(index, spec, group, &self.scenario.fault, now));
@@ -401,7 +401,7 @@ impl<'s> Runner<'s> {
                 let plan = stats.plan.split('/').next().unwrap_or_default();
                 self.coverage.quick += u64::from(plan.starts_with("quick "));
                 *self.coverage.plans.entry(plan.to_owned()).or_default() += 1;
-                if self.blames[group].is_none() {
+                if self.permitted_failures[group].is_none() {
                     let took = self.cluster.now() - this.tallies[number].last_call;
                     self.coverage.slowest = self.coverage.slowest.max(took);
                 }
@@ -415,7 +415,7 @@ impl<'s> Runner<'s> {
             }
             // Calls without payload may have sent nothing that would have shown the disagreement.
             RequestKind::Probe if matches!(self.scenario.fault, Fault::Mismatch { .. }) => Ok(()),
-            RequestKind::Probe if self.blames[group].is_some() => {
+            RequestKind::Probe if self.permitted_failures[group].is_some() => {
                 Err(format!("the group continues after {:?}", self.scenario.fault))
             }
             RequestKind::Probe => Ok(()),
@@ -447,10 +447,14 @@ impl<'s> Runner<'s> {
             }
         }
         let timed = matches!(self.scenario.fault, Fault::Absent { .. } | Fault::Mismatch { .. });
-        match &self.blames[asked.group] {
-            Some(blame) if (self.struck || timed) && blame.permits(failure) => Ok(()),
+        match &self.permitted_failures[asked.group] {
+            Some(permitted_failure) if (self.struck || timed) && permitted_failure.permits(failure) => Ok(()),
             // Agents do not know which calls ranks have already executed themselves.
-            Some(blame) if self.groups[asked.group].spec.quick && blame.is_unseen(failure) => Ok(()),
+            Some(permitted_failure)
+                if self.groups[asked.group].spec.quick && permitted_failure.is_unseen(failure) =>
+            {
+                Ok(())
+            }
             _ => Err(format!("it failed although the fault is {:?}: {failure:?}", self.scenario.fault)),
         }
     }
@@ -468,7 +472,8 @@ impl<'s> Runner<'s> {
                 _ => None,
             };
             let size = self.groups[group].places.len() as u32;
-            let barrier = Collective::new(self.groups[group].spec.id, size, Operation::Barrier, 0, 0, 0);
+            let barrier =
+                ReferenceCollective::new(self.groups[group].spec.id, size, Operation::Barrier, 0, 0, 0);
             let calls = |rank: &u32| self.lives(group, *rank) && absent != Some(*rank);
             let ranks: Vec<u32> = (0..size).filter(calls).collect();
             for rank in ranks {
@@ -526,7 +531,7 @@ impl<'s> Runner<'s> {
         };
         let spec = self.spec(AFTER + index as u64, &group);
         self.cluster.make_group(&spec).map_err(|wrong| wrong.to_string())?;
-        self.blames.push(None);
+        self.permitted_failures.push(None);
         self.start_quick_ranks(index, spec.id, &group);
         let now = self.cluster.now();
         self.groups.push(RunningGroup::new(index, spec, &group, &Fault::None, now));

@@ -1,7 +1,7 @@
 //! The script of a group's ranks: their calls and buffers, and the expected contents of these.
 
 use super::scenario::{CallScenario, Fault, GroupScenario, MessageScenario};
-use cool_engine::testing::{Buffer, Collective};
+use cool_engine::testing::{Buffer, ReferenceCollective};
 use cool_engine::{CallRequest, ElementType, GroupSpec, TransferKind, TransferRequest};
 use cool_machine::{Duration, Time};
 use cool_types::Operation;
@@ -38,7 +38,7 @@ pub(super) struct RunningGroup {
     pub(super) spec: GroupSpec,
     pub(super) places: Vec<u16>,
     pub(super) scenario: GroupScenario,
-    pub(super) collectives: Vec<Collective>,
+    pub(super) collectives: Vec<ReferenceCollective>,
     pub(super) tallies: Vec<Tally>,
     /// The scripts, by rank.
     pub(super) scripts: Vec<Script>,
@@ -65,8 +65,8 @@ impl RunningGroup {
             let salt = id * 1_000 + number as u64;
             let CallScenario { operation, root, count, counts, plan, .. } = call;
             let mut collective = match counts {
-                Some(counts) => Collective::counted(id, size, *operation, *root, counts, salt),
-                None => Collective::new(id, size, *operation, *root, *count, salt),
+                Some(counts) => ReferenceCollective::counted(id, size, *operation, *root, counts, salt),
+                None => ReferenceCollective::new(id, size, *operation, *root, *count, salt),
             }
             .by(plan);
             match fault {
@@ -82,7 +82,8 @@ impl RunningGroup {
             }
             collective
         };
-        let collectives: Vec<Collective> = scenario.calls.iter().enumerate().map(collective).collect();
+        let collectives: Vec<ReferenceCollective> =
+            scenario.calls.iter().enumerate().map(collective).collect();
         let script = |rank: usize| {
             let start = scenario.quick.as_ref().map_or(Duration::ZERO, |quick| quick.starts[rank]);
             Script { made: 0, open: 0, waits_in: None, last: now + start, over: false }
@@ -136,7 +137,7 @@ impl RunningGroup {
 fn other(request: &CallRequest<Buffer>, size: u32) -> CallRequest<Buffer> {
     let CallRequest { group, rank, operation, root, count, counts, plan, .. } = request;
     let new = |operation, root, count| {
-        let collective = Collective::new(*group, size, operation, root, count, 0);
+        let collective = ReferenceCollective::new(*group, size, operation, root, count, 0);
         collective.requests[*rank as usize].clone()
     };
     match (rank + *count as u32) % 3 {

@@ -39,7 +39,7 @@ pub struct GossipOutcome {
     /// Number of blocks sent.
     pub sent: u64,
     /// Number of these blocks that were not new to their receivers.
-    pub vain: u64,
+    pub not_new: u64,
     /// Number of refused announcements.
     pub refused: u64,
     /// Number of blocks that left a rack over its uplink in a round: the maximum over racks,
@@ -151,14 +151,19 @@ impl<'a> GossipRun<'a> {
             if to.is_complete() {
                 continue;
             }
-            let mut vain = Vec::new();
+            let mut not_new = Vec::new();
             loop {
-                let known =
-                    Knowledge { receiver: to.have(), holders: &self.holders, phase, vain: &vain, left: None };
+                let known = Knowledge {
+                    receiver: to.have(),
+                    holders: &self.holders,
+                    phase,
+                    not_new: &not_new,
+                    left: None,
+                };
                 let Some(pick) = from.pick(&known, &mut self.chance) else { break };
                 if self.gossip.heads && !to.needs(pick.generation, &pick.row) {
                     self.outcome.refused += 1;
-                    vain.push(pick.generation);
+                    not_new.push(pick.generation);
                     continue;
                 }
                 left[racks[sender]] += u32::from(racks[sender] != racks[receiver]);
@@ -177,7 +182,7 @@ impl<'a> GossipRun<'a> {
         let node = &mut self.nodes[receiver];
         self.outcome.sent += 1;
         let Some(slot) = node.insert(pick.generation, &pick.row) else {
-            self.outcome.vain += 1;
+            self.outcome.not_new += 1;
             return;
         };
         if let cool_swarm::Slot::Block(block) = slot {

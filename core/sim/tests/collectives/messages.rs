@@ -2,7 +2,7 @@
 //! once, completely and in order.
 
 use super::support::{SIZE, World, send, settings};
-use cool_engine::testing::{Buffer, Collective};
+use cool_engine::testing::{Buffer, ReferenceCollective};
 use cool_engine::{CallFailureKind, TransferKind, TransferRequest};
 use cool_machine::Duration;
 use cool_sim::collectives::ClusterSettings;
@@ -58,7 +58,7 @@ fn exchange(seed: u64, loss: f64, bounce_bytes: u64) {
     let mut collectives = Vec::new();
     let mut token = 2 * MESSAGES;
     for (i, operation) in (0..).zip(Operation::ALL) {
-        let collective = Collective::new(1, SIZE, operation, 3, 2_000, i);
+        let collective = ReferenceCollective::new(1, SIZE, operation, 3, 2_000, i);
         for request in &collective.requests {
             let late = Duration::from_millis(30 * i + world.random() % 20);
             world.call(token, request.clone(), late);
@@ -75,7 +75,7 @@ fn exchange(seed: u64, loss: f64, bounce_bytes: u64) {
         let arrived = world.answers()[&token].result.as_ref().unwrap().arrived.as_ref().unwrap();
         assert_eq!(arrived.bytes, sent.len() as u64, "seed {seed}: message {token}");
     }
-    collectives.iter().for_each(Collective::check);
+    collectives.iter().for_each(ReferenceCollective::check);
 }
 
 #[test]
@@ -179,7 +179,7 @@ fn probe_then_receive(seed: u64, loss: f64, bounce_bytes: u64) {
     for token in [1, 3] {
         assert_eq!(world.failure(none + token).kind, CallFailureKind::Cancelled);
     }
-    let sum = Collective::new(1, SIZE, Operation::Allreduce, 0, 2_000, 1);
+    let sum = ReferenceCollective::new(1, SIZE, Operation::Allreduce, 0, 2_000, 1);
     for request in &sum.requests {
         world.call(5 * COUNT + u64::from(request.rank), request.clone(), Duration::ZERO);
     }

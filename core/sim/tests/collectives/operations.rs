@@ -3,7 +3,7 @@
 
 use super::support::{NODES, RANKS, RATE, World, settings, settings_of};
 use cool_collective::Plan;
-use cool_engine::testing::Collective;
+use cool_engine::testing::ReferenceCollective;
 use cool_machine::Duration;
 use cool_sim::collectives::ClusterSettings;
 use cool_types::Operation;
@@ -15,7 +15,7 @@ struct Run {
     world: World,
     /// The nodes of the ranks of each group.
     places: BTreeMap<u64, Vec<u16>>,
-    collectives: Vec<Collective>,
+    collectives: Vec<ReferenceCollective>,
     calls: u64,
 }
 
@@ -44,10 +44,10 @@ impl Run {
         late: impl Fn(u32) -> Duration,
     ) {
         let size = self.places[&group].len() as u32;
-        self.make(Collective::new(group, size, operation, root, count, self.calls), late);
+        self.make(ReferenceCollective::new(group, size, operation, root, count, self.calls), late);
     }
 
-    fn make(&mut self, collective: Collective, late: impl Fn(u32) -> Duration) {
+    fn make(&mut self, collective: ReferenceCollective, late: impl Fn(u32) -> Duration) {
         for request in &collective.requests {
             let node = self.places[&request.group][request.rank as usize];
             self.world.cluster.call(node, self.calls, request.clone(), late(request.rank));
@@ -110,7 +110,8 @@ fn every_operation_is_right_by_every_plan_that_fits() {
         let mut run = Run::new(9, 0.01, &[&RANKS], 2);
         for plan in Plan::fitting(operation) {
             for count in [5, 1_000] {
-                let collective = Collective::new(1, 9, operation, 5, count, ran).by(&plan.to_string());
+                let collective =
+                    ReferenceCollective::new(1, 9, operation, 5, count, ran).by(&plan.to_string());
                 run.make(collective, at_once);
                 ran += 1;
             }
@@ -135,7 +136,7 @@ fn parts_of_any_lengths_are_right_by_every_plan_that_fits() {
         for lengths in [[0, 0, 3], [0, 1_000, 1]] {
             let counts: Vec<u64> = (0..counts).map(|i| lengths[i * i % 3]).collect();
             for plan in Plan::fitting(operation) {
-                let collective = Collective::counted(1, 9, operation, 4, &counts, run.calls);
+                let collective = ReferenceCollective::counted(1, 9, operation, 4, &counts, run.calls);
                 run.make(collective.by(&plan.to_string()), at_once);
             }
         }
@@ -223,8 +224,10 @@ fn consecutive_broadcasts_take_as_long_as_one_of_all_bytes() {
     const BYTES: u64 = 1 << 20;
     let nodes: Vec<u16> = (0..NODES).collect();
     let mut run = Run::new(12, 0.0, &[&nodes], 1);
-    let new = |salt| Collective::new(1, NODES.into(), Operation::Bcast, 0, BYTES / 4, salt).by("multicast");
-    let row: Vec<Collective> = (0..BROADCASTS).map(new).collect();
+    let new = |salt| {
+        ReferenceCollective::new(1, NODES.into(), Operation::Bcast, 0, BYTES / 4, salt).by("multicast")
+    };
+    let row: Vec<ReferenceCollective> = (0..BROADCASTS).map(new).collect();
     let size = u64::from(NODES);
     let call = |run: &mut Run, token: u64| {
         let (number, rank) = (token / size, token % size);
@@ -256,8 +259,8 @@ fn consecutive_broadcasts_take_as_long_as_one_of_all_bytes() {
 #[test]
 fn a_queued_call_does_not_time_out_while_earlier_ones_move() {
     let mut run = Run::new(13, 0.0, &[&RANKS], 1);
-    run.make(Collective::new(1, 9, Operation::Bcast, 0, 16 << 20, 1).by("multicast"), at_once);
-    let mut second = Collective::new(1, 9, Operation::Bcast, 0, 1 << 20, 2).by("multicast");
+    run.make(ReferenceCollective::new(1, 9, Operation::Bcast, 0, 16 << 20, 1).by("multicast"), at_once);
+    let mut second = ReferenceCollective::new(1, 9, Operation::Bcast, 0, 1 << 20, 2).by("multicast");
     second.requests.iter_mut().for_each(|request| request.timeout = Some(Duration::from_millis(50)));
     run.make(second, at_once);
     run.finish();
@@ -277,7 +280,7 @@ fn every_node_completes_a_multicast_despite_lost_notices() {
         for seed in 0..16 {
             let settings = ClusterSettings { bounce_bytes: 0, ..settings(seed) };
             let mut run = Run::on(World::lossy(settings, loss), &[&RANKS], 2);
-            run.make(Collective::new(1, 9, operation, root, 60_000, 3).by(plan), at_once);
+            run.make(ReferenceCollective::new(1, 9, operation, root, 60_000, 3).by(plan), at_once);
             run.finish();
         }
     }
@@ -300,7 +303,7 @@ fn without_room_for_copies_calls_wait_but_end() {
 fn every_node_records_when_ranks_called_and_data_arrived() {
     let mut run = Run::new(3, 0.0, &[&RANKS], 2);
     let late = |rank| if rank == 5 { Duration::from_millis(300) } else { Duration::ZERO };
-    run.make(Collective::new(1, 9, Operation::Allreduce, 0, 10, 1), late);
+    run.make(ReferenceCollective::new(1, 9, Operation::Allreduce, 0, 10, 1), late);
     run.finish();
     let mut ranks = Vec::new();
     for node in 0..NODES {

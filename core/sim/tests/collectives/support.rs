@@ -1,6 +1,6 @@
 //! The cluster of the tests for single cases: six nodes in three racks, and helper functions.
 
-use cool_engine::testing::{Buffer, Collective};
+use cool_engine::testing::{Buffer, ReferenceCollective};
 use cool_engine::{
     CallFailure, CallRequest, ElementType, GroupSpec, Input, RankCommand, TransferKind, TransferRequest,
 };
@@ -191,7 +191,7 @@ pub(crate) fn request(
     count: u64,
     rank: u32,
 ) -> CallRequest<Buffer> {
-    Collective::new(group, SIZE, operation, root, count, 1).requests[rank as usize].clone()
+    ReferenceCollective::new(group, SIZE, operation, root, count, 1).requests[rank as usize].clone()
 }
 
 /// Returns the request by which rank `from` of group 1 sends bytes.

@@ -3,7 +3,7 @@
 //! occur in the meantime. The test checks that no rank receives a false report, and that all ranks
 //! complete.
 
-use cool_engine::testing::Collective;
+use cool_engine::testing::ReferenceCollective;
 use cool_engine::{
     CallFailure, CallFailureKind, CallRequest, CallStats, Input, MemoryRange, RankCommand, WatchReport,
 };
@@ -91,8 +91,8 @@ struct Run {
     rng: ChaCha8Rng,
     cluster: SimulatedCluster,
     calls: Vec<WatchedCall>,
-    collectives: Vec<Collective>,
-    odd: Option<Collective>,
+    collectives: Vec<ReferenceCollective>,
+    odd: Option<ReferenceCollective>,
     fault: Fault,
     struck: bool,
     ranks: Vec<Rank>,
@@ -136,10 +136,10 @@ impl Run {
             _ => Fault::None,
         };
         let collective = |(number, call): (u64, &WatchedCall)| {
-            Collective::new(GROUP, size, call.operation, call.root, 10 + number, number)
+            ReferenceCollective::new(GROUP, size, call.operation, call.root, 10 + number, number)
         };
         let odd = match fault {
-            Fault::Differs(..) => Some(Collective::new(GROUP, size, Operation::Allgather, 0, 3, 0)),
+            Fault::Differs(..) => Some(ReferenceCollective::new(GROUP, size, Operation::Allgather, 0, 3, 0)),
             _ => None,
         };
         Run {

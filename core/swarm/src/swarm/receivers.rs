@@ -4,7 +4,7 @@
 //! when they request them.
 
 use super::Swarm;
-use crate::link_rates::Pace;
+use crate::link_rates::BlockTime;
 use crate::peers::Peers;
 use crate::rings::Member;
 use cool_machine::Time;
@@ -19,17 +19,17 @@ const PASSED_OVER: u32 = 64;
 impl Swarm {
     /// Returns this member's link rate. A source, which receives nothing, counts as one of the
     /// fastest.
-    fn own_pace(&self) -> Pace {
-        let own = self.link_rates.pace();
-        if own == Pace::default() { self.peers.fastest() } else { own }
+    fn own_block_time(&self) -> BlockTime {
+        let own = self.link_rates.block_time();
+        if own == BlockTime::default() { self.peers.fastest() } else { own }
     }
 
     /// Returns the link rate that receivers in a lane should have, or an unknown one (which is
     /// similar to all) if no receiver of a similar rate accepts a block.
-    fn pace_sought(&self, now: Time, far: bool) -> Pace {
-        let own = self.own_pace();
+    fn block_time_sought(&self, now: Time, far: bool) -> BlockTime {
+        let own = self.own_block_time();
         let takes = |member| self.is_far(member) == far && self.peers.takes(now, member);
-        if self.peers.any_like(own, takes) { own } else { Pace::default() }
+        if self.peers.any_like(own, takes) { own } else { BlockTime::default() }
     }
 
     /// Returns the successor in the current ring that satisfies `such`. Each further call for the
@@ -44,16 +44,16 @@ impl Swarm {
 
     /// Returns the next receiver in this rack.
     fn next_receiver(&mut self, now: Time) -> Option<Member> {
-        let (pace, rack) = (self.pace_sought(now, false), self.spec.me.rack);
-        self.next_in_ring(|peers, member| member.rack == rack && peers.is_like(member, pace))
+        let (block_time, rack) = (self.block_time_sought(now, false), self.spec.me.rack);
+        self.next_in_ring(|peers, member| member.rack == rack && peers.is_like(member, block_time))
     }
 
     /// Returns the next receiver beyond this rack: the successor there in a ring that only this
     /// node uses.
     pub(super) fn far_receiver(&mut self, now: Time) -> Option<Member> {
-        let (pace, ring) = (self.pace_sought(now, true), self.chance.random());
+        let (block_time, ring) = (self.block_time_sought(now, true), self.chance.random());
         let here = |member| {
-            self.is_far(member) && self.peers.is_like(member, pace) && self.can_be_offered(now, member)
+            self.is_far(member) && self.peers.is_like(member, block_time) && self.can_be_offered(now, member)
         };
         self.rings.successor(ring, self.spec.me, here)
     }
@@ -87,11 +87,11 @@ impl Swarm {
         if self.holdings.is_complete() {
             return;
         }
-        let own = self.link_rates.pace();
+        let own = self.link_rates.block_time();
         if self.link_rates.should_try_faster()
             && self.peers.fastest().is_faster(own)
             && self.incoming.room(self.spec.me)
-            && let Some(to) = self.next_in_ring(|peers, member| peers.pace(member).is_faster(own))
+            && let Some(to) = self.next_in_ring(|peers, member| peers.block_time(member).is_faster(own))
         {
             self.ask_of(to);
         }

@@ -2,9 +2,9 @@
 //! handled.
 
 use super::Swarm;
-use crate::api::{BlockHead, Output, Signal};
-use crate::generation::{Generation, Row};
-use crate::holdings::{Have, Knowledge};
+use crate::api::{BlockAnnouncement, Output, Signal};
+use crate::generation::{CodedBlock, Generation};
+use crate::holdings::{HoldingsReport, Knowledge};
 use crate::lane::Lane;
 use crate::order::Phase;
 use crate::rings::Member;
@@ -80,7 +80,11 @@ impl Swarm {
         self.stats.offers += 1;
         self.send_signal(
             to,
-            Signal::Offer { transfer: self.transfer, ring: self.ring, pace: self.link_rates.pace() },
+            Signal::Offer {
+                transfer: self.transfer,
+                ring: self.ring,
+                block_time: self.link_rates.block_time(),
+            },
         );
     }
 
@@ -111,7 +115,7 @@ impl Swarm {
         }
     }
 
-    pub(super) fn granted(&mut self, now: Time, by: Member, transfer: u32, have: &Have) {
+    pub(super) fn granted(&mut self, now: Time, by: Member, transfer: u32, have: &HoldingsReport) {
         self.peers.record_holdings(by, have);
         match self.outgoing.find(by, transfer) {
             // A duplicate.
@@ -119,7 +123,7 @@ impl Swarm {
             Some(offered) => {
                 offered.have = have.clone();
                 self.follow(self.ring + 1);
-                self.announce(now, by, transfer);
+                self.send_block(now, by, transfer);
             }
             // The offer was given up, so the receiver must not wait for a block.
             None => self.send_signal(by, Signal::Withdraw { transfer }),
@@ -127,16 +131,21 @@ impl Swarm {
     }
 
     /// Chooses a block for a member that granted a transfer, announces it and sends it.
-    fn announce(&mut self, now: Time, to: Member, transfer: u32) {
+    fn send_block(&mut self, now: Time, to: Member, transfer: u32) {
         let far = self.is_far(to);
         let Some(offered) = self.outgoing.find(to, transfer) else { return };
-        let vain = self.peers.not_new_for(now, to, |generation| self.holdings.progress(generation));
+        let not_new = self.peers.not_new_for(now, to, |generation| self.holdings.progress(generation));
         let at_source = u64::from(self.spec.source.is_some());
         let round = (self.round + at_source).max(1);
         let phase = Phase { round, settled: self.settled, members: self.peers.len() as u32 + 1 };
         let left = far.then(|| self.left.have());
-        let known =
-            Knowledge { receiver: &offered.have, holders: self.peers.holders(), phase, vain: &vain, left };
+        let known = Knowledge {
+            receiver: &offered.have,
+            holders: self.peers.holders(),
+            phase,
+            not_new: &not_new,
+            left,
+        };
         let mut pick = self.holdings.pick(&known, &mut self.chance);
         if pick.is_none() && far {
             let anything = Knowledge { left: None, ..known };
@@ -156,7 +165,10 @@ impl Swarm {
         let (generation, terms, round) = (pick.generation, pick.terms, self.round);
         self.leaves(to, generation, &pick.row);
         let checked = self.holdings.generation(generation).is_some_and(Generation::is_whole);
-        self.send_signal(to, Signal::Head(BlockHead { transfer, generation, row: pick.row, checked, round }));
+        self.send_signal(
+            to,
+            Signal::Head(BlockAnnouncement { transfer, generation, row: pick.row, checked, round }),
+        );
         self.outbox.push_back(Output::Transmit { to, transfer, generation, terms });
     }
 
@@ -164,7 +176,7 @@ impl Swarm {
     pub(super) fn stopped(&mut self, now: Time, by: Member, transfer: u32) {
         let Some(stopped) = self.outgoing.find(by, transfer) else { return };
         let Some((generation, row)) = stopped.block.take() else { return };
-        if let Row::Block(_) = row {
+        if let CodedBlock::Block(_) = row {
             stopped.have.add(self.holdings.division(), generation, &row);
         }
         self.transfer = self.transfer.wrapping_add(1);
@@ -177,7 +189,7 @@ impl Swarm {
             now + self.spec.waits.transfer,
         );
         self.outbox.push_back(Output::Cancel { to: by, transfer });
-        self.announce(now, by, self.transfer);
+        self.send_block(now, by, self.transfer);
     }
 
     pub(super) fn sent(&mut self, now: Time, to: Member, transfer: u32, arrived: bool) {

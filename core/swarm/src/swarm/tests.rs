@@ -54,17 +54,24 @@ fn offered(outputs: &[Output], member: Member) -> Option<u32> {
 #[test]
 fn coded_blocks_of_another_content_are_refused() {
     let mut sink = swarm(SINK);
-    deliver(&mut sink, SOURCE, Signal::Offer { transfer: 7, ring: 0, pace: Pace::default() });
-    for (generation, row) in
-        [(2, Row::Block(0)), (0, Row::Block(2)), (0, Row::Coded([1].into())), (1, Row::Coded([0, 0].into()))]
-    {
-        let head = BlockHead { transfer: 7, generation, row, checked: true, round: 1 };
+    deliver(&mut sink, SOURCE, Signal::Offer { transfer: 7, ring: 0, block_time: BlockTime::default() });
+    for (generation, row) in [
+        (2, CodedBlock::Block(0)),
+        (0, CodedBlock::Block(2)),
+        (0, CodedBlock::Coded([1].into())),
+        (1, CodedBlock::Coded([0, 0].into())),
+    ] {
+        let head = BlockAnnouncement { transfer: 7, generation, row, checked: true, round: 1 };
         let stop = Output::Signal { to: SOURCE, signal: Signal::Stop { transfer: 7 } };
         assert_eq!(deliver(&mut sink, SOURCE, Signal::Head(head)), [stop]);
     }
     let strangers = Member { rack: 9, slot: 9 };
     assert_eq!(
-        deliver(&mut sink, strangers, Signal::Offer { transfer: 1, ring: 0, pace: Pace::default() }),
+        deliver(
+            &mut sink,
+            strangers,
+            Signal::Offer { transfer: 1, ring: 0, block_time: BlockTime::default() }
+        ),
         []
     );
 }
@@ -74,7 +81,12 @@ fn the_next_block_is_offered_when_one_has_arrived() {
     let mut source = swarm(SOURCE);
     let mut transfer = offered(&outputs(&mut source, Time::ZERO), SINK).unwrap();
     for _ in 0..2 {
-        let grant = Signal::Grant { transfer, ring: 0, pace: Pace::default(), have: Have::default() };
+        let grant = Signal::Grant {
+            transfer,
+            ring: 0,
+            block_time: BlockTime::default(),
+            have: HoldingsReport::default(),
+        };
         let replies = deliver(&mut source, SINK, grant);
         assert!(
             replies.iter().any(|output| matches!(output, Output::Transmit { to: SINK, .. })),
@@ -111,21 +123,21 @@ fn blocks_placed_by_other_means_are_enough() {
 
 /// Returns the ranks in the grant that replies to an offer.
 fn granted_ranks(sink: &mut Swarm, from: Member, transfer: u32) -> Vec<u16> {
-    match &deliver(sink, from, Signal::Offer { transfer, ring: 0, pace: Pace::default() })[..] {
+    match &deliver(sink, from, Signal::Offer { transfer, ring: 0, block_time: BlockTime::default() })[..] {
         [Output::Signal { signal: Signal::Grant { have, .. }, .. }] => have.ranks.clone(),
         other => panic!("{other:?}"),
     }
 }
 
 fn refuses(sink: &mut Swarm, from: Member, transfer: u32) -> bool {
-    let replies = deliver(sink, from, Signal::Offer { transfer, ring: 0, pace: Pace::default() });
+    let replies = deliver(sink, from, Signal::Offer { transfer, ring: 0, block_time: BlockTime::default() });
     matches!(replies[..], [Output::Signal { signal: Signal::Refuse { .. }, .. }])
 }
 
 #[test]
 fn a_block_that_entered_the_rack_is_not_granted_again() {
     let mut sink = swarm(SINK);
-    let entered = || Signal::Entered { generation: 1, row: Row::Coded([3, 4].into()) };
+    let entered = || Signal::Entered { generation: 1, row: CodedBlock::Coded([3, 4].into()) };
     deliver(&mut sink, FAR, entered());
     assert_eq!(
         granted_ranks(&mut sink, FAR, 1),
@@ -143,8 +155,8 @@ fn a_block_that_entered_the_rack_is_not_granted_again() {
 fn the_rack_is_notified_of_blocks_that_enter_it() {
     let mut sink = swarm(SINK);
     granted_ranks(&mut sink, FAR, 1);
-    let row = Row::Coded([3, 4].into());
-    let head = BlockHead { transfer: 1, generation: 0, row: row.clone(), checked: true, round: 1 };
+    let row = CodedBlock::Coded([3, 4].into());
+    let head = BlockAnnouncement { transfer: 1, generation: 0, row: row.clone(), checked: true, round: 1 };
     let signal = Signal::Entered { generation: 0, row };
     assert_eq!(deliver(&mut sink, FAR, Signal::Head(head)), [Output::Signal { to: SOURCE, signal }]);
 }
@@ -169,7 +181,12 @@ fn a_lost_block_is_withdrawn_and_not_awaited() {
     deliver(
         &mut source,
         SINK,
-        Signal::Grant { transfer, ring: 0, pace: Pace::default(), have: Have::default() },
+        Signal::Grant {
+            transfer,
+            ring: 0,
+            block_time: BlockTime::default(),
+            have: HoldingsReport::default(),
+        },
     );
     source.handle(Time::ZERO, Input::Sent { to: SINK, transfer, arrived: false });
     let withdraw = Signal::Withdraw { transfer };
@@ -178,7 +195,8 @@ fn a_lost_block_is_withdrawn_and_not_awaited() {
 
     let mut sink = swarm(SINK);
     granted_ranks(&mut sink, SOURCE, transfer);
-    let head = BlockHead { transfer, generation: 0, row: Row::Block(0), checked: true, round: 1 };
+    let head =
+        BlockAnnouncement { transfer, generation: 0, row: CodedBlock::Block(0), checked: true, round: 1 };
     deliver(&mut sink, SOURCE, Signal::Head(head));
     let others = transfer + crate::blocks_at_a_time(false) as u32;
     (transfer + 1..others).for_each(|other| drop(granted_ranks(&mut sink, SOURCE, other)));
@@ -195,13 +213,20 @@ fn of_two_blocks_under_way_only_the_lost_one_is_given_up() {
     deliver(
         &mut sink,
         SOURCE,
-        Signal::Head(BlockHead { transfer: 1, generation: 0, row: Row::Block(0), checked: true, round: 1 }),
+        Signal::Head(BlockAnnouncement {
+            transfer: 1,
+            generation: 0,
+            row: CodedBlock::Block(0),
+            checked: true,
+            round: 1,
+        }),
     );
     sink.handle(Time::ZERO, Input::Nearly { peer: SOURCE, transfer: 1, sent: false });
     granted_ranks(&mut sink, SOURCE, 2);
     let discarded = deliver(&mut sink, SOURCE, Signal::Withdraw { transfer: 1 });
     assert!(discarded.contains(&Output::Discard { from: SOURCE, transfer: 1 }), "{discarded:?}");
-    let head = BlockHead { transfer: 2, generation: 0, row: Row::Block(1), checked: true, round: 1 };
+    let head =
+        BlockAnnouncement { transfer: 2, generation: 0, row: CodedBlock::Block(1), checked: true, round: 1 };
     assert_eq!(deliver(&mut sink, SOURCE, Signal::Head(head)), [], "the other granted block still arrives");
 }
 
@@ -212,7 +237,11 @@ fn blocks_that_left_the_rack_are_sent_again_only_when_needed() {
         outputs(&mut source, Time::ZERO);
         outputs(&mut source, Time::ZERO + Duration::from_millis(10));
         for (generation, block) in left {
-            deliver(&mut source, SINK, Signal::Left { generation: *generation, row: Row::Block(*block) });
+            deliver(
+                &mut source,
+                SINK,
+                Signal::Left { generation: *generation, row: CodedBlock::Block(*block) },
+            );
         }
         source
     };
@@ -225,7 +254,7 @@ fn blocks_that_left_the_rack_are_sent_again_only_when_needed() {
     assert_eq!(offered(&outputs(&mut source(&all), later), FAR), None);
     assert!(offered(&outputs(&mut source(&all), much_later), FAR).is_some());
     let mut asked = source(&all);
-    let ask = Signal::Ask { have: Have::default() };
+    let ask = Signal::Ask { have: HoldingsReport::default() };
     asked.handle(later, Input::Signal { from: FAR, signal: &ask });
     assert!(offered(&outputs(&mut asked, later), FAR).is_some());
 
@@ -239,7 +268,12 @@ fn blocks_that_left_the_rack_are_sent_again_only_when_needed() {
 fn the_rack_is_notified_of_blocks_that_leave_it() {
     let mut source = swarm(SOURCE);
     let transfer = offered(&outputs(&mut source, Time::ZERO), FAR).unwrap();
-    let grant = Signal::Grant { transfer, ring: 0, pace: Pace::default(), have: Have::default() };
+    let grant = Signal::Grant {
+        transfer,
+        ring: 0,
+        block_time: BlockTime::default(),
+        have: HoldingsReport::default(),
+    };
     let replies = deliver(&mut source, FAR, grant);
     let left = replies.iter().find_map(|output| match output {
         Output::Signal { to: SINK, signal: Signal::Left { generation, row } } => {
@@ -256,9 +290,9 @@ fn the_rack_is_notified_of_blocks_that_leave_it() {
 
 /// Delivers a block of a member that states whether it has checked the generation. Returns the
 /// outputs of the sink.
-fn send(sink: &mut Swarm, from: Member, transfer: u32, row: Row, checked: bool) -> Vec<Output> {
+fn send(sink: &mut Swarm, from: Member, transfer: u32, row: CodedBlock, checked: bool) -> Vec<Output> {
     granted_ranks(sink, from, transfer);
-    let head = BlockHead { transfer, generation: 0, row, checked, round: 1 };
+    let head = BlockAnnouncement { transfer, generation: 0, row, checked, round: 1 };
     let mut replies = deliver(sink, from, Signal::Head(head));
     sink.handle(Time::ZERO, Input::Received { from, transfer, took: None });
     replies.extend(outputs(sink, Time::ZERO));
@@ -286,8 +320,8 @@ fn sink() -> Swarm {
 #[test]
 fn a_polluted_generation_is_taken_from_one_member_and_audited() {
     let mut sink = sink();
-    send(&mut sink, OTHER, 1, Row::Block(0), false);
-    let replies = send(&mut sink, SOURCE, 1, Row::Coded([1, 1].into()), true);
+    send(&mut sink, OTHER, 1, CodedBlock::Block(0), false);
+    let replies = send(&mut sink, SOURCE, 1, CodedBlock::Coded([1, 1].into()), true);
     assert!(
         replies.iter().any(|output| matches!(output, Output::Decode { generation: 0, .. })),
         "{replies:?}"
@@ -299,13 +333,13 @@ fn a_polluted_generation_is_taken_from_one_member_and_audited() {
     );
     assert!(!sink.holdings().is_complete() && sink.holdings().have().ranks == [0, 0]);
     assert_eq!(
-        stored(&send(&mut sink, OTHER, 2, Row::Block(0), false)),
+        stored(&send(&mut sink, OTHER, 2, CodedBlock::Block(0), false)),
         0,
         "the member has not checked the generation"
     );
-    assert_eq!(stored(&send(&mut sink, SOURCE, 2, Row::Block(0), true)), 1);
+    assert_eq!(stored(&send(&mut sink, SOURCE, 2, CodedBlock::Block(0), true)), 1);
     assert_eq!(granted_ranks(&mut sink, OTHER, 3), [2, 0], "no block is requested from another member");
-    assert_eq!(stored(&send(&mut sink, SOURCE, 3, Row::Block(1), true)), 1);
+    assert_eq!(stored(&send(&mut sink, SOURCE, 3, CodedBlock::Block(1), true)), 1);
     sink.handle(Time::ZERO, Input::Decoded { generation: 0 });
     let replies = outputs(&mut sink, Time::ZERO);
     let suspects = replies.iter().find_map(|output| match output {
@@ -318,17 +352,20 @@ fn a_polluted_generation_is_taken_from_one_member_and_audited() {
 #[test]
 fn liars_are_expelled_and_relays_of_lies_are_doubted() {
     let mut sink = sink();
-    (0..2).for_each(|block| drop(send(&mut sink, OTHER, u32::from(block), Row::Block(block), true)));
+    (0..2).for_each(|block| drop(send(&mut sink, OTHER, u32::from(block), CodedBlock::Block(block), true)));
     let replies = polluted(&mut sink);
     assert!(replies.contains(&Output::Expelled(OTHER)), "it sent all of the blocks: {replies:?}");
     sink.handle(Time::ZERO, Input::Joined(OTHER));
-    assert_eq!(deliver(&mut sink, OTHER, Signal::Offer { transfer: 9, ring: 0, pace: Pace::default() }), []);
+    assert_eq!(
+        deliver(&mut sink, OTHER, Signal::Offer { transfer: 9, ring: 0, block_time: BlockTime::default() }),
+        []
+    );
 
     let mut sink = self::sink();
     sink.handle(Time::ZERO, Input::Refuted { from: OTHER, checked: false });
     assert_eq!(outputs(&mut sink, Time::ZERO).iter().filter(|o| matches!(o, Output::Expelled(_))).count(), 0);
-    assert_eq!(stored(&send(&mut sink, OTHER, 1, Row::Block(0), false)), 0);
-    assert_eq!(stored(&send(&mut sink, OTHER, 2, Row::Block(0), true)), 1);
+    assert_eq!(stored(&send(&mut sink, OTHER, 1, CodedBlock::Block(0), false)), 0);
+    assert_eq!(stored(&send(&mut sink, OTHER, 2, CodedBlock::Block(0), true)), 1);
     sink.handle(Time::ZERO, Input::Refuted { from: OTHER, checked: true });
     assert!(outputs(&mut sink, Time::ZERO).contains(&Output::Expelled(OTHER)));
 }
@@ -336,11 +373,11 @@ fn liars_are_expelled_and_relays_of_lies_are_doubted() {
 #[test]
 fn a_lost_sender_of_a_polluted_generation_is_replaced() {
     let mut sink = sink();
-    send(&mut sink, OTHER, 1, Row::Block(0), false);
-    send(&mut sink, SOURCE, 1, Row::Block(1), true);
+    send(&mut sink, OTHER, 1, CodedBlock::Block(0), false);
+    send(&mut sink, SOURCE, 1, CodedBlock::Block(1), true);
     polluted(&mut sink);
-    assert_eq!(stored(&send(&mut sink, SOURCE, 2, Row::Block(0), true)), 1);
+    assert_eq!(stored(&send(&mut sink, SOURCE, 2, CodedBlock::Block(0), true)), 1);
     sink.handle(Time::ZERO, Input::Gone(SOURCE));
-    assert_eq!(stored(&send(&mut sink, OTHER, 2, Row::Block(1), true)), 1);
+    assert_eq!(stored(&send(&mut sink, OTHER, 2, CodedBlock::Block(1), true)), 1);
     assert_eq!(sink.holdings().have().ranks, [1, 0], "all blocks must be from one member");
 }

@@ -6,9 +6,9 @@
 use crate::feedback::rounds::RoundFeedback;
 use crate::intervals::IntervalSet;
 use crate::packet::{MAX_RANGES, PacketBody};
-use crate::retry::ACK_PARENT_TRIES;
 use crate::rtt::backoff;
 use crate::spec::Chain;
+use crate::timeouts::ACK_PARENT_TRIES;
 use cool_machine::{Duration, Time};
 use core::ops::Range;
 use std::sync::Arc;

@@ -4,7 +4,7 @@
 use crate::congestion::queueing_delay::QueueingDelay;
 use crate::congestion::rate_control::Loss;
 use crate::feedback::rounds::{RoundFeedback, Rounds};
-use crate::retry::{SILENT_CHUNKS, SILENT_RTOS};
+use crate::timeouts::{SILENT_CHUNKS, SILENT_RTOS};
 use cool_machine::{Duration, Time};
 use core::ops::Range;
 

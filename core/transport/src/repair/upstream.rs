@@ -1,7 +1,7 @@
 //! Selects the node that receives NAKs: the predecessor in the chain, or, if it does not answer,
 //! nodes further up and finally the source.
 
-use crate::retry::{PREDECESSOR_RETRY_RTOS, UPSTREAM_TRIES, UPSTREAM_TRIES_PROVEN};
+use crate::timeouts::{PREDECESSOR_RETRY_RTOS, UPSTREAM_TRIES, UPSTREAM_TRIES_PROVEN};
 use cool_machine::{Duration, Time};
 
 /// The node that receives NAKs.

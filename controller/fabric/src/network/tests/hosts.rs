@@ -16,7 +16,7 @@ pub(super) fn world() -> World {
 
 pub(super) fn without_agents(world: &mut World) {
     for n in [2, 7] {
-        world.ask(|reply| FabricCall::Unregister(format!("h{n}"), reply)).try_recv().unwrap().unwrap();
+        world.ask(|reply| FabricRequest::Unregister(format!("h{n}"), reply)).try_recv().unwrap().unwrap();
     }
 }
 
@@ -227,13 +227,13 @@ fn a_restarted_controller_keeps_serving_hosts() {
 #[test]
 fn a_host_becomes_a_node_and_a_node_a_host() {
     let mut world = acquainted();
-    world.ask(|reply| FabricCall::Register(node(7), reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricRequest::Register(node(7), reply)).try_recv().unwrap().unwrap();
     world.intervals(2);
     let hosts = |world: &mut World| shown(world).hosts.iter().map(|host| host.mac).collect::<Vec<_>>();
     assert_eq!((hosts(&mut world), arrives(&world, 2, node(7).mac)), (vec![node(2).mac], vec![]));
     let pmac = world.network.surroundings().pmac_at(place(&world, 7)).unwrap();
     assert_eq!(arrives(&world, 2, pmac), ["h7"]);
-    world.ask(|reply| FabricCall::Unregister("h7".into(), reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricRequest::Unregister("h7".into(), reply)).try_recv().unwrap().unwrap();
     assert_eq!((hosts(&mut world).len(), arrives(&world, 2, pmac).len()), (2, 0));
     assert_eq!(arrives(&world, 2, node(7).mac), ["h7"]);
 }
@@ -272,7 +272,7 @@ fn a_node_stays_reachable_after_its_agent_crashes() {
     world.mute.remove("h6");
     world.intervals(2);
     assert!(world.network.silent.at(place(&world, 6)).is_none());
-    world.ask(|reply| FabricCall::Unregister("h5".into(), reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricRequest::Unregister("h5".into(), reply)).try_recv().unwrap().unwrap();
     assert_eq!((shown(&mut world).hosts.len(), arrives(&world, 2, pmac).len()), (3, 0));
     assert_eq!(arrives(&world, 2, node(5).mac), ["h5"]);
 }

@@ -219,7 +219,7 @@ fn a_host_that_becomes_a_node_is_announced_and_vice_versa() {
         reported
     };
     let (reply, _answer) = oneshot::channel();
-    world.network.call(world.now, FabricCall::Register(node(7), reply));
+    world.network.handle_request(world.now, FabricRequest::Register(node(7), reply));
     world.now += FabricConfig::default().lldp_interval;
     let key = node(7).lldp_key;
     let lldp = cool_topology::lldp::Announcement::Node { name: "h7".into(), mac: node(7).mac };
@@ -232,7 +232,7 @@ fn a_host_that_becomes_a_node_is_announced_and_vice_versa() {
     let left = frames_after(&mut world, 3, question(3, 7));
     assert_eq!((ports(&left), read(&left[0].1).sender), (vec![at(2, 3)], of_7));
     let (reply, _answer) = oneshot::channel();
-    world.network.call(world.now, FabricCall::Unregister("h7".into(), reply));
+    world.network.handle_request(world.now, FabricRequest::Unregister("h7".into(), reply));
     assert_eq!(reported(&mut world), [(Some(ip(7)), node(7).mac)]);
     world.settle();
     assert_eq!(ports(&frames_after(&mut world, 3, question(3, 7))), [at(4, 3)]);
@@ -381,6 +381,6 @@ fn without_hosts_an_agent_with_ipv6_is_refused() {
     let mut world = World::new(ring());
     world.network.host_forwarder.stop_serving_hosts();
     let refused =
-        world.ask(|reply| FabricCall::Register(node_by_ipv6(1), reply)).try_recv().unwrap().unwrap_err();
+        world.ask(|reply| FabricRequest::Register(node_by_ipv6(1), reply)).try_recv().unwrap().unwrap_err();
     assert!(refused.to_string().contains("--agents-only"), "{refused}");
 }

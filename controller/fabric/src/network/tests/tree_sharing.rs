@@ -5,7 +5,7 @@ use super::*;
 const ALL: [u8; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
 
 fn release(world: &mut World, id: u64) {
-    world.ask(|reply| FabricCall::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();
+    world.ask(|reply| FabricRequest::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();
 }
 
 fn trees(world: &World) -> Vec<Vec<u32>> {
@@ -38,7 +38,7 @@ fn groups_of_the_same_nodes_take_the_entries_of_one() {
     assert_eq!(trees(&world), before);
     let network = &world.network;
     assert!(network.multicast.is_empty() && network.sharing.is_empty());
-    assert!(world.ask(|reply| FabricCall::Trees(7, reply)).try_recv().unwrap().is_err());
+    assert!(world.ask(|reply| FabricRequest::Trees(7, reply)).try_recv().unwrap().is_err());
 }
 
 #[test]
@@ -48,11 +48,11 @@ fn shared_trees_follow_the_network_for_all_their_groups() {
     world.group(1, &ALL).try_recv().unwrap().unwrap();
     world.group(2, &ALL).try_recv().unwrap().unwrap();
     release(&mut world, 1);
-    let before = world.ask(|reply| FabricCall::Trees(2, reply)).try_recv().unwrap().unwrap();
+    let before = world.ask(|reply| FabricRequest::Trees(2, reply)).try_recv().unwrap().unwrap();
     let cut = Port { switch: dpid(1), number: 1 };
     world.cable(cut, false);
     world.settle();
-    let after = world.ask(|reply| FabricCall::Trees(2, reply)).try_recv().unwrap().unwrap();
+    let after = world.ask(|reply| FabricRequest::Trees(2, reply)).try_recv().unwrap().unwrap();
     assert_ne!(before[0].links, after[0].links);
     for from in ALL {
         assert_eq!(world.send(from, after[0].address), others(from));
@@ -90,7 +90,11 @@ fn a_restarted_controller_adopts_shared_trees_for_each_group() {
     for id in [8, 7] {
         second.intervals(1);
         let request = GroupRequest { id, members: ALL.iter().map(|n| format!("h{n}")).collect() };
-        second.ask(|reply| FabricCall::AdoptGroup(request, held.clone(), reply)).try_recv().unwrap().unwrap();
+        second
+            .ask(|reply| FabricRequest::AdoptGroup(request, held.clone(), reply))
+            .try_recv()
+            .unwrap()
+            .unwrap();
     }
     // Later groups share them as well.
     second.intervals(30);

@@ -4,11 +4,11 @@
 use super::super::*;
 use crate::api::TableCapacity;
 use crate::api::{GroupRequest, MacAddr, NodeRegistration};
-use crate::call::CallReply;
-use crate::call::FabricCall;
 use crate::frames::pmac;
 use crate::intent::addresses::IpVersion;
 use crate::intent::tables::GROUPS;
+use crate::request::FabricRequest;
+use crate::request::RequestReply;
 use crate::switch::connection::PendingUpdate;
 use crate::switch::model::{self, ModelPacket};
 use crate::switch::port_info::PortInfo;
@@ -110,7 +110,7 @@ impl World {
         }
         for n in 1..=8 {
             let (reply, _) = oneshot::channel();
-            world.network.call(world.now, FabricCall::Register(node(n), reply));
+            world.network.handle_request(world.now, FabricRequest::Register(node(n), reply));
         }
         world.settle();
         world
@@ -289,10 +289,10 @@ impl World {
 
     pub(crate) fn ask<T>(
         &mut self,
-        call: impl FnOnce(CallReply<T>) -> FabricCall,
+        request: impl FnOnce(RequestReply<T>) -> FabricRequest,
     ) -> oneshot::Receiver<Result<T, FabricError>> {
         let (reply, answer) = oneshot::channel();
-        self.network.call(self.now, call(reply));
+        self.network.handle_request(self.now, request(reply));
         self.settle();
         answer
     }
@@ -303,7 +303,7 @@ impl World {
         members: &[u8],
     ) -> oneshot::Receiver<Result<Vec<TreeGrant>, FabricError>> {
         let members = members.iter().map(|n| format!("h{n}")).collect();
-        self.ask(|reply| FabricCall::CreateGroup(GroupRequest { id, members }, reply))
+        self.ask(|reply| FabricRequest::CreateGroup(GroupRequest { id, members }, reply))
     }
 
     /// Pulls or connects the cable at a port. Both ends notice.

@@ -3,8 +3,8 @@
 //! known, and the same everywhere, before the first call that all ranks join.
 
 use super::super::Group;
+use crate::engine_resources::{EngineResources, GroupContext};
 use crate::machine::Output;
-use crate::shared::{GroupContext, SharedState};
 use cool_machine::Time;
 use cool_transport::unicast::Notice;
 use std::collections::BTreeSet;
@@ -45,7 +45,7 @@ impl QuickAgreement {
 
 impl Group {
     /// Handles the report on this node's ranks.
-    pub(crate) fn quick(&mut self, now: Time, shared: &mut SharedState, able: bool) {
+    pub(crate) fn quick(&mut self, now: Time, shared: &mut EngineResources, able: bool) {
         let (group, epoch) = self.key();
         let notice = Notice::QuickCapability { group, epoch, able };
         GroupContext { now, members: &self.members, shared }.notify_others(&notice);
@@ -53,7 +53,7 @@ impl Group {
     }
 
     /// Handles the report of a node.
-    pub(in crate::group) fn learn_quick(&mut self, shared: &mut SharedState, node: usize, able: bool) {
+    pub(in crate::group) fn learn_quick(&mut self, shared: &mut EngineResources, node: usize, able: bool) {
         let (is_here, nodes) = (node == self.members.me, self.members.nodes.len());
         if let Some(all) = self.quick_calls.learn((node, is_here), able, nodes) {
             shared.out.push(Output::Quick { group: self.members.id, all });

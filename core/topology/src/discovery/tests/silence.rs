@@ -2,7 +2,7 @@
 //! processed.
 
 use super::*;
-use crate::discovery::sessions::DEFERRED_INTERVALS_MAX;
+use crate::discovery::silent_switches::DEFERRED_INTERVALS_MAX;
 
 impl World {
     /// Runs an interval in which all frames arrive except those over a link. If `caught_up`, all

@@ -1,10 +1,10 @@
-//! A node's copy while it is being written.
+//! The destination of a copy on a node, while it is being written.
 //!
 //! It is written next to its destination, in a working directory, from blocks that are on the node
 //! already and from blocks that arrive. When it is complete and verified, it is renamed into place.
 
 use crate::errors::CopyFileError;
-use crate::scan::{in_parallel, item_path, scan};
+use crate::manifest_scan::{in_parallel, item_path, scan};
 use cool_content::{
     Block, BlockSet, Digest, Digester, FileContent, Item, ItemContent, ItemPath, Manifest, ModificationTime,
     Occurrences, Piece,
@@ -37,7 +37,7 @@ const LOCK_ATTEMPTS: usize = 8;
 
 /// Options of a node's copy.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct TargetOptions {
+pub(crate) struct DestinationOptions {
     /// Whether files that are not in the source are removed.
     pub(crate) delete: bool,
     /// Whether the copy is read back from the disk before it is renamed into place.
@@ -45,17 +45,17 @@ pub(crate) struct TargetOptions {
 }
 
 /// A node's copy, or why the node cannot have one.
-pub(crate) type TargetResult = Result<Target, CopyFileError>;
+pub(crate) type DestinationResult = Result<DestinationCopy, CopyFileError>;
 
-/// A node's copy while it is being written.
+/// A node's copy at its destination while it is being written.
 #[derive(Debug)]
-pub(crate) struct Target {
+pub(crate) struct DestinationCopy {
     dest: PathBuf,
     /// The working directory next to the destination.
     work: PathBuf,
     manifest: Arc<Manifest>,
     occurrences: Occurrences,
-    options: TargetOptions,
+    options: DestinationOptions,
     have: BlockSet,
     open: BTreeMap<u32, File>,
     /// Lock of the working directory, held until the copy is in place; `None` if the destination
@@ -65,7 +65,7 @@ pub(crate) struct Target {
     put: Option<Put>,
 }
 
-impl Target {
+impl DestinationCopy {
     /// Prepares the copy at `dest`, with all blocks that are there already.
     ///
     /// # Errors
@@ -73,8 +73,8 @@ impl Target {
     pub(crate) fn open(
         dest: &Path,
         manifest: Arc<Manifest>,
-        options: TargetOptions,
-    ) -> Result<Target, CopyFileError> {
+        options: DestinationOptions,
+    ) -> Result<DestinationCopy, CopyFileError> {
         let before = existing(dest, &manifest, options)?;
         let (parent, name) = match (dest.parent(), dest.file_name()) {
             (Some(parent), Some(name)) => (parent, name),
@@ -91,7 +91,7 @@ impl Target {
         let occurrences = Occurrences::new(&manifest);
         let have = BlockSet::none(manifest.blocks().len());
         let dest = dest.to_owned();
-        let mut target = Target {
+        let mut destination = DestinationCopy {
             dest,
             work,
             manifest,
@@ -102,22 +102,24 @@ impl Target {
             lock: None,
             put: None,
         };
-        if before.as_ref() == Some(&*target.manifest) {
-            target.have = target.have.complement();
-            return Ok(target);
+        if before.as_ref() == Some(&*destination.manifest) {
+            destination.have = destination.have.complement();
+            return Ok(destination);
         }
-        target.lock = Some(lock(&target.work)?);
-        match target.fill(before.as_ref()) {
-            Ok(()) => Ok(target),
+        destination.lock = Some(lock(&destination.work)?);
+        match destination.fill_from_node(before.as_ref()) {
+            Ok(()) => Ok(destination),
             Err(error) => {
-                target.discard()?;
+                destination.discard()?;
                 Err(error)
             }
         }
     }
 
-    /// Creates all items, and writes the blocks that are on this node already.
-    fn fill(&mut self, before: Option<&Manifest>) -> Result<(), CopyFileError> {
+    /// Creates all items in the working directory, and fills the files with the blocks that are on
+    /// this node already: of an interrupted copy of the same source, of the present destination
+    /// (`before`), and of an interrupted copy of another source, in this order.
+    fn fill_from_node(&mut self, before: Option<&Manifest>) -> Result<(), CopyFileError> {
         let resumes = self.begin()?;
         self.make_tree()?;
         if resumes {
@@ -139,8 +141,8 @@ impl Target {
     }
 
     /// Returns this copy as the files of the object that `put` adds to a store.
-    pub(crate) fn into_store(self, put: Put) -> Target {
-        Target { put: Some(put), ..self }
+    pub(crate) fn into_store(self, put: Put) -> DestinationCopy {
+        DestinationCopy { put: Some(put), ..self }
     }
 
     /// Returns the blocks that it has.
@@ -213,7 +215,8 @@ impl Target {
         Ok(())
     }
 
-    /// Finds the blocks that an interrupted copy of the same source has written.
+    /// Reads the files in the working directory, which an interrupted copy of the same source has
+    /// left, and records which blocks they contain already, at their right places.
     fn find_in_place(&mut self) -> Result<(), CopyFileError> {
         let (manifest, tree) = (Arc::clone(&self.manifest), self.tree());
         let mut wrong = BlockSet::none(manifest.blocks().len());
@@ -424,7 +427,7 @@ impl Target {
 fn existing(
     dest: &Path,
     manifest: &Manifest,
-    options: TargetOptions,
+    options: DestinationOptions,
 ) -> Result<Option<Manifest>, CopyFileError> {
     let about = match dest.symlink_metadata() {
         Ok(about) => about,
@@ -538,11 +541,11 @@ pub(crate) fn drop_cache(file: &File) -> io::Result<()> {
 /// Reads a block, and returns whether its hash is right.
 fn read_block(file: &File, offset: u64, block: Block, bytes: &mut Vec<u8>) -> io::Result<bool> {
     bytes.resize(block.bytes as usize, 0);
-    Ok(fill(file, offset, bytes)? && Digest::of(bytes) == block.digest)
+    Ok(read_exactly(file, offset, bytes)? && Digest::of(bytes) == block.digest)
 }
 
-/// Fills `bytes` from a file, and returns whether the file is long enough.
-fn fill(file: &File, offset: u64, bytes: &mut [u8]) -> io::Result<bool> {
+/// Reads `bytes` at an offset of a file. Returns whether the file is long enough.
+fn read_exactly(file: &File, offset: u64, bytes: &mut [u8]) -> io::Result<bool> {
     match file.read_exact_at(bytes, offset) {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
         read => read.map(|()| true),
@@ -554,7 +557,7 @@ pub(crate) fn has_content(file: &File, content: &FileContent, manifest: &Manifes
     let (mut digester, mut bytes) = (Digester::default(), Vec::new());
     for (offset, block) in manifest.blocks_of(content) {
         bytes.resize(manifest.blocks()[block as usize].bytes as usize, 0);
-        if !fill(file, offset, &mut bytes)? {
+        if !read_exactly(file, offset, &mut bytes)? {
             return Ok(false);
         }
         digester.update(&bytes);

@@ -1,5 +1,5 @@
-//! The agents of a schedule that is being timed: the order of their work, and the events for which
-//! they wait.
+//! The model of the agents that execute a schedule, in simulated time: the order of their work, the
+//! CPU time that it takes, and the events for which they wait.
 
 mod streams;
 
@@ -46,7 +46,8 @@ enum TimingEvent {
     Network(NetworkEvent),
 }
 
-pub(super) struct World<'a, N> {
+/// All agents of a schedule, and the network between them.
+pub(super) struct AgentModel<'a, N> {
     schedule: &'a Schedule,
     layout: &'a Layout,
     costs: &'a AgentCosts,
@@ -78,13 +79,13 @@ pub(super) struct World<'a, N> {
     pub(super) trace: Option<MessageTrace>,
 }
 
-impl<'a, N: NetworkModel> World<'a, N> {
+impl<'a, N: NetworkModel> AgentModel<'a, N> {
     pub(super) fn new(
         schedule: &'a Schedule,
         layout: &'a Layout,
         costs: &'a AgentCosts,
         network: N,
-    ) -> Result<World<'a, N>, TimingError> {
+    ) -> Result<AgentModel<'a, N>, TimingError> {
         if schedule.programs.len() != layout.size() {
             return Err(TimingError::Incomplete);
         }
@@ -93,7 +94,7 @@ impl<'a, N: NetworkModel> World<'a, N> {
         let one_node = |a, b| layout.node_of(a) == layout.node_of(b);
         let fused = FusedReductions::find(schedule, |rank| dependents.get(rank.0 as usize), one_node);
         let index = ScheduleIndex::new(schedule, &fused).ok_or(TimingError::Incomplete)?;
-        Ok(World {
+        Ok(AgentModel {
             schedule,
             layout,
             costs,

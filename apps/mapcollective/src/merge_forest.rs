@@ -1,5 +1,5 @@
-//! The order of merges: a binary tree over a job's partitions. Its shape depends only on their
-//! number.
+//! The order in which partial results are merged: a binary tree over a job's partitions. Its shape
+//! depends only on their number. A [`MergeForest`] holds the tables that have not met yet.
 //!
 //! A node of the tree represents a run of partitions. When the tables of a node's two children meet
 //! at a rank, they are merged into the node's table. They meet at the rank that has mapped both, at

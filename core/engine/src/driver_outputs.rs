@@ -39,13 +39,13 @@ impl ReceivedBytes {
 
 /// A first-in, first-out queue of outputs, which also assigns the numbers of memory and work.
 #[derive(Debug, Default)]
-pub(crate) struct OutputQueue {
+pub(crate) struct DriverOutputs {
     queue: VecDeque<Output>,
     last_memory: u64,
     last_work: u64,
 }
 
-impl OutputQueue {
+impl DriverOutputs {
     pub(crate) fn push(&mut self, output: Output) {
         self.queue.push_back(output);
     }

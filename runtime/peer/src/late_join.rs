@@ -1,4 +1,4 @@
-//! The reply to an inquiry: a late member requests the common state from any member.
+//! Late members: a node that joins late inquires about the common state, and any member replies.
 
 use crate::channel::{ChannelError, ChannelSender, SwarmKey};
 use crate::plan::SwarmPlan;
@@ -20,7 +20,7 @@ const ANSWERED: u32 = 0;
 
 /// The common state, as a member returned it.
 #[derive(Debug)]
-pub struct Welcome {
+pub struct LateJoinReply {
     /// The plan with all members except the newcomer.
     pub plan: SwarmPlan,
     /// The description of the content by [`crate::Contents::describe`].
@@ -72,10 +72,10 @@ impl CommonState {
         CommonState { seed, members, generations, blocks, code, rate, limit, content }
     }
 
-    fn welcome(self, key: SwarmKey, held: TcpStream) -> Welcome {
+    fn into_reply(self, key: SwarmKey, held: TcpStream) -> LateJoinReply {
         let CommonState { seed, members, generations, blocks, code, rate, limit, content } = self;
         let plan = SwarmPlan { key, seed, members, generations, blocks, code, rate, limit };
-        Welcome { plan, content, hold: InquiryHold { _channel: held } }
+        LateJoinReply { plan, content, hold: InquiryHold { _channel: held } }
     }
 }
 
@@ -110,12 +110,12 @@ async fn send_state(
 
 /// Requests the common state from all given members at once, as a node that will become the member
 /// `me`. Returns the reply of the first member that can be reached. That member waits for the
-/// newcomer as it waits for members that are missing blocks, for as long as [`Welcome::hold`]
+/// newcomer as it waits for members that are missing blocks, for as long as [`LateJoinReply::hold`]
 /// exists.
 ///
 /// # Errors
 /// Returns an error if none of the members replies.
-pub fn inquire(contacts: &[SocketAddr], key: SwarmKey, me: Member) -> Result<Welcome, InquiryError> {
+pub fn inquire(contacts: &[SocketAddr], key: SwarmKey, me: Member) -> Result<LateJoinReply, InquiryError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (state, held) = runtime.block_on(async {
         let mut opening = JoinSet::new();
@@ -132,7 +132,7 @@ pub fn inquire(contacts: &[SocketAddr], key: SwarmKey, me: Member) -> Result<Wel
         }
         Err(InquiryError::Silent { members: contacts.len(), why })
     })?;
-    Ok(state.welcome(key, held))
+    Ok(state.into_reply(key, held))
 }
 
 async fn ask(sender: ChannelSender, me: Member) -> Result<(CommonState, TcpStream), ChannelError> {

@@ -1,4 +1,4 @@
-//! Nodes in messages: failures grouped by their reason, and lists of names with ranges.
+//! Names of nodes in messages: failures grouped by their reason, and names as ranges.
 
 use std::collections::BTreeMap;
 

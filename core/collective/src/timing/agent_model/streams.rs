@@ -1,12 +1,12 @@
 //! Multicasts of a schedule that is being timed: the waiting before the first byte and after the
 //! last.
 
-use super::{ActionRef, READY, TimingEvent, World};
+use super::{ActionRef, AgentModel, READY, TimingEvent};
 use crate::schedule::ActionKind;
 use crate::timing::costs::nanos;
 use crate::timing::{MulticastMessage, NetworkModel};
 
-impl<N: NetworkModel> World<'_, N> {
+impl<N: NetworkModel> AgentModel<'_, N> {
     /// Opens the next multicast of a rank of which the tree is free.
     pub(super) fn next_multicast(&mut self, rank: u32) {
         let program = self.program(rank);

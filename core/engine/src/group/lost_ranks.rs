@@ -1,4 +1,5 @@
-//! The ranks that have left a group, and the number of calls that they made before.
+//! The lost ranks of a group: those that have left it, and the number of calls that they made
+//! before.
 
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::members::Members;
@@ -6,25 +7,24 @@ use cool_collective::Rank;
 use std::collections::BTreeMap;
 
 #[derive(Debug, Default)]
-pub(super) struct Departures {
+pub(super) struct LostRankTable {
     /// By rank: the number of calls that it made, and the reason why it left.
-    departed: BTreeMap<u32, (u64, String)>,
+    lost: BTreeMap<u32, (u64, String)>,
 }
 
-impl Departures {
+impl LostRankTable {
     /// Records that a rank left after this number of calls. Returns the failure of everything that
     /// needs the rank.
     pub(super) fn add(&mut self, members: &Members, rank: u32, calls: u64, why: String) -> CallFailure {
         let failed = failure(members, rank, &why);
-        self.departed.insert(rank, (calls, why));
+        self.lost.insert(rank, (calls, why));
         failed
     }
 
     /// Returns those of `ranks` that have left, with the number of their calls and the reason.
     pub(super) fn among<'a>(&'a self, ranks: &'a [Rank]) -> impl Iterator<Item = (u32, u64, &'a str)> {
-        let departed =
-            |rank: &Rank| self.departed.get(&rank.0).map(|(calls, why)| (rank.0, *calls, why.as_str()));
-        ranks.iter().filter_map(departed)
+        let lost = |rank: &Rank| self.lost.get(&rank.0).map(|(calls, why)| (rank.0, *calls, why.as_str()));
+        ranks.iter().filter_map(lost)
     }
 
     /// Checks that all ranks that must take part in a call are present.
@@ -32,8 +32,8 @@ impl Departures {
     /// # Errors
     /// Returns the failure if one of them has left.
     pub(super) fn check_call(&self, members: &Members, call: u64) -> Result<(), CallFailure> {
-        let departed = self.departed.iter().find(|(_, (calls, _))| *calls <= call);
-        departed.map_or(Ok(()), |(rank, (_, why))| Err(failure(members, *rank, why)))
+        let lost = self.lost.iter().find(|(_, (calls, _))| *calls <= call);
+        lost.map_or(Ok(()), |(rank, (_, why))| Err(failure(members, *rank, why)))
     }
 
     /// Checks that a rank is present.
@@ -41,7 +41,7 @@ impl Departures {
     /// # Errors
     /// Returns the failure if it has left.
     pub(super) fn check(&self, members: &Members, rank: u32) -> Result<(), CallFailure> {
-        self.departed.get(&rank).map_or(Ok(()), |(_, why)| Err(failure(members, rank, why)))
+        self.lost.get(&rank).map_or(Ok(()), |(_, why)| Err(failure(members, rank, why)))
     }
 
     /// Checks that the source of a message, or any possible source, is present.
@@ -57,8 +57,8 @@ impl Departures {
     /// # Errors
     /// Returns the failure if all others have left.
     pub(super) fn check_any_left(&self, members: &Members) -> Result<(), CallFailure> {
-        match self.departed.last_key_value() {
-            Some((rank, (_, why))) if self.departed.len() + 1 >= members.layout.size() => {
+        match self.lost.last_key_value() {
+            Some((rank, (_, why))) if self.lost.len() + 1 >= members.layout.size() => {
                 Err(failure(members, *rank, why))
             }
             _ => Ok(()),

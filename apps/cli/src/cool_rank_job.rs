@@ -1,8 +1,8 @@
-//! Jobs that run this program as their ranks, one on each node: how they are submitted, and JSON
+//! Jobs whose ranks are this program, `cool`, one on each node: how they are submitted, and JSON
 //! documents of their results.
 
 use crate::error::Error;
-use crate::job;
+use crate::followed_job;
 use cool_proto::control::JobSpec;
 use serde::Serialize;
 use std::io;
@@ -16,11 +16,11 @@ pub(crate) fn spec(
     user: Option<String>,
 ) -> Result<JobSpec, Error> {
     Ok(JobSpec {
-        program: job::this_program()?,
+        program: followed_job::this_program()?,
         args: vec![command.to_owned(), serde_json::json!(task).to_string()],
         ranks_per_node: 1,
         hosts,
-        user: user.unwrap_or_else(job::user),
+        user: user.unwrap_or_else(followed_job::user),
         survive: true,
         ..JobSpec::default()
     })

@@ -1,6 +1,6 @@
-//! Sends each message twice while the network loses packets. A receiver seldom misses both copies,
-//! whereas detecting a loss and sending a NAK takes ten times as long as a call. A second packet
-//! per message is cheap in comparison.
+//! Redundant sending: each message is sent twice while the network loses packets. A receiver
+//! seldom misses both copies, whereas detecting a loss and sending a NAK takes ten times as long as
+//! a call. A second packet per message is cheap in comparison.
 
 /// If this many of the last [`RECENT_MESSAGES`] messages needed a retransmission, all messages are
 /// sent twice for a while.
@@ -13,7 +13,7 @@ const DUPLICATED_MESSAGES: u32 = 256;
 
 /// Decides how many copies of each message are sent.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Duplication {
+pub(crate) struct RedundantSending {
     /// Messages that were retransmitted, as last reported.
     retransmitted: u64,
     /// Messages that were retransmitted recently.
@@ -24,7 +24,7 @@ pub(crate) struct Duplication {
     twice: u32,
 }
 
-impl Duplication {
+impl RedundantSending {
     /// Receives the total number of the rank's messages that were retransmitted.
     pub(crate) fn on_retransmitted(&mut self, total: u64) {
         self.recent += total.saturating_sub(self.retransmitted);
@@ -52,22 +52,22 @@ mod tests {
 
     #[test]
     fn messages_are_duplicated_after_recent_retransmissions() {
-        let mut duplication = Duplication::default();
-        let once = |duplication: &mut Duplication, messages: u32| {
-            assert!((0..messages).all(|_| duplication.copies() == 1));
+        let mut redundant_sending = RedundantSending::default();
+        let once = |redundant_sending: &mut RedundantSending, messages: u32| {
+            assert!((0..messages).all(|_| redundant_sending.copies() == 1));
         };
-        once(&mut duplication, 5);
-        duplication.on_retransmitted(1);
-        once(&mut duplication, RECENT_MESSAGES);
+        once(&mut redundant_sending, 5);
+        redundant_sending.on_retransmitted(1);
+        once(&mut redundant_sending, RECENT_MESSAGES);
         // The first retransmission is no longer recent.
-        duplication.on_retransmitted(2);
-        once(&mut duplication, 1);
-        duplication.on_retransmitted(3);
-        assert!((0..100).all(|_| duplication.copies() == 2));
-        duplication.on_retransmitted(4);
-        assert!((0..DUPLICATED_MESSAGES).all(|_| duplication.copies() == 2));
-        once(&mut duplication, 3 * RECENT_MESSAGES);
-        duplication.on_retransmitted(4);
-        once(&mut duplication, RECENT_MESSAGES);
+        redundant_sending.on_retransmitted(2);
+        once(&mut redundant_sending, 1);
+        redundant_sending.on_retransmitted(3);
+        assert!((0..100).all(|_| redundant_sending.copies() == 2));
+        redundant_sending.on_retransmitted(4);
+        assert!((0..DUPLICATED_MESSAGES).all(|_| redundant_sending.copies() == 2));
+        once(&mut redundant_sending, 3 * RECENT_MESSAGES);
+        redundant_sending.on_retransmitted(4);
+        once(&mut redundant_sending, RECENT_MESSAGES);
     }
 }

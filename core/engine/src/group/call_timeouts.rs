@@ -1,17 +1,16 @@
-//! Handles calls and transfers that take too long, and silent nodes, and finds out which ranks are
-//! to blame.
+//! Timeouts of calls and transfers, and silent nodes: finds out which ranks are to blame.
 
 use super::Group;
 use super::failure_detector::LocalWaits;
+use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::ids::NodeId;
-use crate::shared::{GroupContext, SharedState, TimerKey};
 use cool_machine::{Duration, Time};
 use std::collections::BTreeSet;
 
 impl Group {
     /// Sets the timer of a call.
-    pub(super) fn arm(&self, now: Time, shared: &mut SharedState, call_number: u64) {
+    pub(super) fn arm(&self, now: Time, shared: &mut EngineResources, call_number: u64) {
         let Some(call) = self.calls.get(call_number) else { return };
         let at = if call.announced { call.deadline() } else { call.announce_at().min(call.deadline()) };
         shared.timers.set(TimerKey::Call(self.members.id, call_number), Some(at.max(now)));
@@ -24,7 +23,7 @@ impl Group {
     pub(crate) fn on_call_timer(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         call_number: u64,
     ) -> Result<(), CallFailure> {
         if self.messages.calls_with_work().contains(&call_number) {
@@ -153,7 +152,7 @@ impl Group {
     pub(crate) fn on_transfer_timer(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         number: u64,
     ) -> Result<(), CallFailure> {
         let mut context = GroupContext { now, members: &self.members, shared };
@@ -169,7 +168,11 @@ impl Group {
     }
 
     /// Handles the timer of the failure detector. Returns the nodes that are lost.
-    pub(crate) fn on_failure_detector_timer(&mut self, now: Time, shared: &mut SharedState) -> Vec<NodeId> {
+    pub(crate) fn on_failure_detector_timer(
+        &mut self,
+        now: Time,
+        shared: &mut EngineResources,
+    ) -> Vec<NodeId> {
         let moved = self.last_progress(now);
         let awaited = if self.members.on_demand { self.awaited_nodes() } else { BTreeSet::new() };
         let mut context = GroupContext { now, members: &self.members, shared };

@@ -2,11 +2,11 @@
 //! an operation failed. All open requests are answered with the failure, and the other agents are
 //! notified.
 
-use super::{Group, departures, failure_detector};
+use super::{Group, failure_detector, lost_ranks};
+use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::ids::NodeId;
 use crate::machine::Output;
-use crate::shared::{GroupContext, SharedState, TimerKey};
 use cool_machine::Time;
 use cool_transport::unicast::Notice;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ impl Group {
     pub(crate) fn lose_rank(
         &mut self,
         now: Time,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         (rank, completed_calls): (u32, Option<u64>),
         why: String,
     ) -> Result<(), CallFailure> {
@@ -32,7 +32,7 @@ impl Group {
             return Ok(());
         }
         if open > 0 {
-            return Err(departures::failure(&self.members, rank, &why));
+            return Err(lost_ranks::failure(&self.members, rank, &why));
         }
         let ((group, epoch), text) = (self.key(), why.clone());
         let notice = Notice::RankLost { group, epoch, call: calls, rank, text };
@@ -47,8 +47,8 @@ impl Group {
     pub(super) fn on_rank_lost(&mut self, rank: u32, calls: u64, why: String) -> Result<(), CallFailure> {
         let waiting = self.calls.iter().any(|(number, call)| number >= calls && !call.is_empty());
         let waiting = waiting || self.watched_calls.has_any_from(calls);
-        let lost = self.departures.add(&self.members, rank, calls, why);
-        let alone = self.departures.check_any_left(&self.members).is_err();
+        let lost = self.lost_rank_table.add(&self.members, rank, calls, why);
+        let alone = self.lost_rank_table.check_any_left(&self.members).is_err();
         if waiting || self.point_to_point.needs(rank, alone) { Err(lost) } else { Ok(()) }
     }
 
@@ -75,7 +75,13 @@ impl Group {
 
     /// Makes the group fail: all open requests are answered, and the other agents are notified if
     /// `notify` is set.
-    pub(crate) fn fail(&mut self, now: Time, shared: &mut SharedState, failed: &CallFailure, notify: bool) {
+    pub(crate) fn fail(
+        &mut self,
+        now: Time,
+        shared: &mut EngineResources,
+        failed: &CallFailure,
+        notify: bool,
+    ) {
         if self.failed.is_some() {
             return;
         }
@@ -107,7 +113,7 @@ impl Group {
     /// Answers an open request with the group's failure.
     pub(super) fn fail_open(
         &mut self,
-        shared: &mut SharedState,
+        shared: &mut EngineResources,
         token: u64,
         rank: u32,
         failed: &CallFailure,
@@ -117,14 +123,14 @@ impl Group {
     }
 
     /// Frees all resources of calls.
-    pub(super) fn clear(&mut self, now: Time, shared: &mut SharedState) {
+    pub(super) fn clear(&mut self, now: Time, shared: &mut EngineResources) {
         self.streams.clear(shared);
         self.messages.clear(shared);
         self.failure_detector.stop(&mut GroupContext { now, members: &self.members, shared });
     }
 
     /// Notifies another node's agent that the group has failed, if it has.
-    pub(crate) fn notify_failure(&self, now: Time, shared: &mut SharedState, peer: NodeId) {
+    pub(crate) fn notify_failure(&self, now: Time, shared: &mut EngineResources, peer: NodeId) {
         if let Some(failed) = &self.failed {
             let (group, epoch) = self.key();
             let (kind, ranks, text) = (failed.kind.code(), failed.ranks.clone(), failed.message.clone());
@@ -139,9 +145,9 @@ impl Group {
     }
 
     /// Notifies a newly connected agent of the ranks that have left on this node.
-    pub(crate) fn introduce(&self, now: Time, shared: &mut SharedState, peer: NodeId) {
+    pub(crate) fn introduce(&self, now: Time, shared: &mut EngineResources, peer: NodeId) {
         let (group, epoch) = self.key();
-        for (rank, call, why) in self.departures.among(self.members.my_ranks()) {
+        for (rank, call, why) in self.lost_rank_table.among(self.members.my_ranks()) {
             let notice = Notice::RankLost { group, epoch, call, rank, text: why.to_owned() };
             shared.peers.notify(now, peer, notice);
         }
@@ -149,7 +155,7 @@ impl Group {
 
     /// Handles a ping from a node of the group. If the group has failed here and the node was never
     /// connected, the node may not have been notified, so it is notified now.
-    pub(crate) fn on_ping(&self, now: Time, shared: &mut SharedState, place: usize) {
+    pub(crate) fn on_ping(&self, now: Time, shared: &mut EngineResources, place: usize) {
         let Some(peer) = self.members.nodes.get(place).map(|node| node.id) else { return };
         let unspoken = place != self.members.me && shared.peers.link(peer).is_none();
         if self.failed.is_some() && unspoken {

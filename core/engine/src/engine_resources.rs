@@ -1,13 +1,13 @@
-//! The state that the groups of a node share: outputs, timers, connections, the node's link, and
-//! bounce buffers.
+//! The engine's resources, which the groups of a node share: outputs, timers, connections, the
+//! node's link, and bounce buffers.
 
+use crate::driver_outputs::DriverOutputs;
 use crate::failure::{CallFailure, CallStats, TrafficTotals};
 use crate::ids::WorkId;
 use crate::link_share::{LinkShare, LinkUsage};
 use crate::machine::{Output, Work};
 use crate::members::Members;
 use crate::memory::MemoryRange;
-use crate::output_queue::OutputQueue;
 use crate::peers::PeerTable;
 use crate::stream::MulticastStream;
 use crate::timers::TimerQueue;
@@ -36,9 +36,10 @@ pub(crate) enum TimerKey {
     FailureDetector(u64),
 }
 
+/// The resources that all groups of a node use.
 #[derive(Debug)]
-pub(crate) struct SharedState {
-    pub(crate) out: OutputQueue,
+pub(crate) struct EngineResources {
+    pub(crate) out: DriverOutputs,
     pub(crate) timers: TimerQueue<TimerKey>,
     pub(crate) peers: PeerTable,
     /// Number of bytes that are still available for bounce buffers.
@@ -59,10 +60,10 @@ pub(crate) struct SharedState {
     pub(crate) refused: u64,
 }
 
-impl SharedState {
-    pub(crate) fn new(me: AgentId, bounce_bytes: u64, peer_timeout: Duration) -> SharedState {
-        SharedState {
-            out: OutputQueue::default(),
+impl EngineResources {
+    pub(crate) fn new(me: AgentId, bounce_bytes: u64, peer_timeout: Duration) -> EngineResources {
+        EngineResources {
+            out: DriverOutputs::default(),
             timers: TimerQueue::new(),
             peers: PeerTable::new(me),
             bounce_left: bounce_bytes,
@@ -175,7 +176,7 @@ impl TurnBudget {
 pub(crate) struct GroupContext<'a> {
     pub(crate) now: Time,
     pub(crate) members: &'a Members,
-    pub(crate) shared: &'a mut SharedState,
+    pub(crate) shared: &'a mut EngineResources,
 }
 
 impl GroupContext<'_> {
@@ -186,7 +187,7 @@ impl GroupContext<'_> {
     /// Makes sure that the agent of a node in the group is connected, if agents connect on demand.
     pub(crate) fn reach(&mut self, node: usize) {
         if self.members.on_demand {
-            let SharedState { peers, out, .. } = &mut *self.shared;
+            let EngineResources { peers, out, .. } = &mut *self.shared;
             peers.reach(self.now, (self.members, node), out);
         }
     }

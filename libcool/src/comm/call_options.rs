@@ -1,5 +1,5 @@
-//! Further handles of a communicator: the same rank, calls and state, with other options for calls
-//! that are made through them.
+//! Options of calls: further handles of a communicator, with the same rank, calls and state, but
+//! other options for the calls that are made through them.
 
 #![allow(unsafe_code, reason = "the caller of `lending` guarantees what the compiler cannot verify")]
 

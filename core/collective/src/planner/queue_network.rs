@@ -44,8 +44,9 @@ struct ConnectionQueue {
     sending: bool,
 }
 
+/// The network as queues: the links of nodes and racks, and the connections of nodes.
 #[derive(Debug)]
-pub(super) struct Queues<'a> {
+pub(super) struct QueueNetwork<'a> {
     model: &'a CostModel,
     layout: &'a Layout,
     up: Vec<LinkQueue>,
@@ -55,11 +56,11 @@ pub(super) struct Queues<'a> {
     connections: BTreeMap<(u32, u32), ConnectionQueue>,
 }
 
-impl<'a> Queues<'a> {
-    pub(super) fn new(model: &'a CostModel, layout: &'a Layout) -> Queues<'a> {
+impl<'a> QueueNetwork<'a> {
+    pub(super) fn new(model: &'a CostModel, layout: &'a Layout) -> QueueNetwork<'a> {
         let nodes = vec![LinkQueue::default(); layout.nodes()];
         let racks = vec![LinkQueue::default(); layout.racks() * model.ecmp_paths.max(1) as usize];
-        Queues {
+        QueueNetwork {
             model,
             layout,
             up: nodes.clone(),
@@ -134,7 +135,7 @@ impl LinkQueue {
     }
 }
 
-impl NetworkModel for Queues<'_> {
+impl NetworkModel for QueueNetwork<'_> {
     fn latency(&self, from: usize, to: usize, bytes: u64) -> u64 {
         let near = self.layout.rack_of_node(from) == self.layout.rack_of_node(to);
         let level = if near { self.model.rack } else { self.model.core };

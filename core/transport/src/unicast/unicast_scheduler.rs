@@ -1,4 +1,4 @@
-//! The sending half: selects the next frame.
+//! The scheduler of a connection: selects the message and the frame that are sent next.
 
 use super::api::{DRIVER_WINDOW_BYTES, DeferredMessage, GroupEpoch, Output, Payload, Violation};
 use super::frame::{ControlFrame, DataFrame, FRAME_PAYLOAD};
@@ -15,8 +15,9 @@ struct OutboundMessage {
     sent: u64,
 }
 
+/// Selects the next frame among control frames and the messages of all groups.
 #[derive(Debug, Default)]
-pub(super) struct Outbound {
+pub(super) struct UnicastScheduler {
     control: VecDeque<ControlFrame>,
     /// The messages in progress of each group. Groups take turns frame by frame. Within a group the
     /// earliest message of the earliest call is sent first, because the segments of a pipeline
@@ -33,7 +34,7 @@ pub(super) struct Outbound {
     in_driver: u64,
 }
 
-impl Outbound {
+impl UnicastScheduler {
     pub(super) fn control(&mut self, control: ControlFrame) {
         self.control.push_back(control);
     }

@@ -1,99 +1,34 @@
-//! Calls of the controller: registers nodes, and makes and releases groups.
+//! Makes groups: finds the trees that a group should have and for which the switches have room.
 
 use super::Network;
 use super::acknowledgments::AckWaiter;
-use super::host_forwarder::Input as HostInput;
 use super::multicast_groups::GroupTrees;
+use super::requests::answer;
 use super::snapshot;
-use crate::api::{FabricError, GroupRequest, NodeRegistration, TreeGrant, TreeScope, Unicast};
-use crate::call::{CallReply, FabricCall};
+use crate::api::{FabricError, GroupRequest, TreeGrant, TreeScope};
 use crate::intent::tables::GROUPS;
 use crate::intent::tables::RuleCounts;
+use crate::request::RequestReply;
 use crate::switch::capacity::TableExhausted;
 use crate::trees::{GroupTree, TieBreak, scopes};
 use cool_collective::Layout;
-use cool_machine::{Machine, Time};
-use cool_topology::discovery::Input;
+use cool_machine::Time;
 use cool_topology::index::UNREACHABLE;
 use cool_topology::{DatapathId, Link, Port, Tree};
 use std::collections::{BTreeMap, BTreeSet};
-use tracing::{debug, warn};
+use tracing::warn;
 
 /// Maximum number of shapes of a tree that are tried until one has room in all switches.
 const WAYS: usize = 8;
 
 impl Network {
-    /// Executes a call.
-    pub(crate) fn call(&mut self, now: Time, call: FabricCall) {
-        match call {
-            FabricCall::Register(node, reply) => answer(reply, self.register(now, node)),
-            FabricCall::Unregister(name, reply) => {
-                self.unregister(now, &name);
-                answer(reply, Ok(()));
-            }
-            FabricCall::CreateGroup(request, reply) => match self.locate(&request) {
-                Ok(racks) => self.create(now, &request, &racks, reply),
-                Err(error) => answer(reply, Err(error)),
-            },
-            FabricCall::AdoptGroup(request, trees, reply) => {
-                self.adopt(request, &trees);
-                answer(reply, Ok(()));
-            }
-            FabricCall::Trees(id, reply) => {
-                let set = self.sharing.set_of(id);
-                let group = set.and_then(|set| self.multicast.group(set));
-                let group = group.ok_or(FabricError::NoSuchGroup { id });
-                answer(reply, group.map(|group| snapshot::grants(self, group)));
-            }
-            FabricCall::ReleaseGroup(id, reply) => {
-                let known = self.sharing.set_of(id).is_some();
-                self.release(id);
-                answer(reply, if known { Ok(()) } else { Err(FabricError::NoSuchGroup { id }) });
-            }
-        }
-    }
-
-    fn register(&mut self, now: Time, node: NodeRegistration) -> Result<(), FabricError> {
-        if node.ip.is_ipv6() && !self.host_forwarder.serves_hosts() && self.config.unicast == Unicast::Routed
-        {
-            return Err(FabricError::BadRegistration {
-                name: node.name,
-                reason: "its agent uses IPv6, which --agents-only does not support; give its data interface an IPv4 address, or start the \
-                         controller without --agents-only"
-                    .to_owned(),
-            });
-        }
-        if self.nodes.register(node.clone())? {
-            self.handle_hosts(now, HostInput::NodeReset(&node.name));
-        }
-        self.presence.registered(now, &node.name);
-        self.discovery.handle(now, Input::NodeRegistered(&node.name, node.mac, &node.lldp_key));
-        self.changes.nodes.insert(node.name);
-        Ok(())
-    }
-
-    fn unregister(&mut self, now: Time, name: &str) {
-        let vlan = self.nodes.vlan(name);
-        let node = self.nodes.get(name).cloned();
-        let port = self.surroundings().place_of(name);
-        if self.nodes.unregister(name) {
-            self.presence.left(name);
-            self.node_unregistered(name);
-            self.discovery.handle(now, Input::NodeUnregistered(name));
-            self.changes.nodes.insert(name.to_owned());
-        }
-        if let Some(node) = &node {
-            self.handle_hosts(now, HostInput::NodeUnregistered { node, vlan, port });
-        }
-    }
-
     /// Makes a group, either with the trees of another group of the same members, or with its own.
-    fn create(
+    pub(super) fn create_group(
         &mut self,
         now: Time,
         request: &GroupRequest,
         racks: &BTreeMap<String, u32>,
-        reply: CallReply<Vec<TreeGrant>>,
+        reply: RequestReply<Vec<TreeGrant>>,
     ) {
         let id = request.id;
         let shared = self.sharing.of_members(&request.members);
@@ -116,10 +51,10 @@ impl Network {
         let until = now + self.config.ack_timeout;
         let group = GroupTrees { without, caller: Some(reply), ..GroupTrees::default() };
         self.multicast.insert(id, group, Some(until));
-        self.grow(id, trees);
+        self.add_trees(id, trees);
     }
 
-    fn answer_created(&mut self, id: u64, reply: CallReply<Vec<TreeGrant>>, trees: Vec<TreeGrant>) {
+    fn answer_created(&mut self, id: u64, reply: RequestReply<Vec<TreeGrant>>, trees: Vec<TreeGrant>) {
         // A caller that no longer waits would never release the group.
         if reply.send(Ok(trees)).is_err() {
             self.release(id);
@@ -128,7 +63,7 @@ impl Network {
 
     /// Returns the rack of each member if the group can be made, that is, if all members are
     /// located and reach each other.
-    fn locate(&self, request: &GroupRequest) -> Result<BTreeMap<String, u32>, FabricError> {
+    pub(super) fn locate(&self, request: &GroupRequest) -> Result<BTreeMap<String, u32>, FabricError> {
         let id = request.id;
         // A set of trees may outlive the group from which it has its number.
         if self.sharing.set_of(id).is_some() || self.multicast.group(id).is_some() {
@@ -284,33 +219,11 @@ impl Network {
     }
 
     /// Gives trees to a group. Returns their numbers.
-    pub(crate) fn grow(&mut self, id: u64, trees: Vec<GroupTree>) -> Vec<u32> {
-        let numbers = self.multicast.grow(id, trees);
+    pub(crate) fn add_trees(&mut self, id: u64, trees: Vec<GroupTree>) -> Vec<u32> {
+        let numbers = self.multicast.add_trees(id, trees);
         for number in &numbers {
             self.acknowledgments.touch(AckWaiter::Tree(*number));
         }
         numbers
-    }
-
-    /// Releases a group. Its trees are removed unless another group uses them.
-    pub(crate) fn release(&mut self, id: u64) {
-        let set = self.sharing.leave(id);
-        let Some(group) = set.and_then(|set| self.multicast.remove(set)) else { return };
-        for tree in &group.trees {
-            self.acknowledgments.forget(AckWaiter::Tree(tree.number));
-        }
-        if let Some(adopted) = group.adopted {
-            self.disown(&adopted);
-        }
-        if let Some(caller) = group.caller {
-            answer(caller, Err(FabricError::NoSuchGroup { id }));
-        }
-    }
-}
-
-/// Sends the result of a call. A caller that no longer waits does not need it.
-pub(crate) fn answer<T>(reply: CallReply<T>, result: Result<T, FabricError>) {
-    if reply.send(result).is_err() {
-        debug!("a caller did not wait for its answer");
     }
 }
