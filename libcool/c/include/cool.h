@@ -1064,169 +1064,6 @@ cool_status cool_wait_message(cool_request request, struct cool_message *message
 cool_status cool_cancel(cool_request request, int *cancelled, struct cool_message *message);
 
 /**
- * As cool_gatherv, but only the root must pass `counts`; each rank passes the `count` of elements
- * that it sends. The root broadcasts the counts first, 8 bytes for each rank. Only the root may
- * pass COOL_IN_PLACE.
- *
- * # Safety
- * The buffers must have the lengths that the counts require, and no other code may access them
- * during the call.
- */
-cool_status cool_gatherv_of_own(const void *send,
-                                size_t count,
-                                void *recv,
-                                const size_t *counts,
-                                cool_type dtype,
-                                size_t root,
-                                cool_comm comm);
-
-/**
- * As cool_scatterv, but only the root must pass `counts`; each rank passes the `count` of elements
- * that it receives. The root broadcasts the counts first, 8 bytes for each rank.
- *
- * # Safety
- * The buffers must have the lengths that the counts require, and no other code may access them
- * during the call.
- */
-cool_status cool_scatterv_of_own(const void *send,
-                                 const size_t *counts,
-                                 void *recv,
-                                 size_t count,
-                                 cool_type dtype,
-                                 size_t root,
-                                 cool_comm comm);
-
-/**
- * As cool_alltoallv, but each rank passes only the number of elements that it sends to and
- * receives from each rank. All ranks exchange their counts first, 16 bytes for each pair of ranks.
- *
- * # Safety
- * `sent` and `received` must have one number for each rank. The buffers must have the lengths that
- * these counts require, and no other code may access them during the call.
- */
-cool_status cool_alltoallv_of_own(const void *send,
-                                  const size_t *sent,
-                                  void *recv,
-                                  const size_t *received,
-                                  cool_type dtype,
-                                  cool_comm comm);
-
-/**
- * Creates a queue that returns the first of many pending calls to complete, and stores it in
- * `queue`.
- *
- * The calls may belong to several communicators. Any number of threads may add calls and wait for
- * completions; a single thread suffices for all calls of a process.
- *
- * # Safety
- * `queue` must point to a queue.
- */
-cool_status cool_queue_new(cool_queue *queue);
-
-/**
- * Adds a request to a queue, with a token that identifies the call. The queue owns the request
- * from now on, so the caller must neither wait for it nor test it.
- */
-cool_status cool_queue_add(cool_queue queue, cool_request request, uint64_t token);
-
-/**
- * Waits for a completed call of a queue, including calls that other threads add meanwhile, but at
- * most for `microseconds`.
- *
- * Stores 1 in `done`, the token of the call in `token`, and the received message, for a receive,
- * in `message` unless that is NULL. Stores 0 in `done` if no call has completed. If the call
- * failed, returns its error; `done` and `token` are set then, too.
- *
- * # Safety
- * `done` must point to an int, `token` to a number, and `message` to a cool_message or be NULL.
- */
-cool_status cool_queue_next(cool_queue queue,
-                            uint64_t microseconds,
-                            int *done,
-                            uint64_t *token,
-                            struct cool_message *message);
-
-/**
- * Frees a queue. Its calls are still executed, without their results.
- */
-cool_status cool_queue_free(cool_queue queue);
-
-/**
- * Creates a group of the surviving ranks, in their old order, and stores its communicator in
- * `rest`. All survivors must call this. It works after calls of this group have failed.
- *
- * A rank counts as lost if it has ended or freed its communicator, its agent is unreachable, or it
- * does not call this within the shortest timeout that any survivor has set. The old group should
- * be freed afterwards, by cool_free.
- *
- * # Safety
- * `rest` must point to a communicator.
- */
-cool_status cool_shrink(cool_comm comm, cool_comm *rest);
-
-/**
- * Replaces `flags` with the bitwise AND of the flags of all surviving ranks. Writes the lost ranks
- * to `gone`, at most `room` of them, and stores their total number in `count`. All survivors must
- * call this. It works after calls of this group have failed.
- *
- * # Safety
- * `flags` must point to this rank's flags, `count` to a number, and `gone` must have room for
- * `room` numbers, or `room` must be 0.
- */
-cool_status cool_agree(cool_comm comm, uint64_t *flags, size_t *gone, size_t room, size_t *count);
-
-/**
- * Makes all pending and later calls of the group fail with COOL_REVOKED, at every rank. Only
- * cool_agree and cool_shrink work afterwards.
- */
-cool_status cool_revoke(cool_comm comm);
-
-/**
- * Writes the lost ranks of the group from which cool_shrink created this one to `gone`, at most
- * `room` of them, and stores their total number in `count`.
- *
- * # Safety
- * `count` must point to a number, and `gone` must have room for `room` numbers, or `room` must be
- * 0.
- */
-cool_status cool_gone(cool_comm comm, size_t *gone, size_t room, size_t *count);
-
-/**
- * Waits until a call is complete, and frees the request.
- */
-cool_status cool_wait(cool_request request);
-
-/**
- * Waits until a call is complete, but at most for `microseconds`. Stores 1 in `done` if it is,
- * otherwise 0.
- *
- * Once it is complete, received data is available, and cool_wait, which must still free the
- * request, returns at once. The function may be called repeatedly with short waits. If the call
- * failed, returns its error and frees the request.
- *
- * # Safety
- * `done` must point to an int.
- */
-cool_status cool_wait_for(cool_request request, uint64_t microseconds, int *done);
-
-/**
- * Waits for all of `n` calls and frees their requests. Returns the first error, after all have
- * completed.
- *
- * # Safety
- * `requests` must point to `n` requests.
- */
-cool_status cool_wait_all(const cool_request *requests, size_t n);
-
-/**
- * Stores 1 in `done` if cool_wait would return at once, otherwise 0.
- *
- * # Safety
- * `done` must point to an int.
- */
-cool_status cool_test(cool_request request, int *done);
-
-/**
  * Starts cool_bcast and stores the request.
  *
  * # Safety
@@ -1469,6 +1306,169 @@ cool_status cool_ialltoallv(const void *send,
  * `request` must point to a request.
  */
 cool_status cool_ibarrier(cool_comm comm, cool_request *request);
+
+/**
+ * As cool_gatherv, but only the root must pass `counts`; each rank passes the `count` of elements
+ * that it sends. The root broadcasts the counts first, 8 bytes for each rank. Only the root may
+ * pass COOL_IN_PLACE.
+ *
+ * # Safety
+ * The buffers must have the lengths that the counts require, and no other code may access them
+ * during the call.
+ */
+cool_status cool_gatherv_of_own(const void *send,
+                                size_t count,
+                                void *recv,
+                                const size_t *counts,
+                                cool_type dtype,
+                                size_t root,
+                                cool_comm comm);
+
+/**
+ * As cool_scatterv, but only the root must pass `counts`; each rank passes the `count` of elements
+ * that it receives. The root broadcasts the counts first, 8 bytes for each rank.
+ *
+ * # Safety
+ * The buffers must have the lengths that the counts require, and no other code may access them
+ * during the call.
+ */
+cool_status cool_scatterv_of_own(const void *send,
+                                 const size_t *counts,
+                                 void *recv,
+                                 size_t count,
+                                 cool_type dtype,
+                                 size_t root,
+                                 cool_comm comm);
+
+/**
+ * As cool_alltoallv, but each rank passes only the number of elements that it sends to and
+ * receives from each rank. All ranks exchange their counts first, 16 bytes for each pair of ranks.
+ *
+ * # Safety
+ * `sent` and `received` must have one number for each rank. The buffers must have the lengths that
+ * these counts require, and no other code may access them during the call.
+ */
+cool_status cool_alltoallv_of_own(const void *send,
+                                  const size_t *sent,
+                                  void *recv,
+                                  const size_t *received,
+                                  cool_type dtype,
+                                  cool_comm comm);
+
+/**
+ * Creates a queue that returns the first of many pending calls to complete, and stores it in
+ * `queue`.
+ *
+ * The calls may belong to several communicators. Any number of threads may add calls and wait for
+ * completions; a single thread suffices for all calls of a process.
+ *
+ * # Safety
+ * `queue` must point to a queue.
+ */
+cool_status cool_queue_new(cool_queue *queue);
+
+/**
+ * Adds a request to a queue, with a token that identifies the call. The queue owns the request
+ * from now on, so the caller must neither wait for it nor test it.
+ */
+cool_status cool_queue_add(cool_queue queue, cool_request request, uint64_t token);
+
+/**
+ * Waits for a completed call of a queue, including calls that other threads add meanwhile, but at
+ * most for `microseconds`.
+ *
+ * Stores 1 in `done`, the token of the call in `token`, and the received message, for a receive,
+ * in `message` unless that is NULL. Stores 0 in `done` if no call has completed. If the call
+ * failed, returns its error; `done` and `token` are set then, too.
+ *
+ * # Safety
+ * `done` must point to an int, `token` to a number, and `message` to a cool_message or be NULL.
+ */
+cool_status cool_queue_next(cool_queue queue,
+                            uint64_t microseconds,
+                            int *done,
+                            uint64_t *token,
+                            struct cool_message *message);
+
+/**
+ * Frees a queue. Its calls are still executed, without their results.
+ */
+cool_status cool_queue_free(cool_queue queue);
+
+/**
+ * Creates a group of the surviving ranks, in their old order, and stores its communicator in
+ * `rest`. All survivors must call this. It works after calls of this group have failed.
+ *
+ * A rank counts as lost if it has ended or freed its communicator, its agent is unreachable, or it
+ * does not call this within the shortest timeout that any survivor has set. The old group should
+ * be freed afterwards, by cool_free.
+ *
+ * # Safety
+ * `rest` must point to a communicator.
+ */
+cool_status cool_shrink(cool_comm comm, cool_comm *rest);
+
+/**
+ * Replaces `flags` with the bitwise AND of the flags of all surviving ranks. Writes the lost ranks
+ * to `gone`, at most `room` of them, and stores their total number in `count`. All survivors must
+ * call this. It works after calls of this group have failed.
+ *
+ * # Safety
+ * `flags` must point to this rank's flags, `count` to a number, and `gone` must have room for
+ * `room` numbers, or `room` must be 0.
+ */
+cool_status cool_agree(cool_comm comm, uint64_t *flags, size_t *gone, size_t room, size_t *count);
+
+/**
+ * Makes all pending and later calls of the group fail with COOL_REVOKED, at every rank. Only
+ * cool_agree and cool_shrink work afterwards.
+ */
+cool_status cool_revoke(cool_comm comm);
+
+/**
+ * Writes the lost ranks of the group from which cool_shrink created this one to `gone`, at most
+ * `room` of them, and stores their total number in `count`.
+ *
+ * # Safety
+ * `count` must point to a number, and `gone` must have room for `room` numbers, or `room` must be
+ * 0.
+ */
+cool_status cool_gone(cool_comm comm, size_t *gone, size_t room, size_t *count);
+
+/**
+ * Waits until a call is complete, and frees the request.
+ */
+cool_status cool_wait(cool_request request);
+
+/**
+ * Waits until a call is complete, but at most for `microseconds`. Stores 1 in `done` if it is,
+ * otherwise 0.
+ *
+ * Once it is complete, received data is available, and cool_wait, which must still free the
+ * request, returns at once. The function may be called repeatedly with short waits. If the call
+ * failed, returns its error and frees the request.
+ *
+ * # Safety
+ * `done` must point to an int.
+ */
+cool_status cool_wait_for(cool_request request, uint64_t microseconds, int *done);
+
+/**
+ * Waits for all of `n` calls and frees their requests. Returns the first error, after all have
+ * completed.
+ *
+ * # Safety
+ * `requests` must point to `n` requests.
+ */
+cool_status cool_wait_all(const cool_request *requests, size_t n);
+
+/**
+ * Stores 1 in `done` if cool_wait would return at once, otherwise 0.
+ *
+ * # Safety
+ * `done` must point to an int.
+ */
+cool_status cool_test(cool_request request, int *done);
 
 #ifdef __cplusplus
 }  // extern "C"
