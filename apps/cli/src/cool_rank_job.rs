@@ -1,5 +1,5 @@
-//! Jobs that run this program, `cool`, as their ranks, one on each node: how they are submitted, and
-//! JSON documents of their results.
+//! Jobs that run this program, `cool`, as their ranks, one on each node: how they are submitted,
+//! and JSON documents of their results.
 
 use crate::error::Error;
 use crate::followed_job;
