@@ -11,6 +11,10 @@ use cool_tls::Role;
 use std::time::Duration;
 use tonic::{Code, Streaming};
 
+/// The refusal of two ranks on a node with two slots, of which one is in use.
+const TOO_FEW_SLOTS: &str = "2 ranks requested, but 1 slots free (1 more in use by other jobs) on 1 node; \
+                             wait until other jobs end, or request at most 1, or start agents with more --slots";
+
 #[tokio::test]
 async fn a_job_runs_from_its_group_to_its_release() {
     let controller = Controller::start().await;
@@ -232,10 +236,7 @@ async fn slots_of_running_jobs_are_not_reused() {
     h1.ready().await;
     let refused = controller.run(job(2)).await.unwrap_err();
     assert_eq!(refused.code(), Code::ResourceExhausted);
-    assert_eq!(
-        refused.message(),
-        "2 ranks requested, but 1 slots free (1 more in use by other jobs) on 1 node"
-    );
+    assert_eq!(refused.message(), TOO_FEW_SLOTS);
 }
 
 #[tokio::test]
@@ -496,5 +497,5 @@ async fn a_job_runs_only_on_the_named_nodes_and_racks() {
         refused(JobSpec { racks: vec![0, 7], ..job(1) }).await.starts_with("--racks: no node of rack 7 ")
     );
     let lacking = refused(JobSpec { hosts, racks: vec![0], ..job(2) }).await;
-    assert_eq!(lacking, "2 ranks requested, but 1 slots free (1 more in use by other jobs) on 1 node");
+    assert_eq!(lacking, TOO_FEW_SLOTS);
 }
