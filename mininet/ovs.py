@@ -83,7 +83,7 @@ def roomy_sockets():
 
 @contextlib.contextmanager
 def socket_sizes_locked():
-    """Returns a context inside which at most one program of the machine is at a time. It must be
+    """Admits one program of the machine at a time to this context. Others wait, so it must be
     short."""
     with open(SOCKET_USERS + ".lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

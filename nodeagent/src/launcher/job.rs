@@ -70,7 +70,7 @@ impl LaunchedJob {
         let supervisor = match self.open_supervisor().await {
             Ok(supervisor) => Arc::new(supervisor),
             Err(reason) => {
-                let error = format!("cannot start {}: {reason}", self.described());
+                let error = self.start_error(&reason);
                 warn!(job = self.launch.job, "{error}");
                 for rank in &self.launch.ranks {
                     self.report_exit(self.exited(*rank, -1, 0, error.clone())).await;
@@ -248,7 +248,7 @@ impl LaunchedJob {
     }
 
     fn on_start_failed(&self, rank: u32, why: &str, progress: &mut JobProgress) {
-        let error = format!("cannot start {}: {why}", self.described());
+        let error = self.start_error(why);
         warn!(job = self.launch.job, rank, "{error}");
         progress.running.remove(&rank);
         let exited = self.exited(rank, -1, 0, error);
@@ -264,10 +264,13 @@ impl LaunchedJob {
         let _ = self.events.send(control::agent_message::Body::Exited(exited)).await;
     }
 
-    fn described(&self) -> String {
-        match self.launch.workdir.as_str() {
-            "" => self.launch.program.clone(),
-            directory => format!("{} in {directory}", self.launch.program),
+    /// Returns the error of ranks that could not be started. It does not name the node, because the
+    /// controller does.
+    fn start_error(&self, why: &str) -> String {
+        let Launch { program, workdir, .. } = &self.launch;
+        match workdir.as_str() {
+            "" => format!("cannot start {program}: {why}"),
+            directory => format!("cannot start {program} in {directory}: {why}"),
         }
     }
 }
