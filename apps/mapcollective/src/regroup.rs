@@ -198,7 +198,7 @@ impl Job<'_> {
         forest.into_root(&empty).map_err(|source| Error::Table { rank: self.rank(), source })
     }
 
-    /// Sends one piece to each rank of `group`, whose ranks have the numbers `ranks` in the job.
+    /// Sends one piece to each rank of `group`. `ranks` must contain their numbers in the job.
     /// Merges the received pieces and this rank's own into `merged`, and returns it. `bytes(from,
     /// to)` must return the size of the piece that rank `from` of the group sends to its rank `to`.
     fn deliver<T: Table>(

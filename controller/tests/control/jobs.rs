@@ -496,6 +496,6 @@ async fn a_job_runs_only_on_the_named_nodes_and_racks() {
     assert!(
         refused(JobSpec { racks: vec![0, 7], ..job(1) }).await.starts_with("--racks: no node of rack 7 ")
     );
-    let lacking = refused(JobSpec { hosts, racks: vec![0], ..job(2) }).await;
-    assert_eq!(lacking, TOO_FEW_SLOTS);
+    let too_few = refused(JobSpec { hosts, racks: vec![0], ..job(2) }).await;
+    assert_eq!(too_few, TOO_FEW_SLOTS);
 }

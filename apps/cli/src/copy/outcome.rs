@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 
 /// Maximum number of nodes in the table, which are the slowest ones.
 const SHOWN: usize = 16;
-/// Maximum number of members whose addresses a late member receives.
+/// Maximum number of addresses of other members that a late member receives.
 const CONTACTS: usize = 8;
 const NO_RESULT: &str = "its rank ended without a result";
 

@@ -16,8 +16,7 @@ use tonic::transport::Channel;
 pub(super) struct StoreReplies {
     /// All replies with their nodes, except the last reply (`Ended`) of each node.
     pub(super) replies: Vec<(String, StoreReply)>,
-    /// Nodes that did not reply, or whose last reply is missing or reports an error, with the
-    /// reason.
+    /// Nodes without a complete reply, or with an error in their last reply. Each has the reason.
     pub(super) failed: BTreeMap<String, String>,
     /// Number of nodes to which the request was sent.
     pub(super) requested: usize,

@@ -49,7 +49,7 @@ pub(crate) struct PackingScheme {
     pub(crate) point_planes: usize,
     pub(crate) centroid_planes: usize,
     pub(crate) terms: &'static [PlaneProduct],
-    /// Maximum number of words per row whose products one 32-bit sum can hold.
+    /// Maximum number of words per row such that one 32-bit sum can hold their products.
     pub(crate) span: usize,
     /// The shifts `a` and `b` of the table above.
     shifts: (i64, i64),

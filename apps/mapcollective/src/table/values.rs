@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use std::ops::Add;
 
 /// The value of a key. Its encoding must depend on the value only. For example, it must not contain
-/// a `HashMap`, whose elements have no fixed order.
+/// a `HashMap`, because the elements of one have no fixed order.
 pub trait Value: Serialize + DeserializeOwned + Send {
     /// Whether merges in any order and grouping give the same bits; see
     /// [`Table::ANY_ORDER`](crate::Table::ANY_ORDER).

@@ -1,8 +1,8 @@
-//! Nodes whose ports are up, but whose LLDP is no longer received. A node with a crashed agent
-//! leaves groups and trees, but not the network: packets to its PMAC still go to the port where it
-//! was located last. That ends when LLDP of its agent is received again, when its agent has left
-//! (which makes the node a host), when the port goes down, or when another node or a link is found
-//! there.
+//! Nodes from which no LLDP is received any more, although their ports are up: their agents may
+//! have crashed. Such a node leaves groups and trees, but not the network: packets to its PMAC
+//! still go to the port where it was located last. That ends when LLDP of its agent is received
+//! again, when its agent has left (which makes the node a host), when the port goes down, or when
+//! another node or a link is found there.
 
 use super::Network;
 use cool_topology::{DatapathId, Port};

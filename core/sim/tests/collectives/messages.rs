@@ -11,7 +11,7 @@ use cool_types::Operation;
 const MESSAGES: u64 = 300;
 
 /// A sent message, and the buffer that receives it.
-struct Message {
+struct SentMessage {
     sent: Vec<u8>,
     room: Buffer,
     token: u64,
@@ -40,7 +40,7 @@ fn exchange(seed: u64, loss: f64, bounce_bytes: u64) {
             ..send.clone()
         };
         sends.push((token, send));
-        receives.push((receive, Message { sent, room, token: MESSAGES + token }));
+        receives.push((receive, SentMessage { sent, room, token: MESSAGES + token }));
     }
     // The sends and the receives are each in the order of time, but interleaved at random.
     let mut time = 0;
@@ -70,7 +70,7 @@ fn exchange(seed: u64, loss: f64, bounce_bytes: u64) {
     for (token, answer) in world.answers() {
         assert!(answer.result.is_ok(), "seed {seed}: {token}: {answer:?}");
     }
-    for Message { sent, room, token } in messages {
+    for SentMessage { sent, room, token } in messages {
         assert!(room.bytes() == sent, "seed {seed}: message {token} is another one");
         let arrived = world.answers()[&token].result.as_ref().unwrap().arrived.as_ref().unwrap();
         assert_eq!(arrived.bytes, sent.len() as u64, "seed {seed}: message {token}");

@@ -42,7 +42,7 @@ const LEAST_GROUP: usize = 64;
 
 /// Number of single distances that are measured to learn their cost.
 const SINGLES: usize = 512;
-/// Number of points whose distances from all centroids are measured by blocks, for comparison.
+/// Number of points that are compared with all centroids by blocks, to learn the cost of that.
 const ROWS: usize = 16;
 /// Number of repetitions of both measurements.
 const TIMES: usize = 3;

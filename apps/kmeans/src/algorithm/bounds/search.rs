@@ -417,5 +417,5 @@ impl BoundSearch<'_> {
     }
 }
 
-/// Bounds of a group all of whose centroids are near.
+/// Bounds of a group in which all centroids are near.
 const NOTHING: GroupBound = GroupBound { since_step: u32::MAX, since_anchor: u32::MAX };
