@@ -140,8 +140,7 @@ solver: packages-bench release
 
 # Measures the time from a failure to the last installed rule (docs/guide/deployment.md).
 recovery: packages-bench release
-	$(SUDO) bench/recovery.py --failure port
-	$(SUDO) bench/recovery.py --failure silent
+	$(SUDO) bench/recovery.py $(RECOVERY)
 
 # Runs MPICH's own tests of collectives over libcool_mpi.so, on each MPI library (docs/guide/mpi.md).
 mpi-suite: packages-test

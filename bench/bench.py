@@ -6,9 +6,10 @@ bench`).
     sudo bench/bench.py --topology tree:4x4 --ops bcast,allreduce --bytes 1K,4M --peers openmpi,gloo --gloo ~/gloo
 
 Writes report.json and report.html to target/bench, where the peers (the other libraries) are also
-installed. For each operation, size and placement, all libraries are measured one after the other.
-If a peer fails, the report contains the reason. Needs root and Debian's mininet,
-openvswitch-switch, ethtool, gcc and python3-venv; Gloo also needs g++ and cmake.
+installed; --docs writes tables to a document, too. For each operation, size and placement, all
+libraries are measured one after the other. If a peer fails, the report contains the reason. Needs
+root and Debian's mininet, openvswitch-switch, ethtool, gcc and python3-venv; Gloo also needs g++
+and cmake.
 """
 import argparse
 import fcntl
@@ -23,6 +24,7 @@ import time
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
+import collective_tables  # noqa: E402
 import network  # noqa: E402
 import page  # noqa: E402
 import peers  # noqa: E402
@@ -245,6 +247,8 @@ def parse_arguments():
                    "sleep, because all hosts share the CPUs of this machine")
     p.add_argument("--quick", action="store_true", 
                    help="measure few sizes and repetitions, in less than ten minutes")
+    p.add_argument("--docs", choices=collective_tables.DOCUMENTS,
+                   help="write the tables to this document in docs/measurements")
     p.add_argument("--timeout", type=int, default=240, help="seconds for one library in one case; default %(default)s")
     add_run_options(p, "bench")
     options = p.parse_args()
@@ -280,6 +284,8 @@ def main():
     for name, mean in report["geometric_means"].items():
         print_now("COOL is %.2f times as fast as %s from 64K on (geometric mean)"
             % (mean, report["libraries"][name]["title"]))
+    if options.docs:
+        collective_tables.write(report, options.docs)
     print_now("wrote " + ", ".join(os.path.relpath(f) for f in files))
     # A failure of COOL is a failure of the run; a failure of a peer is only reported.
     return int(any("failed" in c["results"]["cool"] for c in report["cases"]))

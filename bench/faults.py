@@ -10,8 +10,8 @@ survivors shrink their group and continue until the next fault. For every fault,
 that the call of each survivor returns an error that names the victim, the operation, and the group,
 that no rank receives a wrong byte, that all survivors report the same lost ranks, and that every
 operation works in the new group. It prints the time from a fault to the error of the last survivor,
-by kind of fault. Needs root and Debian's mininet, openvswitch-switch and ethtool. For meaningful
-times, the machine must be idle otherwise.
+by kind of fault; --docs writes the table to docs/measurements/faults.md. Needs root and Debian's
+mininet, openvswitch-switch and ethtool. For meaningful times, the machine must be idle otherwise.
 """
 import argparse
 import collections
@@ -30,7 +30,8 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(os.path.dirname(HERE), "mininet"))
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "mininet")]
+import section  # noqa: E402
 import testbed  # noqa: E402
 import topologies  # noqa: E402
 
@@ -329,6 +330,7 @@ def main():
     p.add_argument("--kind", action="append", choices=[fault.name for fault in FAULTS],
                    help="inject only this kind of fault; may be repeated")
     p.add_argument("--json", metavar="FILE", help="write the figures to FILE")
+    p.add_argument("--docs", action="store_true", help="write the table to docs/measurements/faults.md")
     options = p.parse_args()
     testbed.unwind_on_signals()
     kinds = [fault for fault in FAULTS if not options.kind or fault.name in options.kind]
@@ -340,19 +342,30 @@ def main():
         finally:
             # An interrupted series is reported too.
             report(series, options)
+    if options.docs:
+        section.replace(os.path.join(section.MEASUREMENTS, "faults.md"), "faults", table(series, options))
     return 1 if series.violations else 0
 
 
 def report(series, options):
-    for name, figures in series.figures().items():
-        print("%-26s %4d times  median %7.1f ms  worst %7.1f ms" % (name, figures["count"], 1e3 * figures["median"], 1e3 * figures["worst"]))
-    print("failed calls: " + ", ".join(
-        "%s %d" % pair for pair in sorted(series.operations.items())))
-    print("violations: %d" % len(series.violations))
+    """Prints the figures, and writes them to the file of --json."""
+    print(table(series, options))
     if options.json:
         with open(options.json, "w") as f:
             json.dump({"topology": options.topology, "seed": options.seed, "kinds": series.figures(), "operations": series.operations,
                        "violations": series.violations}, f, indent=1)
+
+
+def table(series, options):
+    """Returns the section of the document."""
+    lines = ["Measured %s on %s, %d CPUs, `--faults %d --seed %d`:" % (
+        time.strftime("%Y-%m-%d", time.gmtime()), options.topology, os.cpu_count(), options.faults, options.seed),
+        "", "| fault | times | median | worst |", "| --- | --: | --: | --: |"]
+    for name, figures in series.figures().items():
+        lines.append("| %s | %d | %.0f ms | %.0f ms |" % (name, figures["count"], 1e3 * figures["median"], 1e3 * figures["worst"]))
+    failed = ", ".join("%s %d" % pair for pair in sorted(series.operations.items()))
+    lines += ["", "Failed calls by operation: %s. Wrong errors, bytes or groups: %d." % (failed, len(series.violations))]
+    return "\n".join(lines)
 
 
 if __name__ == "__main__":

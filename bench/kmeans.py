@@ -38,7 +38,10 @@ import section
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
-VENV = os.path.join(ROOT, "target", "kmeans-peers")
+sys.path.insert(0, os.path.join(ROOT, "mininet"))
+from build_directory import TARGET  # noqa: E402
+
+VENV = os.path.join(TARGET, "kmeans-peers")
 PACKAGES = ["numpy", "scikit-learn==1.9.1", "faiss-cpu==1.15.1", "superkmeans==0.2.0"]
 # Largest share of CPU time that other programs may use during a measurement, and the seconds over
 # which that share is determined.
@@ -94,13 +97,13 @@ def parse_arguments():
                    help="threads of every program; default %(default)s")
     p.add_argument("--peers", default="cool,cool float,scikit-learn,faiss,superkmeans",
                    help="programs to measure; default %(default)s")
-    p.add_argument("--program", default=os.path.join(ROOT, "target", "release", "cool-kmeans"),
+    p.add_argument("--program", default=os.path.join(TARGET, "release", "cool-kmeans"),
                    help="path of cool-kmeans; default %(default)s")
     p.add_argument("--anyway", action="store_true",
                    help="measure even on a busy machine; the report states this")
     p.add_argument("--docs", action="store_true",
                    help="also write the tables to docs/measurements/kmeans.md")
-    p.add_argument("--out", default=os.path.join(ROOT, "target", "bench"),
+    p.add_argument("--out", default=os.path.join(TARGET, "bench"),
                    help="output directory; default %(default)s")
     arguments = p.parse_args()
     arguments.rounds, arguments.seeds = arguments.rounds or (1 if arguments.quick else 5), arguments.seeds or (3 if arguments.quick else 10)

@@ -5,9 +5,9 @@ packet-ins with os-ken (`make load`).
     bench/load.py --topology fattree:20x50 --groups 1000
 
 Runs `cool-load` against cool-controller, then replays the same packet-ins against os-ken (from
-PyPI, installed in target/load) with bench/osken_arp.py, which knows all hosts in advance. Prints a
-table and writes all figures to target/load/report.json. Needs Debian's python3-venv. The machine
-must be idle otherwise.
+PyPI, installed in target/load) with bench/osken_arp.py, which knows all hosts in advance. Prints
+tables, with --docs also to docs/measurements/scale.md, and writes all figures to
+target/load/report.json. Needs Debian's python3-venv. The machine must be idle otherwise.
 """
 import argparse
 import json
@@ -17,9 +17,13 @@ import sys
 import time
 
 import peers
+import section
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
+sys.path.insert(0, os.path.join(ROOT, "mininet"))
+from build_directory import TARGET  # noqa: E402
+
 OS_KEN = "os-ken==4.2.2"
 PORT = 16653
 # Processes that this program starts end with it, even if it is killed.
@@ -83,15 +87,32 @@ def measure_os_ken(options, python, hosts):
         process.wait()
 
 
+def cell(figures, key, unit):
+    return ("%s %s" % (format(figures[key], ","), unit)).strip()
+
+
+def tables(cool_figures, os_ken_figures):
+    """Returns the section of the document."""
+    sizes = tuple(cool_figures[key] for key in ("switches", "hosts", "links", "groups"))
+    lines = ["Measured %s with %d CPUs: %d switches, %d hosts, %d links, %d groups." % (
+        time.strftime("%Y-%m-%d", time.gmtime()), os.cpu_count(), *sizes), "", "| quantity | COOL |", "| --- | --: |"]
+    lines += ["| %s | %s |" % (text, cell(cool_figures, key, unit)) for key, text, unit in ROWS]
+    lines += ["", "| packet-ins (ARP requests) | COOL | %s |" % OS_KEN.replace("==", " "), "| --- | --: | --: |"]
+    lines += ["| %s | %s | %s |" % (text, cell(cool_figures, key, unit), cell(os_ken_figures, key, unit)) for key, text, unit in PACKET_ROWS]
+    return "\n".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--topology", default="fattree:20x50", help="fattree:KxH or leafspine:LxSxH")
     parser.add_argument("--groups", type=int, default=1000)
     parser.add_argument("--failures", type=int, default=20, help="number of link failures")
-    parser.add_argument("--bin", default=os.path.join(ROOT, "target", "release"),
+    parser.add_argument("--docs", action="store_true",
+                        help="write the tables to docs/measurements/scale.md")
+    parser.add_argument("--bin", default=os.path.join(TARGET, "release"),
                    help="directory of the programs")
     options = parser.parse_args()
-    folder = os.path.join(ROOT, "target", "load")
+    folder = os.path.join(TARGET, "load")
     os.makedirs(folder, exist_ok=True)
     python = os.path.join(peers.install(os.path.join(folder, "python"), OS_KEN), "python")
     cool_figures = load(options, FABRIC_SECONDS, "fabric", "--controller", os.path.join(options.bin, "cool-controller"),
@@ -99,13 +120,10 @@ def main():
     os_ken_figures = measure_os_ken(options, python, cool_figures["hosts"])
     with open(os.path.join(folder, "report.json"), "w") as report:
         json.dump({"cool": cool_figures, "os-ken": os_ken_figures}, report, indent=1)
-    print("%d switches, %d hosts, %d links, %d groups\n" % tuple(cool_figures[k] for k in ("switches", "hosts", "links", "groups")))
-    print("| what | |\n| --- | --: |")
-    for key, text, unit in ROWS:
-        print("| %s | %s |" % (text, ("%s %s" % (format(cool_figures[key], ","), unit)).strip()))
-    print("\n| packet-ins (ARP requests) | COOL | %s |\n| --- | --: | --: |" % OS_KEN.replace("==", " "))
-    for key, text, unit in PACKET_ROWS:
-        print("| %s | %s |" % (text, " | ".join(("%s %s" % (format(f[key], ","), unit)).strip() for f in (cool_figures, os_ken_figures))))
+    text = tables(cool_figures, os_ken_figures)
+    print(text)
+    if options.docs:
+        section.replace(os.path.join(section.MEASUREMENTS, "scale.md"), "bench/load.py", text)
 
 
 if __name__ == "__main__":

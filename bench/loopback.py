@@ -12,8 +12,8 @@ the CPUs, and there are no trees. COOL is measured with ordinary arrays, which a
 memory that ranks share with their agents, and with arrays of comm.alloc, which are in that memory.
 Every result is verified outside the measured time.
 
-Writes report.json to target/loopback. Needs the same as bench.py, and iperf3. The machine must be
-idle otherwise.
+Writes report.json to target/loopback, and with --docs the table in docs/measurements/loopback.md.
+Needs the same as bench.py, and iperf3. The machine must be idle otherwise.
 """
 import argparse
 import json
@@ -29,6 +29,7 @@ sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
 import bench  # noqa: E402
 import network  # noqa: E402
 import page  # noqa: E402
+import section  # noqa: E402
 import testbed  # noqa: E402
 
 SWITCH = "cool-lo"
@@ -138,8 +139,19 @@ def bcast(bed, options, alloc):
     return seconds, result["plan"]
 
 
-def rates(name, figures):
-    return "  %-18s %5.2f GB/s (%.2f to %.2f)" % (name, *(x / 1e9 for x in (statistics.median(figures), min(figures), max(figures))))
+def table(report):
+    """Returns the section of the document."""
+    figures = report["bytes_per_second"]
+    lines = ["Measured %(date)s: a bcast of %(length)s between %(agents)d agents, plan %(plan)s, %(processors)d CPUs, %(rounds)d rounds; medians, with minimum and "
+             "maximum in parentheses. iperf3 used %(iperf3_cpus).2f CPUs." % {
+                 **report, "length": page.size(report["bytes"]), "rounds": len(figures["cool"]),
+                 "iperf3_cpus": statistics.median(figures["iperf3_processors"])},
+             "", "| | GB/s | of iperf3 |", "| --- | --: | --: |"]
+    for name, title in (("iperf3", "iperf3, one stream"), ("cool_alloc", "COOL, arrays of `comm.alloc`"), ("cool", "COOL, ordinary arrays")):
+        rates = tuple(x / 1e9 for x in (statistics.median(figures[name]), min(figures[name]), max(figures[name])))
+        share = "%.2f" % report["over_iperf3"][name] if name in report["over_iperf3"] else ""
+        lines.append("| %s | %.2f (%.2f to %.2f) | %s |" % (title, *rates, share))
+    return "\n".join(lines)
 
 
 def parse_arguments():
@@ -159,6 +171,8 @@ def parse_arguments():
                    help="further flags of the agents, for example --agent-flags=--encrypt")
     p.add_argument("command", nargs="*",
                    help="command to run with the agents instead of a measurement")
+    p.add_argument("--docs", action="store_true",
+                   help="write the table to docs/measurements/loopback.md")
     bench.add_run_options(p, "loopback")
     options = p.parse_args()
     if options.agents < 2 or options.rounds < 1 or options.seconds < 1:
@@ -195,12 +209,9 @@ def main():
               "bytes": options.bytes, "plan": plan, "bytes_per_second": measurements, "over_iperf3": ratios}
     with open(os.path.join(options.out, "report.json"), "w", encoding="utf-8") as f:
         json.dump(report, f, indent=1)
-    print("bcast of %s between %d agents on loopback, %d CPUs, %s:"
-          % (page.size(options.bytes), options.agents, os.cpu_count(), plan))
-    print(rates("iperf3, one stream", measurements["iperf3"]) + ", %.2f CPUs"
-          % statistics.median(measurements["iperf3_processors"]))
-    for name, title in (("cool", "COOL"), ("cool_alloc", "COOL, comm.alloc")):
-        print(rates(title, measurements[name]) + ", %.2f of iperf3" % ratios[name])
+    print(table(report))
+    if options.docs:
+        section.replace(os.path.join(section.MEASUREMENTS, "loopback.md"), "loopback", table(report))
     return 0
 
 

@@ -6,7 +6,8 @@ bytes on links (part of `make bench`).
     sudo bench/loss.py --loss 0.05 --bytes 4M --reps 3
 
 Every receiving host drops packets at random. With `chain alone`, hosts drop all multicast although
-there is a tree. Uplinks may carry (1 + 3 x loss) times the message, not counting headers.
+there is a tree. Uplinks may carry (1 + 3 x loss) times the message, not counting headers. With
+--docs, the program writes its table to docs/measurements/benchmarks.md.
 
 Needs root and Debian's mininet, openvswitch-switch and ethtool. The machine must be idle otherwise.
 """
@@ -15,6 +16,7 @@ import json
 import os
 import statistics
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -22,6 +24,7 @@ sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
 import bench  # noqa: E402
 import page  # noqa: E402
 import peers  # noqa: E402
+import section  # noqa: E402
 import testbed  # noqa: E402
 import topologies  # noqa: E402
 
@@ -94,6 +97,8 @@ def parse_arguments():
                    help="placement of ranks; default %(default)s")
     p.add_argument("--timeout", type=int, default=240,
                    help="timeout for one loss rate in seconds; default %(default)s")
+    p.add_argument("--docs", action="store_true",
+                   help="write the table to docs/measurements/benchmarks.md")
     bench.add_run_options(p, "bench", "directory for loss.json and logs; ")
     return p.parse_args()
 
@@ -102,20 +107,24 @@ def main():
     options = parse_arguments()
     testbed.unwind_on_signals()
     os.makedirs(options.out, exist_ok=True)
-    print("bcast of %s, %s, %g Mbit/s, %s" % (page.size(options.bytes), options.topology, options.mbit, options.placement))
-    print("| lost | ms | range, ms | time / limit | goal | bytes on busiest uplink / message | "
-          "allowed | idle |")
-    print("| --- | --: | --: | --: | --: | --: | --: | --: |", flush=True)
+    lines = ["Measured %s: %d broadcasts of %s on %s, %g Mbit/s, %s, %d CPUs." % (
+        time.strftime("%Y-%m-%d", time.gmtime()), options.reps, page.size(options.bytes), options.topology, options.mbit, options.placement, os.cpu_count()),
+        "", "| lost | ms | range, ms | time / limit | goal | bytes on busiest uplink / message | allowed | idle |",
+        "| --- | --: | --: | --: | --: | --: | --: | --: |"]
+    print("\n".join(lines), flush=True)
     measured = []
     for share in options.loss:
         try:
             measured.append(measure(options, share))
-            print(row(measured[-1]), flush=True)
+            lines.append(row(measured[-1]))
         except peers.PeerError as e:
             measured.append({"loss": share, "failed": str(e)})
-            print("| %s | failed: %s |" % (loss_title(share), " ".join(str(e).split())), flush=True)
+            lines.append("| %s | failed: %s |" % (loss_title(share), " ".join(str(e).split())))
+        print(lines[-1], flush=True)
     with open(os.path.join(options.out, "loss.json"), "w", encoding="utf-8") as f:
         json.dump(measured, f, indent=1)
+    if options.docs:
+        section.replace(os.path.join(section.MEASUREMENTS, "benchmarks.md"), "bench/loss.py", "\n".join(lines))
     return int(any("failed" in figures for figures in measured))
 
 

@@ -26,6 +26,9 @@ import section
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
+sys.path.insert(0, os.path.join(ROOT, "mininet"))
+from build_directory import TARGET  # noqa: E402
+
 POINTS, DIMENSIONS, CLUSTERS = 7_420_000, 512, 1_000_000
 RACKS, RACK_NODES = 5, 25
 NODES = RACKS * RACK_NODES
@@ -134,9 +137,9 @@ def memory(program):
 
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--program", default=os.path.join(ROOT, "target", "release", "cool"),
+    p.add_argument("--program", default=os.path.join(TARGET, "release", "cool"),
                    help="path of cool; default %(default)s")
-    p.add_argument("--kmeans", default=os.path.join(ROOT, "target", "release", "cool-kmeans"),
+    p.add_argument("--kmeans", default=os.path.join(TARGET, "release", "cool-kmeans"),
                    help="path of cool-kmeans; default %(default)s")
     p.add_argument("--docs", action="store_true",
                    help="also write the table to docs/measurements/kmeans.md")

@@ -1,13 +1,15 @@
 #!/usr/bin/python3
 """Measures the time from a link failure until the controller has installed the last rule.
 
-    sudo bench/recovery.py --failure port     # a port goes down
-    sudo bench/recovery.py --failure silent   # packets are lost but no port goes down (LLDP)
+    sudo bench/recovery.py --docs
+    sudo bench/recovery.py --failure port     # only ports that go down
+    sudo bench/recovery.py --failure silent   # only lost packets while no port goes down (LLDP)
 
 The network has 4 racks of 4 nodes below 2 spines and runs a job. Another uplink fails each time,
 while the OpenFlow messages of all switches are observed. A rule counts as installed once the switch
-confirms it with a barrier reply. Prints the median and the worst time. Needs root and Debian's
-mininet, openvswitch-switch and ethtool. The machine must be idle otherwise.
+confirms it with a barrier reply. Prints the median and the worst time; --docs writes them to
+docs/measurements/recovery.md. Needs root and Debian's mininet, openvswitch-switch and ethtool. The
+machine must be idle otherwise.
 """
 import argparse
 import json
@@ -20,7 +22,8 @@ import threading
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path.insert(0, os.path.join(os.path.dirname(HERE), "mininet"))
+sys.path[:0] = [HERE, os.path.join(os.path.dirname(HERE), "mininet")]
+import section  # noqa: E402
 import testbed  # noqa: E402
 
 TOPOLOGY, RACKS = "leafspine:4x2x4", 4
@@ -28,6 +31,7 @@ LLDP_MS = 400
 # Recovery is complete after this many seconds without a change. They exceed the time to detect a
 # loss and the delay before trees are improved.
 QUIET = 1.5
+FAILURES = {"port": "a port goes down", "silent": "packets are lost silently, announcements every %d ms" % LLDP_MS}
 DETECTION_SECONDS = {"port": 1.0, "silent": 3.0}
 PATIENCE = 20.0
 
@@ -112,12 +116,8 @@ def fail_once(bed, watch, link, failure):
     return seconds
 
 
-def main():
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--failure", choices=sorted(DETECTION_SECONDS), required=True)
-    p.add_argument("--times", type=int, default=20)
-    p.add_argument("--json", metavar="FILE", help="write the figures to FILE")
-    options = p.parse_args()
+def measure(failure, times):
+    """Fails uplinks under a running job. Returns the seconds of each recovery."""
     with testbed.Testbed(TOPOLOGY, lldp_ms=LLDP_MS) as bed:
         bed.wait_until_measured()
         job = subprocess.Popen(["cool", "run", "-n", "16", "--", os.path.join(bed.bin_dir, "cool-misuse"), "barriers"], env=bed.environment(),
@@ -128,9 +128,9 @@ def main():
             start = time.monotonic()
             wait_until(lambda: quiet(watch, start, QUIET), "the network is quiet")
             uplinks, durations = bed.network.uplinks(), []
-            for number in range(options.times):
+            for number in range(times):
                 link = uplinks[number % len(uplinks)]
-                durations.append(fail_once(bed, watch, link, options.failure))
+                durations.append(fail_once(bed, watch, link, failure))
                 print("%2d  %-9s %-9s %7.1f ms" % (number + 1, link[0].name, link[1].name, 1e3 * durations[-1]), flush=True)
             if job.poll() is not None:
                 raise testbed.Failure("the job did not survive: status %d" % job.returncode)
@@ -138,11 +138,40 @@ def main():
             watch.stop()
             job.terminate()
             job.wait(30)
-    figures = {"failure": options.failure, "topology": TOPOLOGY, "lldp_ms": LLDP_MS, "seconds": durations, "median": statistics.median(durations), "worst": max(durations)}
-    print("%s: median %.1f ms, worst %.1f ms of %d" % (options.failure, 1e3 * figures["median"], 1e3 * figures["worst"], len(durations)))
+    return durations
+
+
+def table(results):
+    """Returns the section of the document."""
+    lines = ["Measured %s with %s, Open vSwitch and %d CPUs:" % (time.strftime("%Y-%m-%d", time.gmtime()), TOPOLOGY, os.cpu_count()), "",
+             "| failure | failures | median | worst |", "| --- | --: | --: | --: |"]
+    for failure, seconds in results.items():
+        lines.append("| %s | %d | %.0f ms | %.0f ms |" % (
+            FAILURES[failure], len(seconds), 1e3 * statistics.median(seconds), 1e3 * max(seconds)))
+    return "\n".join(lines)
+
+
+def main():
+    p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    p.add_argument("--failure", choices=FAILURES, help="measure only this kind of failure")
+    p.add_argument("--times", type=int, default=20, help="failures of each kind; default %(default)s")
+    p.add_argument("--json", metavar="FILE", help="write the figures to FILE")
+    p.add_argument("--docs", action="store_true",
+                   help="write the table to docs/measurements/recovery.md")
+    options = p.parse_args()
+    if options.times < 1:
+        p.error("--times must be at least 1")
+    if options.docs and options.failure:
+        p.error("--docs needs both kinds of failures; omit --failure")
+    testbed.unwind_on_signals()
+    results = {failure: measure(failure, options.times) for failure in ([options.failure] if options.failure else FAILURES)}
+    text = table(results)
+    print(text)
     if options.json:
         with open(options.json, "w") as f:
-            json.dump(figures, f, indent=1)
+            json.dump({"topology": TOPOLOGY, "lldp_ms": LLDP_MS, "seconds": results}, f, indent=1)
+    if options.docs:
+        section.replace(os.path.join(section.MEASUREMENTS, "recovery.md"), "recovery", text)
 
 
 if __name__ == "__main__":

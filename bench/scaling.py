@@ -6,14 +6,16 @@ other (part of `make bench`).
     sudo bench/scaling.py --topologies tree:2x2,tree:3x3 --ops bcast,allgather --reps 5
 
 The data per node is constant: a message or vector of --bytes, or a part of --part. Both of the two
-jobs run on all nodes; sharing is fair if their calls take twice as long as alone. Needs root and
-Debian's mininet, openvswitch-switch and ethtool. The machine must be idle otherwise.
+jobs run on all nodes; sharing is fair if their calls take twice as long as alone. With --docs, the
+program writes its tables to docs/measurements/benchmarks.md. Needs root and Debian's mininet,
+openvswitch-switch and ethtool. The machine must be idle otherwise.
 """
 import argparse
 import json
 import os
 import statistics
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -21,6 +23,7 @@ sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
 import bench  # noqa: E402
 import page  # noqa: E402
 import peers  # noqa: E402
+import section  # noqa: E402
 import testbed  # noqa: E402
 import topologies  # noqa: E402
 
@@ -91,11 +94,30 @@ def parse_arguments():
     p.add_argument("--calls", type=int, default=8, help="calls of each of the two jobs; default %(default)s")
     p.add_argument("--timeout", type=int, default=240,
                    help="timeout of one operation in seconds; default %(default)s")
+    p.add_argument("--docs", action="store_true",
+                   help="write the tables to docs/measurements/benchmarks.md")
     bench.add_run_options(p, "bench", "directory for scaling.json and logs; ")
     options = p.parse_args()
     if options.reps < 1 or options.calls < 4 or options.mbit <= 0:
         p.error("--reps must be at least 1, --calls at least 4 and --mbit more than 0")
     return options
+
+
+def tables(report, options):
+    """Returns the section of the document."""
+    ops = list(dict.fromkeys(figures["op"] for figures in report["growth"]))
+    heads = lambda *columns: ["| %s |" % " | ".join([*columns, *ops]), "| --- |" + " --: |" * (len(columns) - 1 + len(ops))]
+    lines = ["Measured %s: links of %g Mbit/s, a message or vector of %s, parts of %s per node, %d CPUs. Times over the limit, medians of %d; the idle share of the "
+             "CPUs is in parentheses." % (time.strftime("%Y-%m-%d", time.gmtime()), options.mbit, page.size(options.bytes), page.size(options.part),
+                                          os.cpu_count(), options.reps), "", *heads("cluster", "nodes")]
+    for topology in options.topologies:
+        row = {figures["op"]: figures for figures in report["growth"] if figures["topology"] == topology}
+        cells = ["%.2f (%.0f %%)" % (row[op]["over_limit"], 100 * row[op]["idle"]) for op in ops]
+        lines.append("| %s | %d | %s |" % (topology, row[ops[0]]["nodes"], " | ".join(cells)))
+    lines += ["", "Two jobs on all nodes of %s: the time of each over that of one job alone, medians." % options.shared, "", *heads("job")]
+    for number, job in enumerate(("one", "the other")):
+        lines.append("| %s | %s |" % (job, " | ".join("%.2f" % (sorted(f["together"])[number] / f["alone"]) for f in report["sharing"])))
+    return "\n".join(lines)
 
 
 def main():
@@ -112,6 +134,8 @@ def main():
     report["sharing"] = measure_sharing(options)
     with open(os.path.join(options.out, "scaling.json"), "w", encoding="utf-8") as f:
         json.dump(report, f, indent=1)
+    if options.docs:
+        section.replace(os.path.join(section.MEASUREMENTS, "benchmarks.md"), "bench/scaling.py", tables(report, options))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,9 @@
 """Replaces the generated sections of documents, which are between `<!-- NAME -->` and `<!-- end of
 NAME -->`."""
+import os
+
+# Directory of the pages with measurements.
+MEASUREMENTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs", "measurements")
 
 
 def replace(path, name, text):

@@ -16,6 +16,7 @@ import os
 import statistics
 import subprocess
 import sys
+import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
@@ -23,6 +24,7 @@ sys.path[:0] = [HERE, os.path.join(ROOT, "mininet")]
 import bench  # noqa: E402
 import page  # noqa: E402
 import peers  # noqa: E402
+import section  # noqa: E402
 import testbed  # noqa: E402
 
 
@@ -102,8 +104,13 @@ def parse_arguments():
     p.add_argument("--plan", help="plan that COOL must use")
     p.add_argument("--prepare", action="store_true", help="only install Open MPI")
     p.add_argument("--alone", action="store_true", help="measure COOL only")
+    p.add_argument("--docs", action="store_true",
+                   help="write the table to docs/measurements/shared-memory.md")
     bench.add_run_options(p, "bench", "directory in which Open MPI is installed; ")
-    return p.parse_args()
+    options = p.parse_args()
+    if options.docs and options.alone:
+        p.error("--docs needs Open MPI; omit --alone")
+    return options
 
 
 def main():
@@ -140,6 +147,10 @@ def main():
                 print("  Open MPI's median over COOL's: %s, with comm.alloc %s" % tuple(rows[-1][4:6]), flush=True)
     if rows:
         print(table(rows))
+    if options.docs:
+        measured = "Measured %s: %d ranks, %d CPUs; medians in ms, with minimum and maximum in parentheses." % (
+            time.strftime("%Y-%m-%d", time.gmtime()), options.ranks, os.cpu_count())
+        section.replace(os.path.join(section.MEASUREMENTS, "shared-memory.md"), "bench/shared_memory.py", measured + "\n\n" + table(rows))
 
 
 if __name__ == "__main__":

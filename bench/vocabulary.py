@@ -21,6 +21,9 @@ import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
+sys.path.insert(0, os.path.join(ROOT, "mininet"))
+from build_directory import TARGET  # noqa: E402
+
 ENDINGS = (".jpg", ".jpeg", ".png")
 
 
@@ -36,9 +39,9 @@ def parse_arguments():
                    help="draw N pictures of each class for training with each seed, and test with the others")
     p.add_argument("--words", default="25,50,100,200,400,800,1600", help="sizes of the vocabulary; default %(default)s")
     p.add_argument("--seeds", type=int, default=1, metavar="N", help="runs with seeds 1 to N; default %(default)s")
-    p.add_argument("--program", default=os.path.join(ROOT, "target", "release", "cool-kmeans"),
+    p.add_argument("--program", default=os.path.join(TARGET, "release", "cool-kmeans"),
                    help="path of cool-kmeans; default %(default)s")
-    p.add_argument("--out", default=os.path.join(ROOT, "target", "bench"),
+    p.add_argument("--out", default=os.path.join(TARGET, "bench"),
                    help="output directory; default %(default)s")
     arguments, options = sys.argv[1:], []
     if "--" in arguments:

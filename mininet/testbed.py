@@ -24,6 +24,7 @@ sys.path.insert(0, HERE)
 import network  # noqa: E402
 import ovs  # noqa: E402
 import topologies  # noqa: E402
+from build_directory import TARGET  # noqa: E402
 from signal_cleanup import unwind_on_signals  # noqa: E402, F401  programs import it from here
 
 OPENFLOW_PORT = 6653
@@ -42,8 +43,6 @@ ALLOW_ROOT = "COOL_ALLOW_ROOT"
 ACCOUNTS = 'mount --bind "$0" /etc/passwd && mount --bind "$1" /etc/group && mount -t "$2" none /sys/fs/cgroup && shift 2 && exec "$@"'
 AGENT_USER = "coolagent"
 AGENT_UID = 990
-# Cargo's target directory, which also contains the programs that tests and benchmarks install.
-TARGET = os.path.abspath(os.environ.get("CARGO_TARGET_DIR") or os.path.join(os.path.dirname(HERE), "target"))
 # Directory of COOL's programs, unless --bin names another.
 BIN = os.environ.get("COOL_BIN") or os.path.join(TARGET, "release")
 
