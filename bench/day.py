@@ -233,7 +233,8 @@ class Day:
         self.record.jobs.append(job)
 
     def run_as(self, user, command):
-        return subprocess.run(command, env=self.environment(user), capture_output=True, text=True, timeout=PATIENCE)
+        # The working directory of a job must be accessible to its user, as a checkout may not be.
+        return subprocess.run(command, env=self.environment(user), cwd="/", capture_output=True, text=True, timeout=PATIENCE)
 
     def environment(self, user):
         return {**self.bed.environment(), "COOL_CERTS": os.path.join(self.bed.certificates, "users", user)}

@@ -33,7 +33,7 @@ PAGES_PORT = 7480  # of the controller, and of each agent on its own host
 LOCK = "/run/lock/cool-testbed.lock"
 # Seconds within which every awaited event must occur, even on a busy machine. The bound is long,
 # because it costs nothing when the event occurs.
-PATIENCE = 300
+PATIENCE = 600
 # This environment variable permits agents to run as root, as in a laboratory; earlier versions
 # ignore it. In testbeds with users, agents are not root.
 ALLOW_ROOT = "COOL_ALLOW_ROOT"

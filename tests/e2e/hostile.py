@@ -27,6 +27,8 @@ def version(*file):
 
 # A packet of agents, of an unknown group, that requests a reply (a ping). Its tag is invalid.
 PING = bytes([0xC0, 1, version("packet.rs"), 8]) + bytes(36)
+# This file is read before the program becomes another user, who may have no access to it.
+UNICAST_VERSION = version("unicast", "api.rs")
 HEADERS = 14 + 20 + 8
 CHUNK = HEADERS + 40
 
@@ -67,7 +69,7 @@ def bind_to_tree(tree):
 
 def hello(name):
     """Returns the first frame of an agent that claims to be the latest of its node."""
-    body = b"\x01" + struct.pack(">IQ", version("unicast", "api.rs"), 2**63) + name.encode()
+    body = b"\x01" + struct.pack(">IQ", UNICAST_VERSION, 2**63) + name.encode()
     return struct.pack(">I", len(body)) + body
 
 

@@ -46,7 +46,8 @@ def test_torchrun_trains_on_four_hosts(bed):
         agents.append(subprocess.Popen(["mnexec", "-a", str(host["pid"]), *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                        text=True))
     try:
-        outputs = [agent.communicate(timeout=PATIENCE) for agent in agents]
+        # Eight processes import torch, which takes minutes on a busy machine.
+        outputs = [agent.communicate(timeout=2 * PATIENCE) for agent in agents]
     finally:
         for agent in agents:
             agent.kill()

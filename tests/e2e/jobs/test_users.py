@@ -27,17 +27,21 @@ def bed(make_bed):
     return bed
 
 
+# Working directory of jobs, because other users may have no access to the checkout.
+WORKDIR = "/"
+
+
 def environment(bed, user):
     """Returns a user's environment: a certificate, and the name that the user requests."""
     return {**bed.environment(), "COOL_CERTS": os.path.join(bed.certificates, "users", user), "USER": "root"}
 
 
 def start(bed, user, *command):
-    return subprocess.Popen(["cool", *command], env=environment(bed, user), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(["cool", *command], env=environment(bed, user), cwd=WORKDIR, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def run_as(bed, user, *command):
-    return subprocess.run(["cool", *command], env=environment(bed, user), capture_output=True, text=True, timeout=PATIENCE)
+    return subprocess.run(["cool", *command], env=environment(bed, user), cwd=WORKDIR, capture_output=True, text=True, timeout=PATIENCE)
 
 
 def only_job_id(bed, user):
@@ -60,10 +64,10 @@ def test_ranks_run_as_the_user_of_the_certificate(bed):
     status, out, errors = ended(start(bed, "bob", "run", "-n", "1", "--", "sh", "-c", "id -u; id -G; echo $HOME $USER $LOGNAME $SHELL"))
     assert [line.split("] ")[1] for line in out.splitlines()] == [str(BOB), "4102", "/home/bob bob bob /bin/bash"], errors
     # An operator may act for other users, but no rank runs as root or as the agent's user.
-    process = run(bed, "cool", "run", "-n", "1", "--user", "bob", "--", "id", "-u")
+    process = run(bed, "cool", "run", "-n", "1", "--workdir", WORKDIR, "--user", "bob", "--", "id", "-u")
     assert process.stdout.split() == ["[0]", str(BOB)], process.stderr
     for user, why in (("root", "starts nothing below 900 (--min-uid)"), ("coolagent", "is the agent's account"), ("eve", "has no user eve")):
-        process = run(bed, "cool", "run", "-n", "1", "--user", user, "--", "id", "-u")
+        process = run(bed, "cool", "run", "-n", "1", "--workdir", WORKDIR, "--user", user, "--", "id", "-u")
         assert process.returncode == 1 and why in process.stderr and process.stdout == "", process.stdout + process.stderr
 
 

@@ -4,7 +4,7 @@ import signal
 import subprocess
 
 import pytest
-from conftest import wait_for
+from conftest import PEER_TIMEOUT_MS, wait_for
 from pair import PairBed
 from test_pair import assert_serves, broadcast_under_way
 
@@ -15,7 +15,7 @@ class BedOfThree(PairBed):
 
 @pytest.fixture(scope="module")
 def bed():
-    with BedOfThree("tree:2x2", host_mbit=40, uplink_mbit=40, lldp_ms=400) as bed:
+    with BedOfThree("tree:2x2", host_mbit=40, uplink_mbit=40, lldp_ms=400, peer_timeout_ms=PEER_TIMEOUT_MS) as bed:
         yield bed
 
 

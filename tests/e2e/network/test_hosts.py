@@ -386,6 +386,8 @@ def test_no_host_takes_a_nodes_ipv6_address(make_bed):
             run_program(bed, "h2", "claim", addresses["h1"])
             wait_for(lambda: any("claims an address of node h1" in w
                                  for w in bed.cool_json("topology")["warnings"]), "the controller reports it")
+            # Without traffic, h5 may have removed its entry.
+            wait_for(lambda: reaches(bed, "h5", addresses["h1"]), "h5 reaches h1")
             await_neighbor(bed, "h5", addresses["h1"], "02:c0:")
         reach_by_ipv6(bed, addresses, ("h5", "h1"))
         # After a node gives up an address, another host may use it.
