@@ -24,12 +24,13 @@ class Member:
     def __init__(self, number):
         self.name = "etcd-%d" % number
         self.url = "https://127.0.0.1:%d" % free_port()
-        self.peers = "http://127.0.0.1:%d" % free_port()
+        self.peer_url = "http://127.0.0.1:%d" % free_port()
         self.daemon = None
 
 
 class Etcd:
-    """An etcd cluster whose members require certificates."""
+    """An etcd cluster whose members require certificates of clients; members reach each other by
+    plain HTTP."""
 
     def __init__(self, bed, members):
         self.bed, self.folder = bed, os.path.join(bed.directory, "etcd")
@@ -61,15 +62,15 @@ class Etcd:
                 member.daemon = self.bed.daemon(member.name, [
                     "etcd", "--name", member.name, "--data-dir", self.file(member.name),
                     "--listen-client-urls", member.url, "--advertise-client-urls", member.url,
-                    "--listen-peer-urls", member.peers, "--initial-advertise-peer-urls", member.peers,
-                    "--initial-cluster", ",".join("%s=%s" % (other.name, other.peers) for other in self.members),
+                    "--listen-peer-urls", member.peer_url, "--initial-advertise-peer-urls", member.peer_url,
+                    "--initial-cluster", ",".join("%s=%s" % (other.name, other.peer_url) for other in self.members),
                     "--client-cert-auth", "--trusted-ca-file", self.file("ca.pem"), "--cert-file", self.file("server.pem"),
                     "--key-file", self.file("server.key")])
 
-    def end(self, number, members=None):
+    def end(self, signal_number, members=None):
         """Sends a signal to these members, or to all, and waits until they have ended."""
         for member in members or self.members:
-            member.daemon.signal(number)
+            member.daemon.signal(signal_number)
             member.daemon.process.wait(PATIENCE)
             self.bed.daemons.remove(member.daemon)
             member.daemon = None
@@ -81,7 +82,7 @@ class Etcd:
         return ("--lead-by", self.urls(), "--lead-by-ca", self.file("ca.pem"), "--lead-by-cert", self.file("client.pem"),
                 "--lead-by-key", self.file("client.key"))
 
-    def ask(self, *arguments, member=None):
+    def etcdctl(self, *arguments, member=None):
         """Returns the output of etcdctl, from one member or from any that answers."""
         process = subprocess.run(["etcdctl", "--endpoints", member.url if member else self.urls(), "--cacert", self.file("ca.pem"),
                               "--cert", self.file("client.pem"), "--key", self.file("client.key"), *arguments],
@@ -90,13 +91,13 @@ class Etcd:
 
     def generation(self):
         """Returns the generation of the last leader."""
-        return int(self.ask("get", "--print-value-only", "/cool/generation"))
+        return int(self.etcdctl("get", "--print-value-only", "/cool/generation"))
 
     def leader(self):
         """Returns the member that the others follow, or None while they have not elected one or a
         member does not run."""
         try:
-            statuses = [json.loads(self.ask("endpoint", "status", "--write-out", "json", member=member))[0]["Status"] for member in self.members]
+            statuses = [json.loads(self.etcdctl("endpoint", "status", "--write-out", "json", member=member))[0]["Status"] for member in self.members]
         except subprocess.CalledProcessError:
             return None
         # The status of a member without a leader does not contain this key.

@@ -8,7 +8,7 @@ use crate::groups::membership_driver::MembershipDriver;
 use crate::groups::{self, GroupRegistry, MemberPlace};
 use crate::jobs::running_job::ResumedRanks;
 use crate::jobs::{JobChannels, JobRegistry};
-use crate::time_limits::TimeLimits;
+use crate::timeouts::Timeouts;
 use cool_fabric::Fabric;
 use cool_fabric::{GroupRequest, TreeScope};
 use cool_proto::control::{Group, Held, Kill, ReleaseGroup, controller_message::Body};
@@ -26,7 +26,7 @@ pub struct GroupRecovery {
     groups: Arc<GroupRegistry>,
     jobs: Arc<JobRegistry>,
     membership_driver: Arc<MembershipDriver>,
-    limits: TimeLimits,
+    timeouts: Timeouts,
     /// Incomplete groups, by id.
     partial: Mutex<BTreeMap<u64, PartialGroup>>,
 }
@@ -55,9 +55,9 @@ impl GroupRecovery {
         groups: Arc<GroupRegistry>,
         jobs: Arc<JobRegistry>,
         membership_driver: Arc<MembershipDriver>,
-        limits: TimeLimits,
+        timeouts: Timeouts,
     ) -> GroupRecovery {
-        GroupRecovery { network, groups, jobs, membership_driver, limits, partial: Mutex::default() }
+        GroupRecovery { network, groups, jobs, membership_driver, timeouts, partial: Mutex::default() }
     }
 
     /// Records the groups that an agent still holds. `own` is this run of the controller.
@@ -136,7 +136,7 @@ impl GroupRecovery {
         }
         let (recovery, id) = (self.clone(), group.id);
         tokio::spawn(async move {
-            sleep(recovery.limits.takeover).await;
+            sleep(recovery.timeouts.takeover).await;
             recovery.expire(id).await;
         });
         true
@@ -189,7 +189,7 @@ impl GroupRecovery {
             job = part.group.job,
             "abandoning a group of an earlier controller: {} did not reconnect within {:?}",
             missing.join(", "),
-            self.limits.takeover
+            self.timeouts.takeover
         );
         match part.target {
             ResumeTarget::Job(_) => self.jobs.forget(part.group.job),
@@ -227,7 +227,7 @@ fn abandon(session: &Session, (group, job): (u64, u64)) {
 /// Returns the trees in a group's description.
 fn trees(group: &Group) -> Vec<(TreeScope, IpAddr)> {
     let tree = |tree: &cool_proto::control::Tree| {
-        Some((groups::description::scope(tree)?, tree.address.parse().ok()?))
+        Some((groups::group_parameters::scope(tree)?, tree.address.parse().ok()?))
     };
     group.trees.iter().filter_map(tree).collect()
 }

@@ -26,4 +26,4 @@ pub mod options;
 pub mod pages;
 pub mod server;
 pub mod service;
-pub mod time_limits;
+pub mod timeouts;

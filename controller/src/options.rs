@@ -4,7 +4,7 @@ use crate::costs::ConfiguredRates;
 use crate::groups::group_keys::GroupKeys;
 use crate::leadership::LeadershipOptions;
 use crate::server::ServerConfig;
-use crate::time_limits::TimeLimits;
+use crate::timeouts::Timeouts;
 use clap::Parser;
 use cool_fabric::{DatapathId, FabricConfig, HostLimits, Pipeline, TableCapacity, Unicast};
 use cool_topology::Key;
@@ -262,7 +262,7 @@ impl Options {
     /// because keys are derived from it.
     pub fn server(&self, secret: &Key, generation: u64, jobs_per_user: watch::Receiver<u32>) -> ServerConfig {
         let (lldp_interval, configured_rates) = (self.lldp_interval(), self.configured_rates());
-        let limits = TimeLimits { agent: self.grace(), caller: self.grace(), ..TimeLimits::default() };
+        let timeouts = Timeouts { agent: self.grace(), caller: self.grace(), ..Timeouts::default() };
         let lldp_key = secret.derive(b"agents");
         let keys = GroupKeys {
             secret: secret.derive(b"groups"),
@@ -273,7 +273,7 @@ impl Options {
             lldp_interval,
             lldp_key,
             keys,
-            limits,
+            timeouts,
             jobs_per_user,
             configured_rates,
             generation,

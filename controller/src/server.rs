@@ -14,7 +14,7 @@ use crate::pages;
 use crate::pages::doctor::Doctor;
 use crate::pages::status::StatusSource;
 use crate::service::Service;
-use crate::time_limits::TimeLimits;
+use crate::timeouts::Timeouts;
 use cool_daemon::listen::{ClientConnection, ClientListener};
 use cool_daemon::log::EventLog;
 use cool_daemon::web;
@@ -55,8 +55,8 @@ pub struct ServerConfig {
     pub lldp_key: Key,
     /// Keys of groups.
     pub keys: GroupKeys,
-    /// Time limits.
-    pub limits: TimeLimits,
+    /// How long the controller waits for agents, ranks and callers.
+    pub timeouts: Timeouts,
     /// Current maximum number of jobs per user.
     pub jobs_per_user: watch::Receiver<u32>,
     /// Link rates configured by the operator.
@@ -95,7 +95,7 @@ pub async fn serve(
     let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
     let last = job_ids::before_first(config.generation);
     let agents = Arc::new(AgentRegistry::new(interval, config.lldp_key, config.generation));
-    let presence = Arc::new(AgentPresence::new(config.limits.agent));
+    let presence = Arc::new(AgentPresence::new(config.timeouts.agent));
     let prober = Arc::new(Prober::new(network.clone(), agents.clone(), config.configured_rates));
     let groups = Arc::new(GroupRegistry::new(prober.clone(), config.keys, last));
     let mut probing = JoinSet::new();
@@ -105,17 +105,17 @@ pub async fn serve(
         network.clone(),
         agents.clone(),
         groups.clone(),
-        (config.limits, config.jobs_per_user),
+        (config.timeouts, config.jobs_per_user),
         last,
         connected_since,
     ));
-    let membership_driver = Arc::new(MembershipDriver::new(network.clone(), groups.clone(), config.limits));
+    let membership_driver = Arc::new(MembershipDriver::new(network.clone(), groups.clone(), config.timeouts));
     let group_recovery = GroupRecovery::new(
         network.clone(),
         groups.clone(),
         jobs.clone(),
         membership_driver.clone(),
-        config.limits,
+        config.timeouts,
     );
     let mut paging = JoinSet::new();
     if let Some(WebPages { listener, events }) = pages {

@@ -11,9 +11,9 @@ use crate::costs::MeasuredCosts;
 use crate::costs::prober::Prober;
 use crate::graceful_restart::GroupRecovery;
 use crate::groups::membership_driver::MembershipDriver;
-use crate::groups::{self, GroupRegistry, MemberPlace};
+use crate::groups::{GroupRegistry, MemberPlace, group_parameters};
+use crate::jobs::caller_event_stream::CallerArrival;
 use crate::jobs::control::ControlRequest;
-use crate::jobs::follower::CallerArrival;
 use crate::jobs::{JobError, JobRegistry, SubmitError, deliver};
 use crate::pages::doctor::Doctor;
 use cool_fabric::Fabric;
@@ -481,11 +481,12 @@ impl Service {
         };
         let places: Vec<MemberPlace> = network.nodes.iter().filter_map(place).collect();
         let known = self.prober.measurements();
+        let cost_model = group_parameters::cost_model(&places, network, &known);
         control::Measurements {
             rack: MeasuredCosts::message(known.rack),
             core: MeasuredCosts::message(known.core),
             pending: u32::try_from(self.prober.pending()).unwrap_or(u32::MAX),
-            cost_model: groups::description::text(&groups::description::cost_model(&places, network, &known)),
+            cost_model: group_parameters::text(&cost_model),
         }
     }
 }

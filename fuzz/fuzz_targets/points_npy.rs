@@ -1,5 +1,5 @@
-//! `.npy` files of points from any source: an accepted file must have the rows and columns of its
-//! header, all of which must be readable. Other files must be refused.
+//! Any bytes as a `.npy` file of points: the reader must return the rows and columns of the header,
+//! or an error that names the file.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;
@@ -23,7 +23,7 @@ fn check(bytes: &[u8]) {
                 read.extend_from_slice(row);
                 Ok(())
             })
-            .expect("what was taken can be read");
+            .expect("an accepted file can be read");
         assert!(bytes.ends_with(&read));
     });
 }

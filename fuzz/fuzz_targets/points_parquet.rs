@@ -1,5 +1,5 @@
-//! Parquet files of points from any source: they must be read, or refused with an error that names
-//! the file.
+//! Any bytes as a Parquet file of points: the reader must return rows, or an error that names the
+//! file.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;

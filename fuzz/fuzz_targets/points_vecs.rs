@@ -1,5 +1,5 @@
-//! `.bvecs` files of points from any source: an accepted file must have whole rows, and each row
-//! that is read must have the elements that follow their number in the file.
+//! Any bytes as a `.bvecs` file of points: the reader must return whole rows, each with the
+//! elements that follow their number in the file, or an error that names the file.
 #![cfg_attr(fuzzing, no_main)]
 
 use cool_fuzz::File;

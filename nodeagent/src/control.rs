@@ -5,7 +5,7 @@
 
 mod commands;
 mod group_spec;
-mod holdings;
+mod inventory_parts;
 mod outbox;
 
 use crate::agent::Agent;
@@ -253,7 +253,7 @@ impl ControlSession<'_> {
         mut client: ControllerClient<Channel>,
     ) -> Result<Streaming<ControllerMessage>, ConnectionEnd> {
         self.silent.send_replace(true);
-        self.further = holdings::parts(self.held());
+        self.further = inventory_parts::parts(self.held());
         let held = self.further.pop_front().unwrap_or_default();
         let outgoing = self.outbox.connect(self.registration(held));
         let answered = async {

@@ -11,10 +11,13 @@
 //!   `node_inventory`: the groups and ranks that the agent reports to the next controller;
 //!   `output_backlog`: the events that wait for a connection to a controller;
 //! - [`launcher`]: the processes of ranks;
+//! - [`options`]: the command line;
+//! - `shared_segment`: the memory in which ranks of this node execute calls themselves;
+//!   `async_socket`: a socket that wakes its task only when there is something to read;
 //! - [`interface`], `lldp`, [`probe`]: the data interface, its announcement, and measurements
 //!   between nodes;
 //! - [`metrics`], `traces`, `rank_calls`, `diagnostics`: information for operators;
-//!   [`loss_injector`]: losses for tests;
+//!   `call_counters`: the counters of calls in the metrics; [`loss_injector`]: losses for tests;
 //! - [`embedded`]: many agents in one process, without a controller.
 //!
 //! # Adding a request of a rank
@@ -28,10 +31,11 @@
 //! 2. `local/rank.rs`: the conversion of the frame to a request;
 //! 3. `api.rs` of `cool-engine`: the variant of `RankRequest` or `RankCommand`.
 //!
-//! The group handles it in `group/rank_requests.rs` of `cool-engine`. Only a request that must be
-//! counted or checked needs a change in `agent/attachment.rs`.
+//! The group handles it in `group/rank_requests.rs` of `cool-engine`. A `RankRequest` also needs an
+//! arm in `source` and `map` (in `api.rs`), and in `agent/attachment.rs`.
 
 mod agent;
+mod async_socket;
 mod call_counters;
 pub mod control;
 mod diagnostics;
@@ -49,7 +53,6 @@ pub mod options;
 mod output_backlog;
 pub mod probe;
 mod rank_calls;
-mod readable;
 mod shared_segment;
 mod traces;
 

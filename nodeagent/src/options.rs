@@ -69,7 +69,8 @@ pub struct Options {
     /// UDP port of the data interface for multicast and repair; 0 chooses a free port
     #[arg(long, default_value_t = 7420)]
     pub udp_port: u16,
-    /// TCP port of the data interface for unicast steps; 0 chooses a free port
+    /// TCP port of the data interface at which other agents send messages of unicast schedules; 0
+    /// chooses a free port
     #[arg(long, default_value_t = 7420)]
     pub tcp_port: u16,
     /// TCP port of the data interface for measurements by other agents; 0 chooses a free port

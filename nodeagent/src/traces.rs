@@ -6,6 +6,7 @@ use crate::engine::{CallRecord, EngineTrace};
 use crate::rank_calls::keep_latest;
 use cool_machine::Time;
 use cool_proto::control::{self, TraceRequest, Traced};
+use cool_proto::job_ids;
 use std::sync::Arc;
 use std::time::UNIX_EPOCH;
 use tracing::warn;
@@ -16,7 +17,16 @@ const PIECE: usize = 512;
 /// Returns the response to a request in several messages. The last one is marked.
 pub(crate) async fn answer(agent: &Agent, request: &TraceRequest) -> Vec<Traced> {
     let last = if request.last == 0 { usize::MAX } else { request.last as usize };
-    let records = latest(agent, last, (request.group != 0).then_some(request.group)).await;
+    let records = match request.group {
+        0 => latest(agent, last, None).await,
+        short if job_ids::short(short) == short => {
+            let mut records = all(agent).await;
+            records.retain(|record| job_ids::short(record.group) == short);
+            keep_latest(&mut records, last);
+            records
+        }
+        group => latest(agent, last, Some(group)).await,
+    };
     let mut pieces: Vec<Traced> = records
         .chunks(PIECE)
         .map(|piece| Traced { id: request.id, records: piece.to_vec(), end: false })

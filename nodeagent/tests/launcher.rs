@@ -82,7 +82,7 @@ async fn a_program_that_does_not_exist_is_named() {
         let exited = end(&mut events).await;
         assert!(exited.error.contains("cannot start /no/such/program: "), "{}", exited.error);
         assert!(exited.error.contains("there is no such program") && exited.error.contains("--stage"));
-        assert_eq!(exited.code, -1);
+        assert_eq!(exited.code, 127);
         ranks.push(exited.rank);
     }
     ranks.sort_unstable();

@@ -28,6 +28,13 @@ pub fn short(number: u64) -> u64 {
     number % SHORT
 }
 
+/// Returns the form of `number` that a table with the ids `all` must show: the short form, or the
+/// full id if another id of the table has the same short form.
+pub fn shown(number: u64, mut all: impl Iterator<Item = u64>) -> u64 {
+    let short = short(number);
+    if all.any(|other| other != number && self::short(other) == short) { number } else { short }
+}
+
 /// Returns the current time in nanoseconds since 1970, or 0 if the clock is set before 1970.
 pub fn now() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -45,6 +52,9 @@ mod tests {
         let (one, other) = (before_first(began), before_first(began + tick));
         assert_eq!((other - one, short(one), short(one + 7)), (SHORT, 0, 7));
         assert_eq!((before_first(0), short(12)), (0, 12));
+        let full = other + 7;
+        assert_eq!(shown(full, [full, one + 8].into_iter()), 7);
+        assert_eq!(shown(full, [full, one + 7].into_iter()), full);
         let in_2300 = 10_413_000_000_000_000_000;
         assert!(before_first(in_2300) < 1 << 53);
     }

@@ -1,4 +1,4 @@
-//! A type name has one meaning, and names a thing rather than an action on an unnamed one.
+//! A type name must have one meaning, and must name a thing; a bare participle does not.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +9,8 @@ use crate::workspace::{is_product, texts};
 const SHARED_NAMES_MAX: usize = 7;
 
 /// Public names that several crates declare, each group with the reason why they mislead no reader.
-/// Applications do not count, because nothing depends on them.
+/// The crates in [`APPLICATIONS`] are exempt: besides each other, only the Python bindings, tests,
+/// fuzz targets and cool-manual depend on them.
 const SHARED_PUBLIC_NAMES: [(&str, &[&str]); 3] = [
     ("the interface of each machine, used by its module path", &["Input", "Output"]),
     ("of each library or program, used by its crate path", &["Error", "Options"]),

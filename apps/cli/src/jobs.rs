@@ -170,13 +170,6 @@ fn command(job: &JobView) -> String {
     [vec![spec.program], spec.args].concat().join(" ")
 }
 
-/// Returns a job's number in its short form, unless that is ambiguous.
-fn name(job: &JobView, jobs: &[JobView]) -> String {
-    let short = job_ids::short(job.job);
-    let several = jobs.iter().filter(|other| job_ids::short(other.job) == short).count() > 1;
-    (if several { job.job } else { short }).to_string()
-}
-
 fn table(jobs: &[JobView]) -> String {
     let mut rows =
         vec![["job", "state", "ranks", "nodes", "time", "limit", "user", "command"].map(str::to_owned)];
@@ -184,7 +177,7 @@ fn table(jobs: &[JobView]) -> String {
         let spec = job.spec.clone().unwrap_or_default();
         let clock = |ms| units::clock(Duration::from_millis(ms));
         [
-            name(job, jobs),
+            job_ids::shown(job.job, jobs.iter().map(|other| other.job)).to_string(),
             state(job).to_owned(),
             job.nodes.len().to_string(),
             job.nodes.iter().collect::<BTreeSet<_>>().len().to_string(),

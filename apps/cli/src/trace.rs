@@ -8,9 +8,10 @@ use crate::units;
 use call::{TracedCall, TracedCalls};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{CallRecord, TraceRequest};
-use cool_proto::trace_file;
+use cool_proto::{job_ids, trace_file};
 use serde_json::json;
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::PathBuf;
 use tonic::transport::Channel;
@@ -26,7 +27,7 @@ pub(crate) struct TraceOptions {
     #[arg(long, default_value_t = 1000, value_name = "N")]
     last: u32,
 
-    /// Only calls of this group
+    /// Only calls of the group with this number, as this table or `cool groups` shows it
     #[arg(long)]
     group: Option<u64>,
 
@@ -62,7 +63,9 @@ pub(crate) fn show_file(options: &TraceOptions) -> Result<(), Error> {
     let bytes = std::fs::read(path).map_err(|e| failed(format!("cannot be read: {e}")))?;
     let mut calls = TracedCalls::default();
     for event in trace_file::decode(&bytes).map_err(|e| failed(e.to_string()))? {
-        let is_requested = |record: &CallRecord| options.group.is_none_or(|group| record.group == group);
+        let is_requested = |record: &CallRecord| {
+            options.group.is_none_or(|group| [record.group, job_ids::short(record.group)].contains(&group))
+        };
         event.records.into_iter().filter(is_requested).for_each(|record| calls.add(&event.node, record));
     }
     print(&calls, options)
@@ -110,17 +113,19 @@ const TITLES: [&str; 8] =
 
 fn table(calls: &[&TracedCall]) -> String {
     let mut rows = vec![TITLES.map(str::to_owned)];
-    rows.extend(calls.iter().map(|call| row(call)));
+    let groups: BTreeSet<u64> = calls.iter().map(|call| call.record().group).collect();
+    rows.extend(calls.iter().map(|call| row(call, &groups)));
     units::columns(&rows) + LEGEND
 }
 
-fn row(call: &TracedCall) -> [String; 8] {
+/// Returns the row of a call in a table of calls of these groups.
+fn row(call: &TracedCall, groups: &BTreeSet<u64>) -> [String; 8] {
     let time = |nanoseconds: u64| units::seconds(nanoseconds as f64 / 1e9);
     let record = call.record();
     let failed = if record.failure.is_empty() { String::new() } else { format!(": {}", record.failure) };
     let late = call.last_caller();
     [
-        record.group.to_string(),
+        job_ids::shown(record.group, groups.iter().copied()).to_string(),
         record.call.to_string(),
         time(call.nanoseconds()),
         late.map_or("-".into(), |late| format!("{} on {}, {}", late.rank, late.node, time(call.lateness()))),
@@ -141,7 +146,7 @@ mod tests {
         let calls = calls();
         let call = calls.iter().next().unwrap();
         assert_eq!(call.nanoseconds(), 10 * MILLISECOND);
-        let row = row(call);
+        let row = row(call, &BTreeSet::from([3]));
         assert_eq!(row[..4], ["3", "7", "10.0 ms", "2 on h2, 6.00 ms"]);
         assert_eq!(row[4..], ["4.00 ms", "2 at h1", "5", "barrier by flat:binomial: rank 9 is gone"]);
     }

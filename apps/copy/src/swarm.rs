@@ -12,7 +12,8 @@ use crate::secret::CopySecret;
 use cool::Comm;
 use cool_content::{BlockSet, Manifest, Piece};
 use cool_peer::{
-    Code, Contents, InquiryHold, LateJoinReply, Member, MemberRole, PeerProgress, Share, SwarmPeer, SwarmPlan,
+    Code, GenerationStore, InquiryHold, LateJoinReply, Member, MemberRole, PeerProgress, Share, SwarmConfig,
+    SwarmPeer,
 };
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -66,7 +67,7 @@ impl IncomingCopy {
     }
 }
 
-impl Contents for SwarmContent {
+impl GenerationStore for SwarmContent {
     type Error = CopyFileError;
 
     fn read(&self, generation: u32) -> Result<Vec<u8>, CopyFileError> {
@@ -123,7 +124,8 @@ pub(crate) struct SwarmMember {
     only_source: bool,
     /// All members, by the names of their nodes.
     members: BTreeMap<String, Member>,
-    /// For a late member: the member that sent it the plan does not end while this is held.
+    /// For a late member: the member that sent it the configuration does not end while this is
+    /// held.
     hold: Option<InquiryHold>,
 }
 
@@ -160,21 +162,21 @@ impl SwarmMember {
         let (Some(socket), true) = (socket, contacts[root].port() != 0) else { return Ok(Err(destination)) };
         let (members, me) = assign_members(comm, &contacts);
         let generations = divide(manifest, missing);
-        let plan = swarm_plan(task, secret, &members, &generations);
+        let swarm = swarm_config(task, secret, &members, &generations);
         let rate = comm.place(comm.rank()).and_then(|place| payload_rate(task.rates.on(&place.name)));
         let config = MemberConfig { me, socket, source: source.map(|(_, share)| share), rate, late: false };
         let readable = source.map_or(&*task.source, |(root, _)| root);
         let destination = destination.map(|destination| (began, destination));
         let content =
             SwarmContent::new(task, (readable, manifest), missing.clone(), generations, destination);
-        let member = content.join(plan, config)?;
+        let member = content.join(swarm, config)?;
         let members = members.into_iter().map(|(name, member, _)| (name, member)).collect();
         let only_source = comm.rank() == root && task.others().is_empty();
         Ok(Ok(SwarmMember { members, only_source, ..member }))
     }
 
-    /// Joins a swarm that is under way, as the member `me`. The members at `contacts` send the plan
-    /// and the manifest, for which `open` prepares this node's copy.
+    /// Joins a swarm that is under way, as the member `me`. The members at `contacts` send the
+    /// configuration and the manifest, for which `open` prepares this node's copy.
     pub(crate) fn join(
         (task, node): (&CopyTask, &str),
         began: Instant,
@@ -183,7 +185,7 @@ impl SwarmMember {
     ) -> Result<SwarmMember, CopyError> {
         let secret = task.secret.ok_or(CopyError::NoSecret)?;
         let socket = listen(task.address)?;
-        let LateJoinReply { plan, content, hold } = cool_peer::inquire(contacts, secret.key(), me)?;
+        let LateJoinReply { config: swarm, content, hold } = cool_peer::inquire(contacts, secret.key(), me)?;
         let (missing, manifest) = decode_description(&content)?;
         let manifest = Arc::new(manifest);
         let generations = divide(&manifest, &missing);
@@ -192,7 +194,7 @@ impl SwarmMember {
         let config = MemberConfig { me, socket, source: None, rate, late: true };
         let source = (&*task.source, &manifest);
         let content = SwarmContent::new(task, source, missing, generations, Some((began, destination)));
-        Ok(SwarmMember { hold: Some(hold), ..content.join(plan, config)? })
+        Ok(SwarmMember { hold: Some(hold), ..content.join(swarm, config)? })
     }
 
     /// Returns the state of this rank and of the late members that it knows. Waits at most
@@ -312,7 +314,7 @@ impl SwarmContent {
     }
 
     /// Joins the swarm with this content. A copy that is complete already is installed.
-    fn join(self, plan: SwarmPlan, config: MemberConfig) -> Result<SwarmMember, CopyError> {
+    fn join(self, swarm: SwarmConfig, config: MemberConfig) -> Result<SwarmMember, CopyError> {
         let MemberConfig { me, socket, source, rate, late } = config;
         let (rack, slot, contact) = (me.rack, me.slot, socket.local_addr()?);
         let role = MemberRole { me, socket, here: self.present(), source, rate, late };
@@ -320,13 +322,13 @@ impl SwarmContent {
             lock(incoming).install_if_complete(&self.reader)?;
         }
         let content = Arc::new(self);
-        let peer = SwarmPeer::start(plan, role, Arc::clone(&content))?;
+        let peer = SwarmPeer::start(swarm, role, Arc::clone(&content))?;
         CopyEvent::Member { rack, slot, contact }.send()?;
         Ok(SwarmMember { peer, content, only_source: false, members: BTreeMap::new(), hold: None })
     }
 }
 
-/// Decodes the result of [`Contents::describe`].
+/// Decodes the result of [`GenerationStore::describe`].
 fn decode_description(content: &[u8]) -> Result<(BlockSet, Manifest), CopyError> {
     let truncated = || CopyError::Source("the members of the swarm sent a truncated manifest".to_owned());
     let (count, rest) = content.split_first_chunk().ok_or_else(truncated)?;
@@ -392,14 +394,14 @@ fn assign_members(comm: &Comm, contacts: &[SocketAddr]) -> (Vec<(String, Member,
     (members, mine)
 }
 
-fn swarm_plan(
+fn swarm_config(
     task: &CopyTask,
     secret: CopySecret,
     members: &[(String, Member, SocketAddr)],
     generations: &[Piece],
-) -> SwarmPlan {
+) -> SwarmConfig {
     let generations: Vec<u64> = generations.iter().map(|piece| piece.bytes as u64).collect();
-    SwarmPlan {
+    SwarmConfig {
         key: secret.key(),
         seed: secret.seed(),
         members: members.iter().map(|(_, member, contact)| (*member, *contact)).collect(),

@@ -50,7 +50,7 @@ pub struct GroupProtection {
     /// Whether the payload is encrypted as well.
     pub encrypted: bool,
     /// Whether the group's agents authenticate by this key and connect on demand.
-    pub proves: bool,
+    pub connects_on_demand: bool,
 }
 
 impl GroupProtection {
@@ -78,8 +78,8 @@ impl GroupKeys {
         let untagged = nodes(places, features::TAGS, false);
         if untagged.is_empty() {
             let key = self.secret.derive(format!("group {group} {epoch}").as_bytes());
-            let proves = self.proves(places);
-            return Ok(Some(GroupProtection { secret: secret(&key), encrypted, proves }));
+            let connects_on_demand = self.connects_on_demand(places);
+            return Ok(Some(GroupProtection { secret: secret(&key), encrypted, connects_on_demand }));
         }
         if self.required {
             return Err(KeyError::Untagged(untagged));
@@ -91,7 +91,7 @@ impl GroupKeys {
 
     /// Returns whether the group has too many nodes for a full mesh, and its agents can connect on
     /// demand.
-    fn proves(&self, places: &[MemberPlace]) -> bool {
+    fn connects_on_demand(&self, places: &[MemberPlace]) -> bool {
         let nodes: BTreeSet<u32> = places.iter().map(|place| place.session.number).collect();
         nodes.len() > self.mesh_nodes as usize && all_have(places, features::DESCRIPTIONS)
     }

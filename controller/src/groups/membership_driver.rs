@@ -7,7 +7,7 @@
 
 use super::{FIRST_EPOCH, GroupRegistry, MemberPlace};
 use crate::agents::{Session, SessionEvent};
-use crate::time_limits::TimeLimits;
+use crate::timeouts::Timeouts;
 use cool_daemon::clock::Clock;
 use cool_fabric::Fabric;
 use cool_machine::{Duration, Machine, Poll, Time};
@@ -44,9 +44,9 @@ pub struct MembershipDriver {
 
 impl MembershipDriver {
     /// Returns a driver without waiting ranks.
-    pub fn new(network: Arc<dyn Fabric>, groups: Arc<GroupRegistry>, limits: TimeLimits) -> MembershipDriver {
+    pub fn new(network: Arc<dyn Fabric>, groups: Arc<GroupRegistry>, timeouts: Timeouts) -> MembershipDriver {
         let ids = groups.clone();
-        let membership = Membership::new(move || ids.next_id(), limits.group_ready);
+        let membership = Membership::new(move || ids.next_id(), timeouts.group_ready);
         MembershipDriver {
             network,
             groups,

@@ -3,9 +3,9 @@
 //! The [`Fabric`] installs their trees. [`crate::jobs`] and [`crate::groups::membership_driver`]
 //! decide which ranks form a group.
 
-use super::description::FIRST_EPOCH;
-use super::description::{announcement, describe, tree_message};
 use super::group_keys::GroupKeys;
+use super::group_parameters::FIRST_EPOCH;
+use super::group_parameters::{announcement, decide_parameters, tree_message};
 use super::member_place::{MemberPlace, by_node};
 use crate::costs::prober::Prober;
 use cool_fabric::Fabric;
@@ -127,7 +127,7 @@ impl GroupRegistry {
             Err(e) => return Err(e.to_string()),
         };
         let measured = self.prober.measurements();
-        let group = describe((id, job), places, &network.topology(), &measured, (trees, key));
+        let group = decide_parameters((id, job), places, &network.topology(), &measured, (trees, key));
         self.groups.lock().insert(id, group.clone());
         let announcement = announcement(&group, places);
         for (session, _) in by_node(places).values() {

@@ -21,11 +21,13 @@ pub struct CandidateNode {
 /// Order in which ranks are assigned to nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RankPlacement {
-    /// Neighboring ranks share a rack. Uses as few racks as possible: those with the most room, and
-    /// finally the smallest that suffices for the rest. Ranks are assigned rack by rack, within a
+    /// Neighboring ranks share a rack. Uses as few racks as the number of ranks per node permits:
+    /// those with the most room, and finally the smallest that suffices. If `per_node` is 0, ranks
+    /// are first spread over as many nodes as possible. Ranks are assigned rack by rack, within a
     /// rack by node name.
     Racked,
-    /// Neighboring ranks are in different racks, assigned round robin.
+    /// Ranks are assigned to racks in turn, so that neighboring ranks are in different racks where
+    /// possible.
     Interleaved,
 }
 
@@ -51,8 +53,9 @@ pub enum AllocateError {
     NoNodes,
     /// There are too few free slots.
     #[error(
-        "{requested} ranks requested, but {free} slots {}on {}; {}",
-        busy_note(*.busy), nodes_note(*.nodes, *.per_node), remedy(*.free, *.busy, *.per_node)
+        "{requested} ranks requested, but {} {}on {}; {}",
+        slots_note(*.free), busy_note(*.busy), nodes_note(*.nodes, *.per_node),
+        remedy(*.free, *.busy, *.per_node)
     )]
     TooFewSlots {
         /// Number of ranks requested.
@@ -66,6 +69,11 @@ pub enum AllocateError {
         /// Requested maximum per node, or 0 if there is none.
         per_node: u32,
     },
+}
+
+fn slots_note(free: u64) -> String {
+    let plural = if free == 1 { "" } else { "s" };
+    format!("{free} slot{plural}")
 }
 
 fn busy_note(busy: u64) -> String {

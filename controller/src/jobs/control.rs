@@ -39,12 +39,13 @@ impl JobControl {
     }
 
     /// Starts the time limit. Zero means no limit.
-    pub(crate) fn limit(&mut self, limit: Duration) {
+    pub(crate) fn start_time_limit(&mut self, limit: Duration) {
         let end = (!limit.is_zero()).then(|| Instant::now().checked_add(limit)).flatten();
         self.limit = end.map(|end| (end, limit));
     }
 
-    /// Ignores all further reasons to end the job, because it is already ending.
+    /// Ignores the time limit and all further requests, signals included, because the job is
+    /// ending.
     pub(crate) fn disable(&mut self) {
         self.disabled = true;
     }

@@ -1,9 +1,9 @@
 //! Jobs: where their ranks run, how they run and end, and how callers follow them.
 
 pub mod allocation;
+pub mod caller_event_stream;
 pub mod control;
 pub mod errors;
-pub mod follower;
 pub mod job_failure;
 pub mod registry;
 pub mod running_job;

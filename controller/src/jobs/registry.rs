@@ -6,12 +6,12 @@
 use crate::agents::{AgentRegistry, Session, SessionEvent, SessionMessage};
 use crate::groups::{GroupRegistry, MemberPlace};
 use crate::jobs::allocation::{AllocationRequest, CandidateNode, RankPlacement, allocate};
+use crate::jobs::caller_event_stream::{CallerArrival, CallerEventStream};
 use crate::jobs::control::{ControlRequest, JobControl};
 use crate::jobs::errors::{JobError, SIGNALS, SubmitError};
-use crate::jobs::follower::{CallerArrival, JobFollower};
 use crate::jobs::running_job::{ResumedRanks, RunningJob, is_set};
 use crate::natural_order::natural;
-use crate::time_limits::TimeLimits;
+use crate::timeouts::Timeouts;
 use cool_fabric::Fabric;
 use cool_proto::control::{JobSpec, JobView, Submitted, job_event, job_spec, job_view};
 use cool_proto::job_ids;
@@ -34,7 +34,7 @@ pub struct JobRegistry {
     network: Arc<dyn Fabric>,
     agents: Arc<AgentRegistry>,
     groups: Arc<GroupRegistry>,
-    limits: TimeLimits,
+    timeouts: Timeouts,
     /// Maximum number of jobs per user.
     per_user: watch::Receiver<u32>,
     state: Mutex<JobTable>,
@@ -94,14 +94,24 @@ impl JobRegistry {
         network: Arc<dyn Fabric>,
         agents: Arc<AgentRegistry>,
         groups: Arc<GroupRegistry>,
-        (limits, per_user): (TimeLimits, watch::Receiver<u32>),
+        (timeouts, per_user): (Timeouts, watch::Receiver<u32>),
         last: u64,
         connected_since: watch::Receiver<Option<Instant>>,
     ) -> JobRegistry {
         let (state, handed_over) =
             (Mutex::new(JobTable { last, ..JobTable::default() }), watch::Sender::default());
         let ended = Notify::new();
-        JobRegistry { network, agents, groups, limits, per_user, state, handed_over, connected_since, ended }
+        JobRegistry {
+            network,
+            agents,
+            groups,
+            timeouts,
+            per_user,
+            state,
+            handed_over,
+            connected_since,
+            ended,
+        }
     }
 
     /// Allocates and starts a job, and returns its id. The caller receives its events until the job
@@ -121,7 +131,7 @@ impl JobRegistry {
             Err(_) => return Err(SubmitError::Placement(spec.placement)),
         };
         let request = AllocationRequest { ranks: spec.ranks, per_node: spec.ranks_per_node, placement };
-        let filter = NodeFilter { hosts: &spec.hosts, racks: &spec.racks };
+        let filter = NodeFilter { nodes: &spec.hosts, racks: &spec.racks };
 
         let mut state = self.state.lock();
         if state.closed {
@@ -148,23 +158,23 @@ impl JobRegistry {
         drop(state);
 
         info!(job = id, group, ranks = places.len(), program = spec.program, "job starts");
-        let mut follower = self.follower(channels.arrivals);
-        follower.queue_event(job_event::Body::Submitted(Submitted { job: id }));
-        follower.receive(arrival);
+        let mut event_stream = self.event_stream(channels.arrivals);
+        event_stream.queue_event(job_event::Body::Submitted(Submitted { job: id }));
+        event_stream.receive(arrival);
         let job = RunningJob {
             id,
             group,
             spec,
             places,
             mailbox: channels.mailbox,
-            follower,
+            event_stream,
             resumed: None,
             control: JobControl::new(channels.requests),
             handed_over: self.handed_over.subscribe(),
             state: channels.state,
             network: self.network.clone(),
             groups: self.groups.clone(),
-            limits: self.limits,
+            timeouts: self.timeouts,
         };
         tokio::spawn(self.clone().run(job).instrument(info_span!("job", id, group)));
         Ok(id)
@@ -244,20 +254,20 @@ impl JobRegistry {
             spec: JobSpec::default(),
             places,
             mailbox: channels.mailbox,
-            follower: self.follower(channels.arrivals),
+            event_stream: self.event_stream(channels.arrivals),
             resumed: Some(ranks),
             control: JobControl::new(channels.requests),
             handed_over: self.handed_over.subscribe(),
             state: channels.state,
             network: self.network.clone(),
             groups: self.groups.clone(),
-            limits: self.limits,
+            timeouts: self.timeouts,
         };
         tokio::spawn(self.clone().run(job).instrument(info_span!("job", id, group)));
     }
 
-    fn follower(&self, arrivals: mpsc::Receiver<CallerArrival>) -> JobFollower {
-        JobFollower::new(arrivals, self.limits.caller, self.connected_since.clone())
+    fn event_stream(&self, arrivals: mpsc::Receiver<CallerArrival>) -> CallerEventStream {
+        CallerEventStream::new(arrivals, self.timeouts.caller, self.connected_since.clone())
     }
 
     /// Connects a caller to a job, which may also be reserved or have just ended. The new caller
@@ -319,16 +329,16 @@ impl JobRegistry {
         match finished {
             Some(finished) => {
                 info!(code = finished.code, rank = finished.rank, reason = finished.reason, "job finished");
-                job.follower.queue_event(job_event::Body::Finished(finished));
+                job.event_stream.queue_event(job_event::Body::Finished(finished));
                 tokio::select! {
                     // The caller may have disconnected before it received the end, and reconnect.
-                    () = job.follower.deliver_remaining() => {}
-                    () = is_set(&mut job.handed_over) => job.follower.hand_over().await,
+                    () = job.event_stream.deliver_remaining() => {}
+                    () = is_set(&mut job.handed_over) => job.event_stream.hand_over().await,
                 }
             }
             None => {
                 info!("job handed over");
-                job.follower.hand_over().await;
+                job.event_stream.hand_over().await;
             }
         }
         self.state.lock().over.remove(&job.id);
@@ -474,13 +484,13 @@ impl JobEntry {
 /// The nodes on which a job may run. Empty lists permit all.
 #[derive(Clone, Copy)]
 struct NodeFilter<'a> {
-    hosts: &'a [String],
+    nodes: &'a [String],
     racks: &'a [u32],
 }
 
 impl NodeFilter<'_> {
     fn allows(&self, host: &CandidateNode) -> bool {
-        (self.hosts.is_empty() || self.hosts.contains(&host.name))
+        (self.nodes.is_empty() || self.nodes.contains(&host.name))
             && (self.racks.is_empty() || self.racks.contains(&host.rack))
     }
 
@@ -488,7 +498,7 @@ impl NodeFilter<'_> {
     fn check(&self, ready: &[CandidateNode]) -> Result<(), SubmitError> {
         let (names, racks): (BTreeSet<_>, BTreeSet<_>) =
             ready.iter().map(|host| (host.name.as_str(), host.rack)).unzip();
-        let unknown: Vec<_> = self.hosts.iter().filter(|h| !names.contains(h.as_str())).cloned().collect();
+        let unknown: Vec<_> = self.nodes.iter().filter(|h| !names.contains(h.as_str())).cloned().collect();
         if !unknown.is_empty() {
             let mut ready: Vec<String> = names.into_iter().map(str::to_owned).collect();
             ready.sort_by(|a, b| natural(a, b));

@@ -6,10 +6,10 @@
 
 use crate::agents::{Session, SessionEvent, SessionMessage};
 use crate::groups::{FIRST_EPOCH, GroupRegistry, MemberPlace, by_node};
+use crate::jobs::caller_event_stream::{CallerEvent, CallerEventStream};
 use crate::jobs::control::JobControl;
-use crate::jobs::follower::{CallerEvent, JobFollower};
 use crate::jobs::job_failure::JobFailure;
-use crate::time_limits::TimeLimits;
+use crate::timeouts::Timeouts;
 use cool_fabric::Fabric;
 use cool_proto::control::{
     Exited, Finished, Group, HoldOutput, JobSpec, Kill, Launch, Output, Started, controller_message::Body,
@@ -58,7 +58,7 @@ pub struct RunningJob {
     /// Messages from sessions.
     pub mailbox: mpsc::Receiver<SessionMessage>,
     /// Queue of events for its caller.
-    pub(crate) follower: JobFollower,
+    pub(crate) event_stream: CallerEventStream,
     /// State of its ranks, if an earlier controller started the job.
     pub resumed: Option<ResumedRanks>,
     /// Requests and the time limit.
@@ -72,8 +72,8 @@ pub struct RunningJob {
     pub network: Arc<dyn Fabric>,
     /// The groups in use.
     pub groups: Arc<GroupRegistry>,
-    /// Time limits.
-    pub limits: TimeLimits,
+    /// How long the job waits for agents, ranks and its caller.
+    pub timeouts: Timeouts,
 }
 
 /// The ranks of a resumed job.
@@ -132,14 +132,14 @@ impl RunningJob {
         self.launch(progress)?;
         self.set_running();
         let group = group.without_keys();
-        self.follower.queue_event(job_event::Body::Started(Started { job: self.id, group: Some(group) }));
+        self.event_stream.queue_event(job_event::Body::Started(Started { job: self.id, group: Some(group) }));
         self.watch(progress).await
     }
 
     /// Marks the job as running and starts its time limit.
     fn set_running(&mut self) {
         self.state.send_replace(State::Running);
-        self.control.limit(Duration::from_millis(self.spec.time_limit_ms));
+        self.control.start_time_limit(Duration::from_millis(self.spec.time_limit_ms));
     }
 
     /// Waits for all ranks to exit.
@@ -167,13 +167,13 @@ impl RunningJob {
             tokio::select! {
                 stopped = self.control.wait_for_end(self.id, &self.places) => return Err(stopped.into()),
                 () = is_set(&mut self.handed_over) => return Err(JobInterruption::HandedOver),
-                spec = self.follower.wait_for_caller() => match spec {
+                spec = self.event_stream.wait_for_caller() => match spec {
                     Some(spec) => break spec,
                     None => return Err(self.caller_lost().into()),
                 },
                 Some(message) = self.mailbox.recv() => match message.event {
                     SessionEvent::Output(output) if self.runs_on(output.rank, message.from) => {
-                        self.follower.queue_event(job_event::Body::Output(output));
+                        self.event_stream.queue_event(job_event::Body::Output(output));
                     }
                     _ => messages.push(message),
                 },
@@ -201,7 +201,7 @@ impl RunningJob {
         let made = self.groups.form(&*self.network, self.group, self.id, &self.places).await;
         let group = made.map_err(JobFailure::new)?;
         progress.unready.extend(by_node(&self.places).into_keys());
-        let deadline = Instant::now() + self.limits.group_ready;
+        let deadline = Instant::now() + self.timeouts.group_ready;
         while !progress.unready.is_empty() {
             let Ok(message) = timeout_at(deadline, self.next()).await else {
                 return Err(self.not_ready(&progress.unready).into());
@@ -212,7 +212,7 @@ impl RunningJob {
     }
 
     fn not_ready(&self, unready: &BTreeSet<u32>) -> JobFailure {
-        let (nodes, waited) = (self.names(unready), self.limits.group_ready);
+        let (nodes, waited) = (self.names(unready), self.timeouts.group_ready);
         JobFailure::new(format!(
             "group {}: not ready on {nodes} within {waited:?}; check the logs of the agents there",
             job_ids::short(self.group)
@@ -246,7 +246,7 @@ impl RunningJob {
             let failure = tokio::select! {
                 stopped = self.control.wait_for_end(self.id, &self.places) => stopped,
                 () = is_set(&mut self.handed_over) => return Err(JobInterruption::HandedOver),
-                reaction = self.follower.next_event() => match reaction {
+                reaction = self.event_stream.next_event() => match reaction {
                     CallerEvent::CallerLost => self.caller_lost(),
                     CallerEvent::Hold(held) => {
                         self.hold(held);
@@ -263,7 +263,7 @@ impl RunningJob {
     }
 
     fn caller_lost(&self) -> JobFailure {
-        JobFailure::new(format!("its caller has not reconnected within {:?}", self.limits.caller))
+        JobFailure::new(format!("its caller has not reconnected within {:?}", self.timeouts.caller))
     }
 
     /// Makes ranks block when they print, or lets them continue.
@@ -298,7 +298,7 @@ impl RunningJob {
                 )))
             }
             SessionEvent::Output(output) if self.runs_on(output.rank, from) => {
-                self.follower.queue_event(job_event::Body::Output(output));
+                self.event_stream.queue_event(job_event::Body::Output(output));
                 Ok(())
             }
             SessionEvent::Exited(exited) if self.runs_on(exited.rank, from) => {
@@ -310,7 +310,7 @@ impl RunningJob {
                 progress.ended += usize::from(failure.is_none());
                 let excluded = self.places[exited.rank as usize].session.is_excluded();
                 let survived = self.spec.survive && (exited.signal != 0 || excluded);
-                self.follower.queue_event(job_event::Body::Exited(exited));
+                self.event_stream.queue_event(job_event::Body::Exited(exited));
                 match failure {
                     Some(failure) if survived => survive(failure, progress),
                     Some(failure) => return Err(failure),
@@ -348,7 +348,7 @@ impl RunningJob {
     fn failure_of(&self, exited: &Exited) -> Option<JobFailure> {
         let (rank, node) = (exited.rank, &self.places[exited.rank as usize].session.agent.name);
         let (code, outcome) = match exited {
-            Exited { error, .. } if !error.is_empty() => (1, format!(": {error}")),
+            Exited { error, code, .. } if !error.is_empty() => ((*code).max(1), format!(": {error}")),
             Exited { signal, .. } if *signal != 0 => {
                 (128 + signal, format!(" was killed by {}", signal_name(*signal)))
             }
@@ -366,7 +366,7 @@ impl RunningJob {
                 let _ = session.send(Body::Kill(Kill { job: self.id }));
             }
         }
-        let deadline = Instant::now() + self.limits.end;
+        let deadline = Instant::now() + self.timeouts.end;
         while !progress.running.is_empty() {
             let message = tokio::select! {
                 message = self.mailbox.recv() => message,

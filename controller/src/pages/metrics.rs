@@ -106,7 +106,7 @@ impl StatusMetrics {
             ("cool_nodes_located", "Nodes located in the network", located),
             ("cool_nodes_away", "Nodes whose agents are disconnected", away),
             ("cool_hosts", "Hosts without an agent that have forwarding rules", status.hosts.len()),
-            ("cool_groups", "GroupRegistry in use", status.groups.len()),
+            ("cool_groups", "Groups in use", status.groups.len()),
             ("cool_trees", "Multicast trees installed", trees),
             ("cool_jobs", "Running jobs", status.jobs.len()),
             ("cool_warnings", "Warnings for the operator: see `cool topology`", status.warnings.len()),

@@ -1,5 +1,6 @@
 //! Views of a running controller for people and monitoring: its status as one value, the live page,
-//! metrics for Prometheus, and an examination of the whole deployment. All are read-only.
+//! metrics for Prometheus, an examination of the whole deployment, and the pages of a standby. All
+//! are read-only.
 
 pub mod doctor;
 pub mod metrics;

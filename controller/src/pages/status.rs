@@ -334,7 +334,7 @@ impl NetworkView<'_> {
 impl From<Group> for GroupStatus {
     fn from(group: Group) -> GroupStatus {
         let tree = |tree: cool_proto::control::Tree| {
-            let scope = groups::description::scope(&tree)
+            let scope = groups::group_parameters::scope(&tree)
                 .map_or_else(|| "unknown".to_owned(), |scope| scope.to_string());
             TreeStatus { scope, address: tree.address, links: tree.links }
         };

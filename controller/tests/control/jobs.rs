@@ -1,7 +1,7 @@
 //! The life of jobs, with simulated agents over real gRPC.
 
 use crate::support::{Controller, FakeAgent, event, finished, job, registration};
-use cool_controller::time_limits::TimeLimits;
+use cool_controller::timeouts::Timeouts;
 use cool_proto::control::{
     Exited, GroupFailed, HoldOutput, JobEvent, JobSpec, Recover, Register, SignalRequest, agent_message,
     controller_message, job_event, job_spec::Placement, job_view::State,
@@ -12,7 +12,7 @@ use std::time::Duration;
 use tonic::{Code, Streaming};
 
 /// The refusal of two ranks on a node with two slots, of which one is in use.
-const TOO_FEW_SLOTS: &str = "2 ranks requested, but 1 slots free (1 more in use by other jobs) on 1 node; \
+const TOO_FEW_SLOTS: &str = "2 ranks requested, but 1 slot free (1 more in use by other jobs) on 1 node; \
                              wait until other jobs end, or request at most 1, or start agents with more --slots";
 
 #[tokio::test]
@@ -86,6 +86,15 @@ async fn signals_and_failed_starts_are_reported() {
             Exited { code: -1, error: "cannot start program: no such file".into(), ..Default::default() },
             1,
             "rank 0 on h1: cannot start program: no such file",
+        ),
+        (
+            Exited {
+                code: 127,
+                error: "cannot start x: there is no such program".into(),
+                ..Default::default()
+            },
+            127,
+            "rank 0 on h1: cannot start x: there is no such program",
         ),
     ];
     let controller = Controller::start().await;
@@ -174,8 +183,8 @@ async fn the_exit_of_an_excluded_rank_does_not_end_its_job() {
 
 #[tokio::test]
 async fn a_job_ends_if_its_caller_does_not_reconnect() {
-    let limits = TimeLimits { caller: Duration::from_millis(50), ..TimeLimits::default() };
-    let controller = Controller::with_limits(limits).await;
+    let timeouts = Timeouts { caller: Duration::from_millis(50), ..Timeouts::default() };
+    let controller = Controller::with_timeouts(timeouts).await;
     let (mut events, group, [mut h1]) = controller.start_job([1], job(2)).await;
     assert!(matches!(event(&mut events).await, job_event::Body::Started(_)));
     drop(events);
@@ -200,12 +209,12 @@ async fn a_group_that_cannot_be_formed_fails_its_job() {
 
 #[tokio::test]
 async fn agents_that_do_not_respond_are_named_and_skipped() {
-    let limits = TimeLimits {
+    let timeouts = Timeouts {
         group_ready: Duration::from_millis(50),
         end: Duration::from_millis(50),
-        ..TimeLimits::default()
+        ..Timeouts::default()
     };
-    let controller = Controller::with_limits(limits).await;
+    let controller = Controller::with_timeouts(timeouts).await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     let mut h2 = FakeAgent::join(&controller, 2).await;
     let mut events = controller.run(job(2)).await.unwrap();
@@ -219,8 +228,8 @@ async fn agents_that_do_not_respond_are_named_and_skipped() {
 
 #[tokio::test]
 async fn a_rank_that_does_not_exit_does_not_block_its_job() {
-    let limits = TimeLimits { end: Duration::from_millis(50), ..TimeLimits::default() };
-    let controller = Controller::with_limits(limits).await;
+    let timeouts = Timeouts { end: Duration::from_millis(50), ..Timeouts::default() };
+    let controller = Controller::with_timeouts(timeouts).await;
     let (mut events, group, [mut h1]) = controller.start_job([1], job(2)).await;
     h1.exit(group.job, 0, 3).await;
     assert_eq!(finished(&mut events).await.rank, Some(0));
@@ -270,7 +279,7 @@ async fn a_controller_that_stops_hands_its_jobs_over() {
     let group = h1.ready().await;
     h1.launched().await;
     assert!(matches!(event(&mut events).await, job_event::Body::Started(_)));
-    // Earlier messages reach the caller first, then the result for the group.
+    // The caller receives all earlier output, and then the status Unavailable.
     for line in 0..100 {
         h1.print(group.job, 0, &line.to_string()).await;
     }
@@ -376,9 +385,9 @@ async fn a_caller_that_does_not_read_blocks_only_its_own_ranks() {
     let controller = Controller::start().await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     let mut unread = controller.run(job(1)).await.unwrap();
-    let paused = h1.ready().await.job;
+    let unread_job = h1.ready().await.job;
     h1.launched().await;
-    flood(&mut h1, paused).await;
+    flood(&mut h1, unread_job).await;
     // Another job on the same node.
     let mut events = controller.run(job(1)).await.unwrap();
     let group = h1.ready().await;
@@ -387,8 +396,8 @@ async fn a_caller_that_does_not_read_blocks_only_its_own_ranks() {
     assert_eq!(finished(&mut events).await.code, 0);
     h1.released().await;
     assert_eq!(lines(&mut unread, MANY).await, (1..=MANY).collect::<Vec<_>>());
-    assert_eq!(h1.held().await, HoldOutput { job: paused, held: false });
-    h1.exit(paused, 0, 0).await;
+    assert_eq!(h1.held().await, HoldOutput { job: unread_job, held: false });
+    h1.exit(unread_job, 0, 0).await;
     assert_eq!(finished(&mut unread).await.code, 0);
 }
 

@@ -1,7 +1,7 @@
 //! Agents that disconnect and either reconnect or do not, over real gRPC.
 
 use crate::support::{Controller, FakeAgent, event, finished, job, registration, soon};
-use cool_controller::time_limits::TimeLimits;
+use cool_controller::timeouts::Timeouts;
 use cool_proto::control::{Enlist, JobEvent, Register, TopologyRequest, agent_message, job_event};
 use std::time::Duration;
 use tonic::{Code, Streaming};
@@ -94,8 +94,8 @@ async fn a_waiting_rank_keeps_waiting_while_disconnected() {
 
 #[tokio::test]
 async fn a_lost_node_cannot_resume_its_session() {
-    let limits = TimeLimits { agent: Duration::from_millis(100), ..TimeLimits::default() };
-    let controller = Controller::with_limits(limits).await;
+    let timeouts = Timeouts { agent: Duration::from_millis(100), ..Timeouts::default() };
+    let controller = Controller::with_timeouts(timeouts).await;
     let (h1, mut h3, id, mut events) = running(&controller).await;
     let session = h1.disconnect();
     h3.killed().await;

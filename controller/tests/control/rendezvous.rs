@@ -1,7 +1,7 @@
 //! Groups that are formed by rendezvous, with simulated agents over real gRPC.
 
 use crate::support::{Controller, FakeAgent};
-use cool_controller::time_limits::TimeLimits;
+use cool_controller::timeouts::Timeouts;
 use cool_proto::control::{
     Enlist, Enlisted, GroupFailed, RanksLeft, Withdraw, agent_message, controller_message,
 };
@@ -108,7 +108,7 @@ async fn outcomes_are_reported_by_ticket_to_ranks_of_one_key() {
 #[tokio::test]
 async fn an_agent_that_cannot_form_the_group_is_named() {
     let controller =
-        Controller::with_limits(TimeLimits { group_ready: Duration::from_secs(60), ..TimeLimits::default() })
+        Controller::with_timeouts(Timeouts { group_ready: Duration::from_secs(60), ..Timeouts::default() })
             .await;
     let mut h1 = FakeAgent::join(&controller, 1).await;
     let mut h2 = FakeAgent::join(&controller, 2).await;

@@ -4,7 +4,7 @@
 use cool_controller::costs::ConfiguredRates;
 use cool_controller::groups::group_keys::GroupKeys;
 use cool_controller::server::{ServerConfig, serve};
-use cool_controller::time_limits::TimeLimits;
+use cool_controller::timeouts::Timeouts;
 use cool_daemon::listen::ClientListener;
 use cool_fabric::Fabric;
 use cool_fabric::{
@@ -137,11 +137,11 @@ pub(crate) struct Controller {
 
 impl Controller {
     pub(crate) async fn start() -> Controller {
-        Controller::with_limits(TimeLimits::default()).await
+        Controller::with_timeouts(Timeouts::default()).await
     }
 
-    pub(crate) async fn with_limits(limits: TimeLimits) -> Controller {
-        Controller::with(limits, None).await
+    pub(crate) async fn with_timeouts(timeouts: Timeouts) -> Controller {
+        Controller::with(timeouts, None).await
     }
 
     /// Starts a controller that identifies callers by their certificates.
@@ -150,10 +150,10 @@ impl Controller {
         let request =
             CertificateRequest { holders: vec![CertificateHolder::user("ann")], days: 1, renew: false };
         make(directory.path(), &request).unwrap();
-        Controller::with(TimeLimits::default(), Some(directory)).await
+        Controller::with(Timeouts::default(), Some(directory)).await
     }
 
-    async fn with(limits: TimeLimits, certificates: Option<TempDir>) -> Controller {
+    async fn with(timeouts: Timeouts, certificates: Option<TempDir>) -> Controller {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let network = Arc::new(Racks::default());
@@ -162,7 +162,7 @@ impl Controller {
             lldp_interval: Duration::from_millis(250),
             lldp_key: [7; 32].into(),
             keys: GroupKeys { secret: [8; 32].into(), required: false, mesh_nodes: 2 },
-            limits,
+            timeouts,
             jobs_per_user: watch::channel(64).1,
             configured_rates: ConfiguredRates::default(),
             generation: 2,

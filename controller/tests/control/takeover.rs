@@ -1,7 +1,7 @@
 //! A controller that is killed and restarted, as seen by its agents and callers.
 
 use crate::support::{Controller, FakeAgent, event, finished, job, registration};
-use cool_controller::time_limits::TimeLimits;
+use cool_controller::timeouts::Timeouts;
 use cool_proto::control::{Description, Exited, Group, Held, HeldGroups, Register, agent_message, job_event};
 use cool_proto::{CONTROL_MESSAGE_BYTES_MAX, features};
 use prost::Message;
@@ -133,15 +133,15 @@ async fn a_rank_that_failed_during_a_restart_fails_the_job() {
 #[tokio::test]
 async fn groups_and_jobs_that_are_not_reclaimed_are_ended() {
     let wait = Duration::from_millis(200);
-    let limits = TimeLimits { takeover: wait, caller: wait, ..TimeLimits::default() };
+    let timeouts = Timeouts { takeover: wait, caller: wait, ..Timeouts::default() };
     // A node does not reconnect.
-    let (group, second) = (orphaned().await, Controller::with_limits(limits).await);
+    let (group, second) = (orphaned().await, Controller::with_timeouts(timeouts).await);
     let mut h1 = reconnect(&second, 1, &group, 1, &[0], &[]).await;
     h1.killed().await;
     h1.released().await;
     assert_eq!(second.attend(group.job).await.unwrap_err().code(), Code::NotFound);
     // Both nodes reconnect, but the caller of the job does not.
-    let (group, second) = (orphaned().await, Controller::with_limits(limits).await);
+    let (group, second) = (orphaned().await, Controller::with_timeouts(timeouts).await);
     let mut h1 = reconnect(&second, 1, &group, 1, &[0], &[]).await;
     let mut h3 = reconnect(&second, 3, &group, 1, &[1], &[]).await;
     h1.killed().await;
@@ -155,8 +155,8 @@ async fn groups_and_jobs_that_are_not_reclaimed_are_ended() {
 
 #[tokio::test]
 async fn a_node_that_reconnects_too_late_drops_its_groups() {
-    let limits = TimeLimits { agent: Duration::from_millis(100), ..TimeLimits::default() };
-    let controller = Controller::with_limits(limits).await;
+    let timeouts = Timeouts { agent: Duration::from_millis(100), ..Timeouts::default() };
+    let controller = Controller::with_timeouts(timeouts).await;
     // An agent is connected, so the controller is not isolated.
     let _h3 = FakeAgent::join(&controller, 3).await;
     let mut h1 = FakeAgent::try_join(&controller, registration(1)).await.unwrap();

@@ -55,9 +55,9 @@ impl FusedReductions {
         fused
     }
 
-    /// Returns whether a receive is skipped because a reduction reads its message from the sender's
-    /// memory.
-    pub fn is_passed_over(&self, rank: Rank, action: u32) -> bool {
+    /// Returns whether an action is a receive that is skipped, because a reduction reads its
+    /// message from the sender's memory.
+    pub fn is_elided_receive(&self, rank: Rank, action: u32) -> bool {
         self.receives.contains(&(rank, action))
     }
 

@@ -14,7 +14,8 @@ pub struct RankPlace {
     pub node: u32,
 }
 
-/// The nodes of a group that a tree connects.
+/// The nodes of a group that a tree connects, for schedules. A rack has its index in the layout
+/// here, and the controller's number in `cool_types::TreeScope`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum MulticastScope {
     /// All nodes.

@@ -64,7 +64,7 @@ pub struct MemberSpec {
     pub ip: IpAddr,
     /// The agent's port for repair.
     pub udp_port: u16,
-    /// The agent's port for unicast steps.
+    /// The agent's TCP port for messages that other agents send in unicast schedules.
     pub tcp_port: u16,
     /// The agent's own key, with which it and the agents that connect to it prove their identity;
     /// `None` if the agent has no key.

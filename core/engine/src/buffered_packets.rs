@@ -1,7 +1,7 @@
 //! Packets of streams that are not open yet. The buffer is bounded: packets that do not fit are
 //! dropped, as any packet may be.
 
-use crate::driver_outputs::{DriverOutputs, ReceivedBytes};
+use crate::engine_outbox::{EngineOutbox, ReceivedBytes};
 use crate::memory::MemoryRange;
 use cool_transport::{Packet, StreamId};
 use std::collections::BTreeMap;
@@ -30,7 +30,7 @@ pub(crate) struct BufferedPackets {
 }
 
 impl BufferedPackets {
-    pub(crate) fn buffer(&mut self, packet: Packet, payload: &ReceivedBytes, out: &mut DriverOutputs) {
+    pub(crate) fn buffer(&mut self, packet: Packet, payload: &ReceivedBytes, out: &mut EngineOutbox) {
         if !self.streams.contains_key(&packet.id) && self.streams.len() >= STREAMS_MAX {
             return;
         }
@@ -54,7 +54,7 @@ impl BufferedPackets {
     }
 
     /// Drops the packets of a call that has ended.
-    pub(crate) fn forget(&mut self, call: u64, out: &mut DriverOutputs) {
+    pub(crate) fn forget(&mut self, call: u64, out: &mut EngineOutbox) {
         let bytes = &mut self.bytes;
         self.streams.retain(|id, kept| {
             let stays = id.call != call;
@@ -67,7 +67,7 @@ impl BufferedPackets {
     }
 
     /// Drops all packets.
-    pub(crate) fn clear(&mut self, out: &mut DriverOutputs) {
+    pub(crate) fn clear(&mut self, out: &mut EngineOutbox) {
         let kept = std::mem::take(self).streams.into_values();
         kept.flat_map(|kept| kept.packets).for_each(|(_, payload)| out.free(payload));
     }
@@ -96,7 +96,7 @@ mod tests {
 
     #[test]
     fn a_flood_is_bounded_and_its_room_is_freed() {
-        let (mut buffered, mut out) = (BufferedPackets::default(), DriverOutputs::default());
+        let (mut buffered, mut out) = (BufferedPackets::default(), EngineOutbox::default());
         for _ in 0..100 {
             buffered.buffer(packet(1, 0), &ReceivedBytes::Input(0..64 * 1024), &mut out);
         }

@@ -6,12 +6,12 @@ mod peering;
 mod tests;
 
 use crate::api::{GroupError, GroupSpec, RankRequest};
-use crate::driver_outputs::ReceivedBytes;
+use crate::engine_outbox::ReceivedBytes;
 use crate::engine_resources::{EngineResources, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind, TrafficTotals};
 use crate::group::Group;
 use crate::ids::WorkId;
-use crate::machine::{Input, MadeGroup, Output};
+use crate::inputs_outputs::{Input, MadeGroup, Output};
 use crate::members::Members;
 use crate::memory::MemoryId;
 use crate::peers::STARTED_AGAIN;
@@ -33,7 +33,7 @@ pub struct Engine {
     groups: BTreeMap<u64, Group>,
     /// Released groups with streams that other nodes still need.
     closing: BTreeSet<u64>,
-    shared: EngineResources,
+    resources: EngineResources,
 }
 
 impl Engine {
@@ -41,25 +41,25 @@ impl Engine {
     /// receivers have their messages, take up to `bounce_bytes`; beyond that, calls wait. A node
     /// that is silent for `peer_timeout` while others wait for it is lost.
     pub fn new(me: AgentId, bounce_bytes: u64, peer_timeout: Duration) -> Engine {
-        let shared = EngineResources::new(me.clone(), bounce_bytes, peer_timeout);
-        Engine { me, groups: BTreeMap::new(), closing: BTreeSet::new(), shared }
+        let resources = EngineResources::new(me.clone(), bounce_bytes, peer_timeout);
+        Engine { me, groups: BTreeMap::new(), closing: BTreeSet::new(), resources }
     }
 
     /// Returns the records of the last calls of a group, or of all groups, at most `last`.
     pub fn trace(&self, last: usize, group: Option<u64>) -> Vec<Arc<CallRecord>> {
-        self.shared.ring.last(last, group)
+        self.resources.ring.last(last, group)
     }
 
     /// Returns the data that this node has sent and repaired for calls, by operation in the order
     /// of [`Operation::ALL`].
     pub fn traffic(&self) -> &[TrafficTotals; Operation::ALL.len()] {
-        &self.shared.traffic
+        &self.resources.traffic
     }
 
     /// Returns the number of packets and connections that were refused because they claimed to be
     /// of a group or an agent without having its key.
     pub fn refused(&self) -> u64 {
-        self.shared.refused + self.shared.peers.refused
+        self.resources.refused + self.resources.peers.refused
     }
 
     /// Returns the lost ranks that made a group fail.
@@ -85,9 +85,9 @@ impl Engine {
         let made = MadeGroup { place, nodes, trees: members.my_trees() };
         let mut replaced = Vec::new();
         for place in members.others() {
-            let EngineResources { peers, out, .. } = &mut self.shared;
+            let EngineResources { peers, out, .. } = &mut self.resources;
             let known = peers.add_member(&members.nodes[place].name);
-            members.number(place, known);
+            members.set_number(place, known);
             if !members.on_demand || peers.link(known).is_some() {
                 let (_, lost) = peers.join(now, (&members, place), &self.closing, out);
                 replaced.extend(lost);
@@ -101,7 +101,7 @@ impl Engine {
     fn release_group(&mut self, now: Time, id: u64) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         self.closing.insert(id);
-        group.close(now, &mut self.shared);
+        group.close(now, &mut self.resources);
     }
 
     /// Passes a rank's request to its group. A request on an unknown group fails.
@@ -111,10 +111,10 @@ impl Engine {
             let message =
                 format!("there is no group {id} on node {}: it was released or never made", self.me.node);
             return self
-                .shared
+                .resources
                 .done(token, Err(CallFailure::new(CallFailureKind::Invalid, message, vec![rank])));
         };
-        let result = group.request(now, &mut self.shared, token, request);
+        let result = group.request(now, &mut self.resources, token, request);
         self.conclude(now, id, result);
     }
 
@@ -126,19 +126,19 @@ impl Engine {
         act: impl FnOnce(&mut Group, &mut EngineResources) -> Result<(), CallFailure>,
     ) {
         let Some(group) = self.groups.get_mut(&id) else { return };
-        let result = act(group, &mut self.shared);
+        let result = act(group, &mut self.resources);
         self.conclude(now, id, result);
     }
 
     /// Sends the replies that were held back for this work, and lets its group continue.
     fn on_work_done(&mut self, now: Time, id: WorkId, prepared: Option<PreparedCall>) {
-        let Some((group, answers)) = self.shared.work_tracker.finish(id) else { return };
+        let Some((group, answers)) = self.resources.work_tracker.finish(id) else { return };
         for (token, result) in answers {
-            self.shared.out.push(Output::Done { token, result });
+            self.resources.out.push(Output::Done { token, result });
         }
-        self.with_group(now, group, |group, shared| match prepared {
-            Some(prepared) => group.on_prepared(now, shared, id, prepared),
-            None => group.on_work_done(now, shared, id),
+        self.with_group(now, group, |group, resources| match prepared {
+            Some(prepared) => group.on_prepared(now, resources, id, prepared),
+            None => group.on_work_done(now, resources, id),
         });
     }
 
@@ -152,7 +152,7 @@ impl Engine {
     /// Makes a group fail if an operation on it returned an error.
     fn conclude(&mut self, now: Time, id: u64, result: Result<(), CallFailure>) {
         if let (Err(failed), Some(group)) = (result, self.groups.get_mut(&id)) {
-            group.fail(now, &mut self.shared, &failed, true);
+            group.fail(now, &mut self.resources, &failed, true);
         }
     }
 
@@ -160,17 +160,17 @@ impl Engine {
     /// of the link, and groups that have ended.
     fn settle(&mut self, now: Time) {
         loop {
-            if let Some(connection) = self.shared.peers.take_needed() {
+            if let Some(connection) = self.resources.peers.take_needed() {
                 self.on_bytes(now, connection, 0, &[]);
-            } else if let Some(node) = self.shared.peers.take_fresh() {
+            } else if let Some(node) = self.resources.peers.take_fresh() {
                 self.introduce(now, node);
-            } else if let Some(node) = self.shared.peers.take_dirty() {
+            } else if let Some(node) = self.resources.peers.take_dirty() {
                 self.drain_peer(now, node, 0);
                 self.report_awaited(node);
-            } else if std::mem::take(&mut self.shared.sending_changed) {
+            } else if std::mem::take(&mut self.resources.sending_changed) {
                 let ids: Vec<u64> = self.groups.keys().copied().collect();
                 for id in ids {
-                    self.with_group(now, id, |group, shared| group.share_link(now, shared));
+                    self.with_group(now, id, |group, resources| group.share_link(now, resources));
                 }
             } else {
                 let over = |id: &&u64| self.groups.get(*id).is_none_or(Group::is_quiescent);
@@ -188,17 +188,17 @@ impl Engine {
 
     /// Begins a turn unless one is in progress. Groups that had to wait for it continue.
     fn begin_turn(&mut self, now: Time) {
-        for id in self.shared.turn.begin() {
-            self.with_group(now, id, |group, shared| group.advance(now, shared));
+        for id in self.resources.turn.begin() {
+            self.with_group(now, id, |group, resources| group.advance(now, resources));
             self.settle(now);
         }
     }
 
     fn forget_group(&mut self, now: Time, id: u64) {
         if let Some(mut group) = self.groups.remove(&id) {
-            group.close(now, &mut self.shared);
-            group.forget(now, &mut self.shared);
-            self.shared.out.push(Output::GroupForgotten { group: id });
+            group.close(now, &mut self.resources);
+            group.forget(now, &mut self.resources);
+            self.resources.out.push(Output::GroupForgotten { group: id });
         }
     }
 
@@ -207,7 +207,7 @@ impl Engine {
             match decoded {
                 // A datagram has at most one payload, which follows its last packet.
                 Ok((packet, _)) if !self.is_authentic(proven, packet.id.group) => {
-                    self.shared.refused += 1;
+                    self.resources.refused += 1;
                     tracing::debug!(%from, group = packet.id.group, "refused a packet without proof of its group");
                 }
                 Ok((packet, payload)) => {
@@ -235,29 +235,29 @@ impl Engine {
             // the group still exists here.
             PacketBody::Ping => {
                 let body = PacketBody::PingAnswer { incarnation: self.me.incarnation };
-                let group = self.groups.get(&id).filter(|group| group.key() == (id, epoch));
+                let group = self.groups.get(&id).filter(|group| group.id_and_epoch() == (id, epoch));
                 let me = group.map_or(packet.from, |group| group.members.me as u16);
-                self.shared.out.control(from, &Packet { from: me, body, ..packet });
-                let shared = &mut self.shared;
-                return group.into_iter().for_each(|group| group.on_ping(now, shared, packet.from.into()));
+                self.resources.out.control(from, &Packet { from: me, body, ..packet });
+                let resources = &mut self.resources;
+                return group.into_iter().for_each(|group| group.on_ping(now, resources, packet.from.into()));
             }
             PacketBody::PingAnswer { incarnation } => {
                 return self.on_ping_answer(now, from, (id, epoch), incarnation);
             }
             _ => {}
         }
-        let Some(group) = self.groups.get_mut(&id).filter(|group| group.key() == (id, epoch)) else {
+        let Some(group) = self.groups.get_mut(&id).filter(|group| group.id_and_epoch() == (id, epoch)) else {
             tracing::debug!(%from, group = id, epoch, "dropped a packet of an unknown group");
             return;
         };
-        let result = group.on_packet(now, &mut self.shared, from, packet, payload);
+        let result = group.on_packet(now, &mut self.resources, from, packet, payload);
         self.conclude(now, id, result);
     }
 
     /// Handles the reply to a ping. The agent at that address may be the one in the group, or one
     /// that was started since.
     fn on_ping_answer(&mut self, now: Time, from: SocketAddr, of: (u64, u32), incarnation: u64) {
-        let group = self.groups.get_mut(&of.0).filter(|group| group.key() == of);
+        let group = self.groups.get_mut(&of.0).filter(|group| group.id_and_epoch() == of);
         if let Some(lost) = group.and_then(|group| group.on_ping_answer(from, incarnation)) {
             self.lose_peer(now, lost, STARTED_AGAIN);
         }
@@ -266,20 +266,22 @@ impl Engine {
     fn on_timer(&mut self, now: Time, key: TimerKey) {
         match key {
             TimerKey::Stream(stream) => {
-                self.with_group(now, stream.group, |group, shared| {
-                    group.on_stream_timer(now, shared, stream)
+                self.with_group(now, stream.group, |group, resources| {
+                    group.on_stream_timer(now, resources, stream)
                 });
             }
             TimerKey::Call(id, call) => {
-                self.with_group(now, id, |group, shared| group.on_call_timer(now, shared, call));
+                self.with_group(now, id, |group, resources| group.on_call_timer(now, resources, call));
             }
             TimerKey::PointToPoint(id, transfer) => {
-                self.with_group(now, id, |group, shared| group.on_transfer_timer(now, shared, transfer));
+                self.with_group(now, id, |group, resources| {
+                    group.on_transfer_timer(now, resources, transfer)
+                });
             }
             TimerKey::FailureDetector(id) => {
                 let Some(group) = self.groups.get_mut(&id) else { return };
-                let lost = group.on_failure_detector_timer(now, &mut self.shared);
-                let why = format!("no answer for {:?}", self.shared.peer_timeout);
+                let lost = group.on_failure_detector_timer(now, &mut self.resources);
+                let why = format!("no answer for {:?}", self.resources.peer_timeout);
                 self.lose_peers(now, lost, &why);
             }
         }
@@ -290,16 +292,16 @@ impl Engine {
         match input {
             Input::MakeGroup(spec) => {
                 let result = self.make_group(now, spec);
-                self.shared.out.push(Output::GroupMade { group: spec.id, result });
+                self.resources.out.push(Output::GroupMade { group: spec.id, result });
             }
             Input::ReleaseGroup { group } => self.release_group(now, group),
             Input::Request { token, request } => self.request(now, token, request),
             Input::Command { group, rank, command } => {
-                self.with_group(now, group, |group, shared| group.command(now, shared, rank, command));
+                self.with_group(now, group, |group, resources| group.command(now, resources, rank, command));
             }
             Input::Quick { group, able } => {
-                self.with_group(now, group, |group, shared| {
-                    group.quick(now, shared, able);
+                self.with_group(now, group, |group, resources| {
+                    group.quick(now, resources, able);
                     Ok(())
                 });
             }
@@ -312,20 +314,20 @@ impl Engine {
         match input {
             Input::Datagram { from, bytes, proven } => self.on_datagram(now, (from, proven), bytes),
             Input::Accepted { connection, from, proven } => {
-                self.shared.peers.on_accepted(connection, (from, proven), &mut self.shared.out);
+                self.resources.peers.on_accepted(connection, (from, proven), &mut self.resources.out);
             }
             Input::Connected { node, connection } => {
-                self.shared.peers.on_connected(node, connection, &mut self.shared.out);
+                self.resources.peers.on_connected(node, connection, &mut self.resources.out);
             }
             Input::Unreachable { node, why } => self.on_unreachable(now, node, &why),
             Input::Bytes { connection, placed, bytes } => self.on_bytes(now, connection, placed, bytes),
             Input::Written { connection, bytes } => {
-                if let Some(node) = self.shared.peers.node_of(connection) {
-                    self.shared.peers.handle(now, node, unicast::Input::Written(bytes));
+                if let Some(node) = self.resources.peers.node_of(connection) {
+                    self.resources.peers.handle(now, node, unicast::Input::Written(bytes));
                 }
             }
             Input::Closed { connection, why } => {
-                let lost = self.shared.peers.on_closed(connection, &why, &mut self.shared.out);
+                let lost = self.resources.peers.on_closed(connection, &why, &mut self.resources.out);
                 self.lost(now, lost.as_slice());
             }
             Input::WorkDone(id) => self.on_work_done(now, id, None),
@@ -349,15 +351,15 @@ impl Machine for Engine {
     fn poll(&mut self, now: Time) -> Poll<Output> {
         self.begin_turn(now);
         // Handle all expired timers first, so that packets to the same address share a datagram.
-        while let Some(key) = self.shared.timers.due(now) {
+        while let Some(key) = self.resources.timers.due(now) {
             self.on_timer(now, key);
             self.settle(now);
         }
-        match self.shared.out.pop() {
+        match self.resources.out.pop() {
             Some(output) => Poll::Output(output),
             // Continue as soon as the driver has handled everything else.
-            None if self.shared.turn.end() => Poll::Idle(Some(now + Duration::from_nanos(1))),
-            None => Poll::Idle(self.shared.timers.next()),
+            None if self.resources.turn.end() => Poll::Idle(Some(now + Duration::from_nanos(1))),
+            None => Poll::Idle(self.resources.timers.next()),
         }
     }
 }

@@ -1,11 +1,11 @@
 //! The engine's resources, which the groups of a node share: outputs, timers, connections, the
 //! node's link, and bounce buffers.
 
-use crate::driver_outputs::DriverOutputs;
+use crate::engine_outbox::EngineOutbox;
 use crate::failure::{CallFailure, CallStats, TrafficTotals};
 use crate::ids::WorkId;
+use crate::inputs_outputs::{Output, Work};
 use crate::link_share::{LinkShare, LinkUsage};
-use crate::machine::{Output, Work};
 use crate::members::Members;
 use crate::memory::MemoryRange;
 use crate::peers::PeerTable;
@@ -39,7 +39,7 @@ pub(crate) enum TimerKey {
 /// The resources that all groups of a node use.
 #[derive(Debug)]
 pub(crate) struct EngineResources {
-    pub(crate) out: DriverOutputs,
+    pub(crate) out: EngineOutbox,
     pub(crate) timers: TimerQueue<TimerKey>,
     pub(crate) peers: PeerTable,
     /// Number of bytes that are still available for bounce buffers.
@@ -63,7 +63,7 @@ pub(crate) struct EngineResources {
 impl EngineResources {
     pub(crate) fn new(me: AgentId, bounce_bytes: u64, peer_timeout: Duration) -> EngineResources {
         EngineResources {
-            out: DriverOutputs::default(),
+            out: EngineOutbox::default(),
             timers: TimerQueue::new(),
             peers: PeerTable::new(me),
             bounce_left: bounce_bytes,
@@ -176,18 +176,18 @@ impl TurnBudget {
 pub(crate) struct GroupContext<'a> {
     pub(crate) now: Time,
     pub(crate) members: &'a Members,
-    pub(crate) shared: &'a mut EngineResources,
+    pub(crate) resources: &'a mut EngineResources,
 }
 
 impl GroupContext<'_> {
     pub(crate) fn set_timer(&mut self, key: TimerKey, at: Option<Time>) {
-        self.shared.timers.set(key, at);
+        self.resources.timers.set(key, at);
     }
 
     /// Makes sure that the agent of a node in the group is connected, if agents connect on demand.
     pub(crate) fn reach(&mut self, node: usize) {
         if self.members.on_demand {
-            let EngineResources { peers, out, .. } = &mut *self.shared;
+            let EngineResources { peers, out, .. } = &mut *self.resources;
             peers.reach(self.now, (self.members, node), out);
         }
     }
@@ -195,7 +195,7 @@ impl GroupContext<'_> {
     /// Sends an input to the machine of the connection to a node in the group.
     pub(crate) fn send_to_peer(&mut self, node: usize, input: Input<'_>) {
         self.reach(node);
-        self.shared.peers.handle(self.now, self.members.nodes[node].id, input);
+        self.resources.peers.handle(self.now, self.members.nodes[node].id, input);
     }
 
     /// Sends a notice to the agent of a node in the group.
@@ -207,7 +207,7 @@ impl GroupContext<'_> {
     /// connect on demand, the others receive it when they connect.
     pub(crate) fn notify_others(&mut self, notice: &Notice) {
         for node in self.members.others() {
-            self.shared.peers.notify(self.now, self.members.nodes[node].id, notice.clone());
+            self.resources.peers.notify(self.now, self.members.nodes[node].id, notice.clone());
         }
     }
 }

@@ -22,6 +22,7 @@
 //! nodes do so.
 
 mod actions;
+mod arrivals;
 mod call_matching;
 mod call_queue;
 mod call_timeouts;
@@ -29,7 +30,6 @@ mod failure_detector;
 mod group_failure;
 mod lost_ranks;
 mod messages;
-mod network;
 mod point_to_point;
 mod quick;
 mod rank_requests;
@@ -103,8 +103,8 @@ impl Group {
     }
 
     /// Returns the group's number and epoch, by which messages name it.
-    pub(crate) fn key(&self) -> (u64, u32) {
-        self.members.key()
+    pub(crate) fn id_and_epoch(&self) -> (u64, u32) {
+        self.members.id_and_epoch()
     }
 
     /// Returns whether no rank and no other node needs the group any more.
@@ -118,14 +118,14 @@ impl Group {
         no_call && self.point_to_point.is_idle()
     }
 
-    /// Queues a local rank's call. The reply is sent through `shared`.
+    /// Queues a local rank's call. The reply is sent through `resources`.
     ///
     /// # Errors
     /// Returns an error if the call makes the group fail.
     pub(crate) fn queue_call(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         token: u64,
         request: CallRequest,
     ) -> Result<(), CallFailure> {
@@ -133,11 +133,11 @@ impl Group {
         let Some(rank) = self.ranks.get_mut(request.rank) else {
             let message = format!("rank {} of group {id} is not on this node", request.rank);
             let failed = CallFailure::new(CallFailureKind::Invalid, message, vec![request.rank]);
-            shared.done(token, Err(failed));
+            resources.done(token, Err(failed));
             return Ok(());
         };
         if let Some(failed) = &self.failed {
-            shared.done(token, Err(rank.failure_reply(id, failed)));
+            resources.done(token, Err(rank.failure_reply(id, failed)));
             return Ok(());
         }
         let size = self.members.layout.size();
@@ -149,10 +149,10 @@ impl Group {
         rank.open_calls += 1;
         let pending = PendingCall { token, at: now, request, signature };
         if pending.request.watch {
-            return self.watch(now, shared, pending);
+            return self.watch(now, resources, pending);
         }
         self.call_queue.push(pending);
-        self.begin_pending_calls(now, shared)
+        self.begin_pending_calls(now, resources)
     }
 
     /// Handles the completion of a preparation.
@@ -162,24 +162,24 @@ impl Group {
     pub(crate) fn on_prepared(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         id: WorkId,
         prepared: PreparedCall,
     ) -> Result<(), CallFailure> {
         self.call_queue.on_prepared(id, prepared);
-        self.begin_pending_calls(now, shared)
+        self.begin_pending_calls(now, resources)
     }
 
     /// Begins all pending calls that can begin.
-    fn begin_pending_calls(&mut self, now: Time, shared: &mut EngineResources) -> Result<(), CallFailure> {
+    fn begin_pending_calls(&mut self, now: Time, resources: &mut EngineResources) -> Result<(), CallFailure> {
         while let Some((pending, prepared)) =
-            self.call_queue.poll(&mut GroupContext { now, members: &self.members, shared })
+            self.call_queue.poll(&mut GroupContext { now, members: &self.members, resources })
         {
             let rank = pending.request.rank;
-            let Some(call_number) = self.assign_number(shared, &pending) else { continue };
+            let Some(call_number) = self.assign_number(resources, &pending) else { continue };
             match prepared {
-                Err(refused) => self.refuse(now, shared, (call_number, rank, pending.token), refused)?,
-                Ok(prepared) => self.run_prepared(now, shared, call_number, &pending, prepared)?,
+                Err(refused) => self.refuse(now, resources, (call_number, rank, pending.token), refused)?,
+                Ok(prepared) => self.run_prepared(now, resources, call_number, &pending, prepared)?,
             }
         }
         Ok(())
@@ -187,7 +187,7 @@ impl Group {
 
     /// Returns the number of a rank's call. If the rank has made a call with this number before,
     /// the call is refused and the result is `None`.
-    fn assign_number(&mut self, shared: &mut EngineResources, pending: &PendingCall) -> Option<u64> {
+    fn assign_number(&mut self, resources: &mut EngineResources, pending: &PendingCall) -> Option<u64> {
         let PendingCall { token, request, signature, .. } = pending;
         // A call that is refused counts as made.
         let watched = request.watch && signature.is_ok();
@@ -198,7 +198,7 @@ impl Group {
         let requested = request.call_number.unwrap_or(u64::MAX);
         let reason = format!("it cannot be its call {requested}: that is call {least}, or a later one");
         self.ranks.on_answered(request.rank);
-        shared.done(*token, Err(invalid(request, &reason)));
+        resources.done(*token, Err(invalid(request, &reason)));
         None
     }
 
@@ -207,29 +207,29 @@ impl Group {
     fn refuse(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         (call_number, rank, token): (u64, u32, u64),
         refused: CallFailure,
     ) -> Result<(), CallFailure> {
-        let matched = self.match_refused_call(now, shared, (call_number, rank), &refused);
+        let matched = self.match_refused_call(now, resources, (call_number, rank), &refused);
         self.ranks.on_answered(rank);
-        shared.done(token, Err(refused));
-        self.retire(shared, call_number);
+        resources.done(token, Err(refused));
+        self.retire(resources, call_number);
         matched
     }
 
     fn match_refused_call(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         (call, rank): (u64, u32),
         refused: &CallFailure,
     ) -> Result<(), CallFailure> {
         self.lost_rank_table.check_call(&self.members, call)?;
         self.matching.refuse(&self.members, (call, rank), refused)?;
-        self.match_with_others(now, shared, call, rank)?;
-        self.announce(now, shared, call);
-        self.take_over(shared, call);
+        self.match_with_others(now, resources, call, rank)?;
+        self.announce(now, resources, call);
+        self.take_over(resources, call);
         Ok(())
     }
 
@@ -237,20 +237,20 @@ impl Group {
     fn run_prepared(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         call_number: u64,
         pending: &PendingCall,
         prepared: (CallSignature, Arc<CompiledSchedule>),
     ) -> Result<(), CallFailure> {
         let rank = pending.request.rank;
-        if let Err(failed) = self.join_call(now, shared, call_number, pending, prepared) {
+        if let Err(failed) = self.join_call(now, resources, call_number, pending, prepared) {
             // The rank may not have joined yet, so the failure of the group would not reach it.
             if self.calls.run(call_number, rank).is_none() {
-                self.fail_open(shared, pending.token, rank, &failed);
+                self.fail_open(resources, pending.token, rank, &failed);
             }
             return Err(failed);
         }
-        self.advance(now, shared)
+        self.advance(now, resources)
     }
 
     /// Lets a rank join a call, after checking that the other local ranks make the same call and
@@ -258,7 +258,7 @@ impl Group {
     fn join_call(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         call_number: u64,
         pending: &PendingCall,
         prepared: (CallSignature, Arc<CompiledSchedule>),
@@ -268,12 +268,12 @@ impl Group {
         let (signature, compiled) = &prepared;
         let text = compiled.called(signature.plan.is_some());
         self.matching.compare_local(&self.members, (call_number, rank), &text, compiled.digest)?;
-        self.take_over(shared, call_number);
-        let completion = self.calls.add_rank(now, call_number, pending, prepared, &mut shared.out);
-        self.match_with_others(now, shared, call_number, rank)?;
-        self.arm(now, shared, call_number);
-        self.failure_detector.watch(&mut GroupContext { now, members: &self.members, shared });
-        self.complete_rank(shared, call_number, completion);
+        self.take_over(resources, call_number);
+        let completion = self.calls.add_rank(now, call_number, pending, prepared, &mut resources.out);
+        self.match_with_others(now, resources, call_number, rank)?;
+        self.arm(now, resources, call_number);
+        self.failure_detector.watch(&mut GroupContext { now, members: &self.members, resources });
+        self.complete_rank(resources, call_number, completion);
         Ok(())
     }
 
@@ -282,32 +282,32 @@ impl Group {
     fn match_with_others(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         call: u64,
         rank: u32,
     ) -> Result<(), CallFailure> {
         let node_of = |(rank, digest)| Some((self.members.node_of(rank)?, digest));
         let arrived = self.streams.digests(call).chain(self.messages.early_digests(call).filter_map(node_of));
         for node in self.matching.compare(&self.members, (call, rank), arrived)? {
-            self.notify_mismatch(now, shared, call, node);
+            self.notify_mismatch(now, resources, call, node);
         }
         if self.calls.get(call).is_some_and(|call| call.announced) {
-            self.announce(now, shared, call);
+            self.announce(now, resources, call);
         }
         Ok(())
     }
 
     /// Notifies a node, from which a different digest of a call has arrived, of the call that was
     /// made here.
-    fn notify_mismatch(&mut self, now: Time, shared: &mut EngineResources, call: u64, node: usize) {
+    fn notify_mismatch(&mut self, now: Time, resources: &mut EngineResources, call: u64, node: usize) {
         if node < self.members.nodes.len() {
-            let mut context = GroupContext { now, members: &self.members, shared };
+            let mut context = GroupContext { now, members: &self.members, resources };
             self.matching.notify_node(&mut context, call, self.ranks.joined(call), node);
         }
     }
 
-    fn announce(&mut self, now: Time, shared: &mut EngineResources, call: u64) {
-        let mut context = GroupContext { now, members: &self.members, shared };
+    fn announce(&mut self, now: Time, resources: &mut EngineResources, call: u64) {
+        let mut context = GroupContext { now, members: &self.members, resources };
         self.matching.announce(&mut context, call, self.ranks.joined(call));
     }
 
@@ -316,18 +316,18 @@ impl Group {
     ///
     /// # Errors
     /// Returns an error if the group fails.
-    pub(crate) fn advance(&mut self, now: Time, shared: &mut EngineResources) -> Result<(), CallFailure> {
+    pub(crate) fn advance(&mut self, now: Time, resources: &mut EngineResources) -> Result<(), CallFailure> {
         loop {
             if let Some(done) = self.messages.poll() {
-                self.complete_action(now, shared, done);
+                self.complete_action(now, resources, done);
             } else if let Some(event) = self.streams.poll() {
-                self.on_stream_event(now, shared, event)?;
-            } else if !self.calls.has_ready() || !shared.turn.take_slot(self.members.id) {
+                self.on_stream_event(now, resources, event)?;
+            } else if !self.calls.has_ready() || !resources.turn.take_slot(self.members.id) {
                 return Ok(());
             } else if let Some(action) = self.calls.next_ready() {
-                self.start_action(now, shared, action)?;
+                self.start_action(now, resources, action)?;
             } else if let Some((call, rank)) = self.calls.next_multicaster() {
-                self.next_multicast(now, shared, call, rank)?;
+                self.next_multicast(now, resources, call, rank)?;
             }
         }
     }
@@ -336,7 +336,7 @@ impl Group {
     fn on_stream_event(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         event: StreamEvent,
     ) -> Result<(), CallFailure> {
         match event {
@@ -346,27 +346,28 @@ impl Group {
                 }
                 // The stream of a copied message may outlive its call.
                 if !self.calls.count(call, rank, traffic) {
-                    self.ranks.get_mut(rank).into_iter().for_each(|rank| rank.afterwards += traffic);
+                    self.ranks.get_mut(rank).into_iter().for_each(|rank| rank.late_traffic += traffic);
                 }
             }
-            StreamEvent::Done(action) => self.complete_action(now, shared, action),
+            StreamEvent::Done(action) => self.complete_action(now, resources, action),
             // If a later action changes the received bytes, this action must not complete until no
             // receiver needs them any more.
             StreamEvent::Delivered(id, action) => {
                 if self.calls.changed_later(action) == Some(false) && self.streams.pin_rank(&id) {
                     self.calls.pin(action.call, action.rank);
-                    self.complete_action(now, shared, action);
+                    self.complete_action(now, resources, action);
                 }
             }
             StreamEvent::Unpinned { call, rank } => {
-                let completion = self.calls.unpin(now, call, rank, &mut shared.out);
-                self.complete_rank(shared, call, completion);
+                let completion = self.calls.unpin(now, call, rank, &mut resources.out);
+                self.complete_rank(resources, call, completion);
             }
             StreamEvent::AllSent { call, rank, queue } => {
                 self.calls.multicast_sent(call, rank, queue.stripe);
-                self.streams.send_next(&mut GroupContext { now, members: &self.members, shared }, queue)?;
+                self.streams
+                    .send_next(&mut GroupContext { now, members: &self.members, resources }, queue)?;
             }
-            StreamEvent::Mismatch { call, node } => self.notify_mismatch(now, shared, call, node),
+            StreamEvent::Mismatch { call, node } => self.notify_mismatch(now, resources, call, node),
             StreamEvent::Closed(id) => {
                 if self.calls.get(id.call).is_some() {
                     self.streams.ignore(id);
@@ -377,36 +378,37 @@ impl Group {
     }
 
     /// Handles the completion of an action.
-    fn complete_action(&mut self, now: Time, shared: &mut EngineResources, done: CallAction) {
-        let completion = self.calls.complete(now, done, &mut shared.out);
-        self.complete_rank(shared, done.call, completion);
+    fn complete_action(&mut self, now: Time, resources: &mut EngineResources, done: CallAction) {
+        let completion = self.calls.complete(now, done, &mut resources.out);
+        self.complete_rank(resources, done.call, completion);
     }
 
     /// Replies to a rank if it has completed a call.
     fn complete_rank(
         &mut self,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         call_number: u64,
         completion: Option<Completion>,
     ) {
         let Some(Completion { rank, token, mut stats }) = completion else { return };
         if let Some(local) = self.ranks.get_mut(rank) {
-            stats.traffic += std::mem::take(&mut local.afterwards);
+            stats.traffic += std::mem::take(&mut local.late_traffic);
         }
         self.ranks.on_answered(rank);
-        shared.done(token, Ok(stats));
-        self.retire(shared, call_number);
+        resources.done(token, Ok(stats));
+        self.retire(resources, call_number);
     }
 
     /// Forgets a call once all ranks of this node have completed it.
-    fn retire(&mut self, shared: &mut EngineResources, call_number: u64) {
+    fn retire(&mut self, resources: &mut EngineResources, call_number: u64) {
         let running = self.calls.get(call_number).is_some_and(|call| !call.is_empty());
         if running || self.ranks.is_awaiting(call_number) {
             return;
         }
-        self.calls.retire(call_number, self.key()).into_iter().for_each(|record| shared.ring.push(record));
-        shared.timers.set(TimerKey::Call(self.members.id, call_number), None);
-        self.streams.forget_call(call_number, shared);
+        let record = self.calls.retire(call_number, self.id_and_epoch());
+        record.into_iter().for_each(|record| resources.ring.push(record));
+        resources.timers.set(TimerKey::Call(self.members.id, call_number), None);
+        self.streams.forget_call(call_number, resources);
         self.matching.forget(call_number);
     }
 
@@ -423,13 +425,14 @@ impl Group {
     pub(crate) fn on_work_done(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         id: WorkId,
     ) -> Result<(), CallFailure> {
-        if !self.messages.on_work_done(shared, id) {
-            self.point_to_point.on_work_done(&mut GroupContext { now, members: &self.members, shared }, id);
+        if !self.messages.on_work_done(resources, id) {
+            self.point_to_point
+                .on_work_done(&mut GroupContext { now, members: &self.members, resources }, id);
         }
-        self.advance(now, shared)
+        self.advance(now, resources)
     }
 
     /// Handles a failed allocation.
@@ -440,14 +443,14 @@ impl Group {
         self.calls.allocation_failed(memory)
     }
 
-    /// Starts a transfer of a local rank. The reply is sent through `shared`.
+    /// Starts a transfer of a local rank. The reply is sent through `resources`.
     ///
     /// # Errors
     /// Returns an error if the transfer makes the group fail.
     pub(crate) fn transfer(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         token: u64,
         request: TransferRequest,
     ) -> Result<(), CallFailure> {
@@ -456,37 +459,37 @@ impl Group {
         let Some(local) = self.ranks.get_mut(rank).filter(|_| beyond.is_none()) else {
             let peer = request.peer.unwrap_or_default();
             let message = format!("rank {rank} of group {id} cannot send to or receive from rank {peer}");
-            shared.done(token, Err(CallFailure::new(CallFailureKind::Invalid, message, vec![rank])));
+            resources.done(token, Err(CallFailure::new(CallFailureKind::Invalid, message, vec![rank])));
             return Ok(());
         };
         if let Some(failed) = &self.failed {
-            shared.done(token, Err(local.failure_reply(id, failed)));
+            resources.done(token, Err(local.failure_reply(id, failed)));
             return Ok(());
         }
-        let mut context = GroupContext { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, resources };
         self.failure_detector.watch(&mut context);
         self.point_to_point.start(&mut context, token, request, &self.lost_rank_table)
     }
 
     /// Cancels a local rank's receive or probe.
-    pub(crate) fn cancel(&mut self, now: Time, shared: &mut EngineResources, rank: u32, id: u64) {
-        self.point_to_point.cancel(&mut GroupContext { now, members: &self.members, shared }, rank, id);
+    pub(crate) fn cancel(&mut self, now: Time, resources: &mut EngineResources, rank: u32, id: u64) {
+        self.point_to_point.cancel(&mut GroupContext { now, members: &self.members, resources }, rank, id);
     }
 
     /// Closes the group: open calls fail, and streams continue for the nodes that need them.
-    pub(crate) fn close(&mut self, now: Time, shared: &mut EngineResources) {
+    pub(crate) fn close(&mut self, now: Time, resources: &mut EngineResources) {
         if !self.is_idle() {
             let message = format!("group {} was released while calls were open", self.members.id);
-            self.fail(now, shared, &CallFailure::new(CallFailureKind::Aborted, message, Vec::new()), true);
+            self.fail(now, resources, &CallFailure::new(CallFailureKind::Aborted, message, Vec::new()), true);
         }
     }
 
     /// Frees all resources of the group.
-    pub(crate) fn forget(mut self, now: Time, shared: &mut EngineResources) {
-        self.clear(now, shared);
-        self.point_to_point.clear(self.members.id, shared);
+    pub(crate) fn forget(mut self, now: Time, resources: &mut EngineResources) {
+        self.clear(now, resources);
+        self.point_to_point.clear(self.members.id, resources);
         for node in self.members.others() {
-            shared.peers.leave(now, self.members.nodes[node].id, self.key());
+            resources.peers.leave(now, self.members.nodes[node].id, self.id_and_epoch());
         }
     }
 }

@@ -1,5 +1,5 @@
 //! A group from the point of view of an agent: nodes with names and addresses, trees, and chains.
-//! It never changes.
+//! Only the engine's numbers of the nodes are set after creation.
 
 use crate::api::{GroupError, GroupSpec, MemberSpec, TreeScope};
 use crate::ids::NodeId;
@@ -52,7 +52,7 @@ pub(crate) struct Members {
     pub(crate) chunk_bytes: u32,
     /// How the group's datagrams are protected.
     pub(crate) protection: Option<Protection>,
-    /// Whether agents connect when they first have something to send to each other.
+    /// Whether agents connect only when one has a message for the other or waits for it.
     pub(crate) on_demand: bool,
     group_key: Option<Key>,
     /// The trees by scope. If there are several over all nodes, they share no link between
@@ -60,7 +60,7 @@ pub(crate) struct Members {
     trees: BTreeMap<MulticastScope, Vec<MemberTree>>,
     host_bytes_per_second: u64,
     /// The rate of the slowest network level, as configured or measured, by which plans are chosen.
-    expected: u64,
+    slowest_level_bytes_per_second: u64,
     /// The indices of the other nodes.
     by_id: BTreeMap<NodeId, usize>,
 }
@@ -127,6 +127,7 @@ impl Members {
         }
         let stripes = trees.get(&MulticastScope::All).map_or(1, |trees| trees.len() as u32);
         let layout = layout.with_stripes(stripes);
+        let cost = &spec.cost_model;
         Ok(Members {
             id: spec.id,
             epoch: spec.epoch,
@@ -139,7 +140,7 @@ impl Members {
             group_key: spec.keyed.as_ref().filter(|_| spec.on_demand).map(|keyed| keyed.key.clone()),
             trees,
             host_bytes_per_second: spec.host_bytes_per_second,
-            expected: spec.cost_model.rack.bytes_per_second.min(spec.cost_model.core.bytes_per_second),
+            slowest_level_bytes_per_second: cost.rack.bytes_per_second.min(cost.core.bytes_per_second),
             by_id: BTreeMap::new(),
         })
     }
@@ -180,8 +181,8 @@ impl Members {
         self.trees.get(&rack)?.first().map(|tree| tree.address)
     }
 
-    /// Returns the claim of a stream on this node's link: one of `concurrent_senders` streams, over
-    /// its tree or, if there is no tree, over the chain.
+    /// Returns the share of this node's link to which a stream is entitled next to its
+    /// `concurrent_senders` - 1 peers, with the rates of its tree and of the link, if known.
     pub(crate) fn share(&self, scope: MulticastScope, stripe: Stripe, concurrent_senders: u32) -> LinkShare {
         let known = |rate: u64| Some(rate).filter(|rate| *rate > 0);
         let tree = self.tree(scope, stripe).and_then(|tree| known(tree.bytes_per_second));
@@ -191,10 +192,10 @@ impl Members {
         LinkShare { tree: tree.map(|rate| rate / on_tree), host, verified, concurrent_senders, stripe }
     }
 
-    /// Returns whether the paths were configured or measured to carry a rate. Otherwise it may only
-    /// be the rate of a port in front of a slower path.
+    /// Returns whether the slowest network level carries a rate, within 20 %. If not, the rate may
+    /// only be that of a port in front of a slower path.
     fn is_verified(&self, rate: u64) -> bool {
-        rate - rate / 5 <= self.expected
+        rate - rate / 5 <= self.slowest_level_bytes_per_second
     }
 
     /// Returns the ranks of this node.
@@ -219,13 +220,13 @@ impl Members {
     }
 
     /// Sets the engine's number of a node.
-    pub(crate) fn number(&mut self, node: usize, id: NodeId) {
+    pub(crate) fn set_number(&mut self, node: usize, id: NodeId) {
         self.nodes[node].id = id;
         self.by_id.insert(id, node);
     }
 
     /// Returns the index of a node in the group.
-    pub(crate) fn place_of(&self, id: NodeId) -> Option<usize> {
+    pub(crate) fn node_index(&self, id: NodeId) -> Option<usize> {
         self.by_id.get(&id).copied()
     }
 
@@ -236,14 +237,14 @@ impl Members {
 
     /// Returns the bytes that each packet takes for its tag, and for an IP header that is longer
     /// than that of IPv4.
-    pub(crate) fn further_bytes(&self) -> u32 {
+    pub(crate) fn extra_packet_bytes(&self) -> u32 {
         let tag = self.protection.map_or(0, |protection| protection.tag_bytes() as u64);
         // The sum is much smaller than a packet.
         (tag + wire::beyond_ipv4(&self.nodes[self.me].udp.ip())) as u32
     }
 
     /// Returns the group's number and epoch, by which messages name it.
-    pub(crate) fn key(&self) -> (u64, u32) {
+    pub(crate) fn id_and_epoch(&self) -> (u64, u32) {
         (self.id, self.epoch)
     }
 
@@ -253,14 +254,14 @@ impl Members {
     }
 
     /// Returns ranks with their nodes, as text.
-    pub(crate) fn name(&self, ranks: &[u32]) -> String {
+    pub(crate) fn describe_ranks(&self, ranks: &[u32]) -> String {
         let nodes: BTreeSet<&str> = ranks
             .iter()
             .filter_map(|rank| self.node_of(*rank))
             .map(|node| self.nodes[node].name.as_str())
             .collect();
         let nodes: Vec<&str> = nodes.into_iter().collect();
-        format!("{} on {}", numbers(ranks), listed(&nodes))
+        format!("{} on {}", rank_list(ranks), listed(&nodes))
     }
 
     /// Returns the chain behind a multicast from a node.
@@ -274,7 +275,7 @@ impl Members {
 }
 
 /// Returns the ranks as text, for example "rank 3" or "ranks 1, 2".
-pub(crate) fn numbers(ranks: &[u32]) -> String {
+pub(crate) fn rank_list(ranks: &[u32]) -> String {
     let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     if ranks.len() == 1 { format!("rank {}", names[0]) } else { format!("ranks {}", listed(&names)) }

@@ -1,8 +1,8 @@
 //! The other agents and the connections to them. The groups interpret the messages.
 
-use crate::driver_outputs::DriverOutputs;
+use crate::engine_outbox::EngineOutbox;
 use crate::ids::{AgentConnectionId, NodeId};
-use crate::machine::Output;
+use crate::inputs_outputs::Output;
 use crate::members::Members;
 use crate::memory::MemoryRange;
 use cool_machine::{Machine, Time};
@@ -225,9 +225,9 @@ impl PeerTable {
         now: Time,
         (members, place): (&Members, usize),
         closing: &BTreeSet<u64>,
-        out: &mut DriverOutputs,
+        out: &mut EngineOutbox,
     ) -> (NodeId, Option<LostPeer>) {
-        let (member, group) = (&members.nodes[place], members.key());
+        let (member, group) = (&members.nodes[place], members.id_and_epoch());
         let (name, incarnation, theirs) = (member.name.as_str(), member.incarnation, member.tcp);
         let mut lost = self.drop_useless((members, place), closing, out);
         let node = self.add_member(name);
@@ -255,7 +255,7 @@ impl PeerTable {
     }
 
     /// Connects to a node of a group, if it is not connected.
-    pub(crate) fn reach(&mut self, now: Time, (members, place): (&Members, usize), out: &mut DriverOutputs) {
+    pub(crate) fn reach(&mut self, now: Time, (members, place): (&Members, usize), out: &mut EngineOutbox) {
         let node = members.nodes[place].id;
         if self.link(node).is_none() {
             self.join(now, (members, place), &BTreeSet::new(), out);
@@ -265,7 +265,7 @@ impl PeerTable {
     }
 
     /// Requests a connection to a peer, if there is none and this side may connect.
-    fn request_connection(&mut self, node: NodeId, out: &mut DriverOutputs) {
+    fn request_connection(&mut self, node: NodeId, out: &mut EngineOutbox) {
         let Some(link) = self.link(node).filter(|link| link.connection.is_none() && !link.is_connecting)
         else {
             return;
@@ -297,7 +297,7 @@ impl PeerTable {
         &mut self,
         (members, place): (&Members, usize),
         closing: &BTreeSet<u64>,
-        out: &mut DriverOutputs,
+        out: &mut EngineOutbox,
     ) -> Option<LostPeer> {
         let member = &members.nodes[place];
         let node = *self.by_name.get(&member.name)?;
@@ -360,7 +360,7 @@ impl PeerTable {
         &mut self,
         node: NodeId,
         connection: AgentConnectionId,
-        out: &mut DriverOutputs,
+        out: &mut EngineOutbox,
     ) {
         if let Some(link) = self.link(node) {
             link.is_connecting = false;
@@ -390,7 +390,7 @@ impl PeerTable {
         &mut self,
         connection: AgentConnectionId,
         (ip, proven): (IpAddr, Option<AgentId>),
-        out: &mut DriverOutputs,
+        out: &mut EngineOutbox,
     ) {
         let is_unknown =
             |owner: &ConnectionOwner| matches!(owner, ConnectionOwner::Unidentified { proven: None, .. });
@@ -410,7 +410,7 @@ impl PeerTable {
         &mut self,
         connection: AgentConnectionId,
         more: &[u8],
-        out: &mut DriverOutputs,
+        out: &mut EngineOutbox,
     ) -> Option<(NodeId, Vec<u8>, Option<LostPeer>)> {
         let Some(ConnectionOwner::Unidentified { ip, proven, bytes }) = self.connections.get_mut(&connection)
         else {
@@ -498,7 +498,7 @@ impl PeerTable {
 
     /// Drops the unproved connection of an agent that took another agent's name before any group
     /// contained it.
-    fn drop_impostor(&mut self, name: &str, out: &mut DriverOutputs) {
+    fn drop_impostor(&mut self, name: &str, out: &mut EngineOutbox) {
         let Some(node) = self.by_name.get(name).copied() else { return };
         if self.link(node).is_some_and(|link| !link.proven && !link.used) {
             self.drop_peer(node, "", out);
@@ -510,7 +510,7 @@ impl PeerTable {
         &mut self,
         connection: AgentConnectionId,
         why: &str,
-        out: &mut DriverOutputs,
+        out: &mut EngineOutbox,
     ) -> Option<LostPeer> {
         match self.connections.remove(&connection)? {
             ConnectionOwner::Unidentified { .. } => None,
@@ -520,7 +520,7 @@ impl PeerTable {
 
     /// Handles the end of a connection, or gives it up, and requests another one if it is needed
     /// and this side may connect.
-    pub(crate) fn reconnect(&mut self, node: NodeId, why: &str, out: &mut DriverOutputs) -> Option<LostPeer> {
+    pub(crate) fn reconnect(&mut self, node: NodeId, why: &str, out: &mut EngineOutbox) -> Option<LostPeer> {
         let lost = self.end(node, why, out)?;
         self.request_connection(node, out);
         Some(lost)
@@ -528,7 +528,7 @@ impl PeerTable {
 
     /// Ends a peer's connection. Groups without traffic over it are kept for the next connection,
     /// because the other side may have closed this one before it had them.
-    fn end(&mut self, node: NodeId, why: &str, out: &mut DriverOutputs) -> Option<LostPeer> {
+    fn end(&mut self, node: NodeId, why: &str, out: &mut EngineOutbox) -> Option<LostPeer> {
         let ended = self.forget(node, out)?;
         let migrated: BTreeSet<u64> = ended.machine.unconfirmed().map(|(group, _)| group).collect();
         let reconnects = if ended.machine.no_group_traffic() { ended.reconnects + 1 } else { 0 };
@@ -554,11 +554,11 @@ impl PeerTable {
     }
 
     /// Gives a peer up and closes its connection.
-    pub(crate) fn drop_peer(&mut self, node: NodeId, why: &str, out: &mut DriverOutputs) -> Option<LostPeer> {
+    pub(crate) fn drop_peer(&mut self, node: NodeId, why: &str, out: &mut EngineOutbox) -> Option<LostPeer> {
         Some(LostPeer::new(node, self.forget(node, out)?.groups, why))
     }
 
-    fn forget(&mut self, node: NodeId, out: &mut DriverOutputs) -> Option<PeerLink> {
+    fn forget(&mut self, node: NodeId, out: &mut EngineOutbox) -> Option<PeerLink> {
         let link = self.nodes.get_mut(node.0 as usize)?.link.take()?;
         self.dirty.remove(&node);
         self.fresh.remove(&node);
@@ -573,7 +573,7 @@ impl PeerTable {
         Some(link)
     }
 
-    fn hang_up(&mut self, connection: AgentConnectionId, out: &mut DriverOutputs) {
+    fn hang_up(&mut self, connection: AgentConnectionId, out: &mut EngineOutbox) {
         if self.connections.remove(&connection).is_some() {
             out.push(Output::Hangup { connection });
         }

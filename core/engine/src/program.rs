@@ -50,8 +50,8 @@ impl CompiledSchedule {
 
     /// Returns whether an action receives nothing, because the reduction that uses the message
     /// reads it directly from the sender's memory.
-    pub(crate) fn is_passed_over(&self, rank: u32, action: u32) -> bool {
-        self.fused.is_passed_over(Rank(rank), action)
+    pub(crate) fn is_elided_receive(&self, rank: u32, action: u32) -> bool {
+        self.fused.is_elided_receive(Rank(rank), action)
     }
 
     /// Returns the message that a reduction reads directly from its sender's memory.
@@ -62,7 +62,7 @@ impl CompiledSchedule {
     /// Returns the rank whose message has arrived when an action completes.
     pub(crate) fn source(&self, rank: u32, action: u32) -> Option<Rank> {
         match self.program(rank).actions[action as usize].kind {
-            ActionKind::Receive { .. } if self.is_passed_over(rank, action) => None,
+            ActionKind::Receive { .. } if self.is_elided_receive(rank, action) => None,
             ActionKind::Receive { from, .. } | ActionKind::ReceiveMulticast { from, .. } => Some(from),
             ActionKind::Reduce { .. } => self.fused(rank, action).map(|(from, _)| from),
             _ => None,

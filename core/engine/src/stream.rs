@@ -1,9 +1,9 @@
 //! One end of a multicast stream together with the bytes that it sends or receives. It executes the
 //! outputs of the stream's machine and returns their effects on the call.
 
-use crate::driver_outputs::{DriverOutputs, ReceivedBytes};
+use crate::engine_outbox::{EngineOutbox, ReceivedBytes};
 use crate::failure::TrafficTotals;
-use crate::machine::Output as EngineOutput;
+use crate::inputs_outputs::Output as EngineOutput;
 use crate::members::Members;
 use crate::memory::MemoryRange;
 use cool_machine::{Duration, Machine, Poll, Time};
@@ -137,7 +137,7 @@ impl MulticastStream {
         now: Time,
         packet: &Packet,
         payload: &ReceivedBytes,
-        network: (&Members, &mut DriverOutputs),
+        network: (&Members, &mut EngineOutbox),
     ) -> StreamEffects {
         self.end.handle(now, Input::Packet { packet, payload: payload.len() });
         let mut effects = self.poll(now, payload, network);
@@ -152,7 +152,7 @@ impl MulticastStream {
         &mut self,
         now: Time,
         input: Input<'_>,
-        network: (&Members, &mut DriverOutputs),
+        network: (&Members, &mut EngineOutbox),
     ) -> StreamEffects {
         self.end.handle(now, input);
         self.poll(now, &ReceivedBytes::NONE, network)
@@ -164,7 +164,7 @@ impl MulticastStream {
         &mut self,
         now: Time,
         payload: &ReceivedBytes,
-        (members, out): (&Members, &mut DriverOutputs),
+        (members, out): (&Members, &mut EngineOutbox),
     ) -> StreamEffects {
         let mut effects = StreamEffects::default();
         loop {
@@ -203,7 +203,7 @@ impl MulticastStream {
         (to, address): (PacketTarget, Option<SocketAddr>),
         packet: Packet,
         payload: core::ops::Range<u64>,
-        out: &mut DriverOutputs,
+        out: &mut EngineOutbox,
         effects: &mut StreamEffects,
     ) {
         if payload.end > self.data.len {

@@ -9,10 +9,10 @@ fn main() {
     let mut arguments = std::env::args().skip(1).map(|text| text.parse().expect("an argument is a number"));
     let nodes: u32 = arguments.next().unwrap_or(10_000);
     let rack: u32 = arguments.next().unwrap_or(40);
-    for together in [false, true] {
+    for keeps_racks_together in [false, true] {
         let gossip = Gossip {
             racks: vec![rack; nodes.div_ceil(rack) as usize],
-            together,
+            keeps_racks_together,
             division: Division { blocks: 512, generation: 32 },
             heads: true,
             code: Code::Linear,
@@ -27,7 +27,7 @@ fn main() {
                 println!(
                     "{} nodes, rings {}: {} rounds, the 99.9th percentile {late:.3} of the median",
                     ends.len(),
-                    if together { "by racks" } else { "free" },
+                    if keeps_racks_together { "by racks" } else { "free" },
                     outcome.rounds,
                 );
             }

@@ -12,7 +12,7 @@ use cool_transport::{
 
 /// The settings of a broadcast to run.
 #[derive(Clone, Debug)]
-pub struct Settings {
+pub struct BroadcastSettings {
     /// Seed of the network's random choices and of the message's bytes.
     pub seed: u64,
     /// Number of nodes in each rack.
@@ -22,7 +22,7 @@ pub struct Settings {
     /// The nodes that take part, including the source.
     pub nodes: Vec<u16>,
     /// Other traffic on the network.
-    pub rivals: Vec<Rival>,
+    pub rivals: Vec<CrossTraffic>,
     /// The links of the nodes.
     pub host: LinkSpec,
     /// The links of the racks.
@@ -57,12 +57,12 @@ pub struct Settings {
     pub timers: StreamTimers,
 }
 
-impl Settings {
+impl BroadcastSettings {
     /// Returns the settings of a broadcast from node 0, over lossless links of this rate, that all
     /// nodes open at once.
-    pub fn clean(shape: Shape, rate: u64, len: u64) -> Settings {
+    pub fn clean(shape: Shape, rate: u64, len: u64) -> BroadcastSettings {
         let nodes: u16 = shape.iter().sum();
-        Settings {
+        BroadcastSettings {
             seed: 1,
             source: 0,
             nodes: (0..nodes).collect(),
@@ -88,9 +88,9 @@ impl Settings {
     }
 }
 
-/// Other traffic on the network.
+/// Other traffic on the network: a rival of the broadcast.
 #[derive(Clone, Debug)]
-pub enum Rival {
+pub enum CrossTraffic {
     /// Another broadcast with the same settings.
     Broadcast {
         /// The node that broadcasts.
@@ -109,7 +109,7 @@ pub enum Rival {
 
 /// The result of a broadcast.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Outcome {
+pub struct BroadcastOutcome {
     /// When each node received the message, or `None` if it never did.
     pub delivered: Vec<Option<Time>>,
     /// The failures, by node.
@@ -134,7 +134,7 @@ pub struct Outcome {
     pub rivals: Vec<u64>,
 }
 
-impl Outcome {
+impl BroadcastOutcome {
     /// Returns when the last receiver had the message.
     pub fn last_delivery(&self) -> Option<Time> {
         self.delivered.iter().flatten().max().copied()
@@ -146,7 +146,7 @@ const FOREVER: Time = Time::from_nanos(3_600_000_000_000);
 /// A running broadcast and its rivals.
 #[derive(Debug)]
 pub struct Broadcast {
-    settings: Settings,
+    settings: BroadcastSettings,
     net: PacketNetwork,
     /// The observed broadcast, followed by its rivals.
     streams: Vec<Stream>,
@@ -159,7 +159,7 @@ impl Broadcast {
     ///
     /// # Errors
     /// Fails if the stream's contract was violated.
-    pub fn run(settings: Settings) -> Result<Outcome, BroadcastError> {
+    pub fn run(settings: BroadcastSettings) -> Result<BroadcastOutcome, BroadcastError> {
         let mut this = Broadcast::new(settings)?;
         while let Some(event) = this.net.next_event() {
             if this.net.now() > FOREVER || this.streams.iter().all(Stream::is_over) {
@@ -176,7 +176,7 @@ impl Broadcast {
         this.finish()
     }
 
-    fn new(settings: Settings) -> Result<Broadcast, BroadcastError> {
+    fn new(settings: BroadcastSettings) -> Result<Broadcast, BroadcastError> {
         let mut net = PacketNetwork::new(settings.seed, &settings.shape, settings.host, settings.uplink);
         for (link, spec) in &settings.odd_links {
             *net.link_mut(*link) = *spec;
@@ -187,8 +187,8 @@ impl Broadcast {
         this.add_stream(source, &nodes)?;
         for rival in this.settings.rivals.clone() {
             match rival {
-                Rival::Broadcast { source, nodes } => this.add_stream(source, &nodes)?,
-                Rival::Flow { .. } => {}
+                CrossTraffic::Broadcast { source, nodes } => this.add_stream(source, &nodes)?,
+                CrossTraffic::Flow { .. } => {}
             }
         }
         let count = this.net.nodes();
@@ -199,7 +199,7 @@ impl Broadcast {
             this.net.wake(u32::from(*node), *at);
         }
         for rival in &this.settings.rivals {
-            if let Rival::Flow { from, to } = rival {
+            if let CrossTraffic::Flow { from, to } = rival {
                 let (whom, number) = (this.streams.len() as u32 * u32::from(count), this.flows.len() as u8);
                 this.flows.push(BulkFlow::new(number, *from, *to, whom + u32::from(number)));
                 this.net.wake(whom + u32::from(number), Time::ZERO);
@@ -209,10 +209,19 @@ impl Broadcast {
     }
 
     fn add_stream(&mut self, source: u16, nodes: &[u16]) -> Result<(), BroadcastError> {
-        let Settings {
-            seed, len, chunk_bytes, multicast, rack_trees, ceiling, verified, eager, timers, ..
+        let BroadcastSettings {
+            seed,
+            len,
+            chunk_bytes,
+            multicast,
+            rack_trees,
+            ceiling,
+            verified,
+            eager,
+            timers,
+            ..
         } = self.settings;
-        let Settings { deaf, deaf_in_rack, .. } = &self.settings;
+        let BroadcastSettings { deaf, deaf_in_rack, .. } = &self.settings;
         let racks = self.settings.shape.len() as u16;
         let home = self.net.rack_of(source);
         let mut order = nodes.to_vec();
@@ -289,21 +298,21 @@ impl Broadcast {
     /// Returns the bytes that each rival has transferred so far.
     fn rival_bytes(&self) -> Vec<u64> {
         let (mut streams, mut flows) = (self.streams[1..].iter(), self.flows.iter());
-        let brought = |rival: &Rival| match rival {
-            Rival::Broadcast { .. } => streams.next().map_or(0, Stream::multicast),
-            Rival::Flow { .. } => flows.next().map_or(0, BulkFlow::bytes),
+        let brought = |rival: &CrossTraffic| match rival {
+            CrossTraffic::Broadcast { .. } => streams.next().map_or(0, Stream::multicast),
+            CrossTraffic::Flow { .. } => flows.next().map_or(0, BulkFlow::bytes),
         };
         self.settings.rivals.iter().map(brought).collect()
     }
 
-    fn finish(self) -> Result<Outcome, BroadcastError> {
+    fn finish(self) -> Result<BroadcastOutcome, BroadcastError> {
         let at = self.net.now();
         let mut stats = Vec::new();
         for stream in &self.streams {
             stats.push(stream.stats(at)?);
         }
         let results = self.streams[0].results().clone();
-        Ok(Outcome {
+        Ok(BroadcastOutcome {
             delivered: results.delivered,
             failures: results.failures,
             ended: results.ended,

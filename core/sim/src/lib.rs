@@ -25,7 +25,7 @@ pub mod schedule;
 mod stream;
 pub mod swarm;
 
-pub use broadcast::{Broadcast, Outcome, Rival, Settings, ideal};
+pub use broadcast::{Broadcast, BroadcastOutcome, BroadcastSettings, CrossTraffic, ideal};
 pub use broadcast_error::BroadcastError;
 pub use network::{Destination, Event, LinkSpec, PacketNetwork, Shape};
 pub use scenario::{FaultPattern, Scenario};

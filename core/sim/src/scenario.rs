@@ -1,6 +1,6 @@
 //! Broadcasts drawn from a seed, with all kinds of shapes, sizes, faults and delays.
 
-use crate::broadcast::{Rival, Settings, ideal};
+use crate::broadcast::{BroadcastSettings, CrossTraffic, ideal};
 use crate::network::{LinkSpec, PacketNetwork};
 use cool_machine::{Duration, Time};
 use cool_transport::StreamTimers;
@@ -51,11 +51,11 @@ pub struct Scenario {
 
 impl Scenario {
     /// Returns the broadcast of a seed.
-    pub fn of(seed: u64) -> Settings {
+    pub fn of(seed: u64) -> BroadcastSettings {
         Scenario { rng: ChaCha8Rng::seed_from_u64(seed), seed }.make()
     }
 
-    fn make(mut self) -> Settings {
+    fn make(mut self) -> BroadcastSettings {
         let racks = self.rng.random_range(1..=4);
         let shape: Vec<u16> = (0..racks).map(|_| self.rng.random_range(1..=5)).collect();
         let nodes: u16 = shape.iter().sum();
@@ -66,7 +66,7 @@ impl Scenario {
             5..=8 => self.rng.random_range(1..80_000),
             _ => self.rng.random_range(1..400_000),
         };
-        let mut settings = Settings::clean(shape, rate, len);
+        let mut settings = BroadcastSettings::clean(shape, rate, len);
         settings.seed = self.seed;
         settings.source = self.rng.random_range(0..nodes);
         settings.chunk_bytes = [256, 1424, 1424, 8924][self.rng.random_range(0..4)];
@@ -97,17 +97,17 @@ impl Scenario {
     }
 
     /// Returns the broadcast of a seed with a single kind of fault.
-    pub fn of_pattern(pattern: FaultPattern, seed: u64) -> Settings {
+    pub fn of_pattern(pattern: FaultPattern, seed: u64) -> BroadcastSettings {
         Scenario { rng: ChaCha8Rng::seed_from_u64(seed), seed }.make_pattern(pattern)
     }
 
-    fn make_pattern(mut self, pattern: FaultPattern) -> Settings {
+    fn make_pattern(mut self, pattern: FaultPattern) -> BroadcastSettings {
         let racks = self.rng.random_range(1..=4);
         let mut shape: Vec<u16> = (0..racks).map(|_| self.rng.random_range(1..=5)).collect();
         shape[0] += 1;
         let nodes: u16 = shape.iter().sum();
         let rate = [2_500_000, 12_500_000][self.rng.random_range(0..2)];
-        let mut settings = Settings::clean(shape, rate, self.rng.random_range(1..40_000));
+        let mut settings = BroadcastSettings::clean(shape, rate, self.rng.random_range(1..40_000));
         settings.seed = self.seed;
         settings.source = self.rng.random_range(0..nodes);
         settings.chunk_bytes = [256, 1424][self.rng.random_range(0..2)];
@@ -118,7 +118,7 @@ impl Scenario {
         settings
     }
 
-    fn one_fault(&mut self, pattern: FaultPattern, settings: &mut Settings) {
+    fn one_fault(&mut self, pattern: FaultPattern, settings: &mut BroadcastSettings) {
         let probe = PacketNetwork::new(0, &settings.shape, settings.host, settings.uplink);
         let ports: Vec<usize> = (0..probe.nodes()).map(|node| probe.to_node(node)).collect();
         let rack = probe.to_rack(self.rng.random_range(0..settings.shape.len() as u16));
@@ -174,7 +174,7 @@ impl Scenario {
         settings.odd_links.extend(links.into_iter().map(|link| (link, lossy)));
     }
 
-    fn faults(&mut self, settings: &mut Settings) {
+    fn faults(&mut self, settings: &mut BroadcastSettings) {
         let p = if self.rng.random_bool(0.2) { 0.0 } else { self.rng.random_range(0.0..0.3) };
         let faulty = LinkSpec {
             loss: p,
@@ -212,7 +212,7 @@ impl Scenario {
 
     /// Draws the bursts of links, and whether another flow shares them. Uses a separate generator,
     /// so that recorded seeds keep their other settings.
-    fn manners(&mut self, settings: &mut Settings) {
+    fn manners(&mut self, settings: &mut BroadcastSettings) {
         let mut rng = ChaCha8Rng::seed_from_u64(!self.seed);
         let bucket = [0, 0, 16 * 1024][rng.random_range(0..3)];
         let burst = [1.0, 1.0, rng.random_range(2.0..4.0)][rng.random_range(0..3)];
@@ -223,14 +223,14 @@ impl Scenario {
         let nodes = settings.nodes.len() as u16;
         if nodes > 1 && rng.random_bool(0.05) {
             let from = rng.random_range(0..nodes);
-            let rival = Rival::Flow { from, to: (from + rng.random_range(1..nodes)) % nodes };
+            let rival = CrossTraffic::Flow { from, to: (from + rng.random_range(1..nodes)) % nodes };
             // A short queue that a flow keeps full has no room for packets six times as long as
             // those of the flow.
             settings.rivals.extend((settings.chunk_bytes < 2048).then_some(rival));
         }
     }
 
-    fn opens(&mut self, settings: &mut Settings) {
+    fn opens(&mut self, settings: &mut BroadcastSettings) {
         let spread = [0, 1, 20, 300][self.rng.random_range(0..4)];
         for open in &mut settings.opens {
             *open = self.instant(spread);

@@ -40,7 +40,8 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 pub use checks::RefusedFrames;
 pub use warning::{Cause, Warning};
 
-/// Number of announcements in a row that may be missed.
+/// A neighbor is forgotten when this many announcements in a row were missed. The interval in which
+/// its last announcement arrived does not count.
 const MISSED_MAX: u8 = 3;
 /// A port that leads to no switch is announced in each of its first 8 intervals, and then in one of
 /// 8.
@@ -105,7 +106,8 @@ pub enum Output {
 struct DiscoveredPort {
     mac: MacAddr,
     neighbor: Option<Announcement>,
-    /// Intervals since the neighbor was last heard.
+    /// Number of intervals that have ended since the last announcement arrived. It is 1 at the end
+    /// of the interval in which an announcement arrived.
     missed: u8,
     /// Intervals since the port came up.
     age: u32,

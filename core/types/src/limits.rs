@@ -22,7 +22,7 @@ pub const BOUNCE_BYTES: u64 = 16 * 1024 * 1024;
 
 /// Bytes of one message between two agents that are sent before another message between them gets
 /// its turn.
-pub const TURN_BYTES: u64 = 64 * 1024;
+pub const MESSAGE_QUANTUM_BYTES: u64 = 64 * 1024;
 
 /// Credit of a group between two agents: bytes of eager messages that may be on their way although
 /// no posted receive expects them yet. Messages beyond the credit are announced, however short.

@@ -2,7 +2,8 @@
 
 use core::fmt;
 
-/// The nodes of a group that a tree connects. Racks are named by the controller's numbers.
+/// The nodes of a group that a tree connects, for the controller and its agents. A rack has the
+/// controller's number here, and its index in the layout in `cool_collective::MulticastScope`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum TreeScope {
     /// All nodes.

@@ -659,9 +659,10 @@ cool_status cool_world(cool_comm *world);
  *
  * The group consists of all processes of the same user that pass the same `key` (1 to 200 bytes).
  * Returns when all `size` ranks have joined, or COOL_TIMEOUT after `milliseconds`. No launcher is
- * needed. `socket` is the socket of the agent; if it is NULL, the agent is that at COOL_SOCKET, or
- * the only one in /run/cool. A key can be used again after its group was created, but keys should
- * be random, because a leftover process of an earlier run may otherwise join.
+ * needed. `socket` is the socket of the agent. If it is NULL, the process uses the socket that the
+ * environment variable COOL_SOCKET names, or else the only one in /run/cool. A key can be used
+ * again after its group was created, but keys should be random, because a leftover process of an
+ * earlier run may otherwise join.
  *
  * # Safety
  * `key` must be a string, `socket` a string or NULL, and `comm` must point to a communicator.

@@ -43,9 +43,12 @@ pub(crate) unsafe fn bytes_mut<'a>(
 /// # Safety
 /// `data` must be null, or `n` numbers must be readable there.
 pub(crate) unsafe fn numbers(name: &str, data: *const usize, n: usize) -> Result<Vec<usize>, CError> {
+    let length = n
+        .checked_mul(size_of::<usize>())
+        .ok_or_else(|| CError::Argument(format!("{name}: {n} numbers do not fit into memory")))?;
     // SAFETY: the caller guarantees this. Numbers are copied byte by byte, so they need not be
     // aligned.
-    let raw = unsafe { bytes(name, data.cast(), n * size_of::<usize>()) }?;
+    let raw = unsafe { bytes(name, data.cast(), length) }?;
     Ok(raw.as_chunks().0.iter().copied().map(usize::from_ne_bytes).collect())
 }
 

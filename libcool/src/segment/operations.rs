@@ -7,7 +7,7 @@ use super::{Interrupted, PeerWait};
 use crate::call::CallBuffers;
 use crate::{Op, Operation, Type};
 use cool_shm::pages::OutOfBounds;
-use cool_shm::segment::{CHUNK_BYTES, SegmentRing};
+use cool_shm::segment::{SLOT_BYTES, SegmentRing};
 use cool_types::{Call, Rank, combine};
 use std::ops::Range;
 
@@ -100,19 +100,17 @@ pub(super) fn spread<W: PeerWait>(
     bytes: u64,
     buffers: &mut CallBuffers<'_>,
 ) -> Result<u64, Interrupted<W::Error>> {
-    let chunks = chunks(bytes, CHUNK_BYTES);
+    let chunks = chunks(bytes, SLOT_BYTES);
     let publishes = exchange.rank == from;
     let sources = if publishes || !takes { 0..0 } else { from..from + 1 };
     exchange.flow(
         &PublicationFlow { chunks, publishes, sources, has: &all },
         |exchange, step| match step {
             FlowStep::Write(k) => {
-                let bytes = buffers.input(chunk(bytes, CHUNK_BYTES, k));
+                let bytes = buffers.input(chunk(bytes, SLOT_BYTES, k));
                 exchange.write(k, 0, bytes)
             }
-            FlowStep::Take(from, k) => {
-                exchange.read(from, k, 0, buffers.output(chunk(bytes, CHUNK_BYTES, k)))
-            }
+            FlowStep::Take(from, k) => exchange.read(from, k, 0, buffers.output(chunk(bytes, SLOT_BYTES, k))),
             FlowStep::Complete(_) => Ok(()),
         },
     )?;
@@ -127,19 +125,19 @@ fn collect<W: PeerWait>(
 ) -> Result<u64, Interrupted<W::Error>> {
     let (me, size) = (exchange.rank, exchange.size);
     let part = |rank: usize| call.part(Rank(rank as u32));
-    let chunks = chunks(call.longest(), CHUNK_BYTES);
+    let chunks = chunks(call.longest(), SLOT_BYTES);
     let receives = call.operation == Operation::Allgather || me == call.root.0 as usize;
     let starts: Vec<usize> = starts((0..size).map(part));
     if receives {
         buffers.keep(0..part(me) as usize, starts[me]);
     }
-    let has = |rank, k| k * (CHUNK_BYTES as u64) < part(rank);
+    let has = |rank, k| k * (SLOT_BYTES as u64) < part(rank);
     let sources = if receives { 0..size } else { 0..0 };
     exchange.flow(&PublicationFlow { chunks, publishes: true, sources, has: &has }, |exchange, step| {
         match step {
-            FlowStep::Write(k) => exchange.write(k, 0, buffers.input(chunk(part(me), CHUNK_BYTES, k))),
+            FlowStep::Write(k) => exchange.write(k, 0, buffers.input(chunk(part(me), SLOT_BYTES, k))),
             FlowStep::Take(from, k) => {
-                let range = moved(chunk(part(from), CHUNK_BYTES, k), starts[from]);
+                let range = moved(chunk(part(from), SLOT_BYTES, k), starts[from]);
                 exchange.read(from, k, 0, buffers.output(range))
             }
             FlowStep::Complete(_) => Ok(()),
@@ -162,7 +160,7 @@ fn starts(parts: impl Iterator<Item = u64>) -> Vec<usize> {
 /// element size.
 fn place(call: &Call, size: usize) -> usize {
     let element = call.element.max(1) as usize;
-    CHUNK_BYTES / size / element * element
+    SLOT_BYTES / size / element * element
 }
 
 fn scatter<W: PeerWait>(
@@ -270,7 +268,7 @@ fn prefix<W: PeerWait>(
     combining: CombineRule,
     buffers: &mut CallBuffers<'_>,
 ) -> Result<u64, Interrupted<W::Error>> {
-    let (me, chunks) = (exchange.rank, chunks(call.bytes, CHUNK_BYTES));
+    let (me, chunks) = (exchange.rank, chunks(call.bytes, SLOT_BYTES));
     let operands = if call.operation == Operation::Scan { 0..me + 1 } else { 0..me };
     let mut sum = Vec::new();
     // The first publication of all ranks is awaited, because a rank that completes before others
@@ -278,11 +276,11 @@ fn prefix<W: PeerWait>(
     let has = |rank: usize, k: u64| k == 0 || rank < me;
     let flow = PublicationFlow { chunks, publishes: true, sources: 0..exchange.size, has: &has };
     exchange.flow(&flow, |exchange, step| match step {
-        FlowStep::Write(k) => exchange.write(k, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, k))),
+        FlowStep::Write(k) => exchange.write(k, 0, buffers.input(chunk(call.bytes, SLOT_BYTES, k))),
         FlowStep::Take(..) => Ok(()),
         FlowStep::Complete(_) if operands.is_empty() => Ok(()),
         FlowStep::Complete(k) => {
-            let range = chunk(call.bytes, CHUNK_BYTES, k);
+            let range = chunk(call.bytes, SLOT_BYTES, k);
             sum.resize(range.len(), 0);
             fold(exchange, operands.clone(), (k, 0), buffers.input(range.clone()), combining, &mut sum)?;
             buffers.output(range).copy_from_slice(&sum);
@@ -326,8 +324,8 @@ fn reduce_shared<W: PeerWait>(
     buffers: &mut CallBuffers<'_>,
 ) -> Result<[u64; 2], Interrupted<W::Error>> {
     let (me, size) = (exchange.rank, exchange.size);
-    let chunks = chunks(call.bytes, CHUNK_BYTES);
-    let share = |k, rank: usize| share(call, chunk(call.bytes, CHUNK_BYTES, k), rank, size);
+    let chunks = chunks(call.bytes, SLOT_BYTES);
+    let share = |k, rank: usize| share(call, chunk(call.bytes, SLOT_BYTES, k), rank, size);
     let receives = call.operation == Operation::Allreduce || me == call.root.0 as usize;
     let (mut given, mut made, mut taken) = (0, 0, if receives { 0 } else { chunks });
     if !receives {
@@ -336,7 +334,7 @@ fn reduce_shared<W: PeerWait>(
     let mut sum = Vec::new();
     while given < chunks || made < chunks || taken < chunks {
         while given < chunks && exchange.occupies(SegmentRing::Inputs, given).is_none() {
-            exchange.write(given, 0, buffers.input(chunk(call.bytes, CHUNK_BYTES, given)))?;
+            exchange.write(given, 0, buffers.input(chunk(call.bytes, SLOT_BYTES, given)))?;
             exchange.publish(SegmentRing::Inputs, given);
             given += 1;
         }
@@ -347,7 +345,7 @@ fn reduce_shared<W: PeerWait>(
                 exchange.compare(0..size)?;
             }
             let range = share(made, me);
-            let start = range.start - chunk(call.bytes, CHUNK_BYTES, made).start;
+            let start = range.start - chunk(call.bytes, SLOT_BYTES, made).start;
             sum.resize(range.len(), 0);
             fold(exchange, 0..size, (made, start), buffers.input(range.clone()), combining, &mut sum)?;
             exchange.part(me).write(

@@ -3,7 +3,7 @@
 use super::*;
 use crate::call::{Arrays, CallingRank, Collective};
 use crate::element::{Array, ArrayMut};
-use cool_shm::segment::CHUNK_BYTES;
+use cool_shm::segment::SLOT_BYTES;
 use proptest::prelude::*;
 use std::ops::Range;
 use std::time::{Duration, Instant};
@@ -189,7 +189,7 @@ fn check(size: usize, drawn: &[Drawn], direct: Option<bool>) {
 
 /// Number of elements: small, or more than fit the ring.
 fn count() -> impl Strategy<Value = usize> {
-    prop_oneof![3 => 0..40usize, 2 => 500..20_000usize, 1 => 100_000..3 * CHUNK_BYTES]
+    prop_oneof![3 => 0..40usize, 2 => 500..20_000usize, 1 => 100_000..3 * SLOT_BYTES]
 }
 
 fn drawn(size: usize) -> impl Strategy<Value = Drawn> {

@@ -10,13 +10,29 @@ use std::path::Path;
 /// The execute permissions of a file for its owner, its group and others.
 const EXECUTABLE: u32 = 0o111;
 
+/// Exit statuses of a shell (POSIX.1-2017, Shell Command Language, 2.8.2) for a program that does
+/// not exist, and for one that cannot be executed.
+const NOT_FOUND: i32 = 127;
+const NOT_EXECUTABLE: i32 = 126;
+
+/// Returns the exit status that a shell would return for a program that could not be started, or
+/// -1 if the program is not the cause.
+pub(crate) fn exit_status(start: &Start, error: &io::Error) -> i32 {
+    match error.kind() {
+        io::ErrorKind::NotFound if !is_directory_missing(&start.workdir) => NOT_FOUND,
+        io::ErrorKind::PermissionDenied => NOT_EXECUTABLE,
+        _ if error.raw_os_error() == Some(libc::ENOEXEC) => NOT_EXECUTABLE,
+        _ => -1,
+    }
+}
+
 /// Returns the reason why a program could not be started. The system reports the same error for a
 /// missing directory, a missing program and a missing interpreter, so this function checks which of
 /// them is missing.
 pub(crate) fn explain(start: &Start, error: &io::Error) -> String {
     let (program, workdir) = (start.program.as_str(), start.workdir.as_str());
     match error.kind() {
-        io::ErrorKind::NotFound if !workdir.is_empty() && !Path::new(workdir).is_dir() => {
+        io::ErrorKind::NotFound if is_directory_missing(workdir) => {
             format!("the directory {workdir} does not exist; create it, or choose another --workdir")
         }
         io::ErrorKind::NotFound if program.contains('/') => match Path::new(workdir).join(program).exists() {
@@ -38,6 +54,10 @@ pub(crate) fn explain(start: &Start, error: &io::Error) -> String {
     }
 }
 
+fn is_directory_missing(workdir: &str) -> bool {
+    !workdir.is_empty() && !Path::new(workdir).is_dir()
+}
+
 fn is_not_executable(file: &Path) -> bool {
     fs::metadata(file).is_ok_and(|found| found.is_file() && found.permissions().mode() & EXECUTABLE == 0)
 }
@@ -46,9 +66,22 @@ fn is_not_executable(file: &Path) -> bool {
 mod tests {
     use super::*;
 
+    fn start(program: &str, workdir: &str) -> Start {
+        Start { program: program.to_owned(), workdir: workdir.to_owned(), ..Start::default() }
+    }
+
     fn why(program: &str, workdir: &str, kind: io::ErrorKind) -> String {
-        let (program, workdir) = (program.to_owned(), workdir.to_owned());
-        explain(&Start { program, workdir, ..Start::default() }, &kind.into())
+        explain(&start(program, workdir), &kind.into())
+    }
+
+    #[test]
+    fn exit_statuses_are_those_of_a_shell() {
+        let status = |workdir, error: io::Error| exit_status(&start("./x", workdir), &error);
+        assert_eq!(status("/", io::ErrorKind::NotFound.into()), 127);
+        assert_eq!(status("/", io::ErrorKind::PermissionDenied.into()), 126);
+        assert_eq!(status("/", io::Error::from_raw_os_error(libc::ENOEXEC)), 126);
+        assert_eq!(status("/no/such/place", io::ErrorKind::NotFound.into()), -1);
+        assert_eq!(status("/", io::ErrorKind::OutOfMemory.into()), -1);
     }
 
     #[test]

@@ -10,7 +10,7 @@ use crate::account::Account;
 use crate::cgroup::Cgroup;
 use crate::policy::Policy;
 use crate::spawn::{SpawnConditions, child_ends, spawn};
-use crate::start_failure::explain;
+use crate::start_failure::{exit_status, explain};
 use crate::{LAUNCHER_VERSION, descendants};
 use cool_proto::launcher::reply::Body as Answer;
 use cool_proto::launcher::request::Body;
@@ -217,7 +217,7 @@ impl SupervisedJob {
                 self.reply(Answer::Started(Started { rank, pid: process.unsigned_abs() }))?;
             }
             Err(e) => {
-                let e = explain(&start, &e);
+                let (code, error) = (exit_status(&start, &e), explain(&start, &e));
                 warn!(
                     job = self.number,
                     rank,
@@ -225,10 +225,10 @@ impl SupervisedJob {
                     uid,
                     gid,
                     program = start.program,
-                    why = e,
+                    why = error,
                     "not started"
                 );
-                self.reply(Answer::NotStarted(NotStarted { rank, error: e }))?;
+                self.reply(Answer::NotStarted(NotStarted { rank, error, code }))?;
             }
         }
         Ok(())

@@ -12,7 +12,7 @@ use tokio::runtime::Handle;
 /// Payloads of at least this many bytes are written directly from memory to a socket. Shorter ones
 /// are first copied behind their header, because writing a single buffer saves more time than
 /// avoiding the copy.
-const DIRECT_BYTES: u64 = 32 * 1024;
+const ZERO_COPY_MIN_BYTES: u64 = 32 * 1024;
 
 /// Memory that a rank and its agent share. The methods copy bytes instead of returning slices,
 /// because the other side may change shared memory at any time.
@@ -113,7 +113,7 @@ impl SharedSlice {
 
     /// Returns whether the slice is long enough that avoiding a copy saves time.
     pub(crate) fn is_long(&self) -> bool {
-        self.bytes >= DIRECT_BYTES
+        self.bytes >= ZERO_COPY_MIN_BYTES
     }
 
     /// Writes `head` and then this slice to a non-blocking socket. Returns how many bytes the

@@ -83,7 +83,7 @@ impl LaunchedJob {
             JobProgress { supervisor, running, ending, deadline: None, ended: false, over: false };
         for rank in &self.launch.ranks {
             if let Err(e) = self.start_rank(*rank, &mut progress).await {
-                self.on_start_failed(*rank, &e.to_string(), &mut progress);
+                self.on_start_failed(*rank, -1, &e.to_string(), &mut progress);
             }
         }
         let last = self.follow_ranks(&mut progress, &mut signals).await;
@@ -211,8 +211,8 @@ impl LaunchedJob {
             Ok(Some(reply::Body::Started(Started { rank, pid }))) => {
                 info!(job, rank, pid, program = self.launch.program, "started");
             }
-            Ok(Some(reply::Body::NotStarted(NotStarted { rank, error }))) => {
-                self.on_start_failed(rank, &error, progress);
+            Ok(Some(reply::Body::NotStarted(NotStarted { rank, error, code }))) => {
+                self.on_start_failed(rank, code, &error, progress);
             }
             Ok(Some(reply::Body::Exited(launcher::Exited { rank, code, signal }))) => {
                 info!(job, rank, code, signal, "ended");
@@ -247,11 +247,11 @@ impl LaunchedJob {
         }
     }
 
-    fn on_start_failed(&self, rank: u32, why: &str, progress: &mut JobProgress) {
+    fn on_start_failed(&self, rank: u32, code: i32, why: &str, progress: &mut JobProgress) {
         let error = self.start_error(why);
         warn!(job = self.launch.job, rank, "{error}");
         progress.running.remove(&rank);
-        let exited = self.exited(rank, -1, 0, error);
+        let exited = self.exited(rank, code, 0, error);
         progress.ending.spawn(async move { exited });
     }
 

@@ -1,7 +1,7 @@
 //! The agent's side of a job's supervisor: how the agent finds or starts it, and the messages
 //! between them.
 
-use crate::readable::Readable;
+use crate::async_socket::AsyncSocket;
 use cool_proto::launcher::request::Body;
 use cool_proto::launcher::{Reply, Request, reply};
 use cool_proto::seqpacket;
@@ -27,7 +27,7 @@ pub enum Supervisors {
 /// processes of the job.
 #[derive(Debug)]
 pub(super) struct Supervisor {
-    socket: Readable,
+    socket: AsyncSocket,
     /// The process, if the agent started it.
     child: Option<Child>,
 }
@@ -55,7 +55,7 @@ impl Supervisor {
             }
         };
         rustix::io::ioctl_fionbio(&socket, true)?;
-        Ok(Supervisor { socket: Readable::new(socket)?, child })
+        Ok(Supervisor { socket: AsyncSocket::new(socket)?, child })
     }
 
     /// Sends a request, and file descriptors that accompany it.

@@ -1,7 +1,7 @@
 //! The frames over a rank's connection. The session interprets them and checks their order.
 
 use super::session_end::SessionEnd;
-use crate::readable::Readable;
+use crate::async_socket::AsyncSocket;
 use cool_proto::RUNNING_INTERVAL;
 use cool_proto::frame::{Decoder, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use cool_proto::local::{Refused, Running, frame::Body};
@@ -18,14 +18,14 @@ pub(super) const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The connection of a rank.
 pub(super) struct RankConnection {
-    stream: Readable,
+    stream: AsyncSocket,
     decoder: Decoder,
     /// File descriptors that have arrived and that no Map frame has used yet.
     pub(super) descriptors: VecDeque<OwnedFd>,
 }
 
 impl RankConnection {
-    pub(super) fn new(stream: Readable) -> RankConnection {
+    pub(super) fn new(stream: AsyncSocket) -> RankConnection {
         RankConnection { stream, decoder: Decoder::new(MAX_TO_AGENT), descriptors: VecDeque::new() }
     }
 

@@ -8,8 +8,8 @@ use super::rank_connection::{FRAME_TIMEOUT, RankConnection};
 use super::session_end::SessionEnd;
 use super::user::{ConnectionPermit, User, UserLimits};
 use crate::agent::{Abilities, Agent, Attachment, RecoveryResult};
+use crate::async_socket::AsyncSocket;
 use crate::engine::wrong_plan;
-use crate::readable::Readable;
 use crate::shared_segment::SharedSegment;
 use cool_proto::control;
 use cool_proto::local::{
@@ -33,7 +33,7 @@ pub(super) async fn serve(
     agent: Agent,
     limits: UserLimits,
 ) {
-    let stream = match Readable::new(stream) {
+    let stream = match AsyncSocket::new(stream) {
         Ok(stream) => stream,
         Err(e) => return warn!("cannot serve a rank's connection: {e}"),
     };

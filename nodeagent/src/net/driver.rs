@@ -16,10 +16,10 @@ use tokio::sync::mpsc;
 
 /// How long datagrams may be read before other events are handled, if datagrams keep arriving.
 /// Pings should be answered within 20 ms.
-const DRAIN: Duration = Duration::from_millis(10);
+const DATAGRAM_READ_TIME_MAX: Duration = Duration::from_millis(10);
 
-/// How often a connection may be read before other events are handled.
-const READS: usize = 8;
+/// How many times a connection may be read before other events are handled.
+const READS_PER_TURN_MAX: usize = 8;
 
 /// A turn of the engine's thread that takes at least this long is logged.
 const LONG_TURN: Duration = Duration::from_millis(20);
@@ -140,7 +140,7 @@ impl EngineDriver {
                 self.host.handle_at(known, input);
             }
             self.host.flush();
-            if began.elapsed() >= DRAIN {
+            if began.elapsed() >= DATAGRAM_READ_TIME_MAX {
                 return known;
             }
         }
@@ -187,7 +187,7 @@ impl EngineDriver {
 
     /// Reads the data that has arrived over a connection, up to a limit.
     fn read(&mut self, id: AgentConnectionId) {
-        for _ in 0..READS {
+        for _ in 0..READS_PER_TURN_MAX {
             let Some((missing, place)) = self.host.connection(id).map(|reader| reader.awaited) else {
                 return;
             };

@@ -108,7 +108,7 @@ impl EngineHost {
             deadline: None,
             memories: MemoryTable::default(),
             pool: WorkPool::start(events.clone())?,
-            turn_bytes: work::TURN_BYTES,
+            turn_bytes: work::INLINE_COPY_BYTES_PER_TURN,
             udp,
             outbox: DatagramOutbox::default(),
             trees: BTreeMap::new(),
@@ -202,7 +202,7 @@ impl EngineHost {
         self.flush();
         self.counters.traffic.set(self.engine.traffic());
         self.counters.refusals.set(RefusalReason::Unproven, self.engine.refused());
-        self.turn_bytes = work::TURN_BYTES;
+        self.turn_bytes = work::INLINE_COPY_BYTES_PER_TURN;
     }
 
     /// Sends datagrams that wait for others like them.

@@ -4,8 +4,8 @@
 
 use super::port_conflict::{self, PortEntry};
 use super::udp_outbox::{BUFFER, DatagramBatch, DatagramSink};
+use crate::async_socket::AsyncSocket;
 use crate::interface;
-use crate::readable::Readable;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 use socket2::{Domain, Protocol, Type};
 use std::io::{self, IoSliceMut};
@@ -168,7 +168,7 @@ pub(crate) fn send_over_trees(socket: &socket2::Socket, ip: IpAddr) -> io::Resul
 
 /// A UDP socket that the driver reads or writes.
 pub(super) struct Socket {
-    io: Readable,
+    io: AsyncSocket,
     /// The destination address of all datagrams that arrive here.
     address: IpAddr,
     state: UdpSocketState,
@@ -179,7 +179,7 @@ impl Socket {
     /// within the runtime.
     pub(super) fn new(socket: UdpSocket, address: IpAddr) -> io::Result<Socket> {
         let state = UdpSocketState::new((&socket).into())?;
-        let io = Readable::new(socket)?;
+        let io = AsyncSocket::new(socket)?;
         Ok(Socket { io, address, state })
     }
 

@@ -23,7 +23,7 @@ pub(super) const INLINE_BYTES: u64 = 64 * 1024;
 
 /// The maximum number of bytes that the driver moves itself in a turn, before it checks its sockets
 /// again. This takes about 100 microseconds.
-pub(super) const TURN_BYTES: u64 = 1024 * 1024;
+pub(super) const INLINE_COPY_BYTES_PER_TURN: u64 = 1024 * 1024;
 
 /// The size of a piece. Handing over a piece takes much less time than moving it, and moving it
 /// takes less than a time slice of the scheduler. It must be a multiple of all element sizes.

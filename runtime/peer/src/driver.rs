@@ -1,12 +1,12 @@
 //! The driver: it reports events to the machine, and executes the machine's outputs on links,
-//! memory and contents.
+//! memory and the store of the generations.
 
-use crate::contents::Contents;
+use crate::config::{MemberRole, SwarmConfig};
 use crate::decoding::{decode, is_filled_up, wrong_rows};
+use crate::generation_store::GenerationStore;
 use crate::late_join;
 use crate::links::{LinkEvent, LinkMessage, Links, listen, sleep_until};
 use crate::memory::{BlockMemory, BlockSum, SharedBytes, sum_of_blocks, sum_of_rows};
-use crate::plan::{MemberRole, SwarmPlan};
 use crate::progress::{PeerProgress, ProgressBoard};
 use crate::receiving::{IncomingBlocks, PartEffect};
 use crate::sending::{OutgoingBlocks, OutgoingTransfer};
@@ -74,12 +74,12 @@ struct WholeGeneration {
     padded: SharedBytes,
 }
 
-pub(crate) struct Driver<C: Contents> {
-    plan: SwarmPlan,
+pub(crate) struct Driver<C: GenerationStore> {
+    config: SwarmConfig,
     machine: Swarm,
     began: Instant,
     memory: BlockMemory,
-    contents: Arc<C>,
+    store: Arc<C>,
     links: Links,
     receiving: IncomingBlocks,
     /// A block that has arrived. The machine's next output for it is to store or to discard it.
@@ -93,18 +93,18 @@ pub(crate) struct Driver<C: Contents> {
     events: Receiver<LinkEvent>,
     done: UnboundedSender<WorkResult<C::Error>>,
     work: UnboundedReceiver<WorkResult<C::Error>>,
-    /// Whole generations that are to be written to the contents.
+    /// Whole generations that are to be written to the store.
     keep: UnboundedSender<WholeGeneration>,
     /// The number of whole generations that have not been written yet.
     unwritten: usize,
 }
 
-impl<C: Contents> Driver<C> {
+impl<C: GenerationStore> Driver<C> {
     /// Creates a driver and starts its tasks. Must be called within a runtime.
     pub(crate) fn new(
-        plan: SwarmPlan,
+        config: SwarmConfig,
         role: MemberRole,
-        contents: Arc<C>,
+        store: Arc<C>,
         board: Arc<ProgressBoard>,
     ) -> std::io::Result<Driver<C>> {
         let (give, events) = channel(EVENTS);
@@ -112,24 +112,25 @@ impl<C: Contents> Driver<C> {
         let (keep, kept) = unbounded_channel();
         let contact = role.socket.local_addr()?;
         let socket = tokio::net::TcpListener::from_std(role.socket)?;
-        tokio::spawn(listen(socket, plan.key, give.clone()));
+        tokio::spawn(listen(socket, config.key, give.clone()));
         spawn_blocking({
-            let (contents, done) = (Arc::clone(&contents), done.clone());
-            move || keep_all(&*contents, kept, &done)
+            let (store, done) = (Arc::clone(&store), done.clone());
+            move || keep_all(&*store, kept, &done)
         });
-        let links = Links::new(plan.key, (role.me, contact), role.rate, plan.members.iter().copied(), give);
+        let links =
+            Links::new(config.key, (role.me, contact), role.rate, config.members.iter().copied(), give);
         let mut chance = [0; 8];
         getrandom::fill(&mut chance)?;
-        let spec = spec(&plan, role.me, role.source, u64::from_ne_bytes(chance));
+        let spec = spec(&config, role.me, role.source, u64::from_ne_bytes(chance));
         let mut driver = Driver {
             machine: Swarm::new(Time::ZERO, spec),
             began: Instant::now(),
             memory: BlockMemory::default(),
-            contents,
+            store,
             links,
             receiving: IncomingBlocks::default(),
             arrived: None,
-            sending: OutgoingBlocks::new(role.me.rack, plan.limit),
+            sending: OutgoingBlocks::new(role.me.rack, config.limit),
             board,
             guests: BTreeMap::new(),
             preparing: BTreeSet::new(),
@@ -138,11 +139,11 @@ impl<C: Contents> Driver<C> {
             work,
             keep,
             unwritten: 0,
-            plan,
+            config,
         };
         let all = role.source.is_some();
         let here = |generation: u32| all || role.here.contains(&generation);
-        let lacking = (0..).zip(&driver.plan.generations).filter(|(generation, _)| !here(*generation));
+        let lacking = (0..).zip(&driver.config.generations).filter(|(generation, _)| !here(*generation));
         let lacking = lacking.map(|(_, bytes)| *bytes).sum();
         driver.board.change(|progress| progress.lacking = lacking);
         let division = *driver.machine.holdings().division();
@@ -254,11 +255,10 @@ impl<C: Contents> Driver<C> {
                 let rows = recoveries.iter().map(|r| (r.block, self.memory.rows(generation, &r.terms)));
                 let (rows, block): (Vec<_>, _) = (rows.collect(), self.block(generation));
                 let (originals, bytes) = (self.memory.blocks(generation), self.bytes(generation));
-                let (contents, done) = (Arc::clone(&self.contents), self.done.clone());
+                let (store, done) = (Arc::clone(&self.store), self.done.clone());
                 spawn_blocking(move || {
                     let padded = decode(originals, &rows, block);
-                    let right =
-                        is_filled_up(&padded, bytes) && contents.is_right(generation, &padded[..bytes]);
+                    let right = is_filled_up(&padded, bytes) && store.is_right(generation, &padded[..bytes]);
                     // The driver may have ended.
                     drop(done.send(WorkResult::Decoded { generation, padded, right }));
                 });
@@ -286,24 +286,24 @@ impl<C: Contents> Driver<C> {
 
     /// Returns the number of bytes of a generation.
     fn bytes(&self, generation: u32) -> usize {
-        self.plan.generations.get(generation as usize).copied().unwrap_or(0) as usize
+        self.config.generations.get(generation as usize).copied().unwrap_or(0) as usize
     }
 
     /// Returns the size of a generation's blocks in bytes. The last block is padded with zeros.
     fn block(&self, generation: u32) -> usize {
-        self.bytes(generation).div_ceil(usize::from(self.plan.blocks.max(1))).max(1)
+        self.bytes(generation).div_ceil(usize::from(self.config.blocks.max(1))).max(1)
     }
 
     /// Computes the sum for an outgoing block in another thread.
     fn add_up(&mut self, transfer: OutgoingTransfer, generation: u32, terms: Vec<Term>) {
         let (sum, block) = (self.memory.sum(generation, terms), self.block(generation));
-        let (contents, done) = (Arc::clone(&self.contents), self.done.clone());
-        let padded = block * usize::from(self.plan.blocks);
+        let (store, done) = (Arc::clone(&self.store), self.done.clone());
+        let padded = block * usize::from(self.config.blocks);
         spawn_blocking(move || {
             let added = match sum {
                 BlockSum::Rows(rows) => Ok((sum_of_rows(&rows, block), None)),
                 BlockSum::Whole(whole, terms) => Ok((sum_of_blocks(&whole, &terms, block), None)),
-                BlockSum::Unread(terms) => contents.read(generation).map(|mut bytes| {
+                BlockSum::Unread(terms) => store.read(generation).map(|mut bytes| {
                     bytes.resize(padded, 0);
                     let whole = SharedBytes::from(bytes);
                     (sum_of_blocks(&whole, &terms, block), Some((generation, whole)))
@@ -367,7 +367,7 @@ impl<C: Contents> Driver<C> {
 }
 
 /// The handling of events that concern other members.
-impl<C: Contents> Driver<C> {
+impl<C: GenerationStore> Driver<C> {
     fn on_event(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Greeted { from, contact, channel } => {
@@ -382,11 +382,11 @@ impl<C: Contents> Driver<C> {
             }
             LinkEvent::Inquired { by, sender } => {
                 self.preparing.insert(by);
-                let state = late_join::CommonState::new(&self.plan, self.links.members());
-                let contents = Arc::clone(&self.contents);
+                let state = late_join::CommonState::new(&self.config, self.links.members());
+                let store = Arc::clone(&self.store);
                 let done = self.done.clone();
                 tokio::spawn(async move {
-                    late_join::answer(sender, state, move || contents.describe()).await;
+                    late_join::answer(sender, state, move || store.describe()).await;
                     // The driver may have ended.
                     drop(done.send(WorkResult::Prepared(by)));
                 });
@@ -414,7 +414,7 @@ impl<C: Contents> Driver<C> {
         match message {
             LinkMessage::Signal(signal) => {
                 if let Signal::Head(head) = &signal
-                    && (head.generation as usize) < self.plan.generations.len()
+                    && (head.generation as usize) < self.config.generations.len()
                 {
                     self.receiving.expect(from, head.transfer, self.block(head.generation));
                 }
@@ -464,20 +464,20 @@ impl<C: Contents> Driver<C> {
     }
 }
 
-fn spec(plan: &SwarmPlan, me: Member, source: Option<cool_swarm::Share>, chance: u64) -> SwarmSpec {
-    let generations = plan.generations.len() as u32;
+fn spec(config: &SwarmConfig, me: Member, source: Option<cool_swarm::Share>, chance: u64) -> SwarmSpec {
+    let generations = config.generations.len() as u32;
     // The timeouts follow from the first generation. Later ones may be longer, but only late
     // members can be missing those.
-    let block = plan.generations.first().copied().unwrap_or(0) / u64::from(plan.blocks.max(1));
-    let block = Duration::from_secs_f64(block as f64 / plan.rate.unwrap_or(RATE).max(1) as f64);
+    let block = config.generations.first().copied().unwrap_or(0) / u64::from(config.blocks.max(1));
+    let block = Duration::from_secs_f64(block as f64 / config.rate.unwrap_or(RATE).max(1) as f64);
     SwarmSpec {
-        seed: plan.seed,
+        seed: config.seed,
         epoch: 1,
-        members: plan.members.iter().map(|(member, _)| *member).collect(),
+        members: config.members.iter().map(|(member, _)| *member).collect(),
         me,
         chance,
-        division: Division { blocks: generations * u32::from(plan.blocks), generation: plan.blocks },
-        code: plan.code,
+        division: Division { blocks: generations * u32::from(config.blocks), generation: config.blocks },
+        code: config.code,
         order: Order::LowestRank { window: WINDOW },
         source,
         waits: Waits {
@@ -489,14 +489,14 @@ fn spec(plan: &SwarmPlan, me: Member, source: Option<cool_swarm::Share>, chance:
     }
 }
 
-/// Writes whole generations to the contents, one after the other.
-fn keep_all<C: Contents>(
-    contents: &C,
+/// Writes whole generations to the store, one after the other.
+fn keep_all<C: GenerationStore>(
+    store: &C,
     mut whole: UnboundedReceiver<WholeGeneration>,
     done: &UnboundedSender<WorkResult<C::Error>>,
 ) {
     while let Some(WholeGeneration { generation, bytes, padded }) = whole.blocking_recv() {
-        let work = match contents.keep(generation, &padded[..bytes]) {
+        let work = match store.keep(generation, &padded[..bytes]) {
             Ok(()) => WorkResult::Kept { generation },
             Err(error) => WorkResult::Failed(error),
         };

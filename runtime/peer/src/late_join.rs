@@ -1,7 +1,7 @@
 //! Late members: a node that joins late inquires about the common state, and any member replies.
 
 use crate::channel::{ChannelError, ChannelSender, SwarmKey};
-use crate::plan::SwarmPlan;
+use crate::config::SwarmConfig;
 use crate::wire::{Frame, PART_BYTES, WireError};
 use cool_swarm::{Code, Member};
 use serde::{Deserialize, Serialize};
@@ -21,9 +21,9 @@ const ANSWERED: u32 = 0;
 /// The common state, as a member returned it.
 #[derive(Debug)]
 pub struct LateJoinReply {
-    /// The plan with all members except the newcomer.
-    pub plan: SwarmPlan,
-    /// The description of the content by [`crate::Contents::describe`].
+    /// The configuration with all members except the newcomer.
+    pub config: SwarmConfig,
+    /// The description of the content by [`crate::GenerationStore::describe`].
     pub content: Vec<u8>,
     /// Must be kept until the newcomer has ended.
     pub hold: InquiryHold,
@@ -52,7 +52,8 @@ pub enum InquiryError {
     System(#[from] std::io::Error),
 }
 
-/// A plan without its key, which the newcomer must already have, and a description of the content.
+/// A configuration without its key, which the newcomer must already have, and a description of the
+/// content.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct CommonState {
     seed: u64,
@@ -66,16 +67,16 @@ pub(crate) struct CommonState {
 }
 
 impl CommonState {
-    pub(crate) fn new(plan: &SwarmPlan, members: Vec<(Member, SocketAddr)>) -> CommonState {
-        let SwarmPlan { seed, blocks, code, rate, limit, .. } = *plan;
-        let (generations, content) = (plan.generations.clone(), Vec::new());
+    pub(crate) fn new(config: &SwarmConfig, members: Vec<(Member, SocketAddr)>) -> CommonState {
+        let SwarmConfig { seed, blocks, code, rate, limit, .. } = *config;
+        let (generations, content) = (config.generations.clone(), Vec::new());
         CommonState { seed, members, generations, blocks, code, rate, limit, content }
     }
 
     fn into_reply(self, key: SwarmKey, held: TcpStream) -> LateJoinReply {
         let CommonState { seed, members, generations, blocks, code, rate, limit, content } = self;
-        let plan = SwarmPlan { key, seed, members, generations, blocks, code, rate, limit };
-        LateJoinReply { plan, content, hold: InquiryHold { _channel: held } }
+        let config = SwarmConfig { key, seed, members, generations, blocks, code, rate, limit };
+        LateJoinReply { config, content, hold: InquiryHold { _channel: held } }
     }
 }
 

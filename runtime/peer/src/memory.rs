@@ -1,7 +1,7 @@
 //! The bytes of a member: coded blocks of incomplete generations, and a bounded cache of complete
 //! ones.
 
-use crate::kernel::add_multiple;
+use crate::gf256_simd::add_multiple;
 use cool_swarm::{Slot, Term};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;

@@ -1,8 +1,8 @@
 //! A member of a swarm, as its user controls it.
 
-use crate::contents::Contents;
+use crate::config::{MemberRole, SwarmConfig};
 use crate::driver::{Driver, MemberCommand};
-use crate::plan::{MemberRole, SwarmPlan};
+use crate::generation_store::GenerationStore;
 use crate::progress::{PeerProgress, ProgressBoard};
 use cool_swarm::Member;
 use std::collections::BTreeSet;
@@ -13,19 +13,19 @@ use std::time::Duration;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 
 /// A member that runs in its own thread until it is stopped.
-pub struct SwarmPeer<C: Contents> {
+pub struct SwarmPeer<C: GenerationStore> {
     command_sender: UnboundedSender<MemberCommand>,
     board: Arc<ProgressBoard>,
     thread: JoinHandle<Result<(), C::Error>>,
 }
 
-impl<C: Contents> SwarmPeer<C> {
-    /// Starts a member of the swarm `plan` with this role, in a new thread.
+impl<C: GenerationStore> SwarmPeer<C> {
+    /// Starts a member of the swarm `config` with this role, in a new thread.
     ///
     /// # Errors
     /// Returns an error if the thread cannot be started, or if the socket is not a listening
     /// socket.
-    pub fn start(plan: SwarmPlan, role: MemberRole, contents: Arc<C>) -> std::io::Result<SwarmPeer<C>> {
+    pub fn start(config: SwarmConfig, role: MemberRole, store: Arc<C>) -> std::io::Result<SwarmPeer<C>> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         role.socket.set_nonblocking(true)?;
         let board = Arc::new(ProgressBoard::default());
@@ -33,7 +33,7 @@ impl<C: Contents> SwarmPeer<C> {
         let shown = Arc::clone(&board);
         let driver = {
             let _entered = runtime.enter();
-            Driver::new(plan, role, contents, shown)?
+            Driver::new(config, role, store, shown)?
         };
         let shown = Arc::clone(&board);
         let thread = thread::Builder::new().name("peer".into()).spawn(move || {

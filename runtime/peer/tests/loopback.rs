@@ -1,7 +1,8 @@
 //! Members on loopback sockets of this machine, with real bytes.
 
 use cool_peer::{
-    Code, Contents, InquiryError, Member, MemberRole, PeerProgress, Share, SwarmPeer, SwarmPlan, inquire,
+    Code, GenerationStore, InquiryError, Member, MemberRole, PeerProgress, Share, SwarmConfig, SwarmPeer,
+    inquire,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -22,7 +23,8 @@ enum StorageError {
 /// The description of the content for newcomers. It is longer than one message.
 static DESCRIBED: [u8; 200_000] = [7; 200_000];
 
-/// Generations in memory, some of which may be unreadable.
+/// Stores generations in memory. Storing `cannot_keep` fails, and so does reading one that is not
+/// held.
 #[derive(Debug, Default)]
 struct Shelf {
     held: Mutex<BTreeMap<u32, Vec<u8>>>,
@@ -32,7 +34,7 @@ struct Shelf {
     right: BTreeMap<u32, Vec<u8>>,
 }
 
-impl Contents for Shelf {
+impl GenerationStore for Shelf {
     type Error = StorageError;
 
     fn read(&self, generation: u32) -> Result<Vec<u8>, StorageError> {
@@ -58,7 +60,7 @@ impl Contents for Shelf {
 
 /// A swarm of members in racks. The first member is the source.
 struct Swarm {
-    plan: SwarmPlan,
+    config: SwarmConfig,
     sockets: Vec<Option<TcpListener>>,
     content: BTreeMap<u32, Vec<u8>>,
 }
@@ -80,7 +82,7 @@ impl Swarm {
             chance.fill(&mut bytes[..]);
             content.insert(generation, bytes);
         }
-        let plan = SwarmPlan {
+        let config = SwarmConfig {
             key: [3; 32],
             seed: 11,
             members,
@@ -90,15 +92,15 @@ impl Swarm {
             rate: None,
             limit: None,
         };
-        Swarm { plan, sockets, content }
+        Swarm { config, sockets, content }
     }
 
     fn member(&self, number: usize) -> Member {
-        self.plan.members[number].0
+        self.config.members[number].0
     }
 
     fn address(&self, number: usize) -> SocketAddr {
-        self.plan.members[number].1
+        self.config.members[number].1
     }
 
     /// Starts a member that already holds some generations.
@@ -129,11 +131,11 @@ impl Swarm {
             rate: None,
             late: false,
         };
-        (SwarmPeer::start(self.plan.clone(), role, Arc::clone(&shelf)).unwrap(), shelf)
+        (SwarmPeer::start(self.config.clone(), role, Arc::clone(&shelf)).unwrap(), shelf)
     }
 
     fn start_all(&mut self) -> Vec<(SwarmPeer<Shelf>, Arc<Shelf>)> {
-        (0..self.plan.members.len()).map(|number| self.start(number, &[])).collect()
+        (0..self.config.members.len()).map(|number| self.start(number, &[])).collect()
     }
 
     /// Waits until a member has stored all bytes, and checks them.
@@ -176,14 +178,14 @@ fn members_serve_the_generations_that_they_started_with() {
 fn members_may_leave_and_a_late_one_receives_everything() {
     let mut swarm = Swarm::new(&[3, 2], &[300_000; 8], Code::Linear);
     // The late member is not announced, so the others do not know about it before it joins.
-    let late = swarm.plan.members.pop().unwrap();
+    let late = swarm.config.members.pop().unwrap();
     let mut peers = swarm.start_all();
     let (leaves, _) = peers.remove(2);
     assert_eq!(leaves.stop(), Ok(()));
     let gone = swarm.member(2);
     peers.iter().for_each(|(peer, _)| peer.leave(gone));
     swarm.await_whole(&peers[1].0, &peers[1].1);
-    swarm.plan.members.push(late);
+    swarm.config.members.push(late);
     peers.iter().for_each(|(peer, _)| peer.join(late.0, late.1));
     let (peer, shelf) = swarm.start(4, &[]);
     swarm.await_whole(&peer, &shelf);
@@ -209,17 +211,17 @@ fn a_late_member_inquires_and_the_others_wait_for_it() {
     assert!(matches!(inquire(&contacts[..1], [3; 32], me), Err(InquiryError::Silent { members: 1, .. })));
     assert!(
         matches!(inquire(&contacts, [4; 32], me), Err(InquiryError::Silent { members: 2, .. })),
-        "no key"
+        "wrong key"
     );
     let told = inquire(&contacts, [3; 32], me).unwrap();
-    assert!(told.content == DESCRIBED && told.plan.generations == swarm.plan.generations);
+    assert!(told.content == DESCRIBED && told.config.generations == swarm.config.generations);
     let waits = |(peer, _): &&(SwarmPeer<Shelf>, Arc<Shelf>)| peer.progress().guests == 1;
     assert_eq!(peers.iter().filter(waits).count(), 1, "one member waits for it before it sends a hello");
     let socket = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let role = MemberRole { me, socket, here: vec![3], source: None, rate: None, late: true };
     let shelf =
         Arc::new(Shelf { held: Mutex::new([(3, swarm.content[&3].clone())].into()), ..Shelf::default() });
-    let late = SwarmPeer::start(told.plan, role, Arc::clone(&shelf)).unwrap();
+    let late = SwarmPeer::start(told.config, role, Arc::clone(&shelf)).unwrap();
     swarm.await_whole(&late, &shelf);
     for (peer, _) in &peers {
         // It has reported to them that it holds everything.
@@ -286,8 +288,8 @@ fn strangers_without_the_key_do_no_harm() {
     let mut loud = std::net::TcpStream::connect(to).unwrap();
     std::io::Write::write_all(&mut loud, &[7; 5000]).unwrap();
     let mut other = Swarm::new(&[2], &LENGTHS, Code::Linear);
-    other.plan.key = [4; 32];
-    other.plan.members[1].1 = to;
+    other.config.key = [4; 32];
+    other.config.members[1].1 = to;
     let (stranger, _) = other.start(0, &[]);
     for (peer, shelf) in &peers {
         swarm.await_whole(peer, shelf);

@@ -37,8 +37,8 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 use std::time::Duration;
 
-/// Maximum size of a publication, in bytes.
-pub const CHUNK_BYTES: usize = 64 << 10;
+/// Size of a slot in bytes, which is the maximum size of a publication.
+pub const SLOT_BYTES: usize = 64 << 10;
 
 /// Number of slots of a ring: a rank may be at most this many publications ahead of the slowest
 /// release.
@@ -89,20 +89,21 @@ const TEXT_BYTES: usize = (CALL_BYTES - CALL_TEXT_OFFSET) as usize;
 /// Offset of the rings after the words of a rank, size of one ring, and size of a whole part with
 /// its records.
 const RINGS: u64 = (CALLS + RECENT_CALLS * CALL_BYTES + 8).next_multiple_of(PAGE_BYTES);
-const RING_BYTES: u64 = SLOTS * CHUNK_BYTES as u64;
+const RING_BYTES: u64 = SLOTS * SLOT_BYTES as u64;
 const RANK_BYTES: u64 = records::END;
 
 /// Maximum size of a stored datagram, in bytes.
 pub const DATAGRAM_BYTES: usize = 4096 + 64;
 
 /// Number of datagrams that are stored: the size of the retransmission buffer.
-pub const DATAGRAM_SLOTS: u64 = 128;
+pub const RETRANSMISSION_SLOTS: u64 = 128;
 
 /// Header of a stored datagram: the number of its call plus one, then its transfer and its length.
 const DATAGRAM_HEADER_BYTES: u64 = 16;
 const DATAGRAM_SLOT_BYTES: u64 = DATAGRAM_HEADER_BYTES + DATAGRAM_BYTES as u64;
-const _: () =
-    assert!(DATAGRAM_SLOT_BYTES.is_multiple_of(8) && DATAGRAM_SLOTS * DATAGRAM_SLOT_BYTES <= 2 * RING_BYTES);
+const _: () = assert!(
+    DATAGRAM_SLOT_BYTES.is_multiple_of(8) && RETRANSMISSION_SLOTS * DATAGRAM_SLOT_BYTES <= 2 * RING_BYTES
+);
 
 /// Selects one of the two rings of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -365,7 +366,7 @@ impl RankPart<'_> {
     /// Copies `data` into a publication, starting at byte `offset`.
     ///
     /// # Errors
-    /// Returns an error if the data would exceed [`CHUNK_BYTES`].
+    /// Returns an error if the data would exceed [`SLOT_BYTES`].
     pub fn write(
         &self,
         (ring, publication): (SegmentRing, u64),
@@ -378,7 +379,7 @@ impl RankPart<'_> {
     /// Copies bytes out of a publication, starting at byte `offset`.
     ///
     /// # Errors
-    /// Returns an error if the range exceeds [`CHUNK_BYTES`].
+    /// Returns an error if the range exceeds [`SLOT_BYTES`].
     pub fn read(
         &self,
         (ring, publication): (SegmentRing, u64),
@@ -396,22 +397,22 @@ impl RankPart<'_> {
         offset: usize,
         len: usize,
     ) -> Result<u64, OutOfBounds> {
-        if offset.saturating_add(len) > CHUNK_BYTES {
+        if offset.saturating_add(len) > SLOT_BYTES {
             let (offset, len) = (offset as u64, len as u64);
-            return Err(OutOfBounds { offset, len, region: CHUNK_BYTES as u64 });
+            return Err(OutOfBounds { offset, len, region: SLOT_BYTES as u64 });
         }
-        let slot = publication % SLOTS * CHUNK_BYTES as u64;
+        let slot = publication % SLOTS * SLOT_BYTES as u64;
         Ok(self.at + RINGS + ring as u64 * RING_BYTES + slot + offset as u64)
     }
 
     /// Stores the datagram of a message, which is identified by its call and transfer.
     ///
     /// `number` counts the stored datagrams. The datagram replaces the one that was stored
-    /// [`DATAGRAM_SLOTS`] before it.
+    /// [`RETRANSMISSION_SLOTS`] before it.
     ///
     /// # Errors
     /// Returns an error if the datagram is longer than [`DATAGRAM_BYTES`].
-    pub fn store_datagram(
+    pub fn keep_for_retransmission(
         &self,
         number: u64,
         (call, transfer): (u64, u32),
@@ -433,8 +434,8 @@ impl RankPart<'_> {
     }
 
     /// Returns the datagram of a message, if it is still stored.
-    pub fn find_datagram(&self, (call, transfer): (u64, u32)) -> Option<Vec<u8>> {
-        (0..DATAGRAM_SLOTS).map(datagram).find_map(|at| {
+    pub fn find_retransmission(&self, (call, transfer): (u64, u32)) -> Option<Vec<u8>> {
+        (0..RETRANSMISSION_SLOTS).map(datagram).find_map(|at| {
             let name = self.word(at + 8).load(Ordering::Relaxed);
             let is_it = || self.word(at).load(Ordering::Acquire) == call + 1;
             let len = (name & u64::from(u32::MAX)) as usize;
@@ -506,7 +507,7 @@ fn call(number: u64) -> u64 {
 
 /// Returns the offset of a stored datagram within its part, in place of the unused rings.
 fn datagram(number: u64) -> u64 {
-    RINGS + number % DATAGRAM_SLOTS * DATAGRAM_SLOT_BYTES
+    RINGS + number % RETRANSMISSION_SLOTS * DATAGRAM_SLOT_BYTES
 }
 
 /// Invariant of all offsets in this module.

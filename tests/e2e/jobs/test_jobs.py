@@ -116,7 +116,7 @@ def test_an_interrupt_ends_all_processes_before_cool_returns(make_bed):
     assert running(bed) == []
 
 
-def test_jobs_are_listed_signalled_and_cancelled(make_bed):
+def test_jobs_are_listed_signaled_and_canceled(make_bed):
     bed = make_bed("tree:2x2")
     script = "trap 'echo got it' USR1; echo up; while :; do sleep 0.1; done"
     job = start(bed, "cool", "run", "-n", "2", "--time-limit", "5m", "--", "sh", "-c", script)

@@ -81,7 +81,7 @@ def test_a_group_with_an_ipv4_only_node_is_refused_by_name(make_bed):
             "--bytes", "30000")
 
 
-def test_an_ipv6_agent_is_refused_with_a_reason_without_hosts(make_bed):
+def test_agents_only_refuses_ipv6_agents_with_a_reason(make_bed):
     bed = make_bed("tree:2x2", ipv6=("h4",), without_agent=("h4",), controller_flags=("--agents-only",))
     bed.start_agent("h4")
     agent = bed.agents["h4"]

@@ -9,7 +9,7 @@ TOUR_DIRECTORY = "/tmp/cool-tour"
 
 
 def tour_commands():
-    """Returns the command lines that the tour runs in the shell of the test bed."""
+    """Returns the command lines that the tour runs in the shell of the testbed."""
     with open(os.path.join(ROOT, "docs", "guide", "tour.md")) as f:
         block = re.search(r"^Run these commands in the shell.*?^```sh\n(.*?)^```$", f.read(), re.DOTALL | re.MULTILINE)
     return block.group(1).splitlines()

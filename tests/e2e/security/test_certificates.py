@@ -18,7 +18,8 @@ def certs(bed, *options):
 
 
 def change(bed, programs, *options):
-    """Changes the directory of all programs, and waits until they have read it."""
+    """Runs `cool certs` with these options on the testbed's directory, and waits until `programs`
+    have reloaded it."""
     before = {name: log_of(bed, name).count(READ) for name in programs}
     certs(bed, *options)
     for name in programs:
@@ -173,10 +174,10 @@ def test_a_switch_with_another_ones_certificate_is_refused(make_bed):
     finally:
         use_certificate()
         reconnect(other)
-    wait_for(connected(other), "it is served with its own certificate")
+    wait_for(connected(other), "the switch connects with the certificate for any datapath id")
 
 
-def test_an_agent_registers_only_its_certificates_free_address(make_bed):
+def test_an_agent_registers_only_an_address_of_its_certificate(make_bed):
     bed = make_bed("tree:2x2")
     host = bed.network.net.get("h4")
 

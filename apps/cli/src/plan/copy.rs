@@ -7,7 +7,7 @@ use clap::ValueEnum;
 use cool_collective::{Layout, Operation, Planner};
 use cool_copy::{BLOCK_MIN_BYTES, CopyVia, GENERATION_BLOCKS, block_bytes};
 use cool_sim::schedule::{AgentCosts, FabricModel, limit};
-use cool_sim::swarm::Distribution;
+use cool_sim::swarm::SwarmScenario;
 use cool_swarm::Division;
 use std::io::Write;
 use std::time::Duration;
@@ -65,16 +65,16 @@ fn by_swarm(bytes: u64, fabric: &FabricModel, layout: &Layout) -> Option<Expecte
     }
     let block = bytes.div_ceil(blocks);
     let division = Division { blocks: u32::try_from(simulated).ok()?, generation: GENERATION_BLOCKS };
-    let clean = Distribution::clean(racks, division);
+    let clean = SwarmScenario::clean(racks, division);
     let over_link = |bytes: u64| Duration::from_secs_f64(bytes as f64 / fabric.host.max(1) as f64);
-    let what = Distribution {
+    let what = SwarmScenario {
         host: fabric.host,
         uplink: Some(fabric.uplink.saturating_mul(fabric.stripes().into())),
         block,
         // Control messages wait behind about one block in the queues of links. With this latency,
         // the simulated times match measurements (docs/guide/copy.md).
         latency: clean.latency.max(over_link(BLOCK_MIN_BYTES)),
-        nearly: over_link(block) / 2,
+        end_notice: over_link(block) / 2,
         ..clean
     };
     let outcome = what.run().ok()?;

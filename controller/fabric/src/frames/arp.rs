@@ -94,7 +94,7 @@ mod tests {
     ];
 
     #[test]
-    fn a_question_is_read_said_again_and_answered_to_its_sender() {
+    fn a_request_is_read_encoded_and_answered_to_its_sender() {
         let question = Arp::read(&FRAME).unwrap();
         assert!(!question.reply);
         assert_eq!((question.sender_ip, question.target_ip), ([10, 0, 0, 1].into(), [10, 0, 0, 2].into()));
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_asks_one_host_and_says_no_address() {
+    fn a_probe_is_for_one_host_and_has_no_sender_ip() {
         let (host, asker) = (MacAddr(2, 0, 0, 0, 0, 2), MacAddr(2, 0xc1, 0, 0, 0, 1));
         let frame = probe(host, [10, 0, 0, 2].into(), asker);
         let requested = Arp::read(&frame).unwrap();
@@ -133,7 +133,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_short_or_of_another_kind_is_not_read() {
+    fn truncated_frames_and_other_kinds_are_not_read() {
         for end in 0..FRAME.len() {
             assert_eq!(Arp::read(&FRAME[..end]), None);
         }

@@ -36,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pmac_says_rack_and_port_and_large_numbers_have_none() {
+    fn a_pmac_encodes_rack_and_port_and_large_numbers_have_none() {
         let pmac = for_port(0x1234, 7).unwrap();
         assert_eq!(pmac.to_string(), "02:c0:12:34:00:07");
         assert_eq!((for_port(1 << 16, 1), for_port(1, 1 << 16)), (None, None));

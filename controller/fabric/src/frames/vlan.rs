@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_vlan_is_the_number_of_its_tag_whatever_the_priority() {
+    fn a_vlan_is_the_number_of_its_tag_at_any_priority() {
         for (tag, vlan) in [(Tag(None), Vlan(None)), (Tag(Some([0xe1, 2])), Vlan(Some(0x102)))] {
             assert_eq!((tag.vlan(), Vlan::from_field(vlan.field())), (vlan, vlan));
             assert_eq!(untagged(&vlan.put(vec![0; 60])).0.vlan(), vlan);

@@ -322,7 +322,7 @@ fn a_tor_remembers_the_number_of_its_rack() {
 }
 
 #[test]
-fn only_what_is_different_is_told() {
+fn only_differences_are_reported() {
     let world = World::leaf_spine(3, 2, 2);
     let mut wanted = Intent::default();
     world.graph.switches().for_each(|switch| wanted.add_switch(switch));

@@ -4,7 +4,7 @@ use super::Network;
 use super::acknowledgments::AckWaiter;
 use super::multicast_groups::GroupTrees;
 use super::requests::answer;
-use super::snapshot;
+use super::tree_grants;
 use crate::api::{FabricError, GroupRequest, TreeGrant, TreeScope};
 use crate::intent::tables::GROUPS;
 use crate::intent::tables::RuleCounts;
@@ -34,7 +34,7 @@ impl Network {
         let shared = self.sharing.of_members(&request.members);
         let shared = shared.and_then(|set| Some((set, self.multicast.group(set)?)));
         if let Some((set, group)) = shared.filter(|(_, group)| group.is_settled()) {
-            let trees = snapshot::grants(self, group);
+            let trees = tree_grants::grants(self, group);
             self.sharing.join(id, set);
             return self.answer_created(id, reply, trees);
         }
@@ -187,12 +187,12 @@ impl Network {
     /// as rates are known and the trees share no link.
     fn stripes(&self, group: u64, members: &[String]) -> Vec<Tree> {
         let graph = self.discovery.graph();
-        let rates = members.iter().filter_map(|name| Some(snapshot::node_rate(self, graph.host(name)?)));
+        let rates = members.iter().filter_map(|name| Some(tree_grants::node_rate(self, graph.host(name)?)));
         let host = rates.min().unwrap_or(0);
         let disjoint = Tree::disjoint(&self.index, graph, members.iter().map(String::as_str), group);
         let (mut stripes, mut sum) = (Vec::new(), 0u64);
         for tree in disjoint.take(Layout::MOST_STRIPES as usize) {
-            let rate = tree.links.iter().map(|link| snapshot::link_rate(self, *link)).min().unwrap_or(0);
+            let rate = tree.links.iter().map(|link| tree_grants::link_rate(self, *link)).min().unwrap_or(0);
             stripes.push(tree);
             sum = sum.saturating_add(rate);
             if rate == 0 || sum >= host {

@@ -22,6 +22,7 @@ mod snapshot;
 mod snapshot_publisher;
 mod stale_trees;
 mod switch_table;
+mod tree_grants;
 mod tree_sharing;
 mod unicast_routes;
 
@@ -451,7 +452,7 @@ impl Network {
                 && tree.is_final()
                 && !self.multicast.is_changed(tree.number)
         };
-        group.trees.iter().all(made).then(|| Ok(snapshot::grants(self, group)))
+        group.trees.iter().all(made).then(|| Ok(tree_grants::grants(self, group)))
     }
 
     fn refusal(&self, id: u64, group: &GroupTrees) -> Option<FabricError> {

@@ -4,7 +4,7 @@
 use super::Network;
 use super::acknowledgments::AckWaiter;
 use super::host_forwarder::Input as HostInput;
-use super::snapshot;
+use super::tree_grants;
 use crate::api::{FabricError, NodeRegistration, Unicast};
 use crate::request::{FabricRequest, RequestReply};
 use cool_machine::{Machine, Time};
@@ -32,7 +32,7 @@ impl Network {
                 let set = self.sharing.set_of(id);
                 let group = set.and_then(|set| self.multicast.group(set));
                 let group = group.ok_or(FabricError::NoSuchGroup { id });
-                answer(reply, group.map(|group| snapshot::grants(self, group)));
+                answer(reply, group.map(|group| tree_grants::grants(self, group)));
             }
             FabricRequest::ReleaseGroup(id, reply) => {
                 let known = self.sharing.set_of(id).is_some();

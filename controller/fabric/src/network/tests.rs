@@ -366,7 +366,7 @@ fn trees_are_taken_over(mut first: World) {
 }
 
 #[test]
-fn groups_that_come_and_go_leave_nothing_behind() {
+fn groups_that_are_made_and_released_leave_nothing_behind() {
     let mut world = World::new(ring());
     world.intervals(6);
     let before: Vec<_> = world.devices.values().map(|d| d.switch.tables()).collect();
@@ -381,7 +381,7 @@ fn groups_that_come_and_go_leave_nothing_behind() {
 }
 
 #[test]
-fn a_change_is_told_only_to_the_switches_that_it_concerns() {
+fn a_change_is_sent_only_to_the_switches_that_it_concerns() {
     let mut world = World::new(ring());
     world.intervals(8);
     let versions =

@@ -42,7 +42,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_switch_is_what_its_certificate_says_and_may_have_to_say_it() {
+    fn a_certificate_identifies_its_switch_and_may_be_required() {
         let [one, two, three] = [1, 2, 3].map(DatapathId);
         let bound = AdmissionPolicy { bound: vec![one, two], only_bound: true, ..AdmissionPolicy::default() };
         assert_eq!((bound.check(one), bound.check(two)), (Ok(()), Ok(())));

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn after_every_message_the_network_is_told_and_seldom_enough() {
+    fn the_network_is_notified_after_messages_but_seldom_enough() {
         let interval = Duration::from_millis(50);
         let mut now = Time::ZERO;
         let mut catch_up = CatchUpNotifier::new(interval, now);

@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_refused_is_told_for_a_while_after_the_last_of_it() {
+    fn refusals_are_reported_for_a_while_after_the_last_one() {
         let telemetry = Telemetry::default();
         let switch = DatapathId(7);
         let lately = |seconds, nonmember_packets, packet_ins_dropped| {

@@ -151,7 +151,7 @@ impl GroupTree {
         } else {
             tree.possible = held;
             tree.current.links.clear();
-            tree.step();
+            tree.advance_to_target_shape();
         }
         tree
     }
@@ -184,7 +184,7 @@ impl GroupTree {
             return false;
         }
         self.target = target;
-        self.step()
+        self.advance_to_target_shape()
     }
 
     /// Leaves out switches that have no room for the tree, until it gets another shape.
@@ -204,10 +204,10 @@ impl GroupTree {
     /// now.
     pub(crate) fn acknowledged(&mut self) -> bool {
         self.possible = self.current.links.clone();
-        self.current != self.target && self.step()
+        self.current != self.target && self.advance_to_target_shape()
     }
 
-    fn step(&mut self) -> bool {
+    fn advance_to_target_shape(&mut self) -> bool {
         let union: BTreeSet<Link> = self.possible.union(&self.target.links).copied().collect();
         let next = if is_forest(&union) {
             self.possible = union;
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_comes_again_as_late_as_possible() {
+    fn a_number_is_reused_as_late_as_possible() {
         let mut numbers = TreeNumbers::default();
         let first = numbers.take().unwrap();
         numbers.give_back(first);

@@ -1,7 +1,7 @@
 //! Allgather: leaders collect the parts of their subgroups and exchange them, and complete segments
 //! are passed on to the ranks below.
 
-use super::gather_scatter::Site;
+use super::gather_scatter::PieceLocation;
 use super::part_order::{PartHolder, PartOrder, PartRange};
 use super::{ScheduleEmitter, output, segments};
 use crate::builder::RankSpan;
@@ -17,7 +17,8 @@ impl ScheduleEmitter<'_, '_> {
         let mut arrivals = SegmentArrivals::new(order.total(), self.segment);
         if self.plan.spread == Spread::Once {
             for piece in order.pieces(self.layout, self.segment) {
-                self.assemble(&order, PartHolder::Center(0), &piece, &Site::Array(RankBuffer::Output));
+                let array = PieceLocation::Array(RankBuffer::Output);
+                self.assemble(&order, PartHolder::Center(0), &piece, &array);
                 self.pass_on(&order, &[piece], &mut arrivals);
             }
             return;
@@ -76,7 +77,7 @@ impl ScheduleEmitter<'_, '_> {
         group: &Subgroup,
         pieces: &[PartRange],
     ) {
-        let array = Site::Array(RankBuffer::Output);
+        let array = PieceLocation::Array(RankBuffer::Output);
         let mut held = Vec::new();
         for (member, piece) in members.iter().zip(pieces) {
             let rank = self.leader(order, *member);

@@ -15,9 +15,9 @@ struct Blocks {
 }
 
 impl Blocks {
-    fn new(levels: &ScheduleEmitter<'_, '_>) -> Blocks {
-        let size = levels.layout.size();
-        let len = |from, to| levels.call.block(from, to, size);
+    fn new(emitter: &ScheduleEmitter<'_, '_>) -> Blocks {
+        let size = emitter.layout.size();
+        let len = |from, to| emitter.call.block(from, to, size);
         let all = 0..size;
         Blocks {
             lens: all.clone().map(|from| all.clone().map(|to| len(from, to)).collect()).collect(),

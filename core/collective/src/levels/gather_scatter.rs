@@ -12,7 +12,7 @@ use crate::schedule::{Operation, Rank, RankBuffer, Span};
 
 /// The place of a piece at a rank.
 #[derive(Clone, Debug)]
-pub(super) enum Site {
+pub(super) enum PieceLocation {
     /// Contiguous in a span, with the rest of a larger piece.
     Packed(PartRange, Span),
     /// Each part at its rank's place in an array over all ranks.
@@ -22,7 +22,7 @@ pub(super) enum Site {
 impl ScheduleEmitter<'_, '_> {
     pub(super) fn gather(&mut self) {
         let (order, center) = self.rooted();
-        let array = Site::Array(RankBuffer::Output);
+        let array = PieceLocation::Array(RankBuffer::Output);
         for piece in order.pieces(self.layout, self.segment) {
             if self.root_leader() == self.root {
                 self.assemble(&order, center, &piece, &array);
@@ -35,7 +35,7 @@ impl ScheduleEmitter<'_, '_> {
 
     pub(super) fn scatter(&mut self) {
         let (order, center) = self.rooted();
-        let array = Site::Array(RankBuffer::Input);
+        let array = PieceLocation::Array(RankBuffer::Input);
         for piece in order.pieces(self.layout, self.segment) {
             if self.root_leader() == self.root {
                 self.disperse(&order, center, &piece, &array);
@@ -81,17 +81,23 @@ impl ScheduleEmitter<'_, '_> {
     }
 
     /// Collects a piece of a subgroup's parts at its leader.
-    pub(super) fn assemble(&mut self, order: &PartOrder, part: PartHolder, piece: &PartRange, site: &Site) {
+    pub(super) fn assemble(
+        &mut self,
+        order: &PartOrder,
+        part: PartHolder,
+        piece: &PartRange,
+        location: &PieceLocation,
+    ) {
         let (own, others) = order.below(self.layout, part, piece);
         if let Some((own, piece)) = own {
-            self.assemble(order, own, &piece, site);
+            self.assemble(order, own, &piece, location);
         }
         let mut from = Vec::new();
         for (other, piece) in others {
             let held = self.collect(order, other, &piece);
             from.push((piece, held));
         }
-        self.deliver(order, self.level(part), &from, self.leader(order, part), site);
+        self.deliver(order, self.level(part), &from, self.leader(order, part), location);
     }
 
     /// Collects a piece of a subgroup's parts at its leader and returns its place, which is the
@@ -102,26 +108,26 @@ impl ScheduleEmitter<'_, '_> {
             return RankSpan { rank, span: input(own.start, own.end - own.start) };
         }
         let span = self.b.slot(rank, slot(part), piece.end - piece.start);
-        self.assemble(order, part, piece, &Site::Packed(piece.clone(), span));
+        self.assemble(order, part, piece, &PieceLocation::Packed(piece.clone(), span));
         RankSpan { rank, span }
     }
 
-    /// Moves pieces to their site at one rank.
+    /// Moves pieces to their location at one rank.
     fn deliver(
         &mut self,
         order: &PartOrder,
         level: LevelPatterns,
         from: &[(PartRange, RankSpan)],
         at: Rank,
-        site: &Site,
+        location: &PieceLocation,
     ) {
         let mut moves = Vec::new();
         for (piece, held) in from {
-            moves.push((*held, RankSpan { rank: at, span: self.landing(order, piece, *held, at, site) }));
+            moves.push((*held, RankSpan { rank: at, span: self.landing(order, piece, *held, at, location) }));
         }
         self.exchange_by(|| level.up.gather(), &moves);
         for ((piece, _), (_, to)) in from.iter().zip(moves) {
-            self.unpack(order, piece, to, site);
+            self.unpack(order, piece, to, location);
         }
     }
 
@@ -134,7 +140,7 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Returns where a piece from `from` must arrive at `at`: at its site if that is contiguous
+    /// Returns where a piece from `from` must arrive at `at`: at its location if that is contiguous
     /// there. Otherwise it arrives in a slot, or stays where it is if it is at `at` already, and
     /// must be unpacked.
     pub(super) fn landing(
@@ -143,11 +149,11 @@ impl ScheduleEmitter<'_, '_> {
         piece: &PartRange,
         from: RankSpan,
         at: Rank,
-        site: &Site,
+        location: &PieceLocation,
     ) -> Span {
-        match site {
-            Site::Packed(whole, span) => locate(whole, piece, *span),
-            Site::Array(array) => match order.place(piece, *array) {
+        match location {
+            PieceLocation::Packed(whole, span) => locate(whole, piece, *span),
+            PieceLocation::Array(array) => match order.place(piece, *array) {
                 Some(span) => span,
                 None if from.rank == at => from.span,
                 None => self.b.slot(at, ScratchSlot::Landing(from.rank), piece.end - piece.start),
@@ -155,9 +161,15 @@ impl ScheduleEmitter<'_, '_> {
         }
     }
 
-    /// Copies a piece that did not arrive at its site to its places.
-    pub(super) fn unpack(&mut self, order: &PartOrder, piece: &PartRange, landed: RankSpan, site: &Site) {
-        let Site::Array(array) = site else { return };
+    /// Copies a piece that did not arrive at its location to its places.
+    pub(super) fn unpack(
+        &mut self,
+        order: &PartOrder,
+        piece: &PartRange,
+        landed: RankSpan,
+        location: &PieceLocation,
+    ) {
+        let PieceLocation::Array(array) = location else { return };
         if order.place(piece, *array).is_none() {
             for (run, place) in order.runs(piece, *array) {
                 self.b.copy(landed.rank, locate(piece, &run, landed.span), place);
@@ -166,11 +178,17 @@ impl ScheduleEmitter<'_, '_> {
     }
 
     /// Distributes a piece from a leader to the ranks of its subgroup.
-    pub(super) fn disperse(&mut self, order: &PartOrder, part: PartHolder, piece: &PartRange, site: &Site) {
+    pub(super) fn disperse(
+        &mut self,
+        order: &PartOrder,
+        part: PartHolder,
+        piece: &PartRange,
+        location: &PieceLocation,
+    ) {
         let (own, others) = order.below(self.layout, part, piece);
-        self.hand_down(order, self.level(part), self.leader(order, part), others, site);
+        self.hand_down(order, self.level(part), self.leader(order, part), others, location);
         if let Some((own, piece)) = own {
-            self.disperse(order, own, &piece, site);
+            self.disperse(order, own, &piece, location);
         }
     }
 
@@ -181,13 +199,13 @@ impl ScheduleEmitter<'_, '_> {
         level: LevelPatterns,
         from: Rank,
         pieces: Vec<PartShare>,
-        site: &Site,
+        location: &PieceLocation,
     ) {
         let mut moves = Vec::new();
         let mut below = Vec::new();
         for (part, piece) in pieces {
             let rank = self.leader(order, part);
-            let span = self.pack(order, &piece, from, rank, site);
+            let span = self.pack(order, &piece, from, rank, location);
             let to = match order.own(&piece, rank) {
                 Some(own) => output(own.start, own.end - own.start),
                 None => {
@@ -200,16 +218,23 @@ impl ScheduleEmitter<'_, '_> {
         }
         self.exchange_by(|| level.down.scatter(), &moves);
         for (part, piece, slot) in below {
-            self.disperse(order, part, &piece, &Site::Packed(piece.clone(), slot));
+            self.disperse(order, part, &piece, &PieceLocation::Packed(piece.clone(), slot));
         }
     }
 
     /// Returns a contiguous place of a piece at `at` before it is sent to `to`. The piece is copied
     /// into a slot if necessary.
-    fn pack(&mut self, order: &PartOrder, piece: &PartRange, at: Rank, to: Rank, site: &Site) -> Span {
-        let array = match site {
-            Site::Packed(whole, span) => return locate(whole, piece, *span),
-            Site::Array(array) => *array,
+    fn pack(
+        &mut self,
+        order: &PartOrder,
+        piece: &PartRange,
+        at: Rank,
+        to: Rank,
+        location: &PieceLocation,
+    ) -> Span {
+        let array = match location {
+            PieceLocation::Packed(whole, span) => return locate(whole, piece, *span),
+            PieceLocation::Array(array) => *array,
         };
         if let Some(span) = order.place(piece, array) {
             return span;

@@ -37,8 +37,8 @@ pub(super) struct PartOrder {
 
 impl PartOrder {
     /// Returns the order of all parts except that of `without`, which is in place already.
-    pub(super) fn new(levels: &ScheduleEmitter<'_, '_>, without: Option<Rank>) -> PartOrder {
-        let ScheduleEmitter { layout, call, .. } = levels;
+    pub(super) fn new(emitter: &ScheduleEmitter<'_, '_>, without: Option<Rank>) -> PartOrder {
+        let ScheduleEmitter { layout, call, .. } = emitter;
         let offsets = offsets((0..layout.size() as u32).map(|rank| call.part(Rank(rank))));
         let mut order =
             PartOrder { ranks: Vec::new(), starts: vec![0], places: Vec::new(), nodes: Vec::new() };

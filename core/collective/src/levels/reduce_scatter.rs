@@ -1,7 +1,7 @@
 //! Reduce_scatter: values are combined and each rank receives its part, from leaders or in one step
 //! among all ranks.
 
-use super::gather_scatter::Site;
+use super::gather_scatter::PieceLocation;
 use super::part_order::{PartHolder, PartOrder, locate};
 use super::{ScheduleEmitter, input, output, segments};
 use crate::builder::{RankSpan, ScratchSlot};
@@ -20,7 +20,7 @@ impl ScheduleEmitter<'_, '_> {
                 let goal = RankSpan { rank, span: locate(&piece, &run, span) };
                 self.reduce_range(place.offset, place.len, goal);
             }
-            self.disperse(&order, PartHolder::Center(0), &piece, &Site::Packed(piece.clone(), span));
+            self.disperse(&order, PartHolder::Center(0), &piece, &PieceLocation::Packed(piece.clone(), span));
         }
     }
 

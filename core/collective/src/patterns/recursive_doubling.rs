@@ -14,18 +14,18 @@ pub(crate) static RECURSIVE_DOUBLING: Pattern = Pattern {
 };
 
 /// The members of the exchanges: the largest power of two, and the pairs that make the others fit.
-pub(super) struct Team {
+pub(super) struct PowerOfTwoMembers {
     /// Positions in the group, ascending.
     pub(super) active: Vec<usize>,
     /// Positions that do not take part. The position before each acts for it.
     pub(super) idle: Vec<usize>,
 }
 
-impl Team {
-    pub(super) fn new(n: usize) -> Team {
+impl PowerOfTwoMembers {
+    pub(super) fn new(n: usize) -> PowerOfTwoMembers {
         let pairs = n - (1 << n.ilog2());
         let idle: Vec<usize> = (0..pairs).map(|i| 2 * i + 1).collect();
-        Team { active: (0..n).filter(|i| !idle.contains(i)).collect(), idle }
+        PowerOfTwoMembers { active: (0..n).filter(|i| !idle.contains(i)).collect(), idle }
     }
 
     /// Returns the pairs that exchange at a distance, the first before the second.
@@ -42,7 +42,7 @@ impl Team {
 
 /// Combines in the order of the list, neighbors first.
 fn allreduce(b: &mut ScheduleBuilder<'_>, _: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
-    let team = Team::new(values.len());
+    let team = PowerOfTwoMembers::new(values.len());
     let mut held = values.to_vec();
     for i in team.idle.iter().copied() {
         held[i - 1].span = take(b, &held, i - 1, i);
@@ -88,7 +88,7 @@ fn allgather(
     parts: &[RankSpan],
     dst: &dyn Fn(Rank, usize) -> Span,
 ) {
-    let team = Team::new(parts.len());
+    let team = PowerOfTwoMembers::new(parts.len());
     let rank = |i: usize| parts[i].rank;
     let mut has: Vec<Vec<usize>> = (0..parts.len()).map(|i| vec![i]).collect();
     let send = |b: &mut ScheduleBuilder<'_>, from: usize, to: usize, parts_to_send: &[usize]| {

@@ -2,7 +2,7 @@
 //! until each has its share of the result. If one or all members need the whole result, the shares
 //! return the same way. Pairs are formed as in recursive doubling.
 
-use super::recursive_doubling::{Team, take};
+use super::recursive_doubling::{PowerOfTwoMembers, take};
 use super::{Pattern, Subgroup, rotated};
 use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot, consecutive};
 use crate::schedule::{Rank, Span};
@@ -18,13 +18,13 @@ pub(super) static RECURSIVE_HALVING: Pattern = Pattern {
 /// The shares of a vector after halving it, neighbors first: for each member the place of its
 /// share, and its range of the vector.
 struct Shares {
-    team: Team,
+    team: PowerOfTwoMembers,
     held: Vec<RankSpan>,
     range: Vec<Range<u64>>,
 }
 
 fn halve(b: &mut ScheduleBuilder<'_>, values: &[RankSpan]) -> Shares {
-    let team = Team::new(values.len());
+    let team = PowerOfTwoMembers::new(values.len());
     let mut held = values.to_vec();
     let mut range = vec![0..values[0].span.len; values.len()];
     for i in team.idle.iter().copied() {
@@ -118,7 +118,7 @@ fn reduce_scatter(
     parts: &[Range<u64>],
     places: &[RankSpan],
 ) {
-    let team = Team::new(values.len());
+    let team = PowerOfTwoMembers::new(values.len());
     let mut values = values.to_vec();
     for i in team.idle.iter().copied() {
         values[i - 1].span = take(b, &values, i - 1, i);

@@ -17,7 +17,7 @@ pub use text::PlanError;
 pub(crate) enum PlanShape {
     /// Node, rack and data center.
     Levels,
-    /// All ranks in rank order, whatever the network: the classical patterns.
+    /// One level of all ranks in rank order, regardless of racks, as in classical algorithms.
     Flat,
     /// All ranks in the order of their racks: the classical patterns with the best ranking.
     Racked,
@@ -127,8 +127,8 @@ impl Plan {
     /// Returns the reason why the plan cannot run `operation`, or `None` if it can.
     pub(crate) fn missing(&self, operation: Operation) -> Option<String> {
         let composition = &self.composition;
-        if composition.shape == PlanShape::Levels && !composition.joins(operation) {
-            return Some("its levels are not composed for that".to_owned());
+        if composition.shape == PlanShape::Levels && !composition.supports(operation) {
+            return Some(format!("its `spread` or `leaders` does not support {operation}"));
         }
         let missing = composition.needs(operation).into_iter().find(|need| !need.met())?;
         Some(format!("pattern {} at level {} has no {}", missing.pattern.name, missing.level, missing.what))
@@ -184,7 +184,7 @@ impl Composition {
     }
 
     /// Returns whether the composition of the levels supports `operation`.
-    fn joins(&self, operation: Operation) -> bool {
+    fn supports(&self, operation: Operation) -> bool {
         match (self.leaders, self.spread) {
             (Leaders::One, Spread::Levels) => true,
             (Leaders::One, Spread::Once) => {

@@ -266,7 +266,7 @@ impl<'a, N: NetworkModel> AgentModel<'a, N> {
                     self.schedule_event(sent, TimingEvent::Sent { transfer: transfer.0 });
                 }
             }
-            ActionKind::Receive { .. } if self.fused.is_passed_over(Rank(at.rank), at.action) => {
+            ActionKind::Receive { .. } if self.fused.is_elided_receive(Rank(at.rank), at.action) => {
                 self.schedule_event(self.now, TimingEvent::Done { rank: at.rank, action: at.action });
             }
             ActionKind::Receive { from, transfer, dst } => {

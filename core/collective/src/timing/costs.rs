@@ -57,7 +57,7 @@ impl Default for AgentCosts {
             mtu: 1500,
             eager: limits::EAGER_BYTES,
             copied: limits::COPIED_BYTES,
-            turn: limits::TURN_BYTES,
+            turn: limits::MESSAGE_QUANTUM_BYTES,
             burst: 16 * 1024,
             tag: 0,
             beyond_ipv4: 0,

@@ -109,7 +109,7 @@ impl ScheduleIndex {
 pub(super) fn taken(at: ActionRef, kind: ActionKind, fused: &FusedReductions) -> Option<TransferId> {
     match kind {
         ActionKind::Receive { transfer, .. } => {
-            (!fused.is_passed_over(Rank(at.rank), at.action)).then_some(transfer)
+            (!fused.is_elided_receive(Rank(at.rank), at.action)).then_some(transfer)
         }
         ActionKind::ReceiveMulticast { transfer, .. } => Some(transfer),
         ActionKind::Reduce { .. } => fused.message(Rank(at.rank), at.action).map(|(_, transfer)| transfer),

@@ -6,7 +6,7 @@ use crate::engine_resources::EngineResources;
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::ids::AgentConnectionId;
 use crate::ids::NodeId;
-use crate::machine::Output;
+use crate::inputs_outputs::Output;
 use crate::memory::MemoryRange;
 use crate::peers::{LostPeer, STARTED_AGAIN};
 use cool_machine::{Machine, Poll, Time};
@@ -20,7 +20,7 @@ impl Engine {
     /// It is subtracted from the ranges in the outputs.
     pub(crate) fn drain_peer(&mut self, now: Time, node: NodeId, before: usize) {
         loop {
-            let Some((link, connection)) = self.shared.peers.connected_link(node) else { return };
+            let Some((link, connection)) = self.resources.peers.connected_link(node) else { return };
             match link.machine.poll(now) {
                 Poll::Idle(_) => return,
                 Poll::Output(unicast::Output::Write { mut head, payload: part }) => {
@@ -30,7 +30,7 @@ impl Engine {
                         // message is no longer known.
                         head.resize(head.len() + part.len as usize, 0);
                     }
-                    self.shared.out.push(Output::Write { connection, head, payload });
+                    self.resources.out.push(Output::Write { connection, head, payload });
                 }
                 Poll::Output(output) => self.on_peer_output(now, node, output, before),
             }
@@ -45,15 +45,15 @@ impl Engine {
     /// Reports to the driver which data arrives next over the connection to a peer, if that has
     /// changed.
     pub(crate) fn report_awaited(&mut self, node: NodeId) {
-        let Some((link, connection)) = self.shared.peers.connected_link(node) else { return };
+        let Some((link, connection)) = self.resources.peers.connected_link(node) else { return };
         let payload = link.machine.payload();
         let bytes = payload.map_or(0, |payload| payload.len.into());
         let place = payload.and_then(|part| {
             let id = (part.message.group, part.message.epoch);
-            self.groups.get(&id.0).filter(|group| group.key() == id)?.message_place(&part)
+            self.groups.get(&id.0).filter(|group| group.id_and_epoch() == id)?.message_place(&part)
         });
         if std::mem::replace(&mut link.awaited, (bytes, place)) != (bytes, place) {
-            self.shared.out.push(Output::Await { connection, bytes, place });
+            self.resources.out.push(Output::Await { connection, bytes, place });
         }
     }
 
@@ -68,24 +68,24 @@ impl Engine {
             O::Sent(m) | O::Received(m) | O::UnknownGroup(m) => (m.group, m.epoch),
             O::Begin { message: m, .. } | O::Data { message: m, .. } => (m.group, m.epoch),
         };
-        let Some(group) = self.groups.get_mut(&id.0).filter(|group| group.key() == id) else {
+        let Some(group) = self.groups.get_mut(&id.0).filter(|group| group.id_and_epoch() == id) else {
             if let O::UnknownGroup(_) | O::GroupOpen { waits: true, .. } = output {
                 self.refuse_unknown_group(now, node, id);
             }
             return;
         };
-        let shared = &mut self.shared;
+        let resources = &mut self.resources;
         let result = match output {
-            O::Sent(message) => group.on_message_sent(now, shared, message),
+            O::Sent(message) => group.on_message_sent(now, resources, message),
             O::Begin { message, digest, bytes } => {
-                group.on_message_begin(now, shared, node, message, (digest, bytes))
+                group.on_message_begin(now, resources, node, message, (digest, bytes))
             }
             O::Data { message, offset, within } => {
                 let within = within.start.saturating_sub(before)..within.end.saturating_sub(before);
-                group.on_message_data(now, shared, message, offset, within);
+                group.on_message_data(now, resources, message, offset, within);
                 Ok(())
             }
-            O::Received(message) => group.on_message_received(now, shared, message),
+            O::Received(message) => group.on_message_received(now, resources, message),
             O::Notice(Notice::Abort { kind, ranks, text, .. }) => {
                 // An agent without the group can name neither its ranks nor the other agents.
                 let unknown = ranks.is_empty() && kind == CallFailureKind::Lost.code();
@@ -94,17 +94,17 @@ impl Engine {
                 let notify = unknown || group.members.on_demand;
                 group.fail(
                     now,
-                    shared,
+                    resources,
                     &CallFailure::new(CallFailureKind::of_code(kind), text, ranks),
                     notify,
                 );
                 Ok(())
             }
-            O::Notice(notice) => group.on_notice(now, shared, node, notice),
+            O::Notice(notice) => group.on_notice(now, resources, node, notice),
             // The group has failed here. The peer may have been notified over a connection that it
             // had already given up.
             O::GroupOpen { .. } => {
-                group.notify_failure(now, shared, node);
+                group.notify_failure(now, resources, node);
                 Ok(())
             }
             // If a message was dropped because the group has failed here, its sender has been
@@ -116,7 +116,7 @@ impl Engine {
 
     /// Handles the introduction of the agent at the other end of a connection.
     fn on_hello(&mut self, now: Time, node: NodeId, who: &AgentId) {
-        let EngineResources { peers, out, .. } = &mut self.shared;
+        let EngineResources { peers, out, .. } = &mut self.resources;
         if who.node != peers.name(node) {
             let why = format!("the agent at its address calls itself {}", who.node);
             return self.lose_peer(now, node, &why);
@@ -138,7 +138,7 @@ impl Engine {
         let text = format!("node {} has released group {group}, or never made it", self.me.node);
         let notice =
             Notice::Abort { group, epoch, kind: CallFailureKind::Lost.code(), ranks: Vec::new(), text };
-        self.shared.peers.notify(now, node, notice);
+        self.resources.peers.notify(now, node, notice);
     }
 
     /// Handles the first connection to a node: opens all groups that connect on demand and contain
@@ -147,11 +147,11 @@ impl Engine {
         let mut lost = Vec::new();
         for (id, group) in self.groups.iter().filter(|(id, _)| !self.closing.contains(id)) {
             let Some(place) = group.on_demand_place(node) else { continue };
-            let EngineResources { peers, out, .. } = &mut self.shared;
+            let EngineResources { peers, out, .. } = &mut self.resources;
             if !peers.has_group(node, *id) {
                 lost.extend(peers.join(now, (&group.members, place), &self.closing, out).1);
             }
-            group.introduce(now, &mut self.shared, node);
+            group.introduce(now, &mut self.resources, node);
         }
         self.lost(now, &lost);
     }
@@ -167,7 +167,7 @@ impl Engine {
     /// Handles a failure to connect to a node. The node is lost, unless it has connected to this
     /// one meanwhile.
     pub(crate) fn on_unreachable(&mut self, now: Time, node: NodeId, why: &str) {
-        if self.shared.peers.on_unreachable(node) {
+        if self.resources.peers.on_unreachable(node) {
             self.lose_peer(now, node, why);
         }
     }
@@ -177,7 +177,7 @@ impl Engine {
     }
 
     pub(crate) fn lose_peers(&mut self, now: Time, nodes: impl IntoIterator<Item = NodeId>, why: &str) {
-        let EngineResources { peers, out, .. } = &mut self.shared;
+        let EngineResources { peers, out, .. } = &mut self.resources;
         let nodes = nodes.into_iter().map(|node| (node, peers.drop_peer(node, why, out)));
         let nodes: Vec<(NodeId, Option<LostPeer>)> = nodes.collect();
         let lost =
@@ -189,7 +189,7 @@ impl Engine {
     /// Makes the groups fail that had members on lost nodes.
     pub(crate) fn lost(&mut self, now: Time, lost: &[LostPeer]) {
         for LostPeer { node, why, .. } in lost {
-            let node = self.shared.peers.name(*node);
+            let node = self.resources.peers.name(*node);
             tracing::info!(node, why, "lost the connection to an agent");
         }
         let groups: BTreeSet<u64> = lost.iter().flat_map(|lost| lost.groups.iter().copied()).collect();
@@ -198,16 +198,16 @@ impl Engine {
                 let of_group: Vec<&LostPeer> = lost.iter().filter(|lost| lost.groups.contains(&id)).collect();
                 let nodes: Vec<NodeId> = of_group.iter().map(|lost| lost.node).collect();
                 let failed = group.nodes_lost(&nodes, &of_group[0].why);
-                group.fail(now, &mut self.shared, &failed, true);
+                group.fail(now, &mut self.resources, &failed, true);
             }
         }
     }
 
     pub(crate) fn on_bytes(&mut self, now: Time, connection: AgentConnectionId, placed: u32, bytes: &[u8]) {
-        if let Some(node) = self.shared.peers.node_of(connection) {
+        if let Some(node) = self.resources.peers.node_of(connection) {
             self.on_peer_bytes(now, node, placed, (bytes, 0));
         } else if let Some((node, all, replaced)) =
-            self.shared.peers.on_greeting(connection, bytes, &mut self.shared.out)
+            self.resources.peers.on_greeting(connection, bytes, &mut self.resources.out)
         {
             self.lost(now, replaced.as_slice());
             self.introduce(now, node);
@@ -218,7 +218,7 @@ impl Engine {
     /// Handles bytes from a peer: `placed` bytes that the driver has already stored, then `bytes`,
     /// of which the first `before` arrived with earlier inputs.
     fn on_peer_bytes(&mut self, now: Time, node: NodeId, placed: u32, (bytes, before): (&[u8], usize)) {
-        if let Some(link) = self.shared.peers.link(node) {
+        if let Some(link) = self.resources.peers.link(node) {
             for id in &link.groups {
                 self.groups.get_mut(id).into_iter().for_each(|group| group.on_bytes_from(node));
             }
@@ -226,8 +226,8 @@ impl Engine {
         // Drain earlier outputs first, because their ranges would be mistaken for ranges of these
         // bytes.
         self.drain_peer(now, node, 0);
-        self.shared.peers.handle(now, node, unicast::Input::Placed(placed));
-        self.shared.peers.handle(now, node, unicast::Input::Bytes(bytes));
+        self.resources.peers.handle(now, node, unicast::Input::Placed(placed));
+        self.resources.peers.handle(now, node, unicast::Input::Bytes(bytes));
         self.drain_peer(now, node, before);
     }
 }

@@ -4,7 +4,7 @@
 mod watched_calls;
 
 use super::*;
-use crate::machine::Work;
+use crate::inputs_outputs::Work;
 use crate::{CallRequest, ElementType, MemberSpec, MemoryRange};
 use cool_collective::CostModel;
 use cool_transport::StreamId;

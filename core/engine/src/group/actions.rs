@@ -15,7 +15,7 @@ impl Group {
     pub(super) fn start_action(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         of: CallAction,
     ) -> Result<(), CallFailure> {
         let Some(call) = self.calls.get(of.call) else { return Ok(()) };
@@ -25,7 +25,7 @@ impl Group {
         let end = |span| MessageEnd { of, token: run.token, range: run.range(span), reduction: None };
         let (members, digest) = (&self.members, call.compiled.digest);
         let received = |transfer, from| members.message(of.call, transfer, from, of.rank);
-        let mut context = GroupContext { now, members, shared };
+        let mut context = GroupContext { now, members, resources };
         match run.program().actions[of.action as usize].kind {
             ActionKind::Reduce { dst, .. }
                 if let Some((from, transfer)) = run.compiled().fused(of.rank, of.action) =>
@@ -33,8 +33,8 @@ impl Group {
                 let to = MessageEnd { reduction, ..end(dst) };
                 self.messages.receive_local(&mut context, received(transfer.0, from.0), to);
             }
-            ActionKind::Receive { .. } if run.compiled().is_passed_over(of.rank, of.action) => {
-                self.complete_action(now, shared, of);
+            ActionKind::Receive { .. } if run.compiled().is_elided_receive(of.rank, of.action) => {
+                self.complete_action(now, resources, of);
             }
             ActionKind::Reduce { src, dst } => {
                 let to = MessageEnd { reduction, ..end(dst) };
@@ -46,7 +46,7 @@ impl Group {
             ActionKind::Send { to, transfer, src } => {
                 let message = members.message(of.call, transfer.0, of.rank, to.0);
                 let from = end(src);
-                self.send(now, shared, message, from);
+                self.send(now, resources, message, from);
             }
             ActionKind::Receive { from, transfer, dst } => {
                 let (message, to) = (received(transfer.0, from.0), end(dst));
@@ -78,14 +78,14 @@ impl Group {
     }
 
     /// Sends a rank's message to another rank, on this node or another.
-    fn send(&mut self, now: Time, shared: &mut EngineResources, message: MessageName, from: MessageEnd) {
+    fn send(&mut self, now: Time, resources: &mut EngineResources, message: MessageName, from: MessageEnd) {
         let Some(call) = self.calls.get(message.call) else { return };
-        let mut context = GroupContext { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, resources };
         let Some(node) = self.members.other_node_of(message.to) else {
             return self.messages.send_local(&mut context, message, from);
         };
         let traffic = TrafficTotals { bytes_unicast: from.range.len, ..TrafficTotals::default() };
-        context.shared.count(call.operation(), traffic);
+        context.resources.count(call.operation(), traffic);
         self.messages.send(&mut context, node, (message, call.compiled.digest), from);
         self.calls.count(message.call, message.from, traffic);
     }
@@ -94,7 +94,7 @@ impl Group {
     pub(super) fn next_multicast(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         call_number: u64,
         rank: u32,
     ) -> Result<(), CallFailure> {
@@ -112,7 +112,7 @@ impl Group {
             source: self.members.me,
             data,
         };
-        let mut context = GroupContext { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, resources };
         self.streams.send(&mut context, multicast, (stripe, concurrent_senders))
     }
 }

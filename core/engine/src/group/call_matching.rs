@@ -191,7 +191,7 @@ impl CallMatching {
 
     fn notice(&self, members: &Members, call: u64, ranks: Vec<u32>) -> Option<Notice> {
         let called = self.called.get(&call)?;
-        let (group, epoch) = members.key();
+        let (group, epoch) = members.id_and_epoch();
         Some(Notice::RanksArrived {
             group,
             epoch,

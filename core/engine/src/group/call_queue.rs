@@ -7,7 +7,7 @@ use crate::call_signature::CallSignature;
 use crate::engine_resources::GroupContext;
 use crate::failure::CallFailure;
 use crate::ids::WorkId;
-use crate::machine::Work;
+use crate::inputs_outputs::Work;
 use crate::preparation::{Preparation, PreparedCall};
 use crate::program::CompiledSchedule;
 use cool_collective::Planner;
@@ -78,14 +78,14 @@ impl CallQueue {
         };
         if self.preparing.is_none() {
             let preparation = Preparation {
-                group: context.members.key(),
+                group: context.members.id_and_epoch(),
                 signature: signature.clone(),
                 planner: self.planner.clone(),
                 node: context.members.me,
                 rank: request.rank,
             };
             let work = Work::Prepare(Box::new(preparation));
-            self.preparing = Some(context.shared.work(context.members.id, [None; 2], work));
+            self.preparing = Some(context.resources.work(context.members.id, [None; 2], work));
         }
     }
 

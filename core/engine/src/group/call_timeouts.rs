@@ -10,10 +10,10 @@ use std::collections::BTreeSet;
 
 impl Group {
     /// Sets the timer of a call.
-    pub(super) fn arm(&self, now: Time, shared: &mut EngineResources, call_number: u64) {
+    pub(super) fn arm(&self, now: Time, resources: &mut EngineResources, call_number: u64) {
         let Some(call) = self.calls.get(call_number) else { return };
         let at = if call.announced { call.deadline() } else { call.announce_at().min(call.deadline()) };
-        shared.timers.set(TimerKey::Call(self.members.id, call_number), Some(at.max(now)));
+        resources.timers.set(TimerKey::Call(self.members.id, call_number), Some(at.max(now)));
     }
 
     /// Handles the timer of a call: announces the call to other agents, or lets it fail.
@@ -23,7 +23,7 @@ impl Group {
     pub(crate) fn on_call_timer(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         call_number: u64,
     ) -> Result<(), CallFailure> {
         if self.messages.calls_with_work().contains(&call_number) {
@@ -34,19 +34,19 @@ impl Group {
         let Some(call) = self.calls.get_mut(call_number).filter(|call| !call.is_empty()) else {
             // The ranks of this node that have joined the call have completed it, and those that
             // join later set the timer again. Or the ranks wait in a watched call.
-            return self.on_watched_timer(now, shared, call_number);
+            return self.on_watched_timer(now, resources, call_number);
         };
         if call.deadline() <= now {
             let (key, moved) = (TimerKey::Call(self.members.id, call_number), call.progress);
-            let mut context = GroupContext { now, members: &self.members, shared };
+            let mut context = GroupContext { now, members: &self.members, resources };
             let known = self.failure_detector.has_inquired(&mut context, key, moved);
             return if known { Err(self.timed_out(now, call_number)) } else { Ok(()) };
         }
         if !call.announced && call.announce_at() <= now {
             call.announced = true;
-            self.announce(now, shared, call_number);
+            self.announce(now, resources, call_number);
         }
-        self.arm(now, shared, call_number);
+        self.arm(now, resources, call_number);
         Ok(())
     }
 
@@ -58,7 +58,7 @@ impl Group {
         let (ranks, reason) = self.blame(now, call_number, missing);
         let call = self.calls.get(call_number).map(|call| {
             let ranks: Vec<u32> = call.runs.keys().copied().collect();
-            (call.signature.to_string(), call.timeout, self.members.name(&ranks))
+            (call.signature.to_string(), call.timeout, self.members.describe_ranks(&ranks))
         });
         let (text, timeout, waiting) = call.unwrap_or_default();
         self.no_progress((call_number, &text), timeout, &waiting, (ranks, &reason))
@@ -83,7 +83,8 @@ impl Group {
             self.blame(now, call_number, missing)
         };
         let text = self.watched_calls.text(call_number, rank).unwrap_or_default();
-        self.no_progress((call_number, &text), timeout, &self.members.name(&waiting), (ranks, &reason))
+        let waiting = self.members.describe_ranks(&waiting);
+        self.no_progress((call_number, &text), timeout, &waiting, (ranks, &reason))
     }
 
     fn no_progress(
@@ -115,17 +116,17 @@ impl Group {
         }
         let suspects = self.suspects(now, &missing);
         if suspects.is_empty() {
-            let text = format!("{} did not make this call, and wait in others", self.members.name(&missing));
-            return (missing, text);
+            let names = self.members.describe_ranks(&missing);
+            return (missing, format!("{names} did not make this call, and wait in others"));
         }
-        let text = format!("{} did not make this call, or cannot be reached", self.members.name(&suspects));
-        (suspects, text)
+        let names = self.members.describe_ranks(&suspects);
+        (suspects, format!("{names} did not make this call, or cannot be reached"))
     }
 
     /// Returns the ranks that are to blame for a call that all ranks have joined, and the reason.
     fn data_missing(&self, awaited: Vec<u32>) -> (Vec<u32>, String) {
-        let text = format!("all ranks joined; data is missing from {}", self.members.name(&awaited));
-        (awaited, text)
+        let names = self.members.describe_ranks(&awaited);
+        (awaited, format!("all ranks joined; data is missing from {names}"))
     }
 
     /// Returns the ranks from which a call waits for data.
@@ -152,10 +153,10 @@ impl Group {
     pub(crate) fn on_transfer_timer(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         number: u64,
     ) -> Result<(), CallFailure> {
-        let mut context = GroupContext { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, resources };
         let Some(moved) = self.point_to_point.check_overdue(&mut context, number) else { return Ok(()) };
         let key = TimerKey::PointToPoint(self.members.id, number);
         if !self.failure_detector.has_inquired(&mut context, key, moved) {
@@ -171,11 +172,11 @@ impl Group {
     pub(crate) fn on_failure_detector_timer(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
     ) -> Vec<NodeId> {
         let moved = self.last_progress(now);
         let awaited = if self.members.on_demand { self.awaited_nodes() } else { BTreeSet::new() };
-        let mut context = GroupContext { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, resources };
         let lost = self.failure_detector.on_timer(&mut context, moved, &awaited);
         lost.into_iter().map(|node| self.members.nodes[node].id).collect()
     }

@@ -11,7 +11,7 @@
 use super::wait_for_graph::WaitForGraph;
 use crate::engine_resources::{GroupContext, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind};
-use crate::members::{Members, listed, numbers};
+use crate::members::{Members, listed, rank_list};
 use cool_machine::{Duration, Time};
 use cool_transport::packet::PacketBody;
 use cool_transport::unicast::Notice;
@@ -173,7 +173,7 @@ impl FailureDetector {
         let packet = ping(context.members);
         for (node, pings) in &mut self.pings.pinged {
             *pings += 1;
-            context.shared.out.control(context.members.nodes[*node].udp, &packet);
+            context.resources.out.control(context.members.nodes[*node].udp, &packet);
         }
         lost
     }
@@ -220,10 +220,10 @@ impl FailureDetector {
     /// chain. Returns the time at which to stop waiting for answers, or `None` if there is no other
     /// agent.
     fn inquire(&mut self, context: &mut GroupContext<'_>, about: (TimerKey, Time)) -> Option<Time> {
-        let (group, epoch) = context.members.key();
+        let (group, epoch) = context.members.id_and_epoch();
         let members = context.members;
         let following = (members.me + 1..members.nodes.len()).chain(0..members.me);
-        let spoken_to = |node: &usize| context.shared.peers.link(members.nodes[*node].id).is_some();
+        let spoken_to = |node: &usize| context.resources.peers.link(members.nodes[*node].id).is_some();
         let (spoken_to, others): (Vec<usize>, Vec<usize>) = following.partition(spoken_to);
         let more = others.into_iter().take(if members.on_demand { PINGED_MAX } else { 0 });
         let asked: BTreeSet<usize> = spoken_to.into_iter().chain(more).collect();
@@ -274,7 +274,7 @@ impl FailureDetector {
 pub(super) fn nodes_lost(members: &Members, nodes: &[usize], why: &str) -> CallFailure {
     let ranks: Vec<u32> = nodes.iter().flat_map(|node| members.ranks_of(*node)).collect();
     let names: Vec<&str> = nodes.iter().map(|node| members.nodes[*node].name.as_str()).collect();
-    let (id, names, numbers) = (members.id, listed(&names), numbers(&ranks));
+    let (id, names, numbers) = (members.id, listed(&names), rank_list(&ranks));
     let me = &members.nodes[members.me].name;
     let text = match nodes.len() {
         1 => format!(
@@ -293,11 +293,11 @@ pub(super) fn nodes_lost(members: &Members, nodes: &[usize], why: &str) -> CallF
 }
 
 fn ping(members: &Members) -> Packet {
-    let ((group, epoch), me) = (members.key(), members.me as u16);
+    let ((group, epoch), me) = (members.id_and_epoch(), members.me as u16);
     let id = StreamId { group, epoch, call: 0, transfer: 0, source: me };
     Packet { id, from: me, digest: 0, body: PacketBody::Ping }
 }
 
 fn part(context: &GroupContext<'_>) -> Duration {
-    context.shared.peer_timeout / PARTS
+    context.resources.peer_timeout / PARTS
 }

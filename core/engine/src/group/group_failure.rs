@@ -6,7 +6,7 @@ use super::{Group, failure_detector, lost_ranks};
 use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::ids::NodeId;
-use crate::machine::Output;
+use crate::inputs_outputs::Output;
 use cool_machine::Time;
 use cool_transport::unicast::Notice;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ impl Group {
     pub(crate) fn lose_rank(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         (rank, completed_calls): (u32, Option<u64>),
         why: String,
     ) -> Result<(), CallFailure> {
@@ -34,13 +34,13 @@ impl Group {
         if open > 0 {
             return Err(lost_ranks::failure(&self.members, rank, &why));
         }
-        let ((group, epoch), text) = (self.key(), why.clone());
+        let ((group, epoch), text) = (self.id_and_epoch(), why.clone());
         let notice = Notice::RankLost { group, epoch, call: calls, rank, text };
-        GroupContext { now, members: &self.members, shared }.notify_others(&notice);
+        GroupContext { now, members: &self.members, resources }.notify_others(&notice);
         self.on_rank_lost(rank, calls, why)?;
         let over: Vec<u64> =
             self.calls.iter().filter(|(_, call)| call.is_empty()).map(|(number, _)| number).collect();
-        over.into_iter().for_each(|number| self.retire(shared, number));
+        over.into_iter().for_each(|number| self.retire(resources, number));
         Ok(())
     }
 
@@ -56,7 +56,7 @@ impl Group {
     pub(crate) fn revoked(&self, rank: u32) -> CallFailure {
         let text = format!(
             "{} has revoked group {}; continue with agree and shrink",
-            self.members.name(&[rank]),
+            self.members.describe_ranks(&[rank]),
             self.members.id
         );
         CallFailure::new(CallFailureKind::Revoked, text, vec![rank])
@@ -64,12 +64,12 @@ impl Group {
 
     /// Returns the ranks on a node.
     pub(crate) fn ranks_of(&self, node: NodeId) -> Vec<u32> {
-        self.members.place_of(node).map_or(Vec::new(), |place| self.members.ranks_of(place).collect())
+        self.members.node_index(node).map_or(Vec::new(), |place| self.members.ranks_of(place).collect())
     }
 
     /// Returns the failure of a group that has lost at least one node.
     pub(crate) fn nodes_lost(&self, nodes: &[NodeId], why: &str) -> CallFailure {
-        let nodes: Vec<usize> = nodes.iter().filter_map(|node| self.members.place_of(*node)).collect();
+        let nodes: Vec<usize> = nodes.iter().filter_map(|node| self.members.node_index(*node)).collect();
         failure_detector::nodes_lost(&self.members, &nodes, why)
     }
 
@@ -78,90 +78,90 @@ impl Group {
     pub(crate) fn fail(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         failed: &CallFailure,
         notify: bool,
     ) {
         if self.failed.is_some() {
             return;
         }
-        let (group, epoch) = self.key();
+        let (group, epoch) = self.id_and_epoch();
         tracing::warn!(group, epoch, kind = ?failed.kind, "{}", failed.message);
         let why: Arc<str> = failed.message.as_str().into();
         let numbers = self.calls.iter().map(|(number, _)| number);
-        numbers.for_each(|number| shared.timers.set(TimerKey::Call(group, number), None));
-        let (mut open, records) = self.calls.fail(now, (group, epoch), &why, &mut shared.out);
-        records.into_iter().for_each(|record| shared.ring.push(record));
+        numbers.for_each(|number| resources.timers.set(TimerKey::Call(group, number), None));
+        let (mut open, records) = self.calls.fail(now, (group, epoch), &why, &mut resources.out);
+        records.into_iter().for_each(|record| resources.ring.push(record));
         open.extend(self.call_queue.fail());
         open.extend(self.watched_calls.take_all());
-        open.extend(self.point_to_point.clear(group, shared));
+        open.extend(self.point_to_point.clear(group, resources));
         for (token, rank) in open {
-            self.fail_open(shared, token, rank, failed);
+            self.fail_open(resources, token, rank, failed);
         }
-        self.clear(now, shared);
+        self.clear(now, resources);
         self.failed = Some(failed.clone());
-        shared.out.push(Output::GroupFailed { group });
+        resources.out.push(Output::GroupFailed { group });
         for node in self.members.others() {
             let peer = self.members.nodes[node].id;
             if notify {
-                self.notify_failure(now, shared, peer);
+                self.notify_failure(now, resources, peer);
             }
-            shared.peers.leave(now, peer, (group, epoch));
+            resources.peers.leave(now, peer, (group, epoch));
         }
     }
 
     /// Answers an open request with the group's failure.
     pub(super) fn fail_open(
         &mut self,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         token: u64,
         rank: u32,
         failed: &CallFailure,
     ) {
-        shared.done(token, Err(failed.clone()));
+        resources.done(token, Err(failed.clone()));
         self.ranks.mark_informed(rank);
     }
 
     /// Frees all resources of calls.
-    pub(super) fn clear(&mut self, now: Time, shared: &mut EngineResources) {
-        self.streams.clear(shared);
-        self.messages.clear(shared);
-        self.failure_detector.stop(&mut GroupContext { now, members: &self.members, shared });
+    pub(super) fn clear(&mut self, now: Time, resources: &mut EngineResources) {
+        self.streams.clear(resources);
+        self.messages.clear(resources);
+        self.failure_detector.stop(&mut GroupContext { now, members: &self.members, resources });
     }
 
     /// Notifies another node's agent that the group has failed, if it has.
-    pub(crate) fn notify_failure(&self, now: Time, shared: &mut EngineResources, peer: NodeId) {
+    pub(crate) fn notify_failure(&self, now: Time, resources: &mut EngineResources, peer: NodeId) {
         if let Some(failed) = &self.failed {
-            let (group, epoch) = self.key();
+            let (group, epoch) = self.id_and_epoch();
             let (kind, ranks, text) = (failed.kind.code(), failed.ranks.clone(), failed.message.clone());
-            shared.peers.notify(now, peer, Notice::Abort { group, epoch, kind, ranks, text });
+            resources.peers.notify(now, peer, Notice::Abort { group, epoch, kind, ranks, text });
         }
     }
 
     /// Returns the index of a node to which agents of this group connect on demand, if the group
     /// contains it and has not failed.
     pub(crate) fn on_demand_place(&self, node: NodeId) -> Option<usize> {
-        self.members.place_of(node).filter(|_| self.members.on_demand && self.failed.is_none())
+        self.members.node_index(node).filter(|_| self.members.on_demand && self.failed.is_none())
     }
 
     /// Notifies a newly connected agent of the ranks that have left on this node.
-    pub(crate) fn introduce(&self, now: Time, shared: &mut EngineResources, peer: NodeId) {
-        let (group, epoch) = self.key();
+    pub(crate) fn introduce(&self, now: Time, resources: &mut EngineResources, peer: NodeId) {
+        let (group, epoch) = self.id_and_epoch();
         for (rank, call, why) in self.lost_rank_table.among(self.members.my_ranks()) {
             let notice = Notice::RankLost { group, epoch, call, rank, text: why.to_owned() };
-            shared.peers.notify(now, peer, notice);
+            resources.peers.notify(now, peer, notice);
         }
     }
 
     /// Handles a ping from a node of the group. If the group has failed here and the node was never
     /// connected, the node may not have been notified, so it is notified now.
-    pub(crate) fn on_ping(&self, now: Time, shared: &mut EngineResources, place: usize) {
+    pub(crate) fn on_ping(&self, now: Time, resources: &mut EngineResources, place: usize) {
         let Some(peer) = self.members.nodes.get(place).map(|node| node.id) else { return };
-        let unspoken = place != self.members.me && shared.peers.link(peer).is_none();
+        let unspoken = place != self.members.me && resources.peers.link(peer).is_none();
         if self.failed.is_some() && unspoken {
-            GroupContext { now, members: &self.members, shared }.reach(place);
-            self.notify_failure(now, shared, peer);
-            shared.peers.leave(now, peer, self.key());
+            GroupContext { now, members: &self.members, resources }.reach(place);
+            self.notify_failure(now, resources, peer);
+            resources.peers.leave(now, peer, self.id_and_epoch());
         }
     }
 

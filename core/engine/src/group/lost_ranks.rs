@@ -68,6 +68,6 @@ impl LostRankTable {
 
 /// Returns the failure of everything that needs a rank that has left.
 pub(super) fn failure(members: &Members, rank: u32, why: &str) -> CallFailure {
-    let text = format!("{} is gone from group {}: {why}", members.name(&[rank]), members.id);
+    let text = format!("{} is gone from group {}: {why}", members.describe_ranks(&[rank]), members.id);
     CallFailure::new(CallFailureKind::Lost, text, vec![rank])
 }

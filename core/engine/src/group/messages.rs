@@ -2,11 +2,11 @@
 //! with the copies and reductions that move their bytes.
 
 use super::running_calls::CallAction;
-use crate::driver_outputs::ReceivedBytes;
+use crate::engine_outbox::ReceivedBytes;
 use crate::engine_resources::{EngineResources, GroupContext};
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::ids::WorkId;
-use crate::machine::Work;
+use crate::inputs_outputs::Work;
 use crate::memory::MemoryRange;
 use cool_transport::unicast::{Input, MessageName, Payload};
 use cool_types::limits::EAGER_BYTES;
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Messages of at least this many bytes are read directly from the socket to their destination.
 /// Shorter ones are read together, because that saves more time than avoiding a copy.
-const DIRECT_BYTES: u64 = 32 * 1024;
+const ZERO_COPY_MIN_BYTES: u64 = 32 * 1024;
 
 /// How elements are combined.
 #[derive(Clone, Copy, Debug)]
@@ -59,18 +59,18 @@ pub(super) struct UnexpectedMessage {
 impl UnexpectedMessage {
     /// Buffers bytes of the message. They arrive in order, because only short messages are sent
     /// before they are expected.
-    pub(super) fn buffer(&mut self, shared: &mut EngineResources, offset: u64, within: Range<usize>) {
+    pub(super) fn buffer(&mut self, resources: &mut EngineResources, offset: u64, within: Range<usize>) {
         if self.data.len == 0 {
-            self.data = shared.out.allocate(self.bytes);
+            self.data = resources.out.allocate(self.bytes);
         }
         let to = self.data.part(offset, within.len() as u64);
-        shared.out.store(&ReceivedBytes::Input(within), to);
+        resources.out.store(&ReceivedBytes::Input(within), to);
     }
 
     /// Copies the buffered bytes to their destination, and frees the buffer.
-    pub(super) fn deliver(self, shared: &mut EngineResources, to: MemoryRange) {
-        shared.out.copy(self.data, to.part(0, self.data.len));
-        shared.out.free(self.data);
+    pub(super) fn deliver(self, resources: &mut EngineResources, to: MemoryRange) {
+        resources.out.copy(self.data, to.part(0, self.data.len));
+        resources.out.free(self.data);
     }
 }
 
@@ -140,7 +140,7 @@ impl CallMessages {
         if let Some(to) = self.local_receives.remove(&message) {
             self.copy_local(context, from, &to);
         } else if from.range.len <= EAGER_BYTES
-            && let Some(buffer) = context.shared.bounce(from.range)
+            && let Some(buffer) = context.resources.bounce(from.range)
         {
             self.local_sends.insert(message, LocalSend::Bounced(buffer));
             self.done.push_back(from.of);
@@ -187,25 +187,25 @@ impl CallMessages {
         let actions = [sender.map(|(action, _)| action), Some(to.of)];
         let work = LocalWork { call: to.of.call, actions, bounce };
         if to.range.len == 0 {
-            return self.finish_work(context.shared, work);
+            return self.finish_work(context.resources, work);
         }
         let task = match to.reduction {
             Some(ElementReduction { element, op }) => Work::Reduce { element, op, from, to: to.range },
             None => Work::Copy { from, to: to.range },
         };
         let tokens = [sender.map(|(_, token)| token), Some(to.token)];
-        let id = context.shared.work(context.members.id, tokens, task);
+        let id = context.resources.work(context.members.id, tokens, task);
         self.work_tracker.insert(id, work);
     }
 
     /// Handles the completion of work. Returns whether it belonged to a call.
-    pub(super) fn on_work_done(&mut self, shared: &mut EngineResources, id: WorkId) -> bool {
+    pub(super) fn on_work_done(&mut self, resources: &mut EngineResources, id: WorkId) -> bool {
         let work = self.work_tracker.remove(&id);
-        work.map(|work| self.finish_work(shared, work)).is_some()
+        work.map(|work| self.finish_work(resources, work)).is_some()
     }
 
-    fn finish_work(&mut self, shared: &mut EngineResources, work: LocalWork) {
-        work.bounce.into_iter().for_each(|buffer| shared.give_back(buffer));
+    fn finish_work(&mut self, resources: &mut EngineResources, work: LocalWork) {
+        work.bounce.into_iter().for_each(|buffer| resources.give_back(buffer));
         self.done.extend(work.actions.into_iter().flatten());
     }
 
@@ -228,14 +228,14 @@ impl CallMessages {
     ) -> Result<(), CallFailure> {
         let mut receive = PendingReceive { of: to.of, range: to.range, has_begun: false };
         match self.unexpected.remove(&message) {
-            Some(early) if early.digest != digest => context.shared.out.free(early.data),
+            Some(early) if early.digest != digest => context.resources.out.free(early.data),
             Some(early) => {
                 let fits = check_length(message, early.bytes, to.range.len);
                 if fits.is_err() {
-                    context.shared.out.free(early.data);
+                    context.resources.out.free(early.data);
                     return fits;
                 }
-                early.deliver(context.shared, to.range);
+                early.deliver(context.resources, to.range);
                 receive.has_begun = true;
             }
             None => {}
@@ -267,18 +267,18 @@ impl CallMessages {
     /// they are in place already. Returns whether the message has a destination.
     pub(super) fn on_data(
         &mut self,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         message: MessageName,
         offset: u64,
         within: Range<usize>,
     ) -> bool {
         if let Some(receive) = self.receives.get(&message).filter(|receive| receive.has_begun) {
             let to = receive.range.part(offset, within.len() as u64);
-            shared.out.store(&ReceivedBytes::Input(within), to);
+            resources.out.store(&ReceivedBytes::Input(within), to);
             return true;
         }
         if let Some(unexpected) = self.unexpected.get_mut(&message) {
-            unexpected.buffer(shared, offset, within);
+            unexpected.buffer(resources, offset, within);
         }
         false
     }
@@ -321,15 +321,18 @@ impl CallMessages {
     }
 
     /// Frees all resources of messages.
-    pub(super) fn clear(&mut self, shared: &mut EngineResources) {
+    pub(super) fn clear(&mut self, resources: &mut EngineResources) {
         let CallMessages { local_sends, unexpected, work_tracker, .. } = std::mem::take(self);
         for local in local_sends.into_values() {
             if let LocalSend::Bounced(buffer) = local {
-                shared.give_back(buffer);
+                resources.give_back(buffer);
             }
         }
-        work_tracker.into_values().filter_map(|work| work.bounce).for_each(|buffer| shared.give_back(buffer));
-        unexpected.into_values().for_each(|unexpected| shared.out.free(unexpected.data));
+        work_tracker
+            .into_values()
+            .filter_map(|work| work.bounce)
+            .for_each(|buffer| resources.give_back(buffer));
+        unexpected.into_values().for_each(|unexpected| resources.out.free(unexpected.data));
     }
 }
 
@@ -337,7 +340,7 @@ impl CallMessages {
 /// destination.
 pub(super) fn direct_place(whole: MemoryRange, part: &Payload) -> Option<MemoryRange> {
     let fits = part.offset.checked_add(part.len.into()).is_some_and(|end| end <= whole.len);
-    (fits && whole.len >= DIRECT_BYTES).then(|| whole.part(part.offset, part.len.into()))
+    (fits && whole.len >= ZERO_COPY_MIN_BYTES).then(|| whole.part(part.offset, part.len.into()))
 }
 
 fn check_length(message: MessageName, bytes: u64, wanted: u64) -> Result<(), CallFailure> {

@@ -5,11 +5,11 @@
 use super::lost_ranks::LostRankTable;
 use super::messages::UnexpectedMessage;
 use crate::api::{TransferKind, TransferRequest};
-use crate::driver_outputs::ReceivedBytes;
+use crate::engine_outbox::ReceivedBytes;
 use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind, CallStats, ReceivedMessage, TrafficTotals};
 use crate::ids::WorkId;
-use crate::machine::Work;
+use crate::inputs_outputs::Work;
 use crate::members::Members;
 use crate::memory::MemoryRange;
 use cool_machine::{Duration, Time};
@@ -122,16 +122,16 @@ impl PointToPointMessages {
     }
 
     /// Frees all resources. Returns the tokens and ranks of the open transfers.
-    pub(super) fn clear(&mut self, group: u64, shared: &mut EngineResources) -> Vec<(u64, u32)> {
+    pub(super) fn clear(&mut self, group: u64, resources: &mut EngineResources) -> Vec<(u64, u32)> {
         let PointToPointMessages { transfers, arrived, unexpected, .. } = std::mem::take(self);
         for arrival in arrived {
             if let MessageSource::Bounced(buffer) = arrival.from {
-                shared.give_back(buffer);
+                resources.give_back(buffer);
             }
         }
-        unexpected.into_values().for_each(|unexpected| shared.out.free(unexpected.data));
+        unexpected.into_values().for_each(|unexpected| resources.out.free(unexpected.data));
         let end = |(id, transfer): (u64, OpenTransfer)| {
-            shared.timers.set(TimerKey::PointToPoint(group, id), None);
+            resources.timers.set(TimerKey::PointToPoint(group, id), None);
             (transfer.token, transfer.rank)
         };
         transfers.into_iter().map(end).collect()
@@ -286,7 +286,7 @@ impl PointToPointMessages {
     fn fail(&mut self, context: &mut GroupContext<'_>, number: u64, failure: CallFailure) {
         if let Some(transfer) = self.transfers.remove(&number) {
             context.set_timer(self.timer(context, number), None);
-            context.shared.done(transfer.token, Err(failure));
+            context.resources.done(transfer.token, Err(failure));
         }
     }
 
@@ -309,7 +309,7 @@ impl PointToPointMessages {
             return Ok(());
         }
         let returns_early = transfer.kind == TransferKind::Send && bytes <= EAGER_BYTES;
-        let from = match if returns_early { context.shared.bounce(data) } else { None } {
+        let from = match if returns_early { context.resources.bounce(data) } else { None } {
             Some(buffer) => {
                 self.done(context, number, None);
                 MessageSource::Bounced(buffer)
@@ -386,7 +386,7 @@ impl PointToPointMessages {
         match from {
             MessageSource::Node => {
                 if let Some(early) = self.unexpected.remove(&message) {
-                    early.deliver(context.shared, place);
+                    early.deliver(context.resources, place);
                 }
                 self.receives.insert(message, (number, bytes));
                 if let Some(node) = context.members.other_node_of(message.from) {
@@ -394,8 +394,8 @@ impl PointToPointMessages {
                 }
             }
             MessageSource::Bounced(buffer) => {
-                context.shared.out.copy(buffer, place);
-                context.shared.give_back(buffer);
+                context.resources.out.copy(buffer, place);
+                context.resources.give_back(buffer);
                 self.done(context, number, Some((message, bytes)));
             }
             MessageSource::Waiting(sender) => {
@@ -409,11 +409,11 @@ impl PointToPointMessages {
     /// Drops a message that does not fit its receive, including the bytes that have yet to arrive.
     fn discard(&mut self, context: &mut GroupContext<'_>, message: MessageName, from: MessageSource) {
         match from {
-            MessageSource::Bounced(buffer) => context.shared.give_back(buffer),
+            MessageSource::Bounced(buffer) => context.resources.give_back(buffer),
             MessageSource::Waiting(sender) => self.done(context, sender, None),
             MessageSource::Node => {
                 if let Some(early) = self.unexpected.remove(&message) {
-                    context.shared.out.free(early.data);
+                    context.resources.out.free(early.data);
                 }
                 if let Some(node) = context.members.other_node_of(message.from) {
                     context.send_to_peer(node, Input::Expect(message));
@@ -439,7 +439,7 @@ impl PointToPointMessages {
             Some(transfer.token)
         });
         let Some(from) = transfers.get(&sender).map(|sender| sender.data) else { return };
-        let id = context.shared.work(context.members.id, tokens, Work::Copy { from, to });
+        let id = context.resources.work(context.members.id, tokens, Work::Copy { from, to });
         self.copies.insert(id, (sender, message));
     }
 
@@ -471,7 +471,7 @@ impl PointToPointMessages {
         });
         let traffic = TrafficTotals { bytes_unicast, ..TrafficTotals::default() };
         let stats = CallStats { nanoseconds, traffic, arrived, ..CallStats::default() };
-        context.shared.done(transfer.token, Ok(stats));
+        context.resources.done(transfer.token, Ok(stats));
     }
 
     /// Handles the beginning or the announcement of a message from another node.
@@ -508,11 +508,11 @@ impl PointToPointMessages {
         if let Some((number, _)) = self.receives.get(&message) {
             if let Some(transfer) = self.transfers.get_mut(number) {
                 let to = transfer.data.part(offset, within.len() as u64);
-                context.shared.out.store(&ReceivedBytes::Input(within), to);
+                context.resources.out.store(&ReceivedBytes::Input(within), to);
                 transfer.progress = context.now;
             }
         } else if let Some(unexpected) = self.unexpected.get_mut(&message) {
-            unexpected.buffer(context.shared, offset, within);
+            unexpected.buffer(context.resources, offset, within);
         }
     }
 
@@ -580,7 +580,8 @@ impl OverdueTransfer {
     /// group, the failure names none.
     pub(super) fn failure(&self, members: &Members, blamed: Vec<u32>, others: &[u32]) -> CallFailure {
         let ranks = if self.peer.is_none() && blamed == others { Vec::new() } else { blamed };
-        let look = if ranks.is_empty() { "the other side".to_owned() } else { members.name(&ranks) };
+        let look =
+            if ranks.is_empty() { "the other side".to_owned() } else { members.describe_ranks(&ranks) };
         let text = format!(
             "{} (group {}) made no progress for {:?}; check {look}, or give it more time",
             self.text, members.id, self.timeout

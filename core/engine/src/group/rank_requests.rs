@@ -8,20 +8,20 @@ use crate::failure::CallFailure;
 use cool_machine::Time;
 
 impl Group {
-    /// Serves a rank's request. The reply is sent through `shared`, now or later.
+    /// Serves a rank's request. The reply is sent through `resources`, now or later.
     ///
     /// # Errors
     /// Returns an error if the request makes the group fail.
     pub(crate) fn request(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         token: u64,
         request: RankRequest,
     ) -> Result<(), CallFailure> {
         match request {
-            RankRequest::Call(request) => self.queue_call(now, shared, token, request),
-            RankRequest::Transfer(request) => self.transfer(now, shared, token, request),
+            RankRequest::Call(request) => self.queue_call(now, resources, token, request),
+            RankRequest::Transfer(request) => self.transfer(now, resources, token, request),
         }
     }
 
@@ -32,21 +32,21 @@ impl Group {
     pub(crate) fn command(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         rank: u32,
         command: RankCommand,
     ) -> Result<(), CallFailure> {
         match command {
             RankCommand::Cancel { id } => {
-                self.cancel(now, shared, rank, id);
+                self.cancel(now, resources, rank, id);
                 Ok(())
             }
             RankCommand::Watched { call_number, report } => {
-                self.on_watch_report(now, shared, (call_number, rank), report)
+                self.on_watch_report(now, resources, (call_number, rank), report)
             }
             RankCommand::Revoke => Err(self.revoked(rank)),
             RankCommand::Lost { why, completed_calls } => {
-                self.lose_rank(now, shared, (rank, completed_calls), why)
+                self.lose_rank(now, resources, (rank, completed_calls), why)
             }
         }
     }

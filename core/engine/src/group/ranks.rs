@@ -8,12 +8,13 @@ use std::collections::BTreeMap;
 /// A rank of this node.
 #[derive(Debug, Default)]
 pub(super) struct LocalRank {
-    /// The number after that of the last call that the rank has joined. Calls that the agent
-    /// executes count once they have begun.
+    /// The number of the last call that the rank has joined, plus 1; 0 if there is none. Calls that
+    /// the agent executes count once they have begun.
     calls: u64,
-    /// The number after that of the last call that the agent executes for the rank.
+    /// The number of the last call that the agent executes for the rank, plus 1; 0 if there is
+    /// none.
     calls_by_agent: u64,
-    /// The number of calls that have not completed, including pending ones.
+    /// The number of calls without a reply, including those that are still queued.
     pub(super) open_calls: usize,
     /// Whether the rank is lost.
     pub(super) is_lost: bool,
@@ -21,12 +22,12 @@ pub(super) struct LocalRank {
     informed: bool,
     /// The traffic of its streams after their calls completed. It is added to the statistics of the
     /// next call.
-    pub(super) afterwards: TrafficTotals,
+    pub(super) late_traffic: TrafficTotals,
 }
 
 impl LocalRank {
-    /// Returns the reply to a request on a group that has failed: at first the reason, later that
-    /// the group has failed before.
+    /// Returns the reply to a request on a group that has failed: the reason the first time or if
+    /// the group was revoked, otherwise that the group failed before.
     pub(super) fn failure_reply(&mut self, group: u64, failed: &CallFailure) -> CallFailure {
         if std::mem::replace(&mut self.informed, true) { aborted(group, failed) } else { failed.clone() }
     }
@@ -86,10 +87,10 @@ impl LocalRanks {
     ) -> Result<u64, u64> {
         let Some(local) = self.0.get_mut(&rank) else { return Err(0) };
         let (number, least) = (requested.unwrap_or(local.calls), local.calls_by_agent);
-        let behind = number.checked_add(1).filter(|_| number >= least).ok_or(least)?;
-        local.calls = local.calls.max(behind);
+        let next_number = number.checked_add(1).filter(|_| number >= least).ok_or(least)?;
+        local.calls = local.calls.max(next_number);
         if !watched {
-            local.calls_by_agent = behind;
+            local.calls_by_agent = next_number;
         }
         Ok(number)
     }

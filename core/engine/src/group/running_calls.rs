@@ -9,7 +9,7 @@
 use super::call_queue::PendingCall;
 use crate::api::DEFAULT_TIMEOUT;
 use crate::call_signature::CallSignature;
-use crate::driver_outputs::DriverOutputs;
+use crate::engine_outbox::EngineOutbox;
 use crate::failure::{CallFailure, CallFailureKind, CallStats, TrafficTotals};
 use crate::memory::{MemoryId, MemoryRange};
 use crate::program::{CompiledSchedule, ProgramRun};
@@ -142,7 +142,7 @@ impl RunningCalls {
         call_number: u64,
         PendingCall { token, at, request, .. }: &PendingCall,
         (signature, compiled): (CallSignature, Arc<CompiledSchedule>),
-        out: &mut DriverOutputs,
+        out: &mut EngineOutbox,
     ) -> Option<Completion> {
         let timeout = request.timeout.unwrap_or(DEFAULT_TIMEOUT).max(Duration::from_millis(1));
         let call = self
@@ -193,7 +193,7 @@ impl RunningCalls {
         &mut self,
         now: Time,
         done: CallAction,
-        out: &mut DriverOutputs,
+        out: &mut EngineOutbox,
     ) -> Option<Completion> {
         let CallAction { call: call_number, rank, action } = done;
         let call = self.calls.get_mut(&call_number)?;
@@ -220,7 +220,7 @@ impl RunningCalls {
         now: Time,
         call: u64,
         rank: u32,
-        out: &mut DriverOutputs,
+        out: &mut EngineOutbox,
     ) -> Option<Completion> {
         self.run_mut(call, rank)?.pins -= 1;
         self.finish_rank_if_done(now, call, rank, out)
@@ -231,7 +231,7 @@ impl RunningCalls {
         now: Time,
         call_number: u64,
         rank: u32,
-        out: &mut DriverOutputs,
+        out: &mut EngineOutbox,
     ) -> Option<Completion> {
         let call = self.calls.get_mut(&call_number)?;
         call.runs.get(&rank).filter(|run| run.finished())?;
@@ -335,7 +335,7 @@ impl RunningCalls {
         now: Time,
         group: (u64, u32),
         why: &Arc<str>,
-        out: &mut DriverOutputs,
+        out: &mut EngineOutbox,
     ) -> (Vec<(u64, u32)>, Vec<CallRecord>) {
         let (mut open, mut records) = (Vec::new(), Vec::new());
         for (call_number, mut call) in std::mem::take(self).calls {

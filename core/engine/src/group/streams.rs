@@ -3,7 +3,7 @@
 
 use super::running_calls::CallAction;
 use crate::buffered_packets::BufferedPackets;
-use crate::driver_outputs::ReceivedBytes;
+use crate::engine_outbox::ReceivedBytes;
 use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind, TrafficTotals};
 use crate::link_share::LinkShare;
@@ -159,7 +159,7 @@ impl Streams {
         multicast: StreamMessage,
         (stripe, concurrent_senders): (Stripe, u32),
     ) -> Result<(), CallFailure> {
-        let copy = copied(multicast.data, context.shared);
+        let copy = copied(multicast.data, context.resources);
         if copy.is_some() {
             self.events.push_back(StreamEvent::Done(multicast.of));
         }
@@ -199,8 +199,8 @@ impl Streams {
         let Some(stream) = self.sending.get_mut(&id) else { return Ok(()) };
         stream.on_hold = false;
         let share = stream.share;
-        context.shared.start_sending(share);
-        self.input(context, id, Input::Ceiling(share.ceiling(&context.shared.sending)))?;
+        context.resources.start_sending(share);
+        self.input(context, id, Input::Ceiling(share.ceiling(&context.resources.sending)))?;
         self.input(context, id, Input::Proceed)
     }
 
@@ -214,7 +214,7 @@ impl Streams {
         let StreamMessage { of, operation, scope, data, .. } = *multicast;
         let stripe = queue.stripe;
         let share = context.members.share(scope, stripe, concurrent_senders);
-        let ceiling = share.ceiling(&context.shared.sending.with(&share));
+        let ceiling = share.ceiling(&context.resources.sending.with(&share));
         let mut spec = self.spec(context.members, multicast);
         spec.rate = RateSpec { ceiling, verified: share.verified, background: multicast.background };
         spec.on_hold = on_hold;
@@ -229,7 +229,7 @@ impl Streams {
         );
         self.sending.insert(id, SendingStream { share, queue, on_hold });
         if !on_hold {
-            context.shared.start_sending(share);
+            context.resources.start_sending(share);
         }
         if let Some(copy) = copy {
             stream.continue_on(copy);
@@ -259,7 +259,7 @@ impl Streams {
 
     fn spec(&mut self, members: &Members, multicast: &StreamMessage) -> StreamSpec {
         let StreamMessage { of, digest, timeout, scope, transfer, source, data, .. } = *multicast;
-        let (group, epoch) = members.key();
+        let (group, epoch) = members.id_and_epoch();
         let patience = timeout + GRACE;
         let defaults = StreamTimers::default();
         let chain = self.chains.entry((scope, source));
@@ -270,7 +270,7 @@ impl Streams {
             len: data.len,
             digest,
             chunk_bytes: members.chunk_bytes,
-            further_bytes: members.further_bytes(),
+            further_bytes: members.extra_packet_bytes(),
             chain,
             multicast: members.has_tree(scope),
             rack_tree: members.rack_tree().is_some(),
@@ -295,7 +295,7 @@ impl Streams {
         mut stream: MulticastStream,
     ) -> Result<(), CallFailure> {
         let effects =
-            stream.poll(context.now, &ReceivedBytes::NONE, (context.members, &mut context.shared.out));
+            stream.poll(context.now, &ReceivedBytes::NONE, (context.members, &mut context.resources.out));
         self.open.insert(id, stream);
         self.apply(context, id, effects)?;
         let buffered = self.buffered.take(&id);
@@ -307,7 +307,7 @@ impl Streams {
             if result.is_ok() {
                 result = self.on_packet(context, &packet, &ReceivedBytes::Buffered(payload)).map(drop);
             }
-            context.shared.out.free(payload);
+            context.resources.out.free(payload);
         }
         result
     }
@@ -324,7 +324,7 @@ impl Streams {
     ) -> Result<bool, CallFailure> {
         let Some(stream) = self.open.get_mut(&packet.id) else { return Ok(false) };
         let effects =
-            stream.on_packet(context.now, packet, payload, (context.members, &mut context.shared.out));
+            stream.on_packet(context.now, packet, payload, (context.members, &mut context.resources.out));
         self.apply(context, packet.id, effects)?;
         Ok(true)
     }
@@ -336,8 +336,13 @@ impl Streams {
     }
 
     /// Buffers a packet of a stream that has yet to be opened.
-    pub(super) fn buffer(&mut self, shared: &mut EngineResources, packet: Packet, payload: &ReceivedBytes) {
-        self.buffered.buffer(packet, payload, &mut shared.out);
+    pub(super) fn buffer(
+        &mut self,
+        resources: &mut EngineResources,
+        packet: Packet,
+        payload: &ReceivedBytes,
+    ) {
+        self.buffered.buffer(packet, payload, &mut resources.out);
     }
 
     /// Handles the deadline of a stream.
@@ -351,7 +356,7 @@ impl Streams {
     ) -> Result<(), CallFailure> {
         let Some(stream) = self.open.get_mut(&id) else { return Ok(()) };
         let effects =
-            stream.poll(context.now, &ReceivedBytes::NONE, (context.members, &mut context.shared.out));
+            stream.poll(context.now, &ReceivedBytes::NONE, (context.members, &mut context.resources.out));
         self.apply(context, id, effects)
     }
 
@@ -362,7 +367,7 @@ impl Streams {
     /// Returns an error if a stream fails.
     pub(super) fn share_link(&mut self, context: &mut GroupContext<'_>) -> Result<(), CallFailure> {
         for (id, stream) in self.sending.clone() {
-            let ceiling = stream.share.ceiling(&context.shared.sending);
+            let ceiling = stream.share.ceiling(&context.resources.sending);
             self.input(context, id, Input::Ceiling(ceiling))?;
         }
         Ok(())
@@ -375,7 +380,7 @@ impl Streams {
         input: Input<'_>,
     ) -> Result<(), CallFailure> {
         let Some(stream) = self.open.get_mut(&id) else { return Ok(()) };
-        let effects = stream.input(context.now, input, (context.members, &mut context.shared.out));
+        let effects = stream.input(context.now, input, (context.members, &mut context.resources.out));
         self.apply(context, id, effects)
     }
 
@@ -389,7 +394,7 @@ impl Streams {
         let Some(stream) = self.open.get_mut(&id) else { return Ok(()) };
         let of = CallAction { call: id.call, rank: stream.rank, action: stream.action };
         let events = &mut self.events;
-        count(context.shared, stream.operation, of, &effects, events);
+        count(context.resources, stream.operation, of, &effects, events);
         if let Some(error) = effects.failed {
             return Err(failed(context.members, id, of.rank, error));
         }
@@ -400,15 +405,15 @@ impl Streams {
             && let Some(SendingStream { share, queue, on_hold }) = self.sending.remove(&id)
         {
             if !on_hold {
-                context.shared.finish_sending(share);
+                context.resources.finish_sending(share);
             }
             events.push_back(StreamEvent::AllSent { call: of.call, rank: of.rank, queue });
         }
         if effects.delivered && stream.is_receiver() {
-            delivered(stream, context.shared, (id, of), effects.released, events);
+            delivered(stream, context.resources, (id, of), effects.released, events);
         }
         if over {
-            released(stream, context.shared, of, events);
+            released(stream, context.resources, of, events);
         }
         if effects.closed {
             self.on_closed(context, id);
@@ -422,7 +427,7 @@ impl Streams {
         let Some(stream) = self.open.remove(&id) else { return };
         self.retransmission_timeout = stream.retransmission_timeout();
         self.loss_free = if stream.needed_repair() { 0 } else { self.loss_free.saturating_add(1) };
-        context.shared.forget_stream(&id, stream);
+        context.resources.forget_stream(&id, stream);
         self.events.push_back(StreamEvent::Closed(id));
     }
 
@@ -444,23 +449,23 @@ impl Streams {
     }
 
     /// Drops the packets of a call that has ended, except for those of open streams.
-    pub(super) fn forget_call(&mut self, call: u64, shared: &mut EngineResources) {
-        self.buffered.forget(call, &mut shared.out);
+    pub(super) fn forget_call(&mut self, call: u64, resources: &mut EngineResources) {
+        self.buffered.forget(call, &mut resources.out);
         self.over.retain(|id| id.call != call);
     }
 
     /// Frees all resources of streams.
-    pub(super) fn clear(&mut self, shared: &mut EngineResources) {
+    pub(super) fn clear(&mut self, resources: &mut EngineResources) {
         for (id, stream) in std::mem::take(&mut self.open) {
-            shared.forget_stream(&id, stream);
+            resources.forget_stream(&id, stream);
         }
         let sending = std::mem::take(&mut self.sending).into_values().filter(|stream| !stream.on_hold);
-        sending.for_each(|stream| shared.finish_sending(stream.share));
+        sending.for_each(|stream| resources.finish_sending(stream.share));
         std::mem::take(&mut self.queued)
             .iter()
             .filter_map(|queued| queued.copy)
-            .for_each(|copy| shared.give_back(copy));
-        self.buffered.clear(&mut shared.out);
+            .for_each(|copy| resources.give_back(copy));
+        self.buffered.clear(&mut resources.out);
         self.events.clear();
     }
 
@@ -479,7 +484,7 @@ impl Streams {
 
 /// Counts the traffic of a stream, both for the node and for the rank.
 fn count(
-    shared: &mut EngineResources,
+    resources: &mut EngineResources,
     operation: Operation,
     of: CallAction,
     effects: &StreamEffects,
@@ -488,7 +493,7 @@ fn count(
     let traffic = effects.traffic;
     let progress = effects.stored + traffic.bytes_multicast + traffic.chunks_resent > 0;
     if progress || traffic != TrafficTotals::default() {
-        shared.count(operation, traffic);
+        resources.count(operation, traffic);
         events.push_back(StreamEvent::Moved { call: of.call, rank: of.rank, traffic, progress });
     }
 }
@@ -497,13 +502,13 @@ fn count(
 /// unless it has been released.
 fn delivered(
     stream: &mut MulticastStream,
-    shared: &mut EngineResources,
+    resources: &mut EngineResources,
     (id, of): (StreamId, CallAction),
     released: bool,
     events: &mut VecDeque<StreamEvent>,
 ) {
     // If the stream has a copy, the rank need not wait for other receivers.
-    let copy = if released { None } else { copied(stream.data(), shared) };
+    let copy = if released { None } else { copied(stream.data(), resources) };
     if let Some(copy) = copy {
         stream.continue_on(copy);
     }
@@ -518,11 +523,11 @@ fn delivered(
 /// Handles the release of a message, which no receiver needs any more.
 fn released(
     stream: &mut MulticastStream,
-    shared: &mut EngineResources,
+    resources: &mut EngineResources,
     of: CallAction,
     events: &mut VecDeque<StreamEvent>,
 ) {
-    stream.release().into_iter().for_each(|buffer| shared.give_back(buffer));
+    stream.release().into_iter().for_each(|buffer| resources.give_back(buffer));
     match std::mem::replace(&mut stream.hold, StreamHold::None) {
         StreamHold::None => {}
         StreamHold::Action => events.push_back(StreamEvent::Done(of)),
@@ -531,8 +536,8 @@ fn released(
 }
 
 /// Returns a copy of a message, if it is short enough and there is room.
-fn copied(data: MemoryRange, shared: &mut EngineResources) -> Option<MemoryRange> {
-    if data.len <= COPIED_BYTES { shared.bounce(data) } else { None }
+fn copied(data: MemoryRange, resources: &mut EngineResources) -> Option<MemoryRange> {
+    if data.len <= COPIED_BYTES { resources.bounce(data) } else { None }
 }
 
 fn no_stream(members: &Members, rank: u32, error: &SpecError) -> CallFailure {

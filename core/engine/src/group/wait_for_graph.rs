@@ -7,14 +7,14 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum WaitsFor {
     /// It waits for the ranks at the other ends of its messages.
-    Some(BTreeSet<u32>),
+    Ranks(BTreeSet<u32>),
     /// It waits in a call, or for a message from any rank.
     Any,
 }
 
 impl WaitsFor {
     fn add(&mut self, peer: u32) {
-        if let WaitsFor::Some(peers) = self {
+        if let WaitsFor::Ranks(peers) = self {
             peers.insert(peer);
         }
     }
@@ -30,7 +30,7 @@ impl WaitForGraph {
     pub(super) fn new(ranks: &[u32], messages: &[(u32, u32)]) -> WaitForGraph {
         let mut waits: BTreeMap<u32, WaitsFor> = ranks.iter().map(|rank| (*rank, WaitsFor::Any)).collect();
         for (rank, peer) in messages {
-            waits.entry(*rank).or_insert_with(|| WaitsFor::Some(BTreeSet::new())).add(*peer);
+            waits.entry(*rank).or_insert_with(|| WaitsFor::Ranks(BTreeSet::new())).add(*peer);
         }
         WaitForGraph(waits)
     }
@@ -53,7 +53,7 @@ impl WaitForGraph {
                 return level.into_iter().filter(|rank| !self.0.contains_key(rank)).collect();
             }
             let next = awaited.into_iter().flat_map(|awaits| match awaits {
-                WaitsFor::Some(peers) => peers.iter().copied().collect(),
+                WaitsFor::Ranks(peers) => peers.iter().copied().collect(),
                 WaitsFor::Any => (0..size).collect::<Vec<u32>>(),
             });
             level = next.filter(|rank| seen.insert(*rank)).collect();

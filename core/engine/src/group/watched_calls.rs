@@ -98,26 +98,26 @@ impl Group {
     pub(super) fn watch(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         pending: PendingCall,
     ) -> Result<(), CallFailure> {
-        let Some(call_number) = self.assign_number(shared, &pending) else { return Ok(()) };
+        let Some(call_number) = self.assign_number(resources, &pending) else { return Ok(()) };
         let PendingCall { token, request, signature, .. } = pending;
         let rank = request.rank;
         let signature = match signature {
             Ok(signature) => signature,
-            Err(refused) => return self.refuse(now, shared, (call_number, rank, token), refused),
+            Err(refused) => return self.refuse(now, resources, (call_number, rank, token), refused),
         };
         if self.watched_calls.0.contains_key(&(call_number, rank)) {
             self.ranks.on_answered(rank);
-            shared
+            resources
                 .done(token, Err(invalid(&request, &format_args!("it waits in call {call_number} already"))));
             return Ok(());
         }
         let watched =
             WatchedRank { token, signature, begun: now, last_report: now, announced: false, overdue: None };
         self.watched_calls.0.insert((call_number, rank), watched);
-        let mut context = GroupContext { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, resources };
         self.failure_detector.watch(&mut context);
         if self.members.nodes.len() > 1 {
             // The rank has completed all earlier calls, so reports on them cannot matter any more.
@@ -127,7 +127,7 @@ impl Group {
         self.lost_rank_table.check_call(&self.members, call_number)?;
         self.match_remote(call_number)?;
         if self.matching.is_called(call_number) {
-            self.take_over(shared, call_number);
+            self.take_over(resources, call_number);
         }
         self.match_watched(call_number, rank)
     }
@@ -155,18 +155,18 @@ impl Group {
     /// Notifies other nodes of a call in which a rank has waited for long. Does nothing before all
     /// ranks are known to execute quick calls: if they cannot, the rank makes the call again
     /// through its agent.
-    fn announce_watched(&mut self, now: Time, shared: &mut EngineResources, call_number: u64) {
+    fn announce_watched(&mut self, now: Time, resources: &mut EngineResources, call_number: u64) {
         if !self.quick_calls.all_can() {
             return;
         }
-        let (group, epoch) = self.members.key();
+        let (group, epoch) = self.members.id_and_epoch();
         let late = self.watched_calls.0.range_mut((call_number, 0)..=(call_number, u32::MAX));
         for ((_, rank), watched) in late.filter(|(_, watched)| !watched.announced) {
             watched.announced = true;
             let (digest, text) = watched.called();
             let notice =
                 Notice::RanksArrived { group, epoch, call: call_number, digest, ranks: vec![*rank], text };
-            GroupContext { now, members: &self.members, shared }.notify_others(&notice);
+            GroupContext { now, members: &self.members, resources }.notify_others(&notice);
         }
     }
 
@@ -183,10 +183,11 @@ impl Group {
 
     /// Replies to the ranks that wait in a call that the engine now executes, so that they make the
     /// call again. Their calls are compared then.
-    pub(super) fn take_over(&mut self, shared: &mut EngineResources, call_number: u64) {
+    pub(super) fn take_over(&mut self, resources: &mut EngineResources, call_number: u64) {
         let waiting: Vec<u32> = self.watched_calls.in_call(call_number).map(|(rank, _)| rank).collect();
         for rank in waiting {
-            self.end_watch(shared, (call_number, rank), CallStats { by_agent: true, ..CallStats::default() });
+            let stats = CallStats { by_agent: true, ..CallStats::default() };
+            self.end_watch(resources, (call_number, rank), stats);
         }
     }
 
@@ -197,7 +198,7 @@ impl Group {
     pub(crate) fn on_watch_report(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         (call_number, rank): (u64, u32),
         report: WatchReport,
     ) -> Result<(), CallFailure> {
@@ -209,12 +210,12 @@ impl Group {
                 Ok(())
             }
             WatchReport::Completed => {
-                self.end_watch(shared, (call_number, rank), CallStats::default());
+                self.end_watch(resources, (call_number, rank), CallStats::default());
                 Ok(())
             }
             WatchReport::Overdue { ranks, timeout } => {
                 watched.overdue = Some((ranks, timeout));
-                self.on_watched_timer(now, shared, call_number)
+                self.on_watched_timer(now, resources, call_number)
             }
             WatchReport::Differs { rank: other, text: theirs } => {
                 let text = watched.signature.to_string();
@@ -231,26 +232,31 @@ impl Group {
     pub(super) fn on_watched_timer(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         call_number: u64,
     ) -> Result<(), CallFailure> {
-        self.announce_watched(now, shared, call_number);
+        self.announce_watched(now, resources, call_number);
         let overdue = self.watched_calls.in_call(call_number).find_map(|(rank, watched)| {
             watched.overdue.clone().map(|overdue| (rank, watched.begun, overdue))
         });
         let Some((rank, begun, (missing, timeout))) = overdue else { return Ok(()) };
         let key = TimerKey::Call(self.members.id, call_number);
-        let mut context = GroupContext { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, resources };
         match self.failure_detector.has_inquired(&mut context, key, begun) {
             true => Err(self.watched_too_long(now, (call_number, rank), missing, timeout)),
             false => Ok(()),
         }
     }
 
-    fn end_watch(&mut self, shared: &mut EngineResources, (call_number, rank): (u64, u32), stats: CallStats) {
+    fn end_watch(
+        &mut self,
+        resources: &mut EngineResources,
+        (call_number, rank): (u64, u32),
+        stats: CallStats,
+    ) {
         if let Some(token) = self.watched_calls.take(call_number, rank) {
             self.ranks.on_answered(rank);
-            shared.done(token, Ok(stats));
+            resources.done(token, Ok(stats));
         }
     }
 }

@@ -2,7 +2,7 @@
 //! contents of other scenarios.
 
 use super::scenario::{
-    CallScenario, CollectiveScenario, Draw, ELEMENT, Fault, GroupScenario, QuickScenario, ROOM,
+    CallScenario, CollectiveScenario, ELEMENT, Fault, GroupScenario, QuickScenario, ROOM, ScenarioGenerator,
 };
 use cool_machine::Duration;
 use cool_quick::MESSAGE_BYTES_MAX;
@@ -17,7 +17,7 @@ const MUCH: f64 = 0.02;
 impl CollectiveScenario {
     /// Returns the scenario of a seed, in which the groups have quick calls.
     pub fn with_quick_calls(seed: u64) -> CollectiveScenario {
-        let mut draw = Draw::new(seed);
+        let mut draw = ScenarioGenerator::new(seed);
         let mut scenario = draw.quiet(seed);
         let shape = &mut scenario.cluster.shape;
         if shape.iter().sum::<u16>() < 2 {
@@ -46,7 +46,7 @@ fn scatter(scenario: &mut CollectiveScenario) {
     all.filter(|link| link.loss > MUCH).for_each(|link| link.burst = 1.0);
 }
 
-impl Draw {
+impl ScenarioGenerator {
     fn quick_group(&mut self, nodes: u16) -> GroupScenario {
         let places = self.distinct(nodes);
         let size = places.len();

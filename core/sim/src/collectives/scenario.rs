@@ -200,7 +200,7 @@ pub struct CollectiveScenario {
 impl CollectiveScenario {
     /// Returns the scenario of a seed.
     pub fn of(seed: u64) -> CollectiveScenario {
-        let mut draw = Draw::new(seed);
+        let mut draw = ScenarioGenerator::new(seed);
         let mut scenario = draw.quiet(seed);
         draw.links(&mut scenario);
         let groups = draw.pick(&[(60, 1), (30, 2), (10, 3)]);
@@ -226,13 +226,14 @@ impl CollectiveScenario {
     }
 }
 
-pub(super) struct Draw {
+/// Draws the parts of scenarios from a seed.
+pub(super) struct ScenarioGenerator {
     rng: ChaCha8Rng,
 }
 
-impl Draw {
-    pub(super) fn new(seed: u64) -> Draw {
-        Draw { rng: ChaCha8Rng::seed_from_u64(seed) }
+impl ScenarioGenerator {
+    pub(super) fn new(seed: u64) -> ScenarioGenerator {
+        ScenarioGenerator { rng: ChaCha8Rng::seed_from_u64(seed) }
     }
 
     pub(super) fn chance(&mut self, share: f64) -> bool {

@@ -9,13 +9,13 @@
 mod fabric;
 mod flow_network;
 pub(crate) mod flows;
-mod grid;
 mod limit;
+mod planner_grid;
 
 pub use cool_collective::timing::{AgentCosts, MessageTiming, Timing, TimingError};
 pub use fabric::{FabricModel, FabricModelError, FileError, Placement};
-pub use grid::{GridError, Verdict, call_of, judge};
 pub use limit::limit;
+pub use planner_grid::{GridError, Verdict, call_of, judge};
 
 use cool_collective::{Layout, Schedule, timing};
 use cool_machine::Duration;

@@ -5,11 +5,11 @@ use cool_swarm::{Code, Division, Order, SwarmStats};
 
 /// A distribution to simulate. Nodes are numbered rack by rack.
 #[derive(Clone, Debug)]
-pub struct Distribution {
+pub struct SwarmScenario {
     /// Number of nodes in each rack.
     pub racks: Vec<u32>,
     /// Whether rings keep racks together, or are random over all nodes.
-    pub together: bool,
+    pub keeps_racks_together: bool,
     /// Rate of a host's link in each direction, in bytes per second.
     pub host: u64,
     /// Nodes with slower links, and their rates.
@@ -32,7 +32,7 @@ pub struct Distribution {
     /// Nodes that hold everything from the beginning.
     pub sources: Vec<usize>,
     /// How long before the end of a block both ends are notified.
-    pub nearly: Duration,
+    pub end_notice: Duration,
     /// Latency of a signal, and of the end of a block.
     pub latency: Duration,
     /// Probability that a signal is lost.
@@ -44,7 +44,7 @@ pub struct Distribution {
     /// Nodes that join late, and when.
     pub joins: Vec<(usize, Duration)>,
     /// Nodes that crash, and when.
-    pub deaths: Vec<(usize, Duration)>,
+    pub crashes: Vec<(usize, Duration)>,
     /// Nodes that restart after a crash, and when. They hold the generations on their disks.
     pub restarts: Vec<(usize, Duration)>,
     /// Nodes that lie.
@@ -124,13 +124,13 @@ pub enum DistributionError {
     },
 }
 
-impl Distribution {
+impl SwarmScenario {
     /// Returns a distribution on equal hosts at 20 Mbit/s without losses. The first node is the
     /// source.
-    pub fn clean(racks: Vec<u32>, division: Division) -> Distribution {
-        Distribution {
+    pub fn clean(racks: Vec<u32>, division: Division) -> SwarmScenario {
+        SwarmScenario {
             racks,
-            together: true,
+            keeps_racks_together: true,
             host: 2_500_000,
             slow: Vec::new(),
             slowed: 1.0,
@@ -141,13 +141,13 @@ impl Distribution {
             code: Code::Linear,
             order: Order::LowestRank { window: 4 },
             sources: vec![0],
-            nearly: Duration::from_millis(2),
+            end_notice: Duration::from_millis(2),
             latency: Duration::from_micros(200),
             loss: 0.0,
             duplicate: 0.0,
             block_loss: 0.0,
             joins: Vec::new(),
-            deaths: Vec::new(),
+            crashes: Vec::new(),
             restarts: Vec::new(),
             liars: Vec::new(),
             leaves_after: None,
@@ -188,7 +188,7 @@ impl Distribution {
 
     /// Returns when nodes join, crash and restart.
     pub(super) fn changes(&self) -> impl Iterator<Item = Duration> {
-        self.joins.iter().chain(&self.deaths).chain(&self.restarts).map(|(_, at)| *at)
+        self.joins.iter().chain(&self.crashes).chain(&self.restarts).map(|(_, at)| *at)
     }
 
     /// Returns how a node lies, if it does.

@@ -4,7 +4,7 @@
 mod wires;
 
 use crate::schedule::flows::Finish;
-use crate::swarm::distribution::{Distribution, DistributionError, DistributionOutcome, Liar};
+use crate::swarm::distribution::{DistributionError, DistributionOutcome, Liar, SwarmScenario};
 use crate::swarm::members;
 use crate::swarm::memory::{SwarmMemory, content};
 use cool_machine::{Duration, Machine, Poll, Time};
@@ -42,7 +42,7 @@ struct SwarmNode {
 }
 
 struct DistributionRun<'a> {
-    what: &'a Distribution,
+    what: &'a SwarmScenario,
     members: Vec<Member>,
     nodes: Vec<SwarmNode>,
     wires: SwarmWires,
@@ -58,12 +58,12 @@ struct DistributionRun<'a> {
     silent: usize,
     /// Expelled nodes, each with the node that expelled it.
     expelled: Vec<(usize, usize)>,
-    chance: ChaCha8Rng,
+    rng: ChaCha8Rng,
     content: Vec<Vec<u8>>,
     ended: SwarmStats,
 }
 
-impl Distribution {
+impl SwarmScenario {
     /// Runs the distribution.
     ///
     /// # Errors
@@ -78,8 +78,9 @@ impl Distribution {
 }
 
 impl<'a> DistributionRun<'a> {
-    fn new(what: &'a Distribution) -> DistributionRun<'a> {
-        let members = if what.together { members(&what.racks) } else { members(&[what.nodes() as u32]) };
+    fn new(what: &'a SwarmScenario) -> DistributionRun<'a> {
+        let members =
+            if what.keeps_racks_together { members(&what.racks) } else { members(&[what.nodes() as u32]) };
         let node = |_| SwarmNode {
             machine: None,
             memory: SwarmMemory::default(),
@@ -102,7 +103,7 @@ impl<'a> DistributionRun<'a> {
             waiting: 0,
             silent: 0,
             expelled: Vec::new(),
-            chance: ChaCha8Rng::seed_from_u64(what.seed),
+            rng: ChaCha8Rng::seed_from_u64(what.seed),
             content: content(what.division.blocks, what.payload, what.seed),
             ended: SwarmStats::default(),
         }
@@ -119,7 +120,7 @@ impl<'a> DistributionRun<'a> {
             self.waiting += 1;
             self.at(at.as_nanos() as u64, SwarmEvent::Join(*node));
         }
-        for (node, at) in &self.what.deaths {
+        for (node, at) in &self.what.crashes {
             self.at(at.as_nanos() as u64, SwarmEvent::Crash(*node));
         }
         (0..self.nodes.len()).for_each(|node| self.poll(node));
@@ -136,7 +137,7 @@ impl<'a> DistributionRun<'a> {
             epoch: 1,
             members,
             me: self.members[node],
-            chance: self.chance.random(),
+            chance: self.rng.random(),
             division: what.division,
             code: what.code,
             order: what.order,
@@ -227,8 +228,8 @@ impl<'a> DistributionRun<'a> {
             SwarmEvent::Shared => {
                 self.shares_at = None;
                 for finish in self.wires.share(self.now) {
-                    let nearly = finish.at.saturating_sub(self.what.nearly.as_nanos() as u64);
-                    if !self.what.nearly.is_zero() {
+                    let nearly = finish.at.saturating_sub(self.what.end_notice.as_nanos() as u64);
+                    if !self.what.end_notice.is_zero() {
                         self.at(nearly, SwarmEvent::Nearly(finish));
                     }
                     self.at(finish.at, SwarmEvent::Finished(finish));
@@ -266,7 +267,7 @@ impl<'a> DistributionRun<'a> {
 
     fn finished(&mut self, finish: &Finish) {
         let Some(block) = self.wires.finish(self.now, finish) else { return };
-        let whole = !self.chance.random_bool(self.what.block_loss);
+        let whole = !self.rng.random_bool(self.what.block_loss);
         let content = f64::from(self.what.division.blocks) * self.what.block as f64;
         let source = self.what.sources.first().copied().filter(|source| *source == block.from);
         if let (Some(copies), Some(source)) = (self.what.leaves_after, source)
@@ -360,7 +361,8 @@ impl<'a> DistributionRun<'a> {
     }
 
     fn number_of(&self, member: Member) -> usize {
-        let before = if self.what.together { &self.what.racks[..member.rack as usize] } else { &[] };
+        let before =
+            if self.what.keeps_racks_together { &self.what.racks[..member.rack as usize] } else { &[] };
         (before.iter().sum::<u32>() + member.slot) as usize
     }
 
@@ -373,20 +375,20 @@ impl<'a> DistributionRun<'a> {
                 {
                     head.checked = true;
                 }
-                if self.chance.random_bool(self.what.duplicate) {
+                if self.rng.random_bool(self.what.duplicate) {
                     self.later(SwarmEvent::Signal { from: node, to, signal: signal.clone() });
                 }
-                if !self.chance.random_bool(self.what.loss) {
+                if !self.rng.random_bool(self.what.loss) {
                     self.later(SwarmEvent::Signal { from: node, to, signal });
                 }
             }
             Output::Transmit { to, transfer, generation, terms } => {
                 let mut bytes = self.nodes[node].memory.sum(generation, &terms, self.what.payload);
                 if let Some(liar) = self.what.lies(node)
-                    && self.chance.random_bool(liar.wrong)
+                    && self.rng.random_bool(liar.wrong)
                     && let Some(byte) = bytes.first_mut()
                 {
-                    *byte ^= self.chance.random_range(1..=255u8);
+                    *byte ^= self.rng.random_range(1..=255u8);
                 }
                 let to = self.number_of(to);
                 self.wires.send(self.now, wires::SimulatedBlock { from: node, to, transfer, took: 0, bytes });
@@ -469,7 +471,7 @@ impl<'a> DistributionRun<'a> {
         let what = self.what;
         let honest = self.nodes.iter().enumerate().filter(|(node, _)| what.lies(*node).is_none());
         let survivors = || honest.clone().filter_map(|(_, node)| node.machine.as_ref());
-        let chance = &mut self.chance;
+        let rng = &mut self.rng;
         (0..what.division.generations()).all(|number| {
             let size = what.division.size(number);
             if !what.liars.is_empty() {
@@ -482,7 +484,7 @@ impl<'a> DistributionRun<'a> {
                 // This many random combinations of the node's blocks almost always span all that
                 // the node has.
                 for _ in 0..held.rank() + 8 {
-                    if let Some((row, _)) = held.combined(chance) {
+                    if let Some((row, _)) = held.combined(rng) {
                         union.insert(&row);
                     }
                 }

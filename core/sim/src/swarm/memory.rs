@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 
 /// Returns a random content of blocks of this many bytes.
 pub(super) fn content(blocks: u32, bytes: usize, seed: u64) -> Vec<Vec<u8>> {
-    let mut chance = ChaCha8Rng::seed_from_u64(!seed);
+    let mut rng = ChaCha8Rng::seed_from_u64(!seed);
     let block = |_| {
         let mut block = vec![0; bytes];
-        chance.fill(&mut block[..]);
+        rng.fill(&mut block[..]);
         block
     };
     (0..blocks).map(block).collect()

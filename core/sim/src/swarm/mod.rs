@@ -8,7 +8,7 @@ mod scenario;
 
 use cool_swarm::Member;
 
-pub use distribution::{Distribution, DistributionError, DistributionOutcome, Liar};
+pub use distribution::{DistributionError, DistributionOutcome, Liar, SwarmScenario};
 pub use rounds::{Gossip, GossipOutcome, GossipStall};
 
 /// Returns the members of racks with the given numbers of nodes, rack by rack.

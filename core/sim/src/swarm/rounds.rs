@@ -12,7 +12,7 @@ pub struct Gossip {
     /// Number of nodes in each rack. The first node of the first rack is the source.
     pub racks: Vec<u32>,
     /// Whether rings keep racks together, or are random over all nodes as in the paper.
-    pub together: bool,
+    pub keeps_racks_together: bool,
     /// The division of the content.
     pub division: Division,
     /// Whether a block is announced by its coefficients before it is sent, so that the receiver can
@@ -72,7 +72,7 @@ struct GossipRun<'a> {
     /// Number of nodes that are missing blocks of each generation.
     incomplete: Vec<usize>,
     settled: u32,
-    chance: ChaCha8Rng,
+    rng: ChaCha8Rng,
     outcome: GossipOutcome,
 }
 
@@ -108,7 +108,7 @@ impl<'a> GossipRun<'a> {
     fn new(gossip: &'a Gossip) -> GossipRun<'a> {
         let &Gossip { division, code, order, .. } = gossip;
         let count: u32 = gossip.racks.iter().sum();
-        let racks = if gossip.together { gossip.racks.clone() } else { vec![count] };
+        let racks = if gossip.keeps_racks_together { gossip.racks.clone() } else { vec![count] };
         let members = members(&racks);
         let mut numbers: Vec<Vec<usize>> = vec![Vec::new(); racks.len()];
         members.iter().enumerate().for_each(|(at, member)| numbers[member.rack as usize].push(at));
@@ -124,7 +124,7 @@ impl<'a> GossipRun<'a> {
             holders: vec![1; blocks as usize],
             incomplete: vec![members.len() - 1; generations],
             settled: 0,
-            chance: ChaCha8Rng::seed_from_u64(gossip.seed),
+            rng: ChaCha8Rng::seed_from_u64(gossip.seed),
             outcome: GossipOutcome {
                 nodes: vec![0; members.len()],
                 generations: vec![0; generations],
@@ -160,7 +160,7 @@ impl<'a> GossipRun<'a> {
                     not_new: &not_new,
                     left: None,
                 };
-                let Some(pick) = from.pick(&known, &mut self.chance) else { break };
+                let Some(pick) = from.pick(&known, &mut self.rng) else { break };
                 if self.gossip.heads && !to.needs(pick.generation, &pick.row) {
                     self.outcome.refused += 1;
                     not_new.push(pick.generation);

@@ -4,7 +4,7 @@ use super::seeds::{assert_none, on_every_seed, on_seed, seeds};
 use cool_sim::collectives::{CollectiveScenario, Coverage};
 use std::sync::Mutex;
 
-/// Number of seeds, unless `COOL_SIM_SEEDS` is set. Each has about six collectives.
+/// Number of seeds of each test, unless `COOL_SIM_SEEDS` is set. A seed has about six collectives.
 const SEEDS: u64 = 2_500;
 
 fn on_demand(seed: u64) -> CollectiveScenario {
@@ -13,10 +13,10 @@ fn on_demand(seed: u64) -> CollectiveScenario {
     scenario
 }
 
-/// Runs all seeds (`usually` is their default number). Fails with the errors.
-pub(super) fn run_all(usually: u64, scenario: fn(u64) -> CollectiveScenario) {
+/// Runs all seeds (`default_seeds` is their default number). Fails with the errors.
+pub(super) fn run_all(default_seeds: u64, scenario: fn(u64) -> CollectiveScenario) {
     let total = Mutex::new(Coverage::default());
-    let wrong = on_every_seed(seeds(usually), |seed| {
+    let wrong = on_every_seed(seeds(default_seeds), |seed| {
         let covered = scenario(seed).run()?;
         total.lock().expect("no thread panics while it holds the lock").add(&covered);
         Ok(())
@@ -36,7 +36,7 @@ fn many_seeded_collectives_with_agents_that_connect_on_demand() {
 }
 
 /// Checks seeds that once failed.
-fn are_right(seeds: &[u64]) {
+fn check_seeds(seeds: &[u64]) {
     let check = |seed| CollectiveScenario::of(seed).run().map(drop);
     let wrong: Vec<String> = seeds.iter().filter_map(|seed| on_seed(*seed, check).err()).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
@@ -46,16 +46,17 @@ fn are_right(seeds: &[u64]) {
 fn ranks_on_a_restarted_node_are_named() {
     // The failure was that the agent "has released the group, or never made it", and it named no
     // rank.
-    are_right(&[346, 783, 1847, 1905]);
+    check_seeds(&[346, 783, 1847, 1905]);
 }
 
 #[test]
 fn an_agent_restarted_before_others_connect_counts_as_lost() {
-    // Its pings received replies, so that calls failed at their own timeout and named live ranks.
-    are_right(&[10_523, 16_190, 45_442, 87_104, 111_266, 143_567]);
+    // The restarted agent answered pings, so other agents did not detect the loss: calls failed by
+    // timeout and named live ranks.
+    check_seeds(&[10_523, 16_190, 45_442, 87_104, 111_266, 143_567]);
 }
 
 #[test]
 fn an_absent_rank_is_among_the_named_ones() {
-    are_right(&[124, 173, 252, 264, 950, 1813]);
+    check_seeds(&[124, 173, 252, 264, 950, 1813]);
 }

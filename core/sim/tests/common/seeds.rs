@@ -8,15 +8,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Number of seeds after which progress is printed.
 const PROGRESS: u64 = 10_000;
 
-/// Returns `usually` seeds from 0 on, unless `COOL_SIM_SEEDS` and `COOL_SIM_FIRST_SEED` give their
-/// number and the first one.
-pub(crate) fn seeds(usually: u64) -> Range<u64> {
-    let number = |name: &str, usually| match std::env::var(name) {
+/// Returns `default_seeds` seeds from 0 on, unless `COOL_SIM_SEEDS` and `COOL_SIM_FIRST_SEED` give
+/// their number and the first one.
+pub(crate) fn seeds(default_seeds: u64) -> Range<u64> {
+    let number = |name: &str, default_number| match std::env::var(name) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} is a number, not {text:?}")),
-        Err(_) => usually,
+        Err(_) => default_number,
     };
     let first = number("COOL_SIM_FIRST_SEED", 0);
-    first..first + number("COOL_SIM_SEEDS", usually)
+    first..first + number("COOL_SIM_SEEDS", default_seeds)
 }
 
 /// Checks a seed. Returns the error, which may be a panic.

@@ -3,7 +3,7 @@
 
 use super::seeds::{assert_none, on_every_seed, seeds};
 use cool_machine::Time;
-use cool_sim::{Broadcast, FaultPattern, Outcome, Scenario, Settings};
+use cool_sim::{Broadcast, BroadcastOutcome, BroadcastSettings, FaultPattern, Scenario};
 use cool_transport::{StreamError, StreamStats};
 use std::ops::Range;
 use std::sync::Mutex;
@@ -14,13 +14,13 @@ const SEEDS: u64 = 20_000;
 /// The shortest retransmission timeout of transport, in milliseconds.
 const SHORTEST_RTO_MS: u64 = 2;
 
-fn run(settings: &Settings) -> Result<Outcome, String> {
+fn run(settings: &BroadcastSettings) -> Result<BroadcastOutcome, String> {
     let outcome = Broadcast::run(settings.clone()).map_err(|wrong| format!("{wrong:?}"))?;
     judge(settings, &outcome)?;
     Ok(outcome)
 }
 
-fn judge(settings: &Settings, outcome: &Outcome) -> Result<(), String> {
+fn judge(settings: &BroadcastSettings, outcome: &BroadcastOutcome) -> Result<(), String> {
     let dead: Vec<u16> = settings.crashes.iter().map(|(node, _)| *node).collect();
     if dead.contains(&settings.source) {
         return match outcome
@@ -77,7 +77,7 @@ struct Cost {
 }
 
 impl Cost {
-    fn of(settings: &Settings, outcome: &Outcome) -> Cost {
+    fn of(settings: &BroadcastSettings, outcome: &BroadcastOutcome) -> Cost {
         let receivers = (0u16..).zip(&outcome.stats).filter(|(node, _)| *node != settings.source);
         let mended = receivers.map(|(_, stats)| stats.by_chain).sum();
         let sum = |of: fn(&StreamStats) -> u64| outcome.stats.iter().map(of).sum();
@@ -118,7 +118,12 @@ fn bounds(pattern: FaultPattern) -> Bounds {
 /// Where the network itself duplicates packets, duplicates are counted per arriving chunk. Nodes
 /// that are missing chunks that only crashed nodes have send NAKs until they give up, so NAKs are
 /// then also counted per shortest retransmission timeout.
-fn units(pattern: FaultPattern, settings: &Settings, outcome: &Outcome, mended: u64) -> Bounds {
+fn units(
+    pattern: FaultPattern,
+    settings: &BroadcastSettings,
+    outcome: &BroadcastOutcome,
+    mended: u64,
+) -> Bounds {
     let nodes = outcome.stats.len() as u64;
     let each = (mended + nodes) as f64;
     let units = Bounds { naks: each, repairs: each, duplicates: each };

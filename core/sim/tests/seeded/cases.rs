@@ -1,14 +1,14 @@
 //! Single broadcasts that each show one property, and seeds that once failed.
 
 use cool_machine::{Duration, Time};
-use cool_sim::{Broadcast, LinkSpec, Outcome, Scenario, Settings, ideal};
+use cool_sim::{Broadcast, BroadcastOutcome, BroadcastSettings, LinkSpec, Scenario, ideal};
 use cool_transport::StreamError;
 
 /// 20 Mbit/s in bytes per second.
 const RATE: u64 = 2_500_000;
 const MIB: u64 = 1 << 20;
 
-fn run(settings: &Settings) -> Outcome {
+fn run(settings: &BroadcastSettings) -> BroadcastOutcome {
     Broadcast::run(settings.clone()).expect("nothing wrong")
 }
 
@@ -16,19 +16,19 @@ fn at(ms: u64) -> Time {
     Time::ZERO + Duration::from_millis(ms)
 }
 
-fn all_delivered(outcome: &Outcome) {
+fn all_delivered(outcome: &BroadcastOutcome) {
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     assert!(outcome.delivered.iter().all(Option::is_some), "{:?}", outcome.delivered);
 }
 
-fn slowdown(settings: &Settings, outcome: &Outcome) -> f64 {
+fn slowdown(settings: &BroadcastSettings, outcome: &BroadcastOutcome) -> f64 {
     let last = outcome.last_delivery().expect("a node has the message") - Time::ZERO;
     last.as_secs_f64() / ideal(settings.len, settings.chunk_bytes, RATE).as_secs_f64()
 }
 
 #[test]
 fn without_loss_links_carry_little_more_than_the_message() {
-    let settings = Settings::clean(vec![4; 4], RATE, 8 * MIB);
+    let settings = BroadcastSettings::clean(vec![4; 4], RATE, 8 * MIB);
     let outcome = run(&settings);
     all_delivered(&outcome);
     assert!(outcome.stats.iter().all(|stats| stats.naks == 0 && stats.served == 0));
@@ -38,7 +38,8 @@ fn without_loss_links_carry_little_more_than_the_message() {
 
 #[test]
 fn without_a_tree_forty_nodes_take_about_the_time_of_one() {
-    let settings = Settings { multicast: false, ..Settings::clean(vec![10; 4], RATE, 4 * MIB) };
+    let settings =
+        BroadcastSettings { multicast: false, ..BroadcastSettings::clean(vec![10; 4], RATE, 4 * MIB) };
     let outcome = run(&settings);
     all_delivered(&outcome);
     assert!(slowdown(&settings, &outcome) < 1.3, "{}", slowdown(&settings, &outcome));
@@ -46,7 +47,7 @@ fn without_a_tree_forty_nodes_take_about_the_time_of_one() {
 
 #[test]
 fn a_node_that_misses_the_tree_keeps_up_by_the_chain() {
-    let settings = Settings { deaf: vec![6], ..Settings::clean(vec![4; 4], RATE, 4 * MIB) };
+    let settings = BroadcastSettings { deaf: vec![6], ..BroadcastSettings::clean(vec![4; 4], RATE, 4 * MIB) };
     let outcome = run(&settings);
     all_delivered(&outcome);
     assert!(slowdown(&settings, &outcome) < 1.2, "{}", slowdown(&settings, &outcome));
@@ -55,7 +56,7 @@ fn a_node_that_misses_the_tree_keeps_up_by_the_chain() {
 
 #[test]
 fn losses_of_a_rack_cross_once_and_are_repaired_inside() {
-    let mut settings = Settings::clean(vec![4; 4], RATE, 4 * MIB);
+    let mut settings = BroadcastSettings::clean(vec![4; 4], RATE, 4 * MIB);
     let to_rack = 2 * (16 + 2) + 1; // of nodes 8 to 11
     settings.odd_links = vec![(to_rack, LinkSpec { loss: 0.05, ..settings.uplink })];
     let outcome = run(&settings);
@@ -68,7 +69,7 @@ fn losses_of_a_rack_cross_once_and_are_repaired_inside() {
         (outcome.stats[8].by_tree, outcome.stats[8..12].iter().map(|s| s.by_chain).max());
     assert!(by_chain < Some(by_tree / 10), "{by_chain:?} of {by_tree}");
 
-    let alone = run(&Settings { rack_trees: false, ..settings.clone() });
+    let alone = run(&BroadcastSettings { rack_trees: false, ..settings.clone() });
     assert!(alone.repaired_inside > 2 * outcome.repaired_inside);
 
     // If no node receives the rack's tree, the result is the same as without it, except for the
@@ -82,7 +83,7 @@ fn losses_of_a_rack_cross_once_and_are_repaired_inside() {
 #[test]
 fn a_crashed_receiver_is_named_and_the_others_complete() {
     for dead in [1, 4, 7, 15] {
-        let mut settings = Settings::clean(vec![4; 4], RATE, MIB);
+        let mut settings = BroadcastSettings::clean(vec![4; 4], RATE, MIB);
         settings.crashes = vec![(dead, at(100))];
         let outcome = run(&settings);
         let waited = settings.timers.stall;
@@ -94,7 +95,7 @@ fn a_crashed_receiver_is_named_and_the_others_complete() {
 
 #[test]
 fn a_receiver_may_crash_at_any_step() {
-    let mut settings = Settings::clean(vec![2, 3, 2], RATE, 16 * 1024);
+    let mut settings = BroadcastSettings::clean(vec![2, 3, 2], RATE, 16 * 1024);
     settings.odd_links = (0..7).map(|node| (2 * node + 1, LinkSpec { loss: 0.1, ..settings.host })).collect();
     settings.eager = 0;
     let whole = run(&settings).ended - Time::ZERO;
@@ -113,7 +114,7 @@ fn a_receiver_may_crash_at_any_step() {
 
 #[test]
 fn a_node_remembers_only_chunks_that_are_still_missing() {
-    let mut settings = Settings::clean(vec![4; 4], RATE, 16 * MIB);
+    let mut settings = BroadcastSettings::clean(vec![4; 4], RATE, 16 * MIB);
     let lossy = LinkSpec { loss: 0.05, ..settings.host };
     settings.odd_links = (0..16).map(|node| (2 * node + 1, lossy)).collect();
     let outcome = run(&settings);
@@ -124,7 +125,8 @@ fn a_node_remembers_only_chunks_that_are_still_missing() {
 
 #[test]
 fn without_a_tree_the_chain_skips_a_crashed_rack() {
-    let mut settings = Settings { multicast: false, ..Settings::clean(vec![4; 4], RATE, MIB) };
+    let mut settings =
+        BroadcastSettings { multicast: false, ..BroadcastSettings::clean(vec![4; 4], RATE, MIB) };
     settings.crashes = (4..8).map(|node| (node, at(100))).collect();
     let outcome = run(&settings);
     assert!(outcome.delivered[8..].iter().all(Option::is_some));
@@ -137,7 +139,7 @@ fn without_a_tree_the_chain_skips_a_crashed_rack() {
 
 #[test]
 fn every_receiver_reports_a_crashed_source() {
-    let mut settings = Settings::clean(vec![2; 2], RATE, MIB);
+    let mut settings = BroadcastSettings::clean(vec![2; 2], RATE, MIB);
     settings.crashes = vec![(0, at(100))];
     let outcome = run(&settings);
     assert_eq!(outcome.failures.len(), 3);
@@ -148,14 +150,14 @@ fn every_receiver_reports_a_crashed_source() {
 
 #[test]
 fn a_rack_that_is_cut_off_for_a_while_completes() {
-    let mut settings = Settings::clean(vec![4; 4], RATE, MIB);
+    let mut settings = BroadcastSettings::clean(vec![4; 4], RATE, MIB);
     settings.outages = vec![(2 * (16 + 1) + 1, at(50), at(900))];
     all_delivered(&run(&settings));
 }
 
 #[test]
 fn late_receivers_complete() {
-    let mut settings = Settings::clean(vec![4; 4], RATE, MIB);
+    let mut settings = BroadcastSettings::clean(vec![4; 4], RATE, MIB);
     settings.eager = 2 * MIB;
     settings.opens[5] = at(200);
     settings.opens[6] = at(3000);

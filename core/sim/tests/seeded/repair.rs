@@ -5,7 +5,7 @@
 
 use super::snapshot;
 use cool_machine::Time;
-use cool_sim::{Broadcast, LinkSpec, Settings, ideal};
+use cool_sim::{Broadcast, BroadcastSettings, LinkSpec, ideal};
 use std::fmt::Write;
 
 /// 100 Mbit/s in bytes per second.
@@ -31,8 +31,8 @@ enum Loss {
     Source,
 }
 
-fn settings(seed: u64, pattern: Loss, loss: f64, mending: Mending) -> Settings {
-    let mut settings = Settings::clean(vec![4; 4], RATE, LEN);
+fn settings(seed: u64, pattern: Loss, loss: f64, mending: Mending) -> BroadcastSettings {
+    let mut settings = BroadcastSettings::clean(vec![4; 4], RATE, LEN);
     settings.seed = seed;
     let to_rack = |rack: usize| 2 * (usize::from(NODES) + rack) + 1;
     let links: Vec<usize> = match pattern {

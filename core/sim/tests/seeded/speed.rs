@@ -5,7 +5,7 @@
 
 use super::snapshot;
 use cool_machine::{Duration, Time};
-use cool_sim::{Broadcast, LinkSpec, Outcome, Rival, Settings, ideal};
+use cool_sim::{Broadcast, BroadcastOutcome, BroadcastSettings, CrossTraffic, LinkSpec, ideal};
 use std::fmt::Write;
 
 /// 20 Mbit/s in bytes per second.
@@ -22,8 +22,8 @@ fn shaped(rate: u64) -> LinkSpec {
 }
 
 /// Returns 4 racks of 4 nodes in which every receiver separately loses packets at its port.
-fn tree_4x4(len: u64, loss: f64) -> Settings {
-    let mut settings = Settings::clean(vec![4; 4], RATE, len);
+fn tree_4x4(len: u64, loss: f64) -> BroadcastSettings {
+    let mut settings = BroadcastSettings::clean(vec![4; 4], RATE, len);
     (settings.host, settings.uplink) = (shaped(RATE), shaped(RATE));
     let port = LinkSpec { loss, ..settings.host };
     settings.odd_links = (0..NODES).map(|node| (2 * node + 1, port)).collect();
@@ -31,7 +31,7 @@ fn tree_4x4(len: u64, loss: f64) -> Settings {
 }
 
 /// Returns the same cluster in which one link differs.
-fn odd(link: usize, behaviour: impl Fn(&mut LinkSpec)) -> Settings {
+fn odd(link: usize, behaviour: impl Fn(&mut LinkSpec)) -> BroadcastSettings {
     let mut settings = tree_4x4(8 * MIB, 0.0);
     let mut spec = settings.host;
     behaviour(&mut spec);
@@ -44,7 +44,7 @@ fn to_rack(rack: usize) -> usize {
     2 * (NODES + rack) + 1
 }
 
-fn run(settings: &Settings) -> Outcome {
+fn run(settings: &BroadcastSettings) -> BroadcastOutcome {
     let outcome = Broadcast::run(settings.clone()).expect("nothing wrong");
     assert!(outcome.failures.is_empty(), "{:?}", outcome.failures);
     outcome
@@ -62,7 +62,7 @@ struct Figures {
     rivals: f64,
 }
 
-fn figures(settings: &Settings) -> Figures {
+fn figures(settings: &BroadcastSettings) -> Figures {
     let outcome = run(settings);
     let sum = |of: fn(&cool_transport::StreamStats) -> u64| outcome.stats.iter().map(of).sum();
     let limit = ideal(settings.len, settings.chunk_bytes, settings.host.rate);
@@ -81,10 +81,10 @@ fn figures(settings: &Settings) -> Figures {
 }
 
 /// Returns the worst value of each figure over the seeds.
-fn worst(settings: &Settings) -> Figures {
+fn worst(settings: &BroadcastSettings) -> Figures {
     let mut worst = Figures { rivals: f64::INFINITY, ..Figures::default() };
     for seed in 0..SEEDS {
-        let one = figures(&Settings { seed, ..settings.clone() });
+        let one = figures(&BroadcastSettings { seed, ..settings.clone() });
         worst.time = worst.time.max(one.time);
         worst.link = worst.link.max(one.link);
         worst.uplink = worst.uplink.max(one.uplink);
@@ -96,9 +96,9 @@ fn worst(settings: &Settings) -> Figures {
     worst
 }
 
-fn rows() -> Vec<(String, Settings)> {
-    let mut rows: Vec<(String, Settings)> = Vec::new();
-    let mut add = |name: String, settings: Settings| rows.push((name, settings));
+fn rows() -> Vec<(String, BroadcastSettings)> {
+    let mut rows: Vec<(String, BroadcastSettings)> = Vec::new();
+    let mut add = |name: String, settings: BroadcastSettings| rows.push((name, settings));
     let percent = |loss: f64| format!("{} %", loss * 100.0);
     for loss in [0.0, 0.001, 0.01, 0.05, 0.1, 0.2] {
         add(format!("each loses {}", percent(loss)), tree_4x4(8 * MIB, loss));
@@ -133,20 +133,21 @@ fn rows() -> Vec<(String, Settings)> {
     settings.deaf = (1..16).collect();
     add("all are deaf".into(), settings);
     for loss in [0.0, 0.01, 0.05, 0.2] {
-        let settings = Settings { multicast: false, ..tree_4x4(8 * MIB, loss) };
+        let settings = BroadcastSettings { multicast: false, ..tree_4x4(8 * MIB, loss) };
         add(format!("no tree, {}", percent(loss)), settings);
     }
     for loss in [0.0, 0.01, 0.05, 0.2] {
-        let settings = Settings { ceiling: None, ..tree_4x4(8 * MIB, loss) };
+        let settings = BroadcastSettings { ceiling: None, ..tree_4x4(8 * MIB, loss) };
         add(format!("no ceiling, {}", percent(loss)), settings);
     }
     for loss in [0.0, 0.01, 0.05, 0.2] {
-        let settings = Settings { ceiling: Some(500 * RATE), verified: false, ..tree_4x4(8 * MIB, loss) };
+        let settings =
+            BroadcastSettings { ceiling: Some(500 * RATE), verified: false, ..tree_4x4(8 * MIB, loss) };
         add(format!("ports of 10 Gbit/s, {}", percent(loss)), settings);
     }
     for (name, rate) in [("100 Mbit/s", 12_500_000), ("1 Gbit/s", 125_000_000)] {
         for loss in [0.0, 0.01] {
-            let mut settings = Settings { ceiling: None, ..tree_4x4(8 * MIB, loss) };
+            let mut settings = BroadcastSettings { ceiling: None, ..tree_4x4(8 * MIB, loss) };
             let faster = |link: &mut LinkSpec| link.rate = rate;
             faster(&mut settings.host);
             faster(&mut settings.uplink);
@@ -175,10 +176,10 @@ fn rows() -> Vec<(String, Settings)> {
 
 /// Adds broadcasts that share links with other traffic. Every second node belongs to the other
 /// group.
-fn shared(add: &mut impl FnMut(String, Settings)) {
-    let two = |ceiling: Option<u64>, loss: f64| Settings {
+fn shared(add: &mut impl FnMut(String, BroadcastSettings)) {
+    let two = |ceiling: Option<u64>, loss: f64| BroadcastSettings {
         nodes: (0..16).step_by(2).collect(),
-        rivals: vec![Rival::Broadcast { source: 1, nodes: (1..16).step_by(2).collect() }],
+        rivals: vec![CrossTraffic::Broadcast { source: 1, nodes: (1..16).step_by(2).collect() }],
         ceiling,
         ..tree_4x4(8 * MIB, loss)
     };
@@ -187,12 +188,12 @@ fn shared(add: &mut impl FnMut(String, Settings)) {
     add("two groups, no ceiling".into(), two(None, 0.0));
     add("two groups, no ceiling, 1 %".into(), two(None, 0.01));
     add("two groups, each told all".into(), two(Some(RATE), 0.0));
-    let ports = Settings { verified: false, ..two(Some(500 * RATE), 0.0) };
+    let ports = BroadcastSettings { verified: false, ..two(Some(500 * RATE), 0.0) };
     add("two groups, ports of 10 Gbit/s".into(), ports);
     for (name, ceiling) in [("", Some(RATE)), (", no ceiling", None)] {
-        let flow = |loss| Settings {
+        let flow = |loss| BroadcastSettings {
             nodes: (0..16).step_by(2).collect(),
-            rivals: vec![Rival::Flow { from: 1, to: 9 }],
+            rivals: vec![CrossTraffic::Flow { from: 1, to: 9 }],
             ceiling,
             ..tree_4x4(8 * MIB, loss)
         };

@@ -6,7 +6,7 @@ use cool_swarm::{Code, Division, Order};
 pub(super) fn gossip(nodes: u32, k: u16, m: u32, order: Order) -> Gossip {
     Gossip {
         racks: vec![nodes],
-        together: false,
+        keeps_racks_together: false,
         division: Division { blocks: u32::from(k) * m, generation: k },
         heads: false,
         code: Code::Linear,
@@ -71,7 +71,7 @@ fn overlapping_generations_save_as_much_as_in_the_theorem() {
 #[test]
 fn rings_by_racks_send_one_block_a_round_over_an_uplink() {
     let free = Gossip { racks: vec![8; 8], ..gossip(64, 32, 1, Order::Sequential) };
-    let together = Gossip { together: true, ..free.clone() };
+    let together = Gossip { keeps_racks_together: true, ..free.clone() };
     let [free, together] =
         [free, together].map(|gossip| mean(&outcomes(&gossip, 5), |outcome| outcome.uplink));
     assert!(together <= 1.0, "{together} blocks a round");

@@ -2,7 +2,7 @@
 //! missing blocks that no survivor has.
 
 use super::seeds::{assert_none, on_every_seed, seeds};
-use cool_sim::swarm::Distribution;
+use cool_sim::swarm::SwarmScenario;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Number of seeds, unless `COOL_SIM_SEEDS` is set.
@@ -12,7 +12,7 @@ const SEEDS: u64 = 500;
 fn many_seeded_distributions() {
     let [whole, bereft] = [const { AtomicUsize::new(0) }; 2];
     let wrong = on_every_seed(seeds(SEEDS), |seed| {
-        let what = Distribution::of(seed);
+        let what = SwarmScenario::of(seed);
         let outcome = what.run().map_err(|error| format!("{error} ({:?}, {:?})", what.code, what.order))?;
         whole.fetch_add(outcome.done.iter().flatten().count(), Ordering::Relaxed);
         bereft.fetch_add(outcome.bereft.len(), Ordering::Relaxed);

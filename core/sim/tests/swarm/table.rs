@@ -2,7 +2,7 @@
 
 use super::paper::{gossip, least, mean, outcomes};
 use super::snapshot;
-use cool_sim::swarm::{Distribution, Gossip};
+use cool_sim::swarm::{Gossip, SwarmScenario};
 use cool_swarm::{Code, Division, Order};
 use std::fmt::Write;
 use std::time::Duration;
@@ -38,13 +38,13 @@ fn racks(table: &mut String) {
     line(table, "\nRacks, k = 32: rounds over k + log2 n, and blocks a round on the busiest uplink.\n");
     line(table, "racks  rings     Linear        RarestBlock");
     for racks in [4u32, 8, 16] {
-        for together in [false, true] {
-            let mut row =
-                format!("{:5}  {:8}", format!("{racks}x{racks}"), if together { "together" } else { "free" });
+        for keeps_racks_together in [false, true] {
+            let rings = if keeps_racks_together { "together" } else { "free" };
+            let mut row = format!("{:5}  {rings:8}", format!("{racks}x{racks}"));
             for code in [Code::Linear, Code::RarestBlock] {
                 let gossip = Gossip {
                     racks: vec![racks; racks as usize],
-                    together,
+                    keeps_racks_together,
                     code,
                     ..gossip(racks * racks, 32, 1, Order::Sequential)
                 };
@@ -86,10 +86,10 @@ fn last_of(done: &[Option<f64>]) -> f64 {
 
 /// Returns the time of the last of some nodes divided by that of the content on its link: the mean
 /// of two seeds.
-fn last(what: &Distribution, nodes: std::ops::Range<usize>, rate: f64, from: f64) -> String {
+fn last(what: &SwarmScenario, nodes: std::ops::Range<usize>, rate: f64, from: f64) -> String {
     let mut sum = 0.0;
     for seed in 1..=2 {
-        let outcome = Distribution { seed, ..what.clone() }.run().expect("nothing wrong");
+        let outcome = SwarmScenario { seed, ..what.clone() }.run().expect("nothing wrong");
         if !outcome.bereft.is_empty() {
             return "never".to_owned();
         }
@@ -105,30 +105,30 @@ fn links(table: &mut String) {
     );
     line(table, "that the content takes over its link.\n");
     line(table, "                          lowest of 4  lowest, all  Overlap1  RarestBlock  RandomBlock");
-    let clean = Distribution {
-        together: false,
-        ..Distribution::clean(vec![48], Division { blocks: 256, generation: 32 })
+    let clean = SwarmScenario {
+        keeps_racks_together: false,
+        ..SwarmScenario::clean(vec![48], Division { blocks: 256, generation: 32 })
     };
     let limit = clean.limit();
     let at = |part: f64| Duration::from_secs_f64(part * limit);
-    let deaths = (1..11).map(|i| (4 * i, at(0.09 * i as f64))).collect();
+    let crashes = (1..11).map(|i| (4 * i, at(0.09 * i as f64))).collect();
     let slow: Vec<_> = (24..48).map(|node| (node, clean.host / 2)).collect();
-    let half = Distribution { slow, ..clean.clone() };
+    let half = SwarmScenario { slow, ..clean.clone() };
     let late: Vec<_> = (40..48).map(|node| (node, at(0.5))).collect();
-    let rows: [(&str, Distribution, std::ops::Range<usize>, f64, f64); 7] = [
+    let rows: [(&str, SwarmScenario, std::ops::Range<usize>, f64, f64); 7] = [
         ("equal links", clean.clone(), 0..48, 1.0, 0.0),
-        ("10 of 47 die", Distribution { deaths, ..clean.clone() }, 0..48, 1.0, 0.0),
+        ("10 of 47 die", SwarmScenario { crashes, ..clean.clone() }, 0..48, 1.0, 0.0),
         (
             "source goes after 1.03",
-            Distribution { leaves_after: Some(1.03), ..clean.clone() },
+            SwarmScenario { leaves_after: Some(1.03), ..clean.clone() },
             0..48,
             1.0,
             0.0,
         ),
         ("half at half rate: fast", half.clone(), 0..24, 1.0, 0.0),
         ("half at half rate: slow", half, 24..48, 0.5, 0.0),
-        ("8 join at 0.5: these", Distribution { joins: late, ..clean.clone() }, 40..48, 1.0, 0.5),
-        ("5 % of signals lost", Distribution { loss: 0.05, ..clean.clone() }, 0..48, 1.0, 0.0),
+        ("8 join at 0.5: these", SwarmScenario { joins: late, ..clean.clone() }, 40..48, 1.0, 0.5),
+        ("5 % of signals lost", SwarmScenario { loss: 0.05, ..clean.clone() }, 0..48, 1.0, 0.0),
     ];
     let all = Order::LowestRank { window: 64 };
     let ways = [
@@ -141,7 +141,7 @@ fn links(table: &mut String) {
     for (name, what, nodes, rate, from) in rows {
         let mut row = format!("{name:24}");
         for (code, order) in ways {
-            let what = Distribution { code, order, ..what.clone() };
+            let what = SwarmScenario { code, order, ..what.clone() };
             write!(row, "  {:11}", last(&what, nodes.clone(), rate, from))
                 .expect("writing to a string succeeds");
         }
@@ -157,13 +157,13 @@ fn mixed(table: &mut String) {
         "\n4 racks of 2 nodes and 2 at half rate, uplinks of 2, 256 blocks; each takes up to as many times as long as its links allow.\n",
     );
     line(table, "up to  fast   slow");
-    let clean = Distribution::clean(vec![4; 4], Division { blocks: 256, generation: 32 });
+    let clean = SwarmScenario::clean(vec![4; 4], Division { blocks: 256, generation: 32 });
     let slow: Vec<_> = (1..16).step_by(2).map(|node| (node, clean.host / 2)).collect();
-    let what = Distribution { uplink: Some(2 * clean.host), slow, ..clean };
+    let what = SwarmScenario { uplink: Some(2 * clean.host), slow, ..clean };
     for slowed in [1.0, 2.0, 3.0] {
         let mut lasts = [0.0f64; 2];
         for seed in 1..=3 {
-            let done = Distribution { seed, slowed, ..what.clone() }.run().expect("nothing wrong").done;
+            let done = SwarmScenario { seed, slowed, ..what.clone() }.run().expect("nothing wrong").done;
             for (node, seconds) in done.into_iter().enumerate() {
                 lasts[node % 2] = lasts[node % 2].max(seconds.unwrap_or(0.0));
             }
@@ -182,11 +182,13 @@ fn uplinks(table: &mut String) {
     );
     line(table, "uplink  rings     Linear        RarestBlock   RandomBlock");
     for times in [1, 2] {
-        for together in [false, true] {
-            let mut row = format!("{times:6}  {:8}", if together { "together" } else { "free" });
+        for keeps_racks_together in [false, true] {
+            let rings = if keeps_racks_together { "together" } else { "free" };
+            let mut row = format!("{times:6}  {rings:8}");
             for code in [Code::Linear, Code::RarestBlock, Code::RandomBlock] {
-                let clean = Distribution::clean(vec![4; 4], Division { blocks: 1024, generation: 32 });
-                let what = Distribution { together, code, uplink: Some(times * clean.host), ..clean };
+                let clean = SwarmScenario::clean(vec![4; 4], Division { blocks: 1024, generation: 32 });
+                let what =
+                    SwarmScenario { keeps_racks_together, code, uplink: Some(times * clean.host), ..clean };
                 let outcome = what.run().expect("nothing wrong");
                 let last = last_of(&outcome.done) / what.limit();
                 let content = what.limit() * what.host as f64;

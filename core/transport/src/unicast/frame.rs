@@ -9,7 +9,7 @@ use cool_types::limits;
 use core::ops::Range;
 
 /// Most payload bytes of one data frame. Messages that share a stream take turns by frames.
-pub(super) const FRAME_PAYLOAD: u32 = limits::TURN_BYTES as u32;
+pub(super) const FRAME_PAYLOAD: u32 = limits::MESSAGE_QUANTUM_BYTES as u32;
 
 /// Most bytes of a control frame after its length field.
 const CONTROL_BYTES_MAX: usize = 8 * 1024;

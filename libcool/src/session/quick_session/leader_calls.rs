@@ -15,7 +15,7 @@ use cool_quick::{
     RECENT_ARRIVALS_MAX, RETRANSMIT_WINDOW, SendTo,
 };
 use cool_shm::segment::records::{ARRIVALS, RankArrival};
-use cool_shm::segment::{DATAGRAM_BYTES, DATAGRAM_SLOTS, RankPart};
+use cool_shm::segment::{DATAGRAM_BYTES, RETRANSMISSION_SLOTS, RankPart};
 use cool_types::Key;
 use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
@@ -27,7 +27,8 @@ use std::time::{Duration, Instant};
 const WAIT_STEP: Duration = Duration::from_millis(10);
 
 // The segment can store all datagrams that receivers may request again.
-const _: () = assert!(DATAGRAM_BYTES_MAX <= DATAGRAM_BYTES && RETRANSMIT_WINDOW as u64 <= DATAGRAM_SLOTS);
+const _: () =
+    assert!(DATAGRAM_BYTES_MAX <= DATAGRAM_BYTES && RETRANSMIT_WINDOW as u64 <= RETRANSMISSION_SLOTS);
 const _: () = assert!(RECENT_ARRIVALS_MAX <= ARRIVALS);
 
 /// A leader's part in calls between leaders, of which it executes one at a time.
@@ -145,7 +146,7 @@ impl LeaderCalls {
             let now = self.now();
             match self.machine.poll(now) {
                 Poll::Output(Output::Send(message)) => {
-                    self.retransmit_part(call).store_datagram(
+                    self.retransmit_part(call).keep_for_retransmission(
                         self.sent_datagrams,
                         message.name,
                         &message.bytes,

@@ -127,7 +127,7 @@ struct KeptInSegment<'a>(RankPart<'a>);
 
 impl RetransmitBuffer for KeptInSegment<'_> {
     fn message(&self, name: (u64, u32)) -> Option<Vec<u8>> {
-        self.0.find_datagram(name)
+        self.0.find_retransmission(name)
     }
 
     fn digest(&self, call: u64) -> Option<u64> {

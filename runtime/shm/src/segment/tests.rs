@@ -14,13 +14,13 @@ fn pair(ranks: usize) -> [Segment; 2] {
 fn a_publication_is_readable_in_another_process() {
     let [ours, theirs] = pair(3);
     let (part, ring) = (ours.rank(1), SegmentRing::Results);
-    part.write((ring, 9), CHUNK_BYTES - 5, b"hello").unwrap();
+    part.write((ring, 9), SLOT_BYTES - 5, b"hello").unwrap();
     part.publish(ring, 10);
     let (part, mut read) = (theirs.rank(1), [0; 5]);
-    part.read((ring, 9), CHUNK_BYTES - 5, &mut read).unwrap();
+    part.read((ring, 9), SLOT_BYTES - 5, &mut read).unwrap();
     assert_eq!((part.published(ring), part.published(SegmentRing::Inputs), &read), (10, 0, b"hello"));
     assert_eq!(theirs.rank(0).published(ring) + theirs.rank(2).published(ring), 0);
-    assert!(part.write((ring, 9), CHUNK_BYTES - 4, b"hello").is_err());
+    assert!(part.write((ring, 9), SLOT_BYTES - 4, b"hello").is_err());
 }
 
 #[test]
@@ -47,17 +47,17 @@ fn others_learn_which_calls_a_rank_has_begun() {
 #[test]
 fn latest_datagrams_are_found_by_call_and_transfer() {
     let [ours, theirs] = pair(1);
-    let last = DATAGRAM_SLOTS + 5;
+    let last = RETRANSMISSION_SLOTS + 5;
     for number in 0..last {
         let bytes = vec![number as u8; DATAGRAM_BYTES - number as usize];
-        ours.rank(0).store_datagram(number, (number / 2, 7 + number as u32 % 2), &bytes).unwrap();
+        ours.rank(0).keep_for_retransmission(number, (number / 2, 7 + number as u32 % 2), &bytes).unwrap();
     }
-    let kept = |number: u64| theirs.rank(0).find_datagram((number / 2, 7 + number as u32 % 2));
-    for number in last - DATAGRAM_SLOTS..last {
+    let kept = |number: u64| theirs.rank(0).find_retransmission((number / 2, 7 + number as u32 % 2));
+    for number in last - RETRANSMISSION_SLOTS..last {
         assert_eq!(kept(number), Some(vec![number as u8; DATAGRAM_BYTES - number as usize]));
     }
     assert_eq!([kept(4), kept(last), kept(1000)], [None, None, None]);
-    assert!(ours.rank(0).store_datagram(0, (0, 0), &[0; DATAGRAM_BYTES + 1]).is_err());
+    assert!(ours.rank(0).keep_for_retransmission(0, (0, 0), &[0; DATAGRAM_BYTES + 1]).is_err());
     assert!(!theirs.is_ready());
     ours.set_ready();
     assert!(theirs.is_ready());

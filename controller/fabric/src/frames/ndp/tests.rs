@@ -22,7 +22,7 @@ fn announced(kind: u8, flags: u8, source: Ipv6Addr, to: Ipv6Addr, rest: &[u8]) -
 }
 
 #[test]
-fn a_question_is_read_said_again_and_answered_to_who_asks() {
+fn a_solicitation_is_read_encoded_and_answered_to_its_sender() {
     let question = NeighborMessage::read(&FRAME).unwrap();
     assert_eq!(
         (question.sender, question.claimed_address(), question.requested_address()),
@@ -95,7 +95,7 @@ fn extended(frame: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn a_probe_asks_one_host_and_tells_who_asks() {
+fn a_probe_is_for_one_host_and_names_its_sender() {
     let frame = probe(HOST, ip("fd00::1"), OTHER);
     let requested = NeighborMessage::read(&frame).unwrap();
     assert_eq!(
@@ -157,7 +157,7 @@ fn invalid_neighbor_discovery_is_recognized_but_not_read() {
 
 proptest! {
     #[test]
-    fn whatever_is_read_can_be_said_again(
+    fn every_message_that_is_read_can_be_encoded(
         changes in prop::collection::vec((14..94usize, any::<u8>()), 0..4),
         end in 0..=94usize,
         which in 0..3usize,

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_an_address_for_which_its_node_answers() {
+    fn no_machine_takes_an_address_for_which_its_node_answers() {
         let mut known = NeighborCache::default();
         known.on_announcement(at(0), NONE, ip(1), "h1", Some(true));
         assert_eq!(known.claim(at(999), NONE, ip(1)), ClaimVerdict::Refused);

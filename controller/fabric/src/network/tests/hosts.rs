@@ -94,7 +94,7 @@ fn requests_for_unknown_hosts_go_to_all_edge_ports() {
 }
 
 #[test]
-fn nodes_are_known_to_hosts_by_their_pmacs_whoever_asks() {
+fn hosts_and_nodes_see_a_node_by_its_pmac() {
     let mut world = acquainted();
     let pmac = |n: u8| world.network.surroundings().pmac_at(place(&world, n)).unwrap();
     let (of_1, of_5) = (pmac(1), pmac(5));
@@ -130,7 +130,7 @@ fn broadcasts_go_to_all_edge_ports_and_bridge_frames_to_none() {
 }
 
 #[test]
-fn nobody_takes_the_address_of_a_node() {
+fn no_host_takes_the_address_of_a_node() {
     let mut world = acquainted();
     let claim = |sender, sender_ip| Arp { sender, sender_ip, ..arp(2, 7, true) }.frame(MacAddr::broadcast());
     for frame in [claim(node(2).mac, ipv4(5)), claim(node(5).mac, ipv4(2)), claim(node(5).mac, ipv4(5))] {

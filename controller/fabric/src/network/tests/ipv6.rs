@@ -10,7 +10,7 @@ use core::net::Ipv6Addr;
 
 const ALL_ROUTERS: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 2);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
-const SEVERAL: MacAddr = MacAddr(0x33, 0x33, 0xff, 0, 0, 1);
+const SOLICITED_NODE_MULTICAST: MacAddr = MacAddr(0x33, 0x33, 0xff, 0, 0, 1);
 const OVERRIDE: u8 = 1 << 5;
 
 fn ip(n: u8) -> Ipv6Addr {
@@ -19,7 +19,7 @@ fn ip(n: u8) -> Ipv6Addr {
 
 /// Returns a request from one host for the address of another.
 fn question(from: u8, to: u8) -> Vec<u8> {
-    ndp::probe(SEVERAL, ip(to), node(from).mac)
+    ndp::probe(SOLICITED_NODE_MULTICAST, ip(to), node(from).mac)
 }
 
 /// Returns the reply to a request that a host or node has received.
@@ -32,7 +32,7 @@ fn read(frame: &[u8]) -> NeighborMessage<'_> {
 }
 
 /// A host or node sends a frame. Returns the frames that leave the network, except probes of the
-/// controller.
+/// controller to the sender's own port.
 fn frames_after(world: &mut World, n: u8, frame: Vec<u8>) -> Vec<(Port, Vec<u8>)> {
     let (own, mut left) = (place(world, n), hosts::frames_after(world, n, frame));
     left.retain(|(port, frame)| *port != own || !is_from_controller(frame));
@@ -99,7 +99,7 @@ fn nodes_find_pmacs_and_the_controller_answers_for_them() {
 }
 
 #[test]
-fn who_does_not_say_whether_it_is_a_router_is_asked_once() {
+fn a_machine_is_asked_once_whether_it_is_a_router() {
     let mut world = world();
     for n in [1, 7] {
         let left = hosts::frames_after(&mut world, n, question(n, 5));
@@ -127,7 +127,8 @@ fn nodes_and_hosts_find_each_other_by_ipv6() {
     assert_eq!((ports(&left), read(&left[0].1).sender), (vec![at(1, 4)], pmac(&world, 5)));
     let known: Vec<_> = shown(&mut world).hosts.iter().map(|host| host.addresses.clone()).collect();
     assert_eq!(known, [2, 7].map(|n| vec![IpAddr::V6(ip(n))]));
-    // After a while the host is probed, and may request the address of the prober.
+    // A host may request the address from which the controller sends probes; the controller
+    // answers.
     world.now += Duration::from_secs(61);
     let left = sent_by(&mut world, at(1, 1), Vec::new());
     assert_eq!(left, []);
@@ -137,7 +138,7 @@ fn nodes_and_hosts_find_each_other_by_ipv6() {
 }
 
 #[test]
-fn nobody_takes_a_nodes_address_as_long_as_it_answers_for_it() {
+fn no_machine_takes_an_address_while_its_node_answers_for_it() {
     let mut world = world();
     ask(&mut world, 1, 5);
     let claim = ndp::announcement(ip(5), node(7).mac, false);
@@ -160,7 +161,7 @@ fn nobody_takes_a_nodes_address_as_long_as_it_answers_for_it() {
 }
 
 #[test]
-fn who_looks_whether_an_address_is_in_use_hears_of_others_only() {
+fn duplicate_address_detection_finds_other_machines_only() {
     let mut world = world();
     let check = |n: u8, address: Ipv6Addr| {
         let to = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00, 5);
@@ -181,7 +182,7 @@ fn who_looks_whether_an_address_is_in_use_hears_of_others_only() {
 }
 
 #[test]
-fn routers_are_found_and_what_is_forged_or_shared_is_nobodys() {
+fn routers_are_found_and_forged_or_anycast_is_not_learned() {
     let mut world = world();
     let own = |n: u8| [&[1, 1][..], &node(n).mac.octets()].concat();
     let solicitation =
@@ -268,9 +269,9 @@ fn neighbor_discovery_is_metered_per_port_only_where_used() {
         of_port.filter(|text| text.contains(&key) && text.contains("icmpv6_type")).count()
     };
     assert_eq!((1..=4).map(|tor| flows(&world, at(tor, 3)) + flows(&world, at(tor, 4))).sum::<usize>(), 0);
-    let advertisement =
+    let solicitation =
         ndp::valid_message(ndp::ROUTER_SOLICITATION, node(3).mac, (ip(3), ALL_ROUTERS), 0, &[]);
-    frames_after(&mut world, 3, advertisement);
+    frames_after(&mut world, 3, solicitation);
     ask(&mut world, 1, 7);
     assert_eq!([at(1, 3), at(4, 3), at(2, 3)].map(|port| flows(&world, port)), [2, 2, 0]);
     let packet = |eth_dst| {
@@ -317,8 +318,9 @@ fn link_local_multicast_is_forwarded_unless_it_is_invalid() {
     // A message with the Ethernet address of another sender is not forwarded.
     frame[6..12].copy_from_slice(&node(5).mac.octets());
     assert_eq!(frames_after(&mut world, 1, frame), []);
-    let unsure = ndp::valid_message(ndp::ADVERTISEMENT, node(1).mac, (ip(1), ALL_NODES), OVERRIDE, &[]);
-    assert_eq!(frames_after(&mut world, 1, unsure), []);
+    let without_target =
+        ndp::valid_message(ndp::ADVERTISEMENT, node(1).mac, (ip(1), ALL_NODES), OVERRIDE, &[]);
+    assert_eq!(frames_after(&mut world, 1, without_target), []);
 }
 
 /// Returns the address that an agent has registered.
@@ -358,7 +360,7 @@ fn a_registered_address_belongs_to_its_node_only() {
     world.intervals(6);
     // The node has not announced this address itself: it alone receives the request, and afterwards
     // the controller answers.
-    let request_from = |from: u8| ndp::probe(SEVERAL, registered(5), node(from).mac);
+    let request_from = |from: u8| ndp::probe(SOLICITED_NODE_MULTICAST, registered(5), node(from).mac);
     let left = frames_after(&mut world, 1, request_from(1));
     assert_eq!(ports(&left), [at(3, 3)]);
     let received = at_place(&world, &left, 5);

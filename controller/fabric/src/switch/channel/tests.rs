@@ -73,23 +73,25 @@ const METERS: usize = 1;
 const GROUPS: usize = 2;
 const TABLES: usize = 3;
 
-struct Talk {
+/// A channel, with the messages that it has sent to its peer and its other outputs. The test acts
+/// as the peer.
+struct TestPeer {
     channel: Channel,
     now: Time,
     sent: Vec<Message>,
     outputs: Vec<Output>,
 }
 
-impl Talk {
-    fn new() -> Talk {
-        let mut talk = Talk {
+impl TestPeer {
+    fn new() -> TestPeer {
+        let mut peer = TestPeer {
             channel: Channel::new(Time::ZERO, config()),
             now: Time::ZERO,
             sent: Vec::new(),
             outputs: Vec::new(),
         };
-        talk.drain();
-        talk
+        peer.drain();
+        peer
     }
 
     fn drain(&mut self) -> Option<Time> {
@@ -137,13 +139,13 @@ impl Talk {
 
     /// Returns a channel to a switch that has reported its ports, and the next requests:
     /// [`DESCRIPTION`], [`METERS`], [`GROUPS`], [`TABLES`] and a barrier.
-    fn with_ports(list: Vec<rs_openflow::Port>) -> (Talk, Vec<Message>) {
-        let mut talk = Talk::new();
-        talk.receive(Body::Hello(Hello::default()));
-        talk.receive(features(0));
-        let requests = talk.receive(ports(list));
+    fn with_ports(list: Vec<rs_openflow::Port>) -> (TestPeer, Vec<Message>) {
+        let mut peer = TestPeer::new();
+        peer.receive(Body::Hello(Hello::default()));
+        peer.receive(features(0));
+        let requests = peer.receive(ports(list));
         assert_eq!(requests.len(), 5);
-        (talk, requests)
+        (peer, requests)
     }
 
     /// The peer replies to the barrier. Returns the next requests.
@@ -154,12 +156,13 @@ impl Talk {
         self.receive_as(*xid, Body::BarrierReply)
     }
 
-    fn up() -> Talk {
-        let (mut talk, requests) = Talk::with_ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]);
-        talk.receive_as(requests[DESCRIPTION].xid, description("None"));
-        let requests = talk.finish(&requests);
-        talk.tables_are_empty(&requests);
-        talk
+    fn up() -> TestPeer {
+        let (mut peer, requests) =
+            TestPeer::with_ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]);
+        peer.receive_as(requests[DESCRIPTION].xid, description("None"));
+        let requests = peer.finish(&requests);
+        peer.tables_are_empty(&requests);
+        peer
     }
 
     fn closed(&self) -> &str {
@@ -181,8 +184,8 @@ impl Talk {
 
 #[test]
 fn a_switch_is_up_after_reporting_ports_name_and_tables() {
-    let talk = Talk::up();
-    let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
+    let peer = TestPeer::up();
+    let [Output::Up(info)] = &peer.outputs[..] else { panic!("{:?}", peer.outputs) };
     assert_eq!((info.datapath_id, info.name.as_str()), (DatapathId(0x2a), "s1"));
     assert_eq!(info.ports.len(), 1);
     assert_eq!(
@@ -192,98 +195,98 @@ fn a_switch_is_up_after_reporting_ports_name_and_tables() {
 }
 
 #[test]
-fn a_name_comes_from_the_description_or_the_datapath_id() {
-    for (outputs, name) in [("spine 3", "spine 3"), ("None", "dpid:000000000000002a")] {
-        let mut talk = Talk::new();
-        talk.receive(Body::Hello(Hello::default()));
-        talk.receive(features(0));
+fn a_name_is_the_description_or_the_datapath_id() {
+    for (reported, name) in [("spine 3", "spine 3"), ("None", "dpid:000000000000002a")] {
+        let mut peer = TestPeer::new();
+        peer.receive(Body::Hello(Hello::default()));
+        peer.receive(features(0));
         let mut more = Multipart::from(MultipartReply::PortDesc(vec![port(1, "a")]));
         more.flags = MultipartFlags::MORE;
-        assert_eq!(talk.receive(Body::MultipartReply(more)), []);
-        let requests = talk.receive(ports(vec![port(2, "b")]));
-        talk.receive_as(requests[DESCRIPTION].xid, description(outputs));
-        let requests = talk.finish(&requests);
-        talk.tables_are_empty(&requests);
-        let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
+        assert_eq!(peer.receive(Body::MultipartReply(more)), []);
+        let requests = peer.receive(ports(vec![port(2, "b")]));
+        peer.receive_as(requests[DESCRIPTION].xid, description(reported));
+        let requests = peer.finish(&requests);
+        peer.tables_are_empty(&requests);
+        let [Output::Up(info)] = &peer.outputs[..] else { panic!("{:?}", peer.outputs) };
         assert_eq!((info.name.as_str(), info.ports.len()), (name, 2));
     }
 }
 
 #[test]
 fn a_switch_with_version_1_0_only_is_rejected() {
-    let mut talk = Talk::new();
-    let sent = talk.receive(Body::Hello(Hello { version: 1, elements: Vec::new(), rest: Vec::new() }));
+    let mut peer = TestPeer::new();
+    let sent = peer.receive(Body::Hello(Hello { version: 1, elements: Vec::new(), rest: Vec::new() }));
     let [Message { body: Body::Error(failure), .. }] = &sent[..] else { panic!("{sent:?}") };
     assert_eq!((failure.kind, failure.code), (ErrorType::HELLO_FAILED, INCOMPATIBLE));
-    assert!(talk.closed().contains("0x01 (1.0)"), "{}", talk.closed());
-    assert!(!talk.closed().contains('\n'));
+    assert!(peer.closed().contains("0x01 (1.0)"), "{}", peer.closed());
+    assert!(!peer.closed().contains('\n'));
     // The channel ignores all further messages.
-    assert_eq!(talk.receive(Body::EchoRequest(Vec::new())), []);
+    assert_eq!(peer.receive(Body::EchoRequest(Vec::new())), []);
 }
 
 #[test]
-fn a_newer_switch_is_welcome_if_it_also_speaks_1_3() {
+fn a_newer_switch_is_accepted_if_it_also_speaks_1_3() {
     let elements = vec![HelloElement::VersionBitmap(vec![1 << 4 | 1 << 6])];
-    let mut talk = Talk::new();
-    let sent = talk.receive(Body::Hello(Hello { version: 6, elements, rest: Vec::new() }));
+    let mut peer = TestPeer::new();
+    let sent = peer.receive(Body::Hello(Hello { version: 6, elements, rest: Vec::new() }));
     assert_eq!(sent[0].body, Body::FeaturesRequest);
-    let mut talk = Talk::new();
+    let mut peer = TestPeer::new();
     let elements = vec![HelloElement::VersionBitmap(vec![1 << 6])];
-    talk.receive(Body::Hello(Hello { version: 6, elements, rest: Vec::new() }));
-    assert!(talk.closed().contains("1.5"), "{}", talk.closed());
+    peer.receive(Body::Hello(Hello { version: 6, elements, rest: Vec::new() }));
+    assert!(peer.closed().contains("1.5"), "{}", peer.closed());
 }
 
 #[test]
-fn who_is_no_switch_is_turned_away() {
-    let mut talk = Talk::new();
-    talk.receive(features(0));
-    assert!(talk.closed().contains("hello"));
-    let mut talk = Talk::new();
-    talk.unreadable(MessageType(0x45), 9);
-    talk.drain();
-    assert!(talk.closed().contains("0x47"), "{}", talk.closed());
-    let mut talk = Talk::new();
-    talk.receive(Body::Hello(Hello::default()));
-    talk.receive(features(1));
-    assert!(talk.closed().contains("auxiliary"));
+fn a_peer_that_is_no_switch_is_disconnected() {
+    let mut peer = TestPeer::new();
+    peer.receive(features(0));
+    assert!(peer.closed().contains("hello"));
+    let mut peer = TestPeer::new();
+    peer.unreadable(MessageType(0x45), 9);
+    peer.drain();
+    assert!(peer.closed().contains("0x47"), "{}", peer.closed());
+    let mut peer = TestPeer::new();
+    peer.receive(Body::Hello(Hello::default()));
+    peer.receive(features(1));
+    assert!(peer.closed().contains("auxiliary"));
 }
 
 #[test]
 fn a_peer_stuck_in_the_handshake_is_dropped_despite_echoes() {
-    assert_eq!(Talk::new().wait_for_close(), HANDSHAKE);
-    let mut talk = Talk::new();
-    talk.receive(Body::Hello(Hello::default()));
+    assert_eq!(TestPeer::new().wait_for_close(), HANDSHAKE);
+    let mut peer = TestPeer::new();
+    peer.receive(Body::Hello(Hello::default()));
     for second in 1..10 {
-        talk.now = Time::ZERO + Duration::from_secs(second);
-        assert_eq!(talk.receive(Body::EchoRequest(vec![7])), [Message::new(9, Body::EchoReply(vec![7]))]);
+        peer.now = Time::ZERO + Duration::from_secs(second);
+        assert_eq!(peer.receive(Body::EchoRequest(vec![7])), [Message::new(9, Body::EchoReply(vec![7]))]);
     }
-    assert_eq!(talk.wait_for_close(), HANDSHAKE);
+    assert_eq!(peer.wait_for_close(), HANDSHAKE);
 }
 
 #[test]
 fn a_silent_switch_is_asked_and_dropped_if_it_does_not_answer() {
-    let mut talk = Talk::up();
-    talk.sent.clear();
+    let mut peer = TestPeer::up();
+    peer.sent.clear();
     for _ in 0..3 {
-        talk.now = talk.drain().unwrap();
-        talk.drain();
-        assert!(matches!(talk.sent.last(), Some(Message { body: Body::EchoRequest(_), .. })));
-        talk.receive(Body::EchoReply(Vec::new()));
+        peer.now = peer.drain().unwrap();
+        peer.drain();
+        assert!(matches!(peer.sent.last(), Some(Message { body: Body::EchoRequest(_), .. })));
+        peer.receive(Body::EchoReply(Vec::new()));
     }
-    assert_eq!(talk.outputs.len(), 1);
-    let last_received = talk.now;
-    talk.wait_for_close();
-    assert_eq!(talk.now, last_received + DEAD_AFTER);
+    assert_eq!(peer.outputs.len(), 1);
+    let last_received = peer.now;
+    peer.wait_for_close();
+    assert_eq!(peer.now, last_received + DEAD_AFTER);
 }
 
 #[test]
 fn ports_and_frames_are_reported_and_reserved_ports_are_not() {
-    let mut talk = Talk::up();
+    let mut peer = TestPeer::up();
     let status = |reason, port| Body::PortStatus(PortStatus { reason, port });
     let mut down = port(1, "a");
     down.state = PortState::LINK_DOWN;
-    talk.receive(status(PortReason::MODIFY, down));
-    talk.receive(status(PortReason::ADD, port(PortNo::LOCAL.0, "s1")));
+    peer.receive(status(PortReason::MODIFY, down));
+    peer.receive(status(PortReason::ADD, port(PortNo::LOCAL.0, "s1")));
     let frame = |in_port| {
         Body::PacketIn(PacketIn {
             buffer: BufferId::NONE,
@@ -295,25 +298,25 @@ fn ports_and_frames_are_reported_and_reserved_ports_are_not() {
             data: vec![1, 2, 3],
         })
     };
-    talk.receive(frame(PortNo(1)));
-    talk.receive(frame(PortNo(4)));
-    talk.receive(frame(PortNo::LOCAL));
-    talk.receive(status(PortReason::DELETE, port(1, "a")));
+    peer.receive(frame(PortNo(1)));
+    peer.receive(frame(PortNo(4)));
+    peer.receive(frame(PortNo::LOCAL));
+    peer.receive(status(PortReason::DELETE, port(1, "a")));
     let [Output::Up(_), Output::PortChanged(changed), Output::PacketIn(1, data), Output::PortRemoved(1)] =
-        &talk.outputs[..]
+        &peer.outputs[..]
     else {
-        panic!("{:?}", talk.outputs)
+        panic!("{:?}", peer.outputs)
     };
     assert_eq!((changed.up, &data[..]), (false, &[1, 2, 3][..]));
 }
 
 #[test]
 fn frames_go_out_as_packets_out() {
-    let mut talk = Talk::up();
-    talk.sent.clear();
-    talk.channel.handle(talk.now, Input::Packet(vec![3], vec![9]));
-    talk.drain();
-    assert_eq!(talk.sent[0].body, Body::PacketOut(PacketOut::new(PortNo(3), vec![9])));
+    let mut peer = TestPeer::up();
+    peer.sent.clear();
+    peer.channel.handle(peer.now, Input::Packet(vec![3], vec![9]));
+    peer.drain();
+    assert_eq!(peer.sent[0].body, Body::PacketOut(PacketOut::new(PortNo(3), vec![9])));
 }
 
 fn meters(max_meters: u32) -> MultipartReply {
@@ -327,16 +330,16 @@ fn meters(max_meters: u32) -> MultipartReply {
 }
 
 /// Returns a channel to a switch with meters, up to the barrier after them, and the meter messages.
-fn metered() -> (Talk, Vec<Message>) {
-    let (mut talk, requests) = Talk::with_ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]);
-    talk.receive_as(requests[METERS].xid, Body::MultipartReply(meters(100).into()));
-    let made = talk.finish(&requests);
-    (talk, made)
+fn metered() -> (TestPeer, Vec<Message>) {
+    let (mut peer, requests) = TestPeer::with_ports(vec![port(1, "s1-eth1"), port(PortNo::LOCAL.0, "s1")]);
+    peer.receive_as(requests[METERS].xid, Body::MultipartReply(meters(100).into()));
+    let made = peer.finish(&requests);
+    (peer, made)
 }
 
 #[test]
 fn meters_for_all_ports_are_made_before_tables_are_read() {
-    let (mut talk, made) = metered();
+    let (mut peer, made) = metered();
     let numbers: Vec<u32> = made
         .iter()
         .filter_map(|m| match &m.body {
@@ -349,30 +352,30 @@ fn meters_for_all_ports_are_made_before_tables_are_read() {
     assert_eq!(barrier.body, Body::BarrierRequest);
     // Meters that exist already are fine as well.
     let exists = ErrorMessage::new(ErrorType::METER_MOD_FAILED, METER_EXISTS, Vec::new());
-    assert_eq!(talk.receive_as(made[0].xid, Body::Error(exists)), []);
-    let requests = talk.receive_as(barrier.xid, Body::BarrierReply);
-    talk.tables_are_empty(&requests);
-    assert!(matches!(talk.outputs[..], [Output::Up(_)]), "{:?}", talk.outputs);
+    assert_eq!(peer.receive_as(made[0].xid, Body::Error(exists)), []);
+    let requests = peer.receive_as(barrier.xid, Body::BarrierReply);
+    peer.tables_are_empty(&requests);
+    assert!(matches!(peer.outputs[..], [Output::Up(_)]), "{:?}", peer.outputs);
     let status = PortStatus { reason: PortReason::ADD, port: port(7, "new") };
-    assert_eq!(talk.receive(Body::PortStatus(status)).len(), 2);
+    assert_eq!(peer.receive(Body::PortStatus(status)).len(), 2);
 }
 
 #[test]
 fn unreadable_messages_are_ignored_if_the_switch_works_without() {
-    let mut talk = Talk::up();
-    talk.outputs.clear();
+    let mut peer = TestPeer::up();
+    peer.outputs.clear();
     for _ in 0..100 {
-        talk.unreadable(MessageType::PACKET_IN, 0);
-        talk.unreadable(MessageType::EXPERIMENTER, 0);
+        peer.unreadable(MessageType::PACKET_IN, 0);
+        peer.unreadable(MessageType::EXPERIMENTER, 0);
     }
-    assert_eq!(talk.outputs.len(), 8, "{:?}", talk.outputs);
-    assert!(talk.outputs.iter().all(|outputs| matches!(outputs, Output::Warning(_))));
-    talk.unreadable(MessageType::PORT_STATUS, 0);
-    assert!(talk.closed().contains("invalid message"), "{}", talk.closed());
+    assert_eq!(peer.outputs.len(), 8, "{:?}", peer.outputs);
+    assert!(peer.outputs.iter().all(|output| matches!(output, Output::Warning(_))));
+    peer.unreadable(MessageType::PORT_STATUS, 0);
+    assert!(peer.closed().contains("invalid message"), "{}", peer.closed());
 }
 
 #[test]
-fn a_ports_rate_is_what_its_bits_say_or_else_its_number() {
+fn a_ports_rate_follows_from_its_bits_or_else_its_number() {
     let rate = |current, current_kbps| kbps(&rs_openflow::Port { current, current_kbps, ..port(1, "a") });
     assert_eq!(rate(PortFeatures::FD_10G, 0), 10_000_000);
     assert_eq!(rate(PortFeatures::HD_100M | PortFeatures::FIBER, 0), 100_000);
@@ -383,53 +386,53 @@ fn a_ports_rate_is_what_its_bits_say_or_else_its_number() {
 
 #[test]
 fn a_switch_that_refuses_a_meter_is_served_without_meters() {
-    let (mut talk, made) = metered();
+    let (mut peer, made) = metered();
     let full = ErrorMessage::new(ErrorType::METER_MOD_FAILED, 11, Vec::new());
-    talk.receive_as(made[0].xid, Body::Error(full));
+    peer.receive_as(made[0].xid, Body::Error(full));
     assert!(
-        matches!(&talk.outputs[..], [Output::Warning(text)] if text.contains("meter")),
+        matches!(&peer.outputs[..], [Output::Warning(text)] if text.contains("meter")),
         "{:?}",
-        talk.outputs
+        peer.outputs
     );
-    let requests = talk.receive_as(made.last().unwrap().xid, Body::BarrierReply);
-    talk.tables_are_empty(&requests);
-    assert!(matches!(talk.outputs.last(), Some(Output::Up(_))));
+    let requests = peer.receive_as(made.last().unwrap().xid, Body::BarrierReply);
+    peer.tables_are_empty(&requests);
+    assert!(matches!(peer.outputs.last(), Some(Output::Up(_))));
 }
 
 #[test]
-fn a_port_that_floods_is_not_heard_beyond_its_rate() {
-    let mut talk = Talk::up();
+fn packet_ins_of_a_flooding_port_are_limited() {
+    let mut peer = TestPeer::up();
     let matching = Match::new().in_port(PortNo(1));
     let (buffer, reason, table) = (BufferId::NONE, PacketInReason::ACTION, TableId(0));
     let flood = PacketIn { buffer, total_len: 1, reason, table, cookie: 0, matching, data: vec![1] };
     for _ in 0..1000 {
-        talk.receive(Body::PacketIn(flood.clone()));
+        peer.receive(Body::PacketIn(flood.clone()));
     }
-    assert_eq!(talk.outputs.iter().filter(|output| matches!(output, Output::PacketIn(..))).count(), 200);
+    assert_eq!(peer.outputs.iter().filter(|output| matches!(output, Output::PacketIn(..))).count(), 200);
 }
 
 #[test]
 fn counters_are_requested_only_after_all_earlier_replies() {
-    let mut talk = Talk::up();
-    talk.channel.counters = CounterPoller::new(Duration::from_secs(7));
-    talk.channel.counters.start(talk.now);
-    let requests_of = |talk: &mut Talk| {
-        talk.sent.clear();
-        talk.now = talk.channel.counters.deadline().unwrap();
-        talk.channel.keepalive.on_message(talk.now);
-        talk.drain();
-        talk.sent.iter().filter(|m| matches!(m.body, Body::MultipartRequest(_))).cloned().collect::<Vec<_>>()
+    let mut peer = TestPeer::up();
+    peer.channel.counters = CounterPoller::new(Duration::from_secs(7));
+    peer.channel.counters.start(peer.now);
+    let requests_of = |peer: &mut TestPeer| {
+        peer.sent.clear();
+        peer.now = peer.channel.counters.deadline().unwrap();
+        peer.channel.keepalive.on_message(peer.now);
+        peer.drain();
+        peer.sent.iter().filter(|m| matches!(m.body, Body::MultipartRequest(_))).cloned().collect::<Vec<_>>()
     };
-    let requests = requests_of(&mut talk);
+    let requests = requests_of(&mut peer);
     let [ports, flows] = &requests[..] else { panic!("{requests:?}") };
-    assert_eq!(requests_of(&mut talk), []);
+    assert_eq!(requests_of(&mut peer), []);
     let reply = |xid, reply: MultipartReply| (xid, Body::MultipartReply(reply.into()));
     let (xid, body) = reply(ports.xid, MultipartReply::PortStats(Vec::new()));
-    talk.receive_as(xid, body);
+    peer.receive_as(xid, body);
     let (xid, body) = reply(flows.xid, MultipartReply::Flow(Vec::new()));
-    talk.receive_as(xid, body);
-    assert!(matches!(talk.outputs.last(), Some(Output::Counters(_))), "{:?}", talk.outputs);
-    assert_eq!(requests_of(&mut talk).len(), 2);
+    peer.receive_as(xid, body);
+    assert!(matches!(peer.outputs.last(), Some(Output::Counters(_))), "{:?}", peer.outputs);
+    assert_eq!(requests_of(&mut peer).len(), 2);
 }
 
 fn refusal(kind: ErrorType, code: u16) -> Body {
@@ -438,47 +441,47 @@ fn refusal(kind: ErrorType, code: u16) -> Body {
 
 #[test]
 fn a_later_controller_takes_a_switch_over() {
-    let mut talk = Talk::new();
-    talk.receive(Body::Hello(Hello::default()));
-    let requests = talk.receive(features(0));
+    let mut peer = TestPeer::new();
+    peer.receive(Body::Hello(Hello::default()));
+    let requests = peer.receive(features(0));
     let master = RoleConfig { role: ControllerRole::MASTER, generation: 7 };
     assert_eq!(requests[0].body, Body::RoleRequest(master));
-    talk.receive_as(requests[0].xid, refusal(ErrorType::ROLE_REQUEST_FAILED, 0));
-    assert!(talk.closed().contains("a controller that started later runs it"), "{}", talk.closed());
+    peer.receive_as(requests[0].xid, refusal(ErrorType::ROLE_REQUEST_FAILED, 0));
+    assert!(peer.closed().contains("a controller that started later runs it"), "{}", peer.closed());
 
-    let mut talk = Talk::up();
-    talk.receive_as(77, refusal(ErrorType::BAD_REQUEST, 10));
-    assert!(talk.closed().contains("has taken it over"), "{}", talk.closed());
+    let mut peer = TestPeer::up();
+    peer.receive_as(77, refusal(ErrorType::BAD_REQUEST, 10));
+    assert!(peer.closed().contains("has taken it over"), "{}", peer.closed());
 }
 
 #[test]
 fn a_standby_requests_nothing_of_a_switch_until_it_leads() {
     let standby = ChannelConfig { generation: None, ..config() };
-    let mut talk = Talk { channel: Channel::new(Time::ZERO, standby), ..Talk::new() };
-    talk.drain();
-    assert_eq!(talk.receive(Body::Hello(Hello::default())), []);
+    let mut peer = TestPeer { channel: Channel::new(Time::ZERO, standby), ..TestPeer::new() };
+    peer.drain();
+    assert_eq!(peer.receive(Body::Hello(Hello::default())), []);
     assert!(matches!(
-        talk.receive(Body::EchoRequest(vec![1]))[..],
+        peer.receive(Body::EchoRequest(vec![1]))[..],
         [Message { body: Body::EchoReply(_), .. }]
     ));
     let status = Body::PortStatus(PortStatus { reason: PortReason::ADD, port: port(1, "p") });
-    assert_eq!(talk.receive(status), [], "of the master's concern");
+    assert_eq!(peer.receive(status), [], "of the master's concern");
     // The standby lasts longer than a handshake may take, because the peer still answers.
     for _ in 0..=HANDSHAKE.as_secs() {
-        talk.now += config().keepalive_interval;
-        talk.sent.clear();
-        talk.drain();
-        assert!(matches!(talk.sent[..], [Message { body: Body::EchoRequest(_), .. }]), "{:?}", talk.sent);
-        talk.receive(Body::EchoReply(Vec::new()));
+        peer.now += config().keepalive_interval;
+        peer.sent.clear();
+        peer.drain();
+        assert!(matches!(peer.sent[..], [Message { body: Body::EchoRequest(_), .. }]), "{:?}", peer.sent);
+        peer.receive(Body::EchoReply(Vec::new()));
     }
-    talk.channel.handle(talk.now, Input::Lead(9));
-    talk.sent.clear();
-    talk.drain();
-    assert!(matches!(talk.sent[..], [Message { body: Body::FeaturesRequest, .. }]), "{:?}", talk.sent);
-    let requests = talk.receive(features(0));
+    peer.channel.handle(peer.now, Input::Lead(9));
+    peer.sent.clear();
+    peer.drain();
+    assert!(matches!(peer.sent[..], [Message { body: Body::FeaturesRequest, .. }]), "{:?}", peer.sent);
+    let requests = peer.receive(features(0));
     let master = RoleConfig { role: ControllerRole::MASTER, generation: 9 };
     assert_eq!(requests[0].body, Body::RoleRequest(master));
-    assert!(talk.outputs.is_empty(), "{:?}", talk.outputs);
+    assert!(peer.outputs.is_empty(), "{:?}", peer.outputs);
 }
 
 /// Generates messages that a switch may send, and some that it must not.
@@ -510,18 +513,18 @@ proptest! {
     /// Messages may arrive in any order, and as replies to any request.
     #[test]
     fn any_peer_is_up_at_most_once_and_closed_at_most_once(
-        talk in prop::collection::vec((0u32..16, any::<bool>(), any_message(), 0u64..4000), 1..60),
+        messages in prop::collection::vec((0u32..16, any::<bool>(), any_message(), 0u64..4000), 1..60),
     ) {
-        let mut world = Talk::new();
-        for (xid, table, body, wait) in talk {
-            let closed = matches!(world.outputs.last(), Some(Output::Close(_)));
-            world.now += Duration::from_millis(wait);
-            let answers = world.receive_as(if table { xid | reconciler::XID_BIT } else { xid }, body);
+        let mut peer = TestPeer::new();
+        for (xid, table, body, wait) in messages {
+            let closed = matches!(peer.outputs.last(), Some(Output::Close(_)));
+            peer.now += Duration::from_millis(wait);
+            let answers = peer.receive_as(if table { xid | reconciler::XID_BIT } else { xid }, body);
             prop_assert!(!closed || answers.is_empty(), "{answers:?}");
         }
-        let closes = world.outputs.iter().filter(|output| matches!(output, Output::Close(_))).count();
-        let ups = world.outputs.iter().filter(|output| matches!(output, Output::Up(_))).count();
+        let closes = peer.outputs.iter().filter(|output| matches!(output, Output::Close(_))).count();
+        let ups = peer.outputs.iter().filter(|output| matches!(output, Output::Up(_))).count();
         prop_assert!(closes <= 1 && ups <= 1);
-        prop_assert!(closes == 0 || matches!(world.outputs.last(), Some(Output::Close(_))), "{:?}", world.outputs);
+        prop_assert!(closes == 0 || matches!(peer.outputs.last(), Some(Output::Close(_))), "{:?}", peer.outputs);
     }
 }

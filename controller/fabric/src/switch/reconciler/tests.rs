@@ -170,7 +170,7 @@ fn a_refusal_names_the_entry_and_is_tried_again_later() {
 }
 
 #[test]
-fn a_group_that_exists_though_nobody_told_is_taken_over() {
+fn a_group_that_exists_unexpectedly_is_taken_over() {
     let mut pair = Pair::new(ModelSwitch::default());
     pair.run();
     let ports = BTreeSet::from([5]);
@@ -186,7 +186,7 @@ fn a_group_that_exists_though_nobody_told_is_taken_over() {
 }
 
 #[test]
-fn what_somebody_else_changed_is_noticed_and_restored() {
+fn changes_by_others_are_detected_and_reverted() {
     let mut pair = Pair::new(ModelSwitch::default());
     pair.run();
     pair.update(1, &tables([1, 2, 3]));
@@ -200,7 +200,7 @@ fn what_somebody_else_changed_is_noticed_and_restored() {
 }
 
 #[test]
-fn what_is_to_be_kept_stays_until_it_is_not_kept_any_more() {
+fn retained_entries_stay_until_they_are_released() {
     let unicast = COOKIE | 2 << 24;
     let mut had = tables([1, 2]);
     had.flows.extend([flow(5, 1, unicast), flow(6, 1, COOKIE | 1 << 24)]);
@@ -228,7 +228,7 @@ fn what_is_to_be_kept_stays_until_it_is_not_kept_any_more() {
 }
 
 #[test]
-fn a_change_costs_what_it_changes_not_what_is_there() {
+fn the_cost_of_a_change_does_not_depend_on_the_table_size() {
     let mut pair = Pair::new(ModelSwitch::default());
     pair.run();
     pair.update(1, &tables(1..=500));
@@ -273,7 +273,7 @@ proptest! {
     /// Updates arrive at any time, the switch is slow, and its tables are changed by others:
     /// finally the last update must hold.
     #[test]
-    fn the_last_wish_is_installed_whatever_came_between(
+    fn the_last_desired_state_is_installed_after_any_others(
         updates in prop::collection::vec((prop::collection::btree_set(1u32..600, 0..400), 0usize..12), 1..6),
         meddle in any::<bool>(),
     ) {

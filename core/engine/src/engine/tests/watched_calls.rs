@@ -1,7 +1,7 @@
 //! Tests of ranks of a node that execute calls themselves and wait in some of them.
 
 use super::*;
-use crate::machine::Work;
+use crate::inputs_outputs::Work;
 use crate::{CallRequest, ElementType, RankCommand, WatchReport};
 use CallFailureKind::{Aborted, Invalid, Lost, Mismatch, Revoked, Timeout};
 

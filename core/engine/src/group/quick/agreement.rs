@@ -4,7 +4,7 @@
 
 use super::super::Group;
 use crate::engine_resources::{EngineResources, GroupContext};
-use crate::machine::Output;
+use crate::inputs_outputs::Output;
 use cool_machine::Time;
 use cool_transport::unicast::Notice;
 use std::collections::BTreeSet;
@@ -45,18 +45,18 @@ impl QuickAgreement {
 
 impl Group {
     /// Handles the report on this node's ranks.
-    pub(crate) fn quick(&mut self, now: Time, shared: &mut EngineResources, able: bool) {
-        let (group, epoch) = self.key();
+    pub(crate) fn quick(&mut self, now: Time, resources: &mut EngineResources, able: bool) {
+        let (group, epoch) = self.id_and_epoch();
         let notice = Notice::QuickCapability { group, epoch, able };
-        GroupContext { now, members: &self.members, shared }.notify_others(&notice);
-        self.learn_quick(shared, self.members.me, able);
+        GroupContext { now, members: &self.members, resources }.notify_others(&notice);
+        self.learn_quick(resources, self.members.me, able);
     }
 
     /// Handles the report of a node.
-    pub(in crate::group) fn learn_quick(&mut self, shared: &mut EngineResources, node: usize, able: bool) {
+    pub(in crate::group) fn learn_quick(&mut self, resources: &mut EngineResources, node: usize, able: bool) {
         let (is_here, nodes) = (node == self.members.me, self.members.nodes.len());
         if let Some(all) = self.quick_calls.learn((node, is_here), able, nodes) {
-            shared.out.push(Output::Quick { group: self.members.id, all });
+            resources.out.push(Output::Quick { group: self.members.id, all });
         }
     }
 }

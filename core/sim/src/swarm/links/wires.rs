@@ -2,7 +2,7 @@
 //! blocks share links with each other.
 
 use crate::schedule::flows::{Finish, FlowId, Flows};
-use crate::swarm::distribution::Distribution;
+use crate::swarm::distribution::SwarmScenario;
 use crate::swarm::racks_of_nodes;
 use cool_swarm::blocks_at_a_time;
 use rand::{RngExt, SeedableRng};
@@ -38,13 +38,13 @@ pub(super) struct SwarmWires {
     /// The largest factor by which a block takes longer than its links require, and the generator
     /// of that factor.
     slowed: f64,
-    chance: ChaCha8Rng,
+    rng: ChaCha8Rng,
 }
 
 impl SwarmWires {
     /// Creates the links. Links 2n and 2n + 1 are from and to node n; those of racks follow in the
     /// same way.
-    pub(super) fn new(what: &Distribution) -> SwarmWires {
+    pub(super) fn new(what: &SwarmScenario) -> SwarmWires {
         let racks = racks_of_nodes(&what.racks);
         let mut rates = vec![what.host as f64 / 1e9; 2 * racks.len()];
         for (node, rate) in &what.slow {
@@ -61,7 +61,7 @@ impl SwarmWires {
             sent: vec![0.0; racks.len()],
             uplinks: vec![0.0; what.racks.len()],
             slowed: what.slowed,
-            chance: ChaCha8Rng::seed_from_u64(what.seed),
+            rng: ChaCha8Rng::seed_from_u64(what.seed),
             racks,
         }
     }
@@ -113,7 +113,7 @@ impl SwarmWires {
             let first = 2 * self.racks.len();
             links.extend([(first + 2 * here) as u32, (first + 2 * there + 1) as u32]);
         }
-        let most = self.flows.narrowest(&links[..2]) / self.chance.random_range(1.0..=self.slowed);
+        let most = self.flows.narrowest(&links[..2]) / self.rng.random_range(1.0..=self.slowed);
         let flow = self.flows.begin(now, links, self.block, most).expect("links pass no bursts");
         let at = flow.0 as usize;
         self.lanes.resize(self.lanes.len().max(at + 1), 0);

@@ -10,17 +10,17 @@ fn the_operators_name_counts_and_may_be_required() {
         let admission =
             AdmissionPolicy { names: Arc::new(names), only_named: true, ..AdmissionPolicy::default() };
         let config = ChannelConfig { admission, ..config() };
-        let mut talk = Talk { channel: Channel::new(Time::ZERO, config), ..Talk::new() };
-        talk.receive(Body::Hello(Hello::default()));
-        talk.receive(features(0));
+        let mut peer = TestPeer { channel: Channel::new(Time::ZERO, config), ..TestPeer::new() };
+        peer.receive(Body::Hello(Hello::default()));
+        peer.receive(features(0));
         if !named {
-            assert!(talk.closed().contains("--switches"), "{}", talk.closed());
+            assert!(peer.closed().contains("--switches"), "{}", peer.closed());
             continue;
         }
-        let requests = talk.receive(ports(vec![port(PortNo::LOCAL.0, "br0")]));
-        let requests = talk.finish(&requests);
-        talk.tables_are_empty(&requests);
-        let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
+        let requests = peer.receive(ports(vec![port(PortNo::LOCAL.0, "br0")]));
+        let requests = peer.finish(&requests);
+        peer.tables_are_empty(&requests);
+        let [Output::Up(info)] = &peer.outputs[..] else { panic!("{:?}", peer.outputs) };
         assert_eq!(info.name, "leaf1");
     }
 }
@@ -42,7 +42,7 @@ proptest! {
             Manner::Acknowledged, Manner::Refused, Manner::Unreadable, Manner::Ignored,
         ])),
     ) {
-        let (mut talk, requests) = Talk::with_ports(vec![port(1, "a")]);
+        let (mut peer, requests) = TestPeer::with_ports(vec![port(1, "a")]);
         for question in order {
             let xid = requests[question].xid;
             let answer = || match question {
@@ -52,21 +52,21 @@ proptest! {
                 _ => Body::MultipartReply(table_features().into()),
             };
             match manners[question] {
-                Manner::Acknowledged => drop(talk.receive_as(xid, answer())),
-                Manner::Refused => drop(talk.receive_as(xid, refusal(ErrorType::BAD_REQUEST, 2))),
-                Manner::Unreadable => talk.unreadable(MessageType::MULTIPART_REPLY, xid),
+                Manner::Acknowledged => drop(peer.receive_as(xid, answer())),
+                Manner::Refused => drop(peer.receive_as(xid, refusal(ErrorType::BAD_REQUEST, 2))),
+                Manner::Unreadable => peer.unreadable(MessageType::MULTIPART_REPLY, xid),
                 Manner::Ignored => {}
             }
         }
-        let mut requests = talk.finish(&requests);
+        let mut requests = peer.finish(&requests);
         let has = |question: usize| manners[question] == Manner::Acknowledged;
         let metered = requests.iter().any(|message| matches!(message.body, Body::MeterMod(_)));
         prop_assert_eq!(metered, has(METERS));
         if metered {
-            requests = talk.finish(&requests);
+            requests = peer.finish(&requests);
         }
-        talk.tables_are_empty(&requests);
-        let Some(Output::Up(info)) = talk.outputs.last() else { panic!("{:?}", talk.outputs) };
+        peer.tables_are_empty(&requests);
+        let Some(Output::Up(info)) = peer.outputs.last() else { panic!("{:?}", peer.outputs) };
         prop_assert_eq!(info.name.as_str(), if has(DESCRIPTION) { "spine 3" } else { "dpid:000000000000002a" });
         prop_assert_eq!(info.capacity.flows, has(TABLES).then_some(2000));
         let groups = match manners[GROUPS] {
@@ -80,17 +80,17 @@ proptest! {
 
 #[test]
 fn a_switch_without_roles_and_groups_is_served_without_groups() {
-    let mut talk = Talk::new();
-    talk.receive(Body::Hello(Hello::default()));
-    let requests = talk.receive(features(0));
-    talk.receive_as(requests[0].xid, refusal(ErrorType::BAD_REQUEST, 1));
-    let requests = talk.receive(ports(vec![port(PortNo::LOCAL.0, "s1")]));
+    let mut peer = TestPeer::new();
+    peer.receive(Body::Hello(Hello::default()));
+    let requests = peer.receive(features(0));
+    peer.receive_as(requests[0].xid, refusal(ErrorType::BAD_REQUEST, 1));
+    let requests = peer.receive(ports(vec![port(PortNo::LOCAL.0, "s1")]));
     for question in [METERS, GROUPS, TABLES] {
-        talk.receive_as(requests[question].xid, refusal(ErrorType::BAD_REQUEST, 2));
+        peer.receive_as(requests[question].xid, refusal(ErrorType::BAD_REQUEST, 2));
     }
-    let requests = talk.finish(&requests);
-    talk.tables_are_empty(&requests);
-    let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
+    let requests = peer.finish(&requests);
+    peer.tables_are_empty(&requests);
+    let [Output::Up(info)] = &peer.outputs[..] else { panic!("{:?}", peer.outputs) };
     assert_eq!(
         info.capacity,
         TableCapacity { groups: Some(0), failovers: Some(0), ..TableCapacity::default() }
@@ -125,13 +125,13 @@ fn table_features() -> MultipartReply {
 }
 
 #[test]
-fn what_a_switch_says_that_it_can_hold_is_known_when_it_is_up() {
-    let (mut talk, requests) = Talk::with_ports(vec![port(PortNo::LOCAL.0, "s1")]);
-    talk.receive_as(requests[GROUPS].xid, Body::MultipartReply(group_features().into()));
-    talk.receive_as(requests[TABLES].xid, Body::MultipartReply(table_features().into()));
-    let requests = talk.finish(&requests);
-    talk.tables_are_empty(&requests);
-    let [Output::Up(info)] = &talk.outputs[..] else { panic!("{:?}", talk.outputs) };
+fn the_reported_capacity_is_known_when_a_switch_is_up() {
+    let (mut peer, requests) = TestPeer::with_ports(vec![port(PortNo::LOCAL.0, "s1")]);
+    peer.receive_as(requests[GROUPS].xid, Body::MultipartReply(group_features().into()));
+    peer.receive_as(requests[TABLES].xid, Body::MultipartReply(table_features().into()));
+    let requests = peer.finish(&requests);
+    peer.tables_are_empty(&requests);
+    let [Output::Up(info)] = &peer.outputs[..] else { panic!("{:?}", peer.outputs) };
     assert_eq!(
         info.capacity,
         TableCapacity { groups: Some(40), failovers: Some(30), flows: Some(2000), meters: None }

@@ -50,7 +50,7 @@ pub(crate) enum CallerEvent {
 
 /// Queue of events for the caller of one job.
 #[derive(Debug)]
-pub(crate) struct JobFollower {
+pub(crate) struct CallerEventStream {
     caller: Option<JobEventSender>,
     arrivals: mpsc::Receiver<CallerArrival>,
     /// Time since which there has been no caller.
@@ -115,14 +115,14 @@ fn may_be_repeated(event: &JobEvent) -> bool {
     }
 }
 
-impl JobFollower {
-    /// Returns a follower without a caller.
+impl CallerEventStream {
+    /// Returns a stream without a caller.
     pub(crate) fn new(
         arrivals: mpsc::Receiver<CallerArrival>,
         grace: Duration,
         connected_since: watch::Receiver<Option<Instant>>,
-    ) -> JobFollower {
-        JobFollower {
+    ) -> CallerEventStream {
+        CallerEventStream {
             caller: None,
             arrivals,
             away: Instant::now(),

@@ -5,7 +5,7 @@ use super::Group;
 use super::call_matching::RemoteCall;
 use super::messages::direct_place;
 use super::point_to_point::is_point_to_point;
-use crate::driver_outputs::ReceivedBytes;
+use crate::engine_outbox::ReceivedBytes;
 use crate::engine_resources::{EngineResources, GroupContext};
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::ids::NodeId;
@@ -24,7 +24,7 @@ impl Group {
     pub(crate) fn on_packet(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         from: SocketAddr,
         packet: Packet,
         payload: &ReceivedBytes,
@@ -39,21 +39,21 @@ impl Group {
         }
         self.failure_detector.on_sign_of_life(node);
         if self.matching.differs(packet.id.call, packet.digest) {
-            self.notify_mismatch(now, shared, packet.id.call, node);
+            self.notify_mismatch(now, resources, packet.id.call, node);
             return Ok(());
         }
-        let mut context = GroupContext { now, members: &self.members, shared };
+        let mut context = GroupContext { now, members: &self.members, resources };
         if self.streams.on_packet(&mut context, &packet, payload)? {
-            return self.advance(now, shared);
+            return self.advance(now, resources);
         }
         // If a call has ended here, then its streams have too. For other calls, the stream is not
         // open yet.
         if packet.id.call >= self.oldest_open() && !self.streams.is_over(&packet.id) {
-            self.streams.buffer(shared, packet, payload);
+            self.streams.buffer(resources, packet, payload);
         } else if usize::from(packet.id.source) == self.members.me
             && let Some(answer) = Sender::settled_reply(&packet)
         {
-            shared.out.control(from, &answer);
+            resources.out.control(from, &answer);
         }
         Ok(())
     }
@@ -65,11 +65,11 @@ impl Group {
     pub(crate) fn on_stream_timer(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         id: StreamId,
     ) -> Result<(), CallFailure> {
-        self.streams.on_timer(&mut GroupContext { now, members: &self.members, shared }, id)?;
-        self.advance(now, shared)
+        self.streams.on_timer(&mut GroupContext { now, members: &self.members, resources }, id)?;
+        self.advance(now, resources)
     }
 
     /// Adjusts the rates of streams, because the number of streams that share this node's link has
@@ -77,9 +77,13 @@ impl Group {
     ///
     /// # Errors
     /// Returns an error if a stream makes the group fail.
-    pub(crate) fn share_link(&mut self, now: Time, shared: &mut EngineResources) -> Result<(), CallFailure> {
-        self.streams.share_link(&mut GroupContext { now, members: &self.members, shared })?;
-        self.advance(now, shared)
+    pub(crate) fn share_link(
+        &mut self,
+        now: Time,
+        resources: &mut EngineResources,
+    ) -> Result<(), CallFailure> {
+        self.streams.share_link(&mut GroupContext { now, members: &self.members, resources })?;
+        self.advance(now, resources)
     }
 
     /// Handles the answer to a ping, from an agent that may not have the group. Returns the node if
@@ -91,7 +95,7 @@ impl Group {
 
     /// Records that bytes from an agent have arrived.
     pub(crate) fn on_bytes_from(&mut self, peer: NodeId) {
-        if let Some(node) = self.members.place_of(peer) {
+        if let Some(node) = self.members.node_index(peer) {
             self.failure_detector.on_sign_of_life(node);
         }
     }
@@ -103,22 +107,22 @@ impl Group {
     pub(crate) fn on_message_begin(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         peer: NodeId,
         message: MessageName,
         (digest, bytes): (u64, u64),
     ) -> Result<(), CallFailure> {
-        let Some(node) = self.members.place_of(peer) else { return Ok(()) };
+        let Some(node) = self.members.node_index(peer) else { return Ok(()) };
         self.check_endpoints(node, message)?;
         if is_point_to_point(message) {
-            let mut context = GroupContext { now, members: &self.members, shared };
+            let mut context = GroupContext { now, members: &self.members, resources };
             return self.point_to_point.on_begin(&mut context, message, (digest, bytes));
         }
         if message.call >= self.oldest_open() {
             self.matching.record_arrival(message.call, message.from, digest);
         }
         if self.matching.differs(message.call, digest) {
-            self.notify_mismatch(now, shared, message.call, node);
+            self.notify_mismatch(now, resources, message.call, node);
             return Ok(());
         }
         self.messages.on_begin(message, (digest, bytes))
@@ -144,15 +148,15 @@ impl Group {
     pub(crate) fn on_message_data(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         message: MessageName,
         offset: u64,
         within: Range<usize>,
     ) {
         if is_point_to_point(message) {
-            let mut context = GroupContext { now, members: &self.members, shared };
+            let mut context = GroupContext { now, members: &self.members, resources };
             self.point_to_point.on_data(&mut context, message, offset, within);
-        } else if self.messages.on_data(shared, message, offset, within) {
+        } else if self.messages.on_data(resources, message, offset, within) {
             self.calls.moved(now, message.call);
         }
     }
@@ -164,16 +168,16 @@ impl Group {
     pub(crate) fn on_message_received(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         message: MessageName,
     ) -> Result<(), CallFailure> {
         if is_point_to_point(message) {
             self.point_to_point
-                .on_received(&mut GroupContext { now, members: &self.members, shared }, message);
+                .on_received(&mut GroupContext { now, members: &self.members, resources }, message);
         } else {
             self.messages.on_received(message);
         }
-        self.advance(now, shared)
+        self.advance(now, resources)
     }
 
     /// Handles the completion of a send.
@@ -183,15 +187,16 @@ impl Group {
     pub(crate) fn on_message_sent(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         message: MessageName,
     ) -> Result<(), CallFailure> {
         if is_point_to_point(message) {
-            self.point_to_point.on_sent(&mut GroupContext { now, members: &self.members, shared }, message);
+            self.point_to_point
+                .on_sent(&mut GroupContext { now, members: &self.members, resources }, message);
         } else {
             self.messages.on_sent(message);
         }
-        self.advance(now, shared)
+        self.advance(now, resources)
     }
 
     /// Returns the memory of a part of a message that is being sent, if the message is still known.
@@ -221,11 +226,11 @@ impl Group {
     pub(crate) fn on_notice(
         &mut self,
         now: Time,
-        shared: &mut EngineResources,
+        resources: &mut EngineResources,
         peer: NodeId,
         notice: Notice,
     ) -> Result<(), CallFailure> {
-        let Some(node) = self.members.place_of(peer) else { return Ok(()) };
+        let Some(node) = self.members.node_index(peer) else { return Ok(()) };
         let is_theirs = |rank: &u32| self.members.node_of(*rank) == Some(node);
         match notice {
             // The engine handles this notice, because it knows whether the other agents must be
@@ -247,18 +252,18 @@ impl Group {
             }
             Notice::RankLost { .. } => Ok(()),
             Notice::WaitingQuery { .. } => {
-                let ((group, epoch), (ranks, messages)) = (self.key(), self.local_waits(now));
+                let ((group, epoch), (ranks, messages)) = (self.id_and_epoch(), self.local_waits(now));
                 let notice = Notice::WaitingRanks { group, epoch, ranks, messages };
-                shared.peers.notify(now, peer, notice);
+                resources.peers.notify(now, peer, notice);
                 Ok(())
             }
             Notice::WaitingRanks { ranks, messages, .. } => {
-                let mut context = GroupContext { now, members: &self.members, shared };
+                let mut context = GroupContext { now, members: &self.members, resources };
                 self.failure_detector.on_waits(&mut context, node, &(ranks, messages));
                 Ok(())
             }
             Notice::QuickCapability { able, .. } => {
-                self.learn_quick(shared, node, able);
+                self.learn_quick(resources, node, able);
                 Ok(())
             }
         }

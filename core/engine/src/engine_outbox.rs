@@ -1,7 +1,7 @@
 //! The outputs that the driver has not received yet, in order.
 
 use crate::ids::WorkId;
-use crate::machine::Output;
+use crate::inputs_outputs::Output;
 use crate::memory::{MemoryId, MemoryRange};
 use cool_transport::Packet;
 use core::ops::Range;
@@ -39,13 +39,13 @@ impl ReceivedBytes {
 
 /// A first-in, first-out queue of outputs, which also assigns the numbers of memory and work.
 #[derive(Debug, Default)]
-pub(crate) struct DriverOutputs {
+pub(crate) struct EngineOutbox {
     queue: VecDeque<Output>,
     last_memory: u64,
     last_work: u64,
 }
 
-impl DriverOutputs {
+impl EngineOutbox {
     pub(crate) fn push(&mut self, output: Output) {
         self.queue.push_back(output);
     }

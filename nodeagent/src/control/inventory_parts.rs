@@ -8,11 +8,11 @@ use std::collections::VecDeque;
 
 /// Bytes that are reserved in each message for the other fields of a registration and for the
 /// encoding of the parts.
-const ELSE: usize = 1 << 20;
+const MESSAGE_OVERHEAD_BYTES: usize = 1 << 20;
 
 /// Returns the parts in the order of the inventory. None of them is empty.
 pub(super) fn parts(held: Vec<Held>) -> VecDeque<Vec<Held>> {
-    cut(held, CONTROL_MESSAGE_BYTES_MAX - ELSE)
+    cut(held, CONTROL_MESSAGE_BYTES_MAX - MESSAGE_OVERHEAD_BYTES)
 }
 
 fn cut(held: Vec<Held>, most: usize) -> VecDeque<Vec<Held>> {

@@ -2,9 +2,10 @@
 
 use std::time::Duration;
 
-/// Time limits of jobs, groups and agents.
+/// The timeouts of jobs, groups and agents. The time limit of a job is not among them, because the
+/// caller of the job sets it.
 #[derive(Clone, Copy, Debug)]
-pub struct TimeLimits {
+pub struct Timeouts {
     /// Time within which all agents must be ready for a group.
     pub group_ready: Duration,
     /// Time within which ranks must exit after they were terminated.
@@ -17,10 +18,10 @@ pub struct TimeLimits {
     pub agent: Duration,
 }
 
-impl Default for TimeLimits {
-    fn default() -> TimeLimits {
+impl Default for Timeouts {
+    fn default() -> Timeouts {
         let seconds = Duration::from_secs;
-        TimeLimits {
+        Timeouts {
             group_ready: seconds(15),
             end: seconds(10),
             caller: seconds(60),

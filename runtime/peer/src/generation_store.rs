@@ -1,7 +1,7 @@
-//! Access to the content that a swarm distributes.
+//! The store of the generations that a swarm distributes.
 
-/// Access of a member to the content. The member calls it from several threads.
-pub trait Contents: Send + Sync + 'static {
+/// Reads and stores the generations of a member. The member calls it from several threads.
+pub trait GenerationStore: Send + Sync + 'static {
     /// The error if a generation cannot be read or stored.
     type Error: Send + 'static;
 

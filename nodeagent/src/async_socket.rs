@@ -11,12 +11,12 @@ use tokio::io::unix::AsyncFd;
 
 /// A non-blocking socket that wakes its task when it is readable.
 #[derive(Debug)]
-pub(crate) struct Readable(AsyncFd<OwnedFd>);
+pub(crate) struct AsyncSocket(AsyncFd<OwnedFd>);
 
-impl Readable {
+impl AsyncSocket {
     /// Wraps a non-blocking socket. It must be called within the runtime.
-    pub(crate) fn new(socket: impl Into<OwnedFd>) -> io::Result<Readable> {
-        watch(socket.into(), Interest::READABLE).map(Readable)
+    pub(crate) fn new(socket: impl Into<OwnedFd>) -> io::Result<AsyncSocket> {
+        watch(socket.into(), Interest::READABLE).map(AsyncSocket)
     }
 
     /// Returns whether there may be something to read. If not, wakes the task when there is.
@@ -78,10 +78,10 @@ mod tests {
     use std::time::Duration;
     use tokio::time::timeout;
 
-    fn pair() -> (Readable, UnixStream) {
+    fn pair() -> (AsyncSocket, UnixStream) {
         let (ours, theirs) = UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
-        (Readable::new(ours).unwrap(), theirs)
+        (AsyncSocket::new(ours).unwrap(), theirs)
     }
 
     fn take(socket: BorrowedFd<'_>) -> io::Result<usize> {

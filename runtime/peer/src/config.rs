@@ -1,12 +1,13 @@
-//! The input of a member: the plan, which all members of a swarm share, and the member's own role.
+//! The input of a member: the configuration, which all members of a swarm share, and the member's
+//! own role.
 
 use crate::channel::SwarmKey;
 use cool_swarm::{Code, Member, Share};
 use std::net::{SocketAddr, TcpListener};
 
-/// The common state of all members of a swarm. It must be the same at all of them.
+/// The configuration of a swarm. It must be the same at all members.
 #[derive(Clone, Debug)]
-pub struct SwarmPlan {
+pub struct SwarmConfig {
     /// The key of the swarm. Every node that has it may take part.
     pub key: SwarmKey,
     /// Seed of the random rings, along which members offer blocks to each other.

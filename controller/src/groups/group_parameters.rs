@@ -1,9 +1,11 @@
-//! Descriptions of groups for their members.
+//! Decides the parameters of a group: the size of its chunks, its rates and cost model, its
+//! encryption, and whether its agents connect on demand and its ranks execute quick calls.
 
 use super::group_keys::{self, GroupProtection};
 use super::member_place::MemberPlace;
 use crate::costs::{LinkRates, MeasuredCosts};
 use cool_collective::CostModel;
+use cool_collective::timing::AgentCosts;
 use cool_fabric::{TopologySnapshot, TreeGrant, TreeScope};
 use cool_proto::control::{Description, Group, Member, Tree, controller_message::Body, tree};
 use cool_proto::features;
@@ -19,8 +21,9 @@ const HEADER_BYTES: u32 = (wire::IPV4 + wire::UDP + wire::STREAM_DATA_HEADER) as
 /// Maximum size of an IP packet.
 const MAX_PACKET_BYTES: u32 = 65_535;
 
-/// Describes a group of a job for its members, with the network and the `trees` as they are now.
-pub fn describe(
+/// Returns the description of a group of a job for its members. Its parameters follow from the
+/// agents, and from the network and the `trees` as they are now.
+pub fn decide_parameters(
     (id, job): (u64, u64),
     places: &[MemberPlace],
     network: &TopologySnapshot,
@@ -28,7 +31,7 @@ pub fn describe(
     (trees, key): (Vec<TreeGrant>, Option<GroupProtection>),
 ) -> Group {
     let mut nodes = BTreeSet::new();
-    let on_demand = key.as_ref().is_some_and(|key| key.proves);
+    let on_demand = key.as_ref().is_some_and(|key| key.connects_on_demand);
     let member = |(rank, place): (u32, &MemberPlace)| {
         let agent = &place.session.agent;
         let is_first = nodes.insert(place.session.number);
@@ -43,22 +46,20 @@ pub fn describe(
             key: agent.key.as_ref().filter(|_| is_first && !on_demand).map(group_keys::secret),
         }
     };
-    let tag = key.as_ref().map_or(0, GroupProtection::tag_bytes);
     let ipv6 = places.iter().any(|place| place.session.agent.ip.is_ipv6());
     let mut cost_model = cost_model(places, network, measured);
-    cost_model.costs.tag = tag;
-    let further_bytes = (tag + cost_model.costs.beyond_ipv4) as u32;
+    cost_model.costs.tag = key.as_ref().map_or(0, GroupProtection::tag_bytes);
     // Quick calls use unencrypted IPv4, and their ranks reach all others by one tree.
     let quick = !ipv6
         && group_keys::all_have(places, features::QUICK)
-        && key.as_ref().is_some_and(|key| !key.encrypted && !key.proves)
+        && key.as_ref().is_some_and(|key| !key.encrypted && !key.connects_on_demand)
         && trees.iter().any(|tree| tree.scope == TreeScope::All);
     Group {
         id,
         epoch: FIRST_EPOCH,
         members: (0..).zip(places).map(member).collect(),
         trees: trees.iter().map(|tree| tree_message(tree, network)).collect(),
-        chunk_bytes: mtu(places).min(MAX_PACKET_BYTES).saturating_sub(HEADER_BYTES + further_bytes),
+        chunk_bytes: chunk_bytes(mtu(places), &cost_model.costs),
         host_bytes_per_second: host_rate(places, network),
         uplink_bytes_per_second: uplink_rate(places, network),
         job,
@@ -68,6 +69,13 @@ pub fn describe(
         on_demand,
         quick,
     }
+}
+
+/// Returns the number of bytes of a chunk that fits into an IP packet on interfaces with this MTU,
+/// with all headers and the tag.
+fn chunk_bytes(mtu: u32, costs: &AgentCosts) -> u32 {
+    let further_bytes = (costs.tag + costs.beyond_ipv4) as u32;
+    mtu.min(MAX_PACKET_BYTES).saturating_sub(HEADER_BYTES + further_bytes)
 }
 
 /// Returns the message that announces a group. If all agents support descriptions, it is encoded
@@ -223,7 +231,7 @@ mod tests {
     }
 
     fn described(ids: (u64, u64), network: &TopologySnapshot, mtus: [u32; 2]) -> Group {
-        describe(ids, &places(network, mtus), network, &MeasuredCosts::default(), (Vec::new(), None))
+        decide_parameters(ids, &places(network, mtus), network, &MeasuredCosts::default(), (Vec::new(), None))
     }
 
     #[test]
