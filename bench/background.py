@@ -126,7 +126,7 @@ def main():
     with open(os.path.join(options.out, "background.json"), "w", encoding="utf-8") as f:
         json.dump(results, f, indent=1)
     if options.docs:
-        section.replace(os.path.join(ROOT, "docs", "measurements", "copies.md"), "background", "\n".join(lines))
+        section.replace("copies.md", "background", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,6 @@ and cmake.
 import argparse
 import fcntl
 import json
-import math
 import os
 import statistics
 import sys
@@ -169,7 +168,7 @@ def geometric_means(cases, names):
     for name in names:
         ratios = [c["times_faster"][name] for c in cases if name in c["times_faster"] and c["asked"] >= SMALL]
         if ratios:
-            means[name] = math.exp(statistics.fmean(math.log(x) for x in ratios))
+            means[name] = statistics.geometric_mean(ratios)
     return means
 
 

@@ -1,6 +1,4 @@
 """Formats the figures of bench.py as sections of documents in docs/measurements."""
-import math
-import os
 import statistics
 
 import page
@@ -13,8 +11,7 @@ DOCUMENTS = ("benchmarks", "small-calls")
 def heading(report):
     """Returns the first lines of a section: how the figures were measured."""
     network = report["network"]
-    versions = ", ".join("%s %s" % (library["title"], library["version"]) for name, library in report["libraries"].items()
-                         if name != "cool" and library.get("version"))
+    versions = ", ".join("%(title)s %(version)s" % report["libraries"][name] for name in peers_of(report))
     return ["Measured %s on %s, host links %s, links between switches %s, %d CPUs for all nodes and switches. Peers: %s. Medians in ms." % (
         report["date"], network["topology"], page.rate(network["host_mbit"]), page.rate(network["uplink_mbit"]), report["processors"], versions), ""]
 
@@ -44,7 +41,7 @@ def mean(ratios):
     ratios = [ratio for ratio in ratios if ratio is not None]
     if not ratios:
         return "-"
-    return "%.2f (%d of %d)" % (math.exp(statistics.fmean(map(math.log, ratios))), sum(ratio < 1 for ratio in ratios), len(ratios))
+    return "%.2f (%d of %d)" % (statistics.geometric_mean(ratios), sum(ratio < 1 for ratio in ratios), len(ratios))
 
 
 def means(report):
@@ -101,4 +98,4 @@ def write(report, document):
     """Writes the section of one of the DOCUMENTS."""
     table = by_case(report) if document == "benchmarks" else by_placement(report)
     text = "\n".join([*heading(report), *means(report), "", *table])
-    section.replace(os.path.join(section.MEASUREMENTS, document + ".md"), "bench/bench.py", text)
+    section.replace(document + ".md", "bench/bench.py", text)

@@ -52,7 +52,6 @@ WAYS = (*BY_COOL, "torrent", "bcast", *copy_peers.PEERS)
 # Ways that send only the changed parts of a file again.
 BY_DELTA = (*BY_COOL, "rsync", "rsync-tree")
 CHANGED = 0.01
-DOCUMENT = os.path.join(ROOT, "docs", "measurements", "copies.md")
 
 
 def random_file(folder, size):
@@ -274,7 +273,7 @@ def main():
     with open(os.path.join(options.out, "copy.json"), "w", encoding="utf-8") as f:
         json.dump(rows, f, indent=1)
     if options.docs:
-        section.replace(DOCUMENT, copy_tables.section(options), "\n".join(table.lines))
+        section.replace("copies.md", copy_tables.section(options), "\n".join(table.lines))
     return int(any("failed" in row for row in rows))
 
 

@@ -343,7 +343,7 @@ def main():
             # An interrupted series is reported too.
             report(series, options)
     if options.docs:
-        section.replace(os.path.join(section.MEASUREMENTS, "faults.md"), "faults", table(series, options))
+        section.replace("faults.md", "faults", table(series, options))
     return 1 if series.violations else 0
 
 

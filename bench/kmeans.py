@@ -355,7 +355,7 @@ def shares(np, text, arguments):
             results["near " + near] = run["distances"]
     name = "kmeans-distances.svg"
     goals = [(10, 0.1, "paper: below 10 %"), (None, 0.001, "paper: below 0.1 % at the end")]
-    for folder in [arguments.out] + [os.path.join(ROOT, "docs", "measurements")] * arguments.docs:
+    for folder in [arguments.out] + [section.MEASUREMENTS] * arguments.docs:
         curves.draw(os.path.join(folder, name), "Distances that COOL computes, " + text, results,
                     goals)
     percent = lambda shares, i: "%.2f" % (100 * shares[i]) if -len(shares) <= i < len(shares) else "-"
@@ -400,7 +400,7 @@ def main():
     with open(os.path.join(arguments.out, "kmeans.md"), "w") as f:
         f.write(text + "\n")
     if arguments.docs:
-        section.replace(os.path.join(ROOT, "docs", "measurements", "kmeans.md"), "bench/kmeans.py", text)
+        section.replace("kmeans.md", "bench/kmeans.py", text)
 
 
 if __name__ == "__main__":

@@ -123,7 +123,7 @@ def main():
     text = tables(cool_figures, os_ken_figures)
     print(text)
     if options.docs:
-        section.replace(os.path.join(section.MEASUREMENTS, "scale.md"), "bench/load.py", text)
+        section.replace("scale.md", "bench/load.py", text)
 
 
 if __name__ == "__main__":

@@ -209,9 +209,10 @@ def main():
               "bytes": options.bytes, "plan": plan, "bytes_per_second": measurements, "over_iperf3": ratios}
     with open(os.path.join(options.out, "report.json"), "w", encoding="utf-8") as f:
         json.dump(report, f, indent=1)
-    print(table(report))
+    text = table(report)
+    print(text)
     if options.docs:
-        section.replace(os.path.join(section.MEASUREMENTS, "loopback.md"), "loopback", table(report))
+        section.replace("loopback.md", "loopback", text)
     return 0
 
 

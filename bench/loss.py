@@ -124,7 +124,7 @@ def main():
     with open(os.path.join(options.out, "loss.json"), "w", encoding="utf-8") as f:
         json.dump(measured, f, indent=1)
     if options.docs:
-        section.replace(os.path.join(section.MEASUREMENTS, "benchmarks.md"), "bench/loss.py", "\n".join(lines))
+        section.replace("benchmarks.md", "bench/loss.py", "\n".join(lines))
     return int(any("failed" in figures for figures in measured))
 
 

@@ -13,7 +13,6 @@ docs/measurements/mpi.md. Needs the same as bench/bench.py.
 """
 import argparse
 import json
-import math
 import os
 import statistics
 import sys
@@ -34,7 +33,6 @@ SIZES = "8,1K,8K,16K,64K,256K,1M,4M"
 # Operations whose bytes are divided among all ranks.
 IN_PARTS = (*bench.IN_PARTS, "alltoall", "reduce_scatter")
 LEAST_REPS, MOST_REPS = 2, 25
-DOCUMENT = os.path.join(ROOT, "docs", "measurements", "mpi.md")
 
 
 def with_preload(base):
@@ -154,7 +152,7 @@ def geometric_means(cases, pairs):
             ratios = [c["hosts"][name]["ratio"] for c in cases if is_in_range(c) and c["hosts"][name]["ratio"]]
             if ratios:
                 yield "%s alone takes %.2f times as long as preloaded %s (geometric mean of %d cases; %.2f to %.2f)" % (
-                    pair[0].title, math.exp(statistics.fmean(map(math.log, ratios))), range_text, len(ratios), min(ratios), max(ratios))
+                    pair[0].title, statistics.geometric_mean(ratios), range_text, len(ratios), min(ratios), max(ratios))
 
 
 def document(cases, options, pairs):
@@ -162,7 +160,7 @@ def document(cases, options, pairs):
     sentence = "Measured %s on %s with links of %g and %g Mbit/s by `bench/mpi_preload.py`, %s, %d CPUs for all hosts; medians in ms.%s" % (
         time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime()), options.topology, options.host_mbit, options.uplink_mbit, versions, os.cpu_count(),
         "" if options.min is None else " COOL_MPI_MIN=%d." % options.min)
-    section.replace(DOCUMENT, "MPI preload", "\n".join([sentence, *("- %s." % line for line in geometric_means(cases, pairs)), "", table(cases, options, pairs)]))
+    section.replace("mpi.md", "MPI preload", "\n".join([sentence, *("- %s." % line for line in geometric_means(cases, pairs)), "", table(cases, options, pairs)]))
 
 
 def parse_arguments():

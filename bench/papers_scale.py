@@ -162,7 +162,7 @@ def main():
         memory(arguments.kmeans))]
     print("\n".join(lines))
     if arguments.docs:
-        section.replace(os.path.join(ROOT, "docs", "measurements", "kmeans.md"), "bench/papers_scale.py", "\n".join(lines))
+        section.replace("kmeans.md", "bench/papers_scale.py", "\n".join(lines))
 
 
 if __name__ == "__main__":

@@ -171,7 +171,7 @@ def main():
         with open(options.json, "w") as f:
             json.dump({"topology": TOPOLOGY, "lldp_ms": LLDP_MS, "seconds": results}, f, indent=1)
     if options.docs:
-        section.replace(os.path.join(section.MEASUREMENTS, "recovery.md"), "recovery", text)
+        section.replace("recovery.md", "recovery", text)
 
 
 if __name__ == "__main__":

@@ -135,7 +135,7 @@ def main():
     with open(os.path.join(options.out, "scaling.json"), "w", encoding="utf-8") as f:
         json.dump(report, f, indent=1)
     if options.docs:
-        section.replace(os.path.join(section.MEASUREMENTS, "benchmarks.md"), "bench/scaling.py", tables(report, options))
+        section.replace("benchmarks.md", "bench/scaling.py", tables(report, options))
 
 
 if __name__ == "__main__":

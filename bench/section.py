@@ -1,14 +1,15 @@
-"""Replaces the generated sections of documents, which are between `<!-- NAME -->` and `<!-- end of
-NAME -->`."""
+"""Replaces the generated sections of the pages with measurements, which are between `<!-- NAME -->`
+and `<!-- end of NAME -->`."""
 import os
 
 # Directory of the pages with measurements.
 MEASUREMENTS = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs", "measurements")
 
 
-def replace(path, name, text):
+def replace(page, name, text):
     """Replaces the text between the marks of `name`, each of which must occur exactly once in the
-    document."""
+    page, which is a file in docs/measurements."""
+    path = os.path.join(MEASUREMENTS, page)
     begin, end = "<!-- %s -->\n" % name, "<!-- end of %s -->" % name
     with open(path) as f:
         document = f.read()

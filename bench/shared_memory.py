@@ -150,7 +150,7 @@ def main():
     if options.docs:
         measured = "Measured %s: %d ranks, %d CPUs; medians in ms, with minimum and maximum in parentheses." % (
             time.strftime("%Y-%m-%d", time.gmtime()), options.ranks, os.cpu_count())
-        section.replace(os.path.join(section.MEASUREMENTS, "shared-memory.md"), "bench/shared_memory.py", measured + "\n\n" + table(rows))
+        section.replace("shared-memory.md", "bench/shared_memory.py", measured + "\n\n" + table(rows))
 
 
 if __name__ == "__main__":

@@ -178,7 +178,7 @@ def main():
         json.dump(report, f, indent=1)
     print(table(report))
     if options.docs:
-        section.replace(os.path.join(ROOT, "docs", "measurements", "benchmarks.md"), "bench/solver.py", text(report))
+        section.replace("benchmarks.md", "bench/solver.py", text(report))
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def main():
             slow = next(link for link in bed.network.net.links if NEXT in (link.intf1.node.name, link.intf2.node.name))
             bed.network.shape(slow, options.slow)
     if options.docs:
-        section.replace(os.path.join(ROOT, "docs", "measurements", "copies.md"), "gets", "\n".join(lines))
+        section.replace("copies.md", "gets", "\n".join(lines))
     return 0
 
 

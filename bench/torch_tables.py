@@ -1,9 +1,7 @@
 """Formats the results of torch_train.py for docs/measurements/torch.md."""
-import os
 
 import section
 
-DOCUMENT = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "docs", "measurements", "torch.md")
 TITLES = {"ddp": "DDP step", "fsdp2": "FSDP2 step", "zero1": "ZeRO-1 step"}
 
 
@@ -117,4 +115,4 @@ def failed(report):
 
 
 def write(report):
-    section.replace(DOCUMENT, "torch", section_text(report))
+    section.replace("torch.md", "torch", section_text(report))

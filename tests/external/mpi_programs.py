@@ -248,7 +248,7 @@ def document(comparisons, options):
     for row in comparisons:
         least = " (COOL_MPI_MIN=%s)" % row["least"] if row["least"] else ""
         lines.append("| %s | %s | %.1f | %.1f | %s%s |" % (row["program"], titles[row["host"]], row["alone"], row["preloaded"], calls_text(row["calls"]), least))
-    section.replace(os.path.join(ROOT, "docs", "measurements", "mpi.md"), "MPI programs", "\n".join([sentence, "", *lines]))
+    section.replace("mpi.md", "MPI programs", "\n".join([sentence, "", *lines]))
 
 
 def parse_arguments():

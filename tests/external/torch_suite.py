@@ -28,7 +28,6 @@ import section  # noqa: E402
 import testbed  # noqa: E402
 
 FOLDER = os.path.join(testbed.TARGET, "torch-suite")
-DOCUMENT = os.path.join(ROOT, "docs", "measurements", "torch.md")
 PYTHON = os.path.join(testbed.TARGET, "bindings", "python", "bin", "python3")
 NAMES = ("cool", "gloo", "mpi")
 TOPOLOGY = "tree:2x2"
@@ -166,7 +165,7 @@ def main():
     text = table(by_name, others)
     print(text, *wrong, "%.0f s" % (time.monotonic() - start), sep="\n")
     if options.docs:
-        section.replace(DOCUMENT, "torch suites", "Run %s by `make torch`.\n\n%s" % (time.strftime("%Y-%m-%d", time.gmtime()), text))
+        section.replace("torch.md", "torch suites", "Run %s by `make torch`.\n\n%s" % (time.strftime("%Y-%m-%d", time.gmtime()), text))
     return int(bool(wrong))
 
 
