@@ -15,8 +15,9 @@ const EXECUTABLE: u32 = 0o111;
 const NOT_FOUND: i32 = 127;
 const NOT_EXECUTABLE: i32 = 126;
 
-/// Returns the exit status that a shell would return for a program that could not be started, or
-/// -1 if the program is not the cause.
+/// Returns the exit status that a shell would return for a program that does not exist or cannot be
+/// executed, or -1 for any other error. A working directory without access also results in 126,
+/// because the system reports the same error for it.
 pub(crate) fn exit_status(start: &Start, error: &io::Error) -> i32 {
     match error.kind() {
         io::ErrorKind::NotFound if !is_directory_missing(&start.workdir) => NOT_FOUND,

@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(crate) struct InheritedState {
     /// Number of the rack for which the switch was the ToR.
     pub(crate) rack: Option<u32>,
-    /// Racks to whose PMACs the switch has flows.
+    /// Racks for which the switch has flows to PMACs of the rack.
     pub(crate) racks: BTreeSet<u32>,
     /// Ports of the switch in each tree, by the tree's number.
     pub(crate) trees: BTreeMap<u32, BTreeSet<u32>>,
