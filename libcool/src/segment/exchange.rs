@@ -121,6 +121,17 @@ impl<'a, W: PeerWait> Exchange<'a, W> {
         self.others(sources).try_for_each(|source| self.wait_for(SegmentRing::Inputs, 0, source))
     }
 
+    /// Checks that the ranks that have begun a call with this number have begun the same one.
+    ///
+    /// A rank that waits for no other rank must call this function after it has published its
+    /// input. If all ranks did so without this check, for example because each one takes itself
+    /// for the root, then no rank would notice the mismatch. Because a rank records its call
+    /// before a sequentially consistent fence ([`RankPart::enter`]), at least one of two
+    /// mismatching ranks finds the call of the other.
+    fn compare_begun(&mut self) -> Result<(), Interrupted<W::Error>> {
+        self.others(0..self.size).try_for_each(|rank| self.waits.check(rank))
+    }
+
     /// Makes a publication of this rank available.
     pub(super) fn publish(&self, ring: SegmentRing, publication: u64) {
         self.part(self.rank).publish(ring, self.number(ring, publication + 1));
@@ -163,7 +174,7 @@ impl<'a, W: PeerWait> Exchange<'a, W> {
                     self.wait_for_room(ring, given, on)?;
                 }
             } else if taken == flow.chunks {
-                return Ok(());
+                return if takes { Ok(()) } else { self.compare_begun() };
             } else if let Some(on) = self.missing_source(flow, taken) {
                 self.wait_for(ring, taken, on)?;
             } else {

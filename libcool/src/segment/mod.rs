@@ -53,6 +53,12 @@ pub(crate) trait PeerWait {
     /// # Errors
     /// If the condition cannot be fulfilled.
     fn wait(&mut self, on: usize, condition: &dyn Fn() -> bool) -> Result<(), Interrupted<Self::Error>>;
+
+    /// Checks that rank `on` has not begun a different operation under the number of this call.
+    ///
+    /// # Errors
+    /// If it has.
+    fn check(&mut self, on: usize) -> Result<(), Interrupted<Self::Error>>;
 }
 
 /// A rank's part in the calls of its group's segment.

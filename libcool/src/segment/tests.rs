@@ -27,6 +27,10 @@ impl PeerWait for Patient<'_> {
         }
         Ok(())
     }
+
+    fn check(&mut self, _on: usize) -> Result<(), Interrupted<()>> {
+        Ok(())
+    }
 }
 
 /// A random call.
@@ -254,6 +258,10 @@ impl PeerWait for Hasty {
     fn wait(&mut self, _on: usize, condition: &dyn Fn() -> bool) -> Result<(), Interrupted<()>> {
         if condition() { Ok(()) } else { Err(Interrupted::Failed(())) }
     }
+
+    fn check(&mut self, _on: usize) -> Result<(), Interrupted<()>> {
+        Ok(())
+    }
 }
 
 #[test]
@@ -288,6 +296,50 @@ fn data_of_a_rank_that_gave_up_is_discarded() {
     assert!(matches!(gave, Err(Interrupted::Failed(()))), "nobody has taken it");
     let took = late.step(&call, None, &mut CallBuffers::new(&[], &mut own), &mut Hasty);
     assert!(matches!(took, Err(Interrupted::Failed(()))), "it may have been changed since");
+}
+
+/// Waits for no rank; a rank that has begun another call fails the check.
+struct Comparing<'a> {
+    segment: &'a Segment,
+    digest: u64,
+}
+
+impl PeerWait for Comparing<'_> {
+    type Error = ();
+
+    fn wait(&mut self, _on: usize, condition: &dyn Fn() -> bool) -> Result<(), Interrupted<()>> {
+        if condition() { Ok(()) } else { Err(Interrupted::Failed(())) }
+    }
+
+    fn check(&mut self, on: usize) -> Result<(), Interrupted<()>> {
+        let begun = self.segment.rank(on).digest(0);
+        if begun.is_none_or(|digest| digest == self.digest) { Ok(()) } else { Err(Interrupted::Failed(())) }
+    }
+}
+
+/// Neither rank waits for the other, so a rank that compared before it recorded its own call would
+/// miss a rank that does the same at that time.
+#[test]
+fn of_two_ranks_that_are_both_roots_one_gets_an_error() {
+    for _ in 0..500 {
+        let (segment, calls) = pair();
+        let start = std::sync::Barrier::new(2);
+        let failed: Vec<bool> = std::thread::scope(|scope| {
+            let threads = calls.map(|mut calls| {
+                let (segment, start) = (&segment, &start);
+                scope.spawn(move || {
+                    let root = calls.rank as u64;
+                    let call = Call::new(Operation::Bcast, Rank(root as u32), 4, 1);
+                    let mut waits = Comparing { segment, digest: root };
+                    start.wait();
+                    calls.segment.rank(calls.rank).enter(0, root, "").unwrap();
+                    calls.step(&call, None, &mut CallBuffers::new(&[7; 4], &mut []), &mut waits).is_err()
+                })
+            });
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        assert!(failed.contains(&true), "both ranks completed as roots");
+    }
 }
 
 #[test]

@@ -42,6 +42,16 @@ impl PeerWait for SegmentWait<'_> {
             }
         }
     }
+
+    fn check(&mut self, on: usize) -> Result<(), Interrupted<Error>> {
+        match self.differs(on) {
+            None => Ok(()),
+            Some(rank) => {
+                let id = self.watch.open()?;
+                self.report_difference(id, rank)
+            }
+        }
+    }
 }
 
 impl SegmentWait<'_> {
@@ -53,17 +63,6 @@ impl SegmentWait<'_> {
     fn differs(&self, rank: usize) -> Option<usize> {
         let digest = self.segment.rank(rank).digest(self.watch.number);
         digest.is_some_and(|digest| digest != self.watch.call.digest).then_some(rank)
-    }
-
-    /// Checks that the progress of a rank belongs to this call.
-    fn check(&self, on: usize) -> Result<(), Interrupted<Error>> {
-        match self.differs(on) {
-            None => Ok(()),
-            Some(rank) => {
-                let id = self.watch.open()?;
-                self.report_difference(id, rank)
-            }
-        }
     }
 
     fn report_difference(&self, id: u64, rank: usize) -> Result<(), Interrupted<Error>> {

@@ -278,6 +278,9 @@ impl RankPart<'_> {
 
     /// Records that the rank begins a call with this number, digest and text.
     ///
+    /// Ends with a sequentially consistent fence: if two ranks each record a call and then read the
+    /// digest of the other, at least one of them finds it.
+    ///
     /// # Errors
     /// Never returns an error, because the offsets lie within the segment.
     pub fn enter(&self, number: u64, digest: u64, text: &str) -> Result<(), OutOfBounds> {
