@@ -32,7 +32,7 @@ fn peer(name: &str, other: &str) -> PeerStream {
 /// bytes.
 fn receive<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Output>, usize) {
     let mut peer = peer("h1", "h2");
-    peer.handle(Time::ZERO, Input::Expect(MESSAGE));
+    peer.handle(Time::ZERO, Input::Accept(MESSAGE));
     let (mut told, mut data) = (Vec::new(), 0);
     for piece in pieces {
         peer.handle(Time::ZERO, Input::Bytes(piece));

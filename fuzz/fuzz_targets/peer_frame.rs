@@ -34,7 +34,7 @@ fn seeds() -> Vec<Vec<u8>> {
         Frame::Inquire { member: Member { rack: 0, slot: 1 } },
         Frame::Signal(Signal::Grant { transfer: 7, ring: 1 << 50, block_time: BlockTime(Some(9)), have }),
         head(CodedBlock::Coded([1, 0, 255].into())),
-        head(CodedBlock::Block(1023)),
+        head(CodedBlock::Original(1023)),
         Frame::Part { transfer: u32::MAX, bytes: &[0, 1, 2] },
         Frame::Half { transfer: 1 },
         Frame::Whole { transfer: 2 },

@@ -152,7 +152,7 @@ pub enum FailureKind {
     Revoked,
     /// A message was longer than its receive. Only the receive failed.
     Truncated,
-    /// A receive was cancelled. Only the receive failed.
+    /// A receive was canceled. Only the receive failed.
     Cancelled,
     /// A kind that this version of libcool does not define.
     Other,

@@ -7,10 +7,10 @@ mod agent_inbox;
 mod agent_requests;
 mod call_account;
 mod common_receiver;
-mod heap;
 mod quick_session;
 mod segment_session;
 mod segment_wait;
+mod shared_memory_allocator;
 mod spin_policy;
 mod watched_call;
 
@@ -25,10 +25,10 @@ use cool_proto::local::{self, Attach, CheckPlan, Enlist, Leave, Recover, Revoke,
 use cool_proto::socket::{LocalFrameSender, SocketError};
 use cool_shm::region::RegionError;
 use cool_shm::segment::Segment;
-use heap::Heap;
-pub(crate) use heap::SharedBlock;
 use quick_session::QuickSession;
 use segment_session::SegmentSession;
+pub(crate) use shared_memory_allocator::SharedBlock;
+use shared_memory_allocator::SharedMemoryAllocator;
 use std::os::fd::BorrowedFd;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -51,7 +51,7 @@ pub(crate) struct RankSession {
     call_sender: Mutex<CallSender>,
     /// Serializes requests that are not calls.
     request_lock: Mutex<()>,
-    heap: Heap,
+    allocator: SharedMemoryAllocator,
     inbox: AgentInbox,
     /// Present if the ranks of the group can execute calls in a segment.
     segment_session: Option<SegmentSession>,
@@ -102,7 +102,7 @@ impl RankSession {
             socket: socket.to_path_buf(),
             call_sender: Mutex::new(CallSender { sender, next_call: 0, next_number: 0 }),
             request_lock: Mutex::default(),
-            heap: Heap::default(),
+            allocator: SharedMemoryAllocator::default(),
             inbox: AgentInbox::new(receiver),
             segment_session: None,
             quick: None,

@@ -120,7 +120,7 @@ fn ends(process: &OwnedFd) {
 }
 
 #[tokio::test]
-async fn killing_a_job_ends_also_what_its_ranks_started() {
+async fn killing_a_job_ends_the_children_of_its_ranks_too() {
     let (mut launcher, mut events) = launcher();
     launcher.launch(shell("sleep 1000 & echo $!; wait", &[0]));
     let child = process(&line(&mut events).await);

@@ -31,7 +31,7 @@ def run(folder, modules, *options):
     return process.returncode, lines[next(n for n, line in enumerate(lines) if line.startswith("===== seconds:")) + 1:]
 
 
-def test_totals_reasons_and_failures_are_told(tmp_path):
+def test_totals_reasons_and_failures_are_reported(tmp_path):
     status, lines = run(tmp_path, MODULES)
     skipped, *causes, failed, total = lines
     assert status == 1 and total == "3 passed, 5 failed, 1 skipped", lines

@@ -46,7 +46,7 @@ fn a_unit_and_its_programs_are_in_one_package() {
 }
 
 #[test]
-fn a_program_comes_with_its_page_and_its_completion() {
+fn a_program_has_a_manual_page_and_a_completion() {
     let mut programs = 0;
     for (name, files) in packages() {
         for program in files.iter().filter_map(|file| file.strip_prefix("usr/bin/")) {

@@ -109,8 +109,8 @@ pub(crate) enum Error {
     Copies { copies: usize, requested: usize },
     #[error("none of these nodes has {0}; `cool ls` lists what there is")]
     NotStored(String),
-    #[error("{replies} of {requested} nodes have answered")]
-    NoReply { replies: usize, requested: usize },
+    #[error("{replies} of {requested} nodes have executed the request")]
+    FailedNodes { replies: usize, requested: usize },
     #[error("{}; `cool verify --drop` removes their contents", units::count(*.0, "damaged file"))]
     DamagedContents(usize),
     #[error("removed what was damaged; `cool put NAME` restores it from a node that has it intact")]

@@ -23,14 +23,16 @@ const NODE_PATH: [&str; 3] = ["/usr/local/bin", "/usr/bin", "/bin"];
 
 /// Run a program as multiple ranks across the nodes and forward its output
 ///
-/// Each line of output starts with its rank. If a rank fails, the rest are terminated and `cool
-/// run` exits with that rank's status: 128+N if it was killed by signal N, 124 after the time limit
-/// (but see --survive). Processes get SIGTERM, then SIGKILL after 3 s. Ctrl-C, SIGTERM and SIGHUP
-/// end the job; SIGUSR1 and SIGUSR2 are sent to its ranks.
+/// Each line of output starts with its rank. The first rank that fails ends the job (but see
+/// --survive), and `cool run` returns its status (128+N if signal N killed it), 124 after the time
+/// limit, or 127 or 126 if the program is missing or cannot be executed. Processes get SIGTERM,
+/// then SIGKILL after 3 s. Ctrl-C, SIGTERM and SIGHUP end the job; SIGUSR1 and SIGUSR2 are sent to
+/// its ranks.
 ///
 /// The first word that is not an option is the program. It must exist on every node, or be copied
-/// there with --stage. A name without a slash is searched in PATH here. Ranks find their number in
-/// COOL_RANK, the number of ranks in COOL_SIZE and the name of their node in COOL_NODE.
+/// there with --stage. A name without a slash is searched in PATH here. If it is not found, or is
+/// in /usr/local/bin, /usr/bin or /bin, each node searches for it instead. Ranks find their number
+/// in COOL_RANK, the number of ranks in COOL_SIZE and the name of their node in COOL_NODE.
 #[derive(Debug, clap::Args)]
 pub(crate) struct RunOptions {
     #[command(flatten)]

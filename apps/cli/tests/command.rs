@@ -294,7 +294,7 @@ async fn output_is_written_to_files_on_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_benchmark_prints_what_rank_0_measures() {
+async fn a_benchmark_prints_the_measurements_of_rank_0() {
     let measured = |seconds: &str| {
         line(
             0,

@@ -111,7 +111,7 @@ impl<'t> CopyRank<'t> {
     fn new(task: &'t CopyTask, node: &'t str, began: Instant) -> Result<CopyRank<'t>, CopyError> {
         let (owned_task, owned_node) = (task.clone(), node.to_owned());
         let open = move || CopySource::open(&owned_task, &owned_node);
-        let scan = task.source_share(node).map(|_| BackgroundTask::start("scan", open));
+        let scan = task.source_index(node).map(|_| BackgroundTask::start("scan", open));
         let scan = scan.transpose()?;
         Ok(CopyRank {
             task,
@@ -204,7 +204,7 @@ impl<'t> CopyRank<'t> {
 
     /// Returns whether this node gets its copy from other nodes.
     fn receives(&self) -> bool {
-        self.task.source_share(self.node).is_none()
+        self.task.source_index(self.node).is_none()
     }
 
     /// Runs a pass, and returns the larger group to form before the next one; `None` if the copy
@@ -355,7 +355,7 @@ impl<'t> CopyRank<'t> {
         }
         let destination = self.destination.take_if(|destination| destination.is_ok()).and_then(Result::ok);
         let share =
-            self.source.as_ref().and_then(|source| Some((source, self.task.source_share(self.node)?)));
+            self.source.as_ref().and_then(|source| Some((source, self.task.source_index(self.node)?)));
         let source = share.map(|(source, share)| (&*source.root, share));
         let joined = SwarmMember::start(
             comm,

@@ -6,7 +6,7 @@ use crate::errors::CopyFileError;
 use crate::manifest_scan::scan;
 use crate::protocol::{CopyTask, PutTask};
 use cool_content::Manifest;
-use cool_peer::Share;
+use cool_peer::SourceIndex;
 use cool_store::{ObjectReading, PutRequest, Store};
 use std::io::ErrorKind;
 use std::iter;
@@ -46,13 +46,13 @@ impl CopyTask {
         self.store.as_ref().map_or(&[], |stored| &stored.others)
     }
 
-    /// Returns a node's share in sending the content: its index among the nodes that have it, and
-    /// their number. Returns `None` if the node does not have the content.
-    pub(crate) fn source_share(&self, node: &str) -> Option<Share> {
+    /// Returns a node's index among the nodes that have the content, and the number of these nodes.
+    /// Returns `None` if the node does not have the content.
+    pub(crate) fn source_index(&self, node: &str) -> Option<SourceIndex> {
         let mut holders = iter::once(&self.from).chain(self.others());
         // There are only a few such nodes, so their number fits.
         let index = holders.position(|holder| holder == node)? as u16;
-        Some(Share { index, of: 1 + self.others().len() as u16 })
+        Some(SourceIndex { index, of: 1 + self.others().len() as u16 })
     }
 
     /// Returns a more precise error about the source: an object in a store that differs from its

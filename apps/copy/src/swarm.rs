@@ -12,8 +12,8 @@ use crate::secret::CopySecret;
 use cool::Comm;
 use cool_content::{BlockSet, Manifest, Piece};
 use cool_peer::{
-    Code, GenerationStore, InquiryHold, LateJoinReply, Member, MemberRole, PeerProgress, Share, SwarmConfig,
-    SwarmPeer,
+    Code, GenerationStore, InquiryHold, LateJoinReply, Member, MemberRole, PeerProgress, SourceIndex,
+    SwarmConfig, SwarmPeer,
 };
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -150,7 +150,7 @@ impl SwarmMember {
         root: usize,
         (task, began): (&CopyTask, Instant),
         (manifest, missing): (&Arc<Manifest>, &BlockSet),
-        (source, destination): (Option<(&Path, Share)>, Option<DestinationCopy>),
+        (source, destination): (Option<(&Path, SourceIndex)>, Option<DestinationCopy>),
     ) -> Result<Result<SwarmMember, Option<DestinationCopy>>, CopyError> {
         let secret = task.secret.ok_or(CopyError::NoSecret)?;
         let takes_part = source.is_some() || destination.is_some();
@@ -277,7 +277,7 @@ fn report_expelled(peer: &SwarmPeer<SwarmContent>, members: &BTreeMap<String, Me
 struct MemberConfig {
     me: Member,
     socket: TcpListener,
-    source: Option<Share>,
+    source: Option<SourceIndex>,
     /// Rate of this node's link for blocks, in bytes per second.
     rate: Option<u64>,
     late: bool,

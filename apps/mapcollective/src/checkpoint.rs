@@ -53,12 +53,13 @@ impl Checkpoint {
             read => read.map_err(Error::file(&self.path))?,
         };
         let wrong = |problem: String| Error::Checkpoint { path: self.path.clone(), problem };
-        let none = || wrong(format!("it is not a \"{FORMAT}\""));
-        let end = bytes.iter().position(|byte| *byte == b'\n').ok_or_else(none)?;
-        let header: CheckpointHeader = serde_json::from_slice(&bytes[..end]).map_err(|_| none())?;
+        let not_a_checkpoint = || wrong(format!("it is not a \"{FORMAT}\""));
+        let end = bytes.iter().position(|byte| *byte == b'\n').ok_or_else(not_a_checkpoint)?;
+        let header: CheckpointHeader =
+            serde_json::from_slice(&bytes[..end]).map_err(|_| not_a_checkpoint())?;
         let state = &bytes[end + 1..];
         if header.format != FORMAT {
-            return Err(none());
+            return Err(not_a_checkpoint());
         }
         if header.run != self.run {
             return Err(wrong(format!("it belongs to {}, but this run is {}", header.run, self.run)));

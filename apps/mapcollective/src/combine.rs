@@ -1,8 +1,8 @@
 //! The stages that move values from owners to all ranks or to one rank, and from one rank to all.
 
-use crate::cost::{LinkBytes, share};
 use crate::error::Error;
 use crate::job::Job;
+use crate::link_load::{LinkBytes, share};
 use crate::report::StageKind;
 use crate::table::{Number, Rows, Table};
 use cool::Comm;

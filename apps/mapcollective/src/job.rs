@@ -1,8 +1,8 @@
 //! A job on the ranks of a group: how survivors continue when other ranks are lost, and the shared
 //! parts of all stages.
 
-use crate::cost::{LinkBytes, RankLayout};
 use crate::error::Error;
+use crate::link_load::{LinkBytes, RankLayout};
 use crate::report::{MapEvent, Stage, StageKind};
 use cool::{Comm, Element, Op, Stats};
 use std::borrow::Borrow;

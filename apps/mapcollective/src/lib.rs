@@ -44,11 +44,11 @@
 
 mod checkpoint;
 mod combine;
-mod cost;
 mod error;
 mod files;
 mod iterate;
 mod job;
+mod link_load;
 mod map;
 mod merge_forest;
 mod partitions;
@@ -58,11 +58,11 @@ mod table;
 pub mod threads;
 
 pub use checkpoint::Checkpoint;
-pub use cost::LinkBytes;
 pub use error::{Error, Malformed};
 pub use files::{NewFile, replace_file};
 pub use iterate::Progress;
 pub use job::{Job, Options, run};
+pub use link_load::LinkBytes;
 pub use map::Mapped;
 pub use partitions::Partitions;
 pub use report::{MapEvent, Report, Stage, StageKind};

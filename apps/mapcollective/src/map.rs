@@ -1,9 +1,9 @@
 //! The map stage: one task per partition on the rank's threads. The tables of the tasks are merged
 //! within the rank.
 
-use crate::cost::LinkBytes;
 use crate::error::Error;
 use crate::job::Job;
+use crate::link_load::LinkBytes;
 use crate::merge_forest::{MergeForest, MergeNode};
 use crate::partitions::Partitions;
 use crate::report::StageKind;

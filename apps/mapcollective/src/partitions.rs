@@ -1,9 +1,9 @@
 //! The partitions of a job's input, and their distribution over the ranks. Each rank keeps its
 //! partitions in memory until the job ends.
 
-use crate::cost::share;
 use crate::error::Error;
 use crate::job::Job;
+use crate::link_load::share;
 use crate::threads;
 use cool::Op;
 use std::cmp::Reverse;

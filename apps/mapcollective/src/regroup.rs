@@ -11,9 +11,9 @@
 //!    sum vectors with a value for every key on the way to the owners (dense), whichever loads the
 //!    busiest link less.
 
-use crate::cost::LinkBytes;
 use crate::error::{Error, Malformed};
 use crate::job::Job;
+use crate::link_load::LinkBytes;
 use crate::map::Mapped;
 use crate::merge_forest::{MergeForest, MergeNode};
 use crate::report::StageKind;

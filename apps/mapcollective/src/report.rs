@@ -1,6 +1,6 @@
 //! Report of an iteration: rows, bytes and seconds of each of its stages, for users and programs.
 
-use crate::cost::LinkBytes;
+use crate::link_load::LinkBytes;
 use std::fmt;
 
 /// A stage of an iteration, named as in the papers.

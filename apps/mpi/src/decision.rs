@@ -10,7 +10,7 @@ use std::fmt;
 
 /// Why a call is passed through to the host's MPI library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum FallbackReason {
+pub enum PassThroughReason {
     /// `COOL_MPI=off`, or the program has called `MPI_Finalize`.
     Off,
     /// `COOL_MPI_OPS` does not include the operation.
@@ -34,19 +34,19 @@ pub enum FallbackReason {
     Arguments,
 }
 
-impl fmt::Display for FallbackReason {
+impl fmt::Display for PassThroughReason {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            FallbackReason::Off => "off",
-            FallbackReason::NotChosen => "not in COOL_MPI_OPS",
-            FallbackReason::Small => "small",
-            FallbackReason::Large => "large",
-            FallbackReason::Reduction => "reduction",
-            FallbackReason::Elements => "type",
-            FallbackReason::Intercommunicator => "intercommunicator",
-            FallbackReason::Alone => "one rank",
-            FallbackReason::NoGroup => "no group",
-            FallbackReason::Arguments => "arguments",
+            PassThroughReason::Off => "off",
+            PassThroughReason::NotChosen => "not in COOL_MPI_OPS",
+            PassThroughReason::Small => "small",
+            PassThroughReason::Large => "large",
+            PassThroughReason::Reduction => "reduction",
+            PassThroughReason::Elements => "type",
+            PassThroughReason::Intercommunicator => "intercommunicator",
+            PassThroughReason::Alone => "one rank",
+            PassThroughReason::NoGroup => "no group",
+            PassThroughReason::Arguments => "arguments",
         })
     }
 }
@@ -56,10 +56,10 @@ impl MpiSettings {
     ///
     /// # Errors
     /// Returns the reason if the call must be passed through.
-    pub fn admit(&self, operation: Operation) -> Result<(), FallbackReason> {
+    pub fn admit(&self, operation: Operation) -> Result<(), PassThroughReason> {
         match (self.mode, self.operations.contains(&operation)) {
-            (InterceptMode::Off, _) => Err(FallbackReason::Off),
-            (_, false) => Err(FallbackReason::NotChosen),
+            (InterceptMode::Off, _) => Err(PassThroughReason::Off),
+            (_, false) => Err(PassThroughReason::NotChosen),
             _ => Ok(()),
         }
     }
@@ -70,28 +70,28 @@ impl MpiSettings {
     ///
     /// # Errors
     /// Returns the reason if the call must be passed through.
-    pub fn admit_bytes(&self, operation: Operation, bytes: u64) -> Result<(), FallbackReason> {
+    pub fn admit_bytes(&self, operation: Operation, bytes: u64) -> Result<(), PassThroughReason> {
         match bytes {
-            _ if bytes < self.smallest(operation) => Err(FallbackReason::Small),
-            _ if bytes > self.largest(operation) => Err(FallbackReason::Large),
+            _ if bytes < self.smallest(operation) => Err(PassThroughReason::Small),
+            _ if bytes > self.largest(operation) => Err(PassThroughReason::Large),
             _ => Ok(()),
         }
     }
 }
 
 impl MpiSettings {
-    /// Decides whether a call with a type signature of `bytes` bytes is intercepted, given the
-    /// order of the ranks. The communicator must have a group.
+    /// Returns `Ok` unless the call is shorter than the threshold for the order of its ranks. The
+    /// caller must have called [`MpiSettings::admit`] and [`MpiSettings::admit_bytes`] before.
     ///
     /// # Errors
-    /// Returns the reason if the call must be passed through.
+    /// Returns [`PassThroughReason::Small`] if the call must be passed through.
     pub fn admit_order(
         &self,
         operation: Operation,
         bytes: u64,
         order: RankOrder,
-    ) -> Result<(), FallbackReason> {
-        if bytes < self.least_for_order(operation, order) { Err(FallbackReason::Small) } else { Ok(()) }
+    ) -> Result<(), PassThroughReason> {
+        if bytes < self.least_for_order(operation, order) { Err(PassThroughReason::Small) } else { Ok(()) }
     }
 }
 
@@ -113,10 +113,10 @@ mod tests {
             (Operation::Alltoall, 128 << 10, (1 << 20) - 1),
         ];
         for (operation, smallest, largest) in bounds {
-            assert_eq!(by_default.admit_bytes(operation, smallest - 1), Err(FallbackReason::Small));
+            assert_eq!(by_default.admit_bytes(operation, smallest - 1), Err(PassThroughReason::Small));
             assert_eq!(by_default.admit_bytes(operation, smallest), Ok(()));
             assert_eq!(by_default.admit_bytes(operation, largest), Ok(()));
-            assert_eq!(by_default.admit_bytes(operation, largest + 1), Err(FallbackReason::Large));
+            assert_eq!(by_default.admit_bytes(operation, largest + 1), Err(PassThroughReason::Large));
             assert_eq!(all_taken.admit_bytes(operation, 0), Ok(()));
             assert_eq!(all_taken.admit_bytes(operation, LARGEST_CALL_BYTES), Ok(()));
         }
@@ -129,7 +129,7 @@ mod tests {
         for (operation, order) in orders {
             let other = if order == Racked { Interleaved } else { Racked };
             let (by_default, all_taken) = (settings(&[]), settings(&[("COOL_MPI_MIN", "0")]));
-            assert_eq!(by_default.admit_order(operation, 64 << 10, order), Err(FallbackReason::Small));
+            assert_eq!(by_default.admit_order(operation, 64 << 10, order), Err(PassThroughReason::Small));
             assert_eq!(by_default.admit_order(operation, 64 << 10, other), Ok(()));
             assert_eq!(by_default.admit_order(operation, 128 << 10, order), Ok(()));
             assert_eq!(all_taken.admit_order(operation, 1, order), Ok(()));
@@ -140,8 +140,8 @@ mod tests {
     fn operations_that_are_not_listed_pass_through() {
         let some = settings(&[("COOL_MPI_OPS", "bcast, reduce")]);
         assert_eq!(some.admit(Operation::Reduce), Ok(()));
-        assert_eq!(some.admit(Operation::Allreduce), Err(FallbackReason::NotChosen));
-        assert_eq!(settings(&[("COOL_MPI", "off")]).admit(Operation::Bcast), Err(FallbackReason::Off));
-        assert_eq!(settings(&[]).admit(Operation::Barrier), Err(FallbackReason::NotChosen));
+        assert_eq!(some.admit(Operation::Allreduce), Err(PassThroughReason::NotChosen));
+        assert_eq!(settings(&[("COOL_MPI", "off")]).admit(Operation::Bcast), Err(PassThroughReason::Off));
+        assert_eq!(settings(&[]).admit(Operation::Barrier), Err(PassThroughReason::NotChosen));
     }
 }

@@ -1,6 +1,6 @@
 //! Facts and decisions about MPI libraries: their constants ([`Abi`]), the correspondence of types
 //! and reductions ([`NumberClass`], [`reduce_ops`]), which calls are intercepted ([`MpiSettings`],
-//! [`FallbackReason`]), the communicators with groups ([`Communicators`]), and statistics of all
+//! [`PassThroughReason`]), the communicators with groups ([`Communicators`]), and statistics of all
 //! calls ([`CallTally`]). This crate must not call an MPI library; `apps/mpi/preload` does.
 
 mod abi;
@@ -12,7 +12,7 @@ mod tally;
 mod types;
 
 pub use abi::{Abi, ErrorClass};
-pub use decision::FallbackReason;
+pub use decision::PassThroughReason;
 pub use groups::{
     Communicators, KEY_BYTES, REASON_BYTES, first_to_fail, group_key, reason, reason_bytes, vote,
 };

@@ -1,7 +1,7 @@
 //! Statistics of a rank's calls: how many of each operation were intercepted, how many were passed
 //! through, and why.
 
-use crate::decision::FallbackReason;
+use crate::decision::PassThroughReason;
 use cool_types::Operation;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -16,7 +16,7 @@ struct CallTotals {
 /// Calls by operation and outcome.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CallTally {
-    sums: BTreeMap<(Operation, Option<FallbackReason>), CallTotals>,
+    sums: BTreeMap<(Operation, Option<PassThroughReason>), CallTotals>,
 }
 
 impl CallTally {
@@ -27,7 +27,7 @@ impl CallTally {
 
     /// Counts a call. `left` is the reason if it was passed through. If that was decided before the
     /// length was known, `bytes` must be 0.
-    pub fn count(&mut self, operation: Operation, left: Option<FallbackReason>, bytes: u64) {
+    pub fn count(&mut self, operation: Operation, left: Option<PassThroughReason>, bytes: u64) {
         let sum = self.sums.entry((operation, left)).or_default();
         sum.calls += 1;
         sum.bytes = sum.bytes.saturating_add(bytes);
@@ -56,7 +56,7 @@ mod tests {
         let mut tally = CallTally::new();
         tally.count(Operation::Bcast, None, 1000);
         tally.count(Operation::Bcast, None, 24);
-        tally.count(Operation::Bcast, Some(FallbackReason::Small), 8);
+        tally.count(Operation::Bcast, Some(PassThroughReason::Small), 8);
         let text = tally.to_string();
         let lines: Vec<&str> = text.lines().collect();
         assert_eq!(

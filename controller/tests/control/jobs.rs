@@ -337,7 +337,7 @@ async fn jobs_are_listed_without_environment_variables() {
 }
 
 #[tokio::test]
-async fn a_canceled_job_reports_who_canceled_it() {
+async fn a_canceled_job_reports_the_user_that_canceled_it() {
     let controller = Controller::start().await;
     let (mut events, group, [mut h1]) = controller.start_job([1], job(1)).await;
     controller.cancel(group.job).await.unwrap();

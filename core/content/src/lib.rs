@@ -2,22 +2,24 @@
 //!
 //! A source (a file, or a directory with all its entries) is described by a [`Manifest`]. Its bytes
 //! are divided into blocks at positions that their content determines ([`Cutter`]). A [`BlockSet`]
-//! records the blocks that a node has, and [`pieces`] groups the missing ones for sending.
+//! records the blocks that a node has, and [`pieces()`] groups the missing ones for sending.
 //!
 //! A block is identified by its BLAKE3 hash, so a block that a node already has, in any file, need
 //! not be sent. Walking directories, reading files and using the network is left to the caller.
 
 mod block_set;
 mod cutter;
+mod digest;
 mod item;
 mod manifest;
-mod order;
+mod pieces;
 
 pub use block_set::BlockSet;
-pub use cutter::{Block, Cutter, Digest, DigestError, Digester};
+pub use cutter::{Block, Cutter};
+pub use digest::{Digest, DigestError, Digester};
 pub use item::{Extent, FileContent, Item, ItemContent, ItemPath, MODE_BITS, ModificationTime, PathError};
 pub use manifest::{Builder, Manifest, ManifestError};
-pub use order::{Occurrence, Occurrences, Piece, pieces, pieces_from};
+pub use pieces::{Occurrence, Occurrences, Piece, pieces, pieces_from};
 
 /// Length of the longest block.
 pub const BLOCK_BYTES_MAX: usize = 256 << 10;

@@ -531,7 +531,7 @@ impl PeerTable {
     fn end(&mut self, node: NodeId, why: &str, out: &mut EngineOutbox) -> Option<LostPeer> {
         let ended = self.forget(node, out)?;
         let migrated: BTreeSet<u64> = ended.machine.unconfirmed().map(|(group, _)| group).collect();
-        let reconnects = if ended.machine.no_group_traffic() { ended.reconnects + 1 } else { 0 };
+        let reconnects = if ended.machine.has_group_traffic() { 0 } else { ended.reconnects + 1 };
         if migrated.is_empty() || reconnects > RECONNECTS_MAX {
             return Some(LostPeer::new(node, ended.groups, why));
         }

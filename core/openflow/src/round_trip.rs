@@ -31,7 +31,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(2000))]
 
     #[test]
-    fn a_message_comes_back_from_its_bytes(message in messages()) {
+    fn a_message_decodes_from_its_encoding(message in messages()) {
         let bytes = message.encode().unwrap();
         prop_assert_eq!(Message::decode(&bytes), Ok(message));
     }
@@ -139,7 +139,7 @@ fn a_truncated_message_is_valid_only_between_list_items() {
 }
 
 #[test]
-fn a_message_longer_than_its_length_can_say_is_refused() {
+fn a_message_too_long_for_its_length_field_is_refused() {
     let longest = Message::new(1, Body::EchoRequest(vec![0; MAX_LEN - HEADER_LEN]));
     assert_eq!(longest.encode().unwrap().len(), MAX_LEN);
     let longer = Message::new(1, Body::EchoRequest(vec![0; MAX_LEN - HEADER_LEN + 1]));

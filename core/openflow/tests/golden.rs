@@ -46,7 +46,7 @@ fn captured_messages_are_written_back_byte_for_byte() {
 }
 
 #[test]
-fn captured_messages_say_what_they_said() {
+fn captured_messages_decode_to_the_known_values() {
     let mut words = String::new();
     for name in names() {
         writeln!(words, "== {name}").unwrap();
@@ -94,7 +94,7 @@ fn a_captured_handshake_has_the_switch_and_its_ports() {
 }
 
 #[test]
-fn what_a_switch_sends_unasked_is_captured_and_read() {
+fn asynchronous_messages_of_a_switch_are_decoded() {
     let (_, messages) = read("controller.from-switch");
     let mut seen = [false; 3];
     for message in messages {

@@ -27,7 +27,7 @@ impl Read for Dripping<'_> {
 }
 
 #[test]
-fn a_stream_is_written_back_however_it_comes() {
+fn a_stream_encodes_to_the_same_bytes_however_it_is_divided() {
     let stream = fs::read(STREAM).unwrap();
     assert_eq!(dump(stream.as_slice(), true), (stream.clone(), None));
     assert_eq!(dump(Dripping(&stream), true), (stream.clone(), None));

@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn leaders_are_numbered_by_rank_whatever_their_racks() {
+    fn leaders_are_numbered_by_rank_in_all_racks() {
         let interleaved = leaders(&[5, 2, 7, 4]);
         assert_eq!((0..4).map(|rank| interleaved.leader_of(Rank(rank))).collect::<Vec<_>>(), [0, 1, 2, 3]);
         let shared = leaders(&[1, 0, 1, 0, 2, 2]);

@@ -2,7 +2,7 @@
 
 use crate::division::Division;
 use crate::generation::{CodedBlock, Recovery, Slot, Term};
-use crate::holdings::{Code, HoldingsReport, Share};
+use crate::holdings::{Code, HoldingsReport, SourceIndex};
 use crate::link_rates::BlockTime;
 use crate::order::Order;
 use crate::pollution::Origin;
@@ -31,7 +31,7 @@ pub struct SwarmSpec {
     /// Which generation is sent first.
     pub order: Order,
     /// Set at a source: it starts with all blocks, and sends its share of the originals first.
-    pub source: Option<Share>,
+    pub source: Option<SourceIndex>,
     /// The timeouts.
     pub waits: Waits,
 }

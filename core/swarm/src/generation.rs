@@ -19,7 +19,7 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum CodedBlock {
     /// An original block of the generation.
-    Block(u16),
+    Original(u16),
     /// A combination: one coefficient for each block of the generation.
     Coded(Box<[u8]>),
 }
@@ -28,7 +28,7 @@ impl CodedBlock {
     /// Returns the terms of which this coded block is the sum, for a node that holds all originals.
     pub fn terms(&self) -> Vec<Term> {
         match self {
-            CodedBlock::Block(block) => vec![Term { factor: 1, slot: Slot::Block(*block) }],
+            CodedBlock::Original(block) => vec![Term { factor: 1, slot: Slot::Block(*block) }],
             CodedBlock::Coded(factors) => {
                 let terms =
                     (0..).map(Slot::Block).zip(factors.iter().copied()).filter(|(_, factor)| *factor != 0);
@@ -130,7 +130,7 @@ impl Generation {
     /// coefficient for each block and not all of them are 0.
     pub fn admits(&self, row: &CodedBlock) -> bool {
         match row {
-            CodedBlock::Block(block) => *block < self.size,
+            CodedBlock::Original(block) => *block < self.size,
             CodedBlock::Coded(coefficients) => {
                 coefficients.len() == usize::from(self.size) && coefficients.iter().any(|factor| *factor != 0)
             }
@@ -157,7 +157,7 @@ impl Generation {
         rows.echelon[pivot * size..][..size].copy_from_slice(&reduced);
         self.rank += 1;
         Some(match row {
-            CodedBlock::Block(block) => {
+            CodedBlock::Original(block) => {
                 rows.blocks.push(*block);
                 Slot::Block(*block)
             }
@@ -175,7 +175,7 @@ impl Generation {
         let size = usize::from(self.size);
         let mut left = match row {
             CodedBlock::Coded(coefficients) => coefficients.to_vec(),
-            CodedBlock::Block(block) => {
+            CodedBlock::Original(block) => {
                 let mut unit = vec![0; size];
                 unit[usize::from(*block)] = 1;
                 unit
@@ -201,14 +201,14 @@ impl Generation {
 
     /// Returns a random vector of the null space of the coded blocks held: the inner product of
     /// each with it is 0. Returns none if nothing or everything is held.
-    pub fn null_vector(&self, chance: &mut ChaCha8Rng) -> Option<Box<[u8]>> {
+    pub fn null_vector(&self, rng: &mut ChaCha8Rng) -> Option<Box<[u8]>> {
         let State::Rows(rows) = &self.state else { return None };
         if self.rank == 0 || self.rank == self.size {
             return None;
         }
         let size = usize::from(self.size);
         let mut vector = vec![0; size];
-        chance.fill(&mut vector[..]);
+        rng.fill(&mut vector[..]);
         // Positions without a pivot are free. The others are computed from the last to the first.
         for (pivot, row) in rows.echelon.chunks_exact(size).enumerate().rev() {
             if row[pivot] != 0 {
@@ -233,13 +233,13 @@ impl Generation {
 
     /// Returns a random combination of all coded blocks held, and its terms, or none if nothing is
     /// held.
-    pub fn combined(&self, chance: &mut ChaCha8Rng) -> Option<(CodedBlock, Vec<Term>)> {
+    pub fn combined(&self, rng: &mut ChaCha8Rng) -> Option<(CodedBlock, Vec<Term>)> {
         if self.rank == 0 {
             return None;
         }
         let size = usize::from(self.size);
         let mut factors = vec![0; usize::from(self.rank)];
-        chance.fill(&mut factors[..]);
+        rng.fill(&mut factors[..]);
         if factors.iter().all(|factor| *factor == 0) {
             factors[0] = 1;
         }
@@ -273,7 +273,7 @@ impl Generation {
     /// Returns an original block and its term, if it is held.
     pub fn plain(&self, block: u16) -> Option<(CodedBlock, Vec<Term>)> {
         let term = Term { factor: 1, slot: Slot::Block(block) };
-        self.holds(block).then(|| (CodedBlock::Block(block), vec![term]))
+        self.holds(block).then(|| (CodedBlock::Original(block), vec![term]))
     }
 
     /// Returns how to compute each block that did not arrive as an original, once as many coded
@@ -375,10 +375,10 @@ mod tests {
         }
     }
 
-    fn source(size: u16, chance: &mut ChaCha8Rng) -> Node {
+    fn source(size: u16, rng: &mut ChaCha8Rng) -> Node {
         let mut block = |block| {
             let mut bytes = vec![0; BYTES];
-            chance.fill(&mut bytes[..]);
+            rng.fill(&mut bytes[..]);
             (Slot::Block(block), bytes)
         };
         Node { generation: Generation::whole(size), slots: (0..size).map(&mut block).collect() }
@@ -393,19 +393,19 @@ mod tests {
         /// and combinations are mixed.
         #[test]
         fn any_mix_of_coded_blocks_decodes(seed: u64, size in 1u16..40, plain in 0u16..40) {
-            let mut chance = ChaCha8Rng::seed_from_u64(seed);
-            let source = source(size, &mut chance);
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let source = source(size, &mut rng);
             let (mut relay, mut last) = (sink(size), sink(size));
             for _ in 0..20 * size {
-                let as_it_is = chance.random_range(0..40) < plain;
-                let block = chance.random_range(0..size);
+                let as_it_is = rng.random_range(0..40) < plain;
+                let block = rng.random_range(0..size);
                 let (row, terms) = if as_it_is {
                     source.generation.plain(block).unwrap()
                 } else {
-                    source.generation.combined(&mut chance).unwrap()
+                    source.generation.combined(&mut rng).unwrap()
                 };
                 relay.take(&row, source.sum(&terms));
-                let (row, terms) = relay.generation.combined(&mut chance).unwrap();
+                let (row, terms) = relay.generation.combined(&mut rng).unwrap();
                 prop_assert!(!relay.generation.needs(&row), "a combination of the blocks that it holds");
                 last.take(&row, relay.sum(&terms));
                 if last.generation.rank() == size {
@@ -421,20 +421,20 @@ mod tests {
         /// The two nodes have some coded blocks in common.
         #[test]
         fn a_null_vector_shows_whether_another_holds_anything_new(seed: u64, size in 1u16..40, common in 0u16..40, own in 0u16..4) {
-            let mut chance = ChaCha8Rng::seed_from_u64(seed);
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
             let source = Generation::whole(size);
             let mut nodes = [Generation::new(size), Generation::new(size)];
             for _ in 0..common.min(size) {
-                let (row, _) = source.combined(&mut chance).unwrap();
+                let (row, _) = source.combined(&mut rng).unwrap();
                 for node in &mut nodes {
                     node.insert(&row);
                 }
             }
             for _ in 0..own {
-                nodes[1].insert(&source.combined(&mut chance).unwrap().0);
+                nodes[1].insert(&source.combined(&mut rng).unwrap().0);
             }
             let [mine, other] = &nodes;
-            let Some(vectors) = (0..20).map(|_| mine.null_vector(&mut chance)).collect::<Option<Vec<_>>>() else {
+            let Some(vectors) = (0..20).map(|_| mine.null_vector(&mut rng)).collect::<Option<Vec<_>>>() else {
                 prop_assert!(mine.rank() == 0 || mine.rank() == size);
                 return Ok(());
             };
@@ -449,14 +449,14 @@ mod tests {
         /// sparse rows that are not new.
         #[test]
         fn another_decoder_agrees(seed: u64, pieces in 2u16..24) {
-            let mut chance = ChaCha8Rng::seed_from_u64(seed);
-            let mut source = source(pieces, &mut chance);
+            let mut rng = ChaCha8Rng::seed_from_u64(seed);
+            let mut source = source(pieces, &mut rng);
             // It requires a marker byte after the data.
             source.slots.get_mut(&Slot::Block(pieces - 1)).unwrap()[BYTES - 1] = 0x81;
             let mut other = rlnc::full::Decoder::new(BYTES, usize::from(pieces)).unwrap();
             let mut ours = sink(pieces);
             while !other.is_already_decoded() {
-                let (row, terms) = source.generation.combined(&mut chance).unwrap();
+                let (row, terms) = source.generation.combined(&mut rng).unwrap();
                 let bytes = source.sum(&terms);
                 let CodedBlock::Coded(factors) = &row else { panic!("{row:?}") };
                 let whole: Vec<u8> = factors.iter().chain(&bytes).copied().collect();
@@ -473,22 +473,22 @@ mod tests {
     fn coded_blocks_of_another_generation_are_not_admitted() {
         let mut generation = Generation::new(3);
         for row in
-            [CodedBlock::Block(3), CodedBlock::Coded([1, 2].into()), CodedBlock::Coded([0, 0, 0].into())]
+            [CodedBlock::Original(3), CodedBlock::Coded([1, 2].into()), CodedBlock::Coded([0, 0, 0].into())]
         {
             assert!(!generation.needs(&row));
             assert_eq!(generation.insert(&row), None);
         }
         assert_eq!(generation.insert(&CodedBlock::Coded([0, 5, 0].into())), Some(Slot::Coded(0)));
-        assert!(!generation.needs(&CodedBlock::Block(1)), "a multiple of it is held");
+        assert!(!generation.needs(&CodedBlock::Original(1)), "a multiple of it is held");
         assert_eq!(generation.decoding(), None);
     }
 
     #[test]
     fn originals_are_not_decoded() {
         let mut generation = Generation::new(3);
-        generation.insert(&CodedBlock::Block(2));
+        generation.insert(&CodedBlock::Original(2));
         generation.insert(&CodedBlock::Coded([1, 0, 7].into()));
-        generation.insert(&CodedBlock::Block(1));
+        generation.insert(&CodedBlock::Original(1));
         let terms = vec![Term { factor: 1, slot: Slot::Coded(0) }, Term { factor: 7, slot: Slot::Block(2) }];
         assert_eq!(generation.decoding(), Some(vec![Recovery { block: 0, terms }]));
     }

@@ -19,8 +19,8 @@ pub enum Code {
     /// Random linear combinations of a generation, drawn again at every node. A source sends each
     /// original once before it codes.
     Linear,
-    /// A random block of any generation that the sender holds and the receiver does not: the
-    /// paper's Random Block.
+    /// A random block that the sender holds and the receiver does not, of any generation (Random
+    /// Block in the Cooper paper).
     RandomBlock,
     /// Among those blocks, the one that the fewest members are known to hold: BitTorrent's rule.
     RarestBlock,
@@ -51,7 +51,7 @@ impl HoldingsReport {
         if let Some(rank) = self.ranks.get_mut(generation as usize) {
             *rank += 1;
         }
-        if let CodedBlock::Block(block) = row {
+        if let CodedBlock::Original(block) = row {
             let block = division.first(generation) + u32::from(*block);
             if let Some(word) = self.blocks.get_mut(block as usize / 64) {
                 *word |= 1 << (block % 64);
@@ -90,10 +90,10 @@ impl HoldingsReport {
     }
 }
 
-/// A source's share of the originals. It first sends blocks with number `index` modulo `of`, so
-/// that several sources start with different blocks.
+/// The index of one of several sources. The source first sends the originals with number `index`
+/// modulo `of`, so that several sources start with different blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct SourceIndex {
     /// Index of this source, from 0.
     pub index: u16,
     /// Number of sources.
@@ -136,8 +136,8 @@ pub struct Holdings {
     order: Order,
     generations: Vec<Generation>,
     have: HoldingsReport,
-    /// Number of generations of which all coded blocks are held, and number of those in which every
-    /// block is also in place.
+    /// Number of generations of which as many independent coded blocks are held as they have
+    /// blocks, and number of those in which every block is also in place.
     complete: u32,
     whole: u32,
     /// At a source, for each generation: the originals not sent yet, in reverse order.
@@ -152,10 +152,10 @@ impl Holdings {
 
     /// Returns the holdings of a source, which holds all blocks and sends its share of the
     /// originals first.
-    pub fn source(division: Division, code: Code, order: Order, share: Share) -> Holdings {
+    pub fn source(division: Division, code: Code, order: Order, source: SourceIndex) -> Holdings {
         let mut holdings = Holdings::new(division, code, order, Generation::whole);
-        let of = share.of.max(1);
-        let originals = |size: u16| (0..size).rev().filter(|block| block % of == share.index % of).collect();
+        let of = source.of.max(1);
+        let originals = |size: u16| (0..size).rev().filter(|block| block % of == source.index % of).collect();
         if code == Code::Linear {
             holdings.unsent_originals =
                 holdings.generations.iter().map(|generation| originals(generation.size())).collect();
@@ -212,7 +212,7 @@ impl Holdings {
     pub(crate) fn null_vectors<'r>(
         &self,
         under_way: impl Iterator<Item = &'r (u32, CodedBlock)> + Clone,
-        chance: &mut ChaCha8Rng,
+        rng: &mut ChaCha8Rng,
     ) -> Vec<(u32, Box<[u8]>)> {
         if self.code != Code::Linear {
             return Vec::new();
@@ -224,7 +224,7 @@ impl Holdings {
             for (_, row) in under_way.clone().filter(|(of, _)| *of == number) {
                 held.insert(row);
             }
-            Some((number, held.null_vector(chance)?))
+            Some((number, held.null_vector(rng)?))
         };
         wanted.filter_map(vector).collect()
     }
@@ -234,7 +234,7 @@ impl Holdings {
         self.generations.get(number as usize)
     }
 
-    /// Returns the progress in a generation: its rank, plus 1 once it is checked. After progress, a
+    /// Returns the progress in a generation: its rank, plus 1 once it is decoded. After progress, a
     /// block may be new to a member to which an earlier one was not.
     pub(crate) fn progress(&self, number: u32) -> u16 {
         self.generation(number).map_or(0, |held| held.rank() + u16::from(held.is_whole()))
@@ -256,8 +256,8 @@ impl Holdings {
         self.have.ranks.iter().all(|rank| *rank == 0)
     }
 
-    /// Returns whether a node with these holdings has everything.
-    pub fn completes(&self, have: &HoldingsReport) -> bool {
+    /// Returns whether a node with the holdings `have` needs no more blocks.
+    pub fn suffices(&self, have: &HoldingsReport) -> bool {
         (0..).zip(&self.generations).all(|(number, generation)| have.rank(number) >= generation.size())
     }
 
@@ -296,7 +296,7 @@ impl Holdings {
         self.have.reset(&self.division, number);
     }
 
-    /// Returns the sums that remain to be computed, once all coded blocks of a generation are held
+    /// Returns the sums that remain to be computed, once the rank of a generation equals its size
     /// ([`Generation::decoding`]).
     pub fn decoding(&self, number: u32) -> Option<Vec<Recovery>> {
         self.generation(number)?.decoding()
@@ -313,18 +313,19 @@ impl Holdings {
 
     /// Returns a block for a receiver, or none if this node holds nothing new for it or should not
     /// send it yet.
-    pub fn pick(&mut self, known: &Knowledge<'_>, chance: &mut ChaCha8Rng) -> Option<Pick> {
+    pub fn pick(&mut self, known: &Knowledge<'_>, rng: &mut ChaCha8Rng) -> Option<Pick> {
         match self.code {
-            Code::Linear => self.pick_linear(known, chance),
-            Code::RandomBlock => self.pick_block(known, chance, |_| 0),
-            Code::RarestBlock => self
-                .pick_block(known, chance, |block| known.holders.get(block as usize).copied().unwrap_or(0)),
+            Code::Linear => self.pick_linear(known, rng),
+            Code::RandomBlock => self.pick_block(known, rng, |_| 0),
+            Code::RarestBlock => {
+                self.pick_block(known, rng, |block| known.holders.get(block as usize).copied().unwrap_or(0))
+            }
         }
     }
 
-    fn pick_linear(&mut self, known: &Knowledge<'_>, chance: &mut ChaCha8Rng) -> Option<Pick> {
+    fn pick_linear(&mut self, known: &Knowledge<'_>, rng: &mut ChaCha8Rng) -> Option<Pick> {
         let spread = matches!(self.order, Order::LowestRank { .. });
-        let number = match self.original_of(known).filter(|_| spread) {
+        let number = match self.generation_with_most_unsent(known).filter(|_| spread) {
             Some(number) => number,
             None => {
                 let rank = |number| known.receiver.rank(number);
@@ -339,14 +340,14 @@ impl Holdings {
             .and_then(|unsent_originals| take_original(unsent_originals, known, number));
         let (row, terms) = match original {
             Some(block) => generation.plain(block)?,
-            None => generation.combined(chance)?,
+            None => generation.combined(rng)?,
         };
         Some(Pick { generation: number, row, terms })
     }
 
     /// Returns, at a source that has not sent each original once, the generation with the most
     /// unsent originals among the next ones of which the receiver surely needs blocks.
-    fn original_of(&self, known: &Knowledge<'_>) -> Option<u32> {
+    fn generation_with_most_unsent(&self, known: &Knowledge<'_>) -> Option<u32> {
         let Order::LowestRank { window } = self.order else { return None };
         let owing = (0u32..)
             .zip(&self.unsent_originals)
@@ -384,7 +385,7 @@ impl Holdings {
     fn pick_block(
         &self,
         known: &Knowledge<'_>,
-        chance: &mut ChaCha8Rng,
+        rng: &mut ChaCha8Rng,
         weight: impl Fn(u32) -> u32,
     ) -> Option<Pick> {
         let (mut least, mut equals, mut picked) = (u32::MAX, 0u32, None);
@@ -395,7 +396,7 @@ impl Holdings {
                 news &= news - 1;
                 let weight = weight(block);
                 equals = if weight < least { 1 } else { equals + u32::from(weight == least) };
-                if weight < least || weight == least && chance.random_range(0..equals) == 0 {
+                if weight < least || weight == least && rng.random_range(0..equals) == 0 {
                     (least, picked) = (weight, Some(block));
                 }
             }
@@ -408,7 +409,7 @@ impl Holdings {
     /// Records that a block did not arrive. If it was an original of a source, it must be sent
     /// again.
     pub fn lost(&mut self, generation: u32, row: &CodedBlock) {
-        if let (Some(unsent_originals), CodedBlock::Block(block)) =
+        if let (Some(unsent_originals), CodedBlock::Original(block)) =
             (self.unsent_originals.get_mut(generation as usize), row)
             && !unsent_originals.contains(block)
         {
@@ -447,50 +448,50 @@ mod tests {
 
     #[test]
     fn a_source_sends_each_original_once_evenly_before_it_codes() {
-        let mut chance = ChaCha8Rng::seed_from_u64(1);
-        let mut source = Holdings::source(DIVISION, Code::Linear, LOWEST, Share { index: 0, of: 1 });
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut source = Holdings::source(DIVISION, Code::Linear, LOWEST, SourceIndex { index: 0, of: 1 });
         let have = HoldingsReport::default();
-        let picks: Vec<Pick> = (0..11).filter_map(|_| source.pick(&known(&have, &[]), &mut chance)).collect();
+        let picks: Vec<Pick> = (0..11).filter_map(|_| source.pick(&known(&have, &[]), &mut rng)).collect();
         let generations: Vec<u32> = picks[..4].iter().map(|pick| pick.generation).collect();
         assert_eq!(generations, [0, 1, 0, 1], "the shorter one later");
         let originals: BTreeSet<_> = picks[..10]
             .iter()
             .map(|pick| match pick.row {
-                CodedBlock::Block(block) => DIVISION.first(pick.generation) + u32::from(block),
+                CodedBlock::Original(block) => DIVISION.first(pick.generation) + u32::from(block),
                 CodedBlock::Coded(_) => panic!("{pick:?}"),
             })
             .collect();
         assert_eq!(originals, (0..10).collect());
         assert!(matches!(picks[10].row, CodedBlock::Coded(_)));
         source.lost(picks[3].generation, &picks[3].row);
-        let again = source.pick(&known(&have, &[]), &mut chance).unwrap();
+        let again = source.pick(&known(&have, &[]), &mut rng).unwrap();
         assert_eq!((again.generation, &again.row), (picks[3].generation, &picks[3].row));
     }
 
     #[test]
     fn a_source_sends_no_original_that_the_receiver_already_has() {
-        let mut chance = ChaCha8Rng::seed_from_u64(1);
-        let mut source = Holdings::source(DIVISION, Code::Linear, LOWEST, Share { index: 0, of: 1 });
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
+        let mut source = Holdings::source(DIVISION, Code::Linear, LOWEST, SourceIndex { index: 0, of: 1 });
         let mut sink = Holdings::empty(DIVISION, Code::Linear, LOWEST);
-        assert!((0..3).all(|block| sink.insert(0, &CodedBlock::Block(block)).is_some()));
+        assert!((0..3).all(|block| sink.insert(0, &CodedBlock::Original(block)).is_some()));
         let null_vectors = vec![(0, [0, 0, 0, 7].into())];
         let have = HoldingsReport { null_vectors, ..sink.have().clone() };
         let known = known(&have, &[]);
         let of_first = |pick: &Pick| pick.generation == 0;
-        let mut picks = core::iter::from_fn(|| source.pick(&known, &mut chance)).filter(of_first);
-        assert_eq!(picks.next().unwrap().row, CodedBlock::Block(3));
+        let mut picks = core::iter::from_fn(|| source.pick(&known, &mut rng)).filter(of_first);
+        assert_eq!(picks.next().unwrap().row, CodedBlock::Original(3));
         assert!(matches!(picks.next().unwrap().row, CodedBlock::Coded(_)), "the others are owed to others");
     }
 
     #[test]
     fn several_sources_begin_with_different_originals() {
-        let mut chance = ChaCha8Rng::seed_from_u64(1);
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut originals = BTreeSet::new();
         for index in 0..2 {
-            let mut source = Holdings::source(DIVISION, Code::Linear, LOWEST, Share { index, of: 2 });
+            let mut source = Holdings::source(DIVISION, Code::Linear, LOWEST, SourceIndex { index, of: 2 });
             for _ in 0..5 {
-                let pick = source.pick(&known(&HoldingsReport::default(), &[]), &mut chance).unwrap();
-                let CodedBlock::Block(block) = pick.row else { panic!("{pick:?}") };
+                let pick = source.pick(&known(&HoldingsReport::default(), &[]), &mut rng).unwrap();
+                let CodedBlock::Original(block) = pick.row else { panic!("{pick:?}") };
                 assert!(originals.insert((pick.generation, block)));
             }
         }
@@ -499,18 +500,19 @@ mod tests {
 
     #[test]
     fn uncoded_blocks_are_new_and_the_rarest_is_sent_first() {
-        let mut chance = ChaCha8Rng::seed_from_u64(1);
+        let mut rng = ChaCha8Rng::seed_from_u64(1);
         let mut holders = [5; 10];
         holders[7] = 1;
-        let mut source = Holdings::source(DIVISION, Code::RarestBlock, LOWEST, Share { index: 0, of: 1 });
+        let mut source =
+            Holdings::source(DIVISION, Code::RarestBlock, LOWEST, SourceIndex { index: 0, of: 1 });
         let mut sink = Holdings::empty(DIVISION, Code::RarestBlock, LOWEST);
-        let first = source.pick(&known(sink.have(), &holders), &mut chance).unwrap();
-        assert_eq!((first.generation, &first.row), (1, &CodedBlock::Block(3)));
+        let first = source.pick(&known(sink.have(), &holders), &mut rng).unwrap();
+        assert_eq!((first.generation, &first.row), (1, &CodedBlock::Original(3)));
         for _ in 0..10 {
-            let pick = source.pick(&known(sink.have(), &holders), &mut chance).unwrap();
+            let pick = source.pick(&known(sink.have(), &holders), &mut rng).unwrap();
             assert!(sink.insert(pick.generation, &pick.row).is_some());
         }
-        assert_eq!(source.pick(&known(sink.have(), &holders), &mut chance), None);
+        assert_eq!(source.pick(&known(sink.have(), &holders), &mut rng), None);
         assert!(sink.is_complete() && sink.have().holds(9) && !sink.have().holds(10));
         (0..3).for_each(|generation| sink.decoded(generation));
         assert!(sink.is_whole());

@@ -14,7 +14,7 @@ pub const fn blocks_at_a_time(far: bool) -> usize {
     if far { 2 } else { 3 }
 }
 
-/// Decides when a member offers blocks in one lane, and which member it calls back.
+/// The refusals and pauses of one lane, and the member to call back.
 #[derive(Debug)]
 pub(crate) struct Lane {
     /// Offers that were refused since the last block was sent.
@@ -31,8 +31,8 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    pub(crate) fn new(now: Time, block: Duration) -> Lane {
-        let pause = (block / 8).max(Duration::from_micros(10));
+    pub(crate) fn new(now: Time, block_time: Duration) -> Lane {
+        let pause = (block_time / 8).max(Duration::from_micros(10));
         Lane { refusals: 0, pause_ends: now, pause_min: pause, pause, last_sent_at: now, turned_away: None }
     }
 
@@ -68,7 +68,7 @@ impl Lane {
     }
 
     /// Ends the pause, because there is room or because a receiver may have become available.
-    pub(crate) fn open(&mut self, now: Time) {
+    pub(crate) fn end_pause(&mut self, now: Time) {
         (self.pause_ends, self.pause) = (now, self.pause_min);
     }
 }

@@ -68,7 +68,7 @@ mod transfers;
 pub use api::{BlockAnnouncement, Input, Output, Signal, SwarmSpec, SwarmStats, Waits};
 pub use division::{Division, GENERATION_MAX};
 pub use generation::{CodedBlock, Generation, Recovery, Slot, Term};
-pub use holdings::{Code, Holdings, HoldingsReport, Knowledge, Pick, Share};
+pub use holdings::{Code, Holdings, HoldingsReport, Knowledge, Pick, SourceIndex};
 pub use lane::blocks_at_a_time;
 pub use link_rates::BlockTime;
 pub use order::{Order, Phase};

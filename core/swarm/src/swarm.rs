@@ -30,7 +30,7 @@ pub struct Swarm {
     /// The coded blocks that have left this rack for other racks.
     left: Holdings,
     pollution: Pollution,
-    chance: ChaCha8Rng,
+    rng: ChaCha8Rng,
     incoming: Transfers,
     outgoing: Transfers,
     outbox: VecDeque<Output>,
@@ -80,7 +80,7 @@ impl Swarm {
             left: Holdings::empty(division, code, order),
             holdings,
             pollution: Pollution::default(),
-            chance: ChaCha8Rng::seed_from_u64(spec.chance),
+            rng: ChaCha8Rng::seed_from_u64(spec.chance),
             incoming: Transfers::new(spec.me),
             outgoing: Transfers::new(spec.me),
             outbox: VecDeque::new(),
@@ -187,7 +187,7 @@ impl Swarm {
         self.pollution.withheld(now, from).for_each(|number| have.fill(&self.spec.division, number));
         match known {
             Some(true) => {}
-            None if !self.incoming.room(from) || self.holdings.completes(&have) => {
+            None if !self.incoming.room(from) || self.holdings.suffices(&have) => {
                 // While a generation is accepted from one member only, no other member is called
                 // back.
                 self.lane(from).turned_away = Some(from).filter(|_| self.pollution.is_clear());
@@ -206,7 +206,7 @@ impl Swarm {
                     let until = now + self.spec.waits.answer * 2;
                     self.incoming.add(from, transfer, until);
                 }
-                let null_vectors = held.null_vectors(self.incoming.blocks(), &mut self.chance);
+                let null_vectors = held.null_vectors(self.incoming.blocks(), &mut self.rng);
                 let have = HoldingsReport { null_vectors, ..have };
                 self.send_signal(
                     from,
@@ -317,8 +317,8 @@ impl Swarm {
 
     fn placed(&mut self, now: Time, block: u32) {
         let (generation, block) = self.holdings.division().place(block);
-        if self.holdings.insert(generation, &CodedBlock::Block(block)).is_some() {
-            self.rack.learn(generation, &CodedBlock::Block(block));
+        if self.holdings.insert(generation, &CodedBlock::Original(block)).is_some() {
+            self.rack.learn(generation, &CodedBlock::Original(block));
             self.grown(now, generation);
         }
     }
@@ -442,7 +442,7 @@ impl Swarm {
         self.end_transfers(member);
         self.rings.include(member);
         self.peers.join(member);
-        self.lane(member).open(now);
+        self.lane(member).end_pause(now);
     }
 
     fn gone(&mut self, member: Member) {
@@ -515,7 +515,7 @@ impl Machine for Swarm {
             Input::Signal { from, signal } => self.signal(now, from, signal),
             Input::Nearly { peer, transfer, sent: true } => {
                 self.outgoing.nearly(peer, transfer);
-                self.lane(peer).open(now);
+                self.lane(peer).end_pause(now);
             }
             Input::Nearly { peer, transfer, sent: false } => {
                 self.incoming.nearly(peer, transfer);

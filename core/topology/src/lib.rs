@@ -1,6 +1,6 @@
 //! The network as a graph: its elements ([`ids`], [`graph`]), its discovery ([`lldp`],
-//! [`discovery`]), algorithms on it ([`index`], [`racks`], [`routes`], [`trees`]), and a drawing of
-//! it ([`picture`]).
+//! [`discovery`]), algorithms on it ([`switch_adjacency`], [`racks`], [`routes`], [`trees`]), and a
+//! drawing of it ([`picture`]).
 //!
 //! The crate is pure: it uses no sockets or clocks, and equal inputs return equal results.
 //! Programming the switches is up to the controller.
@@ -8,21 +8,21 @@
 pub mod discovery;
 pub mod graph;
 pub mod ids;
-pub mod index;
 pub mod lldp;
 pub mod picture;
 pub mod racks;
 pub mod routes;
 #[cfg(test)]
 mod samples;
+pub mod switch_adjacency;
 pub mod trees;
 
 pub use cool_types::Key;
 pub use discovery::Discovery;
 pub use graph::{Graph, Link};
 pub use ids::{DatapathId, Port};
-pub use index::Index;
 pub use pnet_base::MacAddr;
 pub use racks::Racks;
 pub use routes::Routes;
+pub use switch_adjacency::SwitchAdjacency;
 pub use trees::Tree;

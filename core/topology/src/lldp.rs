@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn frames_of_others_are_told_from_malformed_ones() {
+    fn frames_of_others_are_distinguished_from_malformed_ones() {
         let other = foreign(&[(5, b"rack7-pdu"), (127, &[0, 0x12, 0x0f, 1, 3]), (0, &[])]);
         assert_eq!(Announcement::decode(&other), Err(LldpError::Foreign));
         assert_eq!(Announcement::decode(&foreign(&[])), Err(LldpError::Truncated("a TLV's header")));

@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn many_nodes_are_counted_and_what_is_nowhere_is_left_out() {
+    fn many_nodes_are_counted_and_unlocated_ones_are_left_out() {
         let mut picture = leafspine();
         picture.nodes.push(("h5".into(), 9, 1));
         picture.links.push([(0, 5), (9, 1)]);

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rack_keeps_its_number_when_others_come_and_go() {
+    fn a_rack_keeps_its_number_when_others_appear_and_disappear() {
         let (mut graph, mut racks) = (Graph::default(), Racks::default());
         host(&mut graph, "h1", 9);
         host(&mut graph, "h2", 5);
@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_reserved_number_is_given_only_to_who_claims_it() {
+    fn a_reserved_number_is_given_only_to_its_claimant() {
         let (mut graph, mut racks) = (Graph::default(), Racks::default());
         racks.reserve([0, 2]);
         host(&mut graph, "h1", 7);

@@ -2,7 +2,7 @@
 //! Routes are shortest paths, and racks are spread over equal-cost paths. The cost of an update
 //! depends only on the routes that the changed links concern.
 
-use crate::index::{Index, UNREACHABLE};
+use crate::switch_adjacency::{SwitchAdjacency, UNREACHABLE};
 use crate::{DatapathId, Link};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,7 +61,7 @@ impl Routes {
     /// those of removed switches.
     pub fn update(
         &mut self,
-        index: &Index,
+        index: &SwitchAdjacency,
         racks: &BTreeMap<u32, DatapathId>,
         changed: &BTreeSet<Link>,
     ) -> Vec<RouteUpdate> {
@@ -101,18 +101,18 @@ impl Routes {
     }
 
     /// Returns the number of links from a switch to a rack.
-    pub fn distance(&self, index: &Index, from: DatapathId, rack: u32) -> Option<u32> {
+    pub fn distance(&self, index: &SwitchAdjacency, from: DatapathId, rack: u32) -> Option<u32> {
         let distance = *self.racks.get(&rack)?.distances.get(index.position(from)?)?;
         (distance != UNREACHABLE).then_some(distance)
     }
 
     /// Returns the next hops from a switch to a rack.
-    pub fn next_hops(&self, index: &Index, from: DatapathId, rack: u32) -> Option<NextHops> {
+    pub fn next_hops(&self, index: &SwitchAdjacency, from: DatapathId, rack: u32) -> Option<NextHops> {
         *self.racks.get(&rack)?.chosen.get(index.position(from)?)?
     }
 
     /// Adapts the positions to another index.
-    fn renumber(&mut self, index: &Index) {
+    fn renumber(&mut self, index: &SwitchAdjacency) {
         let places: Vec<Option<usize>> = self.switches.iter().map(|s| index.position(*s)).collect();
         for rack_routes in self.racks.values_mut() {
             let mut moved = RackRoutes::unknown(rack_routes.tor, index.switches().len());
@@ -137,7 +137,7 @@ impl RackRoutes {
     /// neighbor that is closer, and no new link is a shortcut, all distances stay the same.
     fn update(
         &mut self,
-        index: &Index,
+        index: &SwitchAdjacency,
         rack: u32,
         to: usize,
         changed: &BTreeSet<Link>,
@@ -191,7 +191,14 @@ impl RackRoutes {
     }
 
     /// Computes all distances. With `stay`, ports are kept if they still lead closer.
-    fn measure(&mut self, index: &Index, rack: u32, to: usize, stay: bool, updates: &mut Vec<RouteUpdate>) {
+    fn measure(
+        &mut self,
+        index: &SwitchAdjacency,
+        rack: u32,
+        to: usize,
+        stay: bool,
+        updates: &mut Vec<RouteUpdate>,
+    ) {
         let distances = index.distances(to);
         for at in 0..distances.len() {
             let next_hops = choose(index, at, &distances, rack, self.chosen[at].filter(|_| stay));
@@ -215,7 +222,7 @@ impl RackRoutes {
 /// Chooses the ports of a switch. Ports of `keep` are kept if they still lead closer. Otherwise
 /// racks are spread over the ports that do, and the next of these becomes the alternate.
 fn choose(
-    index: &Index,
+    index: &SwitchAdjacency,
     at: usize,
     distances: &[u32],
     rack: u32,
@@ -262,7 +269,7 @@ mod tests {
         let mut routes = Routes::default();
         let all = BTreeSet::new();
         let mut held = Held::new();
-        hold(&mut held, routes.update(&Index::new(&graph), &racks, &all));
+        hold(&mut held, routes.update(&SwitchAdjacency::new(&graph), &racks, &all));
         let of_leaf = |held: &Held| (1..8).map(|rack| held[&(DatapathId(101), rack)]).collect::<Vec<_>>();
         let list = |hops: [(u32, u32); 7]| {
             hops.map(|(port, other)| NextHops { port, alternate: Some(other) }).to_vec()
@@ -272,7 +279,7 @@ mod tests {
         assert_eq!(held[&(DatapathId(1), 3)].alternate, None);
 
         let lost = graph.unlink(Port { switch: DatapathId(101), number: 2 }).unwrap();
-        let updates = routes.update(&Index::new(&graph), &racks, &BTreeSet::from([lost]));
+        let updates = routes.update(&SwitchAdjacency::new(&graph), &racks, &BTreeSet::from([lost]));
         // These routes change: the leaf's routes that used the link or had it as alternate, and the
         // routes of other switches to the leaf's rack.
         let at_leaf: Vec<u32> =
@@ -287,7 +294,7 @@ mod tests {
     /// lead one link closer, and that there is an alternate wherever a second such port exists.
     fn check(graph: &Graph, racks: &BTreeMap<u32, DatapathId>, held: &Held) -> Result<(), TestCaseError> {
         for (rack, tor) in racks {
-            let index = Index::new(graph);
+            let index = SwitchAdjacency::new(graph);
             let Some(to) = index.position(*tor) else { continue };
             let distances = index.distances(to);
             for (at, switch) in index.switches().iter().enumerate() {
@@ -333,7 +340,7 @@ mod tests {
             let links: Vec<Link> = whole.links().collect();
             let racks = racks(&whole);
             let (mut graph, mut routes, mut held) = (whole.clone(), Routes::default(), Held::new());
-            hold(&mut held, routes.update(&Index::new(&graph), &racks, &BTreeSet::new()));
+            hold(&mut held, routes.update(&SwitchAdjacency::new(&graph), &racks, &BTreeSet::new()));
             check(&graph, &racks, &held)?;
             for picks in toggles.iter().filter(|_| !links.is_empty()) {
                 let changed: BTreeSet<Link> = picks.iter().map(|p| links[p.index(links.len())]).collect();
@@ -342,7 +349,7 @@ mod tests {
                         graph.link(link.a, link.b);
                     }
                 }
-                hold(&mut held, routes.update(&Index::new(&graph), &racks, &changed));
+                hold(&mut held, routes.update(&SwitchAdjacency::new(&graph), &racks, &changed));
                 check(&graph, &racks, &held)?;
             }
         }
@@ -358,7 +365,7 @@ mod tests {
             let links: Vec<Link> = whole.links().collect();
             let racks = racks(&whole);
             let (mut graph, mut routes, mut held) = (whole.clone(), Routes::default(), Held::new());
-            hold(&mut held, routes.update(&Index::new(&graph), &racks, &BTreeSet::new()));
+            hold(&mut held, routes.update(&SwitchAdjacency::new(&graph), &racks, &BTreeSet::new()));
             for picks in toggles.iter().filter(|_| !links.is_empty()) {
                 let changed: BTreeSet<Link> = picks.iter().map(|p| links[p.index(links.len())]).collect();
                 for link in &changed {
@@ -366,7 +373,7 @@ mod tests {
                         graph.link(link.a, link.b);
                     }
                 }
-                let mut updates = routes.update(&Index::new(&graph), &racks, &changed);
+                let mut updates = routes.update(&SwitchAdjacency::new(&graph), &racks, &changed);
                 let first = order.index(updates.len().max(1));
                 let first = first.min(updates.len());
                 updates.rotate_left(first);
@@ -395,7 +402,7 @@ mod tests {
                 let changed: BTreeSet<Link> = before.links().collect::<BTreeSet<_>>()
                     .symmetric_difference(&graph.links().collect()).copied().collect();
                 let there = racks.iter().filter(|(_, tor)| **tor != removed).map(|(r, t)| (*r, *t)).collect();
-                hold(&mut held, routes.update(&Index::new(&graph), &there, &changed));
+                hold(&mut held, routes.update(&SwitchAdjacency::new(&graph), &there, &changed));
                 held.retain(|(switch, _), _| *switch != removed);
                 check(&graph, &there, &held)?;
                 before = graph;

@@ -1,6 +1,6 @@
 //! Multicast trees: the links and ports that connect a set of hosts.
 
-use crate::index::{Index, UNREACHABLE};
+use crate::switch_adjacency::{SwitchAdjacency, UNREACHABLE};
 use crate::{DatapathId, Graph, Link, Port};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -22,7 +22,7 @@ impl Tree {
     /// network. `choice` decides among equally small ones, so that groups with different numbers
     /// are spread over the spines.
     pub fn over<'a>(
-        index: &Index,
+        index: &SwitchAdjacency,
         graph: &Graph,
         members: impl IntoIterator<Item = &'a str>,
         choice: u64,
@@ -34,7 +34,7 @@ impl Tree {
     /// a greedy search finds them. The first is that of [`Tree::over`]. Members at one switch have
     /// only one tree.
     pub fn disjoint<'a>(
-        index: &'a Index,
+        index: &'a SwitchAdjacency,
         graph: &'a Graph,
         members: impl IntoIterator<Item = &'a str> + Clone + 'a,
         choice: u64,
@@ -51,7 +51,7 @@ impl Tree {
 
     /// Does the same as [`Tree::over`], but uses as few of the `used` links as possible.
     fn avoiding<'a>(
-        index: &Index,
+        index: &SwitchAdjacency,
         graph: &Graph,
         members: impl IntoIterator<Item = &'a str>,
         choice: u64,
@@ -83,7 +83,7 @@ impl Tree {
     /// new tree.
     pub fn repaired<'a>(
         &self,
-        index: &Index,
+        index: &SwitchAdjacency,
         graph: &Graph,
         members: impl IntoIterator<Item = &'a str>,
         choice: u64,
@@ -127,7 +127,7 @@ impl Tree {
 }
 
 /// Returns the switches that these links connect with those in `from`.
-fn reached(index: &Index, links: &BTreeSet<Link>, from: &BTreeSet<usize>) -> BTreeSet<usize> {
+fn reached(index: &SwitchAdjacency, links: &BTreeSet<Link>, from: &BTreeSet<usize>) -> BTreeSet<usize> {
     let mut reached = from.clone();
     let mut next: Vec<usize> = from.iter().copied().collect();
     while let Some(at) = next.pop() {
@@ -139,7 +139,7 @@ fn reached(index: &Index, links: &BTreeSet<Link>, from: &BTreeSet<usize>) -> BTr
 
 /// Returns the links of a shortest path from a component to one of `others`.
 fn shortest(
-    index: &Index,
+    index: &SwitchAdjacency,
     piece: &BTreeSet<usize>,
     others: &BTreeSet<usize>,
     choice: u64,
@@ -213,7 +213,12 @@ const CANDIDATES: usize = 16;
 
 /// Returns the smallest set of links found that connects `ends`, among those with the fewest `used`
 /// links. `ends` must be at least two switches of one component.
-fn smallest(index: &Index, ends: &BTreeSet<usize>, choice: u64, used: &BTreeSet<Link>) -> BTreeSet<Link> {
+fn smallest(
+    index: &SwitchAdjacency,
+    ends: &BTreeSet<usize>,
+    choice: u64,
+    used: &BTreeSet<Link>,
+) -> BTreeSet<Link> {
     let mut sums = vec![0u64; index.switches().len()];
     for end in ends {
         for (sum, distance) in sums.iter_mut().zip(index.distances(*end)) {
@@ -233,7 +238,7 @@ fn smallest(index: &Index, ends: &BTreeSet<usize>, choice: u64, used: &BTreeSet<
 /// Returns the union of shortest paths from each of `ends` to `root`. All paths use the same
 /// parents, and avoid `used` links where possible.
 fn branches(
-    index: &Index,
+    index: &SwitchAdjacency,
     root: usize,
     ends: &BTreeSet<usize>,
     choice: u64,
@@ -262,7 +267,7 @@ fn branches(
 }
 
 /// Removes the branches that lead to none of `ends`.
-fn pruned(mut links: BTreeSet<Link>, ends: &BTreeSet<usize>, index: &Index) -> BTreeSet<Link> {
+fn pruned(mut links: BTreeSet<Link>, ends: &BTreeSet<usize>, index: &SwitchAdjacency) -> BTreeSet<Link> {
     let ends: BTreeSet<DatapathId> = ends.iter().map(|end| index.switches()[*end]).collect();
     loop {
         let mut degree: BTreeMap<DatapathId, u32> = BTreeMap::new();
@@ -289,7 +294,7 @@ mod tests {
     }
 
     fn over<'a>(graph: &Graph, members: impl IntoIterator<Item = &'a str>, choice: u64) -> Tree {
-        Tree::over(&Index::new(graph), graph, members, choice)
+        Tree::over(&SwitchAdjacency::new(graph), graph, members, choice)
     }
 
     #[test]
@@ -319,7 +324,7 @@ mod tests {
     #[test]
     fn there_are_as_many_disjoint_trees_as_spines_or_links() {
         let disjoint = |graph: &Graph, choice| {
-            let index = Index::new(graph);
+            let index = SwitchAdjacency::new(graph);
             let trees = Tree::disjoint(&index, graph, hosts(graph), choice);
             trees.take(8).map(|tree| tree.links.len()).collect::<Vec<_>>()
         };
@@ -379,7 +384,7 @@ mod tests {
         let before = over(&graph, hosts(&graph), 0);
         let lost = *before.links.first().unwrap();
         graph.unlink(lost.a);
-        let after = before.repaired(&Index::new(&graph), &graph, hosts(&graph), 0);
+        let after = before.repaired(&SwitchAdjacency::new(&graph), &graph, hosts(&graph), 0);
         assert!(after.is_whole() && is_forest(&after.links));
         assert_eq!(before.links.difference(&after.links).collect::<Vec<_>>(), [&lost]);
         // To the other spine and down again.
@@ -397,7 +402,7 @@ mod tests {
             for pick in cuts.iter().filter(|_| !links.is_empty()) {
                 cut.unlink(links[pick.index(links.len())].a);
             }
-            let after = before.repaired(&Index::new(&cut), &cut, hosts(&cut), choice);
+            let after = before.repaired(&SwitchAdjacency::new(&cut), &cut, hosts(&cut), choice);
             let fresh = over(&cut, hosts(&cut), choice);
             prop_assert_eq!(after.is_whole(), fresh.is_whole());
             prop_assert_eq!(&after.members, &fresh.members);
@@ -410,7 +415,7 @@ mod tests {
         fn disjoint_trees_are_trees_over_all_members_and_share_no_link(
             graph in connected(), choice in any::<u64>(),
         ) {
-            let index = Index::new(&graph);
+            let index = SwitchAdjacency::new(&graph);
             let trees: Vec<Tree> = Tree::disjoint(&index, &graph, hosts(&graph), choice).collect();
             prop_assert_eq!(&trees[0], &over(&graph, hosts(&graph), choice));
             let mut used = BTreeSet::new();

@@ -9,7 +9,7 @@
 //! rack to the source, which then settles the stream.
 //!
 //! The module `feedback` contains the reports of receivers and the source's view of them,
-//! `congestion` the sending rate, `repair` the recovery of losses, and `retry` all timeouts. The
+//! `congestion` the sending rate, `repair` the recovery of losses, and `timeouts` all timeouts. The
 //! membership of groups is in `cool-membership`.
 //!
 //! The machines hold no payload: they name byte ranges, and the driver moves the bytes. They never
@@ -36,8 +36,8 @@
 mod congestion;
 mod feedback;
 mod fields;
+mod inputs_outputs;
 mod intervals;
-mod machine;
 pub mod packet;
 mod receiver;
 mod repair;
@@ -49,7 +49,7 @@ pub mod tagged;
 mod timeouts;
 pub mod unicast;
 
-pub use machine::{Input, Output, PacketTarget, StreamError};
+pub use inputs_outputs::{Input, Output, PacketTarget, StreamError};
 pub use packet::{Packet, PacketError};
 pub use receiver::Receiver;
 pub use sender::Sender;

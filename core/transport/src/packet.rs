@@ -111,7 +111,8 @@ pub enum PacketBody {
     Report {
         /// Rounds of multicast chunks that have passed, or zero if none is reported.
         rounds: u32,
-        /// Worst loss over the tree among nodes that receive at least half, in 65535ths.
+        /// Worst loss over the tree among nodes that receive at least half, in 65534ths; 65535 if
+        /// no loss is reported.
         loss: u16,
         /// Longest mean time between the chunks of that round, in their order, in nanoseconds,
         /// among the same nodes.

@@ -1,11 +1,11 @@
 //! A receiver of a stream: stores chunks, requests missing ones, retransmits to the nodes behind
 //! it, and reports.
 
-use crate::feedback::ack_tree::Reporter;
+use crate::feedback::ack_tree::AckTreeNode;
 use crate::feedback::multicast_rx::MulticastRx;
-use crate::feedback::rounds::{RoundFeedback, Rounds};
+use crate::feedback::rounds::{FeedbackRounds, RoundFeedback};
+use crate::inputs_outputs::{Input, Output, PacketTarget, StreamError, StreamOutbox};
 use crate::intervals::IntervalSet;
-use crate::machine::{Input, Output, PacketTarget, StreamError, StreamOutbox};
 use crate::packet::{Packet, PacketBody, Via};
 use crate::repair::local_repair::LocalRepair;
 use crate::repair::loss_recovery::LossRecovery;
@@ -28,7 +28,7 @@ pub struct Receiver {
     recovery: LossRecovery,
     retransmits: RetransmitQueue,
     rack: LocalRepair,
-    reporter: Reporter,
+    reporter: AckTreeNode,
     out: StreamOutbox,
     phase: ReceiverPhase,
     /// When the phase began or last made progress.
@@ -71,11 +71,11 @@ impl Receiver {
             me,
             chunks,
             held: IntervalSet::default(),
-            tree: MulticastRx::new(Rounds::new(chain), chunks),
+            tree: MulticastRx::new(FeedbackRounds::new(chain), chunks),
             recovery: LossRecovery::new(now, me, &spec.timers, spec.chunk_bytes),
             retransmits: RetransmitQueue::default(),
             rack: LocalRepair::new(chain, me, spec.rack_tree),
-            reporter: Reporter::new(chain.clone(), me, spec.ack_delay()),
+            reporter: AckTreeNode::new(chain.clone(), me, spec.ack_delay()),
             out: StreamOutbox::new(spec.id, chain.node(me), spec.digest),
             phase: ReceiverPhase::Waiting,
             since: now,
@@ -102,8 +102,8 @@ impl Receiver {
         self.stats
     }
 
-    /// Returns the entries of all lists of chunks, requests and packets. This measures the memory
-    /// that grows with losses.
+    /// Returns the number of entries in all lists of chunks, requests and packets. This measures
+    /// the memory that grows with losses.
     pub fn entries(&self) -> usize {
         let lists = self.recovery.entries() + self.retransmits.entries() + self.rack.entries();
         self.held.range_count() + lists + self.out.len()
@@ -177,7 +177,7 @@ impl Receiver {
         if by_tree {
             if self.tree_silent && chunk >= self.tree.horizon() {
                 (self.tree_silent, self.forward_live) = (false, false);
-                self.recovery.unwant(chunk..self.chunks);
+                self.recovery.remove_missing(chunk..self.chunks);
             }
             let (gap, ended) = self.tree.on_chunk(now, chunk, echo);
             self.recovery.on_gap(now, gap);
@@ -243,7 +243,7 @@ impl Receiver {
         self.since = now;
         self.tree.on_begin(now);
         if !self.spec.multicast {
-            self.recovery.want(0..self.chunks, &self.held);
+            self.recovery.add_missing(0..self.chunks, &self.held);
             if let Some(next) = self.me.checked_add(1).filter(|next| *next < self.spec.chain.len()) {
                 // If the next node sent a NAK before this node had opened the stream, it now sends
                 // its NAKs to another node. This packet makes it return to this node.
@@ -285,7 +285,7 @@ impl Receiver {
             ReceiverPhase::Receiving => {
                 if self.silent_at().is_some_and(|at| at <= now) {
                     self.tree_silent = true;
-                    self.recovery.want(self.tree.horizon()..self.chunks, &self.held);
+                    self.recovery.add_missing(self.tree.horizon()..self.chunks, &self.held);
                 }
                 self.recovery.on_time(now, &self.held);
             }
@@ -373,7 +373,7 @@ impl Machine for Receiver {
             Input::LateJoin => {
                 self.begin(now);
                 self.tree_silent = true;
-                self.recovery.want(0..self.chunks, &self.held);
+                self.recovery.add_missing(0..self.chunks, &self.held);
             }
             Input::Ceiling(_) => {}
         }

@@ -5,9 +5,9 @@ use crate::congestion::queueing_delay;
 use crate::congestion::rate_control::{RateControl, RateSample};
 use crate::congestion::token_bucket::{TokenBucket, time_of};
 use crate::feedback::receiver_set::{PollTimer, ReceiverSet};
-use crate::feedback::rounds::{RoundFeedback, Rounds};
+use crate::feedback::rounds::{FeedbackRounds, RoundFeedback};
+use crate::inputs_outputs::{Input, Output, PacketTarget, StreamError, StreamOutbox};
 use crate::intervals::IntervalSet;
-use crate::machine::{Input, Output, PacketTarget, StreamError, StreamOutbox};
 use crate::packet::{Packet, PacketBody, Via};
 use crate::repair::retransmit_queue::{Retransmission, RetransmitQueue};
 use crate::rtt::Rtt;
@@ -27,7 +27,7 @@ pub struct Sender {
     held: IntervalSet,
     next: u32,
     tree: bool,
-    rounds: Rounds,
+    rounds: FeedbackRounds,
     rate: RateControl,
     bucket: TokenBucket,
     retransmits: RetransmitQueue,
@@ -38,7 +38,7 @@ pub struct Sender {
     last_report: Time,
     /// Whether the node that sent the latest NAK does not receive the multicast.
     requester_off_tree: bool,
-    /// When the last chunk was multicast.
+    /// When the last chunk was multicast; `None` again once a receiver has reported completion.
     sent_all: Option<Time>,
     /// Whether the end of the stream was announced over the tree.
     end_announced: bool,
@@ -54,7 +54,8 @@ enum SenderPhase {
     /// Waits until the receivers are ready.
     Gathering,
     Sending,
-    /// All receivers have completed or failed, and are about to be notified.
+    /// All receivers have completed, or the stream has stalled. The receivers are about to be
+    /// notified.
     Settling,
     Closed,
 }
@@ -73,7 +74,7 @@ impl Sender {
             held: IntervalSet::default(),
             next: 0,
             tree: spec.multicast,
-            rounds: Rounds::new(&spec.chain),
+            rounds: FeedbackRounds::new(&spec.chain),
             bucket: TokenBucket::new(now, spec.rate.ceiling.or(spec.multicast.then(|| rate.rate_for(0)))),
             rate,
             retransmits: RetransmitQueue::default(),
@@ -90,9 +91,9 @@ impl Sender {
             stats: StreamStats::default(),
             spec,
         };
-        if !sender.polls_receivers() && !sender.spec.on_hold {
+        if !sender.waits_for_receivers() && !sender.spec.on_hold {
             sender.begin(now);
-        } else if sender.polls_receivers() {
+        } else if sender.waits_for_receivers() {
             let everyone = sender.receivers.not_ready();
             sender.announce(now, &everyone, true);
         }
@@ -107,9 +108,9 @@ impl Sender {
     }
 
     /// Returns the answer of a closed stream's source to a late packet of it, or `None` if the
-    /// packet needs none. A receiver that missed the settled packet repeats its report for an
-    /// unknown time. The source does not wait for that, so the owner of its closed streams must
-    /// answer instead.
+    /// packet needs none. A receiver that missed the settled packet repeats its report. A closed
+    /// source is gone, so the caller, which keeps the list of closed streams, must send this
+    /// answer.
     pub fn settled_reply(packet: &Packet) -> Option<Packet> {
         let PacketBody::Report { complete, .. } = &packet.body else { return None };
         let positions = vec![1..u16::MAX];
@@ -118,8 +119,8 @@ impl Sender {
         (!complete.is_empty()).then_some(settled)
     }
 
-    /// Returns the entries of all lists of chunks, requests and packets. This measures the memory
-    /// that grows with losses.
+    /// Returns the number of entries in all lists of chunks, requests and packets. This measures
+    /// the memory that grows with losses.
     pub fn entries(&self) -> usize {
         self.held.range_count() + self.retransmits.entries() + self.rtt.entries() + self.out.len()
     }
@@ -163,8 +164,8 @@ impl Sender {
                 let feedback = RoundFeedback { loss: *loss, spacing: *spacing, delay: *delay };
                 self.rtt.on_echo(now, *echo);
                 let new = self.receivers.on_report(now, alive, complete);
-                // A report may have waited for others on its way, so it can only lower the estimate
-                // of the round trip.
+                // A report may have waited for others on its way, so it is a sample only if it took
+                // less than a quarter of the RTO.
                 if let Some(at) = self.sent_all.take_if(|_| new).filter(|at| now - *at < self.rtt.rto() / 4) {
                     self.rtt.sample(now - at);
                     self.polls = PollTimer::new(now, 2 * self.answer_timeout());
@@ -280,14 +281,16 @@ impl Sender {
     }
 
     /// Returns whether the source must wait for receivers to be ready before it sends.
-    fn polls_receivers(&self) -> bool {
+    fn waits_for_receivers(&self) -> bool {
         self.spec.len > self.spec.eager && self.spec.chain.len() > 1
     }
 
     /// Returns whether the source may begin to send: all receivers are ready, or it has waited long
     /// enough.
     fn is_gathered(&self, now: Time) -> bool {
-        !self.polls_receivers() || self.receivers.all_ready() || now >= self.since + self.spec.timers.ready
+        !self.waits_for_receivers()
+            || self.receivers.all_ready()
+            || now >= self.since + self.spec.timers.ready
     }
 
     fn look_for_silent(&mut self, now: Time) {
@@ -313,9 +316,9 @@ impl Sender {
     /// too few chunks. The chain then delivers all chunks.
     fn give_up_dead_tree(&mut self, now: Time) {
         let sent = self.rounds.round_of(self.next);
-        let untold = sent >= self.receivers.rounds() + DEAD_ROUNDS
+        let reports_missing = sent >= self.receivers.rounds() + DEAD_ROUNDS
             && now - self.last_report > DEAD_RTOS * self.answer_timeout();
-        if self.tree && (untold && self.requester_off_tree || self.rate.is_useless()) {
+        if self.tree && (reports_missing && self.requester_off_tree || self.rate.is_useless()) {
             self.tree = false;
             self.held.insert(0..self.chunks);
             self.retransmits.on_all_chunks();

@@ -2,10 +2,10 @@
 //!
 //! A small message is sent at once, within a credit per group that bounds the memory of the
 //! receiver. A larger message, or one beyond the credit, is announced and waits until its receive
-//! is posted. Nothing of a group is sent before the other side has confirmed on this stream that it
-//! has the group open. If the stream ends before that, another stream takes over the whole group
-//! ([`PeerStream::resume_from`]). Groups take turns frame by frame, so a small collective never
-//! waits for a large one of another group.
+//! is posted. Messages and notices of an open group are sent only after a frame of the group has
+//! arrived on this stream. If the stream ends before that, another stream takes over the whole
+//! group ([`PeerStream::resume_from`]). Notices of a closed group are sent at once. Groups take
+//! turns frame by frame, so a small collective never waits for a large one of another group.
 //!
 //! The machine names ranges of messages, and its driver moves the bytes between them and the
 //! stream. Connecting, permissions, and the meaning of [`Notice`]s belong to the engine.
@@ -21,7 +21,7 @@ mod unicast_scheduler;
 pub use api::{Input, Output, Payload, PeerError, Violation};
 pub use message::{AgentId, MessageName, Notice};
 
-use api::{DeferredMessage, GroupEpoch};
+use api::{GroupEpoch, MessageOrNotice};
 use cool_machine::{Machine, Poll, Time};
 pub use cool_types::limits::{CREDIT_BYTES, EAGER_BYTES};
 use core::ops::Range;
@@ -33,12 +33,12 @@ use unicast_scheduler::UnicastScheduler;
 /// A group that is open on this side.
 #[derive(Debug, Default)]
 struct OpenGroup {
-    /// Whether a frame of the group has arrived. It shows that the other side has the group open
-    /// and keeps the stream.
+    /// Whether a frame of the group has arrived. Such a frame shows that the other side has opened
+    /// the group and will not replace this stream by another.
     confirmed: bool,
     /// Whether the other side was notified that something waits until it has the group open.
     waits: bool,
-    deferred: Vec<DeferredMessage>,
+    deferred: Vec<MessageOrNotice>,
 }
 
 /// One side of a stream to another agent.
@@ -49,8 +49,8 @@ pub struct PeerStream {
     failed: bool,
     decoder: FrameDecoder,
     open: BTreeMap<GroupEpoch, OpenGroup>,
-    /// Whether no frame of any open group has arrived.
-    no_group_traffic: bool,
+    /// Whether a frame of any open group has arrived.
+    has_group_traffic: bool,
     inbound: Inbound,
     scheduler: UnicastScheduler,
     events: VecDeque<Output>,
@@ -68,7 +68,7 @@ impl PeerStream {
             failed: false,
             decoder: FrameDecoder::default(),
             open: BTreeMap::new(),
-            no_group_traffic: true,
+            has_group_traffic: false,
             inbound: Inbound::default(),
             scheduler,
             events: VecDeque::new(),
@@ -81,13 +81,13 @@ impl PeerStream {
         self.open.iter().filter(|(_, open)| !open.confirmed).map(|(group, _)| *group)
     }
 
-    /// Returns whether no frame of any group that was open has arrived over this stream.
-    pub fn no_group_traffic(&self) -> bool {
-        self.no_group_traffic
+    /// Returns whether a frame of any group that was open has arrived over this stream.
+    pub fn has_group_traffic(&self) -> bool {
+        self.has_group_traffic
     }
 
     /// Takes over the unconfirmed groups of a stream that has ended, with all messages that are to
-    /// be sent or expected.
+    /// be sent or were accepted.
     pub fn resume_from(&mut self, mut ended: PeerStream) {
         for (group, open) in std::mem::take(&mut ended.open) {
             if !open.confirmed {
@@ -106,7 +106,7 @@ impl PeerStream {
     /// the group is open.
     fn confirm(&mut self, group: GroupEpoch) -> bool {
         let Some(open) = self.open.get_mut(&group) else { return false };
-        self.no_group_traffic = false;
+        self.has_group_traffic = true;
         if !std::mem::replace(&mut open.confirmed, true) {
             // The other side may have received the first `GroupOpen` before it opened the group.
             self.scheduler.control(ControlFrame::GroupOpen { group: group.0, epoch: group.1, waits: false });
@@ -118,17 +118,17 @@ impl PeerStream {
     }
 
     /// Sends a message or notice, or defers it until the other side is known to have the group.
-    fn send(&mut self, group: GroupEpoch, deferred: DeferredMessage) {
+    fn send(&mut self, group: GroupEpoch, deferred: MessageOrNotice) {
         match self.open.get_mut(&group) {
             Some(open) if !open.confirmed => open.deferred.push(deferred),
             _ => self.scheduler.deferred(deferred),
         }
-        self.wait(group);
+        self.notify_waiting(group);
     }
 
     /// Notifies the other side, once, that something waits for it, if it is not known to have the
     /// group.
-    fn wait(&mut self, group: GroupEpoch) {
+    fn notify_waiting(&mut self, group: GroupEpoch) {
         if let Some(open) = self.open.get_mut(&group)
             && !open.confirmed
             && !std::mem::replace(&mut open.waits, true)
@@ -137,11 +137,11 @@ impl PeerStream {
         }
     }
 
-    fn bytes(&mut self, input: &[u8]) -> Result<(), Violation> {
+    fn on_bytes(&mut self, input: &[u8]) -> Result<(), Violation> {
         let mut at = 0;
         while let Some(decoded) = self.decoder.next(input, &mut at)? {
             match decoded {
-                DecodedFrame::Control(control) => self.control(control)?,
+                DecodedFrame::Control(control) => self.on_control(control)?,
                 DecodedFrame::Data(_) if !self.received_hello => return Err(Violation::Greeting),
                 DecodedFrame::Data(data) if !self.confirm((data.message.group, data.message.epoch)) => {
                     self.events.push_back(Output::UnknownGroup(data.message));
@@ -151,7 +151,7 @@ impl PeerStream {
                     self.on_payload(message, offset, within.len(), within);
                 }
             }
-            self.grant();
+            self.send_answers();
         }
         Ok(())
     }
@@ -169,7 +169,7 @@ impl PeerStream {
         self.decoder.payload().filter(|_| !self.failed)
     }
 
-    fn control(&mut self, control: ControlFrame) -> Result<(), Violation> {
+    fn on_control(&mut self, control: ControlFrame) -> Result<(), Violation> {
         match control {
             ControlFrame::Hello(_) if self.received_hello => return Err(Violation::Greeting),
             ControlFrame::Hello(who) => {
@@ -211,7 +211,7 @@ impl PeerStream {
     }
 
     /// Passes the grants and credits of the receiving half to the sending half.
-    fn grant(&mut self) {
+    fn send_answers(&mut self) {
         while let Some(control) = self.inbound.answers.pop_front() {
             self.scheduler.control(control);
         }
@@ -241,7 +241,7 @@ impl Machine for PeerStream {
         }
         match input {
             Input::Bytes(bytes) => {
-                if let Err(violation) = self.bytes(bytes) {
+                if let Err(violation) = self.on_bytes(bytes) {
                     self.failed = true;
                     self.events.push_back(Output::Failed(PeerError { peer: self.name.clone(), violation }));
                 }
@@ -249,7 +249,7 @@ impl Machine for PeerStream {
             Input::Placed(bytes) => {
                 if let Some(Payload { message, offset, len }) = self.decoder.on_placed(bytes) {
                     self.on_payload(message, offset, len as usize, 0..0);
-                    self.grant();
+                    self.send_answers();
                 }
             }
             Input::Written(bytes) => self.scheduler.written(bytes),
@@ -264,21 +264,21 @@ impl Machine for PeerStream {
                 for deferred in open.deferred {
                     // The notice most likely reports that the group failed, and this is the last
                     // chance to send it.
-                    if let DeferredMessage::Notice(_) = deferred {
+                    if let MessageOrNotice::Notice(_) = deferred {
                         self.scheduler.deferred(deferred);
                     }
                 }
             }
             Input::Send { message, digest, bytes, announce } => {
-                let deferred = DeferredMessage::Message { message, digest, bytes, announce };
+                let deferred = MessageOrNotice::Message { message, digest, bytes, announce };
                 self.send((message.group, message.epoch), deferred);
             }
-            Input::Expect(message) => {
-                self.wait((message.group, message.epoch));
-                self.inbound.expect(message, &mut self.events);
-                self.grant();
+            Input::Accept(message) => {
+                self.notify_waiting((message.group, message.epoch));
+                self.inbound.accept(message, &mut self.events);
+                self.send_answers();
             }
-            Input::Notify(notice) => self.send(notice.group(), DeferredMessage::Notice(notice)),
+            Input::Notify(notice) => self.send(notice.group(), MessageOrNotice::Notice(notice)),
         }
     }
 

@@ -229,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_nan_on_either_side_stays_whatever_the_operator() {
+    fn a_nan_on_either_side_stays_with_every_operator() {
         for op in [ReduceOp::Sum, ReduceOp::Prod, ReduceOp::Min, ReduceOp::Max] {
             for (a, b) in [(f64::NAN, 1.0), (1.0, f64::NAN)] {
                 let mut got = a.to_ne_bytes();

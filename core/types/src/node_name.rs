@@ -32,7 +32,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_what_certificates_folders_and_lldp_can_carry() {
+    fn names_suit_certificates_folders_and_lldp() {
         for name in ["h1", "rack-2.node_7", "-", "A", &"x".repeat(NODE_NAME_MAX)] {
             check_node_name(name).unwrap();
         }

@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_what_accounts_certificates_and_folders_can_carry() {
+    fn names_suit_accounts_certificates_and_folders() {
         for name in ["ann", "_apt", "a.b-c_7", "Z", &"x".repeat(USER_NAME_MAX)] {
             check_user_name(name).unwrap();
         }

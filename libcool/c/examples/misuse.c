@@ -1,4 +1,4 @@
-/* Misuses the library in many ways, and prints the code and the message of each error. */
+/* Calls the library correctly and incorrectly, and prints the code of each call, and the message of each error. */
 #define _POSIX_C_SOURCE 200809L
 
 #include "cool.h"
@@ -128,7 +128,7 @@ static int program(cool_comm world, void *context) {
     expect("null token", cool_queue_next(queue, 0, &done, NULL, NULL), COOL_INVALID);
     expect("free queue", cool_queue_free(queue), COOL_OK);
     expect("no queue", cool_queue_next(queue, 0, &done, &token, NULL), COOL_INVALID);
-    /* A rank that has waited knows that the other one has finished its calls on world. */
+    /* The barrier on `part` is complete, so the other rank has made all its calls on `world` except those below. */
     expect("revoke", cool_revoke(world), COOL_OK);
     expect("revoked", cool_barrier(world), COOL_REVOKED);
     return failures;

@@ -73,7 +73,7 @@ typedef uint32_t cool_op;
 typedef int (*cool_program)(cool_comm world, void *context);
 
 /**
- * An operation, for cool_set_plan and cool_fold.
+ * An operation, for cool_set_plan, cool_fold and cool_ifold.
  */
 typedef uint32_t cool_operation;
 
@@ -250,12 +250,12 @@ typedef uint64_t cool_queue;
 #define COOL_F64 11
 
 /**
- * float complex
+ * float complex (two 32-bit numbers; complex64 in NumPy)
  */
 #define COOL_C32 12
 
 /**
- * double complex
+ * double complex (two 64-bit numbers; complex128 in NumPy)
  */
 #define COOL_C64 13
 

@@ -66,9 +66,9 @@ pub const COOL_BF16: cool_type = 9;
 pub const COOL_F32: cool_type = 10;
 /// double
 pub const COOL_F64: cool_type = 11;
-/// float complex
+/// float complex (two 32-bit numbers; complex64 in NumPy)
 pub const COOL_C32: cool_type = 12;
-/// double complex
+/// double complex (two 64-bit numbers; complex128 in NumPy)
 pub const COOL_C64: cool_type = 13;
 /// struct { int32_t value; uint32_t index; }
 pub const COOL_I32_LOC: cool_type = 14;
@@ -122,7 +122,7 @@ pub const COOL_MAX_LOC: cool_op = 11;
 /// Floating-point and complex numbers only: the sum, divided by the number of ranks.
 pub const COOL_AVERAGE: cool_op = 12;
 
-/// An operation, for cool_set_plan and cool_fold.
+/// An operation, for cool_set_plan, cool_fold and cool_ifold.
 pub type cool_operation = u32;
 
 /// cool_bcast

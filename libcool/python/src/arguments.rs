@@ -4,8 +4,8 @@
 
 use crate::arrays::Data;
 use crate::comm::PyComm;
-use crate::error::{argument_error, raised};
-use cool_rust::{Arrays, Collective, Comm as Rank, Error, Op, Operation};
+use crate::error::{argument_error, exception_for};
+use cool_rust::{Arrays, Collective, Comm, Error, Op, Operation};
 use pyo3::prelude::*;
 
 /// The arguments of a collective, as passed by Python.
@@ -24,7 +24,7 @@ impl CollectiveArguments<'_, '_> {
         self,
         py: Python<'_>,
         comm: &PyComm,
-        then: impl FnOnce(&Rank, Collective<'_, 'static>) -> Result<R, Error> + Send,
+        then: impl FnOnce(&Comm, Collective<'_, 'static>) -> Result<R, Error> + Send,
     ) -> PyResult<(R, Option<Data>)> {
         let rank = comm.get_rank(py)?;
         let op = self.op.map(|op| parse_op(op)).transpose()?;
@@ -67,11 +67,11 @@ impl CollectiveArguments<'_, '_> {
         let counts = self.counts.as_deref();
         let collective = Collective { operation: self.operation, root: self.root, op, counts, arrays };
         let done = py.detach(|| then(&rank, collective));
-        Ok((done.map_err(|e| raised(py, &e))?, recv))
+        Ok((done.map_err(|e| exception_for(py, &e))?, recv))
     }
 
     /// Returns a new array for received data.
-    pub(crate) fn space(&self, py: Python<'_>, rank: &Rank, send: &Data) -> PyResult<Data> {
+    pub(crate) fn space(&self, py: Python<'_>, rank: &Comm, send: &Data) -> PyResult<Data> {
         let mut shape = send.shape();
         if let Some(counts) = &self.counts {
             let own = counts.get(rank.rank()).copied().unwrap_or(0);

@@ -2,9 +2,9 @@
 
 #![allow(unsafe_code, reason = "the documentation of `lending` states what the program guarantees")]
 
-use crate::error::{argument_error, duration, raised, unsigned};
+use crate::error::{argument_error, duration, exception_for, unsigned};
 use crate::memory;
-use cool_rust::{Comm as Rank, Operation};
+use cool_rust::{Comm, Operation};
 use pyo3::prelude::*;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use std::time::Duration;
 #[pyclass(module = "cool", name = "Comm", frozen)]
 pub(crate) struct PyComm {
     /// Shared by all handles of the communicator.
-    rank: Arc<Mutex<Option<Arc<Rank>>>>,
+    rank: Arc<Mutex<Option<Arc<Comm>>>>,
     /// Timeout of calls through this handle. If it is `None`, the group's timeout applies.
     timeout: Option<Duration>,
     /// Whether the program promised not to access the arrays of started calls.
@@ -22,12 +22,12 @@ pub(crate) struct PyComm {
 }
 
 impl PyComm {
-    pub(crate) fn new(rank: Rank) -> PyComm {
+    pub(crate) fn new(rank: Comm) -> PyComm {
         PyComm { rank: Arc::new(Mutex::new(Some(Arc::new(rank)))), timeout: None, lends: false }
     }
 
     /// Returns the communicator of the library, unless it was freed.
-    pub(crate) fn get_rank(&self, py: Python<'_>) -> PyResult<Arc<Rank>> {
+    pub(crate) fn get_rank(&self, py: Python<'_>) -> PyResult<Arc<Comm>> {
         let rank = self.rank.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let rank = rank.ok_or_else(|| argument_error(py, "this communicator was freed"))?;
         let rank =
@@ -136,7 +136,7 @@ impl PyComm {
         let operation: Operation =
             operation.parse().map_err(|e| argument_error(py, format!("set_plan: {e}")))?;
         let rank = self.get_rank(py)?;
-        py.detach(|| rank.set_plan(operation, plan)).map_err(|e| raised(py, &e))
+        py.detach(|| rank.set_plan(operation, plan)).map_err(|e| exception_for(py, &e))
     }
 
     /// Splits the group. Ranks that pass the same color form a new group, ordered by `key`, and by
@@ -150,7 +150,7 @@ impl PyComm {
         key: i64,
     ) -> PyResult<Option<PyComm>> {
         let rank = self.get_rank(py)?;
-        let part = py.detach(|| rank.split(color, key)).map_err(|e| raised(py, &e))?;
+        let part = py.detach(|| rank.split(color, key)).map_err(|e| exception_for(py, &e))?;
         Ok(part.map(PyComm::new))
     }
 
@@ -158,7 +158,7 @@ impl PyComm {
     /// this.
     fn dup(&self, py: Python<'_>) -> PyResult<PyComm> {
         let rank = self.get_rank(py)?;
-        py.detach(|| rank.dup()).map(PyComm::new).map_err(|e| raised(py, &e))
+        py.detach(|| rank.dup()).map(PyComm::new).map_err(|e| exception_for(py, &e))
     }
 
     /// Returns a group of some of the ranks, in the given order, or None at other ranks. All ranks
@@ -170,7 +170,7 @@ impl PyComm {
         #[pyo3(from_py_with = unsigned)] ranks: Vec<usize>,
     ) -> PyResult<Option<PyComm>> {
         let rank = self.get_rank(py)?;
-        let part = py.detach(|| rank.subset(&ranks)).map_err(|e| raised(py, &e))?;
+        let part = py.detach(|| rank.subset(&ranks)).map_err(|e| exception_for(py, &e))?;
         Ok(part.map(PyComm::new))
     }
 
@@ -182,7 +182,7 @@ impl PyComm {
     /// or it does not call this within the shortest timeout that any survivor has set.
     fn shrink(&self, py: Python<'_>) -> PyResult<PyComm> {
         let rank = self.get_rank(py)?;
-        py.detach(|| rank.shrink()).map(PyComm::new).map_err(|e| raised(py, &e))
+        py.detach(|| rank.shrink()).map(PyComm::new).map_err(|e| exception_for(py, &e))
     }
 
     /// Returns the bitwise AND of the flags (0 to 2**64 - 1) of all surviving ranks, and a list of
@@ -195,7 +195,7 @@ impl PyComm {
         #[pyo3(from_py_with = unsigned)] flags: u64,
     ) -> PyResult<(u64, Vec<usize>)> {
         let rank = self.get_rank(py)?;
-        let agreed = py.detach(|| rank.agree(flags)).map_err(|e| raised(py, &e))?;
+        let agreed = py.detach(|| rank.agree(flags)).map_err(|e| exception_for(py, &e))?;
         Ok((agreed.flags, agreed.gone))
     }
 
@@ -203,7 +203,7 @@ impl PyComm {
     /// `agree` and `shrink` work afterwards.
     fn revoke(&self, py: Python<'_>) -> PyResult<()> {
         let rank = self.get_rank(py)?;
-        py.detach(|| rank.revoke()).map_err(|e| raised(py, &e))
+        py.detach(|| rank.revoke()).map_err(|e| exception_for(py, &e))
     }
 
     /// The lost ranks of the group from which `shrink` created this one.

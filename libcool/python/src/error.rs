@@ -68,7 +68,7 @@ pub(crate) fn add(module: &Bound<'_, PyModule>) -> PyResult<()> {
 }
 
 /// Returns the exception for an error of the library.
-pub(crate) fn raised(py: Python<'_>, error: &Error) -> PyErr {
+pub(crate) fn exception_for(py: Python<'_>, error: &Error) -> PyErr {
     let text = error.to_string();
     let (exception, ranks) = match error {
         Error::Collective { failure, ranks, .. } => {

@@ -5,8 +5,8 @@
 use crate::arguments::CollectiveArguments;
 use crate::arrays::Data;
 use crate::comm::PyComm;
-use crate::error::{argument_error, raised};
-use cool_rust::{Arrays, Collective, Comm as Rank, Error, Operation};
+use crate::error::{argument_error, exception_for};
+use cool_rust::{Arrays, Collective, Comm, Error, Operation};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -19,9 +19,9 @@ impl CollectiveArguments<'_, '_> {
         py: Python<'_>,
         comm: &PyComm,
         function: Py<PyAny>,
-        then: impl FnOnce(&Rank, Collective<'_, 'static>, usize, CombineFunction) -> Result<R, Error> + Send,
+        then: impl FnOnce(&Comm, Collective<'_, 'static>, usize, CombineFunction) -> Result<R, Error> + Send,
     ) -> PyResult<(R, Data, FunctionError)> {
-        let rank: Arc<Rank> = comm.get_rank(py)?;
+        let rank: Arc<Comm> = comm.get_rank(py)?;
         let send = Data::new("send", self.send)?;
         let recv = match self.recv {
             Some(recv) => Data::writeable("recv", recv)?,
@@ -57,7 +57,7 @@ impl CollectiveArguments<'_, '_> {
         let collective = Collective { operation, root, op: None, counts, arrays };
         let done = py.detach(|| then(&rank, collective, element, combine));
         failed.check()?;
-        Ok((done.map_err(|e| raised(py, &e))?, recv, failed))
+        Ok((done.map_err(|e| exception_for(py, &e))?, recv, failed))
     }
 }
 

@@ -1,9 +1,9 @@
 //! Groups of processes without a launcher, and agents for them on one machine.
 
 use crate::comm::PyComm;
-use crate::error::{duration, raised, unsigned};
-use crate::queue::WAIT;
-use cool_rust::Comm as Rank;
+use crate::error::{duration, exception_for, unsigned};
+use crate::queue::SIGNAL_CHECK_INTERVAL;
+use cool_rust::Comm;
 use cool_rust::embedded::EmbeddedAgents;
 use pyo3::prelude::*;
 use std::path::PathBuf;
@@ -29,10 +29,10 @@ pub(crate) fn join(
 ) -> PyResult<PyComm> {
     let timeout = duration(py, "timeout", timeout)?;
     let joined = py.detach(|| match &socket {
-        Some(socket) => Rank::join_at(socket, key, rank, size, timeout),
-        None => Rank::join(key, rank, size, timeout),
+        Some(socket) => Comm::join_at(socket, key, rank, size, timeout),
+        None => Comm::join(key, rank, size, timeout),
     });
-    joined.map(PyComm::new).map_err(|e| raised(py, &e))
+    joined.map(PyComm::new).map_err(|e| exception_for(py, &e))
 }
 
 /// Runs the agents of `nodes` nodes in `racks` racks in this process. Needs no root, switches or
@@ -60,7 +60,7 @@ impl PyCluster {
         #[pyo3(from_py_with = unsigned)] nodes: usize,
         #[pyo3(from_py_with = unsigned)] racks: usize,
     ) -> PyResult<PyCluster> {
-        let agents = py.detach(|| EmbeddedAgents::start(nodes, racks)).map_err(|e| raised(py, &e))?;
+        let agents = py.detach(|| EmbeddedAgents::start(nodes, racks)).map_err(|e| exception_for(py, &e))?;
         Ok(PyCluster { agents: Mutex::new(Some(Arc::new(agents))) })
     }
 
@@ -82,11 +82,12 @@ impl PyCluster {
         let begun = Instant::now();
         loop {
             let left = timeout.saturating_sub(begun.elapsed());
-            let unused = |agents: &Arc<EmbeddedAgents>| agents.wait_until_unused(left.min(WAIT));
+            let unused =
+                |agents: &Arc<EmbeddedAgents>| agents.wait_until_unused(left.min(SIGNAL_CHECK_INTERVAL));
             if py.detach(|| agents.as_ref().is_none_or(unused)) {
                 return Ok(true);
             }
-            if left <= WAIT {
+            if left <= SIGNAL_CHECK_INTERVAL {
                 return Ok(false);
             }
             py.check_signals()?;

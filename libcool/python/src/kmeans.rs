@@ -2,7 +2,7 @@
 //! interface that users of scikit-learn expect.
 
 use crate::comm::PyComm;
-use crate::error::{job_error, lost_error, raised};
+use crate::error::{exception_for, job_error, lost_error};
 use cool_kmeans::Error;
 use cool_kmeans::grid::Reals;
 use cool_kmeans::in_memory::{Clustering, InputRows, nearest};
@@ -61,7 +61,7 @@ struct FitResult {
 
 fn error(py: Python<'_>, error: &Error) -> PyErr {
     match error {
-        Error::Collective(error) => raised(py, error),
+        Error::Collective(error) => exception_for(py, error),
         Error::Elsewhere { rank, .. } => job_error(py, error.to_string(), &[*rank]),
         Error::Job(cool_map::Error::Lost(text)) => lost_error(py, text.clone()),
         Error::Job(_) => job_error(py, error.to_string(), &[]),

@@ -21,7 +21,7 @@ mod operations;
 mod queue;
 mod request;
 
-use cool_rust::Comm as Rank;
+use cool_rust::Comm;
 use pyo3::prelude::*;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
@@ -30,13 +30,13 @@ use std::sync::{Mutex, PoisonError};
 /// Returns when all ranks have joined.
 #[pyfunction]
 fn world(py: Python<'_>) -> PyResult<comm::PyComm> {
-    py.detach(Rank::world).map(comm::PyComm::new).map_err(|e| error::raised(py, &e))
+    py.detach(Comm::world).map(comm::PyComm::new).map_err(|e| error::exception_for(py, &e))
 }
 
 /// Returns the socket of this process's agent: COOL_SOCKET, or the only socket in /run/cool.
 #[pyfunction]
 fn agent_socket(py: Python<'_>) -> PyResult<PathBuf> {
-    cool_rust::agent_socket().map_err(|e| error::raised(py, &e))
+    cool_rust::agent_socket().map_err(|e| error::exception_for(py, &e))
 }
 
 /// Runs `main(world)` as the rank for which a launcher started this process. In a process that was
@@ -45,7 +45,7 @@ fn agent_socket(py: Python<'_>) -> PyResult<PathBuf> {
 #[pyfunction]
 fn launch(py: Python<'_>, main: Py<PyAny>) -> PyResult<Vec<Py<PyAny>>> {
     let failed: Mutex<Option<PyErr>> = Mutex::new(None);
-    let rank = |comm: Rank| {
+    let rank = |comm: Comm| {
         Python::attach(|py| {
             let result = Py::new(py, comm::PyComm::new(comm)).and_then(|comm| {
                 let result = main.call1(py, (comm.clone_ref(py),));
@@ -59,7 +59,7 @@ fn launch(py: Python<'_>, main: Py<PyAny>) -> PyResult<Vec<Py<PyAny>>> {
             })
         })
     };
-    let results = py.detach(|| cool_rust::launch(rank)).map_err(|e| error::raised(py, &e))?;
+    let results = py.detach(|| cool_rust::launch(rank)).map_err(|e| error::exception_for(py, &e))?;
     match failed.into_inner().unwrap_or_else(PoisonError::into_inner) {
         Some(error) => Err(error),
         None => Ok(results.into_iter().flatten().collect()),

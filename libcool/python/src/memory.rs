@@ -1,11 +1,11 @@
 //! NumPy arrays in memory that is shared with the agent.
 
-use crate::error::{argument_error, raised};
-use cool_rust::{Buffer, Comm as Rank};
+use crate::error::{argument_error, exception_for};
+use cool_rust::{Buffer, Comm};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 
-/// The object that such an array references, which keeps its memory alive.
+/// Owner of the memory of an array that `array` returns. NumPy keeps a reference to it.
 #[pyclass(module = "cool", name = "Memory", frozen)]
 struct ArrayMemory {
     buffer: Buffer<u8>,
@@ -28,7 +28,7 @@ impl ArrayMemory {
 /// Returns an array of zeros; the default type is float64.
 pub(crate) fn array<'py>(
     py: Python<'py>,
-    rank: &Rank,
+    rank: &Comm,
     shape: &Bound<'py, PyAny>,
     dtype: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -38,9 +38,11 @@ pub(crate) fn array<'py>(
     let shape: Vec<usize> = shape.extract::<usize>().map(|n| vec![n]).or_else(|_| shape.extract())?;
     let itemsize = dtype.getattr("itemsize")?.extract::<usize>()?;
     let bytes = shape.iter().try_fold(itemsize, |bytes, n| bytes.checked_mul(*n));
-    let bytes =
-        bytes.ok_or_else(|| argument_error(py, format!("no memory has room for {shape:?} of {dtype}")))?;
-    let buffer = py.detach(|| rank.alloc::<u8>(bytes)).map_err(|e| raised(py, &e))?;
+    let bytes = bytes.ok_or_else(|| {
+        let reason = format!("an array of shape {shape:?} and type {dtype} is larger than the address space");
+        argument_error(py, reason)
+    })?;
+    let buffer = py.detach(|| rank.alloc::<u8>(bytes)).map_err(|e| exception_for(py, &e))?;
     let flat = numpy.call_method1("asarray", (ArrayMemory { buffer },))?;
     flat.call_method1("view", (dtype,))?.call_method1("reshape", (PyTuple::new(py, shape)?,))
 }

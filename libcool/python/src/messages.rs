@@ -4,12 +4,12 @@
 
 use crate::arrays::Data;
 use crate::comm::PyComm;
-use crate::error::{argument_error, raised, unsigned};
+use crate::error::{argument_error, exception_for, unsigned};
 use crate::request::{MessageInfo, PyRequest};
-use cool_rust::{Comm as Rank, Error, Message as PointToPointMessage, Pending};
+use cool_rust::{Comm, Error, Message as PointToPointMessage, Pending};
 use pyo3::prelude::*;
 
-fn start(rank: &Rank, message: PointToPointMessage<'_, 'static>) -> Result<Pending<'static>, Error> {
+fn start(rank: &Comm, message: PointToPointMessage<'_, 'static>) -> Result<Pending<'static>, Error> {
     rank.start().message(message)
 }
 
@@ -19,7 +19,7 @@ impl PyComm {
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         (dest, tag, synchronous): (usize, u32, bool),
-        then: impl FnOnce(&Rank, PointToPointMessage<'_, 'static>) -> Result<R, Error> + Send,
+        then: impl FnOnce(&Comm, PointToPointMessage<'_, 'static>) -> Result<R, Error> + Send,
     ) -> PyResult<R> {
         let rank = self.get_rank(py)?;
         let data = Data::new("data", data)?;
@@ -28,7 +28,7 @@ impl PyComm {
             true => PointToPointMessage::SynchronousSend { data: array, dest, tag },
             false => PointToPointMessage::Send { data: array, dest, tag },
         };
-        py.detach(|| then(&rank, message)).map_err(|e| raised(py, &e))
+        py.detach(|| then(&rank, message)).map_err(|e| exception_for(py, &e))
     }
 
     /// Passes a receive to `then`. Returns its result and the array that is received into.
@@ -37,7 +37,7 @@ impl PyComm {
         py: Python<'_>,
         recv: &Bound<'_, PyAny>,
         (source, tag): (Option<usize>, Option<u32>),
-        then: impl FnOnce(&Rank, PointToPointMessage<'_, 'static>) -> Result<R, Error> + Send,
+        then: impl FnOnce(&Comm, PointToPointMessage<'_, 'static>) -> Result<R, Error> + Send,
     ) -> PyResult<(R, Data)> {
         let rank = self.get_rank(py)?;
         let room = Data::writeable("recv", recv)?;
@@ -46,7 +46,7 @@ impl PyComm {
         let data =
             unsafe { room.received() }.ok_or_else(|| argument_error(py, "recv ends within an element"))?;
         let done = py.detach(|| then(&rank, PointToPointMessage::Receive { data, source, tag }));
-        Ok((done.map_err(|e| raised(py, &e))?, room))
+        Ok((done.map_err(|e| exception_for(py, &e))?, room))
     }
 }
 
@@ -63,7 +63,7 @@ impl PyComm {
         #[pyo3(from_py_with = unsigned)] dest: usize,
         #[pyo3(from_py_with = unsigned)] tag: u32,
     ) -> PyResult<()> {
-        self.with_send(py, data, (dest, tag, false), Rank::message).map(drop)
+        self.with_send(py, data, (dest, tag, false), Comm::message).map(drop)
     }
 
     /// Starts `send` and returns a Request.
@@ -87,7 +87,7 @@ impl PyComm {
         #[pyo3(from_py_with = unsigned)] dest: usize,
         #[pyo3(from_py_with = unsigned)] tag: u32,
     ) -> PyResult<()> {
-        self.with_send(py, data, (dest, tag, true), Rank::message).map(drop)
+        self.with_send(py, data, (dest, tag, true), Comm::message).map(drop)
     }
 
     /// Starts `ssend` and returns a Request.
@@ -112,7 +112,7 @@ impl PyComm {
         #[pyo3(from_py_with = unsigned)] tag: Option<u32>,
     ) -> PyResult<MessageInfo> {
         let rank = self.get_rank(py)?;
-        let found = py.detach(|| rank.probe(source, tag)).map_err(|e| raised(py, &e))?;
+        let found = py.detach(|| rank.probe(source, tag)).map_err(|e| exception_for(py, &e))?;
         Ok((found.source, found.tag, found.bytes))
     }
 
@@ -125,7 +125,7 @@ impl PyComm {
         #[pyo3(from_py_with = unsigned)] tag: Option<u32>,
     ) -> PyResult<Option<MessageInfo>> {
         let rank = self.get_rank(py)?;
-        let found = py.detach(|| rank.iprobe(source, tag)).map_err(|e| raised(py, &e))?;
+        let found = py.detach(|| rank.iprobe(source, tag)).map_err(|e| exception_for(py, &e))?;
         Ok(found.map(|found| (found.source, found.tag, found.bytes)))
     }
 
@@ -143,7 +143,7 @@ impl PyComm {
         #[pyo3(from_py_with = unsigned)] source: Option<usize>,
         #[pyo3(from_py_with = unsigned)] tag: Option<u32>,
     ) -> PyResult<MessageInfo> {
-        let (got, _) = self.with_receive(py, recv, (source, tag), Rank::message)?;
+        let (got, _) = self.with_receive(py, recv, (source, tag), Comm::message)?;
         Ok((got.source, got.tag, got.count))
     }
 

@@ -6,17 +6,17 @@
 use crate::arguments::CollectiveArguments;
 use crate::arrays::Data;
 use crate::comm::PyComm;
-use crate::error::{raised, unsigned};
+use crate::error::{exception_for, unsigned};
 use crate::functions::CombineFunction;
 use crate::request::PyRequest;
-use cool_rust::{Arrays, Collective, Comm as Rank, Error, Operation, Pending};
+use cool_rust::{Arrays, Collective, Comm, Error, Operation, Pending};
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
 /// The array that a call received into, or `None` at a rank that receives nothing.
 type ReceivedArray = Option<Py<PyAny>>;
 
-fn start(rank: &Rank, collective: Collective<'_, 'static>) -> Result<Pending<'static>, Error> {
+fn start(rank: &Comm, collective: Collective<'_, 'static>) -> Result<Pending<'static>, Error> {
     rank.start().collective(collective)
 }
 
@@ -26,7 +26,7 @@ impl CollectiveArguments<'_, '_> {
         if let Some(function) = self.op.filter(|op| op.is_callable()) {
             let function = function.clone().unbind();
             let start =
-                |rank: &Rank, collective: Collective<'_, 'static>, element, combine: CombineFunction| {
+                |rank: &Comm, collective: Collective<'_, 'static>, element, combine: CombineFunction| {
                     rank.start().fold(collective, element, combine)
                 };
             let (pending, recv, failed) = self.with_fold(py, comm, function, start)?;
@@ -41,7 +41,7 @@ impl CollectiveArguments<'_, '_> {
         match self.op.filter(|op| op.is_callable()) {
             Some(function) => {
                 let function = function.clone().unbind();
-                let fold = |rank: &Rank,
+                let fold = |rank: &Comm,
                             collective: Collective<'_, 'static>,
                             element,
                             mut combine: CombineFunction| {
@@ -54,7 +54,7 @@ impl CollectiveArguments<'_, '_> {
                 Ok((!nothing).then_some(recv.array))
             }
             None => {
-                let ((), recv) = self.with_collective(py, comm, Rank::collective)?;
+                let ((), recv) = self.with_collective(py, comm, Comm::collective)?;
                 Ok(recv.map(|data| data.array))
             }
         }
@@ -67,7 +67,7 @@ impl PyComm {
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
         root: usize,
-        then: impl FnOnce(&Rank, Collective<'_, 'static>) -> Result<R, Error> + Send,
+        then: impl FnOnce(&Comm, Collective<'_, 'static>) -> Result<R, Error> + Send,
     ) -> PyResult<(R, Data)> {
         let rank = self.get_rank(py)?;
         // At the root the array is only read.
@@ -77,7 +77,7 @@ impl PyComm {
         let arrays = unsafe { data.received() }.map_or(Arrays::None, Arrays::InPlace);
         let collective = Collective { root, ..Collective::new(Operation::Bcast, arrays) };
         let done = py.detach(|| then(&rank, collective));
-        Ok((done.map_err(|e| raised(py, &e))?, data))
+        Ok((done.map_err(|e| exception_for(py, &e))?, data))
     }
 }
 
@@ -429,7 +429,7 @@ impl PyComm {
         data: &Bound<'_, PyAny>,
         #[pyo3(from_py_with = unsigned)] root: usize,
     ) -> PyResult<ReceivedArray> {
-        let ((), data) = self.with_bcast(py, data, root, Rank::collective)?;
+        let ((), data) = self.with_bcast(py, data, root, Comm::collective)?;
         Ok(Some(data.array))
     }
 
@@ -454,6 +454,6 @@ impl PyComm {
     fn ibarrier(&self, py: Python<'_>) -> PyResult<PyRequest> {
         let rank = self.get_rank(py)?;
         let started = py.detach(|| rank.start().barrier());
-        Ok(PyRequest::new(started.map_err(|e| raised(py, &e))?, None))
+        Ok(PyRequest::new(started.map_err(|e| exception_for(py, &e))?, None))
     }
 }

@@ -1,13 +1,13 @@
 //! Queues of pending calls that return the first one to complete.
 
-use crate::error::{duration, raised};
+use crate::error::{duration, exception_for};
 use crate::request::PyRequest;
 use cool_rust::CompletionQueue;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
 
 /// Maximum duration of one wait, so that signals are handled in time.
-pub(crate) const WAIT: Duration = Duration::from_millis(500);
+pub(crate) const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A queue of requests of any communicators, each with a token. `next` returns the first one that
 /// completes. Any number of threads may add requests and wait for completions; a single dedicated
@@ -24,7 +24,8 @@ struct QueuedRequest {
     reported: bool,
 }
 
-/// Wakes threads that wait for a request of which the queue has not returned the result.
+/// When the queue is dropped, wakes the threads that wait for requests whose results it has not
+/// returned.
 impl Drop for QueuedRequest {
     fn drop(&mut self) {
         if !self.reported {
@@ -47,7 +48,7 @@ impl PyQueue {
         let pending = request.get().take(py)?;
         let token = token.unwrap_or_else(|| request.clone_ref(py).into_any());
         let entry = QueuedRequest { token, request, reported: false };
-        py.detach(|| self.queue.add(pending, entry)).map_err(|e| raised(py, &e))
+        py.detach(|| self.queue.add(pending, entry)).map_err(|e| exception_for(py, &e))
     }
 
     /// Waits for a completed request, including those that other threads add meanwhile. Returns its
@@ -62,7 +63,7 @@ impl PyQueue {
         loop {
             let left = timeout.saturating_sub(begun.elapsed());
             let done = py.detach(|| {
-                let mut done = self.queue.next(left.min(WAIT))?;
+                let mut done = self.queue.next(left.min(SIGNAL_CHECK_INTERVAL))?;
                 done.token.reported = true;
                 done.token.request.get().finish(done.result);
                 Some(done.token)
@@ -70,7 +71,7 @@ impl PyQueue {
             if let Some(entry) = done {
                 return Ok(Some((entry.token.clone_ref(py), entry.request.clone_ref(py))));
             }
-            if left <= WAIT || self.queue.is_closed() {
+            if left <= SIGNAL_CHECK_INTERVAL || self.queue.is_closed() {
                 return Ok(None);
             }
             py.check_signals()?;

@@ -1,7 +1,7 @@
 //! Pending calls and the arrays that they use.
 
 use crate::arrays::Data;
-use crate::error::{argument_error, duration, raised, timeout_error};
+use crate::error::{argument_error, duration, exception_for, timeout_error};
 use crate::functions::FunctionError;
 use cool_rust::{Error, Pending, Received};
 use pyo3::prelude::*;
@@ -32,7 +32,7 @@ enum RequestState {
     Awaited,
     /// The queue of the call was dropped.
     Dropped,
-    /// The call was a receive that was cancelled.
+    /// The call was a receive that was canceled.
     Cancelled,
     /// The call was waited for.
     Done(Result<Received, PyErr>),
@@ -80,7 +80,7 @@ impl PyRequest {
 
     /// Records the result of the call.
     pub(crate) fn finish(&self, result: Result<Received, Error>) {
-        let result = result.map_err(|e| Python::attach(|py| raised(py, &e)));
+        let result = result.map_err(|e| Python::attach(|py| exception_for(py, &e)));
         *self.state() = RequestState::Done(result);
         self.changed.notify_all();
     }
@@ -174,7 +174,7 @@ impl PyRequest {
         let (end, is_cancelled) = match cancelled {
             Ok(None) => (RequestState::Cancelled, true),
             Ok(Some(got)) => (RequestState::Done(Ok(got)), false),
-            Err(e) => (RequestState::Done(Err(raised(py, &e))), false),
+            Err(e) => (RequestState::Done(Err(exception_for(py, &e))), false),
         };
         *self.state() = end;
         self.changed.notify_all();
@@ -200,7 +200,7 @@ impl PyRequest {
             RequestState::Awaited => Ok(false),
             RequestState::Dropped | RequestState::Cancelled | RequestState::Done(_) => Ok(true),
         });
-        done.map_err(|e| raised(py, &e))
+        done.map_err(|e| exception_for(py, &e))
     }
 
     fn __await__<'py>(this: Py<PyRequest>, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {

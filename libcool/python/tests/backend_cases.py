@@ -28,15 +28,18 @@ def numbers(rank, n, dtype):
     return values.to(dtype)
 
 
-def same(actual, expected):
+def assert_same(actual, expected):
     """Asserts that two tensors are bitwise equal."""
     assert actual.dtype == expected.dtype and actual.shape == expected.shape
     as_bytes = [tensor.detach().contiguous().view(-1).view(torch.uint8) for tensor in (actual, expected)]
     assert torch.equal(*as_bytes), (actual, expected)
 
 
-def both(call, *tensors):
-    """Makes the same call with both backends, on copies, blocking or not. gloo sends bytes, because it does not support all types."""
+def compare_backends(call, *tensors):
+    """Makes a call with gloo, and with COOL blocking and started, each on copies of the tensors, and compares the results.
+
+    gloo receives the tensors as bytes, because it does not support all types.
+    """
     gloo_tensors = [tensor.clone() for tensor in tensors]
     call(gloo(), False, *[tensor.view(torch.uint8) for tensor in gloo_tensors])
     for is_async in (False, True):
@@ -44,10 +47,10 @@ def both(call, *tensors):
         work = call(None, is_async, *cool_tensors)
         assert not is_async or work.wait()
         for actual, expected in zip(cool_tensors, gloo_tensors):
-            same(actual, expected)
+            assert_same(actual, expected)
 
 
-def of_all(tensors, op):
+def expected_reduction(tensors, op):
     """Returns the expected result of a reduction."""
     first = tensors[0]
     if first.dtype == torch.bool:
@@ -81,7 +84,7 @@ def reductions():
                 continue
             raise AssertionError(f"{op} of {dtype} was accepted")
         inputs = [numbers(i, n, dtype) for i in range(size)]
-        expected = of_all(inputs, op)
+        expected = expected_reduction(inputs, op)
         for is_async in (False, True):
             result, to_root, part = inputs[rank].clone(), inputs[rank].clone(), torch.empty(8, dtype=dtype)
             mine = inputs[rank].clone()
@@ -92,22 +95,22 @@ def reductions():
             ]
             for work in works if is_async else ():
                 work.wait()
-            same(result, expected)
-            same(to_root, expected if rank == 1 else inputs[rank])
-            same(part, expected[8 * rank : 8 * rank + 8])
-            same(mine, inputs[rank])
+            assert_same(result, expected)
+            assert_same(to_root, expected if rank == 1 else inputs[rank])
+            assert_same(part, expected[8 * rank : 8 * rank + 8])
+            assert_same(mine, inputs[rank])
         gloo_result = inputs[rank].clone()
         try:
             dist.all_reduce(gloo_result, op=getattr(ReduceOp, op), group=gloo())
         except (ValueError, RuntimeError):
             continue  # gloo does not support all of them.
         if dtype != torch.bool:
-            same(expected, gloo_result)
+            assert_same(expected, gloo_result)
             compared += 1
     assert compared > 40, compared
 
 
-def moves():
+def transfers():
     """Compares all operations other than reductions, on all types, with gloo."""
     rank, size = dist.get_rank(), dist.get_world_size()
 
@@ -142,17 +145,17 @@ def moves():
     for dtype in ALL:
         part, whole = numbers(rank, 12, dtype), numbers(rank, 12 * size, dtype)
         empty_part, empty_whole = torch.zeros(12, dtype=torch.uint8).to(dtype), torch.zeros(12 * size, dtype=torch.uint8).to(dtype)
-        both(broadcast, part)
-        both(gather_all, empty_whole, part)
-        both(gather_single, empty_whole, part)
-        both(gather, empty_whole, part)
-        both(gather_whole, empty_whole, part)
-        both(scatter, empty_part, whole)
-        both(to_all, empty_whole, whole)
-        both(to_all_parts, empty_whole, whole)
+        compare_backends(broadcast, part)
+        compare_backends(gather_all, empty_whole, part)
+        compare_backends(gather_single, empty_whole, part)
+        compare_backends(gather, empty_whole, part)
+        compare_backends(gather_whole, empty_whole, part)
+        compare_backends(scatter, empty_part, whole)
+        compare_backends(to_all, empty_whole, whole)
+        compare_backends(to_all_parts, empty_whole, whole)
 
 
-def uneven():
+def unequal_parts():
     """Checks parts of unequal lengths, by splits and by lists."""
     rank, size = dist.get_rank(), dist.get_world_size()
 
@@ -167,19 +170,19 @@ def uneven():
             received = torch.empty_like(expected)
             work = dist.all_to_all_single(received, torch.cat(send), *splits, group=group, async_op=is_async)
             assert not is_async or work.wait()
-            same(received, expected)
+            assert_same(received, expected)
         parts = [torch.empty(rows(source, rank), 3) for source in range(size)]
         work = dist.all_to_all(parts, send, async_op=is_async)
         assert not is_async or work.wait()
-        same(torch.cat(parts), expected)
+        assert_same(torch.cat(parts), expected)
         outputs = [torch.empty(i + 1) for i in range(size)]
         work = dist.all_gather(outputs, torch.full((rank + 1,), float(rank)), async_op=is_async)
         assert not is_async or work.wait()
-        same(torch.cat(outputs), torch.cat([torch.full((i + 1,), float(i)) for i in range(size)]))
+        assert_same(torch.cat(outputs), torch.cat([torch.full((i + 1,), float(i)) for i in range(size)]))
         part = torch.empty(rank)
         work = dist.reduce_scatter(part, [torch.arange(float(i)) for i in range(size)], async_op=is_async)
         assert not is_async or work.wait()
-        same(part, size * torch.arange(float(rank)))
+        assert_same(part, size * torch.arange(float(rank)))
         # Empty tensors work, too.
         dist.all_reduce(torch.empty(0))
         dist.all_gather_into_tensor(torch.empty(0, 2), torch.empty(0, 2))
@@ -262,7 +265,7 @@ def sparse():
                 work.wait()
                 assert work.get_future().wait()[0] is mine
             assert mine.is_sparse
-            same(mine.to_dense(), expected)
+            assert_same(mine.to_dense(), expected)
     empty = torch.zeros(4).to_sparse()
     dist.all_reduce(empty)
     assert empty._nnz() == 0

@@ -75,7 +75,7 @@ def fsdp2(allocates):
 
 
 def fsdp2_hybrid():
-    """Checks hybrid sharding with a custom reduction factor."""
+    """Checks hybrid sharding: two copies of the shards."""
     mesh = init_device_mesh("cpu", (2, dist.get_world_size() // 2), mesh_dim_names=("copies", "shards"))
     net = model()
     fully_shard(net, mesh=mesh)
@@ -92,7 +92,7 @@ def zero():
 
 
 def embedding():
-    """Checks sparse gradients of an embedding, with different numbers of rows at each rank, or none."""
+    """Checks sparse gradients of an embedding: rank i looks up i + 1 words."""
     rank, size = dist.get_rank(), dist.get_world_size()
     torch.manual_seed(3)
     net = DistributedDataParallel(nn.Embedding(16, 4, sparse=True))

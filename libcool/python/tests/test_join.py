@@ -82,7 +82,7 @@ def test_a_queue_returns_the_first_completed_request():
     on(2, main)
 
 
-def test_a_queue_that_is_closed_ends_the_thread_that_asks_it():
+def test_closing_a_queue_ends_a_thread_that_waits_for_it():
     def main(world):
         queue, tokens = cool.Queue(), []
 
@@ -107,7 +107,7 @@ def test_a_queue_that_is_closed_ends_the_thread_that_asks_it():
     on(2, main)
 
 
-def test_a_request_is_waited_for_as_long_as_one_likes():
+def test_a_wait_that_times_out_may_be_repeated():
     def main(world):
         buffer = np.zeros(1)
         request, queued, queue = world.irecv(buffer, tag=1), world.irecv(np.zeros(1), tag=2), cool.Queue()

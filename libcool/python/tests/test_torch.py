@@ -6,7 +6,7 @@ import sys
 import pytest
 from backend_ranks import LIMIT, Ranks
 
-CALLS = ["reductions", "moves", "uneven", "in_place_within", "coalesced", "factors", "sparse", "messages", "objects", "futures"]
+CALLS = ["reductions", "transfers", "unequal_parts", "in_place_within", "coalesced", "factors", "sparse", "messages", "objects", "futures"]
 FAILURES = ["parts", "meshes", "no_agents", "arguments", "mismatch", "late", "anybody", "allocated"]
 
 

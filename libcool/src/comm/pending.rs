@@ -158,7 +158,7 @@ impl<'a> Pending<'a> {
         Ok(true)
     }
 
-    /// Cancels a [`recv`](crate::Comm::recv). Returns `None` if the receive was cancelled, or the
+    /// Cancels a [`recv`](crate::Comm::recv). Returns `None` if the receive was canceled, or the
     /// message if one had already matched it, as [`Pending::received`].
     ///
     /// # Errors

@@ -7,7 +7,7 @@
 
 mod direct;
 mod exchange;
-mod nodes;
+mod node_leader_steps;
 mod operations;
 #[cfg(test)]
 mod tests;
@@ -20,7 +20,7 @@ use cool_shm::segment::{Segment, SegmentRing};
 use cool_types::{Call, CallDescription, Rank};
 use direct::MemoryMark;
 use exchange::Exchange;
-pub(crate) use nodes::NodeRanks;
+pub(crate) use node_leader_steps::NodeRanks;
 use operations::CombineRule;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;

@@ -17,7 +17,7 @@ const WHOLE_BYTES: u64 = 2048;
 
 /// Maximum length of parts that are copied through the segment, in bytes. Direct copies must wait
 /// for the slowest receiver, which takes longer for short parts.
-const DIRECT_BYTES: u64 = 32 << 10;
+const SEGMENT_COPY_MAX_BYTES: u64 = 32 << 10;
 
 /// Number of bytes that are combined at a time, so that they stay in the first-level cache.
 const BLOCK_BYTES: usize = 8 << 10;
@@ -64,7 +64,8 @@ pub(super) fn execute_operation<W: PeerWait>(
 
 /// Returns whether direct copies suit a call, which must be a scatter or alltoall with long parts.
 pub(super) fn pulls(call: &Call) -> bool {
-    matches!(call.operation, Operation::Scatter | Operation::Alltoall) && call.longest() > DIRECT_BYTES
+    matches!(call.operation, Operation::Scatter | Operation::Alltoall)
+        && call.longest() > SEGMENT_COPY_MAX_BYTES
 }
 
 /// Returns the number of publications for `bytes` bytes, which is at least 1.

@@ -3,7 +3,7 @@
 //! The first thread that waits receives for all others. If no thread waits, the thread of
 //! [`super::common_receiver`] receives, once a caller needs to detect completions without waiting.
 
-use super::heap::{CallMemory, SharedBlock};
+use super::shared_memory_allocator::{CallMemory, SharedBlock};
 use cool_proto::RUNNING_INTERVAL;
 use cool_proto::frame::FrameError;
 use cool_proto::local::{Done, frame::Body};
@@ -199,7 +199,7 @@ impl AgentInbox {
             open.waker = Some(waker.clone());
         }
         if !state.in_thread {
-            super::common_receiver::watch(self.weak(), &self.stream)?;
+            super::common_receiver::register(self.weak(), &self.stream)?;
             state.in_thread = true;
             // Frames may have arrived together with those that other threads received.
             state.may_have_more = true;

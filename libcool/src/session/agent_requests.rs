@@ -1,7 +1,7 @@
 //! Calls that the agent executes: the layout of their arguments in shared memory, how they are
 //! sent, and their completion.
 
-use super::heap::{CallMemory, RegionUpdate, RegisteredRange, SharedBlock, aligned};
+use super::shared_memory_allocator::{CallMemory, RegionUpdate, RegisteredRange, SharedBlock, aligned};
 use super::{RankSession, milliseconds, ranks};
 use crate::Operation;
 use crate::call::{CallBlocking, CheckedCollective, PointToPointCall};
@@ -53,25 +53,25 @@ struct ArgumentLayout {
     memory: CallMemory,
 }
 
-/// The outcome of an attempt to execute a call without the agent.
+/// The outcome of an attempt of the ranks to execute a call without the agent.
 #[derive(Debug)]
-pub(crate) enum LocalAttempt {
+pub(crate) enum RankAttempt {
     /// The ranks have executed the call.
     Done(local::Stats),
     /// The agent must execute the call, under this number if it has one.
     ByAgent(Option<u64>),
 }
 
-impl LocalAttempt {
+impl RankAttempt {
     /// Converts the result of a call that the ranks began to execute under a number.
     pub(super) fn from_result(
         session: &RankSession,
         (name, number): (&'static str, u64),
         carried: Result<local::Stats, Interrupted<Error>>,
-    ) -> Result<LocalAttempt, Error> {
+    ) -> Result<RankAttempt, Error> {
         match carried {
-            Ok(stats) => Ok(LocalAttempt::Done(stats)),
-            Err(Interrupted::Fallback) => Ok(LocalAttempt::ByAgent(Some(number))),
+            Ok(stats) => Ok(RankAttempt::Done(stats)),
+            Err(Interrupted::Fallback) => Ok(RankAttempt::ByAgent(Some(number))),
             Err(Interrupted::Failed(e)) => Err(e),
             Err(Interrupted::OutOfBounds(e)) => Err(session.memory_error(name, e.into())),
         }
@@ -105,11 +105,11 @@ impl RankSession {
                     None => self.execute_in_segment(checked, timeout)?,
                 }
             }
-            _ => LocalAttempt::ByAgent(None),
+            _ => RankAttempt::ByAgent(None),
         };
         match attempt {
-            LocalAttempt::Done(stats) => Ok(StartedCall::Done(stats)),
-            LocalAttempt::ByAgent(number) => {
+            RankAttempt::Done(stats) => Ok(StartedCall::Done(stats)),
+            RankAttempt::ByAgent(number) => {
                 self.start_by_agent(checked, number, plan, timeout, blocking).map(StartedCall::Pending)
             }
         }
@@ -167,8 +167,8 @@ impl RankSession {
         // Schedules read the input after they have begun to write the output, so an overwritten
         // input must be copied.
         let registered_input =
-            input.filter(|_| lent && !checked.overwrites()).and_then(|bytes| self.heap.input(bytes));
-        let registered_output = output.filter(|_| lent).and_then(|bytes| self.heap.output(bytes));
+            input.filter(|_| lent && !checked.overwrites()).and_then(|bytes| self.allocator.input(bytes));
+        let registered_output = output.filter(|_| lent).and_then(|bytes| self.allocator.output(bytes));
         let copied = input.filter(|_| registered_input.is_none()).unwrap_or_default();
         let counts = checked.counts.map(count_bytes);
         let counted = counts.as_deref().unwrap_or_default();
@@ -205,8 +205,8 @@ impl RankSession {
         let (data, bytes) = (message.data, message.data.len() as u64);
         let registered = match blocking {
             CallBlocking::No => None,
-            _ if message.sends => self.heap.input(data),
-            _ => self.heap.output(data),
+            _ if message.sends => self.allocator.input(data),
+            _ => self.allocator.output(data),
         };
         let block = self.reserve(name, if registered.is_some() { 0 } else { bytes })?;
         if message.sends && registered.is_none() {
@@ -238,17 +238,17 @@ impl RankSession {
     pub(crate) fn alloc(&self, bytes: u64) -> Result<(NonNull<u8>, Arc<SharedBlock>), Error> {
         let name = "alloc";
         self.check_process(name)?;
-        let block = self.map_regions(name, || self.heap.take_pages(bytes))?;
+        let block = self.map_regions(name, || self.allocator.take_pages(bytes))?;
         // Checked after the block was taken, because the session may end meanwhile.
         if let Some(why) = self.inbox.disconnected() {
             return Err(self.disconnected(name, why));
         }
-        self.heap.register(block, bytes).map_err(|e| self.memory_error(name, e.into()))
+        self.allocator.register(block, bytes).map_err(|e| self.memory_error(name, e.into()))
     }
 
     /// Allocates memory for a call. The agent is notified of it before the next frame is sent.
     fn reserve(&self, name: &'static str, bytes: u64) -> Result<SharedBlock, Error> {
-        self.map_regions(name, || self.heap.take(bytes))
+        self.map_regions(name, || self.allocator.take(bytes))
     }
 
     /// Takes a block and notifies the agent of regions that are added or removed with it.
@@ -339,11 +339,7 @@ impl AgentRequest {
             Ok(done) => done,
             Err(why) => {
                 let error = session.disconnected(name, why);
-                // An agent that only seems to be lost may continue with the call later, so it must
-                // not be able to write to the program's memory any more.
-                if let Some(output) = self.memory.as_ref().and_then(|memory| memory.output.as_ref()) {
-                    output.detach().map_err(|e| session.memory_error(name, e))?;
-                }
+                self.detach_output_from_lost_agent()?;
                 return Err(error);
             }
         };
@@ -360,6 +356,13 @@ impl AgentRequest {
             copied.map_err(|e| session.memory_error(name, e.into()))?;
         }
         Ok(stats)
+    }
+
+    /// Prevents the agent from writing to the program's memory, because an agent that only seems to
+    /// be lost may continue with the call later.
+    fn detach_output_from_lost_agent(&self) -> Result<(), Error> {
+        let output = self.memory.as_ref().and_then(|memory| memory.output.as_ref());
+        output.map_or(Ok(()), RegisteredRange::detach).map_err(|e| self.session.memory_error(self.name, e))
     }
 
     /// Waits for at most `at_most`. Returns whether [`AgentRequest::finish`] would return at once.
@@ -392,8 +395,8 @@ impl AgentRequest {
 impl Drop for AgentRequest {
     fn drop(&mut self) {
         match self.memory.take() {
-            // In a forked process, the heap may stay locked forever by a thread that does not exist
-            // there, so the memory is leaked instead.
+            // In a forked process, the allocator may stay locked forever by a thread that does not
+            // exist there, so the memory is leaked instead.
             Some(memory) if self.session.is_forked() => std::mem::forget(memory),
             Some(memory) => self.session.inbox.abandon(self.id, memory),
             None => {}

@@ -22,17 +22,17 @@ struct CommonReceiver {
     /// The process that has the thread. A forked process does not have it.
     process: u32,
     epoll: OwnedFd,
-    sessions: Mutex<WatchedSessions>,
+    sessions: Mutex<RegisteredSessions>,
 }
 
 #[derive(Debug, Default)]
-struct WatchedSessions {
+struct RegisteredSessions {
     next: u64,
     by_number: BTreeMap<u64, WeakAgentInbox>,
 }
 
 /// Receives all frames of a session from now on, until the session is dropped.
-pub(super) fn watch(inbox: WeakAgentInbox, stream: impl AsFd) -> io::Result<()> {
+pub(super) fn register(inbox: WeakAgentInbox, stream: impl AsFd) -> io::Result<()> {
     let mut common = RECEIVER.lock().unwrap_or_else(PoisonError::into_inner);
     let receiver = match &*common {
         Some(receiver) if receiver.process == std::process::id() => Arc::clone(receiver),
@@ -93,7 +93,7 @@ impl CommonReceiver {
         sessions.iter().for_each(|session| session.check_silence(passed));
     }
 
-    fn sessions(&self) -> MutexGuard<'_, WatchedSessions> {
+    fn sessions(&self) -> MutexGuard<'_, RegisteredSessions> {
         self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

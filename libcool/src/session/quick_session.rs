@@ -7,7 +7,7 @@
 mod leader_calls;
 
 use super::RankSession;
-use super::agent_requests::LocalAttempt;
+use super::agent_requests::RankAttempt;
 use super::call_account::CallAccount;
 use super::segment_wait::SegmentWait;
 use super::spin_policy::SpinPolicy;
@@ -112,14 +112,14 @@ impl RankSession {
         &self,
         checked: &mut CheckedCollective<'_, '_>,
         timeout: Duration,
-    ) -> Result<LocalAttempt, Error> {
+    ) -> Result<RankAttempt, Error> {
         let usable = self.quick.as_ref().filter(|quick| quick.segment.is_usable());
-        let Some(quick) = usable else { return Ok(LocalAttempt::ByAgent(None)) };
+        let Some(quick) = usable else { return Ok(RankAttempt::ByAgent(None)) };
         let (begun, begun_at) = (Instant::now(), records::now());
         let mut calls = quick.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let call = calls.descriptions.describe(checked);
         let Some((schedule, plan)) = calls.schedule(&call.call) else {
-            return Ok(LocalAttempt::ByAgent(None));
+            return Ok(RankAttempt::ByAgent(None));
         };
         let number = self.call_sender().next_number();
         let part = quick.segment.rank(quick.index);
@@ -139,7 +139,7 @@ impl RankSession {
         });
         let account = CallAccount { part, number, call: &call, plan, begun: begun_at };
         let exchanged = calls.between.as_mut().map(LeaderCalls::take_traffic).unwrap_or_default();
-        LocalAttempt::from_result(self, (checked.name, number), account.close(exchanged, carried))
+        RankAttempt::from_result(self, (checked.name, number), account.close(exchanged, carried))
     }
 }
 

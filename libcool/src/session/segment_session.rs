@@ -1,7 +1,7 @@
 //! Calls that the ranks of one node execute themselves in the segment of their group.
 
 use super::RankSession;
-use super::agent_requests::LocalAttempt;
+use super::agent_requests::RankAttempt;
 use super::call_account::{CallAccount, LeaderTraffic};
 use super::segment_wait::SegmentWait;
 use super::spin_policy::SpinPolicy;
@@ -44,11 +44,11 @@ impl RankSession {
         &self,
         checked: &mut CheckedCollective<'_, '_>,
         timeout: Duration,
-    ) -> Result<LocalAttempt, Error> {
+    ) -> Result<RankAttempt, Error> {
         let usable =
             self.segment_session.as_ref().filter(|segment_session| segment_session.segment.is_usable());
         let Some(SegmentSession { segment, ranks, spins, calls }) = usable else {
-            return Ok(LocalAttempt::ByAgent(None));
+            return Ok(RankAttempt::ByAgent(None));
         };
         let begun = records::now();
         let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
@@ -71,6 +71,6 @@ impl RankSession {
             segment.decline();
         }
         let account = CallAccount { part, number, call: &call, plan: RankPlan::Segment, begun };
-        LocalAttempt::from_result(self, (name, number), account.close(LeaderTraffic::default(), carried))
+        RankAttempt::from_result(self, (name, number), account.close(LeaderTraffic::default(), carried))
     }
 }

@@ -86,7 +86,7 @@ fn calls_are_futures_for_any_executor() {
 }
 
 #[test]
-fn a_call_can_be_asked_whether_it_is_done() {
+fn a_started_call_reports_whether_it_is_complete() {
     ranks(2, |comm| {
         let mut message = vec![comm.rank() as u8; 100_000];
         let call = comm.start().bcast(&mut message, 0)?;

@@ -88,7 +88,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_process_is_read_whatever_its_program_is_called() {
+    fn a_process_is_read_with_any_program_name() {
         let stat = "42 (a) S 1 (b)) Z 7 42 42 0 -1 4194304";
         assert_eq!(read(stat), Some(Process { pid: 42, parent: 7, zombie: true }));
         assert_eq!(read(""), None);

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn options_come_from_flags_without_a_file() {
+    fn without_a_file_all_options_are_those_of_the_flags() {
         assert_eq!(options(None, &["--name", "h2"]).unwrap().port, 7);
         assert!(options(None, &[]).unwrap_err().contains("--name"));
         assert!(options(Some("[agent]\n"), &[]).unwrap_err().contains("--name"));

@@ -2,7 +2,7 @@
 //! own role.
 
 use crate::channel::SwarmKey;
-use cool_swarm::{Code, Member, Share};
+use cool_swarm::{Code, Member, SourceIndex};
 use std::net::{SocketAddr, TcpListener};
 
 /// The configuration of a swarm. It must be the same at all members.
@@ -36,7 +36,7 @@ pub struct MemberRole {
     /// Generations that it holds from the beginning. It need not be set at a source.
     pub here: Vec<u32>,
     /// Set at a source, which holds all generations.
-    pub source: Option<Share>,
+    pub source: Option<SourceIndex>,
     /// Rate of its own link in bytes per second, if known. It sends no faster.
     pub rate: Option<u64>,
     /// Whether the other members do not know about it yet. A late member greets each of them.

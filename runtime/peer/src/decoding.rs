@@ -48,9 +48,9 @@ mod tests {
     fn the_sender_of_a_wrong_block_is_found() {
         let right = [1, 2, 3, 4];
         let sent = [
-            (CodedBlock::Block(1), Slot::Block(1), [3, 4]),
+            (CodedBlock::Original(1), Slot::Block(1), [3, 4]),
             (CodedBlock::Coded([1, 1].into()), Slot::Coded(0), [1 ^ 3, 2 ^ 4]),
-            (CodedBlock::Block(0), Slot::Block(0), [1, 9]),
+            (CodedBlock::Original(0), Slot::Block(0), [1, 9]),
             (CodedBlock::Coded([0, 1].into()), Slot::Coded(1), [0, 4]),
         ];
         let origin = |(slot, (row, at, _)): (u32, &(CodedBlock, Slot, [u8; 2]))| Origin {

@@ -464,7 +464,7 @@ impl<C: GenerationStore> Driver<C> {
     }
 }
 
-fn spec(config: &SwarmConfig, me: Member, source: Option<cool_swarm::Share>, chance: u64) -> SwarmSpec {
+fn spec(config: &SwarmConfig, me: Member, source: Option<cool_swarm::SourceIndex>, chance: u64) -> SwarmSpec {
     let generations = config.generations.len() as u32;
     // The timeouts follow from the first generation. Later ones may be longer, but only late
     // members can be missing those.

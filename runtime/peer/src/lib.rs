@@ -43,7 +43,7 @@ mod wire;
 
 pub use channel::SwarmKey;
 pub use config::{MemberRole, SwarmConfig};
-pub use cool_swarm::{Code, Member, Share};
+pub use cool_swarm::{Code, Member, SourceIndex};
 pub use generation_store::GenerationStore;
 pub use late_join::{InquiryError, InquiryHold, LateJoinReply, inquire};
 pub use peer::SwarmPeer;

@@ -118,7 +118,7 @@ mod tests {
             Frame::Inquire { member: Member { rack: 0, slot: 300 } },
             Frame::Signal(Signal::Grant { transfer: 7, ring: 1 << 50, block_time: BlockTime(Some(9)), have }),
             Frame::Signal(head(coded)),
-            Frame::Signal(head(CodedBlock::Block(1023))),
+            Frame::Signal(head(CodedBlock::Original(1023))),
             Frame::Part { transfer: u32::MAX, bytes: &[0, 1, 2] },
             Frame::Half { transfer: 1 },
             Frame::Whole { transfer: 2 },

@@ -1,8 +1,8 @@
 //! Members on loopback sockets of this machine, with real bytes.
 
 use cool_peer::{
-    Code, GenerationStore, InquiryError, Member, MemberRole, PeerProgress, Share, SwarmConfig, SwarmPeer,
-    inquire,
+    Code, GenerationStore, InquiryError, Member, MemberRole, PeerProgress, SourceIndex, SwarmConfig,
+    SwarmPeer, inquire,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -105,7 +105,7 @@ impl Swarm {
 
     /// Starts a member that already holds some generations.
     fn start(&mut self, number: usize, here: &[u32]) -> (SwarmPeer<Shelf>, Arc<Shelf>) {
-        let source = (number == 0).then_some(Share { index: 0, of: 1 });
+        let source = (number == 0).then_some(SourceIndex { index: 0, of: 1 });
         let held: BTreeMap<u32, Vec<u8>> = match source {
             Some(_) => self.content.clone(),
             None => here.iter().map(|generation| (*generation, self.content[generation].clone())).collect(),
@@ -119,7 +119,7 @@ impl Swarm {
         number: usize,
         here: &[u32],
         shelf: Shelf,
-        source: Option<Share>,
+        source: Option<SourceIndex>,
     ) -> (SwarmPeer<Shelf>, Arc<Shelf>) {
         let shelf = Arc::new(shelf);
         let socket = self.sockets[number].take().unwrap();
@@ -254,7 +254,7 @@ fn only_the_lying_source_is_expelled() {
         (*generation, wrong.collect())
     });
     let lying = Shelf { held: Mutex::new(wrong.collect()), ..Shelf::default() };
-    let liar = swarm.start_with(1, &[], lying, Some(Share { index: 1, of: 2 })).0;
+    let liar = swarm.start_with(1, &[], lying, Some(SourceIndex { index: 1, of: 2 })).0;
     let others: Vec<_> = (2..5).map(|number| swarm.start(number, &[])).collect();
     for (peer, _) in &others {
         peer.wait_until(|progress| progress.expelled > 0, PATIENCE);
@@ -272,7 +272,7 @@ fn only_the_lying_source_is_expelled() {
 #[test]
 fn a_source_that_cannot_read_returns_the_error() {
     let mut swarm = Swarm::new(&[2], &LENGTHS, Code::Linear);
-    let source = swarm.start_with(0, &[], Shelf::default(), Some(Share { index: 0, of: 1 })).0;
+    let source = swarm.start_with(0, &[], Shelf::default(), Some(SourceIndex { index: 0, of: 1 })).0;
     let (_peer, _) = swarm.start(1, &[]);
     source.wait_until(|progress| progress.ended, PATIENCE);
     assert!(matches!(source.stop(), Err(StorageError::Read(_))));

@@ -35,7 +35,7 @@ def same(printed, ranks):
 
 
 @pytest.mark.parametrize("language", PROGRAMS)
-def test_a_program_prints_what_the_operations_mean_on_16_nodes(make_bed, language):
+def test_a_program_prints_correct_results_on_16_nodes(make_bed, language):
     bed = make_bed("tree:4x4", host_mbit=50, uplink_mbit=50)
     assert shutil.which(PROGRAMS[language][0]), "make bindings builds the programs"
     printed = succeed(bed, "cool", "run", "-n", "16", "--", *PROGRAMS[language])

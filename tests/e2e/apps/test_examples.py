@@ -79,7 +79,7 @@ def test_the_solver_needs_as_many_in_one_process(language, ranks):
 @pytest.mark.parametrize("wrong, message", [(["--grid", "0"], "0"), (["--tolerance", "x"], "x"), (["--grid", "2"], "2 rows are too few for 4 ranks"),
                                          (["--quickly"], "--quickly")])
 @pytest.mark.parametrize("language", PROGRAMS)
-def test_wrong_options_are_told_in_one_line(language, wrong, message):
+def test_wrong_options_are_reported_in_one_line(language, wrong, message):
     process = embedded([*PROGRAMS[language], *wrong], 4)
     assert process.returncode == 1 and not process.stdout, process
     assert process.stderr.count("\n") == 1 and message in process.stderr, process.stderr

@@ -223,7 +223,7 @@ def test_a_rank_without_input_ends_all_with_one_line(make_bed, tmp_path):
 
 
 @pytest.mark.parametrize("option", ["--model", "--labels", "--centroids", "--summary", "--checkpoint"])
-def test_a_full_disk_is_told_in_one_line_and_leaves_nothing(tmp_path, option):
+def test_a_full_disk_is_reported_in_one_line_and_leaves_nothing(tmp_path, option):
     data, full = str(tmp_path / "points.npy"), str(tmp_path / "full")
     chance = random.Random(3)
     write_npy(data, [[chance.uniform(0, 1) for _ in range(4)] for _ in range(3000)])

@@ -57,7 +57,7 @@ def calls(told, operation, what="taken"):
     return sum(int(line[-4]) for line in lines)
 
 
-def test_every_operation_gives_what_the_host_gives(bed, tmp_path, host):
+def test_every_operation_returns_the_results_of_the_host(bed, tmp_path, host):
     assert "cool-mpi" not in run(bed, tmp_path, host, preload="")
     told = run(bed, tmp_path, host)
     # 58 pairs of a type and a reduction, each with and without MPI_IN_PLACE, and five other calls.
@@ -126,7 +126,7 @@ def test_an_agent_that_dies_ends_the_program(bed, tmp_path, host):
     assert done.returncode != 0 and re.search("cool-mpi: rank .: allreduce: (no agent at|node h2 with rank.* is gone)", done.stderr), done.stderr
 
 
-def test_without_an_agent_the_host_does_all_and_rank_0_says_why(bed, tmp_path, host):
+def test_without_an_agent_the_host_executes_all_calls(bed, tmp_path, host):
     told = run(bed, tmp_path, host, COOL_SOCKET="/no/agent.sock")
     assert told.count("cool-mpi: collectives stay with") == 1 and "rank 0 of 4: no agent at /no/agent.sock" in told, told
     assert calls(told, "allreduce") == 0 and calls(told, "bcast", "left (no group)") > 0, told
@@ -134,7 +134,7 @@ def test_without_an_agent_the_host_does_all_and_rank_0_says_why(bed, tmp_path, h
     assert done.returncode != 0 and "COOL_MPI=require, but COOL cannot be used: rank 0 of 4: no agent" in done.stderr, done.stderr
 
 
-def test_what_is_not_chosen_is_left(bed, tmp_path, host):
+def test_operations_that_are_not_chosen_are_left_to_the_host(bed, tmp_path, host):
     told = run(bed, tmp_path, host, COOL_MPI_OPS="bcast,reduce")
     assert calls(told, "bcast") > 0 and calls(told, "gather") == 0 and calls(told, "gather", "left (not in COOL_MPI_OPS)") > 0, told
     assert "cool-mpi" not in run(bed, tmp_path, host, COOL_MPI="off", COOL_MPI_STATS="0")

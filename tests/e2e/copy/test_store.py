@@ -82,7 +82,7 @@ class Stores:
         return os.listdir(self.path(node) + "/objects")
 
 
-def test_what_was_put_is_on_all_16_nodes_and_comes_back_from_any(make_bed, tmp_path):
+def test_stored_content_is_on_all_16_nodes_and_any_returns_it(make_bed, tmp_path):
     bed = make_bed("tree:4x4")
     stores = Stores(bed, tmp_path / "stores")
     source = make_folder(str(tmp_path / "source"))
@@ -227,7 +227,7 @@ def test_a_flipped_byte_is_found_named_dropped_and_mended(make_bed, tmp_path):
     os.chmod(stores.path("h2"), 0o777)
     errors = stores.run_failing("ls")
     assert errors == ["cool: h2: %s: is writable by other users; name another directory with --store" % stores.path("h2"),
-                      "cool: 3 of 4 nodes have answered"]
+                      "cool: 3 of 4 nodes have executed the request"]
     os.chmod(stores.path("h2"), 0o700)
     succeed(bed, *stores.command("rm", "model"))
     assert stores.contents() == {} and all(stores.objects(node) == [] for node in ("h1", "h2", "h3", "h4"))
@@ -299,5 +299,5 @@ def test_an_interrupted_put_leaves_nothing_visible_and_resumes(make_bed, tmp_pat
     bed.agents["h3"].signal(signal.SIGKILL)
     wait_for(lambda: "h3" in away(bed), "the agent of h3 is away")
     result = stores.run("ls", "--json")
-    assert result.returncode == 1 and result.stderr.splitlines() == ["cool: h3: its agent is away", "cool: 3 of 4 nodes have answered"]
+    assert result.returncode == 1 and result.stderr.splitlines() == ["cool: h3: its agent is away", "cool: 3 of 4 nodes have executed the request"]
     assert json.loads(result.stdout)["contents"][0]["nodes"] == ["h1", "h2", "h4"]

@@ -89,7 +89,7 @@ def test_no_line_is_duplicated_or_silently_lost_in_a_restart(make_bed):
         assert mark == "killed" or lost == {}, errors
 
 
-def test_a_job_ends_when_its_caller_does_not_come_back(make_bed):
+def test_a_job_ends_if_its_caller_does_not_reconnect(make_bed):
     bed = make_bed("tree:2x2", controller_flags=("--agent-grace", "20"))
     job = start(bed, "cool", "run", "-n", "2", "--", "sh", "-c", "echo up; sleep 1000")
     lines(job, 2)
@@ -100,7 +100,7 @@ def test_a_job_ends_when_its_caller_does_not_come_back(make_bed):
     assert "its caller has not reconnected within 20s" in log_of(bed, "controller")
 
 
-def test_whoever_stops_reading_loses_nothing_and_holds_up_nobody(make_bed):
+def test_a_caller_that_stops_reading_loses_and_delays_nothing(make_bed):
     bed = make_bed("tree:2x2", lldp_ms=1000)
     wait_for(bed.whole, "the network is complete")
     count = 40000

@@ -57,7 +57,7 @@ def racks(bed):
     return nodes_by_rack
 
 
-def test_ranks_run_where_they_are_told(make_bed):
+def test_ranks_run_on_the_requested_nodes(make_bed):
     bed = make_bed("tree:2x2")
     (a, b), (c, d) = racks(bed)[0], racks(bed)[1]
 

@@ -90,7 +90,7 @@ def test_controllers_use_etcd_over_tls_and_a_standby_is_ready():
     assert "%s:%d" % (probe["host"], probe["port"]) == values["--http"] and probe["path"] == "/metrics"
 
 
-def test_every_rank_of_the_job_is_told_who_it_is():
+def test_every_rank_of_the_job_receives_its_number():
     job, agent = documents("job.yaml")["Job"], documents("cool.yaml")["DaemonSet"]
     [rank], [daemon] = pod(job)["containers"], pod(agent)["containers"]
     variables = {v["name"]: v.get("value") or v["valueFrom"]["fieldRef"]["fieldPath"] for v in rank["env"]}

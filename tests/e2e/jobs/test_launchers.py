@@ -70,7 +70,7 @@ def test_ranks_that_torchrun_starts_find_each_other(bed, user):
     assert outputs == sums(6)
 
 
-def test_users_do_not_meet_though_they_say_the_same_job(bed):
+def test_users_with_the_same_job_name_do_not_meet(bed):
     ranks = {user: torchrun(bed, user, size=HOSTS, port="29501") for user in (None, NOBODY)}
     for processes in ranks.values():
         assert [await_success(rank).strip() for rank in processes] == sums(HOSTS)

@@ -156,7 +156,7 @@ def test_systemd_finds_nothing_wrong_with_the_units(cluster):
         assert not process.stdout + process.stderr
 
 
-def test_programs_have_no_more_rights_than_their_units_say(cluster):
+def test_programs_have_no_more_rights_than_their_units_state(cluster):
     agent = cluster.nodes[0]
     pid = agent.run("systemctl", "show", "--property=MainPID", "--value", "cool-nodeagent").stdout.strip()
     status = dict(line.split(":\t", 1) for line in agent.run("cat", "/proc/%s/status" % pid).stdout.splitlines() if ":\t" in line)
@@ -275,7 +275,7 @@ def doctor_finds_nothing(cluster):
     return cluster.controller.run("cool", "doctor", check=False).returncode == 0
 
 
-def test_what_is_purged_leaves_nothing_but_the_keys(cluster):
+def test_purged_packages_leave_only_the_keys(cluster):
     for machine in cluster.machines:
         ours = {os.path.basename(path).split("_")[0] for path in glob.glob(os.path.join(PACKAGES, "*.deb"))}
         installed = ours & set(machine.run("dpkg-query", "--show", "--showformat", "${Package}\\n").stdout.split())

@@ -102,7 +102,7 @@ def in_host(bed, host, uid, command, **variables):
     return subprocess.run([*prefix, *command], env={"PATH": os.environ["PATH"], **variables}, capture_output=True, text=True, timeout=PATIENCE)
 
 
-def test_nobody_else_is_a_rank_of_a_users_job_not_even_root(bed):
+def test_no_other_user_not_even_root_is_a_rank_of_a_users_job(bed):
     job = start(bed, "ann", "run", "-n", "1", "--hosts", "h1", "--", "sh", "-c", "echo $COOL_GROUP; sleep 1000")
     group = lines(job, 1)[0].split()[1]
     variables = {"COOL_GROUP": group, "COOL_RANK": "0", "COOL_SIZE": "1", "COOL_SOCKET": os.path.join(bed.directory, "h1.sock")}
@@ -185,7 +185,7 @@ def test_a_jobs_processes_end_with_the_agent(bed):
     assert ended(job)[0] == 1
 
 
-def test_an_agent_that_is_root_says_so_and_does_not_start(bed):
+def test_an_agent_that_is_root_reports_it_and_does_not_start(bed):
     process = subprocess.run([os.path.join(bed.bin_dir, "cool-nodeagent"), "--name", "h9", "--interface", "lo", "--controller", "https://127.0.0.1:7400"],
                           env={"PATH": os.environ["PATH"]}, capture_output=True, text=True, timeout=PATIENCE)
     assert process.returncode == 1 and "run it as a user of its own" in process.stderr, process.stderr

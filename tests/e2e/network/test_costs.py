@@ -12,7 +12,7 @@ def is_near(measured, expected, share=0.33):
     return abs(measured / expected - 1) <= share
 
 
-def test_rates_that_nobody_gives_are_measured(make_bed):
+def test_rates_that_are_not_given_are_measured(make_bed):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=10, set_rates=False)
     bed.wait_until_measured(PATIENCE)
     measurements = bed.cool_json("topology")["measurements"]

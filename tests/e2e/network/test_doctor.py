@@ -9,7 +9,7 @@ def doctor_reports(bed, *words):
     return any(all(word in line for word in words) for line in process.stdout.splitlines())
 
 
-def test_of_a_deployment_that_is_well_nothing_is_said(make_bed):
+def test_a_healthy_deployment_produces_no_findings(make_bed):
     bed = make_bed("tree:2x2")
     assert succeed(bed, "cool", "doctor") == "nothing is wrong: 3 switches, 4 nodes\n"
 

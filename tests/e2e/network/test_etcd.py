@@ -72,7 +72,7 @@ def test_a_controller_leads_soon_after_etcds_leader_is_killed(bed):
     await_all_members(bed)
 
 
-def test_one_member_of_three_lets_nobody_lead(bed):
+def test_with_one_member_of_three_no_controller_leads(bed):
     await_all_members(bed)
     leader = bed.leader()
     with broadcast_under_way(bed):

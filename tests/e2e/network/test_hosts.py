@@ -478,7 +478,7 @@ def test_vlans_stay_apart_for_ipv6(make_bed):
         reach_by_ipv6(bed, addresses, ("h2", "h6"))
 
 
-def test_hosts_are_not_carried_where_the_operator_says_so(make_bed):
+def test_traffic_of_hosts_is_not_forwarded_if_it_is_disabled(make_bed):
     bed = make_bed("tree:2x2", without_agent=("h2", "h3"), controller_flags=("--agents-only",))
     assert not reaches(bed, "h2", host(bed, "h3").IP())
     assert hosts(bed) == {}

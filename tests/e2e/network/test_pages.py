@@ -63,7 +63,7 @@ def test_the_controllers_metrics_describe_network_and_traffic(make_bed):
              "the bytes of a broadcast are counted")
 
 
-def test_an_agents_metrics_tell_of_its_collectives(make_bed):
+def test_an_agents_metrics_include_its_collectives(make_bed):
     bed = make_bed("leafspine:2x2x2")
 
     def metrics(name):
@@ -113,7 +113,7 @@ def test_alerts_and_dashboard_name_metrics_that_there_are(make_bed):
             assert used_names <= metric_names, "%s: %s of %s" % (name, used_names - metric_names, sorted(metric_names))
 
 
-def test_the_status_tells_of_groups_trees_jobs_and_events(job):
+def test_the_status_includes_groups_trees_jobs_and_events(job):
     # The page may be half a second old.
     wait_for(lambda: json.loads(page("status.json"))["jobs"], "the job is shown")
     status = json.loads(page("status.json"))

@@ -84,7 +84,7 @@ def test_a_leader_that_has_stood_still_is_refused_and_ends(bed):
     bed.start_one(leader)
 
 
-def test_without_etcd_nobody_leads_and_collectives_go_on(bed):
+def test_without_etcd_no_controller_leads_and_collectives_go_on(bed):
     leader = bed.leader()
     with broadcast_under_way(bed):
         bed.etcd.end(signal.SIGKILL)

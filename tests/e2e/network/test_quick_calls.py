@@ -61,7 +61,7 @@ def test_a_node_whose_ports_are_taken_keeps_all_from_quick_calls(make_bed):
     assert plans(bed, "bcast", "8")["bcast", 8] == "quick multicast"
 
 
-def test_what_many_short_calls_lose_is_asked_for(make_bed):
+def test_lost_datagrams_of_many_short_calls_are_requested_again(make_bed):
     """Each link drops a fifth of all packets, so nearly each of hundreds of calls loses some
     packets. All results are verified."""
     bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0.2)

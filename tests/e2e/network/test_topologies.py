@@ -69,7 +69,7 @@ def test_a_file_without_the_class_is_refused_with_those_it_has(tmp_path):
     ("tree:0x3", "expected at least one rack"), ("leafspine:2x0x2", "expected at least one rack"), ("tree:9x90", "at most 250 hosts"),
     ("tree", "expected tree:RxK"), ("/no/such.json", "No such file"), ("/no/such.py:Own", "there is no file /no/such.py"),
 ])
-def test_a_name_of_nothing_is_refused_with_what_is_expected(text, message):
+def test_an_unknown_name_is_refused_with_the_expected_forms(text, message):
     process = subprocess.run([os.path.join(ROOT, "mininet", "testbed.py"), "--topology", text, "--", "true"], capture_output=True, text=True)
     assert process.returncode == 2 and message in process.stderr.splitlines()[-1] and text in process.stderr, process.stderr
 

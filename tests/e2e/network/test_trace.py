@@ -5,7 +5,7 @@ import os
 from conftest import succeed
 
 
-def test_the_slowest_call_and_the_rank_that_was_late_are_told(make_bed, tmp_path):
+def test_the_slowest_call_and_the_late_rank_are_reported(make_bed, tmp_path):
     bed = make_bed("tree:2x2")
     # Rank 2 stops itself for a moment before the third of five barriers. A forced plan makes agents
     # execute them.
@@ -22,7 +22,7 @@ def test_the_slowest_call_and_the_rank_that_was_late_are_told(make_bed, tmp_path
     assert "2 on " in succeed(bed, "cool", "trace", "--slowest", "1").splitlines()[1]
 
 
-def test_calls_that_ranks_carry_out_themselves_are_told(make_bed):
+def test_calls_that_ranks_execute_themselves_are_reported(make_bed):
     """Ranks execute short calls by datagrams between nodes, and in the segment of one node."""
     bed = make_bed("tree:2x2")
     for ranks, plan in ([], "quick multicast"), (["--ranks", "4", "--ranks-per-node", "4"], "segment"):

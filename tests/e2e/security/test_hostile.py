@@ -52,7 +52,7 @@ def test_a_user_of_a_member_node_receives_and_disturbs_nothing(make_bed):
     assert counts["unknown"] > 0, counts
 
 
-def test_what_is_repeated_or_changed_on_the_wire_is_refused(make_bed):
+def test_packets_that_are_repeated_or_changed_are_refused(make_bed):
     bed = make_bed("tree:2x2")
     before = {host.name: refused_packets(bed, host.name) for host in bed.network.net.hosts}
     results = check_under_attack(bed, lambda _: hostile.start(bed, "h1", "wire", "h1-eth0"))

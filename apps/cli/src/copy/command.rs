@@ -1,7 +1,7 @@
 //! The command `cool copy`.
 
 use super::options::{NAME_SOURCE, NodeChoice, ReportOptions, TransferOptions, node_named};
-use super::order::{CopyOrder, CopyPaths, copy, names_directory, report};
+use super::request::{CopyPaths, CopyRequest, copy, names_directory, report};
 use super::spool::Spool;
 use super::stream::{InputStream, stream};
 use crate::error::{Error, SpoolError};
@@ -19,15 +19,16 @@ use tonic::transport::Channel;
 ///
 /// Blocks that a node has already, from an older copy at DEST or an interrupted one, are not sent
 /// again. Each copy is written next to DEST and renamed into place once it is complete and
-/// verified. It belongs to you and has the modes and times of the source. Nodes that cannot have a
-/// copy are listed with the reason, and the others continue. A node gets a copy, too, if its agent
-/// connects or reconnects in time.
+/// verified. It belongs to you (or to --user) and has the modes and times of the source. Nodes on
+/// which the copy fails are listed with the reason, and the others continue. A node whose agent
+/// connects or reconnects while the source is still sending (by swarm: while members remain)
+/// receives a copy too.
 #[derive(Debug, clap::Args)]
 pub(crate) struct CopyOptions {
     #[command(flatten)]
     nodes: NodeChoice,
 
-    /// Node that has SOURCE [default: this machine's]
+    /// Node that has SOURCE [default: the node with an address of this machine]
     #[arg(long, value_name = "NODE")]
     from: Option<String>,
 
@@ -60,9 +61,9 @@ impl CopyOptions {
         self.source == Path::new("-")
     }
 
-    /// Returns the order to copy the file or directory at a path.
-    fn order(&self, nodes: &[Node], source: &Path) -> Result<CopyOrder<'_>, Error> {
-        Ok(CopyOrder {
+    /// Returns the request to copy the file or directory at a path.
+    fn request(&self, nodes: &[Node], source: &Path) -> Result<CopyRequest<'_>, Error> {
+        Ok(CopyRequest {
             from: node_named(nodes, self.from.as_deref(), NAME_SOURCE)?,
             to: self.nodes.clone(),
             paths: CopyPaths::new(source, Some(&self.dest))?,
@@ -84,14 +85,14 @@ pub(crate) async fn run(mut client: ControllerClient<Channel>, options: &CopyOpt
         let outcome = stream(client, &nodes, input).await?;
         return report(&outcome, &options.report);
     }
-    let mut order = options.order(&nodes, &options.source)?;
+    let mut request = options.request(&nodes, &options.source)?;
     // The file is removed at the end of this function.
     let spool;
     if options.reads_input() {
         (spool, nodes) = spool_input(&mut client, options).await?;
-        order = options.order(&nodes, &spool.path())?;
+        request = options.request(&nodes, &spool.path())?;
     }
-    let outcome = copy(client, &nodes, order).await?;
+    let outcome = copy(client, &nodes, request).await?;
     report(&outcome, &options.report)
 }
 

@@ -435,7 +435,7 @@ mod tests {
     }
 
     #[test]
-    fn the_document_names_expelled_nodes_and_who_reported_them() {
+    fn the_document_names_expelled_nodes_and_their_reporters() {
         let mut outcome = outcome();
         for rank in [2, 1, 2] {
             send(&mut outcome, rank, &CopyEvent::Expelled { node: "n0".to_owned() });

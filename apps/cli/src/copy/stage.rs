@@ -1,7 +1,7 @@
 //! Staging: copies the files that a job needs to its nodes before it starts.
 
 use super::options::{NodeChoice, TransferOptions, node_named};
-use super::order::{CopyOrder, CopyPaths, copy, report_failed};
+use super::request::{CopyPaths, CopyRequest, copy, report_failed};
 use crate::error::Error;
 use crate::followed_job::{self, JobUpdate};
 use cool_proto::control::controller_client::ControllerClient;
@@ -76,9 +76,9 @@ pub(crate) async fn stage(
     for paths in all_paths {
         let source_path = paths.source.clone();
         let to = choice.clone();
-        let order =
-            CopyOrder { from: from.clone(), to, paths, store: None, delete: false, transfer: &transfer };
-        let outcome = copy(client.clone(), &nodes, order).await?;
+        let request =
+            CopyRequest { from: from.clone(), to, paths, store: None, delete: false, transfer: &transfer };
+        let outcome = copy(client.clone(), &nodes, request).await?;
         let (copies, requested) = (report_failed(&outcome), outcome.requested());
         if copies < requested {
             return Err(Error::Staged { copies, requested, source_path });

@@ -3,8 +3,8 @@
 use super::input_feed::InputFeed;
 use super::late;
 use super::options::{NAME_SOURCE, NodeChoice, TransferOptions, node_named};
-use super::order::{CopyPaths, JobNodes, conclude};
 use super::outcome::CopyOutcome;
+use super::request::{CopyPaths, JobNodes, conclude};
 use crate::cool_rank_job;
 use crate::error::{Error, SpoolError};
 use crate::followed_job::{self, JobUpdate};

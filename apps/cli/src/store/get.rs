@@ -4,7 +4,7 @@ use super::holders::StoreHolder;
 use super::options::{StoreOptions, name};
 use super::search::StoreSearch;
 use crate::copy::options::{NodeChoice, ReportOptions, TransferOptions, node_named};
-use crate::copy::order::{CopyOrder, CopyPaths, names_directory, report};
+use crate::copy::request::{CopyPaths, CopyRequest, names_directory, report};
 use crate::error::Error;
 use cool_copy::StoreTask;
 use cool_proto::control::TopologyRequest;
@@ -69,7 +69,7 @@ pub(crate) async fn get(mut client: ControllerClient<Channel>, options: &GetOpti
     let dest = if names_directory(&options.dest) { dest.join(options.name.as_str()) } else { dest };
     let transfer = holders.transfer_options(&options.transfer);
     let outcome = holders.copy(client, |StoreHolder { node, object }, others| {
-        Ok(CopyOrder {
+        Ok(CopyRequest {
             from: node,
             to: to.clone(),
             paths: CopyPaths::new(&object.tree, Some(&dest))?,

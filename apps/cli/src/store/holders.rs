@@ -1,8 +1,8 @@
 //! Nodes with an object in their stores, and the choice of those from which it is copied.
 
 use crate::copy::options::{ChosenNode, TransferOptions};
-use crate::copy::order::{CopyOrder, copy};
 use crate::copy::outcome::CopyOutcome;
+use crate::copy::request::{CopyRequest, copy};
 use crate::error::Error;
 use cool_copy::ObjectInfo;
 use cool_proto::control::controller_client::ControllerClient;
@@ -62,17 +62,17 @@ impl Holders {
     pub(super) async fn copy<'w>(
         self,
         mut client: ControllerClient<Channel>,
-        order: impl Fn(StoreHolder, Vec<String>) -> Result<CopyOrder<'w>, Error>,
+        request: impl Fn(StoreHolder, Vec<String>) -> Result<CopyRequest<'w>, Error>,
     ) -> Result<CopyOutcome, Error> {
         let mut left = &self.holders[..];
         loop {
             // There is at least one, which has the object that was put last.
             let (first, rest) = left.split_first().ok_or(Error::NoNodes)?;
             let others = rest.iter().map(|holder| &holder.node).filter(|node| !self.to.contains(*node));
-            let order = order(first.clone(), others.cloned().collect())?;
+            let request = request(first.clone(), others.cloned().collect())?;
             // The topology is requested again, because it now reports a lost holder as away.
             let nodes = client.get_topology(TopologyRequest {}).await?.into_inner().nodes;
-            let outcome = copy(client.clone(), &nodes, order).await;
+            let outcome = copy(client.clone(), &nodes, request).await;
             let reason = match &outcome {
                 Err(Error::CopySource { reason, .. }) => reason.clone(),
                 Ok(outcome) if outcome.is_missing_source() => {

@@ -2,7 +2,7 @@
 
 use super::query::{StoreReplies, query};
 use crate::copy::options::NodeChoice;
-use crate::copy::order::check_placeholders;
+use crate::copy::request::check_placeholders;
 use crate::error::Error;
 use cool_copy::{StoreLocation, StoreOperation, StoreRequest};
 use cool_proto::control::TopologyRequest;

@@ -4,7 +4,7 @@ use super::holders::StoreHolder;
 use super::options::{StoreOptions, name};
 use super::search::StoreSearch;
 use crate::copy::options::{NAME_SOURCE, NodeChoice, ReportOptions, TransferOptions, node_named};
-use crate::copy::order::{CopyOrder, CopyPaths, copy, report};
+use crate::copy::request::{CopyPaths, CopyRequest, copy, report};
 use crate::error::Error;
 use crate::size;
 use cool_copy::{PutTask, StoreTask, unix_ms};
@@ -59,9 +59,9 @@ pub(crate) async fn put(mut client: ControllerClient<Channel>, options: &PutOpti
     // Checks the named nodes before any store is queried.
     let chosen = options.nodes.choose(&nodes)?;
     let store = options.store.location()?;
-    let order = |from, source: &Path, (object, put_ms), others| {
+    let request = |from, source: &Path, (object, put_ms), others| {
         let put = Some(PutTask { put_ms, quota: options.quota });
-        Ok(CopyOrder {
+        Ok(CopyRequest {
             from,
             to: options.nodes.clone(),
             paths: CopyPaths::into_stores(source)?,
@@ -74,14 +74,14 @@ pub(crate) async fn put(mut client: ControllerClient<Channel>, options: &PutOpti
         Some(source) => {
             let from = node_named(&nodes, options.from.as_deref(), NAME_SOURCE)?;
             let new = (None, unix_ms(SystemTime::now()));
-            copy(client, &nodes, order(from, source, new, Vec::new())?).await?
+            copy(client, &nodes, request(from, source, new, Vec::new())?).await?
         }
         None => {
             let search = StoreSearch { store: &store, name: &options.name, from: options.from.as_deref() };
             let user = options.transfer.user.clone();
             let holders = search.run(client.clone(), &nodes, &chosen, user).await?;
             let existing = |StoreHolder { node, object }: StoreHolder, others| {
-                order(node, &object.tree, (Some(object.id), object.put_ms), others)
+                request(node, &object.tree, (Some(object.id), object.put_ms), others)
             };
             holders.copy(client, existing).await?
         }

@@ -39,7 +39,8 @@ impl StoreReplies {
         })
     }
 
-    /// Prints the damage and the nodes that did not reply.
+    /// Prints the damage, and the nodes that did not reply or replied with an error, on standard
+    /// error.
     ///
     /// # Errors
     /// If there is any of them.
@@ -55,8 +56,8 @@ impl StoreReplies {
         match (self.failed.len(), damaged) {
             (0, 0) => Ok(()),
             (0, damaged) => Err(Error::DamagedContents(damaged)),
-            (silent, _) => {
-                Err(Error::NoReply { replies: self.requested - silent, requested: self.requested })
+            (failed, _) => {
+                Err(Error::FailedNodes { replies: self.requested - failed, requested: self.requested })
             }
         }
     }
@@ -123,8 +124,8 @@ impl ReplyCollector {
         }
     }
 
-    /// Returns the nodes that did not reply to the end, with the reason. `job` is the error of the
-    /// job.
+    /// Returns the nodes that sent no last reply (`Ended`), or one with an error, each with the
+    /// reason. `job` is the error with which the job ended, if any.
     fn incomplete(&self, job: Option<&Error>) -> Vec<(String, String)> {
         let reason = |node: &String| match self.ended.get(node) {
             Some(error) => error.clone(),
@@ -160,6 +161,6 @@ mod tests {
         assert_eq!(failed, [("h1".into(), "it did not answer".into()), ("h3".into(), "full".into())]);
         let replies =
             StoreReplies { failed: failed.into_iter().collect(), requested: 3, ..StoreReplies::default() };
-        assert_eq!(replies.check().unwrap_err().to_string(), "1 of 3 nodes have answered");
+        assert_eq!(replies.check().unwrap_err().to_string(), "1 of 3 nodes have executed the request");
     }
 }

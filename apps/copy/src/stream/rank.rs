@@ -1,5 +1,5 @@
-//! One rank of a stream: the source's rank broadcasts the input part by part, and the others write
-//! it.
+//! One rank of a stream. The source's rank broadcasts the input part by part. The other ranks write
+//! it, and the source's rank too if `copy_on_source`.
 //!
 //! Parts are numbered. After every few parts all ranks synchronize. Until then the source keeps the
 //! parts that it has sent; if a node is lost, the others resume at the first part that one of them
@@ -17,10 +17,11 @@ use std::time::{Duration, Instant};
 
 /// Number of parts between two synchronizations.
 const SYNC_EVERY: u64 = 4;
-/// Timeout of the broadcasts: how long the input may pause, or the reader of a pipe may not read.
+/// Timeout of the broadcasts: the longest time for which the input may pause, or a pipe's reader
+/// may be idle.
 const PAUSE_MAX: Duration = Duration::from_secs(24 * 3600);
 
-/// Runs as the rank for which the job started this process, with a [`StreamTask`] as JSON.
+/// Executes the rank of this process. `task` is a [`StreamTask`] as JSON.
 ///
 /// # Errors
 /// If the process cannot be a rank. If its node cannot have a copy, it reports that as an event.
@@ -43,7 +44,8 @@ struct StreamRank<'t> {
     next: u64,
     /// Hash of the whole stream, once the end has arrived.
     hash: Option<String>,
-    sent: u64,
+    /// Bytes broadcast so far; at ranks other than the source, received.
+    bytes_broadcast: u64,
 }
 
 impl<'t> StreamRank<'t> {
@@ -54,7 +56,7 @@ impl<'t> StreamRank<'t> {
         let source = is_source.then(connect);
         let dest = || task.dest.replace("{node}", &node).into();
         let sink = (task.copy_on_source || !is_source).then(|| StreamSink::start(dest()));
-        Ok(StreamRank { task, source, sink: sink.transpose()?, next: 0, hash: None, sent: 0 })
+        Ok(StreamRank { task, source, sink: sink.transpose()?, next: 0, hash: None, bytes_broadcast: 0 })
     }
 
     fn run(mut self, mut comm: Comm) -> Result<(), CopyError> {
@@ -83,7 +85,7 @@ impl<'t> StreamRank<'t> {
         loop {
             let part = self.part(number);
             let (form, bytes) = broadcast_packed(comm, root, PART_MAX_BYTES + FRAME_MAX_BYTES, part)?;
-            self.sent += bytes.len() as u64;
+            self.bytes_broadcast += bytes.len() as u64;
             if number == self.next {
                 self.on_part(form, bytes)?;
             }
@@ -101,12 +103,12 @@ impl<'t> StreamRank<'t> {
     /// Agrees with all ranks on the first part that one of them is missing, and returns its number.
     /// The source drops the parts before it.
     fn synchronize(&mut self, comm: &Comm) -> Result<u64, CopyError> {
-        // Nodes that cannot write do not count. If no node can, there is no reason to continue.
+        // The stream ends if no node can write any more.
         let is_writing = self.sink.as_ref().is_some_and(|sink| !sink.has_failed());
         let mut all = [self.next, u64::MAX - u64::from(is_writing)];
         comm.allreduce_in_place(&mut all, Op::Min)?;
-        let [number, any_writing] = all;
-        if any_writing == u64::MAX {
+        let [number, writing_min] = all;
+        if writing_min == u64::MAX {
             return Err(CopyError::Source("no node can write it".to_owned()));
         }
         if let Some(Ok(source)) = &mut self.source {
@@ -137,7 +139,7 @@ impl<'t> StreamRank<'t> {
                 }
                 return Err(CopyError::Source(format!("{} stopped sending: {reason}", self.task.from)));
             }
-            // Never sent in a stream, because a late node would miss its beginning.
+            // A stream admits no late nodes, because they would miss its beginning.
             PieceForm::Admission => {}
             PieceForm::Plain | PieceForm::Compressed => {
                 if let Some(sink) = &mut self.sink {
@@ -152,7 +154,7 @@ impl<'t> StreamRank<'t> {
     fn report_sent(&self, comm: &Comm) -> Result<(), CopyError> {
         if let Some(Ok(source)) = &self.source {
             CopyEvent::Source { bytes: source.bytes }.send()?;
-            CopyEvent::Sent { bytes: self.sent, via: comm.last_plan() }.send()?;
+            CopyEvent::Sent { bytes: self.bytes_broadcast, via: comm.last_plan() }.send()?;
         }
         Ok(())
     }

@@ -8,7 +8,7 @@ use crate::simd_level::SimdLevel;
 pub struct PairDistances<'a> {
     dots: &'static DotProducts,
     centroids: &'a [i16],
-    /// Words of a centroid.
+    /// Number of `i16` words per centroid.
     width: usize,
     norms: Vec<i64>,
 }

@@ -1,12 +1,13 @@
-//! The definition of all results, one number after another. Every level must return the same.
+//! The reference implementation, which processes one coordinate at a time. Every SIMD level must
+//! return the same results.
 
 use crate::nearest::NearestCentroid;
 use crate::point_rows::PointRows;
 
 /// Returns the squared distance between the `i`th point and a centroid, in squared units of the
-/// centroids' grid. It stays below 2^49, because 65,536 coordinates differ by less than 2^16 each;
-/// for [`Precision::Fine`](crate::Precision::Fine) below 2^62, because 16,384 coordinates differ by
-/// less than 2^24.
+/// centroids' grid. It stays below 2^48, because at most 65,536 coordinates differ by less than
+/// 2^16 each; for [`Precision::Fine`](crate::Precision::Fine) below 2^62, because at most 16,384
+/// coordinates differ by less than 2^24.
 pub fn squared(rows: PointRows<'_>, i: usize, centroid: &[i16]) -> i64 {
     let precision = rows.precision();
     let pairs = rows.row(i).zip(precision.coordinates(centroid));

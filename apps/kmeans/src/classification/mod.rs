@@ -1,6 +1,6 @@
 //! From directories of pictures, one per class, to a tested classifier (Zhang, Qiu et al.,
 //! "Large-Scale Image Classification using High Performance Clustering", section 6): patches, a
-//! vocabulary by clustering on all ranks, histograms of words, and linear machines.
+//! vocabulary by clustering on all ranks, histograms of words, and linear support vector machines.
 //!
 //! The crate `cool-classify` contains the arithmetic of histograms and machines. This module reads
 //! the pictures ([`ClassDirectories`]) and distributes the work: each rank describes some pictures

@@ -1,5 +1,5 @@
-//! Application of a model to points and pictures from which it was not made: labels, distances, and
-//! histograms of words. All ranks share the work.
+//! Applies a model to points and pictures: labels, distances, and histograms of words. All ranks
+//! share the work.
 
 use crate::classification::bag::VocabularyReader;
 use crate::data::grid::{Centroids, Metric, Points, Precision};
@@ -41,7 +41,7 @@ pub fn assign(
     peers: &PeerRanks<'_>,
     clusters: &Clusters,
     source: &PointSource,
-    (level, on): (SimdLevel, usize),
+    (level, threads): (SimdLevel, usize),
     watch: &dyn ProgressObserver,
     mut write: impl FnMut(&[Assignment]) -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -51,8 +51,8 @@ pub fn assign(
     let real = clusters.grid.real(&clusters.centroids);
     watch.loading(source.rows() / peers.size() as u64);
     let compute = |rows: Range<u64>| {
-        let (points, beyond) = load(clusters, source, rows, on)?;
-        let mut found = nearest(clusters, &panels, &points, on);
+        let (points, beyond) = load(clusters, source, rows, threads)?;
+        let mut found = nearest(clusters, &panels, &points, threads);
         for (i, row) in beyond {
             found[i] = off_grid(&real, &row);
         }
@@ -71,17 +71,18 @@ pub fn assign(
 /// A point beyond the grid: its index among the points, and its coordinates.
 type OffGrid = (usize, Vec<f64>);
 
-/// Returns the points on the model's grid, and the coordinates of those beyond it, because
-/// distances on the grid are wrong for them.
+/// Returns all points, rounded and clamped to the model's grid, and the coordinates of those that
+/// lie beyond it, because their distances on the grid are wrong. Byte grids and the cosine metric
+/// have none.
 fn load(
     clusters: &Clusters,
     source: &PointSource,
     rows: Range<u64>,
-    on: usize,
+    threads: usize,
 ) -> Result<(Points, Vec<OffGrid>), Error> {
     let (grid, rows): (_, Vec<u64>) = (&clusters.grid, rows.collect());
     if grid.precision == Precision::Byte || grid.metric == Metric::Cosine {
-        return Ok((source.load(&rows, grid, on, &|_| ())?, Vec::new()));
+        return Ok((source.load(&rows, grid, threads, &|_| ())?, Vec::new()));
     }
     let (mut points, mut beyond) = (grid.empty_points(), Vec::new());
     points.reserve(rows.len());
@@ -94,9 +95,9 @@ fn load(
     Ok((points, beyond))
 }
 
-fn nearest(clusters: &Clusters, panels: &Panels, points: &Points, on: usize) -> Vec<Assignment> {
+fn nearest(clusters: &Clusters, panels: &Panels, points: &Points, threads: usize) -> Vec<Assignment> {
     let mut found = vec![Assignment::default(); points.len()];
-    threads::map_mut(on, found.chunks_mut(PIECE).collect(), |piece, found: &mut [Assignment]| {
+    threads::map_mut(threads, found.chunks_mut(PIECE).collect(), |piece, found: &mut [Assignment]| {
         let picked = RowSelection::Run { first: piece * PIECE, count: found.len() };
         panels.nearest(points.rows(), picked, |i, nearest| {
             let squared = clusters.grid.real_squared(nearest.squared.unsigned_abs().into());
@@ -127,7 +128,7 @@ pub fn histograms(
     peers: &PeerRanks<'_>,
     clusters: &Clusters,
     pictures: &Pictures,
-    (level, on): (SimdLevel, usize),
+    (level, threads): (SimdLevel, usize),
     watch: &dyn ProgressObserver,
     write: impl FnMut(Range<u64>, Vec<i32>) -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -141,7 +142,8 @@ pub fn histograms(
         Ok(counts)
     };
     let compute = |rows: Range<u64>| {
-        let counts = threads::map(on, (rows.end - rows.start) as usize, |i| count(rows.start + i as u64));
+        let counts =
+            threads::map(threads, (rows.end - rows.start) as usize, |i| count(rows.start + i as u64));
         counts.into_iter().collect::<Result<Vec<_>, _>>().map(|rows| rows.concat())
     };
     in_blocks(peers, entries.len() as u64, PICTURES, compute, write)
@@ -155,7 +157,7 @@ pub fn histograms(
 pub fn features(
     peers: &PeerRanks<'_>,
     source: &PointSource,
-    on: usize,
+    threads: usize,
     watch: &dyn ProgressObserver,
     write: impl FnMut(Range<u64>, Vec<u8>) -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -163,7 +165,7 @@ pub fn features(
     let compute = |rows: Range<u64>| {
         let rows: Vec<u64> = rows.collect();
         if source.byte_step().is_some() {
-            return source.bytes(&rows, on, &|points| watch.loaded(points));
+            return source.bytes(&rows, threads, &|points| watch.loaded(points));
         }
         let mut bytes = Vec::with_capacity(rows.len() * source.dims() * 8);
         source.each(&rows, |row| bytes.extend(row.iter().flat_map(|x| x.to_le_bytes())))?;

@@ -29,9 +29,11 @@ pub struct Summary {
     /// Whether the last iteration moved no centroid, moved the centroids by at most the limit of
     /// movement, or lowered the inertia by less than the tolerance.
     pub converged: bool,
-    /// For each iteration, the sum of squared distances from the centroids at its start.
+    /// For each iteration, the sum of the points' squared distances from their centroids at its
+    /// start, each multiplied by the point's weight.
     pub inertia: Vec<f64>,
-    /// Sum of squared distances from the final centroids.
+    /// Sum of the points' squared distances from their final centroids, each multiplied by the
+    /// point's weight.
     pub final_inertia: f64,
     /// Number of clusters without points at the end.
     pub empty_clusters: usize,
@@ -70,7 +72,7 @@ pub struct Seconds {
     pub total: f64,
 }
 
-/// Payload that the agents of all nodes sent, and retransmissions.
+/// Traffic of all nodes: payload bytes, and numbers of repaired and retransmitted chunks.
 #[derive(Debug, serde::Serialize)]
 pub struct NetworkTotals {
     /// Bytes sent by multicast.
@@ -86,10 +88,11 @@ pub struct NetworkTotals {
 impl NetworkTotals {
     /// Returns the traffic of all nodes for the calls so far. All ranks must call this.
     pub fn total(peers: &PeerRanks<'_>) -> Result<Self, Error> {
-        let (_, prints) = peers.on_node();
+        // Each node's statistics are counted once.
+        let (_, is_first_on_node) = peers.on_node();
         let stats = peers.stats();
         let mine = [stats.multicast_bytes, stats.unicast_bytes, stats.chunks_repaired, stats.chunks_resent];
-        let mine = if prints { mine.to_vec() } else { vec![0; mine.len()] };
+        let mine = if is_first_on_node { mine.to_vec() } else { vec![0; mine.len()] };
         let all = peers.combine(mine, Op::Sum)?;
         Ok(Self {
             multicast_bytes: all[0],
@@ -113,7 +116,8 @@ pub struct RunInfo {
     pub total: f64,
 }
 
-/// Returns the figures of a run. Rank 0 must call this.
+/// Returns the figures of a run. Only rank 0's result is complete, so rank 0 should call this; no
+/// other rank needs to.
 pub fn summarize(
     peers: &PeerRanks<'_>,
     share: &PointShare,

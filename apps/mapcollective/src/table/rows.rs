@@ -6,8 +6,8 @@
 
 use super::Table;
 use super::number::{Number, NumberWidth};
-use crate::cost::share;
 use crate::error::{Error, Malformed};
+use crate::link_load::share;
 use cool::{Comm, Element, Op};
 use std::ops::Range;
 

@@ -5,11 +5,13 @@
 use crate::failure::MpiCallFailure;
 use crate::groups::{CommunicatorState, CoolGroup, communicator};
 use crate::host::{HostMpi, MpiHandle, host};
-use crate::memory::TypedMemory;
 use crate::report::report;
+use crate::typed_memory::TypedMemory;
 use crate::wait;
 use cool::{Array, ArrayMut, Arrays, Collective, Elements, Op, Operation, PairType, Type};
-use cool_mpi::{CallTally, ErrorClass, FallbackReason, InterceptMode, MpiSettings, PairValue, ReducedType};
+use cool_mpi::{
+    CallTally, ErrorClass, InterceptMode, MpiSettings, PairValue, PassThroughReason, ReducedType,
+};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -36,12 +38,12 @@ pub(crate) static FINALIZED: AtomicBool = AtomicBool::new(false);
 #[derive(Debug)]
 enum NotExecuted {
     /// The call is passed through to the host's library.
-    Fallback(FallbackReason),
+    Fallback(PassThroughReason),
     Failed(MpiCallFailure),
 }
 
-impl From<FallbackReason> for NotExecuted {
-    fn from(refusal: FallbackReason) -> NotExecuted {
+impl From<PassThroughReason> for NotExecuted {
+    fn from(refusal: PassThroughReason) -> NotExecuted {
         NotExecuted::Fallback(refusal)
     }
 }
@@ -142,17 +144,17 @@ impl InterceptedCall<'_> {
     ) -> Result<InterceptedCall<'_>, NotExecuted> {
         settings().admit(operation)?;
         if FINALIZED.load(Ordering::Relaxed) {
-            return Err(FallbackReason::Off.into());
+            return Err(PassThroughReason::Off.into());
         }
         let host = host();
         let comm = host.abi.handle(comm);
         if !host.is_comm(comm) {
-            return Err(FallbackReason::Arguments.into());
+            return Err(PassThroughReason::Arguments.into());
         }
-        let communicator = communicator(host, comm).ok_or(FallbackReason::Arguments)?;
+        let communicator = communicator(host, comm).ok_or(PassThroughReason::Arguments)?;
         match (communicator.inter, communicator.size) {
-            (true, _) => Err(FallbackReason::Intercommunicator.into()),
-            (false, 1) => Err(FallbackReason::Alone.into()),
+            (true, _) => Err(PassThroughReason::Intercommunicator.into()),
+            (false, 1) => Err(PassThroughReason::Alone.into()),
             _ => Ok(InterceptedCall { operation, host, comm, communicator, bytes }),
         }
     }
@@ -165,9 +167,9 @@ impl InterceptedCall<'_> {
         self.communicator.size
     }
 
-    fn root(&self, root: c_int) -> Result<usize, FallbackReason> {
+    fn root(&self, root: c_int) -> Result<usize, PassThroughReason> {
         let root = usize::try_from(root).ok().filter(|root| *root < self.size());
-        root.ok_or(FallbackReason::Arguments)
+        root.ok_or(PassThroughReason::Arguments)
     }
 
     fn is_in_place(&self, data: *const c_void) -> bool {
@@ -179,13 +181,13 @@ impl InterceptedCall<'_> {
         data: *const c_void,
         count: i64,
         datatype: MpiHandle,
-    ) -> Result<TypedMemory, FallbackReason> {
-        TypedMemory::new(self.host, data, count, datatype).ok_or(FallbackReason::Arguments)
+    ) -> Result<TypedMemory, PassThroughReason> {
+        TypedMemory::new(self.host, data, count, datatype).ok_or(PassThroughReason::Arguments)
     }
 
     /// Returns an array with one part per rank.
-    fn for_all_ranks(&self, part: &TypedMemory) -> Result<TypedMemory, FallbackReason> {
-        part.repeated(self.size()).ok_or(FallbackReason::Arguments)
+    fn for_all_ranks(&self, part: &TypedMemory) -> Result<TypedMemory, PassThroughReason> {
+        part.repeated(self.size()).ok_or(PassThroughReason::Arguments)
     }
 
     /// Returns COOL's elements and reduction for MPI's `datatype` and `op`. `one` must describe
@@ -195,10 +197,12 @@ impl InterceptedCall<'_> {
         datatype: MpiHandle,
         op: MpiHandle,
         one: &TypedMemory,
-    ) -> Result<(Elements, Op), FallbackReason> {
-        let op = self.host.reduce_op(self.host.abi.handle(op)).ok_or(FallbackReason::Reduction)?;
-        let class = self.host.number_class(self.host.abi.handle(datatype)).ok_or(FallbackReason::Elements)?;
-        Ok((reduced_elements(class.elements(one.element_bytes(), op).ok_or(FallbackReason::Elements)?), op))
+    ) -> Result<(Elements, Op), PassThroughReason> {
+        let op = self.host.reduce_op(self.host.abi.handle(op)).ok_or(PassThroughReason::Reduction)?;
+        let class =
+            self.host.number_class(self.host.abi.handle(datatype)).ok_or(PassThroughReason::Elements)?;
+        let elements = class.elements(one.element_bytes(), op).ok_or(PassThroughReason::Elements)?;
+        Ok((reduced_elements(elements), op))
     }
 
     /// Returns the group that executes the call, given the bytes of its type signature.
@@ -213,7 +217,7 @@ impl InterceptedCall<'_> {
             Err(why) if settings().mode == InterceptMode::Require => {
                 Err(MpiCallFailure::Required(why).into())
             }
-            Err(_) => Err(FallbackReason::NoGroup.into()),
+            Err(_) => Err(PassThroughReason::NoGroup.into()),
         }
     }
 
@@ -323,7 +327,7 @@ pub(crate) unsafe fn reduce_scatter(
         let own = counts.get(call.rank()).copied().unwrap_or(0);
         let own = call.typed_memory(recv, own as i64, datatype)?;
         let all = counts.iter().try_fold(0i64, |sum, count| sum.checked_add(*count as i64));
-        let all = all.ok_or(FallbackReason::Arguments)?;
+        let all = all.ok_or(PassThroughReason::Arguments)?;
         let in_place = call.is_in_place(send);
         let all = call.typed_memory(if in_place { recv } else { send }, all, datatype)?;
         let (elements, op) = call.reduction(datatype, op, &all)?;
@@ -342,8 +346,8 @@ pub(crate) unsafe fn reduce_scatter(
 
 /// Returns the counts that the program passed, one per rank, or the reason if one of them is
 /// negative.
-fn elements(size: usize, counts: &dyn Fn(usize) -> i64) -> Result<Vec<usize>, FallbackReason> {
-    (0..size).map(|rank| usize::try_from(counts(rank)).map_err(|_| FallbackReason::Arguments)).collect()
+fn elements(size: usize, counts: &dyn Fn(usize) -> i64) -> Result<Vec<usize>, PassThroughReason> {
+    (0..size).map(|rank| usize::try_from(counts(rank)).map_err(|_| PassThroughReason::Arguments)).collect()
 }
 
 /// A buffer as the program passed it.
@@ -355,7 +359,7 @@ pub(crate) struct BufferArgument {
 }
 
 impl BufferArgument {
-    fn typed_memory(self, call: &InterceptedCall) -> Result<TypedMemory, FallbackReason> {
+    fn typed_memory(self, call: &InterceptedCall) -> Result<TypedMemory, PassThroughReason> {
         call.typed_memory(self.data, self.count, self.datatype)
     }
 }
@@ -511,12 +515,12 @@ pub(crate) unsafe fn allgatherv(
         let one = call.typed_memory(recv, 1, datatype)?;
         let mut parts = Vec::with_capacity(counts.len());
         for (rank, count) in counts.iter().enumerate() {
-            let place = isize::try_from(place(rank)).map_err(|_| FallbackReason::Arguments)?;
+            let place = isize::try_from(place(rank)).map_err(|_| PassThroughReason::Arguments)?;
             parts.push(one.part(place, *count)?);
         }
         let lengths: Vec<usize> = parts.iter().map(TypedMemory::bytes).collect();
         let length = lengths.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes as u64));
-        let group = call.group(length.ok_or(FallbackReason::Arguments)?)?;
+        let group = call.group(length.ok_or(PassThroughReason::Arguments)?)?;
         let own = if call.is_in_place(send.data) { parts[call.rank()] } else { send.typed_memory(call)? };
         // All parts, one after the other.
         let mut all = vec![0; lengths.iter().sum()];

@@ -10,7 +10,7 @@ use crate::calls::{
     BufferArgument, allgather, allgatherv, alltoall, bcast, gather, reduce_scatter, reduction, scatter,
 };
 use crate::host::{InPointer, MpiHandle, OutPointer, address, host, required};
-use crate::names::{finalize, number};
+use crate::interposed_functions::{finalize, number};
 use cool::Operation;
 use cool_mpi::Abi;
 use std::ffi::{c_int, c_void};

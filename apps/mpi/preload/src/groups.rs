@@ -5,8 +5,8 @@
 
 use crate::failure::MpiCallFailure;
 use crate::host::{HostMpi, MpiHandle, host};
-use crate::memory::check;
 use crate::report::report;
+use crate::typed_memory::check;
 use crate::wait;
 use cool::Comm;
 use cool_mpi::{

@@ -3,17 +3,17 @@
 //! that library, which is the host's MPI library. docs/guide/mpi.md is the guide for users;
 //! `cool-mpi` contains the decisions about calls.
 //!
-//! The program calls a function with MPI's name ([`names`], [`fortran`]). The call is intercepted
-//! ([`calls`]) and executed by a group of COOL ([`groups`]) on memory that an MPI type describes
-//! ([`memory`]), while the host's library makes progress ([`wait`]). Functions of the host's
-//! library are called by their `PMPI_` names ([`host`]).
+//! The program calls a function with MPI's name ([`interposed_functions`], [`fortran`]). The call
+//! is intercepted ([`calls`]) and executed by a group of COOL ([`groups`]) on memory that an MPI
+//! type describes ([`typed_memory`]), while the host's library makes progress ([`wait`]). Functions
+//! of the host's library are called by their `PMPI_` names ([`host`]).
 
 mod calls;
 mod failure;
 mod fortran;
 mod groups;
 mod host;
-mod memory;
-mod names;
+mod interposed_functions;
 mod report;
+mod typed_memory;
 mod wait;

@@ -6,7 +6,7 @@ use crate::frames::vlan::Vlan;
 use crate::intent::hosts::HostKey;
 use crate::intent::tables::GROUPS;
 use crate::switch::model::{ModelArrivals, ModelNetwork, ModelPacket};
-use cool_topology::{Graph, Index, MacAddr, Port, Racks, Routes};
+use cool_topology::{Graph, MacAddr, Port, Racks, Routes, SwitchAdjacency};
 use core::net::IpAddr;
 use core::net::Ipv4Addr;
 use proptest::prelude::*;
@@ -77,7 +77,12 @@ impl World {
 
     fn tree(&self, members: &[usize], tie_break: u64) -> Tree {
         let names: Vec<String> = members.iter().map(|m| format!("h{m}")).collect();
-        Tree::over(&Index::new(&self.graph), &self.graph, names.iter().map(String::as_str), tie_break)
+        Tree::over(
+            &SwitchAdjacency::new(&self.graph),
+            &self.graph,
+            names.iter().map(String::as_str),
+            tie_break,
+        )
     }
 
     fn network(&self, trees: &[Tree]) -> ModelNetwork<'_> {
@@ -102,7 +107,7 @@ impl World {
         place_hosts(&mut wanted, true);
         let tors: BTreeSet<DatapathId> = self.graph.hosts().map(|(_, port)| port.switch).collect();
         let racks = tors.into_iter().map(|tor| (self.racks.number(tor).unwrap(), tor)).collect();
-        for hop in Routes::default().update(&Index::new(&self.graph), &racks, &BTreeSet::new()) {
+        for hop in Routes::default().update(&SwitchAdjacency::new(&self.graph), &racks, &BTreeSet::new()) {
             wanted.route(hop.switch, hop.rack, hop.next_hops);
         }
         place_hosts(&mut wanted, false);

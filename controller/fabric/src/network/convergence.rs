@@ -8,7 +8,7 @@ use crate::api::Unicast;
 use crate::intent::hosts::HostKey;
 use crate::intent::tables::RuleCounts;
 use cool_machine::Time;
-use cool_topology::{DatapathId, Index, Link};
+use cool_topology::{DatapathId, Link, SwitchAdjacency};
 use std::collections::BTreeSet;
 use tracing::warn;
 
@@ -66,7 +66,7 @@ impl Network {
 
     fn follow_changes(&mut self, now: Time, changes: &NetworkChanges) {
         if changes.switches || !changes.links.is_empty() {
-            self.index = Index::new(self.discovery.graph());
+            self.index = SwitchAdjacency::new(self.discovery.graph());
         }
         if !(changes.nodes.is_empty() && changes.hosts.is_empty()) {
             self.number_racks();

@@ -13,7 +13,7 @@ use crate::switch::capacity::TableExhausted;
 use crate::trees::{GroupTree, TieBreak, scopes};
 use cool_collective::Layout;
 use cool_machine::Time;
-use cool_topology::index::UNREACHABLE;
+use cool_topology::switch_adjacency::UNREACHABLE;
 use cool_topology::{DatapathId, Link, Port, Tree};
 use std::collections::{BTreeMap, BTreeSet};
 use tracing::warn;

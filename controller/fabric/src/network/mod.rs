@@ -40,7 +40,7 @@ use acknowledgments::{AckWaiter, Acknowledgments};
 use convergence::NetworkChanges;
 use cool_machine::{Machine, Poll, Time, earliest};
 use cool_topology::discovery::{Input, Output};
-use cool_topology::{DatapathId, Discovery, Index, Key, Link, Port, Racks};
+use cool_topology::{DatapathId, Discovery, Key, Link, Port, Racks, SwitchAdjacency};
 use host_forwarder::{HostForwarder, Input as HostInput};
 use multicast_groups::{GroupTrees, MulticastGroups};
 use node_registry::NodeRegistry;
@@ -80,7 +80,7 @@ pub(crate) struct Network {
     publisher: SnapshotPublisher,
 
     changes: NetworkChanges,
-    index: Index,
+    index: SwitchAdjacency,
     /// The ToR of each rack that has nodes.
     tors: BTreeMap<u32, DatapathId>,
     unicast: UnicastRoutes,
@@ -117,7 +117,7 @@ impl Network {
             presence: DiscoveryLatency::default(),
             publisher: SnapshotPublisher::new(publish),
             changes: NetworkChanges::default(),
-            index: Index::default(),
+            index: SwitchAdjacency::default(),
             tors: BTreeMap::new(),
             unicast: UnicastRoutes::default(),
             acknowledgments: Acknowledgments::default(),

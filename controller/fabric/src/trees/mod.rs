@@ -4,7 +4,7 @@ pub(crate) mod reverse_index;
 
 use crate::api::{GroupRequest, TreeScope};
 use crate::intent::tables::GROUPS;
-use cool_topology::{DatapathId, Graph, Index, Link, Tree, trees::is_forest};
+use cool_topology::{DatapathId, Graph, Link, SwitchAdjacency, Tree, trees::is_forest};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Allocates the numbers of trees. Each number stands for a group entry of the switches and a
@@ -83,7 +83,7 @@ pub(crate) struct TieBreak {
 
 impl TieBreak {
     /// Returns the tree over these nodes in the current network.
-    pub(crate) fn tree(self, index: &Index, graph: &Graph, members: &[String]) -> Tree {
+    pub(crate) fn tree(self, index: &SwitchAdjacency, graph: &Graph, members: &[String]) -> Tree {
         let members = members.iter().map(String::as_str);
         let mut disjoint = Tree::disjoint(index, graph, members.clone(), self.group);
         // If fewer disjoint trees exist than stripes, the tree shares links with others.
@@ -133,7 +133,7 @@ impl GroupTree {
 
     /// Creates a tree of which switches already hold these links.
     pub(crate) fn adopt(
-        index: &Index,
+        index: &SwitchAdjacency,
         graph: &Graph,
         scope: TreeScope,
         number: u32,
@@ -168,14 +168,14 @@ impl GroupTree {
 
     /// Repairs the tree after a change of the network, with as few changes as possible. Returns
     /// whether another shape is desired now.
-    pub(crate) fn repair(&mut self, index: &Index, graph: &Graph) -> bool {
+    pub(crate) fn repair(&mut self, index: &SwitchAdjacency, graph: &Graph) -> bool {
         let members = self.members.iter().map(String::as_str);
         self.retarget(self.target.repaired(index, graph, members, self.tie_break.number()))
     }
 
     /// Replaces the tree after the network has improved, because a new tree may be smaller or
     /// spread groups more evenly. Returns whether another shape is desired now.
-    pub(crate) fn improve(&mut self, index: &Index, graph: &Graph) -> bool {
+    pub(crate) fn improve(&mut self, index: &SwitchAdjacency, graph: &Graph) -> bool {
         self.retarget(self.tie_break.tree(index, graph, &self.members))
     }
 
@@ -296,7 +296,7 @@ mod tests {
             let members: Vec<String> = (0..6).map(|h| format!("h{h}")).collect();
             let whole = ring(6, &[]);
             let tie_break = TieBreak { group: 0, stripe: 0 };
-            let first = tie_break.tree(&Index::new(&whole), &whole, &members);
+            let first = tie_break.tree(&SwitchAdjacency::new(&whole), &whole, &members);
             let mut tree = GroupTree::new(TreeScope::All, GROUPS.start, members, tie_break, first);
             // The links that each switch uses.
             let mut has = vec![tree.current().links.clone(); 6];
@@ -306,8 +306,8 @@ mod tests {
                 if round % 3 == 0 && let Some(cut) = cuts.next() {
                     target = ring(6, &cut);
                     match round % 2 {
-                        0 => tree.repair(&Index::new(&target), &target),
-                        _ => tree.improve(&Index::new(&target), &target),
+                        0 => tree.repair(&SwitchAdjacency::new(&target), &target),
+                        _ => tree.improve(&SwitchAdjacency::new(&target), &target),
                     };
                 }
                 for (switch, lags) in lag.iter().enumerate() {
@@ -324,12 +324,13 @@ mod tests {
                     tree.acknowledged();
                 }
             }
-            tree.improve(&Index::new(&target), &target);
+            tree.improve(&SwitchAdjacency::new(&target), &target);
             for _ in 0..3 {
                 tree.acknowledged();
             }
             prop_assert!(tree.is_final());
-            let fresh = Tree::over(&Index::new(&target), &target, tree.members.iter().map(String::as_str), 0);
+            let names = tree.members.iter().map(String::as_str);
+            let fresh = Tree::over(&SwitchAdjacency::new(&target), &target, names, 0);
             prop_assert_eq!(tree.current(), &fresh);
         }
     }

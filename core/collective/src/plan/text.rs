@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_plan_parses_from_what_it_prints() {
+    fn a_plan_parses_from_its_printed_form() {
         let composed = [
             "node:parallel,rack:4-nomial,center:recursive-halving,leaders:sharded",
             "node:chain,rack:binomial+parallel,center:ring,spread:once",

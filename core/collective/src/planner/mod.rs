@@ -65,7 +65,7 @@ pub struct CostModel {
 }
 
 impl Default for CostModel {
-    /// Returns the model of the emulated test bed, with links of 20 Mbit/s.
+    /// Returns the model of the emulated testbed, with links of 20 Mbit/s.
     fn default() -> CostModel {
         let level = |micros| LinkCost { latency: Duration::from_micros(micros), bytes_per_second: 2_500_000 };
         CostModel {

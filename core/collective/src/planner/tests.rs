@@ -88,7 +88,7 @@ fn parts_of_a_flat_allgather_are_timed_in_their_segments() {
 }
 
 #[test]
-fn no_extrapolation_is_below_what_the_roots_link_needs() {
+fn no_extrapolation_is_below_the_time_of_the_roots_link() {
     let model = CostModel::default();
     let planner = Planner::new(model, layout(16, 24, 3));
     for operation in [Operation::Gather, Operation::Scatter, Operation::Allgather] {

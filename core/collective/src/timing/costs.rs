@@ -4,7 +4,7 @@ use cool_types::{limits, wire};
 use core::time::Duration;
 use serde::{Deserialize, Serialize};
 
-/// The costs of agents, without the network. The default is the emulated test bed (see
+/// The costs of agents, without the network. The default is the emulated testbed (see
 /// `docs/design/architecture.md`): agents on one shared machine, and Ethernet frames of 1514 bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentCosts {

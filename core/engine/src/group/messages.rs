@@ -241,7 +241,7 @@ impl CallMessages {
             None => {}
         }
         self.receives.insert(message, receive);
-        context.send_to_peer(node, Input::Expect(message));
+        context.send_to_peer(node, Input::Accept(message));
         Ok(())
     }
 

@@ -390,7 +390,7 @@ impl PointToPointMessages {
                 }
                 self.receives.insert(message, (number, bytes));
                 if let Some(node) = context.members.other_node_of(message.from) {
-                    context.send_to_peer(node, Input::Expect(message));
+                    context.send_to_peer(node, Input::Accept(message));
                 }
             }
             MessageSource::Bounced(buffer) => {
@@ -416,7 +416,7 @@ impl PointToPointMessages {
                     context.resources.out.free(early.data);
                 }
                 if let Some(node) = context.members.other_node_of(message.from) {
-                    context.send_to_peer(node, Input::Expect(message));
+                    context.send_to_peer(node, Input::Accept(message));
                 }
             }
         }

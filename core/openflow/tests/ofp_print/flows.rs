@@ -68,7 +68,7 @@ fn fields_of_port_and_ethernet_are_matched() {
 }
 
 #[test]
-fn fields_of_ip_and_what_it_carries_are_matched() {
+fn fields_of_ip_and_its_payload_are_matched() {
     let net = ([10, 1, 0, 0].into(), [255, 255, 0, 0].into());
     matches(of(EtherType::IPV4).ipv4_src([10, 0, 0, 1].into()), "ip,nw_src=10.0.0.1");
     matches(of(EtherType::IPV4).ipv4_src_masked(net.0, net.1), "ip,nw_src=10.1.0.0/16");

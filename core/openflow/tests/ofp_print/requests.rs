@@ -138,7 +138,7 @@ fn ask(request: MultipartRequest, expected: &str) {
 }
 
 #[test]
-fn state_is_asked_for() {
+fn state_is_requested() {
     ask(MultipartRequest::Desc, "OFPST_DESC request:");
     ask(MultipartRequest::Flow(FlowStatsRequest::default()), "OFPST_FLOW request:");
     let some = FlowStatsRequest { table: TableId(2), out_port: PortNo(3), ..FlowStatsRequest::default() };

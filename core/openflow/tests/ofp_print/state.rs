@@ -69,7 +69,7 @@ fn a_switch_introduces_itself() {
 }
 
 #[test]
-fn a_switch_tells_what_happens() {
+fn a_switch_reports_events() {
     let frame = [[0xff; 6].as_slice(), &[2, 0, 0, 0, 0, 1, 0x88, 0xcc], &[0; 46]].concat();
     let packet = PacketIn {
         buffer: BufferId::NONE,
@@ -139,7 +139,7 @@ fn a_switch_describes_itself_and_its_ports() {
 }
 
 #[test]
-fn a_switch_tells_of_its_flows_and_tables() {
+fn a_switch_reports_its_flows_and_tables() {
     let flow = FlowStats {
         table: TableId(1),
         duration_s: 2,
@@ -245,7 +245,7 @@ fn a_switch_counts_at_ports_and_queues() {
 }
 
 #[test]
-fn a_switch_tells_of_its_groups() {
+fn a_switch_reports_its_groups() {
     let buckets = vec![PartStats { packets: Counter(1), bytes: Counter(2) }];
     let stats = GroupStats {
         group: GroupId(3),
@@ -280,7 +280,7 @@ fn a_switch_tells_of_its_groups() {
 }
 
 #[test]
-fn a_switch_tells_of_its_meters() {
+fn a_switch_reports_its_meters() {
     let counters = MeterCounters {
         flows: 1,
         packets: Counter(2),

@@ -8,7 +8,9 @@ use crate::swarm::distribution::{DistributionError, DistributionOutcome, Liar, S
 use crate::swarm::members;
 use crate::swarm::memory::{SwarmMemory, content};
 use cool_machine::{Duration, Machine, Poll, Time};
-use cool_swarm::{Generation, Input, Member, Output, Share, Signal, Swarm, SwarmSpec, SwarmStats, Waits};
+use cool_swarm::{
+    Generation, Input, Member, Output, Signal, SourceIndex, Swarm, SwarmSpec, SwarmStats, Waits,
+};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::cmp::Reverse;
@@ -129,7 +131,7 @@ impl<'a> DistributionRun<'a> {
     fn start(&mut self, node: usize, members: Vec<Member>) {
         let what = self.what;
         let source = what.sources.iter().position(|source| *source == node);
-        let source = source.map(|index| Share { index: index as u16, of: what.sources.len() as u16 });
+        let source = source.map(|index| SourceIndex { index: index as u16, of: what.sources.len() as u16 });
         let block = what.block_time();
         let slowness = what.slowness();
         let spec = SwarmSpec {

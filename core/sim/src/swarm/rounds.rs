@@ -2,7 +2,7 @@
 //! receives one block in each round, and knows the holdings of its successor.
 
 use super::{members, racks_of_nodes};
-use cool_swarm::{Code, Division, Holdings, Knowledge, Member, Order, Phase, Pick, Rings, Share};
+use cool_swarm::{Code, Division, Holdings, Knowledge, Member, Order, Phase, Pick, Rings, SourceIndex};
 use rand::SeedableRng;
 use rand_chacha::ChaCha8Rng;
 
@@ -112,7 +112,7 @@ impl<'a> GossipRun<'a> {
         let members = members(&racks);
         let mut numbers: Vec<Vec<usize>> = vec![Vec::new(); racks.len()];
         members.iter().enumerate().for_each(|(at, member)| numbers[member.rack as usize].push(at));
-        let mut nodes = vec![Holdings::source(division, code, order, Share { index: 0, of: 1 })];
+        let mut nodes = vec![Holdings::source(division, code, order, SourceIndex { index: 0, of: 1 })];
         nodes.resize(members.len(), Holdings::empty(division, code, order));
         let blocks = if code == Code::Linear { 0 } else { division.blocks };
         let generations = division.generations() as usize;

@@ -51,7 +51,7 @@ impl Swarm {
     /// Returns the next receiver beyond this rack: the successor there in a ring that only this
     /// node uses.
     pub(super) fn far_receiver(&mut self, now: Time) -> Option<Member> {
-        let (block_time, ring) = (self.block_time_sought(now, true), self.chance.random());
+        let (block_time, ring) = (self.block_time_sought(now, true), self.rng.random());
         let here = |member| {
             self.is_far(member) && self.peers.is_like(member, block_time) && self.can_be_offered(now, member)
         };

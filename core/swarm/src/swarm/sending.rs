@@ -54,7 +54,7 @@ impl Swarm {
                 continue;
             }
             let next = match far {
-                true if self.passes_on(now) => self.far_receiver(now),
+                true if self.may_offer_beyond_rack(now) => self.far_receiver(now),
                 true => None,
                 false => self.receiver(now),
             };
@@ -68,7 +68,7 @@ impl Swarm {
     /// Returns whether a block should be offered beyond the rack. Blocks that have left it are
     /// passed on by members there. If nothing has left the rack for a while, they are offered
     /// again, because their receivers may have been lost.
-    fn passes_on(&self, now: Time) -> bool {
+    fn may_offer_beyond_rack(&self, now: Time) -> bool {
         let patience = self.spec.waits.block * BLOCKS_BEFORE_AGAIN;
         self.holdings.exceeds(&self.left) || now >= self.far.last_sent() + patience
     }
@@ -146,13 +146,13 @@ impl Swarm {
             not_new: &not_new,
             left,
         };
-        let mut pick = self.holdings.pick(&known, &mut self.chance);
+        let mut pick = self.holdings.pick(&known, &mut self.rng);
         if pick.is_none() && far {
             let anything = Knowledge { left: None, ..known };
-            pick = self.holdings.pick(&anything, &mut self.chance);
+            pick = self.holdings.pick(&anything, &mut self.rng);
         }
         let Some(pick) = pick else {
-            let complete = self.holdings.completes(&offered.have);
+            let complete = self.holdings.suffices(&offered.have);
             self.outgoing.take(to, transfer);
             self.refused(now, to, complete);
             return self.send_signal(to, Signal::Withdraw { transfer });
@@ -176,7 +176,7 @@ impl Swarm {
     pub(super) fn stopped(&mut self, now: Time, by: Member, transfer: u32) {
         let Some(stopped) = self.outgoing.find(by, transfer) else { return };
         let Some((generation, row)) = stopped.block.take() else { return };
-        if let CodedBlock::Block(_) = row {
+        if let CodedBlock::Original(_) = row {
             stopped.have.add(self.holdings.division(), generation, &row);
         }
         self.transfer = self.transfer.wrapping_add(1);
@@ -193,7 +193,7 @@ impl Swarm {
     }
 
     pub(super) fn sent(&mut self, now: Time, to: Member, transfer: u32, arrived: bool) {
-        self.lane(to).open(now);
+        self.lane(to).end_pause(now);
         let sent = self.outgoing.take(to, transfer).and_then(|transfer| transfer.block);
         match sent {
             Some(_) if arrived && !self.is_far(to) => self.last = Some(to),

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::division::Division;
-use crate::holdings::Share;
+use crate::holdings::SourceIndex;
 use crate::order::Order;
 
 const SOURCE: Member = Member { rack: 0, slot: 0 };
@@ -19,7 +19,7 @@ fn swarm(me: Member) -> Swarm {
         division: Division { blocks: 4, generation: 2 },
         code: Code::Linear,
         order: Order::LowestRank { window: 2 },
-        source: (me == SOURCE).then_some(Share { index: 0, of: 1 }),
+        source: (me == SOURCE).then_some(SourceIndex { index: 0, of: 1 }),
         waits: Waits {
             answer: Duration::from_millis(2),
             block: Duration::from_millis(10),
@@ -56,8 +56,8 @@ fn coded_blocks_of_another_content_are_refused() {
     let mut sink = swarm(SINK);
     deliver(&mut sink, SOURCE, Signal::Offer { transfer: 7, ring: 0, block_time: BlockTime::default() });
     for (generation, row) in [
-        (2, CodedBlock::Block(0)),
-        (0, CodedBlock::Block(2)),
+        (2, CodedBlock::Original(0)),
+        (0, CodedBlock::Original(2)),
         (0, CodedBlock::Coded([1].into())),
         (1, CodedBlock::Coded([0, 0].into())),
     ] {
@@ -196,7 +196,7 @@ fn a_lost_block_is_withdrawn_and_not_awaited() {
     let mut sink = swarm(SINK);
     granted_ranks(&mut sink, SOURCE, transfer);
     let head =
-        BlockAnnouncement { transfer, generation: 0, row: CodedBlock::Block(0), checked: true, round: 1 };
+        BlockAnnouncement { transfer, generation: 0, row: CodedBlock::Original(0), checked: true, round: 1 };
     deliver(&mut sink, SOURCE, Signal::Head(head));
     let others = transfer + crate::blocks_at_a_time(false) as u32;
     (transfer + 1..others).for_each(|other| drop(granted_ranks(&mut sink, SOURCE, other)));
@@ -216,7 +216,7 @@ fn of_two_blocks_under_way_only_the_lost_one_is_given_up() {
         Signal::Head(BlockAnnouncement {
             transfer: 1,
             generation: 0,
-            row: CodedBlock::Block(0),
+            row: CodedBlock::Original(0),
             checked: true,
             round: 1,
         }),
@@ -225,8 +225,13 @@ fn of_two_blocks_under_way_only_the_lost_one_is_given_up() {
     granted_ranks(&mut sink, SOURCE, 2);
     let discarded = deliver(&mut sink, SOURCE, Signal::Withdraw { transfer: 1 });
     assert!(discarded.contains(&Output::Discard { from: SOURCE, transfer: 1 }), "{discarded:?}");
-    let head =
-        BlockAnnouncement { transfer: 2, generation: 0, row: CodedBlock::Block(1), checked: true, round: 1 };
+    let head = BlockAnnouncement {
+        transfer: 2,
+        generation: 0,
+        row: CodedBlock::Original(1),
+        checked: true,
+        round: 1,
+    };
     assert_eq!(deliver(&mut sink, SOURCE, Signal::Head(head)), [], "the other granted block still arrives");
 }
 
@@ -240,7 +245,7 @@ fn blocks_that_left_the_rack_are_sent_again_only_when_needed() {
             deliver(
                 &mut source,
                 SINK,
-                Signal::Left { generation: *generation, row: CodedBlock::Block(*block) },
+                Signal::Left { generation: *generation, row: CodedBlock::Original(*block) },
             );
         }
         source
@@ -320,7 +325,7 @@ fn sink() -> Swarm {
 #[test]
 fn a_polluted_generation_is_taken_from_one_member_and_audited() {
     let mut sink = sink();
-    send(&mut sink, OTHER, 1, CodedBlock::Block(0), false);
+    send(&mut sink, OTHER, 1, CodedBlock::Original(0), false);
     let replies = send(&mut sink, SOURCE, 1, CodedBlock::Coded([1, 1].into()), true);
     assert!(
         replies.iter().any(|output| matches!(output, Output::Decode { generation: 0, .. })),
@@ -333,13 +338,13 @@ fn a_polluted_generation_is_taken_from_one_member_and_audited() {
     );
     assert!(!sink.holdings().is_complete() && sink.holdings().have().ranks == [0, 0]);
     assert_eq!(
-        stored(&send(&mut sink, OTHER, 2, CodedBlock::Block(0), false)),
+        stored(&send(&mut sink, OTHER, 2, CodedBlock::Original(0), false)),
         0,
         "the member has not checked the generation"
     );
-    assert_eq!(stored(&send(&mut sink, SOURCE, 2, CodedBlock::Block(0), true)), 1);
+    assert_eq!(stored(&send(&mut sink, SOURCE, 2, CodedBlock::Original(0), true)), 1);
     assert_eq!(granted_ranks(&mut sink, OTHER, 3), [2, 0], "no block is requested from another member");
-    assert_eq!(stored(&send(&mut sink, SOURCE, 3, CodedBlock::Block(1), true)), 1);
+    assert_eq!(stored(&send(&mut sink, SOURCE, 3, CodedBlock::Original(1), true)), 1);
     sink.handle(Time::ZERO, Input::Decoded { generation: 0 });
     let replies = outputs(&mut sink, Time::ZERO);
     let suspects = replies.iter().find_map(|output| match output {
@@ -352,7 +357,9 @@ fn a_polluted_generation_is_taken_from_one_member_and_audited() {
 #[test]
 fn liars_are_expelled_and_relays_of_lies_are_doubted() {
     let mut sink = sink();
-    (0..2).for_each(|block| drop(send(&mut sink, OTHER, u32::from(block), CodedBlock::Block(block), true)));
+    for block in 0..2 {
+        send(&mut sink, OTHER, u32::from(block), CodedBlock::Original(block), true);
+    }
     let replies = polluted(&mut sink);
     assert!(replies.contains(&Output::Expelled(OTHER)), "it sent all of the blocks: {replies:?}");
     sink.handle(Time::ZERO, Input::Joined(OTHER));
@@ -364,8 +371,8 @@ fn liars_are_expelled_and_relays_of_lies_are_doubted() {
     let mut sink = self::sink();
     sink.handle(Time::ZERO, Input::Refuted { from: OTHER, checked: false });
     assert_eq!(outputs(&mut sink, Time::ZERO).iter().filter(|o| matches!(o, Output::Expelled(_))).count(), 0);
-    assert_eq!(stored(&send(&mut sink, OTHER, 1, CodedBlock::Block(0), false)), 0);
-    assert_eq!(stored(&send(&mut sink, OTHER, 2, CodedBlock::Block(0), true)), 1);
+    assert_eq!(stored(&send(&mut sink, OTHER, 1, CodedBlock::Original(0), false)), 0);
+    assert_eq!(stored(&send(&mut sink, OTHER, 2, CodedBlock::Original(0), true)), 1);
     sink.handle(Time::ZERO, Input::Refuted { from: OTHER, checked: true });
     assert!(outputs(&mut sink, Time::ZERO).contains(&Output::Expelled(OTHER)));
 }
@@ -373,11 +380,11 @@ fn liars_are_expelled_and_relays_of_lies_are_doubted() {
 #[test]
 fn a_lost_sender_of_a_polluted_generation_is_replaced() {
     let mut sink = sink();
-    send(&mut sink, OTHER, 1, CodedBlock::Block(0), false);
-    send(&mut sink, SOURCE, 1, CodedBlock::Block(1), true);
+    send(&mut sink, OTHER, 1, CodedBlock::Original(0), false);
+    send(&mut sink, SOURCE, 1, CodedBlock::Original(1), true);
     polluted(&mut sink);
-    assert_eq!(stored(&send(&mut sink, SOURCE, 2, CodedBlock::Block(0), true)), 1);
+    assert_eq!(stored(&send(&mut sink, SOURCE, 2, CodedBlock::Original(0), true)), 1);
     sink.handle(Time::ZERO, Input::Gone(SOURCE));
-    assert_eq!(stored(&send(&mut sink, OTHER, 2, CodedBlock::Block(1), true)), 1);
+    assert_eq!(stored(&send(&mut sink, OTHER, 2, CodedBlock::Original(1), true)), 1);
     assert_eq!(sink.holdings().have().ranks, [1, 0], "all blocks must be from one member");
 }

@@ -24,15 +24,17 @@ use crate::spec::RateSpec;
 use crate::stats::RatePhase;
 use cool_machine::{Duration, Time};
 
-/// Loss in 65535ths.
+/// Loss in 65534ths of the chunks of a round, or [`UNREPORTED`].
 pub(crate) type Loss = u16;
 /// Marks a loss that was not measured.
 pub(crate) const UNREPORTED: Loss = Loss::MAX;
 
-/// All chunks were lost.
+/// The scale of losses. A receiver reports at most `FULL_LOSS` - 1; the value itself means
+/// [`UNREPORTED`].
 const FULL_LOSS: u64 = Loss::MAX as u64;
-/// Bytes per second without a ceiling before the first report: ten packets in ten milliseconds.
-const UNREPORTED_RATE: u64 = 1_500_000;
+/// Maximum rate, in bytes per second, of chunks that are sent ahead of the reports
+/// ([`RateControl::is_ahead`]).
+const AHEAD_RATE_MAX: u64 = 1_500_000;
 /// Bytes per second of the first packets without a ceiling. Their spacing at the receivers shows
 /// the rate of the path.
 const TRAIN_RATE: u64 = 5_000_000_000;
@@ -47,8 +49,8 @@ const EMPTY_QUEUE_PART: u32 = 4;
 /// The rate changes by one part in this many, or by up to eight times as much while no queue
 /// exists.
 const STEP_PART: u64 = 16;
-/// Rounds of draining after which a remaining queue counts as that of other traffic; and the same
-/// for background streams.
+/// Rounds in which draining may fail; and the same for background streams. If one more fails, the
+/// queue counts as that of other traffic.
 const DRAIN_ROUNDS: u32 = 6;
 const BACKGROUND_DRAIN_ROUNDS: u32 = 1;
 /// A background stream starts at one part in this many of the rate, and falls back to it when other
@@ -56,8 +58,7 @@ const BACKGROUND_DRAIN_ROUNDS: u32 = 1;
 const BACKGROUND_PART: u64 = 4;
 /// A background stream may queue one part in this many of the packets.
 const BACKGROUND_QUEUE_PART: u64 = 4;
-/// Loss beyond the baseline, in 65535ths, that may be congestion: without a queue, and with a long
-/// queue.
+/// Loss beyond the baseline that may be congestion: without a queue, and with a long queue.
 const CONGESTED: u64 = FULL_LOSS / 16;
 const OVERFLOW: u64 = FULL_LOSS / 64;
 /// Rounds before the first trial if the path is verified to carry the rate, because loss is then
@@ -66,10 +67,12 @@ const VERIFIED_PAUSE_ROUNDS: u32 = 8;
 /// Most rounds between trials.
 const PAUSE_ROUNDS_MAX: u32 = 64;
 /// Number of consecutive rounds of which every receiver lost more than half, after which the tree
-/// is useless. Each of these rounds halves the rate.
+/// is useless. Each of these rounds halves the rate, which it first limits to
+/// 2 * `AHEAD_RATE_MAX`.
 const USELESS_ROUNDS: u32 = 6;
 
-/// The receivers' reports on a round: the worst value of each field among the receivers that count.
+/// The receivers' reports on a round: the worst value of each field among the receivers that
+/// received at least half of the round or have a queue; if there are none, the smallest value.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateSample {
     pub(crate) loss: Loss,
@@ -100,7 +103,7 @@ enum ControlPhase {
 #[derive(Debug)]
 pub(crate) struct RateControl {
     /// Bytes of a packet.
-    frame: u64,
+    frame_bytes: u64,
     ceiling: Option<u64>,
     background: bool,
     current: u64,
@@ -109,9 +112,9 @@ pub(crate) struct RateControl {
     reported: u32,
     /// Rounds that began before this chunk were sent at another rate, so their reports do not
     /// describe the current rate.
-    since: u32,
-    /// When the last report was handled.
-    at: Time,
+    rate_since_chunk: u32,
+    /// When the last report that describes the current rate was handled.
+    last_report_at: Time,
     /// The queue that was reported last.
     queue: Duration,
     /// The longest queue that was reported.
@@ -122,7 +125,7 @@ pub(crate) struct RateControl {
     baseline_loss: u64,
     /// During a trial of a slower rate: the rate and the loss before.
     trial: Option<(u64, u64)>,
-    /// The rate at which loss was congestion when a trial last cured it.
+    /// The rate before the last trial that reduced the loss.
     last_congested_rate: u64,
     /// Rounds since the last trial, and the rounds until the next. The pause grows with each trial
     /// that does not help.
@@ -133,8 +136,9 @@ pub(crate) struct RateControl {
 }
 
 impl RateControl {
-    /// Returns the initial rate for packets of `frame` bytes each.
-    pub(crate) fn new(spec: RateSpec, frame: u64) -> RateControl {
+    /// Returns the rate control of a stream with packets of `frame_bytes` bytes, at its initial
+    /// rate.
+    pub(crate) fn new(spec: RateSpec, frame_bytes: u64) -> RateControl {
         let verified = spec.verified && spec.ceiling.is_some();
         let most = spec.ceiling.unwrap_or(TRAIN_RATE).max(1);
         let (phase, current) = match (verified, spec.background) {
@@ -143,14 +147,14 @@ impl RateControl {
             (true, true) => (ControlPhase::Yielding { before: most }, (most / BACKGROUND_PART).max(1)),
         };
         RateControl {
-            frame,
+            frame_bytes,
             ceiling: spec.ceiling,
             background: spec.background,
             current,
             phase,
             reported: 0,
-            since: 0,
-            at: Time::ZERO,
+            rate_since_chunk: 0,
+            last_report_at: Time::ZERO,
             queue: Duration::ZERO,
             longest: Duration::ZERO,
             loss: 0,
@@ -178,14 +182,14 @@ impl RateControl {
 
     /// Returns the bytes per second at which a chunk must be sent.
     pub(crate) fn rate_for(&self, chunk: u32) -> u64 {
-        if self.is_ahead(chunk) { self.current.min(UNREPORTED_RATE) } else { self.current }
+        if self.is_ahead(chunk) { self.current.min(AHEAD_RATE_MAX) } else { self.current }
     }
 
     /// Records a chunk that was sent. A round with a chunk that was held back does not show the
     /// rate of the path.
     pub(crate) fn on_sent(&mut self, chunk: u32) {
         if self.is_ahead(chunk) && self.phase != ControlPhase::PacketTrain {
-            self.since = chunk + 1;
+            self.rate_since_chunk = chunk + 1;
         }
     }
 
@@ -233,27 +237,28 @@ impl RateControl {
     ) {
         self.reported = round.end;
         self.queue = sample.queue;
-        // Rounds that were held back or sent at another rate do not show the rate of the path. A
-        // queue counts in any case.
-        let found = matches!(self.phase, ControlPhase::SlowStart(_)) && sample.queue > self.long();
-        if round.start < self.since && !found {
+        // Rounds that were held back or sent at another rate do not show the rate of the path.
+        // During slow start, a queue counts in any case.
+        let found =
+            matches!(self.phase, ControlPhase::SlowStart(_)) && sample.queue > self.queueing_delay_limit();
+        if round.start < self.rate_since_chunk && !found {
             return;
         }
         let before = self.current;
         if u64::from(sample.loss) > FULL_LOSS / 2 && sample.queue < SHORTEST_QUEUE {
             self.lossy_rounds += 1;
             (self.phase, self.trial) = (ControlPhase::Increasing(0), None);
-            self.current = self.current.min(2 * UNREPORTED_RATE) / 2;
+            self.current = self.current.min(2 * AHEAD_RATE_MAX) / 2;
         } else {
             self.lossy_rounds = 0;
             self.longest = self.longest.max(sample.queue);
-            self.step(sample, now - self.at, rtt);
+            self.step(sample, now - self.last_report_at, rtt);
         }
-        self.at = now;
+        self.last_report_at = now;
         let slowest = RATE_MIN.min(self.ceiling.unwrap_or(u64::MAX));
         self.current = self.current.clamp(slowest, self.ceiling.unwrap_or(TRAIN_RATE));
         if self.current != before {
-            self.since = next;
+            self.rate_since_chunk = next;
         }
     }
 
@@ -262,18 +267,20 @@ impl RateControl {
         // Chunks that overflow a queue do not slow the chunks behind them.
         let arrived = (FULL_LOSS - loss.saturating_sub(self.baseline_loss)) as f64 / FULL_LOSS as f64;
         let carried = sample.carried.map_or(self.current, |carried| carried.min(self.current));
-        let through = (carried as f64 * arrived) as u64;
-        let long = self.long();
-        let (waits, is_empty) = (sample.queue > long, sample.queue < long / EMPTY_QUEUE_PART);
+        let delivery_rate = (carried as f64 * arrived) as u64;
+        let limit = self.queueing_delay_limit();
+        let exceeds_queue_limit = sample.queue > limit;
+        let is_empty = sample.queue < limit / EMPTY_QUEUE_PART;
         match self.phase {
             ControlPhase::PacketTrain => self.measure_train(sample.carried),
             ControlPhase::SlowStart(before) => {
-                self.slow_start(before, carried, carried / FULL_LOSS * (FULL_LOSS - loss), waits)
+                let arrived = carried / FULL_LOSS * (FULL_LOSS - loss);
+                self.slow_start(before, carried, arrived, exceeds_queue_limit);
             }
-            ControlPhase::Increasing(_) if waits => {
+            ControlPhase::Increasing(_) if exceeds_queue_limit => {
                 self.trial = None;
                 self.phase = self.draining();
-                self.drain(through, sample.queue > 4 * long);
+                self.drain(delivery_rate, sample.queue > 4 * limit);
             }
             ControlPhase::Increasing(times) => self.increase(loss, if is_empty { times + 1 } else { 0 }),
             ControlPhase::Draining { before, .. } if is_empty => {
@@ -287,7 +294,7 @@ impl RateControl {
             ControlPhase::Draining { times: DRAIN_ROUNDS.., .. } => self.phase = ControlPhase::Competing,
             ControlPhase::Draining { before, times } => {
                 self.phase = ControlPhase::Draining { before, times: times + 1 };
-                self.drain(through, sample.queue > 4 * long);
+                self.drain(delivery_rate, sample.queue > 4 * limit);
             }
             ControlPhase::Yielding { .. } if !is_empty => self.current /= 2,
             ControlPhase::Yielding { before } => {
@@ -305,7 +312,7 @@ impl RateControl {
             ControlPhase::Competing => {
                 // The rate grows by one packet per round trip, in each round trip.
                 let trip = (rtt + sample.queue).max(SHORTEST_QUEUE).as_secs_f64();
-                let more = self.frame as f64 / trip * (elapsed.as_secs_f64() / trip);
+                let more = self.frame_bytes as f64 / trip * (elapsed.as_secs_f64() / trip);
                 self.current += (more as u64).min(self.current / 2);
             }
         }
@@ -324,8 +331,8 @@ impl RateControl {
 
     /// Doubles the rate if more may arrive. Otherwise ends slow start at no more than the arrival
     /// rate.
-    fn slow_start(&mut self, before: u64, carried: u64, arrived: u64, waits: bool) {
-        let keeps_up = self.keeps_up(carried) && !waits;
+    fn slow_start(&mut self, before: u64, carried: u64, arrived: u64, exceeds_queue_limit: bool) {
+        let keeps_up = self.keeps_up(carried) && !exceeds_queue_limit;
         if keeps_up && self.ceiling.is_some_and(|ceiling| self.current >= ceiling) {
             self.phase = ControlPhase::Increasing(0);
         } else if keeps_up && arrived > before + before / 4 {
@@ -333,16 +340,16 @@ impl RateControl {
             self.current *= 2;
         } else {
             self.current = carried.min(self.current - self.current / 4);
-            self.phase = if waits { self.draining() } else { ControlPhase::Increasing(0) };
+            self.phase = if exceeds_queue_limit { self.draining() } else { ControlPhase::Increasing(0) };
         }
     }
 
     /// Returns the longest permitted queueing delay.
-    fn long(&self) -> Duration {
+    fn queueing_delay_limit(&self) -> Duration {
         let packets = if self.background { QUEUED_PACKETS / BACKGROUND_QUEUE_PART } else { QUEUED_PACKETS };
         // A stream that has yielded is far slower than the path.
         let rate = if let ControlPhase::Yielding { before } = self.phase { before } else { self.current };
-        SHORTEST_QUEUE.max(time_of(packets * self.frame, rate))
+        SHORTEST_QUEUE.max(time_of(packets * self.frame_bytes, rate))
     }
 
     /// Returns whether the path carries the current rate, as far as a single round can show.
@@ -357,9 +364,9 @@ impl RateControl {
 
     /// Sets a rate slightly below the arrival rate, but limits the change, because a single round
     /// may have been slow by chance.
-    fn drain(&mut self, through: u64, full: bool) {
+    fn drain(&mut self, delivery_rate: u64, full: bool) {
         let most = self.current / if full { 4 } else { 8 };
-        self.current = (through - through / STEP_PART).max(self.current - most);
+        self.current = (delivery_rate - delivery_rate / STEP_PART).max(self.current - most);
     }
 
     /// Increases the rate, unless a trial shows that this causes the loss.

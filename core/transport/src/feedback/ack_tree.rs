@@ -18,9 +18,9 @@ pub(crate) fn positions(set: impl Iterator<Item = Range<u32>>) -> Vec<Range<u16>
     set.take(MAX_RANGES).map(|range| range.start as u16..range.end as u16).collect()
 }
 
-/// The reporting half of a receiver.
+/// A receiver as a node of this tree: it reports for itself or, as a head, for its rack.
 #[derive(Debug)]
-pub(crate) struct Reporter {
+pub(crate) struct AckTreeNode {
     chain: Arc<Chain>,
     me: u16,
     /// The position that receives the reports: the head of the rack, or the source.
@@ -40,11 +40,11 @@ pub(crate) struct Reporter {
     ack_delay: Duration,
 }
 
-impl Reporter {
-    /// Returns a reporter that sends reports at multiples of `ack_delay`.
-    pub(crate) fn new(chain: Arc<Chain>, me: u16, ack_delay: Duration) -> Reporter {
+impl AckTreeNode {
+    /// Returns the node at the position `me`, which sends reports at multiples of `ack_delay`.
+    pub(crate) fn new(chain: Arc<Chain>, me: u16, ack_delay: Duration) -> AckTreeNode {
         let head = chain.head(me);
-        Reporter {
+        AckTreeNode {
             ack_parent: if head == me { 0 } else { head },
             chain,
             me,

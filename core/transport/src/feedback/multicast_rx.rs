@@ -3,7 +3,7 @@
 
 use crate::congestion::queueing_delay::QueueingDelay;
 use crate::congestion::rate_control::Loss;
-use crate::feedback::rounds::{RoundFeedback, Rounds};
+use crate::feedback::rounds::{FeedbackRounds, RoundFeedback};
 use crate::timeouts::{SILENT_CHUNKS, SILENT_RTOS};
 use cool_machine::{Duration, Time};
 use core::ops::Range;
@@ -11,7 +11,7 @@ use core::ops::Range;
 /// The state of the multicast at a receiver.
 #[derive(Debug)]
 pub(crate) struct MulticastRx {
-    rounds: Rounds,
+    rounds: FeedbackRounds,
     chunks: u32,
     /// One past the last chunk that is known to have been multicast.
     horizon: u32,
@@ -30,7 +30,7 @@ pub(crate) struct MulticastRx {
 }
 
 impl MulticastRx {
-    pub(crate) fn new(rounds: Rounds, chunks: u32) -> MulticastRx {
+    pub(crate) fn new(rounds: FeedbackRounds, chunks: u32) -> MulticastRx {
         MulticastRx {
             rounds,
             chunks,
@@ -138,7 +138,7 @@ mod tests {
 
     fn tree(chunks: u32) -> MulticastRx {
         let chain = Chain::new((0..3).map(|node| Hop { node, rack: 0 }).collect()).unwrap();
-        MulticastRx::new(Rounds::new(&chain), chunks)
+        MulticastRx::new(FeedbackRounds::new(&chain), chunks)
     }
 
     fn at(ms: u64) -> Time {

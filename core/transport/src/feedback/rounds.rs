@@ -60,16 +60,16 @@ impl RoundFeedback {
 
 /// The chunks of each round.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rounds {
+pub(crate) struct FeedbackRounds {
     /// Rounds before the first full one.
     doublings: u32,
 }
 
-impl Rounds {
+impl FeedbackRounds {
     /// Returns the rounds of a stream along this chain.
-    pub(crate) fn new(chain: &Chain) -> Rounds {
+    pub(crate) fn new(chain: &Chain) -> FeedbackRounds {
         let full = (CHUNKS_PER_REPORT * chain.fan_in()).max(FULL_ROUND_CHUNKS_MIN).next_power_of_two();
-        Rounds { doublings: full.ilog2() - FIRST_ROUND_CHUNKS.ilog2() }
+        FeedbackRounds { doublings: full.ilog2() - FIRST_ROUND_CHUNKS.ilog2() }
     }
 
     fn start(self, round: u32) -> u64 {
@@ -101,8 +101,8 @@ mod tests {
     use super::*;
     use crate::spec::Hop;
 
-    fn rounds(nodes: u16) -> Rounds {
-        Rounds::new(&Chain::new((0..nodes).map(|node| Hop { node, rack: 0 }).collect()).unwrap())
+    fn rounds(nodes: u16) -> FeedbackRounds {
+        FeedbackRounds::new(&Chain::new((0..nodes).map(|node| Hop { node, rack: 0 }).collect()).unwrap())
     }
 
     #[test]

@@ -407,7 +407,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_name_what_is_wrong() {
+    fn errors_name_the_wrong_field() {
         let id = StreamId { group: 1, epoch: 2, call: 3, transfer: 4, source: 5 };
         let good = encoded(&Packet { id, from: 5, digest: 6, body: PacketBody::DigestMismatch });
         let with = |at: usize, value: u8| {

@@ -83,7 +83,7 @@ impl LossRecovery {
         &self.rtt
     }
 
-    /// Returns the entries of its lists.
+    /// Returns the number of entries in its lists.
     pub(crate) fn entries(&self) -> usize {
         let sets = [&self.due, &self.requested, &self.confirmed].into_iter().map(IntervalSet::range_count);
         let logs = self.inflight.len() + self.confirmed_log.len() + self.gaps.len();
@@ -104,7 +104,7 @@ impl LossRecovery {
 
     /// Records that those of `chunks` that are not in `held` will not arrive unless they are
     /// requested by a NAK.
-    pub(crate) fn want(&mut self, chunks: Range<u32>, held: &IntervalSet) {
+    pub(crate) fn add_missing(&mut self, chunks: Range<u32>, held: &IntervalSet) {
         for gap in held.gaps(chunks) {
             let parts: Vec<Range<u32>> = self.requested.gaps(gap).collect();
             for part in parts {
@@ -117,7 +117,7 @@ impl LossRecovery {
 
     /// Records that `chunks` may arrive over the tree after all, so that they need not be
     /// requested. Chunks that were already requested stay requested.
-    pub(crate) fn unwant(&mut self, chunks: Range<u32>) {
+    pub(crate) fn remove_missing(&mut self, chunks: Range<u32>) {
         self.due.remove(chunks);
     }
 
@@ -301,7 +301,7 @@ impl LossRecovery {
             // A confirmed chunk in the gap must have been forwarded and lost, because it would be
             // here otherwise.
             self.confirmed.remove(chunks.clone());
-            self.want(chunks, held);
+            self.add_missing(chunks, held);
         }
     }
 
@@ -352,7 +352,7 @@ mod tests {
         let timers = StreamTimers { initial_rto: 4 * MS, ..StreamTimers::default() };
         let mut recovery = LossRecovery::new(at(0), 1, &timers, 1424);
         let held = IntervalSet::default();
-        recovery.want(0..8, &held);
+        recovery.add_missing(0..8, &held);
         assert_eq!(recovery.next_nak(at(0)).unwrap().chunks, [0..8]);
         for ms in 1..20 {
             recovery.on_chain_chunk(at(ms), 0, 100 + ms, 0, Via::Forwarded);

@@ -1,7 +1,7 @@
 //! The retransmissions that nodes further down the chain have requested, and their order.
 
+use crate::inputs_outputs::PacketTarget;
 use crate::intervals::IntervalSet;
-use crate::machine::PacketTarget;
 use crate::packet::{MAX_RANGES, Via};
 use core::ops::Range;
 use std::collections::{BTreeMap, VecDeque};

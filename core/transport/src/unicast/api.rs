@@ -47,11 +47,11 @@ pub enum Input<'a> {
         /// Its length in bytes.
         bytes: u64,
         /// Whether to announce the message however short it is. [`Output::Sent`] then implies that
-        /// the message was expected.
+        /// the other side accepted the message ([`Input::Accept`]).
         announce: bool,
     },
     /// The receive of this message is posted, or its data is no longer wanted.
-    Expect(MessageName),
+    Accept(MessageName),
     /// Send a notice to the other side.
     Notify(Notice),
 }
@@ -175,13 +175,13 @@ pub enum Violation {
     Unrequested(MessageName),
     /// More arrived without a grant than the credit permits, or more credit was returned than was
     /// used.
-    #[error("the credit of group {0} is overdrawn")]
+    #[error("the credit of group {0} was exceeded, or more was returned than was used")]
     Credit(u64),
 }
 
-/// A message or notice that waits until the other side is known to have its group.
+/// A message or notice to send, once the other side is known to have its group.
 #[derive(Debug)]
-pub(super) enum DeferredMessage {
+pub(super) enum MessageOrNotice {
     Message { message: MessageName, digest: u64, bytes: u64, announce: bool },
     Notice(Notice),
 }

@@ -66,8 +66,8 @@ pub struct PeerKey {
 }
 
 /// Returns the key of an agent that is derived from a group's key.
-pub fn agent_key(group: &Key, initiator: &AgentId) -> Key {
-    group.derive(&[b"agent ", &initiator.incarnation.to_be_bytes()[..], initiator.node.as_bytes()].concat())
+pub fn agent_key(group: &Key, agent: &AgentId) -> Key {
+    group.derive(&[b"agent ", &agent.incarnation.to_be_bytes()[..], agent.node.as_bytes()].concat())
 }
 
 /// The values that one side makes for this connection only.

@@ -20,7 +20,7 @@ struct InboundMessage {
     received: u64,
     /// Whether the message was sent within the credit; otherwise it needs a grant.
     eager: bool,
-    expected: bool,
+    accepted: bool,
 }
 
 /// A group's credit as its receiver counts it.
@@ -34,10 +34,10 @@ struct ReceiverCredit {
 #[derive(Debug, Default)]
 pub(super) struct Inbound {
     messages: BTreeMap<MessageName, InboundMessage>,
-    /// Messages that were expected before they began.
-    expected: BTreeSet<MessageName>,
+    /// Messages that were accepted before they began.
+    accepted: BTreeSet<MessageName>,
     credit: BTreeMap<GroupEpoch, ReceiverCredit>,
-    /// Messages that are announced and not expected.
+    /// Messages that are announced and not accepted.
     waiting: usize,
     /// Groups of which announcements were dropped because too many were stored.
     overflowed: BTreeSet<GroupEpoch>,
@@ -58,13 +58,13 @@ impl Inbound {
             let same = !known.eager && (known.digest, known.bytes) == (digest, bytes);
             return if same { Ok(()) } else { Err(Violation::OutOfOrder(name)) };
         }
-        let expected = self.expected.contains(&name);
-        if !expected && self.waiting >= ANNOUNCED_MAX {
+        let accepted = self.accepted.contains(&name);
+        if !accepted && self.waiting >= ANNOUNCED_MAX {
             self.overflowed.insert((name.group, name.epoch));
             return Ok(());
         }
         self.begin(name, digest, bytes, false, events)?;
-        if expected {
+        if accepted {
             self.answers.push_back(ControlFrame::Grant { message: name });
         } else {
             self.waiting += 1;
@@ -90,7 +90,7 @@ impl Inbound {
         if (message.digest, message.bytes, message.received) != (data.digest, data.bytes, data.offset) {
             return Err(Violation::OutOfOrder(name));
         }
-        if !message.eager && !message.expected {
+        if !message.eager && !message.accepted {
             return Err(Violation::Unrequested(name));
         }
         if data.len == 0 {
@@ -128,18 +128,18 @@ impl Inbound {
         }
     }
 
-    pub(super) fn expect(&mut self, name: MessageName, events: &mut VecDeque<Output>) {
+    pub(super) fn accept(&mut self, name: MessageName, events: &mut VecDeque<Output>) {
         let Some(message) = self.messages.get_mut(&name) else {
-            self.expected.insert(name);
+            self.accepted.insert(name);
             if self.overflowed.contains(&(name.group, name.epoch)) {
                 self.answers.push_back(ControlFrame::AnnounceAgain { message: name });
             }
             return;
         };
-        if message.expected {
+        if message.accepted {
             return;
         }
-        message.expected = true;
+        message.accepted = true;
         if !message.eager {
             self.answers.push_back(ControlFrame::Grant { message: name });
             self.waiting -= 1;
@@ -149,9 +149,9 @@ impl Inbound {
         }
     }
 
-    /// Takes over the expected messages of a group from a stream on which nothing of it arrived.
+    /// Takes over the accepted messages of a group from a stream on which nothing of it arrived.
     pub(super) fn resume_from(&mut self, group: GroupEpoch, from: &Inbound) {
-        self.expected.extend(from.expected.iter().filter(|name| (name.group, name.epoch) == group));
+        self.accepted.extend(from.accepted.iter().filter(|name| (name.group, name.epoch) == group));
     }
 
     /// Requests dropped announcements once half of the room is free.
@@ -164,10 +164,10 @@ impl Inbound {
 
     pub(super) fn close(&mut self, group: GroupEpoch) {
         self.messages.retain(|name, _| (name.group, name.epoch) != group);
-        self.waiting = self.messages.values().filter(|message| !message.eager && !message.expected).count();
+        self.waiting = self.messages.values().filter(|message| !message.eager && !message.accepted).count();
         self.overflowed.remove(&group);
         self.request_dropped();
-        self.expected.retain(|name| (name.group, name.epoch) != group);
+        self.accepted.retain(|name| (name.group, name.epoch) != group);
         self.credit.remove(&group);
     }
 
@@ -179,8 +179,8 @@ impl Inbound {
         eager: bool,
         events: &mut VecDeque<Output>,
     ) -> Result<(), Violation> {
-        let expected = self.expected.remove(&name);
-        let message = InboundMessage { digest, bytes, received: 0, eager, expected };
+        let accepted = self.accepted.remove(&name);
+        let message = InboundMessage { digest, bytes, received: 0, eager, accepted };
         if self.messages.insert(name, message).is_some() {
             return Err(Violation::OutOfOrder(name));
         }
@@ -188,10 +188,10 @@ impl Inbound {
         Ok(())
     }
 
-    /// Handles the last byte of a message. It is finished if it is expected; otherwise the driver
+    /// Handles the last byte of a message. It is finished if it is accepted; otherwise the driver
     /// must keep its data.
     fn complete(&mut self, name: MessageName, events: &mut VecDeque<Output>) {
-        if self.messages[&name].expected {
+        if self.messages[&name].accepted {
             self.finish(name, events);
         }
     }

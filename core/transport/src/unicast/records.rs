@@ -8,8 +8,8 @@
 //! | then 16 | the tag of payload and length |
 //!
 //! Each side has a key of its own for the records that it sends, and the nonce is the number of the
-//! record. Records can therefore not be changed, omitted, repeated or moved. Records and frames are
-//! independent: a record may hold parts of several frames.
+//! record. The receiver therefore detects records that were changed, omitted, repeated or moved.
+//! Records and frames are independent: a record may hold parts of several frames.
 
 use crate::tagged::Cipher;
 use cool_types::Key;
@@ -91,7 +91,8 @@ impl<C: Cipher> Opener<C> {
         Opener { cipher: C::new(key), records: 0, buffer: vec![0; BUFFER], plain: 0..0, sealed: 0..0 }
     }
 
-    /// Returns the buffer to read into. It is not empty if all decrypted bytes have been consumed.
+    /// Returns the buffer to read into. It is not empty after [`Opener::plain`] has returned an
+    /// empty slice.
     pub fn room(&mut self) -> &mut [u8] {
         if self.plain.is_empty() {
             self.buffer.copy_within(self.sealed.clone(), 0);

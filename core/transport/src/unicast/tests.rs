@@ -67,7 +67,7 @@ impl Pair {
     }
 
     fn expect(&mut self, message: MessageName) {
-        self.peers[1].handle(NOW, Input::Expect(message));
+        self.peers[1].handle(NOW, Input::Accept(message));
     }
 
     /// Runs until nothing moves. The stream delivers `step` bytes at a time.
@@ -445,7 +445,7 @@ fn survive<'a>(pieces: impl Iterator<Item = &'a [u8]>) {
             match output {
                 Output::Begin { message, bytes, .. } => {
                     lengths.insert(message, bytes);
-                    peer.handle(NOW, Input::Expect(message));
+                    peer.handle(NOW, Input::Accept(message));
                 }
                 Output::Data { message, offset, within } => {
                     assert!(within.end <= piece.len());

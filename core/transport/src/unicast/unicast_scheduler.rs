@@ -1,6 +1,6 @@
 //! The scheduler of a connection: selects the message and the frame that are sent next.
 
-use super::api::{DRIVER_WINDOW_BYTES, DeferredMessage, GroupEpoch, Output, Payload, Violation};
+use super::api::{DRIVER_WINDOW_BYTES, GroupEpoch, MessageOrNotice, Output, Payload, Violation};
 use super::frame::{ControlFrame, DataFrame, FRAME_PAYLOAD};
 use super::message::MessageName;
 use cool_types::limits::{CREDIT_BYTES, EAGER_BYTES, MESSAGE_CREDIT_BYTES};
@@ -39,12 +39,12 @@ impl UnicastScheduler {
         self.control.push_back(control);
     }
 
-    pub(super) fn deferred(&mut self, deferred: DeferredMessage) {
+    pub(super) fn deferred(&mut self, deferred: MessageOrNotice) {
         match deferred {
-            DeferredMessage::Message { message, digest, bytes, announce } => {
+            MessageOrNotice::Message { message, digest, bytes, announce } => {
                 self.send(message, digest, bytes, announce);
             }
-            DeferredMessage::Notice(notice) => self.control(ControlFrame::Notice(notice)),
+            MessageOrNotice::Notice(notice) => self.control(ControlFrame::Notice(notice)),
         }
     }
 

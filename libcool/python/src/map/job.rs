@@ -4,7 +4,7 @@ use super::map_failure::MapFailure;
 use super::partitions::PyPartitions;
 use super::pickled::Object;
 use super::progress::PyProgress;
-use super::table::{AnyMapped, MappedTo, PyTable};
+use super::table::{AnyMapOutput, MapOutput, PyTable};
 use super::table_kind::{WithTable, with_kind};
 use super::{in_job, in_task};
 use crate::error::{argument_error, unsigned};
@@ -20,7 +20,7 @@ pub(crate) struct PyJob;
 /// `Job.regroup`.
 #[pyclass(module = "cool.map", name = "Mapped", frozen)]
 pub(crate) struct PyMapped {
-    tables: Mutex<Option<Box<dyn AnyMapped>>>,
+    tables: Mutex<Option<Box<dyn AnyMapOutput>>>,
 }
 
 #[pymethods]
@@ -166,11 +166,11 @@ impl WithTable for MapStage<'_, '_> {
         let empty = T::from_object(empty)?.empty();
         in_job(py, |job| {
             let task = |part: &mut Py<PyAny>, table: &mut T| {
-                in_task(|py| table.take(task.call1(py, (&*part,))?.bind(py)))
+                in_task(|py| table.add_result(task.call1(py, (&*part,))?.bind(py)))
             };
             let mapped = job.map(&mut *partitions.lock()?, &empty, task)?;
             empty.settle(job)?;
-            Ok(PyMapped { tables: Mutex::new(Some(Box::new(MappedTo { empty, mapped }))) })
+            Ok(PyMapped { tables: Mutex::new(Some(Box::new(MapOutput { empty, mapped }))) })
         })
     }
 }

@@ -111,11 +111,11 @@ impl PyTable for Objects {
         let (function, name) = (object.getattr("_function")?.unbind(), object.getattr("merge")?.unbind());
         let merge = Arc::new(Merge { function, name, failed: Mutex::default() });
         let mut table = Self { merge, values: BTreeMap::new() };
-        table.take(object)?;
+        table.add_result(object)?;
         Ok(table)
     }
 
-    fn take(&mut self, result: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn add_result(&mut self, result: &Bound<'_, PyAny>) -> PyResult<()> {
         for pair in result.cast::<PyMapping>()?.items()? {
             let (key, value) = pair.extract::<(Bound<'_, PyAny>, Py<PyAny>)>()?;
             self.add(result.py(), PyKey::from_object(&key)?, value);

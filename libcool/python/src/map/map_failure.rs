@@ -1,7 +1,7 @@
 //! Failures of a job: an exception of the program, or an error of a stage.
 
 use super::pickled;
-use crate::error::{job_error, raised};
+use crate::error::{exception_for, job_error};
 use cool_map::Error;
 use pyo3::prelude::*;
 use std::fmt;
@@ -45,7 +45,7 @@ impl From<MapFailure> for PyErr {
             MapFailure::Stage(error @ Error::Value(_)) => {
                 pickled::refusal().unwrap_or_else(|| job_error(py, error.to_string(), &[]))
             }
-            MapFailure::Stage(Error::Collective(error)) => raised(py, &error),
+            MapFailure::Stage(Error::Collective(error)) => exception_for(py, &error),
             MapFailure::Stage(error @ Error::Lost(_)) => crate::error::lost_error(py, error.to_string()),
             MapFailure::Stage(Error::Elsewhere { rank, message }) => {
                 job_error(py, format!("rank {rank}: {message}"), &[rank])

@@ -22,7 +22,7 @@ impl<N: Number + Element> PyTable for Rows<N> {
         Ok(rows)
     }
 
-    fn take(&mut self, result: &Bound<'_, PyAny>) -> PyResult<()> {
+    fn add_result(&mut self, result: &Bound<'_, PyAny>) -> PyResult<()> {
         let (py, dtype) = (result.py(), numpy::dtype::<N>(result.py()));
         let checked = py.import("cool.map")?.getattr("_checked")?;
         add(self, checked.call1((result, self.keys(), self.width(), dtype))?.extract()?)

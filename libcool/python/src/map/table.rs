@@ -10,30 +10,31 @@ pub(crate) trait PyTable: Table + Sync + 'static {
     fn from_object(object: &Bound<'_, PyAny>) -> PyResult<Self>;
 
     /// Adds the result of a map task.
-    fn take(&mut self, result: &Bound<'_, PyAny>) -> PyResult<()>;
+    fn add_result(&mut self, result: &Bound<'_, PyAny>) -> PyResult<()>;
 
     /// Returns the Python object of the table.
     fn object(&self, py: Python<'_>) -> PyResult<Py<PyAny>>;
 
-    /// Fails at all ranks if a merge raised an exception at one of them. All ranks must call this.
+    /// Returns an error at all ranks if the table's merge function raised an exception at one.
+    /// Tables without such a function return `Ok`. All ranks must call this.
     fn settle(&self, _job: &Job<'_>) -> Result<(), MapFailure> {
         Ok(())
     }
 }
 
 /// The output of map tasks, for any kind of table.
-pub(crate) trait AnyMapped: Send {
+pub(crate) trait AnyMapOutput: Send {
     /// Regroups the output.
     fn regroup(self: Box<Self>, job: &Job<'_>) -> Result<Py<PyAny>, MapFailure>;
 }
 
 /// The output of map tasks, with a table of the same kind.
-pub(crate) struct MappedTo<T: PyTable> {
+pub(crate) struct MapOutput<T: PyTable> {
     pub(crate) empty: T,
     pub(crate) mapped: cool_map::Mapped<T>,
 }
 
-impl<T: PyTable> AnyMapped for MappedTo<T> {
+impl<T: PyTable> AnyMapOutput for MapOutput<T> {
     fn regroup(self: Box<Self>, job: &Job<'_>) -> Result<Py<PyAny>, MapFailure> {
         let table = job.regroup(self.mapped)?;
         self.empty.settle(job)?;

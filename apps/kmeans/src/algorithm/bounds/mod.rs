@@ -14,14 +14,14 @@
 //! ago, do not; the larger of both bounds is used. Among the remaining centroids of a group, only
 //! those that moved far enough are measured, or the whole group by blocks where that is cheaper.
 //! There are several groups because, for most points, a single bound for all remaining centroids
-//! would soon fall below the distance from the own centroid. With several groups, the bounds of far
-//! groups still exceed that distance, and only the others are measured again.
+//! would soon fall below the distance from the point's own centroid. With several groups, the
+//! bounds of far groups still exceed that distance, and only the others are measured again.
 //!
 //! **The result is exact.** Bounds are integers, in units of 1/64 of the centroids' grid, or of
 //! twice the grid for [`Precision::Fine`], which keeps distances below 2^30. Lower bounds are
-//! rounded down, distances from own centroids and movements are rounded up, and only centroids that
-//! are strictly farther are skipped. So labels and inertia must be the same as by all distances,
-//! and of equally near centroids the first is chosen here too.
+//! rounded down, distances from the points' own centroids and movements are rounded up, and only
+//! centroids that are strictly farther are skipped. Labels and inertia are therefore those of
+//! measuring all distances. Of equally near centroids, the first is chosen.
 //!
 //! [`Precision::Fine`]: crate::data::grid::Precision::Fine
 
@@ -36,16 +36,17 @@ use moves::{BoundUnit, CentroidMoves, GroupBound};
 use search::{BoundSearch, PointPiece};
 use std::time::Instant;
 
-/// Minimum average number of centroids of a group. They should fill several panels of the blocked
-/// product, because a group shares its first and last panel with its neighbors.
+/// Minimum average number of centroids of a group. A group should fill several panels of the
+/// blocked product, because it shares its first and last panel with its neighbors. With fewer
+/// centroids than this, there is one group.
 const LEAST_GROUP: usize = 64;
 
 /// Number of single distances that are measured to learn their cost.
-const SINGLES: usize = 512;
+const COST_DISTANCES: usize = 512;
 /// Number of points that are compared with all centroids by blocks, to learn the cost of that.
-const ROWS: usize = 16;
+const COST_ROWS: usize = 16;
 /// Number of repetitions of both measurements.
-const TIMES: usize = 3;
+const COST_REPETITIONS: usize = 3;
 
 /// A bound on the distance from one of the near centroids.
 #[derive(Clone, Copy, Debug, Default)]
@@ -54,7 +55,7 @@ struct CentroidBound {
     /// A lower bound on the distance when it was last measured, plus the length of the centroid's
     /// path until then. This number minus the present length of the path is a bound on the present
     /// distance.
-    since_step: u32,
+    plus_path: u32,
     /// A lower bound on the distance from the centroid's position at the anchor.
     since_anchor: u32,
 }
@@ -90,7 +91,7 @@ impl BoundCoverage {
 pub struct Bounds {
     /// Number of near centroids per point.
     near: usize,
-    /// For each point, the bounds of its near centroids, in ascending order of `since_step`.
+    /// For each point, the bounds of its near centroids, in ascending order of `plus_path`.
     bounds: Vec<CentroidBound>,
     /// For each point, the bounds of each group's other centroids.
     rest: Vec<GroupBound>,
@@ -185,9 +186,9 @@ impl Bounds {
         let (mut bounds, mut rest, mut norms) = (&mut self.bounds[..], &mut self.rest[..], &self.norms[..]);
         let piece = |LabelRun { first, labels }| -> PointPiece<'_> {
             let count = labels.len();
-            let bounds = bounds.split_off_mut(..near * count).expect("of each point");
-            let rest = rest.split_off_mut(..groups * count).expect("of each point");
-            let norms = norms.split_off(..count).expect("of each point");
+            let bounds = bounds.split_off_mut(..near * count).expect("the slice has an entry for each point");
+            let rest = rest.split_off_mut(..groups * count).expect("the slice has an entry for each point");
+            let norms = norms.split_off(..count).expect("the slice has an entry for each point");
             PointPiece { first, near, groups, labels, norms, bounds, rest }
         };
         let pieces: Vec<PointPiece<'_>> = runs.into_iter().map(piece).collect();
@@ -206,7 +207,7 @@ impl Bounds {
         }
         let pairs = PairDistances::new(level, centroids.precision, &centroids.values, centroids.dims);
         let panels = Panels::new(level, centroids.precision, &centroids.values, centroids.dims);
-        let (some, groups) = (RowSelection::Run { first: 0, count: ROWS.min(n) }, &self.moves.groups);
+        let (some, groups) = (RowSelection::Run { first: 0, count: COST_ROWS.min(n) }, &self.moves.groups);
         let mut table = vec![0; some.len() * k];
         let block = seconds(|| {
             for run in (0..groups.len()).map(|group| groups.run(group)).filter(|run| !run.is_empty()) {
@@ -217,9 +218,9 @@ impl Bounds {
         // assignment.
         let far = |i: usize| pairs.squared(rows, i / 8 % n, 0, i * (k / 7 + 1) % k);
         let singles = seconds(|| {
-            std::hint::black_box((0..SINGLES).map(far).fold(0, i64::wrapping_add));
+            std::hint::black_box((0..COST_DISTANCES).map(far).fold(0, i64::wrapping_add));
         });
-        singles / SINGLES as f64 / (block / table.len() as f64).max(f64::MIN_POSITIVE)
+        singles / COST_DISTANCES as f64 / (block / table.len() as f64).max(f64::MIN_POSITIVE)
     }
 }
 
@@ -231,7 +232,7 @@ fn seconds(mut work: impl FnMut()) -> f64 {
         work();
         start.elapsed().as_secs_f64()
     };
-    (0..TIMES).map(once).fold(f64::INFINITY, f64::min)
+    (0..COST_REPETITIONS).map(once).fold(f64::INFINITY, f64::min)
 }
 
 #[cfg(test)]
@@ -316,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn finally_only_the_own_distance_is_measured() {
+    fn at_the_end_one_distance_per_point_is_measured() {
         let points = grouped(Precision::Byte, 3000, 16, 60, 3);
         let measured = check(&points, 50, 8, SimdLevel::best(), 2, 40);
         assert_eq!((measured[0], measured[39]), (150_000, 3000), "{measured:?}");

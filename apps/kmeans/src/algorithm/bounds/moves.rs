@@ -8,14 +8,14 @@ use std::cmp::Reverse;
 use std::ops::Range;
 
 /// Lloyd's iterations that find the groups.
-const ITERATIONS: usize = 3;
+const GROUPING_ITERATIONS: usize = 3;
 
 /// Number of centroids per unit of work of a thread.
 const PIECE: usize = 256;
 
-/// Paths are restarted beyond this length, so that no bound can overflow: distances are below 2^30
-/// units.
-const LONGEST: u32 = 1 << 30;
+/// Maximum length of a path, in units. A longer path is restarted at a new anchor, so that no bound
+/// overflows: distances are below 2^30 units.
+const PATH_UNITS_MAX: u32 = 1 << 30;
 
 /// The unit of bounds.
 #[derive(Clone, Copy)]
@@ -40,7 +40,7 @@ impl BoundUnit {
     }
 
     /// Returns an upper bound on the square root, which exceeds it by at most 1.
-    pub(super) fn ceil_root(self, squared: i64) -> u32 {
+    pub(super) fn root_above(self, squared: i64) -> u32 {
         if squared == 0 { 0 } else { self.floor_root(squared) + 1 }
     }
 
@@ -72,7 +72,7 @@ impl CentroidGroups {
         let mut middles = Centroids { values: Vec::new(), ..*centroids };
         (0..count).for_each(|g| middles.values.extend(points.centroid_at(g * k / count)));
         let mut group_of = vec![NO_LABEL; k];
-        for _ in 0..ITERATIONS {
+        for _ in 0..GROUPING_ITERATIONS {
             assign::assign(&points, &middles, &mut group_of, level, threads);
             for (g, row) in assign::sum(&points, &group_of, count, threads).iter() {
                 let (sums, weight) = row.split_at(points.dims);
@@ -126,8 +126,9 @@ struct Displacements {
     longest: Vec<u32>,
 }
 
-/// The centroids of a group, divided by a bound of the group and a limit. They may include near
-/// centroids of the point, which have bounds of their own; the caller must skip them.
+/// Result of comparing a group's bound with a limit: the centroids that may be nearer than the
+/// limit, and a bound for the others. The centroids may include near ones of the point, which have
+/// bounds of their own; the caller must skip them.
 pub(super) struct GroupSuspects<'a> {
     /// Places of the centroids that may be nearer than the limit.
     pub(super) suspects: &'a [u32],
@@ -161,7 +162,7 @@ impl Displacements {
 
     /// Returns which centroids of a run of places may be nearer than `limit` if all distances were
     /// at least `lower` before the movements.
-    fn outside(&self, run: Range<usize>, lower: u32, limit: u32) -> GroupSuspects<'_> {
+    fn suspects(&self, run: Range<usize>, lower: u32, limit: u32) -> GroupSuspects<'_> {
         let lower = |&j: &u32| lower.saturating_sub(self.lengths[j as usize]);
         let order = &self.order[run];
         let (suspects, others) = order.split_at(order.partition_point(|j| lower(j) <= limit));
@@ -184,7 +185,7 @@ impl CentroidMoves {
         let (unit, now) = (BoundUnit(centroids.precision), in_place_order(centroids, &self.groups));
         let pieces = now.len().div_ceil(PIECE);
         let piece = |i: usize| i * PIECE..((i + 1) * PIECE).min(now.len());
-        let moved = |from: &Centroids, j: usize| unit.ceil_root(squared(from, &now, j));
+        let moved = |from: &Centroids, j: usize| unit.root_above(squared(from, &now, j));
         let both = threads::map(threads, pieces, |i| -> Vec<(u32, u32)> {
             piece(i).map(|j| (moved(&self.now, j), moved(&self.anchor, j))).collect()
         });
@@ -199,7 +200,7 @@ impl CentroidMoves {
     /// Returns whether this iteration's centroids become the next anchor: after 1, 2, 4, ...
     /// iterations, because centroids move less and less, and when a path is too long.
     pub(super) fn anchors_anew(&self) -> bool {
-        self.iterations.is_power_of_two() || self.longest_path() > LONGEST
+        self.iterations.is_power_of_two() || self.longest_path() > PATH_UNITS_MAX
     }
 
     /// Makes the present positions the anchor, and restarts all paths.
@@ -232,7 +233,7 @@ impl CentroidMoves {
     }
 
     /// Returns the centroids of a group that may be nearer than `limit` by the bounds of the group.
-    pub(super) fn outside(&self, group: usize, rest: GroupBound, limit: u32) -> GroupSuspects<'_> {
+    pub(super) fn suspects(&self, group: usize, rest: GroupBound, limit: u32) -> GroupSuspects<'_> {
         let both = [(&self.step, rest.since_step), (&self.from_anchor, rest.since_anchor)];
         let [by_step, by_anchor] =
             both.map(|(displacements, bound)| bound.saturating_sub(displacements.longest[group]));
@@ -241,7 +242,7 @@ impl CentroidMoves {
             return GroupSuspects { suspects: &[], beyond };
         }
         let [by_step, by_anchor] =
-            both.map(|(displacements, bound)| displacements.outside(self.groups.run(group), bound, limit));
+            both.map(|(displacements, bound)| displacements.suspects(self.groups.run(group), bound, limit));
         let key = |o: &GroupSuspects<'_>| (o.suspects.len(), u32::MAX - o.beyond);
         if key(&by_step) <= key(&by_anchor) { by_step } else { by_anchor }
     }
@@ -276,7 +277,7 @@ mod tests {
             let unit = BoundUnit(precision);
             for squared in [0, 1, 2, 3, 4, 1 << 30, (1 << bits) - 1, 1 << bits] {
                 let real = (squared as f64).sqrt() * units;
-                let (low, high) = (unit.floor_root(squared), unit.ceil_root(squared));
+                let (low, high) = (unit.floor_root(squared), unit.root_above(squared));
                 assert!(f64::from(low) <= real && real <= f64::from(high) && high - low <= 1, "{squared}");
                 assert!(unit.is_below(squared, low + 1) && !unit.is_below(squared, low), "{squared}");
             }

@@ -1,7 +1,7 @@
 //! A thread's search for the nearest centroids of its points.
 
 use super::CentroidBound;
-use super::moves::{BoundUnit, CentroidMoves, GroupBound};
+use super::moves::{BoundUnit, CentroidMoves, GroupBound, GroupSuspects};
 use crate::algorithm::assign::AssignmentStats;
 use crate::data::grid::Points;
 use cool_distance::{PairDistances, Panels, PointRows, RowSelection};
@@ -128,12 +128,12 @@ impl BoundSearch<'_> {
     fn bound(&self, (squared, _, place): MeasuredDistance) -> CentroidBound {
         let distance = self.unit.floor_root(squared);
         let since_anchor = distance.saturating_sub(self.moves.displacement_from_anchor(place));
-        CentroidBound { place, since_step: distance + self.moves.path(place), since_anchor }
+        CentroidBound { place, plus_path: distance + self.moves.path(place), since_anchor }
     }
 
     /// Returns a lower bound on the present distance from the centroid of a bound.
     fn lower(&self, bound: &CentroidBound) -> u32 {
-        let since_step = bound.since_step.saturating_sub(self.moves.path(bound.place));
+        let since_step = bound.plus_path.saturating_sub(self.moves.path(bound.place));
         since_step.max(bound.since_anchor.saturating_sub(self.moves.displacement_from_anchor(bound.place)))
     }
 
@@ -150,11 +150,12 @@ impl BoundSearch<'_> {
         let mut finding = self.search_near(piece, i, found);
         let (before, mut many, mut is_marked) = (requested.groups.len(), 0, false);
         for group in 0..piece.groups {
-            let limit = self.unit.ceil_root(finding.best.0);
+            let limit = self.unit.root_above(finding.best.0);
             let rest = &mut piece.bounds_mut(i).1[group];
-            let (known, outside) = (*rest, self.moves.outside(group, *rest, limit));
-            rest.since_step = outside.beyond;
-            if outside.suspects.is_empty() {
+            let known = *rest;
+            let GroupSuspects { suspects, beyond } = self.moves.suspects(group, known, limit);
+            rest.since_step = beyond;
+            if suspects.is_empty() {
                 continue;
             }
             if !is_marked {
@@ -164,8 +165,8 @@ impl BoundSearch<'_> {
                 is_marked = true;
             }
             let size = self.moves.groups.run(group).len();
-            if outside.suspects.len() as f64 * self.single_cost <= size as f64 {
-                self.search_suspects(piece, known, outside.suspects, &mut finding, marks, found);
+            if suspects.len() as f64 * self.single_cost <= size as f64 {
+                self.search_suspects(piece, known, suspects, &mut finding, marks, found);
             } else {
                 requested.groups.push((group as u32, requested.findings.len() as u32));
                 many += size;
@@ -184,15 +185,16 @@ impl BoundSearch<'_> {
         }
     }
 
-    /// Measures the distance from the own centroid, and searches the near ones for a nearer one.
+    /// Measures the distance from the point's own centroid, and searches the near ones for a nearer
+    /// one.
     fn search_near(&self, piece: &mut PointPiece<'_>, i: usize, found: &mut AssignmentStats) -> PointFinding {
         let own = self.moves.groups.places[piece.labels[i] as usize];
         let own = self.measure(piece, i, own, found);
         let (mut best, mut changed) = (own, false);
         for at in i * piece.near..(i + 1) * piece.near {
-            let (bound, limit) = (piece.bounds[at], self.unit.ceil_root(best.0));
+            let (bound, limit) = (piece.bounds[at], self.unit.root_above(best.0));
             // Bounds ascend, so all following centroids are too far as well.
-            if bound.since_step.saturating_sub(self.longest_path) > limit {
+            if bound.plus_path.saturating_sub(self.longest_path) > limit {
                 break;
             }
             if bound.place == own.2 || self.lower(&bound) > limit {
@@ -220,7 +222,7 @@ impl BoundSearch<'_> {
         let i = finding.point as usize;
         for &place in suspects.iter().filter(|place| marks.0[**place as usize] == 0) {
             let lower = self.moves.lower(known, place);
-            let beyond = if lower > self.unit.ceil_root(finding.best.0) {
+            let beyond = if lower > self.unit.root_above(finding.best.0) {
                 Some(lower)
             } else {
                 let measured = self.measure(piece, i, place, found);
@@ -360,12 +362,12 @@ impl BoundSearch<'_> {
         if self.anchors {
             for bound in bounds.iter_mut() {
                 let lower = self.lower(bound);
-                (bound.since_step, bound.since_anchor) = (lower, lower);
+                (bound.plus_path, bound.since_anchor) = (lower, lower);
             }
             rest.iter_mut().for_each(|rest| rest.since_anchor = rest.since_step);
         }
         if changed || self.anchors {
-            bounds.sort_unstable_by_key(|bound| bound.since_step);
+            bounds.sort_unstable_by_key(|bound| bound.plus_path);
         }
     }
 

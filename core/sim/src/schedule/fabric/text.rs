@@ -17,7 +17,7 @@ impl fmt::Display for FabricModel {
 impl FromStr for FabricModel {
     type Err = FabricModelError;
 
-    /// Returns the network with the links of the emulated test bed, all at 20 Mbit/s.
+    /// Returns the network with the links of the emulated testbed, all at 20 Mbit/s.
     fn from_str(text: &str) -> Result<FabricModel, FabricModelError> {
         let wrong = || FabricModelError::Text(text.to_owned());
         let large = || FabricModelError::Size(text.to_owned());

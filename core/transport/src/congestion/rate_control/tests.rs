@@ -13,7 +13,7 @@ struct Path {
     /// Bytes that fit into the queue, and bytes that are in it.
     queue: f64,
     waiting: f64,
-    /// Loss of the path at any rate, in 65535ths.
+    /// Loss of the path at any rate, as a [`Loss`].
     loses: u64,
     /// Bytes per second that other traffic keeps on the path until the queue overflows.
     others: f64,
@@ -32,7 +32,7 @@ impl Path {
         for step in self.steps..self.steps + steps {
             // The first packets alone are no load.
             let of = |rate: &RateControl| {
-                if rate.phase == ControlPhase::PacketTrain { UNREPORTED_RATE } else { rate.current }
+                if rate.phase == ControlPhase::PacketTrain { AHEAD_RATE_MAX } else { rate.current }
             };
             let offered = rates.iter().map(of).sum::<u64>() as f64 + self.others;
             let waiting = self.waiting + (offered - self.carries as f64) / 100.0;
@@ -70,7 +70,7 @@ fn in_background(ceiling: Option<u64>) -> RateControl {
 }
 
 #[test]
-fn it_finds_what_the_path_carries_and_keeps_its_queue_short() {
+fn it_finds_the_rate_of_the_path_and_keeps_its_queue_short() {
     for carries in [200_000, 2_500_000, 125_000_000, 1_250_000_000] {
         let mut path = Path::new(carries);
         let found = path.run(&mut [rate(None)], 200)[0];
@@ -88,10 +88,10 @@ fn a_fast_path_is_filled_within_a_few_reports() {
 #[test]
 fn only_a_few_packets_leave_before_the_first_report() {
     let mut rate = rate(None);
-    assert_eq!((rate.rate_for(15), rate.rate_for(16)), (TRAIN_RATE, UNREPORTED_RATE));
+    assert_eq!((rate.rate_for(15), rate.rate_for(16)), (TRAIN_RATE, AHEAD_RATE_MAX));
     let sample = RateSample { loss: 0, carried: Some(20_000_000), queue: Duration::ZERO };
     rate.on_round(Time::ZERO, 0..16, 20, sample, MS);
-    assert_eq!((rate.rate_for(47), rate.rate_for(48)), (20_000_000, UNREPORTED_RATE));
+    assert_eq!((rate.rate_for(47), rate.rate_for(48)), (20_000_000, AHEAD_RATE_MAX));
     // A round of which some packets were held back does not count.
     rate.on_sent(50);
     rate.on_round(Time::ZERO, 16..48, 51, RateSample { carried: Some(2_000_000), ..sample }, MS);
@@ -104,10 +104,10 @@ fn a_ceiling_that_is_not_verified_is_not_where_it_starts() {
         RateControl::new(RateSpec { ceiling: Some(1_250_000_000), verified: false, background: false }, FRAME)
     };
     let mut rate = unverified();
-    assert_eq!((rate.rate_for(15), rate.rate_for(16)), (1_250_000_000, UNREPORTED_RATE));
+    assert_eq!((rate.rate_for(15), rate.rate_for(16)), (1_250_000_000, AHEAD_RATE_MAX));
     let sample = RateSample { loss: 0, carried: Some(7_000_000), queue: 20 * MS };
     rate.on_round(Time::ZERO, 0..16, 20, sample, MS);
-    assert_eq!((rate.rate_for(47), rate.rate_for(48)), (7_000_000, UNREPORTED_RATE));
+    assert_eq!((rate.rate_for(47), rate.rate_for(48)), (7_000_000, AHEAD_RATE_MAX));
     rate.set_ceiling(Some(625_000_000));
     assert_eq!(rate.rate_for(47), 7_000_000);
 
@@ -151,14 +151,14 @@ fn loss_that_is_not_congestion_does_not_slow_it() {
 }
 
 #[test]
-fn where_no_queue_is_seen_it_still_finds_what_the_path_carries() {
+fn without_a_visible_queue_it_still_finds_the_rate_of_the_path() {
     let mut path = Path { queue: 1.0, ..Path::new(1_200_000) };
     let found = path.run(&mut [rate(Some(2_000_000))], 400)[0];
     assert!(found > 1_000_000 && found < 1_400_000, "{found}");
 }
 
 #[test]
-fn a_ceiling_is_where_it_starts_and_what_it_keeps() {
+fn it_starts_at_the_ceiling_and_never_exceeds_it() {
     let mut rate = rate(Some(1_000_000));
     let sample = RateSample { loss: (FULL_LOSS / 10) as Loss, carried: None, queue: Duration::ZERO };
     let mut slower = 0;

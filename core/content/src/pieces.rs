@@ -1,4 +1,4 @@
-//! The order in which blocks are sent, and the places where each of them occurs.
+//! Pieces, which are blocks that are sent together, and the places where each block occurs.
 
 use crate::{BlockSet, Digest, Manifest};
 
@@ -38,7 +38,7 @@ pub fn pieces<'m>(
     cut(manifest, blocks.iter(), bytes)
 }
 
-/// Returns [`pieces`] of the blocks from `first` on, then of those before it.
+/// Returns [`pieces()`] of the blocks from `first` on, then of those before it.
 ///
 /// This is a data carousel (FLUTE, RFC 6726): when a node joins late, the source continues where it
 /// is and sends the earlier blocks at the end.

@@ -28,7 +28,7 @@ const SMALLER_CALLS: u32 = 64;
 
 /// Regions and their free parts.
 #[derive(Debug, Default)]
-pub(super) struct Heap {
+pub(super) struct SharedMemoryAllocator {
     regions: Arc<Mutex<RegionTable>>,
     /// Registered memory, by its address in this process.
     registered: Mutex<BTreeMap<usize, RegisteredArray>>,
@@ -54,7 +54,7 @@ struct FreeParts {
 /// A used part of a region. Dropping it frees the part.
 #[derive(Debug)]
 pub(crate) struct SharedBlock {
-    heap: Arc<Mutex<RegionTable>>,
+    table: Arc<Mutex<RegionTable>>,
     number: u32,
     region: Arc<Region>,
     offset: u64,
@@ -105,15 +105,15 @@ pub(super) enum RegionUpdate {
     Unmap(u32),
 }
 
-impl Heap {
+impl SharedMemoryAllocator {
     /// Allocates a block of at least `bytes` bytes. Returns it with the changes to send to the
     /// agent.
     pub(super) fn take(&self, bytes: u64) -> Result<(SharedBlock, Vec<RegionUpdate>), RegionError> {
         self.take_aligned(bytes, ALIGN)
     }
 
-    /// Allocates a block for [`Heap::register`], in whole pages, so that no other block shares a
-    /// page with it.
+    /// Allocates a block for [`SharedMemoryAllocator::register`], in whole pages, so that no other
+    /// block shares a page with it.
     pub(super) fn take_pages(&self, bytes: u64) -> Result<(SharedBlock, Vec<RegionUpdate>), RegionError> {
         self.take_aligned(bytes, page_size())
     }
@@ -132,8 +132,8 @@ impl Heap {
             .iter_mut()
             .find_map(|(number, free)| Some((*number, Arc::clone(&free.region), free.take(len, align)?)));
         let block = |(number, region, (offset, fresh))| {
-            let heap = Arc::clone(&self.regions);
-            SharedBlock { heap, number, region, offset, len, fresh }
+            let table = Arc::clone(&self.regions);
+            SharedBlock { table, number, region, offset, len, fresh }
         };
         if let Some(found) = fitting {
             return Ok((block(found), updates));
@@ -283,7 +283,7 @@ impl SharedBlock {
 
 impl Drop for SharedBlock {
     fn drop(&mut self) {
-        if let Some(free) = lock(&self.heap).regions.get_mut(&self.number) {
+        if let Some(free) = lock(&self.table).regions.get_mut(&self.number) {
             free.give(self.offset, self.len);
         }
     }
@@ -307,66 +307,66 @@ mod tests {
 
     #[test]
     fn freed_memory_is_reused() {
-        let heap = Heap::default();
-        let (first, updates) = heap.take(100).unwrap();
+        let allocator = SharedMemoryAllocator::default();
+        let (first, updates) = allocator.take(100).unwrap();
         assert!(matches!(updates[..], [RegionUpdate::Map(0, _)]));
         let at = first.slice(0, 1);
         drop(first);
-        let (again, updates) = heap.take(FIRST_REGION).unwrap();
+        let (again, updates) = allocator.take(FIRST_REGION).unwrap();
         assert!(updates.is_empty());
         assert_eq!((at.region, again.slice(0, 1)), (0, at));
     }
 
     #[test]
     fn large_regions_are_kept_while_calls_are_large() {
-        let heap = Heap::default();
-        drop(heap.take(KEPT_REGION + 1).unwrap());
-        assert!(heap.take(KEPT_REGION).unwrap().1.is_empty());
+        let allocator = SharedMemoryAllocator::default();
+        drop(allocator.take(KEPT_REGION + 1).unwrap());
+        assert!(allocator.take(KEPT_REGION).unwrap().1.is_empty());
         for _ in 0..SMALLER_CALLS {
-            assert!(heap.take(1).unwrap().1.is_empty());
+            assert!(allocator.take(1).unwrap().1.is_empty());
         }
-        let (_block, updates) = heap.take(1).unwrap();
+        let (_block, updates) = allocator.take(1).unwrap();
         assert!(matches!(updates[..], [RegionUpdate::Unmap(0), RegionUpdate::Map(1, _)]), "{updates:?}");
     }
 
-    fn register(heap: &Heap, bytes: u64) -> (usize, Arc<SharedBlock>) {
-        let (at, block) = heap.register(heap.take_pages(bytes).unwrap().0, bytes).unwrap();
+    fn register(allocator: &SharedMemoryAllocator, bytes: u64) -> (usize, Arc<SharedBlock>) {
+        let (at, block) = allocator.register(allocator.take_pages(bytes).unwrap().0, bytes).unwrap();
         (at.addr().get(), block)
     }
 
     #[test]
     fn registered_memory_is_found_by_address_until_it_is_freed() {
-        let heap = Heap::default();
-        let ((first, block), (second, other)) = (register(&heap, 128), register(&heap, 64));
-        let found = |at, len| heap.find(at, len).map(|found| found.slice());
+        let allocator = SharedMemoryAllocator::default();
+        let ((first, block), (second, other)) = (register(&allocator, 128), register(&allocator, 64));
+        let found = |at, len| allocator.find(at, len).map(|found| found.slice());
         assert_eq!(found(second, 64), Some(other.slice(0, 64)));
         assert_eq!(found(first + 100, 28), Some(block.slice(100, 28)));
         assert_eq!(found(second + 1, 64), None);
         drop(block);
         assert_eq!(found(first, 128), None);
         // The freed block is reused for a smaller one.
-        let (third, _block) = register(&heap, 64);
+        let (third, _block) = register(&allocator, 64);
         assert_eq!((third, found(first, 128)), (first, None));
         assert_eq!(found(second, 8), Some(other.slice(0, 8)));
     }
 
     #[test]
     fn outputs_in_registered_memory_must_be_whole_pages() {
-        let heap = Heap::default();
+        let allocator = SharedMemoryAllocator::default();
         let page = page_size() as usize;
-        let (start, _block) = register(&heap, 3 * page as u64 + 100);
-        let whole = |at: usize, len: usize| heap.find(start + at, len).unwrap().whole_pages;
+        let (start, _block) = register(&allocator, 3 * page as u64 + 100);
+        let whole = |at: usize, len: usize| allocator.find(start + at, len).unwrap().whole_pages;
         assert!(whole(0, 3 * page + 100) && whole(0, page) && whole(page, 2 * page + 100) && whole(0, 0));
         assert!(!whole(8, page - 8) && !whole(0, page + 8) && !whole(page, 100) && !whole(8, 3 * page + 92));
     }
 
     #[test]
     fn nothing_shares_a_page_with_registered_memory() {
-        let heap = Heap::default();
+        let allocator = SharedMemoryAllocator::default();
         let page = page_size();
-        let before = heap.take(10).unwrap().0;
-        let (_, registered) = register(&heap, 10);
-        let after = heap.take(10).unwrap().0;
+        let before = allocator.take(10).unwrap().0;
+        let (_, registered) = register(&allocator, 10);
+        let after = allocator.take(10).unwrap().0;
         assert_eq!((registered.offset % page, registered.len), (0, page));
         for other in [before, after] {
             assert_ne!(other.offset / page, registered.offset / page);
@@ -375,8 +375,8 @@ mod tests {
 
     #[test]
     fn memory_that_does_not_exist_is_an_error() {
-        assert!(Heap::default().take(u64::MAX).is_err());
-        assert!(Heap::default().take(1 << 60).is_err());
+        assert!(SharedMemoryAllocator::default().take(u64::MAX).is_err());
+        assert!(SharedMemoryAllocator::default().take(1 << 60).is_err());
     }
 
     proptest! {
@@ -384,13 +384,13 @@ mod tests {
         fn used_blocks_never_overlap_and_are_all_freed(
             steps in prop::collection::vec((0u64..200_000, any::<prop::sample::Index>(), 0..4), 1..60)
         ) {
-            let heap = Heap::default();
+            let allocator = SharedMemoryAllocator::default();
             let mut blocks: Vec<SharedBlock> = Vec::new();
             for (bytes, which, take) in steps {
                 match take {
                     0 | 1 if !blocks.is_empty() => drop(blocks.swap_remove(which.index(blocks.len()))),
-                    3 => blocks.push(heap.take_pages(bytes).unwrap().0),
-                    _ => blocks.push(heap.take(bytes).unwrap().0),
+                    3 => blocks.push(allocator.take_pages(bytes).unwrap().0),
+                    _ => blocks.push(allocator.take(bytes).unwrap().0),
                 }
                 let mut taken: Vec<_> = blocks.iter().map(|b| (b.number, b.offset, b.len)).collect();
                 taken.sort_unstable();
@@ -399,7 +399,7 @@ mod tests {
                 }
             }
             drop(blocks);
-            for free in lock(&heap.regions).regions.values() {
+            for free in lock(&allocator.regions).regions.values() {
                 prop_assert_eq!(&free.parts, &BTreeMap::from([(0, free.region.len())]));
             }
         }

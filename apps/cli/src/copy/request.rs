@@ -1,4 +1,4 @@
-//! A copy as a command orders it: from which node to which nodes, and how it is executed and
+//! A copy as a command requests it: from which node to which nodes, and how it is executed and
 //! reported.
 
 use super::late::{self, LateNodes};
@@ -23,8 +23,8 @@ const PIECE_SECONDS: u64 = 2;
 const REPORTS_PER_SECOND: u64 = 64;
 const REPORT_INTERVAL_MIN_MS: u64 = 100;
 
-/// The order to copy a source to nodes.
-pub(crate) struct CopyOrder<'a> {
+/// A request to copy a source to nodes.
+pub(crate) struct CopyRequest<'a> {
     /// The node that has the source.
     pub(crate) from: String,
     /// The nodes that get a copy.
@@ -95,18 +95,18 @@ impl CopyPaths {
 pub(crate) async fn copy(
     client: ControllerClient<Channel>,
     nodes: &[Node],
-    order: CopyOrder<'_>,
+    request: CopyRequest<'_>,
 ) -> Result<CopyOutcome, Error> {
-    order.transfer.check()?;
-    let to = order.to.clone();
+    request.transfer.check()?;
+    let to = request.to.clone();
     let chosen = to.choose(nodes)?;
     let names = chosen.iter().map(|(name, _)| name.clone()).collect();
-    let from = order.from.clone();
-    let by_swarm = order.transfer.is_by_swarm();
-    let others = order.store.as_ref().filter(|_| by_swarm).map_or(&[][..], |stored| &stored.others);
+    let from = request.from.clone();
+    let by_swarm = request.transfer.is_by_swarm();
+    let others = request.store.as_ref().filter(|_| by_swarm).map_or(&[][..], |stored| &stored.others);
     let JobNodes { all, serving, absent } = JobNodes::new(chosen, &from, others);
-    let user = order.transfer.user.clone();
-    let task = task(order, nodes, (!serving.contains(&from), &all))?;
+    let user = request.transfer.user.clone();
+    let task = task(request, nodes, (!serving.contains(&from), &all))?;
     let secret = CopySecret::new().map_err(Error::Runtime)?;
     let spec = late::spec(&task, all, user.clone(), secret)?;
     let mut outcome = CopyOutcome::new(from, serving, absent);
@@ -183,11 +183,11 @@ fn report_expelled(outcome: &CopyOutcome) {
 
 /// Returns the task of a copy's ranks.
 fn task(
-    order: CopyOrder,
+    request: CopyRequest,
     nodes: &[Node],
     (copy_on_source, hosts): (bool, &[String]),
 ) -> Result<CopyTask, Error> {
-    let CopyOrder { from, paths, transfer, store, delete, .. } = order;
+    let CopyRequest { from, paths, transfer, store, delete, .. } = request;
     let address = nodes.iter().find(|node| node.name == from).and_then(|node| node.ip.parse().ok());
     let is_host = |node: &&Node| hosts.contains(&node.name);
     let rates = NodeLinkRates::from_nodes(nodes.iter().filter(is_host));

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn a_racks_link_carries_what_all_its_ranks_send_to_other_racks() {
+    fn a_racks_link_carries_the_traffic_of_its_ranks_to_other_racks() {
         // Each of the 6 ranks of other nodes receives from 2 ranks; each of the 4 ranks of the
         // other rack receives from 4.
         assert_eq!(layout().exchange(|_, _| 1).busiest(), 16);

@@ -20,21 +20,21 @@ pub struct Edge {
 
 /// Switches and links of a graph by position.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Index {
+pub struct SwitchAdjacency {
     switches: Vec<DatapathId>,
     edges: Vec<Vec<Edge>>,
 }
 
-impl Index {
+impl SwitchAdjacency {
     /// Builds the index of a graph.
-    pub fn new(graph: &Graph) -> Index {
+    pub fn new(graph: &Graph) -> SwitchAdjacency {
         let switches: Vec<DatapathId> = graph.switches().collect();
         let edge = |(port, peer): (u32, Port)| {
             let peer_position = switches.binary_search(&peer.switch).ok()?;
             Some(Edge { port, peer: peer_position, peer_port: peer.number })
         };
         let edges = switches.iter().map(|s| graph.neighbors(*s).filter_map(edge).collect()).collect();
-        Index { switches, edges }
+        SwitchAdjacency { switches, edges }
     }
 
     /// Returns all switches in ascending order, which is the order of their positions.

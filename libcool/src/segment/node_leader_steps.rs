@@ -34,7 +34,7 @@ impl NodeRanks<'_> {
 }
 
 /// A call that was begun.
-struct NodeCall<'a, W> {
+struct NodeLeaderCall<'a, W> {
     calls: &'a mut SegmentCalls,
     node: NodeRanks<'a>,
     call: &'a Call,
@@ -57,22 +57,22 @@ impl SegmentCalls {
         between: impl FnOnce(&[u8]) -> Result<Vec<u8>, Interrupted<W::Error>>,
     ) -> Result<(), Interrupted<W::Error>> {
         let combining = called.dtype.zip(called.op);
-        let mut steps = NodeCall { calls: self, node, call: &called.call, combining, waits };
-        let given = steps.up(buffers)?;
+        let mut steps = NodeLeaderCall { calls: self, node, call: &called.call, combining, waits };
+        let given = steps.gather_at_leader(buffers)?;
         let received = if steps.leads() { between(&given)? } else { Vec::new() };
-        steps.down(&received, buffers)?;
+        steps.distribute_from_leader(&received, buffers)?;
         self.complete(number);
         Ok(())
     }
 }
 
-impl<W: PeerWait> NodeCall<'_, W> {
+impl<W: PeerWait> NodeLeaderCall<'_, W> {
     fn leads(&self) -> bool {
         self.calls.rank == LEADER
     }
 
     /// Returns this node's data at its leader, and no data at other ranks.
-    fn up(&mut self, buffers: &CallBuffers<'_>) -> Result<Vec<u8>, Interrupted<W::Error>> {
+    fn gather_at_leader(&mut self, buffers: &CallBuffers<'_>) -> Result<Vec<u8>, Interrupted<W::Error>> {
         let Call { operation, root, bytes, element, .. } = *self.call;
         let root = self.node.index_of(root);
         match operation {
@@ -93,7 +93,11 @@ impl<W: PeerWait> NodeCall<'_, W> {
     }
 
     /// Distributes the data for this node to its receivers.
-    fn down(&mut self, received: &[u8], buffers: &mut CallBuffers<'_>) -> Result<(), Interrupted<W::Error>> {
+    fn distribute_from_leader(
+        &mut self,
+        received: &[u8],
+        buffers: &mut CallBuffers<'_>,
+    ) -> Result<(), Interrupted<W::Error>> {
         let Call { operation, root, bytes, element, .. } = *self.call;
         let (leaders, is_root) = (self.node.leaders, self.node.index_of(root) == Some(self.calls.rank));
         let all = bytes * leaders.size() as u64;
