@@ -57,7 +57,8 @@ pub(crate) struct RankSession {
     segment_session: Option<SegmentSession>,
     /// Present if the ranks of the group can execute quick calls.
     quick: Option<QuickSession>,
-    /// Whether multicasts of this rank's node for its calls yield to other traffic.
+    /// Whether this rank's calls are in the background: its node's multicasts for them yield to
+    /// other traffic.
     background: AtomicBool,
     /// Whether the agent supports probes, synchronous sends and the cancellation of receives.
     can_probe: bool,
@@ -66,17 +67,18 @@ pub(crate) struct RankSession {
 #[derive(Debug)]
 struct CallSender {
     sender: LocalFrameSender,
-    /// Identifier of the next call or message.
-    next_call: u64,
-    /// Number of the group's next call.
-    next_number: u64,
+    /// Identifies the next call or message to the agent.
+    next_request_id: u64,
+    /// Number of the next collective call, equal at all ranks. It is counted only if ranks can
+    /// execute calls themselves.
+    next_call_number: u64,
 }
 
 impl CallSender {
     /// Returns the number of the rank's next call on the group.
-    fn next_number(&mut self) -> u64 {
-        self.next_number += 1;
-        self.next_number - 1
+    fn next_call_number(&mut self) -> u64 {
+        self.next_call_number += 1;
+        self.next_call_number - 1
     }
 }
 
@@ -100,7 +102,7 @@ impl RankSession {
             process: std::process::id(),
             group: 0,
             socket: socket.to_path_buf(),
-            call_sender: Mutex::new(CallSender { sender, next_call: 0, next_number: 0 }),
+            call_sender: Mutex::new(CallSender { sender, next_request_id: 0, next_call_number: 0 }),
             request_lock: Mutex::default(),
             allocator: SharedMemoryAllocator::default(),
             inbox: AgentInbox::new(receiver),
@@ -206,7 +208,8 @@ impl RankSession {
 
     /// Joins the other survivors of the group, to agree on the flags `agree` or, if they are
     /// `None`, to shrink the group. Returns the session that was used, and the reply. Uses a
-    /// separate connection, because the group may have failed while this one waits for its calls.
+    /// separate connection, because the group may have failed while this connection still awaits
+    /// replies to calls.
     fn recover(
         &self,
         doing: &'static str,

@@ -23,8 +23,8 @@ use std::time::Duration;
 use tokio::sync::mpsc;
 use waiting_ranks::WaitingRanks;
 
-/// Time for which the agent waits for the controller's answer after the timeout that a process has
-/// requested, because the controller needs time to make the group.
+/// Added to the timeout that a process requests, because the controller still needs time to make
+/// the group.
 const CONTROLLER_MARGIN: Duration = Duration::from_secs(30);
 
 /// The reason that is reported for a rank if its process ended before the rank attached to its
@@ -156,7 +156,8 @@ impl Agent {
             return self.groups.segment(group, abilities.segment).inspect(share);
         };
         arrival.sharing.iter().for_each(share);
-        // The engine must receive the segment first, because it writes this result to the segment.
+        // The engine must receive the segment first, because it writes to the segment whether quick
+        // calls are possible.
         arrival.able.into_iter().for_each(|able| self.engine.quick(group, able));
         arrival.sharing
     }

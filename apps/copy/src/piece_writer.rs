@@ -62,7 +62,7 @@ impl PieceWriter {
     }
 
     /// Queues a received piece; blocks while the queue is full.
-    pub(crate) fn write(&mut self, piece: Piece, form: PieceForm, bytes: Vec<u8>) {
+    pub(crate) fn enqueue(&mut self, piece: Piece, form: PieceForm, bytes: Vec<u8>) {
         if let Some(sender) = &self.sender {
             // Sending fails only if the thread has panicked, which `finish` passes on.
             drop(sender.send((piece, form, bytes)));

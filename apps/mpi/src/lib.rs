@@ -4,18 +4,18 @@
 //! calls ([`CallTally`]). This crate must not call an MPI library; `apps/mpi/preload` does.
 
 mod abi;
-mod decision;
 mod groups;
+mod interception;
 mod reductions;
 mod settings;
 mod tally;
 mod types;
 
 pub use abi::{Abi, ErrorClass};
-pub use decision::PassThroughReason;
 pub use groups::{
     Communicators, KEY_BYTES, REASON_BYTES, first_to_fail, group_key, reason, reason_bytes, vote,
 };
+pub use interception::PassThroughReason;
 pub use reductions::reduce_ops;
 pub use settings::{InterceptMode, LARGEST_CALL_BYTES, MpiSettings, RankOrder, SettingsError};
 pub use tally::CallTally;

@@ -1,7 +1,7 @@
 //! Statistics of a rank's calls: how many of each operation were intercepted, how many were passed
 //! through, and why.
 
-use crate::decision::PassThroughReason;
+use crate::interception::PassThroughReason;
 use cool_types::Operation;
 use std::collections::BTreeMap;
 use std::fmt;

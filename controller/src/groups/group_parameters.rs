@@ -49,8 +49,11 @@ pub fn decide_parameters(
     let ipv6 = places.iter().any(|place| place.session.agent.ip.is_ipv6());
     let mut cost_model = cost_model(places, network, measured);
     cost_model.costs.tag = key.as_ref().map_or(0, GroupProtection::tag_bytes);
-    // Quick calls use unencrypted IPv4, and their ranks reach all others by one tree.
+    // Quick calls use unencrypted IPv4, and their ranks reach all others by one tree. Their
+    // messages may be longer than a packet. The sender's system divides them by the MTU of its own
+    // interface, so a node with a smaller MTU would never receive them.
     let quick = !ipv6
+        && has_one_mtu(places)
         && group_keys::all_have(places, features::QUICK)
         && key.as_ref().is_some_and(|key| !key.encrypted && !key.connects_on_demand)
         && trees.iter().any(|tree| tree.scope == TreeScope::All);
@@ -103,6 +106,11 @@ pub fn cost_model(places: &[MemberPlace], network: &TopologySnapshot, measured: 
 /// Encodes a cost model for agents and tools.
 pub fn text(model: &CostModel) -> String {
     serde_json::json!(model).to_string()
+}
+
+/// Returns whether the interfaces of all members have the same MTU.
+fn has_one_mtu(places: &[MemberPlace]) -> bool {
+    places.iter().all(|place| place.session.agent.mtu == mtu(places))
 }
 
 /// Returns the smallest MTU of all members' interfaces.
@@ -179,7 +187,8 @@ mod tests {
     use super::*;
     use crate::agents::{Admission, AgentRegistry, RegisteredAgent};
     use cool_fabric::{DatapathId, LinkView, Location, MacAddr, NodeView, Port};
-    use std::net::Ipv6Addr;
+    use cool_proto::control::Secret;
+    use std::net::{Ipv4Addr, Ipv6Addr};
 
     /// h1 at switch 2 and h2 at switch 3, which are connected by switch 1.
     fn network(host_rates: [u64; 2], uplink_rates: [u64; 2]) -> TopologySnapshot {
@@ -221,7 +230,7 @@ mod tests {
                 slots: 1,
                 probe_port: 7421,
                 version: cool_proto::VERSION,
-                features: 0,
+                features: features::QUICK,
                 key: None,
             };
             let Ok(Admission::New(session)) = agents.admit(agent, None) else { panic!("not admitted") };
@@ -253,6 +262,27 @@ mod tests {
         let model: CostModel = serde_json::from_str(&group.cost_model).unwrap();
         assert_eq!((model.rack.bytes_per_second, model.core.bytes_per_second), (40, 20));
         assert_eq!((model.ecmp_paths, model.costs.mtu), (1, 1500));
+    }
+
+    #[test]
+    fn nodes_with_different_mtus_execute_no_quick_calls() {
+        let network = network([50, 40], [30, 20]);
+        let quick = |mtus| {
+            let tree = TreeGrant {
+                scope: TreeScope::All,
+                address: Ipv4Addr::new(239, 77, 0, 1).into(),
+                port: 7000,
+                bytes_per_second: 0,
+                links: Vec::new(),
+                nodes: Vec::new(),
+            };
+            let secret = Secret { value: vec![1; 32] };
+            let key = GroupProtection { secret, encrypted: false, connects_on_demand: false };
+            let (places, measured) = (places(&network, mtus), MeasuredCosts::default());
+            decide_parameters((7, 3), &places, &network, &measured, (vec![tree], Some(key))).quick
+        };
+        assert!(quick([1500; 2]) && quick([9000; 2]));
+        assert!(!quick([9000, 1500]) && !quick([1500, 1280]));
     }
 
     #[test]

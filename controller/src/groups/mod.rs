@@ -1,4 +1,4 @@
-//! Groups: their parameters, their keys, which are in use, and how they are formed and released.
+//! How groups are formed and released, their parameters and keys, and the registry of those in use.
 
 pub mod group_keys;
 pub mod group_parameters;

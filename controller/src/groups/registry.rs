@@ -42,7 +42,8 @@ impl GroupRegistry {
         }
     }
 
-    /// Returns the ids of all groups during which the network must not be probed.
+    /// Returns the ids of all groups that are being formed, in use, or being released. While there
+    /// is one, the network must not be probed.
     pub fn busy(&self) -> watch::Receiver<BTreeSet<u64>> {
         self.busy.subscribe()
     }

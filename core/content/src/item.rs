@@ -56,7 +56,7 @@ impl ItemPath {
     }
 
     /// Checks that the path stays within its source. A decoded path may lead out of it.
-    pub(crate) fn check(&self) -> Result<(), PathError> {
+    pub(crate) fn check_stays_inside(&self) -> Result<(), PathError> {
         let names = || self.0.split(|byte| *byte == b'/');
         if self.is_root() || names().all(is_name) { Ok(()) } else { Err(PathError(self.0.clone())) }
     }
@@ -160,10 +160,10 @@ mod tests {
     #[test]
     fn a_path_stays_within_its_source() {
         for good in ["", "a", "a/b.c", "a/..b", "a b/\u{e9}"] {
-            assert_eq!(path(good).check(), Ok(()), "{good}");
+            assert_eq!(path(good).check_stays_inside(), Ok(()), "{good}");
         }
         for bad in ["/", "/a", "a/", "a//b", "..", "a/../b", "./a", "a/.", "a\0b"] {
-            assert!(path(bad).check().is_err(), "{bad}");
+            assert!(path(bad).check_stays_inside().is_err(), "{bad}");
         }
         let error = path("a").join(b"..").unwrap_err().to_string();
         assert!(error.starts_with("\"a/..\" is no path within a directory"), "{error}");
@@ -185,7 +185,7 @@ mod tests {
             for name in names {
                 let below = at.join(name.as_bytes()).unwrap();
                 prop_assert_eq!(below.parent(), Some(at));
-                prop_assert_eq!(below.check(), Ok(()));
+                prop_assert_eq!(below.check_stays_inside(), Ok(()));
                 at = below;
             }
         }

@@ -121,7 +121,7 @@ impl Manifest {
         // use.
         let mut next = 0;
         for (number, item) in self.items.iter().enumerate() {
-            item.path.check()?;
+            item.path.check_stays_inside()?;
             let wrong = |why| Err(ManifestError::Item(item.path.clone(), why));
             if number > 0 && self.items[number - 1].path >= item.path {
                 return wrong("does not follow the previous one in order");

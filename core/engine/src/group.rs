@@ -1,5 +1,5 @@
-//! A group on this node. Each part owns its state, has inputs and outputs, and depends on no other
-//! part. The group routes between them:
+//! A group on this node. Its parts are types that own their state, and the group routes between
+//! their inputs and outputs:
 //!
 //! ```text
 //! request -> call_queue -> running_calls -> actions -> messages, streams
@@ -15,11 +15,14 @@
 //! *completes* the call (`complete_rank`); the call is *retired* (`retire`) once all ranks of this
 //! node have completed it.
 //!
+//! `actions`, `arrivals`, `call_timeouts`, `group_failure` and `rank_requests` have no state. They
+//! contain methods of [`Group`] that connect the parts.
+//!
 //! `call_matching` compares the calls of all ranks, `lost_ranks` records the ranks that have left,
 //! `failure_detector` and `wait_for_graph` find out which ranks are to blame if something takes too
 //! long, `point_to_point` handles the messages outside of calls, `watched_calls` handles ranks that
 //! wait in calls that they execute themselves, and `quick` agrees on whether the ranks of several
-//! nodes do so.
+//! nodes execute calls themselves.
 
 mod actions;
 mod arrivals;
@@ -196,7 +199,8 @@ impl Group {
             Err(least) => least,
         };
         let requested = request.call_number.unwrap_or(u64::MAX);
-        let reason = format!("it cannot be its call {requested}: that is call {least}, or a later one");
+        let reason =
+            format!("number {requested} cannot be used; its next call must have number {least} or higher");
         self.ranks.on_answered(request.rank);
         resources.done(*token, Err(invalid(request, &reason)));
         None
@@ -254,7 +258,7 @@ impl Group {
     }
 
     /// Lets a rank join a call, after checking that the other local ranks make the same call and
-    /// that no rank is lost that must take part.
+    /// that no rank that must take part is lost.
     fn join_call(
         &mut self,
         now: Time,
@@ -297,8 +301,8 @@ impl Group {
         Ok(())
     }
 
-    /// Notifies a node, from which a different digest of a call has arrived, of the call that was
-    /// made here.
+    /// Sends a node the description of the call that was made here, because a different digest
+    /// arrived from it.
     fn notify_mismatch(&mut self, now: Time, resources: &mut EngineResources, call: u64, node: usize) {
         if node < self.members.nodes.len() {
             let mut context = GroupContext { now, members: &self.members, resources };
@@ -350,7 +354,7 @@ impl Group {
                 }
             }
             StreamEvent::Done(action) => self.complete_action(now, resources, action),
-            // If a later action changes the received bytes, this action must not complete until no
+            // If a later action overwrites the received bytes, this action completes only when no
             // receiver needs them any more.
             StreamEvent::Delivered(id, action) => {
                 if self.calls.changed_later(action) == Some(false) && self.streams.pin_rank(&id) {

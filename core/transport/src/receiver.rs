@@ -35,8 +35,8 @@ pub struct Receiver {
     since: Time,
     /// The tree delivers nothing, so all chunks are requested.
     tree_silent: bool,
-    /// Retransmissions along the chain are ahead of the multicast, so the upstream node must also
-    /// forward chunks that it receives over the tree.
+    /// Chunks beyond the tree's position arrive along the chain, so NAKs ask the upstream node to
+    /// forward also chunks that it receives over the tree.
     forward_live: bool,
     released: bool,
     stats: StreamStats,
@@ -245,8 +245,8 @@ impl Receiver {
         if !self.spec.multicast {
             self.recovery.add_missing(0..self.chunks, &self.held);
             if let Some(next) = self.me.checked_add(1).filter(|next| *next < self.spec.chain.len()) {
-                // If the next node sent a NAK before this node had opened the stream, it now sends
-                // its NAKs to another node. This packet makes it return to this node.
+                // The next node may have sent NAKs before this node opened the stream, and then
+                // turned to another node. This packet brings it back.
                 let node = self.spec.chain.node(next);
                 self.out
                     .send(PacketTarget::Node(node), PacketBody::NakConfirm { echo: 0, chunks: Vec::new() });
@@ -289,13 +289,13 @@ impl Receiver {
                 }
                 self.recovery.on_time(now, &self.held);
             }
-            ReceiverPhase::Holding => self.on_settling(now),
+            ReceiverPhase::Holding => self.on_holding(now),
             ReceiverPhase::Lingering if now >= self.since + self.linger() => self.close(),
             ReceiverPhase::Waiting | ReceiverPhase::Lingering | ReceiverPhase::Closed => {}
         }
     }
 
-    fn on_settling(&mut self, now: Time) {
+    fn on_holding(&mut self, now: Time) {
         let next = self.me + 1;
         let stalled = now >= self.since + self.spec.timers.stall;
         let unneeded = next >= self.spec.chain.len() || self.reporter.is_settled(next);

@@ -125,7 +125,7 @@ def no_agents():
     try:
         for why, other_status in (("COOL_SOCKET is not set", "has none either"), (None, "has one")):
             store.set("p/1", json.dumps({"host": "h2", "why": why}))
-            decision = groups._decide(store, "p", 2, "0", seconds(5))
+            decision = groups._choose_agents(store, "p", 2, "0", seconds(5))
             assert decision["error"].startswith(f"no COOL agent at rank 0 on h1 (COOL_SOCKET is not set), and rank 1 on h2 {other_status}; start")
         expect_error("rank 1: rank 0 could not start: ranks 1 did not join within 0.1 s; check that they were started", lambda: _join_alone(store))
     finally:

@@ -301,12 +301,12 @@ impl RankSession {
             let reason = format!("{OPEN_CALLS} calls are pending; wait for some of them first");
             return Err(Error::Argument { rank: self.rank, operation: name, reason });
         }
-        let id = call_sender.next_call;
-        call_sender.next_call += 1;
+        let id = call_sender.next_request_id;
+        call_sender.next_request_id += 1;
         let number = match numbered {
             CallNumber::Collective(None) => {
                 let counts = self.segment_session.is_some() || self.quick.is_some();
-                counts.then(|| call_sender.next_number())
+                counts.then(|| call_sender.next_call_number())
             }
             CallNumber::Collective(number) => number,
             CallNumber::Message => None,

@@ -121,7 +121,7 @@ impl RankSession {
         let Some((schedule, plan)) = calls.schedule(&call.call) else {
             return Ok(RankAttempt::ByAgent(None));
         };
-        let number = self.call_sender().next_number();
+        let number = self.call_sender().next_call_number();
         let part = quick.segment.rank(quick.index);
         let watch = WatchedCall {
             session: self,

@@ -54,7 +54,7 @@ impl RankSession {
         let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
         let (descriptions, calls) = &mut *calls;
         let name = checked.name;
-        let number = self.call_sender().next_number();
+        let number = self.call_sender().next_call_number();
         let call = descriptions.describe(checked);
         let counts = checked.counts;
         let part = segment.rank(self.rank);

@@ -96,7 +96,7 @@ impl CopyRank<'_> {
         let outcome = pipeline::receive(comm, root, |form, bytes| match (form, pieces.next()) {
             (PieceForm::Admission, _) => {}
             (PieceForm::SourceFailed, _) | (_, None) => failure = Some(bytes),
-            (form, Some(piece)) => writer.write(piece, form, bytes),
+            (form, Some(piece)) => writer.enqueue(piece, form, bytes),
         });
         let WriteResult { destination, install } = writer.finish();
         (self.destination, self.install) = (destination, self.install.take().or(install));

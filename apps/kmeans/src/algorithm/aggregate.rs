@@ -85,8 +85,8 @@ impl Aggregation {
         if moved.empty == 0 || keeps {
             return Ok(moved);
         }
-        let split = self.split(peers, centroids)?;
-        let (centroids, squared) = (moved.centroids + split.centroids, moved.squared + split.squared);
+        let refilled = self.refill_empty_clusters(peers, centroids)?;
+        let (centroids, squared) = (moved.centroids + refilled.centroids, moved.squared + refilled.squared);
         Ok(CentroidUpdate { centroids, squared, ..moved })
     }
 
@@ -145,7 +145,11 @@ impl Aggregation {
     }
 
     /// Moves each centroid without points into half of the largest cluster.
-    fn split(&self, peers: &PeerRanks<'_>, centroids: &mut Centroids) -> Result<CentroidUpdate, Error> {
+    fn refill_empty_clusters(
+        &self,
+        peers: &PeerRanks<'_>,
+        centroids: &mut Centroids,
+    ) -> Result<CentroidUpdate, Error> {
         let mut weights = Rows::<i64>::new(self.owned.keys(), 1);
         self.owned.iter().for_each(|(j, row)| weights.add(j, &row[centroids.dims..]));
         let weights = peers.share(weights)?;

@@ -131,11 +131,12 @@ fn only_partitions_of_lost_ranks_are_loaded_again() {
         let mut parts = Partitions::new(PARTITIONS);
         let mut times = 0;
         cool_map::run(comm, Options::default(), |job| -> Result<(), Error> {
+            // Rank 2 may leave before this rank has completed `deal`, which then fails.
+            times += 1;
             job.deal(&mut parts, |index| {
                 loads[index].fetch_add(1, Ordering::Relaxed);
                 Ok::<_, Error>(())
             })?;
-            times += 1;
             if lost {
                 return Ok(());
             }

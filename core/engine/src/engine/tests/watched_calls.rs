@@ -381,7 +381,8 @@ fn used_and_watched_call_numbers_are_refused() {
     node.watch(12, 0, 5, Operation::Barrier);
     for token in [10, 11, 12] {
         assert_eq!(node.failure(token), (Invalid, &[0][..]));
-        assert!(node.words(token).contains("that is call 7, or a later one"), "{}", node.words(token));
+        let text = "its next call must have number 7 or higher";
+        assert!(node.words(token).contains(text), "{}", node.words(token));
     }
     node.watch(20, 1, 8, Operation::Barrier);
     node.watch(21, 1, 8, Operation::Barrier);

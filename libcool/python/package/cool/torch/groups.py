@@ -53,7 +53,7 @@ def join(store, rank, size, name, timeout):
     seconds = timeout.total_seconds()
     if rank == 0:
         try:
-            decision = _decide(store, place, size, name, timeout)
+            decision = _choose_agents(store, place, size, name, timeout)
         except Exception as error:
             store.set(place, json.dumps({"error": f"rank 0 could not start: {error}"}))
             raise
@@ -108,8 +108,8 @@ def _wait(store, places, timeout):
         raise errors.Error(f"ranks {late} did not join within {timeout.total_seconds():g} s; check that they were started") from error
 
 
-def _decide(store, place, size, name, timeout):
-    """Returns the decision of rank 0: the key, and the agents that it starts.
+def _choose_agents(store, place, size, name, timeout):
+    """Chooses the key of the group and its agents, at rank 0.
 
     Agents are started only if no rank has one and all ranks are on this machine.
     """
