@@ -129,7 +129,7 @@ class Machine:
                   "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "DEBIAN_FRONTEND=noninteractive"]
         return [*prefix, "sh", "-c", "cd /root && exec " + shlex.join(command)]
 
-    def run(self, *command, check=True, timeout=300):
+    def run(self, *command, check=True, timeout=600):
         """Runs a command in the machine; returns the finished process, or raises a RuntimeError
         with its output."""
         process = subprocess.run(self.command(*command), capture_output=True, text=True, timeout=timeout)

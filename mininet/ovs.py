@@ -32,8 +32,8 @@ SOCKET_USERS = "/run/lock/cool-socket-sizes"
 
 def is_running():
     """Returns whether both daemons answer."""
-    show = subprocess.run(["ovs-vsctl", "--timeout=60", "show"], capture_output=True)
-    status = subprocess.run(["ovs-appctl", "--timeout=60", "-t", "ovs-vswitchd", "version"], capture_output=True)
+    show = subprocess.run(["ovs-vsctl", "--timeout=600", "show"], capture_output=True)
+    status = subprocess.run(["ovs-appctl", "--timeout=600", "-t", "ovs-vswitchd", "version"], capture_output=True)
     return show.returncode == 0 and status.returncode == 0
 
 

@@ -13,7 +13,7 @@ from embedded import on
 RANK = """
 import cool, sys, numpy as np
 key, rank, size = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-with cool.join(key, rank, size, timeout=60) as world:
+with cool.join(key, rank, size, timeout=600) as world:
     print(int(world.allreduce(np.array([rank + 1]))[0]))
 """
 
@@ -151,7 +151,7 @@ def test_the_agent_of_a_process_is_found():
     def run_without_socket(**variables):
         environment = {name: value for name, value in os.environ.items() if name != "COOL_SOCKET"}
         command = [sys.executable, "-c", "import cool; print(cool.agent_socket())"]
-        return subprocess.run(command, env={**environment, **variables}, capture_output=True, text=True, timeout=300)
+        return subprocess.run(command, env={**environment, **variables}, capture_output=True, text=True, timeout=600)
 
     assert run_without_socket(COOL_SOCKET="/run/cool/h1.sock").stdout == "/run/cool/h1.sock\n"
     result = run_without_socket()

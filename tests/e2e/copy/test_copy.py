@@ -222,7 +222,12 @@ def test_a_swarm_continues_without_a_lost_node(make_bed, tmp_path):
     status, out, errors = ended(job)
     assert status == 1 and "cool: h3: it was lost during the copy" in errors, out + errors
     outcome = json.loads(out)
-    assert outcome["via"] == "swarm" and outcome["sent"] < 20 * MIB, "the copy did not start again: %r" % outcome
+    assert outcome["via"] == "swarm"
+    # On a busy machine, the source sends some blocks again, but not all of them.
+    assert outcome["sent"] < 2 * outcome["bytes"], "the copy did not start again: %r" % outcome
+    for node in outcome["nodes"]:
+        missing = [count for _, count in node["progress"]]
+        assert missing == sorted(missing, reverse=True), "no node lost what it had: %r" % outcome
     assert [node["node"] for node in outcome["nodes"] if node["error"]] == ["h3"]
     for node in ("h1", "h2", "h4", "h5", "h6"):
         assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
@@ -239,7 +244,7 @@ def received_bytes(bed, host):
 @pytest.mark.parametrize("way", ["auto", "swarm"])
 def test_nodes_that_join_during_a_copy_resume_and_delay_no_copy(make_bed, tmp_path, way):
     bed = make_bed("tree:1x6", host_mbit=20)
-    wait_for(bed.whole, "all nodes are connected", 60)
+    wait_for(bed.whole, "all nodes are connected")
     end_agent(bed, "h5")
     wait_for(lambda: bed.found()[0] == 5, "one node is disconnected")
     bed.wait_until_measured()
@@ -247,11 +252,11 @@ def test_nodes_that_join_during_a_copy_resume_and_delay_no_copy(make_bed, tmp_pa
     source, dest = write(str(tmp_path / "source"), noise(12, size)), str(tmp_path / "{node}" / "copy")
     before = received_bytes(bed, "h3")
     job = start(bed, "cool", "copy", "--from", "h1", "--json", "--via", way, source, dest)
-    wait_for(lambda: received_bytes(bed, "h3") - before > MIB, "some data has arrived", 30)
+    wait_for(lambda: received_bytes(bed, "h3") - before > MIB, "some data has arrived")
     bed.start_agent("h5")
     # Four generations of 2 MiB arrive at the same time, or two pieces of 4 MiB; those that are
     # incomplete when a node is lost are sent again.
-    wait_for(lambda: received_bytes(bed, "h3") - before > 14 * MIB, "some pieces are complete", 30)
+    wait_for(lambda: received_bytes(bed, "h3") - before > 14 * MIB, "some pieces are complete")
     bed.restart_agent("h3")
     status, out, errors = ended(job)
     assert status == 0 and "cool: lost h3; the others continue" in errors, out + errors
@@ -270,7 +275,7 @@ def test_nodes_that_join_during_a_copy_resume_and_delay_no_copy(make_bed, tmp_pa
 
 def test_killed_ranks_and_supervisors_restart_unnoticed(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
-    wait_for(bed.whole, "all nodes are connected", 60)
+    wait_for(bed.whole, "all nodes are connected")
     job, source, _ = start_copy(bed, tmp_path, 4 * MIB, "--json", "--via", "swarm")
     subprocess.run(["pkill", "-KILL", "-P", str(bed.agents["h3"].process.pid)], check=True)
     status, out, errors = ended(job)
@@ -280,19 +285,19 @@ def test_killed_ranks_and_supervisors_restart_unnoticed(make_bed, tmp_path):
 
 def test_the_source_may_be_lost_once_others_have_all_blocks(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
-    wait_for(bed.whole, "all nodes are connected", 60)
+    wait_for(bed.whole, "all nodes are connected")
     bed.agents["h4"].signal(signal.SIGKILL)
     wait_for(lambda: "h4" in away(bed), "one node is disconnected")
     bed.wait_until_measured()
     source, dest = write(str(tmp_path / "source"), noise(13, 16 * MIB)), str(tmp_path / "{node}" / "copy")
     before = received_bytes(bed, "h2")
     job = start(bed, "cool", "copy", "--from", "h1", "--nodes", "h2,h3,h4", "--json", "--via", "swarm", source, dest)
-    wait_for(lambda: received_bytes(bed, "h2") - before > MIB, "some data has arrived", 30)
+    wait_for(lambda: received_bytes(bed, "h2") - before > MIB, "some data has arrived")
     bed.restart_agent("h4")
     slow = next(link for link in bed.network.net.links if "h4" in (link.intf1.node.name, link.intf2.node.name))
     bed.network.shape(slow, 5)
     wait_for(lambda: all(os.path.exists(tmp_path / node / "copy") for node in ("h2", "h3")),
-             "two nodes have the whole copy", 60)
+             "two nodes have the whole copy")
     assert not os.path.exists(tmp_path / "h4" / "copy"), "the late node is still incomplete"
     bed.agents["h1"].signal(signal.SIGKILL)
     bed.network.shape(slow, 20)

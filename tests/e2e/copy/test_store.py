@@ -151,7 +151,7 @@ def test_a_get_survives_a_lost_or_damaged_source(make_bed, tmp_path):
 
     before = received_bytes(bed, "h4")
     job = start(bed, *get("a"))
-    wait_for(lambda: received_bytes(bed, "h4") - before > MIB, "some data has arrived", 60)
+    wait_for(lambda: received_bytes(bed, "h4") - before > MIB, "some data has arrived")
     # The store in the same rack is used first.
     bed.agents["h3"].signal(signal.SIGKILL)
     status, out, errors = ended(job)
