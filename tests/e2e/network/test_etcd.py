@@ -5,11 +5,10 @@ import subprocess
 
 import pytest
 from conftest import PEER_TIMEOUT_MS, wait_for
-from pair import PairBed
-from test_pair import assert_serves, broadcast_under_way
+from test_pair import LenientPairBed, assert_serves, broadcast_under_way
 
 
-class BedOfThree(PairBed):
+class BedOfThree(LenientPairBed):
     etcd_members = 3
 
 
@@ -29,7 +28,7 @@ def await_all_members(bed):
 def test_a_killed_etcd_member_does_not_change_the_leader(bed):
     etcd_leader, leader, generation = await_all_members(bed), bed.leader(), bed.etcd.generation()
     for follower in [member for member in bed.etcd.members if member is not etcd_leader]:
-        # The broadcast lasts for several leases.
+        # The broadcast lasts longer than a lease.
         with broadcast_under_way(bed):
             bed.etcd.end(signal.SIGKILL, [follower])
         assert_serves(bed, leader)
@@ -51,10 +50,10 @@ def test_the_standby_takes_over_while_a_member_is_missing(bed):
 
 
 def test_a_controller_leads_soon_after_etcds_leader_is_killed(bed):
-    """etcd needs up to two seconds to elect another leader; a lease of three seconds may or may not
-    survive that."""
+    """etcd elects another leader first. On a busy machine, the controller's lease may expire
+    meanwhile."""
     etcd_leader, leader = await_all_members(bed), bed.leader()
-    # The broadcast lasts for several leases.
+    # The broadcast lasts longer than a lease.
     with broadcast_under_way(bed):
         bed.etcd.end(signal.SIGKILL, [etcd_leader])
         wait_for(lambda: etcd_responds(bed), "the two other members agree")
