@@ -80,7 +80,7 @@ class Etcd:
 
     def flags(self):
         return ("--lead-by", self.urls(), "--lead-by-ca", self.file("ca.pem"), "--lead-by-cert", self.file("client.pem"),
-                "--lead-by-key", self.file("client.key"), "--lead-ttl", str(self.bed.lead_ttl))
+                "--lead-by-key", self.file("client.key"))
 
     def etcdctl(self, *arguments, member=None):
         """Returns the output of etcdctl, from one member or from any that answers."""
@@ -111,8 +111,6 @@ class PairBed(testbed.Testbed):
     tools."""
 
     etcd_members = 1
-    # Seconds without a renewal after which the leader's lease expires; the controller's default.
-    lead_ttl = 3
 
     def openflow_address(self):
         return " ".join("ssl:127.0.0.1:%d" % (testbed.OPENFLOW_PORT + offset) for offset in range(2))
@@ -129,7 +127,7 @@ class PairBed(testbed.Testbed):
                 subprocess.check_call(["ovs-vsctl", "set", "controller", controller, "max_backoff=1000"])
         self.etcd = Etcd(self, self.etcd_members)
         self.etcd.start()
-        self.controller_flags = self.etcd.flags()
+        self.controller_flags = (*self.controller_flags, *self.etcd.flags())
         self.pair = [None, None]
         super().start_programs()
 

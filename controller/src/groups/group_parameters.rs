@@ -110,7 +110,7 @@ pub fn text(model: &CostModel) -> String {
 
 /// Returns whether the interfaces of all members have the same MTU.
 fn has_one_mtu(places: &[MemberPlace]) -> bool {
-    places.iter().all(|place| place.session.agent.mtu == mtu(places))
+    places.windows(2).all(|pair| pair[0].session.agent.mtu == pair[1].session.agent.mtu)
 }
 
 /// Returns the smallest MTU of all members' interfaces.

@@ -24,8 +24,8 @@ struct QueuedRequest {
     reported: bool,
 }
 
-/// When the queue is dropped, wakes the threads that wait for requests whose results it has not
-/// returned.
+/// When the queue is dropped, wakes the threads that wait for requests with results that the queue
+/// has not returned.
 impl Drop for QueuedRequest {
     fn drop(&mut self) {
         if !self.reported {

@@ -307,8 +307,8 @@ struct Comparing<'a> {
 impl PeerWait for Comparing<'_> {
     type Error = ();
 
-    fn wait(&mut self, _on: usize, condition: &dyn Fn() -> bool) -> Result<(), Interrupted<()>> {
-        if condition() { Ok(()) } else { Err(Interrupted::Failed(())) }
+    fn wait(&mut self, on: usize, condition: &dyn Fn() -> bool) -> Result<(), Interrupted<()>> {
+        Hasty.wait(on, condition)
     }
 
     fn check(&mut self, on: usize) -> Result<(), Interrupted<()>> {

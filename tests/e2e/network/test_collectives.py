@@ -16,9 +16,8 @@ OPERATIONS = "bcast,reduce,allreduce,gather,allgather,scatter,reduce_scatter,all
 UNEQUAL = "gatherv,allgatherv,scatterv,reduce_scatterv,alltoallv"
 
 
-def bench(bed, operations, sizes, root, *options, timeout=PATIENCE):
-    return json.loads(succeed(bed, "cool", "bench", "--ops", operations, "--bytes", sizes, "--root", str(root),
-                              "--json", *options, timeout=timeout))
+def bench(bed, operations, sizes, root, *options):
+    return json.loads(succeed(bed, "cool", "bench", "--ops", operations, "--bytes", sizes, "--root", str(root), "--json", *options))
 
 
 @pytest.mark.parametrize("root", [0, 11])
@@ -37,13 +36,13 @@ def test_all_collectives_are_right_interleaved_over_a_leafspine(make_bed):
 
 @pytest.mark.parametrize("loss,sizes,root", [(0.01, "0,1000,1M", 5), (0.05, "0,1000,256K", 0), (0.2, "0,1000,64K", 5)])
 def test_all_collectives_are_right_with_loss(make_bed, loss, sizes, root):
-    bench(make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=loss), OPERATIONS, sizes, root, "--reps", "2", timeout=PATIENCE)
+    bench(make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=loss), OPERATIONS, sizes, root, "--reps", "2")
 
 
 def test_all_collectives_are_right_where_agents_drop_datagrams(make_bed):
     """Agents drop datagrams by a seed, without a packet filter, so a failure can be reproduced."""
     bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, lose=(0.1, 40))
-    report = bench(bed, OPERATIONS, "0,1000,256K", 1, "--reps", "2", timeout=PATIENCE)
+    report = bench(bed, OPERATIONS, "0,1000,256K", 1, "--reps", "2")
     repaired = {r["op"]: r["chunks_repaired"] for r in report["results"] if r["bytes"] == 256 * 1024}
     assert repaired["bcast"] > 0, repaired
 
@@ -167,7 +166,7 @@ def test_floating_point_sums_have_the_same_bits_over_20_runs(make_bed, loss):
     bed.wait_until_measured(PATIENCE)
     command = ["cool", "run", "-n", "7", "--", os.path.join(bed.bin_dir, "cool-bits"), "20", "3000", "default", "cool-b-r", "flat:chain",
                "flat:recursive-halving", "sharded"]
-    first, second = [sorted(succeed(bed, *command, timeout=PATIENCE).splitlines()) for _ in range(2)]
+    first, second = [sorted(succeed(bed, *command).splitlines()) for _ in range(2)]
     assert first == second
     assert len(first) > 7 * 12, "each rank reports several plans for each operation: %s" % first
 

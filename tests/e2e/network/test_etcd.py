@@ -4,17 +4,19 @@ import signal
 import subprocess
 
 import pytest
-from conftest import PEER_TIMEOUT_MS, wait_for
-from test_pair import LenientPairBed, assert_serves, broadcast_under_way
+from conftest import LONG_LEASE, PEER_TIMEOUT_MS, wait_for
+from pair import PairBed
+from test_pair import assert_serves, broadcast_under_way
 
 
-class BedOfThree(LenientPairBed):
+class BedOfThree(PairBed):
     etcd_members = 3
 
 
 @pytest.fixture(scope="module")
 def bed():
-    with BedOfThree("tree:2x2", host_mbit=40, uplink_mbit=40, lldp_ms=400, peer_timeout_ms=PEER_TIMEOUT_MS) as bed:
+    with BedOfThree("tree:2x2", host_mbit=40, uplink_mbit=40, lldp_ms=400, peer_timeout_ms=PEER_TIMEOUT_MS,
+                    controller_flags=LONG_LEASE) as bed:
         yield bed
 
 

@@ -11,7 +11,7 @@ VLAN = 42
 
 
 def vsctl(*arguments):
-    return subprocess.check_output(["ovs-vsctl", "--timeout=600", *arguments], text=True).strip()
+    return subprocess.check_output(["ovs-vsctl", "--timeout=%d" % PATIENCE, *arguments], text=True).strip()
 
 
 def reaches(host, other):

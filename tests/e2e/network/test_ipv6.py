@@ -50,7 +50,7 @@ def test_a_broadcast_over_ipv6_crosses_every_link_once(make_bed):
 @pytest.mark.parametrize("loss,sizes", [(0.02, "0,1000,256K"), (0.1, "0,1000,64K")])
 def test_all_collectives_are_right_over_ipv6_with_loss(make_bed, loss, sizes):
     bed = make_bed("tree:2x2", host_mbit=50, uplink_mbit=50, loss=loss, ipv6=ALL)
-    bench(bed, OPERATIONS, sizes, 0, "--reps", "2", timeout=600)
+    bench(bed, OPERATIONS, sizes, 0, "--reps", "2")
 
 
 def test_ipv6_collectives_survive_a_lost_link_and_a_restart(make_bed):

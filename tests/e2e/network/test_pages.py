@@ -16,7 +16,7 @@ from conftest import PATIENCE, ROOT, succeed, wait_for
 import testbed
 
 PAGES = "http://127.0.0.1:%d/" % testbed.PAGES_PORT
-FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=600).read().decode())"
+FETCH = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=%d).read().decode())" % PATIENCE
 
 
 def page(path=""):

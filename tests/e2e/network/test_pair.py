@@ -7,19 +7,15 @@ import subprocess
 
 import pytest
 import testbed
-from conftest import LEAD_TTL, PATIENCE, PEER_TIMEOUT_MS, log_of, succeed, wait_for
+from conftest import LONG_LEASE, PATIENCE, PEER_TIMEOUT_MS, log_of, succeed, wait_for
 from pair import NAMES, PairBed
 from test_recovery import multicast
 
 
-class LenientPairBed(PairBed):
-    """Its controllers keep their leases on a busy machine."""
-    lead_ttl = LEAD_TTL
-
-
 @pytest.fixture(scope="module")
 def bed():
-    with LenientPairBed("tree:2x2", host_mbit=40, uplink_mbit=40, lldp_ms=400, peer_timeout_ms=PEER_TIMEOUT_MS) as bed:
+    with PairBed("tree:2x2", host_mbit=40, uplink_mbit=40, lldp_ms=400, peer_timeout_ms=PEER_TIMEOUT_MS,
+                 controller_flags=LONG_LEASE) as bed:
         yield bed
 
 

@@ -65,5 +65,5 @@ def test_lost_datagrams_of_many_short_calls_are_requested_again(make_bed):
     """Each link drops a fifth of all packets, so nearly each of hundreds of calls loses some
     packets. All results are verified."""
     bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0.2)
-    report = bench(bed, "bcast,allreduce", "1000", 2, "--reps", "100", timeout=600)
+    report = bench(bed, "bcast,allreduce", "1000", 2, "--reps", "100")
     assert all(r["plan"].startswith("quick ") for r in report["results"]), report

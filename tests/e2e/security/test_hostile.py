@@ -24,7 +24,7 @@ def refused_packets(bed, name):
     host = bed.network.net.get(name)
     url = "http://%s:%d/metrics" % (bed.pages_ip(host), testbed.PAGES_PORT)
     text = succeed(bed, "mnexec", "-a", str(host.pid), "/usr/bin/python3", "-c",
-                   "import urllib.request as u; print(u.urlopen(%r, timeout=600).read().decode())" % url)
+                   "import urllib.request as u; print(u.urlopen(%r, timeout=%d).read().decode())" % (url, PATIENCE))
     return {reason: int(count) for reason, count in re.findall(r'cool_agent_refused_total\{reason="(\w+)"\} (\d+)', text)}
 
 
