@@ -64,11 +64,20 @@ def test_one_multicast_repairs_the_losses_of_a_whole_rack(make_bed):
     for host in rack:
         for rule, target in ((drop_rule, "DROP"), (repair_rule, "ACCEPT")):
             bed.network.run_in(host, "iptables", "-A", "INPUT", "-p", "udp", "-m", "u32", "--u32", rule, "-j", target)
-    bench(bed, "bcast", "2M", 0, "--reps", "1", "--warmup", "0")
-    packets = []
-    for host in rack:
-        output = succeed(bed, "mnexec", "-a", str(host.pid), "iptables", "-L", "INPUT", "-v", "-n", "-x")
-        packets.append([int(line.split()[0]) for line in output.splitlines()[2:]])
+
+    def counts():
+        """Returns, for each host of the rack, how many packets it has dropped, and how many repairs
+        it has received."""
+        outputs = [succeed(bed, "mnexec", "-a", str(host.pid), "iptables", "-L", "INPUT", "-v", "-n", "-x") for host in rack]
+        return [[int(line.split()[0]) for line in output.splitlines()[2:]] for output in outputs]
+
+    # A group whose tree is not installed yet broadcasts along the chain, and nothing is dropped.
+    def drops_chunks_of_the_tree():
+        bench(bed, "bcast", "2M", 0, "--reps", "1", "--warmup", "0", "--plan", "bcast=cool-b-r")
+        return all(dropped > 30 for dropped, _ in counts())
+
+    wait_for(drops_chunks_of_the_tree, "a broadcast uses the tree")
+    packets = counts()
     # On a busy machine, switches lose more packets, which are repaired in the same way. A node that
     # requests repairs late gets some of them along the chain.
     chunks = min(dropped for dropped, _ in packets)
