@@ -1,6 +1,7 @@
 //! `cool doctor`: diagnoses a deployment, as text or as JSON.
 
 use crate::error::Error;
+use crate::terminal_text::printable;
 use crate::units;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{DiagnoseRequest, Diagnosis, Finding};
@@ -51,6 +52,7 @@ fn describe(diagnosis: &Diagnosis) -> String {
         text += &format!("nothing is wrong: {switches}, {nodes}\n");
     }
     for Finding { about, wrong, remedy, note } in &diagnosis.findings {
+        let [about, wrong, remedy] = [about, wrong, remedy].map(|part| printable(part));
         let kind = if *note { "note: " } else { "" };
         text += &format!("{kind}{about}: {wrong}\n");
         if !remedy.is_empty() {
@@ -72,6 +74,9 @@ mod tests {
             remedy: remedy.into(),
             note,
         };
+        let forged =
+            Diagnosis { findings: vec![finding("\u{1b}[2J\nnode h2: fine", false)], ..Diagnosis::default() };
+        assert_eq!(describe(&forged), "node h1: it is off\n    \\u{1b}[2J\\nnode h2: fine\n");
         let findings = vec![finding("switch it on", false), finding("", true)];
         let text = describe(&Diagnosis { findings, switches: 1, nodes: 1 });
         assert_eq!(text, "node h1: it is off\n    switch it on\nnote: node h1: it is off\n");

@@ -1,6 +1,7 @@
 //! `cool groups`: shows the groups in use and their trees, as text or as JSON.
 
 use crate::error::Error;
+use crate::terminal_text::printable_lines;
 use crate::{cluster, units};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Group, Groups, GroupsRequest, Tree, tree::Scope};
@@ -41,7 +42,7 @@ pub(crate) async fn show(
                 units::count(usize::try_from(o.packets).unwrap_or(usize::MAX), "packet")
             );
         }
-        text
+        printable_lines(&text).into_owned()
     };
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }

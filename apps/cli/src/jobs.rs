@@ -236,6 +236,9 @@ job  state              ranks  nodes  time  limit  user  command
 12   awaits its caller  0      0      0:00  -      -
 ";
         assert_eq!(table(&[running.clone(), awaited]), expected);
+        let spec = JobSpec { program: "\u{1b}[2K\n8    running".into(), ..JobSpec::default() };
+        let forged = table(&[JobView { job: 7, spec: Some(spec), ..JobView::default() }]);
+        assert!(forged.lines().count() == 2 && forged.contains("\\u{1b}[2K\\n8    running"), "{forged}");
         assert_eq!(document(&running)["time_limit_ms"], 60_000);
     }
 

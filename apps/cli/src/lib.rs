@@ -29,10 +29,12 @@ mod signals;
 mod simulate;
 mod size;
 mod store;
+mod terminal_text;
 mod topology;
 mod trace;
 mod units;
 
+use crate::terminal_text::printable_lines;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use cool_copy::without_os_code;
 use error::Error;
@@ -115,7 +117,7 @@ pub fn run() -> ExitCode {
         // The reader has closed the pipe, as in `cool plan ... | head`.
         Err(Error::Output(reason)) if reason.kind() == std::io::ErrorKind::BrokenPipe => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("cool: {}", without_os_code(&error.to_string()));
+            eprintln!("cool: {}", printable_lines(&without_os_code(&error.to_string())));
             error.exit_code()
         }
     }

@@ -1,6 +1,7 @@
 //! `cool topology`: shows the network as the controller knows it, as text, as a picture or as JSON.
 
 use crate::error::Error;
+use crate::terminal_text::printable_lines;
 use crate::{cluster, units};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Host, Link, Measured, Measurements, Node, Switch, Topology, TopologyRequest};
@@ -33,7 +34,7 @@ pub(crate) async fn show(
         let written = std::fs::write(path, svg(&topology));
         return written.map_err(|reason| Error::Picture { path: path.display().to_string(), reason });
     }
-    let text = if options.json { json(&topology) } else { picture(&topology) };
+    let text = if options.json { json(&topology) } else { printable_lines(&picture(&topology)).into_owned() };
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
 

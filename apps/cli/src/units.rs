@@ -1,5 +1,6 @@
 //! Numbers with units, as text.
 
+use crate::terminal_text::printable;
 use std::time::Duration;
 
 /// Returns a rate, such as "20 Mbit/s"; `None` if it is 0, which means unknown.
@@ -78,8 +79,11 @@ pub(crate) fn clock(time: Duration) -> String {
     if hours > 0 { format!("{hours}:{minutes:02}:{seconds:02}") } else { format!("{minutes}:{seconds:02}") }
 }
 
-/// Returns rows as a table with two spaces between columns.
+/// Returns rows as a table with two spaces between columns. Control characters in cells are
+/// escaped.
 pub(crate) fn columns<const N: usize>(rows: &[[String; N]]) -> String {
+    let printable = |row: &[String; N]| row.each_ref().map(|cell| printable(cell).into_owned());
+    let rows: Vec<[String; N]> = rows.iter().map(printable).collect();
     let length = |cell: &String| cell.chars().count();
     let widths: [usize; N] =
         std::array::from_fn(|i| rows.iter().map(|row| length(&row[i])).max().unwrap_or(0));

@@ -5,6 +5,7 @@ use super::progress::CopyProgress;
 use crate::cool_rank_job;
 use crate::error::Error;
 use crate::progress_bar::progress_bar;
+use crate::terminal_text::printable;
 use crate::units;
 use cool_copy::{CopyEvent, LateMember, parse_event, without_os_code};
 use cool_proto::control::{Group, Output};
@@ -159,6 +160,7 @@ impl CopyOutcome {
         let Some(rank) = self.ranks.get_mut(number) else { return };
         let Some(event) = parse_event(output) else {
             let line = without_os_code(&String::from_utf8_lossy(&output.line));
+            let line = printable(&line);
             return self.bar.suspend(|| eprintln!("{}: {line}", rank.node));
         };
         let now = self.began.elapsed().as_secs_f64();

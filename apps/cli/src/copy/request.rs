@@ -6,6 +6,7 @@ use super::options::{ChosenNode, NodeChoice, ReportOptions, TransferOptions};
 use super::outcome::{CopyOutcome, ExpelledMember};
 use crate::error::Error;
 use crate::node_names::failure_lines;
+use crate::terminal_text::printable;
 use cool_copy::{CopySecret, CopyTask, NodeLinkRates, StoreTask, without_os_code};
 use cool_proto::control::Node;
 use cool_proto::control::controller_client::ControllerClient;
@@ -166,7 +167,7 @@ pub(crate) fn report(outcome: &CopyOutcome, options: &ReportOptions) -> Result<(
 /// Prints the nodes without a copy, and returns the number of nodes with one.
 pub(crate) fn report_failed(outcome: &CopyOutcome) -> usize {
     for line in failure_lines(outcome.failed()) {
-        eprintln!("cool: {}", without_os_code(&line));
+        eprintln!("cool: {}", printable(&without_os_code(&line)));
     }
     outcome.requested() - outcome.failed().count()
 }

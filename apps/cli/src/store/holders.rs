@@ -4,6 +4,7 @@ use crate::copy::options::{ChosenNode, TransferOptions};
 use crate::copy::outcome::CopyOutcome;
 use crate::copy::request::{CopyRequest, copy};
 use crate::error::Error;
+use crate::terminal_text::printable;
 use cool_copy::ObjectInfo;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Node, TopologyRequest};
@@ -81,6 +82,7 @@ impl Holders {
                 _ => return outcome,
             };
             let Some(next) = rest.first() else { return outcome };
+            let reason = printable(&reason);
             eprintln!("cool: {}: {reason}; continuing from {}", first.node, next.node);
             left = rest;
         }

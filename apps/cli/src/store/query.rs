@@ -6,6 +6,7 @@ use crate::error::Error;
 use crate::followed_job::{self, JobUpdate};
 use crate::node_names::failure_lines;
 use crate::ranks::STORE_RANK;
+use crate::terminal_text::printable;
 use cool_copy::{ObjectInfo, StoreReply, StoreRequest, parse_event, without_os_code};
 use cool_proto::control::controller_client::ControllerClient;
 use std::collections::BTreeMap;
@@ -47,11 +48,11 @@ impl StoreReplies {
     pub(super) fn check(&self) -> Result<(), Error> {
         let mut damaged = 0;
         for (node, damage) in self.damages() {
-            eprintln!("cool: {node}: {}", without_os_code(&damage));
+            eprintln!("cool: {node}: {}", printable(&without_os_code(&damage)));
             damaged += 1;
         }
         for line in failure_lines(self.failed.iter().map(|(node, reason)| (&**node, &**reason))) {
-            eprintln!("cool: {}", without_os_code(&line));
+            eprintln!("cool: {}", printable(&without_os_code(&line)));
         }
         match (self.failed.len(), damaged) {
             (0, 0) => Ok(()),
@@ -120,7 +121,7 @@ impl ReplyCollector {
         match parse_event(&output) {
             Some(StoreReply::Ended { error }) => drop(self.ended.insert(node, error)),
             Some(reply) => self.replies.push((node, reply)),
-            None => eprintln!("{node}: {}", String::from_utf8_lossy(&output.line)),
+            None => eprintln!("{node}: {}", printable(&String::from_utf8_lossy(&output.line))),
         }
     }
 

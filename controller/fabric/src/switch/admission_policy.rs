@@ -37,6 +37,12 @@ impl AdmissionPolicy {
     }
 }
 
+/// Returns the name that a switch reports without control characters, because operators read it in
+/// logs and on terminals.
+pub(super) fn safe_name(reported: &str) -> String {
+    reported.replace(char::is_control, "?")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -57,5 +63,6 @@ mod tests {
         let names = Arc::new(BTreeMap::from([(one, "leaf".to_owned())]));
         let named = AdmissionPolicy { names, only_named: true, ..AdmissionPolicy::default() };
         assert_eq!((named.check(one), named.check(two)), (Ok(()), Err(NotAdmitted::Unnamed(two))));
+        assert_eq!(safe_name("spine\u{1b}[2J 3"), "spine?[2J 3");
     }
 }

@@ -5,7 +5,7 @@
 
 use crate::api::{NotAdmitted, Pipeline, TableCapacity};
 use crate::intent::{self, inherited_state::InheritedState};
-use crate::switch::admission_policy::AdmissionPolicy;
+use crate::switch::admission_policy::{AdmissionPolicy, safe_name};
 use crate::switch::capacity::CapacityQuery;
 use crate::switch::counter_poller::CounterPoller;
 use crate::switch::keepalive::{DEAD_AFTER, Keepalive};
@@ -370,7 +370,7 @@ impl Channel {
                 }
             }
             MultipartReply::Desc(description) if self.phase == ChannelPhase::Description => {
-                let reported = description.datapath.text();
+                let reported = safe_name(&description.datapath.text());
                 // Open vSwitch reports "None" if it was given no name.
                 if self.name.is_none() && !reported.is_empty() && reported != "None" {
                     self.name = Some(reported);
@@ -419,7 +419,7 @@ impl Channel {
 
     fn record_port(&mut self, port: &rs_openflow::Port) {
         if port.port == PortNo::LOCAL {
-            self.name = Some(port.name.text()).filter(|name| !name.is_empty());
+            self.name = Some(safe_name(&port.name.text())).filter(|name| !name.is_empty());
         }
         if port.port <= PortNo::MAX && port.port.0 != 0 {
             let info = PortInfo::from_port(port);
