@@ -14,6 +14,7 @@
 //! OpenFlow and access the fabric through the trait [`cool_fabric::Fabric`]. [`jobs::allocation`]
 //! and [`costs::cost_model`] are pure.
 
+pub mod abbreviation;
 pub mod access;
 pub mod agents;
 pub mod costs;
@@ -24,6 +25,7 @@ pub mod leadership;
 mod natural_order;
 pub mod options;
 pub mod pages;
+pub mod request_limits;
 pub mod server;
 pub mod service;
 pub mod timeouts;

@@ -19,8 +19,7 @@ use cool_daemon::listen::{ClientConnection, ClientListener};
 use cool_daemon::log::EventLog;
 use cool_daemon::web;
 use cool_fabric::Fabric;
-use cool_proto::control::controller_server::ControllerServer;
-use cool_proto::{CONTROL_MESSAGE_BYTES_MAX, job_ids};
+use cool_proto::job_ids;
 use cool_tls::Credentials;
 use cool_topology::Key;
 use std::convert::Infallible;
@@ -152,7 +151,7 @@ pub async fn serve(
     let server = tonic::transport::Server::builder()
         .http2_keepalive_interval(Some(PING_INTERVAL))
         .http2_keepalive_timeout(Some(PONG_TIMEOUT))
-        .add_service(ControllerServer::new(service).max_decoding_message_size(CONTROL_MESSAGE_BYTES_MAX))
+        .add_service(LimitedController::new(service))
         .serve_with_incoming_shutdown(ReceiverStream::new(connections).map(Ok::<_, Infallible>), async {
             // The server also ends if the sender is dropped.
             let _ = stopped.await;

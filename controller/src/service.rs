@@ -1,6 +1,7 @@
 //! The gRPC service for agents and tools. It passes messages to and from [`AgentRegistry`],
 //! [`JobRegistry`] and [`GroupRegistry`].
 
+use crate::abbreviation::{LOGGED_BYTES_MAX, REASON_BYTES_MAX, abbreviate, shorten};
 use crate::access::CallerIdentity;
 use crate::agents::grace_timers::NodeLost;
 use crate::agents::presence::AgentPresence;
@@ -129,7 +130,7 @@ impl Controller for Service {
         let caller = CallerIdentity::from_request(&request, Role::Tool)?;
         let (sender, events) = mpsc::channel(EVENT_QUEUE_CAPACITY);
         let mut spec = request.into_inner();
-        let program = spec.program.clone();
+        let program = abbreviate(&spec.program, LOGGED_BYTES_MAX).into_owned();
         let submitted = caller.acting_user(&spec.user).and_then(|user| {
             spec.user = user;
             // A user's job must run as that user, so agents must support this. Jobs of operators
@@ -165,7 +166,8 @@ impl Controller for Service {
     async fn cancel(&self, request: Request<CancelRequest>) -> Result<Response<Cancelled>, Status> {
         let caller = CallerIdentity::from_request(&request, Role::Tool)?;
         let CancelRequest { job, user } = request.into_inner();
-        let by = caller.name().map_or(user, str::to_owned);
+        let mut by = caller.name().map_or(user, str::to_owned);
+        shorten(&mut by, LOGGED_BYTES_MAX);
         let result = self.request(&caller, job, ControlRequest::Cancel(by));
         caller.audit("cancel", &format!("job {job}"), &result);
         result.map(|()| Response::new(Cancelled {}))
@@ -389,7 +391,8 @@ impl Service {
             Body::GroupReady(GroupReady { group, epoch }) => {
                 self.deliver_to_group(session, group, SessionEvent::Ready(epoch)).await;
             }
-            Body::GroupFailed(GroupFailed { group, reason }) => {
+            Body::GroupFailed(GroupFailed { group, mut reason }) => {
+                shorten(&mut reason, REASON_BYTES_MAX);
                 self.deliver_to_group(session, group, SessionEvent::GroupFailed(reason)).await;
             }
             Body::Left(left) => {
@@ -404,7 +407,9 @@ impl Service {
             Body::Output(output) => {
                 jobs.deliver_to_job(session, output.job, SessionEvent::Output(output)).await
             }
-            Body::Exited(exited) => {
+            Body::Exited(mut exited) => {
+                // It may contain the name of the program, once for each rank.
+                shorten(&mut exited.error, REASON_BYTES_MAX);
                 jobs.deliver_to_job(session, exited.job, SessionEvent::Exited(exited)).await
             }
             Body::Probed(probed) => self.prober.receive(session, probed),
@@ -528,6 +533,7 @@ impl From<SubmitError> for Status {
         let text = error.to_string();
         match error {
             SubmitError::NoProgram
+            | SubmitError::Command(_)
             | SubmitError::Placement(_)
             | SubmitError::Hosts { .. }
             | SubmitError::Racks(_) => Status::invalid_argument(text),
@@ -543,7 +549,7 @@ impl From<JobError> for Status {
             JobError::NoJob(_) => Status::not_found(error.to_string()),
             JobError::Several(..) => Status::invalid_argument(error.to_string()),
             JobError::Busy(_) => Status::resource_exhausted(error.to_string()),
-            JobError::Signal(_) => Status::invalid_argument(error.to_string()),
+            JobError::Signal(_) | JobError::Command(_) => Status::invalid_argument(error.to_string()),
         }
     }
 }

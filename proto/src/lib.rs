@@ -16,6 +16,8 @@ pub mod description;
 pub mod features;
 pub mod frame;
 pub mod job_ids;
+#[cfg(feature = "grpc")]
+pub mod job_request;
 pub mod seqpacket;
 pub mod socket;
 #[cfg(feature = "grpc")]

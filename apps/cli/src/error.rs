@@ -37,6 +37,8 @@ pub(crate) enum Error {
     PlanOffline(Box<Error>),
     #[error("{} wrong", if *.findings == 1 { "1 thing is".to_owned() } else { format!("{findings} things are") })]
     Unhealthy { findings: usize },
+    #[error(transparent)]
+    Command(#[from] cool_proto::job_request::CommandLengthError),
     #[error("the controller refuses: {0}")]
     Refused(String),
     #[error("lost the connection to the controller: {0}")]

@@ -138,6 +138,7 @@ impl FollowedJob {
         &mut self,
         mut on_update: impl FnMut(JobUpdate) -> Result<(), Error>,
     ) -> Result<(), Error> {
+        self.spec.check_command()?;
         let mut events = self.client.run(self.spec.clone()).await?.into_inner();
         loop {
             let until = self.interrupted.map(|(_, until)| until);

@@ -10,5 +10,5 @@ pub mod traces;
 
 pub use registered_agent::{AdmitError, RegisteredAgent};
 pub use registry::{Admission, AgentRegistry};
-pub use session::{Session, SessionEnded};
+pub use session::{Session, UndeliverableError};
 pub use session_message::{SessionEvent, SessionMessage};

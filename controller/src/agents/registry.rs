@@ -134,8 +134,9 @@ impl AgentRegistry {
 mod tests {
     use super::*;
     use crate::agents::registered_agent::tests::register;
-    use crate::agents::session::{MAX_UNACKNOWLEDGED, SessionEnded};
-    use cool_proto::control::{Acknowledged, controller_message::Body};
+    use crate::agents::session::{MAX_UNACKNOWLEDGED, UndeliverableError};
+    use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
+    use cool_proto::control::{Acknowledged, Launch, controller_message::Body};
     use tokio_stream::StreamExt;
 
     fn agents() -> AgentRegistry {
@@ -209,9 +210,23 @@ mod tests {
         let session = new(&agents, &agent);
         let (connection, outgoing) = session.connect(None, agents.registered(&session)).await.unwrap();
         (0..MAX_UNACKNOWLEDGED).for_each(|_| session.send(kill()).unwrap());
-        assert_eq!(session.send(kill()), Err(SessionEnded("h1".into())));
+        assert_eq!(session.send(kill()), Err(UndeliverableError::SessionEnded("h1".into())));
         assert!(session.closed(&connection).await);
         assert_eq!(outgoing.fold(0, |count, _| count + 1).await, MAX_UNACKNOWLEDGED + 1);
+    }
+
+    #[tokio::test]
+    async fn a_message_that_an_agent_cannot_decode_is_not_sent() {
+        let (agents, agent) = (agents(), RegisteredAgent::try_from(register("h1")).unwrap());
+        let session = new(&agents, &agent);
+        let (_connection, mut outgoing) = session.connect(None, agents.registered(&session)).await.unwrap();
+        let launch = Launch { program: "x".repeat(CONTROL_MESSAGE_BYTES_MAX), ..Launch::default() };
+        let refused = session.send(Body::Launch(launch)).unwrap_err();
+        assert!(matches!(refused, UndeliverableError::TooLong { .. }), "{refused}");
+        session.send(kill()).unwrap();
+        let mut receive = async || outgoing.next().await.and_then(|m| m.unwrap().body);
+        assert!(matches!(receive().await, Some(Body::Registered(_))));
+        assert_eq!(receive().await, Some(kill()));
     }
 
     #[tokio::test]

@@ -4,6 +4,7 @@
 //! until it has acknowledged them ([`cool_proto::delivery`]).
 
 use super::registered_agent::RegisteredAgent;
+use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_message::Body;
 use cool_proto::control::{Acknowledged, ControllerMessage, Registered};
 use cool_proto::delivery::{self, AcknowledgementError, Delivery};
@@ -20,10 +21,21 @@ use tonic::Status;
 /// Maximum number of unacknowledged messages to an agent. Beyond it, the session ends.
 pub const MAX_UNACKNOWLEDGED: usize = 4096;
 
-/// A message cannot be sent because the session has ended.
+/// Why a message cannot be sent to an agent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the session of node {0} has ended")]
-pub struct SessionEnded(pub String);
+pub enum UndeliverableError {
+    /// The session has ended.
+    #[error("the session of node {0} has ended")]
+    SessionEnded(String),
+    /// The agent could not decode the message.
+    #[error("a message of {bytes} bytes to node {node}; agents accept at most {CONTROL_MESSAGE_BYTES_MAX}")]
+    TooLong {
+        /// The node.
+        node: String,
+        /// Length of the message.
+        bytes: usize,
+    },
+}
 
 /// The session of a registered node.
 #[derive(Debug)]
@@ -100,8 +112,13 @@ impl Session {
     /// An agent with [`MAX_UNACKNOWLEDGED`] unacknowledged messages loses its session.
     ///
     /// # Errors
-    /// Returns an error if the session has ended.
-    pub fn send(&self, body: Body) -> Result<(), SessionEnded> {
+    /// Returns an error if the session has ended, or if the agent could not decode the message. The
+    /// session then continues: a message that ends each connection would be sent again on the next.
+    pub fn send(&self, body: Body) -> Result<(), UndeliverableError> {
+        let bytes = body.encoded_len();
+        if bytes > CONTROL_MESSAGE_BYTES_MAX {
+            return Err(UndeliverableError::TooLong { node: self.agent.name.clone(), bytes });
+        }
         let mut queue = self.queue.lock();
         if !self.has_ended() && queue.delivery.unacknowledged() < MAX_UNACKNOWLEDGED {
             queue.delivery.send(body);
@@ -110,7 +127,7 @@ impl Session {
         }
         drop(queue);
         self.end();
-        Err(SessionEnded(self.agent.name.clone()))
+        Err(UndeliverableError::SessionEnded(self.agent.name.clone()))
     }
 
     /// Starts a new connection and ends the previous one. Returns once all messages of the previous

@@ -2,6 +2,7 @@
 
 use crate::jobs::allocation::AllocateError;
 use cool_proto::job_ids;
+use cool_proto::job_request::CommandLengthError;
 
 /// Valid signal numbers. Linux has 64 signals.
 pub(crate) const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
@@ -12,6 +13,9 @@ pub enum SubmitError {
     /// The request names no program.
     #[error("the request names no program")]
     NoProgram,
+    /// No node can start the command.
+    #[error(transparent)]
+    Command(#[from] CommandLengthError),
     /// The placement is not defined by the protocol.
     #[error("unknown placement {0}; it must be 0 (racked) or 1 (interleaved)")]
     Placement(i32),
@@ -89,6 +93,9 @@ pub enum JobError {
     /// Too many requests are waiting.
     #[error("job {short} has not processed earlier requests yet; try again", short = job_ids::short(*.0))]
     Busy(u64),
+    /// The command of the job's caller is not one that nodes could have started.
+    #[error(transparent)]
+    Command(#[from] CommandLengthError),
     /// The signal number is invalid.
     #[error("no signal {0}; signals are numbered {first} to {last}", first = SIGNALS.start(), last = SIGNALS.end())]
     Signal(i32),

@@ -5,6 +5,7 @@ pub mod caller_event_stream;
 pub mod control;
 pub mod errors;
 pub mod job_failure;
+mod job_summary;
 pub mod registry;
 pub mod running_job;
 

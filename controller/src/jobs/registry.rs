@@ -3,12 +3,14 @@
 //! [`crate::jobs::running_job`] runs a job, and [`mod@crate::jobs::allocation`] assigns its ranks
 //! to nodes.
 
+use crate::abbreviation::{LOGGED_BYTES_MAX, abbreviate};
 use crate::agents::{AgentRegistry, Session, SessionEvent, SessionMessage};
 use crate::groups::{GroupRegistry, MemberPlace};
 use crate::jobs::allocation::{AllocationRequest, CandidateNode, RankPlacement, allocate};
 use crate::jobs::caller_event_stream::{CallerArrival, CallerEventStream};
 use crate::jobs::control::{ControlRequest, JobControl};
 use crate::jobs::errors::{JobError, SIGNALS, SubmitError};
+use crate::jobs::job_summary::summary;
 use crate::jobs::running_job::{ResumedRanks, RunningJob, is_set};
 use crate::natural_order::natural;
 use crate::timeouts::Timeouts;
@@ -16,7 +18,7 @@ use cool_fabric::Fabric;
 use cool_proto::control::{JobSpec, JobView, Submitted, job_event, job_spec, job_view};
 use cool_proto::job_ids;
 use parking_lot::Mutex;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
@@ -125,6 +127,7 @@ impl JobRegistry {
         if spec.program.is_empty() {
             return Err(SubmitError::NoProgram);
         }
+        spec.check_command()?;
         let placement = match job_spec::Placement::try_from(spec.placement) {
             Ok(job_spec::Placement::Racked) => RankPlacement::Racked,
             Ok(job_spec::Placement::Interleaved) => RankPlacement::Interleaved,
@@ -152,12 +155,12 @@ impl JobRegistry {
             *entry.slots.entry(place.session.number).or_insert(0) += 1;
         }
         entry.user.clone_from(&spec.user);
-        entry.view.spec = Some(without_environment(spec.clone()));
+        entry.view.spec = Some(summary(&spec));
         entry.view.nodes = nodes(&places);
         state.running.insert(id, entry);
         drop(state);
 
-        info!(job = id, group, ranks = places.len(), program = spec.program, "job starts");
+        info!(job = id, group, ranks = places.len(), program = %abbreviate(&spec.program, LOGGED_BYTES_MAX), "job starts");
         let mut event_stream = self.event_stream(channels.arrivals);
         event_stream.queue_event(job_event::Body::Submitted(Submitted { job: id }));
         event_stream.receive(arrival);
@@ -276,8 +279,9 @@ impl JobRegistry {
     /// # Errors
     /// Returns an error if there is no such job, or if too many callers connect at once.
     pub fn attend(&self, job: u64, arrival: CallerArrival) -> Result<(), JobError> {
+        arrival.spec.check_command()?;
         let mut state = self.state.lock();
-        let view = without_environment(arrival.spec.clone());
+        let view = summary(&arrival.spec);
         let running = state.running.get(&job).map(|entry| &entry.arrivals);
         let arrivals = running.or_else(|| state.over.get(&job).map(|(_, arrivals)| arrivals));
         arrivals.ok_or(JobError::NoJob(job))?.try_send(arrival).map_err(|_| JobError::Busy(job))?;

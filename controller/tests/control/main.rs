@@ -4,6 +4,7 @@ mod agents;
 mod diagnosis;
 mod jobs;
 mod keys;
+mod limits;
 mod presence;
 mod probes;
 mod recoveries;
