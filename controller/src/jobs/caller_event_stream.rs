@@ -65,6 +65,29 @@ pub(crate) struct CallerEventStream {
     taken: EventBuffer,
     waiting: EventBuffer,
     held: bool,
+    dropped: DroppedLines,
+}
+
+/// Lines that were dropped since a caller last connected. A job decides how many lines it prints,
+/// so the log contains one message per caller instead of one per line.
+#[derive(Debug, Default)]
+struct DroppedLines(usize);
+
+impl DroppedLines {
+    /// Counts lines. Returns whether they are the first ones.
+    fn add(&mut self, lines: usize) -> bool {
+        let first = self.0 == 0 && lines > 0;
+        self.0 += lines;
+        first
+    }
+
+    /// Logs the number of lines, and starts again.
+    fn report(&mut self) {
+        let lines = std::mem::take(&mut self.0);
+        if lines > 0 {
+            warn!(lines, "output of the job was dropped, because its caller did not read it");
+        }
+    }
 }
 
 /// Events in order, and the total size of their lines.
@@ -132,6 +155,7 @@ impl CallerEventStream {
             taken: EventBuffer::default(),
             waiting: EventBuffer::default(),
             held: false,
+            dropped: DroppedLines::default(),
         }
     }
 
@@ -143,9 +167,8 @@ impl CallerEventStream {
             self.started = Some(event.clone());
         }
         self.waiting.push(event);
-        let lost = self.waiting.bound(MAX_WAITING_BYTES);
-        if lost > 0 {
-            warn!(lines = lost, "output was dropped, because the caller of the job is not reading it");
+        if self.dropped.add(self.waiting.bound(MAX_WAITING_BYTES)) {
+            warn!("the caller of the job does not read its output; the oldest lines are dropped");
         }
     }
 
@@ -210,6 +233,7 @@ impl CallerEventStream {
     /// Waits until the caller has received the end of the job, or did not reconnect in time.
     pub(crate) async fn deliver_remaining(&mut self) {
         while self.next_event().await != CallerEvent::CallerLost {}
+        self.dropped.report();
     }
 
     fn next_queued(&mut self) -> Option<JobEvent> {
@@ -224,6 +248,7 @@ impl CallerEventStream {
     /// Replaces the caller. Returns the job that the new one requested.
     pub(crate) fn receive(&mut self, arrival: CallerArrival) -> JobSpec {
         let CallerArrival { sender, spec, numbered } = arrival;
+        self.dropped.report();
         let taken = std::mem::take(&mut self.taken);
         let mut waiting = std::mem::take(&mut self.waiting);
         waiting.events.retain(|event| !matches!(event.body, Some(Body::Started(_))));
@@ -272,5 +297,30 @@ async fn wait_until(deadline: Option<Instant>) {
 async fn changed(connected_since: &mut watch::Receiver<Option<Instant>>) {
     if connected_since.changed().await.is_err() {
         pending().await
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_proto::control::Output;
+
+    #[tokio::test]
+    async fn dropped_lines_are_logged_once_for_each_caller() {
+        let (_arrivals, arriving) = mpsc::channel(1);
+        let connected_since = watch::channel(None).1;
+        let mut stream = CallerEventStream::new(arriving, Duration::from_secs(60), connected_since);
+        let line = vec![0; 16 << 10];
+        let print = |stream: &mut CallerEventStream| {
+            stream.queue_event(Body::Output(Output { line: line.clone(), ..Output::default() }));
+        };
+        (0..MAX_WAITING_BYTES / line.len()).for_each(|_| print(&mut stream));
+        let dropped_first = stream.dropped.0;
+        (0..9).for_each(|_| print(&mut stream));
+        assert_eq!(stream.dropped.0 - dropped_first, 9);
+        assert!(!stream.dropped.add(1), "only the first lines are logged");
+        let (sender, _events) = mpsc::channel(1);
+        stream.receive(CallerArrival { sender, spec: JobSpec::default(), numbered: true });
+        assert!(stream.dropped.add(1), "the next caller may stop reading, too");
     }
 }
