@@ -17,7 +17,9 @@ use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::sync::Arc;
-use tokio::time::sleep;
+use std::time::Duration;
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
 /// Groups of which only some nodes have reconnected.
@@ -27,6 +29,9 @@ pub struct GroupRecovery {
     jobs: Arc<JobRegistry>,
     membership_driver: Arc<MembershipDriver>,
     timeouts: Timeouts,
+    /// Time since which the controller has been connected to any agent or switch. Nodes are not
+    /// abandoned while it is isolated.
+    connected_since: watch::Receiver<Option<Instant>>,
     /// Incomplete groups, by id.
     partial: Mutex<BTreeMap<u64, PartialGroup>>,
 }
@@ -56,8 +61,10 @@ impl GroupRecovery {
         jobs: Arc<JobRegistry>,
         membership_driver: Arc<MembershipDriver>,
         timeouts: Timeouts,
+        connected_since: watch::Receiver<Option<Instant>>,
     ) -> GroupRecovery {
-        GroupRecovery { network, groups, jobs, membership_driver, timeouts, partial: Mutex::default() }
+        let partial = Mutex::default();
+        GroupRecovery { network, groups, jobs, membership_driver, timeouts, connected_since, partial }
     }
 
     /// Records the groups that an agent still holds. `own` is this run of the controller.
@@ -136,7 +143,7 @@ impl GroupRecovery {
         }
         let (recovery, id) = (self.clone(), group.id);
         tokio::spawn(async move {
-            sleep(recovery.timeouts.takeover).await;
+            grace_expired(recovery.timeouts.agent, recovery.connected_since.clone()).await;
             recovery.expire(id).await;
         });
         true
@@ -189,7 +196,7 @@ impl GroupRecovery {
             job = part.group.job,
             "abandoning a group of an earlier controller: {} did not reconnect within {:?}",
             missing.join(", "),
-            self.timeouts.takeover
+            self.timeouts.agent
         );
         match part.target {
             ResumeTarget::Job(_) => self.jobs.forget(part.group.job),
@@ -215,6 +222,31 @@ impl GroupRecovery {
     }
 }
 
+/// Waits until agents that have not connected since now have had their grace time to do so. The
+/// time starts over when the controller was isolated.
+async fn grace_expired(grace: Duration, mut connected_since: watch::Receiver<Option<Instant>>) {
+    let began = Instant::now();
+    loop {
+        let since = *connected_since.borrow_and_update();
+        let deadline = since.map(|since| began.max(since) + grace);
+        let expired = async {
+            match deadline {
+                Some(deadline) => sleep_until(deadline).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            () = expired => return,
+            changed = connected_since.changed() => {
+                if changed.is_err() {
+                    // The server has ended.
+                    return;
+                }
+            }
+        }
+    }
+}
+
 /// Makes a node drop a group and kill its ranks.
 fn abandon(session: &Session, (group, job): (u64, u64)) {
     // If the session has ended as well, nothing remains to drop.
@@ -230,4 +262,19 @@ fn trees(group: &Group) -> Vec<(TreeScope, IpAddr)> {
         Some((groups::group_parameters::scope(tree)?, tree.address.parse().ok()?))
     };
     group.trees.iter().filter_map(tree).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn the_grace_time_does_not_elapse_while_isolated() {
+        let since = watch::Sender::new(None);
+        let expired = tokio::spawn(grace_expired(Duration::ZERO, since.subscribe()));
+        tokio::task::yield_now().await;
+        assert!(!expired.is_finished(), "no agent can reconnect");
+        since.send_replace(Some(Instant::now()));
+        expired.await.unwrap();
+    }
 }

@@ -106,7 +106,7 @@ pub async fn serve(
         groups.clone(),
         (config.timeouts, config.jobs_per_user),
         last,
-        connected_since,
+        connected_since.clone(),
     ));
     let membership_driver = Arc::new(MembershipDriver::new(network.clone(), groups.clone(), config.timeouts));
     let group_recovery = GroupRecovery::new(
@@ -115,6 +115,7 @@ pub async fn serve(
         jobs.clone(),
         membership_driver.clone(),
         config.timeouts,
+        connected_since,
     );
     let mut paging = JoinSet::new();
     if let Some(WebPages { listener, events }) = pages {

@@ -12,21 +12,15 @@ pub struct Timeouts {
     pub end: Duration,
     /// Time within which a disconnected caller of a job must reconnect.
     pub caller: Duration,
-    /// Time within which nodes must reconnect after a restart of the controller.
-    pub takeover: Duration,
-    /// Time within which a disconnected agent must reconnect. Otherwise its node is lost.
+    /// Time within which a disconnected agent must reconnect. Otherwise its node is lost, with its
+    /// groups and jobs. The same time applies after a restart of the controller, because agents may
+    /// be disconnected for the same reason for which the controller failed.
     pub agent: Duration,
 }
 
 impl Default for Timeouts {
     fn default() -> Timeouts {
         let seconds = Duration::from_secs;
-        Timeouts {
-            group_ready: seconds(15),
-            end: seconds(10),
-            caller: seconds(60),
-            takeover: seconds(30),
-            agent: seconds(60),
-        }
+        Timeouts { group_ready: seconds(15), end: seconds(10), caller: seconds(60), agent: seconds(60) }
     }
 }

@@ -133,7 +133,7 @@ async fn a_rank_that_failed_during_a_restart_fails_the_job() {
 #[tokio::test]
 async fn groups_and_jobs_that_are_not_reclaimed_are_ended() {
     let wait = Duration::from_millis(200);
-    let timeouts = Timeouts { takeover: wait, caller: wait, ..Timeouts::default() };
+    let timeouts = Timeouts { agent: wait, caller: wait, ..Timeouts::default() };
     // A node does not reconnect.
     let (group, second) = (orphaned().await, Controller::with_timeouts(timeouts).await);
     let mut h1 = reconnect(&second, 1, &group, 1, &[0], &[]).await;
