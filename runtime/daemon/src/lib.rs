@@ -7,6 +7,7 @@
 pub mod accept;
 pub mod clock;
 pub mod config;
+mod handshakes;
 pub mod listen;
 pub mod log;
 mod process;

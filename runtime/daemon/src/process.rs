@@ -19,6 +19,15 @@ pub(crate) fn registry() -> Registry {
     registry
 }
 
+/// Returns how many files this process may open. `None` if there is no limit, or /proc is not
+/// readable.
+pub(crate) fn files_max() -> Option<u64> {
+    match Process::myself().and_then(|process| process.limits()).ok()?.max_open_files.soft_limit {
+        procfs::process::LimitValue::Value(most) => Some(most),
+        procfs::process::LimitValue::Unlimited => None,
+    }
+}
+
 #[derive(Debug)]
 struct ProcessCollector;
 
@@ -35,15 +44,11 @@ impl Usage {
     fn read() -> ProcResult<Usage> {
         let process = Process::myself()?;
         let (stat, per_second) = (process.stat()?, ticks_per_second() as f64);
-        let files_max = match process.limits()?.max_open_files.soft_limit {
-            procfs::process::LimitValue::Value(most) => Some(most),
-            procfs::process::LimitValue::Unlimited => None,
-        };
         Ok(Usage {
             cpu_seconds: (stat.utime + stat.stime) as f64 / per_second,
             resident_bytes: stat.rss_bytes().get(),
             open_files: process.fd_count()?,
-            files_max,
+            files_max: files_max(),
             started: boot_time_secs()? as f64 + stat.starttime as f64 / per_second,
         })
     }

@@ -11,13 +11,20 @@ use tokio::time::Instant;
 
 /// How often the same rejection is logged.
 const LOG_INTERVAL: Duration = Duration::from_secs(60);
-/// Maximum number of rejections that are counted separately. Further ones are logged each time.
+/// Maximum number of rejections that are counted separately. Further ones are counted together,
+/// because anyone may cause them from any number of addresses.
 const MAX_ENTRIES: usize = 1024;
 
 /// Recent rejections, by source address and reason.
 #[derive(Debug, Default)]
 pub(crate) struct RejectionLog {
-    recent: Mutex<BTreeMap<(IpAddr, String), LoggedRejection>>,
+    recent: Mutex<RecentRejections>,
+}
+
+#[derive(Debug, Default)]
+struct RecentRejections {
+    separate: BTreeMap<(IpAddr, String), LoggedRejection>,
+    others: Option<LoggedRejection>,
 }
 
 #[derive(Debug)]
@@ -27,29 +34,46 @@ struct LoggedRejection {
     unlogged: u64,
 }
 
+impl LoggedRejection {
+    fn is_recent(&self, now: Instant) -> bool {
+        now.duration_since(self.at) < LOG_INTERVAL
+    }
+
+    /// Counts a further rejection. Returns the number of earlier ones if it must be logged.
+    fn repeat(&mut self, now: Instant) -> Option<u64> {
+        if self.is_recent(now) {
+            self.unlogged += 1;
+            return None;
+        }
+        Some(std::mem::replace(self, LoggedRejection { at: now, unlogged: 0 }).unlogged)
+    }
+}
+
 impl RejectionLog {
     /// Records a rejection. Returns `None` if it must not be logged. Otherwise returns the number
     /// of equal rejections since the last logged one, which were not logged.
     pub(crate) fn record(&self, source: IpAddr, reason: &str, now: Instant) -> Option<u64> {
         let mut recent = self.recent.lock();
-        let is_recent = |logged: &LoggedRejection| now.duration_since(logged.at) < LOG_INTERVAL;
+        let RecentRejections { separate, others } = &mut *recent;
         let key = (source, reason.to_owned());
-        if let Some(logged) = recent.get_mut(&key) {
-            if is_recent(logged) {
-                logged.unlogged += 1;
-                return None;
+        if let Some(logged) = separate.get_mut(&key) {
+            return logged.repeat(now);
+        }
+        if separate.len() >= MAX_ENTRIES {
+            separate.retain(|_, logged| logged.is_recent(now));
+        }
+        let first = LoggedRejection { at: now, unlogged: 0 };
+        if separate.len() < MAX_ENTRIES {
+            separate.insert(key, first);
+            return Some(0);
+        }
+        match others {
+            Some(logged) => logged.repeat(now),
+            None => {
+                *others = Some(first);
+                Some(0)
             }
-            let unlogged = logged.unlogged;
-            *logged = LoggedRejection { at: now, unlogged: 0 };
-            return Some(unlogged);
         }
-        if recent.len() >= MAX_ENTRIES {
-            recent.retain(|_, logged| is_recent(logged));
-        }
-        if recent.len() < MAX_ENTRIES {
-            recent.insert(key, LoggedRejection { at: now, unlogged: 0 });
-        }
-        Some(0)
     }
 }
 
@@ -75,8 +99,11 @@ mod tests {
         for n in 0..=MAX_ENTRIES as u32 {
             assert_eq!(log.record(IpAddr::from(n.to_be_bytes()), "expired", start), Some(0));
         }
-        assert_eq!(log.recent.lock().len(), MAX_ENTRIES);
+        let further: Vec<_> =
+            (0..9u32).map(|n| log.record(IpAddr::from((!n).to_be_bytes()), "expired", start)).collect();
+        assert_eq!(further, [None; 9], "further sources are counted together");
+        assert_eq!(log.recent.lock().separate.len(), MAX_ENTRIES);
         log.record([10, 0, 0, 1].into(), "expired", start + LOG_INTERVAL);
-        assert_eq!(log.recent.lock().len(), 1);
+        assert_eq!(log.recent.lock().separate.len(), 1);
     }
 }
