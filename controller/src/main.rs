@@ -116,9 +116,14 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     }
     let secret = secret()?;
     let name = format!("{}:{}", uname().nodename().to_string_lossy(), grpc.port());
-    let leadership = Leadership::start(&options.leadership, name)?;
     let switches = ClientListener::new(switches, for_switches);
     let fabric = FabricHandle::start(options.fabric(), secret.derive(b"switches"), switches);
+    let core = fabric.clone();
+    let check = move || {
+        let core = core.clone();
+        async move { core.answers().await }
+    };
+    let leadership = Leadership::start(&options.leadership, name, check)?;
     let (jobs_per_user, limit) = watch::channel(options.jobs_per_user);
     let events = log.events();
     let certified = credentials.clone();
@@ -144,6 +149,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let won = tokio::select! {
         biased;
         generation = leadership.won() => Some(generation),
+        why = leadership.lost() => return Err(Error::Lost(why)),
         never = stand_by(pages.as_ref(), &leadership) => match never {},
         () = &mut shutdown => None,
     };

@@ -12,8 +12,8 @@
 //! that was paused and does not know yet that it is late has an old generation, so its actions
 //! are refused.
 
+use super::last_generation;
 use cool_machine::{Duration, Machine, Poll, Time};
-use cool_proto::job_ids;
 use std::collections::VecDeque;
 
 /// Delay after a failed or refused request.
@@ -120,6 +120,9 @@ pub enum LeadershipLost {
     /// The lease was not renewed in time.
     #[error("etcd did not renew its lease within {0:?}")]
     Unrenewed(Duration),
+    /// The core of this controller does not answer.
+    #[error("its core has not answered within {0:?}; please report this defect")]
+    Hung(Duration),
     /// The lease has expired in etcd.
     #[error("its lease in etcd has expired: the process was paused for too long, or the lease was revoked")]
     Expired,
@@ -205,10 +208,9 @@ impl Election {
             (ElectionPhase::Granting(record, clock), Some(EtcdResponse::Granted { lease, ttl })) => {
                 let lease = Lease { id: lease, ttl, until: usable(asked, ttl) };
                 // The generation must exceed that of every earlier leader. Leaders without etcd use
-                // their start time as generation. It is larger by a full unit, because ids of jobs
-                // and groups are derived from it.
-                let least = record.generation.saturating_add(tick_nanos());
-                let (generation, revision) = (clock.max(least), record.generation_revision);
+                // their start time as generation.
+                let generation = last_generation::after(record.generation, clock);
+                let revision = record.generation_revision;
                 ElectionPhase::Claiming { lease, generation, revision }
             }
             (ElectionPhase::Claiming { lease, generation, .. }, Some(EtcdResponse::Claimed(true)))
@@ -329,11 +331,6 @@ impl Election {
 /// Returns the time until which the holder of a lease that was requested at `asked` may lead.
 fn usable(asked: Time, ttl: Duration) -> Time {
     asked + (ttl - ttl / MARGIN_DIVISOR)
-}
-
-/// Minimum difference between two generations.
-fn tick_nanos() -> u64 {
-    u64::try_from(job_ids::TICK.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl Machine for Election {

@@ -53,6 +53,8 @@ pub(crate) struct Etcd {
     name: String,
     /// Key of the last generation.
     generation: String,
+    /// Beginning of all keys.
+    prefix: String,
 }
 
 impl Etcd {
@@ -66,7 +68,35 @@ impl Etcd {
             leader: format!("{prefix}/leader"),
             generation: format!("{prefix}/generation"),
             name,
+            prefix: prefix.to_owned(),
         }
+    }
+
+    /// Returns the value of another key of the deployment, or `None` if it does not exist.
+    pub(crate) async fn load(&self, key: &str, within: Duration) -> Result<Option<String>, EtcdError> {
+        let key = format!("{}/{key}", self.prefix);
+        let read = [range(&key), range(&self.leader)].map(Operation::RequestRange);
+        let mut read = self.transact_within(read, within).await?.responses.into_iter();
+        match read.next().and_then(|response| response.response) {
+            Some(Outcome::ResponseRange(range)) => Ok(range.kvs.first().map(text)),
+            _ => Ok(None),
+        }
+    }
+
+    /// Sets the value of another key of the deployment.
+    pub(crate) async fn save(&self, key: &str, value: &str, within: Duration) -> Result<(), EtcdError> {
+        let put = put(&format!("{}/{key}", self.prefix), value.to_owned(), 0);
+        let write = [Operation::RequestPut(put), Operation::RequestRange(range(&self.leader))];
+        self.transact_within(write, within).await.map(drop)
+    }
+
+    async fn transact_within(
+        &self,
+        operations: [Operation; 2],
+        within: Duration,
+    ) -> Result<TxnResponse, EtcdError> {
+        let transaction = async { transact(self.channel().await?, Vec::new(), operations).await };
+        timeout(within, transaction).await.unwrap_or(Err(EtcdError::Late(within)))
     }
 
     /// Sends a request and waits for its response, at most `within`. If the future is dropped, it

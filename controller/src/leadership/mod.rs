@@ -6,7 +6,9 @@
 
 mod election;
 mod etcd;
+mod last_generation;
 mod options;
+pub mod state_store;
 
 use cool_daemon::clock::Clock;
 use cool_machine::{Machine, Poll};
@@ -15,12 +17,20 @@ pub use election::LeadershipLost;
 use election::{Election, Input, Output};
 use etcd::Etcd;
 pub use options::{LeadershipOptions, LeadershipOptionsError};
+use state_store::{PairStore, StateStore};
 use std::future::{Future, pending};
 use std::pin::Pin;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::{oneshot, watch};
-use tokio::time::timeout;
+use tokio::time::{sleep, timeout};
 use tracing::{info, warn};
+
+/// Time within which the core of the controller must answer. A leader that hangs must not keep the
+/// leadership, because nothing else would end it without a service manager.
+const HANG_TIMEOUT: Duration = Duration::from_secs(30);
+/// Interval at which the core is checked.
+const CHECK_INTERVAL: Duration = Duration::from_secs(5);
 
 /// How long revoking the lease may take. Otherwise the lease expires.
 const RESIGN_TIMEOUT: Duration = Duration::from_secs(1);
@@ -43,23 +53,56 @@ pub enum LeadershipState {
 pub struct Leadership {
     state: watch::Receiver<LeadershipState>,
     resign: Option<oneshot::Sender<()>>,
+    store: StateStore,
 }
 
 impl Leadership {
-    /// Starts the election under `name`. Without `--lead-by`, this controller leads immediately.
+    /// Starts the election under `name`. Without `--lead-by`, this controller leads immediately. A
+    /// member of a pair loses the leadership if `check`, which must complete while the core of the
+    /// controller works, takes too long.
     ///
     /// # Errors
     /// Returns an error if the options contradict each other.
-    pub fn start(options: &LeadershipOptions, name: String) -> Result<Leadership, LeadershipOptionsError> {
+    pub fn start<F>(
+        options: &LeadershipOptions,
+        name: String,
+        check: impl Fn() -> F + Send + 'static,
+    ) -> Result<Leadership, LeadershipOptionsError>
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
         let Some(addresses) = &options.lead_by else {
-            let state = watch::channel(LeadershipState::Leading(job_ids::now())).1;
-            return Ok(Leadership { state, resign: None });
+            let generation = last_generation::next(options.state.as_deref(), job_ids::now());
+            let state = watch::channel(LeadershipState::Leading(generation)).1;
+            let store = options.state.clone().map_or(StateStore::Volatile, StateStore::Directory);
+            return Ok(Leadership { state, resign: None, store });
         };
-        let etcd = Etcd::new(options.connector(addresses)?, &options.lead_prefix, name);
+        let etcd = Arc::new(Etcd::new(options.connector(addresses)?, &options.lead_prefix, name));
+        let store = StateStore::Pair(Arc::new(PairStore(etcd.clone())));
         let (state_sender, state) = watch::channel(LeadershipState::Standby(None));
         let (resign, resigning) = oneshot::channel();
-        tokio::spawn(run_election(Election::new(options.ttl()), etcd, state_sender, resigning));
-        Ok(Leadership { state, resign: Some(resign) })
+        let election = Election::new(options.ttl());
+        tokio::spawn(async move {
+            let hung = async {
+                until_hung(check, HANG_TIMEOUT, CHECK_INTERVAL).await;
+                LeadershipState::Lost(LeadershipLost::Hung(HANG_TIMEOUT))
+            };
+            // Without further renewals, the lease expires and another controller leads.
+            let end = tokio::select! {
+                end = run_election(election, etcd, &state_sender, resigning) => end,
+                hung = hung => {
+                    warn!("the core of this controller hangs; giving up the leadership");
+                    hung
+                }
+            };
+            state_sender.send_replace(end);
+        });
+        Ok(Leadership { state, resign: Some(resign), store })
+    }
+
+    /// Returns the place of state for later runs.
+    pub fn store(&self) -> StateStore {
+        self.store.clone()
     }
 
     /// Returns the current role and its changes.
@@ -99,13 +142,21 @@ impl Leadership {
     }
 }
 
-/// Drives the election until it ends.
+/// Returns when a check has taken longer than `limit`. The next one begins `interval` after the
+/// last.
+async fn until_hung<F: Future<Output = ()>>(check: impl Fn() -> F, limit: Duration, interval: Duration) {
+    while timeout(limit, check()).await.is_ok() {
+        sleep(interval).await;
+    }
+}
+
+/// Drives the election until it ends. Returns the final state.
 async fn run_election(
     mut election: Election,
-    etcd: Etcd,
-    state_sender: watch::Sender<LeadershipState>,
+    etcd: Arc<Etcd>,
+    state_sender: &watch::Sender<LeadershipState>,
     mut resigning: oneshot::Receiver<()>,
-) {
+) -> LeadershipState {
     let clock = Clock::start();
     let mut in_flight: Option<Pin<Box<dyn Future<Output = _> + Send + '_>>> = None;
     let mut resigns = false;
@@ -118,9 +169,8 @@ async fn run_election(
                     in_flight = Some(Box::pin(async move { etcd.send(&request, within).await }));
                 }
                 Poll::Output(output) => {
-                    if let Some(end) = announce(output, &state_sender) {
-                        state_sender.send_replace(end);
-                        return;
+                    if let Some(end) = announce(output, state_sender) {
+                        return end;
                     }
                 }
                 Poll::Idle(deadline) => break deadline,
@@ -174,4 +224,26 @@ fn announce(output: Output, state_sender: &watch::Sender<LeadershipState>) -> Op
         Output::Resigned => return Some(LeadershipState::Resigned),
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[tokio::test]
+    async fn a_core_that_stops_answering_hangs() {
+        let answers = Cell::new(3);
+        let check = || {
+            answers.set(answers.get() - 1);
+            let hangs = answers.get() == 0;
+            async move {
+                if hangs {
+                    pending::<()>().await;
+                }
+            }
+        };
+        until_hung(check, Duration::from_millis(50), Duration::ZERO).await;
+        assert_eq!(answers.get(), 0, "it answered twice before");
+    }
 }

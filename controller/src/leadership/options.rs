@@ -34,6 +34,12 @@ pub struct LeadershipOptions {
     #[arg(long, value_name = "PREFIX", default_value = "/cool")]
     pub lead_prefix: String,
 
+    /// Directory in which a single controller keeps what its next run needs: the number of its last
+    /// run, so that switches and agents accept the next one even if the clock was set back
+    /// [default: none]
+    #[arg(long, env = "STATE_DIRECTORY", value_name = "DIRECTORY")]
+    pub state: Option<PathBuf>,
+
     /// Seconds without a renewal of the leader's lease, after which another controller may lead
     ///
     /// A leader that etcd does not answer for five sixths of this time stops. etcd grants at least

@@ -50,7 +50,7 @@ fn leader() -> Election {
     let asks = respond(&mut election, at(0), Some(EtcdResponse::Read(nobody, CLOCK)));
     assert_eq!(asked(&asks), Some(&EtcdRequest::Grant { ttl: TTL }));
     let asks = respond(&mut election, at(100), Some(EtcdResponse::Granted { lease: 7, ttl: TTL }));
-    let generation = CLOCK + 9 + tick_nanos();
+    let generation = CLOCK + 9 + last_generation::tick_nanos();
     let claim = EtcdRequest::Claim { lease: 7, generation, generation_revision: 3 };
     assert_eq!(asked(&asks), Some(&claim), "later than whoever led before, whatever the clock says");
     let led = respond(&mut election, at(200), Some(EtcdResponse::Claimed(true)));

@@ -276,7 +276,10 @@ impl World {
                 }
                 Output::StandBy(_) => {}
                 Output::Lead(generation) => {
-                    assert!(generation >= self.fence + tick_nanos(), "no generation comes again");
+                    assert!(
+                        generation >= self.fence + last_generation::tick_nanos(),
+                        "no generation comes again"
+                    );
                     (process.leads, self.fence) = (Some(generation), generation);
                 }
                 Output::Lost(_) | Output::Resigned => self.end(number),
