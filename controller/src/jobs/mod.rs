@@ -6,6 +6,7 @@ pub mod control;
 pub mod errors;
 pub mod job_failure;
 mod job_summary;
+mod lingering_ranks;
 pub mod registry;
 pub mod running_job;
 

@@ -11,6 +11,7 @@ use crate::jobs::caller_event_stream::{CallerArrival, CallerEventStream};
 use crate::jobs::control::{ControlRequest, JobControl};
 use crate::jobs::errors::{JobError, SIGNALS, SubmitError};
 use crate::jobs::job_summary::summary;
+use crate::jobs::lingering_ranks::LingeringRanks;
 use crate::jobs::running_job::{ResumedRanks, RunningJob, is_set};
 use crate::natural_order::natural;
 use crate::timeouts::Timeouts;
@@ -59,6 +60,8 @@ struct JobTable {
     /// Jobs that have ended but whose callers have not received all events: user and channel for
     /// reconnecting callers.
     over: BTreeMap<u64, (String, mpsc::Sender<CallerArrival>)>,
+    /// Ranks of ended jobs that agents have not reported as ended.
+    lingering: LingeringRanks,
 }
 
 struct JobEntry {
@@ -178,6 +181,7 @@ impl JobRegistry {
             network: self.network.clone(),
             groups: self.groups.clone(),
             timeouts: self.timeouts,
+            unended: BTreeSet::new(),
         };
         tokio::spawn(self.clone().run(job).instrument(info_span!("job", id, group)));
         Ok(id)
@@ -265,6 +269,7 @@ impl JobRegistry {
             network: self.network.clone(),
             groups: self.groups.clone(),
             timeouts: self.timeouts,
+            unended: BTreeSet::new(),
         };
         tokio::spawn(self.clone().run(job).instrument(info_span!("job", id, group)));
     }
@@ -325,6 +330,14 @@ impl JobRegistry {
         let finished = job.run().await;
         {
             let mut state = self.state.lock();
+            for (session, ranks) in job.unended_ranks() {
+                state.lingering.add(&session, job.id, ranks);
+            }
+            while let Ok(SessionMessage { from, event }) = job.mailbox.try_recv() {
+                if let SessionEvent::Exited(exited) = event {
+                    state.lingering.ended(from, job.id, exited.rank);
+                }
+            }
             if let Some(entry) = state.running.remove(&job.id) {
                 state.over.insert(job.id, (entry.user, entry.arrivals));
             }
@@ -373,7 +386,7 @@ impl JobRegistry {
             }
             let slots = session.agent.slots;
             let used: u32 = state.running.values().filter_map(|e| e.slots.get(&session.number)).sum();
-            let free = slots.saturating_sub(used);
+            let free = slots.saturating_sub(used + state.lingering.on_session(session.number));
             hosts.push(CandidateNode { name: node.name.clone(), rack: location.rack, slots, free });
             sessions.push(session);
         }
@@ -392,8 +405,18 @@ impl JobRegistry {
     /// Delivers an event of an agent to a job. The job never waits for its caller, so this does not
     /// block for long.
     pub async fn deliver_to_job(&self, session: &Session, job: u64, event: SessionEvent) {
+        let exited = match &event {
+            SessionEvent::Exited(exited) => Some(exited.rank),
+            _ => None,
+        };
         let mailbox = self.state.lock().running.get(&job).map(|e| e.mailbox.clone());
         deliver(mailbox, session, event).await;
+        if let Some(rank) = exited {
+            let mut state = self.state.lock();
+            if !state.running.contains_key(&job) {
+                state.lingering.ended(session.number, job, rank);
+            }
+        }
     }
 
     /// Returns the mailbox of the job with this world group.
@@ -403,6 +426,7 @@ impl JobRegistry {
 
     /// Reports the loss of a node to all jobs on it.
     pub async fn node_lost(&self, session: &Session, reason: &str) {
+        self.state.lock().lingering.session_ended(session.number);
         let on_node = |e: &&JobEntry| e.slots.contains_key(&session.number);
         let mailboxes: Vec<_> =
             self.state.lock().running.values().filter(on_node).map(|e| e.mailbox.clone()).collect();

@@ -74,6 +74,8 @@ pub struct RunningJob {
     pub groups: Arc<GroupRegistry>,
     /// How long the job waits for agents, ranks and its caller.
     pub timeouts: Timeouts,
+    /// Ranks that did not end in time.
+    pub unended: BTreeSet<u32>,
 }
 
 /// The ranks of a resumed job.
@@ -120,6 +122,8 @@ impl RunningJob {
                     // Agents report the exits to the next controller.
                     () = is_set(&mut handed_over) => return None,
                 }
+                self.unended = std::mem::take(&mut progress.running);
+                let reason = reason + &self.unended_note();
                 Finished { code, rank, reason }
             }
         };
@@ -379,6 +383,24 @@ impl RunningJob {
             // Ignore further failures, because they follow from the first one.
             let _ = self.record(message, progress);
         }
+    }
+
+    /// Returns the ranks that did not end in time, by session.
+    pub(crate) fn unended_ranks(&self) -> Vec<(Arc<Session>, BTreeSet<u32>)> {
+        let unended =
+            |ranks: Vec<u32>| ranks.into_iter().filter(|rank| self.unended.contains(rank)).collect();
+        let by_node = by_node(&self.places).into_values().map(|(session, ranks)| (session, unended(ranks)));
+        by_node.filter(|(_, ranks): &(_, BTreeSet<u32>)| !ranks.is_empty()).collect()
+    }
+
+    fn unended_note(&self) -> String {
+        let sessions: BTreeSet<u32> =
+            self.unended_ranks().iter().map(|(session, _)| session.number).collect();
+        if sessions.is_empty() {
+            return String::new();
+        }
+        let (nodes, within) = (self.names(&sessions), self.timeouts.end);
+        format!("; ranks on {nodes} have not ended within {within:?} (`cool topology` lists them)")
     }
 
     fn runs_on(&self, rank: u32, session: u32) -> bool {

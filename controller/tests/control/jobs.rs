@@ -1,10 +1,10 @@
 //! The life of jobs, with simulated agents over real gRPC.
 
-use crate::support::{Controller, FakeAgent, event, finished, job, registration};
+use crate::support::{Controller, FakeAgent, event, finished, job, registration, soon};
 use cool_controller::timeouts::Timeouts;
 use cool_proto::control::{
-    Exited, GroupFailed, HoldOutput, JobEvent, JobSpec, Recover, Register, SignalRequest, agent_message,
-    controller_message, job_event, job_spec::Placement, job_view::State,
+    Exited, GroupFailed, HoldOutput, JobEvent, JobSpec, Recover, Register, SignalRequest, TopologyRequest,
+    agent_message, controller_message, job_event, job_spec::Placement, job_view::State,
 };
 use cool_proto::features;
 use cool_tls::Role;
@@ -122,6 +122,39 @@ async fn a_lost_node_fails_its_job_and_is_named() {
     assert_eq!((end.code, end.rank), (1, Some(1)));
     assert!(end.reason.starts_with("node h2 was lost: "), "{}", end.reason);
     h1.released().await;
+}
+
+#[tokio::test]
+async fn ranks_that_do_not_end_keep_their_slots_and_are_named() {
+    let controller =
+        Controller::with_timeouts(Timeouts { end: Duration::from_millis(100), ..Timeouts::default() }).await;
+    let (mut events, group, [mut h1]) = controller.start_job([1], job(2)).await;
+    h1.exit(group.job, 0, 3).await;
+    h1.killed().await;
+    let end = finished(&mut events).await;
+    assert_eq!(
+        end.reason,
+        "rank 0 on h1 exited with status 3; ranks on h1 have not ended within 100ms (`cool topology` lists them)"
+    );
+    h1.released().await;
+    let warnings = async || {
+        let topology = controller.client().await.get_topology(TopologyRequest {}).await.unwrap();
+        topology.into_inner().warnings
+    };
+    assert!(warnings().await[0].starts_with("node h1: ranks 1 of job "), "{:?}", warnings().await);
+    assert_eq!(controller.run(job(2)).await.unwrap_err().message(), TOO_FEW_SLOTS);
+    // The process ends after all.
+    h1.exit(group.job, 1, 0).await;
+    let started = soon("the slot", async {
+        loop {
+            match controller.run(job(2)).await {
+                Ok(events) => break events,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+    });
+    let _events = started.await;
+    assert_eq!(warnings().await, [""; 0]);
 }
 
 #[tokio::test]
