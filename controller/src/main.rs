@@ -159,7 +159,11 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         info!(%openflow, %grpc, "listening");
         let agents = ClientListener::new(agents, for_agents);
         let pages = pages.map(|listener| WebPages { listener, events });
-        let config = ServerConfig { credentials, ..options.server(&secret, generation, limit) };
+        let config = ServerConfig {
+            credentials,
+            store: leadership.store(),
+            ..options.server(&secret, generation, limit)
+        };
         tokio::select! {
             biased;
             why = leadership.lost() => return Err(Error::Lost(why)),

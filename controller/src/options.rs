@@ -3,6 +3,7 @@
 use crate::costs::ConfiguredRates;
 use crate::groups::group_keys::GroupKeys;
 use crate::leadership::LeadershipOptions;
+use crate::leadership::state_store::StateStore;
 use crate::server::ServerConfig;
 use crate::timeouts::Timeouts;
 use clap::Parser;
@@ -279,6 +280,7 @@ impl Options {
             generation,
             only_bound_certificates: self.only_bound_certificates,
             credentials: None,
+            store: StateStore::Volatile,
         }
     }
 

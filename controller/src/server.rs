@@ -10,10 +10,13 @@ use crate::groups::GroupRegistry;
 use crate::groups::group_keys::GroupKeys;
 use crate::groups::membership_driver::MembershipDriver;
 use crate::jobs::JobRegistry;
+use crate::jobs::drain_state::DrainState;
+use crate::leadership::state_store::StateStore;
 use crate::pages;
 use crate::pages::doctor::Doctor;
 use crate::pages::status::StatusSource;
-use crate::service::Service;
+use crate::request_limits::LimitedController;
+use crate::service::{DRAIN_FILE, Service};
 use crate::timeouts::Timeouts;
 use cool_daemon::listen::{ClientConnection, ClientListener};
 use cool_daemon::log::EventLog;
@@ -67,6 +70,8 @@ pub struct ServerConfig {
     pub only_bound_certificates: bool,
     /// The controller's certificates. `None` without TLS.
     pub credentials: Option<Credentials>,
+    /// State of earlier and for later runs.
+    pub store: StateStore,
 }
 
 /// HTTP pages about the server.
@@ -108,6 +113,12 @@ pub async fn serve(
         last,
         connected_since.clone(),
     ));
+    if let Some(text) = config.store.load(DRAIN_FILE).await {
+        match DrainState::from_text(&text) {
+            Ok(drained) => jobs.restore_drain(drained),
+            Err(error) => warn!(%error, "cannot read what an earlier run had drained"),
+        }
+    }
     let membership_driver = Arc::new(MembershipDriver::new(network.clone(), groups.clone(), config.timeouts));
     let group_recovery = GroupRecovery::new(
         network.clone(),
@@ -134,6 +145,7 @@ pub async fn serve(
     let service = Service {
         doctor: Arc::new(doctor),
         only_bound_certificates: config.only_bound_certificates,
+        store: config.store,
         network,
         agents: agents.clone(),
         presence,

@@ -16,6 +16,7 @@ use crate::groups::{GroupRegistry, MemberPlace, group_parameters};
 use crate::jobs::caller_event_stream::CallerArrival;
 use crate::jobs::control::ControlRequest;
 use crate::jobs::{JobError, JobRegistry, SubmitError, deliver};
+use crate::leadership::state_store::StateStore;
 use crate::pages::doctor::Doctor;
 use cool_fabric::Fabric;
 use cool_fabric::{FabricError, HostView, NodeRegistration, TopologySnapshot};
@@ -36,6 +37,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{Instrument, info, info_span, warn};
 
+/// Name under which later runs find what is drained.
+pub(crate) const DRAIN_FILE: &str = "drained";
 /// How long an agent may take to register.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum number of events waiting for a tool's connection.
@@ -66,6 +69,8 @@ pub struct Service {
     pub doctor: Arc<Doctor>,
     /// Whether to reject agents with certificates that do not name a node.
     pub only_bound_certificates: bool,
+    /// State for later runs.
+    pub store: StateStore,
 }
 
 /// How a connection of an agent ended.
@@ -175,15 +180,19 @@ impl Controller for Service {
 
     async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<Drained>, Status> {
         let caller = CallerIdentity::from_request(&request, Role::Tool)?;
-        let DrainRequest { end, wait } = request.into_inner();
-        let permitted = caller.check_operator("cool drain");
-        caller.audit(if end { "drain --end" } else { "drain" }, "all jobs", &permitted);
+        let DrainRequest { end, wait, nodes } = request.into_inner();
+        let about = if nodes.is_empty() { "all jobs".to_owned() } else { nodes.join(", ") };
+        let about = abbreviate(&about, LOGGED_BYTES_MAX);
+        let permitted = caller.check_operator("cool drain").and_then(|()| self.check_nodes(&nodes, end));
+        caller.audit(if end { "drain --end" } else { "drain" }, &about, &permitted);
         permitted?;
-        self.jobs.drain(!end);
+        let drained = self.jobs.drain(&nodes, end);
+        let saved = self.store.save(DRAIN_FILE, &drained.to_text()).await;
+        saved.map_err(|why| Status::unavailable(format!("done, but not for the next controller: {why}")))?;
         if wait {
-            self.jobs.wait_until_idle().await;
+            self.jobs.wait_until_idle(&nodes).await;
         }
-        Ok(Response::new(Drained {}))
+        Ok(Response::new(Drained { nodes }))
     }
 
     type TraceStream = ReceiverStream<Result<TraceEvent, Status>>;
@@ -217,6 +226,19 @@ async fn registration(inbound: &mut Streaming<AgentMessage>) -> Result<Register,
 }
 
 impl Service {
+    /// Checks that all nodes to be drained exist.
+    fn check_nodes(&self, nodes: &[String], end: bool) -> Result<(), Status> {
+        let network = self.network.topology();
+        match nodes.iter().find(|node| network.node(node).is_none()) {
+            Some(node) if !end => {
+                let node = abbreviate(node, LOGGED_BYTES_MAX);
+                let why = format!("there is no node {node}; `cool topology` lists the nodes");
+                Err(Status::invalid_argument(why))
+            }
+            _ => Ok(()),
+        }
+    }
+
     /// Checks whether the caller may control a job.
     fn check_job(&self, caller: &CallerIdentity, job: u64) -> Result<(), Status> {
         // A job that has ended is reported as such to any caller.
@@ -470,11 +492,12 @@ impl Service {
                 away_ms: self.presence.away_for(&n.name).map(milliseconds),
             }
         };
+        let own = self.presence.warnings().into_iter().chain(self.jobs.warnings());
         Topology {
             switches: network.switches.iter().map(switch).collect(),
             links: network.links.iter().map(link).collect(),
             nodes: network.nodes.iter().map(node).collect(),
-            warnings: self.presence.warnings().into_iter().chain(network.warnings.iter().cloned()).collect(),
+            warnings: own.chain(network.warnings.iter().cloned()).collect(),
             measurements: Some(self.measurements(network)),
             hosts: network.hosts.iter().map(host_message).collect(),
         }

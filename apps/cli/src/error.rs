@@ -45,6 +45,12 @@ pub(crate) enum Error {
     Lost(String),
     #[error("the controller is shutting down")]
     Stopped,
+    #[error(
+        "this controller cannot drain single nodes and has changed the whole cluster; upgrade it, and see `cool drain --help`"
+    )]
+    DrainedCluster,
+    #[error("{0}")]
+    EndedMeanwhile(String),
     #[error("lost track of job {short}: the controller stopped reporting before it finished", short = job_ids::short(*.0))]
     Unfinished(u64),
     #[error("job {short} had not started when its controller was lost, and no other controller has it; start it again", short = job_ids::short(*.0))]

@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::{followed_job, units};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    CancelRequest, DrainRequest, JobView, JobsRequest, SignalRequest, job_view::State,
+    CancelRequest, DrainRequest, Drained, JobView, JobsRequest, SignalRequest, job_view::State,
 };
 use cool_proto::job_ids;
 use serde_json::{Value, json};
@@ -44,9 +44,14 @@ pub(crate) struct CancelOptions {
 /// Refuse new jobs, and wait for the end of the running ones
 ///
 /// For maintenance of nodes and switches. Not needed before restarting the controller: jobs keep
-/// running. New jobs start again after --end, and at a controller that was restarted.
+/// running. New jobs start again after --end. A controller of a pair, or one with --state, keeps
+/// the request for its successor; otherwise it ends when the controller is restarted.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DrainOptions {
+    /// Only on these nodes, such as h7 [default: everywhere]
+    #[arg(value_name = "NODE")]
+    nodes: Vec<String>,
+
     /// Cancel the jobs that are still running after this time (90s, 30m, 2h; seconds if no unit)
     #[arg(long, value_name = "TIME", value_parser = units::duration, conflicts_with = "end")]
     cancel_after: Option<Duration>,
@@ -75,9 +80,9 @@ pub(crate) async fn cancel(
     options: &CancelOptions,
 ) -> Result<(), Error> {
     if options.all && options.signal.is_none() {
-        return cancel_all(&mut client).await;
+        return cancel_all(&mut client, &[]).await;
     }
-    let jobs = if options.all { running(&mut client).await? } else { options.jobs.clone() };
+    let jobs = if options.all { running(&mut client, &[]).await? } else { options.jobs.clone() };
     for job in jobs {
         match options.signal {
             Some(signal) => drop(client.signal(SignalRequest { job, signal }).await?),
@@ -92,31 +97,39 @@ pub(crate) async fn drain(
     mut client: ControllerClient<Channel>,
     options: &DrainOptions,
 ) -> Result<(), Error> {
-    let request = DrainRequest { end: options.end, wait: !options.end };
+    let nodes = options.nodes.clone();
+    let request = DrainRequest { end: options.end, wait: !options.end, nodes };
     if let Some(limit) = options.cancel_after {
-        match tokio::time::timeout(limit, client.drain(request)).await {
-            Ok(drained) => {
-                drained?;
-                return print_drained(options);
-            }
-            Err(_) => cancel_all(&mut client).await?,
+        match tokio::time::timeout(limit, client.drain(request.clone())).await {
+            Ok(drained) => return print_drained(options, &drained?.into_inner()),
+            Err(_) => cancel_all(&mut client, &options.nodes).await?,
         }
     }
-    client.drain(request).await?;
-    print_drained(options)
+    let drained = client.drain(request).await?.into_inner();
+    print_drained(options, &drained)
 }
 
-fn print_drained(options: &DrainOptions) -> Result<(), Error> {
-    let text = match options.end {
-        true => "accepting jobs again",
-        false => "drained: no job is running, and none starts until `cool drain --end`",
+fn print_drained(options: &DrainOptions, drained: &Drained) -> Result<(), Error> {
+    let DrainOptions { nodes, end, .. } = options;
+    if drained.nodes != *nodes {
+        return Err(Error::DrainedCluster);
+    }
+    let text = match (*end, &nodes.join(" ")[..]) {
+        (true, "") => "accepting jobs again".to_owned(),
+        (true, nodes) => format!("accepting jobs again on {nodes}"),
+        (false, "") => "drained: no job is running, and none starts until `cool drain --end`".to_owned(),
+        (false, nodes) => {
+            format!(
+                "drained: no job is running on {nodes}, and none starts there until `cool drain --end {nodes}`"
+            )
+        }
     };
     Ok(writeln!(std::io::stdout(), "{text}")?)
 }
 
-/// Cancels all jobs. Jobs that have ended meanwhile are no error.
-async fn cancel_all(client: &mut ControllerClient<Channel>) -> Result<(), Error> {
-    for job in running(client).await? {
+/// Cancels all jobs, or those on these nodes. Jobs that have ended meanwhile are no error.
+async fn cancel_all(client: &mut ControllerClient<Channel>, nodes: &[String]) -> Result<(), Error> {
+    for job in running(client, nodes).await? {
         match client.cancel(CancelRequest { job, user: followed_job::user() }).await {
             Err(status) if status.code() != Code::NotFound => return Err(status.into()),
             _ => {}
@@ -125,9 +138,11 @@ async fn cancel_all(client: &mut ControllerClient<Channel>) -> Result<(), Error>
     Ok(())
 }
 
-async fn running(client: &mut ControllerClient<Channel>) -> Result<Vec<u64>, Error> {
+/// Returns the running jobs, or those on these nodes.
+async fn running(client: &mut ControllerClient<Channel>, nodes: &[String]) -> Result<Vec<u64>, Error> {
     let jobs = client.list_jobs(JobsRequest {}).await?.into_inner().jobs;
-    Ok(jobs.into_iter().map(|job| job.job).collect())
+    let uses = |job: &JobView| nodes.is_empty() || job.nodes.iter().any(|node| nodes.contains(node));
+    Ok(jobs.into_iter().filter(uses).map(|job| job.job).collect())
 }
 
 /// The signals that can be named. Linux gives them the same numbers on nearly all machines.

@@ -50,8 +50,9 @@ impl Controller for ScriptedController {
     }
 
     async fn drain(&self, request: Request<DrainRequest>) -> Result<Response<Drained>, Status> {
-        self.requests.send(format!("{:?}", request.into_inner())).unwrap();
-        Ok(Response::new(Drained {}))
+        let request = request.into_inner();
+        self.requests.send(format!("{request:?}")).unwrap();
+        Ok(Response::new(Drained { nodes: request.nodes }))
     }
 
     type TraceStream = ReceiverStream<Result<TraceEvent, Status>>;
@@ -277,7 +278,11 @@ async fn jobs_are_listed_canceled_and_signaled() {
     assert!(bench.requests.recv().await.unwrap().starts_with("cancel 3 by "));
     let drained = "drained: no job is running, and none starts until `cool drain --end`\n";
     assert_eq!(bench.cool("drain --cancel-after 30s").await, (0, drained.into(), String::new()));
-    assert_eq!(bench.requests.recv().await.unwrap(), "DrainRequest { end: false, wait: true }");
+    assert_eq!(bench.requests.recv().await.unwrap(), "DrainRequest { end: false, wait: true, nodes: [] }");
+    let ended = "accepting jobs again on h7 h8\n";
+    assert_eq!(bench.cool("drain --end h7 h8").await, (0, ended.into(), String::new()));
+    let request = bench.requests.recv().await.unwrap();
+    assert_eq!(request, "DrainRequest { end: true, wait: false, nodes: [\"h7\", \"h8\"] }");
     assert_eq!(bench.cool("cancel --signal SIGUSR2 3").await.0, 0);
     assert_eq!(bench.requests.recv().await.unwrap(), "signal 12 to 3");
 }

@@ -39,7 +39,7 @@ pub enum SubmitError {
         max: u32,
     },
     /// There are not enough free slots.
-    #[error("{error}{}{}", unlocated_note(.unlocated), outdated_note(.outdated))]
+    #[error("{error}{}{}{}", unlocated_note(.unlocated), outdated_note(.outdated), drained_note(.drained))]
     Allocate {
         /// The missing resource.
         error: AllocateError,
@@ -47,9 +47,11 @@ pub enum SubmitError {
         unlocated: Vec<String>,
         /// Nodes with agents that do not support a feature required by the job.
         outdated: Vec<String>,
+        /// Nodes on which no jobs start, by request of an operator.
+        drained: Vec<String>,
     },
     /// The controller is drained.
-    #[error("the controller is drained: it starts no jobs until `cool drain --end` or a restart")]
+    #[error("the controller is drained: it starts no jobs until `cool drain --end`")]
     Drained,
     /// The controller is shutting down.
     #[error("the controller is shutting down; try again when it or another one is running")]
@@ -78,6 +80,13 @@ fn outdated_note(nodes: &[String]) -> String {
     match nodes {
         [] => String::new(),
         nodes => format!("; agents too old to run jobs as a user: {}", nodes.join(", ")),
+    }
+}
+
+fn drained_note(nodes: &[String]) -> String {
+    match nodes {
+        [] => String::new(),
+        nodes => format!("; drained: {}", nodes.join(", ")),
     }
 }
 

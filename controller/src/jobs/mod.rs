@@ -3,10 +3,12 @@
 pub mod allocation;
 pub mod caller_event_stream;
 pub mod control;
+pub mod drain_state;
 pub mod errors;
 pub mod job_failure;
 mod job_summary;
 mod lingering_ranks;
+mod node_filter;
 pub mod registry;
 pub mod running_job;
 

@@ -9,11 +9,12 @@ use crate::groups::{GroupRegistry, MemberPlace};
 use crate::jobs::allocation::{AllocationRequest, CandidateNode, RankPlacement, allocate};
 use crate::jobs::caller_event_stream::{CallerArrival, CallerEventStream};
 use crate::jobs::control::{ControlRequest, JobControl};
+use crate::jobs::drain_state::DrainState;
 use crate::jobs::errors::{JobError, SIGNALS, SubmitError};
 use crate::jobs::job_summary::summary;
 use crate::jobs::lingering_ranks::LingeringRanks;
+use crate::jobs::node_filter::NodeFilter;
 use crate::jobs::running_job::{ResumedRanks, RunningJob, is_set};
-use crate::natural_order::natural;
 use crate::timeouts::Timeouts;
 use cool_fabric::Fabric;
 use cool_proto::control::{JobSpec, JobView, Submitted, job_event, job_spec, job_view};
@@ -52,9 +53,9 @@ pub struct JobRegistry {
 struct JobTable {
     /// The last id that was used. Ids are never reused.
     last: u64,
-    /// Whether no more jobs are started, because the operator drained the controller or it is
-    /// shutting down.
-    drained: bool,
+    /// What operators have drained.
+    drained: DrainState,
+    /// Whether no more jobs are started, because the controller is shutting down.
     closed: bool,
     running: BTreeMap<u64, JobEntry>,
     /// Jobs that have ended but whose callers have not received all events: user and channel for
@@ -143,7 +144,7 @@ impl JobRegistry {
         if state.closed {
             return Err(SubmitError::Closed);
         }
-        if state.drained {
+        if state.drained.cluster {
             return Err(SubmitError::Drained);
         }
         let max = *self.per_user.borrow();
@@ -371,7 +372,7 @@ impl JobRegistry {
         needed: u64,
     ) -> Result<Vec<MemberPlace>, SubmitError> {
         let (mut hosts, mut sessions) = (Vec::new(), Vec::new());
-        let (mut unlocated, mut outdated) = (Vec::new(), Vec::new());
+        let (mut unlocated, mut outdated, mut drained) = (Vec::new(), Vec::new(), Vec::new());
         for node in &self.network.topology().nodes {
             let Some(session) = self.agents.get(&node.name).filter(|session| !session.is_away()) else {
                 continue;
@@ -380,6 +381,10 @@ impl JobRegistry {
                 unlocated.push(node.name.clone());
                 continue;
             };
+            if state.drained.nodes.contains(&node.name) {
+                drained.push(node.name.clone());
+                continue;
+            }
             if !session.agent.has(needed) {
                 outdated.push(node.name.clone());
                 continue;
@@ -390,13 +395,14 @@ impl JobRegistry {
             hosts.push(CandidateNode { name: node.name.clone(), rack: location.rack, slots, free });
             sessions.push(session);
         }
-        filter.check(&hosts)?;
+        filter.check(&hosts, &drained)?;
         let (hosts, sessions): (Vec<_>, Vec<_>) =
             hosts.into_iter().zip(sessions).filter(|(host, _)| filter.allows(host)).unzip();
         let places = allocate(&hosts, request).map_err(|error| SubmitError::Allocate {
             error,
             unlocated,
             outdated,
+            drained,
         })?;
         let place = |host: usize| MemberPlace { session: sessions[host].clone(), rack: hosts[host].rack };
         Ok(places.into_iter().map(place).collect())
@@ -435,15 +441,38 @@ impl JobRegistry {
         }
     }
 
-    /// Stops or resumes starting jobs.
-    pub fn drain(&self, drained: bool) {
-        info!(drained, "ordered");
+    /// Stops or resumes starting jobs, on these nodes or everywhere. Returns what is drained now.
+    pub fn drain(&self, nodes: &[String], end: bool) -> DrainState {
+        info!(?nodes, end, "ordered");
+        let mut state = self.state.lock();
+        state.drained.apply(nodes, end);
+        state.drained.clone()
+    }
+
+    /// Continues with what was drained in an earlier run.
+    pub fn restore_drain(&self, drained: DrainState) {
+        info!(?drained, "drained by an earlier run");
         self.state.lock().drained = drained;
     }
 
-    /// Waits until no job is running.
-    pub async fn wait_until_idle(&self) {
-        self.wait_until(|state| state.running.is_empty()).await;
+    /// Returns warnings about drained nodes, which an operator may forget, and about ranks that
+    /// could not be ended.
+    pub fn warnings(&self) -> Vec<String> {
+        let state = self.state.lock();
+        let drained = state.drained.nodes.iter().map(|node| {
+            format!("node {node} is drained: no job starts there until `cool drain --end {node}`")
+        });
+        drained.chain(state.lingering.warnings()).collect()
+    }
+
+    /// Waits until no job is running on any of these nodes, or anywhere if none is named.
+    pub async fn wait_until_idle(&self, nodes: &[String]) {
+        // The nodes of a job that is not resumed yet are unknown.
+        let may_use = |entry: &JobEntry| {
+            let awaited = *entry.state.borrow() == job_view::State::Awaited;
+            nodes.is_empty() || awaited || entry.view.nodes.iter().any(|node| nodes.contains(node))
+        };
+        self.wait_until(|state| !state.running.values().any(may_use)).await;
     }
 
     /// Stops starting jobs and waits for those that are being formed, because the controller is
@@ -507,39 +536,6 @@ impl JobEntry {
         };
         (entry, JobChannels { mailbox, arrivals: arriving, requests: requested, state: shown })
     }
-}
-
-/// The nodes on which a job may run. Empty lists permit all.
-#[derive(Clone, Copy)]
-struct NodeFilter<'a> {
-    nodes: &'a [String],
-    racks: &'a [u32],
-}
-
-impl NodeFilter<'_> {
-    fn allows(&self, host: &CandidateNode) -> bool {
-        (self.nodes.is_empty() || self.nodes.contains(&host.name))
-            && (self.racks.is_empty() || self.racks.contains(&host.rack))
-    }
-
-    /// Checks that all named nodes and racks are ready.
-    fn check(&self, ready: &[CandidateNode]) -> Result<(), SubmitError> {
-        let (names, racks): (BTreeSet<_>, BTreeSet<_>) =
-            ready.iter().map(|host| (host.name.as_str(), host.rack)).unzip();
-        let unknown: Vec<_> = self.nodes.iter().filter(|h| !names.contains(h.as_str())).cloned().collect();
-        if !unknown.is_empty() {
-            let mut ready: Vec<String> = names.into_iter().map(str::to_owned).collect();
-            ready.sort_by(|a, b| natural(a, b));
-            return Err(SubmitError::Hosts { unknown, ready });
-        }
-        let empty: Vec<u32> = self.racks.iter().filter(|rack| !racks.contains(rack)).copied().collect();
-        if empty.is_empty() { Ok(()) } else { Err(SubmitError::Racks(empty)) }
-    }
-}
-
-/// Removes the environment variables from a request, because they may contain secrets.
-fn without_environment(spec: JobSpec) -> JobSpec {
-    JobSpec { env: HashMap::new(), ..spec }
 }
 
 fn nodes(places: &[MemberPlace]) -> Vec<String> {

@@ -2,6 +2,7 @@
 
 mod agents;
 mod diagnosis;
+mod drains;
 mod jobs;
 mod keys;
 mod limits;

@@ -3,6 +3,7 @@
 
 use cool_controller::costs::ConfiguredRates;
 use cool_controller::groups::group_keys::GroupKeys;
+use cool_controller::leadership::state_store::StateStore;
 use cool_controller::server::{ServerConfig, serve};
 use cool_controller::timeouts::Timeouts;
 use cool_daemon::listen::ClientListener;
@@ -141,7 +142,7 @@ impl Controller {
     }
 
     pub(crate) async fn with_timeouts(timeouts: Timeouts) -> Controller {
-        Controller::with(timeouts, None).await
+        Controller::with(timeouts, None, StateStore::Volatile).await
     }
 
     /// Starts a controller that identifies callers by their certificates.
@@ -150,10 +151,15 @@ impl Controller {
         let request =
             CertificateRequest { holders: vec![CertificateHolder::user("ann")], days: 1, renew: false };
         make(directory.path(), &request).unwrap();
-        Controller::with(Timeouts::default(), Some(directory)).await
+        Controller::with(Timeouts::default(), Some(directory), StateStore::Volatile).await
     }
 
-    async fn with(timeouts: Timeouts, certificates: Option<TempDir>) -> Controller {
+    /// Starts a controller that keeps its state in this directory.
+    pub(crate) async fn with_state(directory: &Path) -> Controller {
+        Controller::with(Timeouts::default(), None, StateStore::Directory(directory.to_owned())).await
+    }
+
+    async fn with(timeouts: Timeouts, certificates: Option<TempDir>, store: StateStore) -> Controller {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
         let network = Arc::new(Racks::default());
@@ -168,6 +174,7 @@ impl Controller {
             generation: 2,
             only_bound_certificates: false,
             credentials: None,
+            store,
         };
         let directory =
             certificates.as_ref().map(|directory| CertificateDir::new(directory.path(), Role::Controller));

@@ -220,3 +220,9 @@ def test_a_drained_controller_starts_no_job(make_bed):
     succeed(bed, "cool", "drain", "--cancel-after", "1s")
     assert ended(later_job)[0] == 143
     succeed(bed, "cool", "drain", "--end")
+    succeed(bed, "cool", "drain", "h1")
+    assert "h1 (drained)" in subprocess.run(["cool", "run", "--hosts", "h1", "--", "true"], env=bed.environment(), capture_output=True,
+                                            text=True, timeout=PATIENCE).stderr
+    succeed(bed, "cool", "run", "--hosts", "h2", "--", "true")
+    succeed(bed, "cool", "drain", "--end", "h1")
+    succeed(bed, "cool", "run", "--hosts", "h1", "--", "true")

@@ -73,6 +73,19 @@ def test_a_leader_that_is_stopped_hands_over(bed):
     bed.start_one(leader)
 
 
+def test_the_successor_of_a_drained_leader_starts_no_job(bed):
+    leader = bed.leader()
+    succeed(bed, "cool", "drain")
+    bed.pair[leader].signal(signal.SIGTERM)
+    assert bed.await_end(leader) == 0
+    wait_for(lambda: bed.leads(1 - leader) == 1, "the other one leads")
+    wait_for(lambda: "is drained" in subprocess.run(["cool", "run", "-n", "1", "--", "true"], env=bed.environment(), capture_output=True,
+                                                    text=True, timeout=PATIENCE).stderr, "it starts no job")
+    succeed(bed, "cool", "drain", "--end")
+    assert_serves(bed, 1 - leader)
+    bed.start_one(leader)
+
+
 def test_a_leader_that_has_stood_still_is_refused_and_ends(bed):
     leader = bed.leader()
     with broadcast_under_way(bed):
