@@ -570,6 +570,7 @@ impl From<JobError> for Status {
     fn from(error: JobError) -> Status {
         match error {
             JobError::NoJob(_) => Status::not_found(error.to_string()),
+            JobError::Ended { .. } => Status::failed_precondition(error.to_string()),
             JobError::Several(..) => Status::invalid_argument(error.to_string()),
             JobError::Busy(_) => Status::resource_exhausted(error.to_string()),
             JobError::Signal(_) | JobError::Command(_) => Status::invalid_argument(error.to_string()),

@@ -116,7 +116,7 @@ pub(crate) async fn run(
 
 /// Returns whether the controller has reported the end of the job.
 fn has_ended(outcome: &Result<(), Error>) -> bool {
-    matches!(outcome, Ok(()) | Err(Error::Failed { .. }))
+    matches!(outcome, Ok(()) | Err(Error::Failed { .. } | Error::EndedMeanwhile(_)))
 }
 
 /// A job that this command follows.
@@ -255,14 +255,26 @@ impl FollowedJob {
                 }
                 () = wait_until(interrupted) => return Err(why),
             }
-            if self.interrupted.is_some() && self.cancel().await.is_err() {
+            let canceled = match self.interrupted {
+                Some(_) => self.cancel().await,
+                None => Ok(()),
+            };
+            if matches!(canceled, Err(Error::Lost(_))) {
                 continue;
             }
             let request = AttendRequest { job, spec: Some(self.remaining_spec()), numbered: true };
-            match self.client.attend(request).await.map_err(Error::from) {
+            match self.client.attend(request).await {
+                // The job became known after it could not be canceled.
+                Ok(_) if canceled.is_err() => {}
                 Ok(events) => return Ok(events.into_inner()),
-                Err(Error::Lost(_)) => until = None,
-                Err(_) => until = until.or_else(|| Some(Instant::now() + RESUME_TIMEOUT)),
+                // For example, this command was suspended for longer than the grace time.
+                Err(status) if status.code() == Code::FailedPrecondition => {
+                    return Err(Error::EndedMeanwhile(status.message().to_owned()));
+                }
+                Err(status) => match Error::from(status) {
+                    Error::Lost(_) => until = None,
+                    _ => until = until.or_else(|| Some(Instant::now() + RESUME_TIMEOUT)),
+                },
             }
         }
     }

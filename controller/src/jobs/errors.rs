@@ -99,6 +99,14 @@ pub enum JobError {
     /// The short id matches several jobs, started by different runs of the controller.
     #[error("{0} matches several jobs: {list}; give the full number", list = list(.1))]
     Several(u64, Vec<u64>),
+    /// The job has ended, and its events are no longer kept.
+    #[error("job {short} has ended: {}", end_note(.reason), short = job_ids::short(*.job))]
+    Ended {
+        /// The job.
+        job: u64,
+        /// Reason of its end. Empty if it was successful.
+        reason: String,
+    },
     /// Too many requests are waiting.
     #[error("job {short} has not processed earlier requests yet; try again", short = job_ids::short(*.0))]
     Busy(u64),
@@ -108,4 +116,8 @@ pub enum JobError {
     /// The signal number is invalid.
     #[error("no signal {0}; signals are numbered {first} to {last}", first = SIGNALS.start(), last = SIGNALS.end())]
     Signal(i32),
+}
+
+fn end_note(reason: &str) -> &str {
+    if reason.is_empty() { "it was successful, but its last output was not kept" } else { reason }
 }

@@ -29,6 +29,9 @@ use tracing::{Instrument, debug, info, info_span};
 /// Maximum number of events waiting for a job. Further ones wait at their agents.
 const MAILBOX_CAPACITY: usize = 1024;
 
+/// Maximum number of ended jobs whose reasons are kept.
+const ENDED_MAX: usize = 1024;
+
 /// Maximum number of requests and of callers waiting for a job.
 const MAX_REQUESTS: usize = 16;
 const MAX_ARRIVALS: usize = 4;
@@ -61,8 +64,31 @@ struct JobTable {
     /// Jobs that have ended but whose callers have not received all events: user and channel for
     /// reconnecting callers.
     over: BTreeMap<u64, (String, mpsc::Sender<CallerArrival>)>,
+    /// The last jobs that have ended, oldest first, for callers that return too late.
+    ended: VecDeque<EndedJob>,
     /// Ranks of ended jobs that agents have not reported as ended.
     lingering: LingeringRanks,
+}
+
+/// A job that has ended and whose events are no longer kept.
+struct EndedJob {
+    id: u64,
+    user: String,
+    /// Reason of its end. Empty if it was successful.
+    reason: String,
+}
+
+impl JobTable {
+    fn ended(&self, id: u64) -> Option<&EndedJob> {
+        self.ended.iter().find(|job| job.id == id)
+    }
+
+    fn record_end(&mut self, ended: EndedJob) {
+        self.ended.push_back(ended);
+        if self.ended.len() > ENDED_MAX {
+            self.ended.pop_front();
+        }
+    }
 }
 
 struct JobEntry {
@@ -214,7 +240,8 @@ impl JobRegistry {
     pub fn user(&self, id: u64) -> Option<String> {
         let state = self.state.lock();
         let running = state.running.get(&id).map(|entry| &entry.user);
-        running.or_else(|| state.over.get(&id).map(|(user, _)| user)).cloned()
+        let over = || state.over.get(&id).map(|(user, _)| user);
+        running.or_else(over).or_else(|| state.ended(id).map(|job| &job.user)).cloned()
     }
 
     /// Returns the full id of a running job, given by its full or short id, among those of visible
@@ -283,14 +310,19 @@ impl JobRegistry {
     /// replaces any other.
     ///
     /// # Errors
-    /// Returns an error if there is no such job, or if too many callers connect at once.
+    /// Returns an error if there is no such job or it has ended, if its command is too long, or if
+    /// too many callers connect at once.
     pub fn attend(&self, job: u64, arrival: CallerArrival) -> Result<(), JobError> {
         arrival.spec.check_command()?;
         let mut state = self.state.lock();
         let view = summary(&arrival.spec);
         let running = state.running.get(&job).map(|entry| &entry.arrivals);
         let arrivals = running.or_else(|| state.over.get(&job).map(|(_, arrivals)| arrivals));
-        arrivals.ok_or(JobError::NoJob(job))?.try_send(arrival).map_err(|_| JobError::Busy(job))?;
+        let ended = || match state.ended(job) {
+            Some(EndedJob { reason, .. }) => JobError::Ended { job, reason: reason.clone() },
+            None => JobError::NoJob(job),
+        };
+        arrivals.ok_or_else(ended)?.try_send(arrival).map_err(|_| JobError::Busy(job))?;
         if let Some(entry) = state.running.get_mut(&job) {
             // Agents of earlier releases do not report the users of jobs.
             if entry.user.is_empty() {
@@ -329,6 +361,11 @@ impl JobRegistry {
 
     async fn run(self: Arc<JobRegistry>, mut job: RunningJob) {
         let finished = job.run().await;
+        let mut ended = finished.as_ref().map(|finished| EndedJob {
+            id: job.id,
+            user: String::new(),
+            reason: finished.reason.clone(),
+        });
         {
             let mut state = self.state.lock();
             for (session, ranks) in job.unended_ranks() {
@@ -340,6 +377,7 @@ impl JobRegistry {
                 }
             }
             if let Some(entry) = state.running.remove(&job.id) {
+                ended.iter_mut().for_each(|ended| ended.user.clone_from(&entry.user));
                 state.over.insert(job.id, (entry.user, entry.arrivals));
             }
         }
@@ -359,7 +397,11 @@ impl JobRegistry {
                 job.event_stream.hand_over().await;
             }
         }
-        self.state.lock().over.remove(&job.id);
+        {
+            let mut state = self.state.lock();
+            state.over.remove(&job.id);
+            ended.into_iter().for_each(|ended| state.record_end(ended));
+        }
         self.ended.notify_waiters();
     }
 

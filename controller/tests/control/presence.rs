@@ -2,7 +2,9 @@
 
 use crate::support::{Controller, FakeAgent, event, finished, job, registration, soon};
 use cool_controller::timeouts::Timeouts;
-use cool_proto::control::{Enlist, JobEvent, Register, TopologyRequest, agent_message, job_event};
+use cool_proto::control::{
+    AttendRequest, Enlist, JobEvent, Register, TopologyRequest, agent_message, job_event,
+};
 use std::time::Duration;
 use tonic::{Code, Streaming};
 
@@ -121,4 +123,34 @@ async fn a_restarted_agent_gets_a_new_session() {
     h3.exit(id, 1, 1).await;
     let end = finished(&mut events).await;
     assert_eq!(end.reason, "node h1 was lost: its agent was restarted, or has lost its session");
+}
+
+#[tokio::test]
+async fn a_caller_that_returns_too_late_gets_the_reason() {
+    let timeouts = Timeouts { caller: Duration::from_millis(100), ..Timeouts::default() };
+    let controller = Controller::with_timeouts(timeouts).await;
+    let (mut h1, mut h3, id, events) = running(&controller).await;
+    drop(events);
+    for (agent, rank) in [(&mut h1, 0), (&mut h3, 1)] {
+        agent.killed().await;
+        agent.exit(id, rank, 1).await;
+        agent.released().await;
+    }
+    let attend = AttendRequest { job: id, spec: None, numbered: true };
+    let refused = soon("the end of the job", async {
+        loop {
+            match controller.client().await.attend(attend.clone()).await {
+                Err(refused) if refused.code() == Code::FailedPrecondition => return refused,
+                // The job was about to drop its last events. It now keeps them for another grace
+                // time, whose end no event reports.
+                Ok(_) => tokio::time::sleep(2 * timeouts.caller).await,
+                Err(_) => tokio::task::yield_now().await,
+            }
+        }
+    });
+    let refused = refused.await;
+    assert!(
+        refused.message().contains("has ended: its caller has not reconnected within 100ms"),
+        "{refused}"
+    );
 }
