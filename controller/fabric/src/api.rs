@@ -423,11 +423,19 @@ pub enum NotAdmitted {
         /// Datapath ids in its certificate.
         bound: Vec<DatapathId>,
     },
+    /// Another switch is connected with its datapath id.
+    #[error("the switch at {at} has its datapath id {claimed}; give each switch a datapath id of its own")]
+    Duplicate {
+        /// Datapath id that the switch reports.
+        claimed: DatapathId,
+        /// Address of the other switch.
+        at: IpAddr,
+    },
 }
 
 impl NotAdmitted {
     /// All values of [`cause`](NotAdmitted::cause).
-    pub const CAUSES: [&'static str; 3] = ["unnamed", "unbound", "impostor"];
+    pub const CAUSES: [&'static str; 4] = ["unnamed", "unbound", "impostor", "duplicate"];
 
     /// Returns the reason as one word, for metrics.
     pub fn cause(&self) -> &'static str {
@@ -435,6 +443,7 @@ impl NotAdmitted {
             NotAdmitted::Unnamed(_) => "unnamed",
             NotAdmitted::Unbound(_) => "unbound",
             NotAdmitted::Impostor { .. } => "impostor",
+            NotAdmitted::Duplicate { .. } => "duplicate",
         }
     }
 }

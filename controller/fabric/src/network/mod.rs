@@ -144,7 +144,8 @@ impl Network {
             generation: self.config.generation,
         };
         let caught_up_interval = self.config.lldp_interval / CAUGHT_UP_PER_INTERVAL;
-        ConnectionContext { channel, generation, caught_up_interval, telemetry: self.telemetry.clone() }
+        let (telemetry, peers) = (self.telemetry.clone(), Arc::default());
+        ConnectionContext { channel, generation, caught_up_interval, telemetry, peers }
     }
 
     /// Processes an event of a switch.

@@ -4,6 +4,7 @@
 use crate::api::ConnectionId;
 use crate::switch::catch_up::CatchUpNotifier;
 use crate::switch::channel::{Channel, ChannelConfig, Input, Output, SwitchInfo};
+use crate::switch::connected_peers::ConnectedPeers;
 use crate::switch::port_info::PortInfo;
 use crate::switch::reconciler::{EntryRefusals, TableUpdate};
 use crate::telemetry::Telemetry;
@@ -94,6 +95,8 @@ pub(crate) struct ConnectionContext {
     /// Minimum time between two [`SwitchEvent::CaughtUp`].
     pub(crate) caught_up_interval: Duration,
     pub(crate) telemetry: Arc<Telemetry>,
+    /// The connected switches.
+    pub(crate) peers: Arc<ConnectedPeers>,
 }
 
 /// Serves one connection until it ends.
@@ -104,7 +107,7 @@ pub(crate) async fn run(
     connection_context: ConnectionContext,
 ) {
     let clock = Clock::start();
-    let ConnectionContext { channel: mut config, mut generation, caught_up_interval, telemetry } =
+    let ConnectionContext { channel: mut config, mut generation, caught_up_interval, telemetry, peers } =
         connection_context;
     config.generation = *generation.borrow_and_update();
     let certified = taken.client.identity.map(|identity| identity.datapaths).unwrap_or_default();
@@ -125,6 +128,7 @@ pub(crate) async fn run(
         catch_up: CatchUpNotifier::new(caught_up_interval, clock.now()),
         generation,
         telemetry,
+        peers,
         events,
     };
     driver.run(taken.stream, &updates, packets).await;
@@ -158,6 +162,7 @@ struct ConnectionDriver {
     catch_up: CatchUpNotifier,
     generation: watch::Receiver<Option<u64>>,
     telemetry: Arc<Telemetry>,
+    peers: Arc<ConnectedPeers>,
     events: mpsc::Sender<FromSwitch>,
 }
 
@@ -245,6 +250,7 @@ impl ConnectionDriver {
             Some((switch, name)) => {
                 warn!(peer = %self.peer, switch = %switch, "switch {name} disconnected: {why}");
                 self.telemetry.ended(self.connection, *switch);
+                self.peers.release(*switch, self.connection);
                 self.notify(SwitchEvent::Down).await;
             }
             None => warn!(peer = %self.peer, "switch at {} turned away: {why}", self.peer),
@@ -325,6 +331,12 @@ impl ConnectionDriver {
                 }
                 Output::Up(info) => {
                     let Some(handle) = self.handle.take() else { continue };
+                    let (switch, address) = (info.datapath_id, self.peer.ip());
+                    if let Err(why) = self.peers.claim(switch, self.connection, address) {
+                        let text = why.to_string();
+                        self.telemetry.not_admitted(switch, address, why);
+                        return Err(text);
+                    }
                     info!(peer = %self.peer, switch = %info.datapath_id, ports = info.ports.len(), "switch {} connected", info.name);
                     self.switch = Some((info.datapath_id, info.name.clone()));
                     self.notify(SwitchEvent::Up(info, handle)).await;

@@ -9,6 +9,7 @@ pub(crate) mod admission_policy;
 pub(crate) mod capacity;
 pub(crate) mod catch_up;
 pub(crate) mod channel;
+pub(crate) mod connected_peers;
 pub(crate) mod connection;
 pub(crate) mod counter_poller;
 pub(crate) mod keepalive;
