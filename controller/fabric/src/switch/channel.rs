@@ -17,8 +17,8 @@ use crate::telemetry::counters::SwitchCounters;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::DatapathId;
 use rs_openflow::{
-    Body, Error, ErrorMessage, ErrorType, Hello, Message, MessageHeader, MessageType, MultipartReply,
-    MultipartRequest, PacketOut, PortNo, PortReason, VERSION,
+    Body, Error, ErrorMessage, ErrorType, FragmentHandling, Hello, Message, MessageHeader, MessageType,
+    MultipartReply, MultipartRequest, PacketOut, PortNo, PortReason, SwitchConfig, VERSION,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -28,6 +28,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const MAX_PORTS: usize = 1 << 16;
 /// Maximum number of recorded meter messages that the switch may still refuse.
 const MAX_METERS_UNKNOWN: usize = 1 << 12;
+/// Length of a packet-in that is not truncated (OFPCML_NO_BUFFER).
+const NO_BUFFER: u16 = 0xffff;
 /// Code of HELLO_FAILED: no common version.
 const INCOMPATIBLE: u16 = 0;
 
@@ -132,6 +134,8 @@ pub(crate) struct Channel {
     /// Requests for the description and for the features of meters.
     description_xid: Option<u32>,
     meter_features_xid: Option<u32>,
+    /// The configuration of packet-ins.
+    config_xid: Option<u32>,
     /// Barrier after the requests for the description, then the one after the meters.
     barrier: Option<u32>,
     /// Meter messages that may still be refused.
@@ -142,6 +146,8 @@ pub(crate) struct Channel {
     packet_ins: u64,
     /// Number of messages that were ignored because they could not be read.
     unreadable: u64,
+    /// Number of errors that concern no request.
+    errors: u64,
     counters: CounterPoller,
     /// Whether the deletion of a tree's flows has been sent and is not acknowledged yet.
     deletes_tree_flows: bool,
@@ -166,11 +172,13 @@ impl Channel {
             admission: config.admission,
             description_xid: None,
             meter_features_xid: None,
+            config_xid: None,
             barrier: None,
             meter_mods: BTreeSet::new(),
             policer: Policer::new(config.packet_ins_per_second),
             packet_ins: 0,
             unreadable: 0,
+            errors: 0,
             counters: CounterPoller::new(config.counters_interval),
             deletes_tree_flows: false,
             next_xid: 0,
@@ -301,7 +309,11 @@ impl Channel {
         }
         match self.phase {
             ChannelPhase::Up => {
-                self.outputs.push_back(Output::Warning(format!("it reports an error: {failure}")))
+                self.errors += 1;
+                if self.errors.is_power_of_two() {
+                    let text = format!("it has reported {} errors, the last one: {failure}", self.errors);
+                    self.outputs.push_back(Output::Warning(text));
+                }
             }
             _ => self.close(format!("it refused the handshake: {failure}")),
         }
@@ -310,7 +322,7 @@ impl Channel {
     /// Returns whether an error answers an optional request. Not every switch describes itself, or
     /// has group tables, meters or all counters.
     fn is_optional(&mut self, xid: u32) -> bool {
-        let described = [self.description_xid, self.meter_features_xid].contains(&Some(xid));
+        let described = [self.description_xid, self.meter_features_xid, self.config_xid].contains(&Some(xid));
         described || self.capacity_query.refused(xid) || self.counters.refused(xid)
     }
 
@@ -390,6 +402,9 @@ impl Channel {
         let capabilities = CapacityQuery::requests().map(ask);
         [self.description_xid, self.meter_features_xid] = description.map(Some);
         self.capacity_query.requested(capabilities);
+        // Some switches truncate all packet-ins to this length, and LLDP must arrive whole.
+        let config = SwitchConfig { fragments: FragmentHandling::NORMAL, miss_send_len: NO_BUFFER };
+        self.config_xid = Some(self.send(Body::SetConfig(config)));
         self.barrier = Some(self.send(Body::BarrierRequest));
     }
 
@@ -414,6 +429,8 @@ impl Channel {
 
     fn read_tables(&mut self) {
         self.phase = ChannelPhase::SwitchTables;
+        // Large tables may take long. The reconciler limits the time between their parts.
+        self.handshake = None;
         self.reconciler.handle(self.keepalive.last(), reconciler::Input::Start);
     }
 
@@ -471,7 +488,6 @@ impl Channel {
             }
             reconciler::Output::Read(inherited) => {
                 self.phase = ChannelPhase::Up;
-                self.handshake = None;
                 self.counters.start(self.keepalive.last());
                 let name = self.admission.names.get(&self.datapath_id).or(self.name.as_ref()).cloned();
                 let name = name.unwrap_or_else(|| format!("dpid:{}", self.datapath_id));

@@ -205,25 +205,30 @@ impl Reconciler {
         }
         // A switch that continues to report is alive.
         self.deadline = Some(now + REPLY_TIMEOUT);
-        if flows.is_none() && groups.is_none() {
-            let reported = core::mem::take(reported);
-            if self.read_before {
-                let scope = ChangeScope::all(&reported, &self.installed);
-                let stages =
-                    table_change::stages(&reported, &self.installed, scope, &RetainedEntries::default());
-                let drifted: usize = stages.iter().map(Vec::len).sum();
-                if drifted > 0 {
-                    self.outputs.push_back(Output::Drifted(drifted));
-                }
-            } else {
-                self.read_before = true;
-                self.outputs
-                    .push_back(Output::Read(crate::intent::inherited_state::InheritedState::read(&reported)));
+        self.finish_reading(now);
+    }
+
+    /// Compares the reported tables with the expected ones, once both are complete.
+    fn finish_reading(&mut self, now: Time) {
+        let ReconcilerState::Reading { reported, flows: None, groups: None } = &mut self.state else {
+            return;
+        };
+        let reported = core::mem::take(reported);
+        if self.read_before {
+            let scope = ChangeScope::all(&reported, &self.installed);
+            let stages = table_change::stages(&reported, &self.installed, scope, &RetainedEntries::default());
+            let drifted: usize = stages.iter().map(Vec::len).sum();
+            if drifted > 0 {
+                self.outputs.push_back(Output::Drifted(drifted));
             }
-            self.installed = reported;
-            self.differing = ChangeScope::all(&self.installed, &self.desired);
-            self.compare(now);
+        } else {
+            self.read_before = true;
+            self.outputs
+                .push_back(Output::Read(crate::intent::inherited_state::InheritedState::read(&reported)));
         }
+        self.installed = reported;
+        self.differing = ChangeScope::all(&self.installed, &self.desired);
+        self.compare(now);
     }
 
     fn failed(&mut self, now: Time, xid: u32, failure: &ErrorMessage) {
@@ -231,10 +236,14 @@ impl Reconciler {
             Some(code) => format!("{} {code}", failure.kind),
             None => format!("{} {}", failure.kind, failure.code),
         };
-        if let ReconcilerState::Reading { flows, groups, .. } = &self.state
-            && (*flows == Some(xid) || *groups == Some(xid))
-        {
-            return self.fail(format!("it does not report its flows and groups: {why}"));
+        if let ReconcilerState::Reading { flows, groups, .. } = &mut self.state {
+            if *flows == Some(xid) {
+                return self.fail(format!("it does not report its flows: {why}"));
+            }
+            // A switch without group tables refuses the request, and has no groups.
+            if groups.take_if(|asked| *asked == xid).is_some() {
+                return self.finish_reading(now);
+            }
         }
         if matches!(self.state, ReconcilerState::Applying { barrier } if barrier == xid) {
             return self.fail(format!("it refused a barrier: {why}"));
@@ -280,6 +289,12 @@ impl Reconciler {
         self.version = Some(update.version);
         self.acknowledged = false;
         self.stale = true;
+        // A check may take seconds, and must not delay a change, such as a new path after a
+        // failure. It is abandoned: replies to its requests are ignored, and the next check follows
+        // later.
+        if self.read_before && matches!(self.state, ReconcilerState::Reading { .. }) {
+            self.state = ReconcilerState::Idle;
+        }
         // The batch under way must be acknowledged first, because otherwise an error could not be
         // attributed.
         if matches!(self.state, ReconcilerState::Idle) {

@@ -72,6 +72,7 @@ const DESCRIPTION: usize = 0;
 const METERS: usize = 1;
 const GROUPS: usize = 2;
 const TABLES: usize = 3;
+const CONFIG: usize = 4;
 
 /// A channel, with the messages that it has sent to its peer and its other outputs. The test acts
 /// as the peer.
@@ -138,13 +139,14 @@ impl TestPeer {
     }
 
     /// Returns a channel to a switch that has reported its ports, and the next requests:
-    /// [`DESCRIPTION`], [`METERS`], [`GROUPS`], [`TABLES`] and a barrier.
+    /// [`DESCRIPTION`], [`METERS`], [`GROUPS`], [`TABLES`], the configuration and a barrier.
     fn with_ports(list: Vec<rs_openflow::Port>) -> (TestPeer, Vec<Message>) {
         let mut peer = TestPeer::new();
         peer.receive(Body::Hello(Hello::default()));
         peer.receive(features(0));
         let requests = peer.receive(ports(list));
-        assert_eq!(requests.len(), 5);
+        assert_eq!(requests.len(), 6);
+        assert!(matches!(&requests[CONFIG].body, Body::SetConfig(config) if config.miss_send_len == 0xffff));
         (peer, requests)
     }
 
@@ -261,6 +263,29 @@ fn a_peer_stuck_in_the_handshake_is_dropped_despite_echoes() {
         assert_eq!(peer.receive(Body::EchoRequest(vec![7])), [Message::new(9, Body::EchoReply(vec![7]))]);
     }
     assert_eq!(peer.wait_for_close(), HANDSHAKE);
+}
+
+#[test]
+fn a_switch_may_take_long_to_report_large_tables() {
+    let (mut peer, requests) = TestPeer::with_ports(vec![port(1, "a")]);
+    peer.receive_as(requests[CONFIG].xid, refusal(ErrorType::BAD_REQUEST, 1));
+    let requests = peer.finish(&requests);
+    for _ in 0..5 {
+        peer.now += Duration::from_secs(4);
+        let mut part = Multipart::from(MultipartReply::Flow(Vec::new()));
+        part.flags = MultipartFlags::MORE;
+        peer.receive_as(requests[0].xid, Body::MultipartReply(part));
+    }
+    peer.tables_are_empty(&requests);
+    assert!(matches!(peer.outputs[..], [Output::Up(_)]), "{:?}", peer.outputs);
+    // One that stops reporting is dropped, despite echoes.
+    let (mut peer, requests) = TestPeer::with_ports(vec![port(1, "a")]);
+    peer.finish(&requests);
+    for _ in 0..10 {
+        peer.now += Duration::from_secs(1);
+        peer.receive(Body::EchoReply(Vec::new()));
+    }
+    assert!(peer.closed().contains("did not report its tables"), "{}", peer.closed());
 }
 
 #[test]

@@ -242,6 +242,53 @@ fn the_cost_of_a_change_does_not_depend_on_the_table_size() {
 }
 
 #[test]
+fn a_switch_that_refuses_to_list_groups_has_none() {
+    let mut pair = Pair::new(ModelSwitch::default());
+    let asked = pair.towards.pop_back().unwrap();
+    pair.run();
+    assert_eq!(pair.outputs, []);
+    let refused = ErrorMessage::new(rs_openflow::ErrorType::BAD_REQUEST, 2, Vec::new());
+    pair.input(Input::Reply(Message::new(asked.xid, Body::Error(refused))));
+    assert_eq!(pair.outputs, [Output::Read(InheritedState::default())]);
+    let flows = SwitchTables { groups: BTreeMap::new(), ..tables([]) };
+    pair.update(1, &flows);
+    assert_eq!(pair.outputs.last(), Some(&acknowledged(1)));
+}
+
+#[test]
+fn a_change_does_not_wait_for_a_check_of_the_tables() {
+    let mut pair = Pair::new(ModelSwitch::default());
+    pair.run();
+    pair.update(1, &tables([1]));
+    pair.run();
+    pair.wait();
+    let check = std::mem::take(&mut pair.towards);
+    assert_eq!(check.len(), 2, "the switch is slow to report its tables");
+    pair.update(2, &tables([1, 2]));
+    pair.run();
+    assert_eq!((pair.outputs.last(), pair.switch.tables()), (Some(&acknowledged(2)), tables([1, 2])));
+    // The late reports change nothing.
+    pair.towards = check;
+    pair.run();
+    assert_eq!((pair.outputs.last(), pair.switch.tables()), (Some(&acknowledged(2)), tables([1, 2])));
+}
+
+#[test]
+fn flows_towards_nodes_precede_those_of_hosts_in_a_full_table() {
+    use crate::intent::cookies::{FOR_HOST, FOR_NODE};
+    let mut pair = Pair::bounded(ModelSwitch::default(), Some(10));
+    pair.run();
+    let hosts = (1..=20).map(|port| flow(5, port, COOKIE | FOR_HOST));
+    let nodes = (1..=5).map(|port| flow(6, port, COOKIE | FOR_NODE));
+    let desired = SwitchTables { flows: hosts.chain(nodes).collect(), ..tables([]) };
+    pair.update(1, &desired);
+    pair.run();
+    let installed = pair.switch.tables().flows;
+    assert_eq!(installed.keys().filter(|key| key.priority == 6).count(), 5);
+    assert_eq!(installed.len(), 10);
+}
+
+#[test]
 fn a_switch_that_does_not_answer_is_given_up() {
     let mut pair = Pair::new(ModelSwitch::default());
     pair.wait();
