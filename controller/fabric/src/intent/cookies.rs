@@ -41,9 +41,16 @@ pub(crate) fn is_for_broadcasts(cookie: u64) -> bool {
     matches!(cookie & 0xff00_0000, FOR_BROADCAST | FOR_IPV6)
 }
 
-/// Returns whether a flow belongs to those that every switch needs.
-pub(crate) fn is_everywhere(flow: &FlowEntry) -> bool {
-    matches!(flow.cookie & 0xff00_0000, 0 | FOR_NONMEMBERS | FOR_TOR | FOR_BROADCAST)
+/// Returns the position of a flow among those that compete for a table that is too small: first the
+/// flows that every switch needs, then those towards nodes, then trees, which groups can do
+/// without, and last those of hosts without an agent.
+pub(crate) fn rank(flow: &FlowEntry) -> u8 {
+    match flow.cookie & 0xff00_0000 {
+        0 | FOR_NONMEMBERS | FOR_TOR | FOR_BROADCAST => 0,
+        FOR_TREE => 2,
+        FOR_HOST | FOR_HOST_HERE | FOR_EDGE | FOR_IPV6 => 3,
+        _ => 1,
+    }
 }
 
 /// Returns the number of the tree that a flow serves.

@@ -72,8 +72,11 @@ pub(crate) fn stages(
             _ => {}
         }
     }
-    // If a table is too small, it must at least hold the flows that every switch needs.
-    puts.sort_by_key(|put| !matches!(put, TableChange::PutFlow(_, flow) if cookies::is_everywhere(flow)));
+    // If a table is too small, it must hold the most important flows.
+    puts.sort_by_key(|put| match put {
+        TableChange::PutFlow(_, flow) => cookies::rank(flow),
+        _ => 0,
+    });
     [groups, puts, removed, idle].into_iter().filter(|stage| !stage.is_empty()).collect()
 }
 
