@@ -112,6 +112,8 @@ struct DiscoveredPort {
     /// Intervals since the port came up.
     age: u32,
     sent: SentAnnouncements,
+    /// Whether an announcement of any switch has arrived since the port came up.
+    heard_switch: bool,
 }
 
 impl DiscoveredPort {
@@ -216,6 +218,13 @@ impl Discovery {
         self.warnings.values().map(|(warning, _)| warning)
     }
 
+    /// Returns whether a port has received an authentic announcement of any switch since it came
+    /// up, even if no link was found: the port may be connected to its own switch, or only one
+    /// direction may work.
+    pub fn has_heard_switch(&self, port: Port) -> bool {
+        self.ports.get(&port).is_some_and(|entry| entry.heard_switch)
+    }
+
     fn switch_up(&mut self, switch: DatapathId, ports: &[(u32, MacAddr)]) {
         self.absent.remove(&switch);
         if !self.graph.contains(switch) {
@@ -244,7 +253,7 @@ impl Discovery {
             return;
         }
         let sent = SentAnnouncements::after(self.number);
-        let new = DiscoveredPort { mac, neighbor: None, missed: 0, age: 0, sent };
+        let new = DiscoveredPort { mac, neighbor: None, missed: 0, age: 0, sent, heard_switch: false };
         self.ports.entry(port).or_insert(new).mac = mac;
         self.announce(port);
     }
@@ -286,6 +295,7 @@ impl Discovery {
             }
         };
         let Some(entry) = self.ports.get_mut(&port) else { return };
+        entry.heard_switch |= matches!(announcement, Announcement::Switch { .. });
         match (&entry.neighbor, &announcement) {
             (Some(known), _) if *known == announcement => {
                 entry.missed = 0;

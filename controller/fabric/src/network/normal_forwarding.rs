@@ -21,6 +21,9 @@ const REANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 pub(crate) struct NormalForwarding {
     tree: BTreeSet<Link>,
     edges: EdgePorts,
+    /// Ports that have received an announcement of any switch since they came up. Without a link in
+    /// the tree, frames from them could return to another port.
+    heard_switch: BTreeSet<Port>,
     /// Ports from which an earlier controller accepted frames.
     inherited: BTreeSet<Port>,
     /// Ports from which frames are accepted.
@@ -38,6 +41,7 @@ impl NormalForwarding {
     pub(crate) fn remember(&mut self, switch: DatapathId, open: &BTreeSet<u32>, up: &BTreeSet<u32>) {
         self.inherited.extend(open.iter().map(|number| Port { switch, number: *number }));
         self.edges.switch_up(switch, up);
+        self.heard_switch.retain(|port| port.switch != switch || up.contains(&port.number));
         self.changed = true;
     }
 
@@ -49,11 +53,19 @@ impl NormalForwarding {
 
     pub(crate) fn port_down(&mut self, port: Port) {
         self.edges.port_down(port);
+        self.heard_switch.remove(&port);
         self.changed = true;
+    }
+
+    /// Records that a port has received an announcement of any switch. It must not become an edge
+    /// port, unless a node is located there, which outweighs relayed announcements.
+    pub(crate) fn switch_heard(&mut self, port: Port) {
+        self.changed |= self.heard_switch.insert(port);
     }
 
     pub(crate) fn switch_removed(&mut self, switch: DatapathId) {
         self.edges.switch_removed(switch);
+        self.heard_switch.retain(|port| port.switch != switch);
         self.open.retain(|port| port.switch != switch);
         self.changed = true;
     }
@@ -79,7 +91,8 @@ impl NormalForwarding {
         }
         let nodes = graph.hosts().map(|(_, port)| port).filter(|port| self.edges.may_be(*port));
         let ends = self.tree.iter().flat_map(|link| [link.a, link.b]);
-        let open: BTreeSet<Port> = self.edges.all().iter().copied().chain(nodes).chain(ends).collect();
+        let edges = self.edges.all().difference(&self.heard_switch).copied();
+        let open: BTreeSet<Port> = edges.chain(nodes).chain(ends).collect();
         let closed = self.open.difference(&open).map(|port| (*port, false));
         let changed = closed.chain(open.difference(&self.open).map(|port| (*port, true))).collect();
         self.open = open;
@@ -177,6 +190,24 @@ mod tests {
         normal.port_down(port(1, 1));
         normal.port_up(port(1, 1), at(9000));
         assert_eq!(normal.follow(at(9000), &graph, true), [(port(1, 1), true)]);
+    }
+
+    #[test]
+    fn a_port_that_hears_a_switch_without_a_link_stays_closed() {
+        let (mut graph, mut normal) = (Graph::default(), NormalForwarding::default());
+        graph.add_switch(DatapathId(1));
+        (1..=3).for_each(|number| normal.port_up(port(1, number), at(0)));
+        // Ports 1 and 2 are connected by a cable. Port 2 opens before it receives anything.
+        normal.switch_heard(port(1, 1));
+        assert_eq!(normal.follow(at(0), &graph, true), [(port(1, 2), true), (port(1, 3), true)]);
+        normal.switch_heard(port(1, 2));
+        assert!(normal.is_due(at(1), true));
+        assert_eq!(normal.follow(at(1), &graph, true), [(port(1, 2), false)]);
+        normal.port_down(port(1, 2));
+        normal.port_up(port(1, 2), at(2));
+        assert_eq!(normal.follow(at(2), &graph, true), [(port(1, 2), true)]);
+        graph.place("h1", port(1, 1));
+        assert_eq!(normal.follow(at(3), &graph, true), [(port(1, 1), true)]);
     }
 
     #[test]

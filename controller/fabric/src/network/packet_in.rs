@@ -24,6 +24,11 @@ impl Network {
             Some(lldp::ETHERTYPE) => {
                 let before = self.discovery.refused();
                 self.discovery.handle(now, Input::Received(port, &untagged));
+                if let Some(normal) = &mut self.normal
+                    && self.discovery.has_heard_switch(port)
+                {
+                    normal.switch_heard(port);
+                }
                 let refused = self.discovery.refused();
                 if refused != before {
                     self.telemetry.refused_lldp(refused);

@@ -152,3 +152,25 @@ fn a_silent_link_is_lost_although_frames_always_wait() {
     }
     assert!(intervals > u32::from(DEFERRED_INTERVALS_MAX));
 }
+
+#[test]
+fn a_port_may_hear_a_switch_without_a_link() {
+    let mut discovery = Discovery::new(INTERVAL, GRACE, key("controller"));
+    let [one, two] = [1, 2].map(|number| Port { switch: DatapathId(1), number });
+    let ports = [(1, mac("a")), (2, mac("b"))];
+    discovery.handle(Time::ZERO, Input::SwitchUp { switch: DatapathId(1), ports: &ports });
+    let frame = loop {
+        match discovery.poll(Time::ZERO) {
+            Poll::Output(Output::Announce(port, frame)) if port == one => break frame,
+            Poll::Output(_) => {}
+            Poll::Idle(_) => panic!("port 1 is not announced"),
+        }
+    };
+    // A cable connects both ports of the switch, or LLDP passes in one direction only.
+    discovery.handle(Time::ZERO, Input::Received(two, &frame));
+    assert!(discovery.has_heard_switch(two) && !discovery.has_heard_switch(one));
+    assert_eq!(discovery.graph().links().count(), 0);
+    discovery.handle(Time::ZERO, Input::PortDown(two));
+    discovery.handle(Time::ZERO, Input::PortUp(two, mac("b")));
+    assert!(!discovery.has_heard_switch(two));
+}
