@@ -2,6 +2,7 @@
 //! and the MAC addresses by which packets are routed. LLDP belongs to [`cool_topology`].
 
 pub(crate) mod arp;
+pub(crate) mod loop_probe;
 pub(crate) mod ndp;
 pub(crate) mod pmac;
 pub(crate) mod resolution;

@@ -87,15 +87,20 @@ impl HostForwarder {
         if !self.floods.admit(now, from, &frame, purpose, copies) {
             return debug!(%from, "flood budget exhausted; a frame was dropped");
         }
+        self.send_to_edges(Some(from), &frame);
+    }
+
+    /// Sends a frame to all open edge ports except one.
+    pub(super) fn send_to_edges(&mut self, except: Option<Port>, frame: &[u8]) {
         let mut ports: BTreeMap<DatapathId, Vec<u32>> = BTreeMap::new();
         for port in self.edges.all() {
-            if *port != from && !self.floods.is_closed(*port) {
+            if Some(*port) != except && !self.floods.is_closed(*port) {
                 ports.entry(port.switch).or_default().push(port.number);
             }
         }
         for (switch, numbers) in ports {
             for some in numbers.chunks(PORTS_PER_MESSAGE) {
-                let output = Output::Send { switch, ports: some.to_vec(), frame: frame.clone() };
+                let output = Output::Send { switch, ports: some.to_vec(), frame: frame.to_vec() };
                 self.outputs.push_back(output);
             }
         }

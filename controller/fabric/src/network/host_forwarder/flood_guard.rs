@@ -2,8 +2,11 @@
 //!
 //! Frames are never flooded over links: each switch gets the frame for its own edge ports, so there
 //! can be no loop inside the network. Outside, two ports may be connected by a switch without LLDP.
-//! A frame that leaves by one of them then returns by the other, and the port that receives it is
-//! closed.
+//! A frame that leaves by one of them then returns by the other, and is dropped there.
+//!
+//! That is not a proof, because a host may send the same bytes that another host sends. The
+//! controller therefore floods a probe of its own, which no host can make another port receive. A
+//! port is closed only if it receives the probe.
 
 use crate::network::deadlines::Deadlines;
 use crate::switch::metering::{BURST_SECONDS, Policer};
@@ -20,6 +23,8 @@ const COPIES: u32 = 20_000;
 const LEAST: usize = 100;
 /// Maximum time until a looping frame returns.
 const LOOP_TIME_MAX: Duration = Duration::from_secs(2);
+/// Minimum time between two probes.
+const PROBE_INTERVAL: Duration = Duration::from_secs(1);
 /// How long a port stays closed after a loop was detected.
 const CLOSED: Duration = Duration::from_secs(300);
 
@@ -50,6 +55,10 @@ pub(crate) struct FloodGuard {
     order: VecDeque<(Time, u64)>,
     closed: BTreeSet<Port>,
     opening: Deadlines<Port>,
+    /// Number of the last probe, and the time at which it was sent.
+    probe: Option<(u64, Time)>,
+    /// Whether the last probe has returned.
+    probe_returned: bool,
 }
 
 impl Default for FloodGuard {
@@ -61,6 +70,8 @@ impl Default for FloodGuard {
             order: VecDeque::new(),
             closed: BTreeSet::new(),
             opening: Deadlines::default(),
+            probe: None,
+            probe_returned: false,
         }
     }
 }
@@ -70,10 +81,10 @@ impl Default for FloodGuard {
 pub(crate) enum LoopCheck {
     /// The frame has not been flooded recently.
     Fresh,
-    /// The frame was flooded and has returned.
+    /// The frame was flooded and has returned, or the port is closed.
     Looped,
-    /// The frame has returned, and the port is closed from now on.
-    ClosesPort,
+    /// The frame was flooded and seems to have returned. A probe must show whether there is a loop.
+    Suspicious,
 }
 
 impl FloodGuard {
@@ -86,15 +97,36 @@ impl FloodGuard {
         match self.sent.get_mut(&digest(frame)) {
             Some(sent) if sent.from != port && sent.round => LoopCheck::Looped,
             Some(sent) if sent.from != port => {
-                // It suffices to close one of the two ports, because the same frame may return in
-                // the other direction as well.
                 sent.round = true;
-                self.closed.insert(port);
-                self.opening.set(port, now + CLOSED);
-                LoopCheck::ClosesPort
+                LoopCheck::Suspicious
             }
             _ => LoopCheck::Fresh,
         }
+    }
+
+    /// Returns the number of a new probe that must be flooded to all edge ports, unless one was
+    /// sent a short time ago.
+    pub(crate) fn start_probe(&mut self, now: Time) -> Option<u64> {
+        if self.probe.is_some_and(|(_, sent)| now < sent + PROBE_INTERVAL) {
+            return None;
+        }
+        let number = self.probe.map_or(0, |(number, _)| number) + 1;
+        (self.probe, self.probe_returned) = (Some((number, now)), false);
+        Some(number)
+    }
+
+    /// Handles a probe that a port has received. Returns whether the port is closed from now on. It
+    /// suffices to close one port, because the same probe may return in the other direction as
+    /// well.
+    pub(crate) fn probe_received(&mut self, now: Time, port: Port, number: u64) -> bool {
+        let is_last = self.probe.is_some_and(|(last, sent)| last == number && now < sent + LOOP_TIME_MAX);
+        if !is_last || self.probe_returned || self.closed.contains(&port) {
+            return false;
+        }
+        self.probe_returned = true;
+        self.closed.insert(port);
+        self.opening.set(port, now + CLOSED);
+        true
     }
 
     /// Returns whether a frame from this port may be flooded to `copies` edge ports.
@@ -179,20 +211,26 @@ mod tests {
     }
 
     #[test]
-    fn a_looping_frame_closes_a_port_and_a_repeated_one_does_not() {
+    fn only_a_probe_that_returns_closes_a_port() {
         let mut floods = FloodGuard::default();
         let frame = [7; 60];
         for ms in [0, 1000, 1500] {
             assert_eq!(floods.check(at(ms), port(1), &frame), LoopCheck::Fresh);
             assert!(floods.admit(at(ms), port(1), &frame, FloodPurpose::Other, 3));
         }
-        assert_eq!(floods.check(at(1600), port(2), &frame), LoopCheck::ClosesPort);
-        // The frame returns in the other direction, and the closed port receives another one.
+        assert_eq!(floods.check(at(1600), port(2), &frame), LoopCheck::Suspicious);
+        assert_eq!((floods.start_probe(at(1600)), floods.start_probe(at(1601))), (Some(1), None));
+        // The frame returns in the other direction, too.
         assert_eq!(floods.check(at(1601), port(3), &frame), LoopCheck::Looped);
-        assert_eq!(floods.check(at(1602), port(2), &[8; 60]), LoopCheck::Looped);
+        assert!(!floods.probe_received(at(1602), port(2), 9), "no such probe was sent");
+        assert!(floods.probe_received(at(1602), port(2), 1));
+        assert!(!floods.probe_received(at(1602), port(1), 1), "one closed port suffices");
+        assert_eq!(floods.check(at(1603), port(2), &[8; 60]), LoopCheck::Looped);
         assert_eq!(floods.closed().collect::<Vec<_>>(), [port(2)]);
-        assert_eq!((floods.opened(at(301_599)), floods.opened(at(301_600))), (None, Some(port(2))));
-        assert_eq!(floods.check(at(301_601), port(2), &frame), LoopCheck::Fresh);
+        assert_eq!((floods.opened(at(301_601)), floods.opened(at(301_602))), (None, Some(port(2))));
+        assert_eq!(floods.check(at(301_603), port(2), &frame), LoopCheck::Fresh);
+        assert_eq!(floods.start_probe(at(301_603)), Some(2));
+        assert!(!floods.probe_received(at(303_603), port(2), 2), "too late");
     }
 
     #[test]

@@ -9,8 +9,8 @@ use super::warnings::HostWarning;
 use super::{HostForwarder, Output, PROBE_SOURCE, Surroundings};
 use crate::api::MacAddr;
 use crate::frames::resolution::AddressResolution;
-use crate::frames::vlan::{Tag, Vlan};
-use crate::frames::{arp, ethertype, ndp, pmac};
+use crate::frames::vlan::{self, Tag, Vlan};
+use crate::frames::{arp, ethertype, loop_probe, ndp, pmac};
 use crate::intent::hosts::HostKey;
 use cool_machine::Time;
 use cool_topology::Port;
@@ -55,13 +55,23 @@ impl HostForwarder {
         {
             return false;
         }
-        match self.floods.check(now, port, frame) {
-            LoopCheck::Fresh => true,
-            LoopCheck::Looped => false,
-            LoopCheck::ClosesPort => {
+        let (tag, untagged) = vlan::untagged(frame);
+        if let Some(number) = loop_probe::read(&untagged) {
+            if self.floods.probe_received(now, port, number) {
                 self.edges.touch(port);
                 self.hosts.port_down(port);
                 self.warn(now, network, port, HostWarning::Loop);
+            }
+            return false;
+        }
+        match self.floods.check(now, port, frame) {
+            LoopCheck::Fresh => true,
+            LoopCheck::Looped => false,
+            LoopCheck::Suspicious => {
+                // In the VLAN of the frame, because others may not be connected.
+                if let Some(number) = self.floods.start_probe(now) {
+                    self.send_to_edges(None, &tag.put(loop_probe::frame(PROBE_SOURCE, number)));
+                }
                 false
             }
         }

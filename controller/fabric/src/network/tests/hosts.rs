@@ -4,6 +4,7 @@
 use super::world::{World, at, dpid, ipv4, node, ring};
 use super::*;
 use crate::frames::arp::Arp;
+use crate::frames::loop_probe;
 use crate::frames::vlan::Vlan;
 
 /// Returns the ring, in which hosts 2 and 7 have no agent.
@@ -146,6 +147,29 @@ fn no_host_takes_the_address_of_a_node() {
     assert_eq!(ports(&frames_after(&mut world, 2, question.frame(MacAddr::broadcast()))), [at(3, 3)]);
     world.intervals(61);
     assert_eq!(shown(&mut world).warnings, [""; 0]);
+}
+
+#[test]
+fn only_a_probe_that_returns_closes_a_port_to_hosts() {
+    let mut world = acquainted();
+    let frame = |n: u8| [&[0xff; 6][..], &node(n).mac.octets(), &[8, 0], &[7; 46]].concat();
+    let closed = |world: &World| {
+        let forwarder = &world.network.host_forwarder;
+        forwarder
+            .warnings(&world.network.surroundings())
+            .iter()
+            .any(|text| text.contains("is closed to hosts"))
+    };
+    world.now += Duration::from_secs(2);
+    // Host 2 sends first what host 7 is about to send.
+    frames_after(&mut world, 2, frame(7));
+    let probes = frames_after(&mut world, 7, frame(7));
+    assert_eq!(probes.len(), 8, "each edge port gets a probe");
+    assert!(probes.iter().all(|(_, frame)| loop_probe::read(frame) == Some(1)));
+    assert!(!closed(&world));
+    // A foreign switch connects the ports of hosts 2 and 7.
+    assert_eq!(frames_after(&mut world, 7, probes[0].1.clone()), []);
+    assert!(closed(&world));
 }
 
 #[test]
