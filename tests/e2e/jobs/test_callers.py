@@ -1,6 +1,7 @@
 """The caller of a job loses its connection or its controller, or is interrupted: the job continues,
 and every line is printed once or reported lost."""
 import re
+import signal
 import subprocess
 import time
 
@@ -92,12 +93,20 @@ def test_no_line_is_duplicated_or_silently_lost_in_a_restart(make_bed):
 def test_a_job_ends_if_its_caller_does_not_reconnect(make_bed):
     bed = make_bed("tree:2x2", controller_flags=("--agent-grace", "20"))
     job = start(bed, "cool", "run", "-n", "2", "--", "sh", "-c", "echo up; sleep 1000")
-    lines(job, 2)
+    # The output exceeds what the controller keeps for a caller.
+    suspended = start(bed, "cool", "run", "-n", "1", "--", "sh", "-c", "echo up; yes | head -c 20000000; sleep 1000")
+    lines(job, 2), lines(suspended, 1)
+    suspended.send_signal(signal.SIGSTOP)
     job.kill()
     job.wait()
-    assert len(running(bed)) == 1
-    wait_for(lambda: running(bed) == [], "the job has ended")
-    assert "its caller has not reconnected within 20s" in log_of(bed, "controller")
+    assert len(running(bed)) == 2
+    wait_for(lambda: running(bed) == [], "the jobs have ended")
+    log = log_of(bed, "controller")
+    assert "its caller has not reconnected within 20s" in log
+    assert log.count("does not read its output") <= 1, "it is logged once, not for every line"
+    suspended.send_signal(signal.SIGCONT)
+    status, _, errors = ended(suspended)
+    assert status == 1 and "has ended: its caller has not reconnected within 20s" in errors, errors
 
 
 def test_a_caller_that_stops_reading_loses_and_delays_nothing(make_bed):
