@@ -20,7 +20,8 @@ const FILE_NAME: &str = "generation";
 pub(super) fn next(directory: Option<&Path>, now: u64) -> u64 {
     let Some(directory) = directory else { return now };
     let generation = match read(directory) {
-        Ok(last) => after(last, now),
+        Ok(Some(last)) => after(last, now),
+        Ok(None) => now,
         Err(error) => {
             let path = directory.join(FILE_NAME);
             warn!(path = %path.display(), %error, "cannot read the last generation; using the clock");
@@ -48,11 +49,15 @@ pub(super) fn tick_nanos() -> u64 {
     u64::try_from(job_ids::TICK.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Returns the last generation, or 0 if none was recorded.
-fn read(directory: &Path) -> io::Result<u64> {
+/// Returns the last generation, or `None` if none was recorded.
+fn read(directory: &Path) -> io::Result<Option<u64>> {
     match fs::read_to_string(directory.join(FILE_NAME)) {
-        Ok(text) => text.trim().parse().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error)),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(0),
+        Ok(text) => {
+            let last =
+                text.trim().parse::<u64>().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
+            last.map(Some)
+        }
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
         Err(error) => Err(error),
     }
 }
@@ -78,7 +83,7 @@ mod tests {
     fn an_unusable_file_is_replaced() {
         let directory = TempDir::new().unwrap();
         fs::write(directory.path().join(FILE_NAME), "x").unwrap();
-        assert_eq!((next(Some(directory.path()), 7), read(directory.path()).unwrap()), (7, 7));
+        assert_eq!((next(Some(directory.path()), 7), read(directory.path()).unwrap()), (7, Some(7)));
         assert_eq!(next(Some(Path::new("/nonexistent/directory")), 8), 8);
     }
 }
