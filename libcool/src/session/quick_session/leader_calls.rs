@@ -17,7 +17,7 @@ use cool_quick::{
 use cool_shm::segment::records::{ARRIVALS, RankArrival};
 use cool_shm::segment::{DATAGRAM_BYTES, RETRANSMISSION_SLOTS, RankPart};
 use cool_types::Key;
-use std::io::ErrorKind;
+use rustix::io::Errno;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -184,8 +184,7 @@ impl LeaderCalls {
         };
         match self.socket.send_to(bytes, to) {
             Ok(_) => Ok(()),
-            // The interface is full or down. Receivers that miss the datagram will send a NAK.
-            Err(e) if is_transient(&e) => Ok(()),
+            Err(e) if is_loss(&e) => Ok(()),
             Err(e) => Err(socket_error(call, e)),
         }
     }
@@ -208,7 +207,7 @@ impl LeaderCalls {
                 self.exchanged.traffic.retransmitted += u32::from(was_taken && from.port() == self.port + 1);
                 Ok(())
             }
-            Err(e) if is_transient(&e) => Ok(()),
+            Err(e) if is_loss(&e) => Ok(()),
             Err(e) => Err(socket_error(call, e)),
         }
     }
@@ -234,22 +233,38 @@ fn socket_error(call: &QuickCall<'_>, error: std::io::Error) -> Interrupted<Erro
     Interrupted::Failed(call.watch.session.disconnected(call.watch.name, why))
 }
 
-/// Returns whether an error means only that a datagram was lost.
-fn is_transient(error: &std::io::Error) -> bool {
-    use ErrorKind::{
-        ConnectionRefused, HostUnreachable, Interrupted, NetworkDown, NetworkUnreachable, TimedOut,
-        WouldBlock,
-    };
-    // A full interface has no error kind of its own.
-    let is_full = error.raw_os_error() == Some(rustix::io::Errno::NOBUFS.raw_os_error());
-    let kinds = [
-        WouldBlock,
-        TimedOut,
-        Interrupted,
-        ConnectionRefused,
-        HostUnreachable,
-        NetworkUnreachable,
-        NetworkDown,
-    ];
-    is_full || kinds.contains(&error.kind())
+/// Returns whether an error means only that a datagram was lost. The system has many reasons to
+/// reject a single datagram: a full or missing interface, a firewall, a full table of connections,
+/// an address that is being moved, memory. Receivers that miss the datagram will send a NAK. Only an
+/// error that every later use of the socket would return is different.
+fn is_loss(error: &std::io::Error) -> bool {
+    let unusable = [Errno::BADF, Errno::NOTSOCK, Errno::INVAL, Errno::FAULT];
+    !unusable.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Error;
+
+    #[test]
+    fn a_rejected_datagram_is_a_loss_and_not_the_end_of_the_socket() {
+        // EPERM is the answer for a datagram that netfilter drops, also if its table is full.
+        let rejected = [
+            Errno::PERM,
+            Errno::ACCESS,
+            Errno::ADDRNOTAVAIL,
+            Errno::NOMEM,
+            Errno::NOBUFS,
+            Errno::MSGSIZE,
+            Errno::NETDOWN,
+            Errno::HOSTUNREACH,
+            Errno::CONNREFUSED,
+            Errno::AGAIN,
+        ];
+        let is_loss = |errno: &Errno| is_loss(&Error::from_raw_os_error(errno.raw_os_error()));
+        assert!(rejected.iter().all(is_loss));
+        assert!(![Errno::BADF, Errno::NOTSOCK, Errno::INVAL].iter().any(is_loss));
+        assert!(super::is_loss(&Error::from(std::io::ErrorKind::TimedOut)));
+    }
 }
