@@ -272,7 +272,7 @@ impl RankSession {
         }
         // Preparing may take long, so other threads must be able to send.
         drop(call_sender);
-        block.prepare().map_err(|e| self.memory_error(name, e.into()))?;
+        block.prepare().map_err(|e| self.memory_error(name, e))?;
         Ok(block)
     }
 

@@ -261,10 +261,18 @@ impl SharedBlock {
         self.region.address(self.offset, self.len)
     }
 
-    /// Requests huge pages for the bytes of the block that were never used. May take as long as
-    /// filling them.
-    pub(super) fn prepare(&self) -> Result<(), OutOfBounds> {
-        self.region.use_huge_pages(self.fresh, self.offset + self.len - self.fresh)
+    /// Allocates memory for the bytes of the block that were never used, in huge pages if possible.
+    /// May take as long as filling them. Otherwise the agent would touch the pages of an output
+    /// first, and would be ended if the system had no memory for them.
+    pub(super) fn prepare(&self) -> Result<(), RegionError> {
+        let bytes = self.offset + self.len - self.fresh;
+        self.region.use_huge_pages(self.fresh, bytes)?;
+        self.region.populate(self.fresh, bytes).map_err(|source| {
+            if let Some(free) = lock(&self.table).regions.get_mut(&self.number) {
+                free.fresh = free.fresh.min(self.fresh);
+            }
+            RegionError::System { bytes, source }
+        })
     }
 
     /// Returns the location of a range of the block, as the agent identifies it.

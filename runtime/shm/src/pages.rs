@@ -11,7 +11,9 @@
     reason = "memory that other processes change is accessed by raw pointers; each block explains why that is sound"
 )]
 
+use crate::region::page_size;
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
+use rustix::io::Errno;
 use rustix::mm::{Advice as Advise, MapFlags, ProtFlags, madvise, mmap};
 use rustix::time::{ClockId, clock_gettime};
 use std::io;
@@ -124,6 +126,35 @@ impl Pages {
             }
         }
         Ok(())
+    }
+
+    /// Allocates all memory of a range now.
+    ///
+    /// A file in memory gets its memory when a page is first touched. If the system has none left,
+    /// the process that touches the page is ended by a signal, or a system call that touches it
+    /// fails. After this call, no process that maps the file touches a missing page, and the memory
+    /// counts as used by this process.
+    ///
+    /// # Errors
+    /// Returns an error if the range lies outside the mapping, or if the system does not have the
+    /// memory. A system that cannot allocate memory in advance (before Linux 5.14) is not an error.
+    pub fn populate(&self, offset: u64, len: u64) -> io::Result<()> {
+        let start = self.check(offset, len).map_err(io::Error::other)?;
+        let first = start - start % page_size() as usize;
+        if len == 0 {
+            return Ok(());
+        }
+        // SAFETY: the bytes belong to the mapping, which begins at a page boundary, and their values
+        // do not change.
+        let populated = unsafe {
+            let from = self.base().add(first).cast();
+            madvise(from, start + len as usize - first, Advise::LinuxPopulateWrite)
+        };
+        match populated {
+            Ok(()) | Err(Errno::INVAL) => Ok(()),
+            Err(Errno::FAULT) => Err(io::ErrorKind::OutOfMemory.into()),
+            Err(error) => Err(error.into()),
+        }
     }
 
     /// Collapses a range that begins and ends at huge-page boundaries of the file.
@@ -346,6 +377,21 @@ mod tests {
         }
         assert!(ours.base().addr().is_multiple_of(HUGE_PAGE_BYTES) && ours.len() == bytes as u64);
         ours.use_huge_pages(1, bytes as u64).unwrap_err();
+    }
+
+    #[test]
+    fn missing_memory_is_an_error_before_it_is_touched() {
+        let bytes = page_size() as usize;
+        let file = rustix::fs::memfd_create("half", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+        rustix::fs::ftruncate(&file, bytes as u64).unwrap();
+        // Accesses to the second page of the mapping would end the process, as they would in a file
+        // for whose pages the system has no memory.
+        let pages = Pages::from_file(&file, 2 * bytes).unwrap();
+        pages.populate(10, bytes as u64 - 10).unwrap();
+        pages.populate(0, 0).unwrap();
+        let missing = pages.populate(10, bytes as u64).unwrap_err();
+        assert_eq!(missing.kind(), io::ErrorKind::OutOfMemory);
+        pages.populate(0, 2 * bytes as u64 + 1).unwrap_err();
     }
 
     #[test]
