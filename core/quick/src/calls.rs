@@ -360,16 +360,15 @@ impl QuickCalls {
             | ActionKind::ReceiveMulticast { from, transfer, dst, .. } => {
                 let transfer = transfer.0 | current.part;
                 return match self.early.remove(&(current.number, transfer)) {
-                    Some((sender, digest, bytes)) if sender == from.0 && digest == current.digest => {
-                        let fits = bytes.len() as u64 == dst.len;
-                        if fits {
-                            current.put(dst, &bytes);
-                            self.arrivals.record(now, from, current.part);
-                        }
-                        fits
+                    Some((sender, digest, bytes))
+                        if (sender, digest) == (from.0, current.digest) && bytes.len() as u64 == dst.len =>
+                    {
+                        current.put(dst, &bytes);
+                        self.arrivals.record(now, from, current.part);
+                        true
                     }
-                    other => {
-                        if let Some((sender, ..)) = other {
+                    unusable => {
+                        if let Some((sender, ..)) = unusable {
                             self.send_nak(Rank(sender), (current.number, transfer), current.digest);
                         }
                         current.awaited.insert(transfer, (action, from, dst));

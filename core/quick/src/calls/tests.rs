@@ -357,3 +357,28 @@ fn arrivals_list_senders_times_and_the_message_count() {
     root.handle(at(20), Input::Begin(begin(1, 0)));
     assert_eq!(root.arrivals(), &CallArrivals::default());
 }
+
+#[test]
+fn an_early_message_of_the_wrong_length_is_awaited_again() {
+    let layout = layout(2, 2);
+    let call = Call::new(Operation::Bcast, Rank(0), 4, 4);
+    let schedules = [0, 1].map(|rank| Arc::new(QuickSchedule::for_call(&call, &layout, Rank(rank)).unwrap()));
+    let [mut root, mut other] =
+        [0, 1].map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap());
+    let begin = |rank: usize, input| {
+        let schedule = &schedules[rank];
+        Input::Begin(BeginCall { number: 0, digest: 1, schedule, combining: None, input })
+    };
+    root.handle(Time::ZERO, begin(0, b"abcd"));
+    let Poll::Output(Output::Send(message)) = root.poll(Time::ZERO) else { panic!("it sends") };
+    let header = Datagram::verify(&key(), GROUP, &message.bytes).unwrap().header;
+    let longer = Datagram { header, payload: b"abcdefgh" }.encode(&key());
+    other.handle(Time::ZERO, Input::Datagram(&longer));
+    other.handle(Time::ZERO, begin(1, b""));
+    assert_eq!(other.awaited().collect::<Vec<_>>(), [Rank(0)]);
+    let nak = other.poll(Time::ZERO);
+    assert!(matches!(nak, Poll::Output(Output::Nak { to: Rank(0), .. })), "{nak:?}");
+    other.handle(Time::ZERO, Input::Datagram(&message.bytes));
+    assert_eq!(other.poll(Time::ZERO), Poll::Output(Output::Done));
+    assert_eq!(other.take_output(), b"abcd");
+}
