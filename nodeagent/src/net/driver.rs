@@ -18,6 +18,10 @@ use tokio::sync::mpsc;
 /// Pings should be answered within 20 ms.
 const DATAGRAM_READ_TIME_MAX: Duration = Duration::from_millis(10);
 
+/// How long waiting events may be handled before datagrams are read again, if datagrams keep
+/// arriving.
+const EVENT_TIME_MAX: Duration = Duration::from_millis(5);
+
 /// How many times a connection may be read before other events are handled.
 const READS_PER_TURN_MAX: usize = 8;
 
@@ -42,6 +46,10 @@ pub(super) struct EngineDriver {
     losses: Option<LossInjector>,
     /// The buffer for data that arrives over a connection and has no known destination.
     scratch: Vec<u8>,
+    /// The age of the engine up to which all arrived datagrams have been passed to it. Timers may
+    /// expire only up to this time, because otherwise datagrams that wait on a busy machine would
+    /// count as lost.
+    known: Duration,
     events: DriverEvents,
     queue: mpsc::Receiver<DriverEvent>,
 }
@@ -53,7 +61,8 @@ impl EngineDriver {
         events: DriverEvents,
         queue: mpsc::Receiver<DriverEvent>,
     ) -> EngineDriver {
-        EngineDriver { host, inbox: DatagramInbox::new(), losses, scratch: vec![0; tcp::READ], events, queue }
+        let (inbox, scratch, known) = (DatagramInbox::new(), vec![0; tcp::READ], Duration::ZERO);
+        EngineDriver { host, inbox, losses, scratch, known, events, queue }
     }
 
     /// Runs until all senders of commands have been dropped.
@@ -95,12 +104,30 @@ impl EngineDriver {
                 () = self.host.room() => DriverWakeup::Room,
                 () = timer => DriverWakeup::Due,
             };
-            self.turn(next);
+            if self.turn(next) {
+                self.catch_up();
+                // Otherwise, Tokio would run the thread's other tasks only after many such turns:
+                // the sessions of ranks, and those that read and write connections.
+                tokio::task::yield_now().await;
+            }
         }
     }
 
+    /// Handles the events that wait, up to a limit, because a turn handles one of them, and turns
+    /// are long while datagrams arrive faster than they are handled.
+    fn catch_up(&mut self) {
+        let began = Instant::now();
+        while began.elapsed() < EVENT_TIME_MAX
+            && let Ok(event) = self.queue.try_recv()
+        {
+            self.event(event);
+        }
+        self.host.end_turn(self.known);
+    }
+
     /// Handles an event and everything that follows from it. Nothing else is handled meanwhile.
-    fn turn(&mut self, next: DriverWakeup) {
+    /// Returns whether datagrams are left that no time remained to read.
+    fn turn(&mut self, next: DriverWakeup) -> bool {
         let began = Instant::now();
         match next {
             DriverWakeup::EngineCommand(command) => self.command(command),
@@ -108,40 +135,41 @@ impl EngineDriver {
             DriverWakeup::Room => self.host.resume(),
             DriverWakeup::Readable | DriverWakeup::Due => {}
         }
-        let known = self.drain();
-        self.host.end_turn(known);
+        let is_drained = self.drain();
+        self.host.end_turn(self.known);
         let took = began.elapsed();
         if took >= LONG_TURN {
             tracing::debug!(?took, "a long turn of the engine's thread");
         }
+        !is_drained
     }
 
-    /// Passes the arrived datagrams to the engine, each with the time of its arrival. Returns the
-    /// time up to which all of them have been passed. The caller must let timers expire only up to
-    /// this time, because otherwise datagrams that wait on a busy machine would count as lost.
-    fn drain(&mut self) -> Duration {
+    /// Passes the arrived datagrams to the engine, each with the time of its arrival, and sets
+    /// `known`. Returns whether all of them have been passed.
+    fn drain(&mut self) -> bool {
         let began = Instant::now();
         loop {
             let sockets: Vec<&Socket> = self.host.sockets().collect();
             let has_data = self.inbox.receive(&sockets);
             let now = self.host.elapsed();
             if !has_data {
-                return now;
+                self.known = now;
+                return true;
             }
-            let mut known = now;
+            self.known = now;
             for at in 0..self.inbox.len() {
                 let (age, (from, to), bytes) = self.inbox.datagram(at);
-                known = now.saturating_sub(age);
+                self.known = now.saturating_sub(age);
                 if self.losses.as_mut().is_some_and(LossInjector::drops_next) {
                     continue;
                 }
                 let Some((len, proven)) = self.host.examine(bytes, (from, to)) else { continue };
                 let input = Input::Datagram { from, bytes: &bytes[..len], proven };
-                self.host.handle_at(known, input);
+                self.host.handle_at(self.known, input);
             }
             self.host.flush();
             if began.elapsed() >= DATAGRAM_READ_TIME_MAX {
-                return known;
+                return false;
             }
         }
     }
