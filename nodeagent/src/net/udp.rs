@@ -7,9 +7,12 @@ use super::udp_outbox::{BUFFER, DatagramBatch, DatagramSink};
 use crate::async_socket::AsyncSocket;
 use crate::interface;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
+use rustix::io::Errno;
+use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use socket2::{Domain, Protocol, Type};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
 
@@ -172,6 +175,8 @@ pub(super) struct Socket {
     /// The destination address of all datagrams that arrive here.
     address: IpAddr,
     state: UdpSocketState,
+    /// Whether the system may divide datagrams that are longer than the interface allows.
+    may_fragment: AtomicBool,
 }
 
 impl Socket {
@@ -180,7 +185,7 @@ impl Socket {
     pub(super) fn new(socket: UdpSocket, address: IpAddr) -> io::Result<Socket> {
         let state = UdpSocketState::new((&socket).into())?;
         let io = AsyncSocket::new(socket)?;
-        Ok(Socket { io, address, state })
+        Ok(Socket { io, address, state, may_fragment: AtomicBool::new(false) })
     }
 
     /// Returns whether data may have arrived. If not, wakes the task when it has.
@@ -196,7 +201,27 @@ impl Socket {
     fn send_once(&self, to: SocketAddr, contents: &[u8], segment: usize) -> io::Result<()> {
         let segment_size = (contents.len() > segment).then_some(segment);
         let transmit = Transmit { destination: to, ecn: None, contents, segment_size, src_ip: None };
-        self.io.try_write(|socket| self.state.try_send((&socket).into(), &transmit))
+        let send = || self.io.try_write(|socket| self.state.try_send((&socket).into(), &transmit));
+        match send() {
+            Err(error) if is_too_long(&error) && self.allow_fragments() => send(),
+            sent => sent,
+        }
+    }
+
+    /// Lets the system divide datagrams that are longer than the interface allows. Returns whether
+    /// it did not do so before. The length of datagrams follows from the MTUs when agents register,
+    /// so this is needed only if the MTU has been reduced since; otherwise no datagram of that
+    /// length would ever be sent.
+    fn allow_fragments(&self) -> bool {
+        if self.may_fragment.swap(true, Ordering::Relaxed) {
+            return false;
+        }
+        tracing::warn!(ip = %self.address, "datagrams do not fit the MTU of the interface any more and are divided; restart the agent");
+        let allowed = self.io.try_write(|socket| match self.address {
+            IpAddr::V4(_) => Ok(sockopt::set_ip_mtu_discover(socket, Ipv4PathMtuDiscovery::DONT)?),
+            IpAddr::V6(_) => Ok(sockopt::set_ipv6_mtu_discover(socket, Ipv6PathMtuDiscovery::DONT)?),
+        });
+        allowed.is_ok()
     }
 
     fn receive(&self, buffers: &mut [IoSliceMut<'_>], metas: &mut [RecvMeta]) -> usize {
@@ -244,6 +269,11 @@ impl DatagramSink for Socket {
         }
         Ok(batch.bytes)
     }
+}
+
+/// Returns whether a datagram is longer than the interface allows.
+fn is_too_long(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(Errno::MSGSIZE.raw_os_error())
 }
 
 /// A datagram in the inbox.
