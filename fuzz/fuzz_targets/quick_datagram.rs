@@ -21,7 +21,7 @@ fn check(bytes: &[u8]) {
     calls.handle(Time::ZERO, Input::Begin(begin));
     calls.handle(Time::ZERO, Input::Datagram(bytes));
     // The same bytes as a payload that is authenticated with the key.
-    for kind in [DatagramKind::Message, DatagramKind::Nak, DatagramKind::Mismatch] {
+    for kind in [DatagramKind::Message, DatagramKind::Nak, DatagramKind::Mismatch, DatagramKind::Probe] {
         let number = |at: usize| bytes.get(at).copied().unwrap_or_default();
         let (call, transfer, from) = (number(0).into(), number(1).into(), number(2).into());
         let (group, epoch) = GROUP;

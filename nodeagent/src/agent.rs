@@ -113,9 +113,17 @@ impl Agent {
     /// Returns an error if the group exists, if its description is inconsistent, or if its trees
     /// cannot be joined.
     pub async fn make_group(&self, spec: GroupSpec) -> Result<(), MakeGroupError> {
-        let group = RankGroup::new(&spec, &self.node)?;
+        let mut group = RankGroup::new(&spec, &self.node)?;
         let id = spec.id;
         self.engine.make_group(spec).await?;
+        if group.needs_sockets() {
+            let opened = tokio::task::spawn_blocking(move || {
+                group.open_sockets();
+                group
+            });
+            // The task fails only if the program ends.
+            group = opened.await.map_err(|_| MakeGroupError::Stopped)?;
+        }
         self.groups.insert(id, group);
         Ok(())
     }
@@ -166,6 +174,12 @@ impl Agent {
     /// empty list if all of them have left.
     pub(crate) fn attached(&self, group: u64) -> Vec<u32> {
         self.groups.attached(group)
+    }
+
+    /// Returns the datagrams of quick calls that do not arrive at this node, each in words with a
+    /// remedy.
+    pub(crate) fn datagram_faults(&self) -> Vec<String> {
+        self.groups.datagram_faults().texts()
     }
 
     /// Sets the user of a group. Only processes of this user may be its ranks.

@@ -13,6 +13,7 @@
 //! - [`launcher`]: the processes of ranks;
 //! - [`options`]: the command line;
 //! - `shared_segment`: the memory in which ranks of this node execute calls themselves;
+//!   `leader_probe`: the test of datagrams before the first quick call;
 //!   `async_socket`: a socket that wakes its task only when there is something to read;
 //! - [`interface`], `lldp`, [`probe`]: the data interface, its announcement, and measurements
 //!   between nodes;
@@ -43,6 +44,7 @@ pub mod embedded;
 pub mod engine;
 pub mod interface;
 pub mod launcher;
+mod leader_probe;
 mod lldp;
 pub mod local;
 pub mod loss_injector;

@@ -1,10 +1,11 @@
 //! The segment in which ranks of this node execute calls themselves, together with the means to
 //! wake a rank that waits for datagrams of quick calls instead.
 
+use crate::leader_probe::LeaderProbe;
 use cool_shm::region::RegionError;
 use cool_shm::segment::{RankPart, Segment};
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use tokio::net::UdpSocket;
 
 /// The segment of ranks of this node.
@@ -16,6 +17,8 @@ pub(crate) struct SharedSegment {
     /// For a group with quick calls: the socket and the address by which the leader of the ranks is
     /// woken.
     wake: Option<(Arc<UdpSocket>, SocketAddr)>,
+    /// The test of datagrams before the first quick call, until it begins.
+    probe: Mutex<Option<LeaderProbe>>,
 }
 
 impl SharedSegment {
@@ -24,11 +27,12 @@ impl SharedSegment {
     /// # Errors
     /// Returns an error if there is not enough memory.
     pub(crate) fn for_group(size: usize) -> Result<SharedSegment, RegionError> {
-        Ok(SharedSegment { segment: Segment::create(size)?, ranks: (0..size as u32).collect(), wake: None })
+        let (segment, ranks) = (Segment::create(size)?, (0..size as u32).collect());
+        Ok(SharedSegment { segment, ranks, wake: None, probe: Mutex::default() })
     }
 
     /// Returns the segment of ranks of this node, the first of which receives datagrams at the
-    /// address `leader`.
+    /// address `leader`. The datagrams must be tested by `probe`, if there is one.
     ///
     /// # Errors
     /// Returns an error if there is not enough memory.
@@ -36,9 +40,11 @@ impl SharedSegment {
         ranks: &[u32],
         socket: Arc<UdpSocket>,
         leader: SocketAddr,
+        probe: Option<LeaderProbe>,
     ) -> Result<SharedSegment, RegionError> {
         let segment = Segment::create_for_node(ranks.len())?;
-        Ok(SharedSegment { segment, ranks: ranks.to_vec(), wake: Some((socket, leader)) })
+        let (wake, probe) = (Some((socket, leader)), Mutex::new(probe));
+        Ok(SharedSegment { segment, ranks: ranks.to_vec(), wake, probe })
     }
 
     /// Returns the segment.
@@ -82,6 +88,17 @@ impl SharedSegment {
     /// Records whether all ranks of the group can execute quick calls.
     pub(crate) fn quick(&self, all: bool) {
         if all { self.segment.set_ready() } else { self.segment.decline() }
+    }
+
+    /// Returns the test of datagrams, once.
+    pub(crate) fn take_probe(&self) -> Option<LeaderProbe> {
+        self.probe.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Returns whether it is known if all ranks of the group can execute quick calls, or the group
+    /// has failed.
+    pub(crate) fn is_decided(&self) -> bool {
+        self.segment.is_ready() || self.segment.is_declined() || self.segment.has_failed()
     }
 
     /// Wakes a leader that waits for datagrams by sending it an empty one. If this datagram is

@@ -206,6 +206,7 @@ fn without_members(group: &Group) -> Group {
         encrypted,
         on_demand,
         quick,
+        probe_quick,
         ..
     } = *group;
     Group {
@@ -222,6 +223,7 @@ fn without_members(group: &Group) -> Group {
         encrypted,
         on_demand,
         quick,
+        probe_quick,
     }
 }
 
@@ -382,6 +384,7 @@ mod tests {
             encrypted: true,
             on_demand: true,
             quick: false,
+            probe_quick: true,
         }
     }
 

@@ -24,5 +24,8 @@ pub const QUICK: u64 = 1 << 5;
 /// The groups that an agent still holds may be reported in several messages.
 pub const HELD_GROUPS: u64 = 1 << 6;
 
+/// The agents of a group test whether datagrams arrive before the ranks execute quick calls.
+pub const QUICK_PROBES: u64 = 1 << 7;
+
 /// All features that this release supports.
-pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS | QUICK | HELD_GROUPS;
+pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS | QUICK | HELD_GROUPS | QUICK_PROBES;

@@ -71,6 +71,7 @@ pub fn decide_parameters(
         key: key.map(|key| key.secret),
         on_demand,
         quick,
+        probe_quick: quick && group_keys::all_have(places, features::QUICK_PROBES),
     }
 }
 
@@ -230,7 +231,7 @@ mod tests {
                 slots: 1,
                 probe_port: 7421,
                 version: cool_proto::VERSION,
-                features: features::QUICK,
+                features: features::QUICK | features::QUICK_PROBES,
                 key: None,
             };
             let Ok(Admission::New(session)) = agents.admit(agent, None) else { panic!("not admitted") };
@@ -279,7 +280,9 @@ mod tests {
             let secret = Secret { value: vec![1; 32] };
             let key = GroupProtection { secret, encrypted: false, connects_on_demand: false };
             let (places, measured) = (places(&network, mtus), MeasuredCosts::default());
-            decide_parameters((7, 3), &places, &network, &measured, (vec![tree], Some(key))).quick
+            let group = decide_parameters((7, 3), &places, &network, &measured, (vec![tree], Some(key)));
+            assert_eq!(group.probe_quick, group.quick, "all agents can test datagrams");
+            group.quick
         };
         assert!(quick([1500; 2]) && quick([9000; 2]));
         assert!(!quick([9000, 1500]) && !quick([1500, 1280]));

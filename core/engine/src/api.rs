@@ -46,6 +46,9 @@ pub struct GroupSpec {
     pub on_demand: bool,
     /// Whether the ranks may execute short calls by datagrams, which their agents prepare for them.
     pub quick: bool,
+    /// Whether the agents test, before the first of these calls, that datagrams arrive. All agents
+    /// of the group must support it.
+    pub probe_quick: bool,
 }
 
 /// The location of a rank.

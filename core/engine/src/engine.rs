@@ -305,6 +305,12 @@ impl Engine {
                     Ok(())
                 });
             }
+            Input::QuickProbed { group, passed } => {
+                self.with_group(now, group, |group, resources| {
+                    group.quick_probed(now, resources, passed);
+                    Ok(())
+                });
+            }
             other => self.handle_event(now, other),
         }
     }

@@ -47,6 +47,13 @@ pub enum Input<'a> {
         /// Whether the rank can execute quick calls.
         able: bool,
     },
+    /// Reports the result of a test that the engine requested with [`Output::ProbeQuick`].
+    QuickProbed {
+        /// The group.
+        group: u64,
+        /// Whether datagrams have arrived at this node.
+        passed: bool,
+    },
     /// A datagram arrived. The [`Output::Store`]s that follow name bytes of it.
     Datagram {
         /// Its sender.
@@ -143,6 +150,12 @@ pub enum Output {
     /// The group has failed. The engine answers all open requests once no work uses their memory,
     /// and refuses new ones.
     GroupFailed {
+        /// The group.
+        group: u64,
+    },
+    /// Test whether the datagrams of a group's quick calls arrive at this node, and send datagrams
+    /// for the tests of other nodes until the result for all is known ([`Output::Quick`]).
+    ProbeQuick {
         /// The group.
         group: u64,
     },

@@ -54,6 +54,8 @@ pub(crate) struct Members {
     pub(crate) protection: Option<Protection>,
     /// Whether agents connect only when one has a message for the other or waits for it.
     pub(crate) on_demand: bool,
+    /// Whether agents test that datagrams arrive before ranks execute quick calls.
+    pub(crate) probe_quick: bool,
     group_key: Option<Key>,
     /// The trees by scope. If there are several over all nodes, they share no link between
     /// switches.
@@ -137,6 +139,7 @@ impl Members {
             chunk_bytes: spec.chunk_bytes,
             protection: spec.keyed.as_ref().map(|keyed| keyed.protection),
             on_demand: spec.on_demand,
+            probe_quick: spec.probe_quick,
             group_key: spec.keyed.as_ref().filter(|_| spec.on_demand).map(|keyed| keyed.key.clone()),
             trees,
             host_bytes_per_second: spec.host_bytes_per_second,
@@ -366,6 +369,7 @@ mod tests {
             keyed: None,
             on_demand: false,
             quick: false,
+            probe_quick: false,
         }
     }
 

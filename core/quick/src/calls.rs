@@ -409,7 +409,7 @@ impl QuickCalls {
         }
         let ours = self.recent.iter().find(|(number, _)| *number == header.call).map(|(_, digest)| *digest);
         match (header.kind, ours) {
-            (DatagramKind::Nak, _) => {}
+            (DatagramKind::Nak | DatagramKind::Probe, _) => {}
             (DatagramKind::Mismatch, Some(ours)) if ours != header.digest => {
                 let text = String::from_utf8_lossy(payload).into_owned();
                 self.out.push_back(Output::Mismatch { rank: header.from, number: header.call, text });

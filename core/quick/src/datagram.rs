@@ -40,6 +40,8 @@ pub enum DatagramKind {
     Nak,
     /// The answer of an agent to a NAK: its rank made another call, which the payload describes.
     Mismatch,
+    /// A datagram of the maximum length that shows that datagrams arrive. Calls ignore it.
+    Probe,
 }
 
 /// The header before the payload.
@@ -146,11 +148,12 @@ impl DatagramKind {
             DatagramKind::Message => 1,
             DatagramKind::Nak => 2,
             DatagramKind::Mismatch => 3,
+            DatagramKind::Probe => 4,
         }
     }
 
     fn from_code(code: u8) -> Option<DatagramKind> {
-        [DatagramKind::Message, DatagramKind::Nak, DatagramKind::Mismatch]
+        [DatagramKind::Message, DatagramKind::Nak, DatagramKind::Mismatch, DatagramKind::Probe]
             .into_iter()
             .find(|kind| kind.code() == code)
     }
@@ -166,8 +169,12 @@ mod tests {
     }
 
     fn header() -> impl Strategy<Value = DatagramHeader> {
-        let kind =
-            prop_oneof![Just(DatagramKind::Message), Just(DatagramKind::Nak), Just(DatagramKind::Mismatch)];
+        let kind = prop_oneof![
+            Just(DatagramKind::Message),
+            Just(DatagramKind::Nak),
+            Just(DatagramKind::Mismatch),
+            Just(DatagramKind::Probe)
+        ];
         (kind, any::<(u64, u32, u64, u32, u32, u32, u64)>()).prop_map(|(kind, all)| {
             let (group, epoch, call, transfer, from, requested, digest) = all;
             DatagramHeader { kind, group, epoch, call, transfer, from, requested, digest }

@@ -6,6 +6,7 @@
 //! ```text
 //! quick_schedule     when a call is quick, and the program of each rank
 //! datagram           the wire format of messages, with a tag under the group's key
+//! datagram_probe     whether datagrams of full length arrive, before the first call
 //! calls              the calls of one rank, in order: a machine without I/O
 //! redundant_sending  when messages are sent twice
 //! wait_policy        how a rank waits: first alone, then watched by its agent
@@ -21,6 +22,7 @@
 
 mod calls;
 mod datagram;
+mod datagram_probe;
 mod leaders;
 mod nak_responder;
 mod quick_schedule;
@@ -31,6 +33,7 @@ pub use calls::{
     BeginCall, CallArrivals, Input, Output, QuickCalls, QuickMessage, RECENT_ARRIVALS_MAX, SendTo,
 };
 pub use datagram::{DATAGRAM_BYTES_MAX, Datagram, DatagramError, DatagramHeader, DatagramKind};
+pub use datagram_probe::{DatagramProbe, ProbePath};
 pub use leaders::NodeLeaders;
 pub use nak_responder::{NakResponder, RetransmitBuffer};
 pub use quick_schedule::{MESSAGE_BYTES_MAX, QuickSchedule, RETRANSMIT_WINDOW, quick_plans};

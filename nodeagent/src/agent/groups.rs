@@ -1,14 +1,16 @@
 //! The groups with ranks on this node: which ranks may attach, which have attached, and when a
 //! group can be released.
 
-use super::quick::server::{QuickGroup, QuickServer};
+use super::quick::server::{QuickGroup, QuickServer, QuickSockets};
 use crate::engine::{GroupSpec, MakeGroupError};
+use crate::leader_probe::DatagramFaults;
 use crate::shared_segment::SharedSegment;
 use cool_collective::{Layout, Rank};
 use cool_proto::local::{self, Place};
 use cool_shm::segment::RANKS_MAX;
 use prometheus_client::metrics::counter::Counter;
 use std::collections::{BTreeMap, BTreeSet};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
@@ -56,9 +58,9 @@ enum SegmentSharing {
     Possible,
     /// They share this segment, until a rank attaches that is not able to.
     In(Arc<SharedSegment>),
-    /// They may use datagrams between nodes. No rank of this node has attached yet, so the agent
-    /// has not opened the sockets.
-    Quick(QuickGroup),
+    /// They may use datagrams between nodes, but no rank of this node has attached yet. The result
+    /// of opening the sockets is `None` before they are opened.
+    Quick(QuickGroup, Option<io::Result<QuickSockets>>),
     /// They use datagrams, which this server supports, until a rank attaches that is not able to.
     Served(QuickServer),
 }
@@ -89,6 +91,8 @@ pub(super) struct GroupTable {
     node: Arc<str>,
     /// Counts the retransmitted messages of quick calls.
     answered: Counter,
+    /// The datagrams of quick calls that do not arrive at this node.
+    faults: Arc<DatagramFaults>,
     groups: Mutex<BTreeMap<u64, RankGroup>>,
 }
 
@@ -104,7 +108,12 @@ pub(super) enum LeaveOutcome {
 
 impl GroupTable {
     pub(super) fn new(node: Arc<str>, answered: Counter) -> GroupTable {
-        GroupTable { node, answered, groups: Mutex::default() }
+        GroupTable { node, answered, faults: Arc::default(), groups: Mutex::default() }
+    }
+
+    /// Returns the record of datagrams that do not arrive at this node.
+    pub(super) fn datagram_faults(&self) -> &DatagramFaults {
+        &self.faults
     }
 
     /// Adds a group that the engine has made.
@@ -159,7 +168,7 @@ impl GroupTable {
             SegmentSharing::In(segment) => Some(known.sharing_in(segment, None)),
             SegmentSharing::No
             | SegmentSharing::Possible
-            | SegmentSharing::Quick(_)
+            | SegmentSharing::Quick(..)
             | SegmentSharing::Served(_) => None,
         }
     }
@@ -175,8 +184,11 @@ impl GroupTable {
     ) -> Option<QuickArrival> {
         let mut groups = self.lock();
         let known = groups.get_mut(&group)?;
-        if let SegmentSharing::Quick(quick) = &known.sharing {
-            known.sharing = match QuickServer::start(quick, runtime, self.answered.clone()) {
+        if let SegmentSharing::Quick(quick, sockets) = &mut known.sharing {
+            let records = (self.answered.clone(), Arc::clone(&self.faults));
+            let sockets = sockets.take().unwrap_or_else(|| quick.open());
+            let started = sockets.and_then(|sockets| QuickServer::start(quick, sockets, runtime, records));
+            known.sharing = match started {
                 Ok(server) => SegmentSharing::Served(server),
                 Err(e) => {
                     warn!(
@@ -271,6 +283,18 @@ impl RankGroup {
         CallSharing { epoch: self.epoch, size: self.places.len(), segment: Arc::clone(segment), quick }
     }
 
+    /// Returns whether sockets must be opened before ranks attach.
+    pub(super) fn needs_sockets(&self) -> bool {
+        matches!(self.sharing, SegmentSharing::Quick(..))
+    }
+
+    /// Opens the sockets that ranks need; see [`QuickGroup::open`].
+    pub(super) fn open_sockets(&mut self) {
+        if let SegmentSharing::Quick(quick, sockets) = &mut self.sharing {
+            *sockets = Some(quick.open());
+        }
+    }
+
     pub(super) fn new(spec: &GroupSpec, node: &str) -> Result<RankGroup, MakeGroupError> {
         let invalid = |reason| cool_engine::GroupError::Invalid { group: spec.id, reason };
         let mut numbers = BTreeMap::new();
@@ -294,7 +318,7 @@ impl RankGroup {
             epoch: spec.epoch,
             local,
             sharing: match QuickGroup::from_spec(spec, node) {
-                Some(quick) => SegmentSharing::Quick(quick),
+                Some(quick) => SegmentSharing::Quick(quick, None),
                 None if together => SegmentSharing::Possible,
                 None => SegmentSharing::No,
             },

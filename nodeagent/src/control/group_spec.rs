@@ -47,6 +47,7 @@ pub(super) fn convert(group: Group) -> Result<GroupSpec, String> {
         cost_model: cost_model(&group.cost_model)?,
         on_demand: group.on_demand,
         quick: group.quick,
+        probe_quick: group.probe_quick,
         keyed: group.key.map(key).transpose()?.map(|key| GroupKey { key, protection }),
     })
 }

@@ -215,6 +215,7 @@ impl EmbeddedRegistrar {
                 keyed: keyed.clone(),
                 on_demand: false,
                 quick: false,
+                probe_quick: false,
             };
             agent.make_group(spec).await?;
             // Ranks are threads of this process.

@@ -207,6 +207,7 @@ impl EngineDriver {
                 host.handle(Input::Written { connection, bytes });
             }
             DriverEvent::Closed { connection, why } => host.closed(connection, why),
+            DriverEvent::QuickProbed { group, passed } => host.handle(Input::QuickProbed { group, passed }),
             DriverEvent::WorkDone(id) => host.handle(Input::WorkDone(id)),
             DriverEvent::Prepared(id, prepared) => host.handle(Input::Prepared(id, *prepared)),
             DriverEvent::WorkPanicked => panic!("a thread that works for the engine has panicked; see above"),

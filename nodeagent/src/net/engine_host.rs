@@ -1,6 +1,5 @@
 //! The host of the engine: executes each of its outputs in order, without ever waiting.
 
-use super::DriverEvents;
 use super::cipher::AesGcm;
 use super::handshake::{LinkSecurity, RecordCiphers};
 use super::link_pace::pace;
@@ -9,6 +8,7 @@ use super::tcp::{self, AgentConnection, ConnectParams};
 use super::udp::{self, Socket};
 use super::udp_outbox::DatagramOutbox;
 use super::work::{self, MoveWork, WorkPool};
+use super::{DriverEvent, DriverEvents};
 use crate::engine::{
     EngineConfig, EngineReply, EngineTrace, GroupKey, MakeGroupError, RankRequest, RefusalCounters,
     RefusalReason, SharedSlice, TrafficCounters,
@@ -295,11 +295,27 @@ impl EngineHost {
             }
             Output::GroupMade { group, result } => self.group_made(group, result),
             Output::GroupFailed { group } => self.end_sharing(group),
+            Output::ProbeQuick { group } => self.probe_quick(group),
             Output::Quick { group, all } => {
                 self.segments.get(&group).into_iter().for_each(|segment| segment.quick(all));
             }
             Output::GroupForgotten { group } => self.group_forgotten(group),
         }
+    }
+
+    /// Starts the test of a group's datagrams, which reports its result as an event.
+    fn probe_quick(&mut self, group: u64) {
+        let (segment, events) = (self.segments.get(&group).map(Arc::clone), self.events.clone());
+        let probe = segment.and_then(|segment| segment.take_probe().map(|probe| (segment, probe)));
+        let (report, passed) = oneshot::channel();
+        if let Some((segment, probe)) = probe {
+            tokio::spawn(async move { probe.run(|| segment.is_decided(), report).await });
+        }
+        tokio::spawn(async move {
+            // Without a result the datagrams count as lost.
+            let passed = passed.await.unwrap_or(false);
+            let _ = events.send(DriverEvent::QuickProbed { group, passed }).await;
+        });
     }
 
     fn write(&mut self, id: AgentConnectionId, mut head: Vec<u8>, payload: Option<MemoryRange>) {

@@ -81,6 +81,11 @@ enum DriverEvent {
         connection: AgentConnectionId,
         why: String,
     },
+    /// Whether the datagrams of a group's quick calls arrive at this node.
+    QuickProbed {
+        group: u64,
+        passed: bool,
+    },
     WorkDone(WorkId),
     Prepared(WorkId, Box<PreparedCall>),
     /// A thread of the pool has panicked, so its work will never complete.

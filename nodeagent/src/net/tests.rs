@@ -99,6 +99,7 @@ fn spec(engines: &[EngineHandle], places: &[usize]) -> GroupSpec {
         keyed: Some(GroupKey { key: [9; 32].into(), protection: Protection::Tagged }),
         on_demand: false,
         quick: false,
+        probe_quick: false,
     }
 }
 

@@ -38,6 +38,7 @@ fn spec(ranks: u32) -> GroupSpec {
         keyed: None,
         on_demand: false,
         quick: false,
+        probe_quick: false,
     }
 }
 

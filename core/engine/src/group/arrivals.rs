@@ -5,6 +5,7 @@ use super::Group;
 use super::call_matching::RemoteCall;
 use super::messages::direct_place;
 use super::point_to_point::is_point_to_point;
+use super::quick::agreement::NodeReport;
 use crate::engine_outbox::ReceivedBytes;
 use crate::engine_resources::{EngineResources, GroupContext};
 use crate::failure::{CallFailure, CallFailureKind};
@@ -263,7 +264,11 @@ impl Group {
                 Ok(())
             }
             Notice::QuickCapability { able, .. } => {
-                self.learn_quick(resources, node, able);
+                self.learn_quick(resources, node, NodeReport::Capability(able));
+                Ok(())
+            }
+            Notice::QuickProbed { passed, .. } => {
+                self.learn_quick(resources, node, NodeReport::Probed(passed));
                 Ok(())
             }
         }

@@ -255,6 +255,7 @@ impl SimulatedCluster {
             keyed: Some(GroupKey { key: [id as u8; 32].into(), protection: Protection::Tagged }),
             on_demand: self.settings.on_demand,
             quick: false,
+            probe_quick: false,
         }
     }
 

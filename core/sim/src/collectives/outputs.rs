@@ -30,6 +30,8 @@ impl SimulatedCluster {
                 self.nodes[usize::from(node)].tagger.remove(group);
             }
             Output::GroupFailed { group } => self.on_group_failed(node, group)?,
+            // Every datagram of the simulated network arrives sooner or later.
+            Output::ProbeQuick { group } => self.input(node, Input::QuickProbed { group, passed: true })?,
             Output::Quick { group, all } => self.on_quick_known(node, group, all)?,
             Output::Done { token, result } => self.answer(node, token, result)?,
             Output::Control { to, group, bytes } => self.datagram(node, (group, to), bytes),

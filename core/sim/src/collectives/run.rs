@@ -110,7 +110,8 @@ impl<'s> Runner<'s> {
     fn spec(&mut self, id: u64, group: &GroupScenario) -> GroupSpec {
         let spec = self.cluster.group(id, &group.places, group.stripes);
         group.deaf.iter().for_each(|node| self.cluster.deafen(&spec, *node));
-        GroupSpec { chunk_bytes: group.chunk_bytes, quick: group.quick.is_some(), ..spec }
+        let quick = group.quick.is_some();
+        GroupSpec { chunk_bytes: group.chunk_bytes, quick, probe_quick: quick, ..spec }
     }
 
     fn add_group(&mut self, index: usize, group: &GroupScenario) -> Result<(), String> {

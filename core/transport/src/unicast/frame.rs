@@ -85,6 +85,7 @@ const GROUP_OPEN: u8 = 11;
 const ANNOUNCE_AGAIN: u8 = 12;
 const ANNOUNCE_ALL: u8 = 13;
 const QUICK_CAPABILITY: u8 = 14;
+const QUICK_PROBED: u8 = 15;
 
 fn framed(kind: u8, payload: usize, body: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut out = vec![0, 0, 0, 0, kind];
@@ -177,6 +178,7 @@ impl Notice {
             Notice::WaitingQuery { .. } => WAITING_QUERY,
             Notice::WaitingRanks { .. } => WAITING_RANKS,
             Notice::QuickCapability { .. } => QUICK_CAPABILITY,
+            Notice::QuickProbed { .. } => QUICK_PROBED,
         };
         framed(code, 0, |out| {
             out.extend(group.to_be_bytes());
@@ -204,6 +206,7 @@ impl Notice {
                     put_pairs(out, messages);
                 }
                 Notice::QuickCapability { able, .. } => out.push(u8::from(*able)),
+                Notice::QuickProbed { passed, .. } => out.push(u8::from(*passed)),
             }
         })
     }
@@ -263,7 +266,8 @@ fn decode_control(kind: u8, body: &[u8]) -> Result<ControlFrame, Violation> {
         ANNOUNCE_AGAIN => ControlFrame::AnnounceAgain { message: name(&mut r)? },
         ANNOUNCE_ALL => ControlFrame::AnnounceAll { group: r.u64()?, epoch: r.u32()? },
         CREDIT => ControlFrame::Credit { group: r.u64()?, epoch: r.u32()?, bytes: r.u64()? },
-        ABORT | RANKS_ARRIVED | RANK_LOST | WAITING_QUERY | WAITING_RANKS | QUICK_CAPABILITY => {
+        ABORT | RANKS_ARRIVED | RANK_LOST | WAITING_QUERY | WAITING_RANKS | QUICK_CAPABILITY
+        | QUICK_PROBED => {
             let (group, epoch) = (r.u64()?, r.u32()?);
             ControlFrame::Notice(match kind {
                 ABORT => {
@@ -282,6 +286,7 @@ fn decode_control(kind: u8, body: &[u8]) -> Result<ControlFrame, Violation> {
                 }
                 WAITING_QUERY => Notice::WaitingQuery { group, epoch },
                 QUICK_CAPABILITY => Notice::QuickCapability { group, epoch, able: r.u8()? != 0 },
+                QUICK_PROBED => Notice::QuickProbed { group, epoch, passed: r.u8()? != 0 },
                 _ => Notice::WaitingRanks { group, epoch, ranks: ranks(&mut r)?, messages: pairs(&mut r)? },
             })
         }

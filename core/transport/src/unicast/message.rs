@@ -100,6 +100,16 @@ pub enum Notice {
         /// Whether it can.
         able: bool,
     },
+    /// Whether datagrams of full length have arrived at the sender's node before the first quick
+    /// call. Only sent in a group whose agents all know this notice.
+    QuickProbed {
+        /// The group.
+        group: u64,
+        /// The epoch of its membership.
+        epoch: u32,
+        /// Whether they have.
+        passed: bool,
+    },
 }
 
 impl Notice {
@@ -111,7 +121,8 @@ impl Notice {
             | Notice::RankLost { group, epoch, .. }
             | Notice::WaitingQuery { group, epoch }
             | Notice::WaitingRanks { group, epoch, .. }
-            | Notice::QuickCapability { group, epoch, .. } => (*group, *epoch),
+            | Notice::QuickCapability { group, epoch, .. }
+            | Notice::QuickProbed { group, epoch, .. } => (*group, *epoch),
         }
     }
 }

@@ -412,6 +412,8 @@ fn notices_arrive_as_they_were_sent() {
         Notice::RankLost { group: 7, epoch: 1, call: 9, rank: 3, text: "exited".to_owned() },
         Notice::WaitingQuery { group: 7, epoch: 1 },
         Notice::WaitingRanks { group: 7, epoch: 1, ranks: vec![3], messages: vec![(4, 1), (4, 9)] },
+        Notice::QuickCapability { group: 7, epoch: 1, able: true },
+        Notice::QuickProbed { group: 7, epoch: 1, passed: false },
     ];
     let mut pair = Pair::new();
     for notice in &notices {

@@ -3,10 +3,11 @@
 //! losses.
 
 use crate::engine::{GroupSpec, TreeScope};
+use crate::leader_probe::{DatagramFaults, LeaderProbe};
 use crate::net::udp::{send_over_trees, socket_with_room};
 use crate::shared_segment::SharedSegment;
 use cool_proto::local;
-use cool_quick::{DATAGRAM_BYTES_MAX, NakResponder, RetransmitBuffer};
+use cool_quick::{DATAGRAM_BYTES_MAX, DatagramProbe, NakResponder, RetransmitBuffer};
 use cool_shm::segment::{RANKS_MAX, RankPart};
 use cool_transport::tagged::Protection;
 use cool_types::{Key, Rank};
@@ -41,6 +42,8 @@ pub(in crate::agent) struct QuickGroup {
     leader: u32,
     /// The addresses of the leaders' nodes.
     addresses: Vec<Ipv4Addr>,
+    /// Whether datagrams are tested before the first call.
+    probes: bool,
 }
 
 impl QuickGroup {
@@ -74,6 +77,7 @@ impl QuickGroup {
             ranks: here.map(|member| member.rank).collect(),
             leader: leader as u32,
             addresses: leaders.into_iter().map(|(_, ip)| ip).collect(),
+            probes: spec.probe_quick,
         })
     }
 
@@ -99,6 +103,30 @@ impl QuickGroup {
         socket.join_multicast_v4(&self.tree, &self.ip())?;
         send_over_trees(&socket, self.ip().into())?;
         Ok(socket.into())
+    }
+
+    /// Opens the sockets of the leader and the agent. The caller must be able to wait: the system
+    /// joins a tree only while it has a lock that is held for seconds if other interfaces are
+    /// configured.
+    ///
+    /// # Errors
+    /// Returns an error if a port is in use or if the tree cannot be joined.
+    pub(in crate::agent) fn open(&self) -> io::Result<QuickSockets> {
+        let leader = self.leader_socket()?;
+        let agent: UdpSocket = bind(self.ip(), self.port + 1)?.into();
+        agent.set_nonblocking(true)?;
+        Ok(QuickSockets { leader, agent })
+    }
+
+    /// Returns the test of the leader's datagrams, if they must be tested.
+    fn probe(&self, leader: &UdpSocket, faults: Arc<DatagramFaults>) -> io::Result<Option<LeaderProbe>> {
+        if !self.probes {
+            return Ok(None);
+        }
+        let QuickGroup { key, group, leader: number, addresses, tree, port, .. } = self;
+        let probe = DatagramProbe::new(key.clone(), *group, Rank(*number), addresses.len());
+        let (socket, addresses) = (leader.try_clone()?.into(), addresses.clone());
+        Ok(Some(LeaderProbe { socket, probe, addresses, tree: *tree, port: *port, faults }))
     }
 
     /// Returns the responder that answers in the leader's name.
@@ -145,6 +173,13 @@ fn bind(ip: Ipv4Addr, port: u16) -> io::Result<socket2::Socket> {
     Ok(socket)
 }
 
+/// The sockets of a group's quick calls on this node.
+#[derive(Debug)]
+pub(in crate::agent) struct QuickSockets {
+    leader: UdpSocket,
+    agent: UdpSocket,
+}
+
 /// The agent's part in the quick calls of a group, until it is dropped.
 #[derive(Debug)]
 pub(in crate::agent) struct QuickServer {
@@ -156,25 +191,23 @@ pub(in crate::agent) struct QuickServer {
 }
 
 impl QuickServer {
-    /// Opens the sockets of the leader and the agent, and starts to respond to NAKs.
+    /// Starts to respond to NAKs.
     ///
     /// # Errors
-    /// Returns an error if a port is in use, if the tree cannot be joined, or if there is not
-    /// enough memory.
+    /// Returns an error if there is not enough memory.
     pub(in crate::agent) fn start(
         group: &QuickGroup,
+        QuickSockets { leader, agent }: QuickSockets,
         runtime: &Handle,
-        answered: Counter,
+        (answered, faults): (Counter, Arc<DatagramFaults>),
     ) -> io::Result<QuickServer> {
-        let leader = group.leader_socket()?;
-        let own: UdpSocket = bind(group.ip(), group.port + 1)?.into();
-        own.set_nonblocking(true)?;
         let socket = {
             let _inside = runtime.enter();
-            Arc::new(tokio::net::UdpSocket::from_std(own)?)
+            Arc::new(tokio::net::UdpSocket::from_std(agent)?)
         };
         let to_leader = SocketAddrV4::new(group.ip(), group.port);
-        let shared = SharedSegment::for_node(&group.ranks, Arc::clone(&socket), to_leader.into());
+        let probe = group.probe(&leader, faults)?;
+        let shared = SharedSegment::for_node(&group.ranks, Arc::clone(&socket), to_leader.into(), probe);
         let shared = Arc::new(shared.map_err(io::Error::other)?);
         let answering = serve_naks(group.clone(), Arc::clone(&shared), socket, answered);
         let answering = runtime.spawn(answering).abort_handle();
@@ -230,5 +263,61 @@ async fn serve_naks(
             // undeliverable. So the server continues.
             tracing::debug!(%error, "while answering for the ranks of this node");
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cool_quick::{Datagram, DatagramHeader, DatagramKind};
+
+    /// The buffer of a leader that has sent one message in call 7.
+    struct OneMessage(Vec<u8>);
+
+    impl RetransmitBuffer for OneMessage {
+        fn message(&self, name: (u64, u32)) -> Option<Vec<u8>> {
+            (name == (7, 1)).then(|| self.0.clone())
+        }
+
+        fn digest(&self, _: u64) -> Option<u64> {
+            None
+        }
+
+        fn text(&self, _: u64) -> Option<String> {
+            None
+        }
+    }
+
+    #[test]
+    fn a_nak_is_answered_to_the_listed_address_of_its_leader() {
+        let addresses = vec![Ipv4Addr::new(10, 0, 0, 1), Ipv4Addr::new(10, 0, 0, 2)];
+        let quick = QuickGroup {
+            group: (9, 2),
+            key: Key::from([3; 32]),
+            tree: Ipv4Addr::new(239, 192, 0, 1),
+            port: 20_018,
+            ranks: vec![0],
+            leader: 0,
+            addresses: addresses.clone(),
+            probes: true,
+        };
+        let header = |kind, from, requested| DatagramHeader {
+            kind,
+            group: 9,
+            epoch: 2,
+            call: 7,
+            transfer: 1,
+            from,
+            requested,
+            digest: 5,
+        };
+        let encode = |header| Datagram { header, payload: b"" }.encode(&quick.key);
+        let message = encode(header(DatagramKind::Message, 0, 0));
+        let nak = encode(header(DatagramKind::Nak, 1, 0));
+        // The address that the system chose for the sender does not appear here.
+        let answer = quick.reply_to(&quick.answering(), &OneMessage(message.clone()), &nak);
+        assert_eq!(answer, Some((message.clone(), SocketAddrV4::new(addresses[1], 20_018))));
+        let unlisted = encode(header(DatagramKind::Nak, 2, 0));
+        assert_eq!(quick.reply_to(&quick.answering(), &OneMessage(message), &unlisted), None);
     }
 }
