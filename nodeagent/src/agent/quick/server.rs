@@ -135,17 +135,17 @@ impl QuickGroup {
     }
 
     /// Returns the response to a datagram, and the address to which it must be sent. Returns `None`
-    /// if the datagram needs no response, or does not come from the address of the leader that it
-    /// names.
+    /// if the datagram needs no response. The address from which the datagram was sent does not
+    /// matter: the leader's socket is bound to no address, so the system may choose another one of
+    /// the node's addresses, and the tag proves that a leader of the group sent it.
     fn reply_to(
         &self,
         answering: &NakResponder,
-        shared: &SharedSegment,
+        buffer: &impl RetransmitBuffer,
         bytes: &[u8],
-        from: IpAddr,
     ) -> Option<(Vec<u8>, SocketAddrV4)> {
-        let (asker, answer) = answering.respond(&KeptInSegment(shared.leader_part()), bytes)?;
-        let asker = self.addresses.get(asker.0 as usize).filter(|asker| from == IpAddr::V4(**asker))?;
+        let (asker, answer) = answering.respond(buffer, bytes)?;
+        let asker = self.addresses.get(asker.0 as usize)?;
         Some((answer, SocketAddrV4::new(*asker, self.port)))
     }
 }
@@ -249,13 +249,15 @@ async fn serve_naks(
     let (mut buffer, answering) = ([0; DATAGRAM_BYTES_MAX], group.answering());
     loop {
         let sent = match socket.recv_from(&mut buffer).await {
-            Ok((len, from)) => match group.reply_to(&answering, &shared, &buffer[..len], from.ip()) {
-                Some((answer, to)) => socket.send_to(&answer, to).await.map(|_| {
-                    answered.inc();
-                    shared.leader_part().count_retransmission();
-                }),
-                None => Ok(()),
-            },
+            Ok((len, _)) => {
+                match group.reply_to(&answering, &KeptInSegment(shared.leader_part()), &buffer[..len]) {
+                    Some((answer, to)) => socket.send_to(&answer, to).await.map(|_| {
+                        answered.inc();
+                        shared.leader_part().count_retransmission();
+                    }),
+                    None => Ok(()),
+                }
+            }
             Err(error) => Err(error),
         };
         if let Err(error) = sent {
