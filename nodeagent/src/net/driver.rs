@@ -207,6 +207,7 @@ impl EngineDriver {
                 host.handle(Input::Written { connection, bytes });
             }
             DriverEvent::Closed { connection, why } => host.closed(connection, why),
+            DriverEvent::TreesJoined { group, reply, joined } => host.trees_joined(group, reply, joined),
             DriverEvent::QuickProbed { group, passed } => host.handle(Input::QuickProbed { group, passed }),
             DriverEvent::WorkDone(id) => host.handle(Input::WorkDone(id)),
             DriverEvent::Prepared(id, prepared) => host.handle(Input::Prepared(id, *prepared)),

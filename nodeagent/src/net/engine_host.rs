@@ -8,7 +8,7 @@ use super::tcp::{self, AgentConnection, ConnectParams};
 use super::udp::{self, Socket};
 use super::udp_outbox::DatagramOutbox;
 use super::work::{self, MoveWork, WorkPool};
-use super::{DriverEvent, DriverEvents};
+use super::{DriverEvent, DriverEvents, GroupReply, TreeJoinError};
 use crate::engine::{
     EngineConfig, EngineReply, EngineTrace, GroupKey, MakeGroupError, RankRequest, RefusalCounters,
     RefusalReason, SharedSlice, TrafficCounters,
@@ -36,9 +36,6 @@ struct JoinedTree {
     socket: Socket,
 }
 
-/// The channel on which the outcome of making a group is reported.
-type GroupReply = oneshot::Sender<Result<(), MakeGroupError>>;
-
 /// A group that is being made.
 struct PendingGroup {
     reply: GroupReply,
@@ -48,6 +45,15 @@ struct PendingGroup {
     keyed: Option<(u32, GroupKey)>,
     /// Whether the group's key proves the identities of its agents.
     proves: bool,
+}
+
+/// Closes sockets of trees on another thread, because leaving a tree takes as long as joining one.
+fn close<T: Send + 'static>(sockets: Vec<T>) {
+    if !sockets.is_empty()
+        && let Ok(runtime) = tokio::runtime::Handle::try_current()
+    {
+        runtime.spawn_blocking(move || drop(sockets));
+    }
 }
 
 /// Counters that other threads read.
@@ -385,48 +391,84 @@ impl EngineHost {
         let Some(PendingGroup { reply, pace, keyed, proves }) = self.pending_groups.remove(&group) else {
             return;
         };
-        let result = made.map_err(MakeGroupError::from).and_then(|MadeGroup { place, nodes, trees }| {
-            self.paces.insert(group, pace);
-            if let Some((epoch, key)) = keyed {
-                if proves {
-                    self.security.groups.insert((group, epoch), key.key.clone());
+        let MadeGroup { place, nodes, trees } = match made {
+            Ok(made) => made,
+            // The caller may have stopped waiting.
+            Err(error) => return drop(reply.send(Err(error.into()))),
+        };
+        self.paces.insert(group, pace);
+        if let Some((epoch, key)) = keyed {
+            if proves {
+                self.security.groups.insert((group, epoch), key.key.clone());
+            }
+            self.tagger.insert((group, epoch), key, (place, nodes));
+        }
+        self.set_pace();
+        self.join_trees(group, reply, trees);
+    }
+
+    /// Joins the trees of a group on another thread, because the system joins a tree only while it
+    /// has a lock that is held for seconds if other interfaces are configured. The group is made
+    /// once all trees are joined.
+    fn join_trees(&mut self, group: u64, reply: GroupReply, trees: Vec<SocketAddr>) {
+        let is_new = |tree: &SocketAddr| match self.trees.get_mut(tree) {
+            Some(joined) => {
+                joined.groups.insert(group);
+                false
+            }
+            None => true,
+        };
+        let (new, ip): (Vec<SocketAddr>, IpAddr) = (trees.into_iter().filter(is_new).collect(), self.ip);
+        if new.is_empty() {
+            return drop(reply.send(Ok(())));
+        }
+        let events = self.events.clone();
+        let join = move || {
+            let listen = |tree: SocketAddr| match udp::listen(tree, ip) {
+                Ok(socket) => Ok((tree, socket)),
+                Err(error) => Err((tree.ip(), error.to_string())),
+            };
+            let joined = new.into_iter().map(listen).collect();
+            // The driver may have ended.
+            let _ = events.blocking_send(DriverEvent::TreesJoined { group, reply, joined });
+        };
+        tokio::task::spawn_blocking(join);
+    }
+
+    /// Handles the sockets of a group's trees.
+    pub(super) fn trees_joined(
+        &mut self,
+        group: u64,
+        reply: GroupReply,
+        joined: Result<Vec<(SocketAddr, Socket)>, TreeJoinError>,
+    ) {
+        match joined {
+            // The group may have been released meanwhile.
+            Ok(sockets) if self.paces.contains_key(&group) => {
+                for (address, socket) in sockets {
+                    // Another group may have joined the same tree meanwhile.
+                    let tree = self.trees.entry(address);
+                    let tree = tree.or_insert_with(|| JoinedTree { groups: BTreeSet::new(), socket });
+                    tree.groups.insert(group);
                 }
-                self.tagger.insert((group, epoch), key, (place, nodes));
+                // The caller may have stopped waiting. The group exists until it is released.
+                let _ = reply.send(Ok(()));
             }
-            self.set_pace();
-            self.join_trees(group, trees)
-        });
-        // The caller may have stopped waiting. The group exists until it is released.
-        let _ = reply.send(result);
-    }
-
-    fn join_trees(&mut self, group: u64, trees: Vec<SocketAddr>) -> Result<(), MakeGroupError> {
-        for address in trees {
-            if let Err(error) = self.join_tree(group, address) {
-                self.engine.handle(self.clock, Input::ReleaseGroup { group });
-                let (address, reason) = (address.ip(), error.to_string());
-                return Err(MakeGroupError::Multicast { group, address, ip: self.ip, reason });
+            Ok(sockets) => close(sockets),
+            Err((address, reason)) => {
+                self.handle(Input::ReleaseGroup { group });
+                let _ = reply.send(Err(MakeGroupError::Multicast { group, address, ip: self.ip, reason }));
             }
         }
-        Ok(())
-    }
-
-    fn join_tree(&mut self, group: u64, address: SocketAddr) -> io::Result<()> {
-        if let Some(tree) = self.trees.get_mut(&address) {
-            tree.groups.insert(group);
-            return Ok(());
-        }
-        let socket = udp::listen(address, self.ip)?;
-        self.trees.insert(address, JoinedTree { groups: BTreeSet::from([group]), socket });
-        Ok(())
     }
 
     fn group_forgotten(&mut self, group: u64) {
         self.end_sharing(group);
-        self.trees.retain(|_, tree| {
+        let unused = self.trees.extract_if(.., |_, tree| {
             tree.groups.remove(&group);
-            !tree.groups.is_empty()
+            tree.groups.is_empty()
         });
+        close(unused.collect::<Vec<_>>());
         self.tagger.remove(group);
         self.security.groups.release(group);
         self.paces.remove(&group);

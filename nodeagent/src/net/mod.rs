@@ -22,7 +22,9 @@ pub(crate) mod udp;
 mod udp_outbox;
 mod work;
 
-use crate::engine::{EngineCommand, EngineConfig, RefusalCounters, StartError, TrafficCounters};
+use crate::engine::{
+    EngineCommand, EngineConfig, MakeGroupError, RefusalCounters, StartError, TrafficCounters,
+};
 use crate::loss_injector::LossInjector;
 use cool_engine::{AgentConnectionId, AgentId, NodeId, PreparedCall, WorkId};
 use cool_types::Key;
@@ -34,7 +36,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// Number of events that may wait for the engine. If there are more, connections and work must
 /// wait.
@@ -81,6 +83,12 @@ enum DriverEvent {
         connection: AgentConnectionId,
         why: String,
     },
+    /// A group's trees have been joined, or cannot be.
+    TreesJoined {
+        group: u64,
+        reply: GroupReply,
+        joined: Result<Vec<(SocketAddr, udp::Socket)>, TreeJoinError>,
+    },
     /// Whether the datagrams of a group's quick calls arrive at this node.
     QuickProbed {
         group: u64,
@@ -91,6 +99,12 @@ enum DriverEvent {
     /// A thread of the pool has panicked, so its work will never complete.
     WorkPanicked,
 }
+
+/// A tree that cannot be joined, and the reason.
+type TreeJoinError = (IpAddr, String);
+
+/// The channel on which the outcome of making a group is reported.
+type GroupReply = oneshot::Sender<Result<(), MakeGroupError>>;
 
 type DriverEvents = mpsc::Sender<DriverEvent>;
 
