@@ -1,5 +1,7 @@
 //! The agent's examination of its own node, on request of the controller.
 
+use crate::interface::{self, Interface};
+use crate::net::udp;
 use cool_proto::control::Examined;
 use std::process::Stdio;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -9,9 +11,14 @@ use tokio::time::timeout;
 /// Maximum time for an external program of an examination.
 const WITHIN: Duration = Duration::from_secs(1);
 
-/// Returns the result of an examination of the node with this data interface.
-pub(crate) async fn examined(id: u64, interface: String) -> Examined {
-    let faults = faults(&interface).await;
+/// Returns the result of an examination of the node with this data interface, as it was when the
+/// agent started. It contains the `known` faults.
+pub(crate) async fn examined(id: u64, interface: Interface, known: Vec<String>) -> Examined {
+    let mut faults = faults(&interface.name).await;
+    let now = interface::read_mtu(&interface.name).unwrap_or(interface.mtu);
+    faults.extend(changed_mtu(&interface, now));
+    faults.extend(udp::granted_room(interface.ip).ok().and_then(small_room));
+    faults.extend(known);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Examined { id, clock_us: i64::try_from(now.as_micros()).unwrap_or(i64::MAX), faults }
 }
@@ -20,6 +27,26 @@ pub(crate) async fn examined(id: u64, interface: String) -> Examined {
 async fn faults(interface: &str) -> Vec<String> {
     let (driver, features) = tokio::join!(ethtool("-i", interface), ethtool("-k", interface));
     offload(interface, &driver.unwrap_or_default(), &features.unwrap_or_default()).into_iter().collect()
+}
+
+/// Returns the fault if the interface has another MTU `now` than when the agent started.
+fn changed_mtu(Interface { name, mtu, .. }: &Interface, now: u32) -> Option<String> {
+    (now != *mtu).then(|| {
+        format!(
+            "the MTU of {name} is {now}, but was {mtu} when the agent started, so packets of full size are lost; set it to \
+             {mtu}, or restart the agent"
+        )
+    })
+}
+
+/// Returns the fault if sockets get so little `room`, in bytes, that packets are lost.
+fn small_room(room: usize) -> Option<String> {
+    (room < udp::ROOM_MIN).then(|| {
+        format!(
+            "UDP sockets get only {room} bytes for received packets, so packets are lost whenever the agent is busy for a \
+             few milliseconds; set net.core.rmem_max and net.core.wmem_max to 8388608 with sysctl, then restart the agent"
+        )
+    })
 }
 
 /// Returns the output of ethtool(8), or `None` if it is not installed or fails.
@@ -60,6 +87,23 @@ mod tests {
         assert_eq!(offload("eth0", "driver: veth\n", off), None);
         assert_eq!(offload("eth0", "driver: ixgbe\n", on), None);
         assert_eq!(offload("eth0", "", ""), None);
+    }
+
+    #[test]
+    fn an_mtu_that_changed_while_the_agent_runs_is_a_fault() {
+        let interface = Interface::read("lo", false).unwrap();
+        let now = interface::read_mtu("lo").unwrap();
+        assert_eq!(changed_mtu(&interface, now), None);
+        let fault = changed_mtu(&Interface { mtu: now + 1, ..interface }, now).unwrap();
+        assert!(fault.contains(&now.to_string()) && fault.contains("restart the agent"), "{fault}");
+    }
+
+    #[test]
+    fn a_small_receive_buffer_is_a_fault_with_its_size() {
+        let fault = small_room(212_992).unwrap();
+        assert!(fault.contains("212992") && fault.contains("net.core.rmem_max"), "{fault}");
+        assert_eq!(small_room(8 << 20), None);
+        assert!(udp::granted_room([127, 0, 0, 1].into()).unwrap() > 0);
     }
 
     #[tokio::test]

@@ -98,6 +98,15 @@ pub(crate) fn index_of(ip: Ipv6Addr) -> io::Result<u32> {
     })
 }
 
+/// Returns the current MTU of the interface called `name`.
+///
+/// # Errors
+/// Returns an error if there is no such interface, or if the system does not report its MTU.
+pub(crate) fn read_mtu(name: &str) -> io::Result<u32> {
+    let found = pnet::datalink::interfaces().into_iter().find(|interface| interface.name == name);
+    mtu(found.ok_or(io::ErrorKind::NotFound)?.index)
+}
+
 /// Returns the MTU of an interface from rtnetlink(7), because /sys may show the interfaces of
 /// another network namespace.
 fn mtu(index: u32) -> io::Result<u32> {

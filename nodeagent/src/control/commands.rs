@@ -69,8 +69,11 @@ impl ControlSession<'_> {
             Body::Examine(Examine { id }) => {
                 // Requests beyond the maximum are ignored.
                 if self.examinations.len() < MAX_EXAMINATIONS {
-                    self.examinations
-                        .spawn(diagnostics::examined(id, self.registration.interface.name.clone()));
+                    self.examinations.spawn(diagnostics::examined(
+                        id,
+                        self.registration.interface.clone(),
+                        self.agent.datagram_faults(),
+                    ));
                 }
             }
         }
