@@ -168,7 +168,9 @@ impl Engine {
                 self.drain_peer(now, node, 0);
                 self.report_awaited(node);
             } else if std::mem::take(&mut self.resources.sending_changed) {
-                let ids: Vec<u64> = self.groups.keys().copied().collect();
+                // Groups without open calls and streams share nothing, and there may be many.
+                let busy = self.groups.iter().filter(|(_, group)| !group.is_quiescent());
+                let ids: Vec<u64> = busy.map(|(id, _)| *id).collect();
                 for id in ids {
                     self.with_group(now, id, |group, resources| group.share_link(now, resources));
                 }

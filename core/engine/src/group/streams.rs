@@ -29,6 +29,10 @@ const BEGINS_WITHIN: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// its error names ranks.
 const GRACE: Duration = Duration::from_secs(2);
 
+/// Maximum number of chains that a group keeps for later streams. A chain has an entry for each
+/// node, so one for each possible source would take memory that grows with the square of the nodes.
+const CHAINS_MAX: usize = 256;
+
 /// Number of streams in a row without repair after which acknowledgements of short streams are
 /// delayed by [`ACK_DELAY`], so that several share a datagram. A group starts with delayed
 /// acknowledgements.
@@ -114,7 +118,7 @@ pub(super) struct Streams {
     buffered: BufferedPackets,
     /// Streams that have ended although their calls are in progress.
     over: BTreeSet<StreamId>,
-    /// The chains that streams have used so far, by scope and source.
+    /// Chains that streams have used, by scope and source, up to [`CHAINS_MAX`].
     chains: BTreeMap<(MulticastScope, usize), Arc<Chain>>,
     /// The retransmission timeout that the last stream measured.
     retransmission_timeout: Duration,
@@ -262,6 +266,10 @@ impl Streams {
         let (group, epoch) = members.id_and_epoch();
         let patience = timeout + GRACE;
         let defaults = StreamTimers::default();
+        if self.chains.len() >= CHAINS_MAX && !self.chains.contains_key(&(scope, source)) {
+            // Open streams keep their chains.
+            self.chains.pop_first();
+        }
         let chain = self.chains.entry((scope, source));
         let chain = Arc::clone(chain.or_insert_with(|| members.chain(scope, source)));
         StreamSpec {
