@@ -60,6 +60,9 @@ pub(crate) struct PeerLink {
     /// The address to connect to, if this side may connect.
     connect: Option<SocketAddr>,
     pub(crate) groups: BTreeSet<u64>,
+    /// Number of times that data has arrived from the agent. Groups compare it to find out whether
+    /// the agent is alive.
+    heard: u64,
     /// Whether the agent has ever been in a group.
     used: bool,
     /// The number of connections in a row, before this one, that ended without any group traffic.
@@ -83,6 +86,7 @@ impl PeerLink {
             ip,
             connect: None,
             groups: BTreeSet::new(),
+            heard: 0,
             used: false,
             reconnects: 0,
         }
@@ -337,6 +341,16 @@ impl PeerTable {
         self.handle(now, node, Input::Notify(notice));
     }
 
+    /// Records that data from an agent has arrived.
+    pub(crate) fn on_heard(&mut self, node: NodeId) {
+        self.link(node).into_iter().for_each(|link| link.heard += 1);
+    }
+
+    /// Returns the number of times that data has arrived from an agent.
+    pub(crate) fn heard(&self, node: NodeId) -> u64 {
+        self.nodes.get(node.0 as usize).and_then(|node| node.link.as_ref()).map_or(0, |link| link.heard)
+    }
+
     pub(crate) fn take_dirty(&mut self) -> Option<NodeId> {
         self.dirty.pop_first()
     }
@@ -542,6 +556,7 @@ impl PeerTable {
             group_keys: ended.group_keys,
             is_connecting: ended.is_connecting,
             precedes: ended.precedes,
+            heard: ended.heard,
             reconnects,
             ..PeerLink::new(&self.me, (self.name(node), ended.incarnation), ended.ip, ended.ip)
         };

@@ -218,11 +218,7 @@ impl Engine {
     /// Handles bytes from a peer: `placed` bytes that the driver has already stored, then `bytes`,
     /// of which the first `before` arrived with earlier inputs.
     fn on_peer_bytes(&mut self, now: Time, node: NodeId, placed: u32, (bytes, before): (&[u8], usize)) {
-        if let Some(link) = self.resources.peers.link(node) {
-            for id in &link.groups {
-                self.groups.get_mut(id).into_iter().for_each(|group| group.on_bytes_from(node));
-            }
-        }
+        self.resources.peers.on_heard(node);
         // Drain earlier outputs first, because their ranges would be mistaken for ranges of these
         // bytes.
         self.drain_peer(now, node, 0);

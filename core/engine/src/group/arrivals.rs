@@ -94,13 +94,6 @@ impl Group {
         Some(self.members.nodes[lost].id)
     }
 
-    /// Records that bytes from an agent have arrived.
-    pub(crate) fn on_bytes_from(&mut self, peer: NodeId) {
-        if let Some(node) = self.members.node_index(peer) {
-            self.failure_detector.on_sign_of_life(node);
-        }
-    }
-
     /// Handles the beginning or the announcement of a message from another node.
     ///
     /// # Errors

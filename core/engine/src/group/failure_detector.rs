@@ -4,14 +4,15 @@
 //! While no call or transfer makes progress, the detector sends pings to the other nodes. A node
 //! that does not answer is lost, and a node that answers with another incarnation than that in the
 //! group is lost at once. TCP alone would notice a stopped or disconnected node only after minutes,
-//! or could take a live node for dead if many packets are lost. Before a call or transfer fails by
-//! its timeout, the other agents are asked which ranks wait there and for which ranks: a rank that
-//! does not wait itself is to blame.
+//! or could take a live node for dead if many packets are lost. A node whose pings are not answered
+//! for long is also asked over TCP: if it answers there, it is alive, and only UDP is blocked.
+//! Before a call or transfer fails by its timeout, the other agents are asked which ranks wait there
+//! and for which ranks: a rank that does not wait itself is to blame.
 
 use super::wait_for_graph::WaitForGraph;
 use crate::engine_resources::{GroupContext, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind};
-use crate::members::{Members, listed, rank_list};
+use crate::members::{MemberNode, Members, listed, rank_list};
 use cool_machine::{Duration, Time};
 use cool_transport::packet::PacketBody;
 use cool_transport::unicast::Notice;
@@ -31,9 +32,16 @@ const STILL_PARTS: u32 = 8;
 /// 20 % in each direction, one ping in three is unanswered.
 const PINGS_MAX: u32 = PARTS - STILL_PARTS;
 
+/// Number of unanswered pings after which a node is asked over TCP. The answer arrives before the
+/// node would be lost, even after a retransmission by TCP.
+const PINGS_BEFORE_TCP: u32 = PINGS_MAX / 2;
+
 /// Maximum number of nodes that are pinged at a time. In a larger group, the detector continues
 /// with the next ones.
 const PINGED_MAX: usize = 16;
+
+/// Reported about a node that is alive according to TCP.
+const NO_UDP_ANSWER: &str = "it answers over TCP, but not over UDP; allow UDP to this port between the nodes";
 
 /// Maximum time to wait for the answers to an inquiry. It is long enough for one retransmission by
 /// TCP.
@@ -46,6 +54,8 @@ pub(super) type LocalWaits = (Vec<u32>, Vec<(u32, u32)>);
 #[derive(Debug, Default)]
 pub(super) struct FailureDetector {
     pings: Pings,
+    /// The nodes that answer over TCP but have left many pings unanswered.
+    without_udp: BTreeSet<usize>,
     inquiry: Option<Inquiry>,
 }
 
@@ -57,10 +67,19 @@ struct Pings {
     watching: bool,
     /// The number of parts since the first ping.
     parts: u32,
-    /// The pinged nodes, with the number of pings so far.
-    pinged: BTreeMap<usize, u32>,
+    /// The pinged nodes.
+    pinged: BTreeMap<usize, PingedNode>,
     /// The node at which to continue in a large group.
     next: usize,
+}
+
+/// A node that is being pinged.
+#[derive(Clone, Copy, Debug)]
+struct PingedNode {
+    /// The number of pings so far.
+    pings: u32,
+    /// The number of times that data had arrived from its agent over TCP when the pings began.
+    heard: u64,
 }
 
 impl Pings {
@@ -68,20 +87,39 @@ impl Pings {
     /// [`STILL_PARTS`] pings of it are lost together, because they probably failed together, or
     /// this node is disconnected. The message should then name all of them.
     fn silent_nodes(&self) -> Vec<usize> {
-        let enough = self.pinged.values().any(|pings| *pings >= PINGS_MAX);
-        let silent = self.pinged.iter().filter(|(_, pings)| enough && **pings >= PINGS_MAX - STILL_PARTS);
+        let enough = self.pinged.values().any(|pinged| pinged.pings >= PINGS_MAX);
+        let is_silent = |pinged: &PingedNode| enough && pinged.pings >= PINGS_MAX - STILL_PARTS;
+        let silent = self.pinged.iter().filter(|(_, pinged)| is_silent(pinged));
         silent.map(|(node, _)| *node).collect()
     }
 
+    /// Adds a node to those that are pinged.
+    fn ping(&mut self, context: &GroupContext<'_>, node: usize) {
+        let heard = context.resources.peers.heard(context.members.nodes[node].id);
+        self.pinged.entry(node).or_insert(PingedNode { pings: 0, heard });
+    }
+
+    /// Removes the nodes from which data has arrived over TCP. Returns those of them that have left
+    /// many pings unanswered.
+    fn remove_heard(&mut self, context: &GroupContext<'_>) -> Vec<usize> {
+        let is_heard = |node: usize, pinged: &PingedNode| {
+            context.resources.peers.heard(context.members.nodes[node].id) != pinged.heard
+        };
+        let heard = self.pinged.extract_if(.., |node, pinged| is_heard(*node, pinged));
+        heard.filter(|(_, pinged)| pinged.pings >= PINGS_BEFORE_TCP).map(|(node, _)| node).collect()
+    }
+
     /// Adds the next nodes to those that are pinged.
-    fn ping_next(&mut self, nodes: usize, me: usize) {
-        for node in (0..nodes).map(|ahead| (self.next + ahead) % nodes) {
+    fn ping_next(&mut self, context: &GroupContext<'_>) {
+        let (nodes, me) = (context.members.nodes.len(), context.members.me);
+        let next = self.next;
+        for node in (0..nodes).map(|ahead| (next + ahead) % nodes) {
             if self.pinged.len() >= PINGED_MAX {
                 self.next = node;
                 return;
             }
             if node != me {
-                self.pinged.entry(node).or_default();
+                self.ping(context, node);
             }
         }
     }
@@ -117,9 +155,32 @@ impl FailureDetector {
         context.set_timer(TimerKey::FailureDetector(context.members.id), None);
     }
 
-    /// Records that data from a node has arrived, so that it counts as alive.
+    /// Records that a datagram of a node has arrived, so that it counts as alive.
     pub(super) fn on_sign_of_life(&mut self, node: usize) {
         self.pings.pinged.remove(&node);
+        self.without_udp.remove(&node);
+    }
+
+    /// Records the nodes that answer over TCP only.
+    fn record_without_udp(&mut self, members: &Members, nodes: Vec<usize>) {
+        for node in nodes {
+            if self.without_udp.insert(node) {
+                let MemberNode { name, udp, .. } = &members.nodes[node];
+                tracing::warn!(group = members.id, node = name, %udp, "{NO_UDP_ANSWER}");
+            }
+        }
+    }
+
+    /// Returns the failure of the group with a possible cause: nodes that do not answer by UDP.
+    pub(super) fn with_cause(&self, members: &Members, failed: &CallFailure) -> CallFailure {
+        let mut failed = failed.clone();
+        if failed.kind == CallFailureKind::Timeout
+            && let Some(node) = self.without_udp.first()
+        {
+            let MemberNode { name, udp, .. } = &members.nodes[*node];
+            failed.message += &format!("; node {name} at {udp}: {NO_UDP_ANSWER}");
+        }
+        failed
     }
 
     /// Handles the answer to a ping. Returns the node if the agent has another incarnation than
@@ -131,7 +192,7 @@ impl FailureDetector {
         incarnation: u64,
     ) -> Option<usize> {
         let node = *self.pings.pinged.keys().find(|node| members.nodes[**node].udp == from)?;
-        self.pings.pinged.remove(&node);
+        self.on_sign_of_life(node);
         (members.nodes[node].incarnation != incarnation).then_some(node)
     }
 
@@ -146,6 +207,8 @@ impl FailureDetector {
         awaited: &BTreeSet<usize>,
     ) -> Vec<usize> {
         let (now, part) = (context.now, part(context));
+        let heard = self.pings.remove_heard(context);
+        self.record_without_udp(context.members, heard);
         let Some(moved) = moved else {
             self.pings = Pings::default();
             return Vec::new();
@@ -165,15 +228,20 @@ impl FailureDetector {
         if self.pings.parts.is_multiple_of(STILL_PARTS) {
             for node in awaited.iter().take(PINGED_MAX) {
                 context.reach(*node);
-                self.pings.pinged.entry(*node).or_default();
+                self.pings.ping(context, *node);
             }
-            self.pings.ping_next(context.members.nodes.len(), context.members.me);
+            self.pings.ping_next(context);
         }
         self.pings.parts += 1;
         let packet = ping(context.members);
-        for (node, pings) in &mut self.pings.pinged {
-            *pings += 1;
+        let (group, epoch) = context.members.id_and_epoch();
+        for (node, pinged) in &mut self.pings.pinged {
+            pinged.pings += 1;
             context.resources.out.control(context.members.nodes[*node].udp, &packet);
+            if pinged.pings == PINGS_BEFORE_TCP {
+                let peer = context.members.nodes[*node].id;
+                context.resources.peers.notify(now, peer, Notice::WaitingQuery { group, epoch });
+            }
         }
         lost
     }

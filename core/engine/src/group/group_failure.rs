@@ -85,6 +85,7 @@ impl Group {
         if self.failed.is_some() {
             return;
         }
+        let failed = &self.failure_detector.with_cause(&self.members, failed);
         let (group, epoch) = self.id_and_epoch();
         tracing::warn!(group, epoch, kind = ?failed.kind, "{}", failed.message);
         let why: Arc<str> = failed.message.as_str().into();

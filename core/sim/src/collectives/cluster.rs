@@ -139,6 +139,8 @@ pub struct SimulatedCluster {
     pub(super) trees: BTreeMap<SocketAddr, usize>,
     /// Trees, each with a node that does not receive them although it should.
     deaf: BTreeSet<(SocketAddr, u16)>,
+    /// Nodes with a firewall that drops all datagrams to and from other nodes, except on trees.
+    pub(super) without_udp: BTreeSet<u16>,
     alarms: BTreeMap<u32, Alarm>,
     next_alarm: u32,
     answers: BTreeMap<u64, Answer>,
@@ -175,6 +177,7 @@ impl SimulatedCluster {
             quick: QuickRanks::default(),
             trees: BTreeMap::new(),
             deaf: BTreeSet::new(),
+            without_udp: BTreeSet::new(),
             alarms: BTreeMap::new(),
             next_alarm: u32::from(net.nodes()),
             answers: BTreeMap::new(),
@@ -263,6 +266,11 @@ impl SimulatedCluster {
     pub fn deafen(&mut self, spec: &GroupSpec, node: u16) {
         let addresses = spec.trees.iter().map(|tree| SocketAddr::new(tree.address, tree.port));
         self.deaf.extend(addresses.map(|address| (address, node)));
+    }
+
+    /// Drops all datagrams from a node, and all to it except on trees. Connections continue.
+    pub fn block_datagrams(&mut self, node: u16) {
+        self.without_udp.insert(node);
     }
 
     pub(super) fn listen(&mut self, node: u16, trees: &[SocketAddr]) {

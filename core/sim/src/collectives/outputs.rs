@@ -83,6 +83,10 @@ impl SimulatedCluster {
             Some(tree) => Destination::Tree(*tree),
             None => Destination::Node(node_at(to.ip())),
         };
+        let is_blocked = |node| self.without_udp.contains(&node);
+        if is_blocked(node) || matches!(to, Destination::Node(to) if is_blocked(to)) {
+            return;
+        }
         self.count_datagram();
         self.net.send(node, to, bytes.into());
     }

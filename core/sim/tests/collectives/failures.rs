@@ -156,6 +156,25 @@ fn a_silent_node_is_named_in_time_by_all_that_wait() {
 }
 
 #[test]
+fn a_node_that_only_tcp_reaches_is_alive_and_named_later() {
+    let mut world = world();
+    world.cluster.block_datagrams(1);
+    let done = world.call_each(1, 0, |r| (!(3..=4).contains(&r)).then_some((Operation::Barrier, 0, 0)));
+    world.run(done);
+    for token in [0, 1, 2, 5, 6, 7, 8] {
+        let failed = world.failure(token);
+        assert_eq!(
+            (failed.kind, &failed.ranks[..]),
+            (CallFailureKind::Timeout, &[3, 4][..]),
+            "{}",
+            failed.message
+        );
+    }
+    let named = world.failures().iter().any(|failed| failed.message.contains("not over UDP"));
+    assert!(named, "{}", world.failure(0).message);
+}
+
+#[test]
 fn an_isolated_node_reports_it_and_names_all_others() {
     let mut world = world();
     let done = world.call_each(1, 0, |r| (3..=4).contains(&r).then_some((Operation::Allgather, 0, 50_000)));
