@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 from test_collectives import OPERATIONS, bench
+from test_doctor import doctor_reports
 
 # Ports of the sockets of ranks and of their agents (docs/design/architecture.md).
 PORTS = range(20_000, 32_000)
@@ -59,6 +60,22 @@ def test_a_node_whose_ports_are_taken_keeps_all_from_quick_calls(make_bed):
         process.stdin.close()
         process.wait()
     assert plans(bed, "bcast", "8")["bcast", 8] == "quick multicast"
+
+
+def test_a_reduced_mtu_keeps_short_calls_working(make_bed):
+    """Datagrams of full size then do not arrive, so agents execute all calls. Calls whose datagrams
+    would pass are executed by them, too."""
+    bed = make_bed("tree:2x2")
+    host = bed.network.net.get("h3")
+    assert plans(bed, "reduce", "8")["reduce", 8].startswith("quick ")
+    bed.network.run_in(host, "ip", "link", "set", host.defaultIntf().name, "mtu", "1280")
+    plan_of = plans(bed, "reduce", "8")
+    assert not any(plan.startswith("quick") for plan in plan_of.values()), plan_of
+    assert doctor_reports(bed, "node h3", "1280", "1500", "restart the agent")
+    assert doctor_reports(bed, "node h3", "datagrams of 4156 bytes", "do not arrive", "UDP 20000 to 31999")
+    bed.network.run_in(host, "ip", "link", "set", host.defaultIntf().name, "mtu", "1500")
+    assert plans(bed, "reduce", "8")["reduce", 8].startswith("quick ")
+    assert not doctor_reports(bed, "do not arrive")
 
 
 def test_lost_datagrams_of_many_short_calls_are_requested_again(make_bed):
