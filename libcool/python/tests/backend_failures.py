@@ -58,9 +58,27 @@ def parts():
         part.broadcast([row], dist.BroadcastOptions()).wait()
         assert row.item() == 3
         part.shutdown()
+    disjoint_parts(backend)
     for group in halves:
         if group is not dist.GroupMember.NON_GROUP_MEMBER:
             dist.destroy_process_group(group)
+
+
+def disjoint_parts(backend):
+    """Checks that the ranks of each part of one split form a group, and that the parent's options stay as they are."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    before = list(backend.options.global_ranks_in_group)
+    ranks = [rank for rank in range(size) if rank % 2 == dist.get_rank() % 2]
+    # The ranks arrive in any order, so that two parts are mixed up in most turns if their ranks
+    # derive the same key.
+    for _ in range(8):
+        dist.barrier()
+        part = backend.split(None, ranks, backend.options)
+        total = torch.tensor([rank])
+        part.allreduce([total], dist.AllreduceOptions()).wait()
+        assert total.item() == sum(ranks) and list(part.options.global_ranks_in_group) == ranks
+        part.shutdown()
+    assert list(backend.options.global_ranks_in_group) == before
 
 
 def meshes():

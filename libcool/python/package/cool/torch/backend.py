@@ -336,9 +336,12 @@ class CoolBackend(Backend):
     def _of(self, description, ranks, opts):
         """Returns the backend of a group of some of the ranks, which all derive the same key."""
         seconds = opts._timeout.total_seconds() if opts else self._seconds
-        key = groups.bounded(f"{description} of {self._key}")
+        # The ranks of several parts of one split call this with the same description.
+        key = groups.bounded(f"{description} with {','.join(map(str, ranks))} of {self._key}")
         comm = groups.meet(key, ranks.index(self.rank()), len(ranks), seconds)
-        group_options = opts or Backend.Options("cool", timeout=self._options._timeout)
+        # A new object, because torch may pass the options of the parent.
+        group_options = Backend.Options("cool", timeout=opts._timeout if opts else self._options._timeout)
+        group_options.group_name = opts.group_name if opts else ""
         parents = list(self._options.global_ranks_in_group)
         group_options.global_ranks_in_group = [parents[rank] for rank in ranks] if parents else ranks
         return CoolBackend(comm, key, group_options)
