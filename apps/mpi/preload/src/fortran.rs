@@ -1,7 +1,8 @@
 //! The functions that Fortran programs with `mpif.h` or `use mpi` call, under the names that
 //! compilers form by appending one underscore. MPICH's Fortran functions call the C functions,
 //! which are intercepted. Those of Open MPI call the `PMPI_` functions, so they must be intercepted
-//! here. The functions of Open MPI's module `mpi_f08` have other names and are not intercepted.
+//! here. The functions of Open MPI's module `mpi_f08` have other names and are not intercepted, nor
+//! are those of an Open MPI whose `INTEGER` is not C's `int` (compiled with `-fdefault-integer-8`).
 
 #![allow(missing_docs, reason = "MPI documents them")]
 #![allow(unreachable_pub, reason = "called by the program, by their names")]
@@ -29,7 +30,7 @@ macro_rules! interposed {
         /// The arguments must be valid for the MPI function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($argument: $of,)* error: *mut c_int) {
-            if host().abi == Abi::OpenMpi {
+            if host().abi == Abi::OpenMpi && ($text == FINALIZE || integers_are_ints()) {
                 #[allow(unused_unsafe, reason = "one function has no arguments")]
                 // SAFETY: guaranteed by the caller, as MPI requires.
                 let tried: Option<c_int> = unsafe { $tried };
@@ -48,6 +49,24 @@ macro_rules! interposed {
             unsafe { host_function($($argument,)* error) }
         }
     )*};
+}
+
+/// The function that has no argument of type `INTEGER` except the return code.
+const FINALIZE: &str = "mpi_finalize_";
+
+/// Returns whether Fortran's `INTEGER` has the size of C's `int` in the host's library. Otherwise
+/// counts would be read at wrong addresses, and only half of the return code would be written.
+fn integers_are_ints() -> bool {
+    static ARE_INTS: OnceLock<bool> = OnceLock::new();
+    *ARE_INTS.get_or_init(|| {
+        let host = host();
+        let mut bytes = 0;
+        address("ompi_mpi_integer").is_some_and(|integer| {
+            // SAFETY: a predefined type, and memory for its size.
+            let code = unsafe { (host.functions.type_size)(integer, &raw mut bytes) };
+            code == 0 && bytes == size_of::<c_int>() as i64
+        })
+    })
 }
 
 /// Converts Fortran's number of a handle to a handle of Open MPI.
