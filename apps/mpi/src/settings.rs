@@ -72,6 +72,21 @@ impl std::fmt::Display for SettingsError {
 
 impl std::error::Error for SettingsError {}
 
+/// Writes the variables that determine which calls are intercepted, as the user could set them.
+impl std::fmt::Display for MpiSettings {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mode = match self.mode {
+            InterceptMode::Off => return write!(f, "COOL_MPI=off, or an invalid variable"),
+            InterceptMode::Auto => "auto",
+            InterceptMode::Require => "require",
+        };
+        write!(f, "COOL_MPI={mode} COOL_MPI_GROUPS={}", self.groups)?;
+        self.min.map_or(Ok(()), |min| write!(f, " COOL_MPI_MIN={min}"))?;
+        let names: Vec<String> = self.operations.iter().map(Operation::to_string).collect();
+        write!(f, " COOL_MPI_OPS={}", names.join(","))
+    }
+}
+
 impl MpiSettings {
     /// Returns settings that intercept no call.
     pub fn off() -> MpiSettings {
@@ -222,6 +237,18 @@ mod tests {
             let e = read(variable, value).unwrap_err();
             assert!(e.contains(&format!("{variable} is {value:?}")) && e.contains(expected), "{e}");
         }
+    }
+
+    #[test]
+    fn settings_with_the_same_effect_have_the_same_text() {
+        let text = |variable, value| read(variable, value).unwrap().to_string();
+        assert_eq!(text("COOL_MPI_MIN", "64K"), text("COOL_MPI_MIN", "65536"));
+        assert_eq!(text("COOL_MPI_OPS", "bcast,reduce"), text("COOL_MPI_OPS", "reduce,bcast"));
+        assert_eq!(text("COOL_MPI_STATS", "1"), text("", ""), "statistics have no effect on calls");
+        let texts = [("", ""), ("COOL_MPI_MIN", "0"), ("COOL_MPI", "require"), ("COOL_MPI", "off")];
+        let texts: BTreeSet<String> = texts.map(|(variable, value)| text(variable, value)).into();
+        assert_eq!(texts.len(), 4);
+        assert!(text("COOL_MPI_GROUPS", "1").len() < 400, "longer texts are truncated");
     }
 
     #[test]

@@ -140,6 +140,15 @@ def test_operations_that_are_not_chosen_are_left_to_the_host(bed, tmp_path, host
     assert "cool-mpi" not in run(bed, tmp_path, host, COOL_MPI="off", COOL_MPI_STATS="0")
 
 
+@pytest.mark.parametrize("other", ["32K", "1Q"])
+def test_ranks_with_different_settings_leave_calls_to_the_host(bed, tmp_path, host, other):
+    differing = "$([ $(hostname) = h1 ] && echo 1K || echo %s)" % other
+    told = run(bed, tmp_path, host, COOL_MPI_MIN=differing)
+    assert told.count("cool-mpi: collectives stay with the host's MPI library: the ranks have different settings") == 1, told
+    assert re.search("rank [123] has COOL_MPI=", told) and "rank 0 has COOL_MPI=auto" in told, told
+    assert calls(told, "allreduce") == 0 and calls(told, "allreduce", "left (off)") > 0, told
+
+
 def test_cool_mpirun_passes_the_library_and_cools_variables(bed, tmp_path, host):
     mpirun, *arguments = host.mpirun(bed, RANKS)
     rank = "COOL_SOCKET=%s/$(hostname).sock exec %s first" % (bed.directory, host.program)

@@ -5,6 +5,7 @@
 use crate::failure::MpiCallFailure;
 use crate::groups::{CommunicatorState, CoolGroup, communicator};
 use crate::host::{HostMpi, MpiHandle, host};
+use crate::initialization::difference_of_settings;
 use crate::report::report;
 use crate::typed_memory::TypedMemory;
 use crate::wait;
@@ -145,6 +146,12 @@ impl InterceptedCall<'_> {
         settings().admit(operation)?;
         if FINALIZED.load(Ordering::Relaxed) {
             return Err(PassThroughReason::Off.into());
+        }
+        if let Some(why) = difference_of_settings() {
+            return Err(match settings().mode {
+                InterceptMode::Require => MpiCallFailure::Required(why).into(),
+                _ => PassThroughReason::Off.into(),
+            });
         }
         let host = host();
         let comm = host.abi.handle(comm);

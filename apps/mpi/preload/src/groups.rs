@@ -156,6 +156,37 @@ pub(crate) fn leave_all() {
 }
 
 impl CommunicatorState {
+    /// Returns the state of `MPI_COMM_WORLD` for a single use, without a group.
+    pub(crate) fn of_world(host: &HostMpi) -> Option<CommunicatorState> {
+        let (mut rank, mut size) = (0, 0);
+        // SAFETY: an initialized library has this communicator; memory for numbers.
+        let codes = unsafe {
+            [
+                (host.functions.comm_rank)(host.world, &raw mut rank),
+                (host.functions.comm_size)(host.world, &raw mut size),
+            ]
+        };
+        let (rank, size) = (usize::try_from(rank).ok()?, usize::try_from(size).ok()?);
+        let group = Mutex::new(None);
+        (codes == [0; 2]).then_some(CommunicatorState { rank, size, inter: false, group })
+    }
+
+    /// Returns the first rank with another text than rank 0, and both texts, or `None` if all texts
+    /// are equal. The texts are truncated to [`REASON_BYTES`]. All ranks must call this.
+    pub(crate) fn find_different_text(
+        &self,
+        host: &HostMpi,
+        comm: MpiHandle,
+        text: &str,
+    ) -> Result<Option<(usize, [String; 2])>, MpiCallFailure> {
+        let own: [u8; REASON_BYTES] = reason_bytes(text);
+        let mut expected = own;
+        self.broadcast(host, comm, 0, &mut expected)?;
+        let same = if own == expected { Ok(()) } else { Err(text.to_owned()) };
+        let different = self.agree(host, comm, &same)?;
+        Ok(different.map(|(first, found)| (first, [reason(&expected), found])))
+    }
+
     /// Returns the communicator's group, or the reason why it has none. The first call creates the
     /// group, if this process has fewer than `most`; all ranks of the communicator must be in the
     /// same call.

@@ -6,13 +6,15 @@
 //! The program calls a function with MPI's name ([`interposed_functions`], [`fortran`]). The call
 //! is intercepted ([`calls`]) and executed by a group of COOL ([`groups`]) on memory that an MPI
 //! type describes ([`typed_memory`]), while the host's library makes progress ([`wait`]). Functions
-//! of the host's library are called by their `PMPI_` names ([`host`]).
+//! of the host's library are called by their `PMPI_` names ([`host`]). When MPI is initialized, the
+//! ranks compare their settings ([`initialization`]).
 
 mod calls;
 mod failure;
 mod fortran;
 mod groups;
 mod host;
+mod initialization;
 mod interposed_functions;
 mod report;
 mod typed_memory;
