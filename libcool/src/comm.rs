@@ -27,7 +27,7 @@ use crate::Operation;
 use crate::call::{CallBlocking, CallingRank, CheckedCollective, Collective};
 use crate::environment::{Environment, ForcedPlans, JoinMode};
 use crate::error::Error;
-use crate::session::{AgentRequest, RankSession, StartedCall};
+use crate::session::{RankSession, StartedCall};
 use cool_proto::local;
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -350,16 +350,16 @@ impl SharedComm {
         }
     }
 
-    /// Starts a collective by the agents. The caller passes the memory for the result when it waits
-    /// for the call.
+    /// Starts a collective. The caller passes the memory for the result again when it waits for the
+    /// call, if the call is pending.
     fn start_apart(
         self: &Arc<SharedComm>,
         collective: Collective<'_, '_>,
         timeout: Option<Duration>,
-    ) -> Result<AgentRequest, Error> {
-        let checked = self.check(collective)?;
+    ) -> Result<StartedCall, Error> {
+        let mut checked = self.check(collective)?;
         let (plan, timeout) = self.plan_and_timeout(checked.operation, timeout);
-        self.session.start_by_agent(&checked, None, &plan, timeout, CallBlocking::No)
+        self.session.start_collective(&mut checked, &plan, timeout, CallBlocking::No)
     }
 
     fn check<'s, 'a>(&self, collective: Collective<'s, 'a>) -> Result<CheckedCollective<'s, 'a>, Error> {
@@ -459,6 +459,7 @@ mod tests {
                     segment: 0,
                     quick: None,
                     can_probe: true,
+                    waiting_calls: 0,
                 };
                 stream.write_all(&encode(Body::Attached(attached), MAX_TO_RANK).unwrap()).unwrap();
                 then(stream, decoder);

@@ -5,6 +5,7 @@
 
 mod agent_inbox;
 mod agent_requests;
+mod begun_call;
 mod call_account;
 mod common_receiver;
 mod quick_session;
@@ -62,6 +63,11 @@ pub(crate) struct RankSession {
     background: AtomicBool,
     /// Whether the agent supports probes, synchronous sends and the cancellation of receives.
     can_probe: bool,
+    /// Number of calls that the agent accepts in addition to [`OPEN_CALLS`], for calls in which the
+    /// program waits.
+    ///
+    /// [`OPEN_CALLS`]: cool_types::limits::OPEN_CALLS
+    waiting_calls: usize,
 }
 
 #[derive(Debug)]
@@ -110,6 +116,7 @@ impl RankSession {
             quick: None,
             background: AtomicBool::new(false),
             can_probe: false,
+            waiting_calls: 0,
         })
     }
 
@@ -154,6 +161,7 @@ impl RankSession {
     fn on_attached(&mut self, doing: &'static str, attached: &local::Attached) -> Result<(), Error> {
         self.group = attached.group;
         self.can_probe = attached.can_probe;
+        self.waiting_calls = attached.waiting_calls as usize;
         if attached.segment > 0 {
             let unexpected = || self.disconnected(doing, agent_inbox::unexpected());
             let size = attached.places.len();
@@ -239,9 +247,14 @@ impl RankSession {
         self.check_process(doing)?;
         self.send(&mut self.call_sender(), doing, Body::Revoke(Revoke {}), None)?;
         // No call that begins after this returns may succeed, at least at this rank.
+        self.fail_segment();
+        Ok(())
+    }
+
+    /// Makes all later calls of the ranks on this node fail. The agent reports the reason.
+    fn fail_segment(&self) {
         self.segment_session.iter().for_each(SegmentSession::fail);
         self.quick.iter().for_each(QuickSession::fail);
-        Ok(())
     }
 
     fn is_forked(&self) -> bool {

@@ -404,7 +404,7 @@ async fn only_ranks_of_a_single_node_group_share_a_segment() {
     node.group_of(1, &["h1"; 3]).await;
     let ranks: Vec<SharingRank> = (0..3).map(|rank| SharingRank::attach(&node, 1, rank)).collect();
     ranks[0].segment().rank(0).write((SegmentRing::Inputs, 0), 0, b"hello").unwrap();
-    ranks[0].segment().rank(0).publish(SegmentRing::Inputs, 1);
+    ranks[0].segment().rank(0).publish((SegmentRing::Inputs, 0), 0);
     let mut bytes = [0; 5];
     ranks[2].segment().rank(0).read((SegmentRing::Inputs, 0), 0, &mut bytes).unwrap();
     assert_eq!((&bytes, ranks[2].segment().rank(0).published(SegmentRing::Inputs)), (b"hello", 1));

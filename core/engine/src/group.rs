@@ -56,7 +56,7 @@ use call_matching::CallMatching;
 use call_queue::{CallQueue, PendingCall};
 use cool_collective::{CostModel, Planner};
 use cool_machine::Time;
-use cool_types::limits::OPEN_CALLS;
+use cool_types::limits::{OPEN_CALLS, WAITING_CALLS};
 use failure_detector::FailureDetector;
 use lost_ranks::LostRankTable;
 use messages::CallMessages;
@@ -144,8 +144,9 @@ impl Group {
             return Ok(());
         }
         let size = self.members.layout.size();
-        let signature = if rank.open_calls + self.point_to_point.open_count(request.rank) >= OPEN_CALLS {
-            Err(invalid(&request, &format_args!("it has {OPEN_CALLS} calls open; wait for some")))
+        const MOST: usize = OPEN_CALLS + WAITING_CALLS;
+        let signature = if rank.open_calls + self.point_to_point.open_count(request.rank) >= MOST {
+            Err(invalid(&request, &format_args!("it has {MOST} calls open; wait for some")))
         } else {
             CallSignature::from_request(&request).and_then(|call| call.check(&request, size).map(|()| call))
         };

@@ -4,6 +4,10 @@
 /// Maximum number of calls and messages that a rank may have pending on a group at once.
 pub const OPEN_CALLS: usize = 1024;
 
+/// Number of calls that an agent accepts from a rank in addition to [`OPEN_CALLS`], for calls in
+/// which the program waits: it may be able to complete the others only afterwards.
+pub const WAITING_CALLS: usize = 64;
+
 /// Maximum length in bytes of an array, and of the arrays of all ranks of a call together. A
 /// process cannot address more on x86-64.
 pub const ARRAY_BYTES: u64 = 1 << 47;

@@ -86,8 +86,26 @@ impl<'a> Pending<'a> {
         if let Some((last_step, output)) = LastStep::for_call(&checked).zip(checked.into_output()) {
             last_step.apply(output, comm.size());
         }
+        Pending::complete(comm)
+    }
+
+    fn complete(comm: Arc<SharedComm>) -> Pending<'a> {
         let (last_step, received, folding) = (None, NO_MESSAGE, None);
         Pending { comm, request: None, output: None, last_step, dtype: None, received, folding }
+    }
+
+    /// Returns a reduction by a function of the program, for which all vectors have arrived.
+    pub(crate) fn folded(
+        comm: Arc<SharedComm>,
+        folding: StartedFold<'a>,
+        checked: CheckedCollective<'_, 'a>,
+    ) -> Pending<'a> {
+        let last_step = LastStep::for_call(&checked);
+        if let Some(output) = checked.into_output() {
+            folding.finish(output);
+            last_step.into_iter().for_each(|step| step.apply(output, comm.size()));
+        }
+        Pending::complete(comm)
     }
 
     pub(crate) fn for_message(

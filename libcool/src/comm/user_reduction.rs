@@ -10,6 +10,7 @@ use super::{Comm, Pending, SharedComm, Start};
 use crate::Operation;
 use crate::call::{Arrays, CallingRank, CheckedCollective, Collective};
 use crate::error::Error;
+use crate::session::StartedCall;
 use bytemuck::Pod;
 use std::sync::Arc;
 
@@ -291,12 +292,18 @@ impl<'c> Start<'c> {
             _ => Collective::new(Operation::Allgather, arrays),
         };
         let shape = reduction.shape;
-        let request = inner.start_apart(moved, timeout)?;
+        let started = inner.start_apart(moved, timeout)?;
         let finish = move |all: &mut [u8], recv: &mut [u8]| {
             UserReduction { shape, combine: &mut *combine }.finish(all, recv);
         };
         let folding = StartedFold { space, bytes: bytes_received, finish: Box::new(finish) };
-        Ok(Pending::folding(Arc::clone(inner), request, folding, checked))
+        Ok(match started {
+            StartedCall::Pending(request) => Pending::folding(Arc::clone(inner), request, folding, checked),
+            StartedCall::Done(cost) => {
+                inner.account(cost);
+                Pending::folded(Arc::clone(inner), folding, checked)
+            }
+        })
     }
 }
 

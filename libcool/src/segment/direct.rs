@@ -3,7 +3,10 @@
 //!
 //! This replaces two copies through the segment by one, which all receivers make concurrently. The
 //! system may refuse it, in containers or by Yama's `ptrace_scope`, so the ranks determine
-//! together, once, whether all of them can read each other's memory.
+//! together, once, whether all of them can read each other's memory. If that ends during a run, for
+//! example because a program drops privileges or changes its dumpable flag, the ranks that cannot
+//! copy request the data in slots. For this purpose, each direct copy reserves the numbers of the
+//! publications that the slots would need.
 
 use super::exchange::Exchange;
 use super::{Interrupted, PeerWait};
@@ -67,6 +70,10 @@ impl Address {
 
     /// Copies the bytes from offset `from` on.
     fn copy(self, from: usize, mut into: &mut [u8]) -> Result<(), Errno> {
+        #[cfg(test)]
+        if tests::IS_REFUSED.get() {
+            return Err(Errno::EPERM);
+        }
         let Address([process, at]) = self;
         let mut base = at as usize + from;
         while !into.is_empty() {
@@ -85,8 +92,8 @@ impl Address {
     }
 }
 
-/// Publishes this rank's input for the others and copies its parts of their inputs. Returns how
-/// many publications were used.
+/// Publishes this rank's input for the others in one publication, and copies its parts of their
+/// inputs. Returns whether this rank has copied everything; otherwise it has requested slots.
 ///
 /// # Errors
 /// If other ranks do not join the call.
@@ -94,44 +101,56 @@ pub(super) fn pull<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     pull: &Pull<'_>,
     buffers: &mut CallBuffers<'_>,
-) -> Result<u64, Interrupted<W::Error>> {
+) -> Result<bool, Interrupted<W::Error>> {
     if pull.gives {
         exchange.make_room(SegmentRing::Inputs, 0)?;
         Address::of(buffers.whole_input()).publish(exchange)?;
         exchange.publish(SegmentRing::Inputs, 0);
     }
-    let done = take(exchange, pull, buffers).and_then(|()| if pull.gives { taken(exchange) } else { Ok(()) });
+    let done = take(exchange, pull, buffers).and_then(|has_copied| {
+        if pull.gives {
+            taken(exchange)?;
+        }
+        Ok(has_copied)
+    });
     if pull.gives && done.is_err() {
         // The program may change its memory after this returns, so ranks that are still copying
         // must discard their data.
         Address::default().publish(exchange)?;
         fence(Ordering::SeqCst);
     }
-    done.map(|()| 1)
+    done
 }
 
 fn take<W: PeerWait>(
     exchange: &mut Exchange<'_, W>,
     pull: &Pull<'_>,
     buffers: &mut CallBuffers<'_>,
-) -> Result<(), Interrupted<W::Error>> {
+) -> Result<bool, Interrupted<W::Error>> {
     let (me, size) = (exchange.rank, exchange.size);
     // Each rank starts with its successor, so that not all ranks read the same memory.
     let sources = (1..size).map(|step| (me + step) % size).filter(|rank| pull.sources.contains(rank));
+    let mut has_copied = true;
     for source in sources {
         exchange.wait_for(SegmentRing::Inputs, 0, source)?;
+        exchange.check_call(SegmentRing::Inputs, 0, source)?;
         let address = Address::published(exchange, source)?;
         let (from, into) = (pull.part)(source);
         let copied = address.copy(from, buffers.output(into));
         fence(Ordering::SeqCst);
-        if copied.is_err() || Address::published(exchange, source)? != address {
-            // The source has died or withdrawn its data. Wait, because its agent must report the
-            // reason.
+        if address == Address::default() || Address::published(exchange, source)? != address {
+            // The source has withdrawn its data. Wait, because its agent must report the reason.
             exchange.waits.wait(source, &|| false)?;
+        }
+        if copied.is_err() {
+            // The source has died, which its agent reports, or its memory has become unreadable.
+            exchange.part(me).request_slots(exchange.call);
+            has_copied = false;
+            break;
         }
     }
     exchange.release(SegmentRing::Inputs, 0);
-    Ok(())
+    Ok(has_copied)
 }
 
 /// Waits until all other ranks have copied this rank's input.
@@ -141,4 +160,14 @@ fn taken<W: PeerWait>(exchange: &mut Exchange<'_, W>) -> Result<(), Interrupted<
     others.try_for_each(|on| {
         exchange.waits.wait(on, &|| segment.rank(on).released(SegmentRing::Inputs) > number)
     })
+}
+
+#[cfg(test)]
+pub(super) mod tests {
+    use std::cell::Cell;
+
+    thread_local! {
+        /// Whether the system refuses this thread to read other ranks' memory.
+        pub(in crate::segment) static IS_REFUSED: Cell<bool> = const { Cell::new(false) };
+    }
 }

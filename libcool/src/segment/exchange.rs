@@ -13,6 +13,10 @@ pub(super) struct Exchange<'a, W> {
     pub(super) segment: &'a Segment,
     pub(super) rank: usize,
     pub(super) size: usize,
+    /// Number of the call.
+    pub(super) call: u64,
+    /// Whether all ranks record the call of each publication.
+    pub(super) names_calls: bool,
     /// Number of publications of all previous calls, by ring.
     pub(super) bases: [u64; 2],
     pub(super) waits: &'a mut W,
@@ -37,9 +41,16 @@ impl<'a, W: PeerWait> Exchange<'a, W> {
         self.segment.rank(rank)
     }
 
-    fn others(&self, ranks: Range<usize>) -> impl Iterator<Item = usize> + use<W> {
+    pub(super) fn others(&self, ranks: Range<usize>) -> impl Iterator<Item = usize> + use<W> {
         let me = self.rank;
         ranks.filter(move |rank| *rank != me)
+    }
+
+    /// Returns the exchange that follows `publications` inputs of the same call.
+    pub(super) fn after(&mut self, publications: u64) -> Exchange<'_, W> {
+        let Exchange { segment, rank, size, call, names_calls, bases: [inputs, results], .. } = *self;
+        let bases = [inputs + publications, results];
+        Exchange { segment, rank, size, call, names_calls, bases, waits: &mut *self.waits }
     }
 
     /// Returns the number of a publication in its ring.
@@ -132,9 +143,24 @@ impl<'a, W: PeerWait> Exchange<'a, W> {
         self.others(0..self.size).try_for_each(|rank| self.waits.check(rank))
     }
 
+    /// Checks that an available publication of a rank belongs to this call. A rank that has left a
+    /// call incomplete, or takes part in another one, would otherwise pass its data for this one's.
+    pub(super) fn check_call(
+        &self,
+        ring: SegmentRing,
+        publication: u64,
+        source: usize,
+    ) -> Result<(), Interrupted<W::Error>> {
+        let publication = (ring, self.number(ring, publication));
+        if self.names_calls && !self.part(source).is_of_call(publication, self.call) {
+            return Err(Interrupted::OutOfStep(source));
+        }
+        Ok(())
+    }
+
     /// Makes a publication of this rank available.
     pub(super) fn publish(&self, ring: SegmentRing, publication: u64) {
-        self.part(self.rank).publish(ring, self.number(ring, publication + 1));
+        self.part(self.rank).publish((ring, self.number(ring, publication)), self.call);
     }
 
     /// Releases a publication and all before it.
@@ -181,6 +207,10 @@ impl<'a, W: PeerWait> Exchange<'a, W> {
                 if taken == 0 {
                     self.compare(flow.sources.clone())?;
                 }
+                let has = |rank: &usize| taken == 0 || (flow.has)(*rank, taken);
+                self.others(flow.sources.clone())
+                    .filter(has)
+                    .try_for_each(|source| self.check_call(ring, taken, source))?;
                 for source in self.others(flow.sources.clone()).filter(|rank| (flow.has)(*rank, taken)) {
                     step(self, FlowStep::Take(source, taken))?;
                 }

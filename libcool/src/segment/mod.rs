@@ -16,7 +16,7 @@ use crate::call::{CallBuffers, CheckedCollective};
 use crate::{Op, Operation, Type};
 use bytemuck::{bytes_of, cast_slice_mut};
 use cool_shm::pages::OutOfBounds;
-use cool_shm::segment::{Segment, SegmentRing};
+use cool_shm::segment::{Segment, SegmentRing, StartDecision};
 use cool_types::{Call, CallDescription, Rank};
 use direct::MemoryMark;
 use exchange::Exchange;
@@ -35,6 +35,21 @@ pub(crate) enum Interrupted<E> {
     Failed(E),
     /// An offset lies outside the segment.
     OutOfBounds(OutOfBounds),
+    /// A publication of this rank of the segment belongs to another call, because a rank has left a
+    /// call incomplete.
+    OutOfStep(usize),
+}
+
+/// The next step of a rank that has begun a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum BegunCall {
+    /// The ranks execute the call.
+    ByRanks,
+    /// The agents execute the call, because another rank has started it without waiting in it. No
+    /// rank has published data for it.
+    ByAgent,
+    /// A rank cannot use the segment, so the agents execute this call and all later ones.
+    Declined,
 }
 
 impl<E> From<OutOfBounds> for Interrupted<E> {
@@ -69,8 +84,17 @@ pub(crate) struct SegmentCalls {
     size: usize,
     /// Number of publications of all calls so far, by ring. It is the same at all ranks.
     published: [u64; 2],
+    /// Number of the current call.
+    number: u64,
+    /// Whether the current call, or the last one, is incomplete: this rank may have published other
+    /// data than the other ranks expect, so it must not begin another call in the segment.
+    is_incomplete: bool,
     /// Whether all ranks have attached to the segment.
     complete: bool,
+    /// Whether all ranks follow the rules of this release ([`RankPart::names_calls`]).
+    ///
+    /// [`RankPart::names_calls`]: cool_shm::segment::RankPart::names_calls
+    names_calls: bool,
     /// Whether all ranks can read each other's memory; `None` until they have tested it.
     direct: Option<bool>,
 }
@@ -139,33 +163,65 @@ impl SegmentCalls {
     /// Attaches to the segment as `rank` of `size`.
     pub(crate) fn new(segment: Arc<Segment>, rank: usize, size: usize) -> SegmentCalls {
         segment.rank(rank).attach();
-        SegmentCalls { segment, rank, size, published: [0; 2], complete: false, direct: None }
+        SegmentCalls {
+            segment,
+            rank,
+            size,
+            published: [0; 2],
+            number: 0,
+            is_incomplete: false,
+            complete: false,
+            names_calls: false,
+            direct: None,
+        }
     }
 
-    /// Begins the call `number`. Returns whether the ranks execute it themselves; this is unknown
-    /// until all ranks have attached, so the first call waits for that.
+    /// Begins the call `number`. Returns who executes it; this is unknown until all ranks have
+    /// attached, so the first call waits for that.
     ///
     /// # Errors
-    /// If not all ranks attach.
+    /// If not all ranks attach, or this rank has left a call incomplete.
     pub(crate) fn enter<W: PeerWait>(
         &mut self,
         number: u64,
         call: &DescribedCall,
         waits: &mut W,
-    ) -> Result<bool, Interrupted<W::Error>> {
+    ) -> Result<BegunCall, Interrupted<W::Error>> {
+        self.wait_for_all(waits)?;
         let segment = &self.segment;
-        if !self.complete {
-            for rank in 0..self.size {
-                let part = segment.rank(rank);
-                waits.wait(rank, &|| part.is_attached() || segment.is_declined())?;
-            }
-            self.complete = true;
-        }
         if segment.is_declined() {
-            return Ok(false);
+            return Ok(BegunCall::Declined);
+        }
+        if self.is_incomplete {
+            return Err(Interrupted::OutOfStep(self.rank));
         }
         segment.rank(self.rank).enter(number, call.digest, &call.text)?;
-        Ok(true)
+        self.number = number;
+        if !self.names_calls {
+            return Ok(BegunCall::ByRanks);
+        }
+        if segment.started_by(number) == Some(StartDecision::Undecided) {
+            waits.wait(self.rank, &|| segment.started_by(number) != Some(StartDecision::Undecided))?;
+        }
+        match segment.started_by(number) {
+            Some(StartDecision::Agent) => Ok(BegunCall::ByAgent),
+            _ => Ok(BegunCall::ByRanks),
+        }
+    }
+
+    /// Waits until all ranks have attached, or a rank has declined the segment.
+    fn wait_for_all<W: PeerWait>(&mut self, waits: &mut W) -> Result<(), Interrupted<W::Error>> {
+        if self.complete {
+            return Ok(());
+        }
+        let segment = &self.segment;
+        for rank in 0..self.size {
+            let part = segment.rank(rank);
+            waits.wait(rank, &|| part.is_attached() || segment.is_declined())?;
+        }
+        self.complete = true;
+        self.names_calls = (0..self.size).all(|rank| segment.rank(rank).names_calls());
+        Ok(())
     }
 
     /// Executes a call that was begun.
@@ -179,9 +235,21 @@ impl SegmentCalls {
         buffers: &mut CallBuffers<'_>,
         waits: &mut W,
     ) -> Result<(), Interrupted<W::Error>> {
+        self.begin(number);
         self.step(call, dtype.zip(*op), buffers, waits)?;
         self.complete(number);
         Ok(())
+    }
+
+    /// Returns whether the segment must be declined because an agent executes the current call:
+    /// otherwise, publications that ranks have made for this call could be expected in the next one.
+    pub(crate) fn must_decline(&self) -> bool {
+        self.is_incomplete || !self.names_calls
+    }
+
+    /// Must precede the first step of a call.
+    fn begin(&mut self, number: u64) {
+        (self.number, self.is_incomplete) = (number, true);
     }
 
     /// Executes one operation, which is a whole call or a step of it.
@@ -204,8 +272,7 @@ impl SegmentCalls {
         if let Some(known) = self.direct {
             return Ok(known);
         }
-        let all_know = (0..self.size).all(|rank| self.segment.rank(rank).reads_peer_memory());
-        let all = all_know && {
+        let all = self.names_calls && {
             // The value must stay in place until all ranks have reported their result.
             let content = RandomState::new().hash_one(self.rank);
             let can = self.can_read_all(&content, waits)?;
@@ -253,7 +320,15 @@ impl SegmentCalls {
     }
 
     fn exchange<'a, W: PeerWait>(&'a self, waits: &'a mut W) -> Exchange<'a, W> {
-        Exchange { segment: &self.segment, rank: self.rank, size: self.size, bases: self.published, waits }
+        Exchange {
+            segment: &self.segment,
+            rank: self.rank,
+            size: self.size,
+            call: self.number,
+            names_calls: self.names_calls,
+            bases: self.published,
+            waits,
+        }
     }
 
     /// Advances the numbering by the publications that a step used.
@@ -266,7 +341,8 @@ impl SegmentCalls {
     }
 
     /// Records that this rank has completed a call.
-    fn complete(&self, number: u64) {
+    fn complete(&mut self, number: u64) {
+        self.is_incomplete = false;
         self.segment.rank(self.rank).complete(number + 1);
     }
 }

@@ -57,6 +57,7 @@ impl SegmentCalls {
         between: impl FnOnce(&[u8]) -> Result<Vec<u8>, Interrupted<W::Error>>,
     ) -> Result<(), Interrupted<W::Error>> {
         let combining = called.dtype.zip(called.op);
+        self.begin(number);
         let mut steps = NodeLeaderCall { calls: self, node, call: &called.call, combining, waits };
         let given = steps.gather_at_leader(buffers)?;
         let received = if steps.leads() { between(&given)? } else { Vec::new() };

@@ -178,13 +178,20 @@ fn scatter<W: PeerWait>(
         buffers.keep(starts[me]..starts[me] + part(me) as usize, 0);
     }
     let sources = if publishes { 0..0 } else { root..root + 1 };
-    if direct {
-        let own = |_| (starts[me], 0..part(me) as usize);
-        return pull(exchange, &Pull { gives: publishes, sources, part: &own }, buffers);
-    }
     let place = place(call, size);
     let chunks = chunks(call.longest(), place);
-    exchange.flow(
+    let mut first = 0;
+    if direct {
+        first = 1;
+        let own = |_| (starts[me], 0..part(me) as usize);
+        let has_copied =
+            pull(exchange, &Pull { gives: publishes, sources: sources.clone(), part: &own }, buffers)?;
+        let is_complete = if publishes { !any_requires_slots(exchange) } else { has_copied };
+        if is_complete {
+            return Ok(first + chunks);
+        }
+    }
+    exchange.after(first).flow(
         &PublicationFlow { chunks, publishes, sources, has: &all },
         |exchange, step| match step {
             FlowStep::Write(k) => write_places(exchange, k, place, (&part, &starts), buffers),
@@ -194,7 +201,13 @@ fn scatter<W: PeerWait>(
             FlowStep::Complete(_) => Ok(()),
         },
     )?;
-    Ok(chunks)
+    Ok(first + chunks)
+}
+
+/// Returns whether a rank could not copy the memory of others in this call, so that they publish
+/// their data in slots. All other ranks must have released the addresses.
+fn any_requires_slots<W: PeerWait>(exchange: &Exchange<'_, W>) -> bool {
+    (0..exchange.size).any(|rank| exchange.part(rank).requires_slots(exchange.call))
 }
 
 fn alltoall<W: PeerWait>(
@@ -212,24 +225,32 @@ fn alltoall<W: PeerWait>(
         // offsets than sent ones.
         buffers.set_input_apart();
     }
-    buffers.keep(out[me]..out[me] + block(me, me) as usize, into[me]);
-    if direct {
-        let start = |from| (0..me).map(|to| block(from, to) as usize).sum();
-        let part = |from| (start(from), into[from]..into[from] + block(from, me) as usize);
-        return pull(exchange, &Pull { gives: true, sources: 0..size, part: &part }, buffers);
-    }
     let place = place(call, size);
     let chunks = chunks(call.longest(), place);
-    let flow = PublicationFlow { chunks, publishes: true, sources: 0..size, has: &all };
-    exchange.flow(&flow, |exchange, step| match step {
-        FlowStep::Write(k) => write_places(exchange, k, place, (&|to| block(me, to), &out), buffers),
-        FlowStep::Take(from, k) => {
-            let range = moved(chunk(block(from, me), place, k), into[from]);
-            exchange.read(from, k, me * place, buffers.output(range))
-        }
-        FlowStep::Complete(_) => Ok(()),
-    })?;
-    Ok(chunks)
+    let first = if direct {
+        let start = |from| (0..me).map(|to| block(from, to) as usize).sum();
+        let part = |from| (start(from), into[from]..into[from] + block(from, me) as usize);
+        pull(exchange, &Pull { gives: true, sources: 0..size, part: &part }, buffers)?;
+        1
+    } else {
+        0
+    };
+    if !direct || any_requires_slots(exchange) {
+        let mut slots = exchange.after(first);
+        let flow = PublicationFlow { chunks, publishes: true, sources: 0..size, has: &all };
+        slots.flow(&flow, |exchange, step| match step {
+            FlowStep::Write(k) => write_places(exchange, k, place, (&|to| block(me, to), &out), buffers),
+            FlowStep::Take(from, k) => {
+                let range = moved(chunk(block(from, me), place, k), into[from]);
+                exchange.read(from, k, me * place, buffers.output(range))
+            }
+            FlowStep::Complete(_) => Ok(()),
+        })?;
+    }
+    // Not before all ranks take part in the call: otherwise the agents may have to execute it, and
+    // need the whole input.
+    buffers.keep(out[me]..out[me] + block(me, me) as usize, into[me]);
+    Ok(first + chunks)
 }
 
 fn reduce_scatter<W: PeerWait>(
@@ -345,6 +366,9 @@ fn reduce_shared<W: PeerWait>(
             if made == 0 {
                 exchange.compare(0..size)?;
             }
+            exchange
+                .others(0..size)
+                .try_for_each(|from| exchange.check_call(SegmentRing::Inputs, made, from))?;
             let range = share(made, me);
             let start = range.start - chunk(call.bytes, SLOT_BYTES, made).start;
             sum.resize(range.len(), 0);
@@ -365,6 +389,7 @@ fn reduce_shared<W: PeerWait>(
                 Some(on) => exchange.wait_for(SegmentRing::Results, taken, on)?,
                 None => {
                     for from in (0..size).filter(|from| *from != me) {
+                        exchange.check_call(SegmentRing::Results, taken, from)?;
                         let number = exchange.number(SegmentRing::Results, taken);
                         exchange.part(from).read(
                             (SegmentRing::Results, number),

@@ -165,6 +165,11 @@ impl Drawn {
 
 /// Executes calls with one thread for each rank.
 fn check(size: usize, drawn: &[Drawn], direct: Option<bool>) {
+    check_with(size, drawn, direct, &[]);
+}
+
+/// As `check`. The system refuses the ranks `refused` to read the memory of other ranks.
+fn check_with(size: usize, drawn: &[Drawn], direct: Option<bool>, refused: &[usize]) {
     let first = Segment::create(size).unwrap();
     std::thread::scope(|scope| {
         for rank in 0..size {
@@ -173,11 +178,12 @@ fn check(size: usize, drawn: &[Drawn], direct: Option<bool>) {
             scope.spawn(move || {
                 let mut calls = SegmentCalls::new(Arc::clone(&segment), rank, size);
                 calls.direct = direct;
+                direct::tests::IS_REFUSED.set(refused.contains(&rank));
                 let mut waits = Patient(&segment);
                 for (number, call) in drawn.iter().enumerate() {
                     let found = call.call((number, rank, size), |described, buffers| {
                         let number = number as u64;
-                        assert!(calls.enter(number, described, &mut waits).unwrap());
+                        assert_eq!(calls.enter(number, described, &mut waits).unwrap(), BegunCall::ByRanks);
                         calls.execute(number, described, buffers, &mut waits).unwrap();
                     });
                     assert!(
@@ -267,7 +273,8 @@ impl PeerWait for Hasty {
 #[test]
 fn ranks_read_each_others_memory_and_none_does_if_one_cannot() {
     for reads in [[true, true], [true, false]] {
-        let (segment, calls) = pair();
+        let (segment, mut calls) = pair();
+        calls.iter_mut().for_each(|calls| calls.wait_for_all(&mut Hasty).unwrap());
         std::thread::scope(|scope| {
             for (mut calls, says) in calls.into_iter().zip(reads) {
                 let waits = &segment;
@@ -353,4 +360,78 @@ fn a_mismatching_call_is_found_by_its_digest() {
     let (one, other) = (described(Operation::Allreduce), described(Operation::Scan));
     assert_eq!(one.text, "allreduce of 4 i32 by sum");
     assert_ne!(one.digest, other.digest);
+}
+
+#[test]
+fn ranks_that_can_no_longer_copy_get_their_data_in_slots() {
+    const LONG: usize = 3 * SLOT_BYTES;
+    for refused in [&[1][..], &[0, 2], &[0, 1, 2]] {
+        let calls: Vec<Drawn> = [Operation::Scatter, Operation::Bcast, Operation::Alltoall]
+            .into_iter()
+            .flat_map(|operation| [0, 2].map(|root| (operation, root)))
+            .flat_map(|(operation, root)| [false, true].map(|in_place| (operation, root, in_place)))
+            .map(|(operation, root, in_place)| Drawn {
+                operation,
+                root,
+                count: LONG / 4,
+                counts: None,
+                in_place,
+            })
+            .collect();
+        check_with(3, &calls, Some(true), refused);
+    }
+}
+
+/// Returns a description of a bcast of 4 bytes from rank 0.
+fn short_bcast() -> DescribedCall {
+    let mut data = [0u8; 4];
+    let collective = Collective::new(Operation::Bcast, Arrays::InPlace(ArrayMut::from(&mut data[..])));
+    DescribedCall::new(&collective.check(CallingRank { rank: 0, size: 2 }).unwrap())
+}
+
+/// Executes a bcast of 4 bytes. Returns them as the rank has them afterwards.
+fn bcast(calls: &mut SegmentCalls, number: u64, mut data: [u8; 4]) -> Result<[u8; 4], Interrupted<()>> {
+    assert_eq!(calls.enter(number, &short_bcast(), &mut Hasty)?, BegunCall::ByRanks);
+    let given = data;
+    let mut buffers = CallBuffers::new(&given, &mut data);
+    calls.execute(number, &short_bcast(), &mut buffers, &mut Hasty)?;
+    Ok(data)
+}
+
+#[test]
+fn data_of_an_earlier_call_is_never_accepted() {
+    let (_segment, [mut root, mut late]) = pair();
+    for number in 0..3 {
+        bcast(&mut root, number, [number as u8 + 7; 4]).unwrap();
+    }
+    assert_eq!(bcast(&mut late, 0, [0; 4]).unwrap(), [7; 4]);
+    // The rank misses a call, for example because it is executed elsewhere for it.
+    let taken = bcast(&mut late, 2, [0; 4]);
+    assert!(matches!(taken, Err(Interrupted::OutOfStep(0))), "{taken:?}");
+}
+
+#[test]
+fn a_rank_that_left_a_call_incomplete_begins_no_other() {
+    let (_segment, [mut first, mut second]) = pair();
+    let barrier = Call::new(Operation::Barrier, Rank(0), 0, 1);
+    first.wait_for_all(&mut Hasty).unwrap();
+    first.begin(0);
+    let left = first.step(&barrier, None, &mut CallBuffers::new(&[], &mut []), &mut Hasty);
+    assert!(matches!(left, Err(Interrupted::Failed(()))), "the other rank does not come");
+    assert!(first.must_decline());
+    bcast(&mut second, 1, [9; 4]).unwrap_err();
+    let next = bcast(&mut first, 1, [9; 4]);
+    assert!(matches!(next, Err(Interrupted::OutOfStep(0))), "{next:?}");
+}
+
+#[test]
+fn who_begins_a_call_first_decides_who_executes_it() {
+    let (segment, [mut waits, mut other]) = pair();
+    assert_eq!(segment.decide_start(1, 0), StartDecision::Agent, "no rank waits in it yet");
+    assert_eq!(waits.enter(0, &short_bcast(), &mut Hasty).unwrap(), BegunCall::ByAgent);
+    assert!(!waits.must_decline(), "nothing was published");
+    assert_eq!(waits.enter(1, &short_bcast(), &mut Hasty).unwrap(), BegunCall::ByRanks);
+    assert_eq!(segment.decide_start(1, 1), StartDecision::Ranks, "the root may have completed it");
+    assert_eq!(other.enter(1, &short_bcast(), &mut Hasty).unwrap(), BegunCall::ByRanks);
+    assert_eq!(segment.decide_start(1, 1), StartDecision::Ranks);
 }

@@ -167,6 +167,23 @@ impl AgentInbox {
         }
     }
 
+    /// Waits until the agent executes fewer than `limit` calls, or no call can complete any more, but
+    /// at most for `at_most`. Returns whether one of both is the case.
+    pub(super) fn wait_for_room(&self, limit: usize, at_most: Duration) -> bool {
+        let begun = Instant::now();
+        let mut state = self.lock();
+        loop {
+            if state.disconnected.is_some() || state.open.len() < limit {
+                return true;
+            }
+            let left = at_most.saturating_sub(begun.elapsed());
+            if left.is_zero() {
+                return false;
+            }
+            state = self.step_at_most(state, left);
+        }
+    }
+
     /// Registers a request that is about to be sent, so that the receiving thread keeps the reply.
     pub(super) fn expect_reply(&self) {
         self.lock().answer = ReplySlot::Awaited;

@@ -2,19 +2,20 @@
 //! sent, and their completion.
 
 use super::shared_memory_allocator::{CallMemory, RegionUpdate, RegisteredRange, SharedBlock, aligned};
-use super::{RankSession, milliseconds, ranks};
+use super::{CallSender, RankSession, SegmentSession, milliseconds, ranks};
 use crate::Operation;
 use crate::call::{CallBlocking, CheckedCollective, PointToPointCall};
 use crate::error::Error;
 use crate::segment::Interrupted;
 use cool_proto::local::{self, Call, Cancel, Dtype, Map, ReduceOp, Slice, Transfer, Unmap, frame::Body};
 use cool_shm::region::RegionError;
+use cool_shm::segment::StartDecision;
 use cool_types::limits::OPEN_CALLS;
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::{Arc, MutexGuard};
 use std::task::Waker;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A call that the agent is executing. Dropping it discards the result; the agent still completes
 /// the call.
@@ -29,13 +30,14 @@ pub(crate) struct AgentRequest {
     memory: Option<CallMemory>,
 }
 
-/// Whether a request counts among the group's calls.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum CallNumber {
-    /// It is the collective with this number; if the number is `None`, the next collective.
-    Collective(Option<u64>),
-    /// It is a message, which has no number.
-    Message,
+/// The outcome of an attempt to start a collective by the agent.
+#[derive(Debug)]
+pub(crate) enum AgentStart {
+    /// The agent is executing the call.
+    Pending(AgentRequest),
+    /// Other ranks have begun to execute the call with this number themselves, so this rank must,
+    /// too.
+    ByRanks(u64),
 }
 
 /// Returns counts in the encoding of the protocol.
@@ -67,6 +69,7 @@ impl RankAttempt {
     pub(super) fn from_result(
         session: &RankSession,
         (name, number): (&'static str, u64),
+        ranks: &[u32],
         carried: Result<local::Stats, Interrupted<Error>>,
     ) -> Result<RankAttempt, Error> {
         match carried {
@@ -74,6 +77,16 @@ impl RankAttempt {
             Err(Interrupted::Fallback) => Ok(RankAttempt::ByAgent(Some(number))),
             Err(Interrupted::Failed(e)) => Err(e),
             Err(Interrupted::OutOfBounds(e)) => Err(session.memory_error(name, e.into())),
+            Err(Interrupted::OutOfStep(index)) => {
+                let rank = ranks.get(index).copied().unwrap_or_default();
+                let message = format!(
+                    "rank {rank} has left an earlier call incomplete, so call {number} of group {} cannot use \
+                     its data; create a new group, for example by shrink",
+                    session.group
+                );
+                let kind = local::failure::Kind::Mismatch.into();
+                Err(session.collective_error(name, local::Failure { kind, message, ranks: vec![rank] }))
+            }
         }
     }
 }
@@ -88,8 +101,8 @@ pub(crate) enum StartedCall {
 }
 
 impl RankSession {
-    /// Starts a collective. If the program waits for it and the ranks can execute it themselves,
-    /// executes it before returning.
+    /// Starts a collective. If the program waits for it and the ranks can execute it themselves, or
+    /// other ranks have begun to execute it, executes it before returning.
     pub(crate) fn start_collective(
         self: &Arc<RankSession>,
         checked: &mut CheckedCollective<'_, '_>,
@@ -97,26 +110,42 @@ impl RankSession {
         timeout: Duration,
         blocking: CallBlocking,
     ) -> Result<StartedCall, Error> {
-        let attempt = match blocking {
-            CallBlocking::Yes if plan.is_empty() => {
-                self.check_process(checked.name)?;
-                match self.quick {
-                    Some(_) => self.execute_quick(checked, timeout)?,
-                    None => self.execute_in_segment(checked, timeout)?,
-                }
-            }
+        let mut attempt = match blocking {
+            CallBlocking::Yes if plan.is_empty() => self.execute_by_ranks(checked, timeout, None)?,
             _ => RankAttempt::ByAgent(None),
         };
-        match attempt {
-            RankAttempt::Done(stats) => Ok(StartedCall::Done(stats)),
-            RankAttempt::ByAgent(number) => {
-                self.start_by_agent(checked, number, plan, timeout, blocking).map(StartedCall::Pending)
-            }
+        loop {
+            let number = match attempt {
+                RankAttempt::Done(stats) => return Ok(StartedCall::Done(stats)),
+                RankAttempt::ByAgent(number) => number,
+            };
+            attempt = match self.start_by_agent(checked, number, plan, timeout, blocking)? {
+                AgentStart::Pending(request) => return Ok(StartedCall::Pending(request)),
+                AgentStart::ByRanks(number) => self.execute_by_ranks(checked, timeout, Some(number))?,
+            };
         }
     }
 
-    /// Starts a collective by the agent. The input has been copied when this returns, unless it is
-    /// in registered memory.
+    /// Executes a call without the agent, if the ranks can. It has the given number, or the next
+    /// one.
+    fn execute_by_ranks(
+        &self,
+        checked: &mut CheckedCollective<'_, '_>,
+        timeout: Duration,
+        number: Option<u64>,
+    ) -> Result<RankAttempt, Error> {
+        self.check_process(checked.name)?;
+        match self.quick {
+            Some(_) => self.execute_quick(checked, timeout, number),
+            None => self.execute_in_segment(checked, timeout, number),
+        }
+    }
+
+    /// Starts a collective by the agent, under the given number or the next one. The input has been
+    /// copied when this returns, unless it is in registered memory.
+    ///
+    /// # Errors
+    /// If the call has a number, other ranks count on it, so an error makes the group fail.
     pub(crate) fn start_by_agent(
         self: &Arc<RankSession>,
         checked: &CheckedCollective<'_, '_>,
@@ -124,7 +153,23 @@ impl RankSession {
         plan: &str,
         timeout: Duration,
         blocking: CallBlocking,
-    ) -> Result<AgentRequest, Error> {
+    ) -> Result<AgentStart, Error> {
+        let started = self.request_collective(checked, number, plan, timeout, blocking);
+        started.inspect_err(|_| {
+            if number.is_some() {
+                self.fail_group();
+            }
+        })
+    }
+
+    fn request_collective(
+        self: &Arc<RankSession>,
+        checked: &CheckedCollective<'_, '_>,
+        number: Option<u64>,
+        plan: &str,
+        timeout: Duration,
+        blocking: CallBlocking,
+    ) -> Result<AgentStart, Error> {
         let name = checked.name;
         self.check_process(name)?;
         let ArgumentLayout { mut input, mut output, counts, copied_output, memory } =
@@ -150,9 +195,37 @@ impl RankSession {
             watch: false,
             background: self.background.load(Ordering::Relaxed),
         };
-        let number = CallNumber::Collective(number);
-        let id = self.send_call(name, number, |id, number| Body::Call(Call { id, number, ..call }))?;
-        Ok(AgentRequest { session: Arc::clone(self), name, id, output: copied_output, memory: Some(memory) })
+        let waits = blocking == CallBlocking::Yes;
+        let mut call_sender = self.sender_with_room(name, waits, timeout)?;
+        let counts_calls = self.segment_session.is_some() || self.quick.is_some();
+        let number = match number {
+            None if counts_calls => {
+                let number = call_sender.next_call_number();
+                if self.ranks_have_begun(checked, number) {
+                    return Ok(AgentStart::ByRanks(number));
+                }
+                Some(number)
+            }
+            number => number,
+        };
+        let id = self.send_call(&mut call_sender, name, |id| Body::Call(Call { id, number, ..call }))?;
+        let session = Arc::clone(self);
+        let request = AgentRequest { session, name, id, output: copied_output, memory: Some(memory) };
+        Ok(AgentStart::Pending(request))
+    }
+
+    /// Decides, together with the other ranks of this node, whether the agents execute a call that
+    /// this rank starts. Returns whether other ranks have begun to execute it themselves.
+    fn ranks_have_begun(&self, checked: &CheckedCollective<'_, '_>, number: u64) -> bool {
+        let (usable, rank) = match &self.quick {
+            Some(quick) => (quick.usable(checked), quick.index()),
+            None => (self.segment_session.as_ref().and_then(SegmentSession::usable), self.rank),
+        };
+        usable.is_some_and(|(segment, ranks)| {
+            let mut parts = segment.ranks().take(ranks);
+            let agree = parts.all(|part| !part.is_attached() || part.names_calls());
+            agree && segment.decide_start(rank, number) == StartDecision::Ranks
+        })
     }
 
     /// Lays out a collective's arguments in a block: input, output and counts. Registered memory
@@ -228,8 +301,10 @@ impl RankSession {
         let copied_output = registered.is_none().then_some(0);
         let (input, output) = if message.sends { (registered, None) } else { (None, registered) };
         let memory = CallMemory { block, _input: input, output };
-        let id =
-            self.send_call(name, CallNumber::Message, |id, _| Body::Transfer(Transfer { id, ..transfer }))?;
+        let mut call_sender = self.sender_with_room(name, blocking == CallBlocking::Yes, timeout)?;
+        let request = |id| Body::Transfer(Transfer { id, ..transfer });
+        let id = self.send_call(&mut call_sender, name, request)?;
+        drop(call_sender);
         Ok(AgentRequest { session: Arc::clone(self), name, id, output: copied_output, memory: Some(memory) })
     }
 
@@ -289,30 +364,49 @@ impl RankSession {
         Ok((block, slice))
     }
 
+    /// Returns the sender as soon as the agent accepts another call. If the program `waits` in the
+    /// call, a few more are accepted, because it may not be able to complete the others before.
+    ///
+    /// # Errors
+    /// If no call completes within `timeout`. Nothing was sent then.
+    pub(super) fn sender_with_room(
+        &self,
+        name: &'static str,
+        waits: bool,
+        timeout: Duration,
+    ) -> Result<MutexGuard<'_, CallSender>, Error> {
+        let limit = OPEN_CALLS + if waits { self.waiting_calls } else { 0 };
+        let begun = Instant::now();
+        loop {
+            let call_sender = self.call_sender();
+            if self.inbox.open() < limit {
+                return Ok(call_sender);
+            }
+            drop(call_sender);
+            if !self.inbox.wait_for_room(limit, timeout.saturating_sub(begun.elapsed())) {
+                let reason = format!(
+                    "{limit} calls are pending, and none was completed within {timeout:?}; wait for some of \
+                     them first"
+                );
+                return Err(Error::Argument { rank: self.rank, operation: name, reason });
+            }
+            if let Some(why) = self.inbox.disconnected() {
+                return Err(self.disconnected(name, why));
+            }
+        }
+    }
+
     /// Sends a call and returns the identifier of its reply.
     pub(super) fn send_call(
         &self,
+        call_sender: &mut CallSender,
         name: &'static str,
-        numbered: CallNumber,
-        call: impl FnOnce(u64, Option<u64>) -> Body,
+        call: impl FnOnce(u64) -> Body,
     ) -> Result<u64, Error> {
-        let mut call_sender = self.call_sender();
-        if self.inbox.open() >= OPEN_CALLS {
-            let reason = format!("{OPEN_CALLS} calls are pending; wait for some of them first");
-            return Err(Error::Argument { rank: self.rank, operation: name, reason });
-        }
         let id = call_sender.next_request_id;
         call_sender.next_request_id += 1;
-        let number = match numbered {
-            CallNumber::Collective(None) => {
-                let counts = self.segment_session.is_some() || self.quick.is_some();
-                counts.then(|| call_sender.next_call_number())
-            }
-            CallNumber::Collective(number) => number,
-            CallNumber::Message => None,
-        };
         self.inbox.expect_call(id);
-        self.send(&mut call_sender, name, call(id, number), None).inspect_err(|_| self.inbox.forget(id))?;
+        self.send(call_sender, name, call(id), None).inspect_err(|_| self.inbox.forget(id))?;
         Ok(id)
     }
 }

@@ -8,13 +8,14 @@ mod leader_calls;
 
 use super::RankSession;
 use super::agent_requests::RankAttempt;
+use super::begun_call::BegunRankCall;
 use super::call_account::CallAccount;
 use super::segment_wait::SegmentWait;
 use super::spin_policy::SpinPolicy;
 use super::watched_call::WatchedCall;
 use crate::call::CheckedCollective;
 use crate::error::Error;
-use crate::segment::{DescribedCall, DescriptionCache, Interrupted, NodeRanks, SegmentCalls};
+use crate::segment::{BegunCall, DescriptionCache, Interrupted, NodeRanks, SegmentCalls};
 use cool_collective::{Layout, Rank, RankPlace};
 use cool_proto::local::{self, Attached};
 use cool_quick::{NodeLeaders, QuickSchedule, WaitAction, WaitPolicy, WaitState};
@@ -104,24 +105,43 @@ impl QuickSession {
     pub(super) fn fail(&self) {
         self.segment.fail();
     }
+
+    /// Returns the segment and the number of ranks of this node, if there are several and they would
+    /// execute this call themselves. Returns `None` while this rank executes another call.
+    pub(super) fn usable(&self, checked: &CheckedCollective<'_, '_>) -> Option<(&Segment, usize)> {
+        if self.ranks.len() == 1 || !self.segment.is_usable() {
+            return None;
+        }
+        let mut calls = self.calls.try_lock().ok()?;
+        let call = calls.descriptions.describe(checked);
+        calls.schedule(&call.call).map(|_| (&*self.segment, self.ranks.len()))
+    }
+
+    /// Returns this rank's index among the ranks of its node.
+    pub(super) fn index(&self) -> usize {
+        self.index
+    }
 }
 
 impl RankSession {
-    /// Executes a call by datagrams, if it is a quick call.
+    /// Executes a call by datagrams, if it is a quick call. It has the given number, or the next
+    /// one.
     pub(super) fn execute_quick(
         &self,
         checked: &mut CheckedCollective<'_, '_>,
         timeout: Duration,
+        number: Option<u64>,
     ) -> Result<RankAttempt, Error> {
         let usable = self.quick.as_ref().filter(|quick| quick.segment.is_usable());
-        let Some(quick) = usable else { return Ok(RankAttempt::ByAgent(None)) };
+        let Some(quick) = usable else { return Ok(RankAttempt::ByAgent(number)) };
         let (begun, begun_at) = (Instant::now(), records::now());
         let mut calls = quick.calls.lock().unwrap_or_else(PoisonError::into_inner);
         let call = calls.descriptions.describe(checked);
         let Some((schedule, plan)) = calls.schedule(&call.call) else {
-            return Ok(RankAttempt::ByAgent(None));
+            return Ok(RankAttempt::ByAgent(number));
         };
-        let number = self.call_sender().next_call_number();
+        let number = number.unwrap_or_else(|| self.call_sender().next_call_number());
+        let begun_call = BegunRankCall::new(self, &quick.segment);
         let part = quick.segment.rank(quick.index);
         let watch = WatchedCall {
             session: self,
@@ -139,7 +159,10 @@ impl RankSession {
         });
         let account = CallAccount { part, number, call: &call, plan, begun: begun_at };
         let exchanged = calls.between.as_mut().map(LeaderCalls::take_traffic).unwrap_or_default();
-        RankAttempt::from_result(self, (checked.name, number), account.close(exchanged, carried))
+        let (carried, ranks) = (account.close(exchanged, carried), &quick.quick.ranks);
+        let attempt = RankAttempt::from_result(self, (checked.name, number), ranks, carried)?;
+        begun_call.settle();
+        Ok(attempt)
     }
 }
 
@@ -209,15 +232,17 @@ impl QuickCall<'_> {
             return Ok(());
         };
         let QuickSession { segment, ranks, spins, .. } = self.quick;
-        let DescribedCall { digest, text, .. } = call;
-        part.enter(number, *digest, text)?;
         let mut waiting = SegmentWait { watch: self.watch, segment, ranks, spins: *spins };
         let node = NodeRanks { leaders, leader: *leader };
-        let buffers = &mut checked.buffers();
-        let carried = within.execute_over_nodes((number, call), node, buffers, &mut waiting, out);
-        if let Err(Interrupted::Fallback) = carried {
-            // Otherwise, publications that some ranks have made for this call would be used for the
-            // next one.
+        let carried = match within.enter(number, call, &mut waiting) {
+            Ok(BegunCall::ByRanks) => {
+                let buffers = &mut checked.buffers();
+                within.execute_over_nodes((number, call), node, buffers, &mut waiting, out)
+            }
+            Ok(BegunCall::ByAgent | BegunCall::Declined) => Err(Interrupted::Fallback),
+            Err(stop) => Err(stop),
+        };
+        if matches!(carried, Err(Interrupted::Fallback)) && within.must_decline() {
             segment.decline();
         }
         carried

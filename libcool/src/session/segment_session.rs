@@ -2,13 +2,14 @@
 
 use super::RankSession;
 use super::agent_requests::RankAttempt;
+use super::begun_call::BegunRankCall;
 use super::call_account::{CallAccount, LeaderTraffic};
 use super::segment_wait::SegmentWait;
 use super::spin_policy::SpinPolicy;
 use super::watched_call::WatchedCall;
 use crate::call::CheckedCollective;
 use crate::error::Error;
-use crate::segment::{DescriptionCache, Interrupted, SegmentCalls};
+use crate::segment::{BegunCall, DescriptionCache, Interrupted, SegmentCalls};
 use cool_shm::segment::Segment;
 use cool_shm::segment::records::{self, RankPlan};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -36,41 +37,50 @@ impl SegmentSession {
     pub(super) fn fail(&self) {
         self.segment.fail();
     }
+
+    /// Returns the segment and the number of its ranks, if they can execute calls in it.
+    pub(super) fn usable(&self) -> Option<(&Segment, usize)> {
+        Some((&*self.segment, self.ranks.len())).filter(|(segment, _)| segment.is_usable())
+    }
 }
 
 impl RankSession {
-    /// Executes a call in the segment, if the group has one that all ranks use.
+    /// Executes a call in the segment, if the group has one that all ranks use. The call has the
+    /// given number, or the next one.
     pub(super) fn execute_in_segment(
         &self,
         checked: &mut CheckedCollective<'_, '_>,
         timeout: Duration,
+        number: Option<u64>,
     ) -> Result<RankAttempt, Error> {
         let usable =
             self.segment_session.as_ref().filter(|segment_session| segment_session.segment.is_usable());
         let Some(SegmentSession { segment, ranks, spins, calls }) = usable else {
-            return Ok(RankAttempt::ByAgent(None));
+            return Ok(RankAttempt::ByAgent(number));
         };
         let begun = records::now();
         let mut calls = calls.lock().unwrap_or_else(PoisonError::into_inner);
         let (descriptions, calls) = &mut *calls;
         let name = checked.name;
-        let number = self.call_sender().next_call_number();
+        let number = number.unwrap_or_else(|| self.call_sender().next_call_number());
+        let begun_call = BegunRankCall::new(self, segment);
         let call = descriptions.describe(checked);
         let counts = checked.counts;
         let part = segment.rank(self.rank);
         let watch = WatchedCall { session: self, part, name, number, call: &call, counts, timeout };
         let mut waiting = SegmentWait { watch, segment, ranks, spins: *spins };
         let carried = match calls.enter(number, &call, &mut waiting) {
-            Ok(true) => calls.execute(number, &call, &mut checked.buffers(), &mut waiting),
-            Ok(false) => Err(Interrupted::Fallback),
+            Ok(BegunCall::ByRanks) => calls.execute(number, &call, &mut checked.buffers(), &mut waiting),
+            Ok(BegunCall::ByAgent | BegunCall::Declined) => Err(Interrupted::Fallback),
             Err(stop) => Err(stop),
         };
-        if let Err(Interrupted::Fallback) = carried {
-            // Otherwise, publications that some ranks have made for this call would be used for the
-            // next one.
+        if matches!(carried, Err(Interrupted::Fallback)) && calls.must_decline() {
             segment.decline();
         }
         let account = CallAccount { part, number, call: &call, plan: RankPlan::Segment, begun };
-        RankAttempt::from_result(self, (name, number), account.close(LeaderTraffic::default(), carried))
+        let carried = account.close(LeaderTraffic::default(), carried);
+        let attempt = RankAttempt::from_result(self, (name, number), ranks, carried)?;
+        begun_call.settle();
+        Ok(attempt)
     }
 }

@@ -1,7 +1,6 @@
 //! A call that ranks execute themselves and that takes long: the agent watches it as it watches its
 //! own calls.
 
-use super::agent_requests::CallNumber;
 use super::{RankSession, milliseconds};
 use crate::error::Error;
 use crate::segment::{DescribedCall, Interrupted};
@@ -86,9 +85,13 @@ impl WatchedCall<'_> {
             watch: true,
             ..Call::default()
         };
-        let number = CallNumber::Collective(Some(self.number));
+        let number = Some(self.number);
         let id = session
-            .send_call(self.name, number, |id, number| Body::Call(Call { id, number, ..watch }))
+            .sender_with_room(self.name, true, self.timeout)
+            .and_then(|mut call_sender| {
+                let call = |id| Body::Call(Call { id, number, ..watch });
+                session.send_call(&mut call_sender, self.name, call)
+            })
             .map_err(Interrupted::Failed)?;
         if let Some((block, _)) = counts {
             session.inbox.retain(id, block);

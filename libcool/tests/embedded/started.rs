@@ -210,28 +210,81 @@ fn a_call_with_a_short_time_fails_in_time() {
 }
 
 #[test]
-fn more_calls_than_may_be_under_way_are_refused_and_do_no_harm() {
+fn a_start_waits_for_room_and_is_refused_after_its_timeout() {
     let refused = std::sync::Barrier::new(2);
     ranks(2, |comm| {
         let mut calls = Vec::new();
-        let e = loop {
+        if comm.rank() == 0 {
             // Rank 1 joins last, so nothing is complete before.
-            if comm.rank() == 1 {
-                break None;
+            for _ in 0..1024 {
+                calls.push(comm.start().barrier()?);
             }
-            match comm.start().barrier() {
-                Ok(call) => calls.push(call),
-                Err(e) => break Some(e),
-            }
-        };
-        if let Some(e) = e {
-            assert!(e.to_string().contains("1024 calls are pending; wait for some of them first"), "{e}");
+            let e = comm.start().timeout(Duration::from_millis(20)).barrier().unwrap_err().to_string();
+            assert!(e.contains("1024 calls are pending, and none was completed within 20ms"), "{e}");
         }
         refused.wait();
-        for _ in calls.len()..1024 {
+        // Rank 0 starts the 1025th call, for which it waits until rank 1 has joined the first one.
+        while calls.len() < 1100 {
             calls.push(comm.start().barrier()?);
         }
         wait_all(calls)
+    });
+}
+
+/// A program may be able to complete its receives only after a call in which it waits.
+#[test]
+fn a_late_rank_completes_calls_of_a_rank_with_1024_receives() {
+    ranks(2, |comm| {
+        let mut places = vec![[0u8]; 1024];
+        let mut receives = Vec::new();
+        if comm.rank() == 0 {
+            for (place, tag) in places.iter_mut().zip(0..) {
+                receives.push(comm.start().recv(place, 1, tag)?);
+            }
+        } else {
+            // Long enough for rank 0 to involve its agent.
+            std::thread::sleep(Duration::from_millis(150));
+        }
+        comm.barrier()?;
+        for turn in 1..5u64 {
+            let (mut data, mut sum) = ([if comm.rank() == 1 { turn } else { 0 }; 3], [0]);
+            comm.bcast(&mut data, 1)?;
+            assert_eq!(data, [turn; 3]);
+            comm.allreduce(&[turn], &mut sum, Op::Sum)?;
+            assert_eq!(sum, [2 * turn]);
+        }
+        for tag in (0..1024).filter(|_| comm.rank() == 1) {
+            comm.send(&[1u8], 0, tag)?;
+        }
+        wait_all(receives)
+    });
+}
+
+#[test]
+fn ranks_may_wait_in_a_call_that_others_start() {
+    const LONG: usize = 50_000;
+    ranks(2, |comm| {
+        let root = comm.rank() == 0;
+        comm.barrier()?;
+        for (turn, length) in (1..40u64).zip([1, 1000, LONG].into_iter().cycle()) {
+            let (mut first, mut second) = (vec![u64::from(root) * turn; length], vec![0; length]);
+            second.fill(if root { turn + 100 } else { 0 });
+            // The root returns without waiting for the other rank.
+            let started = match (root, turn % 4) {
+                (true, 0 | 1) | (false, 2 | 3) => {
+                    comm.bcast(&mut first, 0)?;
+                    None
+                }
+                _ => Some(comm.start().bcast(&mut first, 0)?),
+            };
+            comm.bcast(&mut second, 0)?;
+            assert!(second.iter().all(|found| *found == turn + 100), "turn {turn}");
+            started.map_or(Ok(()), Pending::wait)?;
+            assert!(first.iter().all(|found| *found == turn), "turn {turn}");
+        }
+        comm.barrier()?;
+        assert_eq!(comm.last_plan(), "segment", "later calls are executed in the segment");
+        Ok(())
     });
 }
 

@@ -13,7 +13,7 @@ use cool_proto::local::{
     watched::{Differs, Overdue, StillWaits, Through, What},
 };
 use cool_shm::region::{Region, RegionError};
-use cool_types::limits::OPEN_CALLS;
+use cool_types::limits::{OPEN_CALLS, WAITING_CALLS};
 use cool_types::{ElementType, Operation as Collective};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -186,8 +186,9 @@ impl<'a> AttachedRank<'a> {
     }
 
     fn check_room(&self) -> Result<(), SessionEnd> {
+        const MOST: usize = OPEN_CALLS + WAITING_CALLS;
         match self.calls.len() {
-            OPEN_CALLS.. => Err(SessionEnd::Refused(format!("more than {OPEN_CALLS} calls open"))),
+            MOST.. => Err(SessionEnd::Refused(format!("more than {MOST} calls open"))),
             _ => Ok(()),
         }
     }

@@ -17,6 +17,7 @@ use cool_proto::local::{
 };
 use cool_proto::{RUNNING_INTERVAL, VERSION, check_version};
 use cool_shm::segment::Segment;
+use cool_types::limits::WAITING_CALLS;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
@@ -177,7 +178,16 @@ async fn serve_rank(
     let (quick, socket) = quick.unzip();
     let socket = socket.flatten();
     let places = places.to_vec();
-    let attached = Attached { version: VERSION, size, places, group, segment, quick, can_probe: true };
+    let attached = Attached {
+        version: VERSION,
+        size,
+        places,
+        group,
+        segment,
+        quick,
+        can_probe: true,
+        waiting_calls: WAITING_CALLS as u32,
+    };
     let descriptors = shared.map(Segment::descriptor).into_iter().chain(socket.as_ref().map(OwnedFd::as_fd));
     let descriptors: Vec<BorrowedFd<'_>> = descriptors.collect();
     if let Err(end) = wire.send_with(Body::Attached(attached), &descriptors).await {

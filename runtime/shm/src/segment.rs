@@ -8,11 +8,15 @@
 //! - **Publications.** A rank publishes data for the other ranks in a ring of slots. All ranks
 //!   number the publications alike. A rank may overwrite a slot only after all other ranks have
 //!   released its previous publication. Each rank has two rings with separate numbering: the inputs
-//!   of calls and their results.
+//!   of calls and their results. Each slot carries the number of the call that its publication
+//!   belongs to, so that no rank takes data of another call, whatever has failed before.
 //! - **Bells.** A rank that waits for another rank sleeps on the bell of that rank, a futex. The
 //!   bell is rung only if a rank sleeps on it, because ringing is a system call.
 //! - **Calls.** Each rank records the calls that it has begun, so that other ranks detect a
 //!   mismatch.
+//! - **Starts.** A rank that starts a call without waiting in it requires its agent, unless other
+//!   ranks have begun to execute the call themselves. The first ranks that begin a call decide this
+//!   for all ([`starts`]).
 //! - **Datagrams.** A group on several nodes with sockets for quick calls has one segment on each
 //!   node. The leader, which is the first rank of the node, uses it as a retransmission buffer for
 //!   the datagrams that it has sent. A leader without other ranks on its node stores them in its
@@ -28,13 +32,17 @@
     reason = "words of shared memory are used as atomics; each block explains why that is sound"
 )]
 
+mod memory;
 pub mod records;
+mod starts;
 
 use crate::pages::OutOfBounds;
 use crate::region::{Region, RegionError};
+pub use memory::{SegmentMemory, SharedWord};
 use rustix::thread::futex;
+pub use starts::StartDecision;
 use std::os::fd::{BorrowedFd, OwnedFd};
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::sync::atomic::{AtomicU32, Ordering, fence};
 use std::time::Duration;
 
 /// Size of a slot in bytes, which is the maximum size of a publication.
@@ -57,7 +65,9 @@ const PAGE_BYTES: u64 = 4096;
 const FAILED: u64 = 0;
 const DECLINED: u64 = CACHE_LINE_BYTES;
 const READY: u64 = 2 * CACHE_LINE_BYTES;
+const STARTS: u64 = 3 * CACHE_LINE_BYTES;
 const SEGMENT_WORDS: u64 = PAGE_BYTES;
+const _: () = assert!(STARTS + starts::STARTS_BYTES <= SEGMENT_WORDS);
 
 /// Offsets of the words of a rank, within its part.
 const ATTACHED: u64 = 0;
@@ -71,10 +81,10 @@ const LAST_REPLY: u64 = 5 * CACHE_LINE_BYTES;
 const RETRANSMISSIONS: u64 = 5 * CACHE_LINE_BYTES + 8;
 const CALLS: u64 = 6 * CACHE_LINE_BYTES;
 
-/// Flags of an attached rank. The second flag states that the library can read the memory of other
-/// ranks; earlier releases do not set it.
+/// Flags of an attached rank. The second flag states that the rank follows all rules of this module;
+/// the ranks of release 0.1 do not set it. They use bit 1 for another protocol of direct copies.
 const IS_ATTACHED: u64 = 1;
-const READS_PEER_MEMORY: u64 = 2;
+const NAMES_CALLS: u64 = 4;
 
 /// Number of call descriptions kept for each rank. No rank can be this many calls ahead
 /// of another one, because it must wait for releases first.
@@ -86,9 +96,17 @@ const CALL_TEXT_OFFSET: u64 = 24;
 const CALL_BYTES: u64 = 256;
 const TEXT_BYTES: usize = (CALL_BYTES - CALL_TEXT_OFFSET) as usize;
 
+/// Offsets of the number of the call of each slot plus one, by ring. They follow the calls and one
+/// word of the [records].
+const SLOT_CALLS: [u64; 2] = [SLOT_CALLS_START, SLOT_CALLS_START + SLOTS * 8];
+const SLOT_CALLS_START: u64 = (CALLS + RECENT_CALLS * CALL_BYTES + 8).next_multiple_of(CACHE_LINE_BYTES);
+/// Offset of the number of the call, plus one, for which the rank requires data in slots.
+const SLOTS_REQUESTED: u64 = SLOT_CALLS_START + 2 * SLOTS * 8;
+
 /// Offset of the rings after the words of a rank, size of one ring, and size of a whole part with
 /// its records.
-const RINGS: u64 = (CALLS + RECENT_CALLS * CALL_BYTES + 8).next_multiple_of(PAGE_BYTES);
+const RINGS: u64 = (SLOTS_REQUESTED + 8).next_multiple_of(PAGE_BYTES);
+const _: () = assert!(RINGS == 3 * PAGE_BYTES, "the layout must equal that of release 0.1");
 const RING_BYTES: u64 = SLOTS * SLOT_BYTES as u64;
 const RANK_BYTES: u64 = records::END;
 
@@ -122,11 +140,19 @@ pub struct Segment {
 }
 
 /// The part of a segment that belongs to one rank.
-#[derive(Clone, Copy, Debug)]
-pub struct RankPart<'a> {
-    region: &'a Region,
+#[derive(Debug)]
+pub struct RankPart<'a, M = Region> {
+    region: &'a M,
     at: u64,
 }
+
+impl<M> Clone for RankPart<'_, M> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<M> Copy for RankPart<'_, M> {}
 
 impl Segment {
     /// Creates a segment for a group of `ranks` ranks on one node.
@@ -185,24 +211,24 @@ impl Segment {
     /// Marks the group as failed and wakes all waiting ranks. They must then ask the agent for the
     /// reason.
     pub fn fail(&self) {
-        word(&self.region, FAILED).store(1, Ordering::SeqCst);
+        self.region.word(FAILED).store(1, Ordering::SeqCst);
         self.ranks().for_each(|rank| rank.ring());
     }
 
     /// Returns whether the group has failed.
     pub fn has_failed(&self) -> bool {
-        word(&self.region, FAILED).load(Ordering::Relaxed) != 0
+        self.region.word(FAILED).load(Ordering::Relaxed) != 0
     }
 
     /// Records that a rank cannot use the segment. All ranks must execute later calls by the agent.
     pub fn decline(&self) {
-        word(&self.region, DECLINED).store(1, Ordering::SeqCst);
+        self.region.word(DECLINED).store(1, Ordering::SeqCst);
         self.ranks().for_each(|rank| rank.ring());
     }
 
     /// Returns whether a rank has declined the segment.
     pub fn is_declined(&self) -> bool {
-        word(&self.region, DECLINED).load(Ordering::SeqCst) != 0
+        self.region.word(DECLINED).load(Ordering::SeqCst) != 0
     }
 
     /// Returns whether ranks may begin calls in the segment. If the group has failed, the agent
@@ -214,13 +240,13 @@ impl Segment {
     /// Records that all agents of the group have opened their sockets for quick calls, so ranks of
     /// other nodes can be reached.
     pub fn set_ready(&self) {
-        word(&self.region, READY).store(1, Ordering::SeqCst);
+        self.region.word(READY).store(1, Ordering::SeqCst);
         self.ranks().for_each(|rank| rank.ring());
     }
 
     /// Returns whether ranks of other nodes can be reached; see [`Segment::set_ready`].
     pub fn is_ready(&self) -> bool {
-        word(&self.region, READY).load(Ordering::SeqCst) != 0
+        self.region.word(READY).load(Ordering::SeqCst) != 0
     }
 
     /// Notifies a rank that the agent has replied to its watched call, which the rank identifies as
@@ -257,18 +283,21 @@ impl Segment {
 impl RankPart<'_> {
     /// Records that the rank has attached and can use the segment.
     pub fn attach(&self) {
-        self.word(ATTACHED).store(IS_ATTACHED | READS_PEER_MEMORY, Ordering::SeqCst);
+        self.word(ATTACHED).store(IS_ATTACHED | NAMES_CALLS, Ordering::SeqCst);
         self.ring();
     }
+}
 
+impl<M: SegmentMemory> RankPart<'_, M> {
     /// Returns whether the rank has attached and can use the segment.
     pub fn is_attached(&self) -> bool {
         self.word(ATTACHED).load(Ordering::SeqCst) != 0
     }
 
-    /// Returns whether the rank supports calls in which ranks read each other's memory.
-    pub fn reads_peer_memory(&self) -> bool {
-        self.word(ATTACHED).load(Ordering::SeqCst) & READS_PEER_MEMORY != 0
+    /// Returns whether the rank records the call of each publication, takes part in the decision
+    /// about [started calls](StartDecision), and supports direct copies. Ranks of release 0.1 do not.
+    pub fn names_calls(&self) -> bool {
+        self.word(ATTACHED).load(Ordering::SeqCst) & NAMES_CALLS != 0
     }
 
     /// Returns how many calls of the group the rank has begun.
@@ -312,8 +341,8 @@ impl RankPart<'_> {
     pub fn text(&self, number: u64) -> Result<String, OutOfBounds> {
         let call = call(number);
         let len = self.word(call + 16).load(Ordering::Relaxed).min(TEXT_BYTES as u64);
-        let mut bytes = Vec::new();
-        self.region.append_to(self.at + call + CALL_TEXT_OFFSET, len as usize, &mut bytes)?;
+        let mut bytes = vec![0; len as usize];
+        self.region.copy_out(self.at + call + CALL_TEXT_OFFSET, &mut bytes)?;
         Ok(String::from_utf8_lossy(&bytes).into_owned())
     }
 
@@ -338,10 +367,29 @@ impl RankPart<'_> {
         self.word(RELEASED[ring as usize]).load(Ordering::Acquire)
     }
 
-    /// Makes all publications with numbers below `next` available and wakes sleeping ranks.
-    pub fn publish(&self, ring: SegmentRing, next: u64) {
-        self.word(PUBLISHED[ring as usize]).store(next, Ordering::Release);
+    /// Makes a publication of a call available, with all before it, and wakes sleeping ranks.
+    pub fn publish(&self, (ring, publication): (SegmentRing, u64), call: u64) {
+        self.word(slot_call(ring, publication)).store(call.wrapping_add(1), Ordering::Relaxed);
+        self.word(PUBLISHED[ring as usize]).store(publication + 1, Ordering::Release);
         self.wake();
+    }
+
+    /// Returns whether an available publication that this rank has not released belongs to a call.
+    pub fn is_of_call(&self, (ring, publication): (SegmentRing, u64), call: u64) -> bool {
+        self.word(slot_call(ring, publication)).load(Ordering::Relaxed) == call.wrapping_add(1)
+    }
+
+    /// Records that this rank cannot copy the memory of other ranks in a call, so that they must
+    /// publish their data in slots. Must precede the release of the publication that contains the
+    /// address.
+    pub fn request_slots(&self, call: u64) {
+        self.word(SLOTS_REQUESTED).store(call.wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Returns whether the rank requires data in slots in a call. This is known once it has released
+    /// the publication that contains the address.
+    pub fn requires_slots(&self, call: u64) -> bool {
+        self.word(SLOTS_REQUESTED).load(Ordering::Relaxed) == call.wrapping_add(1)
     }
 
     /// Releases all publications with numbers below `next` and wakes sleeping ranks.
@@ -429,7 +477,7 @@ impl RankPart<'_> {
         // A concurrent reader compares the call before and after it copies, so it must not find the
         // old one.
         self.word(at).store(0, Ordering::SeqCst);
-        fence(Ordering::SeqCst);
+        M::fence(Ordering::SeqCst);
         self.word(at + 8).store(u64::from(transfer) << 32 | bytes.len() as u64, Ordering::Relaxed);
         self.region.copy_in(self.at + at + DATAGRAM_HEADER_BYTES, bytes)?;
         self.word(at).store(call + 1, Ordering::Release);
@@ -438,20 +486,39 @@ impl RankPart<'_> {
 
     /// Returns the datagram of a message, if it is still stored.
     pub fn find_retransmission(&self, (call, transfer): (u64, u32)) -> Option<Vec<u8>> {
-        (0..RETRANSMISSION_SLOTS).map(datagram).find_map(|at| {
-            let name = self.word(at + 8).load(Ordering::Relaxed);
-            let is_it = || self.word(at).load(Ordering::Acquire) == call + 1;
-            let len = (name & u64::from(u32::MAX)) as usize;
-            if !is_it() || name >> 32 != u64::from(transfer) || len > DATAGRAM_BYTES {
-                return None;
-            }
-            let mut bytes = Vec::new();
-            self.region.append_to(self.at + at + DATAGRAM_HEADER_BYTES, len, &mut bytes).ok()?;
-            fence(Ordering::SeqCst);
-            is_it().then_some(bytes)
-        })
+        (0..RETRANSMISSION_SLOTS).find_map(|slot| self.read_datagram(datagram(slot), (call, transfer)))
     }
 
+    /// Returns the datagram at an offset if it is that of a message.
+    fn read_datagram(&self, at: u64, (call, transfer): (u64, u32)) -> Option<Vec<u8>> {
+        let is_it = || self.word(at).load(Ordering::Acquire) == call + 1;
+        if !is_it() {
+            return None;
+        }
+        // Not before the call is known: otherwise this could be the transfer of the previous
+        // datagram.
+        let name = self.word(at + 8).load(Ordering::Relaxed);
+        let len = (name & u64::from(u32::MAX)) as usize;
+        if name >> 32 != u64::from(transfer) || len > DATAGRAM_BYTES {
+            return None;
+        }
+        let mut bytes = vec![0; len];
+        self.region.copy_out(self.at + at + DATAGRAM_HEADER_BYTES, &mut bytes).ok()?;
+        M::fence(Ordering::SeqCst);
+        is_it().then_some(bytes)
+    }
+
+    /// Wakes all sleepers, if there are any.
+    fn wake(&self) {
+        self.region.wake(self.at);
+    }
+
+    fn word(&self, offset: u64) -> &M::Word {
+        self.region.word(self.at + offset)
+    }
+}
+
+impl RankPart<'_> {
     /// Sleeps until the rank makes progress, the group fails or `timeout` passes.
     ///
     /// Returns at once if `condition` holds. May also return spuriously, so the caller must check
@@ -472,7 +539,7 @@ impl RankPart<'_> {
     }
 
     /// Wakes all sleepers, if there are any.
-    fn wake(&self) {
+    fn wake_sleepers(&self) {
         fence(Ordering::SeqCst);
         if self.half_word(SLEEPERS).load(Ordering::SeqCst) > 0 {
             self.ring();
@@ -487,13 +554,10 @@ impl RankPart<'_> {
         let _ = futex::wake(bell, futex::Flags::empty(), i32::MAX as u32);
     }
 
-    fn word(&self, offset: u64) -> &AtomicU64 {
-        word(self.region, self.at + offset)
-    }
-
     fn half_word(&self, offset: u64) -> &AtomicU32 {
         let at = self.region.address(self.at + offset, 4).expect(WORDS_ARE_WITHIN);
-        // SAFETY: as in `word`.
+        // SAFETY: the bytes are mapped as long as the region is borrowed, and aligned. All users of
+        // this module access them only as an atomic word.
         unsafe { at.cast::<AtomicU32>().as_ref() }
     }
 }
@@ -501,6 +565,11 @@ impl RankPart<'_> {
 /// Returns the number of parts of a segment for one node of a group on several nodes.
 fn parts_for_node(ranks: usize) -> usize {
     if ranks == 1 { 1 } else { ranks + 1 }
+}
+
+/// Returns the offset of the number of the call of a publication within the part of its rank.
+fn slot_call(ring: SegmentRing, publication: u64) -> u64 {
+    SLOT_CALLS[ring as usize] + publication % SLOTS * 8
 }
 
 /// Returns the offset of a call's entry within the part of its rank.
@@ -515,14 +584,6 @@ fn datagram(number: u64) -> u64 {
 
 /// Invariant of all offsets in this module.
 const WORDS_ARE_WITHIN: &str = "words lie within their segment";
-
-fn word(region: &Region, offset: u64) -> &AtomicU64 {
-    let at = region.address(offset, 8).expect(WORDS_ARE_WITHIN);
-    // SAFETY: the bytes are mapped as long as the region is borrowed. The offset is a multiple of
-    // their size from the start of a page. All users of this module access them only as an atomic
-    // word.
-    unsafe { at.cast::<AtomicU64>().as_ref() }
-}
 
 #[cfg(test)]
 mod tests;

@@ -2,6 +2,7 @@
 //! replaces the communication between leaders.
 
 use super::*;
+use crate::segment::BegunCall;
 use crate::segment::tests::{Drawn, Patient};
 use cool_collective::{Layout, RankPlace};
 use cool_shm::segment::Segment;
@@ -82,7 +83,8 @@ fn check(nodes: &[u32], drawn: &[Drawn]) {
                 for (number, call) in drawn.iter().enumerate().filter(|(_, call)| quick(call)) {
                     let found = call.call((number, rank, nodes.len()), |described, buffers| {
                         let number = number as u64;
-                        segment.rank(index).enter(number, described.digest, &described.text).unwrap();
+                        let begun = calls.enter(number, described, &mut waits).unwrap();
+                        assert_eq!(begun, BegunCall::ByRanks);
                         let between = |given: &[u8]| {
                             Ok(table.exchange(number, leader, leaders, &described.call, given))
                         };

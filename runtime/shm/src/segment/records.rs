@@ -8,10 +8,10 @@
 //! the rest, so a concurrent reader skips the record. The agent must not trust the content: a
 //! record that does not decode is ignored, and texts are derived from validated numbers only.
 
-use super::{CALL_BYTES, CALLS, RECENT_CALLS, RING_BYTES, RINGS, RankPart};
+use super::{CALL_BYTES, CALLS, RECENT_CALLS, RING_BYTES, RINGS, RankPart, SegmentMemory, SharedWord};
 use cool_types::{ElementType, Operation, ReduceOp};
 use rustix::time::{ClockId, clock_gettime};
-use std::sync::atomic::{Ordering, fence};
+use std::sync::atomic::Ordering;
 
 /// Number of records kept for each rank: those of the latest calls.
 pub const RECORDS: u64 = 1024;
@@ -31,7 +31,7 @@ const FIRST_BUCKET: u128 = 3125;
 const WRITTEN: u64 = CALLS + RECENT_CALLS * CALL_BYTES;
 const RECORDS_START: u64 = RINGS + 2 * RING_BYTES;
 const TOTALS_START: u64 = RECORDS_START + RECORDS * RECORD_BYTES;
-const _: () = assert!(WRITTEN + 8 <= RINGS);
+const _: () = assert!(WRITTEN + 8 <= super::SLOT_CALLS_START);
 
 /// Offset of the end of a rank's part.
 pub(super) const END: u64 =
@@ -197,7 +197,7 @@ pub fn bucket_end(bucket: usize) -> Option<f64> {
     (bucket < BUCKETS - 1).then(|| (FIRST_BUCKET << (2 * bucket)) as f64 / 2e9)
 }
 
-impl RankPart<'_> {
+impl<M: SegmentMemory> RankPart<'_, M> {
     /// Records a completed call of this rank and adds it to the totals.
     ///
     /// Only one thread of the rank may call this at a time.
@@ -207,7 +207,7 @@ impl RankPart<'_> {
         let [state, words @ ..] = record.encode();
         self.word(at).store(0, Ordering::Relaxed);
         // A reader that sees one of the following words must also see the cleared state.
-        fence(Ordering::Release);
+        M::fence(Ordering::Release);
         for (word, place) in words.into_iter().zip((at + 8..).step_by(8)) {
             self.word(place).store(word, Ordering::Relaxed);
         }
@@ -251,7 +251,7 @@ impl RankPart<'_> {
         for (word, place) in words.iter_mut().zip((at..).step_by(8)).skip(1) {
             *word = self.word(place).load(Ordering::Relaxed);
         }
-        fence(Ordering::Acquire);
+        M::fence(Ordering::Acquire);
         let is_whole = self.word(at).load(Ordering::Relaxed) == state;
         RankRecord::decode(&words).filter(|_| is_whole)
     }

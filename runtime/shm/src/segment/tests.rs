@@ -15,7 +15,7 @@ fn a_publication_is_readable_in_another_process() {
     let [ours, theirs] = pair(3);
     let (part, ring) = (ours.rank(1), SegmentRing::Results);
     part.write((ring, 9), SLOT_BYTES - 5, b"hello").unwrap();
-    part.publish(ring, 10);
+    part.publish((ring, 9), 4);
     let (part, mut read) = (theirs.rank(1), [0; 5]);
     part.read((ring, 9), SLOT_BYTES - 5, &mut read).unwrap();
     assert_eq!((part.published(ring), part.published(SegmentRing::Inputs), &read), (10, 0, b"hello"));
@@ -24,11 +24,11 @@ fn a_publication_is_readable_in_another_process() {
 }
 
 #[test]
-fn an_earlier_release_attaches_but_reads_no_peer_memory() {
+fn an_earlier_release_attaches_but_names_no_calls() {
     let [ours, theirs] = pair(2);
     ours.rank(0).attach();
     ours.rank(1).word(ATTACHED).store(IS_ATTACHED, Ordering::SeqCst);
-    let said = |rank| (theirs.rank(rank).is_attached(), theirs.rank(rank).reads_peer_memory());
+    let said = |rank| (theirs.rank(rank).is_attached(), theirs.rank(rank).names_calls());
     assert_eq!([said(0), said(1)], [(true, true), (true, false)]);
 }
 
@@ -90,7 +90,7 @@ fn sleepers_wake_on_publications_replies_and_failures() {
         });
     };
     let begun = Instant::now();
-    wakes(&|| ours.rank(0).publish(SegmentRing::Inputs, 1), &|| {
+    wakes(&|| ours.rank(0).publish((SegmentRing::Inputs, 0), 0), &|| {
         theirs.rank(0).published(SegmentRing::Inputs) == 1
     });
     wakes(&|| ours.rank(0).release(SegmentRing::Results, 1), &|| {

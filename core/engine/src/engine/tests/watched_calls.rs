@@ -4,6 +4,7 @@ use super::*;
 use crate::inputs_outputs::Work;
 use crate::{CallRequest, ElementType, RankCommand, WatchReport};
 use CallFailureKind::{Aborted, Invalid, Lost, Mismatch, Revoked, Timeout};
+use cool_types::limits;
 
 const RANKS: u32 = 4;
 
@@ -401,7 +402,7 @@ fn used_and_watched_call_numbers_are_refused() {
 #[test]
 fn a_rank_that_waits_in_too_many_calls_is_refused() {
     let mut node = Node::new();
-    let most = cool_types::limits::OPEN_CALLS as u64;
+    let most = (limits::OPEN_CALLS + limits::WAITING_CALLS) as u64;
     (0..=most).for_each(|number| node.watch(number, 0, number, Operation::Barrier));
     assert_eq!((node.answers.len(), node.failure(most).0), (1, Invalid));
     (0..most).for_each(|number| node.report(0, number, WatchReport::Completed));
