@@ -33,6 +33,8 @@
 )]
 
 mod memory;
+#[cfg(test)]
+mod model_tests;
 pub mod records;
 mod starts;
 
