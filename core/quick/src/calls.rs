@@ -88,6 +88,9 @@ impl CallArrivals {
 pub enum Input<'a> {
     /// The rank begins a call. The previous call must be complete.
     Begin(BeginCall<'a>),
+    /// The agents execute the call with this number instead, because other ranks have requested it
+    /// from them. Ignored if the rank is not in that call.
+    Abandon(u64),
     /// A datagram arrived. Datagrams that do not belong to the group are ignored.
     Datagram(&'a [u8]),
     /// The number of this rank's messages that its agent has retransmitted so far.
@@ -161,6 +164,8 @@ pub struct QuickCalls {
     /// An upper bound for the traffic that was sent since all ranks last heard from each other. All
     /// ranks compute the same value.
     unacknowledged: CallTraffic,
+    /// `unacknowledged` as it was before the call that the rank began last.
+    unacknowledged_before: CallTraffic,
     redundant_sending: RedundantSending,
     /// Messages that no action expects yet, of the current or of a later call. By name: sender,
     /// digest and payload.
@@ -270,6 +275,7 @@ impl QuickCalls {
             layout,
             barrier,
             unacknowledged: CallTraffic::default(),
+            unacknowledged_before: CallTraffic::default(),
             redundant_sending: RedundantSending::default(),
             early: BTreeMap::new(),
             recent: VecDeque::new(),
@@ -304,10 +310,21 @@ impl QuickCalls {
         }
         self.early.retain(|(number, _), _| *number >= begin.number);
         self.arrivals = CallArrivals::default();
+        self.unacknowledged_before = self.unacknowledged;
         let call = ActiveCall::new(begin, self.rank, size);
         let needs_barrier = self.unacknowledged != CallTraffic::default()
             && !self.unacknowledged.and(begin.schedule.traffic).fits();
         self.start(now, if needs_barrier { call.preceded_by(&self.barrier, self.rank, size) } else { call });
+    }
+
+    /// Ends the current call without a result. Ranks that have requested it from their agents do not
+    /// count its traffic, so this rank must not, either: all ranks would otherwise not agree before
+    /// which calls they need a barrier.
+    fn abandon(&mut self, number: u64) {
+        if self.current.take_if(|current| current.number == number).is_some() {
+            self.unacknowledged = self.unacknowledged_before;
+            self.out.clear();
+        }
     }
 
     /// Starts a call or the barrier before it.
@@ -479,6 +496,7 @@ impl Machine for QuickCalls {
     fn handle(&mut self, now: Time, input: Input<'_>) {
         match input {
             Input::Begin(begin) => self.begin(now, &begin),
+            Input::Abandon(number) => self.abandon(number),
             Input::Datagram(bytes) => self.datagram(now, bytes),
             Input::Retransmitted(total) => self.redundant_sending.on_retransmitted(total),
         }

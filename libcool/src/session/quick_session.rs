@@ -157,6 +157,9 @@ impl RankSession {
             true => quick.execute_on_node(&mut calls, &schedule, checked),
             false => Err(Interrupted::Fallback),
         });
+        if matches!(carried, Err(Interrupted::Fallback)) {
+            calls.between.iter_mut().for_each(|between| between.abandon(number));
+        }
         let account = CallAccount { part, number, call: &call, plan, begun: begun_at };
         let exchanged = calls.between.as_mut().map(LeaderCalls::take_traffic).unwrap_or_default();
         let (carried, ranks) = (account.close(exchanged, carried), &quick.quick.ranks);

@@ -382,3 +382,32 @@ fn an_early_message_of_the_wrong_length_is_awaited_again() {
     assert_eq!(other.poll(Time::ZERO), Poll::Output(Output::Done));
     assert_eq!(other.take_output(), b"abcd");
 }
+
+/// Makes a rank begin a call, and discards what it sends.
+fn begin(rank: &mut QuickCalls, call: &Expected, index: usize) {
+    rank.handle(Time::ZERO, Input::Begin(call.begin(index)));
+    while let Poll::Output(_) = rank.poll(Time::ZERO) {}
+}
+
+#[test]
+fn an_abandoned_call_leaves_ranks_in_agreement_about_barriers() {
+    let layout = layout(3, 2);
+    let mut random = Random(7);
+    let mut drawn = (0..).filter_map(|number| {
+        let call = Expected::draw(&mut random, number, &layout)?;
+        call.schedules[0].synchronizes().then_some(call)
+    });
+    let [first, second] = [drawn.next().unwrap(), drawn.next().unwrap()];
+    let rank = |index| QuickCalls::new(key(), GROUP, Rank(index), layout.clone()).unwrap();
+    let [mut waits, mut starts] = [rank(0), rank(1)];
+    // Rank 1 has started this call, so the agents execute it for both.
+    begin(&mut waits, &first, 0);
+    assert!(waits.current.is_some() && waits.unacknowledged != starts.unacknowledged);
+    waits.handle(Time::ZERO, Input::Abandon(first.number + 1));
+    assert!(waits.current.is_some(), "the rank is not in that call");
+    waits.handle(Time::ZERO, Input::Abandon(first.number));
+    assert_eq!(waits.poll(Time::ZERO), Poll::Idle(None));
+    begin(&mut waits, &second, 0);
+    begin(&mut starts, &second, 1);
+    assert_eq!(waits.unacknowledged, starts.unacknowledged);
+}

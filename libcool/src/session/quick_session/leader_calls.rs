@@ -102,6 +102,11 @@ impl LeaderCalls {
         received
     }
 
+    /// Leaves the call with this number to the agents.
+    pub(super) fn abandon(&mut self, number: u64) {
+        self.machine.handle(self.now(), Input::Abandon(number));
+    }
+
     /// Returns the traffic of the last call, once.
     pub(super) fn take_traffic(&mut self) -> LeaderTraffic {
         std::mem::take(&mut self.exchanged)
