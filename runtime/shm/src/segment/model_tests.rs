@@ -179,27 +179,30 @@ fn a_request_for_slots_is_known_with_the_release() {
     });
 }
 
+/// Two datagrams of one call never share a slot, because a call sends fewer than there are slots.
 #[test]
 fn a_retained_datagram_is_never_mixed_with_its_successor() {
-    const NAMES: [(u64, u32); 3] = [(4, 1), (4, 2), (5, 1)];
-    explore(4, || {
-        let (at, part) = (datagram(0), SEGMENT_WORDS);
-        let words = [at, at + 8, at + DATAGRAM_HEADER_BYTES].map(|offset| part + offset);
-        let memory = ModelMemory::new(words, &[]);
-        let leader = Arc::clone(&memory);
-        let leader = thread::spawn(move || {
-            for (turn, name) in (0..).zip(NAMES) {
-                let data = [turn as u8 + 1; DATA_BYTES];
-                leader.part(0).keep_for_retransmission(turn * RETRANSMISSION_SLOTS, name, &data).unwrap();
-            }
-        });
-        for (turn, name) in (1..).zip(NAMES) {
+    const NAMES: [(u64, u32); 3] = [(4, 1), (5, 2), (6, 1)];
+    // The last message does not exist.
+    for name in [NAMES[0], NAMES[1], NAMES[2], (5, 1)] {
+        explore(4, move || {
+            let (at, part) = (datagram(0), SEGMENT_WORDS);
+            let words = [at, at + 8, at + DATAGRAM_HEADER_BYTES].map(|offset| part + offset);
+            let memory = ModelMemory::new(words, &[]);
+            let leader = Arc::clone(&memory);
+            let data = |(call, transfer): (u64, u32)| vec![call as u8 * 16 + transfer as u8; DATA_BYTES];
+            let leader = thread::spawn(move || {
+                for (turn, name) in (0..).zip(NAMES) {
+                    let number = turn * RETRANSMISSION_SLOTS;
+                    leader.part(0).keep_for_retransmission(number, name, &data(name)).unwrap();
+                }
+            });
             let found = memory.part(0).read_datagram(at, name);
-            assert!(found.is_none_or(|found| found == [turn; DATA_BYTES]), "{name:?}");
-        }
-        leader.join().unwrap();
-        assert_eq!(memory.part(0).read_datagram(at, NAMES[2]), Some(vec![3; DATA_BYTES]));
-    });
+            assert!(found.is_none_or(|found| NAMES.contains(&name) && found == data(name)), "{name:?}");
+            leader.join().unwrap();
+            assert_eq!(memory.part(0).read_datagram(at, NAMES[2]), Some(data(NAMES[2])));
+        });
+    }
 }
 
 /// Returns the offsets of the words that describe a rank's calls.
@@ -243,8 +246,10 @@ fn start_call(memory: &ModelMemory, rank: u64, ranks: u64) -> bool {
 #[test]
 fn ranks_that_wait_and_ranks_that_start_agree_who_executes() {
     // Ranks wait in the call if their element is set.
-    for waits in [vec![true, false], vec![true, false, false], vec![true, true, false]] {
-        explore(2, move || {
+    for (waits, preemptions) in
+        [(vec![true, false], 4), (vec![true, false, false], 2), (vec![true, true, false], 2)]
+    {
+        explore(preemptions, move || {
             let ranks = waits.len() as u64;
             let words = (0..ranks).flat_map(|rank| call_words(rank, 0)).chain([STARTS]);
             let memory = ModelMemory::new(words, &[]);

@@ -69,15 +69,12 @@ pub(super) fn decide<M: SegmentMemory>(memory: &M, call: u64, has_begun: impl Fn
     let (word, claim) = (start_word(memory, call), claim(call));
     let mut found = word.load(Ordering::SeqCst);
     while found < claim {
-        found = match word.compare_exchange(found, claim) {
-            Ok(_) => claim,
-            Err(other) => other,
-        };
+        found = word.compare_exchange(found, claim).err().unwrap_or(claim);
     }
     if found == claim {
         M::fence(Ordering::SeqCst);
         let decision = claim | if has_begun() { BY_RANKS } else { BY_AGENT };
-        found = word.compare_exchange(claim, decision).map_or_else(|other| other, |_| decision);
+        found = word.compare_exchange(claim, decision).err().unwrap_or(decision);
     }
     // If another rank is so far ahead that the decision was overwritten, this rank acts alone.
     read(found, call).unwrap_or(StartDecision::Agent)
