@@ -317,9 +317,9 @@ impl QuickCalls {
         self.start(now, if needs_barrier { call.preceded_by(&self.barrier, self.rank, size) } else { call });
     }
 
-    /// Ends the current call without a result. Ranks that have requested it from their agents do not
-    /// count its traffic, so this rank must not, either: all ranks would otherwise not agree before
-    /// which calls they need a barrier.
+    /// Ends the current call without a result. Ranks that have requested it from their agents do
+    /// not count its traffic, so this rank must not, either: all ranks would otherwise not agree
+    /// before which calls they need a barrier.
     fn abandon(&mut self, number: u64) {
         if self.current.take_if(|current| current.number == number).is_some() {
             self.unacknowledged = self.unacknowledged_before;

@@ -13,9 +13,9 @@ use std::time::Duration;
 ///
 /// Each method corresponds to the method of [`Comm`] with the same name, but returns a [`Pending`]
 /// once the call has started. Invalid arguments are reported at once, all other errors by
-/// [`Pending::wait`]. If 1024 calls are pending, the method first waits until one of them completes,
-/// but at most for the timeout. If another rank of the node blocks in the call already, the method
-/// returns only when the call is complete.
+/// [`Pending::wait`]. If 1024 calls are pending, the method first waits until one of them
+/// completes, but at most for the timeout. If another rank of the node blocks in the call already,
+/// the method returns only when the call is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct Start<'c> {
     comm: &'c Comm,

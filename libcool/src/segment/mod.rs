@@ -242,7 +242,8 @@ impl SegmentCalls {
     }
 
     /// Returns whether the segment must be declined because an agent executes the current call:
-    /// otherwise, publications that ranks have made for this call could be expected in the next one.
+    /// otherwise, publications that ranks have made for this call could be expected in the next
+    /// one.
     pub(crate) fn must_decline(&self) -> bool {
         self.is_incomplete || !self.names_calls
     }

@@ -167,8 +167,8 @@ impl AgentInbox {
         }
     }
 
-    /// Waits until the agent executes fewer than `limit` calls, or no call can complete any more, but
-    /// at most for `at_most`. Returns whether one of both is the case.
+    /// Waits until the agent executes fewer than `limit` calls, or no call can complete any more,
+    /// but at most for `at_most`. Returns whether one of both is the case.
     pub(super) fn wait_for_room(&self, limit: usize, at_most: Duration) -> bool {
         let begun = Instant::now();
         let mut state = self.lock();

@@ -106,8 +106,8 @@ impl QuickSession {
         self.segment.fail();
     }
 
-    /// Returns the segment and the number of ranks of this node, if there are several and they would
-    /// execute this call themselves. Returns `None` while this rank executes another call.
+    /// Returns the segment and the number of ranks of this node, if there are several and they
+    /// would execute this call themselves. Returns `None` while this rank executes another call.
     pub(super) fn usable(&self, checked: &CheckedCollective<'_, '_>) -> Option<(&Segment, usize)> {
         if self.ranks.len() == 1 || !self.segment.is_usable() {
             return None;

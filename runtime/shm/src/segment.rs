@@ -83,8 +83,9 @@ const LAST_REPLY: u64 = 5 * CACHE_LINE_BYTES;
 const RETRANSMISSIONS: u64 = 5 * CACHE_LINE_BYTES + 8;
 const CALLS: u64 = 6 * CACHE_LINE_BYTES;
 
-/// Flags of an attached rank. The second flag states that the rank follows all rules of this module;
-/// the ranks of release 0.1 do not set it. They use bit 1 for another protocol of direct copies.
+/// Flags of an attached rank. The second flag states that the rank follows all rules of this
+/// module; the ranks of release 0.1 do not set it. They use bit 1 for another protocol of direct
+/// copies.
 const IS_ATTACHED: u64 = 1;
 const NAMES_CALLS: u64 = 4;
 
@@ -297,7 +298,8 @@ impl<M: SegmentMemory> RankPart<'_, M> {
     }
 
     /// Returns whether the rank records the call of each publication, takes part in the decision
-    /// about [started calls](StartDecision), and supports direct copies. Ranks of release 0.1 do not.
+    /// about [started calls](StartDecision), and supports direct copies. Ranks of release 0.1 do
+    /// not.
     pub fn names_calls(&self) -> bool {
         self.word(ATTACHED).load(Ordering::SeqCst) & NAMES_CALLS != 0
     }
@@ -388,8 +390,8 @@ impl<M: SegmentMemory> RankPart<'_, M> {
         self.word(SLOTS_REQUESTED).store(call.wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Returns whether the rank requires data in slots in a call. This is known once it has released
-    /// the publication that contains the address.
+    /// Returns whether the rank requires data in slots in a call. This is known once it has
+    /// released the publication that contains the address.
     pub fn requires_slots(&self, call: u64) -> bool {
         self.word(SLOTS_REQUESTED).load(Ordering::Relaxed) == call.wrapping_add(1)
     }

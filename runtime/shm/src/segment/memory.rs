@@ -1,6 +1,6 @@
 //! The memory operations on which the rules of a segment rely. Ranks use those of a [`Region`];
-//! `model_tests` runs the same rules on memory of which the model checker loom explores the order of
-//! accesses.
+//! `model_tests` runs the same rules on memory of which the model checker loom explores the order
+//! of accesses.
 
 use super::{RankPart, WORDS_ARE_WITHIN};
 use crate::pages::OutOfBounds;
@@ -89,8 +89,8 @@ impl SegmentMemory for Region {
     #[inline]
     fn word(&self, offset: u64) -> &AtomicU64 {
         let at = self.address(offset, 8).expect(WORDS_ARE_WITHIN);
-        // SAFETY: the bytes are mapped as long as the region is borrowed. The offset is a multiple of
-        // their size from the start of a page. All users of this module access them only as an
+        // SAFETY: the bytes are mapped as long as the region is borrowed. The offset is a multiple
+        // of their size from the start of a page. All users of this module access them only as an
         // atomic word.
         unsafe { at.cast::<AtomicU64>().as_ref() }
     }

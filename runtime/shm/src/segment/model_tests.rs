@@ -1,5 +1,5 @@
-//! The rules of a segment under the model checker loom, which executes them in every order of memory
-//! accesses that two or three ranks can observe.
+//! The rules of a segment under the model checker loom, which executes them in every order of
+//! memory accesses that two or three ranks can observe.
 
 use super::*;
 use loom::cell::UnsafeCell;
@@ -11,15 +11,15 @@ use std::collections::BTreeMap;
 /// Size in bytes of the data of a publication or datagram in these tests.
 const DATA_BYTES: usize = 8;
 
-/// The words that a test uses. Data that no two ranks may access at the same time is in `exclusive`;
-/// loom reports a race otherwise. Other data is in words, too.
+/// The words that a test uses. Data that no two ranks may access at the same time is in
+/// `exclusive`; loom reports a race otherwise. Other data is in words, too.
 struct ModelMemory {
     words: BTreeMap<u64, AtomicU64>,
     exclusive: BTreeMap<u64, UnsafeCell<[u8; DATA_BYTES]>>,
 }
 
-// SAFETY: loom executes one thread at a time, and panics if two threads may access an exclusive cell
-// at the same time.
+// SAFETY: loom executes one thread at a time, and panics if two threads may access an exclusive
+// cell at the same time.
 unsafe impl Sync for ModelMemory {}
 
 impl ModelMemory {

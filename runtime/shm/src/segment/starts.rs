@@ -1,15 +1,16 @@
 //! The decision whether ranks or agents execute a call that some ranks start and others wait in.
 //!
-//! A rank that waits in a call records it ([`super::RankPart::enter`]) and continues in the segment,
-//! unless a rank has started the call before. A rank that starts the call without waiting in it first
-//! claims the word of the call, then looks which ranks have entered. If none has, the agents execute
-//! the call; otherwise the ranks do, because a root may have completed its part already. Both sides
-//! write before a sequentially consistent fence and read after it. So at least one of two ranks finds
-//! the other, and a rank that waits and finds the claim waits for the decision.
+//! A rank that waits in a call records it ([`super::RankPart::enter`]) and continues in the
+//! segment, unless a rank has started the call before. A rank that starts the call without waiting
+//! in it first claims the word of the call, then looks which ranks have entered. If none has, the
+//! agents execute the call; otherwise the ranks do, because a root may have completed its part
+//! already. Both sides write before a sequentially consistent fence and read after it. So at least
+//! one of two ranks finds the other, and a rank that waits and finds the claim waits for the
+//! decision.
 //!
-//! The word contains the number of the call plus one, above two bits with the decision. Numbers only
-//! grow. A rank that finds a later call is more than [`STARTS_MAX`] calls behind another rank; it acts
-//! alone then.
+//! The word contains the number of the call plus one, above two bits with the decision. Numbers
+//! only grow. A rank that finds a later call is more than [`STARTS_MAX`] calls behind another rank;
+//! it acts alone then.
 
 use super::{STARTS, Segment, SegmentMemory, SharedWord};
 use std::sync::atomic::Ordering;
@@ -25,7 +26,7 @@ const CLAIMED: u64 = 0;
 const BY_AGENT: u64 = 1;
 const BY_RANKS: u64 = 2;
 
-/// Who executes a call that a rank has started.
+/// The side that executes a call which a rank has started.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StartDecision {
     /// A rank has claimed the call and is about to decide. The rank must wait.
@@ -42,12 +43,13 @@ fn claim(call: u64) -> u64 {
 }
 
 impl Segment {
-    /// Returns who executes a call that this rank has entered, or `None` if no rank has started it.
+    /// Returns which side executes a call that this rank has entered, or `None` if no rank has
+    /// started it.
     pub fn started_by(&self, call: u64) -> Option<StartDecision> {
         started_by(&self.region, call)
     }
 
-    /// Decides who executes a call that `rank` starts, unless another rank has decided.
+    /// Decides which side executes a call that `rank` starts, unless another rank has decided.
     ///
     /// Wakes ranks that wait for the decision.
     pub fn decide_start(&self, rank: usize, call: u64) -> StartDecision {
@@ -63,8 +65,8 @@ pub(super) fn started_by<M: SegmentMemory>(memory: &M, call: u64) -> Option<Star
     read(start_word(memory, call).load(Ordering::SeqCst), call)
 }
 
-/// Decides who executes a call that this rank starts. `has_begun` returns whether another rank has
-/// entered it.
+/// Decides which side executes a call that this rank starts. `has_begun` returns whether another
+/// rank has entered it.
 pub(super) fn decide<M: SegmentMemory>(memory: &M, call: u64, has_begun: impl Fn() -> bool) -> StartDecision {
     let (word, claim) = (start_word(memory, call), claim(call));
     let mut found = word.load(Ordering::SeqCst);
