@@ -329,3 +329,34 @@ def futures():
     future = dist.all_reduce(tensor, async_op=True).get_future()
     assert future.wait()[0][0] == size and tensor[0] == size
     assert dist.barrier(async_op=True).get_future().wait() == []
+
+
+def waiting_callbacks():
+    """Checks that a callback may wait for a call that it starts, while other calls complete."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    for wait in (lambda work: work.wait(), lambda work: work.get_future().wait(), lambda work: work.get_future().then(lambda _: None).wait()):
+        first, second, token = torch.ones(4), torch.ones(4), torch.zeros(1)
+
+        def start_and_wait(_, second=second, wait=wait):
+            wait(dist.all_reduce(second, async_op=True))
+            return second
+
+        # The last rank makes the call after the others have set their callbacks, so that these are
+        # executed by the thread that completes calls.
+        for _ in range(size - 1 if rank == size - 1 else 0):
+            dist.recv(token)
+        future = dist.all_reduce(first, async_op=True).get_future().then(start_and_wait)
+        if rank < size - 1:
+            dist.send(token, size - 1)
+        assert future.wait()[0] == size and first[0] == size
+    assert dist.all_reduce(first, async_op=True).wait() and first[0] == size * size
+
+
+def inference():
+    """Checks that the thread that completes calls may write to tensors of the inference mode."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    with torch.inference_mode():
+        outputs, average = [torch.empty(1000) for _ in range(size)], torch.full((3,), 2 * rank)
+        dist.all_gather(outputs, torch.full((1000,), float(rank)), async_op=True).get_future().wait()
+        dist.all_reduce(average, op=ReduceOp.AVG, async_op=True).get_future().wait()
+    assert [output[-1].item() for output in outputs] == list(range(size)) and average[0] == size - 1

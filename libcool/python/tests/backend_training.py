@@ -3,6 +3,7 @@
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.optim import ZeroRedundancyOptimizer
@@ -59,6 +60,22 @@ def ddp():
     net = DistributedDataParallel(model(), bucket_cap_mb=0.01)
     losses = losses_of(net, torch.optim.Adam(net.parameters(), lr=0.01), dist.get_rank(), dist.get_world_size())
     check(losses, net.parameters())
+
+
+def powersgd():
+    """Checks training with compressed gradients. The hook's callbacks wait for further calls."""
+    net = DistributedDataParallel(model().float())
+    net.register_comm_hook(PowerSGDState(None, matrix_approximation_rank=2, start_powerSGD_iter=2), powerSGD_hook)
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    for step in range(STEPS):
+        x, y = (part.chunk(dist.get_world_size())[dist.get_rank()] for part in examples(step))
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(net(x.float()), y).backward()
+        optimizer.step()
+    weights = torch.cat([weight.detach().view(-1) for weight in net.parameters()])
+    gathered = [torch.empty_like(weights) for _ in range(dist.get_world_size())]
+    dist.all_gather(gathered, weights)
+    assert all(torch.equal(other, weights) for other in gathered) and weights.isfinite().all()
 
 
 def fsdp2(allocates):

@@ -7,6 +7,7 @@ import pytest
 from backend_ranks import LIMIT, Ranks
 
 CALLS = ["reductions", "transfers", "unequal_parts", "in_place_within", "coalesced", "factors", "sparse", "messages", "objects", "futures"]
+CALLS += ["waiting_callbacks", "inference"]
 FAILURES = ["parts", "meshes", "no_agents", "arguments", "mismatch", "late", "anybody", "allocated"]
 
 
@@ -28,7 +29,7 @@ def test_groups_and_failures(ranks, case):
     ranks.run("backend_failures", case)
 
 
-@pytest.mark.parametrize("case, arguments", [("ddp", ()), ("fsdp2", (False,)), ("fsdp2", (True,)), ("fsdp2_hybrid", ()), ("zero", ()), ("embedding", ())])
+@pytest.mark.parametrize("case, arguments", [("ddp", ()), ("powersgd", ()), ("fsdp2", (False,)), ("fsdp2", (True,)), ("fsdp2_hybrid", ()), ("zero", ()), ("embedding", ())])
 def test_training_goes_as_by_one_process(ranks, case, arguments):
     ranks.run("backend_training", case, *arguments)
 

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 def create(options, backend_options):
     """Returns the backend of a new group. torch calls this at every rank of the group."""
     work.hand_out(CoolBackend)
+    work.let_futures_wait()
     comm, key = groups.join(options.store, options.group_rank, options.group_size, options.group_id, options.timeout)
     group_options = backend_options or Backend.Options("cool", timeout=options.timeout)
     group_options._timeout = options.timeout

@@ -1,7 +1,9 @@
 """Pending calls as torch's Work objects, and the thread that completes them."""
 
 import functools
+import os
 import threading
+import time
 import weakref
 from multiprocessing.util import Finalize
 
@@ -12,6 +14,12 @@ import cool
 
 # The last work that a thread created, while torch holds it.
 _last = threading.local()
+
+# The completer whose calls a thread completes, while it does.
+_completing = threading.local()
+
+# Time in seconds for which the end of the process waits for callbacks that are still running.
+END_SECONDS = 10
 
 
 class CoolWork(Work):
@@ -52,12 +60,15 @@ class Started(CoolWork):
     def __init__(self, request, group, gives, then=None):
         super().__init__(gives)
         self._request, self._group, self._then = request, group, then
+        # The final step writes to the caller's tensors, which may belong to the inference mode.
+        self._is_inference = torch.is_inference_mode_enabled()
         self._lock = threading.Lock()
         self._is_done, self._is_queued, self._error, self._future = False, False, None, None
 
     def wait(self, timeout=None):
         seconds = timeout.total_seconds() if timeout else 0
         try:
+            _before_waiting(self._request.done)
             self._request.wait(seconds if seconds > 0 else None)
         except cool.Error as error:
             # An error of the call itself is reported by `complete`, to all waiting threads.
@@ -77,7 +88,8 @@ class Started(CoolWork):
             try:
                 self._request.wait()
                 if self._then is not None:
-                    self._then()
+                    with torch.inference_mode(self._is_inference):
+                        self._then()
             except cool.Error as error:
                 self._error = self._group.failed(error)
             except Exception as error:  # An error of the final step is reported to waiting threads.
@@ -161,39 +173,66 @@ class All(CoolWork):
 
 
 class Completer:
-    """A thread that completes calls in the order in which they end.
+    """A thread that completes calls in the order in which they end, one after the other.
 
-    It waits in the library, without the interpreter lock, and ends before Python does.
+    It waits in the library, without the interpreter lock, and ends before Python does. It also executes the callbacks of
+    the calls' futures. If one of them waits, another thread takes over, because the callback may wait for a later call.
     """
 
     def __init__(self):
         self._queue = cool.Queue()
         self.add = self._queue.add
-        self._thread = threading.Thread(target=self._run, name="cool.torch", daemon=True)
-        self._thread.start()
+        self._threads = []
+        self.start_thread()
         Finalize(None, self._end, exitpriority=20)  # Works in processes of multiprocessing, unlike atexit.
 
+    def start_thread(self):
+        """Starts the thread that completes calls from now on. The thread that did so before must call this."""
+        thread = threading.Thread(target=self._run, name="cool.torch", daemon=True)
+        self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
+        thread.start()
+
     def _run(self):
-        while (done := self._queue.next()) is not None:
+        _completing.completer = self
+        while _completing.completer is not None and (done := self._queue.next()) is not None:
             done[0].complete()
             done = None  # Do not keep the tensors alive until the next call completes.
 
     def _end(self):
         self._queue.close()
-        self._thread.join()
+        deadline = time.monotonic() + END_SECONDS
+        for thread in self._threads:
+            thread.join(max(0, deadline - time.monotonic()))
+
+
+def _before_waiting(is_done):
+    """Must be called before a thread waits for a call or future. If it completes calls, another thread does so from now on."""
+    completer = getattr(_completing, "completer", None)
+    if completer is not None and not is_done():
+        completer.start_thread()
+        _completing.completer = None
 
 
 _creation_lock = threading.Lock()
-
-
-@functools.cache
-def _shared_completer():
-    return Completer()
+_process_completer = None
 
 
 def _completer():
+    """Returns the completer of this process."""
+    global _process_completer
     with _creation_lock:
-        return _shared_completer()
+        if _process_completer is None:
+            _process_completer = Completer()
+        return _process_completer
+
+
+def _forget_completer():
+    """Makes a forked process create a completer of its own, because it has no threads of the parent's."""
+    global _creation_lock, _process_completer
+    _creation_lock, _process_completer, _completing.completer = threading.Lock(), None, None
+
+
+os.register_at_fork(after_in_child=_forget_completer)
 
 
 def _handing_out(method):
@@ -224,6 +263,19 @@ def _directly(method, name, kind):
         return method(group, output, input, *arguments, **more)
 
     return call
+
+
+@functools.cache
+def let_futures_wait():
+    """Lets callbacks wait for any future: torch's `wait` blocks its thread, which may be the one that completes calls."""
+    wait = torch._C.Future.wait
+
+    @functools.wraps(wait)
+    def wait_elsewhere(future):
+        _before_waiting(future.done)
+        return wait(future)
+
+    torch._C.Future.wait = wait_elsewhere
 
 
 @functools.cache
