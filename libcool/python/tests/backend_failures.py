@@ -137,7 +137,7 @@ def mismatch():
 
 
 def no_agents():
-    """Checks the remedy for ranks on several machines without agents."""
+    """Checks the remedy for ranks on several machines, all or some of which have no agent."""
     store, shared, groups._shared = dist.HashStore(), groups._shared, None
     original, groups._host_status = groups._host_status, lambda: {"host": "h1", "why": "COOL_SOCKET is not set"}
     try:
@@ -146,6 +146,10 @@ def no_agents():
             decision = groups._choose_agents(store, "p", 2, "0", seconds(5))
             assert decision["error"].startswith(f"no COOL agent at rank 0 on h1 (COOL_SOCKET is not set), and rank 1 on h2 {other_status}; start")
         expect_error("rank 1: rank 0 could not start: ranks 1 did not join within 0.1 s; check that they were started", lambda: _join_alone(store))
+        groups._host_status = lambda: {"host": "h1", "why": None}
+        store.set("p/1", json.dumps({"host": "h2", "why": "COOL_SOCKET is not set"}))
+        error = groups._choose_agents(store, "p", 2, "0", seconds(5))["error"]
+        assert error.startswith("no COOL agent at rank 1 on h2 (COOL_SOCKET is not set), and rank 0 on h1 has one; start")
     finally:
         groups._shared, groups._host_status = shared, original
     assert groups.bounded("k" * 200) == "k" * 200 and len(groups.bounded("\u00e9" * 300).encode()) <= 200

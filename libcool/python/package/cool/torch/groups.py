@@ -111,16 +111,25 @@ def _wait(store, places, timeout):
 def _choose_agents(store, place, size, name, timeout):
     """Chooses the key of the group and its agents, at rank 0.
 
-    Agents are started only if no rank has one and all ranks are on this machine.
+    Agents are started only if no rank has one and all ranks are on this machine. If only some ranks have one, all ranks
+    get the error, because the others would wait for those that cannot join.
     """
     decision = {"key": bounded(f"torch {secrets.token_hex(8)} {name}"), "sockets": _shared}
-    own = _host_status()
-    if _shared or own["why"] is None:
+    if _shared:
         return decision
     places = {rank: f"{place}/{rank}" for rank in range(1, size)}
     _wait(store, places, timeout)
-    for rank, key in places.items():
-        other = json.loads(store.get(key))
+    own = _host_status()
+    others = {rank: json.loads(store.get(key)) for rank, key in places.items()}
+    if own["why"] is None:
+        if lacking := next(((rank, other) for rank, other in others.items() if other["why"]), None):
+            rank, other = lacking
+            decision["error"] = (
+                f"no COOL agent at rank {rank} on {other['host']} ({other['why']}), and rank 0 on {own['host']} has one; start "
+                "cool-nodeagent on every node"
+            )
+        return decision
+    for rank, other in others.items():
         if other["host"] != own["host"] or other["why"] is None:
             other_status = "has none either" if other["why"] else "has one"
             decision["error"] = (
