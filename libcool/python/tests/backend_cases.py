@@ -360,3 +360,35 @@ def inference():
         dist.all_gather(outputs, torch.full((1000,), float(rank)), async_op=True).get_future().wait()
         dist.all_reduce(average, op=ReduceOp.AVG, async_op=True).get_future().wait()
     assert [output[-1].item() for output in outputs] == list(range(size)) and average[0] == size - 1
+
+
+def other_orders():
+    """Checks dense tensors that are not in row-major order: they receive the same elements as others."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    shape = (size, 3, 2, 5)
+    whole = torch.arange(30.0 * size).view(shape)
+    parts = [whole + 1000 * i for i in range(size)]
+    last = lambda tensor: tensor.clone(memory_format=torch.channels_last)
+    for is_async in (False, True):
+
+        def result_of(call, tensor):
+            work = call(tensor)
+            assert not is_async or work.wait()
+            return tensor
+
+        mine, empty = last(parts[rank]), last(torch.zeros(shape))
+        # Slices of channels_last are dense only with all their channels.
+        first = lambda: torch.zeros(3, 2, 5).permute(1, 2, 0).contiguous().permute(2, 0, 1)
+        for actual, expected in (
+            (result_of(lambda x: dist.all_reduce(x, async_op=is_async), last(mine)), sum(parts)),
+            (result_of(lambda x: dist.broadcast(x, 1, async_op=is_async), last(mine)), parts[1]),
+            (result_of(lambda x: dist.reduce(x, 1, async_op=is_async), last(mine)), sum(parts) if rank == 1 else parts[rank]),
+            (result_of(lambda x: dist.all_to_all_single(x, mine, async_op=is_async), last(empty)), torch.stack([part[rank] for part in parts])),
+            (result_of(lambda x: dist.all_gather_into_tensor(x, mine[rank].contiguous(), async_op=is_async), last(empty)), torch.stack([parts[i][i] for i in range(size)])),
+            (result_of(lambda x: dist.reduce_scatter_tensor(x, mine, async_op=is_async), first()), sum(parts)[rank]),
+            (result_of(lambda x: dist.scatter(x, [*mine] if rank == 1 else None, 1, async_op=is_async), first()), parts[1][rank]),
+        ):
+            assert torch.equal(actual, expected) and not actual.is_contiguous()
+    received = last(torch.zeros(shape))
+    works = [dist.isend(mine, (rank + 1) % size), dist.irecv(received, (rank - 1) % size)]
+    assert all([work.wait() for work in works]) and torch.equal(received, parts[rank - 1])

@@ -7,7 +7,7 @@ import pytest
 from backend_ranks import LIMIT, Ranks
 
 CALLS = ["reductions", "transfers", "unequal_parts", "in_place_within", "coalesced", "factors", "sparse", "messages", "objects", "futures"]
-CALLS += ["waiting_callbacks", "inference"]
+CALLS += ["waiting_callbacks", "inference", "other_orders"]
 FAILURES = ["parts", "meshes", "no_agents", "arguments", "mismatch", "late", "anybody", "allocated"]
 
 

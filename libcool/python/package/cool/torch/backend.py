@@ -11,7 +11,7 @@ import cool
 
 from . import errors, groups, sparse, work
 from .errors import ArgumentError
-from .tensors import Reduction, flat, joined, only, room, spread, unequal
+from .tensors import Reduction, flat, in_turn, joined, only, received, room, sent, spread, unequal
 
 log = logging.getLogger(__name__)
 
@@ -97,15 +97,15 @@ class CoolBackend(Backend):
         return comm.with_timeout(seconds) if seconds > 0 and seconds != self._seconds else comm
 
     def broadcast(self, tensors, opts):
-        row = flat("tensor", only("tensors", tensors))
-        return self._call(opts, "bcast", row, root=opts.rootRank, gives=tensors)
+        row, back = received("tensor", only("tensors", tensors))
+        return self._call(opts, "bcast", row, root=opts.rootRank, gives=tensors, then=back)
 
     def allreduce(self, tensors, opts):
         if only("tensors", tensors).layout == torch.sparse_coo:
             return self._allreduce_sparse(tensors, opts)
-        row = flat("tensor", tensors[0])
+        row, back = received("tensor", tensors[0])
         op = Reduction(opts.reduceOp, tensors[0].dtype)
-        then = op.then(row, self.size())
+        then = in_turn(op.then(row, self.size()), back)
         return self._call(opts, "allreduce", op.sent(row), row, op.name, gives=tensors, then=then)
 
     def _allreduce_sparse(self, tensors, opts):
@@ -118,23 +118,24 @@ class CoolBackend(Backend):
         return work.CoolWork(tensors)
 
     def reduce(self, tensors, opts):
-        row = flat("tensor", only("tensors", tensors))
+        row, back = received("tensor", only("tensors", tensors))
         op, root = Reduction(opts.reduceOp, tensors[0].dtype), opts.rootRank
-        then = op.then(row, self.size()) if root == self.rank() else None
+        then = in_turn(op.then(row, self.size()), back) if root == self.rank() else None
         return self._call(opts, "reduce", op.sent(row), row, op.name, root=root, gives=tensors, then=then)
 
     def all_gather_single(self, output, input, opts):
-        return self._call(opts, "allgather", flat("input", input), flat("output", output), gives=[output])
+        into, back = received("output", output)
+        return self._call(opts, "allgather", sent("input", input), into, gives=[output], then=back)
 
     def allgather(self, output_tensors, input_tensors, opts):
-        outputs, row = only("output_tensors", output_tensors), flat("input", only("input_tensors", input_tensors))
+        outputs, row = only("output_tensors", output_tensors), sent("input", only("input_tensors", input_tensors))
         self._check_one_each("outputs", outputs)
         into = room(outputs)
         then = functools.partial(spread, into, outputs)
         return self._call(opts, "allgather", row, into, counts=unequal(outputs), gives=outputs, then=then)
 
     def gather(self, output_tensors, input_tensors, opts):
-        row, root = flat("input", only("input_tensors", input_tensors)), opts.rootRank
+        row, root = sent("input", only("input_tensors", input_tensors)), opts.rootRank
         if self.rank() != root:
             return self._call(opts, "gather", row, root=root, gives=[])
         outputs = only("output_tensors", output_tensors)
@@ -144,9 +145,9 @@ class CoolBackend(Backend):
         return self._call(opts, "gather", row, into, root=root, gives=outputs, then=then)
 
     def gather_single(self, output, input, opts):
-        row, root = flat("input", input), opts.rootRank
-        into = flat("output", output) if self.rank() == root else None
-        return self._call(opts, "gather", row, into, root=root, gives=[output] if self.rank() == root else [])
+        row, root = sent("input", input), opts.rootRank
+        into, back = received("output", output) if self.rank() == root else (None, None)
+        return self._call(opts, "gather", row, into, root=root, gives=[output] if self.rank() == root else [], then=back)
 
     def scatter(self, output_tensors, input_tensors, opts):
         output, root = only("output_tensors", output_tensors), opts.rootRank
@@ -155,29 +156,30 @@ class CoolBackend(Backend):
             inputs = only("input_tensors", input_tensors)
             self._check_one_each("inputs", inputs)
             send = joined("inputs", inputs)
-        return self._call(opts, "scatter", send, flat("output", output), root=root, gives=[output])
+        into, back = received("output", output)
+        return self._call(opts, "scatter", send, into, root=root, gives=[output], then=back)
 
     def reduce_scatter_single(self, output, input, opts):
-        send, into = flat("input", input), flat("output", output)
+        send, (into, back) = sent("input", input), received("output", output)
         op = Reduction(opts.reduceOp, output.dtype)
-        then = op.then(into, self.size())
+        then = in_turn(op.then(into, self.size()), back)
         return self._call(opts, "reduce_scatter", op.sent(send), into, op.name, gives=[output], then=then)
 
     def reduce_scatter(self, output_tensors, input_tensors, opts):
         output, inputs = only("output_tensors", output_tensors), only("input_tensors", input_tensors)
         self._check_one_each("inputs", inputs)
-        send, into = joined("inputs", inputs), flat("output", output)
+        send, (into, back) = joined("inputs", inputs), received("output", output)
         op, counts = Reduction(opts.reduceOp, output.dtype), unequal(inputs)
-        then = op.then(into, self.size())
+        then = in_turn(op.then(into, self.size()), back)
         return self._call(opts, "reduce_scatter", op.sent(send), into, op.name, counts=counts, gives=[output], then=then)
 
     def all_to_all_single(self, output, input, output_split_sizes, input_split_sizes, opts):
-        send, into = flat("input", input), flat("output", output)
+        send, (into, back) = sent("input", input), received("output", output)
         if not output_split_sizes and not input_split_sizes:
-            return self._call(opts, "alltoall", send, into, gives=[output])
-        sent, received = self._elements("input", input, input_split_sizes), self._elements("output", output, output_split_sizes)
-        counts = self._all_counts(sent, received, opts)
-        return self._call(opts, "alltoall", send, into, counts=counts, gives=[output])
+            return self._call(opts, "alltoall", send, into, gives=[output], then=back)
+        lengths = self._elements("input", input, input_split_sizes), self._elements("output", output, output_split_sizes)
+        counts = self._all_counts(*lengths, opts)
+        return self._call(opts, "alltoall", send, into, counts=counts, gives=[output], then=back)
 
     def alltoall(self, output_tensors, input_tensors, opts):
         self._check_one_each("outputs", output_tensors)
@@ -197,13 +199,13 @@ class CoolBackend(Backend):
             splits = [rows // size] * size
         if len(splits) != size or sum(splits) != rows or min(splits) < 0:
             raise ArgumentError(f"{name}_split_sizes are {splits}, but must be {size} numbers that add up to the {rows} rows of {name}")
-        row = flat(name, tensor).numel() // rows if rows else 0
+        row = sent(name, tensor).numel() // rows if rows else 0
         return [split * row for split in splits]
 
-    def _all_counts(self, sent, received, opts):
+    def _all_counts(self, outgoing, incoming, opts):
         """Returns the number of elements sent from each rank to each rank, by exchanging the counts of all ranks."""
         size, seconds = self.size(), opts.timeout.total_seconds()
-        mine, all = torch.tensor([sent, received]), torch.empty(size, 2, size, dtype=torch.int64)
+        mine, all = torch.tensor([outgoing, incoming]), torch.empty(size, 2, size, dtype=torch.int64)
         try:
             self._within(self._comm, seconds).allgather(mine, all)
         except cool.Error as error:
@@ -263,23 +265,23 @@ class CoolBackend(Backend):
         return works[0] if len(works) == 1 else work.All(works, outputs)
 
     def send(self, tensors, dst, tag):
-        row = flat("tensor", only("tensors", tensors))
+        row = sent("tensor", only("tensors", tensors))
         return self._message("isend", row, dst, self._tag(tag), gives=tensors)
 
     def recv(self, tensors, src, tag):
-        row = flat("tensor", only("tensors", tensors))
-        return self._message("irecv", row, src, self._tag(tag), gives=tensors)
+        row, back = received("tensor", only("tensors", tensors))
+        return self._message("irecv", row, src, self._tag(tag), gives=tensors, then=back)
 
     def recv_anysource(self, tensors, tag):
-        row = flat("tensor", only("tensors", tensors))
-        return self._message("irecv", row, None, self._tag(tag), gives=tensors)
+        row, back = received("tensor", only("tensors", tensors))
+        return self._message("irecv", row, None, self._tag(tag), gives=tensors, then=back)
 
-    def _message(self, name, *arguments, gives):
+    def _message(self, name, *arguments, gives, then=None):
         try:
             request = getattr(self._lending, name)(*arguments)
         except cool.Error as error:
             raise self.failed(error) from error
-        return work.Started(request, self, gives)
+        return work.Started(request, self, gives, then)
 
     def _tag(self, tag):
         if not 0 <= tag < 1 << 31:

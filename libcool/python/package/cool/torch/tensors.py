@@ -73,9 +73,49 @@ def flat(name, tensor):
     if tensor.layout != torch.strided:
         raise ArgumentError(f"{name} is {tensor.layout}, but must be strided: pass {name}.to_dense()")
     if not tensor.is_contiguous():
-        raise ArgumentError(f"{name} is not contiguous: pass {name}.contiguous()")
+        raise ArgumentError(f"{name} has gaps or overlaps: call this with a {name}.contiguous(), and copy what it receives back")
     row = tensor.detach().view(-1)
     return row if row.dtype in CARRIED else row.view(torch.uint8)
+
+
+def sent(name, tensor):
+    """Returns the elements of a tensor to send, in row-major order. Dense tensors of another order are copied."""
+    return flat(name, tensor.detach().contiguous() if _is_permuted(tensor) else tensor)
+
+
+def received(name, tensor):
+    """Returns a row for a tensor to receive into, and the step that then copies it to the tensor, or None.
+
+    The row contains the tensor's elements in row-major order. It is a copy if the tensor is dense, but in another order,
+    such as that of channels_last.
+    """
+    if not _is_permuted(tensor):
+        return flat(name, tensor), None
+    copy = tensor.detach().contiguous()
+    return flat(name, copy), functools.partial(_copy, tensor, copy)
+
+
+def _is_permuted(tensor):
+    """Returns whether a tensor in main memory is dense, without overlaps, but not in row-major order."""
+    if tensor.device.type != "cpu" or tensor.layout != torch.strided or tensor.is_contiguous():
+        return False
+    return torch.ops.aten.is_non_overlapping_and_dense.default(tensor)
+
+
+def _copy(tensor, copy):
+    with torch.no_grad():
+        tensor.copy_(copy)
+
+
+def in_turn(*steps):
+    """Returns a step that executes all of these that are not None, or None if there is none."""
+    steps = [step for step in steps if step is not None]
+    return functools.partial(_execute, steps) if steps else None
+
+
+def _execute(steps):
+    for step in steps:
+        step()
 
 
 def only(name, tensors):
