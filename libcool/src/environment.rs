@@ -33,6 +33,7 @@ pub(crate) enum JoinMode {
 }
 
 /// The environment variables of a launcher.
+#[derive(Debug)]
 struct LauncherVariables {
     name: &'static str,
     rank: &'static str,
@@ -43,29 +44,52 @@ struct LauncherVariables {
 
 /// Known launchers, in the order of detection. A launcher that may run inside a job of another one
 /// precedes it.
-const LAUNCHERS: [LauncherVariables; 5] = [
-    LauncherVariables { name: "job", rank: "COOL_RANK", size: "COOL_SIZE", job: &["COOL_JOB"] },
-    LauncherVariables {
+const LAUNCHERS: [&LauncherVariables; 5] = [
+    &LauncherVariables { name: "job", rank: "COOL_RANK", size: "COOL_SIZE", job: &["COOL_JOB"] },
+    &LauncherVariables {
         name: "Open MPI job",
         rank: "OMPI_COMM_WORLD_RANK",
         size: "OMPI_COMM_WORLD_SIZE",
         job: &["PMIX_NAMESPACE"],
     },
-    LauncherVariables {
-        name: "torchrun job",
-        rank: "RANK",
-        size: "WORLD_SIZE",
-        job: &["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
-    },
-    // MPICH provides no name of the job, so the user must set one.
-    LauncherVariables { name: "PMI job", rank: "PMI_RANK", size: "PMI_SIZE", job: &["COOL_JOB"] },
-    LauncherVariables {
-        name: "Slurm job",
-        rank: "SLURM_PROCID",
-        size: "SLURM_STEP_NUM_TASKS",
-        job: &["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"],
-    },
+    &TORCHRUN,
+    &PMI,
+    &SLURM,
 ];
+
+const TORCHRUN: LauncherVariables = LauncherVariables {
+    name: "torchrun job",
+    rank: "RANK",
+    size: "WORLD_SIZE",
+    job: &["MASTER_ADDR", "MASTER_PORT", "TORCHELASTIC_RUN_ID", "TORCHELASTIC_RESTART_COUNT"],
+};
+
+/// MPICH provides no name of the job, so the user must set one.
+const PMI: LauncherVariables =
+    LauncherVariables { name: "PMI job", rank: "PMI_RANK", size: "PMI_SIZE", job: &["COOL_JOB"] };
+
+const SLURM: LauncherVariables = LauncherVariables {
+    name: "Slurm job",
+    rank: "SLURM_PROCID",
+    size: "SLURM_STEP_NUM_TASKS",
+    job: &["SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT"],
+};
+
+/// Returns the launcher that started this process.
+fn launcher(lookup: impl Fn(&str) -> Option<OsString>) -> Option<&'static LauncherVariables> {
+    let started = |l: &LauncherVariables| lookup(l.rank).is_some() && lookup(l.size).is_some();
+    // torchrun may itself be started by mpirun, once per node. Its workers inherit the variables of
+    // mpirun, which are then equal at all workers of a node.
+    if lookup("TORCHELASTIC_RUN_ID").is_some() && lookup("COOL_JOB").is_none() && started(&TORCHRUN) {
+        return Some(&TORCHRUN);
+    }
+    let found = LAUNCHERS.into_iter().find(|l| started(l))?;
+    // `srun --mpi=pmi2` sets both families of variables, and Slurm's identify the job. They differ
+    // if MPICH's launcher runs inside a Slurm job.
+    let equal = lookup(PMI.rank) == lookup(SLURM.rank) && lookup(PMI.size) == lookup(SLURM.size);
+    let is_of_slurm = found.name == PMI.name && lookup("COOL_JOB").is_none() && equal;
+    Some(if is_of_slurm { &SLURM } else { found })
+}
 
 impl Environment {
     /// Returns the identity of this process, or `None` if no launcher started it.
@@ -89,8 +113,7 @@ impl Environment {
                 mode: JoinMode::Member { group: number("COOL_GROUP", &lookup)? },
             }));
         }
-        let started = |l: &&LauncherVariables| lookup(l.rank).is_some() && lookup(l.size).is_some();
-        let Some(launcher) = LAUNCHERS.iter().find(started) else { return Ok(None) };
+        let Some(launcher) = launcher(&lookup) else { return Ok(None) };
         let (rank, size) = (number(launcher.rank, &lookup)?, number(launcher.size, &lookup)?);
         let named = |variable: &&str| Some(lookup(variable)?.to_string_lossy().into_owned());
         if lookup(launcher.job[0]).is_none() {
@@ -253,8 +276,34 @@ mod tests {
         // mpirun and torchrun inside a Slurm job take precedence over Slurm.
         assert_eq!(found(&[&slurm[..], &ompi[..]].concat()).0, 0);
         assert_eq!(found(&[&slurm[..], &torch[..]].concat()).0, 1);
+        // torchrun inside mpirun, which starts it once per node, takes precedence over mpirun.
+        let elastic = [&torch[..], &[("TORCHELASTIC_RUN_ID", "r")]].concat();
+        assert_eq!(found(&[&ompi[..], &elastic].concat()), (1, 2, "torchrun job h1 29500 r".into()));
         let by_hand = [("COOL_JOB", "mine"), ("COOL_RANK", "1"), ("COOL_SIZE", "2")];
         assert_eq!(found(&by_hand), (1, 2, "job mine".into()));
+    }
+
+    #[test]
+    fn slurm_identifies_the_job_of_its_pmi_variables() {
+        let slurm = [
+            ("SLURM_PROCID", "5"),
+            ("SLURM_STEP_NUM_TASKS", "8"),
+            ("SLURM_JOB_ID", "31"),
+            ("SLURM_STEP_ID", "0"),
+        ];
+        let key = |pmi: &[(&str, &str)]| {
+            let found = read(&[&slurm, pmi, &ALL[..1]].concat())?.unwrap();
+            let JoinMode::Enlist { key, .. } = found.mode else { panic!("{:?}", found.mode) };
+            Ok::<_, String>((found.rank, found.size, key))
+        };
+        // As `srun --mpi=pmi2` sets them.
+        let same = [("PMI_RANK", "5"), ("PMI_SIZE", "8"), ("PMI_FD", "3"), ("PMI_JOBID", "31.0")];
+        assert_eq!(key(&same), Ok((5, 8, "Slurm job 31 0".into())));
+        // As MPICH's launcher sets them, in a job of Slurm that has one task per node.
+        let mpich = [("PMI_RANK", "40"), ("PMI_SIZE", "64")];
+        assert!(key(&mpich).unwrap_err().contains("COOL_JOB is not set"));
+        let named = [mpich[0], mpich[1], ("COOL_JOB", "mine")];
+        assert_eq!(key(&named), Ok((40, 64, "PMI job mine".into())));
     }
 
     #[test]
