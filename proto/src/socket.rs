@@ -241,7 +241,7 @@ impl LocalFrameReceiver {
     /// Returns an error if no frame arrives within `timeout`, the agent closes the connection, or
     /// the bytes are not a frame.
     pub fn receive(&mut self, timeout: Duration) -> Result<Body, SocketError> {
-        let deadline = Instant::now() + timeout;
+        let begun = Instant::now();
         let flags = RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT;
         loop {
             if let Some(body) = self.decoder.take()? {
@@ -251,7 +251,7 @@ impl LocalFrameReceiver {
                 Ok(0) => return Err(SocketError::Closed),
                 Ok(n) => self.decoder.push(&self.buffer[..n]),
                 Err(e) if e.kind() == ErrorKind::WouldBlock => {
-                    let left = deadline.saturating_duration_since(Instant::now());
+                    let left = timeout.saturating_sub(begun.elapsed());
                     if left.is_zero() {
                         return Err(SocketError::TimedOut(timeout));
                     }

@@ -23,6 +23,10 @@ const SILENCE: Duration = RUNNING_INTERVAL.saturating_mul(6);
 /// silent only if other work occupies the CPUs.
 const SILENCE_WITHIN: Duration = RUNNING_INTERVAL.saturating_mul(60);
 
+/// Time that one check counts as silence at most. A process may be stopped for long, for example by
+/// SIGSTOP, and the time for which it did not look is no evidence.
+const SILENCE_PER_CHECK: Duration = RUNNING_INTERVAL.saturating_mul(2);
+
 /// Maximum duration of [`AgentInbox::poll_connection`].
 const GLANCE: Duration = Duration::from_millis(1);
 
@@ -248,15 +252,18 @@ impl AgentInbox {
     }
 
     /// Checks for silence after the common thread has watched for `passed`: an agent that executes
-    /// calls and sends nothing is lost.
+    /// calls and sends nothing is lost. First receives what has arrived, because a process that was
+    /// stopped has not received the agent's frames yet.
     pub(super) fn check_silence(&self, passed: Duration) {
         let mut state = self.lock();
+        state.may_have_more = true;
+        state = self.drain_rest(state);
         if state.receiver.is_none() || state.open.is_empty() || state.received != state.received_before {
             state.received_before = state.received;
             state.silent_in_thread = Duration::ZERO;
             return;
         }
-        state.silent_in_thread += passed;
+        state.silent_in_thread += passed.min(SILENCE_PER_CHECK);
         if state.silent_in_thread >= self.silence {
             let silent_in_waits = SocketError::TimedOut(state.silent_in_thread);
             state.end(SessionFailure::Lost(Arc::new(silent_in_waits)));
@@ -339,7 +346,7 @@ impl AgentInbox {
             None => self.shared.1.wait_timeout(state, at_most).unwrap_or_else(PoisonError::into_inner).0,
             Some(receiver) => {
                 let state = self.receive(state, receiver, at_most, |state| {
-                    state.silent_in_waits += at_most;
+                    state.silent_in_waits = state.silent_in_waits.saturating_add(at_most);
                     state.silent_in_waits >= self.silence
                 });
                 self.drain_rest(state)
@@ -435,19 +442,54 @@ pub(super) fn unexpected() -> SessionFailure {
 mod tests {
     use super::*;
     use cool_proto::frame::{MAX_TO_RANK, encode};
-    use cool_proto::local::PlanChecked;
+    use cool_proto::local::{PlanChecked, Running};
     use std::io::Write;
     use std::os::unix::net::UnixListener;
 
-    #[test]
-    fn any_thread_keeps_a_reply_but_an_unexpected_one_is_fatal() {
+    /// Returns an inbox and the agent's end of its connection.
+    fn inbox() -> (AgentInbox, UnixStream) {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("agent.sock");
         let listener = UnixListener::bind(&path).unwrap();
         let (_sender, receiver) = cool_proto::socket::open(&path, SILENCE).unwrap();
-        let mut agent = listener.accept().unwrap().0;
-        let mut say = |body| agent.write_all(&encode(body, MAX_TO_RANK).unwrap()).unwrap();
-        let inbox = AgentInbox::new(receiver);
+        (AgentInbox::new(receiver), listener.accept().unwrap().0)
+    }
+
+    fn send(agent: &mut UnixStream, body: Body) {
+        agent.write_all(&encode(body, MAX_TO_RANK).unwrap()).unwrap();
+    }
+
+    #[test]
+    fn a_rank_that_was_stopped_does_not_lose_its_agent() {
+        let (inbox, mut agent) = inbox();
+        inbox.expect_call(7);
+        // The agent's frames arrive while this process does not look for a day.
+        let day = Duration::from_secs(86_400);
+        for _ in 0..50 {
+            send(&mut agent, Body::Running(Running {}));
+            inbox.check_silence(day);
+            assert!(inbox.disconnected().is_none());
+        }
+        // Nothing arrives, but one look after a day proves nothing, and many looks do.
+        inbox.check_silence(day);
+        assert!(inbox.disconnected().is_none());
+        let looks = SILENCE_WITHIN.as_secs() / SILENCE_PER_CHECK.as_secs();
+        (0..looks).for_each(|_| inbox.check_silence(day));
+        assert!(matches!(inbox.disconnected(), Some(SessionFailure::Lost(_))));
+    }
+
+    #[test]
+    fn a_call_may_be_waited_for_without_a_limit() {
+        let (inbox, mut agent) = inbox();
+        inbox.expect_call(7);
+        send(&mut agent, Body::Done(Done { id: 7, ..Done::default() }));
+        assert!(inbox.wait_at_most(7, Duration::MAX));
+    }
+
+    #[test]
+    fn any_thread_keeps_a_reply_but_an_unexpected_one_is_fatal() {
+        let (inbox, mut agent) = inbox();
+        let mut say = |body| send(&mut agent, body);
         assert_eq!(inbox.silence, SILENCE_WITHIN, "the listener is in this process");
         inbox.expect_call(7);
         inbox.expect_reply();
