@@ -120,6 +120,8 @@ def test_ranks_that_mpich_starts_meet_if_they_name_a_job(bed, tmp_path, mpiexec)
 def test_ranks_that_slurm_starts_find_each_other(bed, tmp_path):
     with Slurm(bed, tmp_path) as slurm:
         script = "COOL_SOCKET=%s/$SLURMD_NODENAME.sock exec %s sum" % (bed.directory, program(bed))
-        for ranks in (8, 4):
+        # The second run also has the variables that `--mpi=pmi2` sets.
+        pmi2 = "PMI_RANK=$SLURM_PROCID PMI_SIZE=$SLURM_STEP_NUM_TASKS " + script
+        for ranks, script in ((8, script), (4, pmi2)):
             outputs = slurm.srun("-N", "4", "-n", str(ranks), "sh", "-c", script)
             assert sorted(outputs.splitlines()) == sums(ranks)
