@@ -4,6 +4,7 @@
 #   make test           runs every test, including the end-to-end tests in Mininet
 #   make test-quick     runs the tests that need no root: a few minutes after compilation
 #   make lint           checks format, clippy, documentation and dependencies
+#   make sanitize       runs tests under AddressSanitizer and ThreadSanitizer, in target/sanitize
 #   make book           writes the documents as a web site to target/book
 #   make packages       builds Debian packages and the wheel for Python in target/packages
 #   make image          builds a container image with these packages
@@ -42,7 +43,7 @@ READY :=
 
 .PHONY: demo test test-quick build unit documented bindings-test python-tests end-to-end \
 	bench bench-quick bench-kmeans bench-copy bench-torch mpi-suite mpi-programs torch recovery \
-	faults day load solver calibrate lint book release bindings packages image test-packages \
+	faults day load solver calibrate lint sanitize book release bindings packages image test-packages \
 	packages-demo packages-test packages-bench packages-packages
 
 # Clusters pictures and copies a file on an emulated network; writes a report to target/demo.
@@ -203,6 +204,14 @@ lint:
 	RUSTDOCFLAGS="-D warnings" cargo doc --workspace --no-deps
 	@tools/install-cargo-tools deny
 	tools/check-dependencies
+
+# Runs the tests of libcool, the agent, their protocols and shared memory, and libcool_mpi.so under
+# AddressSanitizer, and those within one process under ThreadSanitizer (CONTRIBUTING.md), in
+# target/sanitize. SANITIZE="-p cool-shm" selects crates or tests, in the notation of nextest.
+sanitize:
+	@tools/install-cargo-tools nextest
+	tools/sanitize address $(SANITIZE)
+	tools/sanitize thread $(SANITIZE)
 
 # Writes the documents as a web site to target/book.
 book:
