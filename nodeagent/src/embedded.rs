@@ -44,9 +44,18 @@ pub enum ClusterError {
     Group(#[from] MakeGroupError),
 }
 
-/// Running agents with one group that spans all of them. Dropping it stops them.
+/// Running agents with one group that spans all of them. Dropping it stops them, except in a forked
+/// process, which has none of the agents' threads.
 #[derive(Debug)]
 pub struct EmbeddedCluster {
+    /// The process that runs the agents.
+    process: u32,
+    parts: Arc<ClusterParts>,
+}
+
+/// The parts of a cluster, which only the process that started it may drop.
+#[derive(Debug)]
+struct ClusterParts {
     /// The socket of each rank's agent.
     sockets: Vec<PathBuf>,
     agents: Vec<Agent>,
@@ -101,27 +110,46 @@ impl EmbeddedCluster {
         }
         runtime.spawn(Arc::clone(&registrar).watch());
         let sockets = nodes.iter().map(|node| path(*node)).collect();
-        Ok(EmbeddedCluster { sockets, agents: all, registrar, runtime, _directory: directory })
+        let parts = ClusterParts { sockets, agents: all, registrar, runtime, _directory: directory };
+        Ok(EmbeddedCluster { process: std::process::id(), parts: Arc::new(parts) })
+    }
+
+    fn is_forked(&self) -> bool {
+        self.process != std::process::id()
     }
 
     /// Waits until the ranks have left all groups that they joined, but at most this long. Returns
-    /// whether they have.
+    /// whether they have. In a forked process, returns true at once, because the agents run in
+    /// another process.
     pub fn wait_until_unused(&self, at_most: Duration) -> bool {
-        self.runtime.block_on(async { timeout(at_most, self.registrar.until_unused()).await.is_ok() })
+        let ClusterParts { runtime, registrar, .. } = &*self.parts;
+        let unused = || async { timeout(at_most, registrar.until_unused()).await.is_ok() };
+        self.is_forked() || runtime.block_on(unused())
     }
 
     /// Returns the socket of each rank's agent, in rank order.
     pub fn sockets(&self) -> impl ExactSizeIterator<Item = &Path> {
-        self.sockets.iter().map(PathBuf::as_path)
+        self.parts.sockets.iter().map(PathBuf::as_path)
     }
 
     /// Returns the agents' records of calls, in the form in which a controller reports them.
     pub fn trace(&self) -> Vec<TraceEvent> {
         let of = |agent: &Agent| {
-            let records = self.runtime.block_on(traces::all(agent));
+            let records = self.parts.runtime.block_on(traces::all(agent));
             TraceEvent { node: agent.node().to_owned(), records, silent: Vec::new() }
         };
-        self.agents.iter().map(of).collect()
+        self.parts.agents.iter().map(of).collect()
+    }
+}
+
+impl Drop for EmbeddedCluster {
+    fn drop(&mut self) {
+        if self.is_forked() {
+            // Dropping the runtime would wait forever for its threads, and dropping the directory
+            // would remove the sockets of the process that runs the agents. Therefore this process
+            // leaks its copy.
+            std::mem::forget(Arc::clone(&self.parts));
+        }
     }
 }
 

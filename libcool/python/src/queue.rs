@@ -1,6 +1,6 @@
 //! Queues of pending calls that return the first one to complete.
 
-use crate::error::{duration, exception_for};
+use crate::error::{argument_error, duration, exception_for};
 use crate::request::PyRequest;
 use cool_rust::CompletionQueue;
 use pyo3::prelude::*;
@@ -14,7 +14,29 @@ pub(crate) const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 /// thread suffices for all calls of a process.
 #[pyclass(module = "cool", name = "Queue", frozen)]
 pub(crate) struct PyQueue {
+    /// The process that created the queue. A forked process has none of the threads that may hold
+    /// its locks.
+    process: u32,
     queue: CompletionQueue<'static, QueuedRequest>,
+}
+
+impl PyQueue {
+    fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        if self.process == std::process::id() {
+            return Ok(());
+        }
+        let reason = format!("this queue was created in process {}; create one here", self.process);
+        Err(argument_error(py, reason))
+    }
+}
+
+impl Drop for PyQueue {
+    fn drop(&mut self) {
+        if self.process != std::process::id() {
+            // A thread that this process does not have may hold the lock of a request.
+            std::mem::forget(std::mem::take(&mut self.queue));
+        }
+    }
 }
 
 /// A request in a queue.
@@ -38,13 +60,14 @@ impl Drop for QueuedRequest {
 impl PyQueue {
     #[new]
     fn new() -> PyQueue {
-        PyQueue { queue: CompletionQueue::new() }
+        PyQueue { process: std::process::id(), queue: CompletionQueue::new() }
     }
 
     /// Adds a request, with a token that identifies it (None: the request itself). Threads that
     /// wait for the request then wait until `next` has returned it.
     #[pyo3(signature = (request, token = None))]
     fn add(&self, py: Python<'_>, request: Py<PyRequest>, token: Option<Py<PyAny>>) -> PyResult<()> {
+        self.check_process(py)?;
         let pending = request.get().take(py)?;
         let token = token.unwrap_or_else(|| request.clone_ref(py).into_any());
         let entry = QueuedRequest { token, request, reported: false };
@@ -57,6 +80,7 @@ impl PyQueue {
     /// completion.
     #[pyo3(signature = (timeout = None))]
     fn next(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<(Py<PyAny>, Py<PyRequest>)>> {
+        self.check_process(py)?;
         let timeout = timeout.map(|seconds| duration(py, "timeout", seconds)).transpose()?;
         let timeout = timeout.unwrap_or(Duration::MAX);
         let begun = Instant::now();

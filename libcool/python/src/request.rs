@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 /// access the arrays before.
 #[pyclass(module = "cool", name = "Request", frozen)]
 pub(crate) struct PyRequest {
+    /// The process that started the call.
+    process: u32,
     // The call must be dropped before the array that it writes to.
     state: Mutex<RequestState>,
     /// Notified when the state changes.
@@ -43,6 +45,7 @@ impl PyRequest {
     pub(crate) fn new(pending: Pending<'static>, received: Option<Data>) -> PyRequest {
         let state = Mutex::new(RequestState::Open(pending));
         PyRequest {
+            process: std::process::id(),
             state,
             changed: Condvar::new(),
             received,
@@ -89,6 +92,16 @@ impl PyRequest {
     pub(crate) fn give_up(&self) {
         *self.state() = RequestState::Dropped;
         self.changed.notify_all();
+    }
+
+    /// Fails if a thread that waits for the call, or its queue, is in another process, from which
+    /// this process was forked.
+    fn check_process(&self, py: Python<'_>) -> PyResult<()> {
+        if self.process == std::process::id() || !matches!(&*self.state(), RequestState::Awaited) {
+            return Ok(());
+        }
+        let reason = format!("this call was started in process {}; wait for it there", self.process);
+        Err(argument_error(py, reason))
     }
 
     /// Waits until the call is complete or given up. Returns false if neither is the case after
@@ -147,6 +160,7 @@ impl PyRequest {
     /// `timeout` seconds (None: no limit), raises TimeoutError, and the call continues.
     #[pyo3(signature = (timeout = None))]
     pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
+        self.check_process(py)?;
         let limit = timeout.map(|seconds| duration(py, "timeout", seconds)).transpose()?;
         if !py.detach(|| self.wait_for_end(limit)) {
             let after = limit.unwrap_or_default();
@@ -195,6 +209,7 @@ impl PyRequest {
 
     /// Returns whether the call is complete, without waiting.
     fn done(&self, py: Python<'_>) -> PyResult<bool> {
+        self.check_process(py)?;
         let done = py.detach(|| match &*self.state() {
             RequestState::Open(pending) => pending.is_done(),
             RequestState::Awaited => Ok(false),

@@ -147,6 +147,59 @@ def test_a_cluster_waits_until_its_ranks_have_left():
     assert cluster.wait_until_unused(0)
 
 
+def forked(function):
+    """Returns what a forked process that calls the function prints, once it has ended with status 0."""
+    reader, writer = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        status = 1
+        try:
+            os.write(writer, str(function()).encode())
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(writer)
+    with open(reader) as pipe:
+        text = pipe.read()
+    assert os.waitpid(pid, 0)[1] == 0
+    return text
+
+
+def test_a_forked_process_frees_a_cluster_without_stopping_it():
+    holder = [cool.Cluster(1)]
+    socket = holder[0].sockets[0]
+    assert forked(lambda: (holder[0].wait_until_unused(600), holder.clear())) == "(True, None)"
+    assert forked(lambda: holder[0].close()) == "None"
+    with cool.join("still runs", 0, 1, socket=socket) as world:
+        assert world.size == 1
+    holder[0].close()
+
+
+def test_a_forked_process_does_not_wait_in_queues_of_its_parent():
+    def error(call):
+        with pytest.raises(cool.ArgumentError) as error:
+            call()
+        return error.value
+
+    def main(world):
+        queue, request = [cool.Queue()], world.irecv(np.zeros(1))
+        queue[0].add(request)
+
+        def child():
+            errors = [error(call) for call in (queue[0].next, request.wait, request.done, lambda: queue[0].add(request))]
+            queue.clear()
+            return errors
+
+        parent = os.getpid()
+        created, started = f"this queue was created in process {parent}; create one here", f"this call was started in process {parent}; wait for it there"
+        text = forked(child)
+        assert text.count(created) == text.count(started) == 2
+        world.send(np.ones(1), 0)
+        assert queue[0].next()[1] is request
+
+    on(1, main)
+
+
 def test_the_agent_of_a_process_is_found():
     def run_without_socket(**variables):
         environment = {name: value for name, value in os.environ.items() if name != "COOL_SOCKET"}

@@ -63,6 +63,33 @@ def test_torchrun_starts_ranks_that_start_their_agents(tmp_path):
     assert run.returncode == 0 and run.stdout.split() == ["2.0", "2.0"], run.stdout + run.stderr
 
 
+def test_a_forked_process_may_form_groups_of_its_own(tmp_path):
+    program = tmp_path / "fork.py"
+    program.write_text(
+        "import multiprocessing, os, sys\n"
+        "import torch, torch.distributed as dist\n"
+        "def add(text):\n"
+        "    total = torch.ones(1)\n"
+        "    dist.all_reduce(total, async_op=True).get_future().wait()\n"
+        "    os.write(1, f'{text} {total.item()}\\n'.encode())\n"
+        "def work(rank):\n"
+        "    dist.destroy_process_group()\n"
+        "    dist.init_process_group('cool', init_method=f'file://{sys.argv[1]}', rank=rank, world_size=2)\n"
+        "    add('forked')\n"
+        "    dist.destroy_process_group()\n"
+        "dist.init_process_group('cool')\n"
+        "add('first')\n"
+        "process = multiprocessing.get_context('fork').Process(target=work, args=(dist.get_rank(),))\n"
+        "process.start()\n"
+        f"process.join({LIMIT})\n"
+        "assert process.exitcode == 0, process.exitcode\n"
+        "add('then')\n"
+    )
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program), str(tmp_path / "store")]
+    run = subprocess.run(command, timeout=LIMIT, capture_output=True, text=True)
+    assert run.returncode == 0 and sorted(run.stdout.splitlines()) == sorted(["first 2.0", "forked 2.0", "then 2.0"] * 2), run.stdout + run.stderr
+
+
 def test_an_older_torch_is_refused():
     program = "import torch; torch.__version__ = '2.13.1+cpu'; import cool.torch"
     run = subprocess.run([sys.executable, "-c", program], timeout=LIMIT, capture_output=True, text=True)

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import os
 import secrets
 import socket
 from multiprocessing.util import Finalize
@@ -22,8 +23,21 @@ _shared = None
 # alive if it wraps the backends for its checks.
 _open = set()
 
+# Those of the process from which this process was forked. They are kept, because freeing them could
+# wait for locks of threads that this process does not have.
+_inherited = set()
+
 # Time in seconds for which the process that started the agents waits for other ranks at its end.
 END_SECONDS = 300
+
+
+def _forget_groups():
+    """Makes a forked process form groups of its own. It is no rank of the parent's groups, and does not run its agents."""
+    global _inherited, _open, _shared
+    _inherited, _open, _shared = _open, set(), None
+
+
+os.register_at_fork(after_in_child=_forget_groups)
 
 
 def opened(backend):
