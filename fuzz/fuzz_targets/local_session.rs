@@ -4,160 +4,15 @@
 //! serve another rank.
 #![cfg_attr(fuzzing, no_main)]
 
-use cool_nodeagent::embedded::EmbeddedCluster;
-use cool_proto::frame::{Decoder, MAX_TO_AGENT, MAX_TO_RANK, encode};
-use cool_proto::local::{Call, Dtype, Enlist, Map, Operation, ReduceOp, Slice, frame::Body};
-use cool_proto::socket::{self, LocalFrameReceiver, LocalFrameSender};
+use cool_fuzz::hostile_rank::{HostileRank, REGION, check_service_of_others};
+use cool_proto::frame::{Decoder, MAX_TO_AGENT, encode};
+use cool_proto::local::frame::Body;
 use cool_shm::region::Region;
-use std::collections::VecDeque;
-use std::io::ErrorKind;
-use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{LazyLock, Mutex, PoisonError};
-use std::time::Duration;
-
-/// An agent that is silent for this long has failed.
-const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Maximum wait for a message in milliseconds, so that a message that is never sent does not delay
 /// the test.
 const TIMEOUT_MS: u64 = 5;
-
-/// Size of the memory that hostile ranks share.
-const REGION: u64 = 4096;
-
-/// An agent on loopback, with a rank that follows the protocol.
-struct Node {
-    cluster: EmbeddedCluster,
-    good: Mutex<Good>,
-}
-
-static NODE: LazyLock<Node> = LazyLock::new(|| {
-    let cluster = EmbeddedCluster::start(&[0], &[0]).expect("an agent");
-    let good = Mutex::new(Good::attach(path(&cluster)));
-    Node { cluster, good }
-});
-
-fn path(cluster: &EmbeddedCluster) -> &Path {
-    cluster.sockets().next().expect("one rank has an agent")
-}
-
-fn enlist(key: &str, rank: u32, size: u32) -> Body {
-    let (version, timeout_ms) = (cool_proto::VERSION, PATIENCE.as_millis() as u64);
-    Body::Enlist(Enlist { version, key: key.to_owned(), rank, size, timeout_ms, segment: true, quick: true })
-}
-
-/// A group of one rank.
-struct Good {
-    sender: LocalFrameSender,
-    receiver: LocalFrameReceiver,
-    group: u64,
-    region: Region,
-}
-
-impl Good {
-    fn attach(path: &Path) -> Good {
-        let (mut sender, mut receiver) = socket::open(path, PATIENCE).expect("an agent that listens");
-        sender.send(enlist("good", 0, 1), None).expect("sent");
-        let group = loop {
-            match receiver.receive(PATIENCE).expect("an answer") {
-                Body::Running(_) => {}
-                Body::Attached(attached) => break attached.group,
-                other => panic!("{other:?} instead of Attached"),
-            }
-        };
-        let region = Region::create(REGION).expect("memory");
-        sender.send(Body::Map(Map { region: 0, bytes: REGION }), Some(region.descriptor())).expect("sent");
-        Good { sender, receiver, group, region }
-    }
-
-    /// Checks that an allreduce of a single rank returns the rank's own data.
-    fn check_service(&mut self) {
-        self.region.copy_in(0, &77u32.to_ne_bytes()).expect("room");
-        self.region.copy_in(64, &[0; 4]).expect("room");
-        self.sender.send(Body::Call(allreduce(self.group)), None).expect("sent");
-        loop {
-            match self.receiver.receive(PATIENCE).expect("an answer") {
-                Body::Running(_) => {}
-                Body::Done(done) => break assert_eq!(done.failure, None),
-                other => panic!("{other:?} instead of Done"),
-            }
-        }
-        let mut sum = [0; 4];
-        self.region.copy_out(64, &mut sum).expect("room");
-        assert_eq!(u32::from_ne_bytes(sum), 77);
-    }
-}
-
-fn allreduce(group: u64) -> Call {
-    Call {
-        group,
-        operation: Operation::Allreduce.into(),
-        dtype: Dtype::U32.into(),
-        reduce: ReduceOp::Sum.into(),
-        count: 1,
-        input: Some(Slice { region: 0, offset: 0, bytes: 4 }),
-        output: Some(Slice { region: 0, offset: 64, bytes: 4 }),
-        ..Call::default()
-    }
-}
-
-/// A rank that violates the protocol once it is in its group.
-struct Hostile {
-    stream: UnixStream,
-    decoder: Decoder,
-}
-
-impl Hostile {
-    fn enlist(key: &str, rank: u32) -> Hostile {
-        let stream = UnixStream::connect(path(&NODE.cluster)).expect("an agent that listens");
-        stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
-        stream.set_write_timeout(Some(PATIENCE)).expect("a socket");
-        let hostile = Hostile { stream, decoder: Decoder::new(MAX_TO_RANK) };
-        hostile.send(&encode(enlist(key, rank, 2), MAX_TO_AGENT).expect("a frame"), None);
-        hostile
-    }
-
-    /// Returns the next frame, or `None` once the agent has closed the connection.
-    fn receive_frame(&mut self) -> Option<Body> {
-        loop {
-            if let Some(body) = self.decoder.take().expect("agents send frames") {
-                return Some(body);
-            }
-            let mut buffer = [0; 4096];
-            match socket::receive(&self.stream, &mut buffer, &mut VecDeque::new()) {
-                Ok(0) => return None,
-                Ok(n) => self.decoder.push(&buffer[..n]),
-                Err(e) if e.kind() == ErrorKind::ConnectionReset => return None,
-                Err(e) => panic!("the agent neither answers nor hangs up: {e}"),
-            }
-        }
-    }
-
-    fn group(&mut self) -> u64 {
-        loop {
-            match self.receive_frame().expect("an answer") {
-                Body::Running(_) => {}
-                Body::Attached(attached) => return attached.group,
-                other => panic!("{other:?} instead of Attached"),
-            }
-        }
-    }
-
-    /// Sends bytes, unless the agent closes the connection earlier.
-    fn send(&self, bytes: &[u8], region: Option<&Region>) {
-        let mut sent = 0;
-        while sent < bytes.len() {
-            let descriptor = region.filter(|_| sent == 0).map(Region::descriptor);
-            match socket::send(&self.stream, &bytes[sent..], descriptor.as_slice()) {
-                Ok(n) => sent += n,
-                Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => return,
-                Err(e) => panic!("the agent does not read: {e}"),
-            }
-        }
-    }
-}
 
 /// Fills in values that a fuzzer cannot know: the number of the group where the bytes contain 0,
 /// and short timeouts. Bytes from the first invalid frame on stay unchanged. Returns the bytes, and
@@ -200,7 +55,7 @@ fn skip_frames(mut bytes: &[u8], frames: usize) -> &[u8] {
 
 fn check(bytes: &[u8]) {
     received_by_hostile_ranks(bytes);
-    NODE.good.lock().unwrap_or_else(PoisonError::into_inner).check_service();
+    check_service_of_others();
 }
 
 /// Sends the bytes as two ranks, and changes their memory in the meantime. Returns the frames that
@@ -208,7 +63,7 @@ fn check(bytes: &[u8]) {
 fn received_by_hostile_ranks(bytes: &[u8]) -> Vec<Body> {
     static SESSIONS: AtomicU64 = AtomicU64::new(0);
     let key = format!("hostile {}", SESSIONS.fetch_add(1, Ordering::Relaxed));
-    let mut ranks = [0, 1].map(|rank| Hostile::enlist(&key, rank));
+    let mut ranks = [0, 1].map(|rank| HostileRank::enlist(&key, rank));
     let region = Region::create(REGION).expect("memory");
     let mut garbage: Vec<u8> = bytes.iter().copied().cycle().take(REGION as usize).collect();
     region.copy_in(0, &garbage).expect("room");
@@ -227,8 +82,7 @@ fn received_by_hostile_ranks(bytes: &[u8]) -> Vec<Body> {
             calls -= usize::from(matches!(body, Body::Done(_)));
             received.push(body);
         }
-        // An error is ignored, because the agent may have closed the connection.
-        let _ = rank.stream.shutdown(std::net::Shutdown::Write);
+        rank.end();
     }
     for mut rank in ranks {
         received.extend(std::iter::from_fn(|| rank.receive_frame()));
@@ -238,8 +92,10 @@ fn received_by_hostile_ranks(bytes: &[u8]) -> Vec<Body> {
 
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
+    use cool_fuzz::hostile_rank::allreduce;
     use cool_proto::local::watched::{Differs, Overdue, Through, What};
-    use cool_proto::local::{Attach, CheckPlan, Leave, Revoke, Transfer, Unmap, Watched};
+    use cool_proto::local::{Attach, Call, CheckPlan, Dtype, Leave, Map, Operation, ReduceOp, Revoke};
+    use cool_proto::local::{Slice, Transfer, Unmap, Watched};
 
     let session = |frames: Vec<Body>| -> Vec<u8> {
         let map = Body::Map(Map { region: 0, bytes: REGION });

@@ -3,6 +3,7 @@
 //! the properties that must hold.
 
 mod file;
+pub mod hostile_rank;
 mod mutate;
 
 use std::io::Read;
