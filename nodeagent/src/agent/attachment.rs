@@ -3,7 +3,7 @@
 
 use super::Agent;
 use super::groups::LeaveOutcome;
-use crate::engine::{MappedCallRequest, RankCommand, RankRequest, SharedSlice};
+use crate::engine::{CommandPermit, MappedCallRequest, RankCommand, RankRequest, SharedSlice};
 use crate::shared_segment::SharedSegment;
 use cool_proto::control::RanksLeft;
 use cool_proto::control::agent_message::Body;
@@ -68,12 +68,13 @@ impl Attachment {
     pub(crate) fn request(
         &self,
         request: RankRequest<SharedSlice>,
+        permit: CommandPermit,
     ) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
         let operation = match &request {
             RankRequest::Call(call) => Some(call.operation),
             RankRequest::Transfer(_) => None,
         };
-        let (metrics, reply) = (self.agent.metrics.clone(), self.agent.engine.request(request));
+        let (metrics, reply) = (self.agent.metrics.clone(), self.agent.engine.request(request, Some(permit)));
         async move {
             let result = reply.await;
             operation.into_iter().for_each(|operation| metrics.called(operation, &result));
@@ -86,9 +87,10 @@ impl Attachment {
     pub(crate) fn watch(
         &self,
         request: MappedCallRequest,
+        permit: CommandPermit,
     ) -> impl Future<Output = Result<bool, Failure>> + Send + use<> {
         let (group, operation, metrics) = (self.group, request.operation, self.agent.metrics.clone());
-        let watched = self.agent.engine.watch(request);
+        let watched = self.agent.engine.watch(request, permit);
         async move {
             let result = watched.await;
             if let Err(failure) = &result {
@@ -100,8 +102,8 @@ impl Attachment {
     }
 
     /// Sends a command, which has no reply, to the engine.
-    pub(crate) fn command(&self, command: RankCommand) {
-        self.agent.engine.command(self.group, self.rank, command);
+    pub(crate) fn command(&self, command: RankCommand, permit: CommandPermit) {
+        self.agent.engine.command(self.group, self.rank, command, permit);
     }
 
     /// Leaves the group. The ranks that wait for this one receive the reason.

@@ -11,7 +11,19 @@ use cool_engine::{CallRecord, GroupSpec, Input, RankRequest};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::SystemTime;
-use tokio::sync::oneshot;
+use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+/// Permits a command of a user to wait for the engine, and counts it until the engine takes it.
+pub(crate) type CommandPermit = OwnedSemaphorePermit;
+
+/// A command in the queue of the engine's thread. The queue itself has no bound. It is bounded by
+/// the permits of each user for the commands of ranks, and by the number of groups and connections
+/// for all other commands.
+pub(crate) struct QueuedCommand {
+    pub(crate) command: EngineCommand,
+    /// The permit of a rank's command. It is dropped when the engine takes the command.
+    pub(crate) permit: Option<CommandPermit>,
+}
 
 /// A command for the engine's thread.
 pub(crate) enum EngineCommand {

@@ -1,6 +1,6 @@
 //! A handle to the engine, which runs on a thread of its own.
 
-use super::command::{EngineCommand, EngineTrace, MakeGroupError};
+use super::command::{CommandPermit, EngineCommand, EngineTrace, MakeGroupError, QueuedCommand};
 use super::config::{EngineConfig, StartError};
 use super::reply::EngineReply;
 use super::{MappedCallRequest, RefusalCounters, SharedSlice, TrafficCounters};
@@ -17,7 +17,7 @@ use tokio::sync::{mpsc, oneshot};
 /// one is dropped.
 #[derive(Clone, Debug)]
 pub struct EngineHandle {
-    commands: mpsc::UnboundedSender<EngineCommand>,
+    commands: mpsc::UnboundedSender<QueuedCommand>,
     udp_port: u16,
     tcp_port: u16,
     incarnation: u64,
@@ -89,7 +89,7 @@ impl EngineHandle {
     /// cannot be joined.
     pub async fn make_group(&self, spec: GroupSpec) -> Result<(), MakeGroupError> {
         let (reply, answer) = oneshot::channel();
-        if self.commands.send(EngineCommand::MakeGroup(spec, reply)).is_err() {
+        if !self.queue(EngineCommand::MakeGroup(spec, reply), None) {
             return Err(MakeGroupError::Stopped);
         }
         answer.await.unwrap_or(Err(MakeGroupError::Stopped))
@@ -107,22 +107,20 @@ impl EngineHandle {
         &self,
         request: MappedCallRequest,
     ) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
-        self.request(request.into())
+        self.request(request.into(), None)
     }
 
     /// Sends a request of a local rank to the engine: a collective call, or a message to or from
     /// another rank. The future completes with the engine's reply. Messages from one rank to
     /// another are sent in the order in which this method is called. The engine executes the
-    /// request even if the future is dropped.
+    /// request even if the future is dropped. A process's request needs a `permit`.
     pub(crate) fn request(
         &self,
         request: RankRequest<SharedSlice>,
+        permit: Option<CommandPermit>,
     ) -> impl Future<Output = Result<Stats, Failure>> + Send + use<> {
         let (sender, receiver) = oneshot::channel();
-        replied(
-            self.commands.send(EngineCommand::Request(request, EngineReply::Stats(sender))).is_ok(),
-            receiver,
-        )
+        replied(self.queue(EngineCommand::Request(request, EngineReply::Stats(sender)), permit), receiver)
     }
 
     /// Registers a call that a local rank executes itself and waits in. The future completes when
@@ -131,27 +129,33 @@ impl EngineHandle {
     pub(crate) fn watch(
         &self,
         request: MappedCallRequest,
+        permit: CommandPermit,
     ) -> impl Future<Output = Result<bool, Failure>> + Send + use<> {
         let (sender, receiver) = oneshot::channel();
         let command = EngineCommand::Request(request.into(), EngineReply::ByAgent(sender));
-        replied(self.commands.send(command).is_ok(), receiver)
+        replied(self.queue(command, Some(permit)), receiver)
     }
 
-    /// Sends a command of a local rank, or a report about it. There is no reply.
-    pub(crate) fn command(&self, group: u64, rank: u32, command: RankCommand) {
-        self.input(Input::Command { group, rank, command });
+    /// Sends a command of a local rank. There is no reply.
+    pub(crate) fn command(&self, group: u64, rank: u32, command: RankCommand, permit: CommandPermit) {
+        self.queue(EngineCommand::Input(Input::Command { group, rank, command }), Some(permit));
     }
 
     fn input(&self, input: Input<'static>) {
-        // An engine that has stopped has failed all calls and has no groups left.
-        let _ = self.commands.send(EngineCommand::Input(input));
+        self.queue(EngineCommand::Input(input), None);
+    }
+
+    /// Adds a command to the engine's queue. Returns false if the engine has stopped, which means
+    /// that it has failed all calls and has no groups left.
+    fn queue(&self, command: EngineCommand, permit: Option<CommandPermit>) -> bool {
+        self.commands.send(QueuedCommand { command, permit }).is_ok()
     }
 
     /// Registers the segment in which the ranks of a group execute calls. They are woken if the
     /// group fails or is released.
     pub(crate) fn share(&self, group: u64, segment: Arc<SharedSegment>) {
         // If the engine has stopped, no rank must be woken: its connection ends too.
-        let _ = self.commands.send(EngineCommand::Share { group, segment });
+        self.queue(EngineCommand::Share { group, segment }, None);
     }
 
     /// Reports whether all ranks of this node in a group for quick calls can execute them. The
@@ -164,15 +168,16 @@ impl EngineHandle {
     /// stopped.
     pub async fn trace(&self, last: usize, group: Option<u64>) -> Option<EngineTrace> {
         let (reply, answer) = oneshot::channel();
-        self.commands.send(EngineCommand::Trace { last, group, reply }).ok()?;
-        answer.await.ok()
+        let queued = self.queue(EngineCommand::Trace { last, group, reply }, None);
+        if queued { answer.await.ok() } else { None }
     }
 
     /// Reports the loss of a local rank, which had completed `completed_calls` calls if it executed
     /// calls itself. If it has open calls, or other ranks wait for it, the group fails and cannot
     /// be used any more.
     pub(crate) fn lose_rank(&self, group: u64, rank: u32, why: String, completed_calls: Option<u64>) {
-        self.command(group, rank, RankCommand::Lost { why, completed_calls });
+        let command = RankCommand::Lost { why, completed_calls };
+        self.input(Input::Command { group, rank, command });
     }
 
     /// Returns the lost ranks that made a group fail; empty if the group has not failed, or for
@@ -180,7 +185,7 @@ impl EngineHandle {
     pub async fn lost_ranks(&self, group: u64) -> Vec<u32> {
         let (reply, answer) = oneshot::channel();
         // A stopped engine has no groups, so the answer is empty.
-        let _ = self.commands.send(EngineCommand::LostRanks { group, reply });
+        self.queue(EngineCommand::LostRanks { group, reply }, None);
         answer.await.unwrap_or_default()
     }
 }
@@ -200,9 +205,16 @@ fn stopped() -> Failure {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use std::task::{Context, Poll, Waker};
+
+    /// Returns a handle to an engine that takes no command, and the commands in its queue.
+    pub(crate) fn stuck_engine() -> (EngineHandle, mpsc::UnboundedReceiver<QueuedCommand>) {
+        let engine = EngineHandle::start(EngineConfig::on_loopback("h1")).unwrap();
+        let (commands, queue) = mpsc::unbounded_channel();
+        (EngineHandle { commands, ..engine }, queue)
+    }
 
     #[tokio::test]
     async fn the_end_of_the_engine_is_reported_once_it_ends() {

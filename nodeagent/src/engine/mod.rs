@@ -8,7 +8,7 @@ mod memory;
 mod reply;
 mod traffic;
 
-pub(crate) use command::EngineCommand;
+pub(crate) use command::{CommandPermit, EngineCommand, QueuedCommand};
 pub use command::{EngineTrace, MakeGroupError};
 pub use config::{EngineConfig, StartError};
 pub use cool_engine::{
@@ -17,6 +17,8 @@ pub use cool_engine::{
 };
 pub(crate) use cool_engine::{RankCommand, RankRequest, wrong_plan};
 pub use handle::EngineHandle;
+#[cfg(test)]
+pub(crate) use handle::tests::stuck_engine;
 pub(crate) use memory::{Mapping, zeros};
 pub use memory::{OutsideRegion, RankMemory, SharedSlice};
 pub(crate) use reply::EngineReply;

@@ -2,9 +2,11 @@
 //! engine.
 
 use super::session_end::SessionEnd;
+use super::user::ConnectionPermit;
 use crate::agent::Attachment;
 use crate::engine::{
-    MappedCallRequest, MappedTransferRequest, Mapping, RankCommand, RankRequest, SharedSlice, WatchReport,
+    CommandPermit, MappedCallRequest, MappedTransferRequest, Mapping, RankCommand, RankRequest, SharedSlice,
+    WatchReport,
 };
 use cool_engine::TransferKind;
 use cool_proto::local::{
@@ -47,9 +49,11 @@ impl<'a> AttachedRank<'a> {
         AttachedRank { attachment, regions, calls, watched }
     }
 
+    /// Handles a frame. `permit` is for the command that the engine may receive because of it.
     pub(super) fn handle(
         &mut self,
         body: Body,
+        permit: CommandPermit,
         descriptors: &mut VecDeque<OwnedFd>,
     ) -> Result<(), SessionEnd> {
         match body {
@@ -63,15 +67,15 @@ impl<'a> AttachedRank<'a> {
                 Some(_) => Ok(()),
                 None => Err(no_region(unmap.region)),
             },
-            Body::Call(call) => self.call(call),
-            Body::Watched(watched) => self.watched(watched),
-            Body::Transfer(transfer) => self.transfer(&transfer),
+            Body::Call(call) => self.call(call, permit),
+            Body::Watched(watched) => self.watched(watched, permit),
+            Body::Transfer(transfer) => self.transfer(&transfer, permit),
             Body::Cancel(cancel) => {
-                self.attachment.command(RankCommand::Cancel { id: cancel.id });
+                self.attachment.command(RankCommand::Cancel { id: cancel.id }, permit);
                 Ok(())
             }
             Body::Revoke(_) => {
-                self.attachment.command(RankCommand::Revoke);
+                self.attachment.command(RankCommand::Revoke, permit);
                 Ok(())
             }
             Body::Attach(_) | Body::Enlist(_) | Body::Recover(_) => {
@@ -101,25 +105,30 @@ impl<'a> AttachedRank<'a> {
         Ok(())
     }
 
-    fn call(&mut self, call: Call) -> Result<(), SessionEnd> {
+    fn call(&mut self, call: Call, permit: CommandPermit) -> Result<(), SessionEnd> {
         self.check_room()?;
         let (id, request) = (call.id, self.request(call)?);
         if request.watch {
-            return self.watch(id, request);
+            return self.watch(id, request, permit);
         }
-        self.spawn(id, request.into());
+        self.spawn(id, request.into(), permit);
         Ok(())
     }
 
     /// Starts a watched call, which the ranks execute themselves.
-    fn watch(&mut self, id: u64, request: MappedCallRequest) -> Result<(), SessionEnd> {
+    fn watch(
+        &mut self,
+        id: u64,
+        request: MappedCallRequest,
+        permit: CommandPermit,
+    ) -> Result<(), SessionEnd> {
         let number = self.attachment.segment().and(request.call_number);
         let number =
             number.ok_or_else(|| SessionEnd::Refused("a watched call without segment or number".into()))?;
         if self.watched.insert(id, number).is_some() {
             return Err(SessionEnd::Refused(format!("call {id} is watched already")));
         }
-        let result = self.attachment.watch(request);
+        let result = self.attachment.watch(request, permit);
         self.calls.spawn(async move {
             match result.await {
                 Ok(by_agent) => Done { id, by_agent, ..Done::default() },
@@ -131,7 +140,7 @@ impl<'a> AttachedRank<'a> {
 
     /// Passes a rank's report on a watched call to the engine. The report is ignored if the engine
     /// has answered the call meanwhile.
-    fn watched(&self, Watched { id, what }: Watched) -> Result<(), SessionEnd> {
+    fn watched(&self, Watched { id, what }: Watched, permit: CommandPermit) -> Result<(), SessionEnd> {
         let size = self.attachment.places().len() as u32;
         let of_group = |rank: u32| match rank < size {
             true => Ok(rank),
@@ -150,7 +159,7 @@ impl<'a> AttachedRank<'a> {
             None => return Err(SessionEnd::Refused("an empty report of a watched call".into())),
         };
         if let Some(number) = self.watched.get(&id) {
-            self.attachment.command(RankCommand::Watched { call_number: *number, report });
+            self.attachment.command(RankCommand::Watched { call_number: *number, report }, permit);
         }
         Ok(())
     }
@@ -164,24 +173,25 @@ impl<'a> AttachedRank<'a> {
     }
 
     /// Ends all watched calls of a rank that leaves, by reporting them as completed.
-    pub(super) fn leave_watched_calls(&self) {
+    pub(super) async fn leave_watched_calls(&self, commands: &ConnectionPermit) {
         for number in self.watched.values() {
             let report = WatchReport::Completed;
-            self.attachment.command(RankCommand::Watched { call_number: *number, report });
+            let command = RankCommand::Watched { call_number: *number, report };
+            self.attachment.command(command, commands.command().await);
         }
     }
 
-    fn transfer(&mut self, transfer: &Transfer) -> Result<(), SessionEnd> {
+    fn transfer(&mut self, transfer: &Transfer, permit: CommandPermit) -> Result<(), SessionEnd> {
         self.check_room()?;
         let (id, request) = (transfer.id, self.transfer_request(transfer)?);
-        self.spawn(id, request.into());
+        self.spawn(id, request.into(), permit);
         Ok(())
     }
 
     /// Sends a request to the engine. The result is sent to the rank with the `id` that the rank
     /// has given to the request.
-    fn spawn(&mut self, id: u64, request: RankRequest<SharedSlice>) {
-        let result = self.attachment.request(request);
+    fn spawn(&mut self, id: u64, request: RankRequest<SharedSlice>, permit: CommandPermit) {
+        let result = self.attachment.request(request, permit);
         self.calls.spawn(async move { done(id, result.await) });
     }
 

@@ -39,7 +39,7 @@ pub(super) async fn serve(
         Err(e) => return warn!("cannot serve a rank's connection: {e}"),
     };
     let mut wire = RankConnection::new(stream);
-    let Some(_permit) = permit else {
+    let Some(permit) = permit else {
         let (number, max) = (user.number(), limits.connections);
         let reason = format!(
             "user {number} has {max} connections to this agent, the maximum (--connections-per-user); free \
@@ -68,7 +68,7 @@ pub(super) async fn serve(
     let (group, rank) = (attachment.group(), attachment.rank());
     let quick = attachment.share(abilities);
     info!(group, rank, "rank attached");
-    let end = serve_rank(&mut wire, &attachment, quick).await;
+    let end = serve_rank(&mut wire, &attachment, quick, &permit).await;
     info!(group, rank, "rank left: {end}");
     attachment.leave(end.to_string()).await;
     wire.hang_up(&end).await;
@@ -165,11 +165,45 @@ async fn recover(
     }
 }
 
+/// Number of frames that a session handles before other sessions and the engine continue, which run
+/// on the same thread.
+const FRAMES_PER_TURN_MAX: u32 = 64;
+
+/// The frames that a session has handled since it last let other tasks of the thread continue.
+#[derive(Debug, Default)]
+struct FrameTurn {
+    frames: u32,
+}
+
+impl FrameTurn {
+    /// Counts a frame. A frame that maps or unmaps memory ends the turn, because it takes longer
+    /// than all others.
+    fn count(&mut self, body: &Body) {
+        match body {
+            Body::Map(_) | Body::Unmap(_) => self.end(),
+            _ => self.frames += 1,
+        }
+    }
+
+    fn end(&mut self) {
+        self.frames = FRAMES_PER_TURN_MAX;
+    }
+
+    /// Lets other tasks of the thread continue if the turn has been long.
+    async fn end_if_long(&mut self) {
+        if self.frames >= FRAMES_PER_TURN_MAX {
+            self.frames = 0;
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
 /// Receives an attached rank's frames and answers its calls, until it leaves.
 async fn serve_rank(
     wire: &mut RankConnection,
     attachment: &Attachment,
     quick: Option<(Quick, Option<OwnedFd>)>,
+    permit: &ConnectionPermit,
 ) -> SessionEnd {
     let places = attachment.places();
     let (size, group) = (places.len() as u32, attachment.group());
@@ -198,26 +232,33 @@ async fn serve_rank(
     let mut rank = AttachedRank::new(attachment);
     let mut alive = interval(RUNNING_INTERVAL);
     alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut turn = FrameTurn::default();
     loop {
+        turn.end_if_long().await;
         let step = tokio::select! {
             received = wire.receive() => match received {
                 Ok(Body::CheckPlan(check)) => {
+                    turn.end();
                     wire.send(Body::PlanChecked(PlanChecked { wrong: wrong(&check) })).await
                 }
                 Ok(Body::Leave(_)) => {
-                    rank.leave_watched_calls();
+                    rank.leave_watched_calls(permit).await;
                     // The calls must run to their end, because other ranks need them. Their results
                     // are not needed.
                     while rank.calls.join_next().await.is_some() {}
                     Err(SessionEnd::Left)
                 }
                 Ok(body) => {
+                    turn.count(&body);
                     // The first interval begins with the first call. Later frames must not restart
                     // it, because a rank in a watched call sends reports more often than that.
                     if rank.calls.is_empty() {
                         alive.reset();
                     }
-                    rank.handle(body, &mut wire.descriptors)
+                    // Without a bound on the commands that wait for the engine, frames that arrive
+                    // faster than the engine handles them would use up the agent's memory.
+                    let command = permit.command().await;
+                    rank.handle(body, command, &mut wire.descriptors)
                 }
                 Err(end) => Err(end),
             },
@@ -249,5 +290,73 @@ fn wrong(check: &CheckPlan) -> String {
     match check.operation().known() {
         Some(operation) => wrong_plan(operation, &check.plan).unwrap_or_default(),
         None => "no operation is named".to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::user::{COMMANDS_PER_USER_MAX, UserTable};
+    use super::*;
+    use crate::engine::{EngineCommand, GroupSpec, MemberSpec, QueuedCommand, stuck_engine};
+    use cool_proto::frame::{MAX_TO_AGENT, encode};
+    use cool_proto::local::Cancel;
+    use std::io::{ErrorKind, Write};
+    use std::net::Ipv4Addr;
+    use tokio::sync::mpsc;
+
+    /// Number of turns of the session without progress after which it has stopped reading.
+    const TURNS_WITHOUT_PROGRESS: u32 = 100;
+
+    #[tokio::test]
+    async fn a_rank_is_not_read_while_the_engine_takes_nothing() {
+        let (engine, mut queue) = stuck_engine();
+        let agent = Agent::new("h1", engine, mpsc::channel(1).0);
+        let member = MemberSpec {
+            rank: 0,
+            node: "h1".into(),
+            incarnation: agent.incarnation(),
+            rack: 0,
+            ip: Ipv4Addr::LOCALHOST.into(),
+            udp_port: 1,
+            tcp_port: 1,
+            key: None,
+        };
+        let spec =
+            GroupSpec { id: 1, epoch: 1, members: vec![member], chunk_bytes: 1400, ..GroupSpec::default() };
+        let engine_makes_group = async {
+            let command = queue.recv().await.map(|queued| queued.command);
+            let Some(EngineCommand::MakeGroup(_, reply)) = command else { panic!("no group") };
+            reply.send(Ok(())).unwrap();
+        };
+        let (made, ()) = tokio::join!(agent.make_group(spec), engine_makes_group);
+        made.unwrap();
+        let (ours, mut rank) = UnixStream::pair().unwrap();
+        let user = User::from_peer(&ours).unwrap();
+        user.owns(&agent, 1);
+        ours.set_nonblocking(true).unwrap();
+        rank.set_nonblocking(true).unwrap();
+        let permit = UserTable::new(UserLimits::NONE).permit(user);
+        tokio::spawn(serve(ours, user, permit, agent, UserLimits::NONE));
+        let attach = Body::Attach(Attach { version: VERSION, group: 1, ..Attach::default() });
+        rank.write_all(&encode(attach, MAX_TO_AGENT).unwrap()).unwrap();
+
+        let cancels = encode(Body::Cancel(Cancel { id: 1 }), MAX_TO_AGENT).unwrap().repeat(512);
+        let (mut written, mut unread) = (0, 0);
+        while written < 1 << 20 && unread < TURNS_WITHOUT_PROGRESS {
+            match rank.write(&cancels[written % cancels.len()..]) {
+                Ok(bytes) => (written, unread) = (written + bytes, 0),
+                Err(e) => {
+                    assert_eq!(e.kind(), ErrorKind::WouldBlock);
+                    unread += 1;
+                }
+            }
+            tokio::task::yield_now().await;
+        }
+        assert_eq!(queue.len(), COMMANDS_PER_USER_MAX);
+        // The session continues when the engine does.
+        for _ in 0..2 * COMMANDS_PER_USER_MAX {
+            let QueuedCommand { command, permit } = queue.recv().await.unwrap();
+            assert!(matches!(command, EngineCommand::Input(_)) && permit.is_some());
+        }
     }
 }

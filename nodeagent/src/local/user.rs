@@ -6,10 +6,12 @@
 //! because every agent gets the user's number from the system.
 
 use crate::agent::Agent;
+use crate::engine::CommandPermit;
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use tokio::sync::Semaphore;
 
 /// The maximum resources that one user may have at an agent, so that no user can exhaust them for
 /// others.
@@ -26,11 +28,24 @@ impl UserLimits {
     pub const NONE: UserLimits = UserLimits { connections: usize::MAX, groups: usize::MAX };
 }
 
-/// The users of this node, with the number of their connections.
+/// Maximum number of commands of one user's ranks that may wait for the engine. A rank with further
+/// ones is not read until the engine has taken earlier ones, so that the commands of other users
+/// wait behind a bounded number.
+pub(super) const COMMANDS_PER_USER_MAX: usize = 256;
+
+/// The users of this node that have connections.
 #[derive(Clone, Debug)]
 pub(super) struct UserTable {
-    connections: Arc<Mutex<BTreeMap<u32, usize>>>,
+    connected: Arc<Mutex<BTreeMap<u32, ConnectedUser>>>,
     limits: UserLimits,
+}
+
+/// A user that has connections.
+#[derive(Debug)]
+struct ConnectedUser {
+    connections: usize,
+    /// Permits of commands that wait for the engine.
+    commands: Arc<Semaphore>,
 }
 
 /// Permits one connection of a user, and counts it until it is dropped.
@@ -38,35 +53,53 @@ pub(super) struct UserTable {
 pub(super) struct ConnectionPermit {
     users: UserTable,
     user: u32,
+    /// Permits of the user's commands, which all its connections share.
+    commands: Arc<Semaphore>,
 }
 
 impl UserTable {
     pub(super) fn new(limits: UserLimits) -> UserTable {
-        UserTable { connections: Arc::default(), limits }
+        UserTable { connected: Arc::default(), limits }
     }
 
     /// Counts a connection of a user, or returns `None` if the user has the maximum already.
     pub(super) fn permit(&self, user: User) -> Option<ConnectionPermit> {
-        let mut connections = self.lock();
-        let count = connections.get(&user.number).copied().unwrap_or_default();
-        (count < self.limits.connections).then(|| {
-            connections.insert(user.number, count + 1);
-            ConnectionPermit { users: self.clone(), user: user.number }
+        let mut connected = self.lock();
+        let of_user = connected.entry(user.number).or_default();
+        let permitted = of_user.connections < self.limits.connections;
+        permitted.then(|| {
+            of_user.connections += 1;
+            let commands = Arc::clone(&of_user.commands);
+            ConnectionPermit { users: self.clone(), user: user.number, commands }
         })
     }
 
     // Every change to the table is complete before the lock is released.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, usize>> {
-        self.connections.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, ConnectedUser>> {
+        self.connected.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Default for ConnectedUser {
+    fn default() -> ConnectedUser {
+        ConnectedUser { connections: 0, commands: Arc::new(Semaphore::new(COMMANDS_PER_USER_MAX)) }
+    }
+}
+
+impl ConnectionPermit {
+    /// Waits until another command of the user may wait for the engine, and returns its permit.
+    pub(super) async fn command(&self) -> CommandPermit {
+        let permit = Arc::clone(&self.commands).acquire_owned().await;
+        permit.expect("the semaphore is never closed")
     }
 }
 
 impl Drop for ConnectionPermit {
     fn drop(&mut self) {
-        let mut connections = self.users.lock();
-        match connections.get_mut(&self.user) {
-            Some(count) if *count > 1 => *count -= 1,
-            _ => drop(connections.remove(&self.user)),
+        let mut connected = self.users.lock();
+        match connected.get_mut(&self.user) {
+            Some(of_user) if of_user.connections > 1 => of_user.connections -= 1,
+            _ => drop(connected.remove(&self.user)),
         }
     }
 }

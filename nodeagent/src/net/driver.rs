@@ -4,7 +4,7 @@ use super::engine_host::EngineHost;
 use super::tcp::{self, ReadOutcome};
 use super::udp::{DatagramInbox, Socket};
 use super::{DriverEvent, DriverEvents};
-use crate::engine::EngineCommand;
+use crate::engine::{EngineCommand, QueuedCommand};
 use crate::loss_injector::LossInjector;
 use cool_engine::{AgentConnectionId, Input};
 use std::future::{pending, poll_fn};
@@ -68,7 +68,7 @@ impl EngineDriver {
     /// Runs until all senders of commands have been dropped.
     pub(super) async fn run(
         mut self,
-        mut commands: mpsc::UnboundedReceiver<EngineCommand>,
+        mut commands: mpsc::UnboundedReceiver<QueuedCommand>,
         listener: TcpListener,
     ) {
         tokio::spawn(tcp::accept(
@@ -96,7 +96,10 @@ impl EngineDriver {
             });
             let next = tokio::select! {
                 command = commands.recv() => match command {
-                    Some(command) => DriverWakeup::EngineCommand(command),
+                    Some(QueuedCommand { command, permit }) => {
+                        drop(permit);
+                        DriverWakeup::EngineCommand(command)
+                    }
                     None => return,
                 },
                 Some(event) = self.queue.recv() => DriverWakeup::DriverEvent(event),

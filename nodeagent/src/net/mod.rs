@@ -23,7 +23,7 @@ mod udp_outbox;
 mod work;
 
 use crate::engine::{
-    EngineCommand, EngineConfig, MakeGroupError, RefusalCounters, StartError, TrafficCounters,
+    EngineConfig, MakeGroupError, QueuedCommand, RefusalCounters, StartError, TrafficCounters,
 };
 use crate::loss_injector::LossInjector;
 use cool_engine::{AgentConnectionId, AgentId, NodeId, PreparedCall, WorkId};
@@ -112,7 +112,7 @@ type DriverEvents = mpsc::Sender<DriverEvent>;
 /// been dropped.
 pub(crate) fn start(
     config: EngineConfig,
-    commands: mpsc::UnboundedReceiver<EngineCommand>,
+    commands: mpsc::UnboundedReceiver<QueuedCommand>,
 ) -> Result<BoundEngine, StartError> {
     let failed = |protocol, port| {
         let address = SocketAddr::new(config.ip, port);
