@@ -56,12 +56,20 @@ impl Cgroup {
         &self.procs
     }
 
+    /// Kills all processes in the cgroup.
+    ///
+    /// # Errors
+    /// Returns an error if the system refuses.
+    pub(crate) fn kill(&self) -> io::Result<()> {
+        Ok(rustix::io::write(&self.kill, b"1").map(drop)?)
+    }
+
     /// Kills all processes in the cgroup, waits for their ends, and removes it.
     ///
     /// # Errors
     /// Returns an error if the system refuses.
     pub(crate) fn end(mut self) -> io::Result<()> {
-        rustix::io::write(&self.kill, b"1")?;
+        self.kill()?;
         while self.is_populated()? {
             // The kernel reports any change since the last read.
             rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&self.events, PollFlags::PRI)], None))?;

@@ -1,4 +1,5 @@
-//! Starts one rank. Between fork and exec, only system calls are allowed.
+//! Starts one rank. The process has one thread, so that its children may execute any code before
+//! exec.
 #![allow(unsafe_code, reason = "code between fork and exec, and a signal as a file")]
 
 use crate::account::Account;
@@ -7,10 +8,13 @@ use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, uma
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
 use std::ffi::CString;
 use std::fs::File;
-use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::io::{self, PipeReader, PipeWriter, Read, Write};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
-use std::process::{Child, Command};
+use std::process::Command;
+
+/// Exit status of a process that could not execute its program. It is not reported.
+const NOT_EXECUTED: i32 = 127;
 
 /// The conditions under which a rank runs, in addition to its program.
 #[derive(Debug)]
@@ -23,9 +27,55 @@ pub(crate) struct SpawnConditions<'a> {
     pub(crate) workdir: &'a str,
 }
 
-/// Starts `command` under these conditions, as the leader of its own process group. The process is
-/// killed when this process ends.
-pub(crate) fn spawn(mut command: Command, conditions: &SpawnConditions<'_>) -> io::Result<Child> {
+/// The reason why a rank's program could not be executed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct StartFailure {
+    /// The exit status that a shell would return, or -1.
+    pub(crate) code: i32,
+    /// The reason with a remedy.
+    pub(crate) reason: String,
+}
+
+/// A process that has been started to execute a rank's program. It may have to wait before it can
+/// do so, for example for a file system that does not respond.
+#[derive(Debug)]
+pub(crate) struct StartingProcess {
+    /// The number of the process, which is also that of its process group.
+    pub(crate) pid: Pid,
+    /// The process writes its [`StartFailure`] to this pipe if it cannot execute the program.
+    /// Otherwise the pipe ends without data when it executes the program.
+    outcome: PipeReader,
+}
+
+impl StartingProcess {
+    /// Returns the file that becomes readable when the outcome is known.
+    pub(crate) fn outcome(&self) -> BorrowedFd<'_> {
+        self.outcome.as_fd()
+    }
+
+    /// Returns the outcome, which must be known: `None` if the process executes the program or has
+    /// been killed, otherwise the reason why it cannot.
+    pub(crate) fn finish(mut self) -> io::Result<Option<StartFailure>> {
+        let mut report = [0; libc::PIPE_BUF];
+        // One call receives the whole report. A second one could wait for the process.
+        let bytes = self.outcome.read(&mut report)?;
+        let Some((code, reason)) = report[..bytes].split_first_chunk() else { return Ok(None) };
+        let reason = String::from_utf8_lossy(reason).into_owned();
+        Ok(Some(StartFailure { code: i32::from_ne_bytes(*code), reason }))
+    }
+}
+
+/// Starts a process that executes `command` under these conditions, as the leader of its own
+/// process group. The process is killed when this process ends. Returns without waiting for exec,
+/// because the files of the job's user may make it wait forever. For the same reason, the child
+/// calls `explain` if it cannot execute the program.
+///
+/// This process must have only one thread.
+pub(crate) fn spawn(
+    mut command: Command,
+    conditions: &SpawnConditions<'_>,
+    explain: impl FnOnce(&io::Error) -> StartFailure,
+) -> io::Result<StartingProcess> {
     let workdir = CString::new(conditions.workdir)?;
     let procs: Option<RawFd> = conditions.procs.map(AsRawFd::as_raw_fd);
     let identity = conditions.account.map(|account| {
@@ -34,10 +84,52 @@ pub(crate) fn spawn(mut command: Command, conditions: &SpawnConditions<'_>) -> i
     });
     let parent = rustix::process::getpid();
     let prepare = move || prepare(procs, identity.as_ref(), &workdir, parent);
-    // SAFETY: `prepare` only makes system calls with values that were made before. It neither
-    // allocates nor locks.
+    // SAFETY: the child is the copy of a process with one thread; see below.
     unsafe { command.pre_exec(prepare) };
-    command.process_group(0).spawn()
+    command.process_group(0);
+    let (outcome, failure) = io::pipe()?;
+    // SAFETY: this process has only one thread, so no lock is held in the child, which may
+    // therefore allocate memory like this process.
+    match unsafe { libc::fork() } {
+        0 => execute(command, failure, explain),
+        child => {
+            // The value is negative if there is no child.
+            let pid = Pid::from_raw(child).filter(|_| child > 0).ok_or_else(io::Error::last_os_error)?;
+            // The child does the same. Whichever is first, the process group exists from now on. An
+            // error means that the child has executed its program already.
+            let _ = rustix::process::setpgid(Some(pid), Some(pid));
+            Ok(StartingProcess { pid, outcome })
+        }
+    }
+}
+
+/// Executes the command in the child. If that is impossible, reports the reason and ends.
+fn execute(
+    mut command: Command,
+    mut failure: PipeWriter,
+    explain: impl FnOnce(&io::Error) -> StartFailure,
+) -> ! {
+    // Ends the process also if a panic unwinds, because the child must not continue as a
+    // supervisor.
+    let guard = ExitGuard;
+    let StartFailure { code, reason } = explain(&command.exec());
+    let mut report = code.to_ne_bytes().to_vec();
+    // The system writes this many bytes at once, so the supervisor can read them at once.
+    report.extend(reason.bytes().take(libc::PIPE_BUF - report.len()));
+    // An error means that the supervisor has ended.
+    let _ = failure.write_all(&report);
+    drop(guard);
+    unreachable!("the guard has ended the process")
+}
+
+/// Ends this process when it is dropped.
+struct ExitGuard;
+
+impl Drop for ExitGuard {
+    fn drop(&mut self) {
+        // SAFETY: the call ends the process at once.
+        unsafe { libc::_exit(NOT_EXECUTED) }
+    }
 }
 
 /// Prepares the child before exec. The working directory must be entered last, because the user's

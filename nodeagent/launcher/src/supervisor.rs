@@ -9,7 +9,7 @@
 use crate::account::Account;
 use crate::cgroup::Cgroup;
 use crate::policy::Policy;
-use crate::spawn::{SpawnConditions, child_ends, spawn};
+use crate::spawn::{SpawnConditions, StartFailure, StartingProcess, child_ends, spawn};
 use crate::start_failure::{exit_status, explain};
 use crate::{LAUNCHER_VERSION, descendants};
 use cool_proto::launcher::reply::Body as Answer;
@@ -19,7 +19,7 @@ use cool_proto::launcher::{
 };
 use cool_proto::seqpacket::{self, SeqPacket};
 use prost::Message as _;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, Signal, WaitId, WaitIdOptions, WaitStatus, kill_process_group, setsid, waitid};
 use std::collections::{BTreeMap, BTreeSet};
@@ -57,12 +57,24 @@ impl From<prost::DecodeError> for SuperviseError {
 /// The process of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RankProcess {
+    /// It has not executed the rank's program yet.
+    Starting(Pid),
     /// It is running.
     Running(Pid),
-    /// It has ended and is still a zombie.
+    /// It has ended, or has been killed because it could not execute the program, and is still a
+    /// zombie.
     Ended(Pid),
     /// It has been waited for, and the remaining processes of its process group have been killed.
     Swept,
+}
+
+/// The start of a rank whose process has not executed the rank's program yet.
+#[derive(Debug)]
+struct PendingStart {
+    start: Start,
+    process: StartingProcess,
+    /// The signals that the process must receive once it executes the program.
+    signals: Vec<Signal>,
 }
 
 /// The processes of one job on this node.
@@ -75,6 +87,8 @@ struct SupervisedJob {
     /// processes.
     cgroup: Option<Cgroup>,
     ranks: BTreeMap<u32, RankProcess>,
+    /// The starts of the ranks that are [`RankProcess::Starting`].
+    starting: BTreeMap<u32, PendingStart>,
     agent: OwnedFd,
 }
 
@@ -132,7 +146,9 @@ fn begin(agent: OwnedFd, policy: Policy) -> Result<Option<SupervisedJob>, Superv
     let path = cgroup.as_ref().map(|cgroup| cgroup.path().display().to_string()).unwrap_or_default();
     let begun = Begun { uid: account.uid, cgroup: path, why_no_cgroup: why };
     let other = matches!(policy, Policy::Privileged { .. });
-    let job = SupervisedJob { number: job, account, other, cgroup, ranks: BTreeMap::new(), agent };
+    let (ranks, starting) = (BTreeMap::new(), BTreeMap::new());
+    let job =
+        SupervisedJob { number: job, account, other, cgroup, ranks, starting, agent };
     job.reply(Answer::Begun(begun))?;
     Ok(Some(job))
 }
@@ -151,14 +167,23 @@ impl SupervisedJob {
     }
 
     /// Serves the agent's requests. Returns whether the agent waits for the end of the job.
+    ///
+    /// It waits only for events, never for one process, because the job must end on request even if
+    /// a rank's process waits for the files of its user.
     fn serve(&mut self, ends: &OwnedFd) -> Result<bool, SuperviseError> {
         loop {
-            let mut ready = [PollFd::new(&self.agent, PollFlags::IN), PollFd::new(ends, PollFlags::IN)];
+            let mut ready = vec![PollFd::new(&self.agent, PollFlags::IN), PollFd::new(ends, PollFlags::IN)];
+            let outcomes = self.starting.values().map(|pending| pending.process.outcome());
+            ready.extend(outcomes.map(|outcome| PollFd::from_borrowed_fd(outcome, PollFlags::IN)));
             rustix::io::retry_on_intr(|| poll(&mut ready, None))?;
             let (has_request, has_ended) = (!ready[0].revents().is_empty(), !ready[1].revents().is_empty());
+            drop(ready);
             if has_ended {
                 // The content is not used, because `report_exits` checks every running rank.
                 rustix::io::read(ends, &mut [0; 512])?;
+            }
+            // A process may have ended while its start was pending.
+            if self.finish_starts()? || has_ended {
                 self.report_exits()?;
             }
             if has_request {
@@ -178,6 +203,8 @@ impl SupervisedJob {
         }
     }
 
+    /// Starts the process of a rank. The outcome is reported later; see
+    /// [`SupervisedJob::finish_starts`].
     fn start(&mut self, start: Start, packet: SeqPacket) -> Result<(), SuperviseError> {
         let rank = start.rank;
         if self.ranks.contains_key(&rank) || self.ranks.len() >= RANKS_MAX {
@@ -186,52 +213,85 @@ impl SupervisedJob {
         let Ok([out, err]) = <[OwnedFd; 2]>::try_from(packet.descriptors) else {
             return Err(SuperviseError::Broken("a rank without its output".to_owned()));
         };
-        let (user, uid, gid) = (self.account.name.as_str(), self.account.uid, self.account.gid);
         let started = self.command(&start, out, err).and_then(|command| {
             let conditions = SpawnConditions {
                 account: self.other.then_some(&self.account),
                 procs: self.cgroup.as_ref().map(Cgroup::procs),
                 workdir: &start.workdir,
             };
-            spawn(command, &conditions)
+            let explain =
+                |e: &io::Error| StartFailure { code: exit_status(&start, e), reason: explain(&start, e) };
+            spawn(command, &conditions, explain)
         });
-        let pid = started.and_then(|child| {
-            let raw = i32::try_from(child.id()).map_err(io::Error::other)?;
-            Pid::from_raw(raw).ok_or_else(|| io::Error::other("a process without a number"))
-        });
-        match pid {
-            Ok(pid) => {
-                let process = pid.as_raw_nonzero().get();
-                info!(
-                    job = self.number,
-                    rank,
-                    user,
-                    uid,
-                    gid,
-                    pid = process,
-                    program = start.program,
-                    workdir = start.workdir,
-                    "started"
-                );
-                self.ranks.insert(rank, RankProcess::Running(pid));
-                self.reply(Answer::Started(Started { rank, pid: process.unsigned_abs() }))?;
+        match started {
+            Ok(process) => {
+                self.ranks.insert(rank, RankProcess::Starting(process.pid));
+                self.starting.insert(rank, PendingStart { start, process, signals: Vec::new() });
+                Ok(())
             }
-            Err(e) => {
-                let (code, error) = (exit_status(&start, &e), explain(&start, &e));
-                warn!(
-                    job = self.number,
-                    rank,
-                    user,
-                    uid,
-                    gid,
-                    program = start.program,
-                    why = error,
-                    "not started"
-                );
-                self.reply(Answer::NotStarted(NotStarted { rank, error, code }))?;
+            Err(e) => self.report_not_started(&start, StartFailure { code: -1, reason: e.to_string() }),
+        }
+    }
+
+    /// Reports the outcome of all starts for which it is known. Returns whether there were any.
+    fn finish_starts(&mut self) -> Result<bool, SuperviseError> {
+        let mut known = Vec::new();
+        for (rank, pending) in &self.starting {
+            let mut ready = [PollFd::from_borrowed_fd(pending.process.outcome(), PollFlags::IN)];
+            let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+            if rustix::io::retry_on_intr(|| poll(&mut ready, Some(&at_once)))? > 0 {
+                known.push(*rank);
             }
         }
-        Ok(())
+        for rank in &known {
+            if let Some(pending) = self.starting.remove(rank) {
+                self.finish_start(pending)?;
+            }
+        }
+        Ok(!known.is_empty())
+    }
+
+    fn finish_start(
+        &mut self,
+        PendingStart { start, process, signals }: PendingStart,
+    ) -> Result<(), SuperviseError> {
+        let (rank, pid) = (start.rank, process.pid);
+        if let Some(failure) = process.finish()? {
+            // Its user may have stopped the process before it could end.
+            kill_group(pid, Signal::KILL)?;
+            self.ranks.insert(rank, RankProcess::Ended(pid));
+            return self.report_not_started(&start, failure);
+        }
+        let number = pid.as_raw_nonzero().get();
+        info!(
+            job = self.number,
+            rank,
+            user = self.account.name,
+            uid = self.account.uid,
+            gid = self.account.gid,
+            pid = number,
+            program = start.program,
+            workdir = start.workdir,
+            "started"
+        );
+        self.ranks.insert(rank, RankProcess::Running(pid));
+        self.reply(Answer::Started(Started { rank, pid: number.unsigned_abs() }))?;
+        signals.into_iter().try_for_each(|signal| kill_group(pid, signal))
+    }
+
+    fn report_not_started(&self, start: &Start, failure: StartFailure) -> Result<(), SuperviseError> {
+        let (rank, StartFailure { code, reason: error }) = (start.rank, failure);
+        warn!(
+            job = self.number,
+            rank,
+            user = self.account.name,
+            uid = self.account.uid,
+            gid = self.account.gid,
+            program = start.program,
+            why = error,
+            "not started"
+        );
+        Ok(self.reply(Answer::NotStarted(NotStarted { rank, error, code }))?)
     }
 
     /// Returns the program with its arguments, variables and output. It must not inherit any
@@ -240,6 +300,10 @@ impl SupervisedJob {
         let invalid = |what: &str| io::Error::new(io::ErrorKind::InvalidInput, what.to_owned());
         if start.program.is_empty() {
             return Err(invalid("no program is named"));
+        }
+        let mut texts = start.args.iter().chain(start.env.values()).chain([&start.program]);
+        if texts.any(|text| text.contains('\0')) {
+            return Err(invalid("the program, an argument or a variable contains a NUL character"));
         }
         if let Some(name) = start.env.keys().find(|name| name.is_empty() || name.contains(['=', '\0'])) {
             return Err(invalid(&format!("{name:?} is not a variable name")));
@@ -256,13 +320,19 @@ impl SupervisedJob {
         Ok(command)
     }
 
-    /// Sends a signal to the process groups of the running ranks.
-    fn signal(&self, number: i32) -> Result<(), SuperviseError> {
+    /// Sends a signal to the process groups of the running ranks. Ranks that are starting receive
+    /// it once they execute their program.
+    fn signal(&mut self, number: i32) -> Result<(), SuperviseError> {
         let signal = Signal::from_named_raw(number)
             .ok_or_else(|| SuperviseError::Broken(format!("there is no signal {number}")))?;
         for rank in self.ranks.values() {
             if let RankProcess::Running(pid) = rank {
                 kill_group(*pid, signal)?;
+            }
+        }
+        for pending in self.starting.values_mut() {
+            if !pending.signals.contains(&signal) {
+                pending.signals.push(signal);
             }
         }
         Ok(())
@@ -303,7 +373,9 @@ impl SupervisedJob {
 
     fn pids(&self) -> BTreeSet<i32> {
         let pid = |rank: &RankProcess| match rank {
-            RankProcess::Running(pid) | RankProcess::Ended(pid) => Some(pid.as_raw_nonzero().get()),
+            RankProcess::Starting(pid) | RankProcess::Running(pid) | RankProcess::Ended(pid) => {
+                Some(pid.as_raw_nonzero().get())
+            }
             RankProcess::Swept => None,
         };
         self.ranks.values().filter_map(pid).collect()
@@ -311,6 +383,7 @@ impl SupervisedJob {
 
     /// Terminates all processes of the job, and reports how running ranks ended.
     fn end(&mut self) -> Result<(), SuperviseError> {
+        self.end_starts()?;
         match self.cgroup.take() {
             Some(cgroup) => {
                 cgroup.end()?;
@@ -324,6 +397,22 @@ impl SupervisedJob {
                 self.report_remaining_exits(&ended)
             }
         }
+    }
+
+    /// Kills the processes that have not executed their program yet, which may not have joined the
+    /// cgroup either, and waits for their ends.
+    fn end_starts(&mut self) -> Result<(), SuperviseError> {
+        let pids: Vec<Pid> = self.starting.values().map(|pending| pending.process.pid).collect();
+        pids.iter().try_for_each(|pid| kill_group(*pid, Signal::KILL))?;
+        // The other processes must be killed before this one waits.
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.kill()?;
+        }
+        for pid in pids {
+            let until_zombie = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
+            rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), until_zombie))?;
+        }
+        self.finish_starts().map(drop)
     }
 
     fn report_remaining_exits(&self, ended: &[(i32, WaitStatus)]) -> Result<(), SuperviseError> {

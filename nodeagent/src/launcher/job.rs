@@ -11,6 +11,7 @@ use rustix::process::Signal;
 use std::collections::{BTreeMap, HashMap};
 use std::os::fd::AsFd;
 use std::path::PathBuf;
+use std::pin::pin;
 use std::sync::{Arc, Once};
 use std::time::Duration;
 use tokio::sync::broadcast::error::RecvError;
@@ -29,8 +30,13 @@ const LINGER: Duration = Duration::from_secs(1);
 /// looks up the job's user, for which some systems query a directory service.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Maximum time for killed processes to end.
+/// Maximum time for killed processes to end. A process that waits for a device or a file system may
+/// take longer, and must not hold up the agent.
 const END_WITHIN: Duration = Duration::from_secs(10);
+
+/// The reason that is reported for ranks that have not ended within [`END_WITHIN`].
+const NOT_ENDED: &str =
+    "its processes on this node have not ended within 10 s after SIGKILL; see ps(1) there";
 
 /// Ensures that missing cgroups are logged only once.
 static WITHOUT_CGROUPS: Once = Once::new();
@@ -56,7 +62,7 @@ struct JobProgress {
     running: BTreeMap<u32, OutputForwarder>,
     /// Ranks that have ended, and whose remaining output is being read.
     ending: JoinSet<Exited>,
-    /// When ranks that have received SIGTERM must be killed.
+    /// When ranks that have received SIGTERM must be killed, or when killed ranks must have ended.
     deadline: Option<Instant>,
     /// Whether the supervisor has been requested to terminate all processes.
     ended: bool,
@@ -91,13 +97,13 @@ impl LaunchedJob {
             progress.end().await;
         }
         if !progress.over && timeout(END_WITHIN, self.drain_supervisor(&mut progress)).await.is_err() {
-            warn!(job = self.launch.job, "its processes have not ended within {END_WITHIN:?}");
+            warn!(job = self.launch.job, "{NOT_ENDED}");
         }
         if let Some(last) = last {
             self.report_exit(last).await;
         }
         if let Some(supervisor) = Arc::into_inner(progress.supervisor)
-            && let Err(e) = supervisor.close().await
+            && let Ok(Err(e)) = timeout(END_WITHIN, supervisor.close()).await
         {
             warn!(job = self.launch.job, "cannot wait for its supervisor: {e}");
         }
@@ -142,8 +148,19 @@ impl LaunchedJob {
             workdir: self.launch.workdir.clone(),
         };
         progress.running.insert(rank, forwarded);
-        let ends = ends.each_ref().map(AsFd::as_fd);
-        progress.supervisor.send(request::Body::Start(start), &ends).await
+        let (supervisor, ends) = (Arc::clone(&progress.supervisor), ends.each_ref().map(AsFd::as_fd));
+        let mut sent = pin!(supervisor.send(request::Body::Start(start), &ends));
+        loop {
+            tokio::select! {
+                sent = &mut sent => return match sent {
+                    // The loss of the supervisor has been reported for this rank already.
+                    Err(_) if !progress.running.contains_key(&rank) => Ok(()),
+                    sent => sent,
+                },
+                // The supervisor stops reading while its replies are not received.
+                reply = supervisor.receive(), if !progress.over => self.on_reply(reply, progress),
+            }
+        }
     }
 
     /// Returns the job's own variables, and those by which a rank finds its agent.
@@ -182,7 +199,13 @@ impl LaunchedJob {
                         progress.deadline = Some(Instant::now() + GRACE);
                     }
                 },
-                () = at(deadline), if !progress.ended => progress.end().await,
+                () = at(deadline), if !progress.over => match progress.ended {
+                    false => {
+                        progress.end().await;
+                        progress.deadline = Some(Instant::now() + END_WITHIN);
+                    }
+                    true => self.on_supervisor_lost(NOT_ENDED, progress),
+                },
                 Some(ended) = progress.ending.join_next() => {
                     left -= 1;
                     match ended {
