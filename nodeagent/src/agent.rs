@@ -146,10 +146,20 @@ impl Agent {
         self.metrics.rank_calls()
     }
 
-    /// Attaches a rank of this node to its group. Returns an error if the group is unknown, or if
-    /// the rank is not on this node or has attached before.
+    /// Attaches a rank of this node, whose process has requested its group, to this group. Returns
+    /// an error if the group is unknown, or if the rank is not on this node or has attached before.
     pub(crate) fn attach(&self, group: u64, rank: u32) -> Result<Attachment, RankAttachError> {
-        let places = self.groups.attach(group, rank)?;
+        self.attachment(group, rank, None)
+    }
+
+    /// Attaches a rank of this node, which is a process of a user, to a group. Returns an error if
+    /// the group is not one of this user too.
+    pub(crate) fn attach_as(&self, user: u32, group: u64, rank: u32) -> Result<Attachment, RankAttachError> {
+        self.attachment(group, rank, Some(user))
+    }
+
+    fn attachment(&self, group: u64, rank: u32, user: Option<u32>) -> Result<Attachment, RankAttachError> {
+        let places = self.groups.attach(group, rank, user)?;
         Ok(Attachment::new(self.clone(), group, rank, places))
     }
 
@@ -187,15 +197,14 @@ impl Agent {
         self.groups.set_owner(group, user);
     }
 
-    /// Returns the number of groups that the processes of a user have requested.
-    pub(crate) fn enlisted_of(&self, user: u32) -> usize {
-        self.groups.enlisted_of(user)
+    /// Returns the number of groups that the processes of these users have requested.
+    pub(crate) fn enlisted_of(&self, is_user: impl Fn(u32) -> bool) -> usize {
+        self.groups.enlisted_of(is_user)
     }
 
-    /// Returns whether the processes of a user may be ranks of a group. It is true for an unknown
-    /// group, because attaching then reports a better error.
-    pub(crate) fn may_use(&self, group: u64, user: u32) -> bool {
-        self.groups.may_use(group, user)
+    /// Checks that a group is one of a user.
+    pub(crate) fn check_user(&self, group: u64, user: u32) -> Result<(), RankAttachError> {
+        self.groups.check_user(group, user)
     }
 
     /// Reports an event to the controller. If the receiver has been dropped, so is the event,

@@ -83,6 +83,8 @@ pub(crate) enum RankAttachError {
     NotHere { node: Arc<str>, group: u64, rank: u32, local: BTreeSet<u32> },
     #[error("rank {rank} of group {group} has attached before; a rank attaches once")]
     Twice { group: u64, rank: u32 },
+    #[error("group {group} is not one of user {user}, as whom this process runs")]
+    OtherUser { group: u64, user: u32 },
 }
 
 /// The groups of this node.
@@ -126,10 +128,19 @@ impl GroupTable {
     }
 
     /// Records that a rank of this node has attached. Returns the nodes and racks of all ranks of
-    /// the group.
-    pub(super) fn attach(&self, group: u64, rank: u32) -> Result<Arc<[Place]>, RankAttachError> {
+    /// the group. If `user` is given, it must be the group's user.
+    ///
+    /// The check and the change use the table under one lock, because the group may be added at any
+    /// time.
+    pub(super) fn attach(
+        &self,
+        group: u64,
+        rank: u32,
+        user: Option<u32>,
+    ) -> Result<Arc<[Place]>, RankAttachError> {
         let (mut groups, node) = (self.lock(), &self.node);
         let known = groups.get_mut(&group).ok_or(RankAttachError::NoGroup { node: node.clone(), group })?;
+        user.map_or(Ok(()), |user| known.check_user(group, user))?;
         if !known.local.contains(&rank) {
             return Err(RankAttachError::NotHere {
                 node: node.clone(),
@@ -250,15 +261,16 @@ impl GroupTable {
         }
     }
 
-    /// Returns whether the processes of a user may be ranks of a group. It is true for an unknown
-    /// group, because attaching then reports a better error.
-    pub(super) fn may_use(&self, group: u64, user: u32) -> bool {
-        self.lock().get(&group).is_none_or(|known| known.owner == Some(user))
+    /// Checks that the processes of a user may be ranks of a group. They may not be of an unknown
+    /// group, which could be added before the caller uses the result.
+    pub(super) fn check_user(&self, group: u64, user: u32) -> Result<(), RankAttachError> {
+        let no_group = || RankAttachError::NoGroup { node: self.node.clone(), group };
+        self.lock().get(&group).ok_or_else(no_group)?.check_user(group, user)
     }
 
-    /// Returns the number of groups that the processes of a user have requested.
-    pub(super) fn enlisted_of(&self, user: u32) -> usize {
-        self.lock().values().filter(|known| known.enlisted && known.owner == Some(user)).count()
+    /// Returns the number of groups that the processes of these users have requested.
+    pub(super) fn enlisted_of(&self, is_user: impl Fn(u32) -> bool) -> usize {
+        self.lock().values().filter(|known| known.enlisted && known.owner.is_some_and(&is_user)).count()
     }
 
     pub(super) fn set_owner(&self, group: u64, user: u32) {
@@ -275,6 +287,10 @@ impl GroupTable {
 }
 
 impl RankGroup {
+    fn check_user(&self, group: u64, user: u32) -> Result<(), RankAttachError> {
+        if self.owner == Some(user) { Ok(()) } else { Err(RankAttachError::OtherUser { group, user }) }
+    }
+
     fn sharing_in(
         &self,
         segment: &Arc<SharedSegment>,

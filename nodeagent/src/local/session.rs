@@ -97,8 +97,7 @@ async fn attach(
     match body {
         Body::Attach(attach) => {
             check(attach.version)?;
-            user.may_use(agent, attach.group).map_err(SessionEnd::Refused)?;
-            agent.attach(attach.group, attach.rank).map(Some).map_err(|e| SessionEnd::Refused(e.to_string()))
+            user.attach(agent, attach.group, attach.rank).map(Some).map_err(SessionEnd::Refused)
         }
         Body::Enlist(Enlist { version, key, rank, size, timeout_ms, .. }) => {
             check(version)?;
@@ -110,7 +109,7 @@ async fn attach(
         }
         Body::Recover(Recover { version, group, rank, timeout_ms, agree, .. }) => {
             check(version)?;
-            user.may_use(agent, group).map_err(SessionEnd::Refused)?;
+            user.check_group(agent, group).map_err(SessionEnd::Refused)?;
             let request = control::Recover { group, rank, timeout_ms, agree, ..control::Recover::default() };
             let recovered = recover(request, agent, wire).await?;
             if let Some(attachment) = &recovered {

@@ -5,7 +5,7 @@
 //! not even root or the agent's own account. Processes of one user find each other on all nodes,
 //! because every agent gets the user's number from the system.
 
-use crate::agent::Agent;
+use crate::agent::{Agent, Attachment};
 use crate::engine::CommandPermit;
 use std::collections::BTreeMap;
 use std::io;
@@ -140,12 +140,14 @@ impl User {
         agent.set_owner(group, self.number);
     }
 
-    /// Checks that the user's processes may attach to a group, and returns the reason if not.
-    pub(super) fn may_use(self, agent: &Agent, group: u64) -> Result<(), String> {
-        if agent.may_use(group, self.number) {
-            return Ok(());
-        }
-        Err(format!("group {group} is not one of user {}, as whom this process runs", self.number))
+    /// Attaches one of the user's processes to a group, which must be one of the user.
+    pub(super) fn attach(self, agent: &Agent, group: u64, rank: u32) -> Result<Attachment, String> {
+        agent.attach_as(self.number, group, rank).map_err(|e| e.to_string())
+    }
+
+    /// Checks that a group is one of the user, and returns the reason if not.
+    pub(super) fn check_group(self, agent: &Agent, group: u64) -> Result<(), String> {
+        agent.check_user(group, self.number).map_err(|e| e.to_string())
     }
 
     /// Checks that the user's processes may request another group, and returns the reason if not.
@@ -189,10 +191,16 @@ mod tests {
         agent.make_group(spec).await.unwrap();
         let (ann, bob) = (User::new(1000, 99), User::new(1001, 99));
         let others = [bob, User::new(0, 99), User::new(99, 99)];
-        assert!(ann.may_use(&agent, 7).unwrap_err().contains("not one of user 1000"), "nobody's");
+        // The group belongs to no user yet.
+        assert!(ann.attach(&agent, 7, 0).unwrap_err().contains("not one of user 1000"));
         ann.owns(&agent, 7);
-        assert!(ann.may_use(&agent, 7).is_ok());
-        assert!(others.iter().all(|other| other.may_use(&agent, 7).is_err()));
+        for other in others {
+            assert!(other.check_group(&agent, 7).unwrap_err().contains("not one of user"));
+            assert!(other.attach(&agent, 7, 0).unwrap_err().contains("not one of user"));
+        }
+        assert!(ann.check_group(&agent, 7).is_ok() && ann.attach(&agent, 7, 0).is_ok());
+        // A group that does not exist could be added before its use.
+        assert!(bob.check_group(&agent, 8).unwrap_err().contains("knows no group 8"));
         // A group of a job does not count as requested by the user.
         let one = UserLimits { groups: 1, ..UserLimits::NONE };
         assert!(ann.check_groups(&agent, one).is_ok());
