@@ -17,6 +17,7 @@
 //!   `async_socket`: a socket that wakes its task only when there is something to read;
 //! - [`interface`], `lldp`, [`probe`]: the data interface, its announcement, and measurements
 //!   between nodes;
+//! - `resource_pool`: the shares of users in resources of the agent;
 //! - [`metrics`], `traces`, `rank_calls`, `diagnostics`: information for operators;
 //!   `call_counters`: the counters of calls in the metrics; [`loss_injector`]: losses for tests;
 //! - [`embedded`]: many agents in one process, without a controller.
@@ -55,6 +56,7 @@ pub mod options;
 mod output_backlog;
 pub mod probe;
 mod rank_calls;
+mod resource_pool;
 mod shared_segment;
 mod traces;
 

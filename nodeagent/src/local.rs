@@ -11,6 +11,7 @@ mod rank;
 mod rank_connection;
 mod session;
 mod session_end;
+mod subordinate_users;
 mod user;
 
 use crate::agent::Agent;
@@ -22,14 +23,20 @@ use std::path::{Path, PathBuf};
 use tokio::net::UnixListener;
 use tokio::task::JoinSet;
 use tracing::warn;
+pub(crate) use user::RegionPermit;
 pub use user::UserLimits;
 use user::{ConnectionPermit, User, UserTable};
 
 /// The directory of agents' sockets, unless --socket names another one.
 pub const DEFAULT_DIRECTORY: &str = "/run/cool";
 
-/// Maximum number of connections. Further ones wait in the system's queue.
-const CONNECTIONS_MAX: usize = 4096;
+/// Maximum number of connections if the system's limits permit more. Further ones wait in the
+/// system's queue.
+const CONNECTIONS_MAX: u64 = 1 << 16;
+
+/// Number of further connections, of users that have the maximum and receive the reason why they
+/// may not have another.
+const REFUSED_CONNECTIONS_MAX: usize = 64;
 
 /// The reasons why ranks cannot be served.
 #[derive(Debug, thiserror::Error)]
@@ -83,8 +90,9 @@ impl LocalServer {
 
     /// Serves the ranks of `agent` until the future is dropped.
     pub async fn serve(self, agent: Agent) {
-        let incoming = LimitedListener::new(&self.listener, "rank", CONNECTIONS_MAX);
         let (users, mut sessions) = (UserTable::new(self.limits), JoinSet::new());
+        let connections = users.connections_max().min(CONNECTIONS_MAX) as usize;
+        let incoming = LimitedListener::new(&self.listener, "rank", connections + REFUSED_CONNECTIONS_MAX);
         loop {
             tokio::select! {
                 Some(ended) = sessions.join_next() => {
@@ -94,7 +102,7 @@ impl LocalServer {
                 }
                 (stream, place) = incoming.next() => match accepted(stream, &users) {
                     Ok((stream, user, permit)) => {
-                        let session = session::serve(stream, user, permit, agent.clone(), self.limits);
+                        let session = session::serve(stream, user, permit, agent.clone());
                         sessions.spawn_on(async move {
                             session.await;
                             drop(place);
@@ -120,12 +128,12 @@ fn make_default_directory(directory: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Returns the user of a connected process, and the share that counts this connection as the
-/// user's. The share is `None` if the user has the maximum already.
+/// Returns the user of a connected process, and the permit that counts this connection as the
+/// user's, or the reason why the user may not have another.
 fn accepted(
     stream: tokio::net::UnixStream,
     users: &UserTable,
-) -> io::Result<(UnixStream, User, Option<ConnectionPermit>)> {
+) -> io::Result<(UnixStream, User, Result<ConnectionPermit, String>)> {
     let stream = stream.into_std()?;
     let user = User::from_peer(&stream)?;
     let permit = users.permit(user);

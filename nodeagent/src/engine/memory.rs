@@ -1,8 +1,8 @@
 //! The memory from which calls read their inputs and to which they write their outputs. It may be
 //! shared with a rank's process or belong to this process; [`RankMemory`] hides the difference.
 
+use crate::local::RegionPermit;
 use cool_shm::pages::Pages;
-use cool_shm::region::Region;
 use std::fmt;
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -172,21 +172,22 @@ const LONG_TO_UNMAP: u64 = 1024 * 1024;
 /// working memory.
 pub(crate) struct Mapping(Option<MappedPages>);
 
-enum MappedPages {
-    Shared(Region),
-    Own(Pages),
+/// The pages, which are unmapped before the permit of a region is returned.
+struct MappedPages {
+    pages: Pages,
+    _permit: Option<RegionPermit>,
 }
 
 impl Mapping {
-    /// Returns a rank's region as memory of calls.
-    pub(crate) fn from_region(region: Region) -> Mapping {
-        Mapping(Some(MappedPages::Shared(region)))
+    /// Returns a rank's region as memory of calls. The region counts as its user's until all calls
+    /// that use it have ended.
+    pub(crate) fn from_region(pages: Pages, permit: RegionPermit) -> Mapping {
+        Mapping(Some(MappedPages { pages, _permit: Some(permit) }))
     }
 
     fn mapped(&self) -> &Pages {
         match &self.0 {
-            Some(MappedPages::Shared(region)) => region,
-            Some(MappedPages::Own(pages)) => pages,
+            Some(mapped) => &mapped.pages,
             None => unreachable!("it is taken when dropped"),
         }
     }
@@ -219,11 +220,7 @@ impl Drop for Mapping {
     /// milliseconds.
     fn drop(&mut self) {
         let Some(mapped) = self.0.take() else { return };
-        let bytes = match &mapped {
-            MappedPages::Shared(region) => region.len(),
-            MappedPages::Own(pages) => pages.len(),
-        };
-        if bytes >= LONG_TO_UNMAP
+        if mapped.pages.len() >= LONG_TO_UNMAP
             && let Ok(runtime) = Handle::try_current()
         {
             runtime.spawn_blocking(move || drop(mapped));
@@ -254,7 +251,7 @@ pub(crate) fn zeros(bytes: u64) -> Option<SharedSlice> {
     if bytes < PAGED {
         return Some(HeapMemory::slice(vec![0; len]));
     }
-    let own = Mapping(Some(MappedPages::Own(Pages::zeros(len).ok()?)));
+    let own = Mapping(Some(MappedPages { pages: Pages::zeros(len).ok()?, _permit: None }));
     Some(SharedSlice { memory: Arc::new(own), offset: 0, bytes })
 }
 

@@ -36,6 +36,7 @@ const LONGEST_MS: u64 = 365 * 24 * 60 * 60 * 1000;
 /// An attached rank: its memory and its open calls.
 pub(super) struct AttachedRank<'a> {
     attachment: &'a Attachment,
+    permit: &'a ConnectionPermit,
     regions: BTreeMap<u32, Arc<Mapping>>,
     pub(super) calls: JoinSet<Done>,
     /// The number of each watched call in its group, by the `id` that the rank has given to the
@@ -44,9 +45,9 @@ pub(super) struct AttachedRank<'a> {
 }
 
 impl<'a> AttachedRank<'a> {
-    pub(super) fn new(attachment: &'a Attachment) -> AttachedRank<'a> {
+    pub(super) fn new(attachment: &'a Attachment, permit: &'a ConnectionPermit) -> AttachedRank<'a> {
         let (regions, calls, watched) = (BTreeMap::new(), JoinSet::new(), BTreeMap::new());
-        AttachedRank { attachment, regions, calls, watched }
+        AttachedRank { attachment, permit, regions, calls, watched }
     }
 
     /// Handles a frame. `permit` is for the command that the engine may receive because of it.
@@ -99,9 +100,10 @@ impl<'a> AttachedRank<'a> {
         if self.regions.contains_key(&number) {
             return Err(SessionEnd::Refused(format!("region {number} is mapped already")));
         }
-        let region =
-            Region::open(descriptor, bytes).map_err(|e: RegionError| SessionEnd::Refused(e.to_string()))?;
-        self.regions.insert(number, Arc::new(Mapping::from_region(region)));
+        let permit = self.permit.region(bytes).map_err(SessionEnd::Refused)?;
+        let pages = Region::open_pages(descriptor, bytes)
+            .map_err(|e: RegionError| SessionEnd::Refused(e.to_string()))?;
+        self.regions.insert(number, Arc::new(Mapping::from_region(pages, permit)));
         Ok(())
     }
 
@@ -173,11 +175,11 @@ impl<'a> AttachedRank<'a> {
     }
 
     /// Ends all watched calls of a rank that leaves, by reporting them as completed.
-    pub(super) async fn leave_watched_calls(&self, commands: &ConnectionPermit) {
+    pub(super) async fn leave_watched_calls(&self) {
         for number in self.watched.values() {
             let report = WatchReport::Completed;
             let command = RankCommand::Watched { call_number: *number, report };
-            self.attachment.command(command, commands.command().await);
+            self.attachment.command(command, self.permit.command().await);
         }
     }
 

@@ -6,7 +6,7 @@
 use super::rank::AttachedRank;
 use super::rank_connection::{FRAME_TIMEOUT, RankConnection};
 use super::session_end::SessionEnd;
-use super::user::{ConnectionPermit, User, UserLimits};
+use super::user::{ConnectionPermit, User};
 use crate::agent::{Abilities, Agent, Attachment, RecoveryResult};
 use crate::async_socket::AsyncSocket;
 use crate::engine::wrong_plan;
@@ -25,27 +25,22 @@ use std::pin::pin;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, info, warn};
 
-/// Serves one connection from its first to its last frame. Refuses the connection if it has no
-/// `share`, because its user has too many connections.
+/// Serves one connection from its first to its last frame. Refuses it if the user may not have
+/// another connection; `permit` is the reason then.
 pub(super) async fn serve(
     stream: UnixStream,
     user: User,
-    permit: Option<ConnectionPermit>,
+    permit: Result<ConnectionPermit, String>,
     agent: Agent,
-    limits: UserLimits,
 ) {
     let stream = match AsyncSocket::new(stream) {
         Ok(stream) => stream,
         Err(e) => return warn!("cannot serve a rank's connection: {e}"),
     };
     let mut wire = RankConnection::new(stream);
-    let Some(permit) = permit else {
-        let (number, max) = (user.number(), limits.connections);
-        let reason = format!(
-            "user {number} has {max} connections to this agent, the maximum (--connections-per-user); free \
-             some groups"
-        );
-        return wire.hang_up(&SessionEnd::Refused(reason)).await;
+    let permit = match permit {
+        Ok(permit) => permit,
+        Err(reason) => return wire.hang_up(&SessionEnd::Refused(reason)).await,
     };
     let first = match timeout(FRAME_TIMEOUT, wire.receive()).await {
         Ok(first) => first,
@@ -53,7 +48,7 @@ pub(super) async fn serve(
     };
     let abilities = first.as_ref().map(abilities).unwrap_or_default();
     let attached = match first {
-        Ok(body) => attach(body, user, limits, &agent, &mut wire).await,
+        Ok(body) => attach(body, user, &permit, &agent, &mut wire).await,
         Err(end) => Err(end),
     };
     let mut attachment = match attached {
@@ -89,7 +84,7 @@ fn abilities(first: &Body) -> Abilities {
 async fn attach(
     body: Body,
     user: User,
-    limits: UserLimits,
+    permit: &ConnectionPermit,
     agent: &Agent,
     wire: &mut RankConnection,
 ) -> Result<Option<Attachment>, SessionEnd> {
@@ -101,7 +96,7 @@ async fn attach(
         }
         Body::Enlist(Enlist { version, key, rank, size, timeout_ms, .. }) => {
             check(version)?;
-            user.check_groups(agent, limits).map_err(SessionEnd::Refused)?;
+            permit.check_groups(agent).map_err(SessionEnd::Refused)?;
             let enlist = control::Enlist { key: user.key(key), rank, size, timeout_ms, ticket: 0 };
             let attachment = rendezvous(enlist, agent, wire).await?;
             user.owns(agent, attachment.group());
@@ -228,7 +223,7 @@ async fn serve_rank(
     }
     // The rank has received its own copy of the descriptor.
     drop(socket);
-    let mut rank = AttachedRank::new(attachment);
+    let mut rank = AttachedRank::new(attachment, permit);
     let mut alive = interval(RUNNING_INTERVAL);
     alive.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut turn = FrameTurn::default();
@@ -241,7 +236,7 @@ async fn serve_rank(
                     wire.send(Body::PlanChecked(PlanChecked { wrong: wrong(&check) })).await
                 }
                 Ok(Body::Leave(_)) => {
-                    rank.leave_watched_calls(permit).await;
+                    rank.leave_watched_calls().await;
                     // The calls must run to their end, because other ranks need them. Their results
                     // are not needed.
                     while rank.calls.join_next().await.is_some() {}
@@ -294,7 +289,7 @@ fn wrong(check: &CheckPlan) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::user::{COMMANDS_PER_USER_MAX, UserTable};
+    use super::super::user::{COMMANDS_PER_USER_MAX, UserLimits, UserTable};
     use super::*;
     use crate::engine::{EngineCommand, GroupSpec, MemberSpec, QueuedCommand, stuck_engine};
     use cool_proto::frame::{MAX_TO_AGENT, encode};
@@ -335,7 +330,7 @@ mod tests {
         ours.set_nonblocking(true).unwrap();
         rank.set_nonblocking(true).unwrap();
         let permit = UserTable::new(UserLimits::NONE).permit(user);
-        tokio::spawn(serve(ours, user, permit, agent, UserLimits::NONE));
+        tokio::spawn(serve(ours, user, permit, agent));
         let attach = Body::Attach(Attach { version: VERSION, group: 1, ..Attach::default() });
         rank.write_all(&encode(attach, MAX_TO_AGENT).unwrap()).unwrap();
 

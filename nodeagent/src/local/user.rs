@@ -5,12 +5,14 @@
 //! not even root or the agent's own account. Processes of one user find each other on all nodes,
 //! because every agent gets the user's number from the system.
 
+use super::subordinate_users::SubordinateUsers;
 use crate::agent::{Agent, Attachment};
 use crate::engine::CommandPermit;
+use crate::resource_pool::{ResourcePool, ResourceShare};
 use std::collections::BTreeMap;
 use std::io;
 use std::os::unix::net::UnixStream;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
 use tokio::sync::Semaphore;
 
 /// The maximum resources that one user may have at an agent, so that no user can exhaust them for
@@ -33,56 +35,107 @@ impl UserLimits {
 /// wait behind a bounded number.
 pub(super) const COMMANDS_PER_USER_MAX: usize = 256;
 
-/// The users of this node that have connections.
-#[derive(Clone, Debug)]
-pub(super) struct UserTable {
-    connected: Arc<Mutex<BTreeMap<u32, ConnectedUser>>>,
-    limits: UserLimits,
-}
+/// Descriptors of this process for each connection: the socket, the process at its other end, and
+/// one for the group.
+const DESCRIPTORS_PER_CONNECTION: u64 = 3;
 
-/// A user that has connections.
+/// Address space for the regions of ranks in bytes: half of what a process has on x86-64.
+const REGION_BYTES_MAX: u64 = 1 << 46;
+
+/// Mappings that a large region may need, because it is aligned within a larger range of addresses.
+const MAPPINGS_PER_REGION: u64 = 3;
+
+/// The default of vm.max_map_count, which is assumed if it cannot be read.
+const DEFAULT_MAPPINGS_MAX: u64 = 65_530;
+
+/// The users of this node, and what they have taken of the agent's resources.
+#[derive(Clone, Debug)]
+pub(super) struct UserTable(Arc<UserResources>);
+
 #[derive(Debug)]
-struct ConnectedUser {
-    connections: usize,
-    /// Permits of commands that wait for the engine.
-    commands: Arc<Semaphore>,
+struct UserResources {
+    connections: ResourcePool,
+    mappings: ResourcePool,
+    region_bytes: ResourcePool,
+    /// The permits of each connected user's commands.
+    commands: Mutex<BTreeMap<u32, Weak<Semaphore>>>,
+    subordinate: SubordinateUsers,
+    limits: UserLimits,
 }
 
 /// Permits one connection of a user, and counts it until it is dropped.
 #[derive(Debug)]
 pub(super) struct ConnectionPermit {
     users: UserTable,
-    user: u32,
+    /// The number under which the user counts in limits.
+    account: u32,
     /// Permits of the user's commands, which all its connections share.
     commands: Arc<Semaphore>,
+    _share: ResourceShare,
+}
+
+/// Permits one region of a user's rank, and counts it until it is dropped.
+#[derive(Debug)]
+pub(crate) struct RegionPermit {
+    _shares: [ResourceShare; 2],
 }
 
 impl UserTable {
+    /// Returns the users of a node without connections. The totals of all users depend on the
+    /// limits of this process.
     pub(super) fn new(limits: UserLimits) -> UserTable {
-        UserTable { connected: Arc::default(), limits }
+        if limits == UserLimits::NONE {
+            return UserTable::with_totals(limits, u64::MAX, u64::MAX);
+        }
+        let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
+        let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
+        let mappings = mappings.and_then(|text| text.trim().parse().ok()).unwrap_or(DEFAULT_MAPPINGS_MAX);
+        // A quarter of the mappings is reserved for the agent itself.
+        let connections = descriptors.map_or(u64::MAX, |most| most / DESCRIPTORS_PER_CONNECTION);
+        UserTable::with_totals(limits, connections, mappings / 4 * 3)
     }
 
-    /// Counts a connection of a user, or returns `None` if the user has the maximum already.
-    pub(super) fn permit(&self, user: User) -> Option<ConnectionPermit> {
-        let mut connected = self.lock();
-        let of_user = connected.entry(user.number).or_default();
-        let permitted = of_user.connections < self.limits.connections;
-        permitted.then(|| {
-            of_user.connections += 1;
-            let commands = Arc::clone(&of_user.commands);
-            ConnectionPermit { users: self.clone(), user: user.number, commands }
-        })
+    fn with_totals(limits: UserLimits, connections: u64, mappings: u64) -> UserTable {
+        UserTable(Arc::new(UserResources {
+            connections: ResourcePool::new(connections, limits.connections as u64),
+            mappings: ResourcePool::new(mappings, u64::MAX),
+            region_bytes: ResourcePool::new(REGION_BYTES_MAX, u64::MAX),
+            commands: Mutex::default(),
+            subordinate: SubordinateUsers::default(),
+            limits,
+        }))
     }
 
-    // Every change to the table is complete before the lock is released.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<u32, ConnectedUser>> {
-        self.connected.lock().unwrap_or_else(PoisonError::into_inner)
+    /// Returns the maximum number of connections of all users together.
+    pub(super) fn connections_max(&self) -> u64 {
+        self.0.connections.total()
     }
-}
 
-impl Default for ConnectedUser {
-    fn default() -> ConnectedUser {
-        ConnectedUser { connections: 0, commands: Arc::new(Semaphore::new(COMMANDS_PER_USER_MAX)) }
+    /// Counts a connection of a user. Returns the reason if the user has the maximum already.
+    pub(super) fn permit(&self, user: User) -> Result<ConnectionPermit, String> {
+        let account = self.0.subordinate.current().account(user.number);
+        let share = self.0.connections.take(account, 1).map_err(|most| {
+            let limit = match most < self.0.limits.connections as u64 {
+                true => "half of what its limit of open files leaves",
+                false => "the maximum (--connections-per-user)",
+            };
+            format!("user {} has {most} connections to this agent, {limit}; free some groups", user.number)
+        })?;
+        let commands = self.commands(account);
+        Ok(ConnectionPermit { users: self.clone(), account, commands, _share: share })
+    }
+
+    /// Returns the permits of a user's commands, which are the same for all its connections.
+    fn commands(&self, account: u32) -> Arc<Semaphore> {
+        // Every change to the table is complete before the lock is released.
+        let mut commands = self.0.commands.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(shared) = commands.get(&account).and_then(Weak::upgrade) {
+            return shared;
+        }
+        commands.retain(|_, shared| shared.strong_count() > 0);
+        let shared = Arc::new(Semaphore::new(COMMANDS_PER_USER_MAX));
+        commands.insert(account, Arc::downgrade(&shared));
+        shared
     }
 }
 
@@ -92,15 +145,33 @@ impl ConnectionPermit {
         let permit = Arc::clone(&self.commands).acquire_owned().await;
         permit.expect("the semaphore is never closed")
     }
-}
 
-impl Drop for ConnectionPermit {
-    fn drop(&mut self) {
-        let mut connected = self.users.lock();
-        match connected.get_mut(&self.user) {
-            Some(of_user) if of_user.connections > 1 => of_user.connections -= 1,
-            _ => drop(connected.remove(&self.user)),
+    /// Counts a region of this many bytes. Returns the reason if the user has too many.
+    pub(super) fn region(&self, bytes: u64) -> Result<RegionPermit, String> {
+        let UserResources { mappings, region_bytes, .. } = &*self.users.0;
+        let too_many = |what: &'static str| {
+            move |most| {
+                format!(
+                    "its user shares more than {most} {what} with this agent; share fewer or smaller regions"
+                )
+            }
+        };
+        let mapped = mappings.take(self.account, MAPPINGS_PER_REGION).map_err(too_many("memory mappings"))?;
+        let bytes = region_bytes.take(self.account, bytes).map_err(too_many("bytes"))?;
+        Ok(RegionPermit { _shares: [mapped, bytes] })
+    }
+
+    /// Checks that the user's processes may request another group, and returns the reason if not.
+    pub(super) fn check_groups(&self, agent: &Agent) -> Result<(), String> {
+        let UserResources { subordinate, limits, .. } = &*self.users.0;
+        let (max, accounts) = (limits.groups, subordinate.current());
+        if agent.enlisted_of(|owner| accounts.account(owner) == self.account) < max {
+            return Ok(());
         }
+        Err(format!(
+            "user {} has {max} groups on this node, the maximum (--groups-per-user); free some",
+            self.account
+        ))
     }
 }
 
@@ -123,11 +194,6 @@ impl User {
         User { number, own: number == own }
     }
 
-    /// Returns the user's number in the system.
-    pub(super) fn number(self) -> u32 {
-        self.number
-    }
-
     /// Returns the name under which the user's processes find each other. Processes of other users
     /// cannot have the same name. The agent's account keeps its names unchanged, and no other
     /// user's names can be equal to them.
@@ -148,17 +214,6 @@ impl User {
     /// Checks that a group is one of the user, and returns the reason if not.
     pub(super) fn check_group(self, agent: &Agent, group: u64) -> Result<(), String> {
         agent.check_user(group, self.number).map_err(|e| e.to_string())
-    }
-
-    /// Checks that the user's processes may request another group, and returns the reason if not.
-    pub(super) fn check_groups(self, agent: &Agent, limits: UserLimits) -> Result<(), String> {
-        if agent.enlisted_of(self.number) < limits.groups {
-            return Ok(());
-        }
-        let (number, max) = (self.number, limits.groups);
-        Err(format!(
-            "user {number} has {max} groups on this node, the maximum (--groups-per-user); free some"
-        ))
     }
 }
 
@@ -202,11 +257,12 @@ mod tests {
         // A group that does not exist could be added before its use.
         assert!(bob.check_group(&agent, 8).unwrap_err().contains("knows no group 8"));
         // A group of a job does not count as requested by the user.
-        let one = UserLimits { groups: 1, ..UserLimits::NONE };
-        assert!(ann.check_groups(&agent, one).is_ok());
+        let users = UserTable::new(UserLimits { groups: 1, ..UserLimits::NONE });
+        let [of_ann, of_bob] = [ann, bob].map(|user| users.permit(user).unwrap());
+        assert!(of_ann.check_groups(&agent).is_ok());
         agent.release_when_unused(7);
-        assert!(ann.check_groups(&agent, one).unwrap_err().contains("--groups-per-user"));
-        assert!(bob.check_groups(&agent, one).is_ok());
+        assert!(of_ann.check_groups(&agent).unwrap_err().contains("--groups-per-user"));
+        assert!(of_bob.check_groups(&agent).is_ok());
     }
 
     #[test]
@@ -214,13 +270,38 @@ mod tests {
         let limits = UserLimits { connections: 3, ..UserLimits::NONE };
         let (users, ann, bob) = (UserTable::new(limits), User::new(1000, 99), User::new(1001, 99));
         for taker in [ann, User::new(0, 99), User::new(99, 99)] {
-            let mut permits: Vec<ConnectionPermit> = std::iter::from_fn(|| users.permit(taker)).collect();
+            let mut permits: Vec<ConnectionPermit> =
+                std::iter::from_fn(|| users.permit(taker).ok()).collect();
             assert_eq!(permits.len(), 3);
-            assert!(users.permit(bob).is_some());
+            assert!(users.permit(taker).unwrap_err().contains("--connections-per-user"));
+            assert!(users.permit(bob).is_ok());
             permits.pop();
-            assert!(users.permit(taker).is_some());
+            assert!(users.permit(taker).is_ok());
         }
-        assert!(users.lock().is_empty());
+    }
+
+    #[test]
+    fn some_connections_are_left_when_two_users_take_all_theirs() {
+        let users = UserTable::with_totals(UserLimits { connections: 8, ..UserLimits::NONE }, 12, u64::MAX);
+        let all =
+            |user: u32| std::iter::from_fn(|| users.permit(User::new(user, 99)).ok()).collect::<Vec<_>>();
+        let taken = [1000, 1001].map(all);
+        assert_eq!(taken.each_ref().map(Vec::len), [6, 3]);
+        assert!(users.permit(User::new(1000, 99)).unwrap_err().contains("limit of open files"));
+        assert!(users.permit(User::new(1002, 99)).is_ok());
+    }
+
+    #[test]
+    fn a_user_with_all_its_regions_leaves_some_to_others() {
+        let users = UserTable::with_totals(UserLimits::NONE, u64::MAX, 8 * MAPPINGS_PER_REGION);
+        let [ann, bob] = [1000, 1001].map(|number| users.permit(User::new(number, 99)).unwrap());
+        let mut regions: Vec<RegionPermit> = std::iter::from_fn(|| ann.region(4096).ok()).collect();
+        assert_eq!(regions.len(), 4);
+        assert!(ann.region(4096).unwrap_err().contains("memory mappings"));
+        assert!(bob.region(4096).is_ok());
+        regions.clear();
+        assert!(ann.region(REGION_BYTES_MAX).unwrap_err().contains("bytes"));
+        assert!(ann.region(4096).is_ok(), "a refused region is not counted");
     }
 
     #[test]

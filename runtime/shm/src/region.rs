@@ -80,7 +80,7 @@ impl Region {
             .map_err(system)?;
         rustix::fs::ftruncate(&file, bytes).map_err(system)?;
         rustix::fs::fcntl_add_seals(&file, REQUIRED | SealFlags::SEAL).map_err(system)?;
-        Region::map(file, bytes)
+        Ok(Region { pages: map(&file, bytes)?, file })
     }
 
     /// Maps a region of `bytes` bytes that another process shared as `file`.
@@ -88,6 +88,15 @@ impl Region {
     /// # Errors
     /// Returns an error if the file could shrink or grow, has another size, or cannot be mapped.
     pub fn open(file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
+        Ok(Region { pages: Region::open_pages(&file, bytes)?, file })
+    }
+
+    /// Maps a region like [`Region::open`] without keeping its file. A process that maps the
+    /// regions of many others would otherwise run out of descriptors.
+    ///
+    /// # Errors
+    /// Returns the errors of [`Region::open`].
+    pub fn open_pages(file: impl AsFd, bytes: u64) -> Result<Pages, RegionError> {
         if bytes == 0 {
             return Err(RegionError::Empty);
         }
@@ -102,15 +111,7 @@ impl Region {
         if actual != bytes {
             return Err(RegionError::WrongSize { claimed: bytes, actual });
         }
-        Region::map(file, bytes)
-    }
-
-    fn map(file: OwnedFd, bytes: u64) -> Result<Region, RegionError> {
-        let error = |source| RegionError::System { bytes, source };
-        let len = usize::try_from(bytes)
-            .map_err(|_| error(std::io::Error::from(std::io::ErrorKind::OutOfMemory)))?;
-        let pages = Pages::from_file(&file, len).map_err(error)?;
-        Ok(Region { pages, file })
+        map(file, bytes)
     }
 
     /// Returns the descriptor to send with a `Map` frame.
@@ -158,6 +159,12 @@ impl Deref for Region {
     fn deref(&self) -> &Pages {
         &self.pages
     }
+}
+
+fn map(file: impl AsFd, bytes: u64) -> Result<Pages, RegionError> {
+    let error = |source| RegionError::System { bytes, source };
+    let len = usize::try_from(bytes).map_err(|_| error(io::Error::from(io::ErrorKind::OutOfMemory)))?;
+    Pages::from_file(file, len).map_err(error)
 }
 
 /// Returns the size of a memory page in bytes, which is the granularity of [`Region::detach`].
