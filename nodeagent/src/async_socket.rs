@@ -19,6 +19,11 @@ impl AsyncSocket {
         watch(socket.into(), Interest::READABLE).map(AsyncSocket)
     }
 
+    /// Returns the descriptor.
+    pub(crate) fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.get_ref().as_fd()
+    }
+
     /// Returns whether there may be something to read. If not, wakes the task when there is.
     pub(crate) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
         // An error is ignored here, because the following read returns it.

@@ -7,6 +7,7 @@
 //! user of each process. No user is trusted more than others, not even root or the agent's own
 //! account.
 
+mod peer_process;
 mod rank;
 mod rank_connection;
 mod session;

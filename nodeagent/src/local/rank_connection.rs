@@ -9,6 +9,7 @@ use cool_proto::socket;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::{interval, timeout};
 use tracing::debug;
@@ -18,14 +19,15 @@ pub(super) const FRAME_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The connection of a rank.
 pub(super) struct RankConnection {
-    stream: AsyncSocket,
+    stream: Arc<AsyncSocket>,
     decoder: Decoder,
     /// File descriptors that have arrived and that no Map frame has used yet.
     pub(super) descriptors: VecDeque<OwnedFd>,
 }
 
 impl RankConnection {
-    pub(super) fn new(stream: AsyncSocket) -> RankConnection {
+    pub(super) fn new(stream: &Arc<AsyncSocket>) -> RankConnection {
+        let stream = Arc::clone(stream);
         RankConnection { stream, decoder: Decoder::new(MAX_TO_AGENT), descriptors: VecDeque::new() }
     }
 

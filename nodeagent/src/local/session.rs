@@ -3,6 +3,7 @@
 //! the agent receives its frames and answers its calls. [`super::rank`] handles the calls, and
 //! [`super::rank_connection`] the frames.
 
+use super::peer_process;
 use super::rank::AttachedRank;
 use super::rank_connection::{FRAME_TIMEOUT, RankConnection};
 use super::session_end::SessionEnd;
@@ -22,6 +23,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::pin::pin;
+use std::sync::Arc;
 use tokio::time::{MissedTickBehavior, interval, timeout};
 use tracing::{debug, info, warn};
 
@@ -34,10 +36,11 @@ pub(super) async fn serve(
     agent: Agent,
 ) {
     let stream = match AsyncSocket::new(stream) {
-        Ok(stream) => stream,
+        Ok(stream) => Arc::new(stream),
         Err(e) => return warn!("cannot serve a rank's connection: {e}"),
     };
-    let mut wire = RankConnection::new(stream);
+    let _watch = peer_process::watch(&stream);
+    let mut wire = RankConnection::new(&stream);
     let permit = match permit {
         Ok(permit) => permit,
         Err(reason) => return wire.hang_up(&SessionEnd::Refused(reason)).await,

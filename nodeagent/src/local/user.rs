@@ -5,6 +5,7 @@
 //! not even root or the agent's own account. Processes of one user find each other on all nodes,
 //! because every agent gets the user's number from the system.
 
+use super::peer_process;
 use super::subordinate_users::SubordinateUsers;
 use crate::agent::{Agent, Attachment};
 use crate::engine::CommandPermit;
@@ -186,7 +187,7 @@ pub(super) struct User {
 impl User {
     /// Returns the user of the process at the other end of a socket.
     pub(super) fn from_peer(stream: &UnixStream) -> io::Result<User> {
-        let number = rustix::net::sockopt::socket_peercred(stream)?.uid.as_raw();
+        let number = peer_process::credentials(stream)?.uid;
         Ok(User::new(number, rustix::process::geteuid().as_raw()))
     }
 
