@@ -42,17 +42,34 @@ pub enum AccountError {
 }
 
 impl Account {
-    /// Looks up the account with a name or a number.
+    /// Looks up the account with a name, or with a number if no account has this name. A number is
+    /// a decimal without leading zeros or sign, because `007` would otherwise be another spelling
+    /// of user 7.
     ///
     /// # Errors
     /// Returns an error if there is no such account, or if the system cannot look it up.
     pub fn look_up(user: &str) -> Result<Account, AccountError> {
-        let found = match user.parse() {
-            Ok(number) => User::from_uid(Uid::from_raw(number)),
-            Err(_) => User::from_name(user),
-        };
         let system = |e: nix::Error| AccountError::System { name: user.to_owned(), reason: e.to_string() };
-        let found = found.map_err(system)?.ok_or_else(|| AccountError::Unknown(user.to_owned()))?;
+        if let Some(named) = User::from_name(user).map_err(system)? {
+            return Account::from_entry(named, user);
+        }
+        match user.parse::<u32>() {
+            Ok(number) if number.to_string() == user => Account::with_number(number),
+            _ => Err(AccountError::Unknown(user.to_owned())),
+        }
+    }
+
+    /// Looks up the account with a number.
+    fn with_number(number: u32) -> Result<Account, AccountError> {
+        let system = |e: nix::Error| AccountError::System { name: number.to_string(), reason: e.to_string() };
+        let found = User::from_uid(Uid::from_raw(number)).map_err(system)?;
+        let found = found.ok_or_else(|| AccountError::Unknown(number.to_string()))?;
+        Account::from_entry(found, &number.to_string())
+    }
+
+    /// Returns the account of an entry that was found for `user`.
+    fn from_entry(found: User, user: &str) -> Result<Account, AccountError> {
+        let system = |e: nix::Error| AccountError::System { name: user.to_owned(), reason: e.to_string() };
         let name = CString::new(found.name.clone()).map_err(|_| AccountError::Unknown(user.to_owned()))?;
         let groups = getgrouplist(&name, found.gid).map_err(system)?;
         Ok(Account {
@@ -73,7 +90,7 @@ impl Account {
     /// Returns an error if the system cannot look it up.
     pub fn own() -> Result<Account, AccountError> {
         let (uid, gid) = (nix::unistd::geteuid().as_raw(), nix::unistd::getegid().as_raw());
-        match Account::look_up(&uid.to_string()) {
+        match Account::with_number(uid) {
             Err(AccountError::Unknown(name)) => {
                 let (home, shell) = (PathBuf::from("/"), PathBuf::from("/bin/sh"));
                 Ok(Account { name, uid, gid, groups: vec![gid], home, shell })
@@ -105,6 +122,12 @@ mod tests {
         assert_eq!((root.uid, root.gid, root.name.as_str()), (0, 0, "root"));
         assert!(root.groups.contains(&0));
         assert_eq!(Account::look_up("0").unwrap(), root);
+        for other_spelling in ["00", "+0", "0x0", " 0", "-0"] {
+            assert_eq!(
+                Account::look_up(other_spelling),
+                Err(AccountError::Unknown(other_spelling.to_owned()))
+            );
+        }
         let environment = root.environment();
         assert_eq!((environment["USER"].as_str(), environment["HOME"].as_str()), ("root", "/root"));
     }

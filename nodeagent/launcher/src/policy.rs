@@ -61,7 +61,12 @@ impl Policy {
         match self {
             Policy::Own => {
                 let own = Account::own()?;
-                if user.is_empty() || user == own.name || user == own.uid.to_string() {
+                // An account without an entry has only a number, unless this is another one's name.
+                let is_own = match Account::look_up(user) {
+                    Ok(account) => account.uid == own.uid,
+                    Err(_) => user == own.name,
+                };
+                if user.is_empty() || is_own {
                     return Ok(own);
                 }
                 Err(PolicyError::NotOwn { user: user.to_owned(), own: own.name })
@@ -94,6 +99,7 @@ mod tests {
     #[test]
     fn an_agent_without_launcher_runs_its_own_jobs_only() {
         let own = Account::own().unwrap();
+        assert!(matches!(Policy::Own.account(&format!("0{}", own.uid)), Err(PolicyError::NotOwn { .. })));
         for user in ["", &own.name, &own.uid.to_string()] {
             assert_eq!(Policy::Own.account(user).unwrap(), own);
         }

@@ -15,6 +15,8 @@ from testbed import AGENT_UID as AGENT
 
 ANN, BOB = 4001, 4002
 PASSWD = "ann:x:%d:4101:Ann:/home/ann:/bin/sh\nbob:x:%d:4102:Bob:/home/bob:/bin/bash\n" % (ANN, BOB)
+# An account whose name is the number of another one.
+PASSWD += "%d:x:4003:4102::/:/bin/sh\n" % BOB
 GROUP = "ann:x:4101:\nbob:x:4102:\nteam:x:4200:ann\n"
 
 
@@ -66,7 +68,10 @@ def test_ranks_run_as_the_user_of_the_certificate(bed):
     # An operator may act for other users, but no rank runs as root or as the agent's user.
     process = run(bed, "cool", "run", "-n", "1", "--workdir", WORKDIR, "--user", "bob", "--", "id", "-u")
     assert process.stdout.split() == ["[0]", str(BOB)], process.stderr
-    for user, why in (("root", "starts nothing below 900 (--min-uid)"), ("coolagent", "is the agent's account"), ("eve", "has no user eve")):
+    process = run(bed, "cool", "run", "-n", "1", "--workdir", WORKDIR, "--user", str(BOB), "--", "id", "-u")
+    assert process.stdout.split() == ["[0]", "4003"], process.stderr
+    for user, why in (("root", "starts nothing below 900 (--min-uid)"), ("coolagent", "is the agent's account"), ("eve", "has no user eve"),
+                      ("0%d" % ANN, "has no user 0%d" % ANN)):
         process = run(bed, "cool", "run", "-n", "1", "--workdir", WORKDIR, "--user", user, "--", "id", "-u")
         assert process.returncode == 1 and why in process.stderr and process.stdout == "", process.stdout + process.stderr
 
