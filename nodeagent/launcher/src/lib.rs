@@ -15,6 +15,7 @@
 pub mod account;
 pub mod cgroup;
 mod descendants;
+mod isolation;
 pub mod options;
 pub mod policy;
 mod spawn;

@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "code between fork and exec, and a signal as a file")]
 
 use crate::account::Account;
+use crate::isolation::end_sparing;
 use rustix::fs::Mode;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, umask};
 use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
@@ -25,6 +26,8 @@ pub(crate) struct SpawnConditions<'a> {
     pub(crate) procs: Option<&'a File>,
     /// The working directory; empty for that of this process.
     pub(crate) workdir: &'a str,
+    /// Whether this process is spared when memory is exhausted, which its ranks must not be.
+    pub(crate) ends_sparing: bool,
 }
 
 /// The reason why a rank's program could not be executed.
@@ -83,7 +86,13 @@ pub(crate) fn spawn(
         (Uid::from_raw(account.uid), Gid::from_raw(account.gid), groups)
     });
     let parent = rustix::process::getpid();
-    let prepare = move || prepare(procs, identity.as_ref(), &workdir, parent);
+    let ends_sparing = conditions.ends_sparing;
+    let prepare = move || {
+        if ends_sparing {
+            end_sparing();
+        }
+        prepare(procs, identity.as_ref(), &workdir, parent)
+    };
     // SAFETY: the child is the copy of a process with one thread; see below.
     unsafe { command.pre_exec(prepare) };
     command.process_group(0);

@@ -8,6 +8,7 @@
 
 use crate::account::Account;
 use crate::cgroup::Cgroup;
+use crate::isolation::{give_pipe, is_spared, join_session_keyring};
 use crate::policy::Policy;
 use crate::spawn::{SpawnConditions, StartFailure, StartingProcess, child_ends, spawn};
 use crate::start_failure::{exit_status, explain};
@@ -83,6 +84,8 @@ struct SupervisedJob {
     account: Account,
     /// Whether ranks must change to `account`, because this process runs as root.
     other: bool,
+    /// Whether the kernel spares this process when memory is exhausted.
+    spared: bool,
     /// The cgroup of the processes. Without one, this process becomes the parent of orphaned
     /// processes.
     cgroup: Option<Cgroup>,
@@ -103,6 +106,13 @@ pub fn supervise(agent: OwnedFd, policy: Policy) -> Result<(), SuperviseError> {
     // CPUs among sessions first (autogroups, see sched(7)), so each job gets its share, and a rank
     // that yields the CPU yields it to other ranks of its job.
     setsid()?;
+    match (join_session_keyring(), policy) {
+        // Jobs of the same account may share a keyring.
+        (Ok(()), _) | (Err(_), Policy::Own) => {}
+        // The system has no keyrings, or does not permit them to any process here.
+        (Err(e), _) if matches!(e.raw_os_error(), Some(libc::ENOSYS | libc::EPERM)) => {}
+        (Err(e), _) => return Err(e.into()),
+    }
     let ends = child_ends()?;
     let Some(mut job) = begin(agent, policy)? else { return Ok(()) };
     let served = job.serve(&ends);
@@ -148,7 +158,7 @@ fn begin(agent: OwnedFd, policy: Policy) -> Result<Option<SupervisedJob>, Superv
     let other = matches!(policy, Policy::Privileged { .. });
     let (ranks, starting) = (BTreeMap::new(), BTreeMap::new());
     let job =
-        SupervisedJob { number: job, account, other, cgroup, ranks, starting, agent };
+        SupervisedJob { number: job, account, other, spared: is_spared(), cgroup, ranks, starting, agent };
     job.reply(Answer::Begun(begun))?;
     Ok(Some(job))
 }
@@ -213,11 +223,17 @@ impl SupervisedJob {
         let Ok([out, err]) = <[OwnedFd; 2]>::try_from(packet.descriptors) else {
             return Err(SuperviseError::Broken("a rank without its output".to_owned()));
         };
+        if self.other {
+            for output in [&out, &err] {
+                give_pipe(output, &self.account)?;
+            }
+        }
         let started = self.command(&start, out, err).and_then(|command| {
             let conditions = SpawnConditions {
                 account: self.other.then_some(&self.account),
                 procs: self.cgroup.as_ref().map(Cgroup::procs),
                 workdir: &start.workdir,
+                ends_sparing: self.spared,
             };
             let explain =
                 |e: &io::Error| StartFailure { code: exit_status(&start, e), reason: explain(&start, e) };

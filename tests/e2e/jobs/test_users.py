@@ -76,6 +76,11 @@ def test_ranks_run_as_the_user_of_the_certificate(bed):
         assert process.returncode == 1 and why in process.stderr and process.stdout == "", process.stdout + process.stderr
 
 
+def test_a_rank_may_open_its_own_output_again(bed):
+    status, out, errors = ended(start(bed, "ann", "run", "-n", "1", "--", "sh", "-c", "echo out > /dev/stdout; echo err > /dev/stderr"))
+    assert (status, out, errors) == (0, "[0] out\n", "[0] err\n")
+
+
 def test_a_user_neither_sees_nor_ends_the_jobs_of_another(bed):
     job = start(bed, "ann", "run", "-n", "2", "--", "sh", "-c", "echo up $COOL_GROUP; sleep 1000")
     group = lines(job, 2)[0].split()[2]
