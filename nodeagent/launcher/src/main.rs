@@ -7,7 +7,7 @@ use cool_launcher::options::{LauncherMode, Options};
 use cool_launcher::{Policy, supervise};
 use cool_proto::seqpacket;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{Gid, Mode, Uid};
+use rustix::fs::{AtFlags, CWD, Gid, Mode, Uid};
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -85,9 +85,11 @@ fn listen(path: &Path, agent: &Account) -> Result<OwnedFd, Error> {
     let before = rustix::process::umask(Mode::from_raw_mode(0o177));
     let listener = seqpacket::listen(path, BACKLOG);
     rustix::process::umask(before);
-    let owner = (Some(Uid::from_raw(agent.uid)), None::<Gid>);
-    rustix::fs::chown(path, owner.0, owner.1).map_err(|e| error(e.into()))?;
-    listener.map_err(error)
+    // If this process has not made the socket, the path may be a file of another program.
+    let listener = listener.map_err(error)?;
+    let (owner, links) = (Some(Uid::from_raw(agent.uid)), AtFlags::SYMLINK_NOFOLLOW);
+    rustix::fs::chownat(CWD, path, owner, None::<Gid>, links).map_err(|e| error(e.into()))?;
+    Ok(listener)
 }
 
 /// Starts a supervisor for every connection of the agent. Supervisors continue if this process
