@@ -97,7 +97,7 @@ impl<M: Clone> Delivery<M> {
     /// # Errors
     /// Returns an error if that number is impossible.
     pub fn acknowledge(&mut self, claimed: u64) -> Result<(), AcknowledgementError> {
-        let sent = self.acknowledged + self.buffer.len() as u64;
+        let sent = self.sent();
         if claimed < self.acknowledged || claimed > sent {
             return Err(AcknowledgementError { claimed, acknowledged: self.acknowledged, sent });
         }
@@ -116,6 +116,16 @@ impl<M: Clone> Delivery<M> {
         self.acknowledge(claimed)?;
         self.taken = 0;
         Ok(())
+    }
+
+    /// Returns the number of messages that have been queued since the session began.
+    pub fn sent(&self) -> u64 {
+        self.acknowledged + self.buffer.len() as u64
+    }
+
+    /// Returns the number of messages that the other end has acknowledged.
+    pub fn acknowledged(&self) -> u64 {
+        self.acknowledged
     }
 
     /// Returns the number of messages that the other end has not acknowledged.

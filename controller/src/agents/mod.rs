@@ -6,6 +6,7 @@ pub mod registered_agent;
 pub mod registry;
 pub mod session;
 pub mod session_message;
+mod signal_queue;
 pub mod traces;
 
 pub use registered_agent::{AdmitError, RegisteredAgent};

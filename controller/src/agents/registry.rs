@@ -230,6 +230,17 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn a_user_that_sends_signals_ends_no_session() {
+        let (agents, agent) = (agents(), RegisteredAgent::try_from(register("h1")).unwrap());
+        let session = new(&agents, &agent);
+        let (connection, _outgoing) = session.connect(None, agents.registered(&session)).await.unwrap();
+        assert!(session.disconnect(&connection) && session.is_away());
+        (0..2 * MAX_UNACKNOWLEDGED).for_each(|_| session.send_signal(1, 10));
+        session.send(kill()).unwrap();
+        assert!(!session.has_ended());
+    }
+
+    #[tokio::test]
     async fn a_stopping_controller_reports_how_much_it_received() {
         let (agents, agent) = (agents(), RegisteredAgent::try_from(register("h1")).unwrap());
         let session = new(&agents, &agent);

@@ -4,6 +4,7 @@
 //! until it has acknowledged them ([`cool_proto::delivery`]).
 
 use super::registered_agent::RegisteredAgent;
+use super::signal_queue::SignalQueue;
 use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_message::Body;
 use cool_proto::control::{Acknowledged, ControllerMessage, Registered};
@@ -61,6 +62,7 @@ pub struct Session {
 #[derive(Debug, Default)]
 struct OutgoingQueue {
     delivery: Delivery<Body>,
+    signals: SignalQueue,
     waker: Option<Waker>,
 }
 
@@ -130,6 +132,17 @@ impl Session {
         Err(UndeliverableError::SessionEnded(self.agent.name.clone()))
     }
 
+    /// Queues a signal to a job's processes on this node. If many signals are unacknowledged,
+    /// further ones wait, and equal ones are combined. A session that has ended ignores the signal.
+    pub fn send_signal(&self, job: u64, signal: i32) {
+        if self.has_ended() {
+            return;
+        }
+        let OutgoingQueue { delivery, signals, waker } = &mut *self.queue.lock();
+        signals.send(job, signal, delivery);
+        waker.take().into_iter().for_each(Waker::wake);
+    }
+
     /// Starts a new connection and ends the previous one. Returns once all messages of the previous
     /// connection have been processed. To resume a session, `acknowledged` must be the number of
     /// messages that the agent has received.
@@ -154,6 +167,7 @@ impl Session {
             Some(acknowledged) => {
                 let mut queue = self.queue.lock();
                 queue.delivery.resume(acknowledged)?;
+                queue.continue_signals();
                 Some(queue.delivery.report_received())
             }
             None => None,
@@ -220,7 +234,10 @@ impl Session {
     /// # Errors
     /// Returns an error if the number is impossible.
     pub fn acknowledge(&self, acknowledged: u64) -> Result<(), AcknowledgementError> {
-        self.queue.lock().delivery.acknowledge(acknowledged)
+        let mut queue = self.queue.lock();
+        queue.delivery.acknowledge(acknowledged)?;
+        queue.continue_signals();
+        Ok(())
     }
 
     /// Records whether survivors have continued without a rank of the node. The end of that rank is
@@ -264,6 +281,12 @@ impl ConnectionState {
 }
 
 impl OutgoingQueue {
+    /// Sends signals that have waited for acknowledgements.
+    fn continue_signals(&mut self) {
+        self.signals.continue_sending(&mut self.delivery);
+        self.wake();
+    }
+
     fn wake(&mut self) {
         if let Some(waker) = self.waker.take() {
             waker.wake();

@@ -2,7 +2,6 @@
 
 use crate::groups::{MemberPlace, by_node};
 use crate::jobs::job_failure::JobFailure;
-use cool_proto::control::{SignalRequest, controller_message::Body};
 use std::future::pending;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -70,7 +69,7 @@ impl JobControl {
                 Some(ControlRequest::Signal(signal)) => {
                     for (session, _) in by_node(places).into_values() {
                         // If the session has ended, the job is informed separately.
-                        let _ = session.send(Body::Signal(SignalRequest { job, signal }));
+                        session.send_signal(job, signal);
                     }
                 }
                 None => return JobFailure::new("the controller dropped the job"),
