@@ -227,7 +227,7 @@ async fn an_agent_registers_its_node_and_runs_jobs() {
 
     session.send(shell("echo $COOL_SOCKET", &[1])).await;
     let line = agent.socket.to_str().unwrap().as_bytes().to_vec();
-    let output = Output { job: 4, rank: 1, stderr: false, line, number: 1 };
+    let output = Output { job: 4, rank: 1, stderr: false, line, number: 1, ..Output::default() };
     assert_eq!(session.receive().await, agent_message::Body::Output(output));
     let exited = Exited { job: 4, rank: 1, stdout_lines: 1, ..Exited::default() };
     assert_eq!(session.receive().await, agent_message::Body::Exited(exited));

@@ -69,8 +69,36 @@ async fn a_rank_has_its_environment_and_its_output_precedes_its_end() {
 async fn standard_error_is_separate_and_may_be_binary() {
     let (mut launcher, mut events) = launcher();
     launcher.launch(shell(r"printf 'a\377b\n' >&2", &[0]));
-    let output = Output { job: 7, rank: 0, stderr: true, line: b"a\xffb".to_vec(), number: 1 };
+    let output =
+        Output { job: 7, rank: 0, stderr: true, line: b"a\xffb".to_vec(), number: 1, unterminated: false };
     assert_eq!(next(&mut events).await, Body::Output(output));
+}
+
+#[tokio::test]
+async fn bytes_of_a_long_line_arrive_without_newlines() {
+    let (mut launcher, mut events) = launcher();
+    launcher.launch(shell("head -c 40000 /dev/zero | tr '\\0' x", &[0]));
+    let mut bytes = 0;
+    loop {
+        match next(&mut events).await {
+            Body::Output(Output { line, unterminated: true, .. }) => bytes += line.len(),
+            Body::Exited(_) => break,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(bytes, 40_000);
+}
+
+#[tokio::test]
+async fn a_prompt_arrives_before_its_line_ends_on_request() {
+    let (mut launcher, mut events) = launcher();
+    launcher.launch(Launch { partial_lines: true, ..shell("printf 'Name? '; exec sleep 1000", &[0]) });
+    let Body::Output(Output { line, unterminated: true, .. }) = next(&mut events).await else {
+        panic!("no prompt")
+    };
+    assert_eq!(line, b"Name? ");
+    launcher.kill(7);
+    end(&mut events).await;
 }
 
 #[tokio::test]

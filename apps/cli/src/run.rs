@@ -5,7 +5,7 @@ mod output;
 use crate::copy::stage::{StageOptions, stage};
 use crate::error::Error;
 use crate::followed_job::{self, JobOptions, JobUpdate};
-use crate::rank_line::print_line;
+use crate::rank_line::LinePrinter;
 use crate::units;
 use cool_proto::control::JobSpec;
 use cool_proto::control::controller_client::ControllerClient;
@@ -89,14 +89,16 @@ pub(crate) struct RunOptions {
 pub(crate) async fn run(client: ControllerClient<Channel>, options: RunOptions) -> Result<(), Error> {
     let directory = options.output.clone();
     let mut files = directory.as_deref().map(OutputFiles::new).transpose()?;
+    let mut printer = LinePrinter::default();
     let stage_options = options.stage.clone();
     let spec = stage(client.clone(), spec(options)?, &stage_options).await?;
     let ended = followed_job::run(client, spec, |update| match (update, &mut files) {
         (JobUpdate::Started(_), _) => Ok(()),
-        (JobUpdate::Line(output), None) => print_line(&output),
+        (JobUpdate::Line(output), None) => printer.print(&output),
         (JobUpdate::Line(output), Some(files)) => files.write(&output),
     })
     .await;
+    printer.finish()?;
     if let (Some(directory), Err(Error::Failed { finished, .. })) = (&directory, &ended)
         && let Some(rank) = finished.rank
     {
@@ -122,6 +124,7 @@ fn spec(options: RunOptions) -> Result<JobSpec, Error> {
             .time_limit
             .map_or(0, |limit| u64::try_from(limit.as_millis()).unwrap_or(u64::MAX)),
         survive: options.survive,
+        partial_lines: true,
         ..options.ranks.spec()
     })
 }

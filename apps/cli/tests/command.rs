@@ -176,7 +176,7 @@ impl TestBench {
 }
 
 fn line(rank: u32, stderr: bool, text: &str) -> Body {
-    Body::Output(Line { job: 3, rank, stderr, line: text.into(), number: 0 })
+    Body::Output(Line { job: 3, rank, stderr, line: text.into(), number: 0, unterminated: false })
 }
 
 fn started(ranks: u32) -> Body {

@@ -236,6 +236,7 @@ impl RunningJob {
                 env: self.spec.env.clone(),
                 workdir: self.spec.workdir.clone(),
                 user: self.spec.user.clone(),
+                partial_lines: self.spec.partial_lines,
             };
             session.set_excluded(false);
             session.send(Body::Launch(launch)).map_err(|e| JobFailure::new(e.to_string()))?;

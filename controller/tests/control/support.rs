@@ -505,7 +505,7 @@ impl FakeAgent {
 
     pub(crate) async fn print_line(&self, job: u64, rank: u32, number: u64, line: &str) {
         let line = line.as_bytes().to_vec();
-        self.send(agent_message::Body::Output(Output { job, rank, stderr: false, line, number })).await;
+        self.send(agent_message::Body::Output(Output { job, rank, line, number, ..Output::default() })).await;
     }
 }
 

@@ -139,7 +139,7 @@ impl LaunchedJob {
     }
 
     async fn start_rank(&self, rank: u32, progress: &mut JobProgress) -> std::io::Result<()> {
-        let (forwarded, ends) = OutputForwarder::new(self.launch.job, rank, &self.events, &self.held)?;
+        let (forwarded, ends) = OutputForwarder::new(&self.launch, rank, &self.events, &self.held)?;
         let start = Start {
             rank,
             program: self.launch.program.clone(),

@@ -3,6 +3,15 @@
 /// Maximum length of a line in bytes. Longer lines are forwarded in pieces.
 pub(super) const MAX_LINE: usize = 16 << 10;
 
+/// A line, or a piece of one.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct LinePiece {
+    /// The bytes without the newline.
+    pub(super) bytes: Vec<u8>,
+    /// Whether a newline follows in the stream.
+    pub(super) is_terminated: bool,
+}
+
 /// Splits a stream of bytes into lines of bounded length.
 #[derive(Debug, Default)]
 pub(super) struct LineSplitter {
@@ -18,19 +27,24 @@ impl LineSplitter {
         self.bytes.extend_from_slice(bytes);
     }
 
-    /// Returns the next line without its newline. At the end of the stream, a last line without a
-    /// newline is returned too.
-    pub(super) fn take(&mut self, ended: bool) -> Option<Vec<u8>> {
+    /// Returns the next line without its newline, or a piece of a long line. With `all`, a
+    /// beginning of a line is returned too.
+    pub(super) fn take(&mut self, all: bool) -> Option<LinePiece> {
         let rest = &self.bytes[self.consumed..];
         let (line, newline) = match rest.iter().take(MAX_LINE + 1).position(|b| *b == b'\n') {
             Some(end) => (&rest[..end], 1),
             None if rest.len() > MAX_LINE => (&rest[..MAX_LINE], 0),
-            None if ended && !rest.is_empty() => (rest, 0),
+            None if all && !rest.is_empty() => (rest, 0),
             None => return None,
         };
-        let line = line.to_vec();
-        self.consumed += line.len() + newline;
-        Some(line)
+        let piece = LinePiece { bytes: line.to_vec(), is_terminated: newline > 0 };
+        self.consumed += piece.bytes.len() + newline;
+        Some(piece)
+    }
+
+    /// Returns whether there are bytes that have not been returned.
+    pub(super) fn has_rest(&self) -> bool {
+        self.consumed < self.bytes.len()
     }
 }
 
@@ -47,19 +61,23 @@ mod tests {
             cut in 1usize..5000,
         ) {
             let stream = [vec![b'y'; long * MAX_LINE + cut], stream].concat();
-            let (mut lines, mut consumed) = (LineSplitter::default(), Vec::new());
-            for piece in stream.chunks(cut) {
-                lines.push(piece);
-                while let Some(line) = lines.take(false) {
-                    consumed.push(line);
+            let (mut lines, mut taken) = (LineSplitter::default(), Vec::new());
+            for (at, chunk) in stream.chunks(cut).enumerate() {
+                lines.push(chunk);
+                // Sometimes the beginning of a line is taken before its end is known.
+                while let Some(line) = lines.take(at % 3 == 2) {
+                    taken.push(line);
                 }
             }
             while let Some(line) = lines.take(true) {
-                consumed.push(line);
+                taken.push(line);
             }
-            prop_assert!(consumed.iter().all(|line| line.len() <= MAX_LINE && !line.contains(&b'\n')));
-            let without = |bytes: &[u8]| bytes.iter().filter(|b| **b != b'\n').count();
-            prop_assert_eq!(consumed.iter().map(Vec::len).sum::<usize>(), without(&stream));
+            prop_assert!(!lines.has_rest());
+            prop_assert!(taken.iter().all(|l| l.bytes.len() <= MAX_LINE && !l.bytes.contains(&b'\n')));
+            let bytes = taken.into_iter().flat_map(|line| {
+                [line.bytes, if line.is_terminated { b"\n".to_vec() } else { Vec::new() }].concat()
+            });
+            prop_assert_eq!(bytes.collect::<Vec<u8>>(), stream);
         }
     }
 }

@@ -1,16 +1,22 @@
 //! Forwards the output of a rank as events, line by line.
 
-use super::line_splitter::{LineSplitter, MAX_LINE};
-use cool_proto::control::{Exited, Output, agent_message::Body};
+use super::line_splitter::{LinePiece, LineSplitter, MAX_LINE};
+use cool_proto::control::{Exited, Launch, Output, agent_message::Body};
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt};
 use tokio::net::unix::pipe;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
+use tokio::time::timeout;
 use tracing::warn;
+
+/// How long the beginning of a line waits for its end before it is forwarded, if the caller accepts
+/// that. It may be a prompt.
+const PARTIAL_LINE_DELAY: Duration = Duration::from_millis(100);
 
 /// Forwards the output of one rank until it is dropped.
 #[derive(Debug)]
@@ -28,6 +34,8 @@ struct OutputStream {
     rank: u32,
     events: mpsc::Sender<Body>,
     lines: Arc<AtomicU64>,
+    /// Whether the beginning of a line may be forwarded before its end.
+    partial_lines: bool,
     /// Whether the job must wait before it prints.
     held: watch::Receiver<bool>,
     rank_has_ended: watch::Receiver<bool>,
@@ -38,7 +46,7 @@ impl OutputForwarder {
     /// rank's standard output and standard error. While the job is held, a rank that prints waits
     /// when its pipe is full.
     pub(super) fn new(
-        job: u64,
+        launch: &Launch,
         rank: u32,
         events: &mpsc::Sender<Body>,
         held: &watch::Receiver<bool>,
@@ -49,8 +57,9 @@ impl OutputForwarder {
             let (read, write) = io::pipe()?;
             let read = pipe::Receiver::from_owned_fd(read.into())?;
             let source = OutputStream {
-                job,
+                job: launch.job,
                 rank,
+                partial_lines: launch.partial_lines,
                 events: events.clone(),
                 lines: lines[usize::from(stderr)].clone(),
                 held: held.clone(),
@@ -91,25 +100,34 @@ impl OutputStream {
         let mut lines = LineSplitter::default();
         let mut buffer = vec![0; MAX_LINE];
         loop {
-            let ended = match stream.read(&mut buffer).await {
-                Ok(0) => true,
-                Ok(n) => {
-                    lines.push(&buffer[..n]);
+            let read = stream.read(&mut buffer);
+            let read = match self.partial_lines && lines.has_rest() {
+                true => timeout(PARTIAL_LINE_DELAY, read).await.ok(),
+                false => Some(read.await),
+            };
+            let ended = match &read {
+                Some(Ok(0)) => true,
+                Some(Ok(n)) => {
+                    lines.push(&buffer[..*n]);
                     false
                 }
-                Err(e) => {
+                Some(Err(e)) => {
                     warn!(job, rank, "cannot read its output: {e}");
                     true
                 }
+                None => false,
             };
-            while let Some(line) = lines.take(ended) {
+            let all = ended || read.is_none();
+            while let Some(LinePiece { bytes: line, is_terminated }) = lines.take(all) {
                 tokio::select! {
                     () = is(&mut self.held, false) => {}
                     () = is(&mut self.rank_has_ended, true) => {}
                 }
                 let number = self.lines.fetch_add(1, Ordering::Relaxed) + 1;
                 // Sending fails only while the agent ends.
-                let _ = self.events.send(Body::Output(Output { job, rank, stderr, line, number })).await;
+                let unterminated = !is_terminated;
+                let output = Output { job, rank, stderr, line, number, unterminated };
+                let _ = self.events.send(Body::Output(output)).await;
             }
             if ended {
                 return;

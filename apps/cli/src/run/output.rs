@@ -25,7 +25,7 @@ impl OutputFiles {
         Ok(OutputFiles { directory: directory.to_owned(), open: HashMap::new(), begun: HashSet::new() })
     }
 
-    /// Writes a line to the file of its rank and stream.
+    /// Writes a line, or a piece of one, to the file of its rank and stream.
     pub(super) fn write(&mut self, output: &Output) -> Result<(), Error> {
         let key = (output.rank, output.stderr);
         let path =
@@ -39,7 +39,8 @@ impl OutputFiles {
             let file = options.create(true).write(true).truncate(first).append(!first).open(&path);
             self.open.insert(key, file.map_err(|reason| failure(&path, reason))?);
         }
-        let line = [&output.line[..], b"\n"].concat();
+        let newline: &[u8] = if output.unterminated { b"" } else { b"\n" };
+        let line = [&output.line, newline].concat();
         let file = self.open.get_mut(&key);
         file.map_or(Ok(()), |file| file.write_all(&line)).map_err(|reason| failure(&path, reason))
     }
@@ -54,7 +55,7 @@ mod tests {
     use super::*;
 
     fn line(rank: u32, stderr: bool, text: &str) -> Output {
-        Output { job: 3, rank, stderr, line: text.into(), number: 0 }
+        Output { job: 3, rank, stderr, line: text.into(), ..Output::default() }
     }
 
     #[test]
@@ -72,6 +73,17 @@ mod tests {
         let read = |name: &str| std::fs::read_to_string(target.join(name)).unwrap();
         assert_eq!((read("0.out"), read("264.out")), ("one\ntwo\n".into(), "one\ntwo\n".into()));
         assert_eq!(read("1.err"), "second\n");
+    }
+
+    #[test]
+    fn a_file_contains_exactly_the_bytes_that_its_rank_printed() {
+        let directory = tempfile::tempdir().unwrap();
+        let mut files = OutputFiles::new(directory.path()).unwrap();
+        for (text, unterminated) in [("a long ", true), ("line", false), ("no newline", true)] {
+            files.write(&Output { unterminated, ..line(0, false, text) }).unwrap();
+        }
+        let read = std::fs::read_to_string(directory.path().join("0.out")).unwrap();
+        assert_eq!(read, "a long line\nno newline");
     }
 
     #[test]
