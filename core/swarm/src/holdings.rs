@@ -49,7 +49,8 @@ impl HoldingsReport {
     /// Adds a coded block, which must be new.
     pub(crate) fn add(&mut self, division: &Division, generation: u32, row: &CodedBlock) {
         if let Some(rank) = self.ranks.get_mut(generation as usize) {
-            *rank += 1;
+            // A report may be that of a hostile member.
+            *rank = rank.saturating_add(1);
         }
         if let CodedBlock::Original(block) = row {
             let block = division.first(generation) + u32::from(*block);

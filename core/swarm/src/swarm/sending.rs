@@ -111,7 +111,7 @@ impl Swarm {
             self.far.rest(now);
         } else {
             self.near.rest(now);
-            self.follow(self.ring + 1);
+            self.follow(self.ring.saturating_add(1));
         }
     }
 
@@ -122,7 +122,7 @@ impl Swarm {
             Some(Transfer { block: Some(_), .. }) => {}
             Some(offered) => {
                 offered.have = have.clone();
-                self.follow(self.ring + 1);
+                self.follow(self.ring.saturating_add(1));
                 self.send_block(now, by, transfer);
             }
             // The offer was given up, so the receiver must not wait for a block.
@@ -136,7 +136,7 @@ impl Swarm {
         let Some(offered) = self.outgoing.find(to, transfer) else { return };
         let not_new = self.peers.not_new_for(now, to, |generation| self.holdings.progress(generation));
         let at_source = u64::from(self.spec.source.is_some());
-        let round = (self.round + at_source).max(1);
+        let round = self.round.saturating_add(at_source).max(1);
         let phase = Phase { round, settled: self.settled, members: self.peers.len() as u32 + 1 };
         let left = far.then(|| self.left.have());
         let known = Knowledge {
@@ -159,7 +159,7 @@ impl Swarm {
         };
         offered.until = now + self.spec.waits.transfer;
         offered.block = Some((pick.generation, pick.row.clone()));
-        self.round += at_source;
+        self.round = self.round.saturating_add(at_source);
         self.stats.announced += 1;
         self.lane(to).record_sent(now);
         let (generation, terms, round) = (pick.generation, pick.terms, self.round);

@@ -388,3 +388,16 @@ fn a_lost_sender_of_a_polluted_generation_is_replaced() {
     assert_eq!(stored(&send(&mut sink, OTHER, 2, CodedBlock::Original(1), true)), 1);
     assert_eq!(sink.holdings().have().ranks, [1, 0], "all blocks must be from one member");
 }
+
+#[test]
+fn extreme_numbers_of_a_member_do_no_harm() {
+    let mut source = swarm(SOURCE);
+    let transfer = offered(&outputs(&mut source, Time::ZERO), SINK).unwrap();
+    let row = CodedBlock::Original(0);
+    let head = BlockAnnouncement { transfer: 1, generation: 0, row, checked: true, round: u64::MAX };
+    deliver(&mut source, SINK, Signal::Head(head));
+    let have = HoldingsReport { ranks: vec![0, u16::MAX], ..HoldingsReport::default() };
+    let grant = Signal::Grant { transfer, ring: u64::MAX, block_time: BlockTime::default(), have };
+    let sent = deliver(&mut source, SINK, grant);
+    assert!(sent.iter().any(|output| matches!(output, Output::Transmit { to: SINK, .. })), "{sent:?}");
+}
