@@ -93,7 +93,8 @@ pub(crate) fn open_destination(
         reuse(&mut destination, local.and_then(|store| store.read_name(&stored.name).ok()).flatten());
         return Ok(destination);
     };
-    let request = PutRequest { name: stored.name.clone(), put_ms, quota };
+    let is_new = stored.object.is_none();
+    let request = PutRequest { name: stored.name.clone(), put_ms, is_new, quota };
     let put = Store::open(&directory)?.put(request, &manifest)?;
     let options = DestinationOptions { delete: true, ..task.destination_options() };
     match DestinationCopy::open(&put.tree(), manifest, options) {

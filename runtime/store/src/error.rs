@@ -1,5 +1,6 @@
 //! Errors of a store, in one line that begins with the path if there is one.
 
+use crate::name::StoreName;
 use crate::quota::Unfit;
 use cool_content::ManifestError;
 use std::io;
@@ -50,6 +51,9 @@ pub enum StoreError {
         /// The sizes that do not fit.
         unfit: Unfit,
     },
+    /// A later put of the same name has completed first.
+    #[error("a later put of {0} has completed there, and its content stays; `cool stat {0}` shows it")]
+    Superseded(StoreName),
     /// The quota cannot be read.
     #[error("{}: is not a number; `cool put --quota` replaces it", .0.display())]
     Quota(PathBuf),

@@ -4,7 +4,7 @@
 use crate::error::StoreError;
 use crate::files;
 use crate::name::StoreName;
-use crate::object::{ObjectReading, StoredObject};
+use crate::object::{NameEntry, ObjectReading, StoredObject};
 use crate::quota::{EvictionCandidate, evictions};
 use crate::store::Store;
 use cool_content::{Digest, Manifest};
@@ -20,6 +20,9 @@ pub struct PutRequest {
     /// Time of the put, in milliseconds since 1970. Of two nodes, the one with the later time has
     /// the newer content.
     pub put_ms: u64,
+    /// Whether this is a new put. Otherwise it repeats the put of `put_ms`, and does not replace a
+    /// later one.
+    pub is_new: bool,
     /// New limit for the bytes of all objects, 0 for no limit, or `None` to keep the current one.
     pub quota: Option<u64>,
 }
@@ -31,9 +34,17 @@ pub struct Put {
     store: Store,
     request: PutRequest,
     object: StoredObject,
-    /// The object that the name refers to now.
-    before: Option<Digest>,
+    /// The entry that the name had at the start.
+    before: Option<NameEntry>,
     lock: File,
+}
+
+impl PutRequest {
+    /// Returns whether the put of an entry with other content than `id` is later than this one, so
+    /// that all nodes agree on one of them, whichever completes first.
+    fn is_superseded(&self, id: Digest, entry: NameEntry) -> bool {
+        entry.id != id && (entry.put_ms, entry.id) > (self.put_ms, id)
+    }
 }
 
 impl Store {
@@ -49,9 +60,12 @@ impl Store {
         let object = self.object(Digest::of(&encoded));
         let before = match self.entry(&request.name) {
             Err(StoreError::Damaged { .. }) => None,
-            entry => entry?.map(|entry| entry.id),
+            entry => entry?,
         };
-        self.make_room(&request, &object, before, manifest.bytes())?;
+        if !request.is_new && before.is_some_and(|entry| request.is_superseded(object.id, entry)) {
+            return Err(StoreError::Superseded(request.name));
+        }
+        self.make_room(&request, &object, before.map(|entry| entry.id), manifest.bytes())?;
         files::make_folder(&object.folder)?;
         files::sync(&self.root.join("objects"))?;
         let path = object.manifest_path();
@@ -136,7 +150,7 @@ impl Put {
     /// Returns `None` if it is this content or cannot be read.
     #[must_use]
     pub fn earlier(&self) -> Option<ObjectReading> {
-        let id = self.before.filter(|id| *id != self.object.id)?;
+        let id = self.before.map(|entry| entry.id).filter(|id| *id != self.object.id)?;
         self.store.read(id).ok().flatten()
     }
 
@@ -144,16 +158,25 @@ impl Put {
     /// another one.
     ///
     /// # Errors
-    /// Returns the system's error; the content is then stored without this name.
+    /// Returns an error if a later put of the same name has completed since the start; that one
+    /// stays. Otherwise returns the system's error; the content is then stored without this name.
     pub fn commit(self) -> Result<(), StoreError> {
-        let Put { store, request, object, .. } = &self;
+        let Put { store, request, object, before, lock } = self;
         let _lock = store.lock()?;
-        // Another put of the same name may have completed meanwhile.
-        let before = store.entry(&request.name).ok().flatten();
-        let entry = format!("{} {}\n", object.id, request.put_ms);
+        let current = store.entry(&request.name).ok().flatten();
+        let concurrent = current.filter(|entry| Some(*entry) != before);
+        if concurrent.is_some_and(|entry| request.is_superseded(object.id, entry)) {
+            drop(lock);
+            store.remove_unnamed(object.id)?;
+            return Err(StoreError::Superseded(request.name));
+        }
+        // Of two puts of the same content, the later time counts.
+        let same = concurrent.filter(|entry| entry.id == object.id);
+        let put_ms = same.map_or(request.put_ms, |entry| entry.put_ms.max(request.put_ms));
+        let entry = format!("{} {put_ms}\n", object.id);
         files::write(&store.names_folder(), request.name.as_str(), entry.as_bytes())?;
-        match before {
-            Some(before) if before.id != object.id => store.remove_unnamed(before.id),
+        match current {
+            Some(current) if current.id != object.id => store.remove_unnamed(current.id),
             _ => Ok(()),
         }
     }

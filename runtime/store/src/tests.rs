@@ -28,7 +28,7 @@ fn content(bytes: &[u8]) -> Manifest {
 }
 
 fn request(text: &str, quota: Option<u64>) -> PutRequest {
-    PutRequest { name: name(text), put_ms: 7, quota }
+    PutRequest { name: name(text), put_ms: 7, is_new: true, quota }
 }
 
 fn begin(store: &Store, text: &str, bytes: &[u8], quota: Option<u64>) -> Result<Put, StoreError> {
@@ -81,6 +81,35 @@ fn a_content_is_stored_once_and_removed_with_its_last_name() {
     drop(reading);
     put(&store, "other", b"other", None).unwrap();
     assert_eq!((names(&store), objects(&store)), (vec!["other".to_owned()], 1));
+}
+
+#[test]
+fn of_concurrent_puts_the_later_one_wins_on_every_node() {
+    let ids = [b"early", b"later"].map(|bytes| content(bytes).identity());
+    let begin = |store: &Store, bytes: &[u8], put_ms, is_new| {
+        let request = PutRequest { name: name("a"), put_ms, is_new, quota: None };
+        let put = store.put(request, &content(bytes))?;
+        std::fs::write(put.tree(), bytes).unwrap();
+        Ok::<Put, StoreError>(put)
+    };
+    let named = |store: &Store| store.list().unwrap()[0].entry.unwrap();
+    for first_completes in [true, false] {
+        let (_folder, store) = make();
+        let (early, later) =
+            (begin(&store, b"early", 1, true).unwrap(), begin(&store, b"later", 2, true).unwrap());
+        if first_completes {
+            early.commit().unwrap();
+            later.commit().unwrap();
+        } else {
+            later.commit().unwrap();
+            assert!(matches!(early.commit(), Err(StoreError::Superseded(_))));
+        }
+        assert_eq!((named(&store), objects(&store)), (NameEntry { id: ids[1], put_ms: 2 }, 1));
+        // A repeated put does not replace a later one, but a new put does, even if a clock is wrong.
+        assert!(matches!(begin(&store, b"early", 1, false), Err(StoreError::Superseded(_))));
+        begin(&store, b"early", 1, true).unwrap().commit().unwrap();
+        assert_eq!((named(&store), objects(&store)), (NameEntry { id: ids[0], put_ms: 1 }, 1));
+    }
 }
 
 #[test]
@@ -246,7 +275,10 @@ fn play(store: &Store, seed: u64) {
                     let coming = put.tree().with_file_name(format!(".{seed}.{turn}"));
                     std::fs::write(&coming, &bytes).unwrap();
                     std::fs::rename(coming, put.tree()).unwrap();
-                    put.commit().unwrap();
+                    match put.commit() {
+                        Ok(()) | Err(StoreError::Superseded(_)) => {}
+                        Err(error) => panic!("{error}"),
+                    }
                 }
                 Err(StoreError::Full { .. }) => {}
                 Err(error) => panic!("{error}"),
