@@ -107,6 +107,8 @@ pub(crate) enum Error {
     NoRack(u32),
     #[error("{path}: {placeholder} is unknown; only {{node}} is replaced, by the name of the node")]
     Placeholder { path: String, placeholder: String },
+    #[error("SOURCE {} has no name for the copies; add one to DEST", .0.display())]
+    NoSourceName(PathBuf),
     #[error("{0}")]
     Spool(#[from] SpoolError),
     #[error("{0} is not UTF-8, so it cannot be sent to nodes")]

@@ -1,5 +1,6 @@
 //! Reads blocks from the files of a source or a copy, and checks them.
 
+use crate::block_files::open_regular;
 use crate::errors::CopyFileError;
 use crate::manifest_scan::item_path;
 use cool_content::{Digest, Manifest, Occurrences};
@@ -57,7 +58,7 @@ impl BlockReader {
         let Some(at) = self.occurrences.of(block).first() else { return Ok(()) };
         let path = item_path(&self.roots[root], &self.manifest.items()[at.item as usize].path);
         if self.open.as_ref().is_none_or(|(of, item, _)| (*of, *item) != (root, at.item)) {
-            self.open = Some((root, at.item, File::open(&path).map_err(CopyFileError::at(&path))?));
+            self.open = Some((root, at.item, open_regular(&path).map_err(CopyFileError::at(&path))?));
         }
         let start = bytes.len();
         bytes.resize(start + about.bytes as usize, 0);

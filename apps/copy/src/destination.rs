@@ -3,24 +3,22 @@
 //! It is written next to its destination, in a working directory, from blocks that are on the node
 //! already and from blocks that arrive. When it is complete and verified, it is renamed into place.
 
+use crate::block_files::{
+    drop_cache, finish_file, has_content, make_file, open_regular, read_block, set_mode, set_modified,
+};
 use crate::errors::CopyFileError;
 use crate::manifest_scan::{in_parallel, item_path, scan};
-use cool_content::{
-    Block, BlockSet, Digest, Digester, FileContent, Item, ItemContent, ItemPath, Manifest, ModificationTime,
-    Occurrences, Piece,
-};
-use cool_store::{Put, remove_tree};
-use rustix::fs::{
-    Advice, AtFlags, CWD, FlockOperation, RenameFlags, Timespec, Timestamps, fadvise, flock, renameat_with,
-    syncfs, utimensat,
-};
-use rustix::io::Errno;
-use std::collections::{BTreeMap, BTreeSet};
+use crate::placement::place;
+use crate::previous_destination::{ExpectedDestination, PreviousDestination};
+use crate::work_directory::{PRIVATE_DIRECTORY, WorkDirectory, make_directory};
+use cool_content::{BlockSet, Digest, FileContent, Item, ItemContent, Manifest, Occurrences, Piece};
+use cool_store::Put;
+use std::collections::BTreeMap;
 use std::ffi::OsStr;
-use std::fs::{DirBuilder, File, OpenOptions, Permissions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io::{self, ErrorKind};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -29,11 +27,6 @@ const OPEN_MAX: usize = 64;
 /// Maximum number of files that are synced to the disk one by one. For more of them, the whole file
 /// system is synced.
 const SYNCED_ONE_BY_ONE_MAX: usize = 16;
-/// Modes of files and directories until they are complete.
-const PRIVATE_FILE: u32 = 0o600;
-const PRIVATE_DIRECTORY: u32 = 0o700;
-/// Number of attempts to lock the working directory, because another copy may remove it meanwhile.
-const LOCK_ATTEMPTS: usize = 8;
 
 /// Options of a node's copy.
 #[derive(Clone, Copy, Debug, Default)]
@@ -51,16 +44,16 @@ pub(crate) type DestinationResult = Result<DestinationCopy, CopyFileError>;
 #[derive(Debug)]
 pub(crate) struct DestinationCopy {
     dest: PathBuf,
-    /// The working directory next to the destination.
-    work: PathBuf,
     manifest: Arc<Manifest>,
     occurrences: Occurrences,
     options: DestinationOptions,
     have: BlockSet,
     open: BTreeMap<u32, File>,
-    /// Lock of the working directory, held until the copy is in place; `None` if the destination
+    /// The working directory, which is locked until the copy is in place; `None` if the destination
     /// was up to date before.
-    lock: Option<File>,
+    work: Option<WorkDirectory>,
+    /// The content that the copy may replace.
+    expected: ExpectedDestination,
     /// For a copy into a store: the pending put, which adds the name at the end.
     put: Option<Put>,
 }
@@ -75,61 +68,59 @@ impl DestinationCopy {
         manifest: Arc<Manifest>,
         options: DestinationOptions,
     ) -> Result<DestinationCopy, CopyFileError> {
-        let before = existing(dest, &manifest, options)?;
-        let (parent, name) = match (dest.parent(), dest.file_name()) {
-            (Some(parent), Some(name)) => (parent, name),
-            _ => {
-                return Err(CopyFileError::Unusable {
-                    path: dest.to_owned(),
-                    problem: "is not a possible name of a copy",
-                });
-            }
-        };
-        std::fs::create_dir_all(parent).map_err(CopyFileError::at(parent))?;
-        let work =
-            parent.join([b".", name.as_bytes(), b".cool-copy"].map(OsStr::from_bytes).join(OsStr::new("")));
-        let occurrences = Occurrences::new(&manifest);
-        let have = BlockSet::none(manifest.blocks().len());
-        let dest = dest.to_owned();
+        let previous = PreviousDestination::examine(dest, &manifest, options)?;
+        let work = if previous.is_up_to_date { None } else { Some(WorkDirectory::lock(dest)?) };
         let mut destination = DestinationCopy {
-            dest,
-            work,
-            manifest,
-            occurrences,
+            dest: dest.to_owned(),
+            occurrences: Occurrences::new(&manifest),
             options,
-            have,
+            have: BlockSet::none(manifest.blocks().len()),
             open: BTreeMap::new(),
-            lock: None,
+            work,
+            expected: previous.expected,
             put: None,
+            manifest,
         };
-        if before.as_ref() == Some(&*destination.manifest) {
-            destination.have = destination.have.complement();
-            return Ok(destination);
-        }
-        destination.lock = Some(lock(&destination.work)?);
-        match destination.fill_from_node(before.as_ref()) {
+        match destination.fill_from_node(previous.manifest) {
             Ok(()) => Ok(destination),
-            Err(error) => {
-                destination.discard()?;
-                Err(error)
-            }
+            Err(error) => Err(destination.discard(error)),
         }
+    }
+
+    /// Examines the destination again if another copy has replaced it before it was locked, or was
+    /// interrupted while it replaced it. `before` is its manifest so far.
+    fn examine_again(&mut self, before: Option<Manifest>) -> Result<Option<Manifest>, CopyFileError> {
+        let Some(work) = &self.work else { return Ok(before) };
+        if !work.restore_previous()? && self.expected.check(&self.dest, &self.dest).is_ok() {
+            return Ok(before);
+        }
+        let previous = PreviousDestination::examine(&self.dest, &self.manifest, self.options)?;
+        self.expected = previous.expected;
+        if let Some(work) = self.work.take_if(|_| previous.is_up_to_date) {
+            work.remove()?;
+        }
+        Ok(previous.manifest)
     }
 
     /// Creates all items in the working directory, and fills the files with the blocks that are on
     /// this node already: of an interrupted copy of the same source, of the present destination
     /// (`before`), and of an interrupted copy of another source, in this order.
-    fn fill_from_node(&mut self, before: Option<&Manifest>) -> Result<(), CopyFileError> {
-        let resumes = self.begin()?;
+    fn fill_from_node(&mut self, before: Option<Manifest>) -> Result<(), CopyFileError> {
+        let before = self.examine_again(before)?;
+        let Some(work) = &self.work else {
+            self.have = self.have.complement();
+            return Ok(());
+        };
+        let old = work.old();
+        let resumes = work.begin(&self.manifest.identity().to_string())?;
         self.make_tree()?;
         if resumes {
             self.find_in_place()?;
         }
         if let Some(before) = before {
             let dest = self.dest.clone();
-            self.take_from(&dest, before)?;
+            self.take_from(&dest, &before)?;
         }
-        let old = self.old();
         if !self.have.is_full() && old.symlink_metadata().is_ok() {
             // Files of an interrupted copy of another version. If they cannot be read, they are not
             // needed.
@@ -158,7 +149,7 @@ impl DestinationCopy {
 
     /// Returns the path at which its blocks can be read now.
     pub(crate) fn root(&self) -> PathBuf {
-        if self.lock.is_some() { self.tree() } else { self.dest.clone() }
+        self.work.as_ref().map_or_else(|| self.dest.clone(), WorkDirectory::tree)
     }
 
     /// Returns the path of the finished copy.
@@ -166,34 +157,9 @@ impl DestinationCopy {
         &self.dest
     }
 
-    fn tree(&self) -> PathBuf {
-        self.work.join("tree")
-    }
-
-    fn old(&self) -> PathBuf {
-        self.work.join("old")
-    }
-
-    /// Returns whether the working directory contains an interrupted copy of the same source. Moves
-    /// the files of any other interrupted copy to `old`.
-    fn begin(&self) -> Result<bool, CopyFileError> {
-        let (identity_file, tree, old) = (self.work.join("identity"), self.tree(), self.old());
-        let identity = self.manifest.identity().to_string();
-        let left = tree.symlink_metadata().is_ok();
-        if left && std::fs::read_to_string(&identity_file).is_ok_and(|noted| noted == identity) {
-            return Ok(true);
-        }
-        if left {
-            remove(&old)?;
-            std::fs::rename(&tree, &old).map_err(CopyFileError::at(&tree))?;
-        }
-        std::fs::write(&identity_file, identity).map_err(CopyFileError::at(&identity_file))?;
-        Ok(false)
-    }
-
     /// Creates all directories, links and files. New files are sparse until blocks are written.
     fn make_tree(&self) -> Result<(), CopyFileError> {
-        let tree = self.tree();
+        let tree = self.root();
         for item in self.manifest.items() {
             let path = item_path(&tree, &item.path);
             let made = match &item.content {
@@ -203,11 +169,7 @@ impl DestinationCopy {
                     }
                     made => made,
                 },
-                ItemContent::Link(to) => match symlink(OsStr::from_bytes(to), &path) {
-                    // The links are right, because only a copy of the same source is resumed.
-                    Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
-                    made => made,
-                },
+                ItemContent::Link(to) => make_link(OsStr::from_bytes(to), &path),
                 ItemContent::File(file) => make_file(&path, file.size),
             };
             made.map_err(CopyFileError::at(&path))?;
@@ -218,12 +180,12 @@ impl DestinationCopy {
     /// Reads the files in the working directory, which an interrupted copy of the same source has
     /// left, and records which blocks they contain already, at their right places.
     fn find_in_place(&mut self) -> Result<(), CopyFileError> {
-        let (manifest, tree) = (Arc::clone(&self.manifest), self.tree());
+        let (manifest, tree) = (Arc::clone(&self.manifest), self.root());
         let mut wrong = BlockSet::none(manifest.blocks().len());
         let mut bytes = Vec::new();
         for (number, file) in manifest.files() {
             let path = item_path(&tree, &manifest.items()[number].path);
-            let opened = File::open(&path).map_err(CopyFileError::at(&path))?;
+            let opened = open_regular(&path).map_err(CopyFileError::at(&path))?;
             for (offset, block) in manifest.blocks_of(file) {
                 let about = manifest.blocks()[block as usize];
                 let right =
@@ -236,12 +198,21 @@ impl DestinationCopy {
         Ok(())
     }
 
-    /// Copies missing blocks from another file or directory on this node.
-    pub(crate) fn take_from(&mut self, root: &Path, other: &Manifest) -> Result<(), CopyFileError> {
+    /// Copies missing blocks from another file or directory on this node. Files that cannot be read
+    /// or have changed since they were scanned are skipped, and their blocks stay missing; returns
+    /// the first error of reading.
+    ///
+    /// # Errors
+    /// If the copy cannot be written.
+    pub(crate) fn take_from(
+        &mut self,
+        root: &Path,
+        other: &Manifest,
+    ) -> Result<Option<CopyFileError>, CopyFileError> {
         let wanted = self.have.complement();
         let wanted: BTreeMap<Digest, u32> =
             wanted.iter().map(|block| (self.manifest.blocks()[block as usize].digest, block)).collect();
-        let mut bytes = Vec::new();
+        let (mut bytes, mut unreadable) = (Vec::new(), None);
         for (number, file) in other.files() {
             let mut opened = None;
             for (offset, block) in other.blocks_of(file) {
@@ -251,17 +222,21 @@ impl DestinationCopy {
                     continue;
                 };
                 let path = item_path(root, &other.items()[number].path);
-                let opened = match &mut opened {
-                    Some(opened) => opened,
-                    none => none.insert(File::open(&path).map_err(CopyFileError::at(&path))?),
+                let read = match &mut opened {
+                    Some(opened) => Ok(opened),
+                    none => open_regular(&path).map(|opened| none.insert(opened)),
                 };
-                // A block that has changed since the scan is received from the source.
-                if read_block(opened, offset, about, &mut bytes).map_err(CopyFileError::at(&path))? {
-                    self.put(*block, &bytes)?;
+                match read.and_then(|opened| read_block(opened, offset, about, &mut bytes)) {
+                    Ok(true) => self.put(*block, &bytes)?,
+                    Ok(false) => {}
+                    Err(error) => {
+                        unreadable.get_or_insert(CopyFileError::at(&path)(error));
+                        break;
+                    }
                 }
             }
         }
-        Ok(())
+        Ok(unreadable)
     }
 
     /// Writes the missing blocks of a piece, unless its bytes are wrong.
@@ -288,7 +263,7 @@ impl DestinationCopy {
 
     /// Writes a block at all its places.
     fn put(&mut self, block: u32, bytes: &[u8]) -> Result<(), CopyFileError> {
-        let tree = self.tree();
+        let tree = self.root();
         for occurrence in self.occurrences.of(block) {
             let path = || item_path(&tree, &self.manifest.items()[occurrence.item as usize].path);
             if self.open.len() >= OPEN_MAX && !self.open.contains_key(&occurrence.item) {
@@ -311,14 +286,18 @@ impl DestinationCopy {
     /// Verifies every file and renames the copy into place.
     ///
     /// # Errors
-    /// If a file is wrong or cannot be written. The unfinished copy is removed then.
+    /// If a file is wrong or cannot be written, or another program has written to the destination
+    /// since the start. The unfinished copy is removed then.
     pub(crate) fn finish(mut self) -> Result<(), CopyFileError> {
         match self.complete() {
-            Ok(()) => Ok(self.put.map_or(Ok(()), Put::commit)?),
-            Err(error) => {
-                self.discard()?;
-                Err(error)
+            Ok(()) => {
+                if let Some(Err(error)) = self.work.take().map(WorkDirectory::remove) {
+                    // The copy is in place.
+                    eprintln!("{error}");
+                }
+                Ok(self.put.map_or(Ok(()), Put::commit)?)
             }
+            Err(error) => Err(self.discard(error)),
         }
     }
 
@@ -327,10 +306,11 @@ impl DestinationCopy {
         if !self.have.is_full() {
             return Err(CopyFileError::Corrupt(self.dest.clone()));
         }
-        let Some(lock) = &self.lock else {
+        let Some(work) = &self.work else {
             return if self.options.verify { self.verify_unchanged() } else { Ok(()) };
         };
-        let tree = self.tree();
+        let tree = work.tree();
+        let root = File::open(&tree).map_err(CopyFileError::at(&tree))?;
         let files: Vec<(&Item, &FileContent)> =
             self.manifest.files().map(|(number, file)| (&self.manifest.items()[number], file)).collect();
         let one_by_one = self.options.verify || files.len() <= SYNCED_ONE_BY_ONE_MAX;
@@ -349,48 +329,28 @@ impl DestinationCopy {
             let set = match item.content {
                 ItemContent::File(_) => Ok(()),
                 ItemContent::Link(_) => set_modified(&path, item.modified),
-                // The root must stay writable until it is renamed.
-                ItemContent::Folder if item.path.is_root() => Ok(()),
                 ItemContent::Folder => {
-                    set_mode(&path, item.mode).and_then(|()| set_modified(&path, item.modified))
+                    // The root must stay writable until it is renamed.
+                    let extra = if item.path.is_root() { PRIVATE_DIRECTORY } else { 0 };
+                    set_mode(&path, item.mode | extra).and_then(|()| set_modified(&path, item.modified))
                 }
             };
             set.map_err(CopyFileError::at(&path))?;
         }
         if !one_by_one || self.manifest.items().len() > 1 {
-            syncfs(lock).map_err(|e| CopyFileError::at(&self.work)(e.into()))?;
+            work.sync_file_system()?;
         }
-        self.place_tree()?;
-        remove(&self.work)?;
+        place(work, &root, &self.expected)?;
+        let item = &self.manifest.items()[0];
+        let completed = match item.content {
+            ItemContent::Folder => {
+                set_mode(&self.dest, item.mode).and_then(|()| set_modified(&self.dest, item.modified))
+            }
+            _ => Ok(()),
+        };
+        completed.and_then(|()| root.sync_all()).map_err(CopyFileError::at(&self.dest))?;
         let parent = self.dest.parent().unwrap_or(Path::new("/"));
         File::open(parent).and_then(|parent| parent.sync_all()).map_err(CopyFileError::at(parent))
-    }
-
-    /// Renames the copy into place.
-    fn place_tree(&self) -> Result<(), CopyFileError> {
-        let (tree, dest, root) = (self.tree(), &self.dest, &self.manifest.items()[0]);
-        if root.content != ItemContent::Folder {
-            return std::fs::rename(&tree, dest).map_err(CopyFileError::at(dest));
-        }
-        if dest.symlink_metadata().is_ok() {
-            set_mode(dest, PRIVATE_DIRECTORY).map_err(CopyFileError::at(dest))?;
-            match renameat_with(CWD, &tree, CWD, dest, RenameFlags::EXCHANGE) {
-                Ok(()) => {}
-                // The file system cannot exchange names, so for a moment the destination does not
-                // exist.
-                Err(Errno::INVAL | Errno::NOSYS) => {
-                    let aside = self.work.join("before");
-                    std::fs::rename(dest, &aside).map_err(CopyFileError::at(dest))?;
-                    std::fs::rename(&tree, dest).map_err(CopyFileError::at(dest))?;
-                }
-                Err(error) => return Err(CopyFileError::at(dest)(error.into())),
-            }
-        } else {
-            std::fs::rename(&tree, dest).map_err(CopyFileError::at(dest))?;
-        }
-        set_mode(dest, root.mode)
-            .and_then(|()| set_modified(dest, root.modified))
-            .map_err(CopyFileError::at(dest))
     }
 
     /// Reads a copy that was up to date before from the disk, and checks it.
@@ -398,7 +358,7 @@ impl DestinationCopy {
         let files: Vec<_> = self.manifest.files().collect();
         in_parallel(&files, |(number, file)| {
             let path = item_path(&self.dest, &self.manifest.items()[*number].path);
-            let checked = File::open(&path).and_then(|opened| {
+            let checked = open_regular(&path).and_then(|opened| {
                 drop_cache(&opened)?;
                 has_content(&opened, file, &self.manifest)
             });
@@ -411,170 +371,28 @@ impl DestinationCopy {
         .map(drop)
     }
 
-    /// Removes the unfinished copy.
-    pub(crate) fn discard(self) -> Result<(), CopyFileError> {
-        if self.lock.is_some() {
-            remove(&self.work)?;
-        }
-        Ok(self.put.map_or(Ok(()), Put::abandon)?)
+    /// Removes the unfinished copy because of an error, and returns that error. Content of the
+    /// destination that could not be moved back is kept.
+    pub(crate) fn discard(self, error: CopyFileError) -> CopyFileError {
+        let work = self.work.filter(|_| !matches!(error, CopyFileError::KeptAside { .. }));
+        let removed =
+            [work.map_or(Ok(()), WorkDirectory::remove), self.put.map_or(Ok(()), |put| Ok(put.abandon()?))];
+        // The first error explains more.
+        removed.into_iter().filter_map(Result::err).for_each(|later| eprintln!("{later}"));
+        error
     }
 }
 
-/// Returns the manifest of the existing destination; `None` if there is none.
-///
-/// # Errors
-/// If it must not be replaced.
-fn existing(
-    dest: &Path,
-    manifest: &Manifest,
-    options: DestinationOptions,
-) -> Result<Option<Manifest>, CopyFileError> {
-    let about = match dest.symlink_metadata() {
-        Ok(about) => about,
-        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(None),
-        Err(error) => return Err(CopyFileError::at(dest)(error)),
-    };
-    let source_is_directory = manifest.items()[0].content == ItemContent::Folder;
-    let problem = match (source_is_directory, about.is_dir()) {
-        _ if about.is_symlink() => Some("is a symbolic link"),
-        (false, true) => Some("is a directory, but the source is a file; end DEST with / to copy into it"),
-        (true, false) => Some("exists and is not a directory, but the source is one"),
-        (false, false) if !about.is_file() => Some("exists and is not a regular file"),
-        _ => None,
-    };
-    if let Some(problem) = problem {
-        return Err(CopyFileError::Unusable { path: dest.to_owned(), problem });
-    }
-    let before = scan(dest)?;
-    if !options.delete {
-        let names: BTreeSet<&ItemPath> = manifest.items().iter().map(|item| &item.path).collect();
-        if let Some(extra) = before.items().iter().find(|item| !names.contains(&item.path)) {
-            return Err(CopyFileError::Extra { path: dest.to_owned(), extra: extra.path.to_string() });
-        }
-    }
-    Ok(Some(before))
-}
-
-/// Creates the working directory and locks it against other copies.
-fn lock(work: &Path) -> Result<File, CopyFileError> {
-    for _ in 0..LOCK_ATTEMPTS {
-        match make_directory(work) {
-            Err(error) if error.kind() != ErrorKind::AlreadyExists => {
-                return Err(CopyFileError::at(work)(error));
+/// Creates a symbolic link, or replaces another one that an interrupted copy has left.
+fn make_link(to: &OsStr, path: &Path) -> io::Result<()> {
+    match symlink(to, path) {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => {
+            if std::fs::read_link(path)? == to {
+                return Ok(());
             }
-            _ => {}
+            std::fs::remove_file(path)?;
+            symlink(to, path)
         }
-        let directory = match File::open(work) {
-            // Another copy has just removed it.
-            Err(error) if error.kind() == ErrorKind::NotFound => continue,
-            opened => opened.map_err(CopyFileError::at(work))?,
-        };
-        match flock(&directory, FlockOperation::NonBlockingLockExclusive) {
-            Err(Errno::WOULDBLOCK) => return Err(CopyFileError::Locked(work.to_owned())),
-            locked => locked.map_err(|e| CopyFileError::at(work)(e.into()))?,
-        }
-        let locked = directory.metadata().map_err(CopyFileError::at(work))?;
-        if locked.uid() != rustix::process::geteuid().as_raw() {
-            return Err(CopyFileError::Unusable {
-                path: work.to_owned(),
-                problem: "belongs to another user",
-            });
-        }
-        if work
-            .symlink_metadata()
-            .is_ok_and(|current| (current.dev(), current.ino()) == (locked.dev(), locked.ino()))
-        {
-            return Ok(directory);
-        }
+        made => made,
     }
-    Err(CopyFileError::Locked(work.to_owned()))
-}
-
-fn make_directory(path: &Path) -> io::Result<()> {
-    DirBuilder::new().mode(PRIVATE_DIRECTORY).create(path)
-}
-
-/// Creates a file of this length, and keeps the bytes that it has already.
-fn make_file(path: &Path, size: u64) -> io::Result<()> {
-    let mut options = OpenOptions::new();
-    options.write(true).create(true).truncate(false).mode(PRIVATE_FILE);
-    let file = match options.open(path) {
-        // An interrupted copy has set its final mode already.
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => {
-            set_mode(path, PRIVATE_FILE)?;
-            options.open(path)?
-        }
-        opened => opened?,
-    };
-    file.set_len(size)
-}
-
-/// Verifies a file and sets its mode and time. Returns whether its content is right.
-fn finish_file(
-    path: &Path,
-    item: &Item,
-    content: &FileContent,
-    manifest: &Manifest,
-    sync: bool,
-    verify: bool,
-) -> io::Result<bool> {
-    let file = File::open(path)?;
-    if sync {
-        file.sync_all()?;
-    }
-    if verify {
-        drop_cache(&file)?;
-    }
-    if !has_content(&file, content, manifest)? {
-        return Ok(false);
-    }
-    set_mode(path, item.mode)?;
-    set_modified(path, item.modified)?;
-    if sync { file.sync_all().map(|()| true) } else { Ok(true) }
-}
-
-/// Drops the cached pages of a file, so that it is read from the disk again.
-pub(crate) fn drop_cache(file: &File) -> io::Result<()> {
-    Ok(fadvise(file, 0, None, Advice::DontNeed)?)
-}
-
-/// Reads a block, and returns whether its hash is right.
-fn read_block(file: &File, offset: u64, block: Block, bytes: &mut Vec<u8>) -> io::Result<bool> {
-    bytes.resize(block.bytes as usize, 0);
-    Ok(read_exactly(file, offset, bytes)? && Digest::of(bytes) == block.digest)
-}
-
-/// Reads `bytes` at an offset of a file. Returns whether the file is long enough.
-fn read_exactly(file: &File, offset: u64, bytes: &mut [u8]) -> io::Result<bool> {
-    match file.read_exact_at(bytes, offset) {
-        Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => Ok(false),
-        read => read.map(|()| true),
-    }
-}
-
-/// Returns whether a file has the right content.
-pub(crate) fn has_content(file: &File, content: &FileContent, manifest: &Manifest) -> io::Result<bool> {
-    let (mut digester, mut bytes) = (Digester::default(), Vec::new());
-    for (offset, block) in manifest.blocks_of(content) {
-        bytes.resize(manifest.blocks()[block as usize].bytes as usize, 0);
-        if !read_exactly(file, offset, &mut bytes)? {
-            return Ok(false);
-        }
-        digester.update(&bytes);
-    }
-    Ok(file.metadata()?.size() == content.size && digester.digest() == content.digest)
-}
-
-fn set_mode(path: &Path, mode: u32) -> io::Result<()> {
-    std::fs::set_permissions(path, Permissions::from_mode(mode))
-}
-
-fn set_modified(path: &Path, modified: ModificationTime) -> io::Result<()> {
-    let time = Timespec { tv_sec: modified.seconds, tv_nsec: modified.nanoseconds.into() };
-    let times = Timestamps { last_access: time, last_modification: time };
-    Ok(utimensat(CWD, path, &times, AtFlags::SYMLINK_NOFOLLOW)?)
-}
-
-fn remove(path: &Path) -> Result<(), CopyFileError> {
-    remove_tree(path).map_err(CopyFileError::at(path))
 }

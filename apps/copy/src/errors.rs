@@ -19,14 +19,24 @@ pub(crate) enum CopyFileError {
     Unusable { path: PathBuf, problem: &'static str },
     #[error("{}: changed while it was being read; copy it again when no program writes to it", .0.display())]
     Changed(PathBuf),
+    #[error("{}: its content has another length than the system reports, as in /proc and /sys; use SOURCE `-`, or copy it to a regular file first", .0.display())]
+    WrongSize(PathBuf),
     #[error("{}: is not a file, directory or symbolic link; exclude it", .0.display())]
     Special(PathBuf),
+    #[error("{}: is not a file, directory or symbolic link; --delete removes it", .0.display())]
+    SpecialDestination(PathBuf),
+    #[error("{}: was created or changed during the copy, so DEST was left as it is; copy again when no program writes there", .0.display())]
+    ChangedDestination(PathBuf),
+    #[error("{reason}; the previous content could not be moved back and is in {}", .aside.display())]
+    KeptAside { reason: String, aside: PathBuf },
     #[error("{}: has {extra}, which is not in the source; --delete removes such files", .path.display())]
     Extra { path: PathBuf, extra: String },
     #[error("{}: another copy is writing there; if nodes share a file system, use {{node}} in DEST or --store", .0.display())]
     Locked(PathBuf),
     #[error("{}: is inside the source", .0.display())]
     InsideSource(PathBuf),
+    #[error("{}: contains the source {}, which the copy would replace; choose another DEST", .dest.display(), .source_path.display())]
+    ContainsSource { dest: PathBuf, source_path: PathBuf },
     #[error("{}: received bytes differ from those that were sent", .0.display())]
     Corrupt(PathBuf),
     #[error("{}: {reason}", .path.display())]

@@ -21,6 +21,7 @@
 
 mod admission;
 mod background;
+mod block_files;
 mod block_reader;
 mod copy_group;
 mod destination;
@@ -34,6 +35,8 @@ mod manifest_scan;
 mod missing_blocks;
 mod piece_writer;
 mod pipeline;
+mod placement;
+mod previous_destination;
 mod progress_reporter;
 mod protocol;
 mod rank;
@@ -47,6 +50,7 @@ mod stored;
 mod stream;
 mod swarm;
 mod verify;
+mod work_directory;
 
 pub use errors::{RankError, without_os_code};
 pub use generations::{BLOCK_MIN_BYTES, GENERATION_BLOCKS, block_bytes};

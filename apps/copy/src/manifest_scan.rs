@@ -1,6 +1,7 @@
 //! Turns a file or directory into a manifest: walks it, then cuts the files into blocks and hashes
 //! them in several threads.
 
+use crate::block_files::open_regular;
 use crate::errors::CopyFileError;
 use cool_content::{Block, Builder, Cutter, Digest, Digester, ItemPath, Manifest, ModificationTime};
 use rustix::fs::{SeekFrom, seek};
@@ -10,7 +11,7 @@ use std::fs::{File, Metadata};
 use std::io::{Read, Seek};
 use std::num::NonZeroUsize;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
@@ -27,10 +28,24 @@ pub(super) fn item_path(root: &Path, path: &ItemPath) -> PathBuf {
 /// it are items of their own.
 pub(super) fn scan(root: &Path) -> Result<Manifest, CopyFileError> {
     let found = walk(root)?;
-    let files: Vec<&(ItemPath, Metadata)> = found.iter().filter(|(_, about)| about.is_file()).collect();
+    if let Some((path, _)) = found.iter().find(|(_, about)| is_special(about)) {
+        return Err(CopyFileError::Special(item_path(root, path)));
+    }
+    manifest_of(root, &found.iter().collect::<Vec<_>>())
+}
+
+/// Returns whether an item is not a file, directory or symbolic link.
+pub(super) fn is_special(about: &Metadata) -> bool {
+    !(about.is_dir() || about.is_file() || about.is_symlink())
+}
+
+/// Returns the manifest of these items of a file or directory, which must be sorted.
+pub(super) fn manifest_of(root: &Path, found: &[&(ItemPath, Metadata)]) -> Result<Manifest, CopyFileError> {
+    let files: Vec<&(ItemPath, Metadata)> =
+        found.iter().copied().filter(|(_, about)| about.is_file()).collect();
     let mut cut = in_parallel(&files, |(path, about)| cut_file(&item_path(root, path), about))?.into_iter();
     let mut manifest = Builder::default();
-    for (path, about) in &found {
+    for (path, about) in found {
         let modified = ModificationTime { seconds: about.mtime(), nanoseconds: about.mtime_nsec() as u32 };
         if about.is_dir() {
             manifest.folder(path.clone(), about.mode(), modified);
@@ -51,8 +66,8 @@ pub(super) fn items_at(root: &Path) -> Result<Vec<ItemPath>, CopyFileError> {
     Ok(walk(root)?.into_iter().map(|(path, _)| path).collect())
 }
 
-/// Returns all items below a root, sorted by path.
-fn walk(root: &Path) -> Result<Vec<(ItemPath, Metadata)>, CopyFileError> {
+/// Returns all items below a root, sorted by path. A symbolic link at the top is followed.
+pub(super) fn walk(root: &Path) -> Result<Vec<(ItemPath, Metadata)>, CopyFileError> {
     let about = std::fs::metadata(root).map_err(CopyFileError::at(root))?;
     let mut directories: Vec<ItemPath> = about.is_dir().then(ItemPath::root).into_iter().collect();
     let mut found = vec![(ItemPath::root(), about)];
@@ -68,10 +83,6 @@ fn walk(root: &Path) -> Result<Vec<(ItemPath, Metadata)>, CopyFileError> {
             }
             found.push((path, about));
         }
-    }
-    let special = found.iter().find(|(_, about)| !(about.is_dir() || about.is_file() || about.is_symlink()));
-    if let Some((path, _)) = special {
-        return Err(CopyFileError::Special(item_path(root, path)));
     }
     found.sort_by(|(one, _), (other, _)| one.cmp(other));
     Ok(found)
@@ -123,8 +134,9 @@ struct FileBlocks {
 /// Cuts a file into blocks, and checks that it has not changed since `about` was read.
 fn cut_file(path: &Path, about: &Metadata) -> Result<FileBlocks, CopyFileError> {
     let at = || CopyFileError::at(path);
-    let mut file = File::open(path).map_err(at())?;
+    let mut file = open_regular(path).map_err(at())?;
     let (mut extents, mut digester, mut end) = (Vec::new(), Digester::default(), 0);
+    let mut has_reported_size = true;
     while let Some((start, stop)) = next_data(&file, end, about.size()).map_err(at())? {
         file.seek(std::io::SeekFrom::Start(start)).map_err(at())?;
         let mut blocks = Vec::new();
@@ -135,14 +147,20 @@ fn cut_file(path: &Path, about: &Metadata) -> Result<FileBlocks, CopyFileError> 
         }
         let cut: u64 = blocks.iter().map(|block| u64::from(block.bytes)).sum();
         if cut != stop - start {
-            return Err(CopyFileError::Changed(path.to_owned()));
+            has_reported_size = false;
+            break;
         }
         extents.push((start, blocks));
         end = stop;
     }
+    // Files of /proc have content, although their size is reported as 0.
+    has_reported_size &= file.read_at(&mut [0], about.size()).map_err(at())? == 0;
     let now = file.metadata().map_err(at())?;
     if version(&now) != version(about) {
         return Err(CopyFileError::Changed(path.to_owned()));
+    }
+    if !has_reported_size {
+        return Err(CopyFileError::WrongSize(path.to_owned()));
     }
     Ok(FileBlocks { size: about.size(), extents, digest: digester.digest() })
 }
@@ -152,13 +170,14 @@ fn version(about: &Metadata) -> (u64, u64, u64, i64, i64) {
     (about.dev(), about.ino(), about.size(), about.mtime(), about.mtime_nsec())
 }
 
-/// Returns the start and the end of the first data at or after offset `from` in a file of `size`
-/// bytes, or `None` if there is none.
-fn next_data(file: &File, from: u64, size: u64) -> Result<Option<(u64, u64)>, std::io::Error> {
+/// Returns the start and the end of the first data at or after offset `from` and before `size`, or
+/// `None` if there is none.
+pub(super) fn next_data(file: &File, from: u64, size: u64) -> Result<Option<(u64, u64)>, std::io::Error> {
     if from >= size {
         return Ok(None);
     }
     let start = match seek(file, SeekFrom::Data(from)) {
+        Ok(start) if start >= size => return Ok(None),
         Ok(start) => start,
         Err(Errno::NXIO) => return Ok(None),
         // The file system does not report holes.

@@ -94,9 +94,6 @@ fn write(
     };
     match destination.put_piece(piece, &plain) {
         Ok(()) => Ok(destination),
-        Err(error) => {
-            destination.discard()?;
-            Err(error)
-        }
+        Err(error) => Err(destination.discard(error)),
     }
 }

@@ -204,6 +204,10 @@ pub struct StreamTask {
     pub via: CopyVia,
     /// Whether broadcasts yield to other traffic.
     pub background: bool,
+    /// Mode of a new file, from which the umask of the command is subtracted already. `None` from
+    /// commands of earlier releases.
+    #[serde(default)]
+    pub mode: Option<u32>,
 }
 
 /// An event that a rank of a copy reports to the command.

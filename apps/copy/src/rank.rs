@@ -455,11 +455,8 @@ fn copy_on_source(task: &CopyTask, node: &str, manifest: Arc<Manifest>) -> Resul
     let mut destination = open_destination(task, node, Arc::clone(&manifest))?;
     let copied = destination.take_from(&task.source, &manifest);
     let changed = (!destination.have().is_full()).then(|| CopyFileError::Changed(task.source.clone()));
-    match copied.err().or(changed) {
+    match copied.unwrap_or_else(Some).or(changed) {
         None => destination.finish(),
-        Some(error) => {
-            destination.discard()?;
-            Err(task.source_error(&task.source, error))
-        }
+        Some(error) => Err(task.source_error(&task.source, destination.discard(error))),
     }
 }

@@ -79,9 +79,7 @@ pub(crate) fn open_destination(
     manifest: Arc<Manifest>,
 ) -> Result<DestinationCopy, CopyFileError> {
     let dest = task.dest_on(node);
-    if node == task.from && dest.starts_with(&task.source) {
-        return Err(CopyFileError::InsideSource(dest));
-    }
+    check_apart(task, node, &dest)?;
     let Some(stored) = &task.store else {
         return DestinationCopy::open(&dest, manifest, task.destination_options());
     };
@@ -103,9 +101,40 @@ pub(crate) fn open_destination(
             Ok(destination.into_store(put))
         }
         Err(error) => {
-            put.abandon()?;
+            if let Err(later) = put.abandon() {
+                eprintln!("{later}");
+            }
             Err(error)
         }
+    }
+}
+
+/// Checks that neither the destination nor the source contains the other.
+fn check_apart(task: &CopyTask, node: &str, dest: &Path) -> Result<(), CopyFileError> {
+    let (source, dest_path) = (resolve(&task.source), resolve(dest));
+    if node == task.from && (dest.starts_with(&task.source) || dest_path.starts_with(&source)) {
+        return Err(CopyFileError::InsideSource(dest.to_owned()));
+    }
+    // A put replaces nothing but its own object.
+    let puts = task.store.as_ref().is_some_and(|stored| stored.put.is_some());
+    // On the other nodes, too, because they may share the file system with the source's node.
+    if !puts && source != dest_path && source.starts_with(&dest_path) && source.symlink_metadata().is_ok() {
+        return Err(CopyFileError::ContainsSource {
+            dest: dest.to_owned(),
+            source_path: task.source.clone(),
+        });
+    }
+    Ok(())
+}
+
+/// Returns a path without symbolic links, as far as it exists.
+fn resolve(path: &Path) -> PathBuf {
+    let existing =
+        path.ancestors().find_map(|at| Some((at.canonicalize().ok()?, path.strip_prefix(at).ok()?)));
+    match existing {
+        Some((at, rest)) if rest.as_os_str().is_empty() => at,
+        Some((at, rest)) => at.join(rest),
+        None => path.to_owned(),
     }
 }
 
@@ -125,6 +154,32 @@ mod tests {
     use cool_content::Digest;
     use std::os::unix::fs::FileExt;
     use tempfile::TempDir;
+
+    #[test]
+    fn source_and_destination_must_not_contain_each_other() {
+        let directory = TempDir::new().unwrap();
+        let at = directory.path();
+        std::fs::create_dir_all(at.join("data/a")).unwrap();
+        std::os::unix::fs::symlink("data", at.join("link")).unwrap();
+        let check = |node: &str, source: &str, dest: &str| {
+            let task = CopyTask { source: at.join(source), ..task(at) };
+            check_apart(&task, node, &at.join(dest)).map_err(|error| error.to_string())
+        };
+        for (source, dest) in [("data/a", "data"), ("link/a", "data"), ("data/a", "link")] {
+            for node in ["n0", "n1"] {
+                let text = check(node, source, dest).unwrap_err();
+                assert!(text.contains(": contains the source"), "{text}");
+            }
+        }
+        for (source, dest) in [("data", "data/a/new/x"), ("data", "link/new"), ("link", "data/a")] {
+            assert!(check("n0", source, dest).unwrap_err().ends_with("is inside the source"));
+            check("n1", source, dest).unwrap();
+        }
+        for (source, dest) in [("data/a", "data2"), ("data/a", "data/b"), ("data", "data2/x")] {
+            check("n0", source, dest).unwrap();
+        }
+        check("n1", "nowhere/a", "nowhere").unwrap();
+    }
 
     const NODES: [&str; 4] = ["n0", "n1", "n2", "n3"];
 

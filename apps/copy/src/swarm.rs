@@ -250,7 +250,7 @@ impl SwarmMember {
             return SwarmResult { destination: None, install: None, source_error: error, sent };
         };
         let destination = match (destination, error) {
-            (Some((destination, _)), Some(error)) => Some(Err(destination.discard().err().unwrap_or(error))),
+            (Some((destination, _)), Some(error)) => Some(Err(destination.discard(error))),
             (Some((destination, _)), None) => Some(Ok(destination)),
             (None, Some(error)) => {
                 // The error concerns only the blocks for other members: the copy is complete.

@@ -280,6 +280,11 @@ fn files_at_the_destination_are_not_replaced_by_accident() {
     );
     std::fs::remove_file(&dest).unwrap();
     symlink(&source, &dest).unwrap();
+    let reached = DestinationCopy::open(&dest, Arc::clone(&manifest), DestinationOptions::default()).unwrap();
+    reached.finish().unwrap();
+    assert!(dest.is_symlink(), "a link to the same content is left as it is");
+    std::fs::remove_file(&dest).unwrap();
+    symlink(directory.path(), &dest).unwrap();
     assert!(
         refused(DestinationOptions { delete: true, verify: false }).ends_with("copy: is a symbolic link")
     );
@@ -303,8 +308,83 @@ fn files_at_the_destination_are_not_replaced_by_accident() {
         text.contains("another copy is writing there; if nodes share a file system, use {node} in DEST"),
         "{text}"
     );
-    one.discard().unwrap();
+    drop(one.discard(CopyFileError::Corrupt(dest.clone())));
     assert!(dest.join("mine").exists());
+}
+
+/// Returns a copy of a directory, of which all but one file is at the destination already. The test
+/// can thus complete it.
+fn nearly_complete(directory: &Path, delete: bool) -> DestinationCopy {
+    let (source, dest) = (directory.join("source"), directory.join("copy"));
+    for at in [&source, &dest] {
+        std::fs::create_dir(at).unwrap();
+        std::fs::write(at.join("same"), "same").unwrap();
+    }
+    std::fs::write(source.join("more"), "").unwrap();
+    let manifest = Arc::new(scan(&source).unwrap());
+    DestinationCopy::open(&dest, manifest, DestinationOptions { delete, verify: false }).unwrap()
+}
+
+#[test]
+fn what_appears_during_a_copy_is_kept_without_delete() {
+    let changes: [fn(&Path); 2] = [
+        |dest| std::fs::write(dest.join("results"), "").unwrap(),
+        |dest| std::fs::write(dest.join("same"), "edited").unwrap(),
+    ];
+    for change in changes {
+        let directory = TempDir::new().unwrap();
+        let destination = nearly_complete(directory.path(), false);
+        let dest = destination.dest().to_owned();
+        change(&dest);
+        let before = scan(&dest).unwrap();
+        let error = destination.finish().unwrap_err().to_string();
+        assert!(error.contains(": was created or changed during the copy"), "{error}");
+        assert_eq!(scan(&dest).unwrap(), before);
+        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 2, "nothing else is left");
+    }
+    let directory = TempDir::new().unwrap();
+    let destination = nearly_complete(directory.path(), true);
+    std::fs::write(directory.path().join("copy/results"), "").unwrap();
+    destination.finish().unwrap();
+    let [source, copy] = ["source", "copy"].map(|name| scan(&directory.path().join(name)).unwrap());
+    assert_eq!(source, copy);
+}
+
+#[test]
+fn a_destination_that_appears_during_a_copy_is_kept() {
+    let directory = TempDir::new().unwrap();
+    let dest = directory.path().join("copy");
+    let manifest = file(directory.path(), b"");
+    let destination = DestinationCopy::open(&dest, manifest, DestinationOptions::default()).unwrap();
+    std::fs::write(&dest, "mine").unwrap();
+    let error = destination.finish().unwrap_err();
+    assert!(matches!(error, CopyFileError::ChangedDestination(_)), "{error}");
+    assert_eq!(std::fs::read(&dest).unwrap(), b"mine");
+}
+
+#[test]
+fn special_files_at_the_destination_are_extra() {
+    let directory = TempDir::new().unwrap();
+    let (source, dest) = (directory.path().join("source"), directory.path().join("copy"));
+    [&source, &dest].iter().for_each(|at| std::fs::create_dir(at).unwrap());
+    let _socket = std::os::unix::net::UnixListener::bind(dest.join("socket")).unwrap();
+    let manifest = Arc::new(scan(&source).unwrap());
+    let open = |delete| {
+        DestinationCopy::open(&dest, Arc::clone(&manifest), DestinationOptions { delete, verify: false })
+    };
+    let error = open(false).unwrap_err().to_string();
+    assert!(
+        error.ends_with("socket: is not a file, directory or symbolic link; --delete removes it"),
+        "{error}"
+    );
+    open(true).unwrap().finish().unwrap();
+    assert_eq!(std::fs::read_dir(&dest).unwrap().count(), 0);
+}
+
+#[test]
+fn a_file_with_more_content_than_its_size_is_refused() {
+    let text = scan(Path::new("/proc/version")).unwrap_err().to_string();
+    assert!(text.starts_with("/proc/version: its content has another length"), "{text}");
 }
 
 #[test]

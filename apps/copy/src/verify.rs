@@ -1,6 +1,6 @@
 //! Verification of a copy against its manifest: all files are read from the disk again.
 
-use crate::destination::{drop_cache, has_content};
+use crate::block_files::{drop_cache, has_content, open_regular};
 use crate::manifest_scan::{in_parallel, item_path, items_at};
 use cool_content::{ItemContent, Manifest};
 use std::collections::BTreeSet;
@@ -41,5 +41,9 @@ pub(crate) fn find_damage(tree: &Path, manifest: &Manifest) -> Vec<(String, Stri
 
 /// Opens a file, but not the target of a symbolic link.
 fn open_file(path: &Path) -> io::Result<File> {
-    if path.symlink_metadata()?.is_file() { File::open(path) } else { Err(io::Error::other("is not a file")) }
+    if path.symlink_metadata()?.is_file() {
+        open_regular(path)
+    } else {
+        Err(io::Error::other("is not a file"))
+    }
 }

@@ -121,6 +121,41 @@ def test_a_file_reaches_only_the_named_nodes(make_bed, tmp_path):
     assert result.returncode == 1 and "--from" in result.stderr, "no agent is in this namespace"
 
 
+def test_a_copy_destroys_neither_its_source_nor_other_files(make_bed, tmp_path):
+    bed = make_bed("tree:2x2")
+    data, scratch = tmp_path / "data", tmp_path / "scratch"
+    for folder in (data / "a", scratch):
+        os.makedirs(folder)
+        write(str(folder / "keep"), b"kept")
+    os.mkfifo(tmp_path / ".blocked.cool-copy")
+    mine, into = str(data / "a"), str(tmp_path / "{node}") + "/"
+    for arguments, message in ((["--delete", mine, str(data)], "contains the source"),
+                               (["--delete", mine + "/..", str(scratch) + "/"], "has no name for the copies"),
+                               (["/proc/version", into], "another length than the system reports"),
+                               ([mine, str(tmp_path / "blocked")], ".blocked.cool-copy: is not a directory")):
+        result = run(bed, "cool", "copy", "--from", "h1", "--nodes", "h2", *arguments)
+        assert result.returncode == 1 and message in result.stderr, result.stderr
+    assert all((folder / "keep").read_bytes() == b"kept" for folder in (data / "a", scratch))
+    os.makedirs(tmp_path / "h2", exist_ok=True)
+    shutil.copytree(scratch, tmp_path / "h2" / "source")
+    source = make_folder(str(tmp_path / "source"))
+    write(source + "/keep", b"changed")
+    job = start(bed, "cool", "copy", "--limit", "1M", "--from", "h1", "--nodes", "h2", source, into)
+    wait_for(lambda: os.path.exists(tmp_path / "h2" / ".source.cool-copy" / "tree" / "sparse"), "the copy has begun")
+    write(str(tmp_path / "h2" / "source" / "results"), b"mine")
+    status, _, errors = ended(job)
+    assert status == 1 and "h2/source/results: was created or changed during the copy" in errors, errors
+    assert sorted(os.listdir(tmp_path / "h2" / "source")) == ["keep", "results"] and os.listdir(tmp_path / "h2") == ["source"]
+
+
+def test_staging_leaves_a_shared_link_to_the_same_content(make_bed, tmp_path):
+    bed = make_bed("tree:2x2")
+    write(str(tmp_path / "v3"), b"model")
+    os.symlink("v3", tmp_path / "current")
+    lines = succeed(bed, "cool", "run", "-n", "2", "--stage-from", "h1", "--stage", str(tmp_path / "current"), "--", "cat", str(tmp_path / "current"))
+    assert sorted(lines.split()) == ["[0]", "[1]", "model", "model"] and os.path.islink(tmp_path / "current")
+
+
 def test_a_node_without_permission_is_named_and_the_others_copy(make_bed):
     bed = make_bed("tree:2x2", users=(PASSWD, GROUP))
     bed.run(["cool", "certs", bed.certificates, "--user", "ann"], check=True, capture_output=True)
@@ -366,6 +401,7 @@ def test_a_stream_stays_in_order_and_survives_the_loss_of_a_node(make_bed, tmp_p
     assert status == 1 and "cool: lost h3; the others continue" in errors, errors
     digest = hashlib.sha256(data).hexdigest()
     assert [hashlib.sha256((tmp_path / node / "copy").read_bytes()).hexdigest() for node in ("h1", "h2")] == [digest] * 2
+    assert [stat.S_IMODE((tmp_path / node / "copy").stat().st_mode) for node in ("h1", "h2")] == [0o640] * 2
     assert reader.communicate(timeout=PATIENCE)[0].split()[0] == digest
     assert not os.path.exists(tmp_path / "h3" / "copy") and json.loads(out)["bytes"] == len(data)
     assert os.listdir(spool) == []

@@ -41,7 +41,7 @@ pub(crate) struct CopyOptions {
     delete: bool,
 
     /// Send standard input (SOURCE `-`) in order while it is being read, without spooling it; DEST
-    /// may be a pipe
+    /// may be a pipe or device
     #[arg(long, conflicts_with_all = ["from", "user", "delete", "compress", "verify", "limit"])]
     stream: bool,
 

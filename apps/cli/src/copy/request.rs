@@ -73,7 +73,8 @@ impl CopyPaths {
         if let Some(dest) = dest {
             check_placeholders(&dest.to_string_lossy())?;
             if names_directory(dest) {
-                to.push(from.file_name().unwrap_or_default());
+                // Without a name, DEST itself would be replaced.
+                to.push(from.file_name().ok_or_else(|| Error::NoSourceName(source.to_owned()))?);
             }
         }
         let text = |path: PathBuf| {
@@ -221,6 +222,21 @@ fn task(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_source_without_a_name_needs_the_name_of_its_copy() {
+        for source in ["..", "x/..", "/", "../"] {
+            let into = CopyPaths::new(Path::new(source), Some(Path::new("/scratch/")));
+            let text = into.err().unwrap().to_string();
+            assert!(text.ends_with("has no name for the copies; add one to DEST"), "{text}");
+            assert_eq!(
+                CopyPaths::new(Path::new(source), Some(Path::new("/scratch/x"))).unwrap().dest,
+                "/scratch/x"
+            );
+        }
+        let here = CopyPaths::new(Path::new("x/."), Some(Path::new("/scratch/"))).unwrap();
+        assert_eq!(here.dest, "/scratch/x");
+    }
 
     #[test]
     fn only_the_placeholder_node_is_known() {

@@ -42,6 +42,7 @@ pub(super) async fn stream(
         copy_on_source: !hosts.serving.contains(&from),
         via: transfer.via,
         background: transfer.background,
+        mode: Some(feed.mode()?),
     };
     let spec = cool_rank_job::spec(STREAM_RANK, &task, hosts.all, None)?;
     let mut outcome = CopyOutcome::new(from, hosts.serving, hosts.absent);

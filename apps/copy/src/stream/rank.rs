@@ -55,7 +55,7 @@ impl<'t> StreamRank<'t> {
         let connect = || StreamSource::connect(task.socket.clone()).map_err(CopyFileError::at(&task.socket));
         let source = is_source.then(connect);
         let dest = || task.dest.replace("{node}", &node).into();
-        let sink = (task.copy_on_source || !is_source).then(|| StreamSink::start(dest()));
+        let sink = (task.copy_on_source || !is_source).then(|| StreamSink::start(dest(), task.mode));
         Ok(StreamRank { task, source, sink: sink.transpose()?, next: 0, hash: None, bytes_broadcast: 0 })
     }
 
@@ -71,8 +71,9 @@ impl<'t> StreamRank<'t> {
             }
         };
         drop(comm);
-        let written = self.sink.map_or(Ok(()), |sink| sink.finish(self.hash.as_deref()));
-        outcome.and_then(|()| Ok(written?))
+        // The reason why this node could not write explains more than the end of the stream.
+        self.sink.map_or(Ok(()), |sink| sink.finish(self.hash.as_deref()))?;
+        outcome
     }
 
     /// Broadcasts all parts, beginning with the first one that any rank is missing.
@@ -166,6 +167,7 @@ mod tests {
     use crate::tests::noise;
     use cool::embedded::{Embedded, run};
     use std::io::Write;
+    use std::os::unix::fs::PermissionsExt;
     use std::os::unix::net::UnixListener;
     use std::path::Path;
     use std::thread;
@@ -181,14 +183,16 @@ mod tests {
             copy_on_source: false,
             via: Default::default(),
             background: false,
+            mode: Some(0o600),
         };
         let listener = UnixListener::bind(&task.socket).unwrap();
         let command = thread::spawn(move || {
             let (mut rank, _) = listener.accept().unwrap();
             let last = if complete { &[&[][..]][..] } else { &[] };
             for frame in bytes.chunks(300_000).chain(last.iter().copied()) {
-                rank.write_all(&(frame.len() as u32).to_le_bytes()).unwrap();
-                rank.write_all(frame).unwrap();
+                let frame = [&(frame.len() as u32).to_le_bytes()[..], frame].concat();
+                // The rank may have ended already, because no node can write.
+                drop(rank.write_all(&frame));
             }
         });
         let ranks = Embedded { ranks: 4, ranks_per_node: 1, racks: 2 };
@@ -226,5 +230,21 @@ mod tests {
         let outcomes = streamed(directory.path(), noise(5, 100), true);
         let unusable = format!("{}: is a directory", directory.path().join("n2/copy").display());
         assert_eq!(outcomes, [None, None, Some(unusable), None]);
+        for node in ["n1", "n3"] {
+            let mode = directory.path().join(node).join("copy").metadata().unwrap().permissions().mode();
+            assert_eq!(mode & 0o777, 0o600);
+        }
+    }
+
+    #[test]
+    fn each_node_names_its_reason_if_none_can_write() {
+        let directory = TempDir::new().unwrap();
+        for node in ["n1", "n2", "n3"] {
+            std::fs::create_dir_all(directory.path().join(node).join("copy")).unwrap();
+        }
+        let outcomes = streamed(directory.path(), noise(5, 100), true);
+        let named =
+            |error: &Option<String>| error.as_deref().is_some_and(|text| text.ends_with("is a directory"));
+        assert!(outcomes[1..].iter().all(named), "{outcomes:?}");
     }
 }
