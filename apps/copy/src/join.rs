@@ -30,7 +30,7 @@ pub(crate) fn join_swarm(
     }
     let me = Member { rack: late.rack, slot: late.slot };
     let open = |manifest| prepare(task, node, manifest);
-    let swarm = match SwarmMember::join((task, node), began, (me, &late.contacts), open) {
+    let swarm = match SwarmMember::join((task, node), began, (me, &late.contacts, late.identity), open) {
         // An earlier rank of this node may still hold the lock. The command starts another rank
         // later.
         Err(locked @ CopyError::File(CopyFileError::Locked(_))) => return Err(locked),

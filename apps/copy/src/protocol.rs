@@ -140,6 +140,10 @@ pub struct LateMember {
     pub slot: u32,
     /// Addresses at which some of the members listen.
     pub contacts: Vec<SocketAddr>,
+    /// Identity of the manifest that the source's rank has reported. A member that replies with
+    /// another manifest is not believed. `None` from a source of an earlier release.
+    #[serde(default)]
+    pub identity: Option<Digest>,
 }
 
 /// How the ranks of a copy use the stores of their nodes.
@@ -218,6 +222,9 @@ pub enum CopyEvent {
     Source {
         /// Total size of its files, in bytes.
         bytes: u64,
+        /// Identity of its manifest; `None` for a stream.
+        #[serde(default)]
+        identity: Option<Digest>,
     },
     /// The source starts to send blocks that at least one node is missing. Sent by the source's
     /// rank.

@@ -257,7 +257,8 @@ impl<'t> CopyRank<'t> {
         match (scanned, &self.manifest) {
             (Ok(Some(source)), _) => {
                 if self.is_source() {
-                    CopyEvent::Source { bytes: source.manifest.bytes() }.send()?;
+                    let identity = Some(source.manifest.identity());
+                    CopyEvent::Source { bytes: source.manifest.bytes(), identity }.send()?;
                     bytes = source.manifest.encode();
                 }
                 self.manifest = Some(Arc::clone(&source.manifest));

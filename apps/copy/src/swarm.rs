@@ -10,7 +10,7 @@ use crate::progress_reporter::ProgressReporter;
 use crate::protocol::{CopyEvent, CopyTask};
 use crate::secret::CopySecret;
 use cool::Comm;
-use cool_content::{BlockSet, Manifest, Piece};
+use cool_content::{BlockSet, Digest, Manifest, Piece};
 use cool_peer::{
     Code, GenerationStore, InquiryHold, LateJoinReply, Member, MemberRole, PeerProgress, SourceIndex,
     SwarmConfig, SwarmPeer,
@@ -176,11 +176,12 @@ impl SwarmMember {
     }
 
     /// Joins a swarm that is under way, as the member `me`. The members at `contacts` send the
-    /// configuration and the manifest, for which `open` prepares this node's copy.
+    /// configuration and the manifest, for which `open` prepares this node's copy. The manifest must
+    /// have this `identity`, if it is known.
     pub(crate) fn join(
         (task, node): (&CopyTask, &str),
         began: Instant,
-        (me, contacts): (Member, &[SocketAddr]),
+        (me, contacts, identity): (Member, &[SocketAddr], Option<Digest>),
         open: impl FnOnce(Arc<Manifest>) -> Result<DestinationCopy, CopyError>,
     ) -> Result<SwarmMember, CopyError> {
         let secret = task.secret.ok_or(CopyError::NoSecret)?;
@@ -189,6 +190,7 @@ impl SwarmMember {
         let (missing, manifest) = decode_description(&content)?;
         let manifest = Arc::new(manifest);
         let generations = divide(&manifest, &missing);
+        check_reply(&manifest, identity, &generations, &swarm.generations)?;
         let destination = open(Arc::clone(&manifest))?;
         let rate = payload_rate(task.rates.on(node));
         let config = MemberConfig { me, socket, source: None, rate, late: true };
@@ -339,6 +341,24 @@ fn decode_description(content: &[u8]) -> Result<(BlockSet, Manifest), CopyError>
     Ok((BlockSet::from_words(manifest.blocks().len(), &words), manifest))
 }
 
+/// Checks the reply of a member: the manifest against the identity that the source has reported,
+/// and the configuration against the generations of this release.
+fn check_reply(
+    manifest: &Manifest,
+    identity: Option<Digest>,
+    generations: &[Piece],
+    configured: &[u64],
+) -> Result<(), CopyError> {
+    let unlike = |what| CopyError::Source(format!("a member of the swarm sent {what}"));
+    if identity.is_some_and(|identity| identity != manifest.identity()) {
+        return Err(unlike("the manifest of another content"));
+    }
+    if !generations.iter().map(|piece| piece.bytes as u64).eq(configured.iter().copied()) {
+        return Err(unlike("a plan of another release; install the same release on all nodes"));
+    }
+    Ok(())
+}
+
 /// Listens on the interface that leads to the source's node.
 fn listen(source: IpAddr) -> io::Result<TcpListener> {
     let towards = UdpSocket::bind(SocketAddr::from((unspecified(source), 0)))?;
@@ -416,4 +436,28 @@ fn swarm_config(
 /// Returns the rate at which a link can transfer blocks; `None` if the link's rate is unknown.
 fn payload_rate(rate: u64) -> Option<u64> {
     rate.checked_mul(PAYLOAD_PERCENT).map(|rate| rate / 100).filter(|rate| *rate > 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::manifest_scan::scan;
+    use tempfile::TempDir;
+
+    #[test]
+    fn a_newcomer_believes_only_the_manifest_of_the_source() {
+        let directory = TempDir::new().unwrap();
+        let manifest = |name: &str| {
+            std::fs::write(directory.path().join(name), name).unwrap();
+            scan(&directory.path().join(name)).unwrap()
+        };
+        let (right, other) = (manifest("right"), manifest("other"));
+        let generations = |manifest: &Manifest| divide(manifest, &BlockSet::none(manifest.blocks().len()));
+        let check = |manifest: &Manifest, identity, configured: &[u64]| {
+            check_reply(manifest, identity, &generations(manifest), configured).is_ok()
+        };
+        assert!(check(&right, Some(right.identity()), &[5]) && check(&right, None, &[5]));
+        assert!(!check(&other, Some(right.identity()), &[5]));
+        assert!(!check(&right, Some(right.identity()), &[6]) && !check(&right, None, &[]));
+    }
 }

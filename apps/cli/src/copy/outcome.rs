@@ -7,6 +7,7 @@ use crate::error::Error;
 use crate::progress_bar::progress_bar;
 use crate::terminal_text::printable;
 use crate::units;
+use cool_content::Digest;
 use cool_copy::{CopyEvent, LateMember, parse_event, without_os_code};
 use cool_proto::control::{Group, Output};
 use indicatif::ProgressBar;
@@ -82,6 +83,8 @@ pub(crate) struct CopyOutcome {
     expelled: BTreeMap<String, BTreeSet<String>>,
     source_error: Option<String>,
     bytes: u64,
+    /// Identity of the source's manifest, once the source's rank has reported it.
+    identity: Option<Digest>,
     sent: u64,
     via: String,
     /// Total size of the blocks that the source sends, in bytes; `None` until it starts.
@@ -133,6 +136,7 @@ impl CopyOutcome {
             expelled: BTreeMap::new(),
             source_error: None,
             bytes: 0,
+            identity: None,
             sent: 0,
             via: String::new(),
             sending: None,
@@ -164,8 +168,15 @@ impl CopyOutcome {
             return self.bar.suspend(|| eprintln!("{}: {line}", rank.node));
         };
         let now = self.began.elapsed().as_secs_f64();
+        let is_source = rank.node == self.from;
         match event {
-            CopyEvent::Source { bytes } => self.bytes = bytes,
+            // Another node must not end the copy for all.
+            CopyEvent::Source { .. }
+            | CopyEvent::Sending { .. }
+            | CopyEvent::Sent { .. }
+            | CopyEvent::SourceFailed { .. }
+                if !is_source => {}
+            CopyEvent::Source { bytes, identity } => (self.bytes, self.identity) = (bytes, identity),
             CopyEvent::Sending { bytes } => {
                 self.sending = Some(bytes);
                 self.bar.set_length(bytes);
@@ -266,7 +277,7 @@ impl CopyOutcome {
         let slot = *slots;
         *slots += 1;
         self.ranks.push(RankProgress::new(node, self.ranks.len()));
-        (self.ranks.len() - 1, LateMember { rack, slot, contacts })
+        (self.ranks.len() - 1, LateMember { rack, slot, contacts, identity: self.identity })
     }
 
     /// Records the end of a job of late nodes, with its error if it failed.
@@ -500,6 +511,17 @@ mod tests {
         outcome.on_late_job_ended(7..8, None);
         send(&mut outcome, 1, &CopyEvent::Lost { nodes: vec!["n0".to_owned()] });
         assert!(!outcome.can_admit(), "the source was lost");
+    }
+
+    #[test]
+    fn only_the_source_can_end_the_copy_for_all_nodes() {
+        let mut outcome = outcome();
+        let failed = CopyEvent::SourceFailed { reason: "it changed".to_owned() };
+        send(&mut outcome, 1, &failed);
+        send(&mut outcome, 1, &CopyEvent::Sent { bytes: 1, via: "swarm".to_owned() });
+        assert_eq!((outcome.source_error(), outcome.sent), (None, 0));
+        send(&mut outcome, 0, &failed);
+        assert_eq!(outcome.source_error().as_deref(), Some("it changed"));
     }
 
     #[test]

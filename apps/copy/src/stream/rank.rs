@@ -154,7 +154,7 @@ impl<'t> StreamRank<'t> {
     /// Reports the length of the input and the number of bytes sent, at the source's rank.
     fn report_sent(&self, comm: &Comm) -> Result<(), CopyError> {
         if let Some(Ok(source)) = &self.source {
-            CopyEvent::Source { bytes: source.bytes }.send()?;
+            CopyEvent::Source { bytes: source.bytes, identity: None }.send()?;
             CopyEvent::Sent { bytes: self.bytes_broadcast, via: comm.last_plan() }.send()?;
         }
         Ok(())
