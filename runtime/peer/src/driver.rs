@@ -6,7 +6,7 @@ use crate::decoding::{decode, is_filled_up, wrong_rows};
 use crate::generation_store::GenerationStore;
 use crate::late_join;
 use crate::links::{LinkEvent, LinkMessage, Links, listen, sleep_until};
-use crate::memory::{BlockMemory, BlockSum, SharedBytes, sum_of_blocks, sum_of_rows};
+use crate::memory::{BlockMemory, BlockSum, SharedBytes, single_block, sum_of_blocks, sum_of_rows};
 use crate::progress::{PeerProgress, ProgressBoard};
 use crate::receiving::{IncomingBlocks, PartEffect};
 use crate::sending::{OutgoingBlocks, OutgoingTransfer};
@@ -298,16 +298,25 @@ impl<C: GenerationStore> Driver<C> {
     fn add_up(&mut self, transfer: OutgoingTransfer, generation: u32, terms: Vec<Term>) {
         let (sum, block) = (self.memory.sum(generation, terms), self.block(generation));
         let (store, done) = (Arc::clone(&self.store), self.done.clone());
-        let padded = block * usize::from(self.config.blocks);
+        let (bytes, padded) = (self.bytes(generation), block * usize::from(self.config.blocks));
         spawn_blocking(move || {
             let added = match sum {
                 BlockSum::Rows(rows) => Ok((sum_of_rows(&rows, block), None)),
                 BlockSum::Whole(whole, terms) => Ok((sum_of_blocks(&whole, &terms, block), None)),
-                BlockSum::Unread(terms) => store.read(generation).map(|mut bytes| {
-                    bytes.resize(padded, 0);
-                    let whole = SharedBytes::from(bytes);
-                    (sum_of_blocks(&whole, &terms, block), Some((generation, whole)))
-                }),
+                BlockSum::Unread(terms) => match single_block(&terms, padded) {
+                    Some((number, factor)) => {
+                        let range = (number * block).min(bytes)..((number + 1) * block).min(bytes);
+                        store.read_range(generation, range).map(|mut read| {
+                            read.resize(block, 0);
+                            (sum_of_rows(&[(factor, read.into())], block), None)
+                        })
+                    }
+                    None => store.read(generation).map(|mut read| {
+                        read.resize(padded, 0);
+                        let whole = SharedBytes::from(read);
+                        (sum_of_blocks(&whole, &terms, block), Some((generation, whole)))
+                    }),
+                },
             };
             // The driver may have ended.
             drop(done.send(match added {
