@@ -12,7 +12,7 @@ use cool_tcp::{Congestion, LinkEstimate, bound_retransmission_timeout};
 use snow::{Builder, HandshakeState, TransportState};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
@@ -84,7 +84,9 @@ impl ChannelSender {
         (me, contact): (Member, SocketAddr),
         (send_buffer, link): (Option<usize>, &LinkEstimate),
     ) -> Result<ChannelSender, ChannelError> {
-        let mut sender = ChannelSender::connect(to, key).await?;
+        // Members recognize each other by these addresses.
+        let from = Some(contact.ip()).filter(|ip| ip.is_ipv4() == to.is_ipv4());
+        let mut sender = ChannelSender::connect(from, to, key).await?;
         sender.congestion = Some(link.choose(&sender.stream));
         if let Some(bytes) = send_buffer {
             SockRef::from(&sender.stream).set_send_buffer_size(bytes)?;
@@ -93,10 +95,14 @@ impl ChannelSender {
         Ok(sender)
     }
 
-    /// Opens a channel, but sends no message on it.
-    pub(crate) async fn connect(to: SocketAddr, key: &SwarmKey) -> Result<ChannelSender, ChannelError> {
+    /// Opens a channel from an address of this node, but sends no message on it.
+    pub(crate) async fn connect(
+        from: Option<IpAddr>,
+        to: SocketAddr,
+        key: &SwarmKey,
+    ) -> Result<ChannelSender, ChannelError> {
         bounded(OPENING, async {
-            let mut stream = cool_tcp::connect(None, to).await?;
+            let mut stream = cool_tcp::connect(from, to).await?;
             tune(&stream)?;
             let mut noise = builder(key)?.build_initiator()?;
             write_handshake(&mut stream, &mut noise).await?;

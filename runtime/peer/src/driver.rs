@@ -379,13 +379,16 @@ impl<C: GenerationStore> Driver<C> {
 impl<C: GenerationStore> Driver<C> {
     fn on_event(&mut self, event: LinkEvent) {
         match event {
-            LinkEvent::Greeted { from, contact, channel } => {
+            LinkEvent::Greeted { from, contact, ip, channel } => {
                 self.preparing.remove(&from);
-                if self.links.is_new(from) && from.rack.max(from.slot) < MEMBERS_MAX {
+                if contact.ip().to_canonical() == ip.to_canonical()
+                    && self.links.is_new(from)
+                    && from.rack.max(from.slot) < MEMBERS_MAX
+                {
                     self.guests.insert(from, Instant::now());
                     self.join(from, contact);
                 }
-                if self.links.greeted(from, channel) == Some(true) {
+                if self.links.greeted(from, ip, channel) == Some(true) {
                     self.handle(Input::Joined(from));
                 }
             }
@@ -412,7 +415,11 @@ impl<C: GenerationStore> Driver<C> {
             }
             LinkEvent::Reopen(member) => self.links.reopen(member),
             LinkEvent::HandedOver { to, transfer } => self.sending.handed_over((to, transfer)),
-            LinkEvent::Received { from, message } => self.receive(from, message),
+            LinkEvent::Received { from, channel, message } => {
+                if self.links.accepts(from, channel) {
+                    self.receive(from, message);
+                }
+            }
         }
     }
 

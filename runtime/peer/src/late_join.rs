@@ -121,7 +121,7 @@ pub fn inquire(contacts: &[SocketAddr], key: SwarmKey, me: Member) -> Result<Lat
     let (state, held) = runtime.block_on(async {
         let mut opening = JoinSet::new();
         for contact in contacts.iter().copied() {
-            opening.spawn(async move { ChannelSender::connect(contact, &key).await });
+            opening.spawn(async move { ChannelSender::connect(None, contact, &key).await });
         }
         let mut why = "no member is listed".to_owned();
         while let Some(opened) = opening.join_next().await {

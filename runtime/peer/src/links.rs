@@ -8,7 +8,7 @@ use crate::wire::{Frame, PART_BYTES};
 use cool_swarm::{Member, Signal};
 use cool_tcp::LinkEstimate;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
@@ -36,12 +36,13 @@ const SEND_BUFFER_MAX_BYTES: usize = 64 << 10;
 
 /// The events that links report to the driver.
 pub(crate) enum LinkEvent {
-    /// A member that listens at `contact` has opened a channel to this one.
-    Greeted { from: Member, contact: SocketAddr, channel: u64 },
+    /// A node with this address, which claims to be a member that listens at `contact`, has opened a
+    /// channel to this one.
+    Greeted { from: Member, contact: SocketAddr, ip: IpAddr, channel: u64 },
     /// A node that will become a member requests the common state.
     Inquired { by: Member, sender: ChannelSender },
-    /// A message of a member has arrived.
-    Received { from: Member, message: LinkMessage },
+    /// A message has arrived over a channel that was opened in the name of a member.
+    Received { from: Member, channel: u64, message: LinkMessage },
     /// All bytes of a block have been passed to the system.
     HandedOver { to: Member, transfer: u32 },
     /// A channel that had failed is open again.
@@ -72,8 +73,16 @@ struct MemberLink {
     /// The outgoing channel (with its number) and the number of the incoming one.
     outgoing: Option<(u64, UnboundedSender<SendRequest>)>,
     incoming: Option<u64>,
+    /// The last incoming channel that was accepted. It may be open when the outgoing one has ended.
+    accepted: Option<u64>,
     /// The wait before the next attempt, if the last one has failed.
     wait: Option<Duration>,
+}
+
+impl MemberLink {
+    fn new(address: SocketAddr) -> MemberLink {
+        MemberLink { address, outgoing: None, incoming: None, accepted: None, wait: None }
+    }
 }
 
 pub(crate) struct Links {
@@ -105,9 +114,7 @@ impl Links {
         events: Sender<LinkEvent>,
     ) -> Links {
         let links = others.filter(|(member, _)| *member != me);
-        let link =
-            |(member, address)| (member, MemberLink { address, outgoing: None, incoming: None, wait: None });
-        let links = links.map(link).collect();
+        let links = links.map(|(member, address)| (member, MemberLink::new(address))).collect();
         Links {
             key,
             me,
@@ -197,7 +204,7 @@ impl Links {
     pub(crate) fn join(&mut self, member: Member, address: SocketAddr) {
         if member != self.me {
             self.left.remove(&member);
-            self.links.insert(member, MemberLink { address, outgoing: None, incoming: None, wait: None });
+            self.links.insert(member, MemberLink::new(address));
         }
     }
 
@@ -207,12 +214,23 @@ impl Links {
         self.left.insert(member);
     }
 
-    /// Records that a member has opened a channel to this one. Returns whether its link had failed
-    /// before, or `None` if it is not a member.
-    pub(crate) fn greeted(&mut self, from: Member, channel: u64) -> Option<bool> {
+    /// Records that a node with the address `ip` has opened a channel to this one in the name of a
+    /// member. Returns whether the member's link had failed before, or `None` if it is not a member
+    /// or has another address: all members know the key of the swarm, so that each could speak for
+    /// another one otherwise.
+    pub(crate) fn greeted(&mut self, from: Member, ip: IpAddr, channel: u64) -> Option<bool> {
         let link = self.links.get_mut(&from)?;
-        link.incoming = Some(channel);
+        if link.address.ip().to_canonical() != ip.to_canonical() {
+            tracing::debug!("{ip} opened a channel in the name of {from:?} at {}", link.address);
+            return None;
+        }
+        (link.incoming, link.accepted) = (Some(channel), Some(channel));
         Some(link.wait.take().is_some())
+    }
+
+    /// Returns whether messages over this channel are those of the member.
+    pub(crate) fn accepts(&self, from: Member, channel: u64) -> bool {
+        self.links.get(&from).is_some_and(|link| link.accepted == Some(channel))
     }
 
     /// Records that a channel has ended. Returns whether it was in use, in which case all transfers
@@ -374,8 +392,8 @@ pub(crate) async fn listen(socket: TcpListener, key: SwarmKey, events: Sender<Li
                 }
                 Err(error) => return tracing::debug!("channel from {from}: {error}"),
             };
-            let greeted = LinkEvent::Greeted { from: member, contact, channel: number };
-            if let Err(error) = report_messages(member, greeted, receiver, &events).await {
+            let greeted = LinkEvent::Greeted { from: member, contact, ip: from.ip(), channel: number };
+            if let Err(error) = report_messages((member, number), greeted, receiver, &events).await {
                 tracing::debug!("channel from {member:?} at {from}: {error}");
             }
             drop(events.send(LinkEvent::Closed { with: member, channel: number }).await);
@@ -385,7 +403,7 @@ pub(crate) async fn listen(socket: TcpListener, key: SwarmKey, events: Sender<Li
 
 /// Reports the messages of a member as events, until the channel or the driver ends.
 async fn report_messages(
-    from: Member,
+    (from, channel): (Member, u64),
     greeted: LinkEvent,
     mut receiver: ChannelReceiver,
     events: &Sender<LinkEvent>,
@@ -399,7 +417,7 @@ async fn report_messages(
             Frame::Half { transfer } => LinkMessage::Half { transfer },
             Frame::Whole { transfer } => LinkMessage::Whole { transfer },
         };
-        event = LinkEvent::Received { from, message };
+        event = LinkEvent::Received { from, channel, message };
     }
     Ok(())
 }
@@ -407,6 +425,20 @@ async fn report_messages(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[tokio::test]
+    async fn a_member_cannot_speak_for_another_one() {
+        let [me, other] = [0, 1].map(|slot| Member { rack: 0, slot });
+        let [mine, theirs] = [1, 2].map(|host| SocketAddr::from(([127, 0, 0, host], 9)));
+        let (events, _received) = tokio::sync::mpsc::channel(1);
+        let mut links = Links::new([0; 32], (me, mine), None, [(other, theirs)].into_iter(), events);
+        assert_eq!(links.greeted(other, theirs.ip(), 1), Some(false));
+        assert_eq!(links.greeted(other, [127, 0, 0, 3].into(), 2), None);
+        assert!(links.accepts(other, 1) && !links.accepts(other, 2));
+        assert!(!links.closed(other, 2), "the end of the wrong channel has no effect");
+        assert!(links.closed(other, 1));
+        assert!(links.accepts(other, 1), "its last messages may still arrive");
+    }
 
     #[test]
     fn a_send_buffer_holds_two_milliseconds_of_a_link() {
