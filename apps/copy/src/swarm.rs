@@ -201,8 +201,8 @@ impl SwarmMember {
     }
 
     /// Joins a swarm that is under way, as the member `me`. The members at `contacts` send the
-    /// configuration and the manifest, for which `open` prepares this node's copy. The manifest must
-    /// have this `identity`, if it is known.
+    /// configuration and the manifest, for which `open` prepares this node's copy. The manifest
+    /// must have this `identity`, if it is known.
     pub(crate) fn join(
         (task, node): (&CopyTask, &str),
         began: Instant,
@@ -470,7 +470,7 @@ mod tests {
     use tempfile::TempDir;
 
     #[test]
-    fn a_range_of_a_generation_is_read_from_the_blocks_that_overlap_it() {
+    fn a_range_of_a_generation_is_read_from_overlapping_blocks() {
         let directory = TempDir::new().unwrap();
         let bytes = crate::tests::noise(3, 600_000);
         let source = directory.path().join("source");

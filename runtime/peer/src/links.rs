@@ -36,8 +36,8 @@ const SEND_BUFFER_MAX_BYTES: usize = 64 << 10;
 
 /// The events that links report to the driver.
 pub(crate) enum LinkEvent {
-    /// A node with this address, which claims to be a member that listens at `contact`, has opened a
-    /// channel to this one.
+    /// A node with this address, which claims to be a member that listens at `contact`, has opened
+    /// a channel to this one.
     Greeted { from: Member, contact: SocketAddr, ip: IpAddr, channel: u64 },
     /// A node that will become a member requests the common state.
     Inquired { by: Member, sender: ChannelSender },

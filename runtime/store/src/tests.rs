@@ -105,7 +105,8 @@ fn of_concurrent_puts_the_later_one_wins_on_every_node() {
             assert!(matches!(early.commit(), Err(StoreError::Superseded(_))));
         }
         assert_eq!((named(&store), objects(&store)), (NameEntry { id: ids[1], put_ms: 2 }, 1));
-        // A repeated put does not replace a later one, but a new put does, even if a clock is wrong.
+        // A repeated put does not replace a later one, but a new put does, even if a clock is
+        // wrong.
         assert!(matches!(begin(&store, b"early", 1, false), Err(StoreError::Superseded(_))));
         begin(&store, b"early", 1, true).unwrap().commit().unwrap();
         assert_eq!((named(&store), objects(&store)), (NameEntry { id: ids[0], put_ms: 1 }, 1));
