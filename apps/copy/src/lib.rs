@@ -13,6 +13,8 @@
 //! | `rank.rs` | one rank of a copy: its passes, and what happens when a node is lost |
 //! | `source.rs`, `pipeline.rs` | read pieces at the source, and broadcast them one behind the other |
 //! | `piece_writer.rs`, `destination.rs`, `install.rs` | write a node's copy, and rename it into place |
+//! | `work_directory.rs`, `block_files.rs` | the locked directory next to DEST, and the files in it |
+//! | `previous_destination.rs`, `placement.rs` | keep content of DEST that a copy must not replace |
 //! | `copy_group.rs` | functions that every copy uses on its group of ranks |
 //! | `swarm.rs`, `generations.rs` | distribute the data by swarm instead of broadcasts |
 //! | `admission.rs`, `join.rs` | nodes that are late: for broadcasts, and for a swarm |
