@@ -101,7 +101,7 @@ pub enum Notice {
         able: bool,
     },
     /// Whether datagrams of full length have arrived at the sender's node before the first quick
-    /// call. Only sent in a group whose agents all know this notice.
+    /// call. It must be sent only in a group whose agents all support it.
     QuickProbed {
         /// The group.
         group: u64,
