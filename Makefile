@@ -33,8 +33,6 @@ export PYTHONPYCACHEPREFIX := $(TARGET)/pycache
 QUICK := $(TARGET)/quick
 # Arguments of `cargo build` for the programs, without bindings and fuzz targets.
 PROGRAMS := --workspace --exclude cool-fuzz --exclude cool-c --exclude cool-python --features cool-kmeans/parquet
-# End-to-end test modules that run at a time (they wait for emulated links half of the time).
-WORKERS := 3
 # Limits an end-to-end run to modules or tests, in pytest's notation. For example:
 #   make end-to-end TESTS=tests/e2e/jobs/test_jobs.py
 TESTS :=
@@ -86,7 +84,7 @@ python-tests: $(if $(READY),,bindings-test)
 # Phase: runs the end-to-end tests on emulated networks (tests/README.md).
 end-to-end: $(if $(READY),,packages-test build bindings-test)
 	exec $(SUDO) env COOL_BIN="$(TARGET)/debug" CARGO_TARGET_DIR="$(TARGET)" "PYTHONPYCACHEPREFIX=$$PYTHONPYCACHEPREFIX" \
-		COOL_TESTS_IN_THREAD="$(COOL_TESTS_IN_THREAD)" tests/run.py --workers $(WORKERS) $(TESTS)
+		COOL_TESTS_IN_THREAD="$(COOL_TESTS_IN_THREAD)" tests/run.py $(TESTS)
 
 # Runs the tests that need neither root nor an emulated network, without the slow ones
 # (.config/nextest.toml): a few minutes after compilation.

@@ -48,15 +48,17 @@ SECONDS = {
     "test_kmeans": 210, "test_copy": 200, "test_etcd": 150, "test_management_failures": 150, "test_hosts": 140, "test_bindings": 130, "test_store": 120,
     "test_pair": 110,
 }
+# Maximum number of modules at a time, because each has some fifty processes and needs their memory.
+WORKERS_MAX = 8
 # Assumed duration of a module that is not in the table.
 UNKNOWN_SECONDS = 60
 
 
 def parse_arguments():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    p.add_argument("--workers", type=int, default=3,
-                   help="modules that run at a time; default %(default)s, because they wait for "
-                        "emulated links half of the time")
+    p.add_argument("--workers", type=int, default=min(2 * len(os.sched_getaffinity(0)), WORKERS_MAX),
+                   help="modules that run at a time; default: two for each CPU that may be used, "
+                        "because they wait for emulated links half of the time; here %(default)s")
     p.add_argument("--bound", type=float, default=3600, help="seconds after which a module is killed; default %(default)g")
     p.add_argument("--in-thread", action="store_true", default=bool(os.environ.get("COOL_TESTS_IN_THREAD")),
                    help="run tests in a thread other than the main one; the same as "
