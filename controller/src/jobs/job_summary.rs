@@ -40,5 +40,6 @@ pub(super) fn summary(spec: &JobSpec) -> JobSpec {
         placement: spec.placement,
         time_limit_ms: spec.time_limit_ms,
         survive: spec.survive,
+        partial_lines: spec.partial_lines,
     }
 }
