@@ -57,7 +57,10 @@ test:
 
 # Phase: compiles everything for tests at once, because dependencies of a smaller selection would
 # have other features and be compiled again. End-to-end tests use these programs, with all their checks.
+# The crates for other systems are downloaded, too, because a unit test examines the metadata of all
+# crates by cbindgen, and unit tests have no access to other networks.
 build:
+	cargo fetch --locked
 	cargo build --workspace --all-features --all-targets
 
 # Phase: runs unit, property and simulator tests of all crates. Their programs are compiled first,
