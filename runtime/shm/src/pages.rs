@@ -144,8 +144,8 @@ impl Pages {
         if len == 0 {
             return Ok(());
         }
-        // SAFETY: the bytes belong to the mapping, which begins at a page boundary, and their values
-        // do not change.
+        // SAFETY: the bytes belong to the mapping, which begins at a page boundary, and their
+        // values do not change.
         let populated = unsafe {
             let from = self.base().add(first).cast();
             madvise(from, start + len as usize - first, Advise::LinuxPopulateWrite)

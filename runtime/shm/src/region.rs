@@ -73,8 +73,8 @@ impl Region {
         }
         let system = |e: rustix::io::Errno| RegionError::System { bytes, source: e.into() };
         let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
-        // Systems can require that such a file is not executable (`vm.memfd_noexec`). Linux before 6.3
-        // rejects the flag.
+        // Systems can require that such a file is not executable (`vm.memfd_noexec`). Linux before
+        // 6.3 rejects the flag.
         let file = rustix::fs::memfd_create("cool", flags | MemfdFlags::NOEXEC_SEAL)
             .or_else(|_| rustix::fs::memfd_create("cool", flags))
             .map_err(system)?;

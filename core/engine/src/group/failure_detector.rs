@@ -6,8 +6,8 @@
 //! group is lost at once. TCP alone would notice a stopped or disconnected node only after minutes,
 //! or could take a live node for dead if many packets are lost. A node whose pings are not answered
 //! for long is also asked over TCP: if it answers there, it is alive, and only UDP is blocked.
-//! Before a call or transfer fails by its timeout, the other agents are asked which ranks wait there
-//! and for which ranks: a rank that does not wait itself is to blame.
+//! Before a call or transfer fails by its timeout, the other agents are asked which ranks wait
+//! there and for which ranks: a rank that does not wait itself is to blame.
 
 use super::wait_for_graph::WaitForGraph;
 use crate::engine_resources::{GroupContext, TimerKey};

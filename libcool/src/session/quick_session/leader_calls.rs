@@ -240,8 +240,8 @@ fn socket_error(call: &QuickCall<'_>, error: std::io::Error) -> Interrupted<Erro
 
 /// Returns whether an error means only that a datagram was lost. The system has many reasons to
 /// reject a single datagram: a full or missing interface, a firewall, a full table of connections,
-/// an address that is being moved, memory. Receivers that miss the datagram will send a NAK. Only an
-/// error that every later use of the socket would return is different.
+/// an address that is being moved, memory. Receivers that miss the datagram will send a NAK. Only
+/// an error that every later use of the socket would return is different.
 fn is_loss(error: &std::io::Error) -> bool {
     let unusable = [Errno::BADF, Errno::NOTSOCK, Errno::INVAL, Errno::FAULT];
     !unusable.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
