@@ -16,7 +16,7 @@
 //!   mismatch.
 //! - **Starts.** A rank that starts a call without waiting in it requires its agent, unless other
 //!   ranks have begun to execute the call themselves. The first ranks that begin a call decide this
-//!   for all ([`starts`]).
+//!   for all (module `starts`).
 //! - **Datagrams.** A group on several nodes with sockets for quick calls has one segment on each
 //!   node. The leader, which is the first rank of the node, uses it as a retransmission buffer for
 //!   the datagrams that it has sent. A leader without other ranks on its node stores them in its
