@@ -8,7 +8,7 @@ pub const LOGGED_BYTES_MAX: usize = 256;
 /// Maximum length of a reason that an agent gives for a failure, in bytes.
 pub const REASON_BYTES_MAX: usize = 1 << 10;
 
-/// What replaces the middle of a text.
+/// Text that replaces the middle of a longer one.
 const ELLIPSIS: &str = " ... ";
 
 /// Returns a text of at most `bytes` bytes. The beginning and the end are kept, because the end

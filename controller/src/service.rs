@@ -37,7 +37,7 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 use tracing::{Instrument, info, info_span, warn};
 
-/// Name under which later runs find what is drained.
+/// Name under which later runs find the drained nodes.
 pub(crate) const DRAIN_FILE: &str = "drained";
 /// How long an agent may take to register.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);

@@ -1,4 +1,4 @@
-//! An agent on loopback, and ranks that send it what they like.
+//! An agent on loopback, and ranks that send it arbitrary frames.
 
 use cool_nodeagent::embedded::EmbeddedCluster;
 use cool_proto::frame::{Decoder, MAX_TO_AGENT, MAX_TO_RANK, encode};

@@ -1,4 +1,4 @@
-//! What tools list of a job's request.
+//! The part of a job's request that tools list.
 
 use crate::abbreviation::abbreviate;
 use cool_proto::control::JobSpec;
@@ -10,9 +10,9 @@ const LISTED_COMMAND_BYTES: usize = 4 << 10;
 const LISTED_BYTES_MIN: usize = 16;
 const LISTED_ARGS_MAX: usize = 256;
 
-/// Returns what tools list of a request: no environment variables, because they may contain
-/// secrets, no names of permitted nodes, and only [`LISTED_COMMAND_BYTES`] of a long command, so
-/// that the list of all jobs fits into one message.
+/// Returns the part of a request that tools list: no environment variables, because they may
+/// contain secrets, no names of permitted nodes, and only [`LISTED_COMMAND_BYTES`] of a long
+/// command, so that the list of all jobs fits into one message.
 pub(super) fn summary(spec: &JobSpec) -> JobSpec {
     let mut left = LISTED_COMMAND_BYTES;
     let mut listed = |text: &str| {
@@ -26,7 +26,7 @@ pub(super) fn summary(spec: &JobSpec) -> JobSpec {
         args.push("...".to_owned());
     }
     let (env, hosts, racks) = (HashMap::new(), Vec::new(), Vec::new());
-    // Clones only what is listed.
+    // Clones only the listed part.
     JobSpec {
         program,
         args,

@@ -56,7 +56,7 @@ pub struct JobRegistry {
 struct JobTable {
     /// The last id that was used. Ids are never reused.
     last: u64,
-    /// What operators have drained.
+    /// The nodes that operators have drained.
     drained: DrainState,
     /// Whether no more jobs are started, because the controller is shutting down.
     closed: bool,
@@ -483,7 +483,7 @@ impl JobRegistry {
         }
     }
 
-    /// Stops or resumes starting jobs, on these nodes or everywhere. Returns what is drained now.
+    /// Stops or resumes starting jobs, on these nodes or everywhere. Returns the drained nodes.
     pub fn drain(&self, nodes: &[String], end: bool) -> DrainState {
         info!(?nodes, end, "ordered");
         let mut state = self.state.lock();
@@ -491,7 +491,7 @@ impl JobRegistry {
         state.drained.clone()
     }
 
-    /// Continues with what was drained in an earlier run.
+    /// Continues with the nodes that were drained in an earlier run.
     pub fn restore_drain(&self, drained: DrainState) {
         info!(?drained, "drained by an earlier run");
         self.state.lock().drained = drained;

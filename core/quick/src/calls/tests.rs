@@ -383,7 +383,7 @@ fn an_early_message_of_the_wrong_length_is_awaited_again() {
     assert_eq!(other.take_output(), b"abcd");
 }
 
-/// Makes a rank begin a call, and discards what it sends.
+/// Makes a rank begin a call, and discards its messages.
 fn begin(rank: &mut QuickCalls, call: &Expected, index: usize) {
     rank.handle(Time::ZERO, Input::Begin(call.begin(index)));
     while let Poll::Output(_) = rank.poll(Time::ZERO) {}

@@ -166,7 +166,7 @@ fn only_a_probe_that_returns_closes_a_port_to_hosts() {
         left
     };
     world.now += Duration::from_secs(2);
-    // Host 2 sends first what host 7 is about to send.
+    // Host 2 sends the bytes first that host 7 is about to send.
     frames_after(&mut world, 2, frame(7));
     let probes = sends(&mut world, frame(7));
     assert_eq!(probes.len(), 8, "each edge port gets a probe");
