@@ -8,12 +8,13 @@ The cluster has a leaf-spine network, two controllers with an etcd for leader el
 that do not run as root. The ranks of every job call all operations in turn and verify every byte
 (cool-faults). In the meantime, controllers are killed, restarted, halted, and lose their etcd.
 Nodes lose the management network. Links between switches fail. Agents restart once their nodes have
-no jobs. Certificates are renewed, and logs rotate. A hostile user of a member node listens,
-injects, and floods. An operator runs commands. With --before, all programs start with the build in
+no jobs. Certificates are renewed, and logs rotate. A user of a member node without a
+certificate listens, injects, and floods, and one with a certificate attacks agents, launchers, and
+the controller (tests/e2e/attacks.py). An operator runs commands. With --before, all programs start with the build in
 that directory (tools/build-before) and are upgraded as docs/guide/upgrade.md describes.
 
-No job may fail, no byte may be wrong, no call may exceed its bound, and no hostile user may receive
-a datagram of others. At the end, no job or group may remain, and `cool doctor` must find no
+No job may fail, no byte may be wrong, no call may exceed its bound, no program may exceed its memory,
+and no hostile user may receive a datagram of others. At the end, no job or group may remain, and `cool doctor` must find no
 problem. day.json and day.html are written to the directory of --report. Needs root and the packages
 that `make test` installs.
 """
@@ -34,6 +35,7 @@ from concurrent import futures
 HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 sys.path[:0] = [os.path.join(ROOT, "mininet"), os.path.join(ROOT, "tests", "e2e")]
+import attacks  # noqa: E402
 import day_page  # noqa: E402
 import hostile  # noqa: E402
 import ovs  # noqa: E402
@@ -43,8 +45,13 @@ import topologies  # noqa: E402
 from testbed import PATIENCE, wait_for  # noqa: E402
 
 USERS = {"ann": 4001, "bob": 4002, "carol": 4003}
-PASSWD = "".join("%s:x:%d:%d::/:/bin/sh\n" % (name, uid, uid) for name, uid in USERS.items())
-GROUP = "".join("%s:x:%d:\n" % (name, uid) for name, uid in USERS.items())
+# The user who attacks with a certificate.
+ATTACKER, ATTACKER_UID = "mallory", 4666
+ACCOUNTS = {**USERS, ATTACKER: ATTACKER_UID}
+PASSWD = "".join("%s:x:%d:%d::/:/bin/sh\n" % (name, uid, uid) for name, uid in ACCOUNTS.items())
+GROUP = "".join("%s:x:%d:\n" % (name, uid) for name, uid in ACCOUNTS.items())
+# Memory that a program of COOL must not exceed, in MiB.
+MEMORY_MAX_MB = 512
 # Peer timeout of agents. It is longer than usual because all nodes share the CPUs of one machine.
 PEER_TIMEOUT_MS = 10_000
 # A call of a job fails after this many seconds without progress.
@@ -66,14 +73,15 @@ class DayBed(pair.PairBed):
     the directory `before`, if given."""
 
     def __init__(self, topology, folder, before=None, **options):
-        super().__init__(topology, host_mbit=20, uplink_mbit=20, slots=2 * len(USERS), lldp_ms=400, peer_timeout_ms=PEER_TIMEOUT_MS,
+        super().__init__(topology, host_mbit=20, uplink_mbit=20, slots=2 * len(ACCOUNTS), lldp_ms=400, peer_timeout_ms=PEER_TIMEOUT_MS,
                          users=(PASSWD, GROUP), bin_dir=before or folder, **options)
         self.folder = folder
 
     def start_programs(self):
-        users = [word for user in USERS for word in ("--user", user)]
+        users = [word for user in ACCOUNTS for word in ("--user", user)]
         self.run(["cool", "certs", self.certificates, *users], check=True, capture_output=True)
-        testbed.install(os.path.join(self.folder, "cool-faults"), self.public)
+        for program in ("cool-faults", "cool-misuse"):
+            testbed.install(os.path.join(self.folder, program), self.public)
         super().start_programs()
         self.wait_until_measured()
 
@@ -173,7 +181,7 @@ class Day:
         # The actors and the number of their actions per day, which determines the pauses in
         # between.
         actors = {"controllers": (self.disturb_controllers, 14), "agents": (self.maintenance, 2 * len(self.nodes)), "management": (self.cut_management_links, 16),
-                  "links": (self.fail_link, 16), "certificates": (self.renew_certificates, 5), "logs": (self.rotate_logs, 6), "hostile": (self.attack, 8),
+                  "links": (self.fail_link, 16), "certificates": (self.renew_certificates, 5), "logs": (self.rotate_logs, 6), "hostile": (self.attack, 8), "attacks": (self.attack_with_certificate, 4 * len(attacks.ATTACKS)),
                   "operator": (self.ask_random, 240)}
         # All threads must live until the end, because processes end with the thread that started
         # them (prctl(2), PR_SET_PDEATHSIG).
@@ -413,6 +421,27 @@ class Day:
             if results["heard"] or not results["sent"]:
                 raise testbed.Failure("the hostile user received datagrams, or sent none: %s" % results)
 
+    def attack_with_certificate(self, generator):
+        """Runs an attack of a user with a certificate. It is repeated while no controller leads or
+        the node is disconnected."""
+        with self.places.reserve(generator) as nodes:
+            name = generator.choice(sorted(attacks.ATTACKS))
+            attacker = attacks.Attacker(self.bed, ATTACKER, ATTACKER_UID, generator.choice(nodes))
+            with self.record.event("attacks", name, attacker.node) as event:
+                event["did"] = self.complete_attack(attacker, name, generator.randint(5, 20))
+
+    def complete_attack(self, attacker, name, seconds):
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return attacker.attack(name, seconds)
+            except attacks.IncompleteAttack as e:
+                if time.monotonic() > deadline:
+                    raise
+                self.record.log("the attack is repeated: %s" % e)
+                if self.day_ended.wait(1):
+                    return None
+
     def ask_random(self, generator):
         """Runs a command of the operator, which must succeed even while controllers fail."""
         self.ask(*generator.choice([("topology",), ("jobs",), ("groups",), ("doctor",)]), "--json")
@@ -437,6 +466,8 @@ class Day:
             if not daemon.name.startswith("etcd") and (usage := resources(daemon.process.pid)):
                 kind = "controller" if daemon.name in pair.NAMES else "launcher" if daemon.name.startswith("launcher") else "agent"
                 maxima[kind] = [max(pair) for pair in zip(maxima.get(kind, usage), usage)]
+                if usage[0] > MEMORY_MAX_MB:
+                    self.record.violation("%s uses %d MiB of memory" % (daemon.name, usage[0]))
         self.record.samples.append({"at": self.record.now(), "most": maxima})
 
     # Final checks

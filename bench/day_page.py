@@ -6,7 +6,7 @@ from page import STYLE, text
 LEFT, WIDTH, LANE = 110, 1040, 26
 COLORS = {"controllers": "#3b7dd8", "upgrade": "#7b61b8", "agents": "#7b61b8",
           "management": "#c77d0a", "links": "#d1495b", "certificates": "#3a7d44",
-           "logs": "#6c8aa6", "hostile": "#18222d", "evening": "#3a7d44"}
+           "logs": "#6c8aa6", "hostile": "#18222d", "attacks": "#5b2333", "evening": "#3a7d44"}
 JOB, WRONG = "#e8590c", "#b3261e"
 
 

@@ -1,11 +1,13 @@
 """A program without a key on a member node receives nothing; its packets change nothing and are
-counted."""
+counted. A user with a certificate disturbs no job of another user."""
 import json
 import os
 import re
+import signal
 import subprocess
 import urllib.request
 
+import attacks
 import hostile
 import pytest
 from conftest import PATIENCE, end_agent, log_of, run, succeed, wait_for
@@ -107,3 +109,29 @@ def test_an_agent_refuses_a_port_that_another_user_has_bound(make_bed):
     assert end(program)["bound"] == 20
     bed.start_agent("h4")
     bed.wait_until_joined()
+
+
+ANN, MALLORY = 4001, 4666
+
+
+def test_attacks_of_a_user_disturb_no_job_of_another(make_bed):
+    passwd = "ann:x:%d:%d::/:/bin/sh\nmallory:x:%d:%d::/:/bin/sh\n" % (ANN, ANN, MALLORY, MALLORY)
+    bed = make_bed("tree:1x2", users=(passwd, "ann:x:%d:\nmallory:x:%d:\n" % (ANN, MALLORY)))
+    succeed(bed, "cool", "certs", bed.certificates, "--user", "ann", "--user", "mallory")
+    for program in ("cool-faults", "cool-misuse"):
+        testbed.install(os.path.join(bed.bin_dir, program), bed.public)
+    agents = [agent.process.pid for agent in bed.agents.values()]
+    environment = {**bed.environment(), "COOL_CERTS": os.path.join(bed.certificates, "users", "ann")}
+    # The job ends by a signal of its caller, because the attacks take longer on a slow machine.
+    victim = subprocess.Popen(["cool", "run", "-n", "2", "--ranks-per-node", "1", "--", os.path.join(bed.public, "cool-faults"), "--seconds", "600", "--bytes", "4096", "--seed", "3"],
+                              env=environment, cwd="/", stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    attacker = attacks.Attacker(bed, "mallory", MALLORY, "h1")
+    for name in attacks.ATTACKS:
+        attacker.attack(name, 1)
+        assert victim.poll() is None, "%s: %s" % (name, victim.communicate()[0])
+    victim.send_signal(signal.SIGINT)
+    out, _ = victim.communicate(timeout=PATIENCE)
+    assert victim.returncode == 130, out
+    assert [agent.process.pid for agent in bed.agents.values()] == agents
+    for daemon in bed.daemons:
+        daemon.check()
