@@ -1,23 +1,24 @@
-"""Rank processes for the tests of the backend. They import torch once and then execute functions for the tests."""
+"""Rank processes for the tests of the backend, which execute functions for the tests."""
 
 import contextlib
 import importlib
-import multiprocessing
+import subprocess
+import sys
 import tempfile
 import traceback
-
-FORKED = multiprocessing.get_context("forkserver")
-FORKED.set_forkserver_preload(["backend_cases", "backend_failures", "backend_training", "torch._dynamo", "cool.torch.backend"])
+from multiprocessing.connection import Client, Listener
 
 # Timeout in seconds, longer than any test even on a busy machine.
 LIMIT = 300
 
 
-def _serve(conn, rank, size, init):
+def _serve(address, rank, size, init):
     """Executes the parent's functions as a rank."""
     import torch
     import torch.distributed as dist
 
+    conn = Client(address)
+    conn.send(rank)
     torch.set_num_threads(1)
     dist.init_process_group("cool", init_method=init, rank=rank, world_size=size)
     while (request := conn.recv()) is not None:
@@ -34,17 +35,13 @@ def _serve(conn, rank, size, init):
 class Ranks:
     """Processes of one group with the backend "cool", on agents that one of them starts."""
 
-    def __init__(self, size):
+    def __init__(self, python, size):
         self._place = tempfile.TemporaryDirectory(prefix="cool-torch-")
-        init = f"file://{self._place.name}/store"
-        self._conns, self.processes = [], []
-        for rank in range(size):
-            conn, child_conn = FORKED.Pipe()
-            process = FORKED.Process(target=_serve, args=(child_conn, rank, size, init), daemon=True)
-            process.start()
-            child_conn.close()
-            self._conns.append(conn)
-            self.processes.append(process)
+        address, init = self.path("ranks"), f"file://{self.path('store')}"
+        with Listener(address, "AF_UNIX", backlog=size) as listener:
+            self.processes = [subprocess.Popen([python, __file__, address, str(rank), str(size), init]) for rank in range(size)]
+            conns = [listener.accept() for _ in range(size)]
+        self._conns = [conn for _, conn in sorted((conn.recv(), conn) for conn in conns)]
 
     def path(self, name):
         return f"{self._place.name}/{name}"
@@ -63,10 +60,11 @@ class Ranks:
             with contextlib.suppress(OSError):  # A killed process.
                 conn.send(None)
         for process in self.processes:
-            process.join(LIMIT)
-            if process.exitcode is None:
+            try:
+                process.wait(LIMIT)
+            except subprocess.TimeoutExpired:
                 process.kill()
-        codes = [process.exitcode for process in self.processes]
+        codes = [process.wait() for process in self.processes]
         self._place.cleanup()
         return codes
 
@@ -78,3 +76,8 @@ def _answer(conn):
         return conn.recv()
     except EOFError:
         return False, "it has ended"
+
+
+if __name__ == "__main__":
+    address, rank, size, init = sys.argv[1:]
+    _serve(address, int(rank), int(size), init)

@@ -1,5 +1,6 @@
 """Tests of the backend "cool" of torch.distributed, in processes on agents that rank 0 starts, compared with gloo and one process."""
 
+import os
 import subprocess
 import sys
 
@@ -12,9 +13,9 @@ FAILURES = ["parts", "meshes", "no_agents", "arguments", "mismatch", "late", "an
 
 
 @pytest.fixture(scope="module")
-def ranks():
+def ranks(warm):
     """Four ranks in a group, on agents that rank 0 starts."""
-    ranks = Ranks(4)
+    ranks = Ranks(warm, 4)
     yield ranks
     assert ranks.close() == [0] * 4
 
@@ -39,31 +40,39 @@ def test_a_group_is_made_again_in_the_same_processes(ranks):
 
 
 @pytest.mark.parametrize("case, arguments", [("killed", (1, 1)), ("killed", (1, 2)), ("killed", (1, 0)), ("killed_in_training", (1,))])
-def test_a_killed_rank_is_named_and_the_others_continue(case, arguments):
-    ranks = Ranks(3)
+def test_a_killed_rank_is_named_and_the_others_continue(warm, case, arguments):
+    ranks = Ranks(warm, 3)
     with pytest.raises(AssertionError, match="^rank 1: it has ended$"):
         ranks.run("backend_failures", case, *arguments)
     assert ranks.close() == [0, -9, 0]
 
 
-def test_torchrun_starts_ranks_that_start_their_agents(tmp_path):
+def torchrun(python, program, *arguments):
+    """Runs a program in two ranks by torchrun, which must succeed. Returns the words that it prints in each line, sorted."""
+    command = [python, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program), *map(str, arguments)]
+    run = subprocess.run(command, timeout=LIMIT, capture_output=True, text=True, env={**os.environ, "PYTHON_EXEC": python, "WARM_PYTHON_FINALIZES": "1"})
+    assert run.returncode == 0, run.stdout + run.stderr
+    return sorted(run.stdout.splitlines())
+
+
+def test_torchrun_starts_ranks_that_start_their_agents(warm, tmp_path):
     program = tmp_path / "train.py"
     program.write_text(
-        "import cool, os, sys\n"
-        "assert 'torch' not in sys.modules\n"
-        "import torch, torch.distributed as dist\n"
+        "import os, torch, torch.distributed as dist\n"
         "dist.init_process_group('cool')\n"
         "total = torch.ones(1)\n"
         "dist.all_reduce(total)\n"
         # Written at once, because the ranks share their output.
         "os.write(1, f'{total.item()}\\n'.encode())\n"
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program)]
-    run = subprocess.run(command, timeout=LIMIT, capture_output=True, text=True)
-    assert run.returncode == 0 and run.stdout.split() == ["2.0", "2.0"], run.stdout + run.stderr
+    assert torchrun(warm, program) == ["2.0", "2.0"]
 
 
-def test_a_forked_process_may_form_groups_of_its_own(tmp_path):
+def test_cool_is_imported_without_torch():
+    subprocess.run([sys.executable, "-c", "import cool, sys; assert 'torch' not in sys.modules"], timeout=LIMIT, check=True)
+
+
+def test_a_forked_process_may_form_groups_of_its_own(warm, tmp_path):
     program = tmp_path / "fork.py"
     program.write_text(
         "import multiprocessing, os, sys\n"
@@ -85,12 +94,10 @@ def test_a_forked_process_may_form_groups_of_its_own(tmp_path):
         "assert process.exitcode == 0, process.exitcode\n"
         "add('then')\n"
     )
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(program), str(tmp_path / "store")]
-    run = subprocess.run(command, timeout=LIMIT, capture_output=True, text=True)
-    assert run.returncode == 0 and sorted(run.stdout.splitlines()) == sorted(["first 2.0", "forked 2.0", "then 2.0"] * 2), run.stdout + run.stderr
+    assert torchrun(warm, program, tmp_path / "store") == sorted(["first 2.0", "forked 2.0", "then 2.0"] * 2)
 
 
-def test_an_older_torch_is_refused():
-    program = "import torch; torch.__version__ = '2.13.1+cpu'; import cool.torch"
-    run = subprocess.run([sys.executable, "-c", program], timeout=LIMIT, capture_output=True, text=True)
+def test_an_older_torch_is_refused(warm):
+    program = "import sys, torch; del sys.modules['cool.torch']; torch.__version__ = '2.13.1+cpu'; import cool.torch"
+    run = subprocess.run([warm, "-c", program], timeout=LIMIT, capture_output=True, text=True)
     assert run.returncode == 1 and "the backend cool needs torch 2.14 or later; this is torch 2.13.1+cpu" in run.stderr
