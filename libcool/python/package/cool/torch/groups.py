@@ -6,9 +6,8 @@ import logging
 import os
 import secrets
 import socket
+import sys
 from multiprocessing.util import Finalize
-
-from torch.distributed import DistStoreError
 
 import cool
 
@@ -27,8 +26,9 @@ _open = set()
 # wait for locks of threads that this process does not have.
 _inherited = set()
 
-# Time in seconds for which the process that started the agents waits for other ranks at its end.
-END_SECONDS = 300
+# Time in seconds for which the process that started the agents waits for other ranks at its end, and the same for a
+# process that ends by an exception, because launchers must learn of it soon.
+END_SECONDS, FAILED_END_SECONDS = 300, 5
 
 
 def _forget_groups():
@@ -50,36 +50,85 @@ def left(backend):
     _open.discard(backend)
 
 
+def _ends_by_exception():
+    """Returns whether this process ends because of an exception: Python has printed it, or it is still being handled."""
+    return sys.exc_info()[0] is not None or getattr(sys, "last_type", None) is not None
+
+
 def _leave(cluster):
     """Leaves all groups, waits until other ranks no longer use the agents of this process, and stops them."""
     for backend in list(_open):
         backend.shutdown()
-    if not cluster.wait_until_unused(END_SECONDS):
-        log.warning("other ranks are still running after %d s; they lose their agents when this process ends", END_SECONDS)
+    seconds = FAILED_END_SECONDS if _ends_by_exception() else END_SECONDS
+    if not cluster.wait_until_unused(seconds):
+        log.warning("other ranks are still running after %d s; they lose their agents when this process ends", seconds)
     cluster.close()
 
 
 def join(store, rank, size, name, timeout):
-    """Joins a new group; ``timeout`` is a timedelta. Returns the communicator and the key of the group."""
-    # The store may have been used for earlier groups, so each join has a number, which is the same
-    # at all ranks.
-    place = f"cool/{store.add(f'cool/times/{rank}', 1)}"
-    seconds = timeout.total_seconds()
+    """Joins a new group; ``timeout`` is a timedelta. Returns the communicator and the key of the group.
+
+    Each rank writes a request to the store, and rank 0 a decision for the requests of all ranks. The store may have been
+    used for earlier groups, also by processes that have ended, so decisions have numbers, and each rank takes the first
+    one that contains its own request.
+    """
     if rank == 0:
-        try:
-            decision = _choose_agents(store, place, size, name, timeout)
-        except Exception as error:
-            store.set(place, json.dumps({"error": f"rank 0 could not start: {error}"}))
-            raise
-        store.set(place, json.dumps(decision))
+        decision = _decide(store, size, name, timeout)
     else:
-        store.set(f"{place}/{rank}", json.dumps(_host_status()))
-        _wait(store, {0: place}, timeout)
-        decision = json.loads(store.get(place))
+        own = secrets.token_hex(8)
+        store.set(_request_of(rank), json.dumps({"request": own, **_host_status()}))
+        number = store.add(COUNT, 0)
+        while own not in (decision := _decision(store, number, timeout))["requests"]:
+            number += 1
     if decision.get("error"):
         raise errors.Error(f"rank {rank}: {decision['error']}")
     share(decision["sockets"])
-    return meet(decision["key"], rank, size, seconds), decision["key"]
+    return meet(decision["key"], rank, size, timeout.total_seconds()), decision["key"]
+
+
+# Key of the number of decisions in the store.
+COUNT = "cool/decisions"
+
+
+def _request_of(rank):
+    """Returns the key of a rank's request."""
+    return f"cool/request/{rank}"
+
+
+def _decision(store, number, timeout):
+    """Returns the decision with a number once rank 0 has written it."""
+    if number == 0:
+        return {"requests": []}
+    place = f"cool/decision/{number}"
+    _wait(store, {0: place}, timeout)
+    return json.loads(store.get(place))
+
+
+def _decide(store, size, name, timeout):
+    """Chooses the key of the group and its agents, at rank 0, and writes the decision for the other ranks."""
+    requests = {}
+    try:
+        places = {rank: _request_of(rank) for rank in range(1, size)}
+        try:
+            _wait(store, places, timeout)
+        finally:
+            for rank, place in places.items():
+                if store.check([place]):
+                    requests[rank] = json.loads(store.get(place))
+                    store.delete_key(place)
+        decision = _choose_agents(requests, name)
+    except Exception as error:
+        _write(store, {"error": f"rank 0 could not start: {error}"}, requests)
+        raise
+    _write(store, decision, requests)
+    return decision
+
+
+def _write(store, decision, requests):
+    """Writes a decision for these requests."""
+    number = store.add(COUNT, 1)
+    decision["requests"] = [request["request"] for request in requests.values()]
+    store.set(f"cool/decision/{number}", json.dumps(decision))
 
 
 def bounded(key):
@@ -117,13 +166,15 @@ def _wait(store, places, timeout):
     """Waits until these ranks have written to the store."""
     try:
         store.wait(list(places.values()), timeout)
-    except DistStoreError as error:
+    except RuntimeError as error:  # Also DistStoreError. A FileStore raises no more specific error after its timeout.
         late = ", ".join(str(rank) for rank, place in places.items() if not store.check([place]))
+        if not late:
+            raise
         raise errors.Error(f"ranks {late} did not join within {timeout.total_seconds():g} s; check that they were started") from error
 
 
-def _choose_agents(store, place, size, name, timeout):
-    """Chooses the key of the group and its agents, at rank 0.
+def _choose_agents(others, name):
+    """Returns the decision on the key of the group and its agents, given the requests of the other ranks.
 
     Agents are started only if no rank has one and all ranks are on this machine. If only some ranks have one, all ranks
     get the error, because the others would wait for those that cannot join.
@@ -131,10 +182,7 @@ def _choose_agents(store, place, size, name, timeout):
     decision = {"key": bounded(f"torch {secrets.token_hex(8)} {name}"), "sockets": _shared}
     if _shared:
         return decision
-    places = {rank: f"{place}/{rank}" for rank in range(1, size)}
-    _wait(store, places, timeout)
     own = _host_status()
-    others = {rank: json.loads(store.get(key)) for rank, key in places.items()}
     if own["why"] is None:
         if lacking := next(((rank, other) for rank, other in others.items() if other["why"]), None):
             rank, other = lacking
