@@ -188,6 +188,50 @@ def unequal_parts():
         dist.all_gather_into_tensor(torch.empty(0, 2), torch.empty(0, 2))
 
 
+def started_exchanges():
+    """Checks that an exchange of unequal parts starts without waiting for other ranks, in every form, and at the same time."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    token = torch.zeros(1)
+    send = torch.arange(float(size * (size + 1) // 2)) + 100 * rank
+    splits, own = list(range(1, size + 1)), [rank + 1] * size
+    starts = [sum(splits[:rank])] * size
+    expected = torch.cat([torch.arange(float(start), start + rank + 1) + 100 * source for source, start in enumerate(starts)])
+    # Ranks other than 0 call it only after rank 0 has started it.
+    for _ in range(1 if rank else 0):
+        dist.recv(token, 0)
+    results = [torch.empty(size * (rank + 1)) for _ in range(3)]
+    works = [dist.all_to_all_single(result, send, own, splits, async_op=rank % 2 == 0) for result in results[:2]]
+    works.append(dist.all_to_all(list(results[2].split(own)), list(send.split(splits)), async_op=rank % 2 == 0))
+    for other in range(1, size if rank == 0 else 0):
+        dist.send(token, other)
+    if rank % 2 == 0:
+        assert torch.equal(works[1].get_future().wait()[0], expected)
+        works[0].wait(), works[2].wait()
+        assert all(work.is_completed() and work.is_success() for work in works)
+    assert all(torch.equal(result, expected) for result in results)
+    # Columns have gaps, and parts of other types are sent as bytes.
+    table = torch.zeros(3, size).to(torch.float8_e4m3fn)
+    dist.all_to_all([table[:, i] for i in range(size)], [torch.full((3,), float(rank)).to(table.dtype) for _ in range(size)])
+    assert table.float()[1].tolist() == list(range(size))
+    # In place.
+    row = torch.full((size,), float(rank))
+    dist.all_to_all_single(row, row, [1] * size, [1] * size)
+    assert row.tolist() == list(range(size))
+
+
+def averages():
+    """Checks that an average of half-precision numbers does not exceed the largest number while it is computed."""
+    size = dist.get_world_size()
+    for call in (
+        lambda row: dist.all_reduce(row, op=ReduceOp.AVG),
+        lambda row: dist.all_reduce(row, op=ReduceOp.AVG, async_op=True).wait(),
+        lambda row: dist.reduce_scatter_tensor(row[:1], row.clone(), op=ReduceOp.AVG),
+    ):
+        row = torch.full((size,), 60000, dtype=torch.float16)
+        call(row)
+        assert row.tolist() == [60000] * size
+
+
 def in_place_within():
     """Checks an allgather in place: a rank's part is already in the output, as in FSDP2."""
     rank, size = dist.get_rank(), dist.get_world_size()

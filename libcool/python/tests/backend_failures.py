@@ -1,9 +1,10 @@
 """Test cases for groups and failures of the backend of torch.distributed."""
 
 import datetime
-import json
 import os
 import re
+import signal
+import threading
 import time
 
 import torch
@@ -137,31 +138,113 @@ def mismatch():
     assert work.is_completed() and not work.is_success() and work.exception() is not None
 
 
+def lengths():
+    """Checks that messages and parts of another length than the receiver's are errors, and that the group still works."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if rank == 0:
+        dist.send(torch.ones(3), 1)
+    elif rank == 1:
+        error = expect_error("rank 1: rank 0 has sent 3 elements, but 5 are received", lambda: dist.recv(torch.zeros(5), 0))
+        assert error.ranks == (0, 1)
+    own = [1] * size
+    expect_error(f"rank {rank} sends 1 elements to itself, and receives 2", lambda: dist.all_to_all_single(torch.zeros(size + 1), torch.zeros(size), own[:rank] + [2] + own[rank + 1 :], own), ValueError)
+    # Rank 0 expects one element more from rank 1 than it sends.
+    splits = [1, 2, *own[2:]] if rank == 0 else own
+    exchange = lambda: dist.all_to_all_single(torch.zeros(sum(splits)), torch.zeros(size), splits, own)
+    exchange() if rank else expect_error("rank 0: rank 1 has sent 1 elements, but 2 are received", exchange)
+    total = torch.ones(1)
+    dist.all_reduce(total)
+    assert total.item() == size
+    # Ranks without splits make another call.
+    group = dist.new_group()
+    text = "all ranks must pass lists or splits, which counts as a barrier here, or none may: .*called"
+    expect_error(text, lambda: dist.all_to_all_single(torch.zeros(size), torch.zeros(size), own if rank else None, own if rank else None, group=group))
+
+
+def unequal_attempts():
+    """Checks that a rank may try to join more often than others, with the same store."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    store = dist.PrefixStore("attempts", dist.distributed_c10d._get_default_store())
+    for attempts in (1, 0, 2):
+        for _ in range(attempts if rank == 1 else 0):
+            expect_error("ranks 0 did not join within 0.01 s", lambda: groups.join(store, rank, size, "x", seconds(0.01)))
+        dist.barrier()
+        comm, key = groups.join(store, rank, size, "x", seconds(60))
+        keys = [None] * size
+        dist.all_gather_object(keys, key)
+        assert keys == [key] * size and comm.allreduce(torch.ones(1))[0] == size
+        comm.free()
+
+
+class RecordingCluster:
+    """Agents that records how long the end of the process waits for other ranks."""
+
+    def wait_until_unused(self, seconds):
+        self.seconds = seconds
+        return True
+
+    def close(self):
+        pass
+
+
+def ends():
+    """Checks that a process that ends by an exception does not wait long for the other ranks that use its agents."""
+    opened, groups._open = groups._open, set()
+    cluster = RecordingCluster()
+    try:
+        groups._leave(cluster)
+        assert cluster.seconds == groups.END_SECONDS
+        try:
+            raise ValueError
+        except ValueError:
+            groups._leave(cluster)
+        assert cluster.seconds == groups.FAILED_END_SECONDS
+    finally:
+        groups._open = opened
+
+
+def signals():
+    """Checks that all threads of the library block signals, so that the system delivers them to the program's threads."""
+    dist.all_reduce(torch.ones(1), async_op=True).wait()
+    threads = [thread.native_id for thread in threading.enumerate() if thread.name == "cool.torch"]
+    for task in os.listdir("/proc/self/task"):
+        with open(f"/proc/self/task/{task}/comm") as name:
+            threads += [int(task)] if name.read().startswith(("cool", "tokio")) else []
+    assert len(threads) >= 2
+    for thread in threads:
+        with open(f"/proc/self/task/{thread}/status") as status:
+            blocked = next(int(line.split()[1], 16) for line in status if line.startswith("SigBlk"))
+        assert blocked & 1 << signal.SIGUSR1 - 1, thread
+
+
 def no_agents():
     """Checks the remedy for ranks on several machines, all or some of which have no agent."""
     store, shared, groups._shared = dist.HashStore(), groups._shared, None
     original, groups._host_status = groups._host_status, lambda: {"host": "h1", "why": "COOL_SOCKET is not set"}
     try:
         for why, other_status in (("COOL_SOCKET is not set", "has none either"), (None, "has one")):
-            store.set("p/1", json.dumps({"host": "h2", "why": why}))
-            decision = groups._choose_agents(store, "p", 2, "0", seconds(5))
+            decision = groups._choose_agents({1: {"host": "h2", "why": why}}, "0")
             assert decision["error"].startswith(f"no COOL agent at rank 0 on h1 (COOL_SOCKET is not set), and rank 1 on h2 {other_status}; start")
         groups._host_status = lambda: {"host": "h1", "why": None}
-        store.set("p/1", json.dumps({"host": "h2", "why": "COOL_SOCKET is not set"}))
-        error = groups._choose_agents(store, "p", 2, "0", seconds(5))["error"]
+        error = groups._choose_agents({1: {"host": "h2", "why": "COOL_SOCKET is not set"}}, "0")["error"]
         assert error.startswith("no COOL agent at rank 1 on h2 (COOL_SOCKET is not set), and rank 0 on h1 has one; start")
-        expect_error("rank 1: rank 0 could not start: ranks 1 did not join within 0.1 s; check that they were started", lambda: _join_alone(store))
+        expect_error("rank 1: rank 0 could not start: .no memory", lambda: _join_alone(store))
+        expect_error("ranks 1 did not join within 0.1 s; check that they were started", lambda: groups.join(store, 0, 2, "0", seconds(0.1)))
     finally:
         groups._shared, groups._host_status = shared, original
     assert groups.bounded("k" * 200) == "k" * 200 and len(groups.bounded("\u00e9" * 300).encode()) <= 200
 
 
 def _join_alone(store):
-    """Checks the error of another rank when rank 0 gives up."""
+    """Raises the error of rank 1 if rank 0 cannot choose agents."""
+    choose, groups._choose_agents = groups._choose_agents, lambda *_: {}["no memory"]
+    decides = threading.Thread(target=expect_error, args=("no memory", lambda: groups.join(store, 0, 2, "0", seconds(60)), KeyError))
+    decides.start()
     try:
-        groups.join(store, 0, 2, "0", seconds(0.1))
-    except dist.DistError:
-        groups.join(store, 1, 2, "0", seconds(5))
+        groups.join(store, 1, 2, "0", seconds(60))
+    finally:
+        decides.join()
+        groups._choose_agents = choose
 
 
 def late():

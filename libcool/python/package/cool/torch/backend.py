@@ -15,6 +15,16 @@ from .tensors import Reduction, flat, in_turn, joined, only, received, room, sen
 
 log = logging.getLogger(__name__)
 
+# Tags of messages of the program are smaller.
+FIRST_EXCHANGE_TAG = 1 << 31
+
+
+def _explain_exchange(error):
+    """Returns the beginning of the message for an error of an all_to_all."""
+    if isinstance(error, cool.MismatchError):
+        return "all ranks must pass lists or splits, which counts as a barrier here, or none may: "
+    return ""
+
 
 def create(options, backend_options):
     """Returns the backend of a new group. torch calls this at every rank of the group."""
@@ -39,7 +49,7 @@ class CoolBackend(Backend):
     def __init__(self, comm, key, options):
         super().__init__(comm.rank, comm.size)
         self._key, self._options, self._error = key, options, ErrorType.SUCCESS
-        self._calls, self._parts, self._is_left = 0, 0, False
+        self._calls, self._exchanges, self._parts, self._is_left = 0, 0, 0, False
         # torch does not access the tensors of a started call until it was waited for.
         self._comm, self._lending = comm, comm.lending()
         self.set_timeout(options._timeout)
@@ -77,17 +87,20 @@ class CoolBackend(Backend):
             self._error = ErrorType.COMM_ERROR
         return self.error_of(error, before)
 
-    def _call(self, options, name, *arguments, gives, then=None, **more):
-        """Calls a method of the communicator, or starts it if `asyncOp` is set. Returns a work with the result `gives`."""
+    def _call(self, options, name, *arguments, gives, then=None, explain=None, **more):
+        """Calls a method of the communicator, or starts it if `asyncOp` is set. Returns a work with the result `gives`.
+
+        `explain` returns the beginning of the message for an error.
+        """
         self._calls += 1
         comm = self._within(self._lending if options.asyncOp else self._comm, options.timeout.total_seconds())
         try:
             if options.asyncOp:
                 request = getattr(comm, f"i{name}")(*arguments, **more)
-                return work.Started(request, self, gives, then).complete_by_itself()
+                return work.Started(request, self, gives, then, explain).complete_by_itself()
             getattr(comm, name)(*arguments, **more)
         except cool.Error as error:
-            raise self.failed(error) from error
+            raise self.failed(error, explain(error) if explain else "") from error
         if then is not None:
             then()
         return work.CoolWork(gives)
@@ -104,8 +117,8 @@ class CoolBackend(Backend):
         if only("tensors", tensors).layout == torch.sparse_coo:
             return self._allreduce_sparse(tensors, opts)
         row, back = received("tensor", tensors[0])
-        op = Reduction(opts.reduceOp, tensors[0].dtype)
-        then = in_turn(op.then(row, self.size()), back)
+        op = Reduction(opts.reduceOp, tensors[0].dtype, self.size())
+        then = in_turn(op.then(row), back)
         return self._call(opts, "allreduce", op.sent(row), row, op.name, gives=tensors, then=then)
 
     def _allreduce_sparse(self, tensors, opts):
@@ -119,8 +132,8 @@ class CoolBackend(Backend):
 
     def reduce(self, tensors, opts):
         row, back = received("tensor", only("tensors", tensors))
-        op, root = Reduction(opts.reduceOp, tensors[0].dtype), opts.rootRank
-        then = in_turn(op.then(row, self.size()), back) if root == self.rank() else None
+        op, root = Reduction(opts.reduceOp, tensors[0].dtype, self.size()), opts.rootRank
+        then = in_turn(op.then(row), back) if root == self.rank() else None
         return self._call(opts, "reduce", op.sent(row), row, op.name, root=root, gives=tensors, then=then)
 
     def all_gather_single(self, output, input, opts):
@@ -161,34 +174,31 @@ class CoolBackend(Backend):
 
     def reduce_scatter_single(self, output, input, opts):
         send, (into, back) = sent("input", input), received("output", output)
-        op = Reduction(opts.reduceOp, output.dtype)
-        then = in_turn(op.then(into, self.size()), back)
+        op = Reduction(opts.reduceOp, output.dtype, self.size())
+        then = in_turn(op.then(into), back)
         return self._call(opts, "reduce_scatter", op.sent(send), into, op.name, gives=[output], then=then)
 
     def reduce_scatter(self, output_tensors, input_tensors, opts):
         output, inputs = only("output_tensors", output_tensors), only("input_tensors", input_tensors)
         self._check_one_each("inputs", inputs)
         send, (into, back) = joined("inputs", inputs), received("output", output)
-        op, counts = Reduction(opts.reduceOp, output.dtype), unequal(inputs)
-        then = in_turn(op.then(into, self.size()), back)
+        op, counts = Reduction(opts.reduceOp, output.dtype, self.size()), unequal(inputs)
+        then = in_turn(op.then(into), back)
         return self._call(opts, "reduce_scatter", op.sent(send), into, op.name, counts=counts, gives=[output], then=then)
 
     def all_to_all_single(self, output, input, output_split_sizes, input_split_sizes, opts):
         send, (into, back) = sent("input", input), received("output", output)
         if not output_split_sizes and not input_split_sizes:
-            return self._call(opts, "alltoall", send, into, gives=[output], then=back)
-        lengths = self._elements("input", input, input_split_sizes), self._elements("output", output, output_split_sizes)
-        counts = self._all_counts(*lengths, opts)
-        return self._call(opts, "alltoall", send, into, counts=counts, gives=[output], then=back)
+            return self._call(opts, "alltoall", send, into, gives=[output], then=back, explain=_explain_exchange)
+        parts = send.split(self._elements("input", input, input_split_sizes)), into.split(self._elements("output", output, output_split_sizes))
+        return self._exchange(*parts, opts, gives=[output], then=back)
 
     def alltoall(self, output_tensors, input_tensors, opts):
         self._check_one_each("outputs", output_tensors)
         self._check_one_each("inputs", input_tensors)
-        send, into = joined("inputs", input_tensors), room(output_tensors)
-        lengths = [[flat("tensor", tensor.contiguous()).numel() for tensor in tensors] for tensors in (input_tensors, output_tensors)]
-        counts = self._all_counts(*lengths, opts)
-        then = functools.partial(spread, into, output_tensors)
-        return self._call(opts, "alltoall", send, into, counts=counts, gives=output_tensors, then=then)
+        inputs = [flat(f"inputs[{i}]", tensor.contiguous()) for i, tensor in enumerate(input_tensors)]
+        outputs, steps = zip(*[received(f"outputs[{i}]", tensor, has_gaps=True) for i, tensor in enumerate(output_tensors)])
+        return self._exchange(inputs, outputs, opts, gives=output_tensors, then=in_turn(*steps))
 
     def _elements(self, name, tensor, splits):
         """Returns the number of elements sent to or received from each rank; without splits, all are equal."""
@@ -202,29 +212,45 @@ class CoolBackend(Backend):
         row = sent(name, tensor).numel() // rows if rows else 0
         return [split * row for split in splits]
 
-    def _all_counts(self, outgoing, incoming, opts):
-        """Returns the number of elements sent from each rank to each rank, by exchanging the counts of all ranks."""
-        size, seconds = self.size(), opts.timeout.total_seconds()
-        mine, all = torch.tensor([outgoing, incoming]), torch.empty(size, 2, size, dtype=torch.int64)
+    def _exchange(self, inputs, outputs, opts, gives, then=None):
+        """Sends a row to each rank and receives one from each, of lengths that only the two ranks know.
+
+        The rows are messages, so that the call can start without waiting for the lengths of all other ranks. A barrier
+        gives it a place in the order of the group's calls; ranks that make another call instead get an error at once.
+        """
+        rank, size = self.rank(), self.size()
+        if len(inputs[rank]) != len(outputs[rank]):
+            raise ArgumentError(f"rank {rank} sends {len(inputs[rank])} elements to itself, and receives {len(outputs[rank])}")
+        self._calls, self._exchanges = self._calls + 1, self._exchanges + 1
+        # Memory that is shared with the agent is not copied, so rows must not be received into rows to send.
+        memory = {row.untyped_storage().data_ptr() for row in outputs}
+        inputs = [row.clone() if row.untyped_storage().data_ptr() in memory else row for row in inputs]
+        tag = FIRST_EXCHANGE_TAG + self._exchanges % FIRST_EXCHANGE_TAG
+        comm = self._within(self._lending, opts.timeout.total_seconds())
+        works = []
         try:
-            self._within(self._comm, seconds).allgather(mine, all)
+            works.append(work.Started(comm.ibarrier(), self, [], explain=_explain_exchange))
+            # Each rank begins with its successor, so that they do not all send to the same one.
+            for distance in range(1, size):
+                source, dest = (rank - distance) % size, (rank + distance) % size
+                works.append(self._receive(comm, outputs[source], source, tag))
+                works.append(work.Started(comm.isend(inputs[dest], dest, tag), self, []))
         except cool.Error as error:
             raise self.failed(error) from error
-        wrong = (all[:, 0] != all[:, 1].T).nonzero()
-        if len(wrong):
-            source, dest = wrong[0].tolist()
-            raise ArgumentError(
-                f"rank {source} sends {all[source, 0, dest]} elements to rank {dest}, which receives {all[dest, 1, source]} from it"
-            )
-        return all[:, 0].flatten().tolist()
+        outputs[rank].copy_(inputs[rank])
+        exchange = work.All(works, gives, then)
+        if opts.asyncOp:
+            return exchange.complete_by_itself()
+        exchange.wait()
+        return exchange
 
     def allreduce_coalesced(self, tensors, opts):
         return self._each_type(tensors, tensors, opts, self._allreduce_joined)
 
     def _allreduce_joined(self, tensors, _, opts):
         row = joined("tensors", tensors)
-        op = Reduction(opts.reduceOp, tensors[0].dtype)
-        then = functools.partial(op.finish, row, self.size(), tensors)
+        op = Reduction(opts.reduceOp, tensors[0].dtype, self.size())
+        then = functools.partial(op.finish, row, tensors)
         return self._call(opts, "allreduce", op.sent(row), row, op.name, gives=tensors, then=then)
 
     def all_gather_single_coalesced(self, outputs, inputs, opts):
@@ -250,9 +276,9 @@ class CoolBackend(Backend):
 
     def _reduce_scatter_joined(self, outputs, inputs, opts):
         into = room(outputs)
-        op = Reduction(opts.reduceOp, outputs[0].dtype)
+        op = Reduction(opts.reduceOp, outputs[0].dtype, self.size())
         send = op.sent(torch.cat([flat("input", tensor).view(self.size(), -1) for tensor in inputs], dim=1).view(-1))
-        then = functools.partial(op.finish, into, self.size(), outputs)
+        then = functools.partial(op.finish, into, outputs)
         return self._call(opts, "reduce_scatter", send, into, op.name, gives=outputs, then=then)
 
     def _each_type(self, outputs, inputs, opts, call):
@@ -266,26 +292,38 @@ class CoolBackend(Backend):
 
     def send(self, tensors, dst, tag):
         row = sent("tensor", only("tensors", tensors))
-        return self._message("isend", row, dst, self._tag(tag), gives=tensors)
+        try:
+            return work.Started(self._lending.isend(row, dst, self._tag(tag)), self, tensors)
+        except cool.Error as error:
+            raise self.failed(error) from error
 
     def recv(self, tensors, src, tag):
         row, back = received("tensor", only("tensors", tensors))
-        return self._message("irecv", row, src, self._tag(tag), gives=tensors, then=back)
-
-    def recv_anysource(self, tensors, tag):
-        row, back = received("tensor", only("tensors", tensors))
-        return self._message("irecv", row, None, self._tag(tag), gives=tensors, then=back)
-
-    def _message(self, name, *arguments, gives, then=None):
         try:
-            request = getattr(self._lending, name)(*arguments)
+            return self._receive(self._lending, row, src, self._tag(tag), tensors, back)
         except cool.Error as error:
             raise self.failed(error) from error
-        return work.Started(request, self, gives, then)
+
+    def recv_anysource(self, tensors, tag):
+        return self.recv(tensors, None, tag)
+
+    def _receive(self, comm, row, source, tag, gives=(), then=None):
+        """Starts to receive a message that must be as long as `row`. Shorter ones are errors, as with other backends."""
+        request = comm.irecv(row, source, tag)
+        return work.Started(request, self, gives, in_turn(functools.partial(self._check_length, request, row), then))
+
+    def _check_length(self, request, row):
+        source, _, count = request.message
+        if count != len(row):
+            error = errors.Error(
+                f"rank {self.rank()}: rank {source} has sent {count} elements, but {len(row)} are received; both ranks must pass the same length"
+            )
+            error.ranks = (source, self.rank())
+            raise error
 
     def _tag(self, tag):
-        if not 0 <= tag < 1 << 31:
-            raise ArgumentError(f"tag is {tag}, but must be from 0 to {(1 << 31) - 1}")
+        if not 0 <= tag < FIRST_EXCHANGE_TAG:
+            raise ArgumentError(f"tag is {tag}, but must be from 0 to {FIRST_EXCHANGE_TAG - 1}")
         return tag
 
     def barrier(self, opts):

@@ -27,30 +27,33 @@ OF_BOOL = {
 
 
 class Reduction:
-    """An operation of the communicator, with its preparation and its final step."""
+    """An operation of the communicator among `size` ranks, with its preparation and its final step."""
 
-    def __init__(self, op, dtype):
+    def __init__(self, op, dtype, size):
         kind = op.op
         self.name = (OF_BOOL if dtype == torch.bool else NAMES).get(kind)
         if self.name is None or dtype not in CARRIED:
             raise ArgumentError(f"{str(kind).rpartition('.')[2]} cannot combine tensors of {dtype}")
-        self._factor = op.factor if kind == ReduceOp.PREMUL_SUM else None
+        self._size, self._factor = size, op.factor if kind == ReduceOp.PREMUL_SUM else None
         self._divides = kind == ReduceOp.AVG and not (dtype.is_floating_point or dtype.is_complex)
-        if self._divides:
+        if kind == ReduceOp.AVG and dtype == torch.float16:
+            # The sum may exceed the largest number, but no average does.
+            self._factor = 1 / size
+        if self._divides or self._factor is not None:
             self.name = "sum"
 
     def sent(self, flat):
         """Returns the elements to send, which are multiplied by the factor of PREMUL_SUM if there is one."""
         return flat if self._factor is None else (flat * self._factor).to(flat.dtype)
 
-    def then(self, flat, size):
+    def then(self, flat):
         """Returns the final step on the result, or None."""
-        return functools.partial(_divide, flat, size) if self._divides else None
+        return functools.partial(_divide, flat, self._size) if self._divides else None
 
-    def finish(self, flat, size, tensors):
+    def finish(self, flat, tensors):
         """Executes the final step and copies the parts of the result to these tensors."""
         if self._divides:
-            _divide(flat, size)
+            _divide(flat, self._size)
         spread(flat, tensors)
 
 
@@ -83,13 +86,13 @@ def sent(name, tensor):
     return flat(name, tensor.detach().contiguous() if _is_permuted(tensor) else tensor)
 
 
-def received(name, tensor):
+def received(name, tensor, has_gaps=False):
     """Returns a row for a tensor to receive into, and the step that then copies it to the tensor, or None.
 
     The row contains the tensor's elements in row-major order. It is a copy if the tensor is dense, but in another order,
-    such as that of channels_last.
+    such as that of channels_last; with `has_gaps`, for any tensor that is not contiguous.
     """
-    if not _is_permuted(tensor):
+    if tensor.is_contiguous() or not (has_gaps or _is_permuted(tensor)):
         return flat(name, tensor), None
     copy = tensor.detach().contiguous()
     return flat(name, copy), functools.partial(_copy, tensor, copy)

@@ -2,6 +2,7 @@
 
 import functools
 import os
+import signal
 import threading
 import time
 import weakref
@@ -55,11 +56,14 @@ class CoolWork(Work):
 
 
 class Started(CoolWork):
-    """A call that was started: its request, its result, and a final step. Keeps the tensors alive."""
+    """A call that was started: its request, its result, and a final step. Keeps the tensors alive.
 
-    def __init__(self, request, group, gives, then=None):
+    `explain` returns the beginning of the message for an error.
+    """
+
+    def __init__(self, request, group, gives, then=None, explain=None):
         super().__init__(gives)
-        self._request, self._group, self._then = request, group, then
+        self._request, self._group, self._then, self._explain = request, group, then, explain
         # The final step writes to the caller's tensors, which may belong to the inference mode.
         self._is_inference = torch.is_inference_mode_enabled()
         self._lock = threading.Lock()
@@ -91,7 +95,7 @@ class Started(CoolWork):
                     with torch.inference_mode(self._is_inference):
                         self._then()
             except cool.Error as error:
-                self._error = self._group.failed(error)
+                self._error = self._group.failed(error, self._explain(error) if self._explain else "")
             except Exception as error:  # An error of the final step is reported to waiting threads.
                 self._error = error
             self._is_done, self._then = True, None
@@ -149,21 +153,49 @@ class Started(CoolWork):
 
 
 class All(CoolWork):
-    """Several calls as one."""
+    """Several calls as one, with a final step after all of them."""
 
-    def __init__(self, works, gives):
+    def __init__(self, works, gives, then=None):
         super().__init__(gives)
-        self._works = works
+        self._works, self._then, self._lock = works, then, threading.Lock()
+        self._is_inference = torch.is_inference_mode_enabled()
 
     def wait(self, timeout=None):
-        return all([work.wait(timeout) for work in self._works])
+        for work in self._works:
+            work.wait(timeout)
+        self._finish()
+        return True
+
+    def _finish(self):
+        """Executes the final step once."""
+        with self._lock:
+            then, self._then = self._then, None
+            if then is not None:
+                with torch.inference_mode(self._is_inference):
+                    then()
+
+    def complete_by_itself(self):
+        """Lets the completer thread complete the calls, even if no thread waits for them. Returns self."""
+        for work in self._works:
+            work.complete_by_itself()
+        return self
 
     def get_future(self):
         every = torch.futures.collect_all([work.get_future() for work in self._works])
-        return every.then(lambda done: [future.value() for future in done.value()] and self._gives)
+        return every.then(self._given)
+
+    def _given(self, done):
+        for future in done.value():
+            future.value()
+        self._finish()
+        return self._gives
 
     def is_completed(self):
-        return all([work.is_completed() for work in self._works])
+        if not all([work.is_completed() for work in self._works]):
+            return False
+        if self.is_success():
+            self._finish()
+        return True
 
     def is_success(self):
         return all([work.is_success() for work in self._works])
@@ -190,7 +222,12 @@ class Completer:
         """Starts the thread that completes calls from now on. The thread that did so before must call this."""
         thread = threading.Thread(target=self._run, name="cool.torch", daemon=True)
         self._threads = [*filter(threading.Thread.is_alive, self._threads), thread]
-        thread.start()
+        # The thread inherits the mask, so the system delivers signals to the program's threads only.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        try:
+            thread.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def _run(self):
         _completing.completer = self
