@@ -5,11 +5,13 @@ import signal
 import subprocess
 
 import pytest
+import testbed
 from conftest import PATIENCE, ROOT
 from launchers import HOST_LIBRARIES, begin_in_hosts, ended
 
 RANKS = 4
-SOURCE = os.path.join(ROOT, "apps", "mpi", "preload", "tests", "collectives.c")
+SOURCES = os.path.join(ROOT, "apps", "mpi", "preload", "tests")
+SOURCE = os.path.join(SOURCES, "collectives.c")
 
 
 @pytest.fixture
@@ -73,6 +75,16 @@ def test_every_operation_returns_the_results_of_the_host(bed, tmp_path, host):
 def test_a_started_send_progresses_while_the_rank_waits_for_cool(bed, tmp_path, host, size):
     told = run(bed, tmp_path, host, host.program, "progress", str(size))
     assert calls(told, "allreduce") == 2, told
+
+
+@pytest.mark.parametrize("size, printed", [(4, ["converted"]), (8, [])])
+def test_fortran_calls_with_long_integers_stay_with_the_host(tmp_path, size, printed):
+    source, library, program = os.path.join(SOURCES, "ilp64.c"), str(tmp_path / "libmpi.so"), str(tmp_path / "program")
+    for options in (["-shared", "-fPIC", "-DLIBRARY", "-DINTEGER_BYTES=%d" % size, "-o", library], ["-o", program, library, "-Wl,-rpath," + str(tmp_path)]):
+        subprocess.run(["gcc", "-Wall", "-Wextra", "-Werror", source, *options], check=True, timeout=PATIENCE)
+    preload = os.path.join(testbed.BIN, "libcool_mpi.so")
+    done = subprocess.run([program], env={**os.environ, "LD_PRELOAD": preload}, capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout.splitlines() == [*printed, "host 3 5", "error 0"], done.stdout + done.stderr
 
 
 def test_an_error_of_cool_is_one_of_mpi(bed, tmp_path, host):
