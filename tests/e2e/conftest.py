@@ -16,7 +16,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(os.path.dirname(HERE))
 # Modules in these directories may import each other.
 E2E = [HERE, *(os.path.join(HERE, name) for name in ("network", "jobs", "copy", "security", "apps"))]
-sys.path[:0] = [os.path.join(ROOT, "mininet"), os.path.join(ROOT, "bench"), *E2E, os.path.join(ROOT, "tests", "external")]
+sys.path[:0] = [os.path.join(ROOT, "mininet"), os.path.join(ROOT, "bench"), *E2E, os.path.join(ROOT, "tests"), os.path.join(ROOT, "tests", "external")]
 import peers  # noqa: E402
 import testbed  # noqa: E402
 from testbed import PATIENCE, wait_for  # noqa: E402, F401

@@ -7,6 +7,7 @@ import subprocess
 import pytest
 import torch_suite
 import torch_train
+import warm_python
 from conftest import PATIENCE, ROOT
 from launchers import HOST_LIBRARIES, Slurm, start_in_hosts
 
@@ -21,13 +22,21 @@ CASES = ("test_DistributedDataParallelCPU", "test_DistributedDataParallelCPU_gra
 
 
 @pytest.fixture(scope="module")
-def bed(make_bed):
+def python(tmp_path_factory):
+    """The path of a Python that imports torch once for all processes, while the testbed starts."""
+    modules = ("torch", "torch._dynamo", "torch.distributed.run", "cool.torch.backend")
+    with warm_python.Python(torch_train.PYTHON, str(tmp_path_factory.mktemp("warm")), modules, {"OMP_NUM_THREADS": "1"}) as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def bed(python, make_bed):
     return make_bed("tree:2x2")
 
 
 @pytest.fixture(scope="module")
-def ranks(bed, tmp_path_factory):
-    with torch_train.Ranks(bed, torch_train.PYTHON, str(tmp_path_factory.mktemp("ranks")), PATIENCE) as ranks:
+def ranks(python, bed, tmp_path_factory):
+    with torch_train.Ranks(bed, python, str(tmp_path_factory.mktemp("ranks")), PATIENCE) as ranks:
         yield ranks
 
 
@@ -35,18 +44,17 @@ def hosts(bed):
     return bed.description["hosts"]
 
 
-def test_torchrun_trains_on_four_hosts(bed):
+def test_torchrun_trains_on_four_hosts(python, bed):
     nodes = hosts(bed)
     agents = []
     for number, host in enumerate(nodes):
-        command = [torch_train.PYTHON, "-m", "torch.distributed.run", "--nnodes", str(len(nodes)), "--node-rank", str(number),
+        command = [python, "-m", "torch.distributed.run", "--nnodes", str(len(nodes)), "--node-rank", str(number),
                    "--nproc-per-node", "1", "--master-addr", nodes[0]["ip"], "--master-port", "29500", "--local-addr", host["ip"],
                    EXAMPLE, "--batch", str(BATCH), "--steps", str(STEPS), "--json"]
-        environment = {**os.environ, "OMP_NUM_THREADS": "1", "COOL_SOCKET": os.path.join(bed.directory, host["name"] + ".sock")}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": python, "COOL_SOCKET": os.path.join(bed.directory, host["name"] + ".sock")}
         agents.append(subprocess.Popen(["mnexec", "-a", str(host["pid"]), *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                                        text=True))
     try:
-        # Eight processes import torch, which takes minutes on a busy machine.
         outputs = [agent.communicate(timeout=2 * PATIENCE) for agent in agents]
     finally:
         for agent in agents:
@@ -56,24 +64,24 @@ def test_torchrun_trains_on_four_hosts(bed):
     assert result["hashes_equal"] and result["ranks"] == len(nodes) and result["steps"] == STEPS, result
 
 
-def rank_command(bed, host):
+def rank_command(python, bed, host):
     """Returns the shell command of a rank; `host` is the shell's expression for the name of its
     host."""
     return "MASTER_ADDR=%s OMP_NUM_THREADS=1 COOL_SOCKET=%s/%s.sock exec %s %s --batch %d --steps %d --json" % (
-        hosts(bed)[0]["ip"], bed.directory, host, torch_train.PYTHON, EXAMPLE, BATCH, STEPS)
+        hosts(bed)[0]["ip"], bed.directory, host, python, EXAMPLE, BATCH, STEPS)
 
 
-def test_open_mpi_starts_ranks_that_train(bed, tmp_path):
+def test_open_mpi_starts_ranks_that_train(python, bed, tmp_path):
     host = HOST_LIBRARIES["openmpi"]()
-    mpirun = [*host.mpirun(bed, len(hosts(bed))), "sh", "-c", "'%s'" % rank_command(bed, "$(hostname)")]
+    mpirun = [*host.mpirun(bed, len(hosts(bed))), "sh", "-c", "'%s'" % rank_command(python, bed, "$(hostname)")]
     result = json.loads(start_in_hosts(bed, tmp_path, mpirun, host.variables))
     assert result["hashes_equal"] and result["ranks"] == len(hosts(bed)), result
 
 
-def test_slurm_starts_ranks_that_train(bed, tmp_path):
+def test_slurm_starts_ranks_that_train(python, bed, tmp_path):
     ranks = str(len(hosts(bed)))
     with Slurm(bed, tmp_path) as slurm:
-        result = json.loads(slurm.srun("-N", ranks, "-n", ranks, "sh", "-c", rank_command(bed, "$SLURMD_NODENAME")))
+        result = json.loads(slurm.srun("-N", ranks, "-n", ranks, "sh", "-c", rank_command(python, bed, "$SLURMD_NODENAME")))
     assert result["hashes_equal"] and result["ranks"] == len(hosts(bed)), result
 
 
@@ -89,6 +97,6 @@ def test_survivors_name_the_killed_rank_and_continue_training(bed, ranks):
     assert result["hashes_equal"], result
 
 
-def test_torchs_own_tests_of_backends_pass(bed, tmp_path):
-    results = torch_suite.cases(str(tmp_path), "cool", "cool", CASES, torch_suite.sockets(bed))
+def test_torchs_own_tests_of_backends_pass(python, bed, tmp_path):
+    results = torch_suite.cases(str(tmp_path), "cool", "cool", CASES, torch_suite.sockets(bed), python)
     assert {name: results.get(name, {}).get("result") for name in CASES} == dict.fromkeys(CASES, "passed"), results
