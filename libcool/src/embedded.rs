@@ -7,6 +7,7 @@
 
 use crate::environment::ForcedPlans;
 use crate::environment::JoinMode;
+use crate::signal_mask::with_signals_blocked;
 use crate::{Comm, Error};
 use cool_nodeagent::embedded::EmbeddedCluster;
 use cool_proto::trace_file;
@@ -84,7 +85,7 @@ where
     let (nodes, racks) = how.places()?;
     let plans = ForcedPlans::from_environment()?;
     let trace = TraceFile::from_environment()?;
-    let cluster = EmbeddedCluster::start(&nodes, &racks).map_err(|e| Error::Embedded(e.to_string()))?;
+    let cluster = with_signals_blocked(|| EmbeddedCluster::start(&nodes, &racks)).map_err(|e| Error::Embedded(e.to_string()))?;
     let results = std::thread::scope(|scope| {
         let start = |(rank, socket)| {
             let (program, plans) = (&program, &plans);
@@ -124,7 +125,7 @@ impl EmbeddedAgents {
     /// If `nodes` or `racks` is 0, or the agents do not start.
     pub fn start(nodes: usize, racks: usize) -> Result<EmbeddedAgents, Error> {
         let (nodes, racks) = Embedded { ranks: nodes, ranks_per_node: 1, racks }.places()?;
-        let cluster = EmbeddedCluster::start(&nodes, &racks).map_err(|e| Error::Embedded(e.to_string()))?;
+        let cluster = with_signals_blocked(|| EmbeddedCluster::start(&nodes, &racks)).map_err(|e| Error::Embedded(e.to_string()))?;
         Ok(EmbeddedAgents { cluster })
     }
 

@@ -63,6 +63,7 @@ mod launch;
 mod pairs;
 mod segment;
 mod session;
+mod signal_mask;
 
 pub use buffer::Buffer;
 pub use call::{Arrays, Collective};
@@ -79,6 +80,7 @@ pub use half::{bf16, f16};
 pub use launch::launch;
 pub use num_complex::Complex;
 pub use pairs::PairType;
+pub use signal_mask::with_signals_blocked;
 
 /// Compiles and runs the program in the README.
 #[cfg(all(doctest, feature = "embedded"))]

@@ -9,7 +9,7 @@ from backend_ranks import LIMIT, Ranks
 
 CALLS = ["reductions", "transfers", "unequal_parts", "started_exchanges", "averages", "in_place_within", "coalesced", "factors", "sparse", "messages", "objects", "futures"]
 CALLS += ["waiting_callbacks", "inference", "other_orders"]
-FAILURES = ["parts", "meshes", "no_agents", "arguments", "mismatch", "late", "anybody", "lengths", "unequal_attempts", "ends", "allocated"]
+FAILURES = ["parts", "meshes", "no_agents", "arguments", "mismatch", "late", "anybody", "lengths", "unequal_attempts", "ends", "signals", "allocated"]
 
 
 @pytest.fixture(scope="module")

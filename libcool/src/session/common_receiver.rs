@@ -2,6 +2,7 @@
 //! completion of a call without waiting. The first such call starts it.
 
 use super::agent_inbox::{AgentInbox, WeakAgentInbox};
+use crate::signal_mask::with_signals_blocked;
 use cool_proto::RUNNING_INTERVAL;
 use rustix::buffer::spare_capacity;
 use rustix::event::{Timespec, epoll};
@@ -55,7 +56,8 @@ impl CommonReceiver {
         let receiver =
             Arc::new(CommonReceiver { process: std::process::id(), epoll, sessions: Mutex::default() });
         let own = Arc::clone(&receiver);
-        std::thread::Builder::new().name("cool-receiver".into()).spawn(move || own.receive_for_all())?;
+        let thread = std::thread::Builder::new().name("cool-receiver".into());
+        with_signals_blocked(|| thread.spawn(move || own.receive_for_all()))?;
         Ok(receiver)
     }
 

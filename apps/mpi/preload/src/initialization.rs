@@ -126,6 +126,7 @@ fn report_long_wait(rank: usize) -> mpsc::Sender<()> {
         }
     };
     // Without a thread, only the message is missing.
-    let _ = thread::Builder::new().name("cool-mpi-init".into()).spawn(watch);
+    let thread = thread::Builder::new().name("cool-mpi-init".into());
+    let _ = cool::with_signals_blocked(|| thread.spawn(watch));
     sender
 }

@@ -35,7 +35,8 @@ pub(crate) fn for_thread<R: Send + 'static>(
         // An error is impossible, because the receiver waits until the thread has sent.
         let _ = report.send(work());
     };
-    thread::Builder::new().name("cool-mpi-join".into()).spawn(work).ok()?;
+    let thread = thread::Builder::new().name("cool-mpi-join".into());
+    cool::with_signals_blocked(|| thread.spawn(work)).ok()?;
     progress_until(host, comm, |at_most| match reported.recv_timeout(at_most) {
         Ok(result) => Some(Some(result)),
         Err(RecvTimeoutError::Timeout) => None,
