@@ -19,8 +19,14 @@ pub(crate) unsafe fn start_request(
     request: *mut cool_request,
     start: impl FnOnce() -> Result<Pending<'static>, CError>,
 ) -> cool_status {
-    // SAFETY: the caller guarantees this.
-    guarded(|| unsafe { put("request", request, REQUESTS.add(start()?)) })
+    guarded(|| {
+        // SAFETY: the caller guarantees this. The place is checked first, because a started call
+        // has an effect.
+        unsafe { put("request", request, 0) }?;
+        let started = REQUESTS.add(start()?);
+        // SAFETY: the caller guarantees this.
+        unsafe { put("request", request, started) }
+    })
 }
 
 /// Waits until a call is complete, and frees the request.
