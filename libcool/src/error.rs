@@ -109,6 +109,15 @@ pub enum Error {
         /// Description of the failure.
         message: String,
     },
+    /// The program has interrupted the call. If ranks execute such a call themselves, the group has
+    /// failed; otherwise the agents continue with it, and its result is lost.
+    #[error("rank {rank}: {operation}: interrupted while it waited for other ranks")]
+    Interrupted {
+        /// This rank.
+        rank: usize,
+        /// The operation.
+        operation: &'static str,
+    },
     /// The agents of an embedded run did not start.
     #[cfg(feature = "embedded")]
     #[error("embedded run: {0}")]

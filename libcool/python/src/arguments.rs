@@ -4,7 +4,8 @@
 
 use crate::arrays::Data;
 use crate::comm::PyComm;
-use crate::error::{argument_error, exception_for};
+use crate::error::argument_error;
+use crate::interrupts::waiting;
 use cool_rust::{Arrays, Collective, Comm, Error, Op, Operation};
 use pyo3::prelude::*;
 
@@ -66,8 +67,8 @@ impl CollectiveArguments<'_, '_> {
         };
         let counts = self.counts.as_deref();
         let collective = Collective { operation: self.operation, root: self.root, op, counts, arrays };
-        let done = py.detach(|| then(&rank, collective));
-        Ok((done.map_err(|e| exception_for(py, &e))?, recv))
+        let done = waiting(py, || then(&rank, collective));
+        Ok((done?, recv))
     }
 
     /// Returns a new array for received data.

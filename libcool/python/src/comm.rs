@@ -3,6 +3,7 @@
 #![allow(unsafe_code, reason = "the documentation of `lending` states what the program guarantees")]
 
 use crate::error::{argument_error, duration, exception_for, unsigned};
+use crate::interrupts::waiting;
 use crate::memory;
 use cool_rust::{Comm, Operation};
 use pyo3::prelude::*;
@@ -150,7 +151,7 @@ impl PyComm {
         key: i64,
     ) -> PyResult<Option<PyComm>> {
         let rank = self.get_rank(py)?;
-        let part = py.detach(|| rank.split(color, key)).map_err(|e| exception_for(py, &e))?;
+        let part = waiting(py, || rank.split(color, key))?;
         Ok(part.map(PyComm::new))
     }
 
@@ -158,7 +159,7 @@ impl PyComm {
     /// this.
     fn dup(&self, py: Python<'_>) -> PyResult<PyComm> {
         let rank = self.get_rank(py)?;
-        py.detach(|| rank.dup()).map(PyComm::new).map_err(|e| exception_for(py, &e))
+        waiting(py, || rank.dup()).map(PyComm::new)
     }
 
     /// Returns a group of some of the ranks, in the given order, or None at other ranks. All ranks
@@ -170,7 +171,7 @@ impl PyComm {
         #[pyo3(from_py_with = unsigned)] ranks: Vec<usize>,
     ) -> PyResult<Option<PyComm>> {
         let rank = self.get_rank(py)?;
-        let part = py.detach(|| rank.subset(&ranks)).map_err(|e| exception_for(py, &e))?;
+        let part = waiting(py, || rank.subset(&ranks))?;
         Ok(part.map(PyComm::new))
     }
 

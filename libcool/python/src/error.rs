@@ -99,6 +99,11 @@ pub(crate) fn argument_error(py: Python<'_>, reason: impl Into<String>) -> PyErr
     with_ranks(py, ArgumentError::new_err(reason.into()), &[])
 }
 
+/// Returns an exception for an error of the system.
+pub(crate) fn system_error(py: Python<'_>, error: &std::io::Error) -> PyErr {
+    with_ranks(py, CoolError::new_err(error.to_string()), &[])
+}
+
 /// Returns an exception for a failed job, with the ranks concerned.
 pub(crate) fn job_error(py: Python<'_>, text: String, ranks: &[usize]) -> PyErr {
     with_ranks(py, CoolError::new_err(text), ranks)

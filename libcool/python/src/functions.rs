@@ -5,7 +5,8 @@
 use crate::arguments::CollectiveArguments;
 use crate::arrays::Data;
 use crate::comm::PyComm;
-use crate::error::{argument_error, exception_for};
+use crate::error::argument_error;
+use crate::interrupts::waiting;
 use cool_rust::{Arrays, Collective, Comm, Error, Operation};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
@@ -55,9 +56,9 @@ impl CollectiveArguments<'_, '_> {
         };
         let (operation, root, counts) = (self.operation, self.root, self.counts.as_deref());
         let collective = Collective { operation, root, op: None, counts, arrays };
-        let done = py.detach(|| then(&rank, collective, element, combine));
+        let done = waiting(py, || then(&rank, collective, element, combine));
         failed.check()?;
-        Ok((done.map_err(|e| exception_for(py, &e))?, recv, failed))
+        Ok((done?, recv, failed))
     }
 }
 

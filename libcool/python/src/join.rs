@@ -2,7 +2,7 @@
 
 use crate::comm::PyComm;
 use crate::error::{duration, exception_for, unsigned};
-use crate::queue::SIGNAL_CHECK_INTERVAL;
+use crate::interrupts::{SIGNAL_CHECK_INTERVAL, in_thread};
 use cool_rust::Comm;
 use cool_rust::embedded::EmbeddedAgents;
 use pyo3::prelude::*;
@@ -28,11 +28,12 @@ pub(crate) fn join(
     socket: Option<PathBuf>,
 ) -> PyResult<PyComm> {
     let timeout = duration(py, "timeout", timeout)?;
-    let joined = py.detach(|| match &socket {
-        Some(socket) => Comm::join_at(socket, key, rank, size, timeout),
-        None => Comm::join(key, rank, size, timeout),
+    let key = key.to_owned();
+    let joined = in_thread(py, move || match &socket {
+        Some(socket) => Comm::join_at(socket, &key, rank, size, timeout),
+        None => Comm::join(&key, rank, size, timeout),
     });
-    joined.map(PyComm::new).map_err(|e| exception_for(py, &e))
+    joined.map(PyComm::new)
 }
 
 /// Runs the agents of `nodes` nodes in `racks` racks in this process. Needs no root, switches or

@@ -11,6 +11,7 @@ mod dlpack;
 mod error;
 mod files;
 mod functions;
+mod interrupts;
 mod join;
 #[cfg(feature = "kmeans")]
 mod kmeans;
@@ -30,7 +31,7 @@ use std::sync::{Mutex, PoisonError};
 /// Returns when all ranks have joined.
 #[pyfunction]
 fn world(py: Python<'_>) -> PyResult<comm::PyComm> {
-    py.detach(Comm::world).map(comm::PyComm::new).map_err(|e| error::exception_for(py, &e))
+    interrupts::in_thread(py, Comm::world).map(comm::PyComm::new)
 }
 
 /// Returns the socket of this process's agent: COOL_SOCKET, or the only socket in /run/cool.

@@ -5,6 +5,7 @@
 use crate::arrays::Data;
 use crate::comm::PyComm;
 use crate::error::{argument_error, exception_for, unsigned};
+use crate::interrupts::waiting;
 use crate::request::{MessageInfo, PyRequest};
 use cool_rust::{Comm, Error, Message as PointToPointMessage, Pending};
 use pyo3::prelude::*;
@@ -28,7 +29,7 @@ impl PyComm {
             true => PointToPointMessage::SynchronousSend { data: array, dest, tag },
             false => PointToPointMessage::Send { data: array, dest, tag },
         };
-        py.detach(|| then(&rank, message)).map_err(|e| exception_for(py, &e))
+        waiting(py, || then(&rank, message))
     }
 
     /// Passes a receive to `then`. Returns its result and the array that is received into.
@@ -45,8 +46,8 @@ impl PyComm {
         // drops the call first. The documentation requires the program not to access it.
         let data =
             unsafe { room.received() }.ok_or_else(|| argument_error(py, "recv ends within an element"))?;
-        let done = py.detach(|| then(&rank, PointToPointMessage::Receive { data, source, tag }));
-        Ok((done.map_err(|e| exception_for(py, &e))?, room))
+        let done = waiting(py, || then(&rank, PointToPointMessage::Receive { data, source, tag }));
+        Ok((done?, room))
     }
 }
 
@@ -112,7 +113,7 @@ impl PyComm {
         #[pyo3(from_py_with = unsigned)] tag: Option<u32>,
     ) -> PyResult<MessageInfo> {
         let rank = self.get_rank(py)?;
-        let found = py.detach(|| rank.probe(source, tag)).map_err(|e| exception_for(py, &e))?;
+        let found = waiting(py, || rank.probe(source, tag))?;
         Ok((found.source, found.tag, found.bytes))
     }
 

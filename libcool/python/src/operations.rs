@@ -6,8 +6,9 @@
 use crate::arguments::CollectiveArguments;
 use crate::arrays::Data;
 use crate::comm::PyComm;
-use crate::error::{exception_for, unsigned};
+use crate::error::unsigned;
 use crate::functions::CombineFunction;
+use crate::interrupts::waiting;
 use crate::request::PyRequest;
 use cool_rust::{Arrays, Collective, Comm, Error, Operation, Pending};
 use pyo3::prelude::*;
@@ -76,8 +77,8 @@ impl PyComm {
         // SAFETY: as in `CollectiveArguments::with_collective`.
         let arrays = unsafe { data.received() }.map_or(Arrays::None, Arrays::InPlace);
         let collective = Collective { root, ..Collective::new(Operation::Bcast, arrays) };
-        let done = py.detach(|| then(&rank, collective));
-        Ok((done.map_err(|e| exception_for(py, &e))?, data))
+        let done = waiting(py, || then(&rank, collective));
+        Ok((done?, data))
     }
 }
 
@@ -453,7 +454,6 @@ impl PyComm {
     /// Starts `barrier` and returns a Request.
     fn ibarrier(&self, py: Python<'_>) -> PyResult<PyRequest> {
         let rank = self.get_rank(py)?;
-        let started = py.detach(|| rank.start().barrier());
-        Ok(PyRequest::new(started.map_err(|e| exception_for(py, &e))?, None))
+        Ok(PyRequest::new(waiting(py, || rank.start().barrier())?, None))
     }
 }

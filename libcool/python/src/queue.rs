@@ -1,13 +1,11 @@
 //! Queues of pending calls that return the first one to complete.
 
 use crate::error::{argument_error, duration, exception_for};
+use crate::interrupts::SIGNAL_CHECK_INTERVAL;
 use crate::request::PyRequest;
 use cool_rust::CompletionQueue;
 use pyo3::prelude::*;
 use std::time::{Duration, Instant};
-
-/// Maximum duration of one wait, so that signals are handled in time.
-pub(crate) const SIGNAL_CHECK_INTERVAL: Duration = Duration::from_millis(500);
 
 /// A queue of requests of any communicators, each with a token. `next` returns the first one that
 /// completes. Any number of threads may add requests and wait for completions; a single dedicated

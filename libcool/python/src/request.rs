@@ -3,6 +3,7 @@
 use crate::arrays::Data;
 use crate::error::{argument_error, duration, exception_for, timeout_error};
 use crate::functions::FunctionError;
+use crate::interrupts::SIGNAL_CHECK_INTERVAL;
 use cool_rust::{Error, Pending, Received};
 use pyo3::prelude::*;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -106,21 +107,20 @@ impl PyRequest {
 
     /// Waits until the call is complete or given up. Returns false if neither is the case after
     /// `timeout`. The interpreter lock must not be held.
-    fn wait_for_end(&self, timeout: Option<Duration>) -> bool {
+    fn wait_for_end(&self, timeout: Duration) -> bool {
         let begun = Instant::now();
         let mut state = self.state();
         loop {
-            let left = timeout.map(|timeout| timeout.saturating_sub(begun.elapsed()));
+            let left = timeout.saturating_sub(begun.elapsed());
             match std::mem::replace(&mut *state, RequestState::Awaited) {
                 RequestState::Open(pending) => {
                     // Other threads may query the state meanwhile.
                     drop(state);
                     return self.wait_alone(pending, left);
                 }
-                RequestState::Awaited if left == Some(Duration::ZERO) => return false,
+                RequestState::Awaited if left.is_zero() => return false,
                 RequestState::Awaited => {
-                    let most = left.unwrap_or(Duration::MAX);
-                    state = self.changed.wait_timeout(state, most).unwrap_or_else(PoisonError::into_inner).0;
+                    state = self.changed.wait_timeout(state, left).unwrap_or_else(PoisonError::into_inner).0;
                 }
                 end => {
                     *state = end;
@@ -131,9 +131,8 @@ impl PyRequest {
     }
 
     /// Waits for a call that no other thread waits for.
-    fn wait_alone(&self, mut pending: Pending<'static>, timeout: Option<Duration>) -> bool {
-        let done = timeout.map_or(Ok(true), |timeout| pending.wait_for(timeout));
-        match done {
+    fn wait_alone(&self, mut pending: Pending<'static>, timeout: Duration) -> bool {
+        match pending.wait_for(timeout) {
             Ok(true) => self.finish(pending.received()),
             Err(e) => self.finish(Err(e)),
             Ok(false) => {
@@ -162,9 +161,17 @@ impl PyRequest {
     pub(crate) fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Option<Py<PyAny>>> {
         self.check_process(py)?;
         let limit = timeout.map(|seconds| duration(py, "timeout", seconds)).transpose()?;
-        if !py.detach(|| self.wait_for_end(limit)) {
-            let after = limit.unwrap_or_default();
-            return Err(timeout_error(py, format!("the call is not complete after {after:?}; it continues")));
+        let (limit, begun) = (limit.unwrap_or(Duration::MAX), Instant::now());
+        loop {
+            let left = limit.saturating_sub(begun.elapsed());
+            if py.detach(|| self.wait_for_end(left.min(SIGNAL_CHECK_INTERVAL))) {
+                break;
+            }
+            if left <= SIGNAL_CHECK_INTERVAL {
+                let reason = format!("the call is not complete after {limit:?}; it continues");
+                return Err(timeout_error(py, reason));
+            }
+            py.check_signals()?;
         }
         match &*self.state() {
             RequestState::Done(Err(e)) => return Err(e.clone_ref(py)),

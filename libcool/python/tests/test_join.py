@@ -47,6 +47,67 @@ def test_processes_join_by_key_through_another_nodes_agent():
         cool.Cluster(0)
 
 
+# Waits for rank 1, which joins and does nothing else, in each of these ways. Another thread sends SIGINT once this one waits.
+INTERRUPTED = """
+import cool, os, signal, sys, threading, numpy as np
+main = threading.main_thread()
+
+def waits():
+    # The state of the main thread: S while it sleeps.
+    with open(f"/proc/self/task/{main.native_id}/stat") as stat:
+        return stat.read().rpartition(")")[2].split()[0] == "S"
+
+def interrupt(begun):
+    begun.wait()
+    while not waits():
+        pass
+    os.kill(os.getpid(), signal.SIGINT)
+
+def check(name, call):
+    begun = threading.Event()
+    thread = threading.Thread(target=interrupt, args=(begun,))
+    thread.start()
+    try:
+        begun.set()
+        call()
+        thread.join()
+    except KeyboardInterrupt:
+        thread.join()
+        return
+    sys.exit(f"{name} was not interrupted")
+
+one, buffer = np.ones(1), np.zeros(1)
+with cool.Cluster(nodes=int(sys.argv[1])) as cluster:
+    ways = {
+        "allreduce": lambda world: world.allreduce(one),
+        "bcast": lambda world: world.bcast(buffer, root=1),
+        "barrier": lambda world: world.barrier(),
+        "wait": lambda world: world.iallreduce(one).wait(),
+        "wait with a timeout": lambda world: world.iallreduce(one).wait(600),
+        "recv": lambda world: world.recv(buffer, 1),
+        "function": lambda world: world.allreduce(one, op=lambda left, right: left + right),
+        "split": lambda world: world.split(0),
+    }
+    for name, call in ways.items():
+        other = threading.Thread(target=lambda: others.append(cool.join(name, 1, 2, socket=cluster.sockets[-1])))
+        others = []
+        other.start()
+        world = cool.join(name, 0, 2, socket=cluster.sockets[0])
+        other.join()
+        check(name, lambda: call(world))
+    check("join", lambda: cool.join("alone", 0, 2, socket=cluster.sockets[0]))
+    print("interrupted")
+    sys.stdout.flush()
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_an_interrupt_ends_every_wait(nodes):
+    run = subprocess.run([sys.executable, "-c", INTERRUPTED, str(nodes)], stdout=subprocess.PIPE, text=True, timeout=600)
+    assert run.stdout == "interrupted\n" and run.returncode == 0
+
+
 def test_a_queue_returns_the_first_completed_request():
     def main(world):
         queue, other = cool.Queue(), world.dup()

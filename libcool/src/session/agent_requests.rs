@@ -6,6 +6,7 @@ use super::{CallSender, RankSession, SegmentSession, milliseconds, ranks};
 use crate::Operation;
 use crate::call::{CallBlocking, CheckedCollective, PointToPointCall};
 use crate::error::Error;
+use crate::interruption::{self, CHECK_INTERVAL};
 use crate::segment::Interrupted;
 use cool_proto::local::{self, Call, Cancel, Dtype, Map, ReduceOp, Slice, Transfer, Unmap, frame::Body};
 use cool_shm::region::RegionError;
@@ -383,7 +384,13 @@ impl RankSession {
                 return Ok(call_sender);
             }
             drop(call_sender);
-            if !self.inbox.wait_for_room(limit, timeout.saturating_sub(begun.elapsed())) {
+            let left = timeout.saturating_sub(begun.elapsed());
+            let at_most = if interruption::is_possible() { left.min(CHECK_INTERVAL) } else { left };
+            if !self.inbox.wait_for_room(limit, at_most) {
+                interruption::check(self.rank, name)?;
+                if at_most < left {
+                    continue;
+                }
                 let reason = format!(
                     "{limit} calls are pending, and none was completed within {timeout:?}; wait for some of \
                      them first"
@@ -429,6 +436,9 @@ impl AgentRequest {
     pub(crate) fn finish(mut self, output: Option<&mut [u8]>) -> Result<local::Stats, Error> {
         let (session, name) = (&self.session, self.name);
         session.check_process(name)?;
+        while interruption::is_possible() && !session.inbox.wait_at_most(self.id, CHECK_INTERVAL) {
+            interruption::check(session.rank, name)?;
+        }
         let done = match session.inbox.wait(self.id) {
             Ok(done) => done,
             Err(why) => {

@@ -3,6 +3,7 @@
 
 use super::{RankSession, milliseconds};
 use crate::error::Error;
+use crate::interruption;
 use crate::segment::{DescribedCall, Interrupted};
 use cool_proto::local::watched::{Differs, Overdue, StillWaits, Through, What};
 use cool_proto::local::{self, Call, Done, Dtype, ReduceOp, Watched, frame::Body};
@@ -58,8 +59,9 @@ impl WatchedCall<'_> {
     }
 
     /// Reports that the rank is still waiting, and checks that the connection to the agent is
-    /// intact.
+    /// intact and that the program has not interrupted the call.
     pub(super) fn still_waits(&self, id: u64) -> Result<(), Interrupted<Error>> {
+        interruption::check(self.session.rank, self.name).map_err(Interrupted::Failed)?;
         self.report(id, What::StillWaits(StillWaits {}))?;
         match self.session.inbox.poll_connection() {
             Some(why) => Err(Interrupted::Failed(self.session.disconnected(self.name, why))),
