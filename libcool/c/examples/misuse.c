@@ -111,6 +111,8 @@ static int program(cool_comm world, void *context) {
     expect("dealloc twice", cool_dealloc(memory), COOL_INVALID);
     expect("dealloc null", cool_dealloc(NULL), COOL_OK);
     expect("dealloc other", cool_dealloc(data), COOL_INVALID);
+    /* A call that only this rank had started would be another one than the next call of the other rank. */
+    if (rank_of(world) == 0) expect("null request", cool_ibcast(data, 4, COOL_F64, 0, world, NULL), COOL_INVALID);
     expect("alive", cool_barrier(world), COOL_OK);
     expect("dup", cool_dup(world, &part), COOL_OK);
     expect("started", cool_ibarrier(part, &request), COOL_OK);
