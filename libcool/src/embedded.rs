@@ -85,7 +85,8 @@ where
     let (nodes, racks) = how.places()?;
     let plans = ForcedPlans::from_environment()?;
     let trace = TraceFile::from_environment()?;
-    let cluster = with_signals_blocked(|| EmbeddedCluster::start(&nodes, &racks)).map_err(|e| Error::Embedded(e.to_string()))?;
+    let cluster = with_signals_blocked(|| EmbeddedCluster::start(&nodes, &racks))
+        .map_err(|e| Error::Embedded(e.to_string()))?;
     let results = std::thread::scope(|scope| {
         let start = |(rank, socket)| {
             let (program, plans) = (&program, &plans);
@@ -125,7 +126,8 @@ impl EmbeddedAgents {
     /// If `nodes` or `racks` is 0, or the agents do not start.
     pub fn start(nodes: usize, racks: usize) -> Result<EmbeddedAgents, Error> {
         let (nodes, racks) = Embedded { ranks: nodes, ranks_per_node: 1, racks }.places()?;
-        let cluster = with_signals_blocked(|| EmbeddedCluster::start(&nodes, &racks)).map_err(|e| Error::Embedded(e.to_string()))?;
+        let cluster = with_signals_blocked(|| EmbeddedCluster::start(&nodes, &racks))
+            .map_err(|e| Error::Embedded(e.to_string()))?;
         Ok(EmbeddedAgents { cluster })
     }
 
