@@ -6,12 +6,10 @@ use cool_content::{BlockSet, Manifest, Piece, pieces};
 /// Number of blocks of a generation. Decoding takes as many multiplications for each byte, so the
 /// number should be small; 32 blocks are enough to keep a link busy.
 pub const GENERATION_BLOCKS: u16 = 32;
-/// Maximum number of generations of a content, because members send a number for each of them.
-const GENERATIONS_MAX: u64 = 4096;
 /// Minimum length of a block, in bytes.
 pub const BLOCK_MIN_BYTES: u64 = 64 << 10;
-/// Maximum length of a block, in bytes. Blocks are longer only if there would otherwise be more
-/// than [`GENERATIONS_MAX`] generations.
+/// Maximum length of a block, in bytes. Longer blocks would need more memory, because members keep
+/// whole generations in it.
 const BLOCK_MAX_BYTES: u64 = 128 << 10;
 /// Number of blocks above which blocks become longer than the minimum. With short blocks, all nodes
 /// soon have blocks to pass on; with long ones, less control data is sent for each byte.
@@ -29,8 +27,7 @@ pub(crate) fn divide(manifest: &Manifest, missing: &BlockSet) -> Vec<Piece> {
 /// Returns the block length, in bytes, for a content of `bytes` bytes.
 #[must_use]
 pub fn block_bytes(bytes: u64) -> u64 {
-    let least = bytes.div_ceil(GENERATIONS_MAX * u64::from(GENERATION_BLOCKS));
-    (bytes / BLOCKS_BEFORE_LONGER).clamp(BLOCK_MIN_BYTES, BLOCK_MAX_BYTES).max(least)
+    (bytes / BLOCKS_BEFORE_LONGER).clamp(BLOCK_MIN_BYTES, BLOCK_MAX_BYTES)
 }
 
 fn generation_bytes(manifest: &Manifest, missing: &BlockSet) -> usize {
@@ -48,7 +45,6 @@ mod tests {
         let of_mib = |mib: u64| block_bytes(mib << 20);
         assert_eq!((of_mib(0), of_mib(16), of_mib(32)), (kib(64), kib(64), kib(64)));
         assert_eq!((of_mib(48), of_mib(64), of_mib(1024)), (kib(96), kib(128), kib(128)));
-        let huge = 1 << 50;
-        assert!(huge / (block_bytes(huge) * u64::from(GENERATION_BLOCKS)) <= GENERATIONS_MAX);
+        assert_eq!(of_mib(1 << 24), kib(128), "16 TiB");
     }
 }

@@ -17,7 +17,6 @@ use cool_peer::{
 };
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
-use std::ops::Range;
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -76,13 +75,6 @@ impl GenerationStore for SwarmContent {
         lock(&self.reader).blocks(&piece.blocks, piece.bytes)
     }
 
-    fn read_range(&self, generation: u32, range: Range<usize>) -> Result<Vec<u8>, CopyFileError> {
-        let (blocks, start) = overlapping(&self.generations[generation as usize], &self.manifest, &range);
-        let bytes = blocks.iter().map(|block| self.manifest.blocks()[*block as usize].bytes as usize).sum();
-        let read = lock(&self.reader).blocks(&blocks, bytes)?;
-        Ok(read[range.start - start..range.end - start].to_vec())
-    }
-
     fn is_right(&self, generation: u32, bytes: &[u8]) -> bool {
         self.generations[generation as usize].is_right(&self.manifest, bytes)
     }
@@ -103,23 +95,6 @@ impl GenerationStore for SwarmContent {
         let words = iter::once(words.len() as u64).chain(words.iter().copied()).flat_map(u64::to_le_bytes);
         words.chain(self.manifest.encode()).collect()
     }
-}
-
-/// Returns the blocks of a generation that overlap a range of its bytes, and the position of the
-/// first one.
-fn overlapping(generation: &Piece, manifest: &Manifest, range: &Range<usize>) -> (Vec<u32>, usize) {
-    let (mut at, mut start, mut blocks) = (0, range.start, Vec::new());
-    for block in &generation.blocks {
-        let end = at + manifest.blocks()[*block as usize].bytes as usize;
-        if at < range.end && end > range.start {
-            if blocks.is_empty() {
-                start = at;
-            }
-            blocks.push(*block);
-        }
-        at = end;
-    }
-    (blocks, start)
 }
 
 /// Locks a mutex. A poisoned one is used as it is, because a panic ends the copy anyway.
@@ -468,22 +443,6 @@ mod tests {
     use super::*;
     use crate::manifest_scan::scan;
     use tempfile::TempDir;
-
-    #[test]
-    fn a_range_of_a_generation_is_read_from_overlapping_blocks() {
-        let directory = TempDir::new().unwrap();
-        let bytes = crate::tests::noise(3, 600_000);
-        let source = directory.path().join("source");
-        std::fs::write(&source, &bytes).unwrap();
-        let manifest = Arc::new(scan(&source).unwrap());
-        let missing = BlockSet::none(manifest.blocks().len());
-        let generations = divide(&manifest, &missing);
-        let task = crate::tests::task(directory.path());
-        let content = SwarmContent::new(&task, (&source, &manifest), missing, generations, None);
-        for range in [0..1, 0..70_000, 65_000..300_000, 599_999..600_000, 600_000..600_000] {
-            assert!(content.read_range(0, range.clone()).unwrap() == bytes[range]);
-        }
-    }
 
     #[test]
     fn a_newcomer_believes_only_the_manifest_of_the_source() {

@@ -12,6 +12,9 @@ use serde::{Deserialize, Serialize};
 /// Maximum number of generations for which a receiver reports a null vector in addition to its
 /// rank.
 const NULL_VECTORS: usize = 8;
+/// Maximum number of generations for which a receiver reports its rank. Later ones follow when
+/// earlier ones are complete, so that reports do not grow with the content.
+pub(crate) const REPORTED_MAX: usize = 4096;
 
 /// The kind of blocks that members send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -29,7 +32,10 @@ pub enum Code {
 /// A node's report of the blocks that it holds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldingsReport {
-    /// Its rank in each generation.
+    /// The first generation of which it does not hold all blocks.
+    pub first: u32,
+    /// Its rank in each generation from [`HoldingsReport::first`] on. It may hold blocks of
+    /// generations beyond the end, too, but reports none.
     pub ranks: Vec<u16>,
     /// Bitmap of the blocks, 64 to a word from the lowest bit. Empty if blocks are coded.
     pub blocks: Vec<u64>,
@@ -48,7 +54,7 @@ impl HoldingsReport {
 
     /// Adds a coded block, which must be new.
     pub(crate) fn add(&mut self, division: &Division, generation: u32, row: &CodedBlock) {
-        if let Some(rank) = self.ranks.get_mut(generation as usize) {
+        if let Some(rank) = self.rank_mut(generation) {
             // A report may be that of a hostile member.
             *rank = rank.saturating_add(1);
         }
@@ -71,7 +77,7 @@ impl HoldingsReport {
     }
 
     fn set(&mut self, division: &Division, generation: u32, to: u16, set: impl Fn(&mut u64, u64)) {
-        if let Some(rank) = self.ranks.get_mut(generation as usize) {
+        if let Some(rank) = self.rank_mut(generation) {
             *rank = to;
         }
         let first = division.first(generation);
@@ -82,8 +88,21 @@ impl HoldingsReport {
         }
     }
 
-    fn rank(&self, generation: u32) -> u16 {
-        self.ranks.get(generation as usize).copied().unwrap_or(0)
+    /// Returns the reported rank in a generation; the maximum for generations of which it holds all
+    /// blocks.
+    pub(crate) fn rank(&self, generation: u32) -> u16 {
+        let index = generation.checked_sub(self.first);
+        index.map_or(u16::MAX, |index| self.ranks.get(index as usize).copied().unwrap_or(0))
+    }
+
+    /// Returns the rank in a generation, to change it. Extends the report up to the generation, as
+    /// far as it may become that long. Returns none for generations that it does not list.
+    fn rank_mut(&mut self, generation: u32) -> Option<&mut u16> {
+        let index = generation.checked_sub(self.first)? as usize;
+        if (self.ranks.len()..REPORTED_MAX).contains(&index) {
+            self.ranks.resize(index + 1, 0);
+        }
+        self.ranks.get_mut(index)
     }
 
     fn null_vector(&self, generation: u32) -> Option<&[u8]> {
@@ -136,13 +155,21 @@ pub struct Holdings {
     code: Code,
     order: Order,
     generations: Vec<Generation>,
+    /// All ranks and blocks.
     have: HoldingsReport,
+    /// No generation before this one is incomplete, and none from `end` on has a coded block.
+    first: u32,
+    end: u32,
+    /// Number of coded blocks held.
+    rows: u64,
     /// Number of generations of which as many independent coded blocks are held as they have
     /// blocks, and number of those in which every block is also in place.
     complete: u32,
     whole: u32,
     /// At a source, for each generation: the originals not sent yet, in reverse order.
     unsent_originals: Vec<Vec<u16>>,
+    /// No generation before this one has unsent originals.
+    first_unsent: usize,
 }
 
 impl Holdings {
@@ -176,16 +203,30 @@ impl Holdings {
                 blocks[block as usize / 64] |= 1 << (block % 64);
             }
         }
-        let have = HoldingsReport { ranks, blocks, null_vectors: Vec::new() };
-        Holdings {
+        let rows: u64 = ranks.iter().map(|rank| u64::from(*rank)).sum();
+        let have = HoldingsReport { first: 0, ranks, blocks, null_vectors: Vec::new() };
+        let mut holdings = Holdings {
             division,
             code,
             order,
             generations,
             have,
+            first: 0,
+            end: if rows > 0 { division.generations() } else { 0 },
+            rows,
             complete: whole,
             whole,
             unsent_originals: Vec::new(),
+            first_unsent: 0,
+        };
+        holdings.advance();
+        holdings
+    }
+
+    /// Moves `first` past the generations that have become complete.
+    fn advance(&mut self) {
+        while self.generation(self.first).is_some_and(|held| held.rank() >= held.size()) {
+            self.first += 1;
         }
     }
 
@@ -194,17 +235,23 @@ impl Holdings {
         &self.division
     }
 
-    /// Returns the report of the blocks held.
+    /// Returns the ranks in all generations, and the blocks held.
     pub fn have(&self) -> &HoldingsReport {
         &self.have
     }
 
     /// Returns the report of the blocks that will be held once those in `under_way` have arrived.
+    /// It lists only the generations from the first incomplete one to the last one of which
+    /// anything is held, and at most [`REPORTED_MAX`] of them.
     pub(crate) fn expected<'r>(
         &self,
         under_way: impl Iterator<Item = &'r (u32, CodedBlock)>,
     ) -> HoldingsReport {
-        let mut have = self.have.clone();
+        let (first, end) = (self.first as usize, self.end as usize);
+        let listed = first..end.clamp(first, first.saturating_add(REPORTED_MAX));
+        let ranks = self.have.ranks.get(listed).unwrap_or_default().to_vec();
+        let blocks = self.have.blocks.clone();
+        let mut have = HoldingsReport { first: self.first, ranks, blocks, null_vectors: Vec::new() };
         under_way.for_each(|(number, row)| have.add(&self.division, *number, row));
         have
     }
@@ -218,7 +265,7 @@ impl Holdings {
         if self.code != Code::Linear {
             return Vec::new();
         }
-        let incomplete = (0..).zip(&self.generations).filter(|(_, held)| held.rank() < held.size());
+        let incomplete = self.generations_from(self.first).filter(|(_, held)| held.rank() < held.size());
         let wanted = incomplete.take(self.order.window().min(NULL_VECTORS));
         let vector = |(number, held): (u32, &Generation)| {
             let mut held = held.clone();
@@ -228,6 +275,13 @@ impl Holdings {
             Some((number, held.null_vector(rng)?))
         };
         wanted.filter_map(vector).collect()
+    }
+
+    /// Returns the generations with this number and later ones.
+    fn generations_from(&self, first: u32) -> impl Iterator<Item = (u32, &Generation)> {
+        // The numbers come second, because the first one may be that of a hostile member.
+        let generations = self.generations.get(first as usize..).unwrap_or_default();
+        generations.iter().zip(first..).map(|(held, number)| (number, held))
     }
 
     /// Returns a generation, or none if its number is too large.
@@ -254,17 +308,19 @@ impl Holdings {
 
     /// Returns whether nothing is held.
     pub fn is_empty(&self) -> bool {
-        self.have.ranks.iter().all(|rank| *rank == 0)
+        self.rows == 0
     }
 
     /// Returns whether a node with the holdings `have` needs no more blocks.
     pub fn suffices(&self, have: &HoldingsReport) -> bool {
-        (0..).zip(&self.generations).all(|(number, generation)| have.rank(number) >= generation.size())
+        self.generations_from(have.first).all(|(number, held)| have.rank(number) >= held.size())
     }
 
     /// Returns whether more blocks are held of at least one generation than in `other`.
     pub(crate) fn exceeds(&self, other: &Holdings) -> bool {
-        self.have.ranks.iter().zip(&other.have.ranks).any(|(here, there)| here > there)
+        // No rank exceeds those of the complete generations of `other`.
+        let mut numbers = other.first..self.end;
+        numbers.any(|number| self.have.rank(number) > other.have.rank(number))
     }
 
     /// Returns whether a coded block would be new.
@@ -277,7 +333,10 @@ impl Holdings {
         let generation = self.generations.get_mut(number as usize)?;
         let slot = generation.insert(row)?;
         self.complete += u32::from(generation.rank() == generation.size());
+        self.rows += 1;
+        self.end = self.end.max(number + 1);
         self.have.add(&self.division, number, row);
+        self.advance();
         Some(slot)
     }
 
@@ -293,6 +352,8 @@ impl Holdings {
         let size = generation.size();
         self.complete -= u32::from(generation.rank() == size);
         self.whole -= u32::from(generation.is_whole());
+        self.rows -= u64::from(generation.rank());
+        self.first = self.first.min(number);
         *generation = Generation::new(size);
         self.have.reset(&self.division, number);
     }
@@ -330,8 +391,9 @@ impl Holdings {
             Some(number) => number,
             None => {
                 let rank = |number| known.receiver.rank(number);
+                let numbers = known.receiver.first..self.division.generations();
                 self.order
-                    .pick(&self.division, &known.phase, rank, |number| self.usefulness(known, number))?
+                    .pick(&self.division, numbers, &known.phase, rank, |of| self.usefulness(known, of))?
             }
         };
         let generation = &self.generations[number as usize];
@@ -348,10 +410,14 @@ impl Holdings {
 
     /// Returns, at a source that has not sent each original once, the generation with the most
     /// unsent originals among the next ones of which the receiver surely needs blocks.
-    fn generation_with_most_unsent(&self, known: &Knowledge<'_>) -> Option<u32> {
+    fn generation_with_most_unsent(&mut self, known: &Knowledge<'_>) -> Option<u32> {
         let Order::LowestRank { window } = self.order else { return None };
-        let owing = (0u32..)
-            .zip(&self.unsent_originals)
+        while self.unsent_originals.get(self.first_unsent).is_some_and(Vec::is_empty) {
+            self.first_unsent += 1;
+        }
+        let unsent = self.unsent_originals.get(self.first_unsent..).unwrap_or_default();
+        let owing = (self.first_unsent as u32..)
+            .zip(unsent)
             .filter(|(_, unsent_originals)| !unsent_originals.is_empty())
             .take(window.max(1) as usize);
         let useful = owing.filter(|(number, _)| self.usefulness(known, *number) == Usefulness::New);
@@ -415,6 +481,7 @@ impl Holdings {
             && !unsent_originals.contains(block)
         {
             unsent_originals.push(*block);
+            self.first_unsent = self.first_unsent.min(generation as usize);
         }
     }
 }

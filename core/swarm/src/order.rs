@@ -1,6 +1,7 @@
 //! The order in which generations are sent.
 
 use crate::division::Division;
+use core::ops::Range;
 
 /// The rule by which a sender chooses the generation for a receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -62,19 +63,20 @@ impl Order {
     }
 
     /// Returns the generation to send, given the usefulness of each for the receiver and the
-    /// receiver's rank in it, or none if nothing can be sent now.
+    /// receiver's rank in it, or none if nothing can be sent now. The receiver must hold all
+    /// generations before `numbers`.
     pub(crate) fn pick(
         self,
         division: &Division,
+        numbers: Range<u32>,
         phase: &Phase,
         rank: impl Fn(u32) -> u16,
         good: impl Fn(u32) -> Usefulness,
     ) -> Option<u32> {
-        let all = division.generations();
         let can = |generation: &u32| good(*generation) >= Usefulness::MaybeNew;
-        let incomplete = || (0..all).filter(|generation| good(*generation) != Usefulness::Complete);
+        let incomplete = || numbers.clone().filter(|generation| good(*generation) != Usefulness::Complete);
         match self {
-            Order::Sequential => Some(phase.settled).filter(|next| *next < all).filter(can),
+            Order::Sequential => Some(phase.settled).filter(|next| numbers.contains(next)).filter(can),
             // As in the algorithm, the next generation is not chosen if this node holds nothing of
             // this one.
             Order::Overlap1 => incomplete().next().filter(can),
@@ -84,7 +86,7 @@ impl Order {
                 // generation thus begins no earlier than in the algorithm, unless nothing else can
                 // be sent. That exception is needed because rounds count the source's blocks: they
                 // would stop if the source did not send its next block.
-                schedule.first(division, phase.round).filter(can).or_else(|| (0..all).find(can))
+                schedule.first(division, phase.round).filter(can).or_else(|| numbers.clone().find(can))
             }
             Order::LowestRank { .. } => {
                 let window = || incomplete().take(self.window());
@@ -133,7 +135,7 @@ mod tests {
 
     fn pick(order: Order, round: u64, ranks: [u16; 3], good: [Usefulness; 3]) -> Option<u32> {
         let phase = Phase { round, settled: 0, members: 16 };
-        order.pick(&THREE, &phase, |of| ranks[of as usize], |of| good[of as usize])
+        order.pick(&THREE, 0..3, &phase, |of| ranks[of as usize], |of| good[of as usize])
     }
 
     #[test]

@@ -312,7 +312,7 @@ impl Swarm {
 
     fn ask_of(&mut self, to: Member) {
         self.stats.asks += 1;
-        self.send_signal(to, Signal::Ask { have: self.holdings.have().clone() });
+        self.send_signal(to, Signal::Ask { have: self.holdings.expected(core::iter::empty()) });
     }
 
     fn placed(&mut self, now: Time, block: u32) {

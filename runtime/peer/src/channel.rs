@@ -20,7 +20,7 @@ use tokio::time::timeout;
 
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
 /// Name and version of the protocol. It must be the same at both ends.
-const PROLOGUE: &[u8] = b"cool-peer 3";
+const PROLOGUE: &[u8] = b"cool-peer 4";
 /// Timeout for connecting and for the handshake.
 const OPENING: Duration = Duration::from_secs(5);
 /// Time without acknowledgements after which a connection is given up.

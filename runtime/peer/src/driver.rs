@@ -6,13 +6,14 @@ use crate::decoding::{decode, is_filled_up, wrong_rows};
 use crate::generation_store::GenerationStore;
 use crate::late_join;
 use crate::links::{LinkEvent, LinkMessage, Links, listen, sleep_until};
-use crate::memory::{BlockMemory, BlockSum, SharedBytes, single_block, sum_of_blocks, sum_of_rows};
+use crate::memory::{BlockMemory, BlockSum, SharedBytes, sum_of_blocks, sum_of_rows};
 use crate::progress::{PeerProgress, ProgressBoard};
 use crate::receiving::{IncomingBlocks, PartEffect};
 use crate::sending::{OutgoingBlocks, OutgoingTransfer};
 use crate::wire::Frame;
 use cool_machine::{Machine, Poll, Time};
 use cool_swarm::{Division, Input, Member, Order, Output, Signal, Swarm, SwarmSpec, Term, Waits};
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -85,6 +86,9 @@ pub(crate) struct Driver<C: GenerationStore> {
     /// A block that has arrived. The machine's next output for it is to store or to discard it.
     arrived: Option<(Member, u32, Vec<u8>)>,
     sending: OutgoingBlocks,
+    /// Generations that are being read, each with the sums that need it. Each generation is read
+    /// once for all of them.
+    reading: BTreeMap<u32, Vec<(OutgoingTransfer, Vec<Term>)>>,
     board: Arc<ProgressBoard>,
     /// Late members, and when the last message of each arrived.
     guests: BTreeMap<Member, Instant>,
@@ -131,6 +135,7 @@ impl<C: GenerationStore> Driver<C> {
             receiving: IncomingBlocks::default(),
             arrived: None,
             sending: OutgoingBlocks::new(role.me.rack, config.limit),
+            reading: BTreeMap::new(),
             board,
             guests: BTreeMap::new(),
             preparing: BTreeSet::new(),
@@ -142,7 +147,8 @@ impl<C: GenerationStore> Driver<C> {
             config,
         };
         let all = role.source.is_some();
-        let here = |generation: u32| all || role.here.contains(&generation);
+        let present: BTreeSet<u32> = role.here.iter().copied().collect();
+        let here = |generation: u32| all || present.contains(&generation);
         let lacking = (0..).zip(&driver.config.generations).filter(|(generation, _)| !here(*generation));
         let lacking = lacking.map(|(_, bytes)| *bytes).sum();
         driver.board.change(|progress| progress.lacking = lacking);
@@ -197,7 +203,7 @@ impl<C: GenerationStore> Driver<C> {
                 Poll::Output(output) => self.execute(output),
                 Poll::Idle(at) => {
                     self.send_next();
-                    self.publish_others();
+                    self.publish_state();
                     let at = at.map(|at| self.began + Duration::from_nanos(at.as_nanos()));
                     return [at, self.sending.due()].into_iter().flatten().min();
                 }
@@ -205,8 +211,10 @@ impl<C: GenerationStore> Driver<C> {
         }
     }
 
-    /// Updates the state of the other members on the board, if it has changed.
-    fn publish_others(&self) {
+    /// Updates the state of the other members and the memory in use on the board, if they have
+    /// changed.
+    fn publish_state(&self) {
+        self.board.record_memory(self.memory.bytes());
         let now = Instant::now();
         let is_recent = |at: Instant| now.saturating_duration_since(at) < STARVED_MIN;
         let needs_blocks =
@@ -296,27 +304,28 @@ impl<C: GenerationStore> Driver<C> {
 
     /// Computes the sum for an outgoing block in another thread.
     fn add_up(&mut self, transfer: OutgoingTransfer, generation: u32, terms: Vec<Term>) {
-        let (sum, block) = (self.memory.sum(generation, terms), self.block(generation));
+        let sum = match self.memory.sum(generation, terms) {
+            BlockSum::Unread(terms) => match self.reading.entry(generation) {
+                Entry::Occupied(mut reading) => return reading.get_mut().push((transfer, terms)),
+                Entry::Vacant(none) => {
+                    none.insert(Vec::new());
+                    BlockSum::Unread(terms)
+                }
+            },
+            sum => sum,
+        };
+        let block = self.block(generation);
         let (store, done) = (Arc::clone(&self.store), self.done.clone());
-        let (bytes, padded) = (self.bytes(generation), block * usize::from(self.config.blocks));
+        let padded = block * usize::from(self.config.blocks);
         spawn_blocking(move || {
             let added = match sum {
                 BlockSum::Rows(rows) => Ok((sum_of_rows(&rows, block), None)),
                 BlockSum::Whole(whole, terms) => Ok((sum_of_blocks(&whole, &terms, block), None)),
-                BlockSum::Unread(terms) => match single_block(&terms, padded) {
-                    Some((number, factor)) => {
-                        let range = (number * block).min(bytes)..((number + 1) * block).min(bytes);
-                        store.read_range(generation, range).map(|mut read| {
-                            read.resize(block, 0);
-                            (sum_of_rows(&[(factor, read.into())], block), None)
-                        })
-                    }
-                    None => store.read(generation).map(|mut read| {
-                        read.resize(padded, 0);
-                        let whole = SharedBytes::from(read);
-                        (sum_of_blocks(&whole, &terms, block), Some((generation, whole)))
-                    }),
-                },
+                BlockSum::Unread(terms) => store.read(generation).map(|mut read| {
+                    read.resize(padded, 0);
+                    let whole = SharedBytes::from(read);
+                    (sum_of_blocks(&whole, &terms, block), Some((generation, whole)))
+                }),
             };
             // The driver may have ended.
             drop(done.send(match added {
@@ -329,10 +338,13 @@ impl<C: GenerationStore> Driver<C> {
     fn finish(&mut self, work: WorkResult<C::Error>) -> Result<(), C::Error> {
         match work {
             WorkResult::Added { transfer, bytes, read } => {
+                self.sending.added(transfer, bytes);
                 if let Some((generation, whole)) = read {
                     self.memory.remember(generation, whole);
+                    for (transfer, terms) in self.reading.remove(&generation).unwrap_or_default() {
+                        self.add_up(transfer, generation, terms);
+                    }
                 }
-                self.sending.added(transfer, bytes);
             }
             WorkResult::Decoded { generation, padded, right: true } => {
                 self.memory.complete(generation, Arc::clone(&padded));
@@ -492,7 +504,7 @@ fn spec(config: &SwarmConfig, me: Member, source: Option<cool_swarm::SourceIndex
         members: config.members.iter().map(|(member, _)| *member).collect(),
         me,
         chance,
-        division: Division { blocks: generations * u32::from(config.blocks), generation: config.blocks },
+        division: Division { blocks: generations.saturating_mul(config.blocks.into()), generation: config.blocks },
         code: config.code,
         order: Order::LowestRank { window: WINDOW },
         source,

@@ -1,7 +1,5 @@
 //! The store of the generations that a swarm distributes.
 
-use std::ops::Range;
-
 /// Reads and stores the generations of a member. The member calls it from several threads.
 pub trait GenerationStore: Send + Sync + 'static {
     /// The error if a generation cannot be read or stored.
@@ -12,16 +10,6 @@ pub trait GenerationStore: Send + Sync + 'static {
     /// # Errors
     /// Returns an error if they cannot be read any more. The member then ends.
     fn read(&self, generation: u32) -> Result<Vec<u8>, Self::Error>;
-
-    /// Returns a range of the bytes of a generation that the member holds. The range is within the
-    /// generation. An implementation should read no more than that, because a source sends each
-    /// block of a long content once, and cannot keep whole generations in memory meanwhile.
-    ///
-    /// # Errors
-    /// As for [`GenerationStore::read`].
-    fn read_range(&self, generation: u32, range: Range<usize>) -> Result<Vec<u8>, Self::Error> {
-        self.read(generation).map(|bytes| bytes[range].to_vec())
-    }
 
     /// Returns whether these are the right bytes of a generation, for example by comparing their
     /// hash.

@@ -11,9 +11,6 @@ pub(crate) type SharedBytes = Arc<[u8]>;
 
 /// Size of the cache of complete generations, in addition to those that are yet to be written.
 const CACHE_BYTES: usize = 64 << 20;
-/// Number of generations that a source sends at a time. If the cache cannot hold as many, a
-/// generation that was read for one block is evicted before the next one is requested.
-const SENT_AT_A_TIME: usize = 4;
 
 #[derive(Debug, Default)]
 pub(crate) struct BlockMemory {
@@ -36,17 +33,6 @@ pub(crate) enum BlockSum {
     Whole(SharedBytes, Vec<Term>),
     /// The sum of blocks of a generation that must be read first.
     Unread(Vec<Term>),
-}
-
-/// Returns the only block that a sum contains, and its factor, if the block should be read alone
-/// because the whole generation of `bytes` bytes would not stay in the cache.
-pub(crate) fn single_block(terms: &[Term], bytes: usize) -> Option<(usize, u8)> {
-    match terms {
-        [Term { factor, slot: Slot::Block(block) }] if bytes * SENT_AT_A_TIME > CACHE_BYTES => {
-            Some((usize::from(*block), *factor))
-        }
-        _ => None,
-    }
 }
 
 impl BlockMemory {
@@ -122,6 +108,13 @@ impl BlockMemory {
         }
     }
 
+    /// Returns the number of bytes that are held.
+    pub(crate) fn bytes(&self) -> usize {
+        let rows = self.live.values().chain(self.aside.values()).flat_map(BTreeMap::values);
+        let whole = self.unwritten.values().chain(self.cache.iter().map(|(_, bytes)| bytes));
+        rows.chain(whole).map(|bytes| bytes.len()).sum()
+    }
+
     /// Adds a generation to the cache.
     pub(crate) fn remember(&mut self, generation: u32, bytes: SharedBytes) {
         if self.cache.iter().all(|(of, _)| *of != generation) {
@@ -190,15 +183,6 @@ mod tests {
         memory.written(5);
         assert_eq!(rows(memory.sum(5, terms.clone())), [2 ^ 3, 4 ^ 4]);
         assert!(matches!(memory.sum(6, terms), BlockSum::Unread(_)));
-    }
-
-    #[test]
-    fn only_single_blocks_of_long_generations_are_read_alone() {
-        let term = |block| Term { factor: 3, slot: Slot::Block(block) };
-        let long = CACHE_BYTES / SENT_AT_A_TIME + 1;
-        assert_eq!(single_block(&[term(7)], long), Some((7, 3)));
-        assert_eq!(single_block(&[term(7)], long - 1), None);
-        assert_eq!(single_block(&[term(7), term(8)], long), None);
     }
 
     #[test]

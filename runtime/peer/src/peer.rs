@@ -55,6 +55,11 @@ impl<C: GenerationStore> SwarmPeer<C> {
         self.board.expelled()
     }
 
+    /// Returns the greatest number of bytes of blocks that the member has held in memory so far.
+    pub fn memory_peak(&self) -> usize {
+        self.board.memory_peak()
+    }
+
     /// Waits until `is_so` returns true, the member has ended, or the time has passed. Returns the
     /// progress at that point.
     pub fn wait_until(&self, is_so: impl Fn(&PeerProgress) -> bool, at_most: Duration) -> PeerProgress {

@@ -2,6 +2,7 @@
 
 use cool_swarm::Member;
 use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -41,6 +42,7 @@ pub(crate) struct ProgressBoard {
     progress: Mutex<PeerProgress>,
     changed: Condvar,
     expelled: Mutex<BTreeSet<Member>>,
+    memory_peak: AtomicUsize,
 }
 
 impl ProgressBoard {
@@ -62,6 +64,16 @@ impl ProgressBoard {
         }
     }
 
+    /// Records the number of bytes of blocks that are held in memory now.
+    pub(crate) fn record_memory(&self, bytes: usize) {
+        self.memory_peak.fetch_max(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the greatest number of bytes of blocks that were held in memory so far.
+    pub(crate) fn memory_peak(&self) -> usize {
+        self.memory_peak.load(Ordering::Relaxed)
+    }
+
     pub(crate) fn expel(&self, member: Member) {
         let mut expelled = self.expelled.lock().unwrap_or_else(PoisonError::into_inner);
         expelled.insert(member);
@@ -72,6 +84,7 @@ impl ProgressBoard {
         change(&mut self.lock());
         self.changed.notify_all();
     }
+
     /// Returns the progress.
     pub(crate) fn progress(&self) -> PeerProgress {
         *self.lock()

@@ -102,6 +102,7 @@ mod tests {
 
     fn frames() -> Vec<Frame<'static>> {
         let have = HoldingsReport {
+            first: 70_000,
             ranks: vec![3, 300, 0],
             blocks: vec![u64::MAX],
             null_vectors: vec![(1, [7; 32].into())],

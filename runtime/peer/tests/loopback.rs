@@ -8,6 +8,7 @@ use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -122,6 +123,16 @@ impl Swarm {
         source: Option<SourceIndex>,
     ) -> (SwarmPeer<Shelf>, Arc<Shelf>) {
         let shelf = Arc::new(shelf);
+        (self.start_content(number, here, Arc::clone(&shelf), source), shelf)
+    }
+
+    fn start_content<C: GenerationStore>(
+        &mut self,
+        number: usize,
+        here: &[u32],
+        content: Arc<C>,
+        source: Option<SourceIndex>,
+    ) -> SwarmPeer<C> {
         let socket = self.sockets[number].take().unwrap();
         let role = MemberRole {
             me: self.member(number),
@@ -131,7 +142,7 @@ impl Swarm {
             rate: None,
             late: false,
         };
-        (SwarmPeer::start(self.config.clone(), role, Arc::clone(&shelf)).unwrap(), shelf)
+        SwarmPeer::start(self.config.clone(), role, content).unwrap()
     }
 
     fn start_all(&mut self) -> Vec<(SwarmPeer<Shelf>, Arc<Shelf>)> {
@@ -267,6 +278,68 @@ fn only_the_lying_source_is_expelled() {
     }
     others.into_iter().chain([honest]).for_each(|(peer, _)| assert_eq!(peer.stop(), Ok(())));
     assert_eq!(liar.stop(), Ok(()));
+}
+
+/// The lengths of the generations of a content of 1 TiB, and of those that are transferred of it.
+const LONG_CONTENT_BYTES: u64 = 1 << 40;
+const LONG_GENERATION_BYTES: u64 = 4 << 20;
+const TRANSFERRED_BYTES: u64 = 24 * LONG_GENERATION_BYTES;
+const LONG_GENERATION_BLOCKS: usize = 32;
+
+/// A content whose bytes follow from their generation and block, and that is stored nowhere.
+#[derive(Default)]
+struct ComputedContent {
+    read_bytes: AtomicU64,
+}
+
+fn computed_generation(generation: u32) -> Vec<u8> {
+    let block = |block: usize| {
+        let page = [generation.to_le_bytes(), (block as u32).to_le_bytes()].concat();
+        page.repeat(LONG_GENERATION_BYTES as usize / LONG_GENERATION_BLOCKS / page.len())
+    };
+    (0..LONG_GENERATION_BLOCKS).map(block).collect::<Vec<_>>().concat()
+}
+
+impl GenerationStore for ComputedContent {
+    type Error = StorageError;
+
+    fn read(&self, generation: u32) -> Result<Vec<u8>, StorageError> {
+        self.read_bytes.fetch_add(LONG_GENERATION_BYTES, Ordering::Relaxed);
+        Ok(computed_generation(generation))
+    }
+
+    fn is_right(&self, generation: u32, bytes: &[u8]) -> bool {
+        bytes == computed_generation(generation)
+    }
+
+    fn keep(&self, _: u32, _: &[u8]) -> Result<(), StorageError> {
+        Ok(())
+    }
+
+    fn describe(&self) -> Vec<u8> {
+        Vec::new()
+    }
+}
+
+#[test]
+fn a_content_of_1_tib_needs_bounded_memory_and_few_reads() {
+    let mut swarm = Swarm::new(&[2], &[], Code::Linear);
+    swarm.config.generations =
+        vec![LONG_GENERATION_BYTES; (LONG_CONTENT_BYTES / LONG_GENERATION_BYTES) as usize];
+    swarm.config.blocks = LONG_GENERATION_BLOCKS as u16;
+    let [(source, content), (peer, _)] = [0, 1].map(|number| {
+        let content = Arc::new(ComputedContent::default());
+        let source = (number == 0).then_some(SourceIndex { index: 0, of: 1 });
+        (swarm.start_content(number, &[], Arc::clone(&content), source), content)
+    });
+    let lacking = LONG_CONTENT_BYTES - TRANSFERRED_BYTES;
+    let progress = peer.wait_until(|progress| progress.lacking <= lacking, PATIENCE);
+    assert!(progress.lacking <= lacking, "{progress:?}");
+    let (read, sent) = (content.read_bytes.load(Ordering::Relaxed), source.progress().sent);
+    assert!(read < 2 * sent, "{read} bytes were read for {sent} that were sent");
+    let peak = source.memory_peak() as u64;
+    assert!(peak < TRANSFERRED_BYTES * 3 / 4, "{peak} bytes were held");
+    assert_eq!((source.stop(), peer.stop()), (Ok(()), Ok(())));
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::division::Division;
-use crate::holdings::SourceIndex;
+use crate::holdings::{REPORTED_MAX, SourceIndex};
 use crate::order::Order;
 
 const SOURCE: Member = Member { rack: 0, slot: 0 };
@@ -121,10 +121,10 @@ fn blocks_placed_by_other_means_are_enough() {
     assert!(sink.holdings().is_whole());
 }
 
-/// Returns the ranks in the grant that replies to an offer.
+/// Returns the ranks of both generations in the grant that replies to an offer.
 fn granted_ranks(sink: &mut Swarm, from: Member, transfer: u32) -> Vec<u16> {
     match &deliver(sink, from, Signal::Offer { transfer, ring: 0, block_time: BlockTime::default() })[..] {
-        [Output::Signal { signal: Signal::Grant { have, .. }, .. }] => have.ranks.clone(),
+        [Output::Signal { signal: Signal::Grant { have, .. }, .. }] => vec![have.rank(0), have.rank(1)],
         other => panic!("{other:?}"),
     }
 }
@@ -396,8 +396,39 @@ fn extreme_numbers_of_a_member_do_no_harm() {
     let row = CodedBlock::Original(0);
     let head = BlockAnnouncement { transfer: 1, generation: 0, row, checked: true, round: u64::MAX };
     deliver(&mut source, SINK, Signal::Head(head));
+    let beyond = HoldingsReport { first: u32::MAX, ranks: vec![1; 9], ..HoldingsReport::default() };
+    deliver(&mut source, SINK, Signal::Ask { have: beyond.clone() });
+    let grant = Signal::Grant { transfer, ring: 0, block_time: BlockTime::default(), have: beyond };
+    let withdrawn = deliver(&mut source, SINK, grant);
+    assert!(withdrawn.contains(&Output::Signal { to: SINK, signal: Signal::Withdraw { transfer } }));
+    let asked = deliver(&mut source, SINK, Signal::Ask { have: HoldingsReport::default() });
+    let transfer = offered(&asked, SINK).unwrap();
     let have = HoldingsReport { ranks: vec![0, u16::MAX], ..HoldingsReport::default() };
     let grant = Signal::Grant { transfer, ring: u64::MAX, block_time: BlockTime::default(), have };
     let sent = deliver(&mut source, SINK, grant);
     assert!(sent.iter().any(|output| matches!(output, Output::Transmit { to: SINK, .. })), "{sent:?}");
+}
+
+#[test]
+fn a_report_lists_only_generations_in_progress() {
+    let (division, lowest) = (Division { blocks: 200_000, generation: 2 }, Order::LowestRank { window: 8 });
+    let mut held = Holdings::empty(division, Code::Linear, lowest);
+    let report = |held: &Holdings| held.expected(core::iter::empty());
+    assert_eq!(report(&held), HoldingsReport::default());
+    for generation in 0..3 {
+        assert!((0..2).all(|block| held.insert(generation, &CodedBlock::Original(block)).is_some()));
+    }
+    held.insert(5, &CodedBlock::Original(0));
+    let under_way = [(6, CodedBlock::Original(1))];
+    assert_eq!((report(&held).first, report(&held).ranks), (3, vec![0, 0, 1]));
+    assert_eq!(held.expected(under_way.iter()).ranks, [0, 0, 1, 1]);
+    assert_eq!([2, 3, 5, 6].map(|number| report(&held).rank(number)), [u16::MAX, 0, 1, 0]);
+    held.insert(99_999, &CodedBlock::Original(0));
+    assert_eq!(report(&held).ranks.len(), REPORTED_MAX);
+    held.reset(1);
+    assert_eq!((report(&held).first, &report(&held).ranks[..5]), (1, &[0, 2, 0, 0, 1][..]));
+    let source = Holdings::source(division, Code::Linear, lowest, SourceIndex { index: 0, of: 1 });
+    assert_eq!((report(&source).first, report(&source).ranks.len()), (100_000, 0));
+    assert!(held.suffices(&report(&source)) && !source.suffices(&report(&held)));
+    assert!(source.exceeds(&held) && !held.exceeds(&source));
 }
