@@ -54,6 +54,7 @@ mod swarm;
 mod verify;
 mod work_directory;
 
+pub use cool_peer::Contact;
 pub use errors::{RankError, without_os_code};
 pub use generations::{BLOCK_MIN_BYTES, GENERATION_BLOCKS, block_bytes};
 pub use link_rates::NodeLinkRates;

@@ -9,6 +9,7 @@ use crate::link_rates::NodeLinkRates;
 use crate::rank_output::send_event;
 use crate::secret::CopySecret;
 use cool_content::Digest;
+use cool_peer::{Contact, PublicKey};
 use cool_store::{Store, StoreName};
 use serde::{Deserialize, Serialize};
 use std::fmt::Display;
@@ -138,8 +139,8 @@ pub struct LateMember {
     pub rack: u32,
     /// Its slot in that rack.
     pub slot: u32,
-    /// Addresses at which some of the members listen.
-    pub contacts: Vec<SocketAddr>,
+    /// Addresses and public keys of some of the members.
+    pub contacts: Vec<Contact>,
     /// Identity of the manifest that the source's rank has reported. A member that replies with
     /// another manifest is not believed. `None` from a source of an earlier release.
     #[serde(default)]
@@ -258,6 +259,9 @@ pub enum CopyEvent {
         slot: u32,
         /// Address at which it listens.
         contact: SocketAddr,
+        /// Its public key; `None` from ranks of earlier releases.
+        #[serde(default)]
+        key: Option<PublicKey>,
     },
     /// A member of the swarm sent this rank wrong bytes for blocks that it had declared to be
     /// checked.

@@ -12,8 +12,8 @@ use crate::secret::CopySecret;
 use cool::Comm;
 use cool_content::{BlockSet, Digest, Manifest, Piece};
 use cool_peer::{
-    Code, GenerationStore, InquiryHold, LateJoinReply, Member, MemberRole, PeerProgress, SourceIndex,
-    SwarmConfig, SwarmPeer,
+    Code, Contact, GenerationStore, InquiryHold, KeyPair, LateJoinReply, Member, MemberRole, PeerProgress,
+    PublicKey, SourceIndex, SwarmConfig, SwarmPeer,
 };
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -30,7 +30,9 @@ const IDLE_TIMEOUT: Duration = Duration::from_secs(20);
 const PAYLOAD_PERCENT: u64 = 93;
 /// Length in bytes of an encoded address of a member: an IPv6 address, and a port, which is 0 for a
 /// rank that does not take part.
-const CONTACT_BYTES: usize = 18;
+const ADDRESS_BYTES: usize = 18;
+/// Length in bytes of an encoded contact: its address, and its public key.
+const CONTACT_BYTES: usize = ADDRESS_BYTES + size_of::<PublicKey>();
 
 /// The content of a member, as its peer reads and writes it.
 struct SwarmContent {
@@ -158,13 +160,17 @@ impl SwarmMember {
             eprintln!("cannot join the swarm: {error}");
             None
         });
-        let contacts = share_contacts(comm, socket.as_ref())?;
-        let (Some(socket), true) = (socket, contacts[root].port() != 0) else { return Ok(Err(destination)) };
+        let key_pair = KeyPair::generate()?;
+        let contacts = share_contacts(comm, socket.as_ref(), key_pair.public())?;
+        let (Some(socket), true) = (socket, contacts[root].address.port() != 0) else {
+            return Ok(Err(destination));
+        };
         let (members, me) = assign_members(comm, &contacts);
         let generations = divide(manifest, missing);
         let swarm = swarm_config(task, secret, &members, &generations);
         let rate = comm.place(comm.rank()).and_then(|place| payload_rate(task.rates.on(&place.name)));
-        let config = MemberConfig { me, socket, source: source.map(|(_, share)| share), rate, late: false };
+        let source_index = source.map(|(_, share)| share);
+        let config = MemberConfig { me, socket, key_pair, source: source_index, rate, late: false };
         let readable = source.map_or(&*task.source, |(root, _)| root);
         let destination = destination.map(|destination| (began, destination));
         let content =
@@ -181,19 +187,21 @@ impl SwarmMember {
     pub(crate) fn join(
         (task, node): (&CopyTask, &str),
         began: Instant,
-        (me, contacts, identity): (Member, &[SocketAddr], Option<Digest>),
+        (me, contacts, identity): (Member, &[Contact], Option<Digest>),
         open: impl FnOnce(Arc<Manifest>) -> Result<DestinationCopy, CopyError>,
     ) -> Result<SwarmMember, CopyError> {
         let secret = task.secret.ok_or(CopyError::NoSecret)?;
         let socket = listen(task.address)?;
-        let LateJoinReply { config: swarm, content, hold } = cool_peer::inquire(contacts, secret.key(), me)?;
+        let key_pair = KeyPair::generate()?;
+        let LateJoinReply { config: swarm, content, hold } =
+            cool_peer::inquire(contacts, secret.key(), (me, &key_pair))?;
         let (missing, manifest) = decode_description(&content)?;
         let manifest = Arc::new(manifest);
         let generations = divide(&manifest, &missing);
         check_reply(&manifest, identity, &generations, &swarm.generations)?;
         let destination = open(Arc::clone(&manifest))?;
         let rate = payload_rate(task.rates.on(node));
-        let config = MemberConfig { me, socket, source: None, rate, late: true };
+        let config = MemberConfig { me, socket, key_pair, source: None, rate, late: true };
         let source = (&*task.source, &manifest);
         let content = SwarmContent::new(task, source, missing, generations, Some((began, destination)));
         Ok(SwarmMember { hold: Some(hold), ..content.join(swarm, config)? })
@@ -279,6 +287,7 @@ fn report_expelled(peer: &SwarmPeer<SwarmContent>, members: &BTreeMap<String, Me
 struct MemberConfig {
     me: Member,
     socket: TcpListener,
+    key_pair: KeyPair,
     source: Option<SourceIndex>,
     /// Rate of this node's link for blocks, in bytes per second.
     rate: Option<u64>,
@@ -317,15 +326,15 @@ impl SwarmContent {
 
     /// Joins the swarm with this content. A copy that is complete already is installed.
     fn join(self, swarm: SwarmConfig, config: MemberConfig) -> Result<SwarmMember, CopyError> {
-        let MemberConfig { me, socket, source, rate, late } = config;
-        let (rack, slot, contact) = (me.rack, me.slot, socket.local_addr()?);
-        let role = MemberRole { me, socket, here: self.present(), source, rate, late };
+        let MemberConfig { me, socket, key_pair, source, rate, late } = config;
+        let (rack, slot, contact, key) = (me.rack, me.slot, socket.local_addr()?, Some(key_pair.public()));
+        let role = MemberRole { me, socket, key_pair, here: self.present(), source, rate, late };
         if let Some(incoming) = &self.incoming {
             lock(incoming).install_if_complete(&self.reader)?;
         }
         let content = Arc::new(self);
         let peer = SwarmPeer::start(swarm, role, Arc::clone(&content))?;
-        CopyEvent::Member { rack, slot, contact }.send()?;
+        CopyEvent::Member { rack, slot, contact, key }.send()?;
         Ok(SwarmMember { peer, content, only_source: false, members: BTreeMap::new(), hold: None })
     }
 }
@@ -371,8 +380,13 @@ fn unspecified(like: IpAddr) -> IpAddr {
     if like.is_ipv4() { IpAddr::from([0; 4]) } else { Ipv6Addr::UNSPECIFIED.into() }
 }
 
-/// Exchanges the addresses of all ranks. The port of a rank that does not take part is 0.
-fn share_contacts(comm: &Comm, socket: Option<&TcpListener>) -> Result<Vec<SocketAddr>, CopyError> {
+/// Exchanges the addresses and public keys of all ranks. The port of a rank that does not take part
+/// is 0.
+fn share_contacts(
+    comm: &Comm,
+    socket: Option<&TcpListener>,
+    key: PublicKey,
+) -> Result<Vec<Contact>, CopyError> {
     let mut mine = [0; CONTACT_BYTES];
     if let Some(socket) = socket {
         let address = socket.local_addr()?;
@@ -381,25 +395,30 @@ fn share_contacts(comm: &Comm, socket: Option<&TcpListener>) -> Result<Vec<Socke
             IpAddr::V6(ip) => ip,
         };
         mine[..16].copy_from_slice(&ip.octets());
-        mine[16..].copy_from_slice(&address.port().to_be_bytes());
+        mine[16..ADDRESS_BYTES].copy_from_slice(&address.port().to_be_bytes());
+        mine[ADDRESS_BYTES..].copy_from_slice(&key);
     }
     let mut all = vec![0; CONTACT_BYTES * comm.size()];
     comm.allgather(&mine, &mut all)?;
     let contact = |bytes: &[u8; CONTACT_BYTES]| {
-        let [ip @ .., high, low] = *bytes;
-        SocketAddr::from((Ipv6Addr::from(ip).to_canonical(), u16::from_be_bytes([high, low])))
+        let (mut ip, mut port, mut key) = ([0; 16], [0; 2], PublicKey::default());
+        ip.copy_from_slice(&bytes[..16]);
+        port.copy_from_slice(&bytes[16..ADDRESS_BYTES]);
+        key.copy_from_slice(&bytes[ADDRESS_BYTES..]);
+        let address = SocketAddr::from((Ipv6Addr::from(ip).to_canonical(), u16::from_be_bytes(port)));
+        Contact { address, key }
     };
     Ok(all.as_chunks().0.iter().map(contact).collect())
 }
 
 /// Assigns to each member the number of its rack and a slot in it, in the order of ranks. Returns
 /// all members, and the member that this rank is.
-fn assign_members(comm: &Comm, contacts: &[SocketAddr]) -> (Vec<(String, Member, SocketAddr)>, Member) {
+fn assign_members(comm: &Comm, contacts: &[Contact]) -> (Vec<(String, Member, Contact)>, Member) {
     // The number of each rack, and how many of its members are known so far.
     let mut racks: BTreeMap<usize, (u32, u32)> = BTreeMap::new();
     let mut mine = Member { rack: 0, slot: 0 };
     let mut members = Vec::new();
-    for (rank, contact) in contacts.iter().enumerate().filter(|(_, contact)| contact.port() != 0) {
+    for (rank, contact) in contacts.iter().enumerate().filter(|(_, contact)| contact.address.port() != 0) {
         let Some(place) = comm.place(rank) else { continue };
         // There are fewer than 2^32 racks.
         let next = racks.len() as u32;
@@ -417,7 +436,7 @@ fn assign_members(comm: &Comm, contacts: &[SocketAddr]) -> (Vec<(String, Member,
 fn swarm_config(
     task: &CopyTask,
     secret: CopySecret,
-    members: &[(String, Member, SocketAddr)],
+    members: &[(String, Member, Contact)],
     generations: &[Piece],
 ) -> SwarmConfig {
     let generations: Vec<u64> = generations.iter().map(|piece| piece.bytes as u64).collect();

@@ -1,11 +1,13 @@
 //! A channel carries the messages of one member to another over TCP, encrypted by Noise (revision
-//! 34, pattern NNpsk0).
+//! 34, pattern IKpsk0).
 //!
 //! Noise encrypts and authenticates messages under the pre-shared key of the swarm. Without the key
-//! it is not possible to open a channel, to read a message or to change one unnoticed. A channel
+//! it is not possible to open a channel, to read a message or to change one unnoticed. Both ends
+//! prove that they have the private keys of the members that they claim to be. A channel
 //! has one direction; replies use the channel of the other member. The exception is an inquiry by a
 //! node that is not a member yet: the reply returns over the same channel.
 
+use crate::keys::{ChannelKeys, Contact, PublicKey};
 use crate::wire::{Frame, MESSAGE_BYTES, TAG_BYTES, WireError};
 use cool_swarm::Member;
 use cool_tcp::{Congestion, LinkEstimate, bound_retransmission_timeout};
@@ -18,7 +20,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, BufReader};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
+/// The initiator knows the public key of the responder, and sends its own one encrypted.
+pub(crate) const PATTERN: &str = "Noise_IKpsk0_25519_ChaChaPoly_SHA256";
 /// Name and version of the protocol. It must be the same at both ends.
 const PROLOGUE: &[u8] = b"cool-peer 4";
 /// Timeout for connecting and for the handshake.
@@ -30,9 +33,6 @@ const KEEPALIVE: Duration = Duration::from_secs(2);
 /// Time after which a connection is given up if its send buffer remains full.
 const STUCK: Duration = Duration::from_secs(30);
 const LENGTH_BYTES: usize = 2;
-
-/// The key that all members of a swarm share. No other node may know it.
-pub type SwarmKey = [u8; 32];
 
 /// The reasons why a channel cannot be opened, or has ended.
 #[derive(Debug, thiserror::Error)]
@@ -60,8 +60,8 @@ pub(crate) struct ChannelSender {
 
 /// The node that opened a channel.
 pub(crate) enum Caller {
-    /// A member, with the address at which it listens.
-    Member { member: Member, contact: SocketAddr, receiver: ChannelReceiver },
+    /// A node that claims to be a member, with the address at which it listens and its public key.
+    Member { member: Member, contact: Contact, receiver: ChannelReceiver },
     /// A node that will become a member and requests the common state.
     Newcomer { member: Member, sender: ChannelSender },
 }
@@ -79,14 +79,14 @@ impl ChannelSender {
     /// the SO_SNDBUF of the socket in bytes (Linux allocates twice that), or `None` for the
     /// system's default. `link` is the estimate of this member's link that its channels share.
     pub(crate) async fn open(
-        to: SocketAddr,
-        key: &SwarmKey,
+        to: Contact,
+        keys: &ChannelKeys,
         (me, contact): (Member, SocketAddr),
         (send_buffer, link): (Option<usize>, &LinkEstimate),
     ) -> Result<ChannelSender, ChannelError> {
         // Members recognize each other by these addresses.
-        let from = Some(contact.ip()).filter(|ip| ip.is_ipv4() == to.is_ipv4());
-        let mut sender = ChannelSender::connect(from, to, key).await?;
+        let from = Some(contact.ip()).filter(|ip| ip.is_ipv4() == to.address.is_ipv4());
+        let mut sender = ChannelSender::connect(from, to, keys).await?;
         sender.congestion = Some(link.choose(&sender.stream));
         if let Some(bytes) = send_buffer {
             SockRef::from(&sender.stream).set_send_buffer_size(bytes)?;
@@ -98,13 +98,13 @@ impl ChannelSender {
     /// Opens a channel from an address of this node, but sends no message on it.
     pub(crate) async fn connect(
         from: Option<IpAddr>,
-        to: SocketAddr,
-        key: &SwarmKey,
+        to: Contact,
+        keys: &ChannelKeys,
     ) -> Result<ChannelSender, ChannelError> {
         bounded(OPENING, async {
-            let mut stream = cool_tcp::connect(from, to).await?;
+            let mut stream = cool_tcp::connect(from, to.address).await?;
             tune(&stream)?;
-            let mut noise = builder(key)?.build_initiator()?;
+            let mut noise = builder(keys)?.remote_public_key(&to.key)?.build_initiator()?;
             write_handshake(&mut stream, &mut noise).await?;
             read_handshake(&mut stream, &mut noise).await?;
             let noise = noise.into_transport_mode()?;
@@ -154,16 +154,20 @@ impl ChannelReceiver {
     }
 
     /// Accepts a connection. Returns the node that opened it.
-    pub(crate) async fn accept(mut stream: TcpStream, key: &SwarmKey) -> Result<Caller, ChannelError> {
+    pub(crate) async fn accept(mut stream: TcpStream, keys: &ChannelKeys) -> Result<Caller, ChannelError> {
         bounded(OPENING, async {
             tune(&stream)?;
-            let mut noise = builder(key)?.build_responder()?;
+            let mut noise = builder(keys)?.build_responder()?;
             read_handshake(&mut stream, &mut noise).await?;
             write_handshake(&mut stream, &mut noise).await?;
             let noise = noise.into_transport_mode()?;
+            let key = PublicKey::try_from(noise.get_remote_static().unwrap_or_default());
+            let key = key.map_err(|_| ChannelError::Stranger)?;
             let mut receiver = ChannelReceiver::on(stream, noise);
             match receiver.next().await? {
-                Frame::Hello { member, contact } => Ok(Caller::Member { member, contact, receiver }),
+                Frame::Hello { member, contact: address } => {
+                    Ok(Caller::Member { member, contact: Contact { address, key }, receiver })
+                }
                 // No bytes are lost with the read buffer, because a newcomer sends nothing more
                 // until it has received the reply.
                 Frame::Inquire { member } => {
@@ -194,8 +198,9 @@ impl ChannelReceiver {
     }
 }
 
-fn builder(key: &SwarmKey) -> Result<Builder<'_>, snow::Error> {
-    Builder::new(PATTERN.parse()?).psk(0, key)?.prologue(PROLOGUE)
+fn builder(keys: &ChannelKeys) -> Result<Builder<'_>, snow::Error> {
+    let builder = Builder::new(PATTERN.parse()?).psk(0, &keys.swarm)?;
+    builder.local_private_key(keys.own.private())?.prologue(PROLOGUE)
 }
 
 /// Configures a connection: small messages are sent without delay, because signals are small, and
@@ -219,7 +224,7 @@ async fn bounded<T>(
 async fn write_handshake(stream: &mut TcpStream, noise: &mut HandshakeState) -> Result<(), ChannelError> {
     let mut message = [0; 256];
     let bytes = noise.write_message(&[], &mut message)?;
-    // A key and a tag are far below 64 KiB.
+    // Two keys and two tags are far below 64 KiB.
     stream.write_u16(bytes as u16).await?;
     Ok(stream.write_all(&message[..bytes]).await?)
 }
@@ -236,11 +241,12 @@ async fn read_handshake(stream: &mut TcpStream, noise: &mut HandshakeState) -> R
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::KeyPair;
     use tokio::net::TcpListener;
 
     const ME: Member = Member { rack: 1, slot: 2 };
 
-    fn contact_of(caller: Caller) -> (Member, SocketAddr) {
+    fn contact_of(caller: Caller) -> (Member, Contact) {
         match caller {
             Caller::Member { member, contact, .. } => (member, contact),
             Caller::Newcomer { .. } => panic!("it is a newcomer"),
@@ -251,29 +257,40 @@ mod tests {
         "127.0.0.1:9".parse().unwrap()
     }
 
-    /// Opens a channel with key 7 to an end that has the given key. Returns the results of both
-    /// ends.
+    fn keys(swarm: u8) -> ChannelKeys {
+        ChannelKeys { swarm: [swarm; 32], own: KeyPair::generate().unwrap() }
+    }
+
+    /// Opens a channel with the swarm key 7 to an end with the given keys, which is expected to
+    /// have the public key `expected`. Returns the results of both ends, and the opener's key.
     async fn open_and_accept(
-        key: u8,
-    ) -> (Result<(Member, SocketAddr), ChannelError>, Result<ChannelSender, ChannelError>) {
+        keys_there: &ChannelKeys,
+        expected: PublicKey,
+    ) -> (Result<(Member, Contact), ChannelError>, Result<ChannelSender, ChannelError>, PublicKey) {
         let socket = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
-        let to = socket.local_addr().unwrap();
+        let to = Contact { address: socket.local_addr().unwrap(), key: expected };
         let accepting = async {
             let (stream, _) = socket.accept().await.unwrap();
-            ChannelReceiver::accept(stream, &[key; 32]).await.map(contact_of)
+            ChannelReceiver::accept(stream, keys_there).await.map(contact_of)
         };
-        let link = LinkEstimate::new(true);
-        tokio::join!(accepting, ChannelSender::open(to, &[7; 32], (ME, at()), (None, &link)))
+        let (link, keys) = (LinkEstimate::new(true), keys(7));
+        let opening = ChannelSender::open(to, &keys, (ME, at()), (None, &link));
+        let (accepted, opened) = tokio::join!(accepting, opening);
+        (accepted, opened, keys.own.public())
     }
 
     #[tokio::test]
-    async fn only_an_end_with_the_key_is_accepted() {
-        let (accepted, opened) = open_and_accept(7).await;
-        assert_eq!(accepted.unwrap(), (ME, at()));
+    async fn only_an_end_with_the_keys_is_accepted() {
+        let there = keys(7);
+        let (accepted, opened, key) = open_and_accept(&there, there.own.public()).await;
+        assert_eq!(accepted.unwrap(), (ME, Contact { address: at(), key }));
         assert!(opened.is_ok());
-        let (accepted, opened) = open_and_accept(8).await;
-        assert!(matches!(accepted, Err(ChannelError::Noise(_))));
-        assert!(opened.is_err());
+        let other = keys(8);
+        for (there, expected) in [(&other, other.own.public()), (&there, other.own.public())] {
+            let (accepted, opened, _) = open_and_accept(there, expected).await;
+            assert!(matches!(accepted, Err(ChannelError::Noise(_))));
+            assert!(opened.is_err());
+        }
     }
 
     #[tokio::test]
@@ -286,22 +303,21 @@ mod tests {
             let (mut from, _) = near.accept().await.unwrap();
             let mut to = TcpStream::connect(end).await.unwrap();
             let mut bytes = [0; 300];
-            for (there, and_back) in [(50, 50), (0, 0)] {
-                from.read_exact(&mut bytes[..there]).await.unwrap();
-                to.write_all(&bytes[..there]).await.unwrap();
-                to.read_exact(&mut bytes[..and_back]).await.unwrap();
-                from.write_all(&bytes[..and_back]).await.unwrap();
-            }
+            from.read_exact(&mut bytes[..98]).await.unwrap();
+            to.write_all(&bytes[..98]).await.unwrap();
+            to.read_exact(&mut bytes[..50]).await.unwrap();
+            from.write_all(&bytes[..50]).await.unwrap();
             let count = from.read(&mut bytes).await.unwrap();
             bytes[count - 1] ^= 1;
             to.write_all(&bytes[..count]).await.unwrap();
         };
+        let (here, there) = (keys(7), keys(7));
         let accepting = async {
             let (stream, _) = far.accept().await.unwrap();
-            ChannelReceiver::accept(stream, &[7; 32]).await.map(contact_of)
+            ChannelReceiver::accept(stream, &there).await.map(contact_of)
         };
-        let link = LinkEstimate::new(true);
-        let opening = ChannelSender::open(middle, &[7; 32], (ME, at()), (None, &link));
+        let (link, to) = (LinkEstimate::new(true), Contact { address: middle, key: there.own.public() });
+        let opening = ChannelSender::open(to, &here, (ME, at()), (None, &link));
         let (_, accepted, _) = tokio::join!(relay, accepting, opening);
         assert!(matches!(accepted, Err(ChannelError::Noise(_))), "{accepted:?}");
     }

@@ -1,9 +1,9 @@
 //! The input of a member: the configuration, which all members of a swarm share, and the member's
 //! own role.
 
-use crate::channel::SwarmKey;
+use crate::keys::{Contact, KeyPair, SwarmKey};
 use cool_swarm::{Code, Member, SourceIndex};
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 
 /// The configuration of a swarm. It must be the same at all members.
 #[derive(Clone, Debug)]
@@ -12,8 +12,8 @@ pub struct SwarmConfig {
     pub key: SwarmKey,
     /// Seed of the random rings, along which members offer blocks to each other.
     pub seed: u64,
-    /// All members, and the addresses at which they listen.
-    pub members: Vec<(Member, SocketAddr)>,
+    /// All members, with their addresses and public keys.
+    pub members: Vec<(Member, Contact)>,
     /// Number of bytes of each generation.
     pub generations: Vec<u64>,
     /// Number of blocks of a generation, 1 to [`cool_swarm::GENERATION_MAX`].
@@ -33,6 +33,8 @@ pub struct MemberRole {
     pub me: Member,
     /// The socket on which it listens.
     pub socket: TcpListener,
+    /// Its own key pair. The other members must have the public key.
+    pub key_pair: KeyPair,
     /// Generations that it holds from the beginning. It need not be set at a source.
     pub here: Vec<u32>,
     /// Set at a source, which holds all generations.

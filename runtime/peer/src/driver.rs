@@ -4,6 +4,7 @@
 use crate::config::{MemberRole, SwarmConfig};
 use crate::decoding::{decode, is_filled_up, wrong_rows};
 use crate::generation_store::GenerationStore;
+use crate::keys::{ChannelKeys, Contact};
 use crate::late_join;
 use crate::links::{LinkEvent, LinkMessage, Links, listen, sleep_until};
 use crate::memory::{BlockMemory, BlockSum, SharedBytes, sum_of_blocks, sum_of_rows};
@@ -15,7 +16,6 @@ use cool_machine::{Machine, Poll, Time};
 use cool_swarm::{Division, Input, Member, Order, Output, Signal, Swarm, SwarmSpec, Term, Waits};
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::{Receiver, UnboundedReceiver, UnboundedSender, channel, unbounded_channel};
@@ -44,7 +44,7 @@ const RATE: u64 = 125_000_000;
 
 /// A command of the member's user.
 pub(crate) enum MemberCommand {
-    Join(Member, SocketAddr),
+    Join(Member, Contact),
     Leave(Member),
 }
 
@@ -116,13 +116,13 @@ impl<C: GenerationStore> Driver<C> {
         let (keep, kept) = unbounded_channel();
         let contact = role.socket.local_addr()?;
         let socket = tokio::net::TcpListener::from_std(role.socket)?;
-        tokio::spawn(listen(socket, config.key, give.clone()));
+        let keys = Arc::new(ChannelKeys { swarm: config.key, own: role.key_pair });
+        tokio::spawn(listen(socket, Arc::clone(&keys), give.clone()));
         spawn_blocking({
             let (store, done) = (Arc::clone(&store), done.clone());
             move || keep_all(&*store, kept, &done)
         });
-        let links =
-            Links::new(config.key, (role.me, contact), role.rate, config.members.iter().copied(), give);
+        let links = Links::new(keys, (role.me, contact), role.rate, config.members.iter().copied(), give);
         let mut chance = [0; 8];
         getrandom::fill(&mut chance)?;
         let spec = spec(&config, role.me, role.source, u64::from_ne_bytes(chance));
@@ -174,7 +174,7 @@ impl<C: GenerationStore> Driver<C> {
             let wakes = self.poll();
             tokio::select! {
                 command = commands.recv() => match command {
-                    Some(MemberCommand::Join(member, address)) => self.join(member, address),
+                    Some(MemberCommand::Join(member, contact)) => self.join(member, contact),
                     Some(MemberCommand::Leave(member)) => self.leave(member),
                     None => return Ok(()),
                 },
@@ -392,16 +392,18 @@ impl<C: GenerationStore> Driver<C> {
     fn on_event(&mut self, event: LinkEvent) {
         match event {
             LinkEvent::Greeted { from, contact, ip, channel } => {
-                self.preparing.remove(&from);
-                if contact.ip().to_canonical() == ip.to_canonical()
+                if contact.address.ip().to_canonical() == ip.to_canonical()
                     && self.links.is_new(from)
                     && from.rack.max(from.slot) < MEMBERS_MAX
                 {
                     self.guests.insert(from, Instant::now());
                     self.join(from, contact);
                 }
-                if self.links.greeted(from, ip, channel) == Some(true) {
-                    self.handle(Input::Joined(from));
+                if let Some(had_failed) = self.links.greeted(from, contact.key, channel) {
+                    self.preparing.remove(&from);
+                    if had_failed {
+                        self.handle(Input::Joined(from));
+                    }
                 }
             }
             LinkEvent::Inquired { by, sender } => {
@@ -480,8 +482,8 @@ impl<C: GenerationStore> Driver<C> {
         self.handle(Input::Gone(member));
     }
 
-    fn join(&mut self, member: Member, address: SocketAddr) {
-        self.links.join(member, address);
+    fn join(&mut self, member: Member, contact: Contact) {
+        self.links.join(member, contact);
         self.handle(Input::Joined(member));
     }
 
@@ -504,7 +506,10 @@ fn spec(config: &SwarmConfig, me: Member, source: Option<cool_swarm::SourceIndex
         members: config.members.iter().map(|(member, _)| *member).collect(),
         me,
         chance,
-        division: Division { blocks: generations.saturating_mul(config.blocks.into()), generation: config.blocks },
+        division: Division {
+            blocks: generations.saturating_mul(config.blocks.into()),
+            generation: config.blocks,
+        },
         code: config.code,
         order: Order::LowestRank { window: WINDOW },
         source,

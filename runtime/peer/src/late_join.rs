@@ -1,11 +1,13 @@
 //! Late members: a node that joins late inquires about the common state, and any member replies.
 
-use crate::channel::{ChannelError, ChannelSender, SwarmKey};
+use crate::channel::{ChannelError, ChannelSender};
 use crate::config::SwarmConfig;
+use crate::keys::{ChannelKeys, Contact, KeyPair, SwarmKey};
 use crate::wire::{Frame, PART_BYTES, WireError};
 use cool_swarm::{Code, Member};
 use serde::{Deserialize, Serialize};
-use std::net::{SocketAddr, TcpStream};
+use std::net::TcpStream;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::timeout;
@@ -57,7 +59,7 @@ pub enum InquiryError {
 #[derive(Serialize, Deserialize)]
 pub(crate) struct CommonState {
     seed: u64,
-    members: Vec<(Member, SocketAddr)>,
+    members: Vec<(Member, Contact)>,
     generations: Vec<u64>,
     blocks: u16,
     code: Code,
@@ -67,7 +69,7 @@ pub(crate) struct CommonState {
 }
 
 impl CommonState {
-    pub(crate) fn new(config: &SwarmConfig, members: Vec<(Member, SocketAddr)>) -> CommonState {
+    pub(crate) fn new(config: &SwarmConfig, members: Vec<(Member, Contact)>) -> CommonState {
         let SwarmConfig { seed, blocks, code, rate, limit, .. } = *config;
         let (generations, content) = (config.generations.clone(), Vec::new());
         CommonState { seed, members, generations, blocks, code, rate, limit, content }
@@ -110,18 +112,24 @@ async fn send_state(
 }
 
 /// Requests the common state from all given members at once, as a node that will become the member
-/// `me`. Returns the reply of the first member that can be reached. That member waits for the
-/// newcomer as it waits for members that are missing blocks, for as long as [`LateJoinReply::hold`]
-/// exists.
+/// `me` with this key pair. Returns the reply of the first member that can be reached. That member
+/// waits for the newcomer as it waits for members that are missing blocks, for as long as
+/// [`LateJoinReply::hold`] exists.
 ///
 /// # Errors
 /// Returns an error if none of the members replies.
-pub fn inquire(contacts: &[SocketAddr], key: SwarmKey, me: Member) -> Result<LateJoinReply, InquiryError> {
+pub fn inquire(
+    contacts: &[Contact],
+    key: SwarmKey,
+    (me, key_pair): (Member, &KeyPair),
+) -> Result<LateJoinReply, InquiryError> {
+    let keys = Arc::new(ChannelKeys { swarm: key, own: key_pair.clone() });
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let (state, held) = runtime.block_on(async {
         let mut opening = JoinSet::new();
         for contact in contacts.iter().copied() {
-            opening.spawn(async move { ChannelSender::connect(None, contact, &key).await });
+            let keys = Arc::clone(&keys);
+            opening.spawn(async move { ChannelSender::connect(None, contact, &keys).await });
         }
         let mut why = "no member is listed".to_owned();
         while let Some(opened) = opening.join_next().await {

@@ -4,13 +4,15 @@
 //! All members have the same [`SwarmConfig`]: a key, the members and the division of the content.
 //! Each member has a [`GenerationStore`], which reads the generations that it holds and stores
 //! those that arrive. Members connect to each other by TCP. Their messages are encrypted by Noise
-//! under the shared key, so only nodes with the key can take part and read the content.
+//! under the shared key, so only nodes with the key can take part and read the content. Each member
+//! also has a key pair of its own, so none can speak for another one.
 //!
 //! | file | task |
 //! | --- | --- |
 //! | `config.rs`, `generation_store.rs` | configuration and role of a member, access to the content |
 //! | `peer.rs`, `progress.rs` | control of a member by its user, and its progress |
 //! | `wire.rs` | encodes messages |
+//! | `keys.rs` | the shared key, and the key pair of each member |
 //! | `channel.rs` | a channel in one direction: handshake, encryption |
 //! | `links.rs` | channels to and from all members, reopened when they fail |
 //! | `late_join.rs` | the common state, which late members request |
@@ -31,6 +33,7 @@ mod decoding;
 mod driver;
 mod generation_store;
 mod gf256_simd;
+mod keys;
 mod late_join;
 mod links;
 mod memory;
@@ -41,10 +44,10 @@ mod receiving;
 mod sending;
 mod wire;
 
-pub use channel::SwarmKey;
 pub use config::{MemberRole, SwarmConfig};
 pub use cool_swarm::{Code, Member, SourceIndex};
 pub use generation_store::GenerationStore;
+pub use keys::{Contact, KeyPair, PublicKey, SwarmKey};
 pub use late_join::{InquiryError, InquiryHold, LateJoinReply, inquire};
 pub use peer::SwarmPeer;
 pub use progress::PeerProgress;

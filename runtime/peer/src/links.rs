@@ -1,7 +1,8 @@
 //! Links to the other members: a channel in each direction, opened when it is needed, and reopened
 //! while the other end is a member.
 
-use crate::channel::{Caller, ChannelError, ChannelReceiver, ChannelSender, SwarmKey};
+use crate::channel::{Caller, ChannelError, ChannelReceiver, ChannelSender};
+use crate::keys::{ChannelKeys, Contact, PublicKey};
 use crate::memory::SharedBytes;
 use crate::pacer::Pacer;
 use crate::wire::{Frame, PART_BYTES};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant};
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::error::TryRecvError;
 use tokio::sync::mpsc::{Sender, UnboundedReceiver, UnboundedSender, unbounded_channel};
+use tokio::task::AbortHandle;
 
 /// Wait before a failed link is reopened. It doubles with each attempt, up to `REOPEN_LAST`.
 const REOPEN_FIRST: Duration = Duration::from_millis(500);
@@ -23,6 +25,10 @@ const REOPEN_LAST: Duration = Duration::from_secs(8);
 const PACED: Duration = Duration::from_millis(1);
 /// Maximum delay of timers, for which the pacer makes up.
 const LATE: Duration = Duration::from_millis(4);
+/// Maximum number of connections whose other end has not proved yet that it has the keys. Beyond
+/// it, the oldest one is closed: a member needs only a round trip, and a stranger must not use all
+/// file descriptors of the process.
+const HANDSHAKES_MAX: usize = 256;
 /// The send buffer (SO_SNDBUF) of a channel's socket holds the bytes that the member's link carries
 /// in this time. TCP then has no more bytes in flight, so that signals do not wait long in the
 /// queue of a receiver's link behind blocks of several members.
@@ -36,9 +42,9 @@ const SEND_BUFFER_MAX_BYTES: usize = 64 << 10;
 
 /// The events that links report to the driver.
 pub(crate) enum LinkEvent {
-    /// A node with this address, which claims to be a member that listens at `contact`, has opened
-    /// a channel to this one.
-    Greeted { from: Member, contact: SocketAddr, ip: IpAddr, channel: u64 },
+    /// A node with this address, which has the private key of `contact` and claims to be a member
+    /// that listens there, has opened a channel to this one.
+    Greeted { from: Member, contact: Contact, ip: IpAddr, channel: u64 },
     /// A node that will become a member requests the common state.
     Inquired { by: Member, sender: ChannelSender },
     /// A message has arrived over a channel that was opened in the name of a member.
@@ -69,7 +75,7 @@ enum SendRequest {
 }
 
 struct MemberLink {
-    address: SocketAddr,
+    contact: Contact,
     /// The outgoing channel (with its number) and the number of the incoming one.
     outgoing: Option<(u64, UnboundedSender<SendRequest>)>,
     incoming: Option<u64>,
@@ -80,13 +86,13 @@ struct MemberLink {
 }
 
 impl MemberLink {
-    fn new(address: SocketAddr) -> MemberLink {
-        MemberLink { address, outgoing: None, incoming: None, accepted: None, wait: None }
+    fn new(contact: Contact) -> MemberLink {
+        MemberLink { contact, outgoing: None, incoming: None, accepted: None, wait: None }
     }
 }
 
 pub(crate) struct Links {
-    key: SwarmKey,
+    keys: Arc<ChannelKeys>,
     me: Member,
     /// The address at which this member listens.
     contact: SocketAddr,
@@ -107,16 +113,16 @@ pub(crate) struct Links {
 
 impl Links {
     pub(crate) fn new(
-        key: SwarmKey,
+        keys: Arc<ChannelKeys>,
         (me, contact): (Member, SocketAddr),
         rate: Option<u64>,
-        others: impl Iterator<Item = (Member, SocketAddr)>,
+        others: impl Iterator<Item = (Member, Contact)>,
         events: Sender<LinkEvent>,
     ) -> Links {
         let links = others.filter(|(member, _)| *member != me);
-        let links = links.map(|(member, address)| (member, MemberLink::new(address))).collect();
+        let links = links.map(|(member, contact)| (member, MemberLink::new(contact))).collect();
         Links {
-            key,
+            keys,
             me,
             contact,
             rate,
@@ -131,10 +137,11 @@ impl Links {
         }
     }
 
-    /// Returns all members, including this one, with the addresses at which they listen.
-    pub(crate) fn members(&self) -> Vec<(Member, SocketAddr)> {
-        let others = self.links.iter().map(|(member, link)| (*member, link.address));
-        others.chain([(self.me, self.contact)]).collect()
+    /// Returns all members, including this one, with their addresses and public keys.
+    pub(crate) fn members(&self) -> Vec<(Member, Contact)> {
+        let others = self.links.iter().map(|(member, link)| (*member, link.contact));
+        let own = Contact { address: self.contact, key: self.keys.own.public() };
+        others.chain([(self.me, own)]).collect()
     }
 
     /// Returns whether the sender of a greeting is a member that was not known before.
@@ -179,10 +186,10 @@ impl Links {
         let (give, requests) = unbounded_channel();
         link.outgoing = Some((self.channel, give));
         let task = SendTask {
-            key: self.key,
+            keys: Arc::clone(&self.keys),
             me: (self.me, self.contact),
             to,
-            address: link.address,
+            contact: link.contact,
             again,
             rate: self.rate,
             estimate: self.estimate.clone(),
@@ -193,18 +200,18 @@ impl Links {
         self.channel += 1;
         tokio::spawn(async move {
             if let Err(error) = task.run(requests).await {
-                tracing::debug!("channel to {to:?} at {}: {error}", task.address);
+                tracing::debug!("channel to {to:?} at {}: {error}", task.contact.address);
             }
             // The driver may have ended.
             drop(task.events.send(LinkEvent::Closed { with: to, channel }).await);
         });
     }
 
-    /// Adds a member, or changes the address of one that has returned.
-    pub(crate) fn join(&mut self, member: Member, address: SocketAddr) {
+    /// Adds a member, or changes the address and the key of one that has returned.
+    pub(crate) fn join(&mut self, member: Member, contact: Contact) {
         if member != self.me {
             self.left.remove(&member);
-            self.links.insert(member, MemberLink::new(address));
+            self.links.insert(member, MemberLink::new(contact));
         }
     }
 
@@ -214,14 +221,14 @@ impl Links {
         self.left.insert(member);
     }
 
-    /// Records that a node with the address `ip` has opened a channel to this one in the name of a
+    /// Records that a node with this public key has opened a channel to this one in the name of a
     /// member. Returns whether the member's link had failed before, or `None` if it is not a member
-    /// or has another address: all members know the key of the swarm, so that each could speak for
+    /// or has another key: all members know the key of the swarm, so that each could speak for
     /// another one otherwise.
-    pub(crate) fn greeted(&mut self, from: Member, ip: IpAddr, channel: u64) -> Option<bool> {
+    pub(crate) fn greeted(&mut self, from: Member, key: PublicKey, channel: u64) -> Option<bool> {
         let link = self.links.get_mut(&from)?;
-        if link.address.ip().to_canonical() != ip.to_canonical() {
-            tracing::debug!("{ip} opened a channel in the name of {from:?} at {}", link.address);
+        if link.contact.key != key {
+            tracing::debug!("a node with another key opened a channel in the name of {from:?}");
             return None;
         }
         (link.incoming, link.accepted) = (Some(channel), Some(channel));
@@ -267,10 +274,10 @@ impl Links {
 
 /// The task that sends over one channel.
 struct SendTask {
-    key: SwarmKey,
+    keys: Arc<ChannelKeys>,
     me: (Member, SocketAddr),
     to: Member,
-    address: SocketAddr,
+    contact: Contact,
     again: bool,
     rate: Option<u64>,
     estimate: LinkEstimate,
@@ -308,7 +315,7 @@ impl SendTask {
         let send_buffer = send_buffer_bytes(self.rate);
         let part = send_buffer.map_or(PART_BYTES, |bytes| bytes.min(PART_BYTES));
         let mut sender =
-            ChannelSender::open(self.address, &self.key, self.me, (send_buffer, &self.estimate)).await?;
+            ChannelSender::open(self.contact, &self.keys, self.me, (send_buffer, &self.estimate)).await?;
         if self.again {
             drop(self.events.send(LinkEvent::Opened { to: self.to }).await);
         }
@@ -369,8 +376,8 @@ pub(crate) async fn sleep_until(at: Option<Instant>) {
 }
 
 /// Accepts channels of other members until the receiver of the events is dropped.
-pub(crate) async fn listen(socket: TcpListener, key: SwarmKey, events: Sender<LinkEvent>) {
-    let mut channel = 0;
+pub(crate) async fn listen(socket: TcpListener, keys: Arc<ChannelKeys>, events: Sender<LinkEvent>) {
+    let (mut channel, mut handshakes) = (0, Handshakes::default());
     loop {
         let stream = tokio::select! {
             accepted = socket.accept() => accepted,
@@ -381,24 +388,51 @@ pub(crate) async fn listen(socket: TcpListener, key: SwarmKey, events: Sender<Li
             tokio::time::sleep(REOPEN_FIRST).await;
             continue;
         };
-        let (number, events) = (channel, events.clone());
+        let (number, events, keys) = (channel, events.clone(), Arc::clone(&keys));
         channel += 1;
-        tokio::spawn(async move {
-            let (member, contact, receiver) = match ChannelReceiver::accept(stream, &key).await {
-                Ok(Caller::Member { member, contact, receiver }) => (member, contact, receiver),
-                Ok(Caller::Newcomer { member, sender }) => {
-                    // The driver may have ended.
-                    return drop(events.send(LinkEvent::Inquired { by: member, sender }).await);
-                }
-                Err(error) => return tracing::debug!("channel from {from}: {error}"),
-            };
-            let greeted = LinkEvent::Greeted { from: member, contact, ip: from.ip(), channel: number };
-            if let Err(error) = report_messages((member, number), greeted, receiver, &events).await {
-                tracing::debug!("channel from {member:?} at {from}: {error}");
+        let handshake = tokio::spawn(async move {
+            match ChannelReceiver::accept(stream, &keys).await {
+                Ok(caller) => drop(tokio::spawn(serve(caller, from, number, events))),
+                Err(error) => tracing::debug!("channel from {from}: {error}"),
             }
-            drop(events.send(LinkEvent::Closed { with: member, channel: number }).await);
         });
+        handshakes.add(handshake.abort_handle());
     }
+}
+
+/// The handshakes of accepted connections, the oldest one first.
+#[derive(Default)]
+struct Handshakes(VecDeque<AbortHandle>);
+
+impl Handshakes {
+    /// Adds a handshake. Aborts the oldest one if there are too many.
+    fn add(&mut self, handshake: AbortHandle) {
+        if self.0.len() >= HANDSHAKES_MAX {
+            self.0.retain(|handshake| !handshake.is_finished());
+        }
+        if self.0.len() >= HANDSHAKES_MAX
+            && let Some(oldest) = self.0.pop_front()
+        {
+            oldest.abort();
+        }
+        self.0.push_back(handshake);
+    }
+}
+
+/// Reports what the node at the other end of an accepted channel sends.
+async fn serve(caller: Caller, at: SocketAddr, channel: u64, events: Sender<LinkEvent>) {
+    let (member, contact, receiver) = match caller {
+        Caller::Member { member, contact, receiver } => (member, contact, receiver),
+        Caller::Newcomer { member, sender } => {
+            // The driver may have ended.
+            return drop(events.send(LinkEvent::Inquired { by: member, sender }).await);
+        }
+    };
+    let greeted = LinkEvent::Greeted { from: member, contact, ip: at.ip(), channel };
+    if let Err(error) = report_messages((member, channel), greeted, receiver, &events).await {
+        tracing::debug!("channel from {member:?} at {at}: {error}");
+    }
+    drop(events.send(LinkEvent::Closed { with: member, channel }).await);
 }
 
 /// Reports the messages of a member as events, until the channel or the driver ends.
@@ -425,19 +459,41 @@ async fn report_messages(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::keys::KeyPair;
 
     #[tokio::test]
     async fn a_member_cannot_speak_for_another_one() {
         let [me, other] = [0, 1].map(|slot| Member { rack: 0, slot });
         let [mine, theirs] = [1, 2].map(|host| SocketAddr::from(([127, 0, 0, host], 9)));
         let (events, _received) = tokio::sync::mpsc::channel(1);
-        let mut links = Links::new([0; 32], (me, mine), None, [(other, theirs)].into_iter(), events);
-        assert_eq!(links.greeted(other, theirs.ip(), 1), Some(false));
-        assert_eq!(links.greeted(other, [127, 0, 0, 3].into(), 2), None);
+        let keys = Arc::new(ChannelKeys { swarm: [0; 32], own: KeyPair::generate().unwrap() });
+        let contact = Contact { address: theirs, key: [1; 32] };
+        let mut links = Links::new(keys, (me, mine), None, [(other, contact)].into_iter(), events);
+        assert_eq!(links.greeted(other, contact.key, 1), Some(false));
+        assert_eq!(links.greeted(other, [2; 32], 2), None);
         assert!(links.accepts(other, 1) && !links.accepts(other, 2));
         assert!(!links.closed(other, 2), "the end of the wrong channel has no effect");
         assert!(links.closed(other, 1));
         assert!(links.accepts(other, 1), "its last messages may still arrive");
+    }
+
+    #[tokio::test]
+    async fn strangers_hold_a_bounded_number_of_connections() {
+        let mut handshakes = Handshakes::default();
+        let mut tasks: Vec<_> =
+            (0..HANDSHAKES_MAX).map(|_| tokio::spawn(std::future::pending::<()>())).collect();
+        tasks.iter().for_each(|task| handshakes.add(task.abort_handle()));
+        tasks.remove(9).abort();
+        tokio::task::yield_now().await;
+        for oldest in [false, true] {
+            let next = tokio::spawn(std::future::pending::<()>());
+            handshakes.add(next.abort_handle());
+            if oldest {
+                assert!(tasks.remove(0).await.unwrap_err().is_cancelled());
+            }
+            tasks.push(next);
+        }
+        assert!(tasks.iter().all(|task| !task.is_finished()));
     }
 
     #[test]

@@ -3,10 +3,10 @@
 use crate::config::{MemberRole, SwarmConfig};
 use crate::driver::{Driver, MemberCommand};
 use crate::generation_store::GenerationStore;
+use crate::keys::Contact;
 use crate::progress::{PeerProgress, ProgressBoard};
 use cool_swarm::Member;
 use std::collections::BTreeSet;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
@@ -67,9 +67,9 @@ impl<C: GenerationStore> SwarmPeer<C> {
     }
 
     /// Reports that a member has joined, or has returned without any blocks.
-    pub fn join(&self, member: Member, address: SocketAddr) {
+    pub fn join(&self, member: Member, contact: Contact) {
         // If the driver has ended, `stop` returns its error.
-        drop(self.command_sender.send(MemberCommand::Join(member, address)));
+        drop(self.command_sender.send(MemberCommand::Join(member, contact)));
     }
 
     /// Reports that a member has left for good.

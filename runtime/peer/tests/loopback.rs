@@ -1,13 +1,13 @@
 //! Members on loopback sockets of this machine, with real bytes.
 
 use cool_peer::{
-    Code, GenerationStore, InquiryError, Member, MemberRole, PeerProgress, SourceIndex, SwarmConfig,
-    SwarmPeer, inquire,
+    Code, Contact, GenerationStore, InquiryError, KeyPair, Member, MemberRole, PeerProgress, SourceIndex,
+    SwarmConfig, SwarmPeer, inquire,
 };
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::BTreeMap;
-use std::net::{SocketAddr, TcpListener};
+use std::net::TcpListener;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -59,10 +59,15 @@ impl GenerationStore for Shelf {
     }
 }
 
+/// Returns a socket and a key pair for a member.
+fn listener() -> (TcpListener, KeyPair) {
+    (TcpListener::bind(("127.0.0.1", 0)).unwrap(), KeyPair::generate().unwrap())
+}
+
 /// A swarm of members in racks. The first member is the source.
 struct Swarm {
     config: SwarmConfig,
-    sockets: Vec<Option<TcpListener>>,
+    sockets: Vec<Option<(TcpListener, KeyPair)>>,
     content: BTreeMap<u32, Vec<u8>>,
 }
 
@@ -73,9 +78,10 @@ impl Swarm {
             (0..).zip(racks).flat_map(|(rack, slots)| (0..*slots).map(move |slot| Member { rack, slot }));
         let (mut members, mut sockets) = (Vec::new(), Vec::new());
         for member in slots {
-            let socket = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-            members.push((member, socket.local_addr().unwrap()));
-            sockets.push(Some(socket));
+            let (socket, key_pair) = listener();
+            let contact = Contact { address: socket.local_addr().unwrap(), key: key_pair.public() };
+            members.push((member, contact));
+            sockets.push(Some((socket, key_pair)));
         }
         let mut content = BTreeMap::new();
         for (generation, length) in (0..).zip(lengths) {
@@ -100,7 +106,7 @@ impl Swarm {
         self.config.members[number].0
     }
 
-    fn address(&self, number: usize) -> SocketAddr {
+    fn contact(&self, number: usize) -> Contact {
         self.config.members[number].1
     }
 
@@ -133,10 +139,11 @@ impl Swarm {
         content: Arc<C>,
         source: Option<SourceIndex>,
     ) -> SwarmPeer<C> {
-        let socket = self.sockets[number].take().unwrap();
+        let (socket, key_pair) = self.sockets[number].take().unwrap();
         let role = MemberRole {
             me: self.member(number),
             socket,
+            key_pair,
             here: here.to_vec(),
             source,
             rate: None,
@@ -218,18 +225,16 @@ fn a_late_member_inquires_and_the_others_wait_for_it() {
     peers.iter().for_each(|(peer, _)| peer.leave(left));
     let me = Member { rack: 0, slot: 2 };
     // The first of these members has left.
-    let contacts = [swarm.address(1), swarm.address(2)];
-    assert!(matches!(inquire(&contacts[..1], [3; 32], me), Err(InquiryError::Silent { members: 1, .. })));
-    assert!(
-        matches!(inquire(&contacts, [4; 32], me), Err(InquiryError::Silent { members: 2, .. })),
-        "wrong key"
-    );
-    let told = inquire(&contacts, [3; 32], me).unwrap();
+    let contacts = [swarm.contact(1), swarm.contact(2)];
+    let (socket, key_pair) = listener();
+    let inquire = |contacts: &[Contact], key| inquire(contacts, key, (me, &key_pair));
+    assert!(matches!(inquire(&contacts[..1], [3; 32]), Err(InquiryError::Silent { members: 1, .. })));
+    assert!(matches!(inquire(&contacts, [4; 32]), Err(InquiryError::Silent { members: 2, .. })), "wrong key");
+    let told = inquire(&contacts, [3; 32]).unwrap();
     assert!(told.content == DESCRIBED && told.config.generations == swarm.config.generations);
     let waits = |(peer, _): &&(SwarmPeer<Shelf>, Arc<Shelf>)| peer.progress().guests == 1;
     assert_eq!(peers.iter().filter(waits).count(), 1, "one member waits for it before it sends a hello");
-    let socket = TcpListener::bind(("127.0.0.1", 0)).unwrap();
-    let role = MemberRole { me, socket, here: vec![3], source: None, rate: None, late: true };
+    let role = MemberRole { me, socket, key_pair, here: vec![3], source: None, rate: None, late: true };
     let shelf =
         Arc::new(Shelf { held: Mutex::new([(3, swarm.content[&3].clone())].into()), ..Shelf::default() });
     let late = SwarmPeer::start(told.config, role, Arc::clone(&shelf)).unwrap();
@@ -343,6 +348,28 @@ fn a_content_of_1_tib_needs_bounded_memory_and_few_reads() {
 }
 
 #[test]
+fn a_liar_in_the_name_of_another_member_has_no_effect() {
+    let mut swarm = Swarm::new(&[4], &LENGTHS, Code::Linear);
+    let wrong = swarm.content.iter().map(|(generation, bytes)| (*generation, vec![1; bytes.len()]));
+    let lying = Arc::new(Shelf { held: Mutex::new(wrong.collect()), ..Shelf::default() });
+    // It knows all that members know, and greets each of them as member 2 before that one is there.
+    let (socket, key_pair) = listener();
+    let source = Some(SourceIndex { index: 0, of: 1 });
+    let me = swarm.member(2);
+    let role = MemberRole { me, socket, key_pair, here: Vec::new(), source, rate: None, late: true };
+    let liar = SwarmPeer::start(swarm.config.clone(), role, lying).unwrap();
+    let mut peers: Vec<_> = [1, 3].map(|number| swarm.start(number, &[])).into();
+    peers.extend([2, 0].map(|number| swarm.start(number, &[])));
+    for (peer, shelf) in &peers {
+        swarm.await_whole(peer, shelf);
+    }
+    for (peer, _) in peers {
+        assert_eq!((peer.expelled().len(), peer.stop()), (0, Ok(())));
+    }
+    assert_eq!(liar.stop(), Ok(()));
+}
+
+#[test]
 fn a_source_that_cannot_read_returns_the_error() {
     let mut swarm = Swarm::new(&[2], &LENGTHS, Code::Linear);
     let source = swarm.start_with(0, &[], Shelf::default(), Some(SourceIndex { index: 0, of: 1 })).0;
@@ -354,11 +381,11 @@ fn a_source_that_cannot_read_returns_the_error() {
 #[test]
 fn strangers_without_the_key_do_no_harm() {
     let mut swarm = Swarm::new(&[2], &LENGTHS, Code::Linear);
-    let to = swarm.address(1);
+    let to = swarm.contact(1);
     let peers = swarm.start_all();
     // A node that sends nothing, one that sends arbitrary bytes, and a member of another swarm.
-    let _silent = std::net::TcpStream::connect(to).unwrap();
-    let mut loud = std::net::TcpStream::connect(to).unwrap();
+    let _silent = std::net::TcpStream::connect(to.address).unwrap();
+    let mut loud = std::net::TcpStream::connect(to.address).unwrap();
     std::io::Write::write_all(&mut loud, &[7; 5000]).unwrap();
     let mut other = Swarm::new(&[2], &LENGTHS, Code::Linear);
     other.config.key = [4; 32];

@@ -8,12 +8,11 @@ use crate::progress_bar::progress_bar;
 use crate::terminal_text::printable;
 use crate::units;
 use cool_content::Digest;
-use cool_copy::{CopyEvent, LateMember, parse_event, without_os_code};
+use cool_copy::{Contact, CopyEvent, LateMember, parse_event, without_os_code};
 use cool_proto::control::{Group, Output};
 use indicatif::ProgressBar;
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
 use std::ops::Range;
 use std::time::{Duration, Instant};
 
@@ -59,8 +58,8 @@ struct RankProgress {
     progress: CopyProgress,
     /// Total size of the missing blocks, in bytes.
     missing: Option<u64>,
-    /// The number of its rack in the swarm, and the address at which it listens.
-    member: Option<(u32, SocketAddr)>,
+    /// The number of its rack in the swarm, and how late nodes reach it.
+    member: Option<(u32, Contact)>,
     /// Whether it takes part in broadcasts.
     admitted: bool,
 }
@@ -185,8 +184,9 @@ impl CopyOutcome {
             CopyEvent::Sent { bytes, via } => (self.sent, self.via) = (bytes, via),
             CopyEvent::SourceFailed { reason } => self.source_error = Some(reason),
             CopyEvent::Lost { nodes } => self.on_lost(&nodes),
-            CopyEvent::Member { rack, slot, contact } => {
-                rank.member = Some((rack, contact));
+            CopyEvent::Member { rack, slot, contact: address, key } => {
+                // A late node cannot recognize a member without a key.
+                rank.member = key.map(|key| (rack, Contact { address, key }));
                 let slots = self.slots.entry(rack).or_default();
                 *slots = (*slots).max(slot.saturating_add(1));
             }
@@ -271,11 +271,12 @@ impl CopyOutcome {
     pub(super) fn join(&mut self, node: &str, same_rack: impl Fn(&str) -> bool) -> (usize, LateMember) {
         let members = || self.ranks.iter().filter_map(|rank| Some((&rank.node, rank.member?)));
         let rack = members().find(|(other, _)| same_rack(other)).map(|(_, (rack, _))| rack);
-        let rack = rack.unwrap_or_else(|| self.slots.keys().next_back().map_or(0, |last| last + 1));
+        let rack =
+            rack.unwrap_or_else(|| self.slots.keys().next_back().map_or(0, |last| last.saturating_add(1)));
         let contacts = members().map(|(_, (_, contact))| contact).take(CONTACTS).collect();
         let slots = self.slots.entry(rack).or_default();
         let slot = *slots;
-        *slots += 1;
+        *slots = slots.saturating_add(1);
         self.ranks.push(RankProgress::new(node, self.ranks.len()));
         (self.ranks.len() - 1, LateMember { rack, slot, contacts, identity: self.identity })
     }
@@ -398,6 +399,7 @@ impl CopyOutcome {
 mod tests {
     use super::*;
     use cool_proto::control::Member;
+    use std::net::SocketAddr;
 
     /// A copy with ranks on n0, n1 and n2, where n0 has the source and gets no copy.
     fn outcome() -> CopyOutcome {
@@ -461,18 +463,19 @@ mod tests {
     #[test]
     fn late_nodes_get_ranks_until_one_has_ended() {
         let mut outcome = outcome();
-        let at = |port: u16| SocketAddr::from(([10, 0, 0, 1], port));
+        let contact =
+            |port: u16| Contact { address: SocketAddr::from(([10, 0, 0, 1], port)), key: [port as u8; 32] };
         assert!(!outcome.has_members());
         for (rank, slot) in [(0, 0), (1, 1), (2, 2)] {
-            let contact = at(slot as u16);
-            send(&mut outcome, rank, &CopyEvent::Member { rack: 0, slot, contact });
+            let Contact { address, key } = contact(slot as u16);
+            send(&mut outcome, rank, &CopyEvent::Member { rack: 0, slot, contact: address, key: Some(key) });
         }
         assert!(outcome.has_members() && outcome.served().eq(["n0", "n1", "n2"]));
         send(&mut outcome, 2, &CopyEvent::Ended { seconds: 1.0, error: None });
         send(&mut outcome, 0, &CopyEvent::Lost { nodes: vec!["n1".to_owned(), "n2".to_owned()] });
         assert!(outcome.served().eq(["n0", "n2"]), "n2 has its copy");
         let (first, late) = outcome.join("n1", |other| other == "n0");
-        assert_eq!((first, late.rack, late.slot, late.contacts), (3, 0, 3, vec![at(0)]));
+        assert_eq!((first, late.rack, late.slot, late.contacts), (3, 0, 3, vec![contact(0)]));
         assert!(outcome.served().eq(["n0", "n2", "n1"]));
         outcome.on_late_job_ended(3..4, None);
         // The same node again, and another one in a rack of its own.
