@@ -31,6 +31,9 @@ const SYNCED_ONE_BY_ONE_MAX: usize = 16;
 /// Options of a node's copy.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DestinationOptions {
+    /// If the source is a directory on this node: its device and inode, by which it is found inside
+    /// the destination even through bind mounts.
+    pub(crate) source: Option<(u64, u64)>,
     /// Whether files that are not in the source are removed.
     pub(crate) delete: bool,
     /// Whether the copy is read back from the disk before it is renamed into place.

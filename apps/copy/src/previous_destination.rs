@@ -92,29 +92,29 @@ impl ExpectedDestination {
     }
 
     /// Checks that the content at `current`, to which that of `dest` may have been moved, has no
-    /// new and no changed items.
+    /// new and no changed items, and no mounted file system.
     ///
     /// # Errors
     /// If there is such an item, which the error names.
     pub(crate) fn check(&self, dest: &Path, current: &Path) -> Result<(), CopyFileError> {
+        let about = match current.symlink_metadata() {
+            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+            about => about.map_err(CopyFileError::at(current))?,
+        };
         let versions = match self {
-            ExpectedDestination::Any => return Ok(()),
+            ExpectedDestination::Any if about.is_symlink() => return Ok(()),
+            _ if about.is_symlink() => return Err(CopyFileError::ChangedDestination(dest.to_owned())),
+            ExpectedDestination::Any => return check_mounts(dest, current, &walk(current)?),
             ExpectedDestination::Absent => &BTreeMap::new(),
             ExpectedDestination::Items(versions) => versions,
         };
-        match current.symlink_metadata() {
-            Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-            Err(error) => return Err(CopyFileError::at(current)(error)),
-            Ok(about) if about.is_symlink() => {
-                return Err(CopyFileError::ChangedDestination(dest.to_owned()));
-            }
-            Ok(_) => {}
-        }
         let is_unchanged = |(path, about): &(ItemPath, Metadata)| {
             let renamed = path.is_root() && current != dest;
             versions.get(path).is_some_and(|expected| ItemVersion::of(about).is_same(expected, renamed))
         };
-        match walk(current)?.into_iter().find(|item| !is_unchanged(item)) {
+        let found = walk(current)?;
+        check_mounts(dest, current, &found)?;
+        match found.into_iter().find(|item| !is_unchanged(item)) {
             Some((path, _)) => Err(CopyFileError::ChangedDestination(item_path(dest, &path))),
             None => Ok(()),
         }
@@ -149,6 +149,7 @@ impl PreviousDestination {
         }
         check_kind(dest, &about, source)?;
         let found = walk(dest)?;
+        check_source(dest, &found, options.source)?;
         let (special, regular): (Vec<_>, Vec<_>) = found.iter().partition(|(_, about)| is_special(about));
         if let Some((path, _)) = special.first().filter(|_| !options.delete) {
             return Err(CopyFileError::SpecialDestination(item_path(dest, path)));
@@ -188,24 +189,47 @@ fn check_extra(dest: &Path, found: &Manifest, source: &Manifest) -> Result<(), C
     }
 }
 
-/// Checks that a destination can be moved away, before any byte is sent, and that removing it would
-/// not remove the files of another file system that is mounted in it.
+/// Checks that a destination can be moved away, before any byte is sent.
 fn check_replaceable(dest: &Path, found: &[(ItemPath, Metadata)]) -> Result<(), CopyFileError> {
-    let unusable =
-        |path: &ItemPath, problem| Err(CopyFileError::Unusable { path: item_path(dest, path), problem });
-    for (path, about) in found.iter().filter(|(path, about)| about.is_dir() || path.is_root()) {
-        if is_mount_point(&item_path(dest, path)) {
-            return unusable(
-                path,
-                "is a mount point, which a copy cannot replace; copy into a directory of it",
-            );
-        }
-        let user = geteuid();
-        if path.is_root() && about.is_dir() && !user.is_root() && about.uid() != user.as_raw() {
-            return unusable(path, "is a directory of another user");
-        }
+    check_mounts(dest, dest, found)?;
+    let (user, root) = (geteuid(), found.first().map(|(_, about)| about));
+    if root.is_some_and(|root| root.is_dir() && !user.is_root() && root.uid() != user.as_raw()) {
+        let problem = "is a directory of another user";
+        return Err(CopyFileError::Unusable { path: dest.to_owned(), problem });
     }
     Ok(())
+}
+
+/// Checks that no file system is mounted in the content of a destination, which is at `current`
+/// now, because removing it would remove the files of that file system.
+fn check_mounts(dest: &Path, current: &Path, found: &[(ItemPath, Metadata)]) -> Result<(), CopyFileError> {
+    let is_mount = |(path, about): &&(ItemPath, Metadata)| {
+        (about.is_dir() || path.is_root()) && is_mount_point(&item_path(current, path))
+    };
+    match found.iter().find(is_mount) {
+        Some((path, _)) => Err(CopyFileError::Unusable {
+            path: item_path(dest, path),
+            problem: "is a mount point, which a copy cannot replace; copy into a directory of it",
+        }),
+        None => Ok(()),
+    }
+}
+
+/// Checks that the destination does not contain the source.
+fn check_source(
+    dest: &Path,
+    found: &[(ItemPath, Metadata)],
+    source: Option<(u64, u64)>,
+) -> Result<(), CopyFileError> {
+    let is_source = |(path, about): &&(ItemPath, Metadata)| {
+        !path.is_root() && about.is_dir() && source == Some((about.dev(), about.ino()))
+    };
+    match found.iter().find(is_source) {
+        Some((path, _)) => {
+            Err(CopyFileError::ContainsSource { dest: dest.to_owned(), source_path: item_path(dest, path) })
+        }
+        None => Ok(()),
+    }
 }
 
 fn is_mount_point(path: &Path) -> bool {
@@ -324,6 +348,37 @@ mod tests {
         assert!(!is_up_to_date(), "a byte is in a hole");
         write_with_time(&dest, &[(0, &[1; 1000])], time);
         assert!(!is_up_to_date(), "a block is missing");
+    }
+
+    #[test]
+    fn a_source_inside_the_destination_is_found_by_its_inode() {
+        let directory = TempDir::new().unwrap();
+        let dest = directory.path().join("data");
+        std::fs::create_dir_all(dest.join("a/b")).unwrap();
+        let about = dest.join("a").metadata().unwrap();
+        // A bind mount of the source has another path, but the same inode.
+        let options = DestinationOptions {
+            source: Some((about.dev(), about.ino())),
+            delete: true,
+            ..DestinationOptions::default()
+        };
+        let source = scan(&dest.join("a")).unwrap();
+        let examine = |dest: &Path| PreviousDestination::examine(dest, &source, options).map(drop);
+        let error = examine(&dest).unwrap_err();
+        assert!(matches!(error, CopyFileError::ContainsSource { .. }), "{error}");
+        examine(&dest.join("a")).unwrap();
+        examine(&dest.join("a/b")).unwrap();
+    }
+
+    #[test]
+    fn mounted_file_systems_are_not_removed() {
+        let proc = Path::new("/proc");
+        let found = [(ItemPath::root(), proc.metadata().unwrap())];
+        let error = check_mounts(Path::new("/dest"), proc, &found).unwrap_err().to_string();
+        assert!(error.starts_with("/dest: is a mount point"), "{error}");
+        let directory = TempDir::new().unwrap();
+        let found = walk(directory.path()).unwrap();
+        check_mounts(directory.path(), directory.path(), &found).unwrap();
     }
 
     #[test]

@@ -8,8 +8,10 @@ use crate::protocol::{CopyTask, PutTask};
 use cool_content::Manifest;
 use cool_peer::SourceIndex;
 use cool_store::{ObjectReading, PutRequest, Store};
+use std::fs::Metadata;
 use std::io::ErrorKind;
 use std::iter;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -37,8 +39,10 @@ impl CopySource {
 }
 
 impl CopyTask {
-    fn destination_options(&self) -> DestinationOptions {
-        DestinationOptions { delete: self.delete, verify: self.verify }
+    fn destination_options(&self, node: &str) -> DestinationOptions {
+        let source = Some(&self.source).filter(|_| node == self.from).and_then(|path| path.metadata().ok());
+        let source = source.filter(Metadata::is_dir).map(|about| (about.dev(), about.ino()));
+        DestinationOptions { source, delete: self.delete, verify: self.verify }
     }
 
     /// Returns the nodes besides the source's that have the content, and get no copy.
@@ -81,11 +85,11 @@ pub(crate) fn open_destination(
     let dest = task.dest_on(node);
     check_apart(task, node, &dest)?;
     let Some(stored) = &task.store else {
-        return DestinationCopy::open(&dest, manifest, task.destination_options());
+        return DestinationCopy::open(&dest, manifest, task.destination_options(node));
     };
     let directory = stored.store.on(node);
     let Some(PutTask { put_ms, quota }) = stored.put else {
-        let mut destination = DestinationCopy::open(&dest, manifest, task.destination_options())?;
+        let mut destination = DestinationCopy::open(&dest, manifest, task.destination_options(node))?;
         // A store that cannot be read here does not matter, because the source sends the blocks.
         let local = Store::open_existing(&directory).ok().flatten();
         reuse(&mut destination, local.and_then(|store| store.read_name(&stored.name).ok()).flatten());
@@ -94,7 +98,7 @@ pub(crate) fn open_destination(
     let is_new = stored.object.is_none();
     let request = PutRequest { name: stored.name.clone(), put_ms, is_new, quota };
     let put = Store::open(&directory)?.put(request, &manifest)?;
-    let options = DestinationOptions { delete: true, ..task.destination_options() };
+    let options = DestinationOptions { delete: true, ..task.destination_options(node) };
     match DestinationCopy::open(&put.tree(), manifest, options) {
         Ok(mut destination) => {
             reuse(&mut destination, put.earlier());

@@ -286,7 +286,8 @@ fn files_at_the_destination_are_not_replaced_by_accident() {
     std::fs::remove_file(&dest).unwrap();
     symlink(directory.path(), &dest).unwrap();
     assert!(
-        refused(DestinationOptions { delete: true, verify: false }).ends_with("copy: is a symbolic link")
+        refused(DestinationOptions { delete: true, ..DestinationOptions::default() })
+            .ends_with("copy: is a symbolic link")
     );
     std::fs::remove_file(&dest).unwrap();
     std::fs::create_dir(&dest).unwrap();
@@ -300,10 +301,10 @@ fn files_at_the_destination_are_not_replaced_by_accident() {
     let one = DestinationCopy::open(
         &dest,
         Arc::clone(&manifest),
-        DestinationOptions { delete: true, verify: false },
+        DestinationOptions { delete: true, ..DestinationOptions::default() },
     )
     .unwrap();
-    let text = refused(DestinationOptions { delete: true, verify: false });
+    let text = refused(DestinationOptions { delete: true, ..DestinationOptions::default() });
     assert!(
         text.contains("another copy is writing there; if nodes share a file system, use {node} in DEST"),
         "{text}"
@@ -322,7 +323,8 @@ fn nearly_complete(directory: &Path, delete: bool) -> DestinationCopy {
     }
     std::fs::write(source.join("more"), "").unwrap();
     let manifest = Arc::new(scan(&source).unwrap());
-    DestinationCopy::open(&dest, manifest, DestinationOptions { delete, verify: false }).unwrap()
+    DestinationCopy::open(&dest, manifest, DestinationOptions { delete, ..DestinationOptions::default() })
+        .unwrap()
 }
 
 #[test]
@@ -370,7 +372,11 @@ fn special_files_at_the_destination_are_extra() {
     let _socket = std::os::unix::net::UnixListener::bind(dest.join("socket")).unwrap();
     let manifest = Arc::new(scan(&source).unwrap());
     let open = |delete| {
-        DestinationCopy::open(&dest, Arc::clone(&manifest), DestinationOptions { delete, verify: false })
+        DestinationCopy::open(
+            &dest,
+            Arc::clone(&manifest),
+            DestinationOptions { delete, ..DestinationOptions::default() },
+        )
     };
     let error = open(false).unwrap_err().to_string();
     assert!(
