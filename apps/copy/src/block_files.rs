@@ -16,9 +16,13 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 }
 
 /// Creates a file of this length, and keeps the bytes that it has already.
+///
+/// # Errors
+/// If there is a symbolic link, whose target must not be written, or another item.
 pub(crate) fn make_file(path: &Path, size: u64) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(PRIVATE_FILE);
+    options.custom_flags((OFlags::NOFOLLOW | OFlags::NONBLOCK).bits().cast_signed());
     let file = match options.open(path) {
         // An interrupted copy has set its final mode already.
         Err(error) if error.kind() == ErrorKind::PermissionDenied => {

@@ -10,9 +10,10 @@ use crate::errors::CopyFileError;
 use crate::manifest_scan::{in_parallel, item_path, scan};
 use crate::placement::place;
 use crate::previous_destination::{ExpectedDestination, PreviousDestination};
-use crate::work_directory::{PRIVATE_DIRECTORY, WorkDirectory, make_directory};
+use crate::work_directory::{PRIVATE_DIRECTORY, WorkDirectory, make_directory, open};
 use cool_content::{BlockSet, Digest, FileContent, Item, ItemContent, Manifest, Occurrences, Piece};
 use cool_store::Put;
+use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::{File, OpenOptions, Permissions};
@@ -72,7 +73,12 @@ impl DestinationCopy {
         options: DestinationOptions,
     ) -> Result<DestinationCopy, CopyFileError> {
         let previous = PreviousDestination::examine(dest, &manifest, options)?;
-        let work = if previous.is_up_to_date { None } else { Some(WorkDirectory::lock(dest)?) };
+        let work = if previous.is_up_to_date {
+            WorkDirectory::remove_remains(dest);
+            None
+        } else {
+            Some(WorkDirectory::lock(dest)?)
+        };
         let mut destination = DestinationCopy {
             dest: dest.to_owned(),
             occurrences: Occurrences::new(&manifest),
@@ -167,9 +173,7 @@ impl DestinationCopy {
             let path = item_path(&tree, &item.path);
             let made = match &item.content {
                 ItemContent::Folder => match make_directory(&path) {
-                    Err(error) if error.kind() == ErrorKind::AlreadyExists => {
-                        std::fs::set_permissions(&path, Permissions::from_mode(PRIVATE_DIRECTORY))
-                    }
+                    Err(error) if error.kind() == ErrorKind::AlreadyExists => reopen_directory(&path),
                     made => made,
                 },
                 ItemContent::Link(to) => make_link(OsStr::from_bytes(to), &path),
@@ -383,6 +387,18 @@ impl DestinationCopy {
         // The first error explains more.
         removed.into_iter().filter_map(Result::err).for_each(|later| eprintln!("{later}"));
         error
+    }
+}
+
+/// Makes a directory writable that an interrupted copy has left. Does not follow a symbolic link.
+fn reopen_directory(path: &Path) -> io::Result<()> {
+    let directory = open(path, OpenOptions::new().read(true), OFlags::DIRECTORY);
+    match directory {
+        // Its mode may be final already, but it belongs to this user.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied && path.symlink_metadata()?.is_dir() => {
+            set_mode(path, PRIVATE_DIRECTORY)
+        }
+        opened => opened?.set_permissions(Permissions::from_mode(PRIVATE_DIRECTORY)),
     }
 }
 

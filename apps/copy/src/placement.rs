@@ -27,9 +27,10 @@ pub(crate) fn place(
 ) -> Result<(), CopyFileError> {
     let (tree, dest) = (work.tree(), work.dest());
     let kind = root.metadata().map_err(CopyFileError::at(&tree))?.file_type();
+    expected.check(dest, dest)?;
+    // Last, because on file systems without locks another copy may begin at any time.
     work.check_owner()?;
     check_place(root, &tree, work)?;
-    expected.check(dest, dest)?;
     work.forget_identity()?;
     match dest.symlink_metadata() {
         Err(error) if error.kind() == ErrorKind::NotFound => place_new(&tree, dest, expected),

@@ -353,6 +353,53 @@ fn what_appears_during_a_copy_is_kept_without_delete() {
 }
 
 #[test]
+fn a_resumed_copy_writes_through_no_link() {
+    let directory = TempDir::new().unwrap();
+    let (source, dest) = (directory.path().join("source"), directory.path().join("copy"));
+    let (file, folder) = (directory.path().join("file"), directory.path().join("folder"));
+    std::fs::create_dir_all(source.join("d")).unwrap();
+    std::fs::write(source.join("x"), "").unwrap();
+    std::fs::write(&file, "mine").unwrap();
+    std::fs::create_dir(&folder).unwrap();
+    let mode = || folder.metadata().unwrap().permissions().mode();
+    let (manifest, before) = (Arc::new(scan(&source).unwrap()), mode());
+    let open = || DestinationCopy::open(&dest, Arc::clone(&manifest), DestinationOptions::default());
+    for (name, target) in [("x", &file), ("d", &folder)] {
+        // A killed copy, whose tree is another one than it has noted.
+        drop(open().unwrap());
+        let item = directory.path().join(".copy.cool-copy/tree").join(name);
+        cool_store::remove_tree(&item).unwrap();
+        symlink(target, &item).unwrap();
+        open().unwrap_err();
+    }
+    assert_eq!((std::fs::read(&file).unwrap(), mode()), (b"mine".to_vec(), before));
+    open().unwrap().finish().unwrap();
+}
+
+#[test]
+fn remains_beside_a_complete_copy_are_removed() {
+    let directory = TempDir::new().unwrap();
+    let (manifest, dest) = (file(directory.path(), b"same"), directory.path().join("copy"));
+    let copy = || {
+        let options = DestinationOptions::default();
+        let mut destination = DestinationCopy::open(&dest, Arc::clone(&manifest), options).unwrap();
+        destination.take_from(&directory.path().join("source"), &manifest).unwrap();
+        destination.finish().unwrap();
+    };
+    copy();
+    let work = directory.path().join(".copy.cool-copy");
+    std::fs::create_dir(&work).unwrap();
+    std::fs::write(work.join("tree"), "replaced").unwrap();
+    copy();
+    assert!(!work.exists());
+    // This content may be nowhere else.
+    std::fs::create_dir(&work).unwrap();
+    std::fs::write(work.join("before"), "mine").unwrap();
+    copy();
+    assert_eq!(std::fs::read(work.join("before")).unwrap(), b"mine");
+}
+
+#[test]
 fn a_destination_that_appears_during_a_copy_is_kept() {
     let directory = TempDir::new().unwrap();
     let dest = directory.path().join("copy");

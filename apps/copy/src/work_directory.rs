@@ -9,7 +9,7 @@ use rustix::io::Errno;
 use rustix::process::geteuid;
 use std::ffi::{OsStr, OsString};
 use std::fs::{DirBuilder, File, OpenOptions};
-use std::io::{self, ErrorKind};
+use std::io::{self, ErrorKind, Read, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -55,11 +55,34 @@ impl WorkDirectory {
         let path = parent.join(work_name(name));
         for _ in 0..LOCK_ATTEMPTS {
             if let Some((directory, lock)) = try_lock(&path)? {
-                let token = own(&path).map_err(CopyFileError::at(&path))?;
+                let token = own(&path).map_err(|error| {
+                    // For example, the disk is full. Remains of another copy stay.
+                    for name in [OWNER_NAME, LOCK_NAME] {
+                        drop(std::fs::remove_file(path.join(name)));
+                    }
+                    drop(std::fs::remove_dir(&path));
+                    CopyFileError::at(&path)(error)
+                })?;
                 return Ok(WorkDirectory { path, dest: dest.to_owned(), directory, lock, token });
             }
         }
         Err(CopyFileError::Locked(path))
+    }
+
+    /// Removes what a copy has left that was killed after it had replaced the destination. Does
+    /// nothing if another copy uses the directory, or if it has content that is nowhere else.
+    pub(crate) fn remove_remains(dest: &Path) {
+        let exists = dest.parent().zip(dest.file_name()).is_some_and(|(parent, name)| {
+            parent.join(work_name(name)).symlink_metadata().is_ok_and(|about| about.is_dir())
+        });
+        if exists
+            && let Ok(work) = WorkDirectory::lock(dest)
+            && work.before().symlink_metadata().is_err()
+            && let Err(error) = work.remove()
+        {
+            // The destination is right.
+            eprintln!("{error}");
+        }
     }
 
     pub(crate) fn path(&self) -> &Path {
@@ -73,7 +96,7 @@ impl WorkDirectory {
     /// Checks that no other copy uses the directory. On file systems without locks between nodes,
     /// the copy that begins last owns it, and the others end before they touch the destination.
     pub(crate) fn check_owner(&self) -> Result<(), CopyFileError> {
-        let owner = std::fs::read(self.path.join(OWNER_NAME));
+        let owner = read_file(&self.path.join(OWNER_NAME));
         let is_own = owner.is_ok_and(|token| token == self.token);
         if is_own { Ok(()) } else { Err(CopyFileError::Locked(self.path.clone())) }
     }
@@ -126,14 +149,16 @@ impl WorkDirectory {
     pub(crate) fn begin(&self, identity: &str) -> Result<bool, CopyFileError> {
         let (identity_file, tree, old) = (self.identity(), self.tree(), self.old());
         let left = tree.symlink_metadata().is_ok();
-        if left && std::fs::read_to_string(&identity_file).is_ok_and(|noted| noted == identity) {
+        if left && read_file(&identity_file).is_ok_and(|noted| noted == identity.as_bytes()) {
             return Ok(true);
         }
         if left {
             remove(&old)?;
             std::fs::rename(&tree, &old).map_err(CopyFileError::at(&tree))?;
+            // After a power failure, the identity must not be that of another tree.
+            self.directory.sync_all().map_err(CopyFileError::at(&self.path))?;
         }
-        std::fs::write(&identity_file, identity).map_err(CopyFileError::at(&identity_file))?;
+        write_file(&identity_file, identity.as_bytes()).map_err(CopyFileError::at(&identity_file))?;
         Ok(false)
     }
 
@@ -237,11 +262,31 @@ fn try_lock(path: &Path) -> Result<Option<(File, Option<File>)>, CopyFileError> 
 fn own(work: &Path) -> io::Result<[u8; TOKEN_BYTES]> {
     let mut token = [0; TOKEN_BYTES];
     getrandom::fill(&mut token).map_err(io::Error::from)?;
-    std::fs::write(work.join(OWNER_NAME), token)?;
+    write_file(&work.join(OWNER_NAME), &token)?;
     Ok(token)
 }
 
-fn open(path: &Path, options: &OpenOptions, flags: OFlags) -> io::Result<File> {
+/// Returns the content of a regular file. Fails at once if it is a pipe or link.
+fn read_file(path: &Path) -> io::Result<Vec<u8>> {
+    let mut file = open(path, OpenOptions::new().read(true), OFlags::empty())?;
+    if !file.metadata()?.is_file() {
+        return Err(io::Error::other("is not a regular file"));
+    }
+    let mut bytes = Vec::new();
+    file.read_to_end(&mut bytes)?;
+    Ok(bytes)
+}
+
+/// Replaces the content of a file. Fails at once if it is a pipe or link.
+fn write_file(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut options = OpenOptions::new();
+    options.write(true).create(true).truncate(true).mode(PRIVATE_FILE);
+    open(path, &options, OFlags::empty())?.write_all(bytes)
+}
+
+/// Opens a file with these flags. Does not wait for the other end of a pipe, and does not follow a
+/// symbolic link.
+pub(crate) fn open(path: &Path, options: &OpenOptions, flags: OFlags) -> io::Result<File> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK;
     options.clone().custom_flags(flags.bits().cast_signed()).open(path)
 }
@@ -279,6 +324,24 @@ mod tests {
         std::fs::remove_file(&work).unwrap();
         std::os::unix::fs::symlink(directory.path(), &work).unwrap();
         assert!(refusal().starts_with(&expected), "{}", refusal());
+    }
+
+    #[test]
+    fn a_pipe_in_the_directory_is_refused_at_once() {
+        let directory = TempDir::new().unwrap();
+        let dest = directory.path().join("f");
+        let work = WorkDirectory::lock(&dest).unwrap();
+        std::fs::create_dir(work.tree()).unwrap();
+        for name in [OWNER_NAME, "identity"] {
+            let path = work.path().join(name);
+            remove(&path).unwrap();
+            mknodat(CWD, &path, FileType::Fifo, Mode::from_raw_mode(0o600), 0).unwrap();
+        }
+        work.begin("a").unwrap_err();
+        work.check_owner().unwrap_err();
+        drop(work);
+        WorkDirectory::lock(&dest).unwrap_err();
+        assert!(directory.path().join(".f.cool-copy/old").exists(), "remains stay");
     }
 
     #[test]
