@@ -37,9 +37,11 @@ pub(crate) struct CopyRequest<'a> {
     pub(crate) transfer: &'a TransferOptions,
 }
 
-/// Returns whether a destination is the directory to copy into, rather than the path of the copy.
+/// Returns whether a destination is the directory to copy into, rather than the path of the copy:
+/// it ends with `/`, or it is `.` or `..` or ends with one of them, as for `cp`.
 pub(crate) fn names_directory(dest: &Path) -> bool {
-    dest.as_os_str().as_encoded_bytes().ends_with(b"/")
+    let last = dest.as_os_str().as_encoded_bytes().rsplit(|byte| *byte == b'/').next();
+    matches!(last, Some(b"" | b"." | b".."))
 }
 
 /// Refuses a path with an unknown placeholder, such as {host}, because it would be taken literally.
@@ -236,6 +238,21 @@ mod tests {
         }
         let here = CopyPaths::new(Path::new("x/."), Some(Path::new("/scratch/"))).unwrap();
         assert_eq!(here.dest, "/scratch/x");
+    }
+
+    #[test]
+    fn a_destination_that_ends_with_dots_is_not_replaced() {
+        let here = std::env::current_dir().unwrap().join("x").display().to_string();
+        for (dest, copy) in [
+            ("/scratch/.", "/scratch/x"),
+            ("/scratch/./", "/scratch/x"),
+            ("/scratch/..", "/scratch/../x"),
+            (".", here.as_str()),
+            ("/scratch/a.", "/scratch/a."),
+            ("/scratch/...", "/scratch/..."),
+        ] {
+            assert_eq!(CopyPaths::new(Path::new("/x"), Some(Path::new(dest))).unwrap().dest, copy, "{dest}");
+        }
     }
 
     #[test]
