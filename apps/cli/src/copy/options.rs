@@ -4,7 +4,7 @@ use crate::error::Error;
 use crate::size;
 use cool_copy::CopyVia;
 use cool_proto::control::Node;
-use std::net::{IpAddr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, UdpSocket};
 use std::str::FromStr;
 
 /// Minimum limit in bytes per second, at which sending a block takes no longer than other nodes
@@ -81,8 +81,22 @@ pub(crate) fn node_named(nodes: &[Node], name: Option<&str>, remedy: &'static st
     if let Some(name) = name {
         return check_known(nodes, name).map(|()| name.to_owned());
     }
-    let is_here = |node: &&Node| node.ip.parse::<IpAddr>().is_ok_and(|ip| UdpSocket::bind((ip, 0)).is_ok());
+    let is_here = |node: &&Node| node.ip.parse().is_ok_and(is_own_address);
     nodes.iter().find(is_here).map(|node| node.name.clone()).ok_or(Error::NotHere { remedy })
+}
+
+/// Returns whether an address is one of this machine, because packets to it would have it as their
+/// source, too. Binding a socket to it would also succeed for addresses of other machines if the
+/// system permits that (net.ipv4.ip_nonlocal_bind).
+fn is_own_address(ip: IpAddr) -> bool {
+    let unspecified: IpAddr =
+        if ip.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+    // Sends no packet: the system only looks up the route.
+    let route = UdpSocket::bind((unspecified, 0)).and_then(|socket| {
+        socket.connect((ip, 9))?;
+        socket.local_addr()
+    });
+    route.is_ok_and(|source| source.ip() == ip)
 }
 
 /// How the data gets to the nodes.
@@ -189,5 +203,17 @@ impl FromStr for Quorum {
                 _ => Err(wrong()),
             },
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_addresses_of_this_machine_are_its_own() {
+        assert!(is_own_address([127, 0, 0, 1].into()));
+        // A documentation address (RFC 5737).
+        assert!(!is_own_address([203, 0, 113, 7].into()));
     }
 }
