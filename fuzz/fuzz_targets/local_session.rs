@@ -142,7 +142,7 @@ fn seeds() -> Vec<Vec<u8>> {
         session(vec![
             Body::CheckPlan(CheckPlan { operation: Operation::Reduce.into(), plan: "cool-p-p".into() }),
             Body::Call(Call { dtype: Dtype::F64Loc.into(), reduce: ReduceOp::MinLoc.into(), ..reduction }),
-            Body::Revoke(Revoke {}),
+            Body::Revoke(Revoke::default()),
             Body::Call(bcast),
             Body::Leave(Leave {}),
         ]),

@@ -102,7 +102,7 @@ fn frame(group: u64, rank: usize, [kind, a, b]: [u8; 3]) -> Body {
         10 if is_odd => watched(What::Overdue(Overdue { ranks: vec![u32::from(b / 2 % 4)], timeout_ms: 1 })),
         10 => watched(What::Differs(Differs { rank: u32::from(b / 2 % 4), text: "barrier".into() })),
         11 => Body::CheckPlan(CheckPlan { operation: i32::from(b % 12), plan: "flat:ring".into() }),
-        12 => Body::Revoke(Revoke {}),
+        12 => Body::Revoke(Revoke::default()),
         _ => Body::Leave(Leave {}),
     }
 }

@@ -245,7 +245,7 @@ impl RankSession {
     pub(crate) fn revoke(&self) -> Result<(), Error> {
         let doing = "revoke";
         self.check_process(doing)?;
-        self.send(&mut self.call_sender(), doing, Body::Revoke(Revoke {}), None)?;
+        self.send(&mut self.call_sender(), doing, Body::Revoke(Revoke::default()), None)?;
         // No call that begins after this returns may succeed, at least at this rank.
         self.fail_segment();
         Ok(())

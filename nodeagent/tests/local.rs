@@ -493,14 +493,19 @@ async fn revoking_or_releasing_a_group_wakes_waiting_ranks() {
         node.group_of(1, &["h1"; 3]).await;
         let [mut a, mut b, mut c] = [0, 1, 2].map(|rank| SharingRank::attach(&node, 1, rank));
         if revoked {
-            b.send(Body::Revoke(Revoke {}));
+            let cause = format!("its barrier failed:\x1b[2J {}", "long ".repeat(400));
+            b.send(Body::Revoke(Revoke { cause }));
         } else {
             node.agent.release_group(1);
         }
         a.sleep_until(Segment::has_failed);
         c.watch(barrier(5, 0));
         let expected = if revoked { Kind::Revoked } else { Kind::Invalid };
-        assert_eq!(kind(&c.answer(5)), Some(expected));
+        let answer = c.answer(5);
+        assert_eq!(kind(&answer), Some(expected));
+        let text = answer.failure.unwrap().message;
+        assert_eq!(text.contains("has revoked group 1, because its barrier failed: [2J long"), revoked);
+        assert!(text.len() < 1000 && !text.contains('\x1b'), "{text}");
         a.send(Body::Call(barrier(6, 0)));
         assert_eq!(kind(&a.done(6)), Some(expected));
     }

@@ -69,7 +69,7 @@ fn a_trace_has_the_calls_of_ranks_with_their_failures() {
     [&first, &second].into_iter().for_each(|rank| rank.record_call(0, false));
     // The second call is watched, and the group is revoked.
     first.sender.send(Body::Call(watched_call(1)), None).unwrap();
-    first.sender.send(Body::Revoke(Revoke {}), None).unwrap();
+    first.sender.send(Body::Revoke(Revoke::default()), None).unwrap();
     let failure = loop {
         match first.receiver.receive(PATIENCE).unwrap() {
             Body::Done(done) => break done.failure.unwrap(),

@@ -306,7 +306,11 @@ pub enum RankCommand {
     },
     /// Revokes the group: all calls on it fail, at every rank (revocation in the sense of ULFM,
     /// User-Level Failure Mitigation for MPI).
-    Revoke,
+    Revoke {
+        /// Why the rank left a call incomplete, for the errors of the other ranks. The engine cuts
+        /// long texts. Empty if the program has revoked the group.
+        cause: String,
+    },
     /// Reports that the rank is lost, for example because its process ended.
     Lost {
         /// The reason, as text.

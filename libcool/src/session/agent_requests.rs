@@ -156,9 +156,9 @@ impl RankSession {
         blocking: CallBlocking,
     ) -> Result<AgentStart, Error> {
         let started = self.request_collective(checked, number, plan, timeout, blocking);
-        started.inspect_err(|_| {
-            if number.is_some() {
-                self.fail_group();
+        started.inspect_err(|error| {
+            if let Some(number) = number {
+                self.fail_group((checked.name, number), &error.to_string());
             }
         })
     }

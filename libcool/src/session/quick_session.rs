@@ -141,7 +141,7 @@ impl RankSession {
             return Ok(RankAttempt::ByAgent(number));
         };
         let number = number.unwrap_or_else(|| self.call_sender().next_call_number());
-        let begun_call = BegunRankCall::new(self, &quick.segment);
+        let begun_call = BegunRankCall::new(self, &quick.segment, (checked.name, number));
         let part = quick.segment.rank(quick.index);
         let watch = WatchedCall {
             session: self,
@@ -163,9 +163,7 @@ impl RankSession {
         let account = CallAccount { part, number, call: &call, plan, begun: begun_at };
         let exchanged = calls.between.as_mut().map(LeaderCalls::take_traffic).unwrap_or_default();
         let (carried, ranks) = (account.close(exchanged, carried), &quick.quick.ranks);
-        let attempt = RankAttempt::from_result(self, (checked.name, number), ranks, carried)?;
-        begun_call.settle();
-        Ok(attempt)
+        begun_call.settle(RankAttempt::from_result(self, (checked.name, number), ranks, carried))
     }
 }
 

@@ -63,7 +63,7 @@ impl RankSession {
         let (descriptions, calls) = &mut *calls;
         let name = checked.name;
         let number = number.unwrap_or_else(|| self.call_sender().next_call_number());
-        let begun_call = BegunRankCall::new(self, segment);
+        let begun_call = BegunRankCall::new(self, segment, (name, number));
         let call = descriptions.describe(checked);
         let counts = checked.counts;
         let part = segment.rank(self.rank);
@@ -79,8 +79,6 @@ impl RankSession {
         }
         let account = CallAccount { part, number, call: &call, plan: RankPlan::Segment, begun };
         let carried = account.close(LeaderTraffic::default(), carried);
-        let attempt = RankAttempt::from_result(self, (name, number), ranks, carried)?;
-        begun_call.settle();
-        Ok(attempt)
+        begun_call.settle(RankAttempt::from_result(self, (name, number), ranks, carried))
     }
 }

@@ -75,8 +75,8 @@ impl<'a> AttachedRank<'a> {
                 self.attachment.command(RankCommand::Cancel { id: cancel.id }, permit);
                 Ok(())
             }
-            Body::Revoke(_) => {
-                self.attachment.command(RankCommand::Revoke, permit);
+            Body::Revoke(revoke) => {
+                self.attachment.command(RankCommand::Revoke { cause: revoke.cause }, permit);
                 Ok(())
             }
             Body::Attach(_) | Body::Enlist(_) | Body::Recover(_) => {

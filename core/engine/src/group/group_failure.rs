@@ -11,6 +11,9 @@ use cool_machine::Time;
 use cool_transport::unicast::Notice;
 use std::sync::Arc;
 
+/// Maximum length of the cause that a rank reports when it revokes a group.
+const CAUSE_CHARACTERS_MAX: usize = 500;
+
 impl Group {
     /// Handles the loss of a local rank, which had completed `completed_calls` calls, if that is
     /// known.
@@ -52,10 +55,15 @@ impl Group {
         if waiting || self.point_to_point.needs(rank, alone) { Err(lost) } else { Ok(()) }
     }
 
-    /// Returns the failure of a group that a rank has revoked.
-    pub(crate) fn revoked(&self, rank: u32) -> CallFailure {
+    /// Returns the failure of a group that a rank has revoked, with the `cause` that the rank has
+    /// reported, if it is not empty. The text of a rank is neither long nor contains control
+    /// characters, because other agents log it.
+    pub(crate) fn revoked(&self, rank: u32, cause: &str) -> CallFailure {
+        let printed = |character: char| if character.is_control() { ' ' } else { character };
+        let cause: String = cause.chars().take(CAUSE_CHARACTERS_MAX).map(printed).collect();
+        let because = if cause.is_empty() { String::new() } else { format!(", because {cause}") };
         let text = format!(
-            "{} has revoked group {}; continue with agree and shrink",
+            "{} has revoked group {}{because}; continue with agree and shrink",
             self.members.describe_ranks(&[rank]),
             self.members.id
         );

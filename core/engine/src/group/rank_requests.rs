@@ -44,7 +44,7 @@ impl Group {
             RankCommand::Watched { call_number, report } => {
                 self.on_watch_report(now, resources, (call_number, rank), report)
             }
-            RankCommand::Revoke => Err(self.revoked(rank)),
+            RankCommand::Revoke { cause } => Err(self.revoked(rank, &cause)),
             RankCommand::Lost { why, completed_calls } => {
                 self.lose_rank(now, resources, (rank, completed_calls), why)
             }

@@ -307,7 +307,7 @@ impl<'s> Runner<'s> {
                 return self.report_input(*group, *rank, |group| Input::Command {
                     group,
                     rank: *rank,
-                    command: RankCommand::Revoke,
+                    command: RankCommand::Revoke { cause: String::new() },
                 });
             }
             (_, outage) => {

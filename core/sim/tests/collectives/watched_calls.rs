@@ -274,9 +274,11 @@ impl Run {
                     command: RankCommand::Lost { why, completed_calls: Some(reported) },
                 });
             }
-            Fault::Revoke(rank) => {
-                self.input(Input::Command { group: GROUP, rank, command: RankCommand::Revoke })
-            }
+            Fault::Revoke(rank) => self.input(Input::Command {
+                group: GROUP,
+                rank,
+                command: RankCommand::Revoke { cause: String::new() },
+            }),
             _ => {}
         }
     }

@@ -360,7 +360,7 @@ fn a_lost_rank_has_completed_the_calls_of_the_engine() {
 fn revoking_or_releasing_a_group_answers_waiting_ranks() {
     let mut node = Node::new();
     node.watch(1, 0, 2, Operation::Barrier);
-    node.handle(Input::Command { group: 1, rank: 2, command: RankCommand::Revoke });
+    node.handle(Input::Command { group: 1, rank: 2, command: RankCommand::Revoke { cause: String::new() } });
     assert_eq!((node.failure(1), node.failed), ((Revoked, &[2][..]), true));
     node.watch(2, 1, 2, Operation::Barrier);
     assert_eq!(node.failure(2).0, Revoked);
