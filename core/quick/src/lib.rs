@@ -37,4 +37,4 @@ pub use datagram_probe::{DatagramProbe, ProbePath};
 pub use leaders::NodeLeaders;
 pub use nak_responder::{NakResponder, RetransmitBuffer};
 pub use quick_schedule::{MESSAGE_BYTES_MAX, QuickSchedule, RETRANSMIT_WINDOW, quick_plans};
-pub use wait_policy::{RECHECK_INTERVAL, WaitAction, WaitPolicy, WaitState};
+pub use wait_policy::{RECHECK_INTERVAL, ReportTimer, WaitAction, WaitPolicy, WaitState};

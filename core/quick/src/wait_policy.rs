@@ -9,6 +9,29 @@ const WATCH_DELAY: Duration = Duration::from_millis(50);
 /// Longest sleep of a rank in a watched call, because a wakeup may be missed.
 pub const RECHECK_INTERVAL: Duration = Duration::from_millis(200);
 
+/// When a rank must report that it still waits in a watched call, by the time that it has waited.
+/// Datagrams may arrive far more often.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ReportTimer {
+    reported: Option<Duration>,
+}
+
+impl ReportTimer {
+    /// Returns whether a report is due, and counts it as sent.
+    pub fn take_due(&mut self, waited: Duration) -> bool {
+        let is_due = self.until_due(waited).is_zero();
+        if is_due {
+            self.reported = Some(waited);
+        }
+        is_due
+    }
+
+    /// Returns the time until the next report is due.
+    pub fn until_due(&self, waited: Duration) -> Duration {
+        self.reported.map_or(Duration::ZERO, |reported| (reported + RECHECK_INTERVAL).saturating_sub(waited))
+    }
+}
+
 /// Decides how long a rank waits, in a call with this timeout.
 #[derive(Clone, Copy, Debug)]
 pub struct WaitPolicy(pub Duration);
@@ -86,5 +109,13 @@ mod tests {
         assert_eq!(next(0, false, false, true), WaitAction::HandToAgent);
         assert_eq!(next(60, true, false, true), WaitAction::AwaitAnswer);
         assert_eq!(next(500, true, true, false), WaitAction::AwaitAnswer);
+    }
+
+    #[test]
+    fn reports_are_due_five_times_a_second_however_often_asked() {
+        let mut timer = ReportTimer::default();
+        let due: Vec<u32> = (0..1000).filter(|ms| timer.take_due(*ms * MILLISECOND)).collect();
+        assert_eq!(due, [0, 200, 400, 600, 800]);
+        assert_eq!(timer.until_due(850 * MILLISECOND), 150 * MILLISECOND);
     }
 }

@@ -18,11 +18,12 @@ use crate::error::Error;
 use crate::segment::{BegunCall, DescriptionCache, Interrupted, NodeRanks, SegmentCalls};
 use cool_collective::{Layout, Rank, RankPlace};
 use cool_proto::local::{self, Attached};
-use cool_quick::{NodeLeaders, QuickSchedule, WaitAction, WaitPolicy, WaitState};
+use cool_quick::{NodeLeaders, QuickSchedule, ReportTimer, WaitAction, WaitPolicy, WaitState};
 use cool_shm::segment::Segment;
 use cool_shm::segment::records::{self, RankPlan};
 use cool_types::Call;
 use leader_calls::LeaderCalls;
+use std::cell::Cell;
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -152,7 +153,7 @@ impl RankSession {
             counts: None,
             timeout,
         };
-        let quick = QuickCall { watch, quick, begun };
+        let quick = QuickCall { watch, quick, begun, reports: Cell::default() };
         let carried = quick.wait_until_ready(&mut calls).and_then(|all| match all {
             true => quick.execute_on_node(&mut calls, &schedule, checked),
             false => Err(Interrupted::Fallback),
@@ -189,6 +190,8 @@ struct QuickCall<'a> {
     watch: WatchedCall<'a>,
     quick: &'a QuickSession,
     begun: Instant,
+    /// When to report to the agent that the rank still waits.
+    reports: Cell<ReportTimer>,
 }
 
 impl QuickCall<'_> {
@@ -264,7 +267,14 @@ impl QuickCall<'_> {
             };
             match (WaitPolicy(watch.timeout).next_action(self.begun.elapsed(), seen), *watched) {
                 (WaitAction::Wait(left), None) => return Ok(left),
-                (WaitAction::Wait(left), Some(id)) => return watch.still_waits(id).map(|()| left),
+                (WaitAction::Wait(left), Some(id)) => {
+                    let (mut reports, waited) = (self.reports.get(), self.begun.elapsed());
+                    if reports.take_due(waited) {
+                        self.reports.set(reports);
+                        watch.still_waits(id)?;
+                    }
+                    return Ok(left.min(reports.until_due(waited)));
+                }
                 (WaitAction::AwaitAnswer, Some(id)) => return watch.ended(id).map(|()| Duration::ZERO),
                 (WaitAction::ReportOverdue, Some(id)) => {
                     return watch.overdue(id, awaited()).map(|()| Duration::ZERO);
