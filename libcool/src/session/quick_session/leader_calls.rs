@@ -17,13 +17,15 @@ use cool_quick::{
 use cool_shm::segment::records::{ARRIVALS, RankArrival};
 use cool_shm::segment::{DATAGRAM_BYTES, RETRANSMISSION_SLOTS, RankPart};
 use cool_types::Key;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Granularity of timeouts, so that the timeout of the socket seldom changes.
+/// Granularity of the socket's timeouts, so that they seldom change. Shorter waits use ppoll(2),
+/// which is exact but takes another system call.
 const WAIT_STEP: Duration = Duration::from_millis(10);
 
 // The segment can store all datagrams that receivers may request again.
@@ -196,12 +198,17 @@ impl LeaderCalls {
 
     /// Waits for a datagram, for about `timeout` at most, and passes it to the machine.
     fn receive(&mut self, call: &QuickCall<'_>, timeout: Duration) -> Result<(), Interrupted<Error>> {
-        let steps = timeout.as_millis().div_ceil(WAIT_STEP.as_millis()).max(1);
-        // The system treats a timeout of zero as infinite.
-        let waits = WAIT_STEP * steps as u32;
-        if self.waits != waits {
-            self.socket.set_read_timeout(Some(waits)).map_err(|e| socket_error(call, e))?;
-            self.waits = waits;
+        match socket_timeout(timeout) {
+            None if !is_readable_within(&self.socket, timeout).map_err(|e| socket_error(call, e))? => {
+                return Ok(());
+            }
+            // A datagram has arrived, so the timeout of the socket does not matter.
+            None => {}
+            Some(waits) if self.waits == waits => {}
+            Some(waits) => {
+                self.socket.set_read_timeout(Some(waits)).map_err(|e| socket_error(call, e))?;
+                self.waits = waits;
+            }
         }
         match self.socket.recv_from(&mut self.buffer) {
             Ok((len, from)) => {
@@ -238,6 +245,24 @@ fn socket_error(call: &QuickCall<'_>, error: std::io::Error) -> Interrupted<Erro
     Interrupted::Failed(call.watch.session.disconnected(call.watch.name, why))
 }
 
+/// Returns the timeout of the socket for a wait: a multiple of [`WAIT_STEP`]. Returns `None` if the
+/// wait is too short for one.
+fn socket_timeout(timeout: Duration) -> Option<Duration> {
+    let steps = timeout.as_millis().div_ceil(WAIT_STEP.as_millis());
+    (timeout >= WAIT_STEP).then_some(WAIT_STEP * steps as u32)
+}
+
+/// Waits until a datagram or an error of the socket can be read. Returns false if there is none by
+/// the end of the timeout. A signal may end the wait sooner.
+fn is_readable_within(socket: &UdpSocket, timeout: Duration) -> std::io::Result<bool> {
+    let timeout = Timespec { tv_sec: 0, tv_nsec: timeout.subsec_nanos().into() };
+    match poll(&mut [PollFd::new(socket, PollFlags::IN)], Some(&timeout)) {
+        Ok(ready) => Ok(ready > 0),
+        Err(Errno::INTR) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
+}
+
 /// Returns whether an error means only that a datagram was lost. The system has many reasons to
 /// reject a single datagram: a full or missing interface, a firewall, a full table of connections,
 /// an address that is being moved, memory. Receivers that miss the datagram will send a NAK. Only
@@ -271,5 +296,24 @@ mod tests {
         assert!(rejected.iter().all(is_loss));
         assert!(![Errno::BADF, Errno::NOTSOCK, Errno::INVAL].iter().any(is_loss));
         assert!(super::is_loss(&Error::from(std::io::ErrorKind::TimedOut)));
+    }
+
+    #[test]
+    fn only_long_waits_are_rounded_to_steps_of_the_socket() {
+        let ms = Duration::from_millis;
+        let rounded = [0, 2, 9].map(|short| socket_timeout(ms(short)));
+        assert_eq!(rounded, [None; 3]);
+        assert_eq!(
+            [10, 11, 200].map(|long| socket_timeout(ms(long))),
+            [10, 20, 200].map(|long| Some(ms(long)))
+        );
+    }
+
+    #[test]
+    fn a_short_wait_ends_with_a_datagram_or_without() {
+        let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
+        assert!(!is_readable_within(&socket, Duration::ZERO).unwrap());
+        socket.send_to(b"datagram", socket.local_addr().unwrap()).unwrap();
+        assert!(is_readable_within(&socket, WAIT_STEP - Duration::from_nanos(1)).unwrap());
     }
 }
