@@ -72,6 +72,7 @@ pub(super) struct EngineHost {
     origin: Instant,
     /// The latest time that was passed to the engine.
     clock: Time,
+    peer_timeout: Duration,
     /// When the engine must be polled again, if there is no earlier event.
     deadline: Option<Instant>,
     memories: MemoryTable,
@@ -112,6 +113,7 @@ impl EngineHost {
             origin: Instant::now(),
             clock: Time::ZERO,
             deadline: None,
+            peer_timeout: config.peer_timeout,
             memories: MemoryTable::default(),
             pool: WorkPool::start(events.clone())?,
             turn_bytes: work::INLINE_COPY_BYTES_PER_TURN,
@@ -277,7 +279,8 @@ impl EngineHost {
             }
             Output::Connect { node, to, key } => {
                 let encrypt = self.security.encrypt;
-                let approach = ConnectParams { me: self.me.clone(), key, encrypt };
+                let (me, peer_timeout) = (self.me.clone(), self.peer_timeout);
+                let approach = ConnectParams { me, key, encrypt, peer_timeout };
                 tokio::spawn(tcp::connect(node, (self.ip, to), approach, self.events.clone()));
             }
             Output::Hangup { connection } => drop(self.connections.remove(&connection)),

@@ -22,8 +22,8 @@ use tokio::sync::{Notify, mpsc};
 use tokio::task::AbortHandle;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
-/// How long to try to connect, because the other agent may be starting.
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
+/// Minimum time for which to try to connect, because the other agent may be starting.
+const CONNECT_TIME_MIN: Duration = Duration::from_secs(10);
 
 /// The time between two attempts to connect.
 const RETRY: Duration = Duration::from_millis(50);
@@ -127,6 +127,13 @@ pub(super) struct ConnectParams {
     pub(super) key: Option<PeerKey>,
     /// Whether the connection must be encrypted.
     pub(super) encrypt: bool,
+    /// How long another agent may send nothing before it counts as lost.
+    pub(super) peer_timeout: Duration,
+}
+
+/// Returns how long to try to connect to an agent. No agent counts as lost before the peer timeout.
+fn connect_time_max(peer_timeout: Duration) -> Duration {
+    peer_timeout.max(CONNECT_TIME_MIN)
 }
 
 /// Connects to a node, with several attempts, and proves this agent's identity if the other agent
@@ -137,7 +144,8 @@ pub(super) async fn connect(
     approach: ConnectParams,
     events: DriverEvents,
 ) {
-    let until = Instant::now() + CONNECT_TIMEOUT;
+    let time_max = connect_time_max(approach.peer_timeout);
+    let until = Instant::now() + time_max;
     let event = loop {
         let error = match timeout_at(until, connect_once(from, to, &approach)).await {
             Ok(Ok((stream, records))) => break DriverEvent::Connected { node, stream, records },
@@ -152,7 +160,7 @@ pub(super) async fn connect(
             Err(_) => io::Error::from(io::ErrorKind::TimedOut).into(),
         };
         if Instant::now() + RETRY >= until {
-            let why = format!("its agent at {to} could not be reached for {CONNECT_TIMEOUT:?}: {error}");
+            let why = format!("its agent at {to} could not be reached for {time_max:?}: {error}");
             break DriverEvent::Unreachable { node, why };
         }
         sleep(RETRY).await;
@@ -168,7 +176,7 @@ async fn connect_once(
 ) -> Result<(TcpStream, Option<RecordCiphers>), HandshakeError> {
     // The other side identifies this node by the address of its data interface.
     let mut stream = cool_tcp::connect(Some(from), to).await?;
-    let ConnectParams { me, key, encrypt } = approach;
+    let ConnectParams { me, key, encrypt, .. } = approach;
     let Some(key) = key else {
         return if *encrypt { Err(HandshakeError::Plain) } else { Ok((stream, None)) };
     };
@@ -518,4 +526,15 @@ async fn write_all(stream: &TcpStream, mut bytes: &[u8]) -> io::Result<()> {
 /// Returns the reason why a connection failed, for the engine.
 pub(super) fn failed(error: &io::Error) -> String {
     format!("the connection to its agent failed: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_agent_is_not_unreachable_before_the_peer_timeout() {
+        let seconds = [2, 10, 30].map(|s| connect_time_max(Duration::from_secs(s)).as_secs());
+        assert_eq!(seconds, [10, 10, 30]);
+    }
 }
