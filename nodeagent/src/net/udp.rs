@@ -12,6 +12,7 @@ use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
 use socket2::{Domain, Protocol, Type};
 use std::io::{self, IoSliceMut};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket};
+use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::{Duration, SystemTime};
@@ -55,7 +56,7 @@ pub(super) fn bind(ip: IpAddr, port: u16) -> io::Result<BoundPort> {
 /// Checks for conflicts that the system allows. If a port has more than ten sockets, Linux does not
 /// compare the unspecified address (0.0.0.0) with specific ones (`udp_lib_get_port`), so sockets
 /// that were bound to trees' addresses while no agent was running would remain.
-fn refuse_conflicts(socket: &UdpSocket, ip: IpAddr, port: u16) -> io::Result<()> {
+pub(crate) fn refuse_conflicts(socket: impl AsFd, ip: IpAddr, port: u16) -> io::Result<()> {
     let user = rustix::process::geteuid().as_raw();
     let inode = rustix::fs::fstat(socket)?.st_ino;
     let table = std::fs::read_to_string(if ip.is_ipv6() { "/proc/net/udp6" } else { "/proc/net/udp" })?;

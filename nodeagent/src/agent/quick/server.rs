@@ -3,8 +3,8 @@
 //! losses.
 
 use crate::engine::{GroupSpec, TreeScope};
-use crate::leader_probe::{DatagramFaults, LeaderProbe};
-use crate::net::udp::{send_over_trees, socket_with_room};
+use crate::leader_probe::LeaderProbe;
+use crate::net::udp::{refuse_conflicts, send_over_trees, socket_with_room};
 use crate::shared_segment::SharedSegment;
 use cool_proto::local;
 use cool_quick::{DATAGRAM_BYTES_MAX, DatagramProbe, NakResponder, RetransmitBuffer};
@@ -168,9 +168,12 @@ impl RetransmitBuffer for KeptInSegment<'_> {
 }
 
 fn bind(ip: Ipv4Addr, port: u16) -> io::Result<socket2::Socket> {
+/// Binds a socket. No other user may have a socket at the port, because it could receive datagrams
+/// in this socket's place.
     let socket = socket_with_room(ip.into(), BUFFER)?;
     socket.bind(&SocketAddrV4::new(ip, port).into())?;
     Ok(socket)
+    refuse_conflicts(&socket, ip.into(), port)?;
 }
 
 /// The sockets of a group's quick calls on this node.
