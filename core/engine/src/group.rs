@@ -29,6 +29,7 @@ mod arrivals;
 mod call_matching;
 mod call_queue;
 mod call_timeouts;
+mod chain_cache;
 mod failure_detector;
 mod group_failure;
 mod lost_ranks;

@@ -1,6 +1,7 @@
 //! Multicast messages of a group's calls: opens their streams, handles packets, and returns their
 //! events.
 
+use super::chain_cache::ChainCache;
 use super::running_calls::CallAction;
 use crate::buffered_packets::BufferedPackets;
 use crate::engine_outbox::ReceivedBytes;
@@ -19,7 +20,6 @@ use cool_transport::{
 use cool_types::Operation;
 use cool_types::limits::{COPIED_BYTES, EAGER_BYTES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::sync::Arc;
 
 /// Start timeout of a receiver: a year, that is, none. The timeout of the call ends the wait;
 /// earlier calls that progress extend it.
@@ -28,10 +28,6 @@ const BEGINS_WITHIN: Duration = Duration::from_secs(365 * 24 * 60 * 60);
 /// Time by which a stream's stall timeout exceeds that of its call, so that the call fails first:
 /// its error names ranks.
 const GRACE: Duration = Duration::from_secs(2);
-
-/// Maximum number of chains that a group keeps for later streams. A chain has an entry for each
-/// node, so one for each possible source would take memory that grows with the square of the nodes.
-const CHAINS_MAX: usize = 256;
 
 /// Number of streams in a row without repair after which acknowledgements of short streams are
 /// delayed by [`ACK_DELAY`], so that several share a datagram. A group starts with delayed
@@ -118,8 +114,8 @@ pub(super) struct Streams {
     buffered: BufferedPackets,
     /// Streams that have ended although their calls are in progress.
     over: BTreeSet<StreamId>,
-    /// Chains that streams have used, by scope and source, up to [`CHAINS_MAX`].
-    chains: BTreeMap<(MulticastScope, usize), Arc<Chain>>,
+    /// Chains that streams have used.
+    chains: ChainCache,
     /// The retransmission timeout that the last stream measured.
     retransmission_timeout: Duration,
     /// Number of streams in a row without repair.
@@ -135,7 +131,7 @@ impl Default for Streams {
             queued: VecDeque::new(),
             buffered: BufferedPackets::default(),
             over: BTreeSet::new(),
-            chains: BTreeMap::new(),
+            chains: ChainCache::default(),
             retransmission_timeout: StreamTimers::default().initial_rto,
             loss_free: LOSS_FREE,
             events: VecDeque::new(),
@@ -266,12 +262,7 @@ impl Streams {
         let (group, epoch) = members.id_and_epoch();
         let patience = timeout + GRACE;
         let defaults = StreamTimers::default();
-        if self.chains.len() >= CHAINS_MAX && !self.chains.contains_key(&(scope, source)) {
-            // Open streams keep their chains.
-            self.chains.pop_first();
-        }
-        let chain = self.chains.entry((scope, source));
-        let chain = Arc::clone(chain.or_insert_with(|| members.chain(scope, source)));
+        let chain = self.chains.chain((scope, source), || members.chain(scope, source));
         StreamSpec {
             // No group has more nodes than fit.
             id: StreamId { group, epoch, call: of.call, transfer, source: source as u16 },
