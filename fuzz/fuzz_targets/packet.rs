@@ -23,10 +23,10 @@ fn seeds() -> Vec<Vec<u8>> {
 
     let id = StreamId { group: 1, epoch: 2, call: 3, transfer: 4, source: 5 };
     let bodies = [
-        PacketBody::Data { chunk: 9, echo: 1, via: Via::Tree },
-        PacketBody::Data { chunk: 9, echo: 1, via: Via::Forwarded },
+        PacketBody::Data { chunk: 9, echo: 1, via: Via::Tree, part: 0 },
+        PacketBody::Data { chunk: 9, echo: 1, via: Via::Forwarded, part: 0 },
         PacketBody::Announce { sent: 1000, serial: 3, begun: true, answer: false },
-        PacketBody::Nak { serial: 2, forward_live: true, chunks: vec![1..4, 7..8] },
+        PacketBody::Nak { serial: 2, forward_live: true, in_parts: false, chunks: vec![1..4, 7..8] },
         PacketBody::NakConfirm { echo: 2, chunks: vec![0..100, 200..300, 400..401] },
         PacketBody::Report {
             rounds: 5,

@@ -53,7 +53,11 @@ impl Agent {
         let node: Arc<str> = node.into();
         let metrics = AgentMetrics::new(engine.traffic(), engine.refusals());
         Agent {
-            groups: Arc::new(GroupTable::new(node.clone(), metrics.retransmit_counter())),
+            groups: Arc::new(GroupTable::new(
+                node.clone(),
+                metrics.retransmit_counter(),
+                engine.datagram_faults(),
+            )),
             node,
             metrics: Arc::new(metrics),
             engine,

@@ -1,14 +1,13 @@
-//! The test of a group's datagrams before its first quick call ([`cool_quick::DatagramProbe`]), and
-//! the record of those that did not arrive.
+//! The test of a group's datagrams before its first quick call ([`cool_quick::DatagramProbe`]).
 
 use crate::async_socket::AsyncSocket;
+use crate::datagram_faults::DatagramFaults;
 use cool_quick::{DATAGRAM_BYTES_MAX, DatagramProbe, ProbePath, SendTo};
 use rustix::net::{RecvFlags, SendFlags};
-use std::collections::BTreeMap;
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
@@ -24,12 +23,6 @@ const REPEATED_PROBE_TIME_MAX: Duration = Duration::from_millis(500);
 
 /// How long after the own test probes are still sent for others if the result is not known.
 const OTHERS_TIME_MAX: Duration = Duration::from_secs(1);
-
-/// How long a fault is remembered and reported unless a later test passes.
-const FAULT_LIFETIME: Duration = Duration::from_secs(3600);
-
-/// Maximum number of senders whose faults are remembered.
-const FAULTS_MAX: usize = 64;
 
 /// The ports of quick calls, as text for remedies.
 const PORTS: &str = "UDP 20000 to 31999";
@@ -63,16 +56,16 @@ impl LeaderProbe {
         let datagrams: Vec<_> =
             datagrams.map(|(to, bytes)| (SocketAddrV4::new(address(to), port), bytes)).collect();
         let source = |leader: cool_types::Rank| addresses[leader.0 as usize];
-        let is_known = probe.missing().any(|(_, from)| faults.is_recent(source(from)));
+        let is_known = probe.missing().any(|(_, from)| faults.is_recent(source(from).into()));
         let time_max = if is_known { REPEATED_PROBE_TIME_MAX } else { PROBE_TIME_MAX };
         let sending = timeout(time_max + OTHERS_TIME_MAX, send_until(&is_decided, &socket, &datagrams));
         let receiving = async {
             let is_complete = timeout(time_max, receive_all(&socket, &mut probe)).await.is_ok();
             if is_complete {
-                addresses.iter().for_each(|source| faults.clear(*source));
+                addresses.iter().for_each(|source| faults.clear((*source).into()));
             }
             for (path, from) in probe.missing() {
-                faults.record(source(from), fault(path, source(from), (tree, port)));
+                faults.record(source(from).into(), fault(path, source(from), (tree, port)));
             }
             // The engine may have stopped.
             let _ = passed.send(is_complete);
@@ -109,8 +102,9 @@ async fn receive_all(socket: &AsyncSocket, probe: &mut DatagramProbe) {
         });
         match read.await {
             Ok((len, _)) => drop(probe.receive(&buffer[..len])),
-            // The error may belong to an earlier datagram that was undeliverable.
-            Err(_) => tokio::time::sleep(PROBE_INTERVAL).await,
+            // The error belongs to an earlier datagram that was undeliverable, and is reported once.
+            // Others of the runtime continue first, in case the socket reports errors for ever.
+            Err(_) => tokio::task::yield_now().await,
         }
     }
 }
@@ -125,40 +119,6 @@ fn fault(path: ProbePath, from: Ipv4Addr, (tree, port): (Ipv4Addr, u16)) -> Stri
          these nodes are executed by the agents, which is slower: allow {PORTS} between nodes, and set the same MTU on all \
          interfaces and switch ports"
     )
-}
-
-/// The recent failures of datagrams to arrive at this node, by sender.
-#[derive(Debug, Default)]
-pub(crate) struct DatagramFaults(Mutex<BTreeMap<Ipv4Addr, (Instant, String)>>);
-
-impl DatagramFaults {
-    /// Returns the faults as text, each with a remedy.
-    pub(crate) fn texts(&self) -> Vec<String> {
-        let mut faults = self.lock();
-        faults.retain(|_, (since, _)| since.elapsed() < FAULT_LIFETIME);
-        faults.values().map(|(_, text)| text.clone()).collect()
-    }
-
-    fn is_recent(&self, from: Ipv4Addr) -> bool {
-        self.lock().get(&from).is_some_and(|(since, _)| since.elapsed() < FAULT_LIFETIME)
-    }
-
-    fn record(&self, from: Ipv4Addr, text: String) {
-        tracing::warn!("{text}");
-        let mut faults = self.lock();
-        if faults.len() < FAULTS_MAX || faults.contains_key(&from) {
-            faults.insert(from, (Instant::now(), text));
-        }
-    }
-
-    fn clear(&self, from: Ipv4Addr) {
-        self.lock().remove(&from);
-    }
-
-    // Every change is one insertion or removal, so a panic elsewhere leaves the map consistent.
-    fn lock(&self) -> MutexGuard<'_, BTreeMap<Ipv4Addr, (Instant, String)>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
-    }
 }
 
 #[cfg(test)]
@@ -196,7 +156,7 @@ mod tests {
         let is_decided = || decided.load(Ordering::Relaxed);
         let (faults, (first, passed), (second, other)) =
             (Arc::clone(&two.faults), oneshot::channel(), oneshot::channel());
-        faults.record(one.addresses[0], "an earlier fault".to_owned());
+        faults.record(one.addresses[0].into(), "an earlier fault".to_owned());
         let both = async {
             let passed = (passed.await.unwrap(), other.await.unwrap());
             decided.store(true, Ordering::Relaxed);
@@ -212,7 +172,7 @@ mod tests {
         let [one, two] = pair();
         let (faults, sender) = (Arc::clone(&two.faults), one.addresses[0]);
         // Later tests of the same sender are shorter.
-        faults.record(sender, "an earlier fault".to_owned());
+        faults.record(sender.into(), "an earlier fault".to_owned());
         let (report, passed) = oneshot::channel::<bool>();
         drop(one);
         let ended = AtomicBool::new(false);
@@ -223,6 +183,6 @@ mod tests {
         let words = [sender.to_string(), DATAGRAM_BYTES_MAX.to_string(), PORTS.to_owned(), "MTU".to_owned()];
         assert!(words.iter().all(|word| texts[0].contains(word)), "{}", texts[0]);
         assert!(texts[0].len() <= 400, "the controller cuts longer texts");
-        assert!(faults.is_recent(sender));
+        assert!(faults.is_recent(sender.into()));
     }
 }

@@ -40,6 +40,7 @@ mod agent;
 mod async_socket;
 mod call_counters;
 pub mod control;
+mod datagram_faults;
 mod diagnostics;
 pub mod embedded;
 pub mod engine;

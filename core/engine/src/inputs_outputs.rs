@@ -173,6 +173,15 @@ pub enum Output {
         /// The cost of the request, or the reason why it failed.
         result: Result<CallStats, CallFailure>,
     },
+    /// Packets of full length from a node do not arrive here, although shorter ones do, so an
+    /// interface or a switch port between the nodes has a smaller MTU. The streams of the group
+    /// use short packets from now on. The driver should report this.
+    LongPacketsLost {
+        /// The address of the node.
+        from: SocketAddr,
+        /// Bytes of a packet of full length.
+        bytes: u64,
+    },
     /// Send a data packet to a node or a tree. The packet may be lost.
     Data {
         /// The destination.

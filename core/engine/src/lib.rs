@@ -28,6 +28,7 @@
 //!   GroupMade         join the trees, or report the error to the caller
 //!   GroupFailed       wake the ranks that execute calls of the group themselves
 //!   GroupForgotten    leave the trees
+//!   LongPacketsLost   report it to the operator
 //! and poll again at the time that was returned with idle, if there is no earlier input.
 //! ```
 //!

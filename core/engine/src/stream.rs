@@ -123,6 +123,11 @@ impl MulticastStream {
         }
     }
 
+    /// Returns whether only short packets of the stream have arrived at this node.
+    pub(crate) fn needs_parts(&self) -> bool {
+        matches!(&self.end, StreamEnd::Receiver(receiver) if receiver.needs_parts())
+    }
+
     /// Returns the current estimate of the retransmission timeout.
     pub(crate) fn retransmission_timeout(&self) -> Duration {
         match &self.end {

@@ -229,6 +229,7 @@ impl Broadcast {
         let hops = order.iter().map(|n| Hop { node: *n, rack: self.net.rack_of(*n) }).collect();
         let spec = StreamSpec {
             on_hold: false,
+            in_parts: false,
             id: StreamId { group: 1, epoch: 1, call: self.streams.len() as u64, transfer: 0, source },
             len,
             digest: seed ^ len,

@@ -53,5 +53,5 @@ pub use inputs_outputs::{Input, Output, PacketTarget, StreamError};
 pub use packet::{Packet, PacketError};
 pub use receiver::Receiver;
 pub use sender::Sender;
-pub use spec::{Chain, Hop, RateSpec, SpecError, StreamId, StreamSpec, StreamTimers};
+pub use spec::{Chain, Hop, PART_BYTES, RateSpec, SpecError, StreamId, StreamSpec, StreamTimers};
 pub use stats::{RatePhase, StreamStats};

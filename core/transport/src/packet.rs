@@ -20,9 +20,9 @@
 //!
 //! | type | name | bytes after the first 40 |
 //! | --- | --- | --- |
-//! | 1 | data | chunk u32, echo or stamp u16, via u8 (0 tree, 1 answer, 2 forwarded, 3 rack), zero u8, payload |
+//! | 1 | data | chunk u32, echo or stamp u16, via u8 (0 tree, 1 answer, 2 forwarded, 3 rack), part u8, payload |
 //! | 2 | announce | sent u32, serial u16, flags u8 (1 begun, 2 answer to the source), zero u8 |
-//! | 3 | NAK | serial u16, flags u8 (1 forward_live), count u8, count x (first chunk u32, one past the last u32) |
+//! | 3 | NAK | serial u16, flags u8 (1 forward_live, 2 in_parts), count u8, count x (first chunk u32, one past the last u32) |
 //! | 4 | NAK confirm | echo u16, zero u8, count u8, count x (first chunk u32, one past the last u32) |
 //! | 5 | report | rounds u32, loss u16, spacing u32, delay u16, echo u16, alive count u8, complete count u8, counts x (position u16, one past the last u16) |
 //! | 6 | settled | zero u8, count u8, count x (position u16, one past the last u16) |
@@ -78,6 +78,9 @@ pub enum PacketBody {
         echo: u16,
         /// How the chunk was sent.
         via: Via,
+        /// Zero if the payload is the whole chunk. Otherwise it is a part of
+        /// [`PART_BYTES`](crate::PART_BYTES) bytes, and the parts are numbered from 1.
+        part: u8,
     },
     /// Sent by the source to receivers: the progress of the stream.
     Announce {
@@ -97,6 +100,9 @@ pub enum PacketBody {
         /// Whether to forward chunks that arrive over the tree too, because the requester does not
         /// receive them.
         forward_live: bool,
+        /// Whether to send the chunks in parts, because long packets do not arrive at the
+        /// requester.
+        in_parts: bool,
         /// The chunks.
         chunks: Vec<Range<u32>>,
     },

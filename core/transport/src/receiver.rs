@@ -9,12 +9,13 @@ use crate::intervals::IntervalSet;
 use crate::packet::{Packet, PacketBody, Via};
 use crate::repair::local_repair::LocalRepair;
 use crate::repair::loss_recovery::LossRecovery;
-use crate::repair::retransmit_queue::RetransmitQueue;
-use crate::spec::{SpecError, StreamSpec};
+use crate::repair::retransmit_queue::{Retransmission, RetransmitQueue};
+use crate::spec::{PART_BYTES, SpecError, StreamSpec};
 use crate::stats::StreamStats;
 use crate::timeouts::LINGER_RTOS;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use core::ops::Range;
+use std::collections::BTreeMap;
 
 /// A receiver of a stream: stores chunks, requests missing ones, and retransmits to the nodes
 /// behind it.
@@ -39,6 +40,10 @@ pub struct Receiver {
     /// forward also chunks that it receives over the tree.
     forward_live: bool,
     released: bool,
+    /// The parts of incomplete chunks that are stored.
+    parts: BTreeMap<u32, IntervalSet>,
+    /// Whether a packet that is longer than one with a part has arrived.
+    has_long_packets: bool,
     stats: StreamStats,
 }
 
@@ -82,9 +87,14 @@ impl Receiver {
             tree_silent: !spec.multicast,
             forward_live: !spec.multicast,
             released: false,
+            parts: BTreeMap::new(),
+            has_long_packets: false,
             stats: StreamStats::default(),
             spec,
         };
+        if receiver.spec.in_parts {
+            receiver.recovery.request_parts();
+        }
         if receiver.spec.len > receiver.spec.eager {
             receiver.answer_source(0);
         }
@@ -97,6 +107,12 @@ impl Receiver {
         self.recovery.rtt().rto()
     }
 
+    /// Returns whether only short packets have arrived although longer ones were sent. The next
+    /// stream should then begin with [`StreamSpec::in_parts`].
+    pub fn needs_parts(&self) -> bool {
+        self.recovery.is_in_parts() && !self.has_long_packets && self.stats.by_chain > 0
+    }
+
     /// Returns the counters.
     pub fn stats(&self) -> StreamStats {
         self.stats
@@ -106,7 +122,7 @@ impl Receiver {
     /// the memory that grows with losses.
     pub fn entries(&self) -> usize {
         let lists = self.recovery.entries() + self.retransmits.entries() + self.rack.entries();
-        self.held.range_count() + lists + self.out.len()
+        self.held.range_count() + lists + self.parts.len() + self.out.len()
     }
 
     /// Returns whether all chunks are stored.
@@ -124,19 +140,23 @@ impl Receiver {
         };
         self.reporter.on_contact(from);
         match &packet.body {
-            PacketBody::Data { chunk, echo, via } => {
+            PacketBody::Data { chunk, echo, via, part: 0 } => {
                 self.on_data(now, from, (*chunk, payload), (*echo, *via))
+            }
+            PacketBody::Data { chunk, echo, via, part } => {
+                self.on_part(now, from, (*chunk, *part, payload), (*echo, *via))
             }
             PacketBody::Announce { sent, serial, begun, answer } if from == 0 => {
                 self.on_announce(now, (*sent, *begun), answer.then_some(*serial));
             }
-            PacketBody::Nak { serial, forward_live, chunks }
+            PacketBody::Nak { serial, forward_live, in_parts, chunks }
                 if from > self.me && self.is_in_range(chunks) =>
             {
                 self.begin(now);
                 if from == self.me + 1 {
                     self.rack.on_nak(chunks);
                 }
+                self.retransmits.set_in_parts(packet.from, *in_parts);
                 let missing =
                     self.retransmits.on_nak(packet.from, (*serial, *forward_live), chunks, &self.held);
                 if !missing.is_empty() {
@@ -174,6 +194,48 @@ impl Receiver {
             return;
         }
         self.begin(now);
+        self.has_long_packets |= payload as u64 > PART_BYTES;
+        self.on_chunk(now, from, chunk, (echo, via), Some(bytes));
+    }
+
+    /// Handles a part of a chunk that was requested in parts.
+    fn on_part(&mut self, now: Time, from: u16, part: (u32, u8, usize), (echo, via): (u16, Via)) {
+        let (chunk, part, payload) = part;
+        let bytes = self.spec.part_range(chunk, part);
+        let fits = chunk < self.chunks && payload > 0 && bytes.end - bytes.start == payload as u64;
+        if !fits || from > self.me || matches!(via, Via::Tree | Via::Rack) {
+            self.stats.refused += 1;
+            return;
+        }
+        self.begin(now);
+        self.recovery.on_part(now, from);
+        if self.held.contains(chunk) {
+            self.stats.duplicates += 1;
+            return;
+        }
+        let stored = self.parts.entry(chunk).or_default();
+        if stored.insert(u32::from(part)..u32::from(part) + 1) == 0 {
+            self.stats.duplicates += 1;
+            return;
+        }
+        let is_complete = stored.len() == u32::from(self.spec.parts(chunk));
+        self.since = now;
+        self.out.push(Output::Store(bytes));
+        if is_complete {
+            self.on_chunk(now, from, chunk, (echo, via), None);
+        }
+    }
+
+    /// Handles a chunk of which the last bytes have arrived, and stores the given bytes.
+    fn on_chunk(
+        &mut self,
+        now: Time,
+        from: u16,
+        chunk: u32,
+        (echo, via): (u16, Via),
+        bytes: Option<Range<u64>>,
+    ) {
+        let by_tree = via == Via::Tree;
         if by_tree {
             if self.tree_silent && chunk >= self.tree.horizon() {
                 (self.tree_silent, self.forward_live) = (false, false);
@@ -195,7 +257,10 @@ impl Receiver {
         }
         *(if by_tree { &mut self.stats.by_tree } else { &mut self.stats.by_chain }) += 1;
         self.since = now;
-        self.out.push(Output::Store(bytes));
+        self.parts.remove(&chunk);
+        if let Some(bytes) = bytes {
+            self.out.push(Output::Store(bytes));
+        }
         self.forward(chunk, via);
         if self.is_complete() {
             self.phase = ReceiverPhase::Holding;
@@ -325,11 +390,12 @@ impl Receiver {
 
     /// Returns the next packet to send.
     fn transmit(&mut self, now: Time) -> Option<Output> {
-        if let Some(next) = self.retransmits.next().filter(|_| !self.released) {
+        let spec = &self.spec;
+        if let Some(next) = self.retransmits.next(|chunk| spec.parts(chunk)).filter(|_| !self.released) {
             self.stats.served += 1;
-            let packet =
-                self.out.packet(PacketBody::Data { chunk: next.chunk, echo: next.echo, via: next.via });
-            let payload = self.spec.chunk_range(next.chunk);
+            let Retransmission { chunk, echo, via, part, .. } = next;
+            let packet = self.out.packet(PacketBody::Data { chunk, echo, via, part });
+            let payload = self.spec.part_range(chunk, part);
             return Some(Output::Transmit { to: next.to, packet, payload });
         }
         let (position, body) = if let Some(report) = self.reporter.take(now, self.recovery.rtt().rto()) {
@@ -338,7 +404,8 @@ impl Receiver {
             let request = self.recovery.next_nak(now)?;
             self.stats.naks += 1;
             let (serial, chunks) = (request.serial, request.chunks);
-            (request.position, PacketBody::Nak { serial, forward_live: self.forward_live, chunks })
+            let (forward_live, in_parts) = (self.forward_live, self.recovery.is_in_parts());
+            (request.position, PacketBody::Nak { serial, forward_live, in_parts, chunks })
         } else {
             return None;
         };

@@ -143,7 +143,7 @@ impl Sender {
             return;
         };
         match &packet.body {
-            PacketBody::Nak { serial, forward_live, chunks } => {
+            PacketBody::Nak { serial, forward_live, in_parts, chunks } => {
                 self.receivers.on_contact(now, from);
                 self.requester_off_tree = *forward_live;
                 let known = chunks.iter().all(|range| range.end <= self.chunks);
@@ -151,6 +151,7 @@ impl Sender {
                     self.stats.refused += 1;
                     return;
                 }
+                self.retransmits.set_in_parts(packet.from, *in_parts);
                 let missing =
                     self.retransmits.on_nak(packet.from, (*serial, *forward_live), chunks, &self.held);
                 if !missing.is_empty() {
@@ -360,10 +361,11 @@ impl Sender {
         if self.send_at(now)? > now {
             return None;
         }
-        let (to, chunk, echo, via) = match self.retransmits.next() {
-            Some(Retransmission { to, chunk, echo, via }) => {
+        let spec = &self.spec;
+        let next = match self.retransmits.next(|chunk| spec.parts(chunk)) {
+            Some(next) => {
                 self.stats.served += 1;
-                (to, chunk, echo, via)
+                next
             }
             None => {
                 let chunk = self.next;
@@ -377,12 +379,14 @@ impl Sender {
                     self.polls = PollTimer::new(now, 2 * self.answer_timeout());
                 }
                 self.meter(now);
-                (PacketTarget::Tree, chunk, queueing_delay::stamp(now), Via::Tree)
+                let (to, echo, via) = (PacketTarget::Tree, queueing_delay::stamp(now), Via::Tree);
+                Retransmission { to, chunk, echo, via, part: 0 }
             }
         };
-        let payload = self.spec.chunk_range(chunk);
+        let Retransmission { to, chunk, echo, via, part } = next;
+        let payload = self.spec.part_range(chunk, part);
         self.bucket.spend(payload.end - payload.start + self.spec.headers());
-        let packet = self.out.packet(PacketBody::Data { chunk, echo, via });
+        let packet = self.out.packet(PacketBody::Data { chunk, echo, via, part });
         Some(Output::Transmit { to, packet, payload })
     }
 

@@ -5,6 +5,10 @@ use cool_types::wire::{DATAGRAM_FRAMING, STREAM_DATA_HEADER};
 use core::time::Duration;
 use std::sync::Arc;
 
+/// Bytes of a part of a chunk. A packet with a part fits every path that carries IPv6 (MTU 1280), with
+/// all headers and tags.
+pub const PART_BYTES: u64 = 1152;
+
 /// The name of a stream on the wire: one message of one call, from one source node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StreamId {
@@ -193,6 +197,9 @@ pub struct StreamSpec {
     pub eager: u64,
     /// Whether the source waits for [`crate::Input::Proceed`] before it sends.
     pub on_hold: bool,
+    /// Whether long packets are known not to arrive at this node, so that its NAKs request parts.
+    /// Nodes may use different values.
+    pub in_parts: bool,
     /// The timeouts.
     pub timers: StreamTimers,
 }
@@ -289,6 +296,22 @@ impl StreamSpec {
     pub(crate) fn chunk_range(&self, chunk: u32) -> core::ops::Range<u64> {
         let start = u64::from(chunk) * u64::from(self.chunk_bytes);
         start.min(self.len)..(start + u64::from(self.chunk_bytes)).min(self.len)
+    }
+
+    /// Returns the number of parts of a chunk.
+    pub(crate) fn parts(&self, chunk: u32) -> u8 {
+        let bytes = self.chunk_range(chunk);
+        // Chunks that fit a datagram have at most 57 parts.
+        u8::try_from((bytes.end - bytes.start).div_ceil(PART_BYTES)).unwrap_or(u8::MAX)
+    }
+
+    /// Returns the bytes of the message that a part of a chunk holds. Part 0 is the whole chunk.
+    /// The result is empty if there is no such part.
+    pub(crate) fn part_range(&self, chunk: u32, part: u8) -> core::ops::Range<u64> {
+        let whole = self.chunk_range(chunk);
+        let Some(before) = part.checked_sub(1) else { return whole };
+        let start = (whole.start + u64::from(before) * PART_BYTES).min(whole.end);
+        start..(start + PART_BYTES).min(whole.end)
     }
 }
 

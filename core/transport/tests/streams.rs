@@ -5,8 +5,8 @@
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_transport::packet::{PacketBody, Via};
 use cool_transport::{
-    Chain, Hop, Input, Output, Packet, PacketTarget, RateSpec, Receiver, Sender, SpecError, StreamError,
-    StreamId, StreamSpec, StreamTimers,
+    Chain, Hop, Input, Output, PART_BYTES, Packet, PacketTarget, RateSpec, Receiver, Sender, SpecError,
+    StreamError, StreamId, StreamSpec, StreamTimers,
 };
 use proptest::prelude::*;
 
@@ -26,6 +26,7 @@ fn spec(nodes: u16, len: u64) -> StreamSpec {
         rate: RateSpec { ceiling: Some(1_000_000), verified: true, background: false },
         eager: 10_000,
         on_hold: false,
+        in_parts: false,
         timers: StreamTimers::default(),
     }
 }
@@ -64,7 +65,7 @@ fn from(node: u16, body: PacketBody) -> Packet {
 }
 
 fn data(chunk: u32) -> Packet {
-    from(10, PacketBody::Data { chunk, echo: 0, via: Via::Tree })
+    from(10, PacketBody::Data { chunk, echo: 0, via: Via::Tree, part: 0 })
 }
 
 fn give<M>(machine: &mut M, now: Time, packet: &Packet, payload: usize) -> Vec<Output>
@@ -177,7 +178,8 @@ fn a_gap_is_nakked_after_the_reordering_window() {
 fn a_missing_chunk_is_confirmed_and_forwarded_later() {
     let mut receiver = Receiver::new(at(0), spec(4, 3000), 1).unwrap();
     give(&mut receiver, at(0), &data(0), 1000);
-    let ask = from(12, PacketBody::Nak { serial: 4, forward_live: true, chunks: vec![0..2] });
+    let ask =
+        from(12, PacketBody::Nak { serial: 4, forward_live: true, in_parts: false, chunks: vec![0..2] });
     let to = |output: &Output| match output {
         Output::Transmit { to: PacketTarget::Node(12), packet, payload } => {
             Some((packet.body.clone(), payload.clone()))
@@ -186,9 +188,12 @@ fn a_missing_chunk_is_confirmed_and_forwarded_later() {
     };
     let answers: Vec<_> = give(&mut receiver, at(0), &ask, 0).iter().filter_map(to).collect();
     assert_eq!(answers[0].0, PacketBody::NakConfirm { echo: 4, chunks: vec![1..2] });
-    assert_eq!(answers[1], (PacketBody::Data { chunk: 0, echo: 4, via: Via::Answer }, 0..1000));
+    assert_eq!(answers[1], (PacketBody::Data { chunk: 0, echo: 4, via: Via::Answer, part: 0 }, 0..1000));
     let forwarded: Vec<_> = give(&mut receiver, at(0), &data(1), 1000).iter().filter_map(to).collect();
-    assert_eq!(forwarded, [(PacketBody::Data { chunk: 1, echo: 0, via: Via::Forwarded }, 1000..2000)]);
+    assert_eq!(
+        forwarded,
+        [(PacketBody::Data { chunk: 1, echo: 0, via: Via::Forwarded, part: 0 }, 1000..2000)]
+    );
 }
 
 #[test]
@@ -201,9 +206,11 @@ fn chunks_missing_in_a_rack_are_multicast_there() {
     };
     lost(&mut head);
     lost(&mut last);
-    let ask = |node| from(node, PacketBody::Nak { serial: 4, forward_live: false, chunks: vec![1..3] });
+    let ask = |node| {
+        from(node, PacketBody::Nak { serial: 4, forward_live: false, in_parts: false, chunks: vec![1..3] })
+    };
     give(&mut head, at(0), &ask(14), 0);
-    let mended = from(12, PacketBody::Data { chunk: 1, echo: 0, via: Via::Answer });
+    let mended = from(12, PacketBody::Data { chunk: 1, echo: 0, via: Via::Answer, part: 0 });
     let outputs = give(&mut head, at(1), &mended, 1000);
     let [Output::Store(_), Output::Transmit { to: PacketTarget::Rack, packet, payload }] = &outputs[..]
     else {
@@ -211,7 +218,7 @@ fn chunks_missing_in_a_rack_are_multicast_there() {
     };
     assert_eq!(
         (&packet.body, payload),
-        (&PacketBody::Data { chunk: 1, echo: 0, via: Via::Rack }, &(1000..2000))
+        (&PacketBody::Data { chunk: 1, echo: 0, via: Via::Rack, part: 0 }, &(1000..2000))
     );
 
     // The node behind the last one is in another rack, so it receives the chunk that was multicast
@@ -223,13 +230,13 @@ fn chunks_missing_in_a_rack_are_multicast_there() {
         panic!("{outputs:?}")
     };
     assert_eq!(*range, 1000..2000);
-    assert_eq!(packet.body, PacketBody::Data { chunk: 1, echo: 0, via: Via::Forwarded });
+    assert_eq!(packet.body, PacketBody::Data { chunk: 1, echo: 0, via: Via::Forwarded, part: 0 });
 }
 
 #[test]
 fn a_multicast_of_another_rack_is_refused() {
     let mut receiver = Receiver::new(at(0), spec(9, 4000), 7).unwrap();
-    let packet = from(13, PacketBody::Data { chunk: 1, echo: 0, via: Via::Rack });
+    let packet = from(13, PacketBody::Data { chunk: 1, echo: 0, via: Via::Rack, part: 0 });
     assert!(!give(&mut receiver, at(0), &packet, 1000).contains(&Output::Store(1000..2000)));
     assert_eq!(receiver.stats().refused, 1);
 }
@@ -314,12 +321,18 @@ fn positions() -> impl Strategy<Value = Vec<core::ops::Range<u16>>> {
 fn body() -> impl Strategy<Value = PacketBody> {
     let via = prop_oneof![Just(Via::Tree), Just(Via::Answer), Just(Via::Forwarded)];
     prop_oneof![
-        (number(), 0u16..5, via).prop_map(|(chunk, echo, via)| PacketBody::Data { chunk, echo, via }),
+        (number(), 0u16..5, via).prop_map(|(chunk, echo, via)| PacketBody::Data {
+            chunk,
+            echo,
+            via,
+            part: 0
+        }),
         (number(), 0u16..5, any::<bool>(), any::<bool>())
             .prop_map(|(sent, serial, begun, answer)| PacketBody::Announce { sent, serial, begun, answer }),
         (any::<u16>(), any::<bool>(), ranges()).prop_map(|(serial, forward_live, chunks)| PacketBody::Nak {
             serial,
             forward_live,
+            in_parts: false,
             chunks
         }),
         (0u16..5, ranges()).prop_map(|(echo, chunks)| PacketBody::NakConfirm { echo, chunks }),
@@ -403,4 +416,89 @@ proptest! {
     ) {
         endure(Receiver::new(Time::ZERO, spec(7, len), me).unwrap(), packets, len)?;
     }
+}
+
+/// A node of a stream over a network of the test.
+enum End {
+    Source(Sender),
+    Sink(Receiver),
+}
+
+/// Runs a stream over a network in which a packet takes 1 ms, or is lost unless `passes` returns
+/// true for its sender and receiver (by position) and its payload in bytes. Returns the number of
+/// bytes that each receiver has stored, and whether it needed parts.
+fn run(spec: &StreamSpec, passes: impl Fn(u16, u16, u64) -> bool) -> Vec<(u64, bool)> {
+    let nodes = spec.chain.len();
+    let sink = |me| End::Sink(Receiver::new(at(0), spec.clone(), me).unwrap());
+    let mut ends = vec![End::Source(Sender::new(at(0), spec.clone()).unwrap())];
+    ends.extend((1..nodes).map(sink));
+    let (mut stored, mut closed) = (vec![0; ends.len()], vec![false; ends.len()]);
+    let mut flying: Vec<(Time, u16, Packet, u64)> = Vec::new();
+    let mut now = at(0);
+    while !closed.iter().all(|closed| *closed) {
+        assert!(now < at(20_000), "the stream does not end: {stored:?} bytes are stored");
+        let arrived: Vec<_> = flying.extract_if(.., |(when, ..)| *when <= now).collect();
+        for (_, to, packet, payload) in arrived {
+            let input = Input::Packet { packet: &packet, payload: payload as usize };
+            match &mut ends[usize::from(to)] {
+                End::Source(sender) => sender.handle(now, input),
+                End::Sink(receiver) => receiver.handle(now, input),
+            }
+        }
+        let mut next = None;
+        for (me, end) in (0u16..).zip(&mut ends) {
+            let (outputs, deadline) = match end {
+                End::Source(sender) => drain(sender, now),
+                End::Sink(receiver) => drain(receiver, now),
+            };
+            next = cool_machine::earliest(next, deadline);
+            for output in outputs {
+                match output {
+                    Output::Transmit { to, packet, payload } => {
+                        let bytes = payload.end - payload.start;
+                        let receivers: Vec<u16> = match to {
+                            PacketTarget::Node(node) => spec.chain.position(node).into_iter().collect(),
+                            PacketTarget::Tree | PacketTarget::Rack => {
+                                (0..nodes).filter(|p| *p != me).collect()
+                            }
+                        };
+                        for to in receivers.into_iter().filter(|to| passes(me, *to, bytes)) {
+                            flying.push((now + Duration::from_millis(1), to, packet.clone(), bytes));
+                        }
+                    }
+                    Output::Store(bytes) => stored[usize::from(me)] += bytes.end - bytes.start,
+                    Output::Closed => closed[usize::from(me)] = true,
+                    Output::Failed(error) => panic!("position {me} at {now:?}: {error}"),
+                    Output::Delivered | Output::Released | Output::Mismatch { .. } => {}
+                }
+            }
+        }
+        let arrival = flying.iter().map(|(when, ..)| *when).min();
+        match cool_machine::earliest(next, arrival) {
+            Some(next) => now = next.max(now),
+            None => assert!(closed.iter().all(|closed| *closed), "a machine without a deadline"),
+        }
+    }
+    let needs = |end: &End| matches!(end, End::Sink(receiver) if receiver.needs_parts());
+    stored.into_iter().zip(ends.iter().map(needs)).skip(1).collect()
+}
+
+#[test]
+fn a_stream_passes_a_path_that_drops_long_packets() {
+    let long = |nodes| StreamSpec { chunk_bytes: 4000, rack_tree: false, ..spec(nodes, 50_001) };
+    let passes = |from: u16, to: u16, bytes| bytes <= PART_BYTES || (from < 2) == (to < 2);
+    // Without such a path, no chunk is divided.
+    assert_eq!(run(&long(4), |_, _, _| true), [(50_001, false); 3]);
+    // Nothing long reaches any node, or only the first one.
+    assert_eq!(run(&long(4), |_, _, bytes| bytes <= PART_BYTES), [(50_001, true); 3]);
+    let behind = run(&long(4), passes);
+    assert_eq!(behind.iter().map(|(bytes, _)| *bytes).collect::<Vec<_>>(), [50_001; 3]);
+    assert_eq!((behind[0].1, behind[1].1), (false, true));
+    // A short message, which no receiver expects, and one whose receivers know the path.
+    let short = StreamSpec { len: 9_000, ..long(3) };
+    assert_eq!(run(&short, |_, _, bytes| bytes <= PART_BYTES), [(9_000, true); 2]);
+    let known = StreamSpec { in_parts: true, ..long(3) };
+    assert_eq!(run(&known, |_, _, bytes| bytes <= PART_BYTES), [(50_001, true); 2]);
+    let no_tree = StreamSpec { multicast: false, ..long(3) };
+    assert_eq!(run(&no_tree, |_, _, bytes| bytes <= PART_BYTES), [(50_001, true); 2]);
 }

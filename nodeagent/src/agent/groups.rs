@@ -2,8 +2,8 @@
 //! group can be released.
 
 use super::quick::server::{QuickGroup, QuickServer, QuickSockets};
+use crate::datagram_faults::DatagramFaults;
 use crate::engine::{GroupSpec, MakeGroupError};
-use crate::leader_probe::DatagramFaults;
 use crate::shared_segment::SharedSegment;
 use cool_collective::{Layout, Rank};
 use cool_proto::local::{self, Place};
@@ -109,8 +109,8 @@ pub(super) enum LeaveOutcome {
 }
 
 impl GroupTable {
-    pub(super) fn new(node: Arc<str>, answered: Counter) -> GroupTable {
-        GroupTable { node, answered, faults: Arc::default(), groups: Mutex::default() }
+    pub(super) fn new(node: Arc<str>, answered: Counter, faults: Arc<DatagramFaults>) -> GroupTable {
+        GroupTable { node, answered, faults, groups: Mutex::default() }
     }
 
     /// Returns the record of datagrams that do not arrive at this node.

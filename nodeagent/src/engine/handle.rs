@@ -4,6 +4,7 @@ use super::command::{CommandPermit, EngineCommand, EngineTrace, MakeGroupError, 
 use super::config::{EngineConfig, StartError};
 use super::reply::EngineReply;
 use super::{MappedCallRequest, RefusalCounters, SharedSlice, TrafficCounters};
+use crate::datagram_faults::DatagramFaults;
 use crate::net;
 use crate::shared_segment::SharedSegment;
 use cool_engine::{GroupSpec, Input, RankCommand, RankRequest};
@@ -25,6 +26,7 @@ pub struct EngineHandle {
     runtime: Handle,
     traffic: Arc<TrafficCounters>,
     refusals: Arc<RefusalCounters>,
+    faults: Arc<DatagramFaults>,
 }
 
 impl EngineHandle {
@@ -35,8 +37,19 @@ impl EngineHandle {
     pub fn start(config: EngineConfig) -> Result<EngineHandle, StartError> {
         let (commands, queue) = mpsc::unbounded_channel();
         let bound = net::start(config, queue)?;
-        let net::BoundEngine { udp_port, tcp_port, incarnation, key, runtime, traffic, refusals } = bound;
-        Ok(EngineHandle { commands, udp_port, tcp_port, incarnation, key, runtime, traffic, refusals })
+        let net::BoundEngine { udp_port, tcp_port, incarnation, key, runtime, traffic, refusals, faults } =
+            bound;
+        Ok(EngineHandle {
+            commands,
+            udp_port,
+            tcp_port,
+            incarnation,
+            key,
+            runtime,
+            traffic,
+            refusals,
+            faults,
+        })
     }
 
     /// Waits until the engine's thread has ended. While there are handles, this happens only if the
@@ -59,6 +72,11 @@ impl EngineHandle {
     /// Returns the counters of refused datagrams and connections.
     pub(crate) fn refusals(&self) -> Arc<RefusalCounters> {
         Arc::clone(&self.refusals)
+    }
+
+    /// Returns the record of datagrams that do not arrive at this node.
+    pub(crate) fn datagram_faults(&self) -> Arc<DatagramFaults> {
+        Arc::clone(&self.faults)
     }
 
     /// Returns the agent's own key, which the agents of its groups need.

@@ -9,6 +9,7 @@ use super::udp::{self, Socket};
 use super::udp_outbox::DatagramOutbox;
 use super::work::{self, MoveWork, WorkPool};
 use super::{DriverEvent, DriverEvents, GroupReply, TreeJoinError};
+use crate::datagram_faults::DatagramFaults;
 use crate::engine::{
     EngineConfig, EngineReply, EngineTrace, GroupKey, MakeGroupError, RankRequest, RefusalCounters,
     RefusalReason, SharedSlice, TrafficCounters,
@@ -56,11 +57,12 @@ fn close<T: Send + 'static>(sockets: Vec<T>) {
     }
 }
 
-/// Counters that other threads read.
+/// Counters and records that other threads read.
 pub(super) struct EngineCounters {
     pub(super) traffic: Arc<TrafficCounters>,
     pub(super) refusals: Arc<RefusalCounters>,
 }
+    pub(super) faults: Arc<DatagramFaults>,
 
 pub(super) struct EngineHost {
     engine: Engine,
@@ -309,6 +311,7 @@ impl EngineHost {
                 self.segments.get(&group).into_iter().for_each(|segment| segment.quick(all));
             }
             Output::GroupForgotten { group } => self.group_forgotten(group),
+            Output::LongPacketsLost { from, bytes } => self.counters.faults.record_length(from, bytes),
         }
     }
 

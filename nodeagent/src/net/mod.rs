@@ -22,6 +22,7 @@ pub(crate) mod udp;
 mod udp_outbox;
 mod work;
 
+use crate::datagram_faults::DatagramFaults;
 use crate::engine::{
     EngineConfig, MakeGroupError, QueuedCommand, RefusalCounters, StartError, TrafficCounters,
 };
@@ -53,6 +54,7 @@ pub(crate) struct BoundEngine {
     pub(crate) runtime: tokio::runtime::Handle,
     pub(crate) traffic: Arc<TrafficCounters>,
     pub(crate) refusals: Arc<RefusalCounters>,
+    pub(crate) faults: Arc<DatagramFaults>,
 }
 
 /// An event from the tasks of the sockets, or from the threads of the pool.
@@ -134,7 +136,12 @@ pub(crate) fn start(
     let incarnation = incarnation();
     let me = AgentId { node: config.node.clone(), incarnation };
     let (key, refusals) = (key()?, Arc::<RefusalCounters>::default());
-    let shared = EngineCounters { traffic: Arc::clone(&traffic), refusals: Arc::clone(&refusals) };
+    let faults = Arc::<DatagramFaults>::default();
+    let shared = EngineCounters {
+        traffic: Arc::clone(&traffic),
+        refusals: Arc::clone(&refusals),
+        faults: Arc::clone(&faults),
+    };
     let security = LinkSecurity {
         me: me.clone(),
         key: key.clone(),
@@ -151,7 +158,7 @@ pub(crate) fn start(
         runtime.block_on(async { tokio::spawn(driver.run(commands, tcp)).await })
     };
     std::thread::Builder::new().name("cool-engine".to_owned()).spawn(run).map_err(StartError::Thread)?;
-    Ok(BoundEngine { udp_port, tcp_port, incarnation, key, runtime: handle, traffic, refusals })
+    Ok(BoundEngine { udp_port, tcp_port, incarnation, key, runtime: handle, traffic, refusals, faults })
 }
 
 /// Returns a new random key for this agent.

@@ -7,6 +7,7 @@ use crate::buffered_packets::BufferedPackets;
 use crate::engine_outbox::ReceivedBytes;
 use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind, TrafficTotals};
+use crate::inputs_outputs::Output;
 use crate::link_share::LinkShare;
 use crate::members::Members;
 use crate::memory::MemoryRange;
@@ -14,8 +15,8 @@ use crate::stream::{MulticastStream, StreamEffects, StreamEnd, StreamHold};
 use cool_collective::{MulticastScope, Stripe};
 use cool_machine::Duration;
 use cool_transport::{
-    Chain, Input, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId, StreamSpec,
-    StreamTimers,
+    Input, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId, StreamSpec, StreamTimers,
+    packet,
 };
 use cool_types::Operation;
 use cool_types::limits::{COPIED_BYTES, EAGER_BYTES};
@@ -120,6 +121,9 @@ pub(super) struct Streams {
     retransmission_timeout: Duration,
     /// Number of streams in a row without repair.
     loss_free: u32,
+    /// Whether long packets do not arrive at this node, so that later streams request parts of
+    /// chunks from the start.
+    in_parts: bool,
     events: VecDeque<StreamEvent>,
 }
 
@@ -134,6 +138,7 @@ impl Default for Streams {
             chains: ChainCache::default(),
             retransmission_timeout: StreamTimers::default().initial_rto,
             loss_free: LOSS_FREE,
+            in_parts: false,
             events: VecDeque::new(),
         }
     }
@@ -276,6 +281,7 @@ impl Streams {
             rate: RateSpec::default(),
             eager: EAGER_BYTES,
             on_hold: false,
+            in_parts: self.in_parts,
             timers: StreamTimers {
                 initial_rto: self.retransmission_timeout,
                 start: BEGINS_WITHIN,
@@ -425,6 +431,14 @@ impl Streams {
     fn on_closed(&mut self, context: &mut GroupContext<'_>, id: StreamId) {
         let Some(stream) = self.open.remove(&id) else { return };
         self.retransmission_timeout = stream.retransmission_timeout();
+        if stream.needs_parts() && !std::mem::replace(&mut self.in_parts, true) {
+            let members = context.members;
+            let headers = packet::DATA_HEADER as u64 + u64::from(members.extra_packet_bytes());
+            let bytes = u64::from(members.chunk_bytes) + headers;
+            if let Some(source) = members.nodes.get(usize::from(id.source)) {
+                context.resources.out.push(Output::LongPacketsLost { from: source.udp, bytes });
+            }
+        }
         self.loss_free = if stream.needed_repair() { 0 } else { self.loss_free.saturating_add(1) };
         context.resources.forget_stream(&id, stream);
         self.events.push_back(StreamEvent::Closed(id));

@@ -24,6 +24,7 @@ impl SimulatedCluster {
                 self.nodes[usize::from(node)].groups.insert(group, (made.place, made.nodes));
                 self.listen(node, &made.trees);
             }
+            Output::LongPacketsLost { .. } => {}
             Output::GroupForgotten { group } => {
                 self.on_group_removed(node, group);
                 self.nodes[usize::from(node)].groups.remove(&group);

@@ -18,6 +18,7 @@ const PING_ANSWER: u8 = 9;
 const BEGUN: u8 = 1;
 const ANSWER: u8 = 2;
 const FORWARD_LIVE: u8 = 1;
+const IN_PARTS: u8 = 2;
 
 /// Returns the first bytes of a packet of a type.
 pub(crate) fn prefix(code: u8) -> [u8; 4] {
@@ -128,10 +129,10 @@ impl PacketBody {
 
     fn encode(&self, out: &mut Vec<u8>) {
         match self {
-            PacketBody::Data { chunk, echo, via } => {
+            PacketBody::Data { chunk, echo, via, part } => {
                 out.extend_from_slice(&chunk.to_be_bytes());
                 out.extend_from_slice(&echo.to_be_bytes());
-                out.extend_from_slice(&[*via as u8, 0]);
+                out.extend_from_slice(&[*via as u8, *part]);
             }
             PacketBody::Announce { sent, serial, begun, answer } => {
                 out.extend_from_slice(&sent.to_be_bytes());
@@ -139,9 +140,11 @@ impl PacketBody {
                 let flags = if *begun { BEGUN } else { 0 } | if *answer { ANSWER } else { 0 };
                 out.extend_from_slice(&[flags, 0]);
             }
-            PacketBody::Nak { serial, forward_live, chunks } => {
+            PacketBody::Nak { serial, forward_live, in_parts, chunks } => {
                 out.extend_from_slice(&serial.to_be_bytes());
-                out.extend_from_slice(&[if *forward_live { FORWARD_LIVE } else { 0 }, count(chunks)]);
+                let flags =
+                    if *forward_live { FORWARD_LIVE } else { 0 } | if *in_parts { IN_PARTS } else { 0 };
+                out.extend_from_slice(&[flags, count(chunks)]);
                 put_u32(out, chunks);
             }
             PacketBody::NakConfirm { echo, chunks } => {
@@ -179,8 +182,7 @@ impl PacketBody {
                     3 => Via::Rack,
                     _ => return Err(PacketError::Field("via")),
                 };
-                zero(r)?;
-                PacketBody::Data { chunk, echo, via }
+                PacketBody::Data { chunk, echo, via, part: r.u8()? }
             }
             ANNOUNCE => {
                 let (sent, serial) = (r.u32()?, r.u16()?);
@@ -190,9 +192,10 @@ impl PacketBody {
             }
             NAK => {
                 let serial = r.u16()?;
-                let forward_live = flags(r, FORWARD_LIVE)? != 0;
+                let flags = flags(r, FORWARD_LIVE | IN_PARTS)?;
+                let (forward_live, in_parts) = (flags & FORWARD_LIVE != 0, flags & IN_PARTS != 0);
                 let count = range_count(r)?;
-                PacketBody::Nak { serial, forward_live, chunks: ranges(count, || r.u32())? }
+                PacketBody::Nak { serial, forward_live, in_parts, chunks: ranges(count, || r.u32())? }
             }
             NAK_CONFIRM => {
                 let echo = r.u16()?;
@@ -303,14 +306,21 @@ mod tests {
             (
                 any::<u32>(),
                 any::<u16>(),
-                prop_oneof![Just(Via::Tree), Just(Via::Answer), Just(Via::Forwarded), Just(Via::Rack)]
+                prop_oneof![Just(Via::Tree), Just(Via::Answer), Just(Via::Forwarded), Just(Via::Rack)],
+                any::<u8>()
             )
-                .prop_map(|(chunk, echo, via)| PacketBody::Data { chunk, echo, via }),
+                .prop_map(|(chunk, echo, via, part)| PacketBody::Data { chunk, echo, via, part }),
             (any::<u32>(), any::<u16>(), any::<bool>(), any::<bool>()).prop_map(
                 |(sent, serial, begun, answer)| PacketBody::Announce { sent, serial, begun, answer }
             ),
-            (any::<u16>(), any::<bool>(), ranges(any::<u32>()))
-                .prop_map(|(serial, forward_live, chunks)| PacketBody::Nak { serial, forward_live, chunks }),
+            (any::<u16>(), any::<bool>(), any::<bool>(), ranges(any::<u32>())).prop_map(
+                |(serial, forward_live, in_parts, chunks)| PacketBody::Nak {
+                    serial,
+                    forward_live,
+                    in_parts,
+                    chunks
+                }
+            ),
             (any::<u16>(), ranges(any::<u32>()))
                 .prop_map(|(echo, chunks)| PacketBody::NakConfirm { echo, chunks }),
             (

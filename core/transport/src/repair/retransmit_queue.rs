@@ -18,6 +18,8 @@ pub(crate) struct Retransmission {
     pub(crate) chunk: u32,
     pub(crate) echo: u16,
     pub(crate) via: Via,
+    /// The part of the chunk, or zero for the whole chunk.
+    pub(crate) part: u8,
 }
 
 /// The requests of one node.
@@ -32,6 +34,10 @@ struct NodeRequests {
     pending: IntervalSet,
     /// Whether chunks that arrive over the tree must be forwarded too.
     forward_live: bool,
+    /// Whether chunks must be sent in parts.
+    in_parts: bool,
+    /// Number of parts of the first chunk in `queue` that have been sent.
+    parts_sent: u8,
 }
 
 impl NodeRequests {
@@ -49,9 +55,17 @@ impl NodeRequests {
         }
     }
 
-    fn dequeue(&mut self) -> Option<(u16, u32)> {
+    /// Returns the next serial, chunk and part. `parts` returns the number of parts of a chunk.
+    fn dequeue(&mut self, parts: impl Fn(u32) -> u8) -> Option<(u16, u32, u8)> {
         let (serial, chunks) = self.queue.front_mut()?;
-        let next = (*serial, chunks.start);
+        let parts = if self.in_parts { parts(chunks.start) } else { 1 };
+        let part = if parts > 1 { self.parts_sent + 1 } else { 0 };
+        let next = (*serial, chunks.start, part);
+        if part > 0 && part < parts {
+            self.parts_sent = part;
+            return Some(next);
+        }
+        self.parts_sent = 0;
         chunks.start += 1;
         if chunks.start >= chunks.end {
             self.queue.pop_front();
@@ -98,6 +112,14 @@ impl RetransmitQueue {
         missing
     }
 
+    /// Sets whether chunks must be sent to a node in parts.
+    pub(crate) fn set_in_parts(&mut self, node: u16, in_parts: bool) {
+        let want = self.wants.entry(node).or_default();
+        if std::mem::replace(&mut want.in_parts, in_parts) != in_parts {
+            want.parts_sent = 0;
+        }
+    }
+
     /// Returns whether a node that receives the multicast waits for a chunk that is not held.
     pub(crate) fn is_awaited(&self, node: u16, chunk: u32) -> bool {
         self.wants.get(&node).is_some_and(|want| !want.forward_live && want.pending.contains(chunk))
@@ -139,17 +161,19 @@ impl RetransmitQueue {
         self.wants.values().any(|want| !want.queue.is_empty())
     }
 
-    /// Returns the next chunk to send.
-    pub(crate) fn next(&mut self) -> Option<Retransmission> {
+    /// Returns the next chunk, or part of one, to send. `parts` returns the number of parts of a
+    /// chunk.
+    pub(crate) fn next(&mut self, parts: impl Fn(u32) -> u8) -> Option<Retransmission> {
         if let Some(chunk) = self.to_rack.pop_front() {
-            return Some(Retransmission { to: PacketTarget::Rack, chunk, echo: FORWARDED, via: Via::Rack });
+            let (to, via) = (PacketTarget::Rack, Via::Rack);
+            return Some(Retransmission { to, chunk, echo: FORWARDED, via, part: 0 });
         }
         let mut after = self.wants.range(self.last.saturating_add(1)..).chain(self.wants.range(..=self.last));
         let node = *after.find(|(_, want)| !want.queue.is_empty())?.0;
         self.last = node;
-        let (echo, chunk) = self.wants.get_mut(&node)?.dequeue()?;
+        let (echo, chunk, part) = self.wants.get_mut(&node)?.dequeue(parts)?;
         let via = if echo == FORWARDED { Via::Forwarded } else { Via::Answer };
-        Some(Retransmission { to: PacketTarget::Node(node), chunk, echo, via })
+        Some(Retransmission { to: PacketTarget::Node(node), chunk, echo, via, part })
     }
 }
 
@@ -162,7 +186,7 @@ mod tests {
     }
 
     fn sent(queue: &mut RetransmitQueue) -> Vec<(PacketTarget, u32, Via)> {
-        core::iter::from_fn(|| queue.next().map(|s| (s.to, s.chunk, s.via))).collect()
+        core::iter::from_fn(|| queue.next(|_| 3).map(|s| (s.to, s.chunk, s.via))).collect()
     }
 
     #[test]
@@ -217,7 +241,7 @@ mod tests {
         let held = set(&[0..9]);
         queue.on_nak(1, (1, false), &[6..8], &held);
         queue.on_nak(1, (2, false), &[1..2, 7..9], &held);
-        let order: Vec<_> = core::iter::from_fn(|| queue.next().map(|s| (s.echo, s.chunk))).collect();
+        let order: Vec<_> = core::iter::from_fn(|| queue.next(|_| 3).map(|s| (s.echo, s.chunk))).collect();
         assert_eq!(order, [(1, 6), (1, 7), (2, 1), (2, 8)]);
     }
 
@@ -230,5 +254,23 @@ mod tests {
         }
         assert!(queue.wants[&1].pending.range_count() <= RANGES_MAX);
         assert!(queue.wants[&1].queue.len() <= RANGES_MAX);
+    }
+
+    #[test]
+    fn chunks_are_sent_in_parts_to_nodes_that_request_it() {
+        let mut queue = RetransmitQueue::default();
+        let held = set(&[0..9]);
+        queue.set_in_parts(1, true);
+        queue.on_nak(1, (1, false), &[4..6], &held);
+        let parts = |chunk| if chunk == 4 { 3 } else { 1 };
+        let next = |queue: &mut RetransmitQueue| queue.next(parts).map(|s| (s.chunk, s.part));
+        let sent: Vec<_> = core::iter::from_fn(|| next(&mut queue)).collect();
+        assert_eq!(sent, [(4, 1), (4, 2), (4, 3), (5, 0)]);
+        // A node that changes its mind gets whole chunks.
+        queue.on_nak(1, (2, false), &[4..5], &held);
+        assert_eq!(next(&mut queue), Some((4, 1)));
+        queue.set_in_parts(1, false);
+        assert_eq!(next(&mut queue), Some((4, 0)));
+        assert!(!queue.is_busy());
     }
 }

@@ -40,6 +40,11 @@ impl Upstream {
         self.position
     }
 
+    /// Returns how often in a row the search has reached the source and no node has answered.
+    pub(crate) fn sweeps(&self) -> u32 {
+        self.sweeps
+    }
+
     /// Returns the position before this node's, which receives the first NAKs.
     pub(crate) fn predecessor(&self) -> u16 {
         self.me - 1

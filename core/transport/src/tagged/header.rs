@@ -124,7 +124,12 @@ mod tests {
 
     fn chunk() -> Packet {
         let id = StreamId { group: 0x0102_0304_0506_0708, epoch: 9, call: 3, transfer: 4, source: 5 };
-        Packet { id, from: 6, digest: 7, body: PacketBody::Data { chunk: 8, echo: 0, via: Via::Tree } }
+        Packet {
+            id,
+            from: 6,
+            digest: 7,
+            body: PacketBody::Data { chunk: 8, echo: 0, via: Via::Tree, part: 0 },
+        }
     }
 
     fn datagram() -> Vec<u8> {

@@ -45,7 +45,11 @@ fn agent(protection: Protection, key: u8) -> Tagger<Hmac> {
 /// Returns packets of the first node: a chunk, or pings.
 fn packets(chunk: bool, len: usize) -> Vec<u8> {
     let id = StreamId { group: GROUP, epoch: 3, call: 0, transfer: 0, source: 0 };
-    let body = if chunk { PacketBody::Data { chunk: 1, echo: 0, via: Via::Tree } } else { PacketBody::Ping };
+    let body = if chunk {
+        PacketBody::Data { chunk: 1, echo: 0, via: Via::Tree, part: 0 }
+    } else {
+        PacketBody::Ping
+    };
     let packet = Packet { id, from: 0, digest: 5, body };
     let mut bytes = Vec::new();
     packet.encode(&mut bytes);

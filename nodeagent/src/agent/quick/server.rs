@@ -2,6 +2,7 @@
 //! and responds to NAKs for datagrams that the leader has sent. It takes no part in calls without
 //! losses.
 
+use crate::datagram_faults::DatagramFaults;
 use crate::engine::{GroupSpec, TreeScope};
 use crate::leader_probe::LeaderProbe;
 use crate::net::udp::{refuse_conflicts, send_over_trees, socket_with_room};
@@ -167,13 +168,13 @@ impl RetransmitBuffer for KeptInSegment<'_> {
     }
 }
 
-fn bind(ip: Ipv4Addr, port: u16) -> io::Result<socket2::Socket> {
 /// Binds a socket. No other user may have a socket at the port, because it could receive datagrams
 /// in this socket's place.
+fn bind(ip: Ipv4Addr, port: u16) -> io::Result<socket2::Socket> {
     let socket = socket_with_room(ip.into(), BUFFER)?;
     socket.bind(&SocketAddrV4::new(ip, port).into())?;
-    Ok(socket)
     refuse_conflicts(&socket, ip.into(), port)?;
+    Ok(socket)
 }
 
 /// The sockets of a group's quick calls on this node.
