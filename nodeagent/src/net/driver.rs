@@ -7,6 +7,7 @@ use super::{DriverEvent, DriverEvents};
 use crate::engine::{EngineCommand, QueuedCommand};
 use crate::loss_injector::LossInjector;
 use cool_engine::{AgentConnectionId, Input};
+use rustix::io::Errno;
 use std::future::{pending, poll_fn};
 use std::io::ErrorKind;
 use std::task::Poll;
@@ -224,6 +225,7 @@ impl EngineDriver {
             let Some((missing, place)) = self.host.connection(id).map(|reader| reader.awaited) else {
                 return;
             };
+            let memory = place.map(|place| place.memory);
             let place = place.and_then(|place| self.host.memory(place));
             let Some(reader) = self.host.connection(id) else { return };
             let outcome = match reader.read((missing, place), &mut self.scratch) {
@@ -232,6 +234,13 @@ impl EngineDriver {
                 }
                 Ok(outcome) => outcome,
                 Err(error) if error.kind() == ErrorKind::WouldBlock => break,
+                // The system could not store the bytes in a rank's memory, so it has kept them.
+                Err(error)
+                    if error.raw_os_error() == Some(Errno::FAULT.raw_os_error())
+                        && memory.is_some_and(|memory| self.host.on_missing_memory(memory)) =>
+                {
+                    continue;
+                }
                 Err(error) => return self.host.closed(id, tcp::failed(&error)),
             };
             // The length of a frame's payload is a `u32`.

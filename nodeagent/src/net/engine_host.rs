@@ -16,7 +16,8 @@ use crate::engine::{
 };
 use crate::shared_segment::SharedSegment;
 use cool_engine::{
-    AgentConnectionId, AgentId, Engine, GroupSpec, Input, MadeGroup, MemoryRange, Output, Work, WorkId,
+    AgentConnectionId, AgentId, Engine, GroupSpec, Input, MadeGroup, MemoryId, MemoryRange, Output,
+    RankCommand, Work, WorkId,
 };
 use cool_machine::{Machine, Poll, Time};
 use cool_tcp::LinkEstimate;
@@ -61,8 +62,8 @@ fn close<T: Send + 'static>(sockets: Vec<T>) {
 pub(super) struct EngineCounters {
     pub(super) traffic: Arc<TrafficCounters>,
     pub(super) refusals: Arc<RefusalCounters>,
-}
     pub(super) faults: Arc<DatagramFaults>,
+}
 
 pub(super) struct EngineHost {
     engine: Engine,
@@ -71,10 +72,10 @@ pub(super) struct EngineHost {
     security: LinkSecurity,
     tagger: Tagger<AesGcm>,
     ip: IpAddr,
+    peer_timeout: Duration,
     origin: Instant,
     /// The latest time that was passed to the engine.
     clock: Time,
-    peer_timeout: Duration,
     /// When the engine must be polled again, if there is no earlier event.
     deadline: Option<Instant>,
     memories: MemoryTable,
@@ -112,10 +113,10 @@ impl EngineHost {
             security,
             tagger: Tagger::default(),
             ip: config.ip,
+            peer_timeout: config.peer_timeout,
             origin: Instant::now(),
             clock: Time::ZERO,
             deadline: None,
-            peer_timeout: config.peer_timeout,
             memories: MemoryTable::default(),
             pool: WorkPool::start(events.clone())?,
             turn_bytes: work::INLINE_COPY_BYTES_PER_TURN,
@@ -310,8 +311,8 @@ impl EngineHost {
             Output::Quick { group, all } => {
                 self.segments.get(&group).into_iter().for_each(|segment| segment.quick(all));
             }
-            Output::GroupForgotten { group } => self.group_forgotten(group),
             Output::LongPacketsLost { from, bytes } => self.counters.faults.record_length(from, bytes),
+            Output::GroupForgotten { group } => self.group_forgotten(group),
         }
     }
 
@@ -366,8 +367,19 @@ impl EngineHost {
         self.last_token += 1;
         let token = self.last_token;
         self.calls.insert(token, reply);
-        let request = request.map(|buffer| self.memories.register(token, buffer));
+        let source = request.source();
+        let request = request.map(|buffer| self.memories.register(token, source, buffer));
         self.handle(Input::Request { token, request });
+    }
+
+    /// Handles memory that the system cannot provide. If it is a rank's, the rank is lost, and no
+    /// other one. Returns whether it is a rank's.
+    pub(super) fn on_missing_memory(&mut self, memory: MemoryId) -> bool {
+        let Some((group, rank)) = self.memories.remove_missing(memory) else { return false };
+        let why = "the system has no memory for the result of its call".to_owned();
+        let command = RankCommand::Lost { why, completed_calls: None };
+        self.handle(Input::Command { group, rank, command });
+        true
     }
 
     /// Registers the segment in which the ranks of a group execute calls.

@@ -11,26 +11,44 @@ use std::collections::BTreeMap;
 pub(super) struct MemoryTable {
     by_id: BTreeMap<MemoryId, SharedSlice>,
     /// The memory of each open request, by its token.
-    of_token: BTreeMap<u64, Vec<MemoryId>>,
+    of_token: BTreeMap<u64, RequestMemory>,
     last: u64,
 }
 
+/// The memory of a request.
+#[derive(Debug)]
+struct RequestMemory {
+    /// The group and the rank that made the request.
+    source: (u64, u32),
+    memories: Vec<MemoryId>,
+}
+
 impl MemoryTable {
-    /// Registers a buffer of a request. Returns the range by which the engine refers to it.
-    pub(super) fn register(&mut self, token: u64, buffer: SharedSlice) -> MemoryRange {
+    /// Registers a buffer of a request by a rank, `source`. Returns the range by which the engine
+    /// refers to it.
+    pub(super) fn register(&mut self, token: u64, source: (u64, u32), buffer: SharedSlice) -> MemoryRange {
         self.last += 1;
         let memory = MemoryId::Registered(self.last);
         let len = buffer.bytes();
         self.by_id.insert(memory, buffer);
-        self.of_token.entry(token).or_default().push(memory);
+        let request = self.of_token.entry(token).or_insert(RequestMemory { source, memories: Vec::new() });
+        request.memories.push(memory);
         MemoryRange { memory, offset: 0, len }
     }
 
     /// Removes the buffers of a request, because they belong to its rank alone again.
     pub(super) fn forget(&mut self, token: u64) {
-        for memory in self.of_token.remove(&token).unwrap_or_default() {
+        for memory in self.of_token.remove(&token).into_iter().flat_map(|request| request.memories) {
             self.by_id.remove(&memory);
         }
+    }
+
+    /// Removes memory of a rank that the system cannot provide, so that it is not accessed again.
+    /// Returns the group and the rank, or `None` if the memory belongs to no rank.
+    pub(super) fn remove_missing(&mut self, memory: MemoryId) -> Option<(u64, u32)> {
+        let request = self.of_token.values().find(|request| request.memories.contains(&memory))?;
+        self.by_id.remove(&memory);
+        Some(request.source)
     }
 
     /// Allocates memory that is filled with zeros. Returns false if there is not enough memory.
@@ -59,5 +77,27 @@ impl MemoryTable {
         if let Some(memory) = self.by_id.get(&to.memory) {
             memory.write(to.offset, bytes);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_memory_of_a_rank_is_removed_and_names_the_rank() {
+        let mut table = MemoryTable::default();
+        let [first, second] = [3, 4].map(|rank| {
+            let buffer = zeros(10).unwrap();
+            table.register(rank.into(), (7, rank), buffer)
+        });
+        assert_eq!(table.remove_missing(second.memory), Some((7, 4)));
+        assert!(table.get(second).is_none() && table.get(first).is_some());
+        // The engine may still store bytes there, until it knows that the call has failed.
+        table.store(b"bytes", second);
+        let own = MemoryRange { memory: MemoryId::Registered(9), offset: 0, len: 1 };
+        assert!(table.allocate(own.memory, 1));
+        assert_eq!(table.remove_missing(own.memory), None);
+        assert!(table.get(own).is_some());
     }
 }
