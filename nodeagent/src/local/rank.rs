@@ -15,7 +15,7 @@ use cool_proto::local::{
     watched::{Differs, Overdue, StillWaits, Through, What},
 };
 use cool_shm::region::{Region, RegionError};
-use cool_types::limits::{OPEN_CALLS, WAITING_CALLS};
+use cool_types::limits::{ALLTOALL_RANKS, OPEN_CALLS, WAITING_CALLS};
 use cool_types::{ElementType, Operation as Collective};
 use std::collections::{BTreeMap, VecDeque};
 use std::os::fd::OwnedFd;
@@ -258,7 +258,7 @@ impl<'a> AttachedRank<'a> {
             element: if operation == Collective::Barrier { ElementType::U8 } else { element(call.dtype)? },
             reduce,
             count: call.count,
-            counts: call.counts.map(|s| self.counts(s)).transpose()?,
+            counts: call.counts.map(|slice| self.counts(slice, operation)).transpose()?,
             plan: call.plan,
             input: call.input.map(|s| self.slice(s)).transpose()?,
             output: call.output.map(|s| self.slice(s)).transpose()?,
@@ -272,10 +272,9 @@ impl<'a> AttachedRank<'a> {
     /// Returns the number of elements of each part, copied because the rank may change the memory
     /// meanwhile. If there are more counts than any call needs, returns one more than needed, so
     /// that the engine refuses the call.
-    fn counts(&self, slice: Slice) -> Result<Vec<u64>, SessionEnd> {
+    fn counts(&self, slice: Slice, operation: Collective) -> Result<Vec<u64>, SessionEnd> {
         let slice = self.slice(slice)?;
-        let size = self.attachment.places().len() as u64;
-        let most = size.saturating_mul(size).saturating_add(1);
+        let most = counts_max(operation, self.attachment.places().len()).saturating_add(1);
         let mut bytes = vec![0; ((slice.bytes() / COUNT_BYTES).min(most) * COUNT_BYTES) as usize];
         slice.read(0, &mut bytes);
         Ok(bytes.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect())
@@ -286,6 +285,14 @@ impl<'a> AttachedRank<'a> {
         SharedSlice::new(region.clone(), slice.offset, slice.bytes)
             .map_err(|e| SessionEnd::Refused(e.to_string()))
     }
+}
+
+/// Returns the maximum number of counts of a call in a group of `size` ranks. A larger group than
+/// an alltoall supports has no more than one for each rank, so that the copy of the counts stays
+/// small.
+fn counts_max(operation: Collective, size: usize) -> u64 {
+    let is_by_pair = operation == Collective::Alltoall && size <= ALLTOALL_RANKS;
+    (if is_by_pair { size.saturating_mul(size) } else { size }) as u64
 }
 
 fn transfer_kind(transfer: &Transfer) -> Result<TransferKind, SessionEnd> {
@@ -317,5 +324,17 @@ fn done(id: u64, result: Result<Stats, Failure>) -> Done {
     match result {
         Ok(stats) => Done { id, stats: Some(stats), ..Done::default() },
         Err(failure) => Done { id, failure: Some(failure), ..Done::default() },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_alltoall_has_a_count_for_each_pair_of_ranks() {
+        assert_eq!(counts_max(Collective::Alltoall, 4), 16);
+        assert_eq!(counts_max(Collective::Gather, 4), 4);
+        assert_eq!(counts_max(Collective::Alltoall, 10_000), 10_000);
     }
 }
