@@ -100,10 +100,19 @@ fn receive_with(
             descriptors.extend(received);
         }
     }
-    if message.flags.contains(ReturnFlags::CTRUNC) || descriptors.len() > RECEIVE_DESCRIPTORS_MAX {
-        return Err(io::Error::new(ErrorKind::InvalidData, "more descriptors arrived than frames use"));
+    let is_truncated = message.flags.contains(ReturnFlags::CTRUNC);
+    descriptor_error(is_truncated, descriptors.len()).map_or(Ok(message.bytes), Err)
+}
+
+/// Returns the error of a message if the system has dropped some of its descriptors, or if more
+/// arrived than frames use.
+fn descriptor_error(is_truncated: bool, received: usize) -> Option<io::Error> {
+    if received >= RECEIVE_DESCRIPTORS_MAX && is_truncated || received > RECEIVE_DESCRIPTORS_MAX {
+        return Some(io::Error::new(ErrorKind::InvalidData, "more descriptors arrived than frames use"));
     }
-    Ok(message.bytes)
+    // There was room for more, so this process has no free descriptors.
+    let text = "this process has as many open files as it may have; raise the limit (ulimit -n)";
+    is_truncated.then(|| io::Error::other(text))
 }
 
 /// The sending half of a rank's connection to its agent. No operation blocks without a deadline.
@@ -385,5 +394,14 @@ mod tests {
     fn a_socket_that_does_not_exist_is_an_error() {
         let e = open(Path::new("/nonexistent/agent.sock"), PATIENCE).unwrap_err();
         assert!(matches!(e, SocketError::System(_)), "{e}");
+    }
+
+    #[test]
+    fn missing_descriptors_are_explained_by_the_limit_of_open_files() {
+        let text = |is_truncated, received| descriptor_error(is_truncated, received).map(|e| e.to_string());
+        assert!(text(true, 0).unwrap().contains("ulimit -n"));
+        assert!(text(true, RECEIVE_DESCRIPTORS_MAX).unwrap().contains("more descriptors"));
+        assert!(text(false, RECEIVE_DESCRIPTORS_MAX + 1).unwrap().contains("more descriptors"));
+        assert_eq!(text(false, RECEIVE_DESCRIPTORS_MAX), None);
     }
 }
