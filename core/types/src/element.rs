@@ -69,7 +69,9 @@ named!(ElementType, "type of elements", [
 /// from it.
 ///
 /// Elements are combined in the same order on every run, so a sum of floating-point numbers always
-/// has the same bits. Integers wrap on overflow.
+/// has the same bits. Integers wrap on overflow. If there is nothing to combine, because the group
+/// has one rank or an exclusive scan reaches rank 1, the element is returned unchanged, also by a
+/// logical operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ReduceOp {
     /// The sum.
