@@ -8,6 +8,9 @@ use crate::ids::NodeId;
 use cool_machine::{Duration, Time};
 use std::collections::BTreeSet;
 
+/// Another possible cause, for ranks that send datagrams themselves.
+const LOST_DATAGRAMS: &str = ", or a firewall drops their datagrams (UDP 20000 to 31999)";
+
 impl Group {
     /// Sets the timer of a call.
     pub(super) fn arm(&self, now: Time, resources: &mut EngineResources, call_number: u64) {
@@ -84,7 +87,10 @@ impl Group {
         };
         let text = self.watched_calls.text(call_number, rank).unwrap_or_default();
         let waiting = self.members.describe_ranks(&waiting);
-        self.no_progress((call_number, &text), timeout, &waiting, (ranks, &reason))
+        let is_remote = ranks.iter().any(|rank| self.members.other_node_of(*rank).is_some());
+        // Datagrams arrived when the group was made, but a firewall may have changed since.
+        let also = if self.quick_calls.all_can() && is_remote { LOST_DATAGRAMS } else { "" };
+        self.no_progress((call_number, &text), timeout, &waiting, (ranks, &format!("{reason}{also}")))
     }
 
     fn no_progress(
