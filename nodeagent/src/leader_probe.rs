@@ -102,8 +102,8 @@ async fn receive_all(socket: &AsyncSocket, probe: &mut DatagramProbe) {
         });
         match read.await {
             Ok((len, _)) => drop(probe.receive(&buffer[..len])),
-            // The error belongs to an earlier datagram that was undeliverable, and is reported once.
-            // Others of the runtime continue first, in case the socket reports errors for ever.
+            // The error may belong to an earlier datagram that was undeliverable, and is reported
+            // once. Other tasks run first, in case the socket always reports an error.
             Err(_) => tokio::task::yield_now().await,
         }
     }

@@ -5,8 +5,8 @@ use cool_types::wire::{DATAGRAM_FRAMING, STREAM_DATA_HEADER};
 use core::time::Duration;
 use std::sync::Arc;
 
-/// Bytes of a part of a chunk. A packet with a part fits every path that carries IPv6 (MTU 1280), with
-/// all headers and tags.
+/// Bytes of a part of a chunk. A packet with a part, its headers and its tag fits every path that
+/// carries IPv6 (MTU 1280).
 pub const PART_BYTES: u64 = 1152;
 
 /// The name of a stream on the wire: one message of one call, from one source node.
