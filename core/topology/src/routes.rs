@@ -39,7 +39,7 @@ pub struct RouteUpdate {
     pub loop_free: Option<NextHops>,
 }
 
-/// Routes of all switches to one rack, by position in the index.
+/// Routes of all switches to one rack, by position in the adjacency.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct RackRoutes {
     tor: DatapathId,
@@ -50,7 +50,7 @@ struct RackRoutes {
 /// Routes to all racks.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Routes {
-    /// Switches of the index to which the positions refer.
+    /// Switches of the adjacency to which the positions refer.
     switches: Vec<DatapathId>,
     racks: BTreeMap<u32, RackRoutes>,
 }
@@ -61,13 +61,13 @@ impl Routes {
     /// those of removed switches.
     pub fn update(
         &mut self,
-        index: &SwitchAdjacency,
+        adjacency: &SwitchAdjacency,
         racks: &BTreeMap<u32, DatapathId>,
         changed: &BTreeSet<Link>,
     ) -> Vec<RouteUpdate> {
         let mut updates = Vec::new();
-        if self.switches != index.switches() {
-            self.renumber(index);
+        if self.switches != adjacency.switches() {
+            self.renumber(adjacency);
         }
         let removed = |rack: u32, rack_routes: &RackRoutes| racks.get(&rack) != Some(&rack_routes.tor);
         let lost: Vec<u32> = self.racks.iter().filter(|(r, w)| removed(**r, w)).map(|(r, _)| *r).collect();
@@ -76,7 +76,7 @@ impl Routes {
                 let there = rack_routes
                     .chosen
                     .iter()
-                    .zip(index.switches())
+                    .zip(adjacency.switches())
                     .filter(|(next_hops, _)| next_hops.is_some());
                 updates.extend(there.map(|(_, s)| RouteUpdate {
                     rack,
@@ -87,12 +87,12 @@ impl Routes {
             }
         }
         for (rack, tor) in racks {
-            let Some(to) = index.position(*tor) else { continue };
+            let Some(to) = adjacency.position(*tor) else { continue };
             match self.racks.get_mut(rack) {
-                Some(rack_routes) => rack_routes.update(index, *rack, to, changed, &mut updates),
+                Some(rack_routes) => rack_routes.update(adjacency, *rack, to, changed, &mut updates),
                 None => {
-                    let mut rack_routes = RackRoutes::unknown(*tor, index.switches().len());
-                    rack_routes.measure(index, *rack, to, false, &mut updates);
+                    let mut rack_routes = RackRoutes::unknown(*tor, adjacency.switches().len());
+                    rack_routes.measure(adjacency, *rack, to, false, &mut updates);
                     self.racks.insert(*rack, rack_routes);
                 }
             }
@@ -101,21 +101,21 @@ impl Routes {
     }
 
     /// Returns the number of links from a switch to a rack.
-    pub fn distance(&self, index: &SwitchAdjacency, from: DatapathId, rack: u32) -> Option<u32> {
-        let distance = *self.racks.get(&rack)?.distances.get(index.position(from)?)?;
+    pub fn distance(&self, adjacency: &SwitchAdjacency, from: DatapathId, rack: u32) -> Option<u32> {
+        let distance = *self.racks.get(&rack)?.distances.get(adjacency.position(from)?)?;
         (distance != UNREACHABLE).then_some(distance)
     }
 
     /// Returns the next hops from a switch to a rack.
-    pub fn next_hops(&self, index: &SwitchAdjacency, from: DatapathId, rack: u32) -> Option<NextHops> {
-        *self.racks.get(&rack)?.chosen.get(index.position(from)?)?
+    pub fn next_hops(&self, adjacency: &SwitchAdjacency, from: DatapathId, rack: u32) -> Option<NextHops> {
+        *self.racks.get(&rack)?.chosen.get(adjacency.position(from)?)?
     }
 
-    /// Adapts the positions to another index.
-    fn renumber(&mut self, index: &SwitchAdjacency) {
-        let places: Vec<Option<usize>> = self.switches.iter().map(|s| index.position(*s)).collect();
+    /// Adapts the positions to another adjacency.
+    fn renumber(&mut self, adjacency: &SwitchAdjacency) {
+        let places: Vec<Option<usize>> = self.switches.iter().map(|s| adjacency.position(*s)).collect();
         for rack_routes in self.racks.values_mut() {
-            let mut moved = RackRoutes::unknown(rack_routes.tor, index.switches().len());
+            let mut moved = RackRoutes::unknown(rack_routes.tor, adjacency.switches().len());
             for (from, to) in places.iter().enumerate() {
                 if let Some(to) = to {
                     moved.distances[*to] = rack_routes.distances[from];
@@ -124,7 +124,7 @@ impl Routes {
             }
             *rack_routes = moved;
         }
-        self.switches = index.switches().to_vec();
+        self.switches = adjacency.switches().to_vec();
     }
 }
 
@@ -137,7 +137,7 @@ impl RackRoutes {
     /// neighbor that is closer, and no new link is a shortcut, all distances stay the same.
     fn update(
         &mut self,
-        index: &SwitchAdjacency,
+        adjacency: &SwitchAdjacency,
         rack: u32,
         to: usize,
         changed: &BTreeSet<Link>,
@@ -147,8 +147,8 @@ impl RackRoutes {
         let mut spread = false;
         let mut moved = self.distances[to] != 0;
         for link in changed {
-            let (a, b) = (index.position(link.a.switch), index.position(link.b.switch));
-            let there = index.has(*link);
+            let (a, b) = (adjacency.position(link.a.switch), adjacency.position(link.b.switch));
+            let there = adjacency.has(*link);
             spread |= there;
             let far = |one: usize, other: usize| {
                 if self.distances[one] > self.distances[other] { one } else { other }
@@ -171,18 +171,20 @@ impl RackRoutes {
         }
         let stranded = |at: &usize| {
             let distance = self.distances[*at];
-            distance != 0 && distance != UNREACHABLE && index.nearer(*at, &self.distances).next().is_none()
+            distance != 0
+                && distance != UNREACHABLE
+                && adjacency.nearer(*at, &self.distances).next().is_none()
         };
         if moved || again.keys().any(stranded) {
-            return self.measure(index, rack, to, !spread, updates);
+            return self.measure(adjacency, rack, to, !spread, updates);
         }
         for (at, anew) in again {
-            let next_hops = choose(index, at, &self.distances, rack, self.chosen[at].filter(|_| !anew));
+            let next_hops = choose(adjacency, at, &self.distances, rack, self.chosen[at].filter(|_| !anew));
             if next_hops != self.chosen[at] {
                 self.chosen[at] = next_hops;
                 updates.push(RouteUpdate {
                     rack,
-                    switch: index.switches()[at],
+                    switch: adjacency.switches()[at],
                     next_hops,
                     loop_free: next_hops,
                 });
@@ -193,27 +195,27 @@ impl RackRoutes {
     /// Computes all distances. With `stay`, ports are kept if they still lead closer.
     fn measure(
         &mut self,
-        index: &SwitchAdjacency,
+        adjacency: &SwitchAdjacency,
         rack: u32,
         to: usize,
         stay: bool,
         updates: &mut Vec<RouteUpdate>,
     ) {
-        let distances = index.distances(to);
+        let distances = adjacency.distances(to);
         for at in 0..distances.len() {
-            let next_hops = choose(index, at, &distances, rack, self.chosen[at].filter(|_| stay));
+            let next_hops = choose(adjacency, at, &distances, rack, self.chosen[at].filter(|_| stay));
             if next_hops == self.chosen[at] {
                 continue;
             }
             // No switch sends packets by the old distances to a switch that had no route.
             let fresh = self.distances[at] == UNREACHABLE;
             let loop_free = |port| {
-                let peer = index.edges(at).iter().find(|edge| edge.port == port).map(|edge| edge.peer);
+                let peer = adjacency.edges(at).iter().find(|edge| edge.port == port).map(|edge| edge.peer);
                 fresh || peer.is_some_and(|peer| self.distances[peer] < self.distances[at])
             };
             let loop_free = next_hops.and_then(|next_hops| next_hops.restricted_to(loop_free));
             self.chosen[at] = next_hops;
-            updates.push(RouteUpdate { rack, switch: index.switches()[at], next_hops, loop_free });
+            updates.push(RouteUpdate { rack, switch: adjacency.switches()[at], next_hops, loop_free });
         }
         self.distances = distances;
     }
@@ -222,13 +224,13 @@ impl RackRoutes {
 /// Chooses the ports of a switch. Ports of `keep` are kept if they still lead closer. Otherwise
 /// racks are spread over the ports that do, and the next of these becomes the alternate.
 fn choose(
-    index: &SwitchAdjacency,
+    adjacency: &SwitchAdjacency,
     at: usize,
     distances: &[u32],
     rack: u32,
     keep: Option<NextHops>,
 ) -> Option<NextHops> {
-    let nearer = || index.nearer(at, distances).map(|edge| edge.port);
+    let nearer = || adjacency.nearer(at, distances).map(|edge| edge.port);
     let leads = |port: &u32| nearer().any(|other| other == *port);
     let spread = (rack as usize).checked_rem(nearer().count())?;
     let keep = keep.filter(|next_hops| leads(&next_hops.port));
@@ -294,11 +296,11 @@ mod tests {
     /// lead one link closer, and that there is an alternate wherever a second such port exists.
     fn check(graph: &Graph, racks: &BTreeMap<u32, DatapathId>, held: &Held) -> Result<(), TestCaseError> {
         for (rack, tor) in racks {
-            let index = SwitchAdjacency::new(graph);
-            let Some(to) = index.position(*tor) else { continue };
-            let distances = index.distances(to);
-            for (at, switch) in index.switches().iter().enumerate() {
-                let nearer: BTreeSet<u32> = index.nearer(at, &distances).map(|edge| edge.port).collect();
+            let adjacency = SwitchAdjacency::new(graph);
+            let Some(to) = adjacency.position(*tor) else { continue };
+            let distances = adjacency.distances(to);
+            for (at, switch) in adjacency.switches().iter().enumerate() {
+                let nearer: BTreeSet<u32> = adjacency.nearer(at, &distances).map(|edge| edge.port).collect();
                 let ports: Vec<u32> = held.get(&(*switch, *rack)).into_iter().flat_map(ports).collect();
                 prop_assert_eq!(ports.len(), nearer.len().min(2), "from {} to {}", switch, tor);
                 prop_assert!(ports.iter().all(|port| nearer.contains(port)), "no shortest path: {:?}", ports);

@@ -26,7 +26,7 @@ pub struct SwitchAdjacency {
 }
 
 impl SwitchAdjacency {
-    /// Builds the index of a graph.
+    /// Returns the adjacency of a graph's switches.
     pub fn new(graph: &Graph) -> SwitchAdjacency {
         let switches: Vec<DatapathId> = graph.switches().collect();
         let edge = |(port, peer): (u32, Port)| {

@@ -22,26 +22,26 @@ impl Tree {
     /// network. `choice` decides among equally small ones, so that groups with different numbers
     /// are spread over the spines.
     pub fn over<'a>(
-        index: &SwitchAdjacency,
+        adjacency: &SwitchAdjacency,
         graph: &Graph,
         members: impl IntoIterator<Item = &'a str>,
         choice: u64,
     ) -> Tree {
-        Tree::avoiding(index, graph, members, choice, &BTreeSet::new())
+        Tree::avoiding(adjacency, graph, members, choice, &BTreeSet::new())
     }
 
     /// Returns trees over the same members of which no two share a link between switches, as far as
     /// a greedy search finds them. The first is that of [`Tree::over`]. Members at one switch have
     /// only one tree.
     pub fn disjoint<'a>(
-        index: &'a SwitchAdjacency,
+        adjacency: &'a SwitchAdjacency,
         graph: &'a Graph,
         members: impl IntoIterator<Item = &'a str> + Clone + 'a,
         choice: u64,
     ) -> impl Iterator<Item = Tree> + 'a {
         let mut used = BTreeSet::new();
         let next = move |found: u64| {
-            let tree = Tree::avoiding(index, graph, members.clone(), choice.wrapping_add(found), &used);
+            let tree = Tree::avoiding(adjacency, graph, members.clone(), choice.wrapping_add(found), &used);
             let new = found == 0 || !tree.links.is_empty() && tree.links.is_disjoint(&used);
             used.extend(&tree.links);
             new.then_some(tree)
@@ -51,7 +51,7 @@ impl Tree {
 
     /// Does the same as [`Tree::over`], but uses as few of the `used` links as possible.
     fn avoiding<'a>(
-        index: &SwitchAdjacency,
+        adjacency: &SwitchAdjacency,
         graph: &Graph,
         members: impl IntoIterator<Item = &'a str>,
         choice: u64,
@@ -60,19 +60,19 @@ impl Tree {
         let members: BTreeMap<String, Port> =
             members.into_iter().filter_map(|m| Some((m.to_owned(), graph.host(m)?))).collect();
         let mut left: BTreeSet<usize> =
-            members.values().filter_map(|port| index.position(port.switch)).collect();
+            members.values().filter_map(|port| adjacency.position(port.switch)).collect();
         let mut links = BTreeSet::new();
         // Each round connects the switch of one member with all others that it reaches. The
         // switches that are left belong to other components.
         while left.len() > 1
             && let Some(first) = left.pop_first()
         {
-            let distances = index.distances(first);
+            let distances = adjacency.distances(first);
             let mut ends: BTreeSet<usize> =
                 left.extract_if(.., |end| distances[*end] != UNREACHABLE).collect();
             if !ends.is_empty() {
                 ends.insert(first);
-                links.append(&mut smallest(index, &ends, choice, used));
+                links.append(&mut smallest(adjacency, &ends, choice, used));
             }
         }
         Tree { links, members }
@@ -83,28 +83,29 @@ impl Tree {
     /// new tree.
     pub fn repaired<'a>(
         &self,
-        index: &SwitchAdjacency,
+        adjacency: &SwitchAdjacency,
         graph: &Graph,
         members: impl IntoIterator<Item = &'a str>,
         choice: u64,
     ) -> Tree {
         let members: BTreeMap<String, Port> =
             members.into_iter().filter_map(|m| Some((m.to_owned(), graph.host(m)?))).collect();
-        let ends: BTreeSet<usize> = members.values().filter_map(|port| index.position(port.switch)).collect();
-        let mut links: BTreeSet<Link> = self.links.iter().copied().filter(|l| index.has(*l)).collect();
-        let mut left = reached(index, &links, &ends);
-        let in_use = |l: &Link| index.position(l.a.switch).is_some_and(|at| left.contains(&at));
+        let ends: BTreeSet<usize> =
+            members.values().filter_map(|port| adjacency.position(port.switch)).collect();
+        let mut links: BTreeSet<Link> = self.links.iter().copied().filter(|l| adjacency.has(*l)).collect();
+        let mut left = reached(adjacency, &links, &ends);
+        let in_use = |l: &Link| adjacency.position(l.a.switch).is_some_and(|at| left.contains(&at));
         links.retain(in_use);
         for end in &ends {
-            let mut piece = reached(index, &links, &BTreeSet::from([*end]));
+            let mut piece = reached(adjacency, &links, &BTreeSet::from([*end]));
             left.retain(|at| !piece.contains(at));
-            while let Some(path) = shortest(index, &piece, &left, choice) {
+            while let Some(path) = shortest(adjacency, &piece, &left, choice) {
                 links.extend(path);
-                piece = reached(index, &links, &piece);
+                piece = reached(adjacency, &links, &piece);
                 left.retain(|at| !piece.contains(at));
             }
         }
-        Tree { links: pruned(links, &ends, index), members }
+        Tree { links: pruned(links, &ends, adjacency), members }
     }
 
     /// Returns the ports of each switch in the tree, towards other switches and towards members.
@@ -127,11 +128,11 @@ impl Tree {
 }
 
 /// Returns the switches that these links connect with those in `from`.
-fn reached(index: &SwitchAdjacency, links: &BTreeSet<Link>, from: &BTreeSet<usize>) -> BTreeSet<usize> {
+fn reached(adjacency: &SwitchAdjacency, links: &BTreeSet<Link>, from: &BTreeSet<usize>) -> BTreeSet<usize> {
     let mut reached = from.clone();
     let mut next: Vec<usize> = from.iter().copied().collect();
     while let Some(at) = next.pop() {
-        let by_links = index.edges(at).iter().filter(|edge| links.contains(&index.link(at, **edge)));
+        let by_links = adjacency.edges(at).iter().filter(|edge| links.contains(&adjacency.link(at, **edge)));
         next.extend(by_links.map(|edge| edge.peer).filter(|peer| reached.insert(*peer)));
     }
     reached
@@ -139,7 +140,7 @@ fn reached(index: &SwitchAdjacency, links: &BTreeSet<Link>, from: &BTreeSet<usiz
 
 /// Returns the links of a shortest path from a component to one of `others`.
 fn shortest(
-    index: &SwitchAdjacency,
+    adjacency: &SwitchAdjacency,
     piece: &BTreeSet<usize>,
     others: &BTreeSet<usize>,
     choice: u64,
@@ -158,12 +159,12 @@ fn shortest(
             }
             return Some(path);
         }
-        let edges = index.edges(at);
+        let edges = adjacency.edges(at);
         // Trees are spread over equally short paths.
         let start = choice.checked_rem(edges.len() as u64).unwrap_or(0) as usize;
         for edge in edges.iter().cycle().skip(start).take(edges.len()) {
             if !piece.contains(&edge.peer) && !came.contains_key(&edge.peer) {
-                came.insert(edge.peer, (at, index.link(at, *edge)));
+                came.insert(edge.peer, (at, adjacency.link(at, *edge)));
                 queue.push_back(edge.peer);
             }
         }
@@ -214,14 +215,14 @@ const CANDIDATES: usize = 16;
 /// Returns the smallest set of links found that connects `ends`, among those with the fewest `used`
 /// links. `ends` must be at least two switches of one component.
 fn smallest(
-    index: &SwitchAdjacency,
+    adjacency: &SwitchAdjacency,
     ends: &BTreeSet<usize>,
     choice: u64,
     used: &BTreeSet<Link>,
 ) -> BTreeSet<Link> {
-    let mut sums = vec![0u64; index.switches().len()];
+    let mut sums = vec![0u64; adjacency.switches().len()];
     for end in ends {
-        for (sum, distance) in sums.iter_mut().zip(index.distances(*end)) {
+        for (sum, distance) in sums.iter_mut().zip(adjacency.distances(*end)) {
             *sum += u64::from(distance);
         }
     }
@@ -230,7 +231,7 @@ fn smallest(
     // Starts with another candidate for each choice, so that all are used.
     let start = choice.checked_rem(roots.len() as u64).unwrap_or(0) as usize;
     let tried = roots.iter().cycle().skip(start).take(roots.len().min(CANDIDATES));
-    let trees = tried.map(|root| pruned(branches(index, *root, ends, choice, used), ends, index));
+    let trees = tried.map(|root| pruned(branches(adjacency, *root, ends, choice, used), ends, adjacency));
     // The first of the smallest.
     trees.min_by_key(|links| (links.intersection(used).count(), links.len())).unwrap_or_default()
 }
@@ -238,26 +239,26 @@ fn smallest(
 /// Returns the union of shortest paths from each of `ends` to `root`. All paths use the same
 /// parents, and avoid `used` links where possible.
 fn branches(
-    index: &SwitchAdjacency,
+    adjacency: &SwitchAdjacency,
     root: usize,
     ends: &BTreeSet<usize>,
     choice: u64,
     used: &BTreeSet<Link>,
 ) -> BTreeSet<Link> {
-    let distances = index.distances(root);
+    let distances = adjacency.distances(root);
     let mut links = BTreeSet::new();
     for end in ends {
         let mut at = *end;
         while at != root {
-            let mut edges: Vec<_> = index.nearer(at, &distances).collect();
-            if edges.iter().any(|edge| !used.contains(&index.link(at, *edge))) {
-                edges.retain(|edge| !used.contains(&index.link(at, *edge)));
+            let mut edges: Vec<_> = adjacency.nearer(at, &distances).collect();
+            if edges.iter().any(|edge| !used.contains(&adjacency.link(at, *edge))) {
+                edges.retain(|edge| !used.contains(&adjacency.link(at, *edge)));
             }
             let Some(parent) = edges.iter().map(|edge| edge.peer).min() else { break };
             let mut parallel: Vec<_> = edges.into_iter().filter(|edge| edge.peer == parent).collect();
             parallel.sort_unstable_by_key(|edge| edge.peer_port);
             let edge = parallel[(choice % parallel.len() as u64) as usize];
-            if !links.insert(index.link(at, edge)) {
+            if !links.insert(adjacency.link(at, edge)) {
                 break; // from here on another end's path
             }
             at = parent;
@@ -267,8 +268,8 @@ fn branches(
 }
 
 /// Removes the branches that lead to none of `ends`.
-fn pruned(mut links: BTreeSet<Link>, ends: &BTreeSet<usize>, index: &SwitchAdjacency) -> BTreeSet<Link> {
-    let ends: BTreeSet<DatapathId> = ends.iter().map(|end| index.switches()[*end]).collect();
+fn pruned(mut links: BTreeSet<Link>, ends: &BTreeSet<usize>, adjacency: &SwitchAdjacency) -> BTreeSet<Link> {
+    let ends: BTreeSet<DatapathId> = ends.iter().map(|end| adjacency.switches()[*end]).collect();
     loop {
         let mut degree: BTreeMap<DatapathId, u32> = BTreeMap::new();
         for switch in links.iter().flat_map(|link| [link.a.switch, link.b.switch]) {
@@ -324,8 +325,8 @@ mod tests {
     #[test]
     fn there_are_as_many_disjoint_trees_as_spines_or_links() {
         let disjoint = |graph: &Graph, choice| {
-            let index = SwitchAdjacency::new(graph);
-            let trees = Tree::disjoint(&index, graph, hosts(graph), choice);
+            let adjacency = SwitchAdjacency::new(graph);
+            let trees = Tree::disjoint(&adjacency, graph, hosts(graph), choice);
             trees.take(8).map(|tree| tree.links.len()).collect::<Vec<_>>()
         };
         for choice in 0..5 {
@@ -415,8 +416,8 @@ mod tests {
         fn disjoint_trees_are_trees_over_all_members_and_share_no_link(
             graph in connected(), choice in any::<u64>(),
         ) {
-            let index = SwitchAdjacency::new(&graph);
-            let trees: Vec<Tree> = Tree::disjoint(&index, &graph, hosts(&graph), choice).collect();
+            let adjacency = SwitchAdjacency::new(&graph);
+            let trees: Vec<Tree> = Tree::disjoint(&adjacency, &graph, hosts(&graph), choice).collect();
             prop_assert_eq!(&trees[0], &over(&graph, hosts(&graph), choice));
             let mut used = BTreeSet::new();
             for tree in &trees {

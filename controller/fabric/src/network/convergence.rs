@@ -66,7 +66,7 @@ impl Network {
 
     fn follow_changes(&mut self, now: Time, changes: &NetworkChanges) {
         if changes.switches || !changes.links.is_empty() {
-            self.index = SwitchAdjacency::new(self.discovery.graph());
+            self.adjacency = SwitchAdjacency::new(self.discovery.graph());
         }
         if !(changes.nodes.is_empty() && changes.hosts.is_empty()) {
             self.number_racks();
@@ -119,24 +119,24 @@ impl Network {
 
     /// Repairs the trees that a change concerns.
     fn repair_trees(&mut self, now: Time, changes: &NetworkChanges) {
-        let better = changes.switches || changes.links.iter().any(|link| self.index.has(*link));
+        let better = changes.switches || changes.links.iter().any(|link| self.adjacency.has(*link));
         if better {
             self.multicast.improve_at(now + self.config.lldp_interval);
         }
         let moved: BTreeSet<u32> =
             changes.nodes.iter().flat_map(|node| self.multicast.of_node(node)).collect();
-        let removed = changes.links.iter().filter(|link| !self.index.has(**link));
+        let removed = changes.links.iter().filter(|link| !self.adjacency.has(**link));
         let mut concerned: BTreeSet<u32> = removed.flat_map(|link| self.multicast.of_link(*link)).collect();
         concerned.extend(&moved);
         if better || !changes.nodes.is_empty() {
             concerned.extend(self.multicast.partitioned());
         }
         for number in concerned {
-            let (index, graph) = (&self.index, self.discovery.graph());
+            let (adjacency, graph) = (&self.adjacency, self.discovery.graph());
             self.multicast.edit(number, |tree| {
                 changes.cut.iter().for_each(|link| tree.cut(*link));
                 // A node may have another address even if it stays in its place.
-                tree.repair(index, graph) || moved.contains(&number)
+                tree.repair(adjacency, graph) || moved.contains(&number)
             });
         }
     }
@@ -145,8 +145,8 @@ impl Network {
     fn improve(&mut self, now: Time) {
         for _ in 0..IMPROVED_AT_ONCE {
             let Some(number) = self.multicast.next_improvable(now) else { return };
-            let (index, graph) = (&self.index, self.discovery.graph());
-            self.multicast.edit(number, |tree| tree.improve(index, graph));
+            let (adjacency, graph) = (&self.adjacency, self.discovery.graph());
+            self.multicast.edit(number, |tree| tree.improve(adjacency, graph));
         }
     }
 

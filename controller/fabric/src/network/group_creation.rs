@@ -87,10 +87,10 @@ impl Network {
         if let Some(other) = apart {
             return Err(FabricError::Segments { one: first.clone(), other: other.clone() });
         }
-        let from = places.get(first).and_then(|(port, _)| self.index.position(port.switch));
-        let distances = from.map(|from| self.index.distances(from)).unwrap_or_default();
+        let from = places.get(first).and_then(|(port, _)| self.adjacency.position(port.switch));
+        let distances = from.map(|from| self.adjacency.distances(from)).unwrap_or_default();
         let reached = |port: &Port| {
-            self.index
+            self.adjacency
                 .position(port.switch)
                 .is_some_and(|at| distances.get(at).is_some_and(|d| *d != UNREACHABLE))
         };
@@ -131,8 +131,9 @@ impl Network {
             // If the switches of one shape have no room, those of another may have some.
             let graph = self.discovery.graph();
             let tie_breaks = (id..).take(WAYS).map(|group| TieBreak { group, stripe });
-            let others =
-                tie_breaks.skip(1).map(|tie_break| (tie_break, tie_break.tree(&self.index, graph, &members)));
+            let others = tie_breaks
+                .skip(1)
+                .map(|tie_break| (tie_break, tie_break.tree(&self.adjacency, graph, &members)));
             let mut ways = core::iter::once((TieBreak { group: id, stripe }, best.clone())).chain(others);
             let stripes = trees.iter().filter(|other| other.scope == scope);
             let used: BTreeSet<Link> = stripes.flat_map(GroupTree::links).collect();
@@ -175,7 +176,7 @@ impl Network {
                 self.stripes(request.id, &members)
             } else {
                 let tie_break = TieBreak { group: request.id, stripe: 0 };
-                vec![tie_break.tree(&self.index, self.discovery.graph(), &members)]
+                vec![tie_break.tree(&self.adjacency, self.discovery.graph(), &members)]
             };
             let stripes = best.into_iter().enumerate();
             stripes.map(move |(stripe, tree)| (scope, stripe, members.clone(), tree))
@@ -189,7 +190,7 @@ impl Network {
         let graph = self.discovery.graph();
         let rates = members.iter().filter_map(|name| Some(tree_grants::node_rate(self, graph.host(name)?)));
         let host = rates.min().unwrap_or(0);
-        let disjoint = Tree::disjoint(&self.index, graph, members.iter().map(String::as_str), group);
+        let disjoint = Tree::disjoint(&self.adjacency, graph, members.iter().map(String::as_str), group);
         let (mut stripes, mut sum) = (Vec::new(), 0u64);
         for tree in disjoint.take(Layout::MOST_STRIPES as usize) {
             let rate = tree.links.iter().map(|link| tree_grants::link_rate(self, *link)).min().unwrap_or(0);

@@ -80,7 +80,7 @@ pub(crate) struct Network {
     publisher: SnapshotPublisher,
 
     changes: NetworkChanges,
-    index: SwitchAdjacency,
+    adjacency: SwitchAdjacency,
     /// The ToR of each rack that has nodes.
     tors: BTreeMap<u32, DatapathId>,
     unicast: UnicastRoutes,
@@ -117,7 +117,7 @@ impl Network {
             presence: DiscoveryLatency::default(),
             publisher: SnapshotPublisher::new(publish),
             changes: NetworkChanges::default(),
-            index: SwitchAdjacency::default(),
+            adjacency: SwitchAdjacency::default(),
             tors: BTreeMap::new(),
             unicast: UnicastRoutes::default(),
             acknowledgments: Acknowledgments::default(),

@@ -141,7 +141,7 @@ impl Network {
             let held =
                 self.stale_trees.trees.get(&number).map(|ports| self.links_of(ports)).unwrap_or_default();
             let (graph, tie_break) = (self.discovery.graph(), TieBreak { group: id, stripe });
-            followed.push(GroupTree::adopt(&self.index, graph, scope, number, members, tie_break, held));
+            followed.push(GroupTree::adopt(&self.adjacency, graph, scope, number, members, tie_break, held));
         }
         for number in self.add_trees(id, followed) {
             self.release_stale(number);

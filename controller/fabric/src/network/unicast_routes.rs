@@ -36,7 +36,7 @@ impl UnicastRoutes {
 impl Network {
     /// Updates the routes after these links were added or removed.
     pub(crate) fn route(&mut self, now: Time, changed: &BTreeSet<Link>) {
-        let updates = self.unicast.routes.update(&self.index, &self.tors, changed);
+        let updates = self.unicast.routes.update(&self.adjacency, &self.tors, changed);
         let mut by_rack: BTreeMap<u32, Vec<RouteUpdate>> = BTreeMap::new();
         for update in updates {
             by_rack.entry(update.rack).or_default().push(update);
@@ -68,7 +68,7 @@ impl Network {
         for switch in updates.iter().map(|update| update.switch).chain(deferred.withheld.iter().copied()) {
             // A switch from which the rack cannot be reached has no route to it, so nothing waits
             // for that switch.
-            if self.unicast.routes.distance(&self.index, switch, rack).is_some() {
+            if self.unicast.routes.distance(&self.adjacency, switch, rack).is_some() {
                 self.acknowledgments.expect(waiter, switch);
                 self.intent.touch(switch);
             } else {
@@ -87,7 +87,7 @@ impl Network {
         for rack in over {
             self.acknowledgments.forget(AckWaiter::Rack(rack));
             for switch in self.unicast.deferred.remove(&rack).unwrap_or_default().withheld {
-                let next_hops = self.unicast.routes.next_hops(&self.index, switch, rack);
+                let next_hops = self.unicast.routes.next_hops(&self.adjacency, switch, rack);
                 self.intent.route(switch, rack, next_hops);
             }
         }

@@ -83,11 +83,11 @@ pub(crate) struct TieBreak {
 
 impl TieBreak {
     /// Returns the tree over these nodes in the current network.
-    pub(crate) fn tree(self, index: &SwitchAdjacency, graph: &Graph, members: &[String]) -> Tree {
+    pub(crate) fn tree(self, adjacency: &SwitchAdjacency, graph: &Graph, members: &[String]) -> Tree {
         let members = members.iter().map(String::as_str);
-        let mut disjoint = Tree::disjoint(index, graph, members.clone(), self.group);
+        let mut disjoint = Tree::disjoint(adjacency, graph, members.clone(), self.group);
         // If fewer disjoint trees exist than stripes, the tree shares links with others.
-        disjoint.nth(self.stripe).unwrap_or_else(|| Tree::over(index, graph, members, self.number()))
+        disjoint.nth(self.stripe).unwrap_or_else(|| Tree::over(adjacency, graph, members, self.number()))
     }
 
     fn number(self) -> u64 {
@@ -133,7 +133,7 @@ impl GroupTree {
 
     /// Creates a tree of which switches already hold these links.
     pub(crate) fn adopt(
-        index: &SwitchAdjacency,
+        adjacency: &SwitchAdjacency,
         graph: &Graph,
         scope: TreeScope,
         number: u32,
@@ -141,13 +141,13 @@ impl GroupTree {
         tie_break: TieBreak,
         held: BTreeSet<Link>,
     ) -> GroupTree {
-        let target = tie_break.tree(index, graph, &members);
+        let target = tie_break.tree(adjacency, graph, &members);
         let mut tree = GroupTree::new(scope, number, members, tie_break, target);
         if is_forest(&held) {
             let members = tree.target.members.clone();
             let current = Tree { links: held.clone(), members };
             (tree.possible, tree.target, tree.current) = (held, current.clone(), current);
-            tree.repair(index, graph);
+            tree.repair(adjacency, graph);
         } else {
             tree.possible = held;
             tree.current.links.clear();
@@ -168,15 +168,15 @@ impl GroupTree {
 
     /// Repairs the tree after a change of the network, with as few changes as possible. Returns
     /// whether another shape is desired now.
-    pub(crate) fn repair(&mut self, index: &SwitchAdjacency, graph: &Graph) -> bool {
+    pub(crate) fn repair(&mut self, adjacency: &SwitchAdjacency, graph: &Graph) -> bool {
         let members = self.members.iter().map(String::as_str);
-        self.retarget(self.target.repaired(index, graph, members, self.tie_break.number()))
+        self.retarget(self.target.repaired(adjacency, graph, members, self.tie_break.number()))
     }
 
     /// Replaces the tree after the network has improved, because a new tree may be smaller or
     /// spread groups more evenly. Returns whether another shape is desired now.
-    pub(crate) fn improve(&mut self, index: &SwitchAdjacency, graph: &Graph) -> bool {
-        self.retarget(self.tie_break.tree(index, graph, &self.members))
+    pub(crate) fn improve(&mut self, adjacency: &SwitchAdjacency, graph: &Graph) -> bool {
+        self.retarget(self.tie_break.tree(adjacency, graph, &self.members))
     }
 
     fn retarget(&mut self, target: Tree) -> bool {
