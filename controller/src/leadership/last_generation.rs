@@ -5,9 +5,8 @@
 //! controller until the clock has caught up. The file therefore contains the last generation, and
 //! the next one exceeds it.
 
-use super::state_store::replace_file;
+use super::state_store::{read_file, replace_file};
 use cool_proto::job_ids;
-use std::fs;
 use std::io;
 use std::path::Path;
 use tracing::warn;
@@ -51,20 +50,15 @@ pub(super) fn tick_nanos() -> u64 {
 
 /// Returns the last generation, or `None` if none was recorded.
 fn read(directory: &Path) -> io::Result<Option<u64>> {
-    match fs::read_to_string(directory.join(FILE_NAME)) {
-        Ok(text) => {
-            let last =
-                text.trim().parse::<u64>().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
-            last.map(Some)
-        }
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(error),
-    }
+    let parse = |text: String| text.trim().parse::<u64>();
+    let last = read_file(directory, FILE_NAME)?.map(parse).transpose();
+    last.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::fs;
     use tempfile::TempDir;
 
     #[test]

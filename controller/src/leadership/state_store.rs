@@ -44,10 +44,7 @@ impl StateStore {
     pub async fn load(&self, name: &str) -> Option<String> {
         let loaded = match self {
             StateStore::Volatile => Ok(None),
-            StateStore::Directory(directory) => match fs::read_to_string(directory.join(name)) {
-                Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-                read => read.map(Some).map_err(|error| error.to_string()),
-            },
+            StateStore::Directory(directory) => read_file(directory, name).map_err(|error| error.to_string()),
             StateStore::Pair(pair) => {
                 pair.0.load(name, ETCD_TIMEOUT).await.map_err(|error| error.to_string())
             }
@@ -71,6 +68,14 @@ impl StateStore {
                 pair.0.save(name, value, ETCD_TIMEOUT).await.map_err(|error| format!("etcd: {error}"))
             }
         }
+    }
+}
+
+/// Returns the content of a file, or `None` if it does not exist.
+pub(super) fn read_file(directory: &Path, name: &str) -> io::Result<Option<String>> {
+    match fs::read_to_string(directory.join(name)) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        read => read.map(Some),
     }
 }
 
