@@ -48,9 +48,14 @@ pub(crate) fn rank(flow: &FlowEntry) -> u8 {
     match flow.cookie & 0xff00_0000 {
         0 | FOR_NONMEMBERS | FOR_TOR | FOR_BROADCAST => 0,
         FOR_TREE => 2,
-        FOR_HOST | FOR_HOST_HERE | FOR_EDGE | FOR_IPV6 => 3,
+        _ if is_dispensable(flow) => 3,
         _ => 1,
     }
+}
+
+/// Returns whether a flow serves hosts without an agent only, and must give way to others.
+pub(crate) fn is_dispensable(flow: &FlowEntry) -> bool {
+    matches!(flow.cookie & 0xff00_0000, FOR_HOST | FOR_HOST_HERE | FOR_EDGE | FOR_IPV6)
 }
 
 /// Returns the number of the tree that a flow serves.

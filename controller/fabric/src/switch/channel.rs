@@ -505,6 +505,10 @@ impl Channel {
             reconciler::Output::Drifted(entries) => Output::Warning(format!(
                 "restoring {entries} entries of this controller that others had changed"
             )),
+            reconciler::Output::Unrestorable(entries, first) => Output::Warning(format!(
+                "{entries} entries still differ after {first} and were restored several times, so they are left: the \
+                 switch reports or stores entries in another form than it was given, or another controller changes them"
+            )),
             reconciler::Output::Failed(why) => return self.close(why),
         };
         self.outputs.push_back(output);

@@ -126,14 +126,17 @@ impl PortMeters {
         let Body::MultipartReply(reply) = body else { return };
         let MultipartReply::Flow(flows) = &mut reply.body else { return };
         for flow in flows {
-            let has = match flow.instructions.first() {
-                Some(Instruction::Meter(meter)) => Some(*meter),
-                _ => None,
-            };
+            // A switch may report instructions in any order.
+            let mut has = None;
+            flow.instructions.retain(|instruction| match instruction {
+                Instruction::Meter(meter) => {
+                    has = Some(*meter);
+                    false
+                }
+                _ => true,
+            });
             if has != self.meter_of(flow.cookie, &flow.matching, &flow.instructions) {
                 flow.instructions.clear();
-            } else if has.is_some() {
-                flow.instructions.remove(0);
             }
         }
     }

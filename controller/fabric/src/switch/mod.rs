@@ -20,4 +20,5 @@ pub(crate) mod model;
 pub(crate) mod pipeline;
 pub(crate) mod port_info;
 pub(crate) mod reconciler;
+pub(crate) mod reported_form;
 pub(crate) mod table_change;

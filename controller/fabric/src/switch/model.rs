@@ -46,6 +46,8 @@ pub(crate) struct ModelSwitch {
     pub(crate) refuses: Option<GroupType>,
     /// Ports that are down.
     pub(crate) down: BTreeSet<u32>,
+    /// Turns matches into the form in which the switch stores and reports them.
+    pub(crate) form: Option<fn(Match) -> Match>,
 }
 
 impl ModelSwitch {
@@ -62,7 +64,10 @@ impl ModelSwitch {
     }
 
     fn flow(&mut self, flow: &FlowMod) -> Result<(), ModelRefusal> {
-        let same = |other: &FlowMod| other.priority == flow.priority && other.matching == flow.matching;
+        let form =
+            |flow: &FlowMod| self.form.map_or(flow.matching.clone(), |form| form(flow.matching.clone()));
+        let matching = form(flow);
+        let same = |other: &FlowMod| other.priority == flow.priority && form(other) == matching;
         if flow.command == FlowCommand::DELETE_STRICT {
             let ours = |other: &FlowMod| (other.cookie ^ flow.cookie) & flow.cookie_mask == 0;
             self.flows.retain(|other| !(same(other) && ours(other)));
@@ -124,6 +129,7 @@ impl ModelSwitch {
     pub(crate) fn flow_stats(&self) -> Vec<FlowStats> {
         let reported = |flow: &FlowMod| {
             let mut stats = FlowStats::from(flow.clone());
+            stats.matching = self.form.map_or(stats.matching.clone(), |form| form(stats.matching));
             // Reported in another order than they were sent.
             stats.matching.fields.reverse();
             stats

@@ -7,23 +7,30 @@
 //! [`Intent`](crate::intent::Intent) has one: the two belong to different tasks, which must not
 //! share state or wait for each other.
 
-use crate::intent::cookies::{COOKIE, COOKIE_MASK};
+use crate::intent::cookies::{self, COOKIE, COOKIE_MASK};
 use crate::intent::inherited_state::InheritedState;
 use crate::intent::retained::{RetainedEntries, StaleEntries};
-use crate::intent::tables::{SwitchTables, TableDelta};
+use crate::intent::tables::{FlowKey, SwitchTables, TableDelta};
+use crate::switch::reported_form;
 use crate::switch::table_change::{self, ChangeScope, TableChange};
 use cool_machine::{Duration, Machine, Poll, Time};
 use rs_openflow::{Body, ErrorMessage, FlowStatsRequest, Message, MultipartReply, MultipartRequest, TableId};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Maximum time for the reply to a barrier or to a request for tables.
 const REPLY_TIMEOUT: Duration = Duration::from_secs(10);
 /// Interval at which the installed tables are compared with the expected ones.
 const AUDIT_INTERVAL: Duration = Duration::from_secs(30);
-/// Number of changes before a barrier.
-const BATCH_CHANGES: usize = 256;
+/// Number of changes before a barrier: at first, and the limits between which it follows the rate
+/// of the switch.
+const BATCH_CHANGES_FIRST: usize = 32;
+const BATCH_CHANGES_MIN: usize = 8;
+const BATCH_CHANGES_MAX: usize = 256;
 /// Maximum number of entries that a switch may report.
 const MAX_ENTRIES: usize = 1 << 20;
+/// Number of times that the same differences are removed. If they are found again, the switch
+/// reports its entries in another form, or cannot hold them.
+const RESTORATIONS_MAX: u32 = 3;
 /// Bit that marks transactions of the reconciler. The channel's own transactions do not have it.
 pub(crate) const XID_BIT: u32 = 1 << 31;
 
@@ -70,6 +77,9 @@ pub(crate) enum Output {
     Acknowledged(u64, EntryRefusals),
     /// This number of entries had been changed by others and are being restored.
     Drifted(usize),
+    /// This number of entries still differs after having been restored several times, the first of
+    /// them as the text states. They are left as they are.
+    Unrestorable(usize, String),
     /// The switch does not work as required.
     Failed(String),
 }
@@ -108,8 +118,15 @@ pub(crate) struct Reconciler {
     /// Whether `version` has been acknowledged.
     acknowledged: bool,
     read_before: bool,
+    /// Differences that the last check found, and the number of checks in a row that found them.
+    drift: (Vec<Vec<TableChange>>, u32),
+    /// Flows of this controller that the last check found though they had not been installed.
+    unexpected: BTreeSet<FlowKey>,
     /// Whether a newer version arrived while a batch was being applied.
     stale: bool,
+    /// Number of changes in the next batch, and the time at which the last batch was sent.
+    batch_changes: usize,
+    batch_sent: Time,
     /// Remaining changes for the version that is being installed.
     stages: VecDeque<VecDeque<TableChange>>,
     /// Changes to which an error may refer.
@@ -136,7 +153,11 @@ impl Reconciler {
             differing: ChangeScope::default(),
             acknowledged: true,
             read_before: false,
+            drift: (Vec::new(), 0),
+            unexpected: BTreeSet::new(),
             stale: false,
+            batch_changes: BATCH_CHANGES_FIRST,
+            batch_sent: Time::ZERO,
             stages: VecDeque::new(),
             sent: BTreeMap::new(),
             refusals: EntryRefusals::new(),
@@ -176,6 +197,7 @@ impl Reconciler {
             Body::Error(failure) => self.failed(now, message.xid, &failure),
             Body::BarrierReply if matches!(self.state, ReconcilerState::Applying { barrier } if barrier == message.xid) =>
             {
+                self.adapt_batches(now);
                 self.sent.clear();
                 match self.stale {
                     true => self.compare(now),
@@ -213,14 +235,9 @@ impl Reconciler {
         let ReconcilerState::Reading { reported, flows: None, groups: None } = &mut self.state else {
             return;
         };
-        let reported = core::mem::take(reported);
+        let mut reported = core::mem::take(reported);
         if self.read_before {
-            let scope = ChangeScope::all(&reported, &self.installed);
-            let stages = table_change::stages(&reported, &self.installed, scope, &RetainedEntries::default());
-            let drifted: usize = stages.iter().map(Vec::len).sum();
-            if drifted > 0 {
-                self.outputs.push_back(Output::Drifted(drifted));
-            }
+            reported = self.check(reported);
         } else {
             self.read_before = true;
             self.outputs
@@ -231,17 +248,46 @@ impl Reconciler {
         self.compare(now);
     }
 
+    /// Compares reported tables with those that should be installed. Returns the tables that the
+    /// switch must be assumed to hold.
+    fn check(&mut self, mut reported: SwitchTables) -> SwitchTables {
+        let scope = ChangeScope::all(&reported, &self.installed);
+        reported_form::rename_flows(&mut reported, &self.installed, &scope);
+        let scope = ChangeScope::all(&reported, &self.installed);
+        let drift = table_change::stages(&reported, &self.installed, scope, &RetainedEntries::default());
+        let entries: usize = drift.iter().map(Vec::len).sum();
+        let checks = if drift == self.drift.0 { self.drift.1 + 1 } else { 1 };
+        let is_form = checks > RESTORATIONS_MAX && table_change::may_be_a_form(&drift, &reported);
+        match drift.first().and_then(|stage| stage.first()) {
+            None => {}
+            Some(first) if is_form && checks == RESTORATIONS_MAX + 1 => {
+                self.outputs.push_back(Output::Unrestorable(entries, first.to_string()));
+            }
+            Some(_) if is_form => {}
+            Some(_) => self.outputs.push_back(Output::Drifted(entries)),
+        }
+        self.drift = (drift, checks);
+        if is_form {
+            return self.installed.clone();
+        }
+        let unexpected = reported.flows.keys().filter(|key| !self.installed.flows.contains_key(*key));
+        self.unexpected = unexpected.cloned().collect();
+        reported
+    }
+
     fn failed(&mut self, now: Time, xid: u32, failure: &ErrorMessage) {
         let why = match failure.code_name() {
             Some(code) => format!("{} {code}", failure.kind),
             None => format!("{} {}", failure.kind, failure.code),
         };
-        if let ReconcilerState::Reading { flows, groups, .. } = &mut self.state {
+        if let ReconcilerState::Reading { reported, flows, groups } = &mut self.state {
             if *flows == Some(xid) {
                 return self.fail(format!("it does not report its flows: {why}"));
             }
-            // A switch without group tables refuses the request, and has no groups.
+            // A switch without group tables refuses the request, and has no groups. Another one may
+            // still hold those that were installed.
             if groups.take_if(|asked| *asked == xid).is_some() {
+                reported.groups.clone_from(&self.installed.groups);
                 return self.finish_reading(now);
             }
         }
@@ -312,13 +358,51 @@ impl Reconciler {
                 change.add_to(&mut self.differing);
             }
             let scope = core::mem::take(&mut self.differing);
-            let stages = table_change::stages(&self.installed, &self.desired, scope, &self.retained);
+            reported_form::rename_flows(&mut self.installed, &self.desired, &scope);
+            let mut stages = table_change::stages(&self.installed, &self.desired, scope, &self.retained);
+            // An unexpected flow may be another form of one that is sent again. If it were deleted
+            // afterwards, the switch would delete the flow that was sent.
+            table_change::delete_first(&mut stages, &core::mem::take(&mut self.unexpected));
+            self.make_room(&mut stages);
             self.stages = stages.into_iter().map(VecDeque::from).collect();
             // Differences that a check found, or that were refused before, must be acknowledged as
             // well.
             self.acknowledged &= self.stages.is_empty();
         }
         self.proceed(now);
+    }
+
+    /// Deletes flows of hosts in front of all other changes if more important flows would exceed the
+    /// number that the operator permits.
+    fn make_room(&mut self, stages: &mut Vec<Vec<TableChange>>) {
+        let Some(most) = self.max_flows else { return };
+        let installed = &self.installed.flows;
+        let is_important = |change: &&TableChange| match change {
+            TableChange::PutFlow(key, flow) => !installed.contains_key(key) && !cookies::is_dispensable(flow),
+            _ => false,
+        };
+        let important = stages.iter().flatten().filter(is_important).count();
+        let excess = (installed.len() + important).saturating_sub(most as usize);
+        let dispensable = installed.iter().filter(|(_, flow)| cookies::is_dispensable(flow)).take(excess);
+        let evicted: Vec<TableChange> =
+            dispensable.map(|(key, _)| TableChange::DeleteFlow(key.clone())).collect();
+        if important == 0 || evicted.is_empty() {
+            return;
+        }
+        evicted.iter().for_each(|change| change.add_to(&mut self.differing));
+        self.withheld = true;
+        stages.insert(0, evicted);
+    }
+
+    /// Adapts the size of batches to the rate at which the switch executes changes, so that it can
+    /// reply to barriers in time.
+    fn adapt_batches(&mut self, now: Time) {
+        let took = now - self.batch_sent;
+        if took > REPLY_TIMEOUT / 4 {
+            self.batch_changes = (self.batch_changes / 2).max(BATCH_CHANGES_MIN);
+        } else if took < REPLY_TIMEOUT / 8 && self.sent.len() >= self.batch_changes {
+            self.batch_changes = (self.batch_changes * 2).min(BATCH_CHANGES_MAX);
+        }
     }
 
     /// Sends the next batch, or acknowledges the version.
@@ -339,7 +423,8 @@ impl Reconciler {
             }
             return;
         };
-        let batch: Vec<TableChange> = stage.drain(..stage.len().min(BATCH_CHANGES)).collect();
+        let batch: Vec<TableChange> = stage.drain(..stage.len().min(self.batch_changes)).collect();
+        self.batch_sent = now;
         if stage.is_empty() {
             self.stages.pop_front();
         }

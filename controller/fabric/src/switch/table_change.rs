@@ -5,6 +5,7 @@ use crate::intent::cookies::{COOKIE, COOKIE_MASK};
 use crate::intent::failover::FAILOVERS;
 use crate::intent::retained::RetainedEntries;
 use crate::intent::tables::{FlowEntry, FlowKey, GROUPS, GroupBuckets, SwitchTables};
+use crate::switch::reported_form;
 use core::fmt;
 use rs_openflow::{
     Action, Body, Bucket, ErrorMessage, ErrorType, FlowCommand, FlowMod, FlowStats, GroupCommand, GroupDesc,
@@ -78,6 +79,28 @@ pub(crate) fn stages(
         _ => 0,
     });
     [groups, puts, removed, idle].into_iter().filter(|stage| !stage.is_empty()).collect()
+}
+
+/// Moves the deletions of these flows in front of all other changes.
+pub(crate) fn delete_first(stages: &mut Vec<Vec<TableChange>>, keys: &BTreeSet<FlowKey>) {
+    let is_early =
+        |change: &mut TableChange| matches!(change, TableChange::DeleteFlow(key) if keys.contains(key));
+    let early: Vec<TableChange> =
+        stages.iter_mut().flat_map(|stage| stage.extract_if(.., is_early)).collect();
+    stages.retain(|stage| !stage.is_empty());
+    if !early.is_empty() {
+        stages.insert(0, early);
+    }
+}
+
+/// Returns whether a switch may merely report its entries in another form: it lacks no group, and
+/// for each flow that it lacks there is another one.
+pub(crate) fn may_be_a_form(drift: &[Vec<TableChange>], reported: &SwitchTables) -> bool {
+    let changes = || drift.iter().flatten();
+    let lacks_group = changes().any(|change| matches!(change, TableChange::AddGroup(..)));
+    let is_missing = |change: &&TableChange| matches!(change, TableChange::PutFlow(key, _) if !reported.flows.contains_key(key));
+    let further = changes().filter(|change| matches!(change, TableChange::DeleteFlow(_)));
+    !lacks_group && changes().filter(is_missing).count() <= further.count()
 }
 
 impl TableChange {
@@ -198,8 +221,10 @@ impl GroupBuckets {
             GroupType::FF => GroupBuckets::FirstUp([ports.next()??, ports.next()??]),
             _ => return None,
         };
-        // The watched ports must be right as well.
-        (kind == GroupType::ALL || buckets.write() == reported).then_some(buckets)
+        // The watched ports must be right as well. Weights have no meaning for these types.
+        let watched = reported.iter().map(|bucket| bucket.watch_port);
+        let is_right = watched.eq(buckets.write().iter().map(|bucket| bucket.watch_port));
+        (kind == GroupType::ALL || is_right).then_some(buckets)
     }
 }
 
@@ -231,8 +256,8 @@ impl fmt::Display for TableChange {
 /// Records a flow that a switch reports, if the flow belongs to this controller.
 pub(crate) fn record_flow(tables: &mut SwitchTables, reported: FlowStats) {
     if reported.cookie & COOKIE_MASK == COOKIE && reported.table == TableId(0) {
-        let flow = FlowEntry { cookie: reported.cookie, instructions: reported.instructions.into() };
-        tables.flows.insert(FlowKey::new(reported.priority, reported.matching), flow);
+        let (key, flow) = reported_form::normal_flow(reported);
+        tables.flows.insert(key, flow);
     }
 }
 

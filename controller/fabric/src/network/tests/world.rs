@@ -175,7 +175,7 @@ impl World {
                 Poll::Output(reconciler::Output::Acknowledged(version, refusals)) => {
                     events.push(SwitchEvent::Acknowledged(version, refusals));
                 }
-                Poll::Output(reconciler::Output::Drifted(_)) => {}
+                Poll::Output(reconciler::Output::Drifted(_) | reconciler::Output::Unrestorable(..)) => {}
                 Poll::Output(reconciler::Output::Failed(why)) => panic!("{why}"),
                 Poll::Idle(_) => return events,
             }

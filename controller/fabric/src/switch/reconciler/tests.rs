@@ -4,7 +4,7 @@ use super::*;
 use crate::intent::tables::{FlowEntry, FlowKey, GROUPS, GroupBuckets};
 use crate::switch::model::ModelSwitch;
 use proptest::prelude::*;
-use rs_openflow::{Action, EtherType, FlowMod, GroupId, Instruction, Match, PortNo};
+use rs_openflow::{Action, EtherType, FlowMod, GroupId, Instruction, Masked, Match, Oxm, PortNo};
 use std::collections::BTreeSet;
 
 /// A reconciler and its switch.
@@ -17,6 +17,8 @@ struct Pair {
     sent: usize,
     outputs: Vec<Output>,
     desired: SwitchTables,
+    /// Time that the switch needs for each message.
+    slowness: Duration,
 }
 
 impl Pair {
@@ -33,6 +35,7 @@ impl Pair {
             sent: 0,
             outputs: Vec::new(),
             desired: SwitchTables::default(),
+            slowness: Duration::ZERO,
         };
         pair.input(Input::Start);
         pair
@@ -59,6 +62,8 @@ impl Pair {
     /// The switch processes one message and replies.
     fn step(&mut self) {
         if let Some(message) = self.towards.pop_front() {
+            self.now += self.slowness;
+            self.drain();
             for answer in self.switch.answer(&message) {
                 self.input(Input::Reply(answer));
             }
@@ -200,6 +205,74 @@ fn changes_by_others_are_detected_and_reverted() {
 }
 
 #[test]
+fn flows_that_are_reported_in_another_form_are_kept() {
+    let form = |matching: Match| {
+        let mut fields = matching.fields;
+        fields.retain(|field| !matches!(field, Oxm::InPhyPort(_)));
+        let port = fields.iter().find_map(|field| match field {
+            Oxm::InPort(port) => Some(port.value),
+            _ => None,
+        });
+        Match { fields }.in_phy_port(port.unwrap_or(PortNo(0)))
+    };
+    let mut pair = Pair::new(ModelSwitch { form: Some(form), ..ModelSwitch::default() });
+    pair.run();
+    pair.update(1, &tables([1, 2, 3]));
+    pair.run();
+    for _ in 0..3 {
+        let before = pair.sent;
+        pair.wait();
+        pair.run();
+        assert_eq!((pair.sent - before, pair.switch.flows.len()), (2, 3), "only requests for the tables");
+    }
+    assert_eq!(pair.outputs[1..], [acknowledged(1)]);
+    // Another controller recognizes them as well.
+    let mut pair = Pair::new(pair.switch);
+    pair.run();
+    let before = pair.sent;
+    pair.update(1, &tables([1, 2, 3]));
+    pair.run();
+    assert_eq!((pair.sent - before, pair.switch.flows.len()), (0, 3));
+}
+
+#[test]
+fn entries_that_stay_different_are_not_restored_forever() {
+    // The switch replaces the protocol by one of its own, so its flows cannot be recognized.
+    let form = |matching: Match| Match {
+        fields: matching
+            .fields
+            .into_iter()
+            .map(|field| match field {
+                Oxm::EthType(_) => Oxm::EthType(Masked::exact(EtherType(0x1234))),
+                other => other,
+            })
+            .collect(),
+    };
+    let mut pair = Pair::new(ModelSwitch { form: Some(form), ..ModelSwitch::default() });
+    pair.run();
+    pair.update(1, &tables([1, 2]));
+    pair.run();
+    for _ in 0..RESTORATIONS_MAX {
+        pair.wait();
+        pair.run();
+        assert_eq!(pair.switch.flows.len(), 2, "the last change of a flow is not its deletion");
+    }
+    for _ in 0..2 {
+        let before = pair.sent;
+        pair.wait();
+        pair.run();
+        assert_eq!(pair.sent - before, 2, "only requests for the tables");
+    }
+    let unrestorable = pair.outputs.iter().filter(|output| matches!(output, Output::Unrestorable(4, _)));
+    assert_eq!((unrestorable.count(), pair.switch.flows.len()), (1, 2));
+    // An entry that another program deletes is restored nevertheless.
+    pair.switch.flows.pop();
+    pair.wait();
+    pair.run();
+    assert_eq!(pair.switch.flows.len(), 2);
+}
+
+#[test]
 fn retained_entries_stay_until_they_are_released() {
     let unicast = COOKIE | 2 << 24;
     let mut had = tables([1, 2]);
@@ -235,7 +308,7 @@ fn the_cost_of_a_change_does_not_depend_on_the_table_size() {
     pair.run();
     let before = pair.sent;
     let (key, new) = flow(9, 77, COOKIE | 5);
-    let delta = TableDelta { flows: BTreeMap::from([(key, Some(new))]), groups: BTreeMap::new() };
+    let delta = TableDelta { flows: BTreeMap::from([(key, Some(new))]), ..TableDelta::default() };
     pair.input(Input::Update(TableUpdate { version: 2, delta, stale: StaleEntries::default() }));
     pair.run();
     assert_eq!((pair.sent - before, pair.outputs.last()), (2, Some(&acknowledged(2))));
@@ -253,6 +326,20 @@ fn a_switch_that_refuses_to_list_groups_has_none() {
     let flows = SwitchTables { groups: BTreeMap::new(), ..tables([]) };
     pair.update(1, &flows);
     assert_eq!(pair.outputs.last(), Some(&acknowledged(1)));
+}
+
+#[test]
+fn groups_that_a_switch_does_not_list_are_not_added_again() {
+    let mut pair = Pair::new(ModelSwitch::default());
+    pair.run();
+    pair.update(1, &tables([1, 2]));
+    pair.run();
+    pair.wait();
+    let asked = pair.towards.pop_back().unwrap();
+    pair.run();
+    let refused = ErrorMessage::new(rs_openflow::ErrorType::BAD_REQUEST, 2, Vec::new());
+    pair.input(Input::Reply(Message::new(asked.xid, Body::Error(refused))));
+    assert_eq!((pair.towards.len(), &pair.outputs[1..]), (0, &[acknowledged(1)][..]));
 }
 
 #[test]
@@ -286,6 +373,28 @@ fn flows_towards_nodes_precede_those_of_hosts_in_a_full_table() {
     let installed = pair.switch.tables().flows;
     assert_eq!(installed.keys().filter(|key| key.priority == 6).count(), 5);
     assert_eq!(installed.len(), 10);
+    // Further nodes displace hosts, which return when there is room.
+    let nodes = (1..=9).map(|port| flow(6, port, COOKIE | FOR_NODE));
+    let more = SwitchTables { flows: desired.flows.clone().into_iter().chain(nodes).collect(), ..tables([]) };
+    pair.update(2, &more);
+    pair.run();
+    let priorities = |pair: &Pair, priority| {
+        pair.switch.tables().flows.keys().filter(|key| key.priority == priority).count()
+    };
+    assert_eq!((priorities(&pair, 6), priorities(&pair, 5)), (9, 1));
+    pair.update(3, &desired);
+    pair.run();
+    assert_eq!((priorities(&pair, 6), priorities(&pair, 5)), (5, 5));
+}
+
+#[test]
+fn a_slow_switch_receives_small_batches() {
+    let mut pair = Pair::new(ModelSwitch::default());
+    pair.run();
+    pair.slowness = Duration::from_millis(200);
+    pair.update(1, &tables(1..=600));
+    pair.run();
+    assert_eq!((pair.outputs.last(), pair.switch.flows.len()), (Some(&acknowledged(1)), 600));
 }
 
 #[test]
