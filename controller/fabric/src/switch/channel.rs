@@ -17,8 +17,9 @@ use crate::telemetry::counters::SwitchCounters;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::DatapathId;
 use rs_openflow::{
-    Body, Error, ErrorMessage, ErrorType, FragmentHandling, Hello, Message, MessageHeader, MessageType,
-    MultipartReply, MultipartRequest, PacketOut, PortNo, PortReason, SwitchConfig, VERSION,
+    AsyncConfig, Body, Error, ErrorMessage, ErrorType, FragmentHandling, Hello, Message, MessageHeader,
+    MessageType, MultipartReply, MultipartRequest, PacketInReason, PacketOut, PortNo, PortReason,
+    SwitchConfig, VERSION,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -32,6 +33,23 @@ const MAX_METERS_UNKNOWN: usize = 1 << 12;
 const NO_BUFFER: u16 = 0xffff;
 /// Code of HELLO_FAILED: no common version.
 const INCOMPATIBLE: u16 = 0;
+
+/// Notifications that a standby receives.
+const NO_NOTIFICATIONS: AsyncConfig = AsyncConfig {
+    packet_in: 0,
+    packet_in_slave: 0,
+    port_status: 0,
+    port_status_slave: 0,
+    flow_removed: 0,
+    flow_removed_slave: 0,
+};
+/// Notifications that a leader receives, as after connecting (OpenFlow 1.3.5, 6.1.1): packet-ins
+/// for each reason except an invalid time to live, and all changes of ports.
+const ALL_NOTIFICATIONS: AsyncConfig = AsyncConfig {
+    packet_in: 1 << PacketInReason::NO_MATCH.0 | 1 << PacketInReason::ACTION.0,
+    port_status: 1 << PortReason::ADD.0 | 1 << PortReason::DELETE.0 | 1 << PortReason::MODIFY.0,
+    ..NO_NOTIFICATIONS
+};
 
 /// Configuration of channels.
 #[derive(Clone, Debug)]
@@ -136,6 +154,8 @@ pub(crate) struct Channel {
     meter_features_xid: Option<u32>,
     /// The configuration of packet-ins.
     config_xid: Option<u32>,
+    /// The requests to notify this controller of nothing on standby, and later of everything.
+    async_xids: [Option<u32>; 2],
     /// Barrier after the requests for the description, then the one after the meters.
     barrier: Option<u32>,
     /// Meter messages that may still be refused.
@@ -173,6 +193,7 @@ impl Channel {
             description_xid: None,
             meter_features_xid: None,
             config_xid: None,
+            async_xids: [None; 2],
             barrier: None,
             meter_mods: BTreeSet::new(),
             policer: Policer::new(config.packet_ins_per_second),
@@ -275,7 +296,11 @@ impl Channel {
         }
         match self.role.request() {
             Some(_) => self.request_features(now),
-            None => (self.phase, self.handshake) = (ChannelPhase::Standby, None),
+            None => {
+                (self.phase, self.handshake) = (ChannelPhase::Standby, None);
+                // The leader handles packet-ins. Copies for a standby would only load the switch.
+                self.async_xids[0] = Some(self.send(Body::SetAsync(NO_NOTIFICATIONS)));
+            }
         }
     }
 
@@ -287,6 +312,7 @@ impl Channel {
     fn lead(&mut self, now: Time, generation: u64) {
         self.role.lead(generation);
         if self.phase == ChannelPhase::Standby {
+            self.async_xids[1] = Some(self.send(Body::SetAsync(ALL_NOTIFICATIONS)));
             self.request_features(now);
         }
     }
@@ -323,7 +349,8 @@ impl Channel {
     /// has group tables, meters or all counters.
     fn is_optional(&mut self, xid: u32) -> bool {
         let described = [self.description_xid, self.meter_features_xid, self.config_xid].contains(&Some(xid));
-        described || self.capacity_query.refused(xid) || self.counters.refused(xid)
+        let notified = self.async_xids.contains(&Some(xid));
+        described || notified || self.capacity_query.refused(xid) || self.counters.refused(xid)
     }
 
     /// Ignores a message that cannot be read if the switch can be served without it, because

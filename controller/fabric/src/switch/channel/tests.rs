@@ -484,7 +484,7 @@ fn a_standby_requests_nothing_of_a_switch_until_it_leads() {
     let standby = ChannelConfig { generation: None, ..config() };
     let mut peer = TestPeer { channel: Channel::new(Time::ZERO, standby), ..TestPeer::new() };
     peer.drain();
-    assert_eq!(peer.receive(Body::Hello(Hello::default())), []);
+    peer.receive(Body::Hello(Hello::default()));
     assert!(matches!(
         peer.receive(Body::EchoRequest(vec![1]))[..],
         [Message { body: Body::EchoReply(_), .. }]
@@ -502,10 +502,29 @@ fn a_standby_requests_nothing_of_a_switch_until_it_leads() {
     peer.channel.handle(peer.now, Input::Lead(9));
     peer.sent.clear();
     peer.drain();
-    assert!(matches!(peer.sent[..], [Message { body: Body::FeaturesRequest, .. }]), "{:?}", peer.sent);
+    assert_eq!(peer.sent.last().map(|message| &message.body), Some(&Body::FeaturesRequest));
     let requests = peer.receive(features(0));
     let master = RoleConfig { role: ControllerRole::MASTER, generation: 9 };
     assert_eq!(requests[0].body, Body::RoleRequest(master));
+    assert!(peer.outputs.is_empty(), "{:?}", peer.outputs);
+}
+
+#[test]
+fn a_standby_is_notified_of_nothing_until_it_leads() {
+    let standby = ChannelConfig { generation: None, ..config() };
+    let mut peer = TestPeer { channel: Channel::new(Time::ZERO, standby), ..TestPeer::new() };
+    peer.drain();
+    let silenced = peer.receive(Body::Hello(Hello::default()));
+    let [Message { xid, body: Body::SetAsync(masks) }] = &silenced[..] else { panic!("{silenced:?}") };
+    assert_eq!(*masks, NO_NOTIFICATIONS);
+    // Not every switch supports it.
+    peer.receive_as(*xid, refusal(ErrorType::BAD_REQUEST, 1));
+    peer.channel.handle(peer.now, Input::Lead(9));
+    peer.sent.clear();
+    peer.drain();
+    let [Message { xid, body: Body::SetAsync(masks) }, _] = &peer.sent[..] else { panic!("{:?}", peer.sent) };
+    assert_eq!((masks.packet_in, masks.port_status), (0b11, 0b111));
+    peer.receive_as(*xid, refusal(ErrorType::BAD_REQUEST, 1));
     assert!(peer.outputs.is_empty(), "{:?}", peer.outputs);
 }
 
