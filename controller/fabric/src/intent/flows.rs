@@ -8,7 +8,8 @@ use crate::frames::{ndp, pmac};
 use cool_topology::MacAddr;
 use core::net::{IpAddr, Ipv6Addr};
 use rs_openflow::{
-    Action, Body, EtherType, FlowCommand, GroupId, Instruction, IpProtocol, Match, Oxm, PortNo,
+    Action, Body, EtherType, FlowCommand, GroupId, Instruction, IpProtocol, Masked, Match, Oxm, PortNo,
+    VlanId,
 };
 use std::collections::BTreeMap;
 
@@ -118,6 +119,16 @@ fn broadcasts() -> impl Iterator<Item = (FlowKey, FlowEntry)> {
 pub(crate) fn rack_key(rack: u32) -> Option<FlowKey> {
     let (address, mask) = pmac::for_rack(rack)?;
     Some(FlowKey::new(RACK, Match::new().eth_dst_masked(address, mask)))
+}
+
+/// Returns the key of the flow that accepts frames with a priority but no VLAN, if the flow of `key`
+/// accepts untagged frames only.
+pub(crate) fn priority_twin(key: &FlowKey) -> Option<FlowKey> {
+    let untagged = Oxm::VlanVid(Masked::exact(VlanId::NONE));
+    let at = key.matching.fields.iter().position(|field| *field == untagged)?;
+    let mut matching = (*key.matching).clone();
+    matching.fields[at] = Oxm::VlanVid(Masked::exact(VlanId::tagged(0)));
+    Some(FlowKey::new(key.priority, matching))
 }
 
 /// Returns whether a message deletes a flow by which packets enter a tree.

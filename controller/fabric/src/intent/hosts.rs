@@ -4,7 +4,7 @@
 
 use super::Intent;
 use super::cookies::{COOKIE, FOR_EDGE, FOR_HOST, FOR_HOST_HERE};
-use super::flows::{EDGE, HOST, OF_PORT, discovery, flow, port_key, rack_key, to_controller};
+use super::flows::{EDGE, HOST, OF_PORT, discovery, flow, port_key, priority_twin, rack_key, to_controller};
 use super::tables::{FlowEntry, FlowKey};
 use crate::frames::ndp;
 use crate::frames::vlan::Vlan;
@@ -63,7 +63,10 @@ impl Intent {
         let (key, switches) = (host_key(host), self.switches.keys().copied().collect::<Vec<_>>());
         for switch in &switches {
             self.flow(*switch, key.clone(), None);
-            self.pending.entry(*switch).or_default().flows.insert(key.clone(), None);
+            // Flows of an earlier controller may exist for both kinds of frames.
+            let keys = [Some(key.clone()), priority_twin(&key)];
+            let pending = self.pending.entry(*switch).or_default();
+            pending.flows.extend(keys.into_iter().flatten().map(|key| (key, None)));
         }
         switches
     }

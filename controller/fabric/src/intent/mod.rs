@@ -22,7 +22,8 @@ use cool_topology::routes::NextHops;
 use cool_topology::{DatapathId, Port, Tree};
 use failover::FailoverGroups;
 use flows::{
-    NODE, NORMAL, RACK, always, drop_rest, flow, port_key, rack_key, racks_of, to_controller, tree_flow,
+    NODE, NORMAL, RACK, always, drop_rest, flow, port_key, priority_twin, rack_key, racks_of, to_controller,
+    tree_flow,
 };
 use hosts::HostFlows;
 use rs_openflow::{Action, EtherType, GroupId, Masked, Match, Oxm, PortNo};
@@ -41,6 +42,8 @@ pub(crate) struct Intent {
     unicast: Unicast,
     /// Whether hosts without an agent are served.
     carries_hosts: bool,
+    /// Whether flows of the untagged segment also accept frames with a priority but no VLAN.
+    priority_tags: bool,
     switches: BTreeMap<DatapathId, SwitchTables>,
     pending: BTreeMap<DatapathId, TableDelta>,
     failovers: BTreeMap<DatapathId, FailoverGroups>,
@@ -281,8 +284,32 @@ impl Intent {
         touched
     }
 
+    /// Makes flows of the untagged segment accept frames with a priority but no VLAN as well. Only
+    /// few networks have such frames, and each flow must exist twice for them.
+    pub(crate) fn accept_priority_tags(&mut self) {
+        if core::mem::replace(&mut self.priority_tags, true) {
+            return;
+        }
+        for switch in self.switches.keys().copied().collect::<Vec<_>>() {
+            let flows = self.switches.get(&switch).into_iter().flat_map(|tables| &tables.flows);
+            let twins = flows.filter_map(|(key, flow)| Some((priority_twin(key)?, flow.clone())));
+            for (key, flow) in twins.collect::<Vec<_>>() {
+                self.set_flow(switch, key, Some(flow));
+            }
+        }
+    }
+
     /// Sets or removes a flow. Returns whether this changes anything.
     fn flow(&mut self, switch: DatapathId, key: FlowKey, flow: Option<FlowEntry>) -> bool {
+        if self.priority_tags
+            && let Some(twin) = priority_twin(&key)
+        {
+            self.set_flow(switch, twin, flow.clone());
+        }
+        self.set_flow(switch, key, flow)
+    }
+
+    fn set_flow(&mut self, switch: DatapathId, key: FlowKey, flow: Option<FlowEntry>) -> bool {
         let Some(tables) = self.switches.get_mut(&switch) else { return false };
         if tables.flows.get(&key) == flow.as_ref() {
             return false;

@@ -10,6 +10,7 @@ use cool_topology::{Graph, MacAddr, Port, Racks, Routes, SwitchAdjacency};
 use core::net::IpAddr;
 use core::net::Ipv4Addr;
 use proptest::prelude::*;
+use rs_openflow::VlanId;
 
 fn ip(host: usize) -> IpAddr {
     Ipv4Addr::from(0x0a00_0001 + host as u32).into()
@@ -303,6 +304,35 @@ fn nonmember_packets_to_ipv6_trees_are_counted() {
     };
     assert_eq!((nonmember_packets(Unicast::Routed, true), nonmember_packets(Unicast::Normal, false)), (2, 2));
     assert_eq!(nonmember_packets(Unicast::Routed, false), 1);
+}
+
+#[test]
+fn a_priority_without_a_vlan_needs_flows_once_it_occurs() {
+    let (mut intent, tor) = (Intent::default(), DatapathId(1));
+    intent.add_switch(tor);
+    let world = World::leaf_spine(1, 1, 2);
+    let at = |number| Port { switch: tor, number };
+    let accepting = |intent: &Intent| {
+        let field = Oxm::VlanVid(Masked::exact(VlanId::tagged(0)));
+        let keys = intent.tables()[&tor].flows.keys();
+        keys.filter(|key| key.matching.fields.contains(&field)).map(|key| key.priority).collect::<Vec<_>>()
+    };
+    let (untagged, in_vlan) = (plain(1), plain(3));
+    assert_eq!((untagged.vlan, in_vlan.vlan), (Vlan(None), Vlan(Some(42))));
+    intent.place_host(untagged, 0, at(1));
+    intent.place_host(in_vlan, 0, at(2));
+    assert_eq!(accepting(&intent), [0; 0]);
+    intent.accept_priority_tags();
+    assert_eq!(accepting(&intent), [flows::HOST]);
+    intent.place(&world.nodes["h0"], Vlan(None), 0, at(3));
+    intent.place(&world.nodes["h1"], Vlan(Some(7)), 0, at(4));
+    assert_eq!(accepting(&intent), [flows::HOST, NODE]);
+    // A later controller sees one host.
+    let inherited = InheritedState::read(&intent.tables()[&tor]).hosts.here;
+    assert!(inherited.iter().all(|(host, _)| [untagged, in_vlan].contains(host)), "{inherited:?}");
+    intent.displace("h0");
+    intent.displace_host(untagged);
+    assert_eq!(accepting(&intent), [0; 0]);
 }
 
 #[test]

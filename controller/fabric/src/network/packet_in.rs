@@ -20,6 +20,9 @@ impl Network {
     /// Processes a frame that a port has handed to the controller.
     pub(super) fn packet_in(&mut self, now: Time, port: Port, frame: &[u8]) {
         let (tag, untagged) = vlan::untagged(frame);
+        if tag.is_priority_only() {
+            self.intent.accept_priority_tags();
+        }
         match ethertype(&untagged) {
             Some(lldp::ETHERTYPE) => {
                 let before = self.discovery.refused();
