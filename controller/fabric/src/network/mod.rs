@@ -102,10 +102,12 @@ impl Network {
         telemetry: Arc<Telemetry>,
     ) -> Network {
         let hosts = config.hosts.filter(|_| config.unicast == Unicast::Routed);
+        // Loop probes and LLDP are authenticated separately.
+        let probe_key = key.derive(b"loop probes");
         Network {
             discovery: Discovery::new(config.lldp_interval, config.grace, key),
             intent: Intent::new(config.unicast, hosts.is_some()),
-            host_forwarder: HostForwarder::new(hosts, config.deferral_timeout),
+            host_forwarder: HostForwarder::new(hosts, config.deferral_timeout, probe_key),
             normal: (config.unicast == Unicast::Normal).then(NormalForwarding::default),
             config,
             racks: Racks::default(),

@@ -1,9 +1,10 @@
 //! Forwards frames to the one port behind which their destination is, or floods them to all edge
 //! ports.
 
-use super::flood_guard::FloodPurpose;
-use super::{HostForwarder, Output, Surroundings};
+use super::flood_guard::{FloodPurpose, ProbeRound};
+use super::{HostForwarder, Output, PROBE_SOURCE, Surroundings};
 use crate::api::MacAddr;
+use crate::frames::loop_probe::LoopProbe;
 use crate::frames::vlan::{Tag, Vlan};
 use crate::frames::{pmac, resolution};
 use crate::intent::hosts::HostKey;
@@ -87,21 +88,29 @@ impl HostForwarder {
         if !self.floods.admit(now, from, &frame, purpose, copies) {
             return debug!(%from, "flood budget exhausted; a frame was dropped");
         }
-        self.send_to_edges(Some(from), &frame);
-    }
-
-    /// Sends a frame to all open edge ports except one.
-    pub(super) fn send_to_edges(&mut self, except: Option<Port>, frame: &[u8]) {
         let mut ports: BTreeMap<DatapathId, Vec<u32>> = BTreeMap::new();
-        for port in self.edges.all() {
-            if Some(*port) != except && !self.floods.is_closed(*port) {
-                ports.entry(port.switch).or_default().push(port.number);
-            }
+        for port in self.open_edges().filter(|port| *port != from) {
+            ports.entry(port.switch).or_default().push(port.number);
         }
         for (switch, numbers) in ports {
             for some in numbers.chunks(PORTS_PER_MESSAGE) {
                 let output = Output::Send { switch, ports: some.to_vec(), frame: frame.to_vec() };
                 self.outputs.push_back(output);
+            }
+        }
+    }
+
+    /// Returns the edge ports that are not closed.
+    fn open_edges(&self) -> impl Iterator<Item = Port> + '_ {
+        self.edges.all().iter().copied().filter(|port| !self.floods.is_closed(*port))
+    }
+
+    /// Sends a probe out of each open edge port.
+    pub(super) fn send_probes(&mut self, round: &ProbeRound) {
+        for port in self.open_edges().collect::<Vec<_>>() {
+            let probe = LoopProbe { port, round: round.number }.frame(PROBE_SOURCE, &self.probe_key);
+            for tag in &round.tags {
+                self.send(port, tag.put(probe.clone()));
             }
         }
     }

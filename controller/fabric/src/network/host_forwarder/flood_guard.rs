@@ -5,10 +5,11 @@
 //! A frame that leaves by one of them then returns by the other, and is dropped there.
 //!
 //! That is not a proof, because a host may send the same bytes that another host sends. The
-//! controller therefore floods a probe of its own, which no host can make another port receive. A
-//! port is closed only if it receives the probe.
+//! controller therefore sends a probe of its own out of each edge port. A port is closed only if it
+//! receives the probe of another port, and reopened when it no longer does.
 
-use crate::network::deadlines::Deadlines;
+use crate::frames::loop_probe::LoopProbe;
+use crate::frames::vlan::Tag;
 use crate::switch::metering::{BURST_SECONDS, Policer};
 use cool_machine::{Duration, Time};
 use cool_topology::Port;
@@ -25,8 +26,10 @@ const LEAST: usize = 100;
 const LOOP_TIME_MAX: Duration = Duration::from_secs(2);
 /// Minimum time between two probes.
 const PROBE_INTERVAL: Duration = Duration::from_secs(1);
-/// How long a port stays closed after a loop was detected.
-const CLOSED: Duration = Duration::from_secs(300);
+/// Time between the rounds of probes that show whether closed ports are still part of a loop.
+const CHECK_INTERVAL: Duration = Duration::from_secs(2);
+/// Number of rounds in a row after which a closed port that has received no probe is reopened.
+const SILENT_ROUNDS_MAX: u32 = 3;
 
 /// Purpose of a frame. Address resolution has a budget of its own, so that other frames cannot
 /// delay it.
@@ -44,6 +47,25 @@ struct FloodedFrame {
     round: bool,
 }
 
+/// A port that is closed because it is part of a loop.
+#[derive(Debug)]
+struct ClosedPort {
+    /// Tag of the frames that have returned.
+    tag: Tag,
+    /// Whether the port has received a probe of the current round.
+    heard: bool,
+    /// Number of rounds in a row of which the port has received no probe.
+    silent_rounds: u32,
+}
+
+/// A round of probes, one out of each edge port.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ProbeRound {
+    pub(crate) number: u64,
+    /// Tags of the VLANs in which probes must be sent.
+    pub(crate) tags: BTreeSet<Tag>,
+}
+
 /// Budgets, and frames that were flooded recently.
 #[derive(Debug)]
 pub(crate) struct FloodGuard {
@@ -53,12 +75,13 @@ pub(crate) struct FloodGuard {
     sent: BTreeMap<u64, FloodedFrame>,
     /// Time of each flooded frame, oldest first.
     order: VecDeque<(Time, u64)>,
-    closed: BTreeSet<Port>,
-    opening: Deadlines<Port>,
-    /// Number of the last probe, and the time at which it was sent.
-    probe: Option<(u64, Time)>,
-    /// Whether the last probe has returned.
-    probe_returned: bool,
+    closed: BTreeMap<Port, ClosedPort>,
+    /// When closed ports are checked next.
+    next_check: Option<Time>,
+    /// The last round of probes, and the time at which it was sent.
+    round: Option<(ProbeRound, Time)>,
+    /// Whether the last round has closed a port.
+    round_closed: bool,
 }
 
 impl Default for FloodGuard {
@@ -68,10 +91,10 @@ impl Default for FloodGuard {
             copies: Policer::new(COPIES),
             sent: BTreeMap::new(),
             order: VecDeque::new(),
-            closed: BTreeSet::new(),
-            opening: Deadlines::default(),
-            probe: None,
-            probe_returned: false,
+            closed: BTreeMap::new(),
+            next_check: None,
+            round: None,
+            round_closed: false,
         }
     }
 }
@@ -91,7 +114,7 @@ impl FloodGuard {
     /// Checks a frame that a port has received.
     pub(crate) fn check(&mut self, now: Time, port: Port, frame: &[u8]) -> LoopCheck {
         self.forget(now);
-        if self.closed.contains(&port) {
+        if self.is_closed(port) {
             return LoopCheck::Looped;
         }
         match self.sent.get_mut(&digest(frame)) {
@@ -104,29 +127,62 @@ impl FloodGuard {
         }
     }
 
-    /// Returns the number of a new probe that must be flooded to all edge ports, unless one was
-    /// sent a short time ago.
-    pub(crate) fn start_probe(&mut self, now: Time) -> Option<u64> {
-        if self.probe.is_some_and(|(_, sent)| now < sent + PROBE_INTERVAL) {
+    /// Returns a new round of probes after a frame with this tag seems to have returned, unless a
+    /// round was sent a short time ago.
+    pub(crate) fn start_probes(&mut self, now: Time, tag: Tag) -> Option<ProbeRound> {
+        if self.round.as_ref().is_some_and(|(_, sent)| now < *sent + PROBE_INTERVAL) {
             return None;
         }
-        let number = self.probe.map_or(0, |(number, _)| number) + 1;
-        (self.probe, self.probe_returned) = (Some((number, now)), false);
-        Some(number)
+        Some(self.next_round(now, BTreeSet::from([tag])))
+    }
+
+    fn next_round(&mut self, now: Time, tags: BTreeSet<Tag>) -> ProbeRound {
+        let number = self.round.as_ref().map_or(0, |(round, _)| round.number) + 1;
+        let round = ProbeRound { number, tags };
+        (self.round, self.round_closed) = (Some((round.clone(), now)), false);
+        round
     }
 
     /// Handles a probe that a port has received. Returns whether the port is closed from now on. It
-    /// suffices to close one port, because the same probe may return in the other direction as
-    /// well.
-    pub(crate) fn probe_received(&mut self, now: Time, port: Port, number: u64) -> bool {
-        let is_last = self.probe.is_some_and(|(last, sent)| last == number && now < sent + LOOP_TIME_MAX);
-        if !is_last || self.probe_returned || self.closed.contains(&port) {
+    /// suffices to close one port, because probes may return in the other direction as well. A
+    /// port that receives its own probe is not closed, because a host there may have returned it.
+    pub(crate) fn probe_received(&mut self, now: Time, port: Port, tag: Tag, probe: &LoopProbe) -> bool {
+        let is_fresh =
+            |(round, sent): &(ProbeRound, Time)| round.number == probe.round && now < *sent + LOOP_TIME_MAX;
+        if probe.port == port || !self.round.as_ref().is_some_and(is_fresh) {
             return false;
         }
-        self.probe_returned = true;
-        self.closed.insert(port);
-        self.opening.set(port, now + CLOSED);
+        if let Some(closed) = self.closed.get_mut(&port) {
+            closed.heard = true;
+            return false;
+        }
+        if self.round_closed {
+            return false;
+        }
+        self.round_closed = true;
+        self.closed.insert(port, ClosedPort { tag, heard: true, silent_rounds: 0 });
+        self.next_check.get_or_insert(now + CHECK_INTERVAL);
         true
+    }
+
+    /// Reopens ports that have received no probe for some rounds, and returns them. Also returns
+    /// the next round of probes if one is due.
+    pub(crate) fn pass_time(&mut self, now: Time) -> (Vec<Port>, Option<ProbeRound>) {
+        if self.next_check.take_if(|at| *at <= now).is_none() {
+            return (Vec::new(), None);
+        }
+        for closed in self.closed.values_mut() {
+            closed.silent_rounds = if closed.heard { 0 } else { closed.silent_rounds + 1 };
+            closed.heard = false;
+        }
+        let reopened = self.closed.extract_if(.., |_, closed| closed.silent_rounds >= SILENT_ROUNDS_MAX);
+        let reopened: Vec<Port> = reopened.map(|(port, _)| port).collect();
+        if self.closed.is_empty() {
+            return (reopened, None);
+        }
+        self.next_check = Some(now + CHECK_INTERVAL);
+        let tags = self.closed.values().map(|closed| closed.tag).collect();
+        (reopened, Some(self.next_round(now, tags)))
     }
 
     /// Returns whether a frame from this port may be flooded to `copies` edge ports.
@@ -163,31 +219,23 @@ impl FloodGuard {
 
     /// Returns whether a port is closed: frames from it are dropped, and none are flooded to it.
     pub(crate) fn is_closed(&self, port: Port) -> bool {
-        self.closed.contains(&port)
+        self.closed.contains_key(&port)
     }
 
     /// Returns the closed ports.
     pub(crate) fn closed(&self) -> impl Iterator<Item = Port> + '_ {
-        self.closed.iter().copied()
+        self.closed.keys().copied()
     }
 
     /// Forgets a port that went down. Returns whether it was closed.
     pub(crate) fn port_down(&mut self, port: Port) -> bool {
         self.ports.forget(port);
-        self.opening.clear(port);
-        self.closed.remove(&port)
+        self.closed.remove(&port).is_some()
     }
 
-    /// Reopens a port when its closure ends, and returns it.
-    pub(crate) fn opened(&mut self, now: Time) -> Option<Port> {
-        let port = self.opening.expired(now)?;
-        self.closed.remove(&port);
-        Some(port)
-    }
-
-    /// Returns when the next port reopens.
+    /// Returns when closed ports are checked next.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.opening.next()
+        self.next_check
     }
 }
 
@@ -219,18 +267,50 @@ mod tests {
             assert!(floods.admit(at(ms), port(1), &frame, FloodPurpose::Other, 3));
         }
         assert_eq!(floods.check(at(1600), port(2), &frame), LoopCheck::Suspicious);
-        assert_eq!((floods.start_probe(at(1600)), floods.start_probe(at(1601))), (Some(1), None));
+        let (untagged, _) = crate::frames::vlan::untagged(&frame);
+        let round = floods.start_probes(at(1600), untagged).unwrap();
+        assert_eq!((round.number, floods.start_probes(at(1601), untagged)), (1, None));
         // The frame returns in the other direction, too.
         assert_eq!(floods.check(at(1601), port(3), &frame), LoopCheck::Looped);
-        assert!(!floods.probe_received(at(1602), port(2), 9), "no such probe was sent");
-        assert!(floods.probe_received(at(1602), port(2), 1));
-        assert!(!floods.probe_received(at(1602), port(1), 1), "one closed port suffices");
+        let received = |floods: &mut FloodGuard, ms, to, from, round| {
+            floods.probe_received(at(ms), port(to), untagged, &LoopProbe { port: port(from), round })
+        };
+        assert!(!received(&mut floods, 1602, 2, 1, 9), "no such probe was sent");
+        assert!(!received(&mut floods, 1602, 2, 2, 1), "a host may return the probe of its own port");
+        assert!(received(&mut floods, 1602, 2, 1, 1));
+        assert!(!received(&mut floods, 1602, 1, 2, 1), "one closed port suffices");
         assert_eq!(floods.check(at(1603), port(2), &[8; 60]), LoopCheck::Looped);
         assert_eq!(floods.closed().collect::<Vec<_>>(), [port(2)]);
-        assert_eq!((floods.opened(at(301_601)), floods.opened(at(301_602))), (None, Some(port(2))));
-        assert_eq!(floods.check(at(301_603), port(2), &frame), LoopCheck::Fresh);
-        assert_eq!(floods.start_probe(at(301_603)), Some(2));
-        assert!(!floods.probe_received(at(303_603), port(2), 2), "too late");
+        let round = floods.start_probes(at(2600), untagged).unwrap();
+        assert!(!received(&mut floods, 4600, 3, 1, round.number), "too late");
+    }
+
+    #[test]
+    fn a_closed_port_opens_once_it_receives_no_probe() {
+        let mut floods = FloodGuard::default();
+        let (tag, _) = crate::frames::vlan::untagged(&[0; 60]);
+        let mut now = at(0);
+        let first = floods.start_probes(now, tag).unwrap();
+        let probe = |round: &ProbeRound| LoopProbe { port: port(1), round: round.number };
+        assert!(floods.probe_received(now, port(2), tag, &probe(&first)));
+        // The loop lasts much longer than a few rounds.
+        for _ in 0..200 {
+            now = floods.deadline().unwrap();
+            let (reopened, round) = floods.pass_time(now);
+            let round = round.unwrap();
+            assert_eq!((reopened, &round.tags), (vec![], &BTreeSet::from([tag])));
+            assert!(!floods.probe_received(now, port(2), tag, &probe(&round)));
+        }
+        let mut rounds = 0;
+        while floods.is_closed(port(2)) {
+            now = floods.deadline().unwrap();
+            let (reopened, _) = floods.pass_time(now);
+            rounds += 1;
+            assert_eq!(reopened.is_empty(), floods.is_closed(port(2)));
+        }
+        // The last round of the loop, and the silent ones.
+        assert_eq!((rounds, floods.deadline()), (1 + SILENT_ROUNDS_MAX, None));
+        assert_eq!(floods.check(now, port(2), &[8; 60]), LoopCheck::Fresh);
     }
 
     #[test]

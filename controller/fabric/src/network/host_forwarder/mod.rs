@@ -24,7 +24,7 @@ use crate::frames::resolution;
 use crate::frames::vlan::{Tag, Vlan};
 use crate::intent::hosts::HostKey;
 use cool_machine::{Duration, Time, earliest};
-use cool_topology::{DatapathId, Port};
+use cool_topology::{DatapathId, Key, Port};
 use core::net::IpAddr;
 use flood_guard::FloodGuard;
 use host_table::HostTable;
@@ -98,6 +98,8 @@ pub(super) struct HostForwarder {
     hosts: HostTable,
     edges: EdgePorts,
     floods: FloodGuard,
+    /// Authenticates loop probes.
+    probe_key: Key,
     neighbors: NeighborCache,
     placements: HostPlacements,
     warnings: HostWarnings,
@@ -107,7 +109,12 @@ pub(super) struct HostForwarder {
 impl HostForwarder {
     /// Returns a forwarder without hosts. Without `limits`, hosts are not served. New flows towards
     /// a host wait at most `deferral_timeout` until the switches have withdrawn the old ones.
-    pub(super) fn new(limits: Option<HostLimits>, deferral_timeout: Duration) -> HostForwarder {
+    /// `probe_key` authenticates loop probes.
+    pub(super) fn new(
+        limits: Option<HostLimits>,
+        deferral_timeout: Duration,
+        probe_key: Key,
+    ) -> HostForwarder {
         let (serves_hosts, limits) = (limits.is_some(), limits.unwrap_or_default());
         HostForwarder {
             serves_hosts,
@@ -115,6 +122,7 @@ impl HostForwarder {
             hosts: HostTable::new(limits),
             edges: EdgePorts::default(),
             floods: FloodGuard::default(),
+            probe_key,
             neighbors: NeighborCache::default(),
             placements: HostPlacements::new(deferral_timeout),
             warnings: HostWarnings::default(),
@@ -159,7 +167,7 @@ impl HostForwarder {
             Input::NodesChanged(names) => self.nodes_changed(now, network, names),
             Input::PlaceHosts(hosts) => self.place_hosts(now, network, hosts),
             Input::UpdateEdges => self.update_edges(network),
-            Input::Tick => self.pass_time(now),
+            Input::Tick => self.pass_time(now, network),
             Input::Frame { .. }
             | Input::NodeMoved(..)
             | Input::NodeReset(_)
@@ -237,12 +245,17 @@ impl HostForwarder {
     }
 
     /// Probes hosts that have been silent, and ends warnings and closures of ports that are over.
-    fn pass_time(&mut self, now: Time) {
+    fn pass_time(&mut self, now: Time, network: &Surroundings<'_>) {
         self.edges.pass_time(now);
         self.warnings.pass_time(now);
-        while let Some(port) = self.floods.opened(now) {
+        let (reopened, round) = self.floods.pass_time(now);
+        for port in reopened {
+            info!("port {} is open to hosts again", network.port_name(port));
             self.edges.touch(port);
             self.warnings.touch();
+        }
+        if let Some(round) = round {
+            self.send_probes(&round);
         }
         for (key, port, address) in self.hosts.pass_time(now) {
             self.send(port, key.vlan.put(resolution::probe(key.mac, address, PROBE_SOURCE)));

@@ -8,9 +8,10 @@ use super::neighbor_cache::{AddressResponder, ClaimVerdict};
 use super::warnings::HostWarning;
 use super::{HostForwarder, Output, PROBE_SOURCE, Surroundings};
 use crate::api::MacAddr;
+use crate::frames::loop_probe::LoopProbe;
 use crate::frames::resolution::AddressResolution;
 use crate::frames::vlan::{self, Tag, Vlan};
-use crate::frames::{arp, ethertype, loop_probe, ndp, pmac};
+use crate::frames::{arp, ethertype, ndp, pmac};
 use crate::intent::hosts::HostKey;
 use cool_machine::Time;
 use cool_topology::Port;
@@ -56,8 +57,8 @@ impl HostForwarder {
             return false;
         }
         let (tag, untagged) = vlan::untagged(frame);
-        if let Some(number) = loop_probe::read(&untagged) {
-            if self.floods.probe_received(now, port, number) {
+        if let Some(probe) = LoopProbe::read(&untagged, &self.probe_key) {
+            if self.floods.probe_received(now, port, tag, &probe) {
                 self.edges.touch(port);
                 self.hosts.port_down(port);
                 self.warn(now, network, port, HostWarning::Loop);
@@ -69,8 +70,8 @@ impl HostForwarder {
             LoopCheck::Looped => false,
             LoopCheck::Suspicious => {
                 // In the VLAN of the frame, because others may not be connected.
-                if let Some(number) = self.floods.start_probe(now) {
-                    self.send_to_edges(None, &tag.put(loop_probe::frame(PROBE_SOURCE, number)));
+                if let Some(round) = self.floods.start_probes(now, tag) {
+                    self.send_probes(&round);
                 }
                 false
             }

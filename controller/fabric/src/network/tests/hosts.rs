@@ -4,7 +4,7 @@
 use super::world::{World, at, dpid, ipv4, node, ring};
 use super::*;
 use crate::frames::arp::Arp;
-use crate::frames::loop_probe;
+use crate::frames::loop_probe::LoopProbe;
 use crate::frames::vlan::Vlan;
 
 /// Returns the ring, in which hosts 2 and 7 have no agent.
@@ -43,6 +43,13 @@ pub(super) fn frames_after(world: &mut World, n: u8, frame: Vec<u8>) -> Vec<(Por
 
 pub(super) fn sent_by(world: &mut World, place: Port, frame: Vec<u8>) -> Vec<(Port, Vec<u8>)> {
     world.event(place.switch, SwitchEvent::PacketIn(place.number, frame));
+    let left = sent(world);
+    world.settle();
+    left
+}
+
+/// Returns the frames that the controller has sent out of ports.
+pub(super) fn sent(world: &mut World) -> Vec<(Port, Vec<u8>)> {
     let mut left = Vec::new();
     for (switch, device) in &mut world.devices {
         while let Ok((numbers, frame)) = device.packets.try_recv() {
@@ -50,7 +57,6 @@ pub(super) fn sent_by(world: &mut World, place: Port, frame: Vec<u8>) -> Vec<(Po
             left.extend(ports.map(|port| (port, frame.clone())));
         }
     }
-    world.settle();
     left
 }
 
@@ -170,11 +176,23 @@ fn only_a_probe_that_returns_closes_a_port_to_hosts() {
     frames_after(&mut world, 2, frame(7));
     let probes = sends(&mut world, frame(7));
     assert_eq!(probes.len(), 8, "each edge port gets a probe");
-    assert!(probes.iter().all(|(_, frame)| loop_probe::read(frame) == Some(1)));
-    assert!(!closed(&world));
+    let key = cool_topology::Key::from([77; 32]).derive(b"loop probes");
+    for (port, frame) in &probes {
+        assert_eq!(LoopProbe::read(frame, &key), Some(LoopProbe { port: *port, round: 1 }));
+    }
+    let probe_of = |n: u8, world: &World| {
+        let place = place(world, n);
+        probes.iter().find(|(port, _)| *port == place).unwrap().1.clone()
+    };
+    let [own, other] = [7, 2].map(|n| probe_of(n, &world));
+    assert_eq!(sends(&mut world, own), []);
+    assert!(!closed(&world), "a host can return the probe that it receives");
     // A foreign switch connects the ports of hosts 2 and 7.
-    assert_eq!(sends(&mut world, probes[0].1.clone()), []);
+    assert_eq!(sends(&mut world, other), []);
     assert!(closed(&world));
+    // The foreign switch is removed.
+    world.intervals(10);
+    assert!(!closed(&world));
 }
 
 #[test]
