@@ -134,12 +134,17 @@ impl HostForwarder {
 
     /// Announces the new PMAC of a node that has moved, because others still send to its old one.
     pub(super) fn announce_move(&mut self, network: &Surroundings<'_>, name: &str, place: Port) {
-        let Some(pmac) = network.pmac_at(place) else { return };
         let of_nodes = network.discovery.graph().hosts().map(|(_, port)| port).chain(network.silent.ports());
         let of_nodes = of_nodes.filter(|port| *port != place);
         let of_hosts = self.hosts.ports().filter(|_| self.serves_hosts);
         let of_hosts = of_hosts.filter(|port| network.node_at(*port).is_none());
         let ports: Vec<Port> = of_nodes.chain(of_hosts).collect();
+        self.announce_node(network, name, &ports);
+    }
+
+    /// Announces the PMAC of a node at these ports.
+    pub(super) fn announce_node(&mut self, network: &Surroundings<'_>, name: &str, ports: &[Port]) {
+        let Some(pmac) = network.place_of(name).and_then(|place| network.pmac_at(place)) else { return };
         for (address, router) in self.addresses(network, name) {
             let Some(frame) = resolution::announcement(address, pmac, router) else { continue };
             let frame = network.nodes.vlan(name).put(frame);

@@ -2,16 +2,18 @@
 //!
 //! This is the only owner of the state of such hosts: the place of each ([`HostTable`]), the ports
 //! that lead to hosts ([`EdgePorts`]), the frames that were flooded ([`FloodGuard`]), the IPv6
-//! addresses that nodes use ([`NeighborCache`]), the hosts for which switches have flows
-//! ([`HostPlacements`]) and the warnings for the operator ([`HostWarnings`]). The parts do not
-//! depend on each other; this file routes between them. [`Network`](super::Network) passes every
-//! [`Input`] together with a read-only view of its [`Surroundings`], and executes each [`Output`].
+//! addresses that nodes use ([`NeighborCache`]), the PMACs that hosts have received
+//! ([`PmacRefresh`]), the hosts for which switches have flows ([`HostPlacements`]) and the warnings
+//! for the operator ([`HostWarnings`]). The parts do not depend on each other; this file routes
+//! between them. [`Network`](super::Network) passes every [`Input`] together with a read-only view
+//! of its [`Surroundings`], and executes each [`Output`].
 
 mod delivery;
 mod flood_guard;
 mod host_table;
 mod neighbor_cache;
 mod placements;
+mod pmac_refresh;
 mod resolver;
 mod surroundings;
 mod warnings;
@@ -30,6 +32,7 @@ use flood_guard::FloodGuard;
 use host_table::HostTable;
 use neighbor_cache::NeighborCache;
 use placements::HostPlacements;
+use pmac_refresh::PmacRefresh;
 use std::collections::{BTreeSet, VecDeque};
 use tracing::info;
 use warnings::{HostWarning, HostWarnings};
@@ -102,6 +105,7 @@ pub(super) struct HostForwarder {
     probe_key: Key,
     neighbors: NeighborCache,
     placements: HostPlacements,
+    pmacs: PmacRefresh,
     warnings: HostWarnings,
     outputs: VecDeque<Output>,
 }
@@ -125,6 +129,7 @@ impl HostForwarder {
             probe_key,
             neighbors: NeighborCache::default(),
             placements: HostPlacements::new(deferral_timeout),
+            pmacs: PmacRefresh::default(),
             warnings: HostWarnings::default(),
             outputs: VecDeque::new(),
         }
@@ -155,11 +160,13 @@ impl HostForwarder {
             Input::SwitchRemoved(switch) => {
                 self.edges.switch_removed(switch);
                 self.hosts.switch_removed(switch);
+                self.pmacs.switch_removed(switch);
             }
             Input::PortUp { port, settled_at } => self.edges.port_up(port, settled_at),
             Input::PortDown(port) => {
                 self.edges.port_down(port);
                 self.hosts.port_down(port);
+                self.pmacs.forget(port);
                 self.warnings.port_down(port, self.floods.port_down(port));
             }
             Input::LinkFound(port) => self.edges.linked(port),
@@ -202,6 +209,7 @@ impl HostForwarder {
             self.floods.deadline(),
             self.warnings.deadline(),
             self.placements.deadline(),
+            self.pmacs.deadline(),
         ];
         own.into_iter().fold(None, earliest)
     }
@@ -257,9 +265,18 @@ impl HostForwarder {
         if let Some(round) = round {
             self.send_probes(&round);
         }
+        while let Some((port, nodes)) = self.next_refresh(now, network) {
+            nodes.iter().for_each(|node| self.announce_node(network, node, &[port]));
+        }
         for (key, port, address) in self.hosts.pass_time(now) {
             self.send(port, key.vlan.put(resolution::probe(key.mac, address, PROBE_SOURCE)));
         }
+    }
+
+    /// Returns the next port whose hosts must receive the PMACs of nodes again.
+    fn next_refresh(&mut self, now: Time, network: &Surroundings<'_>) -> Option<(Port, BTreeSet<String>)> {
+        let HostForwarder { pmacs, hosts, .. } = self;
+        pmacs.take_due(now, |port, node| hosts.are_at(port) && network.nodes.get(node).is_some())
     }
 
     /// Updates the flows of edge ports. An edge port is open if it leads to hosts only and is not

@@ -96,7 +96,7 @@ impl HostForwarder {
         let sender = shown_address(network, key);
         if let Some(address) = message.requested_address() {
             if let Some((name, responder)) = self.responder(now, network, key.vlan, address) {
-                return self.answer_for(network, &name, responder, port, tag, message, sender);
+                return self.answer_for(now, network, &name, responder, port, tag, message, sender);
             }
             if address == IpAddr::V6(ndp::link_local(PROBE_SOURCE)) {
                 return self.send(port, tag.put(message.reply(PROBE_SOURCE, false)));
@@ -109,7 +109,12 @@ impl HostForwarder {
         match requested.and_then(|address| self.hosts.resolve(now, key.vlan, address)) {
             // The switch at that port has forwarded the request itself.
             Some((_, at)) if at == port => {}
-            Some((host, at)) => self.send(at, tag.put(message.forwarded(sender, host.mac))),
+            Some((host, at)) => {
+                if let Some(name) = network.node_of(key) {
+                    self.pmacs.record(now, at, name);
+                }
+                self.send(at, tag.put(message.forwarded(sender, host.mac)));
+            }
             None => {
                 let (to, purpose) = (message.destination(), FloodPurpose::Address);
                 self.deliver(now, network, port, tag, |to| message.forwarded(sender, to), to, purpose);
@@ -121,6 +126,7 @@ impl HostForwarder {
     #[expect(clippy::too_many_arguments, reason = "a request with all that is known of it")]
     fn answer_for(
         &mut self,
+        now: Time,
         network: &Surroundings<'_>,
         name: &str,
         responder: AddressResponder,
@@ -139,6 +145,7 @@ impl HostForwarder {
         }
         match (responder, network.pmac_at(target), network.nodes.get(name)) {
             (AddressResponder::Controller { router }, Some(pmac), _) => {
+                self.pmacs.record(now, port, name);
                 self.send(port, tag.put(message.reply(pmac, router)));
             }
             (AddressResponder::Node, _, Some(node)) => {

@@ -156,6 +156,26 @@ fn no_host_takes_the_address_of_a_node() {
 }
 
 #[test]
+fn hosts_receive_the_pmacs_that_they_use_from_time_to_time() {
+    let mut world = acquainted();
+    frames_after(&mut world, 2, arp(2, 5, false).frame(MacAddr::broadcast()));
+    let pmac = world.network.surroundings().pmac_at(place(&world, 5)).unwrap();
+    for _ in 0..3 {
+        world.now += Duration::from_secs(60);
+        world.network.advance(world.now);
+        let mut announced = sent(&mut world);
+        announced.retain(|(_, frame)| frame[6..12] == pmac.octets());
+        assert_eq!(ports(&announced), [place(&world, 2)]);
+        // The host continues to answer probes.
+        frames_after(&mut world, 2, arp(2, 7, true).frame(MacAddr::broadcast()));
+    }
+    goes_down(&mut world, at(1, 4));
+    world.now += Duration::from_secs(60);
+    world.network.advance(world.now);
+    assert!(sent(&mut world).iter().all(|(_, frame)| frame[6..12] != pmac.octets()));
+}
+
+#[test]
 fn only_a_probe_that_returns_closes_a_port_to_hosts() {
     let mut world = acquainted();
     let frame = |n: u8| [&[0xff; 6][..], &node(n).mac.octets(), &[8, 0], &[7; 46]].concat();
