@@ -30,7 +30,9 @@ pub use api::{
 };
 pub use intent::tables::RuleCounts;
 pub use telemetry::counters::PortCounters;
-pub use telemetry::{Histogram, Measurements, PortLoad, RECENT, RejectedSwitch, SwitchLoad};
+pub use telemetry::{
+    BrokenConnections, Histogram, Measurements, PortLoad, RECENT, RejectedSwitch, SwitchLoad,
+};
 
 use request::{FabricRequest, RequestReply};
 

@@ -3,7 +3,7 @@
 use crate::agents::presence::AgentPresence;
 use crate::agents::{AgentRegistry, Session};
 use cool_fabric::Fabric;
-use cool_fabric::{Measurements, SwitchView, TopologySnapshot};
+use cool_fabric::{Measurements, NodeView, SwitchView, TopologySnapshot};
 use cool_proto::control::{Diagnosis, Examine, Examined, Finding, controller_message::Body};
 use cool_proto::features;
 use cool_tls::{CertifiedPeer, Credentials, Expiry, expiring};
@@ -25,6 +25,8 @@ const MAX_FAULTS: usize = 8;
 const MAX_FAULT_CHARS: usize = 400;
 /// Maximum number of certificates that are listed.
 const MAX_CERTIFICATES: usize = 12;
+/// Number of broken connections of a switch from which they are reported.
+const BROKEN_CONNECTIONS_MIN: u32 = 3;
 /// Maximum number of ports listed per switch.
 const MAX_PORTS: usize = 12;
 
@@ -180,9 +182,24 @@ fn findings(
         let remedy = "find out which switch this is, and give it a certificate and a name of its own";
         all.push(finding(about, format!("it is rejected: {}", rejected.why), remedy));
     }
+    for ((datapath_id, address), broken) in &measured.broken_connections {
+        if broken.count < BROKEN_CONNECTIONS_MIN {
+            continue;
+        }
+        let about = match datapath_id {
+            Some(datapath_id) => format!("switch {datapath_id} at {address}"),
+            None => format!("switch at {address}"),
+        };
+        let problem =
+            format!("{} connections of it have ended in a row; the last one: {}", broken.count, broken.why);
+        let remedy = "check its log, its load and the management network; what is no switch should not connect to --openflow";
+        // Health checks connect without being switches.
+        all.push(Finding { note: datapath_id.is_none(), ..finding(about, problem, remedy) });
+    }
     all.extend(network.warnings.iter().map(|warning| finding("network", warning, "")));
     for switch in &network.switches {
         add_switch_findings(switch, measured, &mut all);
+        all.extend(deaf_switch(network, switch));
     }
     let largest = nodes.values().map(|(mtu, _)| *mtu).max().unwrap_or(0);
     for (name, (mtu, condition)) in nodes {
@@ -229,6 +246,26 @@ fn certificate_findings(own: &[Expiry], peers: &[CertifiedPeer], now: OffsetDate
     let more =
         (more > 0).then(|| finding("certificates", format!("{more} more expire within a month"), remedy));
     own.chain(named).chain(more).collect()
+}
+
+/// Returns a finding if no port of a switch has received LLDP, although another switch or a node
+/// could be connected to one.
+fn deaf_switch(network: &TopologySnapshot, switch: &SwitchView) -> Option<Finding> {
+    let id = switch.datapath_id;
+    let at_switch = |node: &NodeView| node.location.is_some_and(|location| location.port.switch == id);
+    let hears = network.links.iter().any(|link| link.a.switch == id || link.b.switch == id)
+        || network.nodes.iter().any(at_switch);
+    let expects = network.switches.len() > 1 || network.nodes.iter().any(|node| node.location.is_none());
+    if hears || !expects || !switch.connected || switch.unidentified_ports.is_empty() {
+        return None;
+    }
+    let remedy = "turn off LLDP and filters for 802.1D addresses of the switch itself, and check that its cables lead to switches \
+                  and nodes of this controller";
+    Some(finding(
+        format!("switch {}", switch.name),
+        "none of its ports receives LLDP of this controller or of agents",
+        remedy,
+    ))
 }
 
 fn add_switch_findings(switch: &SwitchView, measured: &Measurements, all: &mut Vec<Finding>) {
@@ -305,7 +342,7 @@ fn add_node_findings(about: &str, condition: &NodeCondition, all: &mut Vec<Findi
 mod tests {
     use super::*;
     use cool_fabric::{
-        DatapathId, Location, MacAddr, NodeView, NotAdmitted, Port, RejectedSwitch, SwitchLoad,
+        BrokenConnections, DatapathId, Location, MacAddr, NotAdmitted, Port, RejectedSwitch, SwitchLoad,
     };
     use cool_tls::{Identity, Role};
 
@@ -395,6 +432,35 @@ mod tests {
             "node h3: its agent has been disconnected for 12 s; the node keeps its flows, groups and jobs",
         ];
         assert_eq!(text(&findings(&network, &measured, &nodes)), expected);
+    }
+
+    #[test]
+    fn switches_that_reconnect_endlessly_are_reported() {
+        let mut measured = Measurements::default();
+        let broken = |count| {
+            let why = "it did not reply to a barrier within 10s".to_owned();
+            BrokenConnections { count, why, at: Instant::now() }
+        };
+        measured.broken_connections.insert((Some(DatapathId(1)), [10, 0, 0, 9].into()), broken(7));
+        measured.broken_connections.insert((None, [10, 0, 0, 8].into()), broken(BROKEN_CONNECTIONS_MIN - 1));
+        let expected = "switch 0000000000000001 at 10.0.0.9: 7 connections of it have ended in a row; the last one: it did \
+                        not reply to a barrier within 10s";
+        assert_eq!(text(&findings(&network(), &measured, &healthy())), [expected]);
+    }
+
+    #[test]
+    fn a_switch_without_lldp_is_reported_if_something_is_missing() {
+        let mut network = network();
+        let reported = |network: &TopologySnapshot| {
+            let all = text(&findings(network, &Measurements::default(), &healthy()));
+            all.iter().any(|line| line.contains("none of its ports receives LLDP"))
+        };
+        network.switches[0].unidentified_ports = vec![1, 2];
+        assert!(!reported(&network), "nodes are located at it");
+        network.nodes.iter_mut().for_each(|node| node.location = None);
+        assert!(reported(&network));
+        network.nodes.clear();
+        assert!(!reported(&network), "it may be the only switch");
     }
 
     #[test]

@@ -72,6 +72,23 @@ fn warnings(network: &Network) -> Vec<String> {
         let at = network.port_name(port);
         pmac.is_none().then(|| format!("node {name} has no pmac: rack or port number of {at} above 65535"))
     });
+    let blocked_by_switch = network.switches.iter().flat_map(|(switch, state)| {
+        let blocked = state.ports.values().filter(|info| info.up && info.blocked);
+        blocked.map(move |info| {
+            let at = network.port_name(Port { switch, number: info.number });
+            format!(
+                "port {at} is blocked by a protocol of the switch itself, and so is the traffic that COOL sends over it; \
+                 turn off spanning tree (STP, RSTP) for the ports that COOL uses"
+            )
+        })
+    });
     let of_hosts = network.host_forwarder.warnings(&network.surroundings());
-    discovery.chain(refused).chain(full).chain(away).chain(unreachable).chain(of_hosts).collect()
+    discovery
+        .chain(refused)
+        .chain(full)
+        .chain(away)
+        .chain(unreachable)
+        .chain(blocked_by_switch)
+        .chain(of_hosts)
+        .collect()
 }

@@ -398,9 +398,23 @@ fn the_new_place_of_a_moved_node_is_announced() {
     world.intervals(6);
     world.truth.displace("h1");
     world.truth.place("h1", at(3, 9));
-    let down = PortInfo { number: 3, mac: MacAddr(2, 1, 0, 0, 0, 3), up: false, bytes_per_second: 0 };
+    let down = PortInfo {
+        number: 3,
+        mac: MacAddr(2, 1, 0, 0, 0, 3),
+        up: false,
+        blocked: false,
+        forwards: true,
+        bytes_per_second: 0,
+    };
     world.event(dpid(1), SwitchEvent::PortChanged(down));
-    let up = PortInfo { number: 9, mac: MacAddr(2, 1, 0, 0, 0, 9), up: true, bytes_per_second: 0 };
+    let up = PortInfo {
+        number: 9,
+        mac: MacAddr(2, 1, 0, 0, 0, 9),
+        up: true,
+        blocked: false,
+        forwards: true,
+        bytes_per_second: 0,
+    };
     world.event(dpid(3), SwitchEvent::PortChanged(up));
     let NodeRegistration { name, mac, lldp_key, .. } = node(1);
     let frame = Announcement::Node { name, mac }.encode(mac, &lldp_key, u64::MAX).unwrap();

@@ -211,6 +211,11 @@ impl Channel {
         channel
     }
 
+    /// Returns the datapath id, once the switch has stated it.
+    pub(crate) fn datapath_id(&self) -> Option<DatapathId> {
+        Some(self.datapath_id).filter(|stated| *stated != DatapathId(0))
+    }
+
     fn send(&mut self, body: Body) -> u32 {
         self.next_xid = (self.next_xid + 1) & !reconciler::XID_BIT;
         self.outputs.push_back(Output::Send(Message::new(self.next_xid, body)));

@@ -1,7 +1,7 @@
 //! Moves bytes between a switch's socket and its [`channel`](crate::switch::channel), and events
 //! between the channel and the [`network`](crate::network).
 
-use crate::api::ConnectionId;
+use crate::api::{ConnectionId, NotAdmitted};
 use crate::switch::catch_up::CatchUpNotifier;
 use crate::switch::channel::{Channel, ChannelConfig, Input, Output, SwitchInfo};
 use crate::switch::connected_peers::ConnectedPeers;
@@ -124,6 +124,7 @@ pub(crate) async fn run(
         unflushed: false,
         handle: Some(SwitchHandle { updates: updates.clone(), packets: packets_in }),
         switch: None,
+        rejected: false,
         updating: None,
         catch_up: CatchUpNotifier::new(caught_up_interval, clock.now()),
         generation,
@@ -156,6 +157,8 @@ struct ConnectionDriver {
     /// Held until the switch is up, then passed to the network.
     handle: Option<SwitchHandle>,
     switch: Option<(DatapathId, String)>,
+    /// Whether the switch was rejected.
+    rejected: bool,
     /// Version of the last update that the switch has not acknowledged, and the time since which an
     /// acknowledgment has been outstanding.
     updating: Option<(u64, Time)>,
@@ -246,6 +249,11 @@ impl ConnectionDriver {
             writer.shutdown().await
         };
         let _ = tokio::time::timeout(FAREWELL, farewell).await;
+        // Rejected switches are recorded by their reason.
+        if !self.rejected {
+            let known = self.switch.as_ref().map(|(switch, _)| *switch).or(self.channel.datapath_id());
+            self.telemetry.connection_broken(known, self.peer.ip(), &why);
+        }
         match &self.switch {
             Some((switch, name)) => {
                 warn!(peer = %self.peer, switch = %switch, "switch {name} disconnected: {why}");
@@ -334,16 +342,14 @@ impl ConnectionDriver {
                     let (switch, address) = (info.datapath_id, self.peer.ip());
                     if let Err(why) = self.peers.claim(switch, self.connection, address) {
                         let text = why.to_string();
-                        self.telemetry.not_admitted(switch, address, why);
+                        self.reject(switch, why);
                         return Err(text);
                     }
                     info!(peer = %self.peer, switch = %info.datapath_id, ports = info.ports.len(), "switch {} connected", info.name);
                     self.switch = Some((info.datapath_id, info.name.clone()));
                     self.notify(SwitchEvent::Up(info, handle)).await;
                 }
-                Output::NotAdmitted(claimed, why) => {
-                    self.telemetry.not_admitted(claimed, self.peer.ip(), why)
-                }
+                Output::NotAdmitted(claimed, why) => self.reject(claimed, why),
                 Output::PortChanged(port) => self.notify(SwitchEvent::PortChanged(port)).await,
                 Output::PortRemoved(port) => self.notify(SwitchEvent::PortRemoved(port)).await,
                 Output::PacketIn(port, frame) => self.notify(SwitchEvent::PacketIn(port, frame)).await,
@@ -362,6 +368,12 @@ impl ConnectionDriver {
                 Output::Close(why) => return Err(why),
             }
         }
+    }
+
+    /// Records that the switch is rejected.
+    fn reject(&mut self, claimed: DatapathId, why: NotAdmitted) {
+        self.rejected = true;
+        self.telemetry.not_admitted(claimed, self.peer.ip(), why);
     }
 
     fn name(&self) -> &str {

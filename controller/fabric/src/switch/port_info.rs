@@ -9,6 +9,10 @@ pub(crate) struct PortInfo {
     pub(crate) number: u32,
     pub(crate) mac: MacAddr,
     pub(crate) up: bool,
+    /// Whether a protocol of the switch itself, such as STP, blocks the port.
+    pub(crate) blocked: bool,
+    /// Whether the switch is configured to send packets out of the port.
+    pub(crate) forwards: bool,
     /// Rate; 0 if unknown.
     pub(crate) bytes_per_second: u64,
 }
@@ -21,6 +25,8 @@ impl PortInfo {
             number: port.port.0,
             mac: port.hw_addr,
             up: !down,
+            forwards: !port.config.contains(PortConfig::NO_FWD),
+            blocked: port.state.contains(PortState::BLOCKED),
             bytes_per_second: kbps(port) * 1000 / 8,
         }
     }

@@ -98,6 +98,19 @@ pub struct Measurements {
     pub not_admitted: BTreeMap<&'static str, u64>,
     /// Latest rejection of each datapath id and address, within [`RECENT`].
     pub rejected: BTreeMap<(DatapathId, IpAddr), RejectedSwitch>,
+    /// Connections that have ended, by datapath id, if it was known, and address.
+    pub broken_connections: BTreeMap<(Option<DatapathId>, IpAddr), BrokenConnections>,
+}
+
+/// Connections of one switch that have ended, each within [`RECENT`] of the one before.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BrokenConnections {
+    /// Number of connections.
+    pub count: u32,
+    /// Reason why the last one ended.
+    pub why: String,
+    /// Time at which the last one ended.
+    pub at: Instant,
 }
 
 /// A switch that was rejected.
@@ -136,6 +149,7 @@ impl Telemetry {
     pub(crate) fn read(&self) -> Measurements {
         let mut state = self.state.lock();
         state.measurements.rejected.retain(|_, rejected| rejected.at.elapsed() < RECENT);
+        state.measurements.broken_connections.retain(|_, broken| broken.at.elapsed() < RECENT);
         state.measurements.clone()
     }
 
@@ -147,6 +161,19 @@ impl Telemetry {
         rejected.retain(|_, rejected| rejected.at.elapsed() < RECENT);
         if rejected.len() < TURNED_AWAY_MAX || rejected.contains_key(&(claimed, address)) {
             rejected.insert((claimed, address), RejectedSwitch { why, at: Instant::now() });
+        }
+    }
+
+    /// Records that a connection has ended for this reason. Its switch may not have stated its
+    /// datapath id.
+    pub(crate) fn connection_broken(&self, switch: Option<DatapathId>, address: IpAddr, why: &str) {
+        let broken = &mut self.state.lock().measurements.broken_connections;
+        broken.retain(|_, broken| broken.at.elapsed() < RECENT);
+        let before = broken.get(&(switch, address)).map(|broken| broken.count);
+        if before.is_some() || broken.len() < TURNED_AWAY_MAX {
+            let count = before.unwrap_or(0).saturating_add(1);
+            let new = BrokenConnections { count, why: why.to_owned(), at: Instant::now() };
+            broken.insert((switch, address), new);
         }
     }
 
@@ -325,6 +352,22 @@ mod tests {
         assert_eq!(lately(303, 6, 1), (false, true));
         assert_eq!(lately(600, 6, 1), (false, false));
         assert_eq!(lately(602, 7, 1), (true, false));
+    }
+
+    #[test]
+    fn connections_that_break_again_and_again_are_counted() {
+        let telemetry = Telemetry::default();
+        let (switch, address) = (Some(DatapathId(7)), IpAddr::from([10, 0, 0, 9]));
+        for why in ["it refused a barrier", "it did not report its tables"] {
+            telemetry.connection_broken(switch, address, why);
+        }
+        for last in 0..=255 {
+            telemetry.connection_broken(None, [10, 0, 1, last].into(), "its first message is not a hello");
+        }
+        let broken = telemetry.read().broken_connections;
+        let of_switch = &broken[&(switch, address)];
+        assert_eq!((of_switch.count, of_switch.why.as_str()), (2, "it did not report its tables"));
+        assert_eq!(broken.len(), TURNED_AWAY_MAX);
     }
 
     #[test]

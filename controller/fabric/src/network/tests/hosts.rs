@@ -308,7 +308,8 @@ fn a_host_becomes_a_node_and_a_node_a_host() {
 /// A port without a link goes down.
 fn goes_down(world: &mut World, port: Port) {
     let mac = MacAddr(2, 1, 0, 0, 0, port.number as u8);
-    let down = PortInfo { number: port.number, mac, up: false, bytes_per_second: 0 };
+    let down =
+        PortInfo { number: port.number, mac, up: false, blocked: false, forwards: true, bytes_per_second: 0 };
     world.event(port.switch, SwitchEvent::PortChanged(down));
     world.settle();
 }

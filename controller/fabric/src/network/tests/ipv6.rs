@@ -287,7 +287,14 @@ fn neighbor_discovery_is_metered_per_port_only_where_used() {
     let mac = MacAddr(2, 1, 0, 0, 0, 3);
     world.event(
         dpid(4),
-        SwitchEvent::PortChanged(PortInfo { number: 3, mac, up: false, bytes_per_second: 0 }),
+        SwitchEvent::PortChanged(PortInfo {
+            number: 3,
+            mac,
+            up: false,
+            blocked: false,
+            forwards: true,
+            bytes_per_second: 0,
+        }),
     );
     world.settle();
     assert_eq!(flows(&world, at(4, 3)), 0);

@@ -124,6 +124,8 @@ impl World {
             number,
             mac: MacAddr(2, 1, 0, 0, 0, number as u8),
             up: true,
+            blocked: false,
+            forwards: true,
             bytes_per_second: 1000 * u64::from(number),
         });
         let info = SwitchInfo {
@@ -316,7 +318,8 @@ impl World {
         self.pulled.insert(port, peer);
         for end in [port, peer] {
             let mac = MacAddr(2, 1, 0, 0, 0, end.number as u8);
-            let info = PortInfo { number: end.number, mac, up, bytes_per_second: 0 };
+            let info =
+                PortInfo { number: end.number, mac, up, blocked: false, forwards: true, bytes_per_second: 0 };
             let down = &mut self.devices.get_mut(&end.switch).unwrap().switch.down;
             match up {
                 true => down.remove(&end.number),
