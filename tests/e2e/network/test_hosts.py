@@ -1,16 +1,12 @@
 """Hosts without an agent reach each other, nodes and gateways as through any switch, and cannot
 take over the address of another host."""
 import contextlib
-import json
-import os
 import re
 import signal
 import subprocess
 
-from conftest import PATIENCE, ROOT, end_agent, end_controller, succeed, wait_for
-from test_forwarding import vsctl
-
-HOST = os.path.join(ROOT, "tests", "e2e", "host.py")
+from conftest import PATIENCE, end_agent, end_controller, succeed, wait_for
+from test_forwarding import HOST, legacy_switch, transmitted_packets, vsctl
 
 
 def host(bed, name):
@@ -218,42 +214,21 @@ def test_a_node_with_silent_agent_is_reached_and_becomes_a_host(make_bed):
     bed.wait_until_joined()
 
 
-def connect_legacy_switch(bed):
-    """Connects two switches by one that forwards everything but LLDP, as unmanaged switches do."""
-    vsctl("add-br", "legacy", "--", "set", "bridge", "legacy", "datapath_type=netdev", "fail-mode=secure", "protocols=OpenFlow13")
-    for flow in ("priority=10,dl_type=0x88cc,actions=drop", "priority=1,actions=NORMAL"):
-        subprocess.check_call(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", "legacy", flow])
-    for switch in ("s2", "s3"):
-        vsctl("add-port", switch, switch + "-legacy", "--", "set", "interface", switch + "-legacy", "type=patch", "ofport_request=40",
-              "options:peer=legacy-" + switch, "--",
-              "add-port", "legacy", "legacy-" + switch, "--", "set", "interface", "legacy-" + switch, "type=patch", "options:peer=%s-legacy" % switch)
-
-
 def test_broadcasts_do_not_loop_through_a_switch_that_drops_lldp(make_bed):
     bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
     reach(bed, ("h2", "h5"))
-    try:
-        connect_legacy_switch(bed)
+    with legacy_switch("s2", "s3"):
         # Floods until the controller has seen a frame return.
         def loop_is_reported():
             run_program(bed, "h2", "claim", host(bed, "h2").IP())
             return any("is closed to hosts" in w for w in bed.cool_json("topology")["warnings"])
 
         wait_for(loop_is_reported, "the controller closes one of the two ports")
-
-        def transmitted_packets():
-            statistics = json.loads(vsctl("--format=json", "--columns=statistics", "list", "interface", "s2-legacy"))["data"][0][0][1]
-            return dict(statistics)["tx_packets"]
-
-        before = transmitted_packets()
+        before = transmitted_packets("s2-legacy")
         for _ in range(10):
             run_program(bed, "h2", "claim", host(bed, "h2").IP())
-        assert transmitted_packets() - before < 200
+        assert transmitted_packets("s2-legacy") - before < 200
         reach(bed, ("h2", "h5"), ("h2", "h1"), ("h3", "h4"))
-    finally:
-        for switch in ("s2", "s3"):
-            vsctl("--if-exists", "del-port", switch, switch + "-legacy")
-        vsctl("--if-exists", "del-br", "legacy")
     reach(bed, ("h2", "h5"))
 
 

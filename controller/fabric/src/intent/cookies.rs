@@ -26,6 +26,8 @@ pub(crate) const FOR_BROADCAST: u64 = 12 << 24;
 /// Flows for link-local multicast and neighbor discovery of IPv6. A switch with few meters or flows
 /// can be served without them.
 pub(crate) const FOR_IPV6: u64 = 13 << 24;
+/// Flows for loop probes at ports that are blocked in favor of another port.
+pub(crate) const FOR_NORMAL_PROBE: u64 = 14 << 24;
 
 /// Cookie and mask of the flows that count multicast packets of senders that are not members.
 pub(crate) const NONMEMBERS: (u64, u64) = (COOKIE | FOR_NONMEMBERS, u64::MAX);

@@ -4,7 +4,7 @@ use super::addresses::{IpVersion, into_tree};
 use super::cookies::{COOKIE, FOR_BROADCAST, FOR_IPV6, FOR_NONMEMBERS, FOR_TREE};
 use super::tables::{FlowEntry, FlowKey, GROUPS, SwitchTables};
 use crate::api::Unicast;
-use crate::frames::{ndp, pmac};
+use crate::frames::{loop_probe, ndp, pmac};
 use cool_topology::MacAddr;
 use core::net::{IpAddr, Ipv6Addr};
 use rs_openflow::{
@@ -63,6 +63,9 @@ pub(crate) fn always(unicast: Unicast, carries_hosts: bool) -> SwitchTables {
         (LLDP, Match::new().eth_type(EtherType::LLDP), 0, to_controller()),
         (NONMEMBER, IpVersion::V4.match_all_trees(), FOR_NONMEMBERS, Vec::new()),
     ];
+    // Where switches learn addresses, ports on one foreign segment are found by probes.
+    let probes = (unicast == Unicast::Normal)
+        .then(|| (LLDP, Match::new().eth_type(EtherType(loop_probe::ETHERTYPE)), 0, to_controller()));
     let entry =
         |(priority, matching, purpose, actions)| (FlowKey::new(priority, matching), flow(purpose, actions));
     // Switches that learn addresses flood ARP requests themselves.
@@ -71,7 +74,14 @@ pub(crate) fn always(unicast: Unicast, carries_hosts: bool) -> SwitchTables {
     let ipv6 = (carries_hosts || unicast == Unicast::Normal)
         .then(|| (NONMEMBER, IpVersion::V6.match_all_trees(), FOR_NONMEMBERS, Vec::new()));
     let broadcasts = carries_hosts.then(broadcasts).into_iter().flatten();
-    let flows = flows.into_iter().chain(ipv6).chain(arp).map(entry).chain(broadcasts).chain([drop_rest(0)]);
+    let flows = flows
+        .into_iter()
+        .chain(ipv6)
+        .chain(arp)
+        .chain(probes)
+        .map(entry)
+        .chain(broadcasts)
+        .chain([drop_rest(0)]);
     SwitchTables { flows: flows.collect(), groups: BTreeMap::new() }
 }
 

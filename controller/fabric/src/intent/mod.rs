@@ -14,10 +14,12 @@ pub(crate) mod retained;
 pub(crate) mod tables;
 
 use crate::api::{NodeRegistration, Unicast};
-use crate::frames::pmac;
 use crate::frames::vlan::Vlan;
+use crate::frames::{loop_probe, pmac};
 use addresses::IpVersion;
-use cookies::{FOR_LINK, FOR_NODE, FOR_NODE_PORT, FOR_NORMAL, FOR_RACK, FOR_TOR, is_for_link};
+use cookies::{
+    FOR_LINK, FOR_NODE, FOR_NODE_PORT, FOR_NORMAL, FOR_NORMAL_PROBE, FOR_RACK, FOR_TOR, is_for_link,
+};
 use cool_topology::routes::NextHops;
 use cool_topology::{DatapathId, Port, Tree};
 use failover::FailoverGroups;
@@ -113,8 +115,9 @@ impl Intent {
     /// Returns all desired entries of a switch as a delta to empty tables. Nothing is pending for
     /// the switch afterwards.
     pub(crate) fn full_delta(&mut self, switch: DatapathId) -> TableDelta {
-        self.pending.remove(&switch);
-        self.switches.get(&switch).map(TableDelta::from_empty).unwrap_or_default()
+        let TableDelta { blocked, .. } = self.pending.remove(&switch).unwrap_or_default();
+        let full = self.switches.get(&switch).map(TableDelta::from_empty).unwrap_or_default();
+        TableDelta { blocked, ..full }
     }
 
     /// Returns the deltas that have not been sent yet, by switch.
@@ -227,6 +230,16 @@ impl Intent {
         let key = FlowKey::new(NORMAL, Match::new().in_port(PortNo(port.number)));
         let flow = open.then(|| flow(FOR_NORMAL, vec![Action::output(PortNo::NORMAL)]));
         self.flow(port.switch, key, flow);
+    }
+
+    /// Blocks a port: the switch sends nothing out of it. Probes of other ports that it receives
+    /// have a flow of their own meanwhile, so that they are metered apart from other ports.
+    pub(crate) fn block(&mut self, port: Port, blocked: bool) {
+        let probes = blocked.then(|| flow(FOR_NORMAL_PROBE, to_controller()));
+        self.flow(port.switch, port_key(port.number, EtherType(loop_probe::ETHERTYPE)), probes);
+        if self.switches.contains_key(&port.switch) {
+            self.pending.entry(port.switch).or_default().blocked.insert(port.number, blocked);
+        }
     }
 
     /// Installs a tree with this shape, or removes it. Returns the switches for which this changes

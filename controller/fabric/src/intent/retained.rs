@@ -1,7 +1,8 @@
 //! Stale entries of an earlier controller that a switch must keep for a while.
 
 use super::cookies::{
-    FOR_EDGE, FOR_HOST, FOR_HOST_HERE, FOR_LINK, FOR_NODE, FOR_NODE_PORT, FOR_NORMAL, FOR_RACK, tree_of,
+    FOR_EDGE, FOR_HOST, FOR_HOST_HERE, FOR_LINK, FOR_NODE, FOR_NODE_PORT, FOR_NORMAL, FOR_NORMAL_PROBE,
+    FOR_RACK, tree_of,
 };
 use super::failover::FAILOVERS;
 use super::tables::{FlowEntry, FlowKey};
@@ -44,6 +45,7 @@ impl RetainedEntries {
                             | FOR_HOST
                             | FOR_HOST_HERE
                             | FOR_EDGE
+                            | FOR_NORMAL_PROBE
                     )
             }
         }

@@ -57,11 +57,13 @@ pub struct RuleCounts {
     pub groups: usize,
 }
 
-/// A change of tables: entries by key, `None` for entries to remove.
+/// A change of tables and ports: entries by key, `None` for entries to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct TableDelta {
     pub(crate) flows: BTreeMap<FlowKey, Option<FlowEntry>>,
     pub(crate) groups: BTreeMap<u32, Option<GroupBuckets>>,
+    /// Ports that the switch must block, or not block any longer.
+    pub(crate) blocked: BTreeMap<u32, bool>,
 }
 
 impl TableDelta {
@@ -70,6 +72,7 @@ impl TableDelta {
         TableDelta {
             flows: tables.flows.iter().map(|(key, flow)| (key.clone(), Some(flow.clone()))).collect(),
             groups: tables.groups.iter().map(|(id, buckets)| (*id, buckets.clone())).collect(),
+            blocked: BTreeMap::new(),
         }
     }
 
@@ -77,5 +80,6 @@ impl TableDelta {
     pub(crate) fn append(&mut self, later: TableDelta) {
         self.flows.extend(later.flows);
         self.groups.extend(later.groups);
+        self.blocked.extend(later.blocked);
     }
 }

@@ -4,13 +4,14 @@
 use super::Network;
 use super::acknowledgments::AckWaiter;
 use super::host_forwarder::Input as HostInput;
+use super::switch_table::SwitchState;
 use crate::api::Unicast;
 use crate::intent::hosts::HostKey;
 use crate::intent::tables::RuleCounts;
 use cool_machine::Time;
-use cool_topology::{DatapathId, Link, SwitchAdjacency};
-use std::collections::BTreeSet;
-use tracing::warn;
+use cool_topology::{DatapathId, Link, Port, SwitchAdjacency};
+use std::collections::{BTreeMap, BTreeSet};
+use tracing::{info, warn};
 
 /// Number of trees that are improved before events are processed again.
 const IMPROVED_AT_ONCE: usize = 32;
@@ -53,14 +54,36 @@ impl Network {
         let settled = self.switches.is_settled();
         let due = |normal: &&mut super::NormalForwarding| !changes.is_empty() || normal.is_due(now, settled);
         if let Some(normal) = self.normal.as_mut().filter(due) {
+            let switches = &self.switches;
+            let connected = |switch| switches.get(switch).is_some_and(SwitchState::connected);
+            let probes = normal.probes(now, connected);
             for (port, open) in normal.follow(now, self.discovery.graph(), settled) {
                 self.intent.normal(port, open);
+            }
+            let blocked = normal.take_blocked_changes();
+            self.block(blocked);
+            for (port, probe) in probes {
+                self.send(port, probe);
             }
         }
         self.reannounce(now);
         self.improve(now);
         for number in self.multicast.take_changed() {
             self.apply_tree(number);
+        }
+    }
+
+    /// Blocks ports, or ends that.
+    fn block(&mut self, changes: BTreeMap<Port, bool>) {
+        for (port, blocked) in changes {
+            let at = self.port_name(port);
+            match blocked {
+                true => warn!(
+                    "port {at} is blocked, because a switch without OpenFlow connects it to another port"
+                ),
+                false => info!("port {at} is no longer blocked"),
+            }
+            self.intent.block(port, blocked);
         }
     }
 

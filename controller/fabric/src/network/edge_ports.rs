@@ -85,6 +85,11 @@ impl EdgePorts {
         &self.settled
     }
 
+    /// Returns the ports that are up.
+    pub(crate) fn up(&self) -> impl Iterator<Item = Port> + '_ {
+        self.up.iter().copied()
+    }
+
     /// Returns whether a port is up and has had no link so far.
     pub(crate) fn may_be(&self, port: Port) -> bool {
         self.up.contains(&port) && !self.linked.contains(&port)

@@ -10,6 +10,7 @@ mod acknowledgments;
 mod convergence;
 mod deadlines;
 mod edge_ports;
+mod foreign_segments;
 mod group_creation;
 mod host_forwarder;
 mod multicast_groups;
@@ -107,8 +108,9 @@ impl Network {
         Network {
             discovery: Discovery::new(config.lldp_interval, config.grace, key),
             intent: Intent::new(config.unicast, hosts.is_some()),
-            host_forwarder: HostForwarder::new(hosts, config.deferral_timeout, probe_key),
-            normal: (config.unicast == Unicast::Normal).then(NormalForwarding::default),
+            host_forwarder: HostForwarder::new(hosts, config.deferral_timeout, probe_key.clone()),
+            normal: (config.unicast == Unicast::Normal)
+                .then(|| NormalForwarding::new(config.lldp_interval, probe_key)),
             config,
             racks: Racks::default(),
             nodes: NodeRegistry::default(),
@@ -177,6 +179,13 @@ impl Network {
                 self.port_down(now, Port { switch, number });
             }
             SwitchEvent::PacketIn(number, frame) => self.packet_in(now, Port { switch, number }, &frame),
+            SwitchEvent::BlockRefused(number) => {
+                let port = Port { switch, number };
+                warn!("the switch cannot block port {}, so its segment stays closed", self.port_name(port));
+                if let Some(normal) = &mut self.normal {
+                    normal.cannot_block(port);
+                }
+            }
             SwitchEvent::CaughtUp => self.discovery.handle(now, Input::CaughtUp(switch)),
             SwitchEvent::Acknowledged(version, refusals) => self.acknowledged(now, switch, version, refusals),
             SwitchEvent::Down => {
@@ -202,7 +211,8 @@ impl Network {
         }
         self.racks.reserve(info.inherited.racks);
         if let Some(normal) = &mut self.normal {
-            normal.remember(switch, &info.inherited.open, &up);
+            let blocked = info.ports.iter().filter(|port| !port.forwards).map(|port| port.number).collect();
+            normal.remember(switch, &info.inherited.open, &blocked, &up);
         }
         let capacity = info.capacity.within(self.config.capacity);
         let stale_trees = self.retain_stale(now, switch, info.inherited.trees);
@@ -256,7 +266,7 @@ impl Network {
         self.presence.port_up(now, port);
         let settled = now + self.config.lldp_interval * DISCOVERY_INTERVALS;
         if let Some(normal) = &mut self.normal {
-            normal.port_up(port, settled);
+            normal.port_up(now, port, settled);
         }
         self.handle_hosts(now, HostInput::PortUp { port, settled_at: settled });
     }

@@ -7,7 +7,7 @@ use super::host_forwarder::{Input as HostInput, Output as HostOutput, Surroundin
 use super::switch_table::SwitchState;
 use crate::api::Unicast;
 use crate::frames::vlan::{self, Vlan};
-use crate::frames::{arp, ethertype};
+use crate::frames::{arp, ethertype, loop_probe};
 use cool_machine::{Machine, Time};
 use cool_topology::discovery::Input;
 use cool_topology::lldp::Announcement;
@@ -37,6 +37,11 @@ impl Network {
                     self.telemetry.refused_lldp(refused);
                 } else {
                     self.record_vlan(now, port, tag.vlan(), &untagged);
+                }
+            }
+            Some(loop_probe::ETHERTYPE) if self.normal.is_some() => {
+                if let Some(normal) = &mut self.normal {
+                    normal.received(port, &untagged);
                 }
             }
             Some(_) if self.config.unicast == Unicast::Routed => {

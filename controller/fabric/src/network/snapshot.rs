@@ -82,6 +82,12 @@ fn warnings(network: &Network) -> Vec<String> {
             )
         })
     });
+    let blocked_segments = network.normal.iter().flat_map(|normal| normal.blocked()).map(|port| {
+        format!(
+            "port {} is blocked, because a switch without OpenFlow connects it to another port; remove one of the cables",
+            network.port_name(port)
+        )
+    });
     let of_hosts = network.host_forwarder.warnings(&network.surroundings());
     discovery
         .chain(refused)
@@ -89,6 +95,7 @@ fn warnings(network: &Network) -> Vec<String> {
         .chain(away)
         .chain(unreachable)
         .chain(blocked_by_switch)
+        .chain(blocked_segments)
         .chain(of_hosts)
         .collect()
 }

@@ -17,8 +17,8 @@ use crate::telemetry::counters::SwitchCounters;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::DatapathId;
 use rs_openflow::{
-    AsyncConfig, Body, Error, ErrorMessage, ErrorType, FragmentHandling, Hello, Message, MessageHeader,
-    MessageType, MultipartReply, MultipartRequest, PacketInReason, PacketOut, PortNo, PortReason,
+    AsyncConfig, Body, Error, ErrorMessage, ErrorType, FragmentHandling, Hello, Message, MessageHeader, MessageType, MultipartReply,
+    MultipartRequest, PacketInReason, PacketOut, PortConfig, PortFeatures, PortMod, PortNo, PortReason,
     SwitchConfig, VERSION,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -29,6 +29,8 @@ const HANDSHAKE: Duration = Duration::from_secs(10);
 const MAX_PORTS: usize = 1 << 16;
 /// Maximum number of recorded meter messages that the switch may still refuse.
 const MAX_METERS_UNKNOWN: usize = 1 << 12;
+/// Maximum number of recorded messages about ports that the switch may still refuse.
+const MAX_PORT_MODS_UNKNOWN: usize = 1 << 12;
 /// Length of a packet-in that is not truncated (OFPCML_NO_BUFFER).
 const NO_BUFFER: u16 = 0xffff;
 /// Code of HELLO_FAILED: no common version.
@@ -114,6 +116,8 @@ pub(crate) enum Output {
     /// The switch has reported its counters.
     Counters(SwitchCounters),
     Acknowledged(u64, EntryRefusals),
+    /// The switch has refused to block this port.
+    BlockRefused(u32),
     /// A condition that an operator should look at.
     Warning(String),
     /// The driver must send the remaining messages and close the connection, for this reason.
@@ -160,6 +164,8 @@ pub(crate) struct Channel {
     barrier: Option<u32>,
     /// Meter messages that may still be refused.
     meter_mods: BTreeSet<u32>,
+    /// Messages that block a port and may still be refused, with the port of each.
+    port_mods: BTreeMap<u32, u32>,
     /// Limits the packet-ins of each port. LLDP (`true`) and other frames have separate token
     /// buckets.
     policer: Policer<(u32, bool)>,
@@ -196,6 +202,7 @@ impl Channel {
             async_xids: [None; 2],
             barrier: None,
             meter_mods: BTreeSet::new(),
+            port_mods: BTreeMap::new(),
             policer: Policer::new(config.packet_ins_per_second),
             packet_ins: 0,
             unreadable: 0,
@@ -333,6 +340,9 @@ impl Channel {
                 self.outputs.push_back(Output::Warning(text));
             }
             return;
+        }
+        if let Some(port) = self.port_mods.remove(&xid) {
+            return self.outputs.push_back(Output::BlockRefused(port));
         }
         if failure.kind == ErrorType::HELLO_FAILED {
             let text = String::from_utf8_lossy(&failure.data);
@@ -476,6 +486,25 @@ impl Channel {
         }
     }
 
+    /// Blocks a port: the switch sends nothing out of it, but still hands in what it receives.
+    fn block(&mut self, port: u32, blocked: bool) {
+        let Some(info) = self.ports.get(&port) else { return };
+        let change = PortMod {
+            port: PortNo(port),
+            hw_addr: info.mac,
+            config: if blocked { PortConfig::NO_FWD } else { PortConfig::NONE },
+            mask: PortConfig::NO_FWD,
+            advertise: PortFeatures::NONE,
+        };
+        let xid = self.send(Body::PortMod(change));
+        if blocked {
+            self.port_mods.insert(xid, port);
+        }
+        while self.port_mods.len() > MAX_PORT_MODS_UNKNOWN {
+            self.port_mods.pop_first();
+        }
+    }
+
     fn port_status(&mut self, reason: PortReason, port: &rs_openflow::Port) {
         if port.port > PortNo::MAX || port.port.0 == 0 {
             return;
@@ -583,7 +612,12 @@ impl Machine for Channel {
         match input {
             Input::Received(message) => self.received(now, message),
             Input::Unreadable(header, error) => self.unreadable(now, header, &error),
-            Input::Update(update) => self.reconciler.handle(now, reconciler::Input::Update(update)),
+            Input::Update(mut update) => {
+                for (port, blocked) in core::mem::take(&mut update.delta.blocked) {
+                    self.block(port, blocked);
+                }
+                self.reconciler.handle(now, reconciler::Input::Update(update));
+            }
             Input::Packet(ports, frame) => {
                 self.send(Body::PacketOut(PacketOut::to_each(ports.into_iter().map(PortNo), frame)));
             }

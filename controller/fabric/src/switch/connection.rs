@@ -41,6 +41,8 @@ pub(crate) enum SwitchEvent {
     PortChanged(PortInfo),
     PortRemoved(u32),
     PacketIn(u32, Vec<u8>),
+    /// The switch has refused to block this port.
+    BlockRefused(u32),
     /// The switch has sent something, and nothing remains to be read: all its frames have been
     /// passed on.
     CaughtUp,
@@ -358,6 +360,7 @@ impl ConnectionDriver {
                         self.telemetry.counted(self.connection, *switch, self.clock.now(), counted);
                     }
                 }
+                Output::BlockRefused(port) => self.notify(SwitchEvent::BlockRefused(port)).await,
                 Output::Acknowledged(version, refusals) => {
                     if let Some((_, since)) = self.updating.take_if(|(updating, _)| *updating == version) {
                         self.telemetry.installed(self.clock.now() - since);

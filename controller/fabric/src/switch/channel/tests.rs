@@ -4,13 +4,13 @@ use super::*;
 use crate::switch::port_info::kbps;
 
 use proptest::prelude::*;
+use rs_openflow::PortState;
 use rs_openflow::{
     BandType, BufferId, Capabilities, ControllerRole, Description, FixedText, GroupCapabilities,
     GroupFeatures, GroupType, HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart,
     MultipartFlags, PacketIn, PacketInReason, PerGroupType, PortFeatures, PortStatus, RoleConfig,
     SwitchFeatures, TableConfig, TableFeatures, TableId,
 };
-use rs_openflow::{PortConfig, PortState};
 
 mod description;
 
@@ -507,6 +507,31 @@ fn a_standby_requests_nothing_of_a_switch_until_it_leads() {
     let master = RoleConfig { role: ControllerRole::MASTER, generation: 9 };
     assert_eq!(requests[0].body, Body::RoleRequest(master));
     assert!(peer.outputs.is_empty(), "{:?}", peer.outputs);
+}
+
+#[test]
+fn a_blocked_port_only_receives_and_a_refusal_is_reported() {
+    let mut peer = TestPeer::up();
+    let blocks = |peer: &mut TestPeer, blocked| {
+        let mut update = TableUpdate::default();
+        update.delta.blocked.insert(1, blocked);
+        peer.channel.handle(peer.now, Input::Update(update));
+        peer.sent.clear();
+        peer.drain();
+        let [Message { xid, body: Body::PortMod(change) }] = &peer.sent[..] else {
+            panic!("{:?}", peer.sent)
+        };
+        assert_eq!(
+            (change.port, change.hw_addr, change.mask),
+            (PortNo(1), port(1, "").hw_addr, PortConfig::NO_FWD)
+        );
+        (*xid, change.config)
+    };
+    let (xid, config) = blocks(&mut peer, true);
+    assert_eq!(config, PortConfig::NO_FWD);
+    assert_eq!(blocks(&mut peer, false).1, PortConfig::NONE);
+    peer.receive_as(xid, refusal(ErrorType::PORT_MOD_FAILED, 0));
+    assert!(peer.outputs.contains(&Output::BlockRefused(1)), "{:?}", peer.outputs);
 }
 
 #[test]
