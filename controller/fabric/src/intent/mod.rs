@@ -30,7 +30,7 @@ use flows::{
 use hosts::HostFlows;
 use rs_openflow::{Action, EtherType, GroupId, Masked, Match, Oxm, PortNo};
 use std::collections::{BTreeMap, BTreeSet};
-use tables::{FlowEntry, FlowKey, GroupBuckets, RuleCounts, SwitchTables, TableDelta};
+use tables::{FlowEntry, FlowKey, GROUPS, GroupBuckets, RuleCounts, SwitchTables, TableDelta};
 
 /// The desired tables of all switches, and the part of them that has not been sent yet.
 ///
@@ -115,9 +115,9 @@ impl Intent {
     /// Returns all desired entries of a switch as a delta to empty tables. Nothing is pending for
     /// the switch afterwards.
     pub(crate) fn full_delta(&mut self, switch: DatapathId) -> TableDelta {
-        let TableDelta { blocked, .. } = self.pending.remove(&switch).unwrap_or_default();
+        let TableDelta { blocked, group_test, .. } = self.pending.remove(&switch).unwrap_or_default();
         let full = self.switches.get(&switch).map(TableDelta::from_empty).unwrap_or_default();
-        TableDelta { blocked, ..full }
+        TableDelta { blocked, group_test, ..full }
     }
 
     /// Returns the deltas that have not been sent yet, by switch.
@@ -240,6 +240,17 @@ impl Intent {
         if self.switches.contains_key(&port.switch) {
             self.pending.entry(port.switch).or_default().blocked.insert(port.number, blocked);
         }
+    }
+
+    /// Makes a switch test its groups with this packet, at the port of a link.
+    pub(crate) fn test_groups(&mut self, port: Port, packet: Vec<u8>) {
+        self.pending.entry(port.switch).or_default().group_test = Some((port.number, packet));
+    }
+
+    /// Returns the trees of which a switch must have a part.
+    pub(crate) fn trees_of(&self, switch: DatapathId) -> Vec<u32> {
+        let tables = self.switches.get(&switch);
+        tables.into_iter().flat_map(|tables| tables.groups.range(GROUPS)).map(|(number, _)| *number).collect()
     }
 
     /// Installs a tree with this shape, or removes it. Returns the switches for which this changes

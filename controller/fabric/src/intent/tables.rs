@@ -9,6 +9,9 @@ use std::sync::Arc;
 /// [`FAILOVERS`](crate::intent::failover::FAILOVERS) has further numbers.
 pub(crate) const GROUPS: core::ops::Range<u32> = 0xc000_0000..0xc004_0000;
 
+/// Number of the group that serves to test groups, next to those of trees.
+pub(crate) const TEST_GROUP: u32 = GROUPS.end;
+
 /// Identity of a flow. Cheap to clone, because several tables share one.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct FlowKey {
@@ -64,6 +67,8 @@ pub(crate) struct TableDelta {
     pub(crate) groups: BTreeMap<u32, Option<GroupBuckets>>,
     /// Ports that the switch must block, or not block any longer.
     pub(crate) blocked: BTreeMap<u32, bool>,
+    /// Test of the switch's groups: the port and the packet.
+    pub(crate) group_test: Option<(u32, Vec<u8>)>,
 }
 
 impl TableDelta {
@@ -73,6 +78,7 @@ impl TableDelta {
             flows: tables.flows.iter().map(|(key, flow)| (key.clone(), Some(flow.clone()))).collect(),
             groups: tables.groups.iter().map(|(id, buckets)| (*id, buckets.clone())).collect(),
             blocked: BTreeMap::new(),
+            group_test: None,
         }
     }
 
@@ -81,5 +87,6 @@ impl TableDelta {
         self.flows.extend(later.flows);
         self.groups.extend(later.groups);
         self.blocked.extend(later.blocked);
+        self.group_test = later.group_test.or(self.group_test.take());
     }
 }

@@ -12,6 +12,7 @@ mod deadlines;
 mod edge_ports;
 mod foreign_segments;
 mod group_creation;
+mod group_tests;
 mod host_forwarder;
 mod multicast_groups;
 mod node_registry;
@@ -42,6 +43,7 @@ use convergence::NetworkChanges;
 use cool_machine::{Machine, Poll, Time, earliest};
 use cool_topology::discovery::{Input, Output};
 use cool_topology::{DatapathId, Discovery, Key, Link, Port, Racks, SwitchAdjacency};
+use group_tests::GroupTests;
 use host_forwarder::{HostForwarder, Input as HostInput};
 use multicast_groups::{GroupTrees, MulticastGroups};
 use node_registry::NodeRegistry;
@@ -92,6 +94,7 @@ pub(crate) struct Network {
     /// State and logic for hosts without an agent.
     host_forwarder: HostForwarder,
     silent: SilentNodes,
+    group_tests: GroupTests,
     stale_trees: StaleTrees,
 }
 
@@ -105,6 +108,7 @@ impl Network {
         let hosts = config.hosts.filter(|_| config.unicast == Unicast::Routed);
         // Loop probes and LLDP are authenticated separately.
         let probe_key = key.derive(b"loop probes");
+        let test_key = key.derive(b"group tests");
         Network {
             discovery: Discovery::new(config.lldp_interval, config.grace, key),
             intent: Intent::new(config.unicast, hosts.is_some()),
@@ -126,6 +130,7 @@ impl Network {
             unicast: UnicastRoutes::default(),
             acknowledgments: Acknowledgments::default(),
             silent: SilentNodes::default(),
+            group_tests: GroupTests::new(test_key),
             stale_trees: StaleTrees::default(),
         }
     }
@@ -238,6 +243,7 @@ impl Network {
             retain_until,
         };
         self.switches.connect(switch, connected);
+        self.forget_group_test(switch);
         self.intent.add_switch(switch);
         self.intent.allow_failovers(switch, capacity.failovers());
         if let Some(rack) = self.racks.number(switch) {
@@ -302,6 +308,10 @@ impl Network {
                 self.port_up(now, Port { switch, number: *number });
             }
             self.discovery.handle(now, Input::SwitchUp { switch, ports: &ports });
+            let linked = self.discovery.graph().neighbors(switch).next().map(|(number, _)| number);
+            if let Some(number) = linked {
+                self.test_groups(now, Port { switch, number });
+            }
         }
         self.acknowledgments.acknowledged(switch, version);
     }
@@ -377,6 +387,7 @@ impl Network {
                     info!("link {} - {} found", self.port_name(link.a), self.port_name(link.b));
                     self.presence.link(now, link).into_iter().for_each(|took| self.telemetry.found(took));
                     for end in [link.a, link.b] {
+                        self.test_groups(now, end);
                         self.handle_hosts(now, HostInput::LinkFound(end));
                     }
                     [link.a, link.b].into_iter().for_each(|end| self.clear_port(end));

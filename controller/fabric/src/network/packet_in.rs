@@ -24,6 +24,7 @@ impl Network {
             self.intent.accept_priority_tags();
         }
         match ethertype(&untagged) {
+            Some(lldp::ETHERTYPE) if self.group_test_returned(now, &untagged) => {}
             Some(lldp::ETHERTYPE) => {
                 let before = self.discovery.refused();
                 self.discovery.handle(now, Input::Received(port, &untagged));

@@ -88,6 +88,12 @@ fn warnings(network: &Network) -> Vec<String> {
             network.port_name(port)
         )
     });
+    let returning_switches = network.group_tests.returning().map(|switch| {
+        format!(
+            "switch {} returns packets of groups to their ingress port, so no multicast tree crosses it; update its software",
+            network.name(switch)
+        )
+    });
     let of_hosts = network.host_forwarder.warnings(&network.surroundings());
     discovery
         .chain(refused)
@@ -96,6 +102,7 @@ fn warnings(network: &Network) -> Vec<String> {
         .chain(unreachable)
         .chain(blocked_by_switch)
         .chain(blocked_segments)
+        .chain(returning_switches)
         .chain(of_hosts)
         .collect()
 }

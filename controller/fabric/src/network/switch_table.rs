@@ -219,6 +219,14 @@ impl SwitchTable {
         Some(self.version)
     }
 
+    /// Records that a switch cannot have trees.
+    pub(crate) fn forbid_groups(&mut self, switch: DatapathId) {
+        if let Some(state) = self.by_id.get_mut(&switch) {
+            state.capacity.groups = Some(0);
+            self.revision += 1;
+        }
+    }
+
     /// Stops retaining a stale tree at a switch. Returns whether the switch is known.
     pub(crate) fn release_tree(&mut self, switch: DatapathId, number: u32) -> bool {
         let Some(state) = self.by_id.get_mut(&switch) else { return false };

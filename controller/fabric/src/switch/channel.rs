@@ -4,6 +4,7 @@
 //! [`connection`](crate::switch::connection) handles bytes and sockets.
 
 use crate::api::{NotAdmitted, Pipeline, TableCapacity};
+use crate::intent::tables::TEST_GROUP;
 use crate::intent::{self, inherited_state::InheritedState};
 use crate::switch::admission_policy::{AdmissionPolicy, safe_name};
 use crate::switch::capacity::CapacityQuery;
@@ -17,7 +18,8 @@ use crate::telemetry::counters::SwitchCounters;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::DatapathId;
 use rs_openflow::{
-    AsyncConfig, Body, Error, ErrorMessage, ErrorType, FragmentHandling, Hello, Message, MessageHeader, MessageType, MultipartReply,
+    Action, AsyncConfig, Body, Bucket, BufferId, Error, ErrorMessage, ErrorType, FragmentHandling,
+    GroupCommand, GroupId, GroupMod, GroupType, Hello, Message, MessageHeader, MessageType, MultipartReply,
     MultipartRequest, PacketInReason, PacketOut, PortConfig, PortFeatures, PortMod, PortNo, PortReason,
     SwitchConfig, VERSION,
 };
@@ -160,6 +162,8 @@ pub(crate) struct Channel {
     config_xid: Option<u32>,
     /// The requests to notify this controller of nothing on standby, and later of everything.
     async_xids: [Option<u32>; 2],
+    /// The last test of groups.
+    group_test_xids: Vec<u32>,
     /// Barrier after the requests for the description, then the one after the meters.
     barrier: Option<u32>,
     /// Meter messages that may still be refused.
@@ -200,6 +204,7 @@ impl Channel {
             meter_features_xid: None,
             config_xid: None,
             async_xids: [None; 2],
+            group_test_xids: Vec::new(),
             barrier: None,
             meter_mods: BTreeSet::new(),
             port_mods: BTreeMap::new(),
@@ -364,7 +369,8 @@ impl Channel {
     /// has group tables, meters or all counters.
     fn is_optional(&mut self, xid: u32) -> bool {
         let described = [self.description_xid, self.meter_features_xid, self.config_xid].contains(&Some(xid));
-        let notified = self.async_xids.contains(&Some(xid));
+        let is_test = self.group_test_xids.contains(&xid);
+        let notified = is_test || self.async_xids.contains(&Some(xid));
         described || notified || self.capacity_query.refused(xid) || self.counters.refused(xid)
     }
 
@@ -505,6 +511,31 @@ impl Channel {
         }
     }
 
+    /// Sends a packet into a group of one port, as if that port had received it. The switch must not
+    /// send it out of the port. A switch that refuses the test has no such groups.
+    fn test_groups(&mut self, port: u32, packet: Vec<u8>) {
+        let group = GroupId(TEST_GROUP);
+        let buckets = vec![Bucket::new(vec![Action::output(PortNo(port))])];
+        let change =
+            |command, buckets| Body::GroupMod(GroupMod { command, kind: GroupType::ALL, group, buckets });
+        let packet = PacketOut {
+            buffer: BufferId::NONE,
+            in_port: PortNo(port),
+            actions: vec![Action::Group(group)],
+            data: packet,
+        };
+        let steps = [
+            // It may exist since an earlier connection.
+            change(GroupCommand::DELETE, Vec::new()),
+            change(GroupCommand::ADD, buckets),
+            Body::BarrierRequest,
+            Body::PacketOut(packet),
+            Body::BarrierRequest,
+            change(GroupCommand::DELETE, Vec::new()),
+        ];
+        self.group_test_xids = steps.into_iter().map(|step| self.send(step)).collect();
+    }
+
     fn port_status(&mut self, reason: PortReason, port: &rs_openflow::Port) {
         if port.port > PortNo::MAX || port.port.0 == 0 {
             return;
@@ -615,6 +646,9 @@ impl Machine for Channel {
             Input::Update(mut update) => {
                 for (port, blocked) in core::mem::take(&mut update.delta.blocked) {
                     self.block(port, blocked);
+                }
+                if let Some((port, packet)) = update.delta.group_test.take() {
+                    self.test_groups(port, packet);
                 }
                 self.reconciler.handle(now, reconciler::Input::Update(update));
             }

@@ -30,6 +30,7 @@ impl Pipeline {
                 self.actions(&mut flow.instructions, Pipeline::group);
             }
             Body::GroupMod(group) => group.group = self.group(group.group),
+            Body::PacketOut(packet) => self.groups(&mut packet.actions, Pipeline::group),
             Body::MultipartRequest(request) => {
                 if let MultipartRequest::Flow(flows) = &mut request.body {
                     flows.table = TableId(self.table);
@@ -65,11 +66,15 @@ impl Pipeline {
     fn actions(&self, instructions: &mut [Instruction], change: fn(&Pipeline, GroupId) -> GroupId) {
         for instruction in instructions {
             if let Instruction::ApplyActions(actions) = instruction {
-                for action in actions {
-                    if let Action::Group(group) = action {
-                        *group = change(self, *group);
-                    }
-                }
+                self.groups(actions, change);
+            }
+        }
+    }
+
+    fn groups(&self, actions: &mut [Action], change: fn(&Pipeline, GroupId) -> GroupId) {
+        for action in actions {
+            if let Action::Group(group) = action {
+                *group = change(self, *group);
             }
         }
     }

@@ -29,6 +29,8 @@ pub(crate) struct Device {
     /// Whether it ignores messages and loses the frames it is sent.
     pub(crate) stuck: bool,
     pub(crate) read: bool,
+    /// Whether its groups do not leave out the ingress port.
+    pub(crate) returns_packets: bool,
 }
 
 impl Device {
@@ -51,6 +53,8 @@ pub(crate) struct World {
     pub(crate) connections: u64,
     /// Nodes with silent agents.
     pub(crate) mute: BTreeSet<String>,
+    /// Packets that switches have returned to their ingress port, with that port.
+    returned: Vec<(Port, Vec<u8>)>,
 }
 
 pub(crate) fn dpid(number: u64) -> DatapathId {
@@ -104,6 +108,7 @@ impl World {
             deadline: None,
             connections: 0,
             mute: BTreeSet::new(),
+            returned: Vec::new(),
         };
         for switch in world.truth.switches().collect::<Vec<_>>() {
             world.connect(switch, model::ModelSwitch::default());
@@ -139,8 +144,16 @@ impl World {
         let mut reconciler = Reconciler::new(None);
         reconciler.handle(self.now, reconciler::Input::Start);
         let handle = SwitchHandle { updates: updates.clone(), packets: packets_in };
-        let device =
-            Device { connection, reconciler, switch: model, updates, packets, stuck: false, read: false };
+        let device = Device {
+            connection,
+            reconciler,
+            switch: model,
+            updates,
+            packets,
+            stuck: false,
+            read: false,
+            returns_packets: false,
+        };
         self.devices.insert(switch, device);
         let event = SwitchEvent::Up(info, handle);
         self.network.event(self.now, FromSwitch { connection, switch, event });
@@ -163,8 +176,10 @@ impl World {
         }
         loop {
             if device.read
-                && let Some(update) = device.updates.take()
+                && let Some(mut update) = device.updates.take()
             {
+                let test = update.delta.group_test.take().filter(|_| device.returns_packets);
+                self.returned.extend(test.map(|(number, frame)| (Port { switch, number }, frame)));
                 device.reconciler.handle(now, reconciler::Input::Update(update));
             }
             match device.reconciler.poll(now) {
@@ -203,6 +218,10 @@ impl World {
                         }
                     }
                 }
+            }
+            for (port, frame) in core::mem::take(&mut self.returned) {
+                let peer = self.truth.peer(port).unwrap();
+                events.push_back((peer.switch, SwitchEvent::PacketIn(peer.number, frame)));
             }
             if events.is_empty() {
                 return;

@@ -535,6 +535,25 @@ fn a_blocked_port_only_receives_and_a_refusal_is_reported() {
 }
 
 #[test]
+fn a_test_of_groups_may_be_refused() {
+    let mut peer = TestPeer::up();
+    let mut update = TableUpdate::default();
+    update.delta.group_test = Some((1, vec![7; 60]));
+    peer.channel.handle(peer.now, Input::Update(update));
+    peer.sent.clear();
+    peer.drain();
+    let packet = peer.sent.iter().find_map(|message| match &message.body {
+        Body::PacketOut(packet) => Some((packet.in_port, packet.actions.clone())),
+        _ => None,
+    });
+    assert_eq!(packet, Some((PortNo(1), vec![Action::Group(GroupId(TEST_GROUP))])));
+    for Message { xid, .. } in peer.sent.clone() {
+        peer.receive_as(xid, refusal(ErrorType::GROUP_MOD_FAILED, 0));
+    }
+    assert!(!peer.outputs.iter().any(|output| matches!(output, Output::Warning(_))), "{:?}", peer.outputs);
+}
+
+#[test]
 fn a_standby_is_notified_of_nothing_until_it_leads() {
     let standby = ChannelConfig { generation: None, ..config() };
     let mut peer = TestPeer { channel: Channel::new(Time::ZERO, standby), ..TestPeer::new() };
