@@ -131,8 +131,8 @@ pub(crate) fn rack_key(rack: u32) -> Option<FlowKey> {
     Some(FlowKey::new(RACK, Match::new().eth_dst_masked(address, mask)))
 }
 
-/// Returns the key of the flow that accepts frames with a priority but no VLAN, if the flow of `key`
-/// accepts untagged frames only.
+/// Returns the key of the flow that accepts frames with a priority but no VLAN, if the flow of
+/// `key` accepts untagged frames only.
 pub(crate) fn priority_twin(key: &FlowKey) -> Option<FlowKey> {
     let untagged = Oxm::VlanVid(Masked::exact(VlanId::NONE));
     let at = key.matching.fields.iter().position(|field| *field == untagged)?;

@@ -3,8 +3,10 @@
 //! directions. The [`reconciler`](crate::switch::reconciler) of the tables is part of it.
 //! [`connection`](crate::switch::connection) handles bytes and sockets.
 
+mod ports;
+mod requests;
+
 use crate::api::{NotAdmitted, Pipeline, TableCapacity};
-use crate::intent::tables::TEST_GROUP;
 use crate::intent::{self, inherited_state::InheritedState};
 use crate::switch::admission_policy::{AdmissionPolicy, safe_name};
 use crate::switch::capacity::CapacityQuery;
@@ -17,43 +19,19 @@ use crate::switch::reconciler::{self, EntryRefusals, Reconciler, TableUpdate};
 use crate::telemetry::counters::SwitchCounters;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::DatapathId;
+use ports::MAX_PORTS;
 use rs_openflow::{
-    Action, AsyncConfig, Body, Bucket, BufferId, Error, ErrorMessage, ErrorType, FragmentHandling,
-    GroupCommand, GroupId, GroupMod, GroupType, Hello, Message, MessageHeader, MessageType, MultipartReply,
-    MultipartRequest, PacketInReason, PacketOut, PortConfig, PortFeatures, PortMod, PortNo, PortReason,
-    SwitchConfig, VERSION,
+    Body, Error, ErrorMessage, ErrorType, FragmentHandling, Hello, Message, MessageHeader, MessageType,
+    MultipartReply, MultipartRequest, PacketOut, PortNo, SwitchConfig, VERSION,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Time within which a peer must complete the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Maximum number of ports of a switch.
-const MAX_PORTS: usize = 1 << 16;
-/// Maximum number of recorded meter messages that the switch may still refuse.
-const MAX_METERS_UNKNOWN: usize = 1 << 12;
-/// Maximum number of recorded messages about ports that the switch may still refuse.
-const MAX_PORT_MODS_UNKNOWN: usize = 1 << 12;
 /// Length of a packet-in that is not truncated (OFPCML_NO_BUFFER).
 const NO_BUFFER: u16 = 0xffff;
 /// Code of HELLO_FAILED: no common version.
 const INCOMPATIBLE: u16 = 0;
-
-/// Notifications that a standby receives.
-const NO_NOTIFICATIONS: AsyncConfig = AsyncConfig {
-    packet_in: 0,
-    packet_in_slave: 0,
-    port_status: 0,
-    port_status_slave: 0,
-    flow_removed: 0,
-    flow_removed_slave: 0,
-};
-/// Notifications that a leader receives, as after connecting (OpenFlow 1.3.5, 6.1.1): packet-ins
-/// for each reason except an invalid time to live, and all changes of ports.
-const ALL_NOTIFICATIONS: AsyncConfig = AsyncConfig {
-    packet_in: 1 << PacketInReason::NO_MATCH.0 | 1 << PacketInReason::ACTION.0,
-    port_status: 1 << PortReason::ADD.0 | 1 << PortReason::DELETE.0 | 1 << PortReason::MODIFY.0,
-    ..NO_NOTIFICATIONS
-};
 
 /// Configuration of channels.
 #[derive(Clone, Debug)]
@@ -316,7 +294,7 @@ impl Channel {
             None => {
                 (self.phase, self.handshake) = (ChannelPhase::Standby, None);
                 // The leader handles packet-ins. Copies for a standby would only load the switch.
-                self.async_xids[0] = Some(self.send(Body::SetAsync(NO_NOTIFICATIONS)));
+                self.async_xids[0] = Some(self.send(Body::SetAsync(requests::NO_NOTIFICATIONS)));
             }
         }
     }
@@ -329,7 +307,7 @@ impl Channel {
     fn lead(&mut self, now: Time, generation: u64) {
         self.role.lead(generation);
         if self.phase == ChannelPhase::Standby {
-            self.async_xids[1] = Some(self.send(Body::SetAsync(ALL_NOTIFICATIONS)));
+            self.async_xids[1] = Some(self.send(Body::SetAsync(requests::ALL_NOTIFICATIONS)));
             self.request_features(now);
         }
     }
@@ -480,92 +458,6 @@ impl Channel {
         // Large tables may take long. The reconciler limits the time between their parts.
         self.handshake = None;
         self.reconciler.handle(self.keepalive.last(), reconciler::Input::Start);
-    }
-
-    fn record_port(&mut self, port: &rs_openflow::Port) {
-        if port.port == PortNo::LOCAL {
-            self.name = Some(safe_name(&port.name.text())).filter(|name| !name.is_empty());
-        }
-        if port.port <= PortNo::MAX && port.port.0 != 0 {
-            let info = PortInfo::from_port(port);
-            self.ports.insert(info.number, info);
-        }
-    }
-
-    /// Blocks a port: the switch sends nothing out of it, but still hands in what it receives.
-    fn block(&mut self, port: u32, blocked: bool) {
-        let Some(info) = self.ports.get(&port) else { return };
-        let change = PortMod {
-            port: PortNo(port),
-            hw_addr: info.mac,
-            config: if blocked { PortConfig::NO_FWD } else { PortConfig::NONE },
-            mask: PortConfig::NO_FWD,
-            advertise: PortFeatures::NONE,
-        };
-        let xid = self.send(Body::PortMod(change));
-        if blocked {
-            self.port_mods.insert(xid, port);
-        }
-        while self.port_mods.len() > MAX_PORT_MODS_UNKNOWN {
-            self.port_mods.pop_first();
-        }
-    }
-
-    /// Sends a packet into a group of one port, as if that port had received it. The switch must not
-    /// send it out of the port. A switch that refuses the test has no such groups.
-    fn test_groups(&mut self, port: u32, packet: Vec<u8>) {
-        let group = GroupId(TEST_GROUP);
-        let buckets = vec![Bucket::new(vec![Action::output(PortNo(port))])];
-        let change =
-            |command, buckets| Body::GroupMod(GroupMod { command, kind: GroupType::ALL, group, buckets });
-        let packet = PacketOut {
-            buffer: BufferId::NONE,
-            in_port: PortNo(port),
-            actions: vec![Action::Group(group)],
-            data: packet,
-        };
-        let steps = [
-            // It may exist since an earlier connection.
-            change(GroupCommand::DELETE, Vec::new()),
-            change(GroupCommand::ADD, buckets),
-            Body::BarrierRequest,
-            Body::PacketOut(packet),
-            Body::BarrierRequest,
-            change(GroupCommand::DELETE, Vec::new()),
-        ];
-        self.group_test_xids = steps.into_iter().map(|step| self.send(step)).collect();
-    }
-
-    fn port_status(&mut self, reason: PortReason, port: &rs_openflow::Port) {
-        if port.port > PortNo::MAX || port.port.0 == 0 {
-            return;
-        }
-        // Before the switch is up, only the final list of ports matters.
-        let up = self.phase == ChannelPhase::Up;
-        if reason == PortReason::DELETE {
-            self.ports.remove(&port.port.0);
-            [true, false].into_iter().for_each(|lldp| self.policer.forget((port.port.0, lldp)));
-            if up {
-                self.outputs.push_back(Output::PortRemoved(port.port.0));
-            }
-            return;
-        }
-        let info = PortInfo::from_port(port);
-        let new = self.ports.insert(info.number, info.clone()).is_none();
-        if new && self.phase > ChannelPhase::Description {
-            self.make_meter(Some(info.number));
-            // Errors for the oldest meter messages would have arrived by now, so they need not be
-            // recorded.
-            while self.meter_mods.len() > MAX_METERS_UNKNOWN {
-                self.meter_mods.pop_first();
-            }
-        }
-        if self.ports.len() > MAX_PORTS {
-            return self.close(format!("it reports more than {MAX_PORTS} ports"));
-        }
-        if up {
-            self.outputs.push_back(Output::PortChanged(info));
-        }
     }
 
     fn reconciled(&mut self, now: Time, output: reconciler::Output) {

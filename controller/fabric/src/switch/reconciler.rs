@@ -372,8 +372,8 @@ impl Reconciler {
         self.proceed(now);
     }
 
-    /// Deletes flows of hosts in front of all other changes if more important flows would exceed the
-    /// number that the operator permits.
+    /// Deletes flows of hosts in front of all other changes if more important flows would exceed
+    /// the number that the operator permits.
     fn make_room(&mut self, stages: &mut Vec<Vec<TableChange>>) {
         let Some(most) = self.max_flows else { return };
         let installed = &self.installed.flows;

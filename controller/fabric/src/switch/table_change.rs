@@ -93,14 +93,14 @@ pub(crate) fn delete_first(stages: &mut Vec<Vec<TableChange>>, keys: &BTreeSet<F
     }
 }
 
-/// Returns whether a switch may merely report its entries in another form: it lacks no group, and
-/// for each flow that it lacks there is another one.
+/// Returns whether a switch may merely report its entries in another form: no group is missing, and
+/// there is another flow for each missing one.
 pub(crate) fn may_be_a_form(drift: &[Vec<TableChange>], reported: &SwitchTables) -> bool {
     let changes = || drift.iter().flatten();
-    let lacks_group = changes().any(|change| matches!(change, TableChange::AddGroup(..)));
+    let misses_group = changes().any(|change| matches!(change, TableChange::AddGroup(..)));
     let is_missing = |change: &&TableChange| matches!(change, TableChange::PutFlow(key, _) if !reported.flows.contains_key(key));
     let further = changes().filter(|change| matches!(change, TableChange::DeleteFlow(_)));
-    !lacks_group && changes().filter(is_missing).count() <= further.count()
+    !misses_group && changes().filter(is_missing).count() <= further.count()
 }
 
 impl TableChange {

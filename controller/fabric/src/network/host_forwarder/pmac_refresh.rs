@@ -2,8 +2,8 @@
 //!
 //! Hosts send to a node's PMAC, but the node sends with its own Ethernet address. A switch without
 //! OpenFlow behind an edge port would therefore forget after some minutes (300 s by default, IEEE
-//! 802.1Q, 8.8.3) where the PMAC is, and flood all packets to it. The PMACs that hosts have received
-//! are announced to them from time to time.
+//! 802.1Q, 8.8.3) where the PMAC is, and flood all packets to it. The PMACs that hosts have
+//! received are announced to them from time to time.
 
 use crate::network::deadlines::Deadlines;
 use cool_machine::{Duration, Time};
