@@ -5,6 +5,7 @@
 //!   ([`socket`]).
 //! - [`launcher`]: messages between an agent and the supervisors of its ranks, over a socket that
 //!   preserves message boundaries ([`seqpacket`]).
+//! - [`peer`]: the process at the other end of such a socket.
 //!
 //! The memory that ranks and agents share is in the crate `cool-shm`.
 
@@ -18,6 +19,7 @@ pub mod frame;
 pub mod job_ids;
 #[cfg(feature = "grpc")]
 pub mod job_request;
+pub mod peer;
 pub mod seqpacket;
 pub mod socket;
 #[cfg(feature = "grpc")]

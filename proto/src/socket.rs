@@ -6,6 +6,7 @@
 
 use crate::frame::{Decoder, FrameError, MAX_TO_AGENT, MAX_TO_RANK, encode};
 use crate::local::frame::Body;
+use crate::peer;
 use rustix::event::{PollFd, PollFlags, Timespec};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -228,8 +229,8 @@ impl LocalFrameSender {
 impl LocalFrameReceiver {
     /// Returns whether the agent runs in this process.
     pub fn agent_is_in_this_process(&self) -> bool {
-        let peer = sockopt::socket_peercred(&self.stream).map(|peer| peer.pid.as_raw_nonzero().get());
-        peer.is_ok_and(|pid| u32::try_from(pid) == Ok(std::process::id()))
+        let own = rustix::process::getpid();
+        peer::credentials(&self.stream).is_ok_and(|peer| peer.pid == Some(own))
     }
 
     /// Returns the connection, for callers that wait for several connections.

@@ -9,7 +9,7 @@ use cool_proto::seqpacket;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::fs::{AtFlags, CWD, Gid, Mode, Uid};
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use tracing::{info, warn};
@@ -108,7 +108,7 @@ fn serve(listener: &OwnedFd, agent: &Account, options: &Options) -> Result<(), E
                 continue;
             }
         };
-        let uid = peer(&connection)?;
+        let uid = cool_proto::peer::credentials(&connection)?.uid;
         if uid != agent.uid {
             warn!(uid, "refused: only the agent's account may connect");
         } else if supervisors.len() >= SUPERVISORS_MAX {
@@ -120,10 +120,6 @@ fn serve(listener: &OwnedFd, agent: &Account, options: &Options) -> Result<(), E
             }
         }
     }
-}
-
-fn peer(connection: impl AsFd) -> io::Result<u32> {
-    Ok(rustix::net::sockopt::socket_peercred(connection)?.uid.as_raw())
 }
 
 /// Starts this program as the supervisor of one job. The supervisor starts its own session, so that

@@ -1,13 +1,10 @@
 //! The process that opened a rank's connection. A process that it forked may keep the connection
 //! open when it ends, for example a worker that loads data, but the rank has ended then.
-#![allow(unsafe_code, reason = "no safe function returns the process of a socket")]
 
 use crate::async_socket::AsyncSocket;
+use cool_proto::peer;
 use rustix::net::Shutdown;
-use rustix::process::{Pid, PidfdFlags, pidfd_open};
 use std::future::poll_fn;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
 use tokio::task::JoinSet;
 
@@ -23,7 +20,7 @@ pub(super) struct ProcessWatch {
 /// Returns `None` if this process cannot see the other one, for example because that is in a
 /// container of its own.
 pub(super) fn watch(connection: &Arc<AsyncSocket>) -> Option<ProcessWatch> {
-    let process = AsyncSocket::new(process(connection.as_fd()).ok()?).ok()?;
+    let process = AsyncSocket::new(peer::process(connection.as_fd()).ok()?).ok()?;
     let (mut task, connection) = (JoinSet::new(), Arc::clone(connection));
     task.spawn(async move {
         poll_fn(|context| process.poll_ready(context)).await;
@@ -33,45 +30,8 @@ pub(super) fn watch(connection: &Arc<AsyncSocket>) -> Option<ProcessWatch> {
     Some(ProcessWatch { _task: task })
 }
 
-/// Returns the process that opened a connection. The file becomes readable when it ends.
-fn process(connection: BorrowedFd<'_>) -> io::Result<OwnedFd> {
-    let mut descriptor: libc::c_int = -1;
-    // SAFETY: the option is a descriptor, and any value is valid.
-    if unsafe { read_option(connection, libc::SO_PEERPIDFD, &mut descriptor) }.is_ok() {
-        // SAFETY: the system has created the descriptor, which has no other owner.
-        return Ok(unsafe { OwnedFd::from_raw_fd(descriptor) });
-    }
-    // Before Linux 6.5, the process can be found only by its number.
-    let number = Pid::from_raw(credentials(connection)?.pid).ok_or(io::ErrorKind::NotFound)?;
-    Ok(pidfd_open(number, PidfdFlags::empty())?)
-}
-
-/// Returns the credentials of the process that opened a connection. The process number is 0 if this
-/// process cannot see the other one.
-pub(super) fn credentials(connection: impl AsFd) -> io::Result<libc::ucred> {
-    let mut credentials = libc::ucred { pid: 0, uid: 0, gid: 0 };
-    // SAFETY: the option consists of three numbers, and all values are valid.
-    unsafe { read_option(connection.as_fd(), libc::SO_PEERCRED, &mut credentials) }?;
-    Ok(credentials)
-}
-
-/// Reads an option of a socket.
-///
-/// # Safety
-/// All values that the system may write for this option must be valid values of `T`.
-unsafe fn read_option<T>(socket: BorrowedFd<'_>, option: libc::c_int, value: &mut T) -> io::Result<()> {
-    let mut size = size_of::<T>() as libc::socklen_t;
-    let value: *mut T = value;
-    // SAFETY: the system writes at most `size` bytes to `value`, which has that many.
-    match unsafe {
-        libc::getsockopt(socket.as_raw_fd(), libc::SOL_SOCKET, option, value.cast(), &raw mut size)
-    } {
-        0 => Ok(()),
-        _ => Err(io::Error::last_os_error()),
-    }
-}
-
 #[cfg(test)]
+#[allow(unsafe_code, reason = "code between fork and exec")]
 mod tests {
     use super::*;
     use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, socket_with};

@@ -5,7 +5,6 @@
 //! not even root or the agent's own account. Processes of one user find each other on all nodes,
 //! because every agent gets the user's number from the system.
 
-use super::peer_process;
 use super::subordinate_users::SubordinateUsers;
 use crate::agent::{Agent, Attachment};
 use crate::engine::CommandPermit;
@@ -187,7 +186,7 @@ pub(super) struct User {
 impl User {
     /// Returns the user of the process at the other end of a socket.
     pub(super) fn from_peer(stream: &UnixStream) -> io::Result<User> {
-        let number = peer_process::credentials(stream)?.uid;
+        let number = cool_proto::peer::credentials(stream)?.uid;
         Ok(User::new(number, rustix::process::geteuid().as_raw()))
     }
 
