@@ -72,3 +72,13 @@ fn every_package_is_in_the_operators_document() {
         assert!(document.contains(&format!("`{name}`")), "docs/guide/deployment.md does not mention {name}");
     }
 }
+
+#[test]
+fn logs_are_rotated_as_the_user_that_owns_their_directory() {
+    // As root, logrotate would follow links that this user makes.
+    let stanza = read("deploy/cool.logrotate");
+    let words: Vec<Vec<&str>> = stanza.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert!(words.contains(&vec!["su", "cool", "cool"]) && words.contains(&vec!["nocreate"]));
+    let unit = read("deploy/cool-controller.service");
+    assert!(unit.contains("\nUser=cool\n") && unit.contains("\nLogsDirectory=cool\n"));
+}

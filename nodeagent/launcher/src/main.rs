@@ -3,20 +3,16 @@
 
 use clap::Parser;
 use cool_launcher::account::{Account, AccountError};
+use cool_launcher::listener::{ListenError, listen};
 use cool_launcher::options::{LauncherMode, Options};
 use cool_launcher::{Policy, supervise};
-use cool_proto::seqpacket;
 use rustix::event::{PollFd, PollFlags, poll};
-use rustix::fs::{AtFlags, CWD, Gid, Mode, Uid};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitCode, Stdio};
 use tracing::{info, warn};
 use tracing_subscriber::filter::{EnvFilter, LevelFilter};
 
-/// Maximum number of connections that wait to be accepted.
-const BACKLOG: i32 = 64;
 /// Maximum number of jobs at once. Agents run fewer.
 const SUPERVISORS_MAX: usize = 4096;
 
@@ -29,10 +25,8 @@ enum Error {
     Account(#[from] AccountError),
     #[error("--agent-user {0} is root: agents run as a user of their own")]
     AgentIsRoot(String),
-    #[error("{} is another running launcher's socket; stop it or choose another --socket", .0.display())]
-    InUse(PathBuf),
-    #[error("cannot listen at {}: {source}; choose another --socket", .path.display())]
-    Listen { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Listen(#[from] ListenError),
     #[error("RUST_LOG: {0}")]
     Log(#[from] tracing_subscriber::filter::FromEnvError),
     #[error(transparent)]
@@ -68,28 +62,6 @@ fn run(options: &Options) -> Result<(), Error> {
     let listener = listen(&options.socket, &agent)?;
     info!(socket = %options.socket.display(), agent = agent.name, min_uid = options.min_uid, "ready");
     serve(&listener, &agent, options)
-}
-
-/// Returns a socket that only the agent's account may open. Replaces a socket that a dead launcher
-/// left behind.
-fn listen(path: &Path, agent: &Account) -> Result<OwnedFd, Error> {
-    let error = |source| Error::Listen { path: path.to_path_buf(), source };
-    match seqpacket::connect(path) {
-        Ok(_) => return Err(Error::InUse(path.to_path_buf())),
-        Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path).map_err(error)?
-        }
-        // There is nothing at this path, or something that makes `bind` fail.
-        Err(_) => {}
-    }
-    let before = rustix::process::umask(Mode::from_raw_mode(0o177));
-    let listener = seqpacket::listen(path, BACKLOG);
-    rustix::process::umask(before);
-    // If this process has not made the socket, the path may be a file of another program.
-    let listener = listener.map_err(error)?;
-    let (owner, links) = (Some(Uid::from_raw(agent.uid)), AtFlags::SYMLINK_NOFOLLOW);
-    rustix::fs::chownat(CWD, path, owner, None::<Gid>, links).map_err(|e| error(e.into()))?;
-    Ok(listener)
 }
 
 /// Starts a supervisor for every connection of the agent. Supervisors continue if this process
