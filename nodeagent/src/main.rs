@@ -6,6 +6,7 @@ use cool_daemon::config::{self, Config};
 use cool_daemon::log::{self, LogError};
 use cool_daemon::web::{self, ListenError};
 use cool_daemon::{reload, service_notify};
+use cool_launcher::job_limits::JobLimits;
 use cool_launcher::supervisor::SuperviseError;
 use cool_launcher::{Policy, supervise};
 use cool_nodeagent::Agent;
@@ -82,7 +83,7 @@ fn main() -> ExitCode {
 fn supervise_job() -> Result<(), Error> {
     log::Options { log: std::env::var("RUST_LOG").ok(), event_log: None }.start()?;
     let agent = std::io::stdin().as_fd().try_clone_to_owned().map_err(Error::Agent)?;
-    Ok(supervise(agent, Policy::Own)?)
+    Ok(supervise(agent, Policy::Own, JobLimits::default())?)
 }
 
 #[tokio::main]

@@ -1,11 +1,49 @@
 //! A cgroup (version 2) for one job, below the cgroup of this process. Processes that are started
 //! in it stay in it, together with their children, and end with it.
 
+use crate::job_limits::JobLimits;
 use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The name of the cgroup in which the unit of cool-launcher starts it (`DelegateSubgroup=` in
+/// deploy/cool-launcher.service). The kernel permits limits only for cgroups whose parent contains no
+/// processes, so jobs have limits only if the launcher is in such a cgroup.
+pub const LAUNCHER_SUBGROUP: &str = "launcher";
+
+/// Permits limits for the cgroups of jobs.
+///
+/// # Errors
+/// Returns an error if the launcher is not in a cgroup with the name [`LAUNCHER_SUBGROUP`], or if
+/// the system refuses.
+pub fn enable_limits(limits: &JobLimits) -> io::Result<()> {
+    if limits.is_empty() {
+        return Ok(());
+    }
+    match parent_of_jobs(&own_cgroup()?) {
+        (parent, true) => limits.enable(parent),
+        (_, false) => Err(io::Error::other(format!(
+            "this process is not in a cgroup named {LAUNCHER_SUBGROUP}, because systemd is older than 254 or has not started it"
+        ))),
+    }
+}
+
+/// Returns the cgroup of this process.
+fn own_cgroup() -> io::Result<PathBuf> {
+    own(&fs::read_to_string("/proc/self/mountinfo")?, &fs::read_to_string("/proc/self/cgroup")?)
+        .ok_or_else(|| io::Error::other("this system mounts no cgroups of version 2"))
+}
+
+/// Returns the cgroup in which those of jobs are made by a process in `here`, and whether it may
+/// limit them.
+fn parent_of_jobs(here: &Path) -> (&Path, bool) {
+    match here.parent().filter(|_| here.file_name().is_some_and(|name| name == LAUNCHER_SUBGROUP)) {
+        Some(unit) => (unit, true),
+        None => (here, false),
+    }
+}
 
 /// A job's cgroup. Its owner must remove it with `end`.
 #[derive(Debug)]
@@ -18,22 +56,23 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes a cgroup for a job, below the cgroup of this process.
+    /// Makes a cgroup with these limits for a job, below the cgroup of this process, or beside it if
+    /// that is the [`LAUNCHER_SUBGROUP`].
     ///
     /// # Errors
     /// Returns an error if this system has no cgroups of version 2, if this process may not make
-    /// one, or if the kernel cannot kill a cgroup at once (before Linux 5.14).
-    pub fn make(job: u64) -> io::Result<Cgroup> {
-        let here =
-            own(&fs::read_to_string("/proc/self/mountinfo")?, &fs::read_to_string("/proc/self/cgroup")?)
-                .ok_or_else(|| io::Error::other("this system mounts no cgroups of version 2"))?;
+    /// one with these limits, or if the kernel cannot kill a cgroup at once (before Linux 5.14).
+    pub fn make(job: u64, limits: &JobLimits) -> io::Result<Cgroup> {
+        let here = own_cgroup()?;
+        let (parent, _) = parent_of_jobs(&here);
         // The name must be unique, because other agents may share the parent cgroup, for example in
         // an emulated network.
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let path = here.join(format!("cool-job-{job}-{}-{now}", std::process::id()));
+        let path = parent.join(format!("cool-job-{job}-{}-{now}", std::process::id()));
         fs::create_dir(&path).map_err(|e| io::Error::new(e.kind(), format!("{}: {e}", path.display())))?;
         let write = |name: &str| OpenOptions::new().write(true).open(path.join(name));
         let opened = (|| {
+            limits.apply(&path)?;
             Ok((write("cgroup.procs")?, write("cgroup.kill")?, File::open(path.join("cgroup.events"))?))
         })();
         match opened {
@@ -127,8 +166,16 @@ mod tests {
     }
 
     #[test]
+    fn jobs_are_beside_the_launcher_if_it_has_a_subgroup() {
+        let unit = Path::new("/sys/fs/cgroup/system.slice/cool-launcher.service");
+        assert_eq!(parent_of_jobs(&unit.join(LAUNCHER_SUBGROUP)), (unit, true));
+        assert_eq!(parent_of_jobs(unit), (unit, false));
+        assert_eq!(parent_of_jobs(Path::new("/")), (Path::new("/"), false));
+    }
+
+    #[test]
     fn processes_in_a_cgroup_end_with_it() {
-        let Ok(cgroup) = Cgroup::make(7) else {
+        let Ok(cgroup) = Cgroup::make(7, &JobLimits::default()) else {
             // Some machines do not let tests make cgroups.
             return;
         };

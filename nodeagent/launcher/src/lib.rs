@@ -16,6 +16,7 @@ pub mod account;
 pub mod cgroup;
 mod descendants;
 mod isolation;
+pub mod job_limits;
 pub mod listener;
 pub mod options;
 pub mod policy;

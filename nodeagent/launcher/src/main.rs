@@ -3,6 +3,8 @@
 
 use clap::Parser;
 use cool_launcher::account::{Account, AccountError};
+use cool_launcher::cgroup::enable_limits;
+use cool_launcher::job_limits::JobLimits;
 use cool_launcher::listener::{ListenError, listen};
 use cool_launcher::options::{LauncherMode, Options};
 use cool_launcher::{Policy, supervise};
@@ -55,18 +57,30 @@ fn run(options: &Options) -> Result<(), Error> {
     if agent.uid == 0 {
         return Err(Error::AgentIsRoot(agent.name));
     }
+    let limits = JobLimits::on_this_machine(options.job_pids_max, options.job_memory_max)?;
     if let Some(LauncherMode::Supervise) = options.mode {
         let socket = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3).map_err(io::Error::from)?;
-        return Ok(supervise(socket, Policy::Privileged { min_uid: options.min_uid, agent: agent.uid })?);
+        let policy = Policy::Privileged { min_uid: options.min_uid, agent: agent.uid };
+        return Ok(supervise(socket, policy, limits)?);
     }
+    let limits = match enable_limits(&limits) {
+        Ok(()) => limits,
+        Err(why) => {
+            warn!(%why, "jobs have no limits of their own on this node");
+            JobLimits::default()
+        }
+    };
     let listener = listen(&options.socket, &agent)?;
-    info!(socket = %options.socket.display(), agent = agent.name, min_uid = options.min_uid, "ready");
-    serve(&listener, &agent, options)
+    info!(
+        socket = %options.socket.display(), agent = agent.name, min_uid = options.min_uid, job_limits = %limits,
+        "ready"
+    );
+    serve(&listener, &agent, options, &limits)
 }
 
 /// Starts a supervisor for every connection of the agent. Supervisors continue if this process
 /// ends.
-fn serve(listener: &OwnedFd, agent: &Account, options: &Options) -> Result<(), Error> {
+fn serve(listener: &OwnedFd, agent: &Account, options: &Options, limits: &JobLimits) -> Result<(), Error> {
     let mut supervisors: Vec<Child> = Vec::new();
     loop {
         rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(listener, PollFlags::IN)], None))
@@ -86,7 +100,7 @@ fn serve(listener: &OwnedFd, agent: &Account, options: &Options) -> Result<(), E
         } else if supervisors.len() >= SUPERVISORS_MAX {
             warn!(SUPERVISORS_MAX, "refused: too many jobs");
         } else {
-            match supervisor(connection, options) {
+            match supervisor(connection, options, limits) {
                 Ok(child) => supervisors.push(child),
                 Err(e) => warn!("cannot start a supervisor: {e}"),
             }
@@ -96,9 +110,12 @@ fn serve(listener: &OwnedFd, agent: &Account, options: &Options) -> Result<(), E
 
 /// Starts this program as the supervisor of one job. The supervisor starts its own session, so that
 /// a signal that ends this process does not end the job.
-fn supervisor(connection: OwnedFd, options: &Options) -> io::Result<Child> {
+fn supervisor(connection: OwnedFd, options: &Options, limits: &JobLimits) -> io::Result<Child> {
+    let [pids, memory] =
+        [limits.pids, limits.memory].map(|limit| limit.map_or("max".to_owned(), |limit| limit.to_string()));
     Command::new("/proc/self/exe")
-        .args(["--agent-user", &options.agent_user, "--min-uid", &options.min_uid.to_string(), "supervise"])
+        .args(["--agent-user", &options.agent_user, "--min-uid", &options.min_uid.to_string()])
+        .args(["--job-pids-max", &pids, "--job-memory-max", &memory, "supervise"])
         .stdin(Stdio::from(connection))
         .spawn()
 }

@@ -9,6 +9,7 @@
 use crate::account::Account;
 use crate::cgroup::Cgroup;
 use crate::isolation::{give_pipe, is_spared, join_session_keyring};
+use crate::job_limits::JobLimits;
 use crate::policy::Policy;
 use crate::spawn::{SpawnConditions, StartFailure, StartingProcess, child_ends, spawn};
 use crate::start_failure::{exit_status, explain};
@@ -95,13 +96,13 @@ struct SupervisedJob {
     agent: OwnedFd,
 }
 
-/// Serves the agent at the other end of a socket for one job, until the agent disconnects.
-/// Afterwards no process of the job is left.
+/// Serves the agent at the other end of a socket for one job with these limits, until the agent
+/// disconnects. Afterwards no process of the job is left.
 ///
 /// # Errors
 /// Returns an error if the agent violates the protocol or if a system call fails. In this case too,
 /// the job's processes are terminated as far as possible.
-pub fn supervise(agent: OwnedFd, policy: Policy) -> Result<(), SuperviseError> {
+pub fn supervise(agent: OwnedFd, policy: Policy, limits: JobLimits) -> Result<(), SuperviseError> {
     // The job needs a session of its own, in which each rank is a process group. Linux divides the
     // CPUs among sessions first (autogroups, see sched(7)), so each job gets its share, and a rank
     // that yields the CPU yields it to other ranks of its job.
@@ -114,7 +115,7 @@ pub fn supervise(agent: OwnedFd, policy: Policy) -> Result<(), SuperviseError> {
         (Err(e), _) => return Err(e.into()),
     }
     let ends = child_ends()?;
-    let Some(mut job) = begin(agent, policy)? else { return Ok(()) };
+    let Some(mut job) = begin(agent, policy, &limits)? else { return Ok(()) };
     let served = job.serve(&ends);
     let ended = job.end();
     if let Ok(true) = served {
@@ -127,7 +128,11 @@ pub fn supervise(agent: OwnedFd, policy: Policy) -> Result<(), SuperviseError> {
 
 /// Handles the first request. Returns `None` if no job begins, because the agent has disconnected
 /// or the policy refuses the job.
-fn begin(agent: OwnedFd, policy: Policy) -> Result<Option<SupervisedJob>, SuperviseError> {
+fn begin(
+    agent: OwnedFd,
+    policy: Policy,
+    limits: &JobLimits,
+) -> Result<Option<SupervisedJob>, SuperviseError> {
     let Some(packet) = seqpacket::receive(&agent)? else { return Ok(None) };
     let Request { body: Some(Body::Begin(Begin { version, job, user })) } = Request::decode(&*packet.bytes)?
     else {
@@ -147,7 +152,7 @@ fn begin(agent: OwnedFd, policy: Policy) -> Result<Option<SupervisedJob>, Superv
             return Ok(None);
         }
     };
-    let made = Cgroup::make(job);
+    let made = Cgroup::make(job, limits);
     if made.is_err() {
         rustix::process::set_child_subreaper(Some(rustix::process::getpid()))?;
     }
