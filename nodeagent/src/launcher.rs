@@ -10,7 +10,7 @@ mod supervisor;
 
 use crate::agent::Agent;
 use cool_proto::control::{Launch, agent_message::Body};
-use job::LaunchedJob;
+use job::{EndTimeouts, LaunchedJob};
 use output::log_panic;
 use rustix::process::Signal;
 use std::collections::BTreeMap;
@@ -77,6 +77,7 @@ impl JobLauncher {
             socket: self.socket.clone(),
             supervisors: self.supervisors.clone(),
             events: self.events.clone(),
+            timeouts: EndTimeouts::default(),
         };
         self.running.spawn(job.run(signals));
     }

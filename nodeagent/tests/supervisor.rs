@@ -112,6 +112,7 @@ fn a_job_ends_while_its_ranks_wait_for_their_program() {
             other => panic!("{other:?}"),
         }
     }
+    exits.sort_unstable();
     assert_eq!(exits, [(0, libc::SIGKILL), (1, libc::SIGKILL)]);
 }
 

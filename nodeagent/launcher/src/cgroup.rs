@@ -2,7 +2,6 @@
 //! in it stay in it, together with their children, and end with it.
 
 use crate::job_limits::JobLimits;
-use rustix::event::{PollFd, PollFlags, poll};
 use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek};
 use std::path::{Path, PathBuf};
@@ -45,7 +44,7 @@ fn parent_of_jobs(here: &Path) -> (&Path, bool) {
     }
 }
 
-/// A job's cgroup. Its owner must remove it with `end`.
+/// A job's cgroup. Its owner must kill its processes and remove it.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
@@ -103,24 +102,28 @@ impl Cgroup {
         Ok(rustix::io::write(&self.kill, b"1").map(drop)?)
     }
 
-    /// Kills all processes in the cgroup, waits for their ends, and removes it.
+    /// Returns the file that reports a priority event when the cgroup may have become empty.
+    pub(crate) fn events(&self) -> &File {
+        &self.events
+    }
+
+    /// Returns whether a process is left in the cgroup.
     ///
     /// # Errors
     /// Returns an error if the system refuses.
-    pub(crate) fn end(mut self) -> io::Result<()> {
-        self.kill()?;
-        while self.is_populated()? {
-            // The kernel reports any change since the last read.
-            rustix::io::retry_on_intr(|| poll(&mut [PollFd::new(&self.events, PollFlags::PRI)], None))?;
-        }
-        fs::remove_dir(&self.path)
-    }
-
-    fn is_populated(&mut self) -> io::Result<bool> {
+    pub(crate) fn is_populated(&mut self) -> io::Result<bool> {
         let mut text = String::new();
         self.events.rewind()?;
         self.events.read_to_string(&mut text)?;
         Ok(text.lines().any(|line| line == "populated 1"))
+    }
+
+    /// Removes the cgroup, in which no process may be left.
+    ///
+    /// # Errors
+    /// Returns an error if the system refuses.
+    pub(crate) fn remove(self) -> io::Result<()> {
+        fs::remove_dir(&self.path)
     }
 }
 
@@ -148,6 +151,7 @@ fn own(mounts: &str, cgroups: &str) -> Option<PathBuf> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::event::{PollFd, PollFlags, poll};
     use std::os::unix::process::CommandExt;
     use std::process::Command;
 
@@ -175,18 +179,22 @@ mod tests {
 
     #[test]
     fn processes_in_a_cgroup_end_with_it() {
-        let Ok(cgroup) = Cgroup::make(7, &JobLimits::default()) else {
+        let Ok(mut cgroup) = Cgroup::make(7, &JobLimits::default()) else {
             // Some machines do not let tests make cgroups.
             return;
         };
         let path = cgroup.path().to_owned();
         let script = format!("echo 0 > {}/cgroup.procs; setsid sleep 1000 & exec sleep 1000", path.display());
         let mut child = Command::new("/bin/sh").args(["-c", &script]).process_group(0).spawn().unwrap();
-        let events = File::open(path.join("cgroup.events")).unwrap();
-        while !fs::read_to_string(path.join("cgroup.events")).unwrap().contains("populated 1") {
-            poll(&mut [PollFd::new(&events, PollFlags::PRI)], None).unwrap();
+        let changed = |cgroup: &Cgroup| poll(&mut [PollFd::new(cgroup.events(), PollFlags::PRI)], None);
+        while !cgroup.is_populated().unwrap() {
+            changed(&cgroup).unwrap();
         }
-        cgroup.end().unwrap();
+        cgroup.kill().unwrap();
+        while cgroup.is_populated().unwrap() {
+            changed(&cgroup).unwrap();
+        }
+        cgroup.remove().unwrap();
         assert!(!child.wait().unwrap().success());
         assert!(!path.exists());
     }

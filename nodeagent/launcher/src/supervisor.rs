@@ -117,7 +117,7 @@ pub fn supervise(agent: OwnedFd, policy: Policy, limits: JobLimits) -> Result<()
     let ends = child_ends()?;
     let Some(mut job) = begin(agent, policy, &limits)? else { return Ok(()) };
     let served = job.serve(&ends);
-    let ended = job.end();
+    let ended = job.end(&ends);
     if let Ok(true) = served {
         job.reply(Answer::Ended(Ended {}))?;
     }
@@ -402,52 +402,69 @@ impl SupervisedJob {
         self.ranks.values().filter_map(pid).collect()
     }
 
-    /// Terminates all processes of the job, and reports how running ranks ended.
-    fn end(&mut self) -> Result<(), SuperviseError> {
-        self.end_starts()?;
-        match self.cgroup.take() {
-            Some(cgroup) => {
-                cgroup.end()?;
-                self.report_exits()?;
-                let ended: Vec<u32> = self.ranks.keys().copied().collect();
-                ended.into_iter().try_for_each(|rank| self.sweep(rank))
+    /// Terminates all processes of the job. Reports how running ranks ended, each as soon as it has
+    /// ended, because the system may be unable to end another one for a long time.
+    fn end(&mut self, ends: &OwnedFd) -> Result<(), SuperviseError> {
+        // Processes that have not executed their program yet may not have joined the cgroup, and
+        // others may have left it.
+        for rank in self.ranks.values() {
+            if let RankProcess::Starting(pid) | RankProcess::Running(pid) = rank {
+                // An error means that the process has changed its user. The cgroup ends it.
+                let _ = kill_group(*pid, Signal::KILL);
             }
-            None => {
-                let mut ended = Vec::new();
-                descendants::end(|pid, status| ended.push((pid, status)))?;
-                self.report_remaining_exits(&ended)
+        }
+        let Some(mut cgroup) = self.cgroup.take() else {
+            let mut reported = Ok(());
+            descendants::end(|pid, status| {
+                if reported.is_ok() {
+                    reported = self.report_exit(pid, status);
+                }
+            })?;
+            return Ok(reported?);
+        };
+        cgroup.kill()?;
+        self.follow_end(&mut cgroup, ends)?;
+        cgroup.remove()?;
+        let ended: Vec<u32> = self.ranks.keys().copied().collect();
+        ended.into_iter().try_for_each(|rank| self.sweep(rank))
+    }
+
+    /// Waits until the killed processes of the job have ended, and reports the ends of ranks.
+    fn follow_end(&mut self, cgroup: &mut Cgroup, ends: &OwnedFd) -> Result<(), SuperviseError> {
+        loop {
+            self.finish_starts()?;
+            self.report_exits()?;
+            // A process leaves the cgroup before it can be waited for.
+            let is_left =
+                |rank: &RankProcess| matches!(rank, RankProcess::Starting(_) | RankProcess::Running(_));
+            if !self.ranks.values().any(is_left) && !cgroup.is_populated()? {
+                return Ok(());
+            }
+            let mut ready =
+                vec![PollFd::new(ends, PollFlags::IN), PollFd::new(cgroup.events(), PollFlags::PRI)];
+            let outcomes = self.starting.values().map(|pending| pending.process.outcome());
+            ready.extend(outcomes.map(|outcome| PollFd::from_borrowed_fd(outcome, PollFlags::IN)));
+            rustix::io::retry_on_intr(|| poll(&mut ready, None))?;
+            let has_ended = !ready[0].revents().is_empty();
+            drop(ready);
+            if has_ended {
+                rustix::io::read(ends, &mut [0; 512])?;
             }
         }
     }
 
-    /// Kills the processes that have not executed their program yet, which may not have joined the
-    /// cgroup either, and waits for their ends.
-    fn end_starts(&mut self) -> Result<(), SuperviseError> {
-        let pids: Vec<Pid> = self.starting.values().map(|pending| pending.process.pid).collect();
-        pids.iter().try_for_each(|pid| kill_group(*pid, Signal::KILL))?;
-        // The other processes must be killed before this one waits.
-        if let Some(cgroup) = &self.cgroup {
-            cgroup.kill()?;
-        }
-        for pid in pids {
-            let until_zombie = WaitIdOptions::EXITED | WaitIdOptions::NOWAIT;
-            rustix::io::retry_on_intr(|| waitid(WaitId::Pid(pid), until_zombie))?;
-        }
-        self.finish_starts().map(drop)
-    }
-
-    fn report_remaining_exits(&self, ended: &[(i32, WaitStatus)]) -> Result<(), SuperviseError> {
-        for (number, rank) in &self.ranks {
-            let RankProcess::Running(pid) = rank else { continue };
-            if let Some((_, status)) = ended.iter().find(|(ended, _)| *ended == pid.as_raw_nonzero().get()) {
-                self.reply(Answer::Exited(exited(
-                    *number,
-                    status.exit_status(),
-                    status.terminating_signal(),
-                )))?;
+    /// Reports the end of a child if it is the process of a rank whose end has not been reported.
+    fn report_exit(&self, pid: i32, status: WaitStatus) -> io::Result<()> {
+        let is_rank = |rank: &RankProcess| match rank {
+            RankProcess::Starting(rank) | RankProcess::Running(rank) => rank.as_raw_nonzero().get() == pid,
+            RankProcess::Ended(_) | RankProcess::Swept => false,
+        };
+        match self.ranks.iter().find(|(_, process)| is_rank(process)) {
+            Some((rank, _)) => {
+                self.reply(Answer::Exited(exited(*rank, status.exit_status(), status.terminating_signal())))
             }
+            None => Ok(()),
         }
-        Ok(())
     }
 }
 

@@ -20,9 +20,6 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until, timeout};
 use tracing::{info, warn};
 
-/// Time between SIGTERM and SIGKILL.
-const GRACE: Duration = Duration::from_secs(3);
-
 /// How long the remaining processes of a rank may keep its output open after it has ended.
 const LINGER: Duration = Duration::from_secs(1);
 
@@ -30,16 +27,28 @@ const LINGER: Duration = Duration::from_secs(1);
 /// looks up the job's user, for which some systems query a directory service.
 const BEGIN_WITHIN: Duration = Duration::from_secs(10);
 
-/// Maximum time for killed processes to end. A process that waits for a device or a file system may
-/// take longer, and must not hold up the agent.
-const END_WITHIN: Duration = Duration::from_secs(10);
-
-/// The reason that is reported for ranks that have not ended within [`END_WITHIN`].
+/// The reason for which ranks that a job cannot end are given up, because the agent ends.
 const NOT_ENDED: &str =
     "its processes on this node have not ended within 10 s after SIGKILL; see ps(1) there";
 
 /// Ensures that missing cgroups are logged only once.
 static WITHOUT_CGROUPS: Once = Once::new();
+
+/// How long a job waits for its processes to end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct EndTimeouts {
+    /// Time between SIGTERM and SIGKILL.
+    pub(super) term: Duration,
+    /// Time after SIGKILL. A process that waits for a device or a file system may take longer, and
+    /// must not hold up the end of the agent.
+    pub(super) kill: Duration,
+}
+
+impl Default for EndTimeouts {
+    fn default() -> EndTimeouts {
+        EndTimeouts { term: Duration::from_secs(3), kill: Duration::from_secs(10) }
+    }
+}
 
 /// The ranks of a job that one command of the controller starts, and the parts of the agent that
 /// they need.
@@ -53,6 +62,7 @@ pub(super) struct LaunchedJob {
     pub(super) events: mpsc::Sender<control::agent_message::Body>,
     /// Whether the ranks must wait before they print, because the reader of their output is slow.
     pub(super) held: watch::Receiver<bool>,
+    pub(super) timeouts: EndTimeouts,
 }
 
 /// The state of a job while its ranks run.
@@ -96,14 +106,15 @@ impl LaunchedJob {
         if !progress.ended {
             progress.end().await;
         }
-        if !progress.over && timeout(END_WITHIN, self.drain_supervisor(&mut progress)).await.is_err() {
+        let within = self.timeouts.kill;
+        if !progress.over && timeout(within, self.drain_supervisor(&mut progress)).await.is_err() {
             warn!(job = self.launch.job, "{NOT_ENDED}");
         }
         if let Some(last) = last {
             self.report_exit(last).await;
         }
         if let Some(supervisor) = Arc::into_inner(progress.supervisor)
-            && let Ok(Err(e)) = timeout(END_WITHIN, supervisor.close()).await
+            && let Ok(Err(e)) = timeout(within, supervisor.close()).await
         {
             warn!(job = self.launch.job, "cannot wait for its supervisor: {e}");
         }
@@ -196,16 +207,18 @@ impl LaunchedJob {
                     // The job must end, or the launcher has been dropped.
                     Err(RecvError::Closed) => {
                         progress.signal(Signal::TERM).await;
-                        progress.deadline = Some(Instant::now() + GRACE);
+                        progress.deadline = Some(Instant::now() + self.timeouts.term);
                     }
                 },
-                () = at(deadline), if !progress.over => match progress.ended {
-                    false => {
-                        progress.end().await;
-                        progress.deadline = Some(Instant::now() + END_WITHIN);
-                    }
-                    true => self.on_supervisor_lost(NOT_ENDED, progress),
-                },
+                () = at(deadline), if !progress.over && !progress.ended => {
+                    progress.end().await;
+                    progress.deadline = Some(Instant::now() + self.timeouts.kill);
+                }
+                // The controller does not wait for ranks that have not ended, but their slots stay in
+                // use until they are reported. Only an agent that ends gives them up.
+                () = self.agent_ends_after(deadline), if !progress.over && progress.ended => {
+                    self.on_supervisor_lost(NOT_ENDED, progress);
+                }
                 Some(ended) = progress.ending.join_next() => {
                     left -= 1;
                     match ended {
@@ -217,6 +230,12 @@ impl LaunchedJob {
             }
         }
         last
+    }
+
+    /// Waits until this time has passed and the agent ends.
+    async fn agent_ends_after(&self, deadline: Option<Instant>) {
+        at(deadline).await;
+        self.events.closed().await;
     }
 
     /// Handles the remaining replies of the supervisor, until the supervisor has ended the job.
@@ -331,5 +350,64 @@ async fn at(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => sleep_until(deadline).await,
         None => std::future::pending().await,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::{EngineConfig, EngineHandle};
+    use cool_proto::launcher::{Ended, Reply, Request};
+    use cool_proto::seqpacket;
+    use prost::Message as _;
+    use rustix::net::SocketFlags;
+    use std::os::fd::OwnedFd;
+    use std::thread;
+
+    /// Acts as the supervisor of a job with one rank, whose process the kernel ends late.
+    fn supervise(listener: &OwnedFd) {
+        let agent = rustix::net::accept_with(listener, SocketFlags::CLOEXEC).unwrap();
+        let send = |body| seqpacket::send(&agent, &Reply { body: Some(body) }.encode_to_vec(), &[]).unwrap();
+        loop {
+            let packet = seqpacket::receive(&agent).unwrap().expect("an agent");
+            match Request::decode(&*packet.bytes).unwrap().body.unwrap() {
+                request::Body::Begin(_) => send(reply::Body::Begun(Begun::default())),
+                request::Body::Start(Start { rank, .. }) => {
+                    send(reply::Body::Started(Started { rank, pid: 1 }));
+                }
+                request::Body::Signal(_) | request::Body::Sweep(_) => {}
+                request::Body::End(_) => break,
+            }
+        }
+        thread::sleep(Duration::from_millis(50));
+        send(reply::Body::Exited(launcher::Exited { rank: 3, code: -1, signal: 9 }));
+        send(reply::Body::Ended(Ended {}));
+    }
+
+    #[tokio::test]
+    async fn a_rank_that_takes_long_to_end_is_not_reported_before() {
+        let directory = tempfile::tempdir().unwrap();
+        let path = directory.path().join("launcher");
+        let listener = seqpacket::listen(&path, 1).unwrap();
+        let supervisor = thread::spawn(move || supervise(&listener));
+        let (events, mut received) = mpsc::channel(16);
+        let engine = EngineHandle::start(EngineConfig::on_loopback("h1")).unwrap();
+        let brief = Duration::from_millis(1);
+        let job = LaunchedJob {
+            launch: Launch { job: 7, group: 9, ranks: vec![3], size: 4, ..Launch::default() },
+            agent: Agent::new("h1", engine, events.clone()),
+            socket: PathBuf::new(),
+            supervisors: Arc::new(Supervisors::Launcher(path)),
+            events,
+            held: watch::channel(false).1,
+            timeouts: EndTimeouts { term: brief, kill: brief },
+        };
+        // The channel of signals is closed, so the job ends as soon as its rank has started.
+        job.run(broadcast::channel(1).1).await;
+        supervisor.join().unwrap();
+        let Some(control::agent_message::Body::Exited(exited)) = received.recv().await else {
+            panic!("no exit")
+        };
+        assert_eq!((exited.rank, exited.signal, exited.error.as_str()), (3, 9, ""));
     }
 }
