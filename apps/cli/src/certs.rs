@@ -1,6 +1,7 @@
 //! `cool certs`: makes and manages the certificates of a deployment.
 
 use crate::error::Error;
+use crate::terminal_text;
 use cool_tls::make::{self, CertificateEntry, CertificateHolder, CertificateRequest};
 use cool_topology::DatapathId;
 use cool_topology::ids::NoDatapathId;
@@ -137,7 +138,7 @@ fn list(directory: &Path, json: bool) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     if json {
         let all: Vec<_> = entries.iter().map(document).collect();
-        writeln!(out, "{:#}", json!({ "certificates": all }))?;
+        out.write_all(terminal_text::json(&json!({ "certificates": all })).as_bytes())?;
         return Ok(());
     }
     let width = entries.iter().map(|entry| entry.name.len()).max().unwrap_or(0);

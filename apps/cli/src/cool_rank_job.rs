@@ -3,6 +3,7 @@
 
 use crate::error::Error;
 use crate::followed_job;
+use crate::terminal_text::printable_json;
 use cool_proto::control::JobSpec;
 use serde::Serialize;
 use std::io;
@@ -28,5 +29,6 @@ pub(crate) fn spec(
 
 /// Returns a JSON document on one line.
 pub(crate) fn document(content: &impl Serialize) -> Result<String, Error> {
-    Ok(serde_json::to_string(content).map_err(io::Error::from)? + "\n")
+    let text = serde_json::to_string(content).map_err(io::Error::from)? + "\n";
+    Ok(printable_json(&text).into_owned())
 }

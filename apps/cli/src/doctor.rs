@@ -1,7 +1,7 @@
 //! `cool doctor`: diagnoses a deployment, as text or as JSON.
 
 use crate::error::Error;
-use crate::terminal_text::printable;
+use crate::terminal_text::{self, printable};
 use crate::units;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{DiagnoseRequest, Diagnosis, Finding};
@@ -41,7 +41,7 @@ fn document(diagnosis: &Diagnosis) -> String {
         |f: &Finding| json!({ "about": f.about, "wrong": f.wrong, "remedy": f.remedy, "note": f.note });
     let findings: Vec<_> = diagnosis.findings.iter().map(finding).collect();
     let Diagnosis { switches, nodes, .. } = diagnosis;
-    format!("{:#}\n", json!({ "switches": switches, "nodes": nodes, "findings": findings }))
+    terminal_text::json(&json!({ "switches": switches, "nodes": nodes, "findings": findings }))
 }
 
 fn describe(diagnosis: &Diagnosis) -> String {

@@ -1,7 +1,7 @@
 //! `cool groups`: shows the groups in use and their trees, as text or as JSON.
 
 use crate::error::Error;
-use crate::terminal_text::printable_lines;
+use crate::terminal_text::{self, printable_lines};
 use crate::{cluster, units};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Group, Groups, GroupsRequest, Tree, tree::Scope};
@@ -29,7 +29,7 @@ pub(crate) async fn show(
         let groups: Vec<Value> = groups.iter().map(document).collect();
         let outsiders: Vec<Value> =
             outsiders.iter().map(|o| json!({ "switch": o.name, "packets": o.packets })).collect();
-        format!("{:#}\n", json!({ "groups": groups, "outsiders": outsiders }))
+        terminal_text::json(&json!({ "groups": groups, "outsiders": outsiders }))
     } else {
         let mut text = match groups.is_empty() {
             true => "no groups\n".to_owned(),

@@ -1,7 +1,7 @@
 //! `cool jobs`, `cool cancel` and `cool drain`: list the running jobs, and end them.
 
 use crate::error::Error;
-use crate::{followed_job, units};
+use crate::{followed_job, terminal_text, units};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
     CancelRequest, DrainRequest, Drained, JobView, JobsRequest, SignalRequest, job_view::State,
@@ -65,7 +65,7 @@ pub(crate) struct DrainOptions {
 pub(crate) async fn show(mut client: ControllerClient<Channel>, options: &JobsOptions) -> Result<(), Error> {
     let jobs = client.list_jobs(JobsRequest {}).await?.into_inner().jobs;
     let text = if options.json {
-        format!("{:#}\n", json!({ "jobs": jobs.iter().map(document).collect::<Vec<_>>() }))
+        terminal_text::json(&json!({ "jobs": jobs.iter().map(document).collect::<Vec<_>>() }))
     } else if jobs.is_empty() {
         "no jobs\n".to_owned()
     } else {

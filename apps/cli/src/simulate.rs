@@ -5,7 +5,7 @@ mod grid;
 
 use crate::error::Error;
 use crate::network::{CollectiveOptions, EVENTS_MAX, assumed_rates};
-use crate::{size, units};
+use crate::{size, terminal_text, units};
 use cool_collective::planner::{Estimate, Planner};
 use cool_collective::{Operation, Plan, check, compile};
 use cool_sim::schedule::{AgentCosts, limit, simulate};
@@ -62,7 +62,7 @@ pub(crate) fn show(options: &SimulateOptions) -> Result<(), Error> {
         Some(operation) => {
             let document = document(options, operation)?;
             if options.json {
-                writeln!(out, "{:#}", serde_json::json!(document))?;
+                out.write_all(terminal_text::json(&serde_json::json!(document)).as_bytes())?;
             } else {
                 out.write_all(table(&document).as_bytes())?;
             }

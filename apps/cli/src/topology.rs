@@ -1,7 +1,7 @@
 //! `cool topology`: shows the network as the controller knows it, as text, as a picture or as JSON.
 
 use crate::error::Error;
-use crate::terminal_text::printable_lines;
+use crate::terminal_text::{self, printable_lines};
 use crate::{cluster, units};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{Host, Link, Measured, Measurements, Node, Switch, Topology, TopologyRequest};
@@ -138,7 +138,7 @@ fn json(topology: &Topology) -> String {
         measurements: topology.measurements.as_ref().map_or(serde_json::Value::Null, measurements),
         warnings: &topology.warnings,
     };
-    format!("{:#}\n", serde_json::json!(document))
+    terminal_text::json(&serde_json::json!(document))
 }
 
 fn measurements(found: &Measurements) -> serde_json::Value {

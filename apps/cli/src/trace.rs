@@ -4,7 +4,7 @@ mod call;
 mod timeline;
 
 use crate::error::Error;
-use crate::units;
+use crate::{terminal_text, units};
 use call::{TracedCall, TracedCalls};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{CallRecord, TraceRequest};
@@ -94,7 +94,9 @@ fn print(calls: &TracedCalls, options: &TraceOptions) -> Result<(), Error> {
     slowest.sort_by_key(|call| Reverse(call.nanoseconds()));
     slowest.truncate(options.slowest);
     let text = if options.json {
-        format!("{:#}\n", json!({ "calls": slowest.iter().map(|call| call.document()).collect::<Vec<_>>() }))
+        terminal_text::json(
+            &json!({ "calls": slowest.iter().map(|call| call.document()).collect::<Vec<_>>() }),
+        )
     } else if slowest.is_empty() {
         "no calls\n".to_owned()
     } else {

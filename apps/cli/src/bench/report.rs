@@ -2,7 +2,7 @@
 
 use super::limit::{BenchCluster, limit};
 use super::plan::{BenchCase, BenchOp, CaseMeasurement};
-use crate::{cluster, size, units};
+use crate::{cluster, size, terminal_text, units};
 use cool::Operation;
 use cool_proto::control::Group;
 use serde::Serialize;
@@ -187,7 +187,7 @@ pub(crate) fn document(
         "warmup": warmup,
         "results": results,
     });
-    format!("{document:#}\n")
+    terminal_text::json(&document)
 }
 
 #[cfg(test)]
