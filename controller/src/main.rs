@@ -123,6 +123,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         let core = core.clone();
         async move { core.answers().await }
     };
+    let health = web::health(check.clone());
     let leadership = Leadership::start(&options.leadership, name, check)?;
     let (jobs_per_user, limit) = watch::channel(options.jobs_per_user);
     let events = log.events();
@@ -150,7 +151,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         biased;
         generation = leadership.won() => Some(generation),
         why = leadership.lost() => return Err(Error::Lost(why)),
-        never = stand_by(pages.as_ref(), &leadership) => match never {},
+        never = stand_by(pages.as_ref(), &leadership, &health) => match never {},
         () = &mut shutdown => None,
     };
     if let Some(generation) = won {
@@ -158,7 +159,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         let agents = agents.listen(BACKLOG).map_err(|error| listen_error(options.grpc, FOR_AGENTS, error))?;
         info!(%openflow, %grpc, "listening");
         let agents = ClientListener::new(agents, for_agents);
-        let pages = pages.map(|listener| WebPages { listener, events });
+        let pages = pages.map(|listener| WebPages { listener, events, health });
         let config = ServerConfig {
             credentials,
             store: leadership.store(),
@@ -183,9 +184,11 @@ async fn terminated([mut interrupt, mut terminate]: [Signal; 2]) {
 }
 
 /// Serves the pages of a standby until the future is dropped.
-async fn stand_by(pages: Option<&TcpListener>, leadership: &Leadership) -> Infallible {
+async fn stand_by(pages: Option<&TcpListener>, leadership: &Leadership, health: &axum::Router) -> Infallible {
     match pages {
-        Some(listener) => web::serve(listener, standby::router(leadership.state())).await,
+        Some(listener) => {
+            web::serve(listener, standby::router(leadership.state()).merge(health.clone())).await
+        }
         None => pending().await,
     }
 }

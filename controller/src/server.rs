@@ -18,6 +18,7 @@ use crate::pages::status::StatusSource;
 use crate::request_limits::LimitedController;
 use crate::service::{DRAIN_FILE, Service};
 use crate::timeouts::Timeouts;
+use axum::Router;
 use cool_daemon::listen::{ClientConnection, ClientListener};
 use cool_daemon::log::EventLog;
 use cool_daemon::web;
@@ -81,6 +82,8 @@ pub struct WebPages {
     pub listener: TcpListener,
     /// The log of events.
     pub events: EventLog,
+    /// The page for health checks.
+    pub health: Router,
 }
 
 /// Serves agents and tools on `listener`, and `pages` if given, until `shutdown` completes. Then it
@@ -129,7 +132,7 @@ pub async fn serve(
         connected_since,
     );
     let mut paging = JoinSet::new();
-    if let Some(WebPages { listener, events }) = pages {
+    if let Some(WebPages { listener, events, health }) = pages {
         let watcher = StatusSource {
             network: network.clone(),
             agents: agents.clone(),
@@ -139,7 +142,7 @@ pub async fn serve(
             credentials: config.credentials.clone(),
             events,
         };
-        paging.spawn(web::serve(listener, pages::web::router(watcher)));
+        paging.spawn(web::serve(listener, pages::web::router(watcher).merge(health)));
     }
     let doctor = Doctor::new(network.clone(), agents.clone(), presence.clone(), config.credentials);
     let service = Service {

@@ -162,7 +162,12 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         probe_port,
         features: offered_features(options.encrypt, !options.no_quick_calls),
     };
-    let router = agent.metrics().router();
+    let checked = agent.clone();
+    let health = web::health(move || {
+        let agent = checked.clone();
+        async move { agent.engine_answers().await }
+    });
+    let router = agent.metrics().router().merge(health);
     let pages = async move {
         match pages {
             Some(listener) => web::serve(listener, router).await,

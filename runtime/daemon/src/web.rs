@@ -6,28 +6,27 @@
 use crate::accept::{LimitedListener, Listen};
 use crate::process;
 use axum::Router;
+use axum::http::StatusCode;
 use axum::http::header::CONTENT_TYPE;
 use axum::response::{IntoResponse, Response};
+use axum::routing::get;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
 use prometheus_client::encoding::text::{encode_eof, encode_registry};
 use prometheus_client::registry::Registry;
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::timeout;
 use tracing::{debug, warn};
 
-/// Maximum number of simultaneous connections. Further ones wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 64;
-/// Maximum time for a client to send the header of a request.
-const HEADER_TIMEOUT: Duration = Duration::from_secs(5);
-/// Maximum duration of a connection. Clients may reconnect.
-const MAX_CONNECTION_TIME: Duration = Duration::from_secs(30);
+/// Time within which a program's core must respond to a health check.
+const HEALTH_TIMEOUT: Duration = Duration::from_secs(5);
 /// Content type that Prometheus expects.
 const OPEN_METRICS_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
@@ -42,6 +41,20 @@ pub struct Options {
     #[arg(long, value_name = "IP:PORT")]
     pub http: Option<SocketAddr>,
 }
+
+/// Limits for the connections of clients.
+#[derive(Clone, Copy, Debug)]
+struct ConnectionLimits {
+    /// Maximum number of simultaneous connections. A further one ends the oldest.
+    number: usize,
+    /// Maximum time for a client to send the header of a request.
+    header: Duration,
+    /// Maximum duration of a connection. Clients may reconnect.
+    duration: Duration,
+}
+
+const LIMITS: ConnectionLimits =
+    ConnectionLimits { number: 64, header: Duration::from_secs(5), duration: Duration::from_secs(30) };
 
 /// The HTTP address cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -68,26 +81,59 @@ pub async fn serve(
     listener: impl Listen<Connection = (TcpStream, SocketAddr)>,
     router: Router,
 ) -> Infallible {
-    let incoming = LimitedListener::new(listener, "HTTP client", MAX_CONNECTIONS);
+    serve_within(LIMITS, listener, router).await
+}
+
+async fn serve_within(
+    limits: ConnectionLimits,
+    listener: impl Listen<Connection = (TcpStream, SocketAddr)>,
+    router: Router,
+) -> Infallible {
+    let incoming = LimitedListener::new(listener, "HTTP client", limits.number);
     let mut connections = JoinSet::new();
+    let mut open: VecDeque<AbortHandle> = VecDeque::new();
     loop {
-        while connections.try_join_next().is_some() {}
         let ((socket, _), permit) = incoming.next().await;
+        while connections.try_join_next().is_some() {}
+        open.retain(|connection| !connection.is_finished());
+        // A client that keeps many connections open must not keep out others, for example the
+        // health checks, without which the program would be ended.
+        if open.len() + 1 >= limits.number
+            && let Some(oldest) = open.pop_front()
+        {
+            oldest.abort();
+        }
         let router = router.clone();
-        connections.spawn(async move {
-            serve_connection(socket, router).await;
+        open.push_back(connections.spawn(async move {
+            serve_connection(limits, socket, router).await;
             drop(permit);
-        });
+        }));
     }
 }
 
-async fn serve_connection(socket: TcpStream, router: Router) {
+async fn serve_connection(limits: ConnectionLimits, socket: TcpStream, router: Router) {
     let connection = http1::Builder::new()
         .timer(TokioTimer::new())
-        .header_read_timeout(HEADER_TIMEOUT)
+        .header_read_timeout(limits.header)
         .serve_connection(TokioIo::new(socket), TowerToHyperService::new(router));
-    if let Ok(Err(error)) = timeout(MAX_CONNECTION_TIME, connection).await {
+    if let Ok(Err(error)) = timeout(limits.duration, connection).await {
         debug!(%error, "an HTTP client disconnected");
+    }
+}
+
+/// Returns the page `/healthz`, for health checks. Its status is 200 if `check` completes in time,
+/// which must show that the core of the program responds, and 503 otherwise.
+pub fn health<F>(check: impl Fn() -> F + Clone + Send + Sync + 'static) -> Router
+where
+    F: Future<Output = ()> + Send + 'static,
+{
+    Router::new().route("/healthz", get(move || health_status(check(), HEALTH_TIMEOUT)))
+}
+
+async fn health_status(check: impl Future<Output = ()>, limit: Duration) -> (StatusCode, &'static str) {
+    match timeout(limit, check).await {
+        Ok(()) => (StatusCode::OK, "the program responds\n"),
+        Err(_) => (StatusCode::SERVICE_UNAVAILABLE, "the core of the program does not respond\n"),
     }
 }
 
@@ -103,7 +149,7 @@ pub fn metrics(registry: &Registry) -> Response {
         Ok(()) => ([(CONTENT_TYPE, OPEN_METRICS_TYPE)], text).into_response(),
         Err(error) => {
             warn!(%error, "cannot encode the metrics");
-            axum::http::StatusCode::INTERNAL_SERVER_ERROR.into_response()
+            StatusCode::INTERNAL_SERVER_ERROR.into_response()
         }
     }
 }
@@ -111,7 +157,6 @@ pub fn metrics(registry: &Registry) -> Response {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::routing::get;
     use prometheus_client::metrics::counter::Counter;
     use std::sync::Arc;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -144,6 +189,33 @@ mod tests {
             response.contains("\nprocess_resident_memory_bytes ") && response.ends_with("\n# EOF\n"),
             "{response}"
         );
+    }
+
+    #[tokio::test]
+    async fn a_health_check_shows_whether_the_core_responds() {
+        let limit = Duration::from_millis(1);
+        let healthy = health_status(async {}, Duration::MAX).await;
+        let hung = health_status(std::future::pending(), limit).await;
+        assert_eq!((healthy.0, hung.0), (StatusCode::OK, StatusCode::SERVICE_UNAVAILABLE));
+    }
+
+    #[tokio::test]
+    async fn a_client_with_all_connections_does_not_keep_out_others() {
+        let hour = Duration::from_secs(3600);
+        let limits = ConnectionLimits { number: 4, header: hour, duration: hour };
+        let listener = TcpListener::bind(("127.0.0.1", 0)).await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let router = health(|| async {});
+        tokio::spawn(async move { serve_within(limits, listener, router).await });
+        let mut idle = Vec::new();
+        for _ in 0..8 {
+            idle.push(TcpStream::connect(address).await.unwrap());
+        }
+        let mut socket = TcpStream::connect(address).await.unwrap();
+        socket.write_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n").await.unwrap();
+        let mut response = String::new();
+        socket.read_to_string(&mut response).await.unwrap();
+        assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
     }
 
     #[tokio::test]

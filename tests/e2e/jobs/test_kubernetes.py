@@ -73,7 +73,7 @@ def test_two_controllers_run_on_separate_nodes_known_to_agents():
     assert options(agent)["--controller"] == ",".join("https://%s.%s:%d" % (name, domain, port["port"]) for name in names)
 
 
-def test_controllers_use_etcd_over_tls_and_a_standby_is_ready():
+def test_controllers_use_etcd_over_tls():
     controllers = documents("cool.yaml")["StatefulSet"]
     [controller] = pod(controllers)["containers"]
     values = options(controller)
@@ -85,9 +85,17 @@ def test_controllers_use_etcd_over_tls_and_a_standby_is_ready():
     for option in ("--lead-by-ca", "--lead-by-cert", "--lead-by-key"):
         folder, _, file = values[option].rpartition("/")
         assert mounts[folder] == "etcd" and "--from-file=%s=" % file in command
-    # Both controllers serve this page, but only the leader listens for agents.
-    probe = controller["readinessProbe"]["httpGet"]
-    assert "%s:%d" % (probe["host"], probe["port"]) == values["--http"] and probe["path"] == "/metrics"
+
+
+def test_health_checks_use_the_page_that_shows_a_hung_core():
+    manifests = documents("cool.yaml")
+    for kind in ("StatefulSet", "DaemonSet"):
+        [container] = pod(manifests[kind])["containers"]
+        for name in ("readinessProbe", "livenessProbe"):
+            probe = container[name]["httpGet"]
+            assert "%s:%d" % (probe["host"], probe["port"]) == options(container)["--http"]
+            # The page itself answers within 5 s.
+            assert probe["path"] == "/healthz" and container[name]["timeoutSeconds"] > 5
 
 
 def test_every_rank_of_the_job_receives_its_number():
