@@ -4,7 +4,7 @@
 //! once all ranks have joined.
 
 use cool_machine::Time;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Maximum number of ranks in a group.
 const MAX_RANKS: u32 = u16::MAX as u32;
@@ -22,6 +22,8 @@ const MAX_NAMED_RANKS: usize = 8;
 #[derive(Debug)]
 pub(crate) struct Rendezvous<P> {
     by_key: BTreeMap<String, PendingRendezvous<P>>,
+    /// The deadlines of all groups, so that the next one is found without a search.
+    deadlines: BTreeSet<(Time, String)>,
     waiting: usize,
 }
 
@@ -101,7 +103,7 @@ pub(crate) enum EnlistRefusal {
 
 impl<P> Default for Rendezvous<P> {
     fn default() -> Rendezvous<P> {
-        Rendezvous { by_key: BTreeMap::new(), waiting: 0 }
+        Rendezvous { by_key: BTreeMap::new(), deadlines: BTreeSet::new(), waiting: 0 }
     }
 }
 
@@ -135,7 +137,13 @@ impl<P> Rendezvous<P> {
             return Err(EnlistRefusal::Twice { key, rank });
         }
         gathering.arrived.insert(rank, place);
-        gathering.deadline = gathering.deadline.min(deadline);
+        if gathering.arrived.len() == 1 {
+            self.deadlines.insert((gathering.deadline, key.clone()));
+        } else if deadline < gathering.deadline {
+            self.deadlines.remove(&(gathering.deadline, key.clone()));
+            self.deadlines.insert((deadline, key.clone()));
+            gathering.deadline = deadline;
+        }
         self.waiting += 1;
         if gathering.arrived.len() < size as usize {
             return Ok(None);
@@ -178,13 +186,13 @@ impl<P> Rendezvous<P> {
 
     /// Returns when [`Rendezvous::expire`] must be called next.
     pub(crate) fn deadline(&self) -> Option<Time> {
-        self.by_key.values().map(|gathering| gathering.deadline).min()
+        self.deadlines.first().map(|(deadline, _)| *deadline)
     }
 
     /// Removes and returns all groups past their deadline.
     pub(crate) fn expire(&mut self, now: Time) -> Vec<FailedRendezvous<P>> {
-        let late = self.by_key.iter().filter(|(_, gathering)| gathering.deadline <= now);
-        let keys: Vec<String> = late.map(|(key, _)| key.clone()).collect();
+        let late = self.deadlines.iter().take_while(|(deadline, _)| *deadline <= now);
+        let keys: Vec<String> = late.map(|(_, key)| key.clone()).collect();
         let fail = |key: String| {
             let gathering = self.remove(&key)?;
             let reason = format!(
@@ -199,6 +207,7 @@ impl<P> Rendezvous<P> {
     fn remove(&mut self, key: &str) -> Option<PendingRendezvous<P>> {
         let gathering = self.by_key.remove(key)?;
         self.waiting -= gathering.arrived.len();
+        self.deadlines.remove(&(gathering.deadline, key.to_owned()));
         Some(gathering)
     }
 }
@@ -295,6 +304,8 @@ mod tests {
                 }
                 prop_assert_eq!(rendezvous.waiting, rendezvous.by_key.values().map(|m| m.arrived.len()).sum::<usize>());
                 // Every remaining group has at least one rank, and misses at least one.
+                let deadlines = rendezvous.by_key.iter().map(|(key, m)| (m.deadline, key.clone()));
+                prop_assert_eq!(&rendezvous.deadlines, &deadlines.collect());
                 prop_assert!(rendezvous.by_key.values().all(|m| (1..m.size as usize).contains(&m.arrived.len())));
             }
         }
