@@ -61,9 +61,13 @@ struct JobSupervisor {
 
 impl JobSupervisor {
     fn begin() -> JobSupervisor {
+        JobSupervisor::begin_by(Command::new(env!("CARGO_BIN_EXE_cool-nodeagent")))
+    }
+
+    /// Begins a job under the supervisor that `command` starts.
+    fn begin_by(mut command: Command) -> JobSupervisor {
         let (agent, there) = seqpacket::pair().unwrap();
         set_socket_timeout(&agent, Timeout::Recv, Some(PATIENCE)).unwrap();
-        let mut command = Command::new(env!("CARGO_BIN_EXE_cool-nodeagent"));
         let process = command.arg("supervise").stdin(Stdio::from(there)).spawn().unwrap();
         let this = JobSupervisor { agent, process };
         let begin = Begin { version: LAUNCHER_VERSION, job: 7, user: String::new() };
@@ -77,7 +81,10 @@ impl JobSupervisor {
     }
 
     fn start(&self, rank: u32, program: &LeasedProgram) {
-        let (program, args) = (program.path.display().to_string(), vec!["1000".to_owned()]);
+        self.start_program(rank, program.path.display().to_string(), vec!["1000".to_owned()]);
+    }
+
+    fn start_program(&self, rank: u32, program: String, args: Vec<String>) {
         let null = File::options().write(true).open("/dev/null").unwrap();
         let start = Start { rank, program, args, ..Start::default() };
         self.request(request::Body::Start(start), &[null.as_fd(), null.as_fd()]);
@@ -126,4 +133,20 @@ fn a_rank_that_is_starting_receives_a_signal_once_it_runs() {
     drop(program.lease);
     assert!(matches!(supervisor.reply(), reply::Body::Started(Started { rank: 3, .. })));
     assert!(matches!(supervisor.reply(), reply::Body::Exited(Exited { rank: 3, signal: libc::SIGTERM, .. })));
+}
+
+#[test]
+fn ranks_do_not_inherit_the_capabilities_of_the_agent() {
+    if !rustix::process::geteuid().is_root() {
+        return;
+    }
+    // An agent of another account than root, with an ambient capability as its unit sets it.
+    let mut agent = Command::new("setpriv");
+    agent.args(["--reuid=65534", "--clear-groups", "--inh-caps=+net_raw", "--ambient-caps=+net_raw"]);
+    agent.arg(env!("CARGO_BIN_EXE_cool-nodeagent"));
+    let supervisor = JobSupervisor::begin_by(agent);
+    let script = "grep -q '^CapAmb:.*0000000000000000$' /proc/self/status";
+    supervisor.start_program(0, "/bin/sh".to_owned(), vec!["-c".to_owned(), script.to_owned()]);
+    assert!(matches!(supervisor.reply(), reply::Body::Started(_)));
+    assert!(matches!(supervisor.reply(), reply::Body::Exited(Exited { rank: 0, code: 0, .. })));
 }

@@ -6,7 +6,9 @@ use crate::account::Account;
 use crate::isolation::end_sparing;
 use rustix::fs::Mode;
 use rustix::process::{Pid, Signal, getppid, set_parent_process_death_signal, umask};
-use rustix::thread::{Gid, Uid, set_thread_groups, set_thread_res_gid, set_thread_res_uid};
+use rustix::thread::{
+    Gid, Uid, clear_ambient_capability_set, set_thread_groups, set_thread_res_gid, set_thread_res_uid,
+};
 use std::ffi::CString;
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write};
@@ -162,6 +164,8 @@ fn prepare(
         set_thread_res_gid(*gid, *gid, *gid)?;
         set_thread_res_uid(*uid, *uid, *uid)?;
     }
+    // Otherwise, ranks of an agent without a launcher would inherit its right to send any frame.
+    clear_ambient_capability_set()?;
     umask(Mode::from_raw_mode(0o022));
     // This call must follow the change of user, which resets the setting. If the parent has ended
     // before the call, the kernel sends no signal, so the child must check.
