@@ -10,6 +10,9 @@ pub struct Timeouts {
     pub group_ready: Duration,
     /// Time within which ranks must exit after they were terminated.
     pub end: Duration,
+    /// Additional time for this if the caller of the job does not read the output of its ranks. It
+    /// must exceed the 30 s for which agents hold the output of ranks that have ended.
+    pub unread: Duration,
     /// Time within which a disconnected caller of a job must reconnect.
     pub caller: Duration,
     /// Time within which a disconnected agent must reconnect. Otherwise its node is lost, with its
@@ -21,6 +24,12 @@ pub struct Timeouts {
 impl Default for Timeouts {
     fn default() -> Timeouts {
         let seconds = Duration::from_secs;
-        Timeouts { group_ready: seconds(15), end: seconds(10), caller: seconds(60), agent: seconds(60) }
+        Timeouts {
+            group_ready: seconds(15),
+            end: seconds(10),
+            unread: seconds(40),
+            caller: seconds(60),
+            agent: seconds(60),
+        }
     }
 }

@@ -128,7 +128,7 @@ pub async fn run(
     loop {
         let end = control.connect(&endpoint, &connector).await;
         control.silent.send_replace(false);
-        control.launcher.hold_none();
+        control.launcher.suspend_holds();
         match end {
             ConnectionEnd::Left => return Ok(()),
             ConnectionEnd::Refused(reason) if control.latest.is_none() => {
@@ -430,6 +430,7 @@ impl ControlSession<'_> {
     fn begin_anew(&mut self) {
         self.backlog.put_back(self.outbox.begin_session());
         self.session = None;
+        self.launcher.release_holds();
         self.probe = JoinSet::new();
         self.examinations = JoinSet::new();
     }

@@ -35,9 +35,19 @@ pub struct JobLauncher {
     /// For each job with processes, the channel of its signals. Dropping the channel terminates the
     /// job.
     jobs: BTreeMap<u64, broadcast::Sender<Signal>>,
-    /// For the same jobs, whether ranks must wait before they print.
-    held: BTreeMap<u64, watch::Sender<bool>>,
+    /// For each job whose output is being forwarded, whether it is held. A job that ends stays
+    /// held, because its caller must still be able to read all that the ranks have written.
+    held: BTreeMap<u64, HeldOutput>,
     running: JoinSet<()>,
+}
+
+/// Whether the output of a job's ranks is held.
+#[derive(Debug, Default)]
+struct HeldOutput {
+    /// Whether the controller has requested it.
+    requested: bool,
+    /// Whether ranks must wait before they print.
+    held: watch::Sender<bool>,
 }
 
 impl JobLauncher {
@@ -64,14 +74,14 @@ impl JobLauncher {
     pub fn launch(&mut self, launch: Launch) {
         // Remove jobs without running ranks.
         self.jobs.retain(|_, signals| signals.receiver_count() > 0);
-        self.held.retain(|job, _| self.jobs.contains_key(job));
+        self.held.retain(|_, output| output.held.receiver_count() > 0);
         while let Some(ended) = self.running.try_join_next() {
             log_panic(ended);
         }
         let signals =
             self.jobs.entry(launch.job).or_insert_with(|| broadcast::channel(SIGNALS).0).subscribe();
         let job = LaunchedJob {
-            held: self.held.entry(launch.job).or_default().subscribe(),
+            held: self.held.entry(launch.job).or_default().held.subscribe(),
             launch,
             agent: self.agent.clone(),
             socket: self.socket.clone(),
@@ -84,25 +94,42 @@ impl JobLauncher {
 
     /// Terminates all ranks of a job.
     pub fn kill(&mut self, job: u64) {
-        self.held.remove(&job);
         if self.jobs.remove(&job).is_some() {
             info!(job, "ending its ranks");
         }
     }
 
     /// Makes the ranks of a job wait before they print, or lets them continue.
-    pub fn hold(&self, job: u64, held: bool) {
-        if let Some(flag) = self.held.get(&job) {
+    pub fn hold(&mut self, job: u64, held: bool) {
+        if let Some(output) = self.held.get_mut(&job) {
             info!(job, held, "its output");
-            flag.send_replace(held);
+            output.requested = held;
+            output.held.send_replace(held);
         }
     }
 
-    /// Lets the ranks of all jobs print again. The caller must use this when the connection to the
-    /// controller ends, because no controller can then release a held job.
-    pub fn hold_none(&self) {
-        for flag in self.held.values() {
-            flag.send_replace(false);
+    /// Lets the ranks of all jobs print while there is no connection to the controller, because no
+    /// controller can then release a held job.
+    pub fn suspend_holds(&self) {
+        for output in self.held.values() {
+            output.held.send_replace(false);
+        }
+    }
+
+    /// Holds the output of jobs as before the interruption of the connection. The caller must use
+    /// this when the session continues.
+    pub fn resume_holds(&self) {
+        for output in self.held.values() {
+            output.held.send_replace(output.requested);
+        }
+    }
+
+    /// Holds no job any more. The caller must use this when another session begins, because its
+    /// controller does not know which jobs were held.
+    pub fn release_holds(&mut self) {
+        for output in self.held.values_mut() {
+            output.requested = false;
+            output.held.send_replace(false);
         }
     }
 

@@ -172,6 +172,11 @@ impl CallerEventStream {
         }
     }
 
+    /// Returns whether ranks must block when they print, because a connected caller does not read.
+    pub(crate) fn is_held(&self) -> bool {
+        self.held
+    }
+
     /// Sends queued events and handles callers that connect and disconnect. Returns when the job
     /// must react. Cancel-safe.
     pub(crate) async fn next_event(&mut self) -> CallerEvent {

@@ -12,8 +12,8 @@ use crate::jobs::job_failure::JobFailure;
 use crate::timeouts::Timeouts;
 use cool_fabric::Fabric;
 use cool_proto::control::{
-    Exited, Finished, Group, HoldOutput, JobSpec, Kill, Launch, Output, Started, controller_message::Body,
-    job_event, job_view::State,
+    Exited, Finished, Group, HoldOutput, JobSpec, Kill, Launch, Output, Started, controller_message::Body, job_event,
+    job_view::State,
 };
 use cool_proto::job_ids;
 use std::collections::BTreeSet;
@@ -363,7 +363,8 @@ impl RunningJob {
         Some(JobFailure { code, rank: Some(rank), reason: format!("rank {rank} on {node}{outcome}") })
     }
 
-    /// Kills all running ranks and waits for their exit.
+    /// Kills all running ranks and waits for their exit. Meanwhile, the caller receives the output
+    /// of the ranks, which is held at the nodes if the caller is slower than they are.
     async fn terminate_ranks(&mut self, progress: &mut RankStates) {
         for (session, ranks) in by_node(&self.places).into_values() {
             if ranks.iter().any(|rank| progress.running.contains(rank)) {
@@ -371,9 +372,18 @@ impl RunningJob {
                 let _ = session.send(Body::Kill(Kill { job: self.id }));
             }
         }
-        let deadline = Instant::now() + self.timeouts.end;
+        let mut deadline = self.end_deadline();
+        let mut caller_lost = false;
         while !progress.running.is_empty() {
             let message = tokio::select! {
+                event = self.event_stream.next_event(), if !caller_lost => {
+                    match event {
+                        CallerEvent::CallerLost => caller_lost = true,
+                        CallerEvent::Hold(held) => self.hold(held),
+                    }
+                    deadline = self.end_deadline();
+                    continue;
+                }
                 message = self.mailbox.recv() => message,
                 () = sleep_until(deadline) => None,
             };
@@ -384,6 +394,13 @@ impl RunningJob {
             // Ignore further failures, because they follow from the first one.
             let _ = self.record(message, progress);
         }
+    }
+
+    /// Returns the time until which ranks that have been terminated now must have exited. If their
+    /// output is held, their agents report it and their exits later.
+    fn end_deadline(&self) -> Instant {
+        let held = if self.event_stream.is_held() { self.timeouts.unread } else { Duration::ZERO };
+        Instant::now() + self.timeouts.end + held
     }
 
     /// Returns the ranks that did not end in time, by session.

@@ -435,6 +435,29 @@ async fn a_caller_that_does_not_read_blocks_only_its_own_ranks() {
 }
 
 #[tokio::test]
+async fn all_lines_of_ending_ranks_reach_a_slow_caller() {
+    let controller = Controller::start().await;
+    let (mut events, group, [h1, mut h2]) = controller.start_job([1, 2], job(2)).await;
+    let job = group.job;
+    h1.exit(job, 0, 7).await;
+    h2.killed().await;
+    let print = async |h2: &FakeAgent, first: u64| {
+        for number in first..first + MANY {
+            h2.print_line(job, 1, number, &"x".repeat(1 << 14)).await;
+        }
+    };
+    print(&h2, 1).await;
+    assert_eq!(h2.held().await, HoldOutput { job, held: true });
+    // More lines than are kept for a caller, if the ranks did not wait for it.
+    assert_eq!(lines(&mut events, MANY).await, (1..=MANY).collect::<Vec<_>>());
+    assert_eq!(h2.held().await, HoldOutput { job, held: false });
+    print(&h2, MANY + 1).await;
+    h2.exit(job, 1, 0).await;
+    assert_eq!(lines(&mut events, 2 * MANY).await, (MANY + 1..=2 * MANY).collect::<Vec<_>>());
+    assert_eq!(finished(&mut events).await.code, 7);
+}
+
+#[tokio::test]
 async fn a_reconnecting_caller_receives_every_line() {
     let controller = Controller::start().await;
     let mut h1 = FakeAgent::join(&controller, 1).await;

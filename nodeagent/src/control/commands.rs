@@ -122,6 +122,7 @@ impl ControlSession<'_> {
         match registered.resumed {
             Some(received) => {
                 self.outbox.resume(received)?;
+                self.launcher.resume_holds();
                 info!(node, "back at the controller at {}", self.registration.controller);
             }
             None => {

@@ -259,7 +259,6 @@ impl LaunchedJob {
             Ok(Some(reply::Body::Exited(launcher::Exited { rank, code, signal }))) => {
                 info!(job, rank, code, signal, "ended");
                 let Some(output) = progress.running.remove(&rank) else { return };
-                output.rank_has_ended();
                 let exited = self.exited(rank, code, signal, String::new());
                 progress.ending.spawn(drained(progress.supervisor.clone(), output, exited));
             }
@@ -283,9 +282,12 @@ impl LaunchedJob {
             warn!(job = self.launch.job, "{why}");
         }
         for rank in ranks {
-            let Some(output) = progress.running.remove(&rank) else { continue };
-            let exited = output.counted(self.exited(rank, -1, Signal::KILL.as_raw(), why.to_owned()));
-            progress.ending.spawn(async move { exited });
+            let Some(mut output) = progress.running.remove(&rank) else { continue };
+            let exited = self.exited(rank, -1, Signal::KILL.as_raw(), why.to_owned());
+            progress.ending.spawn(async move {
+                output.forward_own_output().await;
+                output.counted(exited)
+            });
         }
     }
 
@@ -336,6 +338,7 @@ impl JobProgress {
 /// processes that the rank left behind keep its output open for too long, the supervisor kills
 /// those in the rank's process group.
 async fn drained(supervisor: Arc<Supervisor>, mut output: OutputForwarder, exited: Exited) -> Exited {
+    output.forward_own_output().await;
     if timeout(LINGER, output.drained()).await.is_err() {
         let sweep = request::Body::Sweep(Sweep { rank: exited.rank });
         // If that fails, the supervisor has ended, which the next `receive` reports.
@@ -402,8 +405,10 @@ mod tests {
             held: watch::channel(false).1,
             timeouts: EndTimeouts { term: brief, kill: brief },
         };
-        // The channel of signals is closed, so the job ends as soon as its rank has started.
-        job.run(broadcast::channel(1).1).await;
+        let (sender, signals) = broadcast::channel(1);
+        // The job ends as soon as its rank has started.
+        drop(sender);
+        job.run(signals).await;
         supervisor.join().unwrap();
         let Some(control::agent_message::Body::Exited(exited)) = received.recv().await else {
             panic!("no exit")
