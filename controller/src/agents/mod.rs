@@ -1,12 +1,12 @@
 //! Agents: their sessions, their registrations and the state of their connections.
 
 pub mod grace_timers;
+mod job_request_queue;
 pub mod presence;
 pub mod registered_agent;
 pub mod registry;
 pub mod session;
 pub mod session_message;
-mod signal_queue;
 pub mod traces;
 
 pub use registered_agent::{AdmitError, RegisteredAgent};

@@ -3,8 +3,9 @@
 //! A session outlives its connections. While there is no connection, messages to the agent are kept
 //! until it has acknowledged them ([`cool_proto::delivery`]).
 
+use super::job_request_queue::JobRequestQueue;
 use super::registered_agent::RegisteredAgent;
-use super::signal_queue::SignalQueue;
+
 use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_message::Body;
 use cool_proto::control::{Acknowledged, ControllerMessage, Registered};
@@ -62,7 +63,7 @@ pub struct Session {
 #[derive(Debug, Default)]
 struct OutgoingQueue {
     delivery: Delivery<Body>,
-    signals: SignalQueue,
+    requests: JobRequestQueue,
     waker: Option<Waker>,
 }
 
@@ -138,8 +139,19 @@ impl Session {
         if self.has_ended() {
             return;
         }
-        let OutgoingQueue { delivery, signals, waker } = &mut *self.queue.lock();
-        signals.send(job, signal, delivery);
+        let OutgoingQueue { delivery, requests, waker } = &mut *self.queue.lock();
+        requests.send_signal(job, signal, delivery);
+        waker.take().into_iter().for_each(Waker::wake);
+    }
+
+    /// Queues whether the output of a job's processes on this node is held. If many such requests
+    /// are unacknowledged, only the latest of a job waits. A session that has ended ignores it.
+    pub fn send_hold(&self, job: u64, held: bool) {
+        if self.has_ended() {
+            return;
+        }
+        let OutgoingQueue { delivery, requests, waker } = &mut *self.queue.lock();
+        requests.send_hold(job, held, delivery);
         waker.take().into_iter().for_each(Waker::wake);
     }
 
@@ -167,7 +179,7 @@ impl Session {
             Some(acknowledged) => {
                 let mut queue = self.queue.lock();
                 queue.delivery.resume(acknowledged)?;
-                queue.continue_signals();
+                queue.continue_requests();
                 Some(queue.delivery.report_received())
             }
             None => None,
@@ -236,7 +248,7 @@ impl Session {
     pub fn acknowledge(&self, acknowledged: u64) -> Result<(), AcknowledgementError> {
         let mut queue = self.queue.lock();
         queue.delivery.acknowledge(acknowledged)?;
-        queue.continue_signals();
+        queue.continue_requests();
         Ok(())
     }
 
@@ -281,9 +293,9 @@ impl ConnectionState {
 }
 
 impl OutgoingQueue {
-    /// Sends signals that have waited for acknowledgements.
-    fn continue_signals(&mut self) {
-        self.signals.continue_sending(&mut self.delivery);
+    /// Sends requests to jobs that have waited for acknowledgements.
+    fn continue_requests(&mut self) {
+        self.requests.continue_sending(&mut self.delivery);
         self.wake();
     }
 

@@ -12,7 +12,7 @@ use crate::jobs::job_failure::JobFailure;
 use crate::timeouts::Timeouts;
 use cool_fabric::Fabric;
 use cool_proto::control::{
-    Exited, Finished, Group, HoldOutput, JobSpec, Kill, Launch, Output, Started, controller_message::Body, job_event,
+    Exited, Finished, Group, JobSpec, Kill, Launch, Output, Started, controller_message::Body, job_event,
     job_view::State,
 };
 use cool_proto::job_ids;
@@ -275,7 +275,7 @@ impl RunningJob {
     fn hold(&self, held: bool) {
         for (session, _) in by_node(&self.places).into_values() {
             // If the session has ended, its ranks are lost too.
-            let _ = session.send(Body::Hold(HoldOutput { job: self.id, held }));
+            session.send_hold(self.id, held);
         }
     }
 
