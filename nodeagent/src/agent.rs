@@ -201,11 +201,6 @@ impl Agent {
         self.groups.set_owner(group, user);
     }
 
-    /// Returns the number of groups that the processes of these users have requested.
-    pub(crate) fn enlisted_of(&self, is_user: impl Fn(u32) -> bool) -> usize {
-        self.groups.enlisted_of(is_user)
-    }
-
     /// Checks that a group is one of a user.
     pub(crate) fn check_user(&self, group: u64, user: u32) -> Result<(), RankAttachError> {
         self.groups.check_user(group, user)

@@ -268,11 +268,6 @@ impl GroupTable {
         self.lock().get(&group).ok_or_else(no_group)?.check_user(group, user)
     }
 
-    /// Returns the number of groups that the processes of these users have requested.
-    pub(super) fn enlisted_of(&self, is_user: impl Fn(u32) -> bool) -> usize {
-        self.lock().values().filter(|known| known.enlisted && known.owner.is_some_and(&is_user)).count()
-    }
-
     pub(super) fn set_owner(&self, group: u64, user: u32) {
         if let Some(known) = self.lock().get_mut(&group) {
             known.owner = Some(user);

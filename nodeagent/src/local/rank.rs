@@ -2,7 +2,7 @@
 //! engine.
 
 use super::session_end::SessionEnd;
-use super::user::ConnectionPermit;
+use super::user::{CallPermit, ConnectionPermit};
 use crate::agent::Attachment;
 use crate::engine::{
     CommandPermit, MappedCallRequest, MappedTransferRequest, Mapping, RankCommand, RankRequest, SharedSlice,
@@ -28,7 +28,7 @@ use tokio::task::JoinSet;
 const MAX_REGIONS: usize = 64;
 
 /// The size of a count in shared memory.
-const COUNT_BYTES: u64 = size_of::<u64>() as u64;
+pub(super) const COUNT_BYTES: u64 = size_of::<u64>() as u64;
 
 /// Maximum timeout of a transfer in milliseconds: one year.
 const LONGEST_MS: u64 = 365 * 24 * 60 * 60 * 1000;
@@ -38,7 +38,9 @@ pub(super) struct AttachedRank<'a> {
     attachment: &'a Attachment,
     permit: &'a ConnectionPermit,
     regions: BTreeMap<u32, Arc<Mapping>>,
-    pub(super) calls: JoinSet<Done>,
+    /// The calls that have not been answered to the rank. The permits count answers that the rank
+    /// does not read, too.
+    pub(super) calls: JoinSet<(Done, CallPermit)>,
     /// The number of each watched call in its group, by the `id` that the rank has given to the
     /// call.
     watched: BTreeMap<u64, u64>,
@@ -109,11 +111,14 @@ impl<'a> AttachedRank<'a> {
 
     fn call(&mut self, call: Call, permit: CommandPermit) -> Result<(), SessionEnd> {
         self.check_room()?;
-        let (id, request) = (call.id, self.request(call)?);
+        let operation = operation(&call)?;
+        let counts = call.counts.as_ref().map_or(0, |slice| self.counts_copied(operation, slice.bytes));
+        let memory = self.permit.call(counts).map_err(SessionEnd::Refused)?;
+        let (id, request) = (call.id, self.request(call, operation)?);
         if request.watch {
-            return self.watch(id, request, permit);
+            return self.watch(id, request, (permit, memory));
         }
-        self.spawn(id, request.into(), permit);
+        self.spawn(id, request.into(), (permit, memory));
         Ok(())
     }
 
@@ -122,7 +127,7 @@ impl<'a> AttachedRank<'a> {
         &mut self,
         id: u64,
         request: MappedCallRequest,
-        permit: CommandPermit,
+        (permit, memory): (CommandPermit, CallPermit),
     ) -> Result<(), SessionEnd> {
         let number = self.attachment.segment().and(request.call_number);
         let number =
@@ -132,10 +137,11 @@ impl<'a> AttachedRank<'a> {
         }
         let result = self.attachment.watch(request, permit);
         self.calls.spawn(async move {
-            match result.await {
+            let done = match result.await {
                 Ok(by_agent) => Done { id, by_agent, ..Done::default() },
                 Err(failure) => done(id, Err(failure)),
-            }
+            };
+            (done, memory)
         });
         Ok(())
     }
@@ -185,16 +191,22 @@ impl<'a> AttachedRank<'a> {
 
     fn transfer(&mut self, transfer: &Transfer, permit: CommandPermit) -> Result<(), SessionEnd> {
         self.check_room()?;
+        let memory = self.permit.call(0).map_err(SessionEnd::Refused)?;
         let (id, request) = (transfer.id, self.transfer_request(transfer)?);
-        self.spawn(id, request.into(), permit);
+        self.spawn(id, request.into(), (permit, memory));
         Ok(())
     }
 
     /// Sends a request to the engine. The result is sent to the rank with the `id` that the rank
     /// has given to the request.
-    fn spawn(&mut self, id: u64, request: RankRequest<SharedSlice>, permit: CommandPermit) {
+    fn spawn(
+        &mut self,
+        id: u64,
+        request: RankRequest<SharedSlice>,
+        (permit, memory): (CommandPermit, CallPermit),
+    ) {
         let result = self.attachment.request(request, permit);
-        self.calls.spawn(async move { done(id, result.await) });
+        self.calls.spawn(async move { (done(id, result.await), memory) });
     }
 
     fn check_room(&self) -> Result<(), SessionEnd> {
@@ -243,11 +255,9 @@ impl<'a> AttachedRank<'a> {
     }
 
     /// Converts a call to a request of the engine, which checks that the fields are consistent.
-    fn request(&self, call: Call) -> Result<MappedCallRequest, SessionEnd> {
+    fn request(&self, call: Call, operation: Collective) -> Result<MappedCallRequest, SessionEnd> {
         let (group, rank) = (self.attachment.group(), self.attachment.rank());
         self.check_group(call.group)?;
-        let operation = Operation::try_from(call.operation).ok().and_then(Operation::known);
-        let operation = operation.ok_or_else(|| unknown("operation", call.operation))?;
         let reduce = ReduceOp::try_from(call.reduce).map_err(|e| unknown("reduction", e.0))?.known();
         Ok(MappedCallRequest {
             group,
@@ -274,10 +284,15 @@ impl<'a> AttachedRank<'a> {
     /// that the engine refuses the call.
     fn counts(&self, slice: Slice, operation: Collective) -> Result<Vec<u64>, SessionEnd> {
         let slice = self.slice(slice)?;
-        let most = counts_max(operation, self.attachment.places().len()).saturating_add(1);
-        let mut bytes = vec![0; ((slice.bytes() / COUNT_BYTES).min(most) * COUNT_BYTES) as usize];
+        let mut bytes = vec![0; (self.counts_copied(operation, slice.bytes()) * COUNT_BYTES) as usize];
         slice.read(0, &mut bytes);
         Ok(bytes.as_chunks().0.iter().copied().map(u64::from_ne_bytes).collect())
+    }
+
+    /// Returns how many counts of a slice of this length are copied.
+    fn counts_copied(&self, operation: Collective, slice_bytes: u64) -> u64 {
+        let most = counts_max(operation, self.attachment.places().len()).saturating_add(1);
+        (slice_bytes / COUNT_BYTES).min(most)
     }
 
     fn slice(&self, slice: Slice) -> Result<SharedSlice, SessionEnd> {
@@ -293,6 +308,11 @@ impl<'a> AttachedRank<'a> {
 fn counts_max(operation: Collective, size: usize) -> u64 {
     let is_by_pair = operation == Collective::Alltoall && size <= ALLTOALL_RANKS;
     (if is_by_pair { size.saturating_mul(size) } else { size }) as u64
+}
+
+fn operation(call: &Call) -> Result<Collective, SessionEnd> {
+    let operation = Operation::try_from(call.operation).ok().and_then(Operation::known);
+    operation.ok_or_else(|| unknown("operation", call.operation))
 }
 
 fn transfer_kind(transfer: &Transfer) -> Result<TransferKind, SessionEnd> {

@@ -7,7 +7,7 @@ use super::peer_process;
 use super::rank::AttachedRank;
 use super::rank_connection::{FRAME_TIMEOUT, RankConnection};
 use super::session_end::SessionEnd;
-use super::user::{ConnectionPermit, User};
+use super::user::{ConnectionPermit, GroupPermit, User};
 use crate::agent::{Abilities, Agent, Attachment, RecoveryResult};
 use crate::async_socket::AsyncSocket;
 use crate::engine::wrong_plan;
@@ -54,8 +54,9 @@ pub(super) async fn serve(
         Ok(body) => attach(body, user, &permit, &agent, &mut wire).await,
         Err(end) => Err(end),
     };
-    let mut attachment = match attached {
-        Ok(Some(attachment)) => attachment,
+    // The group counts until its last process here has left.
+    let (mut attachment, _group_permit) = match attached {
+        Ok(Some(attached)) => attached,
         // The process requested only an agreement, and has received the result.
         Ok(None) => return,
         Err(end) => {
@@ -83,37 +84,45 @@ fn abilities(first: &Body) -> Abilities {
 }
 
 /// Handles the first frame, and waits for other processes if the frame requests that. Returns the
-/// attachment of the rank, or `None` if the process requested only an agreement.
+/// attachment of the rank, with the permit of the group if its processes requested it, or `None` if
+/// the process requested only an agreement.
 async fn attach(
     body: Body,
     user: User,
     permit: &ConnectionPermit,
     agent: &Agent,
     wire: &mut RankConnection,
-) -> Result<Option<Attachment>, SessionEnd> {
+) -> Result<Option<(Attachment, Option<GroupPermit>)>, SessionEnd> {
     let check = |version| check_version(version).map_err(|why| SessionEnd::Refused(format!("libcool {why}")));
     match body {
         Body::Attach(attach) => {
             check(attach.version)?;
-            user.attach(agent, attach.group, attach.rank).map(Some).map_err(SessionEnd::Refused)
+            let attachment = user.attach(agent, attach.group, attach.rank).map_err(SessionEnd::Refused)?;
+            Ok(Some((attachment, None)))
         }
         Body::Enlist(Enlist { version, key, rank, size, timeout_ms, .. }) => {
             check(version)?;
-            permit.check_groups(agent).map_err(SessionEnd::Refused)?;
-            let enlist = control::Enlist { key: user.key(key), rank, size, timeout_ms, ticket: 0 };
+            let key = user.key(key);
+            let group = permit.group(&key).map_err(SessionEnd::Refused)?;
+            let enlist = control::Enlist { key, rank, size, timeout_ms, ticket: 0 };
             let attachment = rendezvous(enlist, agent, wire).await?;
+            group.group_made();
             user.owns(agent, attachment.group());
-            Ok(Some(attachment))
+            Ok(Some((attachment, Some(group))))
         }
         Body::Recover(Recover { version, group, rank, timeout_ms, agree, .. }) => {
             check(version)?;
             user.check_group(agent, group).map_err(SessionEnd::Refused)?;
+            // An agreement of the survivors makes no group.
+            let another = agree.is_none().then(|| permit.group(&format!("survivors of {group}"))).transpose();
+            let another = another.map_err(SessionEnd::Refused)?;
             let request = control::Recover { group, rank, timeout_ms, agree, ..control::Recover::default() };
             let recovered = recover(request, agent, wire).await?;
-            if let Some(attachment) = &recovered {
+            another.iter().for_each(GroupPermit::group_made);
+            Ok(recovered.map(|attachment| {
                 user.owns(agent, attachment.group());
-            }
-            Ok(recovered)
+                (attachment, another)
+            }))
         }
         _ => Err(SessionEnd::Refused("the first frame must be Attach, Enlist or Recover".into())),
     }
@@ -260,7 +269,7 @@ async fn serve_rank(
                 Err(end) => Err(end),
             },
             Some(done) = rank.calls.join_next() => match done {
-                Ok(done) => {
+                Ok((done, _memory)) => {
                     let id = done.id;
                     let sent = wire.send(Body::Done(done)).await;
                     rank.on_answered(id);

@@ -5,6 +5,7 @@
 //! not even root or the agent's own account. Processes of one user find each other on all nodes,
 //! because every agent gets the user's number from the system.
 
+use super::rank::COUNT_BYTES;
 use super::subordinate_users::SubordinateUsers;
 use crate::agent::{Agent, Attachment};
 use crate::engine::CommandPermit;
@@ -39,8 +40,21 @@ pub(super) const COMMANDS_PER_USER_MAX: usize = 256;
 /// one for the group.
 const DESCRIPTORS_PER_CONNECTION: u64 = 3;
 
+/// Descriptors of this process for a group: sockets of trees (at most one for the leaders, one for
+/// the node's rack, and eight stripes for all nodes), and two for quick calls.
+const DESCRIPTORS_PER_GROUP: u64 = 12;
+
 /// Address space for the regions of ranks in bytes: half of what a process has on x86-64.
 const REGION_BYTES_MAX: u64 = 1 << 46;
+
+/// Memory of this process for an open call, in bytes, without the counts of its parts.
+const CALL_BYTES: u64 = 2048;
+
+/// Memory that open calls of all users may take, as a part of the memory of the machine.
+const CALL_MEMORY_PART: u64 = 8;
+
+/// The memory of a machine whose size cannot be determined, in bytes.
+const DEFAULT_MEMORY_BYTES: u64 = 1 << 30;
 
 /// Mappings that a large region may need, because it is aligned within a larger range of addresses.
 const MAPPINGS_PER_REGION: u64 = 3;
@@ -55,8 +69,12 @@ pub(super) struct UserTable(Arc<UserResources>);
 #[derive(Debug)]
 struct UserResources {
     connections: ResourcePool,
+    groups: ResourcePool,
+    /// The groups that processes wait for, by account and key, so that each is counted once.
+    requested_groups: Mutex<BTreeMap<(u32, String), Weak<ResourceShare>>>,
     mappings: ResourcePool,
     region_bytes: ResourcePool,
+    call_bytes: ResourcePool,
     /// The permits of each connected user's commands.
     commands: Mutex<BTreeMap<u32, Weak<Semaphore>>>,
     subordinate: SubordinateUsers,
@@ -74,6 +92,22 @@ pub(super) struct ConnectionPermit {
     _share: ResourceShare,
 }
 
+/// Permits one group that processes of a user have requested together, and counts it until all of
+/// them have dropped it.
+#[derive(Debug)]
+pub(super) struct GroupPermit {
+    users: UserTable,
+    /// The account and the key under which the processes wait.
+    request: (u32, String),
+    share: Arc<ResourceShare>,
+}
+
+/// Permits one open call of a user's rank, and counts its memory until it is dropped.
+#[derive(Debug)]
+pub(super) struct CallPermit {
+    _share: ResourceShare,
+}
+
 /// Permits one region of a user's rank, and counts it until it is dropped.
 #[derive(Debug)]
 pub(crate) struct RegionPermit {
@@ -85,21 +119,23 @@ impl UserTable {
     /// limits of this process.
     pub(super) fn new(limits: UserLimits) -> UserTable {
         if limits == UserLimits::NONE {
-            return UserTable::with_totals(limits, u64::MAX, u64::MAX);
+            return UserTable::with_totals(limits, ResourceTotals::UNLIMITED);
         }
         let descriptors = rustix::process::getrlimit(rustix::process::Resource::Nofile).current;
         let mappings = std::fs::read_to_string("/proc/sys/vm/max_map_count").ok();
         let mappings = mappings.and_then(|text| text.trim().parse().ok()).unwrap_or(DEFAULT_MAPPINGS_MAX);
-        // A quarter of the mappings is reserved for the agent itself.
-        let connections = descriptors.map_or(u64::MAX, |most| most / DESCRIPTORS_PER_CONNECTION);
-        UserTable::with_totals(limits, connections, mappings / 4 * 3)
+        let descriptors = descriptors.unwrap_or(u64::MAX);
+        UserTable::with_totals(limits, ResourceTotals::of_process(descriptors, mappings, machine_memory()))
     }
 
-    fn with_totals(limits: UserLimits, connections: u64, mappings: u64) -> UserTable {
+    fn with_totals(limits: UserLimits, totals: ResourceTotals) -> UserTable {
         UserTable(Arc::new(UserResources {
-            connections: ResourcePool::new(connections, limits.connections as u64),
-            mappings: ResourcePool::new(mappings, u64::MAX),
+            connections: ResourcePool::new(totals.connections, limits.connections as u64),
+            groups: ResourcePool::new(totals.groups, limits.groups as u64),
+            requested_groups: Mutex::default(),
+            mappings: ResourcePool::new(totals.mappings, u64::MAX),
             region_bytes: ResourcePool::new(REGION_BYTES_MAX, u64::MAX),
+            call_bytes: ResourcePool::new(totals.call_bytes, u64::MAX),
             commands: Mutex::default(),
             subordinate: SubordinateUsers::default(),
             limits,
@@ -161,17 +197,86 @@ impl ConnectionPermit {
         Ok(RegionPermit { _shares: [mapped, bytes] })
     }
 
-    /// Checks that the user's processes may request another group, and returns the reason if not.
-    pub(super) fn check_groups(&self, agent: &Agent) -> Result<(), String> {
-        let UserResources { subordinate, limits, .. } = &*self.users.0;
-        let (max, accounts) = (limits.groups, subordinate.current());
-        if agent.enlisted_of(|owner| accounts.account(owner) == self.account) < max {
-            return Ok(());
+    /// Counts a call with this many counts of parts, until the result is dropped. Returns the reason
+    /// if the user's open calls take too much memory.
+    pub(super) fn call(&self, counts: u64) -> Result<CallPermit, String> {
+        let bytes = CALL_BYTES.saturating_add(counts.saturating_mul(COUNT_BYTES));
+        let share = self.users.0.call_bytes.take(self.account, bytes).map_err(|most| {
+            format!(
+                "the open calls of its user take more than {most} bytes of memory of this agent; complete calls before \
+                 further ones start"
+            )
+        })?;
+        Ok(CallPermit { _share: share })
+    }
+
+    /// Counts a group that the user's processes request together under this key. All processes that
+    /// wait under a key at the same time share one permit. Returns the reason if the user has the
+    /// maximum already.
+    pub(super) fn group(&self, key: &str) -> Result<GroupPermit, String> {
+        let UserResources { groups, requested_groups, limits, .. } = &*self.users.0;
+        let (users, request) = (self.users.clone(), (self.account, key.to_owned()));
+        // Every change to the table is complete before the lock is released.
+        let mut requested = requested_groups.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(share) = requested.get(&request).and_then(Weak::upgrade) {
+            return Ok(GroupPermit { users, request, share });
         }
-        Err(format!(
-            "user {} has {max} groups on this node, the maximum (--groups-per-user); free some",
-            self.account
-        ))
+        let share = groups.take(self.account, 1).map_err(|most| {
+            let limit = match most < limits.groups as u64 {
+                true => "half of what the agent's limit of open files leaves",
+                false => "the maximum (--groups-per-user)",
+            };
+            format!("user {} has {most} groups on this node, {limit}; free some", self.account)
+        })?;
+        let share = Arc::new(share);
+        requested.retain(|_, share| share.strong_count() > 0);
+        requested.insert(request.clone(), Arc::downgrade(&share));
+        Ok(GroupPermit { users, request, share })
+    }
+}
+
+impl GroupPermit {
+    /// Records that the group exists. Processes that use the same key later request another group.
+    pub(super) fn group_made(&self) {
+        let requested = &self.users.0.requested_groups;
+        let mut requested = requested.lock().unwrap_or_else(PoisonError::into_inner);
+        if requested.get(&self.request).is_some_and(|share| share.as_ptr() == Arc::as_ptr(&self.share)) {
+            requested.remove(&self.request);
+        }
+    }
+}
+
+/// Returns the memory of this machine in bytes.
+fn machine_memory() -> u64 {
+    let system = rustix::system::sysinfo();
+    let bytes = system.totalram.saturating_mul(system.mem_unit.into());
+    if bytes == 0 { DEFAULT_MEMORY_BYTES } else { bytes }
+}
+
+/// The amounts of resources that all users share.
+#[derive(Clone, Copy, Debug)]
+struct ResourceTotals {
+    connections: u64,
+    groups: u64,
+    mappings: u64,
+    call_bytes: u64,
+}
+
+impl ResourceTotals {
+    const UNLIMITED: ResourceTotals =
+        ResourceTotals { connections: u64::MAX, groups: u64::MAX, mappings: u64::MAX, call_bytes: u64::MAX };
+
+    /// Returns the amounts for a process that may have this many descriptors and mappings, on a
+    /// machine with this much memory. A quarter of descriptors and mappings is reserved for the
+    /// agent itself: connections to other agents and the controller, groups and output of jobs, pages
+    /// and logs.
+    fn of_process(descriptors: u64, mappings: u64, memory: u64) -> ResourceTotals {
+        ResourceTotals {
+            connections: descriptors / 2 / DESCRIPTORS_PER_CONNECTION,
+            groups: descriptors / 4 / DESCRIPTORS_PER_GROUP,
+            mappings: mappings / 4 * 3,
+            call_bytes: memory / CALL_MEMORY_PART,
+        }
     }
 }
 
@@ -256,13 +361,43 @@ mod tests {
         assert!(ann.check_group(&agent, 7).is_ok() && ann.attach(&agent, 7, 0).is_ok());
         // A group that does not exist could be added before its use.
         assert!(bob.check_group(&agent, 8).unwrap_err().contains("knows no group 8"));
-        // A group of a job does not count as requested by the user.
-        let users = UserTable::new(UserLimits { groups: 1, ..UserLimits::NONE });
-        let [of_ann, of_bob] = [ann, bob].map(|user| users.permit(user).unwrap());
-        assert!(of_ann.check_groups(&agent).is_ok());
-        agent.release_when_unused(7);
-        assert!(of_ann.check_groups(&agent).unwrap_err().contains("--groups-per-user"));
-        assert!(of_bob.check_groups(&agent).is_ok());
+    }
+
+    #[test]
+    fn a_group_counts_once_while_processes_wait_for_it_or_use_it() {
+        let limits = UserLimits { groups: 2, ..UserLimits::NONE };
+        let users = UserTable::with_totals(limits, ResourceTotals::UNLIMITED);
+        let [ann, bob] = [1000, 1001].map(|number| users.permit(User::new(number, 99)).unwrap());
+        let [first, second] = [ann.group("a").unwrap(), ann.group("a").unwrap()];
+        first.group_made();
+        // The same key requests another group now.
+        let other = ann.group("a").unwrap();
+        second.group_made();
+        assert!(ann.group("b").unwrap_err().contains("--groups-per-user"));
+        assert!(ann.group("a").is_ok(), "it waits for the second group");
+        assert!(bob.group("a").is_ok());
+        drop(first);
+        assert!(ann.group("b").is_err(), "one process still uses the first group");
+        drop(second);
+        assert!(ann.group("b").is_ok());
+        drop(other);
+    }
+
+    #[test]
+    fn a_user_with_many_groups_leaves_descriptors_to_others() {
+        let totals = ResourceTotals::of_process(4 * 8 * DESCRIPTORS_PER_GROUP, 0, 0);
+        let users = UserTable::with_totals(UserLimits { groups: 512, ..UserLimits::NONE }, totals);
+        let [ann, bob] = [1000, 1001].map(|number| users.permit(User::new(number, 99)).unwrap());
+        let all = |user: &ConnectionPermit| -> Vec<GroupPermit> {
+            (0..).map_while(|key: u32| user.group(&key.to_string()).ok()).collect()
+        };
+        let taken = [all(&ann), all(&bob)];
+        assert_eq!(taken.each_ref().map(Vec::len), [4, 2]);
+        assert!(ann.group("more").unwrap_err().contains("limit of open files"));
+        // Connections and groups together leave a quarter of all descriptors to the agent.
+        let descriptors =
+            totals.connections * DESCRIPTORS_PER_CONNECTION + totals.groups * DESCRIPTORS_PER_GROUP;
+        assert!(descriptors <= 3 * 8 * DESCRIPTORS_PER_GROUP);
     }
 
     #[test]
@@ -282,7 +417,10 @@ mod tests {
 
     #[test]
     fn some_connections_are_left_when_two_users_take_all_theirs() {
-        let users = UserTable::with_totals(UserLimits { connections: 8, ..UserLimits::NONE }, 12, u64::MAX);
+        let users = UserTable::with_totals(
+            UserLimits { connections: 8, ..UserLimits::NONE },
+            ResourceTotals { connections: 12, ..ResourceTotals::UNLIMITED },
+        );
         let all =
             |user: u32| std::iter::from_fn(|| users.permit(User::new(user, 99)).ok()).collect::<Vec<_>>();
         let taken = [1000, 1001].map(all);
@@ -292,8 +430,25 @@ mod tests {
     }
 
     #[test]
+    fn a_user_with_many_open_calls_leaves_memory_to_others() {
+        let totals = ResourceTotals { call_bytes: 16 * CALL_BYTES, ..ResourceTotals::UNLIMITED };
+        let users = UserTable::with_totals(UserLimits::NONE, totals);
+        let [ann, bob] = [1000, 1001].map(|number| users.permit(User::new(number, 99)).unwrap());
+        let mut calls: Vec<CallPermit> = std::iter::from_fn(|| ann.call(0).ok()).collect();
+        assert_eq!(calls.len(), 8);
+        assert!(ann.call(0).unwrap_err().contains("memory of this agent"));
+        assert!(bob.call(CALL_BYTES / COUNT_BYTES).is_ok());
+        assert!(bob.call(4 * CALL_BYTES / COUNT_BYTES).is_err() && bob.call(u64::MAX).is_err());
+        calls.pop();
+        assert!(ann.call(0).is_ok());
+    }
+
+    #[test]
     fn a_user_with_all_its_regions_leaves_some_to_others() {
-        let users = UserTable::with_totals(UserLimits::NONE, u64::MAX, 8 * MAPPINGS_PER_REGION);
+        let users = UserTable::with_totals(
+            UserLimits::NONE,
+            ResourceTotals { mappings: 8 * MAPPINGS_PER_REGION, ..ResourceTotals::UNLIMITED },
+        );
         let [ann, bob] = [1000, 1001].map(|number| users.permit(User::new(number, 99)).unwrap());
         let mut regions: Vec<RegionPermit> = std::iter::from_fn(|| ann.region(4096).ok()).collect();
         assert_eq!(regions.len(), 4);
