@@ -28,4 +28,5 @@ pub mod pages;
 pub mod request_limits;
 pub mod server;
 pub mod service;
+mod shared_work;
 pub mod timeouts;

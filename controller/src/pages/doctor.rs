@@ -2,6 +2,7 @@
 
 use crate::agents::presence::AgentPresence;
 use crate::agents::{AgentRegistry, Session};
+use crate::shared_work::SharedWork;
 use cool_fabric::Fabric;
 use cool_fabric::{Measurements, NodeView, SwitchView, TopologySnapshot};
 use cool_proto::control::{Diagnosis, Examine, Examined, Finding, controller_message::Body};
@@ -59,7 +60,9 @@ pub struct Doctor {
     presence: Arc<AgentPresence>,
     credentials: Option<Credentials>,
     last: AtomicU64,
-    waiting: Mutex<BTreeMap<u64, mpsc::UnboundedSender<ExaminationReply>>>,
+    /// The examination in progress: its number, and the channel for its replies.
+    waiting: Mutex<Option<(u64, mpsc::Sender<ExaminationReply>)>>,
+    diagnoses: SharedWork<Diagnosis>,
 }
 
 impl Doctor {
@@ -70,20 +73,27 @@ impl Doctor {
         presence: Arc<AgentPresence>,
         credentials: Option<Credentials>,
     ) -> Doctor {
-        let (last, waiting) = (AtomicU64::default(), Mutex::default());
-        Doctor { network, agents, presence, credentials, last, waiting }
+        let (last, waiting, diagnoses) = (AtomicU64::default(), Mutex::default(), SharedWork::default());
+        Doctor { network, agents, presence, credentials, last, waiting, diagnoses }
     }
 
     /// Handles an agent's reply.
     pub fn receive(&self, session: &Session, examined: Examined) {
-        if let Some(waits) = self.waiting.lock().get(&examined.id) {
-            // The examination may have ended.
-            let _ = waits.send((session.agent.name.clone(), examined, Instant::now()));
+        if let Some((id, waits)) = &*self.waiting.lock()
+            && *id == examined.id
+        {
+            // The examination may have ended. Replies beyond one for each agent are dropped.
+            let _ = waits.try_send((session.agent.name.clone(), examined, Instant::now()));
         }
     }
 
-    /// Returns all current problems.
+    /// Returns all current problems. Only one examination takes place at a time, because each sends
+    /// a message to every agent; all callers that wait for the next one share it.
     pub async fn examine(&self) -> Diagnosis {
+        self.diagnoses.result(self.diagnose()).await
+    }
+
+    async fn diagnose(&self) -> Diagnosis {
         let nodes = self.examine_nodes().await;
         let (network, measured) = (self.network.topology(), self.network.measurements());
         let mut findings = findings(&network, &measured, &nodes);
@@ -109,13 +119,13 @@ impl Doctor {
     /// Queries all agents. Returns the MTU and the state of each node.
     async fn examine_nodes(&self) -> BTreeMap<String, (u32, NodeCondition)> {
         let id = self.last.fetch_add(1, Ordering::Relaxed) + 1;
-        // At most one reply per agent is accepted, so the channel is bounded in effect.
-        let (sender, mut replies) = mpsc::unbounded_channel();
-        self.waiting.lock().insert(id, sender);
+        let sessions = self.agents.all();
+        let (sender, mut replies) = mpsc::channel(sessions.len().max(1));
+        *self.waiting.lock() = Some((id, sender));
         let (begun, clock) = (Instant::now(), SystemTime::now());
         let mut nodes = BTreeMap::new();
         let mut missing = 0usize;
-        for session in self.agents.all() {
+        for session in sessions {
             let name = &session.agent.name;
             let condition = match self.presence.away_for(name) {
                 Some(away) => NodeCondition::Disconnected(away),
@@ -135,7 +145,7 @@ impl Doctor {
                 missing -= 1;
             }
         }
-        self.waiting.lock().remove(&id);
+        *self.waiting.lock() = None;
         nodes
     }
 }
