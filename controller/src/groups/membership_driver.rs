@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use tracing::{Instrument, info, info_span};
+use tracing::{Instrument, info, info_span, warn};
 
 impl membership::RankLocation for MemberPlace {
     fn node(&self) -> u32 {
@@ -121,6 +121,12 @@ impl MembershipDriver {
         match event {
             SessionEvent::Ready(FIRST_EPOCH) => self.handle(Input::Ready { group, node }),
             SessionEvent::Unused => self.handle(Input::Unused { group, node }),
+            SessionEvent::GroupFailed(_) if !self.groups.has_member(group, &session.agent.name) => {
+                warn!(
+                    node = session.agent.name,
+                    group, "an agent reported the failure of a group of other nodes"
+                );
+            }
             SessionEvent::GroupFailed(reason) => {
                 let reason = format!("{}: {reason}", session.agent.name);
                 self.handle(Input::FormFailed { group, reason, lost: BTreeSet::new() });

@@ -91,6 +91,12 @@ impl GroupRegistry {
         groups.values().map(ranks_on_node).filter(|(_, ranks): &(_, Vec<u32>)| !ranks.is_empty()).collect()
     }
 
+    /// Returns whether a node has ranks in a group.
+    pub(crate) fn has_member(&self, group: u64, node: &str) -> bool {
+        let groups = self.groups.lock();
+        groups.get(&group).is_some_and(|group| group.members.iter().any(|member| member.node == node))
+    }
+
     /// Removes a group that was not announced.
     pub fn remove(&self, id: u64) {
         self.groups.lock().remove(&id);

@@ -130,9 +130,8 @@ impl JobRegistry {
         last: u64,
         connected_since: watch::Receiver<Option<Instant>>,
     ) -> JobRegistry {
-        let (state, handed_over) =
-            (Mutex::new(JobTable { last, ..JobTable::default() }), watch::Sender::default());
-        let ended = Notify::new();
+        let state = Mutex::new(JobTable { last, ..JobTable::default() });
+        let (handed_over, ended) = (watch::Sender::default(), Notify::new());
         JobRegistry {
             network,
             agents,
@@ -227,11 +226,14 @@ impl JobRegistry {
         Some(channels)
     }
 
-    /// Records that a session has `ranks` ranks of a reserved job of `user`.
+    /// Records that a session has `ranks` ranks of a reserved job of `user`. If agents report
+    /// different users, the first one counts.
     pub fn occupy(&self, id: u64, session: &Session, ranks: u32, user: &str) {
         if let Some(entry) = self.state.lock().running.get_mut(&id) {
             entry.slots.insert(session.number, ranks);
-            entry.user = user.to_owned();
+            if entry.user.is_empty() {
+                user.clone_into(&mut entry.user);
+            }
         }
     }
 

@@ -283,6 +283,10 @@ impl RunningJob {
     fn record(&mut self, message: SessionMessage, progress: &mut RankStates) -> Result<(), JobFailure> {
         let SessionMessage { from, event } = message;
         match event {
+            SessionEvent::Ready(_) | SessionEvent::GroupFailed(_) if !self.has_session(from) => {
+                warn!(session = from, "an agent reported the group of a job on other nodes");
+                Ok(())
+            }
             SessionEvent::Ready(FIRST_EPOCH) => {
                 progress.unready.remove(&from);
                 Ok(())
@@ -419,6 +423,10 @@ impl RunningJob {
         }
         let (nodes, within) = (self.names(&sessions), self.timeouts.end);
         format!("; ranks on {nodes} have not ended within {within:?} (`cool topology` lists them)")
+    }
+
+    fn has_session(&self, session: u32) -> bool {
+        self.places.iter().any(|place| place.session.number == session)
     }
 
     fn runs_on(&self, rank: u32, session: u32) -> bool {
