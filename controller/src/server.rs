@@ -149,6 +149,7 @@ pub async fn serve(
         doctor: Arc::new(doctor),
         only_bound_certificates: config.only_bound_certificates,
         store: config.store,
+        drain_order: Arc::default(),
         network,
         agents: agents.clone(),
         presence,

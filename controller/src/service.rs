@@ -71,6 +71,8 @@ pub struct Service {
     pub only_bound_certificates: bool,
     /// State for later runs.
     pub store: StateStore,
+    /// Held while the drained nodes change and are saved, so that the saved state is the latest.
+    pub drain_order: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// How a connection of an agent ended.
@@ -186,8 +188,11 @@ impl Controller for Service {
         let permitted = caller.check_operator("cool drain").and_then(|()| self.check_nodes(&nodes, end));
         caller.audit(if end { "drain --end" } else { "drain" }, &about, &permitted);
         permitted?;
-        let drained = self.jobs.drain(&nodes, end);
-        let saved = self.store.save(DRAIN_FILE, &drained.to_text()).await;
+        let saved = {
+            let _order = self.drain_order.lock().await;
+            let drained = self.jobs.drain(&nodes, end);
+            self.store.save(DRAIN_FILE, &drained.to_text()).await
+        };
         saved.map_err(|why| Status::unavailable(format!("done, but not for the next controller: {why}")))?;
         if wait {
             self.jobs.wait_until_idle(&nodes).await;
