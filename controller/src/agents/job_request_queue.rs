@@ -1,10 +1,10 @@
 //! The requests to the jobs of one node that users cause, and that its agent has not acknowledged:
 //! signals, and whether output is held because a caller does not read it.
 //!
-//! Users cause them at any rate, also while the agent is disconnected. A session ends if too many of
-//! its messages are unacknowledged, so these among them must be bounded. Further ones wait: each
-//! signal at most once for a job, like the pending signals of a process (signal(7)), and of the
-//! requests to hold the output of a job the latest.
+//! Users cause them at any rate, also while the agent is disconnected. A session ends if too many
+//! of its messages are unacknowledged, so these among them must be bounded. Further ones wait: each
+//! signal at most once for a job, like the pending signals of a process (signal(7)), and the latest
+//! of the requests to hold the output of a job.
 
 use cool_proto::control::{HoldOutput, SignalRequest, controller_message::Body};
 use cool_proto::delivery::Delivery;

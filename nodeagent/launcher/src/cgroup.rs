@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The name of the cgroup in which the unit of cool-launcher starts it (`DelegateSubgroup=` in
-/// deploy/cool-launcher.service). The kernel permits limits only for cgroups whose parent contains no
-/// processes, so jobs have limits only if the launcher is in such a cgroup.
+/// deploy/cool-launcher.service). The kernel permits limits only for cgroups in a cgroup without
+/// processes, so jobs have limits only if the launcher is in a cgroup of its own.
 pub const LAUNCHER_SUBGROUP: &str = "launcher";
 
 /// Permits limits for the cgroups of jobs.
@@ -55,8 +55,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes a cgroup with these limits for a job, below the cgroup of this process, or beside it if
-    /// that is the [`LAUNCHER_SUBGROUP`].
+    /// Makes a cgroup with these limits for a job, below the cgroup of this process, or beside it
+    /// if that is the [`LAUNCHER_SUBGROUP`].
     ///
     /// # Errors
     /// Returns an error if this system has no cgroups of version 2, if this process may not make

@@ -12,7 +12,7 @@ const BACKLOG: i32 = 64;
 
 /// The reasons why the launcher cannot listen.
 #[derive(Debug, thiserror::Error)]
-pub enum ListenError {
+pub enum AgentSocketError {
     /// Another launcher listens at this path.
     #[error("{} is another running launcher's socket; stop it or choose another --socket", .0.display())]
     InUse(PathBuf),
@@ -31,10 +31,10 @@ pub enum ListenError {
 ///
 /// # Errors
 /// Returns an error if another launcher listens there, or if the path cannot be used.
-pub fn listen(path: &Path, agent: &Account) -> Result<OwnedFd, ListenError> {
-    let error = |source| ListenError::System { path: path.to_path_buf(), source };
+pub fn listen(path: &Path, agent: &Account) -> Result<OwnedFd, AgentSocketError> {
+    let error = |source| AgentSocketError::System { path: path.to_path_buf(), source };
     match seqpacket::connect(path) {
-        Ok(_) => return Err(ListenError::InUse(path.to_path_buf())),
+        Ok(_) => return Err(AgentSocketError::InUse(path.to_path_buf())),
         Err(e) if e.kind() == io::ErrorKind::ConnectionRefused => {
             std::fs::remove_file(path).map_err(error)?
         }
@@ -71,11 +71,11 @@ mod tests {
         let _other = UnixListener::bind(path("other")).unwrap();
         std::os::unix::fs::symlink(path("other"), path("link")).unwrap();
         for name in ["other", "link"] {
-            assert!(matches!(listen(&path(name), &agent), Err(ListenError::System { .. })));
+            assert!(matches!(listen(&path(name), &agent), Err(AgentSocketError::System { .. })));
         }
         assert_eq!([owner("other"), owner("link")], [0, 0]);
         let _own = listen(&path("own"), &agent).unwrap();
         assert_eq!(owner("own"), 4001);
-        assert!(matches!(listen(&path("own"), &agent), Err(ListenError::InUse(_))));
+        assert!(matches!(listen(&path("own"), &agent), Err(AgentSocketError::InUse(_))));
     }
 }

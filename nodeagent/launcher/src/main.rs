@@ -5,7 +5,7 @@ use clap::Parser;
 use cool_launcher::account::{Account, AccountError};
 use cool_launcher::cgroup::enable_limits;
 use cool_launcher::job_limits::JobLimits;
-use cool_launcher::listener::{ListenError, listen};
+use cool_launcher::listener::{AgentSocketError, listen};
 use cool_launcher::options::{LauncherMode, Options};
 use cool_launcher::{Policy, supervise};
 use rustix::event::{PollFd, PollFlags, poll};
@@ -28,7 +28,7 @@ enum Error {
     #[error("--agent-user {0} is root: agents run as a user of their own")]
     AgentIsRoot(String),
     #[error(transparent)]
-    Listen(#[from] ListenError),
+    Listen(#[from] AgentSocketError),
     #[error("RUST_LOG: {0}")]
     Log(#[from] tracing_subscriber::filter::FromEnvError),
     #[error(transparent)]

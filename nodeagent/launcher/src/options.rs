@@ -23,17 +23,17 @@ pub struct Options {
     /// The smallest user id as which to start processes; 0 permits root
     #[arg(long, value_name = "UID", default_value_t = 1000, global = true)]
     pub min_uid: u32,
-    /// Maximum number of processes and threads of one job on this node: max, an amount, or a part of
-    /// those that the system supports
+    /// Maximum number of processes and threads of one job on this node: max, an amount, or a part
+    /// of those that the system supports
     ///
     /// Needs a cgroup named "launcher", as the unit makes it (systemd 254 or later).
     #[arg(long, value_name = "LIMIT", default_value = "50%", global = true)]
     pub job_pids_max: ConfiguredLimit,
-    /// Maximum memory of one job on this node: max, an amount such as 64G, or a part of the machine's
-    /// memory
+    /// Maximum memory of one job on this node: max, an amount such as 64G, or a part of the
+    /// machine's memory
     ///
-    /// If the processes of a job exceed it, the kernel ends some of them and no others. Needs the same
-    /// cgroup as --job-pids-max.
+    /// If the processes of a job exceed it, the kernel ends some of them and no others. Needs the
+    /// same cgroup as --job-pids-max.
     #[arg(long, value_name = "LIMIT", default_value = "90%", global = true)]
     pub job_memory_max: ConfiguredLimit,
     /// The mode of the program, if it is not the launcher.

@@ -214,8 +214,8 @@ impl LaunchedJob {
                     progress.end().await;
                     progress.deadline = Some(Instant::now() + self.timeouts.kill);
                 }
-                // The controller does not wait for ranks that have not ended, but their slots stay in
-                // use until they are reported. Only an agent that ends gives them up.
+                // The controller does not wait for ranks that have not ended, but their slots stay
+                // in use until they are reported. Only an agent that ends gives them up.
                 () = self.agent_ends_after(deadline), if !progress.over && progress.ended => {
                     self.on_supervisor_lost(NOT_ENDED, progress);
                 }

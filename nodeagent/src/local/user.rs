@@ -197,8 +197,8 @@ impl ConnectionPermit {
         Ok(RegionPermit { _shares: [mapped, bytes] })
     }
 
-    /// Counts a call with this many counts of parts, until the result is dropped. Returns the reason
-    /// if the user's open calls take too much memory.
+    /// Counts a call with this many counts of parts, until the result is dropped. Returns the
+    /// reason if the user's open calls take too much memory.
     pub(super) fn call(&self, counts: u64) -> Result<CallPermit, String> {
         let bytes = CALL_BYTES.saturating_add(counts.saturating_mul(COUNT_BYTES));
         let share = self.users.0.call_bytes.take(self.account, bytes).map_err(|most| {
@@ -210,9 +210,9 @@ impl ConnectionPermit {
         Ok(CallPermit { _share: share })
     }
 
-    /// Counts a group that the user's processes request together under this key. All processes that
-    /// wait under a key at the same time share one permit. Returns the reason if the user has the
-    /// maximum already.
+    /// Counts a group that the user's processes request together under this key. All processes
+    /// that wait under a key at the same time share one permit. Returns the reason if the user has
+    /// the maximum already.
     pub(super) fn group(&self, key: &str) -> Result<GroupPermit, String> {
         let UserResources { groups, requested_groups, limits, .. } = &*self.users.0;
         let (users, request) = (self.users.clone(), (self.account, key.to_owned()));
@@ -268,8 +268,8 @@ impl ResourceTotals {
 
     /// Returns the amounts for a process that may have this many descriptors and mappings, on a
     /// machine with this much memory. A quarter of descriptors and mappings is reserved for the
-    /// agent itself: connections to other agents and the controller, groups and output of jobs, pages
-    /// and logs.
+    /// agent itself: connections to other agents and the controller, groups and output of jobs,
+    /// pages and logs.
     fn of_process(descriptors: u64, mappings: u64, memory: u64) -> ResourceTotals {
         ResourceTotals {
             connections: descriptors / 2 / DESCRIPTORS_PER_CONNECTION,
