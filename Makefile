@@ -14,6 +14,8 @@
 #                       docs/measurements/calibration.md: about 7 minutes
 #   make faults         500 random faults under running collectives: about 25 minutes
 #                       (FAULTS="--faults 100 --seed 7")
+#   make inject         errors of system calls in ranks and agents, by seed: about 20 minutes
+#                       (INJECT="--seeds 17:1")
 #   make day            disturbs a cluster for an hour while users run jobs
 # CONTRIBUTING.md describes them. The line above each target below states what the target does.
 
@@ -41,7 +43,7 @@ READY :=
 
 .PHONY: demo test test-quick build unit documented bindings-test python-tests end-to-end \
 	bench bench-quick bench-kmeans bench-copy bench-torch mpi-suite mpi-programs torch recovery \
-	faults day load solver calibrate lint sanitize book release bindings packages image test-packages \
+	faults inject day load solver calibrate lint sanitize book release bindings packages image test-packages \
 	packages-demo packages-test packages-bench packages-packages
 
 # Clusters pictures and copies a file on an emulated network; writes a report to target/demo.
@@ -189,6 +191,11 @@ load: release
 faults: packages-bench release
 	$(SUDO) bench/faults.py $(FAULTS)
 
+# Makes system calls of ranks and agents fail, by seed, and checks that each call returns the right
+# data or an error and that other jobs go on (bench/inject.py).
+inject: packages-bench release
+	$(SUDO) bench/inject.py $(INJECT)
+
 # Disturbs controllers, agents, links, certificates and logs while jobs run: one hour (bench/day.py).
 day: packages-test release
 	$(SUDO) bench/day.py $(DAY)
@@ -228,10 +235,10 @@ packages-demo:
 	@tools/install-packages $(NETWORK_PACKAGES) $(PHOTOGRAPHS)
 
 packages-test:
-	@tools/install-packages $(NETWORK_PACKAGES) python3-pytest python3-venv python3-yaml pkg-config chromium etcd-server etcd-client openssl dataset-fashion-mnist $(LAUNCHERS)
+	@tools/install-packages $(NETWORK_PACKAGES) strace python3-pytest python3-venv python3-yaml pkg-config chromium etcd-server etcd-client openssl dataset-fashion-mnist $(LAUNCHERS)
 
 packages-bench:
-	@tools/install-packages $(NETWORK_PACKAGES) python3-venv iperf3
+	@tools/install-packages $(NETWORK_PACKAGES) python3-venv iperf3 strace
 
 packages-packages:
 	@tools/install-packages gcc libc6-dev debhelper dpkg-dev python3-venv

@@ -160,6 +160,8 @@ class Testbed:
         self.users, self.hide_cgroups = users, hide_cgroups
         self.daemons = []
         self.agents, self.launchers = {}, {}
+        # Command prefixes with which agents start, by the names of their hosts (bench/inject.py).
+        self.agent_wrappers = {}
         self.stack = contextlib.ExitStack()
 
     def __enter__(self):
@@ -339,7 +341,7 @@ class Testbed:
             command += ["--launcher", self.launcher_socket(name)]
             prefix += [*self.with_accounts(), "setpriv", "--pdeathsig", "TERM", "--reuid", str(AGENT_UID), "--regid", str(AGENT_UID),
                        "--clear-groups", "--inh-caps", "+net_raw", "--ambient-caps", "+net_raw"]
-        self.agents[name] = self.daemon(name, command, prefix)
+        self.agents[name] = self.daemon(name, [*self.agent_wrappers.get(name, ()), *command], prefix)
 
     def restart_agent(self, name, certificates=None):
         """Kills an agent, unless it has died already, and starts another one on the same host."""
