@@ -41,7 +41,7 @@ impl BufferedPackets {
             return;
         }
         self.bytes += cost;
-        let buffer = out.allocate(payload.len() as u64);
+        let buffer = out.allocate(packet.id.group, payload.len() as u64);
         out.store(payload, buffer);
         kept.packets.push((packet, buffer));
     }

@@ -6,7 +6,7 @@ mod peering;
 mod tests;
 
 use crate::api::{GroupError, GroupSpec, RankRequest};
-use crate::engine_outbox::ReceivedBytes;
+use crate::engine_outbox::{AllocatedMemory, ReceivedBytes};
 use crate::engine_resources::{EngineResources, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind, TrafficTotals};
 use crate::group::Group;
@@ -107,6 +107,7 @@ impl Engine {
     /// Passes a rank's request to its group. A request on an unknown group fails.
     fn request(&mut self, now: Time, token: u64, request: RankRequest) {
         let (id, rank) = request.source();
+        self.resources.open_requests.insert(token, id);
         let Some(group) = self.groups.get_mut(&id).filter(|_| !self.closing.contains(&id)) else {
             let message =
                 format!("there is no group {id} on node {}: it was released or never made", self.me.node);
@@ -142,11 +143,25 @@ impl Engine {
         });
     }
 
-    fn on_allocation_failed(&mut self, now: Time, memory: MemoryId) {
-        let ids: Vec<u64> = self.groups.keys().copied().collect();
-        for id in ids {
-            self.with_group(now, id, |group, _| group.allocation_failed(memory));
+    /// Lets the rank continue that needed the memory which the driver has just allocated.
+    fn on_allocated(&mut self, now: Time) {
+        if let Some((memory, group)) = self.resources.out.take_allocated() {
+            self.with_group(now, group, |group, resources| group.on_allocated(now, resources, memory));
+            self.settle(now);
         }
+    }
+
+    /// Makes the group of missing memory fail. Nothing that depends on the memory leaves the node,
+    /// and no request succeeds that may depend on it.
+    fn on_allocation_failed(&mut self, now: Time, memory: MemoryId) {
+        let EngineResources { out, open_requests, .. } = &mut self.resources;
+        let Some((AllocatedMemory { group: id, bytes }, dropped)) = out.discard(memory) else { return };
+        if let Some(group) = self.groups.get_mut(&id) {
+            let failure = group.allocation_failure(memory, bytes);
+            out.fail_replies(&failure, |token| open_requests.get(&token) == Some(&id));
+            group.fail(now, &mut self.resources, &failure, true);
+        }
+        dropped.into_iter().for_each(|work| self.on_work_done(now, work, None));
     }
 
     /// Makes a group fail if an operation on it returned an error.
@@ -358,13 +373,19 @@ impl Machine for Engine {
 
     fn poll(&mut self, now: Time) -> Poll<Output> {
         self.begin_turn(now);
+        self.on_allocated(now);
         // Handle all expired timers first, so that packets to the same address share a datagram.
         while let Some(key) = self.resources.timers.due(now) {
             self.on_timer(now, key);
             self.settle(now);
         }
         match self.resources.out.pop() {
-            Some(output) => Poll::Output(output),
+            Some(output) => {
+                if let Output::Done { token, .. } = &output {
+                    self.resources.open_requests.remove(token);
+                }
+                Poll::Output(output)
+            }
             // Continue as soon as the driver has handled everything else.
             None if self.resources.turn.end() => Poll::Idle(Some(now + Duration::from_nanos(1))),
             None => Poll::Idle(self.resources.timers.next()),

@@ -1,11 +1,12 @@
 //! The outputs that the driver has not received yet, in order.
 
+use crate::failure::CallFailure;
 use crate::ids::WorkId;
-use crate::inputs_outputs::Output;
+use crate::inputs_outputs::{Output, Work};
 use crate::memory::{MemoryId, MemoryRange};
 use cool_transport::Packet;
 use core::ops::Range;
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 /// The maximum size of a datagram of several control packets. It fits every link.
@@ -37,10 +38,22 @@ impl ReceivedBytes {
     }
 }
 
+/// Memory that the engine has allocated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct AllocatedMemory {
+    pub(crate) group: u64,
+    pub(crate) bytes: u64,
+}
+
 /// A first-in, first-out queue of outputs, which also assigns the numbers of memory and work.
 #[derive(Debug, Default)]
 pub(crate) struct EngineOutbox {
     queue: VecDeque<Output>,
+    /// The memory that has not been freed.
+    allocated: BTreeMap<MemoryId, AllocatedMemory>,
+    /// The memory of the last output if that was an allocation. The driver reports before it polls
+    /// again if it has failed.
+    handed_out: Option<MemoryId>,
     last_memory: u64,
     last_work: u64,
 }
@@ -51,7 +64,50 @@ impl EngineOutbox {
     }
 
     pub(crate) fn pop(&mut self) -> Option<Output> {
-        self.queue.pop_front()
+        let output = self.queue.pop_front()?;
+        if let Output::Allocate { memory, .. } = &output {
+            self.handed_out = Some(*memory);
+        }
+        Some(output)
+    }
+
+    /// Returns the memory that the driver has just allocated, with its group. Returns it once.
+    pub(crate) fn take_allocated(&mut self) -> Option<(MemoryId, u64)> {
+        let memory = self.handed_out.take()?;
+        Some((memory, self.allocated.get(&memory)?.group))
+    }
+
+    /// Drops all outputs that name memory which could not be allocated, except those that free it.
+    /// Returns the memory's group and size, and the dropped work, or `None` if the memory was freed
+    /// already.
+    pub(crate) fn discard(&mut self, missing: MemoryId) -> Option<(AllocatedMemory, Vec<WorkId>)> {
+        self.handed_out = None;
+        let mut work_ids = Vec::new();
+        let is_named = |range: &MemoryRange| range.len > 0 && range.memory == missing;
+        self.queue.retain(|output| match output {
+            Output::Data { payload: range, .. } | Output::Store { to: range, .. } => !is_named(range),
+            Output::Copy { from, to } => !is_named(from) && !is_named(to),
+            Output::Work { id, work: Work::Copy { from, to } | Work::Reduce { from, to, .. } } => {
+                let stays = !is_named(from) && !is_named(to);
+                work_ids.extend((!stays).then_some(*id));
+                stays
+            }
+            _ => true,
+        });
+        Some((*self.allocated.get(&missing)?, work_ids))
+    }
+
+    /// Replaces the results of requests that have succeeded, if `fails` returns true for their
+    /// tokens.
+    pub(crate) fn fail_replies(&mut self, failure: &CallFailure, fails: impl Fn(u64) -> bool) {
+        for output in &mut self.queue {
+            if let Output::Done { token, result } = output
+                && result.is_ok()
+                && fails(*token)
+            {
+                *result = Err(failure.clone());
+            }
+        }
     }
 
     /// Sends a packet without payload. The packet shares a datagram with other packets of its group
@@ -93,13 +149,15 @@ impl EngineOutbox {
         }
     }
 
-    /// Allocates memory that is filled with zeros.
-    pub(crate) fn allocate(&mut self, bytes: u64) -> MemoryRange {
+    /// Allocates memory that is filled with zeros, for a group. The group fails if that is not
+    /// possible.
+    pub(crate) fn allocate(&mut self, group: u64, bytes: u64) -> MemoryRange {
         if bytes == 0 {
             return MemoryRange::EMPTY;
         }
         self.last_memory += 1;
         let memory = MemoryId::Own(self.last_memory);
+        self.allocated.insert(memory, AllocatedMemory { group, bytes });
         self.push(Output::Allocate { memory, bytes });
         MemoryRange { memory, offset: 0, len: bytes }
     }
@@ -107,6 +165,7 @@ impl EngineOutbox {
     /// Frees memory that was allocated.
     pub(crate) fn free(&mut self, all: MemoryRange) {
         if all.len > 0 {
+            self.allocated.remove(&all.memory);
             self.push(Output::Free { memory: all.memory });
         }
     }

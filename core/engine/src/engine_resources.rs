@@ -17,7 +17,7 @@ use cool_machine::{Duration, Time};
 use cool_transport::StreamId;
 use cool_transport::unicast::{AgentId, Input, Notice};
 use cool_types::Operation;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// The maximum number of actions that start in one turn, that is, between two times that the driver
 /// sees the engine idle. Together with the driver's work for them, such as a system call for each,
@@ -53,6 +53,8 @@ pub(crate) struct EngineResources {
     /// How long a node may be silent while others wait for it.
     pub(crate) peer_timeout: Duration,
     pub(crate) work_tracker: WorkTracker,
+    /// The group of each request whose reply the driver has not received yet, by token.
+    pub(crate) open_requests: BTreeMap<u64, u64>,
     pub(crate) turn: TurnBudget,
     /// The node's traffic by operation, in the order of [`Operation::ALL`].
     pub(crate) traffic: [TrafficTotals; Operation::ALL.len()],
@@ -72,6 +74,7 @@ impl EngineResources {
             ring: TraceRing::default(),
             peer_timeout,
             work_tracker: WorkTracker::default(),
+            open_requests: BTreeMap::new(),
             turn: TurnBudget::default(),
             traffic: Default::default(),
             refused: 0,
@@ -94,10 +97,11 @@ impl EngineResources {
         id
     }
 
-    /// Returns a copy of these bytes in a bounce buffer, or `None` if there is no room for one.
-    pub(crate) fn bounce(&mut self, from: MemoryRange) -> Option<MemoryRange> {
+    /// Returns a copy of these bytes in a bounce buffer of a group, or `None` if there is no room
+    /// for one.
+    pub(crate) fn bounce(&mut self, group: u64, from: MemoryRange) -> Option<MemoryRange> {
         self.bounce_left = self.bounce_left.checked_sub(from.len)?;
-        let buffer = self.out.allocate(from.len);
+        let buffer = self.out.allocate(group, from.len);
         self.out.copy(from, buffer);
         Some(buffer)
     }

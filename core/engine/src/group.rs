@@ -441,12 +441,28 @@ impl Group {
         self.advance(now, resources)
     }
 
-    /// Handles a failed allocation.
+    /// Lets the rank begin its call whose working memory the driver has allocated.
     ///
     /// # Errors
-    /// Returns an error if the memory was the working memory of a call in this group.
-    pub(crate) fn allocation_failed(&self, memory: MemoryId) -> Result<(), CallFailure> {
-        self.calls.allocation_failed(memory)
+    /// Returns an error if the group fails.
+    pub(crate) fn on_allocated(
+        &mut self,
+        now: Time,
+        resources: &mut EngineResources,
+        memory: MemoryId,
+    ) -> Result<(), CallFailure> {
+        if self.calls.on_allocated(memory) { self.advance(now, resources) } else { Ok(()) }
+    }
+
+    /// Returns the failure of the group if memory for its messages or calls could not be allocated.
+    pub(crate) fn allocation_failure(&self, memory: MemoryId, bytes: u64) -> CallFailure {
+        self.calls.allocation_failure(memory).unwrap_or_else(|| {
+            let Members { id, nodes, me, .. } = &self.members;
+            let node = &nodes[*me].name;
+            let message = format!("node {node} has no {bytes} bytes of memory for messages of group {id}");
+            let ranks = self.members.my_ranks().iter().map(|rank| rank.0).collect();
+            CallFailure::new(CallFailureKind::Invalid, message, ranks)
+        })
     }
 
     /// Starts a transfer of a local rank. The reply is sent through `resources`.

@@ -248,11 +248,17 @@ impl HeapMemory {
 /// Returns a slice of zeros, or `None` if there is not enough memory.
 pub(crate) fn zeros(bytes: u64) -> Option<SharedSlice> {
     let len = usize::try_from(bytes).ok()?;
-    if bytes < PAGED {
-        return Some(HeapMemory::slice(vec![0; len]));
+    if bytes >= PAGED
+        && let Ok(pages) = Pages::zeros(len)
+    {
+        let own = Mapping(Some(MappedPages { pages, _permit: None }));
+        return Some(SharedSlice { memory: Arc::new(own), offset: 0, bytes });
     }
-    let own = Mapping(Some(MappedPages { pages: Pages::zeros(len).ok()?, _permit: None }));
-    Some(SharedSlice { memory: Arc::new(own), offset: 0, bytes })
+    // The heap grows without a further mapping, of which a process can have only a limited number.
+    let mut heap = Vec::new();
+    heap.try_reserve_exact(len).ok()?;
+    heap.resize(len, 0);
+    Some(HeapMemory::slice(heap))
 }
 
 impl RankMemory for HeapMemory {

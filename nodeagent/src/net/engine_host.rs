@@ -256,15 +256,17 @@ impl EngineHost {
             Output::Store { within, to } => self.memories.store(&input[within], to),
             Output::Data { to, packet, payload } => {
                 let bytes = payload.len as usize;
+                let memory = self.memories.get(payload);
+                if memory.is_none() && bytes > 0 {
+                    // Other bytes in place of the missing ones would be accepted as data.
+                    return tracing::error!(?payload, "dropped a datagram, because its memory is missing");
+                }
                 let group = packet.id.group;
                 let whole = DATA_HEADER + bytes + self.tagger.tag_bytes(group);
                 let datagram = self.outbox.datagram(&self.udp, to, whole);
                 let start = datagram.len();
                 packet.encode(datagram);
-                match self.memories.get(payload) {
-                    Some(payload) => payload.append(0, bytes, datagram),
-                    None => datagram.resize(datagram.len() + bytes, 0),
-                }
+                memory.into_iter().for_each(|memory| memory.append(0, bytes, datagram));
                 self.tagger.seal((group, to.ip()), datagram, start);
             }
             Output::Control { to, group, bytes } => {
@@ -331,13 +333,14 @@ impl EngineHost {
         });
     }
 
-    fn write(&mut self, id: AgentConnectionId, mut head: Vec<u8>, payload: Option<MemoryRange>) {
+    fn write(&mut self, id: AgentConnectionId, head: Vec<u8>, payload: Option<MemoryRange>) {
         let Some(connection) = self.connections.get_mut(&id) else { return };
         let memory = payload.and_then(|payload| self.memories.get(payload));
-        if let (Some(payload), None) = (payload, &memory) {
-            // The header has announced these bytes, so zeros are sent in place of the missing
-            // memory.
-            head.resize(head.len() + payload.len as usize, 0);
+        if memory.is_none() && payload.is_some_and(|payload| payload.len > 0) {
+            // The header has announced these bytes, and other bytes would be accepted as data.
+            self.connections.remove(&id);
+            let why = "memory of a message is missing".to_owned();
+            return self.engine.handle(self.clock, Input::Closed { connection: id, why });
         }
         let bytes = connection.write(head, memory);
         self.engine.handle(self.clock, Input::Written { connection: id, bytes });

@@ -59,9 +59,14 @@ pub(super) struct UnexpectedMessage {
 impl UnexpectedMessage {
     /// Buffers bytes of the message. They arrive in order, because only short messages are sent
     /// before they are expected.
-    pub(super) fn buffer(&mut self, resources: &mut EngineResources, offset: u64, within: Range<usize>) {
+    pub(super) fn buffer(
+        &mut self,
+        resources: &mut EngineResources,
+        group: u64,
+        (offset, within): (u64, Range<usize>),
+    ) {
         if self.data.len == 0 {
-            self.data = resources.out.allocate(self.bytes);
+            self.data = resources.out.allocate(group, self.bytes);
         }
         let to = self.data.part(offset, within.len() as u64);
         resources.out.store(&ReceivedBytes::Input(within), to);
@@ -140,7 +145,7 @@ impl CallMessages {
         if let Some(to) = self.local_receives.remove(&message) {
             self.copy_local(context, from, &to);
         } else if from.range.len <= EAGER_BYTES
-            && let Some(buffer) = context.resources.bounce(from.range)
+            && let Some(buffer) = context.resources.bounce(context.members.id, from.range)
         {
             self.local_sends.insert(message, LocalSend::Bounced(buffer));
             self.done.push_back(from.of);
@@ -278,7 +283,7 @@ impl CallMessages {
             return true;
         }
         if let Some(unexpected) = self.unexpected.get_mut(&message) {
-            unexpected.buffer(resources, offset, within);
+            unexpected.buffer(resources, message.group, (offset, within));
         }
         false
     }

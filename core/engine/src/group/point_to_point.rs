@@ -309,7 +309,8 @@ impl PointToPointMessages {
             return Ok(());
         }
         let returns_early = transfer.kind == TransferKind::Send && bytes <= EAGER_BYTES;
-        let from = match if returns_early { context.resources.bounce(data) } else { None } {
+        let group = context.members.id;
+        let from = match if returns_early { context.resources.bounce(group, data) } else { None } {
             Some(buffer) => {
                 self.done(context, number, None);
                 MessageSource::Bounced(buffer)
@@ -512,7 +513,7 @@ impl PointToPointMessages {
                 transfer.progress = context.now;
             }
         } else if let Some(unexpected) = self.unexpected.get_mut(&message) {
-            unexpected.buffer(context.resources, offset, within);
+            unexpected.buffer(context.resources, message.group, (offset, within));
         }
     }
 

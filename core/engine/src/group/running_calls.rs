@@ -110,6 +110,9 @@ pub(super) struct RunningCalls {
     calls: BTreeMap<u64, RunningCall>,
     /// Actions that may start.
     ready: VecDeque<CallAction>,
+    /// The first actions of ranks whose working memory the driver has not allocated yet. They must
+    /// not name it before, because it may turn out to be missing.
+    unallocated: BTreeMap<MemoryId, Vec<CallAction>>,
     /// Ranks, with their calls, that may start their next multicast.
     multicasters: VecDeque<(u64, u32)>,
     /// The last call that made progress after all local ranks had completed it, and the time of
@@ -153,14 +156,27 @@ impl RunningCalls {
         call.background &= request.background;
         call.progress = now;
         let rank = request.rank;
-        let scratch = out.allocate(call.compiled.program(rank).scratch);
+        let scratch = out.allocate(request.group, call.compiled.program(rank).scratch);
         let or_none = |buffer: Option<MemoryRange>| buffer.unwrap_or(MemoryRange::EMPTY);
         let buffers = (or_none(request.input), or_none(request.output), scratch);
         let run = ProgramRun::new(Arc::clone(&call.compiled), rank, buffers, *token, *at);
-        let ready = run.first().into_iter().map(|action| CallAction { call: call_number, rank, action });
-        self.ready.extend(ready);
+        let first = run.first().into_iter().map(|action| CallAction { call: call_number, rank, action });
+        if scratch.len > 0 {
+            self.unallocated.insert(scratch.memory, first.collect());
+        } else {
+            self.ready.extend(first);
+        }
         call.runs.insert(rank, run);
         self.finish_rank_if_done(now, call_number, rank, out)
+    }
+
+    /// Lets the rank begin whose working memory the driver has allocated. Returns whether there is
+    /// one.
+    pub(super) fn on_allocated(&mut self, memory: MemoryId) -> bool {
+        let first = self.unallocated.remove(&memory);
+        let is_working_memory = first.is_some();
+        self.ready.extend(first.into_iter().flatten());
+        is_working_memory
     }
 
     /// Returns an action that may start.
@@ -305,22 +321,17 @@ impl RunningCalls {
         run.map(|run| run.stats.traffic += traffic).is_some()
     }
 
-    /// Handles a failed allocation.
-    ///
-    /// # Errors
-    /// Returns an error if the memory was the working memory of a call.
-    pub(super) fn allocation_failed(&self, memory: MemoryId) -> Result<(), CallFailure> {
-        for call in self.calls.values() {
-            let run = call.runs.iter().find(|(_, run)| run.scratch.len > 0 && run.scratch.memory == memory);
-            if let Some((rank, run)) = run {
-                let (bytes, call) = (run.scratch.len, &call.signature);
-                let message = format!(
-                    "rank {rank} cannot call {call}: this node has no {bytes} bytes of working memory; use a smaller message"
-                );
-                return Err(CallFailure::new(CallFailureKind::Invalid, message, vec![*rank]));
-            }
-        }
-        Ok(())
+    /// Returns the failure of the call whose working memory could not be allocated, or `None` if the
+    /// memory is of no call.
+    pub(super) fn allocation_failure(&self, memory: MemoryId) -> Option<CallFailure> {
+        let first = self.unallocated.get(&memory)?.first()?;
+        let call = self.calls.get(&first.call)?;
+        let (rank, bytes) = (first.rank, call.runs.get(&first.rank)?.scratch.len);
+        let message = format!(
+            "rank {rank} cannot call {}: this node has no {bytes} bytes of working memory; use a smaller message",
+            call.signature
+        );
+        Some(CallFailure::new(CallFailureKind::Invalid, message, vec![rank]))
     }
 
     /// Removes a call that no rank is in, and returns its record.

@@ -164,7 +164,7 @@ impl Streams {
         multicast: StreamMessage,
         (stripe, concurrent_senders): (Stripe, u32),
     ) -> Result<(), CallFailure> {
-        let copy = copied(multicast.data, context.resources);
+        let copy = copied(context.members.id, multicast.data, context.resources);
         if copy.is_some() {
             self.events.push_back(StreamEvent::Done(multicast.of));
         }
@@ -521,7 +521,7 @@ fn delivered(
     events: &mut VecDeque<StreamEvent>,
 ) {
     // If the stream has a copy, the rank need not wait for other receivers.
-    let copy = if released { None } else { copied(stream.data(), resources) };
+    let copy = if released { None } else { copied(id.group, stream.data(), resources) };
     if let Some(copy) = copy {
         stream.continue_on(copy);
     }
@@ -549,8 +549,8 @@ fn released(
 }
 
 /// Returns a copy of a message, if it is short enough and there is room.
-fn copied(data: MemoryRange, resources: &mut EngineResources) -> Option<MemoryRange> {
-    if data.len <= COPIED_BYTES { resources.bounce(data) } else { None }
+fn copied(group: u64, data: MemoryRange, resources: &mut EngineResources) -> Option<MemoryRange> {
+    if data.len <= COPIED_BYTES { resources.bounce(group, data) } else { None }
 }
 
 fn no_stream(members: &Members, rank: u32, error: &SpecError) -> CallFailure {

@@ -2,6 +2,7 @@
 
 use super::ContractViolation;
 use super::connections::{Connections, Departure};
+use super::faults::StepFailure;
 use super::memories::{MissingRange, OpenWork};
 use super::node::{ANYWHERE, ClusterNode, Host};
 use super::quick::{QuickRanks, RankEvent, RankId, WATCHES};
@@ -148,6 +149,9 @@ pub struct SimulatedCluster {
     /// Plans by group, epoch and call. All agents of a group must choose the same plan.
     pub(super) picks: Vec<((u64, u32), Call, Plan)>,
     datagrams: u64,
+    /// The step that is to fail, if it has not failed yet.
+    pub(super) step_failure: Option<StepFailure>,
+    pub(super) has_step_failed: bool,
     /// Number of datagrams that nodes have received.
     received: u64,
     /// Number of events since the time last advanced.
@@ -184,6 +188,8 @@ impl SimulatedCluster {
             answered: Vec::new(),
             picks: Vec::new(),
             datagrams: 0,
+            step_failure: None,
+            has_step_failed: false,
             received: 0,
             still: 0,
             net,

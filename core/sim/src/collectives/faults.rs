@@ -3,8 +3,47 @@
 use super::ContractViolation;
 use super::cluster::SimulatedCluster;
 use super::node::{ClusterNode, Host};
+use super::scenario::FailedStep;
+
+/// The step of a node that fails.
+#[derive(Debug)]
+pub(super) struct StepFailure {
+    node: u16,
+    step: FailedStep,
+    /// Number of such steps that succeed before it.
+    remaining: u64,
+}
 
 impl SimulatedCluster {
+    /// Makes a step of a node fail, after `before` steps of the same kind.
+    pub fn fail_step(&mut self, node: u16, step: FailedStep, before: u64) {
+        self.step_failure = Some(StepFailure { node, step, remaining: before });
+    }
+
+    /// Makes no further step fail.
+    pub fn fail_no_step(&mut self) {
+        self.step_failure = None;
+    }
+
+    /// Returns whether the step of [`SimulatedCluster::fail_step`] has failed.
+    pub fn has_step_failed(&self) -> bool {
+        self.has_step_failed
+    }
+
+    /// Counts a step of a node. Returns whether it fails.
+    pub(super) fn fails(&mut self, node: u16, step: FailedStep) -> bool {
+        let Some(failure) = self.step_failure.as_mut().filter(|of| (of.node, of.step) == (node, step)) else {
+            return false;
+        };
+        let fails = failure.remaining == 0;
+        failure.remaining = failure.remaining.saturating_sub(1);
+        if fails {
+            self.step_failure = None;
+            self.has_step_failed = true;
+        }
+        fails
+    }
+
     /// Stops or isolates a node: it sends and receives nothing until [`SimulatedCluster::resume`].
     pub fn stop(&mut self, node: u16) {
         self.nodes[usize::from(node)].host = Host::Stopped;

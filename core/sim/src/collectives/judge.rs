@@ -1,7 +1,7 @@
 //! Decides which results of a call are permitted: the right bytes or, if a rank is lost or at
 //! fault, a failure that names it.
 
-use super::scenario::Fault;
+use super::scenario::{FailedStep, Fault};
 use cool_engine::{CallFailure, CallFailureKind};
 
 /// The failure that the calls of a group may report.
@@ -29,7 +29,26 @@ pub(super) fn permitted_failure(fault: &Fault, index: usize, places: &[u16]) -> 
         Fault::Absent { group, rank, .. } => one(*group, CallFailureKind::Timeout, *rank),
         Fault::Mismatch { group, rank, .. } => one(*group, CallFailureKind::Mismatch, *rank),
         Fault::Revoke { group, rank, .. } => one(*group, CallFailureKind::Revoked, *rank),
+        Fault::Step { node, step, .. } => failed_step(*node, *step, places),
         Fault::None | Fault::Senseless { .. } => None,
+    }
+}
+
+/// Returns the failures that a group's calls may report if a step of a node fails.
+fn failed_step(node: u16, step: FailedStep, places: &[u16]) -> Option<PermittedFailure> {
+    let mine: Vec<u32> = (0..).zip(places).filter(|(_, at)| **at == node).map(|(rank, _)| rank).collect();
+    if mine.is_empty() {
+        return None;
+    }
+    match step {
+        FailedStep::Allocation => Some(PermittedFailure { kind: CallFailureKind::Invalid, ranks: mine }),
+        // Agents at both ends of a connection report the other one as lost.
+        FailedStep::Connect | FailedStep::Write => {
+            let ranks = (0..places.len() as u32).collect();
+            Some(PermittedFailure { kind: CallFailureKind::Lost, ranks })
+        }
+        // Agents execute the calls in place of the ranks.
+        FailedStep::Probe => None,
     }
 }
 
@@ -38,7 +57,8 @@ impl PermittedFailure {
     pub(super) fn permits(&self, failure: &CallFailure) -> bool {
         let named = |rank| failure.ranks.contains(rank);
         match (self.kind, failure.kind) {
-            (CallFailureKind::Lost, CallFailureKind::Lost | CallFailureKind::Aborted) => {
+            (CallFailureKind::Lost, CallFailureKind::Lost | CallFailureKind::Aborted)
+            | (CallFailureKind::Invalid, CallFailureKind::Invalid | CallFailureKind::Aborted) => {
                 !failure.ranks.is_empty() && failure.ranks.iter().all(|rank| self.ranks.contains(rank))
             }
             // A mismatch must name both sides, because it is unknown which is wrong. A timeout must

@@ -3,7 +3,7 @@
 
 use cool_engine::testing::Buffer;
 use cool_engine::{MemoryId, MemoryRange, Work, combine};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A range that an engine named although it does not exist.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,6 +42,8 @@ pub(super) struct OpenWork {
 #[derive(Debug, Default)]
 pub(super) struct Memories {
     by_id: BTreeMap<MemoryId, Buffer>,
+    /// Memory that could not be allocated and was not freed.
+    missing: BTreeSet<MemoryId>,
     /// The buffers of each pending call.
     of_token: BTreeMap<u64, Vec<MemoryId>>,
     last: u64,
@@ -70,14 +72,22 @@ impl Memories {
         self.by_id.insert(memory, Buffer::new(vec![0; bytes as usize]));
     }
 
+    /// Records that memory could not be allocated. It can only be freed.
+    pub(super) fn refuse(&mut self, memory: MemoryId) {
+        self.missing.insert(memory);
+    }
+
     pub(super) fn free(&mut self, memory: MemoryId) -> Result<(), MissingRange> {
+        if self.missing.remove(&memory) {
+            return Ok(());
+        }
         let whole = MemoryRange { memory, offset: 0, len: 0 };
         self.by_id.remove(&memory).map(drop).ok_or(MissingRange(whole))
     }
 
     /// Returns the number of allocations that have not been freed.
     pub(super) fn allocated(&self) -> usize {
-        self.by_id.keys().filter(|id| matches!(id, MemoryId::Own(_))).count()
+        self.by_id.keys().filter(|id| matches!(id, MemoryId::Own(_))).count() + self.missing.len()
     }
 
     fn slice(&self, range: MemoryRange) -> Result<Slice, MissingRange> {

@@ -18,7 +18,9 @@ mod script;
 
 pub use cluster::{Answer, ClusterSettings, SimulatedCluster, Step};
 pub use coverage::Coverage;
-pub use scenario::{CallScenario, CollectiveScenario, Fault, GroupScenario, MessageScenario, QuickScenario};
+pub use scenario::{
+    CallScenario, CollectiveScenario, FailedStep, Fault, GroupScenario, MessageScenario, QuickScenario,
+};
 
 use cool_engine::{GroupError, MemoryRange};
 use cool_machine::Time;

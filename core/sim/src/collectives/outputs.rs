@@ -5,6 +5,7 @@ use super::cluster::{Alarm, DelayedInput, SimulatedCluster, ip, node_at};
 use super::connections::{CONNECT_TIMEOUT, RECONNECT, Retry, SegmentContent, Side};
 use super::memories::{Memories, MissingRange};
 use super::node::{ANYWHERE, ClusterNode, Host};
+use super::scenario::FailedStep;
 use crate::network::Destination;
 use cool_engine::{
     AgentConnectionId, AgentId, Input, MemoryRange, NodeId, Output, Preparation, Work, WorkId,
@@ -32,7 +33,10 @@ impl SimulatedCluster {
             }
             Output::GroupFailed { group } => self.on_group_failed(node, group)?,
             // Every datagram of the simulated network arrives sooner or later.
-            Output::ProbeQuick { group } => self.input(node, Input::QuickProbed { group, passed: true })?,
+            Output::ProbeQuick { group } => {
+                let passed = !self.fails(node, FailedStep::Probe);
+                self.input(node, Input::QuickProbed { group, passed })?;
+            }
             Output::Quick { group, all } => self.on_quick_known(node, group, all)?,
             Output::Done { token, result } => self.answer(node, token, result)?,
             Output::Control { to, group, bytes } => self.datagram(node, (group, to), bytes),
@@ -41,6 +45,9 @@ impl SimulatedCluster {
                 packet.encode(&mut bytes);
                 self.on_memory(node, |memories| memories.read(payload, &mut bytes))?;
                 self.datagram(node, (packet.id.group, to), bytes);
+            }
+            Output::Connect { node: peer, .. } if self.fails(node, FailedStep::Connect) => {
+                self.input(node, Input::Unreachable { node: peer, why: "it has no route".to_owned() })?;
             }
             Output::Connect { node: peer, to, .. } => self.connect(node, peer, to),
             Output::Write { connection, head, payload } => self.write(node, connection, head, payload)?,
@@ -57,6 +64,11 @@ impl SimulatedCluster {
                 memories
                     .write(to, &input[within])
                     .map_err(|missing| ContractViolation::memory(node, missing))?;
+            }
+            Output::Allocate { memory, .. } if self.fails(node, FailedStep::Allocation) => {
+                self.nodes[usize::from(node)].memories.refuse(memory);
+                let now = self.now();
+                self.nodes[usize::from(node)].engine.handle(now, Input::AllocationFailed(memory));
             }
             Output::Allocate { memory, bytes } => {
                 self.nodes[usize::from(node)].memories.allocate(memory, bytes);
@@ -162,6 +174,10 @@ impl SimulatedCluster {
             self.on_memory(node, |memories| memories.read(payload, &mut bytes))?;
         }
         let Some(side) = self.connections.side(node, connection) else { return Ok(()) };
+        if self.fails(node, FailedStep::Write) {
+            self.schedule(RESET, Alarm::Reset((side.0, 1 - side.1)));
+            return self.closed(side, "connection reset by peer");
+        }
         self.connections.write(side, &bytes);
         let written = self.send_on(side);
         if written > 0 {

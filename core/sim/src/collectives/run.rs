@@ -100,6 +100,9 @@ impl<'s> Runner<'s> {
             dead: BTreeSet::new(),
             coverage: Coverage::default(),
         };
+        if let Fault::Step { node, step, before } = &scenario.fault {
+            runner.cluster.fail_step(*node, *step, *before);
+        }
         for (index, group) in scenario.groups.iter().enumerate() {
             runner.add_group(index, group)?;
         }
@@ -416,6 +419,8 @@ impl<'s> Runner<'s> {
             }
             // Calls without payload may have sent nothing that would have shown the disagreement.
             RequestKind::Probe if matches!(self.scenario.fault, Fault::Mismatch { .. }) => Ok(()),
+            // The step may have been for another group, or may not have occurred.
+            RequestKind::Probe if matches!(self.scenario.fault, Fault::Step { .. }) => Ok(()),
             RequestKind::Probe if self.permitted_failures[group].is_some() => {
                 Err(format!("the group continues after {:?}", self.scenario.fault))
             }
@@ -447,7 +452,8 @@ impl<'s> Runner<'s> {
                 return Ok(());
             }
         }
-        let timed = matches!(self.scenario.fault, Fault::Absent { .. } | Fault::Mismatch { .. });
+        let timed = matches!(self.scenario.fault, Fault::Absent { .. } | Fault::Mismatch { .. })
+            || self.cluster.has_step_failed();
         match &self.permitted_failures[asked.group] {
             Some(permitted_failure) if (self.struck || timed) && permitted_failure.permits(failure) => Ok(()),
             // Agents do not know which calls ranks have already executed themselves.
@@ -500,6 +506,7 @@ impl<'s> Runner<'s> {
         );
         let nodes: u16 = self.scenario.cluster.shape.iter().sum();
         let places: Vec<u16> = (0..nodes).filter(|node| restarted || !self.dead.contains(node)).collect();
+        self.cluster.fail_no_step();
         for group in &self.groups {
             self.cluster.release_group(group.spec.id).map_err(|wrong| wrong.to_string())?;
         }

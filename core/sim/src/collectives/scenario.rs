@@ -16,6 +16,9 @@ pub(super) const ELEMENT: u64 = 4;
 /// call.
 const LATE: Duration = Duration::from_millis(300);
 
+/// Distinguishes the draws of failed steps from those of the scenarios in which they occur.
+const STEP_SEED: u64 = 0x57e9;
+
 /// Size of the buffer that agents request for a rank's socket, in bytes.
 pub(super) const ROOM: usize = 1 << 20;
 
@@ -94,6 +97,19 @@ impl QuickScenario {
     }
 }
 
+/// A step that an agent's driver executes for its engine, and that may fail.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FailedStep {
+    /// An allocation of memory.
+    Allocation,
+    /// An attempt to connect to another agent.
+    Connect,
+    /// A write to a connection, which ends the connection.
+    Write,
+    /// The test of a group's datagrams.
+    Probe,
+}
+
 /// The fault of a scenario, in addition to lost packets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Fault {
@@ -151,6 +167,15 @@ pub enum Fault {
         /// The call.
         call: usize,
     },
+    /// A step of a node's agent fails once.
+    Step {
+        /// The node.
+        node: u16,
+        /// The step.
+        step: FailedStep,
+        /// Number of such steps of the node that succeed before it.
+        before: u64,
+    },
     /// A rank revokes its group.
     Revoke {
         /// Its group, by index.
@@ -176,6 +201,10 @@ impl Fault {
             Fault::Mismatch { .. } => "ranks disagree",
             Fault::Senseless { .. } => "senseless call",
             Fault::Revoke { .. } => "revoke",
+            Fault::Step { step: FailedStep::Allocation, .. } => "allocation fails",
+            Fault::Step { step: FailedStep::Connect, .. } => "connection cannot be made",
+            Fault::Step { step: FailedStep::Write, .. } => "connection breaks",
+            Fault::Step { step: FailedStep::Probe, .. } => "test of datagrams fails",
         }
     }
 }
@@ -208,6 +237,23 @@ impl CollectiveScenario {
         scenario.groups = (0..groups).map(|_| draw.group(nodes)).collect();
         draw.fault(&mut scenario, nodes);
         scenario
+    }
+
+    /// Makes a step of an agent fail, drawn from a seed, in place of the scenario's fault.
+    pub fn with_failed_step(mut self, seed: u64) -> CollectiveScenario {
+        let mut draw = ScenarioGenerator::new(seed ^ STEP_SEED);
+        let nodes: usize = self.cluster.shape.iter().copied().map(usize::from).sum();
+        let step = draw.pick(&[
+            (50, FailedStep::Allocation),
+            (15, FailedStep::Connect),
+            (30, FailedStep::Write),
+            (5, FailedStep::Probe),
+        ]);
+        // Exponents are drawn, because most nodes execute few of these steps.
+        let before = (1 << draw.below(8)) - 1;
+        let before = before + draw.below(before + 1);
+        self.fault = Fault::Step { node: draw.below(nodes) as u16, step, before: before as u64 };
+        self
     }
 
     /// Returns an upper bound for the payload bytes of all calls and messages, from which time

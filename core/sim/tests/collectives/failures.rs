@@ -1,10 +1,12 @@
 //! Every failure has a name, is reported to every rank, and nothing hangs.
 
 use super::support::{RANKS, SIZE, World, request, send, two_groups as world};
+use cool_engine::testing::ReferenceCollective;
 use cool_engine::{
     CallFailureKind, CallRequest, DEFAULT_PEER_TIMEOUT, GroupSpec, TransferKind, TransferRequest,
 };
 use cool_machine::Duration;
+use cool_sim::collectives::FailedStep;
 use cool_types::Operation;
 
 /// Checks that the failed group cannot be used any more, and that the other group can.
@@ -468,4 +470,35 @@ fn a_released_group_can_be_made_again_and_starts_anew() {
         world.cluster.make_group(&spec).unwrap();
     }
     assert!(world.all_well(), "{:?}", world.answers());
+}
+
+#[test]
+fn missing_memory_fails_its_group_and_no_wrong_byte_arrives() {
+    let mut failed = 0;
+    for before in 0..16 {
+        let mut world = world();
+        world.cluster.fail_step(RANKS[1], FailedStep::Allocation, before);
+        let operations = [Operation::Reduce, Operation::Allreduce, Operation::ReduceScatter];
+        let collectives = operations.map(|operation| ReferenceCollective::new(1, SIZE, operation, 4, 900, 1));
+        for (call, collective) in (0..).zip(&collectives) {
+            for request in &collective.requests {
+                let token = 100 * call + u64::from(request.rank);
+                world.call(token, request.clone(), Duration::ZERO);
+            }
+            world.run((call as usize + 1) * SIZE as usize);
+        }
+        for (token, answer) in world.answers() {
+            let (call, rank) = (token / 100, token % 100);
+            match &answer.result {
+                Ok(_) => collectives[call as usize].check_rank(rank as usize).unwrap(),
+                Err(failure) => assert!(failure.message.contains("memory"), "{}", failure.message),
+            }
+        }
+        failed += usize::from(world.cluster.has_step_failed());
+        world.cluster.fail_no_step();
+        let done = world.call_each(2, 1000, |_| Some((Operation::Allreduce, 0, 10)));
+        world.run(done);
+        assert!((1000..1000 + u64::from(SIZE)).all(|token| world.answers()[&token].result.is_ok()));
+    }
+    assert!(failed > 8, "only {failed} allocations have failed");
 }

@@ -35,6 +35,15 @@ fn many_seeded_collectives_with_agents_that_connect_on_demand() {
     run_all(SEEDS, on_demand);
 }
 
+#[test]
+fn many_seeded_collectives_in_which_a_step_fails() {
+    run_all(SEEDS, |seed| match seed % 4 {
+        0 => CollectiveScenario::with_quick_calls(seed).with_failed_step(seed),
+        1 => on_demand(seed).with_failed_step(seed),
+        _ => CollectiveScenario::of(seed).with_failed_step(seed),
+    });
+}
+
 /// Checks seeds that once failed.
 fn check_seeds(seeds: &[u64]) {
     let check = |seed| CollectiveScenario::of(seed).run().map(drop);
