@@ -92,9 +92,10 @@ ERRORS = {
 }
 # Texts in output and logs that show a defect of a program.
 DEFECTS = re.compile(r"panicked|wrong bytes|fatal runtime error|core dumped|signal (?:4|6|7|8|11)\b|SIG(?:SEGV|BUS|ABRT|ILL)|unreachable code|assertion")
-# Texts of Rust's allocator and of Tokio's first thread, which end a process that lacks memory or a
-# thread. The process of a rank may end in this way, and so may an agent while it starts.
-RESOURCES = re.compile(r"memory allocation of|OS can't spawn worker thread|failed to spawn thread")
+# Texts with which Rust's library and Tokio end a process that lacks memory, threads or descriptors,
+# because they cannot return an error. Agents may end in this way only while they start.
+RESOURCES = re.compile(r"memory allocation of|OS can't spawn worker thread|failed to spawn thread|failed to allocate an alternative stack|"
+                       r"failed to create UnixStream|failed to set up alternative stack guard")
 
 
 class Violation(Exception):
@@ -222,7 +223,7 @@ class Series:
                 raise Violation("the job failed without any injected error: %s" % record["output"])
             self.check_afterwards()
         except (Violation, testbed.Failure) as e:
-            record["violation"] = str(e)
+            record["violation"], record["injected"] = str(e), self.injected(log)
             self.recover()
         record["seconds"] = round(time.monotonic() - begun, 1)
         return record
@@ -252,7 +253,10 @@ class Series:
         finally:
             del self.bed.agent_wrappers[VICTIM]
         agent = self.bed.agents[VICTIM]
-        wait_for(lambda: agent.process.poll() is not None or self.bed.whole(), "the agent has joined or ended", JOB_SECONDS)
+        try:
+            wait_for(lambda: agent.process.poll() is not None or self.bed.whole(), "the agent has joined or ended", JOB_SECONDS)
+        except testbed.Failure as e:
+            raise Violation("%s: %s" % (e, self.tail(agent.log))) from None
         if agent.process.poll() is None:
             for number in range(RECOVERY_JOBS):
                 record.update(self.job(case.command(self.bed, log)))
@@ -265,8 +269,8 @@ class Series:
             record["jobs"] = number + 1
         else:
             record.update({"status": agent.process.returncode, "output": self.tail(agent.log)})
-            if not 0 < agent.process.returncode < 128:
-                raise Violation("the agent ended with status %d while it started" % agent.process.returncode)
+            if not 0 < agent.process.returncode < 128 and not RESOURCES.search(record["output"]):
+                raise Violation("the agent ended with status %d while it started: %s" % (agent.process.returncode, record["output"]))
         self.check_logs()
         self.bed.restart_agent(VICTIM)
         self.bed.wait_until_joined()

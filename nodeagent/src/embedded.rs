@@ -6,6 +6,7 @@
 mod registrar;
 
 use crate::agent::Agent;
+use crate::blocking_threads;
 use crate::engine::{EngineConfig, EngineHandle, MakeGroupError, StartError};
 use crate::local::{LocalServer, ServeError, UserLimits};
 use crate::traces;
@@ -82,11 +83,8 @@ impl EmbeddedCluster {
             .prefix("cool-")
             .tempdir()
             .map_err(system("temporary directory for the agents' sockets"))?;
-        let runtime = tokio::runtime::Builder::new_multi_thread()
-            .worker_threads(2)
-            .thread_name("cool-agents")
-            .enable_all()
-            .build()
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = blocking_threads::build(builder.thread_name("cool-agents"), 2)
             .map_err(system("threads for the agents"))?;
         let path = |node: usize| directory.path().join(format!("n{node}.sock"));
         let mut agents = Vec::with_capacity(racks.len());

@@ -38,6 +38,7 @@
 
 mod agent;
 mod async_socket;
+pub mod blocking_threads;
 mod call_counters;
 pub mod control;
 mod datagram_faults;

@@ -10,6 +10,7 @@ use cool_launcher::job_limits::JobLimits;
 use cool_launcher::supervisor::SuperviseError;
 use cool_launcher::{Policy, supervise};
 use cool_nodeagent::Agent;
+use cool_nodeagent::blocking_threads;
 use cool_nodeagent::control::{self, AgentRegistration, ControlError};
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, StartError};
 use cool_nodeagent::interface::{Interface, InterfaceError};
@@ -23,6 +24,7 @@ use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
+use tokio::runtime::Builder;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
@@ -59,6 +61,8 @@ enum Error {
          --allow-root"
     )]
     Root,
+    #[error("cannot start the threads of the agent: {0}")]
+    Runtime(std::io::Error),
     #[error("cannot watch for signals: {0}")]
     Signals(std::io::Error),
     #[error(
@@ -86,10 +90,12 @@ fn supervise_job() -> Result<(), Error> {
     Ok(supervise(agent, Policy::Own, JobLimits::default())?)
 }
 
-#[tokio::main]
-async fn start() -> Result<(), Error> {
+fn start() -> Result<(), Error> {
     let (options, config) = config::parse("agent");
-    run(options, config).await
+    let workers = std::thread::available_parallelism().map_or(1, usize::from);
+    blocking_threads::build(&mut Builder::new_multi_thread(), workers)
+        .map_err(Error::Runtime)?
+        .block_on(run(options, config))
 }
 
 /// Returns the features that this agent offers to the controller and to other agents.

@@ -22,6 +22,7 @@ pub(crate) mod udp;
 mod udp_outbox;
 mod work;
 
+use crate::blocking_threads;
 use crate::datagram_faults::DatagramFaults;
 use crate::engine::{
     EngineConfig, MakeGroupError, QueuedCommand, RefusalCounters, StartError, TrafficCounters,
@@ -37,6 +38,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::SystemTime;
 use tokio::net::{TcpListener, TcpStream};
+use tokio::runtime::{Builder, Runtime};
 use tokio::sync::{mpsc, oneshot};
 
 /// Number of events that may wait for the engine. If there are more, connections and work must
@@ -110,6 +112,16 @@ type GroupReply = oneshot::Sender<Result<(), MakeGroupError>>;
 
 type DriverEvents = mpsc::Sender<DriverEvent>;
 
+/// The runtime of the engine's thread. A task of another runtime may drop it, because the engine
+/// may fail to start; Tokio's own runtime panics then.
+struct EngineRuntime(Option<Runtime>);
+
+impl Drop for EngineRuntime {
+    fn drop(&mut self) {
+        self.0.take().into_iter().for_each(Runtime::shutdown_background);
+    }
+}
+
 /// Binds the sockets and starts the engine's thread, which ends when all senders of commands have
 /// been dropped.
 pub(crate) fn start(
@@ -124,13 +136,13 @@ pub(crate) fn start(
         udp::bind(config.ip, config.udp_port).map_err(failed("UDP", config.udp_port))?;
     let (tcp, tcp_port) = tcp::bind(config.ip, config.tcp_port).map_err(failed("TCP", config.tcp_port))?;
     let runtime =
-        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(StartError::Thread)?;
+        blocking_threads::build(&mut Builder::new_current_thread(), 0).map_err(StartError::Thread)?;
+    let (handle, runtime) = (runtime.handle().clone(), EngineRuntime(Some(runtime)));
     // Tokio's sockets must be made within its runtime.
-    let inside = runtime.enter();
+    let inside = handle.enter();
     let udp = udp::Socket::new(udp, config.ip).map_err(failed("UDP", udp_port))?;
     let tcp = TcpListener::from_std(tcp).map_err(failed("TCP", tcp_port))?;
     drop(inside);
-    let handle = runtime.handle().clone();
     let (events, queue) = mpsc::channel(EVENTS);
     let traffic = Arc::<TrafficCounters>::default();
     let incarnation = incarnation();
@@ -155,7 +167,8 @@ pub(crate) fn start(
     // than waking the future of `block_on`.
     let run = move || {
         let _held = guard;
-        runtime.block_on(async { tokio::spawn(driver.run(commands, tcp)).await })
+        let driver = async { tokio::spawn(driver.run(commands, tcp)).await };
+        runtime.0.as_ref().map(|runtime| runtime.block_on(driver))
     };
     std::thread::Builder::new().name("cool-engine".to_owned()).spawn(run).map_err(StartError::Thread)?;
     Ok(BoundEngine { udp_port, tcp_port, incarnation, key, runtime: handle, traffic, refusals, faults })

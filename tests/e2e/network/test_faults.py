@@ -6,10 +6,15 @@ import socket
 import subprocess
 
 import faults
+import inject
 import pytest
 from conftest import PATIENCE, end_controller, log_of, run, succeed, wait_for
 
 import network
+
+# Seeds with which system calls fail in one rank (1), in all ranks (5), in an agent (0), and in an
+# agent that starts (24).
+SYSTEM_CALL_SEEDS = (1, 5, 0, 24)
 
 
 def test_a_second_agent_with_a_name_in_use_is_refused_by_name(make_bed):
@@ -100,6 +105,16 @@ def test_survivors_of_random_faults_learn_the_lost_and_continue(make_bed):
         series.run(12)
     assert not series.violations, "\n".join(series.violations)
     assert len(series.seconds) > 3, "several kinds of fault: %s" % series.figures()
+
+
+def test_failed_system_calls_cause_errors_and_no_wrong_data(make_bed):
+    """A few of the many errors that `make inject` injects."""
+    bed = make_bed(inject.TOPOLOGY)
+    with inject.series(bed) as series:
+        records = [series.run(seed) for seed in SYSTEM_CALL_SEEDS]
+    violations = [record for record in records if "violation" in record]
+    assert not violations, violations
+    assert any(record["injected"] for record in records)
 
 
 def test_operations_and_messages_are_right_despite_packet_loss(make_bed):
