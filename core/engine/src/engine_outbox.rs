@@ -49,7 +49,7 @@ pub(crate) struct AllocatedMemory {
 #[derive(Debug, Default)]
 pub(crate) struct EngineOutbox {
     queue: VecDeque<Output>,
-    /// The memory that has not been freed.
+    /// The allocated memory, until the driver receives [`Output::Free`].
     allocated: BTreeMap<MemoryId, AllocatedMemory>,
     /// The memory of the last output if that was an allocation. The driver reports before it polls
     /// again if it has failed.
@@ -65,8 +65,10 @@ impl EngineOutbox {
 
     pub(crate) fn pop(&mut self) -> Option<Output> {
         let output = self.queue.pop_front()?;
-        if let Output::Allocate { memory, .. } = &output {
-            self.handed_out = Some(*memory);
+        match &output {
+            Output::Allocate { memory, .. } => self.handed_out = Some(*memory),
+            Output::Free { memory } => drop(self.allocated.remove(memory)),
+            _ => {}
         }
         Some(output)
     }
@@ -78,8 +80,8 @@ impl EngineOutbox {
     }
 
     /// Drops all outputs that name memory which could not be allocated, except those that free it.
-    /// Returns the memory's group and size, and the dropped work, or `None` if the memory was freed
-    /// already.
+    /// Returns the memory's group and size, and the dropped work, or `None` if there is no such
+    /// memory.
     pub(crate) fn discard(&mut self, missing: MemoryId) -> Option<(AllocatedMemory, Vec<WorkId>)> {
         self.handed_out = None;
         let mut work_ids = Vec::new();
@@ -165,7 +167,6 @@ impl EngineOutbox {
     /// Frees memory that was allocated.
     pub(crate) fn free(&mut self, all: MemoryRange) {
         if all.len > 0 {
-            self.allocated.remove(&all.memory);
             self.push(Output::Free { memory: all.memory });
         }
     }

@@ -53,7 +53,7 @@ pub(crate) struct EngineResources {
     /// How long a node may be silent while others wait for it.
     pub(crate) peer_timeout: Duration,
     pub(crate) work_tracker: WorkTracker,
-    /// The group of each request whose reply the driver has not received yet, by token.
+    /// The group of each request, by token, until the driver receives the reply.
     pub(crate) open_requests: BTreeMap<u64, u64>,
     pub(crate) turn: TurnBudget,
     /// The node's traffic by operation, in the order of [`Operation::ALL`].

@@ -441,7 +441,7 @@ impl Group {
         self.advance(now, resources)
     }
 
-    /// Lets the rank begin its call whose working memory the driver has allocated.
+    /// Lets a rank begin its call, because the driver has allocated memory that may be its own.
     ///
     /// # Errors
     /// Returns an error if the group fails.

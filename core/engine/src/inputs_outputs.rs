@@ -116,9 +116,9 @@ pub enum Input<'a> {
     WorkDone(WorkId),
     /// A [`Work::Prepare`] has completed.
     Prepared(WorkId, PreparedCall),
-    /// There was not enough memory for an [`Output::Allocate`]. The driver must report this before it
-    /// polls the engine again, because the engine then assumes that the memory exists. Later outputs
-    /// do not name this memory, except one that frees it, which the driver must ignore.
+    /// There was not enough memory for an [`Output::Allocate`]. The driver must report this before
+    /// it polls the engine again, because the engine then assumes that the memory exists. Later
+    /// outputs do not name this memory, except one that frees it, which the driver must ignore.
     AllocationFailed(crate::MemoryId),
 }
 

@@ -110,8 +110,8 @@ pub(super) struct RunningCalls {
     calls: BTreeMap<u64, RunningCall>,
     /// Actions that may start.
     ready: VecDeque<CallAction>,
-    /// The first actions of ranks whose working memory the driver has not allocated yet. They must
-    /// not name it before, because it may turn out to be missing.
+    /// The first actions of ranks, by working memory that the driver has not allocated yet. They
+    /// must not name it before, because it may turn out to be missing.
     unallocated: BTreeMap<MemoryId, Vec<CallAction>>,
     /// Ranks, with their calls, that may start their next multicast.
     multicasters: VecDeque<(u64, u32)>,
@@ -170,8 +170,8 @@ impl RunningCalls {
         self.finish_rank_if_done(now, call_number, rank, out)
     }
 
-    /// Lets the rank begin whose working memory the driver has allocated. Returns whether there is
-    /// one.
+    /// Lets a rank begin, because the driver has allocated its working memory. Returns whether the
+    /// memory belongs to a rank.
     pub(super) fn on_allocated(&mut self, memory: MemoryId) -> bool {
         let first = self.unallocated.remove(&memory);
         let is_working_memory = first.is_some();
@@ -321,8 +321,8 @@ impl RunningCalls {
         run.map(|run| run.stats.traffic += traffic).is_some()
     }
 
-    /// Returns the failure of the call whose working memory could not be allocated, or `None` if the
-    /// memory is of no call.
+    /// Returns the failure of a call if its working memory could not be allocated, or `None` if
+    /// this memory belongs to no call.
     pub(super) fn allocation_failure(&self, memory: MemoryId) -> Option<CallFailure> {
         let first = self.unallocated.get(&memory)?.first()?;
         let call = self.calls.get(&first.call)?;

@@ -5,7 +5,7 @@ use super::cluster::{SimulatedCluster, Step};
 use super::coverage::Coverage;
 use super::judge::{PermittedFailure, permitted_failure};
 use super::quick::RankCall;
-use super::scenario::{CallScenario, CollectiveScenario, Fault, GroupScenario, QuickScenario};
+use super::scenario::{CallScenario, CollectiveScenario, FailedStep, Fault, GroupScenario, QuickScenario};
 use super::script::RunningGroup;
 use cool_engine::testing::ReferenceCollective;
 use cool_engine::{CallFailure, CallFailureKind, CallRequest, CallStats, GroupSpec, Input, RankCommand};
@@ -456,6 +456,14 @@ impl<'s> Runner<'s> {
             || self.cluster.has_step_failed();
         match &self.permitted_failures[asked.group] {
             Some(permitted_failure) if (self.struck || timed) && permitted_failure.permits(failure) => Ok(()),
+            // An agent that could not connect does not notify the others, so their ranks time out.
+            Some(_)
+                if matches!(self.scenario.fault, Fault::Step { step: FailedStep::Connect, .. })
+                    && failure.kind == CallFailureKind::Timeout
+                    && !failure.ranks.is_empty() =>
+            {
+                Ok(())
+            }
             // Agents do not know which calls ranks have already executed themselves.
             Some(permitted_failure)
                 if self.groups[asked.group].spec.quick && permitted_failure.is_unseen(failure) =>

@@ -35,18 +35,28 @@ fn many_seeded_collectives_with_agents_that_connect_on_demand() {
     run_all(SEEDS, on_demand);
 }
 
+fn with_failed_step(seed: u64) -> CollectiveScenario {
+    let scenario = match seed % 4 {
+        0 => CollectiveScenario::with_quick_calls(seed),
+        1 => on_demand(seed),
+        _ => CollectiveScenario::of(seed),
+    };
+    scenario.with_failed_step(seed)
+}
+
 #[test]
 fn many_seeded_collectives_in_which_a_step_fails() {
-    run_all(SEEDS, |seed| match seed % 4 {
-        0 => CollectiveScenario::with_quick_calls(seed).with_failed_step(seed),
-        1 => on_demand(seed).with_failed_step(seed),
-        _ => CollectiveScenario::of(seed).with_failed_step(seed),
-    });
+    run_all(SEEDS, with_failed_step);
 }
 
 /// Checks seeds that once failed.
 fn check_seeds(seeds: &[u64]) {
-    let check = |seed| CollectiveScenario::of(seed).run().map(drop);
+    check_scenarios(seeds, CollectiveScenario::of);
+}
+
+/// Checks scenarios of seeds that once failed.
+fn check_scenarios(seeds: &[u64], scenario: fn(u64) -> CollectiveScenario) {
+    let check = |seed| scenario(seed).run().map(drop);
     let wrong: Vec<String> = seeds.iter().filter_map(|seed| on_seed(*seed, check).err()).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
@@ -68,4 +78,10 @@ fn an_agent_restarted_before_others_connect_counts_as_lost() {
 #[test]
 fn an_absent_rank_is_among_the_named_ones() {
     check_seeds(&[124, 173, 252, 264, 950, 1813]);
+}
+
+#[test]
+fn missing_memory_of_a_local_message_fails_its_receive() {
+    // The buffer was freed in the same turn, so the group did not fail and the receive succeeded.
+    check_scenarios(&[330, 782, 961, 1206, 1235, 1343], with_failed_step);
 }
