@@ -133,6 +133,8 @@ pub(crate) struct Reconciler {
     sent: BTreeMap<u32, TableChange>,
     /// Refusals since the last acknowledgment.
     refusals: EntryRefusals,
+    /// Requests of a check that was abandoned and that the switch has not answered completely.
+    abandoned: Vec<u32>,
     /// Whether a flow was withheld since the last comparison.
     withheld: bool,
     next_xid: u32,
@@ -161,6 +163,7 @@ impl Reconciler {
             stages: VecDeque::new(),
             sent: BTreeMap::new(),
             refusals: EntryRefusals::new(),
+            abandoned: Vec::new(),
             withheld: false,
             next_xid: 0,
             deadline: None,
@@ -210,6 +213,17 @@ impl Reconciler {
     }
 
     fn table_reply(&mut self, now: Time, xid: u32, more: bool, body: MultipartReply) {
+        if let Some(at) = self.abandoned.iter().position(|asked| *asked == xid) {
+            // The switch answers the barrier after this report, and shows until then that it is
+            // alive.
+            if matches!(self.state, ReconcilerState::Applying { .. }) {
+                self.deadline = Some(now + REPLY_TIMEOUT);
+            }
+            if !more {
+                self.abandoned.swap_remove(at);
+            }
+            return;
+        }
         let ReconcilerState::Reading { reported, flows, groups } = &mut self.state else { return };
         match body {
             MultipartReply::Flow(list) if *flows == Some(xid) => {
@@ -336,9 +350,12 @@ impl Reconciler {
         self.acknowledged = false;
         self.stale = true;
         // A check may take seconds, and must not delay a change, such as a new path after a
-        // failure. It is abandoned: replies to its requests are ignored, and the next check follows
+        // failure. It is abandoned: the reported entries are ignored, and the next check follows
         // later.
-        if self.read_before && matches!(self.state, ReconcilerState::Reading { .. }) {
+        if self.read_before
+            && let ReconcilerState::Reading { flows, groups, .. } = &self.state
+        {
+            self.abandoned = flows.iter().chain(groups).copied().collect();
             self.state = ReconcilerState::Idle;
         }
         // The batch under way must be acknowledged first, because otherwise an error could not be

@@ -425,6 +425,27 @@ fn answers_to_nothing_that_was_asked_change_nothing() {
     assert_eq!(pair.outputs, [Output::Read(InheritedState::default())]);
 }
 
+#[test]
+fn a_switch_may_report_its_tables_before_it_acknowledges() {
+    let mut pair = Pair::new(ModelSwitch::default());
+    pair.update(1, &tables(1..20));
+    pair.run();
+    pair.wait();
+    let check = pair.towards.pop_front().expect("a request for the flows");
+    pair.towards.clear();
+    // The change abandons the check, whose report the switch continues.
+    pair.update(2, &tables(1..30));
+    for part in 0..4 {
+        pair.now += Duration::from_secs(6);
+        let mut report = rs_openflow::Multipart::from(MultipartReply::Flow(Vec::new()));
+        report.flags =
+            if part < 3 { rs_openflow::MultipartFlags::MORE } else { rs_openflow::MultipartFlags::NONE };
+        pair.input(Input::Reply(Message::new(check.xid, Body::MultipartReply(report))));
+    }
+    pair.run();
+    assert_eq!(pair.outputs.last(), Some(&acknowledged(2)));
+}
+
 proptest! {
     /// Updates arrive at any time, the switch is slow, and its tables are changed by others:
     /// finally the last update must hold.
