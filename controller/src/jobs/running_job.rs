@@ -359,7 +359,7 @@ impl RunningJob {
         let (code, outcome) = match exited {
             Exited { error, code, .. } if !error.is_empty() => ((*code).max(1), format!(": {error}")),
             Exited { signal, .. } if *signal != 0 => {
-                (128 + signal, format!(" was killed by {}", signal_name(*signal)))
+                (128_i32.saturating_add(*signal), format!(" was killed by {}", signal_name(*signal)))
             }
             Exited { code: 0, .. } => return None,
             Exited { code, .. } => (*code, format!(" exited with status {code}")),
