@@ -182,6 +182,7 @@ impl Group {
         {
             let rank = pending.request.rank;
             let Some(call_number) = self.assign_number(resources, &pending) else { continue };
+            self.match_executed_elsewhere(call_number)?;
             match prepared {
                 Err(refused) => self.refuse(now, resources, (call_number, rank, pending.token), refused)?,
                 Ok(prepared) => self.run_prepared(now, resources, call_number, &pending, prepared)?,

@@ -231,8 +231,11 @@ impl Group {
             // notified too.
             Notice::Abort { .. } => Ok(()),
             Notice::RanksArrived { call, digest, ranks, text, .. } => {
-                let ranks = ranks.into_iter().filter(is_theirs).collect();
+                let ranks: Vec<u32> = ranks.into_iter().filter(is_theirs).collect();
                 let is_over = call < self.oldest_open();
+                if let Some(first) = ranks.first() {
+                    self.match_reported(call, (*first, digest, &text))?;
+                }
                 self.matching.on_remote_call(
                     &self.members,
                     call,

@@ -111,6 +111,23 @@ impl CallMatching {
         }
     }
 
+    /// Returns whether no local rank has requested a call from its agent. This is certain only for
+    /// calls whose record cannot have been dropped; `false` is returned for others.
+    pub(super) fn is_surely_not_called(&self, call: u64) -> bool {
+        let is_kept = self.called.len() <= PAST_MAX || self.called.range(..=call).next().is_some();
+        is_kept && !self.called.contains_key(&call)
+    }
+
+    /// Returns the calls before `end` that the agents of other nodes have reported to execute and
+    /// that no local rank has requested from its agent, with the rank and text of each.
+    pub(super) fn executed_elsewhere(&self, end: u64) -> impl Iterator<Item = (u64, u32, &str)> {
+        let reported = self.remote.range(..(end, 0)).filter_map(|((call, rank), (digest, text))| {
+            let text = text.as_deref().filter(|text| is_by_agent(*digest, text))?;
+            Some((*call, *rank, text))
+        });
+        reported.filter(|(call, ..)| self.is_surely_not_called(*call))
+    }
+
     /// Returns whether a digest differs from that of the local call.
     pub(super) fn differs(&self, call: u64, digest: u64) -> bool {
         self.called.get(&call).is_some_and(|called| called.digest != digest)
@@ -219,13 +236,29 @@ impl CallMatching {
     }
 }
 
-/// Returns the failure of two ranks that made different calls.
+/// Returns whether an agent executes the call that it has reported. If the ranks execute a call, its
+/// digest is that of its text.
+pub(super) fn is_by_agent(digest: u64, text: &str) -> bool {
+    digest != fnv(text.bytes())
+}
+
+/// Returns the failure of two ranks that made different calls, or the same call in different ways:
+/// one waits in it and executes it with others, and the other has started it, so that its agent
+/// executes it.
 pub(super) fn mismatch(
     members: &Members,
     call: u64,
     (a, a_called): (u32, &str),
     (b, b_called): (u32, &str),
 ) -> CallFailure {
+    if a_called == b_called {
+        let text = format!(
+            "ranks {a} and {b} called {a_called} (call {call} of group {}), but one of them waits in it and the \
+             other has started it; ranks on several nodes must all wait in a short call, or all start it",
+            members.id
+        );
+        return CallFailure::new(CallFailureKind::Mismatch, text, vec![a, b]);
+    }
     let text = format!(
         "rank {a} called {a_called}, but rank {b} called {b_called} (call {call} of group {}); all ranks must \
          make the same calls in the same order",

@@ -49,6 +49,11 @@ impl CallQueue {
         self.pending.is_empty()
     }
 
+    /// Returns whether a call of a rank is pending.
+    pub(super) fn has_call_of(&self, rank: u32) -> bool {
+        self.pending.iter().any(|pending| pending.request.rank == rank)
+    }
+
     /// Appends a call.
     pub(super) fn push(&mut self, call: PendingCall) {
         self.pending.push_back(call);

@@ -5,7 +5,7 @@
 //! request it.
 
 use super::Group;
-use super::call_matching::mismatch;
+use super::call_matching::{is_by_agent, mismatch};
 use super::call_queue::PendingCall;
 use super::running_calls::ANNOUNCE_AFTER;
 use crate::api::WatchReport;
@@ -117,6 +117,7 @@ impl Group {
         let watched =
             WatchedRank { token, signature, begun: now, last_report: now, announced: false, overdue: None };
         self.watched_calls.0.insert((call_number, rank), watched);
+        self.match_executed_elsewhere(call_number)?;
         let mut context = GroupContext { now, members: &self.members, resources };
         self.failure_detector.watch(&mut context);
         if self.members.nodes.len() > 1 {
@@ -148,6 +149,41 @@ impl Group {
             Some((other, theirs)) => {
                 Err(mismatch(&self.members, call_number, (other, theirs), (rank, &text)))
             }
+            None => Ok(()),
+        }
+    }
+
+    /// Compares the reports of other agents with the calls before `end` that local ranks have
+    /// executed themselves.
+    ///
+    /// # Errors
+    /// Returns an error if an agent of another node executes such a call, because that call cannot
+    /// complete.
+    pub(super) fn match_executed_elsewhere(&self, end: u64) -> Result<(), CallFailure> {
+        self.matching.executed_elsewhere(end).try_for_each(|theirs| self.match_executed(theirs))
+    }
+
+    /// Compares another agent's report on a rank, with the digest and text of its call, with the
+    /// local ranks that have executed the call themselves.
+    ///
+    /// # Errors
+    /// Returns an error as [`Group::match_executed_elsewhere`] does.
+    pub(super) fn match_reported(
+        &self,
+        call: u64,
+        (rank, digest, text): (u32, u64, &str),
+    ) -> Result<(), CallFailure> {
+        if is_by_agent(digest, text) && self.matching.is_surely_not_called(call) {
+            self.match_executed((call, rank, text))
+        } else {
+            Ok(())
+        }
+    }
+
+    fn match_executed(&self, (call, other, text): (u64, u32, &str)) -> Result<(), CallFailure> {
+        // A rank may have requested the call, if its agent has not begun the rank's calls yet.
+        match self.ranks.passed(call).find(|rank| !self.call_queue.has_call_of(*rank)) {
+            Some(rank) => Err(mismatch(&self.members, call, (other, text), (rank, text))),
             None => Ok(()),
         }
     }

@@ -28,6 +28,7 @@ pub(super) fn permitted_failure(fault: &Fault, index: usize, places: &[u16]) -> 
         Fault::Leave { group, rank, .. } => one(*group, CallFailureKind::Lost, *rank),
         Fault::Absent { group, rank, .. } => one(*group, CallFailureKind::Timeout, *rank),
         Fault::Mismatch { group, rank, .. } => one(*group, CallFailureKind::Mismatch, *rank),
+        Fault::Started { group, rank, .. } => one(*group, CallFailureKind::Mismatch, *rank),
         Fault::Revoke { group, rank, .. } => one(*group, CallFailureKind::Revoked, *rank),
         Fault::Step { node, step, .. } => failed_step(*node, *step, places),
         Fault::None | Fault::Senseless { .. } => None,

@@ -205,7 +205,8 @@ impl<'s> Runner<'s> {
                 return;
             }
             let at = now.max(script.last) + this.scenario.calls[number].after[rank as usize];
-            let waits = this.scenario.calls[number].waits;
+            let waits = this.scenario.calls[number].waits
+                && self.scenario.fault != (Fault::Started { group, rank, call: number });
             (script.made, script.open, script.last) = (number + 1, script.open + 1, at);
             script.waits_in = waits.then_some(number);
             let tally = &mut this.tallies[number];
@@ -452,7 +453,7 @@ impl<'s> Runner<'s> {
                 return Ok(());
             }
         }
-        let timed = matches!(self.scenario.fault, Fault::Absent { .. } | Fault::Mismatch { .. })
+        let timed = matches!(self.scenario.fault, Fault::Absent { .. } | Fault::Mismatch { .. } | Fault::Started { .. })
             || self.cluster.has_step_failed();
         match &self.permitted_failures[asked.group] {
             Some(permitted_failure) if (self.struck || timed) && permitted_failure.permits(failure) => Ok(()),

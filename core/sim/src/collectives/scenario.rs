@@ -160,6 +160,15 @@ pub enum Fault {
         /// The call.
         call: usize,
     },
+    /// A rank starts a call in which the others wait.
+    Started {
+        /// Its group, by index.
+        group: usize,
+        /// The rank.
+        rank: u32,
+        /// The call.
+        call: usize,
+    },
     /// All ranks make an invalid call.
     Senseless {
         /// Their group, by index.
@@ -199,6 +208,7 @@ impl Fault {
             Fault::Leave { .. } => "rank leaves",
             Fault::Absent { .. } => "rank is absent",
             Fault::Mismatch { .. } => "ranks disagree",
+            Fault::Started { .. } => "rank starts a call",
             Fault::Senseless { .. } => "senseless call",
             Fault::Revoke { .. } => "revoke",
             Fault::Step { step: FailedStep::Allocation, .. } => "allocation fails",

@@ -116,3 +116,18 @@ fn a_live_rank_that_receives_nothing_is_not_reported_lost() {
     let covered = ran(&scenario);
     assert_eq!(covered.failures.keys().collect::<Vec<_>>(), [&CallFailureKind::Timeout], "{covered}");
 }
+
+#[test]
+fn a_call_in_which_only_some_ranks_wait_fails_on_all_nodes() {
+    let bcast = |root| CallScenario { operation: Operation::Bcast, root, ..allreduce() };
+    // The root of a bcast does not wait, so it completes the call and waits in the next one.
+    for (first, starter) in [(allreduce(), 0), (allreduce(), 1), (bcast(0), 1), (bcast(0), 0), (bcast(1), 0)]
+    {
+        let mut scenario = two_ranks(QuickScenario::plain(2), vec![first.clone(), allreduce(), allreduce()]);
+        scenario.fault = Fault::Started { group: 0, rank: starter, call: 0 };
+        let covered = ran(&scenario);
+        let failed: Vec<CallFailureKind> = covered.failures.keys().copied().collect();
+        assert!(failed.contains(&CallFailureKind::Mismatch), "{first:?} {starter}: {covered}");
+        assert!(!failed.contains(&CallFailureKind::Timeout), "{first:?} {starter}: {covered}");
+    }
+}
