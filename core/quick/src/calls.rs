@@ -86,7 +86,8 @@ impl CallArrivals {
 /// An event for the calls of a rank.
 #[derive(Clone, Debug)]
 pub enum Input<'a> {
-    /// The rank begins a call. The previous call must be complete.
+    /// The rank begins a call. The previous call must be complete, unless the rank has left it
+    /// because of an error; no result of that call follows.
     Begin(BeginCall<'a>),
     /// The agents execute the call with this number instead, because other ranks have requested it
     /// from them. Ignored if the rank is not in that call.
@@ -309,6 +310,10 @@ impl QuickCalls {
             self.recent.pop_front();
         }
         self.early.retain(|(number, _), _| *number >= begin.number);
+        // If the rank has left the call before because of an error, it has not received the result of
+        // that call, which must not pass for the result of this one.
+        self.out.retain(|output| *output != Output::Done);
+        self.output.clear();
         self.arrivals = CallArrivals::default();
         self.unacknowledged_before = self.unacknowledged;
         let call = ActiveCall::new(begin, self.rank, size);
