@@ -10,6 +10,8 @@ mod exchange;
 mod node_leader_steps;
 mod operations;
 #[cfg(test)]
+mod seeded_tests;
+#[cfg(test)]
 mod tests;
 
 use crate::call::{CallBuffers, CheckedCollective};

@@ -93,6 +93,9 @@ const NAMES_CALLS: u64 = 4;
 /// of another one, because it must wait for releases first.
 const RECENT_CALLS: u64 = 4 * SLOTS;
 
+/// The number in the entry of a call that the rank has not entered.
+const NO_CALL: u64 = u64::MAX;
+
 /// Layout of a call's entry: its number, its digest, the length of its text, and the text,
 /// truncated if necessary.
 const CALL_TEXT_OFFSET: u64 = 24;
@@ -286,6 +289,9 @@ impl Segment {
 impl RankPart<'_> {
     /// Records that the rank has attached and can use the segment.
     pub fn attach(&self) {
+        // The entry of call 0 is all zeros, as if the rank had entered that call with digest 0. It
+        // may never enter it, because agents execute it.
+        self.word(call(0)).store(NO_CALL, Ordering::Relaxed);
         self.word(ATTACHED).store(IS_ATTACHED | NAMES_CALLS, Ordering::SeqCst);
         self.ring();
     }

@@ -107,3 +107,12 @@ fn a_sleeper_wakes_after_its_timeout() {
     segment.rank(0).sleep(|| false, Duration::from_millis(1));
     segment.rank(0).sleep(|| true, Duration::from_secs(60));
 }
+
+/// Its agent may execute the first call, while the rank executes the second one itself.
+#[test]
+fn a_rank_that_began_with_a_later_call_is_not_in_call_0() {
+    let segment = Segment::create(2).unwrap();
+    segment.rank(1).attach();
+    segment.rank(1).enter(1, 5, "").unwrap();
+    assert_eq!([0, 1].map(|call| segment.rank(1).digest(call)), [None, Some(5)]);
+}
