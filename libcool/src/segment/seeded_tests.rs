@@ -324,8 +324,7 @@ enum CompletedBy {
 }
 
 impl World {
-    /// Makes all calls of a rank. Returns by whom each one was completed, or a description of what
-    /// is wrong.
+    /// Makes all calls of a rank. Returns which side has completed each one, or what is wrong.
     fn run_rank(&self, rank: usize) -> Result<Vec<Option<CompletedBy>>, String> {
         let World { scenario, segment, turns, .. } = self;
         turns.begin(rank);
