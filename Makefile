@@ -5,6 +5,8 @@
 #   make test-quick     runs the tests that need no root: a few minutes after compilation
 #   make lint           checks format, clippy, documentation and dependencies
 #   make sanitize       runs tests under AddressSanitizer and ThreadSanitizer, in target/sanitize
+#   make seeds          runs simulations in which any step can fail, from a million seeds each
+#                       (SEEDS=FIRST:COUNT SIMULATION=NAME)
 #   make book           writes the documents as a web site to target/book
 #   make packages       builds Debian packages and the wheel for Python in target/packages
 #   make image          builds a container image with these packages
@@ -43,7 +45,7 @@ READY :=
 
 .PHONY: demo test test-quick build unit documented bindings-test python-tests end-to-end \
 	bench bench-quick bench-kmeans bench-copy bench-torch mpi-suite mpi-programs torch recovery \
-	faults inject day load solver calibrate lint sanitize book release bindings packages image test-packages \
+	faults inject day load solver calibrate lint sanitize seeds book release bindings packages image test-packages \
 	packages-demo packages-test packages-bench packages-packages
 
 # Clusters pictures and copies a file on an emulated network; writes a report to target/demo.
@@ -220,6 +222,13 @@ sanitize:
 	@tools/install-cargo-tools nextest
 	tools/sanitize address $(SANITIZE)
 	tools/sanitize thread $(SANITIZE)
+
+# Runs each simulation over many seeds on all CPUs, and prints each failing seed with the command that
+# repeats it (tools/seeds --help lists the simulations). For example:
+#   make seeds SEEDS=2000000:50000 SIMULATION=many_seeded_quick_calls
+SEEDS := 0:1000000
+seeds:
+	tools/seeds $(SEEDS) $(SIMULATION)
 
 # Writes the documents as a web site to target/book.
 book:
