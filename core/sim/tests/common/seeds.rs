@@ -52,7 +52,9 @@ pub(crate) fn on_every_seed(
     };
     std::thread::scope(|scope| {
         let threads = std::thread::available_parallelism().map_or(1, usize::from);
-        (0..threads).for_each(|_| drop(scope.spawn(work)));
+        let threads: Vec<_> = (0..threads).map(|_| scope.spawn(work)).collect();
+        // ThreadSanitizer detects only explicit joins.
+        threads.into_iter().for_each(|thread| thread.join().expect("panics of checks are caught"));
     });
     all.into_inner().expect("no thread panics while it holds the lock")
 }

@@ -76,17 +76,18 @@ fn sleepers_wake_on_publications_replies_and_failures() {
     let long = Duration::from_secs(60);
     let wakes = |does: &(dyn Fn() + Sync), condition: &(dyn Fn() -> bool + Sync)| {
         std::thread::scope(|scope| {
-            for _ in 0..3 {
-                scope.spawn(|| {
-                    while !condition() {
-                        theirs.rank(0).sleep(condition, long);
-                    }
-                });
-            }
+            let sleep = || {
+                while !condition() {
+                    theirs.rank(0).sleep(condition, long);
+                }
+            };
+            let sleepers = [(); 3].map(|()| scope.spawn(sleep));
             while ours.rank(0).half_word(SLEEPERS).load(Ordering::SeqCst) < 3 {
                 std::thread::yield_now();
             }
             does();
+            // ThreadSanitizer detects only explicit joins.
+            sleepers.into_iter().for_each(|sleeper| sleeper.join().unwrap());
         });
     };
     let begun = Instant::now();
