@@ -4,14 +4,14 @@ use std::path::Path;
 
 /// A file in memory.
 #[derive(Debug)]
-pub struct File(tempfile::NamedTempFile);
+pub(crate) struct File(tempfile::NamedTempFile);
 
 impl File {
     /// Creates an empty file with the given ending.
     ///
     /// # Panics
     /// If the system cannot create a file.
-    pub fn new(ending: &str) -> File {
+    pub(crate) fn new(ending: &str) -> File {
         File(tempfile::Builder::new().suffix(ending).tempfile_in("/dev/shm").expect("a temporary file"))
     }
 
@@ -19,7 +19,7 @@ impl File {
     ///
     /// # Panics
     /// If the file cannot be written.
-    pub fn with_contents(&self, bytes: &[u8]) -> &Path {
+    pub(crate) fn with_contents(&self, bytes: &[u8]) -> &Path {
         std::fs::write(self.0.path(), bytes).expect("written");
         self.0.path()
     }
@@ -28,7 +28,7 @@ impl File {
     ///
     /// # Panics
     /// If the error does not start with the file's name.
-    pub fn assert_named(&self, error: &impl ToString) {
+    pub(crate) fn assert_named(&self, error: &impl ToString) {
         let (text, name) = (error.to_string(), self.0.path().display().to_string());
         assert!(text.starts_with(&name) && text.len() > name.len() + 2, "{text:?} does not name {name}");
     }

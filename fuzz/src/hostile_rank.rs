@@ -14,10 +14,10 @@ use std::sync::{LazyLock, Mutex, PoisonError};
 use std::time::Duration;
 
 /// An agent that is silent for this long has failed.
-pub const PATIENCE: Duration = Duration::from_secs(30);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Size of the memory that hostile ranks share.
-pub const REGION: u64 = 4096;
+pub(crate) const REGION: u64 = 4096;
 
 /// An agent on loopback, with a rank that follows the protocol.
 struct LoopbackNode {
@@ -84,7 +84,7 @@ impl WellBehavedRank {
 
 /// Returns an allreduce of one number from the start of the rank's region 0 to its 64th byte.
 #[must_use]
-pub fn allreduce(group: u64) -> Call {
+pub(crate) fn allreduce(group: u64) -> Call {
     Call {
         group,
         operation: Operation::Allreduce.into(),
@@ -101,13 +101,13 @@ pub fn allreduce(group: u64) -> Call {
 ///
 /// # Panics
 /// If it does not.
-pub fn check_service_of_others() {
+pub(crate) fn check_service_of_others() {
     NODE.good.lock().unwrap_or_else(PoisonError::into_inner).check_service();
 }
 
 /// A rank that violates the protocol once it is in its group.
 #[derive(Debug)]
-pub struct HostileRank {
+pub(crate) struct HostileRank {
     stream: UnixStream,
     decoder: Decoder,
 }
@@ -118,7 +118,7 @@ impl HostileRank {
     /// # Panics
     /// If the agent does not listen.
     #[must_use]
-    pub fn enlist(key: &str, rank: u32) -> HostileRank {
+    pub(crate) fn enlist(key: &str, rank: u32) -> HostileRank {
         let stream = UnixStream::connect(path(&NODE.cluster)).expect("an agent that listens");
         stream.set_read_timeout(Some(PATIENCE)).expect("a socket");
         stream.set_write_timeout(Some(PATIENCE)).expect("a socket");
@@ -131,7 +131,7 @@ impl HostileRank {
     ///
     /// # Panics
     /// If the agent sends no valid frame.
-    pub fn receive_frame(&mut self) -> Option<Body> {
+    pub(crate) fn receive_frame(&mut self) -> Option<Body> {
         loop {
             if let Some(body) = self.decoder.take().expect("agents send frames") {
                 return Some(body);
@@ -150,7 +150,7 @@ impl HostileRank {
     ///
     /// # Panics
     /// If the agent does not form the group.
-    pub fn group(&mut self) -> u64 {
+    pub(crate) fn group(&mut self) -> u64 {
         loop {
             match self.receive_frame().expect("an answer") {
                 Body::Running(_) => {}
@@ -165,7 +165,7 @@ impl HostileRank {
     ///
     /// # Panics
     /// If the agent does not read.
-    pub fn send(&self, bytes: &[u8], region: Option<&Region>) {
+    pub(crate) fn send(&self, bytes: &[u8], region: Option<&Region>) {
         let mut sent = 0;
         while sent < bytes.len() {
             let descriptor = region.filter(|_| sent == 0).map(Region::descriptor);
@@ -178,7 +178,7 @@ impl HostileRank {
     }
 
     /// Ends the sending side of the connection.
-    pub fn end(&self) {
+    pub(crate) fn end(&self) {
         // An error is ignored, because the agent may have closed the connection.
         let _ = self.stream.shutdown(Shutdown::Write);
     }

@@ -12,8 +12,8 @@ pub(crate) struct Mutator<'a> {
 }
 
 impl<'a> Mutator<'a> {
-    pub(crate) fn new(seeds: &'a [Vec<u8>]) -> Self {
-        Self { seeds, state: 0 }
+    pub(crate) fn new(seeds: &'a [Vec<u8>], state: u64) -> Self {
+        Self { seeds, state }
     }
 
     /// Returns the next random number, by SplitMix64 (Steele, Lea and Flood, OOPSLA 2014).

@@ -21,6 +21,8 @@ mod request;
 mod run;
 mod switch;
 mod telemetry;
+#[cfg(feature = "testing")]
+pub mod testing;
 mod trees;
 
 pub use api::{

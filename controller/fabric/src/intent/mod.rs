@@ -136,7 +136,8 @@ impl Intent {
         self.switches.get(&switch).is_some_and(|tables| tables.groups.contains_key(&number))
     }
 
-    #[cfg(test)]
+    /// Returns the desired entries of each switch.
+    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn tables(&self) -> &BTreeMap<DatapathId, SwitchTables> {
         &self.switches
     }

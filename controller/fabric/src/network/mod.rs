@@ -157,6 +157,12 @@ impl Network {
         ConnectionContext { channel, generation, caught_up_interval, telemetry, peers }
     }
 
+    /// Returns the entries that each switch should have.
+    #[cfg(feature = "testing")]
+    pub(crate) fn intended_tables(&self) -> &BTreeMap<DatapathId, crate::intent::tables::SwitchTables> {
+        self.intent.tables()
+    }
+
     /// Processes an event of a switch.
     pub(crate) fn event(&mut self, now: Time, FromSwitch { connection, switch, event }: FromSwitch) {
         if let SwitchEvent::Up(info, handle) = event {

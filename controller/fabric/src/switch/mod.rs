@@ -15,7 +15,8 @@ pub(crate) mod counter_poller;
 pub(crate) mod keepalive;
 pub(crate) mod master_role;
 pub(crate) mod metering;
-#[cfg(test)]
+#[cfg(any(test, feature = "testing"))]
+#[cfg_attr(not(test), allow(dead_code, reason = "some parts serve only the tests of this crate"))]
 pub(crate) mod model;
 pub(crate) mod pipeline;
 pub(crate) mod port_info;

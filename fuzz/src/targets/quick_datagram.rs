@@ -1,6 +1,5 @@
 //! Datagrams of quick calls from any host: a datagram without the group's key must be refused, and
 //! one with the key must do no harm.
-#![cfg_attr(fuzzing, no_main)]
 
 use cool_collective::{Layout, RankPlace};
 use cool_machine::{Machine, Poll, Time};
@@ -11,7 +10,7 @@ use std::sync::Arc;
 const GROUP: (u64, u32) = (1, 2);
 
 /// Starts a call, then processes a datagram.
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let key = Key::from([3; 32]);
     let layout = Layout::new(&[0, 1, 2].map(|node| RankPlace { rack: 0, node })).expect("three nodes");
     let schedule = QuickSchedule::for_call(&Call::new(Operation::Allgather, Rank(0), 4, 4), &layout, Rank(0));
@@ -43,4 +42,4 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-cool_fuzz::target!();
+target!();

@@ -1,6 +1,5 @@
 //! Tagged datagrams, the hello of agents and encrypted records, from any host: headers must be
 //! parsed and decrypted without a panic, and data with an invalid tag must be refused.
-#![cfg_attr(fuzzing, no_main)]
 
 use cool_transport::tagged::{Cipher, GroupKey, Protection, Tagger};
 use cool_transport::unicast::handshake::{Ephemeral, Responder};
@@ -30,7 +29,7 @@ impl Cipher for RejectAll {
     }
 }
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     for protection in [Protection::Tagged, Protection::Encrypted] {
         let mut tagger = Tagger::<RejectAll>::default();
         tagger.insert((1, 2), GroupKey { key: [3; 32].into(), protection }, (0, u16::MAX));
@@ -93,4 +92,4 @@ fn seeds() -> Vec<Vec<u8>> {
     [vec![tagged(0xC2), tagged(0xC3)], hellos.to_vec(), vec![record]].concat()
 }
 
-cool_fuzz::target!();
+target!();

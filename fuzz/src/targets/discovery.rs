@@ -1,6 +1,5 @@
 //! LLDP frames from hosts, received by a running discovery: without the key, no frame may create a
 //! link or locate a node, and the reports to the operator must stay bounded.
-#![cfg_attr(fuzzing, no_main)]
 
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_topology::discovery::{Input, Output};
@@ -27,7 +26,7 @@ fn network() -> Discovery {
 }
 
 /// For each frame, one byte determines its port and one its length.
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let (mut discovery, mut now, mut rest) = (network(), Time::ZERO, bytes);
     while let Some((&[place, length], frames)) = rest.split_first_chunk() {
         let (frame, left) = frames.split_at(frames.len().min(length.into()));
@@ -65,4 +64,4 @@ fn seeds() -> Vec<Vec<u8>> {
     frames.into_iter().chain([all]).collect()
 }
 
-cool_fuzz::target!();
+target!();

@@ -1,10 +1,9 @@
 //! Plans as text, which any program of a node can send through its agent: an accepted plan must
 //! print as text that parses to the same plan.
-#![cfg_attr(fuzzing, no_main)]
 
 use cool_collective::Plan;
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     match text.parse::<Plan>() {
         Ok(plan) => assert_eq!(plan.to_string().parse(), Ok(plan)),
@@ -22,4 +21,4 @@ fn seeds() -> Vec<Vec<u8>> {
     Plan::names().chain(composed).map(|text| text.as_bytes().to_vec()).collect()
 }
 
-cool_fuzz::target!();
+target!();

@@ -1,15 +1,14 @@
 //! Any bytes as a `.bvecs` file of points: the reader must return whole rows, each with the
 //! elements that follow their number in the file, or an error that names the file.
-#![cfg_attr(fuzzing, no_main)]
 
-use cool_fuzz::File;
+use crate::File;
 use cool_kmeans::inputs::array::ArrayFile;
 
 thread_local! {
     static FILE: File = File::new(".bvecs");
 }
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     FILE.with(|file| {
         let array = match ArrayFile::open(file.with_contents(bytes)) {
             Ok(array) => array,
@@ -38,4 +37,4 @@ fn seeds() -> Vec<Vec<u8>> {
     vec![row(&[7]), [row(&[1, 2, 3]), row(&[4, 5, 6])].concat(), [row(&[1]), row(&[2]), row(&[3])].concat()]
 }
 
-cool_fuzz::target!(30_000);
+target!(30_000);

@@ -1,6 +1,5 @@
 //! LLDP frames from any network interface: an accepted announcement must be encoded again, and
 //! decode to the same.
-#![cfg_attr(fuzzing, no_main)]
 
 use cool_topology::lldp::Announcement;
 use cool_topology::{Key, MacAddr};
@@ -11,7 +10,7 @@ fn key() -> Key {
     [5; 32].into()
 }
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     if let Ok(read) = Announcement::decode(bytes) {
         let frame = read.announcement.encode(SOURCE, &key(), read.number).expect("what was read can be made");
         let again = Announcement::decode(&frame).expect("what was made can be read");
@@ -30,4 +29,4 @@ fn seeds() -> Vec<Vec<u8>> {
     announcements.map(|announcement| announcement.encode(SOURCE, &key(), 1).unwrap()).to_vec()
 }
 
-cool_fuzz::target!();
+target!();

@@ -1,8 +1,7 @@
 //! CSV files of points from any source: if all lines are accepted, they must yield as many finite
 //! numbers as there are points; otherwise the error must name the file.
-#![cfg_attr(fuzzing, no_main)]
 
-use cool_fuzz::File;
+use crate::File;
 use cool_kmeans::inputs::text::TextLines;
 use cool_kmeans::peer_ranks::PeerRanks;
 
@@ -10,7 +9,7 @@ thread_local! {
     static FILE: File = File::new(".csv");
 }
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     FILE.with(|file| {
         let lines =
             match TextLines::open(&PeerRanks::alone(), &[file.with_contents(bytes).to_owned()], None, 1) {
@@ -36,4 +35,4 @@ fn seeds() -> Vec<Vec<u8>> {
         .to_vec()
 }
 
-cool_fuzz::target!(30_000);
+target!(30_000);

@@ -1,15 +1,14 @@
 //! Checkpoints of Map-Collective jobs from any source: a job must resume from a valid checkpoint,
 //! and an error must name any other file.
-#![cfg_attr(fuzzing, no_main)]
 
-use cool_fuzz::File;
+use crate::File;
 use cool_map::{Checkpoint, Error, Job, Options, Progress};
 
 thread_local! {
     static FILE: File = File::new("");
 }
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     FILE.with(|file| {
         let path = file.with_contents(bytes).to_owned();
         let checkpoint = Checkpoint { path, run: "fuzz".into(), resume: true };
@@ -37,4 +36,4 @@ fn seeds() -> Vec<Vec<u8>> {
     })
 }
 
-cool_fuzz::target!(10_000);
+target!(10_000);

@@ -2,9 +2,8 @@
 //! send arbitrary frames, with arbitrary contents of their memory, and change it in the meantime.
 //! The agent must answer, close the connection at the latest when the ranks do, and continue to
 //! serve another rank.
-#![cfg_attr(fuzzing, no_main)]
 
-use cool_fuzz::hostile_rank::{HostileRank, REGION, check_service_of_others};
+use crate::hostile_rank::{HostileRank, REGION, check_service_of_others};
 use cool_proto::frame::{Decoder, MAX_TO_AGENT, encode};
 use cool_proto::local::frame::Body;
 use cool_shm::region::Region;
@@ -53,7 +52,7 @@ fn skip_frames(mut bytes: &[u8], frames: usize) -> &[u8] {
     bytes
 }
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     received_by_hostile_ranks(bytes);
     check_service_of_others();
 }
@@ -92,7 +91,7 @@ fn received_by_hostile_ranks(bytes: &[u8]) -> Vec<Body> {
 
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
-    use cool_fuzz::hostile_rank::allreduce;
+    use crate::hostile_rank::allreduce;
     use cool_proto::local::watched::{Differs, Overdue, Through, What};
     use cool_proto::local::{Attach, Call, CheckPlan, Dtype, Leave, Map, Operation, ReduceOp, Revoke};
     use cool_proto::local::{Slice, Transfer, Unmap, Watched};
@@ -171,4 +170,4 @@ fn the_calls_and_messages_of_seeds_are_executed() {
 }
 
 // Each input needs several round trips.
-cool_fuzz::target!(2_000);
+target!(2_000);

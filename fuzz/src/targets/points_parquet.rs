@@ -1,8 +1,7 @@
 //! Any bytes as a Parquet file of points: the reader must return rows, or an error that names the
 //! file.
-#![cfg_attr(fuzzing, no_main)]
 
-use cool_fuzz::File;
+use crate::File;
 use cool_kmeans::inputs::array::ArrayFile;
 
 /// Maximum number of rows that are read, because a file may claim more than it has.
@@ -12,7 +11,7 @@ thread_local! {
     static FILE: File = File::new(".parquet");
 }
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     FILE.with(|file| {
         let array = match ArrayFile::open(file.with_contents(bytes)) {
             Ok(array) => array,
@@ -37,4 +36,4 @@ fn seeds() -> Vec<Vec<u8>> {
     names.into_iter().map(read).collect()
 }
 
-cool_fuzz::target!(20_000);
+target!(20_000);

@@ -1,10 +1,9 @@
 //! Model files from any source: an accepted model must be written with the same bytes again, and
 //! its parts must fit together.
-#![cfg_attr(fuzzing, no_main)]
 
 use cool_kmeans::model::Model;
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     match Model::decode(bytes) {
         Ok(model) => {
             assert_eq!(Model::decode(&model.encode()).expect("it was taken before").encode(), model.encode());
@@ -31,4 +30,4 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-cool_fuzz::target!();
+target!();

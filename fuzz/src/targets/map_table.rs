@@ -1,6 +1,5 @@
 //! Tables of Map-Collective jobs from any rank: an accepted table must not have more rows than it
 //! should, and must be the same when it is serialized and read again.
-#![cfg_attr(fuzzing, no_main)]
 
 use cool_map::{Keyed, List, Number, Rows, Sum, Table};
 
@@ -16,7 +15,7 @@ fn rows<N: Number + std::fmt::Debug>(bytes: &[u8]) {
     assert_eq!(bits(&again), bits(&table));
 }
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     rows::<i32>(bytes);
     rows::<i64>(bytes);
     rows::<f64>(bytes);
@@ -43,4 +42,4 @@ fn seeds() -> Vec<Vec<u8>> {
     vec![bytes(integers.to_bytes(1)), bytes(reals.to_bytes(1)), bytes(words.to_bytes(1))]
 }
 
-cool_fuzz::target!();
+target!();

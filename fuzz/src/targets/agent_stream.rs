@@ -1,6 +1,5 @@
 //! The stream between agents, from any host that connects: after a failure a peer must produce no
 //! further output, and the division of the bytes into pieces must not matter.
-#![cfg_attr(fuzzing, no_main)]
 
 use cool_machine::{Machine, Poll, Time};
 use cool_transport::unicast::{AgentId, Input, MessageName, Output, PeerStream, greeting};
@@ -51,7 +50,7 @@ fn receive<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Output>, usize) {
     (told, data)
 }
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let whole = receive(std::iter::once(bytes));
     assert_eq!(receive(bytes.chunks(5)), whole);
     if let Ok(Some(who)) = greeting(bytes) {
@@ -88,4 +87,4 @@ fn seeds() -> Vec<Vec<u8>> {
     inputs.map(stream).to_vec()
 }
 
-cool_fuzz::target!();
+target!();

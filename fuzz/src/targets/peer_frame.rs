@@ -1,10 +1,9 @@
 //! Messages between members of a swarm: any bytes must be a message or an error, and an accepted
 //! message must be encoded to the same bytes.
-#![cfg_attr(fuzzing, no_main)]
 
 use cool_peer::Frame;
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     if let Ok(frame) = Frame::decode(bytes)
         && let Ok(again) = frame.encode()
     {
@@ -42,4 +41,4 @@ fn seeds() -> Vec<Vec<u8>> {
     frames.iter().map(|frame| frame.encode().unwrap()).collect()
 }
 
-cool_fuzz::target!();
+target!();

@@ -1,10 +1,9 @@
 //! Packets of reliable multicast from any host: an accepted packet must be encoded to the same
 //! bytes.
-#![cfg_attr(fuzzing, no_main)]
 
 use cool_transport::Packet;
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let mut again = Vec::new();
     for decoded in Packet::decode_all(bytes) {
         let Ok((packet, payload)) = decoded else { return };
@@ -52,4 +51,4 @@ fn seeds() -> Vec<Vec<u8>> {
         .collect()
 }
 
-cool_fuzz::target!();
+target!();

@@ -3,9 +3,8 @@
 //! connections at the latest when the ranks do, and continue to serve another rank.
 //!
 //! Each step of an input has three bytes: the kind of the frame and its rank, and two arguments.
-#![cfg_attr(fuzzing, no_main)]
 
-use cool_fuzz::hostile_rank::{HostileRank, REGION, allreduce, check_service_of_others};
+use crate::hostile_rank::{HostileRank, REGION, allreduce, check_service_of_others};
 use cool_proto::frame::{MAX_TO_AGENT, encode};
 use cool_proto::local::watched::{Differs, Overdue, StillWaits, Through, What};
 use cool_proto::local::{
@@ -147,7 +146,7 @@ impl OpenReplies {
     }
 }
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     replies_to(bytes, TIMEOUT_MS);
     check_service_of_others();
 }
@@ -213,7 +212,7 @@ fn seeds() -> Vec<Vec<u8>> {
 /// Checks that the seeds are valid, because otherwise their mutations would only be refused.
 #[test]
 fn the_calls_and_messages_of_seeds_are_executed() {
-    use cool_fuzz::hostile_rank::PATIENCE;
+    use crate::hostile_rank::PATIENCE;
 
     // The collectives all complete, but some of the messages must time out.
     for (seed, timeout) in [(0, PATIENCE.as_millis() as u64), (2, TIMEOUT_MS)] {
@@ -226,4 +225,4 @@ fn the_calls_and_messages_of_seeds_are_executed() {
 }
 
 // Each input needs many round trips.
-cool_fuzz::target!(500);
+target!(500);

@@ -1,10 +1,9 @@
 //! OpenFlow messages from a switch, or from any host that connects as one: an accepted message must
 //! be encoded to the same bytes, regardless of the pieces in which it arrives.
-#![cfg_attr(fuzzing, no_main)]
 
 use rs_openflow::{Framer, HEADER_LEN, MAX_LEN, Message, Padding, VERSION};
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     message(bytes);
     // The same bytes behind a valid header, so that the rest is tested too.
     if (HEADER_LEN..=MAX_LEN).contains(&bytes.len()) {
@@ -63,4 +62,4 @@ fn seeds() -> Vec<Vec<u8>> {
     seeds
 }
 
-cool_fuzz::target!();
+target!();

@@ -1,10 +1,9 @@
 //! Manifests of copies, from the source's node: the paths of an accepted manifest must stay within
 //! its source, and it must be encoded to the same manifest.
-#![cfg_attr(fuzzing, no_main)]
 
 use cool_content::{BlockSet, Manifest, Occurrences, pieces};
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     match Manifest::decode(bytes) {
         Ok(manifest) => {
             assert!(manifest.items().iter().all(|item| {
@@ -44,4 +43,4 @@ fn seeds() -> Vec<Vec<u8>> {
     vec![file.finish().expect("made").encode(), directory.finish().expect("made").encode()]
 }
 
-cool_fuzz::target!();
+target!();

@@ -1,6 +1,5 @@
 //! Frames on an agent's Unix socket, from any process of the node: an accepted frame must be
 //! encoded again and decode to the same, and the division of the bytes into pieces must not matter.
-#![cfg_attr(fuzzing, no_main)]
 
 use cool_proto::frame::{Decoder, FrameError, MAX_TO_AGENT, encode};
 use cool_proto::local::frame::Body;
@@ -22,7 +21,7 @@ fn frames<'a>(pieces: impl Iterator<Item = &'a [u8]>) -> (Vec<Body>, Option<Fram
     (frames, None)
 }
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let (whole, error) = frames(std::iter::once(bytes));
     assert_eq!(frames(bytes.chunks(3)), (whole.clone(), error));
     for frame in whole {
@@ -46,4 +45,4 @@ fn seeds() -> Vec<Vec<u8>> {
     bodies.map(|body| encode(body, MAX_TO_AGENT).unwrap()).to_vec()
 }
 
-cool_fuzz::target!();
+target!();

@@ -1,9 +1,8 @@
 //! Trace files from any source: an accepted trace must be written, and read as the same trace.
-#![cfg_attr(fuzzing, no_main)]
 
 use cool_proto::trace_file::{decode, encode};
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     if let Ok(events) = decode(bytes) {
         assert_eq!(decode(&encode(&events)), Ok(events));
     }
@@ -23,4 +22,4 @@ fn seeds() -> Vec<Vec<u8>> {
     vec![encode(&[]), encode(&[event("h1"), event("h2")])]
 }
 
-cool_fuzz::target!();
+target!();

@@ -1,8 +1,7 @@
 //! Text files of points from any source: if all lines are accepted, they must yield as many finite
 //! numbers as there are points, each point with its origin; otherwise the error must name the file.
-#![cfg_attr(fuzzing, no_main)]
 
-use cool_fuzz::File;
+use crate::File;
 use cool_kmeans::inputs::text::TextLines;
 use cool_kmeans::peer_ranks::PeerRanks;
 
@@ -12,7 +11,7 @@ thread_local! {
     static FILE: File = File::new(".txt");
 }
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     FILE.with(|file| {
         let lines = match TextLines::open(
             &PeerRanks::alone(),
@@ -52,4 +51,4 @@ fn seeds() -> Vec<Vec<u8>> {
 }
 
 // Each input writes and reads a file several times.
-cool_fuzz::target!(30_000);
+target!(30_000);

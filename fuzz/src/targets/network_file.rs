@@ -1,13 +1,12 @@
 //! Networks for simulations, as files and as text from any source: an accepted network must have
 //! ranks, each on a host.
-#![cfg_attr(fuzzing, no_main)]
 
 use cool_sim::schedule::{FabricModel, Placement};
 
 /// Only small networks are built, because the time grows with the number of ranks.
 const SMALL: usize = 1 << 12;
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else { return };
     if let Err(refused) = FabricModel::from_json("net.json", text, 1000, 500) {
         assert!(refused.to_string().contains("net.json"), "{refused}");
@@ -29,4 +28,4 @@ fn seeds() -> Vec<Vec<u8>> {
     texts.map(|text| text.as_bytes().to_vec()).to_vec()
 }
 
-cool_fuzz::target!();
+target!();

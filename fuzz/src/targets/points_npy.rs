@@ -1,15 +1,14 @@
 //! Any bytes as a `.npy` file of points: the reader must return the rows and columns of the header,
 //! or an error that names the file.
-#![cfg_attr(fuzzing, no_main)]
 
-use cool_fuzz::File;
+use crate::File;
 use cool_kmeans::inputs::array::ArrayFile;
 
 thread_local! {
     static FILE: File = File::new(".npy");
 }
 
-fn check(bytes: &[u8]) {
+pub(crate) fn check(bytes: &[u8]) {
     FILE.with(|file| {
         let array = match ArrayFile::open(file.with_contents(bytes)) {
             Ok(array) => array,
@@ -42,4 +41,4 @@ fn seeds() -> Vec<Vec<u8>> {
     ]
 }
 
-cool_fuzz::target!();
+target!();
