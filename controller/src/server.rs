@@ -99,67 +99,24 @@ pub async fn serve(
     pages: Option<WebPages>,
     shutdown: impl Future<Output = ()>,
 ) -> Result<(), tonic::transport::Error> {
-    let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
-    let last = job_ids::before_first(config.generation);
-    let agents = Arc::new(AgentRegistry::new(interval, config.lldp_key, config.generation));
-    let presence = Arc::new(AgentPresence::new(config.timeouts.agent));
-    let prober = Arc::new(Prober::new(network.clone(), agents.clone(), config.configured_rates));
-    let groups = Arc::new(GroupRegistry::new(prober.clone(), config.keys, last));
+    let service = assemble(&config, network).await;
+    let (agents, jobs) = (service.agents.clone(), service.jobs.clone());
+    let membership_driver = service.membership_driver.clone();
     let mut probing = JoinSet::new();
-    probing.spawn(prober.clone().run(groups.busy()));
-    let connected_since = presence.connected_since();
-    let jobs = Arc::new(JobRegistry::new(
-        network.clone(),
-        agents.clone(),
-        groups.clone(),
-        (config.timeouts, config.jobs_per_user),
-        last,
-        connected_since.clone(),
-    ));
-    if let Some(text) = config.store.load(DRAIN_FILE).await {
-        match DrainState::from_text(&text) {
-            Ok(drained) => jobs.restore_drain(drained),
-            Err(error) => warn!(%error, "cannot read what an earlier run had drained"),
-        }
-    }
-    let membership_driver = Arc::new(MembershipDriver::new(network.clone(), groups.clone(), config.timeouts));
-    let group_recovery = GroupRecovery::new(
-        network.clone(),
-        groups.clone(),
-        jobs.clone(),
-        membership_driver.clone(),
-        config.timeouts,
-        connected_since,
-    );
+    probing.spawn(service.prober.clone().run(service.groups.busy()));
     let mut paging = JoinSet::new();
     if let Some(WebPages { listener, events, health }) = pages {
         let watcher = StatusSource {
-            network: network.clone(),
+            network: service.network.clone(),
             agents: agents.clone(),
-            presence: presence.clone(),
-            groups: groups.clone(),
+            presence: service.presence.clone(),
+            groups: service.groups.clone(),
             jobs: jobs.clone(),
-            credentials: config.credentials.clone(),
+            credentials: config.credentials,
             events,
         };
         paging.spawn(web::serve(listener, pages::web::router(watcher).merge(health)));
     }
-    let doctor = Doctor::new(network.clone(), agents.clone(), presence.clone(), config.credentials);
-    let service = Service {
-        doctor: Arc::new(doctor),
-        only_bound_certificates: config.only_bound_certificates,
-        store: config.store,
-        drain_order: Arc::default(),
-        network,
-        agents: agents.clone(),
-        presence,
-        groups,
-        jobs: jobs.clone(),
-        membership_driver: membership_driver.clone(),
-        group_recovery: Arc::new(group_recovery),
-        prober,
-        traces: Arc::new(Traces::new(agents.clone())),
-    };
 
     let (accepted, connections) = mpsc::channel(MAX_WAITING_CONNECTIONS);
     tokio::spawn(listen(listener, accepted));
@@ -198,6 +155,57 @@ pub async fn serve(
         warn!("some connections did not close within {HANDOVER_TIMEOUT:?}");
         Ok(())
     })
+}
+
+/// Returns the service for agents and tools. The caller must run its tasks: those of the prober and
+/// of the membership driver, and [`Service::watch`].
+pub async fn assemble(config: &ServerConfig, network: Arc<dyn Fabric>) -> Service {
+    let interval = u32::try_from(config.lldp_interval.as_millis()).unwrap_or(u32::MAX);
+    let last = job_ids::before_first(config.generation);
+    let agents = Arc::new(AgentRegistry::new(interval, config.lldp_key.clone(), config.generation));
+    let presence = Arc::new(AgentPresence::new(config.timeouts.agent));
+    let prober = Arc::new(Prober::new(network.clone(), agents.clone(), config.configured_rates.clone()));
+    let groups = Arc::new(GroupRegistry::new(prober.clone(), config.keys.clone(), last));
+    let connected_since = presence.connected_since();
+    let jobs = Arc::new(JobRegistry::new(
+        network.clone(),
+        agents.clone(),
+        groups.clone(),
+        (config.timeouts, config.jobs_per_user.clone()),
+        last,
+        connected_since.clone(),
+    ));
+    if let Some(text) = config.store.load(DRAIN_FILE).await {
+        match DrainState::from_text(&text) {
+            Ok(drained) => jobs.restore_drain(drained),
+            Err(error) => warn!(%error, "cannot read what an earlier run had drained"),
+        }
+    }
+    let membership_driver = Arc::new(MembershipDriver::new(network.clone(), groups.clone(), config.timeouts));
+    let group_recovery = GroupRecovery::new(
+        network.clone(),
+        groups.clone(),
+        jobs.clone(),
+        membership_driver.clone(),
+        config.timeouts,
+        connected_since,
+    );
+    let doctor = Doctor::new(network.clone(), agents.clone(), presence.clone(), config.credentials.clone());
+    Service {
+        doctor: Arc::new(doctor),
+        only_bound_certificates: config.only_bound_certificates,
+        store: config.store.clone(),
+        drain_order: Arc::default(),
+        network,
+        agents: agents.clone(),
+        presence,
+        groups,
+        jobs,
+        membership_driver,
+        group_recovery: Arc::new(group_recovery),
+        prober,
+        traces: Arc::new(Traces::new(agents)),
+    }
 }
 
 /// Accepts connections until the server has ended.

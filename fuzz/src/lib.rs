@@ -6,6 +6,7 @@
 //! link.
 
 mod bytes;
+mod cluster;
 mod file;
 mod hostile_rank;
 #[cfg(test)]

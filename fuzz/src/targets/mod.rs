@@ -57,5 +57,6 @@ targets! {
     rank_sequence,
     switch_sequence,
     tagged,
+    tool_sequence,
     trace_file,
 }
