@@ -344,6 +344,7 @@ impl FabricSimulation {
                 }
                 Output::PortChanged(port) => self.notify(id, SwitchEvent::PortChanged(port)),
                 Output::PortRemoved(port) => self.notify(id, SwitchEvent::PortRemoved(port)),
+                Output::BlockRefused(port) => self.notify(id, SwitchEvent::BlockRefused(port)),
                 Output::PacketIn(port, frame) => self.notify(id, SwitchEvent::PacketIn(port, frame)),
                 Output::Counters(counted) => {
                     if let Some(switch) = connection.switch {
