@@ -158,7 +158,7 @@ async fn a_process_that_does_not_attach_properly_gets_the_reason() {
     let recover = |group, version| Recover { version, group, timeout_ms: 1, ..Recover::default() };
     let first: [(Body, &str); 7] = [
         (attach(9, 0), "node h1 knows no group 9"),
-        (attach(1, 1), "rank 1 of group 1 is not on node h1, which has ranks 0"),
+        (attach(1, 1), "rank 1 of group 1 is not on node h1, which has rank 0"),
         (attach(1, u32::MAX), "is not on node h1"),
         (Body::Attach(Attach { version: 99, group: 1, ..Attach::default() }), "version 99"),
         (Body::Call(allreduce(1, 0, 0, 0)), "the first frame must be Attach, Enlist or Recover"),

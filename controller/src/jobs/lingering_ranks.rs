@@ -5,6 +5,7 @@
 
 use crate::agents::Session;
 use cool_proto::job_ids;
+use cool_types::rank_list;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The ranks, by the number of the session and the id of the job.
@@ -54,9 +55,9 @@ impl LingeringRanks {
     pub(super) fn warnings(&self) -> impl Iterator<Item = String> + '_ {
         self.by_job.iter().map(|((_, job), LingeringJob { node, ranks })| {
             let job = job_ids::short(*job);
-            let ranks = ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ");
+            let ranks = rank_list(ranks.iter().copied());
             format!(
-                "node {node}: ranks {ranks} of job {job} have not ended, although it has; their slots stay in use. Look for \
+                "node {node}: {ranks} of job {job} have not ended, although it has; their slots stay in use. Look for \
                  processes that wait for a device or a file server (state D in ps)"
             )
         })

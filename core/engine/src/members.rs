@@ -9,7 +9,7 @@ use cool_transport::tagged::Protection;
 use cool_transport::unicast::handshake::agent_key;
 use cool_transport::unicast::{AgentId, MessageName};
 use cool_transport::{Chain, Hop};
-use cool_types::{Key, wire};
+use cool_types::{Key, name_list, rank_list, wire};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -264,7 +264,7 @@ impl Members {
             .map(|node| self.nodes[node].name.as_str())
             .collect();
         let nodes: Vec<&str> = nodes.into_iter().collect();
-        format!("{} on {}", rank_list(ranks), listed(&nodes))
+        format!("{} on {}", rank_list(ranks.iter().copied()), name_list(&nodes))
     }
 
     /// Returns the chain behind a multicast from a node.
@@ -274,23 +274,6 @@ impl Members {
         let hop = |node| Hop { node: node as u16, rack: layout.rack_of_node(node) as u16 };
         let hops = layout.chain(scope, source).into_iter().map(hop).collect();
         Chain::new(hops).expect("a layout's chain names each node once and enters each rack once")
-    }
-}
-
-/// Returns the ranks as text, for example "rank 3" or "ranks 1, 2".
-pub(crate) fn rank_list(ranks: &[u32]) -> String {
-    let names: Vec<String> = ranks.iter().map(u32::to_string).collect();
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    if ranks.len() == 1 { format!("rank {}", names[0]) } else { format!("ranks {}", listed(&names)) }
-}
-
-/// Returns the names as text, for example "a, b, c and 5 more".
-pub(crate) fn listed(names: &[&str]) -> String {
-    const SHOWN: usize = 8;
-    match names.len() {
-        0 => "none".to_owned(),
-        n if n <= SHOWN => names.join(", "),
-        n => format!("{} and {} more", names[..SHOWN].join(", "), n - SHOWN),
     }
 }
 

@@ -8,6 +8,7 @@ use crate::shared_segment::SharedSegment;
 use cool_collective::{Layout, Rank};
 use cool_proto::local::{self, Place};
 use cool_shm::segment::RANKS_MAX;
+use cool_types::rank_list;
 use prometheus_client::metrics::counter::Counter;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -79,7 +80,7 @@ pub(super) struct QuickArrival {
 pub(crate) enum RankAttachError {
     #[error("node {node} knows no group {group}; it was released, or COOL_GROUP is wrong")]
     NoGroup { node: Arc<str>, group: u64 },
-    #[error("rank {rank} of group {group} is not on node {node}, which has {}; is COOL_RANK wrong?", list(.local))]
+    #[error("rank {rank} of group {group} is not on node {node}, which has {}; is COOL_RANK wrong?", rank_list(.local.iter().copied()))]
     NotHere { node: Arc<str>, group: u64, rank: u32, local: BTreeSet<u32> },
     #[error("rank {rank} of group {group} has attached before; a rank attaches once")]
     Twice { group: u64, rank: u32 },
@@ -338,12 +339,5 @@ impl RankGroup {
             enlisted: false,
             owner: None,
         })
-    }
-}
-
-fn list(ranks: &BTreeSet<u32>) -> String {
-    match ranks.len() {
-        0 => "no ranks of it".into(),
-        _ => format!("ranks {}", ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(", ")),
     }
 }

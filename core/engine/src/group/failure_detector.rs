@@ -12,11 +12,12 @@
 use super::wait_for_graph::WaitForGraph;
 use crate::engine_resources::{GroupContext, TimerKey};
 use crate::failure::{CallFailure, CallFailureKind};
-use crate::members::{MemberNode, Members, listed, rank_list};
+use crate::members::{MemberNode, Members};
 use cool_machine::{Duration, Time};
 use cool_transport::packet::PacketBody;
 use cool_transport::unicast::Notice;
 use cool_transport::{Packet, StreamId};
+use cool_types::{name_list, rank_list};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
@@ -342,7 +343,7 @@ impl FailureDetector {
 pub(super) fn nodes_lost(members: &Members, nodes: &[usize], why: &str) -> CallFailure {
     let ranks: Vec<u32> = nodes.iter().flat_map(|node| members.ranks_of(*node)).collect();
     let names: Vec<&str> = nodes.iter().map(|node| members.nodes[*node].name.as_str()).collect();
-    let (id, names, numbers) = (members.id, listed(&names), rank_list(&ranks));
+    let (id, names, numbers) = (members.id, name_list(&names), rank_list(ranks));
     let me = &members.nodes[members.me].name;
     let text = match nodes.len() {
         1 => format!(
