@@ -164,7 +164,7 @@ pub async fn assemble(config: &ServerConfig, network: Arc<dyn Fabric>) -> Servic
     let last = job_ids::before_first(config.generation);
     let agents = Arc::new(AgentRegistry::new(interval, config.lldp_key.clone(), config.generation));
     let presence = Arc::new(AgentPresence::new(config.timeouts.agent));
-    let prober = Arc::new(Prober::new(network.clone(), agents.clone(), config.configured_rates.clone()));
+    let prober = Arc::new(Prober::new(network.clone(), agents.clone(), config.configured_rates));
     let groups = Arc::new(GroupRegistry::new(prober.clone(), config.keys.clone(), last));
     let connected_since = presence.connected_since();
     let jobs = Arc::new(JobRegistry::new(

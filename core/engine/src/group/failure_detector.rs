@@ -343,7 +343,7 @@ impl FailureDetector {
 pub(super) fn nodes_lost(members: &Members, nodes: &[usize], why: &str) -> CallFailure {
     let ranks: Vec<u32> = nodes.iter().flat_map(|node| members.ranks_of(*node)).collect();
     let names: Vec<&str> = nodes.iter().map(|node| members.nodes[*node].name.as_str()).collect();
-    let (id, names, numbers) = (members.id, name_list(&names), rank_list(ranks));
+    let (id, names, numbers) = (members.id, name_list(&names), rank_list(ranks.iter().copied()));
     let me = &members.nodes[members.me].name;
     let text = match nodes.len() {
         1 => format!(

@@ -162,13 +162,14 @@ impl Group {
         }
     }
 
-    /// Handles a ping from a node of the group. If the group has failed here and the node was never
-    /// connected, the node may not have been notified, so it is notified now.
+    /// Handles a ping from a node of the group. If the group has failed here and the node is not
+    /// connected, the node may not have been notified, so it is connected and notified now.
     pub(crate) fn on_ping(&self, now: Time, resources: &mut EngineResources, place: usize) {
         let Some(peer) = self.members.nodes.get(place).map(|node| node.id) else { return };
         let unspoken = place != self.members.me && resources.peers.link(peer).is_none();
         if self.failed.is_some() && unspoken {
-            GroupContext { now, members: &self.members, resources }.reach(place);
+            let EngineResources { peers, out, .. } = &mut *resources;
+            peers.reach(now, (&self.members, place), out);
             self.notify_failure(now, resources, peer);
             resources.peers.leave(now, peer, self.id_and_epoch());
         }

@@ -108,6 +108,8 @@ pub(super) enum DelayedInput {
     Rank(RankId, RankEvent),
     /// The rank's report on a watched call, with the number of the call.
     Watched(RankId, u64, WatchReport),
+    /// A rank with quick calls revokes its group.
+    Revoke(RankId),
 }
 
 /// The action for which a timer was set.
@@ -455,6 +457,14 @@ impl SimulatedCluster {
                 let command = RankCommand::Watched { call_number: number, report };
                 self.input(node, Input::Command { group, rank, command })
             }
+            DelayedInput::Revoke((group, rank)) => self.input(
+                node,
+                Input::Command {
+                    group,
+                    rank,
+                    command: RankCommand::Revoke { cause: "a step has failed".to_owned() },
+                },
+            ),
             DelayedInput::Rank(id, event) => self.on_rank_event(id, event),
         }
     }

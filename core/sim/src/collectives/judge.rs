@@ -29,6 +29,7 @@ pub(super) fn permitted_failure(fault: &Fault, index: usize, places: &[u16]) -> 
         Fault::Absent { group, rank, .. } => one(*group, CallFailureKind::Timeout, *rank),
         Fault::Mismatch { group, rank, .. } => one(*group, CallFailureKind::Mismatch, *rank),
         Fault::Started { group, rank, .. } => one(*group, CallFailureKind::Mismatch, *rank),
+        Fault::IncompleteCall { group, rank, .. } => one(*group, CallFailureKind::Revoked, *rank),
         Fault::Revoke { group, rank, .. } => one(*group, CallFailureKind::Revoked, *rank),
         Fault::Step { node, step, .. } => failed_step(*node, *step, places),
         Fault::None | Fault::Senseless { .. } => None,

@@ -5,7 +5,7 @@ use super::cluster::{SimulatedCluster, Step};
 use super::coverage::Coverage;
 use super::judge::{PermittedFailure, permitted_failure};
 use super::quick::RankCall;
-use super::scenario::{CallScenario, CollectiveScenario, FailedStep, Fault, GroupScenario, QuickScenario};
+use super::scenario::{CallScenario, CollectiveScenario, Fault, GroupScenario, QuickScenario};
 use super::script::RunningGroup;
 use cool_engine::testing::ReferenceCollective;
 use cool_engine::{CallFailure, CallFailureKind, CallRequest, CallStats, GroupSpec, Input, RankCommand};
@@ -215,7 +215,8 @@ impl<'s> Runner<'s> {
             let request = CallRequest { timeout, ..this.collectives[number].requests[rank as usize].clone() };
             self.moved = self.moved.max(at);
             let token = self.ask(group, rank, RequestKind::Call(number));
-            self.call(group, RankCall { token, request, waits }, at - now);
+            let fails_after = self.scenario.fault.fails_after(group, rank, number);
+            self.call(group, RankCall { token, request, waits, fails_after }, at - now);
         }
     }
 
@@ -420,8 +421,16 @@ impl<'s> Runner<'s> {
             }
             // Calls without payload may have sent nothing that would have shown the disagreement.
             RequestKind::Probe if matches!(self.scenario.fault, Fault::Mismatch { .. }) => Ok(()),
-            // The step may have been for another group, or may not have occurred.
-            RequestKind::Probe if matches!(self.scenario.fault, Fault::Step { .. }) => Ok(()),
+            // The step may have been for another group, or may not have occurred. Agents may have
+            // executed the call for all ranks.
+            RequestKind::Probe
+                if matches!(
+                    self.scenario.fault,
+                    Fault::Step { .. } | Fault::IncompleteCall { .. } | Fault::Started { .. }
+                ) =>
+            {
+                Ok(())
+            }
             RequestKind::Probe if self.permitted_failures[group].is_some() => {
                 Err(format!("the group continues after {:?}", self.scenario.fault))
             }
@@ -453,18 +462,13 @@ impl<'s> Runner<'s> {
                 return Ok(());
             }
         }
-        let timed = matches!(self.scenario.fault, Fault::Absent { .. } | Fault::Mismatch { .. } | Fault::Started { .. })
-            || self.cluster.has_step_failed();
+        let timed = matches!(
+            self.scenario.fault,
+            Fault::Absent { .. } | Fault::Mismatch { .. } | Fault::Started { .. }
+        ) || self.cluster.has_step_failed()
+            || self.cluster.has_incomplete_call();
         match &self.permitted_failures[asked.group] {
             Some(permitted_failure) if (self.struck || timed) && permitted_failure.permits(failure) => Ok(()),
-            // An agent that could not connect does not notify the others, so their ranks time out.
-            Some(_)
-                if matches!(self.scenario.fault, Fault::Step { step: FailedStep::Connect, .. })
-                    && failure.kind == CallFailureKind::Timeout
-                    && !failure.ranks.is_empty() =>
-            {
-                Ok(())
-            }
             // Agents do not know which calls ranks have already executed themselves.
             Some(permitted_failure)
                 if self.groups[asked.group].spec.quick && permitted_failure.is_unseen(failure) =>
@@ -496,7 +500,8 @@ impl<'s> Runner<'s> {
                 let token = self.ask(group, rank, RequestKind::Probe);
                 let request = barrier.requests[rank as usize].clone();
                 let request = CallRequest { timeout: Some(self.scenario.timeout), ..request };
-                self.call(group, RankCall { token, request, waits: true }, Duration::ZERO);
+                let call = RankCall { token, request, waits: true, fails_after: None };
+                self.call(group, call, Duration::ZERO);
             }
         }
         self.moved = self.cluster.now();

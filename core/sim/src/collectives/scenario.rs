@@ -160,6 +160,18 @@ pub enum Fault {
         /// The call.
         call: usize,
     },
+    /// A step of a call that a rank executes itself fails, so that the rank leaves the call
+    /// incomplete. It continues with its other calls.
+    IncompleteCall {
+        /// Its group, by index.
+        group: usize,
+        /// The rank.
+        rank: u32,
+        /// The call.
+        call: usize,
+        /// Number of steps of the call that succeed before.
+        after: u32,
+    },
     /// A rank starts a call in which the others wait.
     Started {
         /// Its group, by index.
@@ -197,6 +209,16 @@ pub enum Fault {
 }
 
 impl Fault {
+    /// Returns the number of steps after which a rank leaves a call incomplete, if it does.
+    pub(super) fn fails_after(&self, group: usize, rank: u32, call: usize) -> Option<u32> {
+        match self {
+            Fault::IncompleteCall { group: of, rank: at, call: number, after } => {
+                ((*of, *at, *number) == (group, rank, call)).then_some(*after)
+            }
+            _ => None,
+        }
+    }
+
     /// Returns the name of the fault.
     pub fn name(&self) -> &'static str {
         match self {
@@ -208,6 +230,7 @@ impl Fault {
             Fault::Leave { .. } => "rank leaves",
             Fault::Absent { .. } => "rank is absent",
             Fault::Mismatch { .. } => "ranks disagree",
+            Fault::IncompleteCall { .. } => "incomplete call",
             Fault::Started { .. } => "rank starts a call",
             Fault::Senseless { .. } => "senseless call",
             Fault::Revoke { .. } => "revoke",
@@ -527,6 +550,13 @@ impl ScenarioGenerator {
             23..28 if size > 1 => Fault::Mismatch { group, rank, call },
             28..32 => Fault::Senseless { group, call },
             32..35 => Fault::Revoke { group, rank, at },
+            35..45 if scenario.groups[group].quick.is_some() => {
+                let most = self.pick(&[(30, 4), (40, 12), (30, 40)]);
+                Fault::IncompleteCall { group, rank, call, after: self.below(most) as u32 }
+            }
+            45..50 if size > 1 && scenario.groups[group].quick.is_some() => {
+                Fault::Started { group, rank, call }
+            }
             _ => Fault::None,
         };
         if let Fault::Crash { .. } | Fault::PowerOff { .. } = scenario.fault {

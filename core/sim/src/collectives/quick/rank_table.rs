@@ -25,6 +25,8 @@ pub(in super::super) struct QuickRanks {
     pub(super) ranks: BTreeMap<RankId, QuickRank>,
     /// The tree of each group that spans all its nodes.
     pub(super) trees: BTreeMap<u64, SocketAddr>,
+    /// Number of calls that ranks have left incomplete because of an error.
+    pub(super) incomplete: u64,
     /// Number of datagrams that ranks have received.
     pub(super) received: u64,
     /// Number of replies to NAKs that agents have sent.

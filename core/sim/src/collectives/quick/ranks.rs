@@ -137,6 +137,10 @@ impl SimulatedCluster {
                 Effect::Watched(number, report) => {
                     self.send_to_agent(id, DelayedInput::Watched(id, number, report))
                 }
+                Effect::Revoke => {
+                    self.quick.incomplete += 1;
+                    self.send_to_agent(id, DelayedInput::Revoke(id));
+                }
                 Effect::Answer(token, result) => {
                     let node = self.quick.ranks[&id].node;
                     self.answer(node, token, result)?;
@@ -299,6 +303,11 @@ impl SimulatedCluster {
             ids.push(*id);
         }
         ids.into_iter().for_each(|id| self.schedule(Duration::from_nanos(1), Alarm::Rank(id)));
+    }
+
+    /// Returns whether a rank has left a call incomplete because of an error.
+    pub fn has_incomplete_call(&self) -> bool {
+        self.quick.incomplete > 0
     }
 
     /// Returns the number of datagrams that agents have retransmitted for their ranks, and the
