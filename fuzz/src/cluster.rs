@@ -36,6 +36,7 @@ use tonic::{Request, Status, Streaming};
 pub(crate) const TIMEOUTS: Timeouts = Timeouts {
     group_ready: Duration::from_secs(15),
     end: Duration::from_secs(10),
+    unread: Duration::from_secs(35),
     caller: Duration::from_secs(25),
     agent: Duration::from_secs(40),
 };

@@ -15,6 +15,7 @@ pub(crate) fn check(bytes: &[u8]) {
 fn seeds() -> Vec<Vec<u8>> {
     use cool_swarm::{BlockAnnouncement, BlockTime, CodedBlock, HoldingsReport, Member, Signal};
     let have = HoldingsReport {
+        first: 1,
         ranks: vec![3, 300, 0],
         blocks: vec![u64::MAX],
         null_vectors: vec![(1, [7; 32].into())],

@@ -54,7 +54,7 @@ impl FrameKind {
             FrameKind::CheckPlan => {
                 Body::CheckPlan(CheckPlan { plan: "x".repeat(1000), ..CheckPlan::default() })
             }
-            FrameKind::Revoke => Body::Revoke(Revoke {}),
+            FrameKind::Revoke => Body::Revoke(Revoke::default()),
         }
     }
 }
