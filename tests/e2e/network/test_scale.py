@@ -43,7 +43,8 @@ def test_a_lost_agent_is_named_where_agents_connect_on_demand(make_bed):
 
 
 def test_survivors_go_on_where_agents_connect_on_demand(make_bed):
-    bed = make_bed("tree:4x2", controller_flags=ON_DEMAND)
+    # The survivors wait 5 s for each other, as in test_faults.
+    bed = make_bed("tree:4x2", controller_flags=ON_DEMAND, peer_timeout_ms=10_000)
     with faults.events() as receiver:
         series = faults.Series(bed, receiver, seed=38)
         series.run(8)
