@@ -57,7 +57,7 @@ impl LingeringRanks {
             let job = job_ids::short(*job);
             let ranks = rank_list(ranks.iter().copied());
             format!(
-                "node {node}: {ranks} of job {job} have not ended, although it has; their slots stay in use. Look for \
+                "node {node}: job {job} has ended, but not its {ranks}, whose slots stay in use. Look for \
                  processes that wait for a device or a file server (state D in ps)"
             )
         })
