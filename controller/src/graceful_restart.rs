@@ -13,6 +13,7 @@ use cool_fabric::Fabric;
 use cool_fabric::{GroupRequest, TreeScope};
 use cool_proto::control::{Group, Held, Kill, ReleaseGroup, controller_message::Body};
 use cool_proto::description::WireGroup;
+use cool_proto::job_ids;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -85,6 +86,11 @@ impl GroupRecovery {
             };
             let Held { controller, ranks, exited, user, .. } = held;
             let (id, job) = description.numbers();
+            if id.max(job) > job_ids::NUMBER_MAX {
+                warn!(node = session.agent.name, group = id, job, "refused numbers that no controller assigns");
+                abandon(session, (id, job));
+                continue;
+            }
             // If this controller formed the group, the agent has lost its session, and its groups
             // were abandoned then.
             if controller == own || !self.begin(description).await {

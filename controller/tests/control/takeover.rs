@@ -154,6 +154,21 @@ async fn groups_and_jobs_that_are_not_reclaimed_are_ended() {
 }
 
 #[tokio::test]
+async fn numbers_that_no_controller_assigns_are_not_continued() {
+    let group = Group { id: u64::MAX, ..orphaned().await };
+    let second = Controller::start().await;
+    let mut h1 = reconnect(&second, 1, &group, 1, &[0], &[]).await;
+    h1.killed().await;
+    h1.released().await;
+    let mut events = second.run(job(1)).await.unwrap();
+    let next = h1.ready().await;
+    h1.launched().await;
+    assert!(next.id > 0 && next.id < u64::MAX, "{}", next.id);
+    h1.exit(next.job, 0, 0).await;
+    finished(&mut events).await;
+}
+
+#[tokio::test]
 async fn a_node_that_reconnects_too_late_drops_its_groups() {
     let timeouts = Timeouts { agent: Duration::from_millis(100), ..Timeouts::default() };
     let controller = Controller::with_timeouts(timeouts).await;
