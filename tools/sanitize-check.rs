@@ -1,5 +1,5 @@
-//! A program with defects that the sanitizers must report. `tools/sanitize` runs it first, because a
-//! sanitizer that is not linked, or that omits too many reports, would find nothing in the tests.
+//! A program with defects that the sanitizers must report. `tools/sanitize` runs it first, because
+//! a sanitizer that is not linked, or that omits too many reports, would find nothing in the tests.
 //!
 //! `sanitize-check freed` reads freed memory; `sanitize-check race` reads a flag and data that
 //! another thread writes without synchronization; `sanitize-check clean` does neither.
@@ -9,10 +9,10 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 /// Data of several threads without synchronization.
-struct Shared(UnsafeCell<[u64; 2]>);
+struct RacedCells(UnsafeCell<[u64; 2]>);
 
 // SAFETY: it is not sound. That is the defect.
-unsafe impl Sync for Shared {}
+unsafe impl Sync for RacedCells {}
 
 fn read_freed_memory() {
     let data = Box::into_raw(Box::new([7_u64; 8]));
@@ -23,7 +23,7 @@ fn read_freed_memory() {
 }
 
 fn race() {
-    let shared = Arc::new(Shared(UnsafeCell::new([0; 2])));
+    let shared = Arc::new(RacedCells(UnsafeCell::new([0; 2])));
     let writer = Arc::clone(&shared);
     let writer = std::thread::spawn(move || {
         for number in 1..1_000 {

@@ -87,7 +87,12 @@ impl GroupRecovery {
             let Held { controller, ranks, exited, user, .. } = held;
             let (id, job) = description.numbers();
             if id.max(job) > job_ids::NUMBER_MAX {
-                warn!(node = session.agent.name, group = id, job, "refused numbers that no controller assigns");
+                warn!(
+                    node = session.agent.name,
+                    group = id,
+                    job,
+                    "refused numbers that no controller assigns"
+                );
                 abandon(session, (id, job));
                 continue;
             }

@@ -174,7 +174,8 @@ impl Cluster {
         Cluster { service, network, tasks, _jobs_per_user: jobs_per_user }
     }
 
-    /// Returns a client with a certificate for this role, and for this node or user if one is given.
+    /// Returns a client with a certificate for this role, and for this node or user if one is
+    /// given.
     pub(crate) fn client(&self, role: Role, name: Option<&str>) -> LocalClient {
         let name = name.map(str::to_owned);
         let identity = Identity { role, name, addresses: Vec::new(), datapaths: Vec::new() };
@@ -201,8 +202,8 @@ pub(crate) async fn react() {
     tokio::time::sleep(REACTION).await;
 }
 
-/// Returns the output of a future that needs only reactions of the controller, or `None` if it waits
-/// for something else.
+/// Returns the output of a future that needs only reactions of the controller, or `None` if it
+/// waits for something else.
 pub(crate) async fn soon<T>(future: impl Future<Output = T>) -> Option<T> {
     timeout(REACTION, future).await.ok()
 }
@@ -235,8 +236,8 @@ impl FakeAgent {
         Ok(FakeAgent { to, from, session, registered })
     }
 
-    /// Returns the next message of the controller that has arrived. `Err` states that the session or
-    /// the connection has ended.
+    /// Returns the next message of the controller that has arrived. `Err` states that the session
+    /// or the connection has ended.
     pub(crate) async fn receive(&mut self) -> Result<Option<controller_message::Body>, ()> {
         match soon(self.from.message()).await {
             None => Ok(None),

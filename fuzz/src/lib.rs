@@ -37,4 +37,6 @@ pub fn find(name: &str) -> Result<FuzzTarget, String> {
 }
 
 #[cfg(test)]
+mod tool_seeds;
+#[cfg(test)]
 mod tries;

@@ -15,8 +15,8 @@ pub const TICK: Duration = Duration::from_millis(100);
 /// Ticks count from the beginning of 2026, so that ids stay below 2^53 (JSON) until 2311.
 const BEGINNING: Duration = Duration::from_secs(1_767_225_600);
 
-/// The largest number that a controller accepts from an agent. Later numbers would follow it, and all
-/// must be exact in JSON.
+/// The largest number that a controller accepts from an agent. Later numbers would follow it, and
+/// all must be exact in JSON.
 pub const NUMBER_MAX: u64 = (1 << 53) - 1;
 
 /// Returns the number before the first id of an incarnation of the controller that began at

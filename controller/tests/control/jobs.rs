@@ -141,7 +141,11 @@ async fn ranks_that_do_not_end_keep_their_slots_and_are_named() {
         let topology = controller.client().await.get_topology(TopologyRequest {}).await.unwrap();
         topology.into_inner().warnings
     };
-    assert!(warnings().await[0].starts_with("node h1: job 1 has ended, but not its rank 1,"), "{:?}", warnings().await);
+    assert!(
+        warnings().await[0].starts_with("node h1: job 1 has ended, but not its rank 1,"),
+        "{:?}",
+        warnings().await
+    );
     assert_eq!(controller.run(job(2)).await.unwrap_err().message(), TOO_FEW_SLOTS);
     // The process ends after all.
     h1.exit(group.job, 1, 0).await;

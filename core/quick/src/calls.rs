@@ -310,8 +310,8 @@ impl QuickCalls {
             self.recent.pop_front();
         }
         self.early.retain(|(number, _), _| *number >= begin.number);
-        // If the rank has left the call before because of an error, it has not received the result of
-        // that call, which must not pass for the result of this one.
+        // If the rank has left the call before because of an error, it has not received the result
+        // of that call, which must not pass for the result of this one.
         self.out.retain(|output| *output != Output::Done);
         self.output.clear();
         self.arrivals = CallArrivals::default();

@@ -1,10 +1,11 @@
 //! The fuzz targets. Each has a file with a function `check`, which panics if a property does not
-//! hold for the given bytes, some valid inputs as `seeds` for the tests, and a line in [`targets!`].
+//! hold for the given bytes, some valid inputs as `seeds` for the tests, and a line in
+//! [`targets!`].
 
 use crate::FuzzTarget;
 
-/// Defines the tests of a target in its file. The first tries [`TRIES`](crate::tries::TRIES) inputs,
-/// or the given number.
+/// Defines the tests of a target in its file. The first tries [`TRIES`](crate::tries::TRIES)
+/// inputs, or the given number.
 macro_rules! target {
     () => {
         target!(crate::tries::TRIES);

@@ -261,7 +261,8 @@ impl Sequence {
         self.transactions.clear();
     }
 
-    /// Executes a step that concerns the network of the two switches. Returns whether time has passed.
+    /// Executes a step that concerns the network of the two switches. Returns whether time has
+    /// passed.
     fn network_step(&mut self, kind: u8, bytes: &mut Bytes<'_>) -> bool {
         match kind {
             0 => {
@@ -387,8 +388,8 @@ pub(crate) fn check(bytes: &[u8]) {
     assert_eq!(with, run(bytes, false), "with and without the third peer");
 }
 
-/// Executes the steps of an input. Each step has its own bytes, so that the third peer's steps can be
-/// left out.
+/// Executes the steps of an input. Each step has its own bytes, so that the third peer's steps can
+/// be left out.
 fn run(bytes: &[u8], with_peer: bool) -> Outcome {
     let mut bytes = Bytes(bytes);
     let mut sequence = Sequence::start([bytes.byte(), bytes.byte()]);

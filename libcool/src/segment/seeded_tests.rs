@@ -44,7 +44,7 @@ impl Random {
 
 /// The fault of a scenario. Each one concerns one rank.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Fault {
+enum SegmentFault {
     None,
     /// A step of the rank fails after this many others. The group fails, as libcool ensures.
     Step {
@@ -74,18 +74,18 @@ enum Fault {
 
 /// The calls of the ranks of a segment. Everything follows from a seed.
 #[derive(Debug)]
-struct Scenario {
+struct SegmentScenario {
     size: usize,
     calls: Vec<Drawn>,
     /// Whether each rank starts each call without waiting in it at once, by rank and call.
     starts: Vec<Vec<bool>>,
     /// The rank at which the fault occurs.
     at: usize,
-    fault: Fault,
+    fault: SegmentFault,
 }
 
-impl Scenario {
-    fn of(seed: u64) -> Scenario {
+impl SegmentScenario {
+    fn of(seed: u64) -> SegmentScenario {
         let mut random = Random(seed ^ 0x5e9);
         let size = 2 + random.below(4);
         let calls: Vec<Drawn> = (0..1 + random.below(12)).map(|_| draw_call(&mut random, size)).collect();
@@ -93,21 +93,21 @@ impl Scenario {
         let starts = (0..size).map(|_| calls.iter().map(|_| mixes && random.chance(20)).collect()).collect();
         let (at, call, after) = (random.below(size), random.below(calls.len()), random.below(40));
         let fault = match random.below(12) {
-            0 | 1 => Fault::Step { after },
-            2 | 3 => Fault::SilentStep { after },
-            4 | 5 => Fault::Skip { call },
-            6 => Fault::Mismatch { call },
-            7 => Fault::GroupFailure { after },
-            8 => Fault::Unreadable { call },
-            _ => Fault::None,
+            0 | 1 => SegmentFault::Step { after },
+            2 | 3 => SegmentFault::SilentStep { after },
+            4 | 5 => SegmentFault::Skip { call },
+            6 => SegmentFault::Mismatch { call },
+            7 => SegmentFault::GroupFailure { after },
+            8 => SegmentFault::Unreadable { call },
+            _ => SegmentFault::None,
         };
-        Scenario { size, calls, starts, at, fault }
+        SegmentScenario { size, calls, starts, at, fault }
     }
 
     /// Returns the call that a rank makes under a number.
     fn call(&self, rank: usize, number: usize) -> Drawn {
         let call = self.calls[number].clone();
-        let differs = rank == self.at && self.fault == Fault::Mismatch { call: number };
+        let differs = rank == self.at && self.fault == SegmentFault::Mismatch { call: number };
         match call.operation {
             _ if !differs => call,
             Operation::Allreduce => Drawn { operation: Operation::Scan, ..call },
@@ -117,7 +117,7 @@ impl Scenario {
 
     /// Returns whether all calls must succeed.
     fn is_clean(&self) -> bool {
-        matches!(self.fault, Fault::None | Fault::Unreadable { .. })
+        matches!(self.fault, SegmentFault::None | SegmentFault::Unreadable { .. })
     }
 }
 
@@ -228,9 +228,9 @@ impl Turns {
 
 /// The agent: the ranks that have requested each call from it.
 #[derive(Debug)]
-struct Agent(Mutex<Vec<BTreeSet<usize>>>);
+struct SegmentAgent(Mutex<Vec<BTreeSet<usize>>>);
 
-impl Agent {
+impl SegmentAgent {
     fn request(&self, call: usize, rank: usize) {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)[call].insert(rank);
     }
@@ -261,10 +261,10 @@ impl Waits<'_> {
             return Ok(());
         }
         match scenario.fault {
-            Fault::Step { after } | Fault::SilentStep { after } if after + 1 == self.steps => {
+            SegmentFault::Step { after } | SegmentFault::SilentStep { after } if after + 1 == self.steps => {
                 Err(Interrupted::Failed("a step has failed"))
             }
-            Fault::GroupFailure { after } if after + 1 == self.steps => {
+            SegmentFault::GroupFailure { after } if after + 1 == self.steps => {
                 segment.fail();
                 Ok(())
             }
@@ -310,17 +310,17 @@ impl PeerWait for Waits<'_> {
 
 /// Ranks that run.
 struct World {
-    scenario: Scenario,
+    scenario: SegmentScenario,
     segment: Arc<Segment>,
     turns: Turns,
-    agent: Agent,
+    agent: SegmentAgent,
 }
 
 /// The side that has completed a call of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum CompletedBy {
     Ranks,
-    Agent,
+    SegmentAgent,
 }
 
 impl World {
@@ -334,9 +334,10 @@ impl World {
         for number in 0..scenario.calls.len() {
             turns.progress(rank);
             let is_at = scenario.at == rank;
-            let unreadable = matches!(scenario.fault, Fault::Unreadable { call } if is_at && number >= call);
+            let unreadable =
+                matches!(scenario.fault, SegmentFault::Unreadable { call } if is_at && number >= call);
             direct::tests::IS_REFUSED.set(unreadable);
-            if is_at && scenario.fault == (Fault::Skip { call: number }) {
+            if is_at && scenario.fault == (SegmentFault::Skip { call: number }) {
                 completed.push(None);
                 continue;
             }
@@ -355,7 +356,9 @@ impl World {
             {
                 return Err(format!("rank {rank} has failed in call {number}, {call:?}: {error}"));
             }
-            if result.is_err() && !matches!(scenario.fault, Fault::SilentStep { .. } | Fault::Skip { .. }) {
+            if result.is_err()
+                && !matches!(scenario.fault, SegmentFault::SilentStep { .. } | SegmentFault::Skip { .. })
+            {
                 // As libcool does: a rank that leaves a call incomplete makes the group fail.
                 segment.fail();
             }
@@ -378,7 +381,7 @@ impl World {
         if starts && !(is_usable && segment.decide_start(rank, number) == StartDecision::Ranks) {
             // The rank does not wait for the agent.
             self.agent.request(waits.number, rank);
-            return Ok(CompletedBy::Agent);
+            return Ok(CompletedBy::SegmentAgent);
         }
         if !is_usable {
             return self.by_agent(waits);
@@ -412,7 +415,7 @@ impl World {
                 return Err("the group has failed");
             }
             if self.agent.requests(number) == size {
-                return Ok(CompletedBy::Agent);
+                return Ok(CompletedBy::SegmentAgent);
             }
             if self.turns.wait(rank) == Turn::Stuck {
                 return Err("the agent's call has timed out");
@@ -432,10 +435,10 @@ impl Drop for EndOfTurns<'_> {
 
 /// Runs a scenario. Returns how many calls ranks have completed themselves.
 fn run(seed: u64) -> Result<usize, String> {
-    let scenario = Scenario::of(seed);
+    let scenario = SegmentScenario::of(seed);
     let (size, calls) = (scenario.size, scenario.calls.len());
     let segment = Arc::new(Segment::create(size).map_err(|error| error.to_string())?);
-    let agent = Agent(Mutex::new(vec![BTreeSet::new(); calls]));
+    let agent = SegmentAgent(Mutex::new(vec![BTreeSet::new(); calls]));
     let world = World { scenario, segment, turns: Turns::new(seed, size), agent };
     let results: Vec<Result<Vec<Option<CompletedBy>>, String>> = std::thread::scope(|scope| {
         let run = |rank| {

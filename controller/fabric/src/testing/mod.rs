@@ -127,7 +127,8 @@ impl FabricSimulation {
         self.last_connection
     }
 
-    /// Ends a connection from the side of the switch. Returns the switch if it follows the standard.
+    /// Ends a connection from the side of the switch. Returns the switch if it follows the
+    /// standard.
     pub fn disconnect(&mut self, id: ConnectionId) -> Option<SimulatedSwitch> {
         let peer = self.end(id, "it closed the connection".to_owned());
         self.settle();

@@ -236,8 +236,8 @@ impl CallMatching {
     }
 }
 
-/// Returns whether an agent executes the call that it has reported. If the ranks execute a call, its
-/// digest is that of its text.
+/// Returns whether an agent executes the call that it has reported. If the ranks execute a call,
+/// its digest is that of its text.
 pub(super) fn is_by_agent(digest: u64, text: &str) -> bool {
     digest != fnv(text.bytes())
 }

@@ -110,9 +110,8 @@ impl LocalRanks {
         self.iter().filter(|(_, local)| local.calls > call).map(|(rank, _)| rank).collect()
     }
 
-    /// Returns the ranks that have gone on to a later call without requesting this one from the
-    /// agent, so that they have executed it themselves. If the agent has executed a later call for a
-    /// rank, the rank is returned although it may have requested this call, too.
+    /// Returns the ranks that have made a later call. They have executed this one themselves if they
+    /// have not requested it from the agent.
     pub(super) fn passed(&self, call: u64) -> impl Iterator<Item = u32> {
         let passed = self.iter().filter(move |(_, rank)| rank.calls > call.saturating_add(1));
         passed.filter(|(_, rank)| !rank.is_lost).map(|(rank, _)| rank)

@@ -85,7 +85,7 @@ impl FrameFlood {
             match stream.write(&frames[bytes % frames.len()..]) {
                 Ok(written) => bytes += written,
                 Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::Interrupted) => {}
-                // The agent ends the session of a rank whose frames are invalid.
+                // The agent ends the session of a rank that sends invalid frames.
                 Err(e) if matches!(e.kind(), ErrorKind::BrokenPipe | ErrorKind::ConnectionReset) => break,
                 Err(e) => return Err(e.into()),
             }

@@ -37,7 +37,7 @@ impl Target {
     }
 }
 
-/// A job whose arguments are longer than any agent could start.
+/// A job with longer arguments than any agent could start.
 #[derive(Args)]
 pub(crate) struct LongJob {
     #[command(flatten)]

@@ -307,8 +307,9 @@ impl QuickRank {
         }
     }
 
-    /// Leaves the call because a step of it has failed, for example a system call. The rank may have
-    /// sent messages that it has not accounted for, so it makes the group fail, as libcool does.
+    /// Leaves the call because a step of it has failed, for example a system call. The rank may
+    /// have sent messages that it has not accounted for, so it makes the group fail, as libcool
+    /// does.
     fn leave_incomplete(&mut self, effects: &mut Vec<Effect>) {
         let Some(call) = self.call.take() else { return };
         if !self.failed {
