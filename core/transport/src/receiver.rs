@@ -194,7 +194,12 @@ impl Receiver {
             return;
         }
         self.begin(now);
-        self.has_long_packets |= payload as u64 > PART_BYTES;
+        if payload as u64 > PART_BYTES {
+            self.has_long_packets = true;
+            if via != Via::Tree {
+                self.recovery.on_long_packet();
+            }
+        }
         self.on_chunk(now, from, chunk, (echo, via), Some(bytes));
     }
 

@@ -21,6 +21,9 @@ use std::collections::VecDeque;
 /// count as lost because of their length. At a loss of 20 % in each direction, this happens to one
 /// chunk in 500 by chance, and costs only some headers.
 const FRUITLESS_MAX: u32 = 6;
+/// The same number once a long packet has arrived along the chain. It is larger because bursts of
+/// losses are then more likely than a path that has changed.
+const FRUITLESS_LATER_MAX: u32 = 60;
 
 /// A NAK in flight.
 #[derive(Debug)]
@@ -63,6 +66,8 @@ pub(crate) struct LossRecovery {
     /// When the first of the NAKs expired after which no chunk has arrived, and their number.
     fruitless: Option<(Time, u32)>,
     in_parts: bool,
+    /// Whether a long packet has arrived along the chain.
+    has_long_packets: bool,
     rtt: Rtt,
     window: CongestionWindow,
 }
@@ -84,6 +89,7 @@ impl LossRecovery {
             last_nak: None,
             fruitless: None,
             in_parts: false,
+            has_long_packets: false,
             rtt: Rtt::new(timers.initial_rto),
             window: CongestionWindow::new(now, chunk_bytes),
         }
@@ -110,6 +116,12 @@ impl LossRecovery {
         self.in_parts
     }
 
+    /// Records that a long packet has arrived along the chain, so that parts are not needed.
+    pub(crate) fn on_long_packet(&mut self) {
+        self.has_long_packets = true;
+        self.in_parts = false;
+    }
+
     /// Records a part of a chunk of which others are missing.
     pub(crate) fn on_part(&mut self, now: Time, position: u16) {
         self.fruitless = None;
@@ -124,8 +136,9 @@ impl LossRecovery {
     fn on_expired(&mut self, now: Time) {
         let (since, number) = self.fruitless.map_or((now, 1), |(since, number)| (since, number + 1));
         self.fruitless = Some((since, number));
-        if number.is_multiple_of(FRUITLESS_MAX) && self.upstream.answered_since(since) {
-            self.in_parts = (number / FRUITLESS_MAX) % 2 == 1;
+        let most = if self.has_long_packets { FRUITLESS_LATER_MAX } else { FRUITLESS_MAX };
+        if number.is_multiple_of(most) && self.upstream.answered_since(since) {
+            self.in_parts = (number / most) % 2 == 1;
         }
     }
 
@@ -235,7 +248,7 @@ impl LossRecovery {
             } else if self.upstream.on_silence(now, requested.at) {
                 self.change_upstream();
                 // If not even the source answers, long packets may be lost because of their length.
-                if self.upstream.sweeps() > 0 {
+                if self.upstream.sweeps() > 0 && !self.has_long_packets {
                     self.in_parts = self.upstream.sweeps() % 2 == 1;
                 }
             } else {
