@@ -105,6 +105,16 @@ fn offered_features(encryption: bool, quick_calls: bool) -> u64 {
     (features::ALL | encryption) & !without
 }
 
+/// Returns the pages of an agent: metrics, and its health.
+fn pages_router(agent: &Agent) -> axum::Router {
+    let checked = agent.clone();
+    let health = web::health(move || {
+        let agent = checked.clone();
+        async move { agent.engine_answers().await }
+    });
+    agent.metrics().router().merge(health)
+}
+
 async fn run(options: Options, config: Config) -> Result<(), Error> {
     let log = options.log.start()?;
     if rustix::process::geteuid().is_root() {
@@ -168,12 +178,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         probe_port,
         features: offered_features(options.encrypt, !options.no_quick_calls),
     };
-    let checked = agent.clone();
-    let health = web::health(move || {
-        let agent = checked.clone();
-        async move { agent.engine_answers().await }
-    });
-    let router = agent.metrics().router().merge(health);
+    let router = pages_router(&agent);
     let pages = async move {
         match pages {
             Some(listener) => web::serve(listener, router).await,

@@ -22,6 +22,7 @@ use cool_proto::job_ids;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info, info_span};
@@ -348,7 +349,8 @@ impl JobRegistry {
     /// Sends a request to a job.
     ///
     /// # Errors
-    /// Returns an error if the job or signal does not exist, or if too many requests are waiting.
+    /// Returns an error if the job or signal does not exist, or if too many signals are waiting. A
+    /// cancellation is always accepted, because signals do not use the last place in the queue.
     pub fn request(&self, job: u64, request: ControlRequest) -> Result<(), JobError> {
         if let ControlRequest::Signal(signal) = request
             && !SIGNALS.contains(&signal)
@@ -358,7 +360,15 @@ impl JobRegistry {
         let state = self.state.lock();
         let entry = state.running.get(&job).ok_or(JobError::NoJob(job))?;
         info!(job, ?request, "ordered");
-        entry.requests.try_send(request).map_err(|_| JobError::Busy(job))
+        let is_signal = matches!(request, ControlRequest::Signal(_));
+        if is_signal && entry.requests.capacity() <= 1 {
+            return Err(JobError::Busy(job));
+        }
+        match entry.requests.try_send(request) {
+            // A full queue contains a cancellation already.
+            Ok(()) | Err(TrySendError::Full(_)) => Ok(()),
+            Err(TrySendError::Closed(_)) => Err(JobError::NoJob(job)),
+        }
     }
 
     async fn run(self: Arc<JobRegistry>, mut job: RunningJob) {

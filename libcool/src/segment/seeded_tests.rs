@@ -173,7 +173,7 @@ impl Turns {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the first turn of a rank.
+    /// StepWaits for the first turn of a rank.
     fn begin(&self, rank: usize) {
         drop(self.until_turn(self.lock(), rank));
     }
@@ -242,7 +242,7 @@ impl SegmentAgent {
 }
 
 /// How a rank waits.
-struct Waits<'a> {
+struct StepWaits<'a> {
     world: &'a World,
     rank: usize,
     /// The current call and its digest.
@@ -251,7 +251,7 @@ struct Waits<'a> {
     steps: usize,
 }
 
-impl Waits<'_> {
+impl StepWaits<'_> {
     /// Executes a step, which may fail.
     fn step(&mut self) -> Result<(), Interrupted<&'static str>> {
         let World { scenario, segment, turns, .. } = self.world;
@@ -278,7 +278,7 @@ impl Waits<'_> {
     }
 }
 
-impl PeerWait for Waits<'_> {
+impl PeerWait for StepWaits<'_> {
     type Error = &'static str;
 
     fn wait(&mut self, on: usize, condition: &dyn Fn() -> bool) -> Result<(), Interrupted<&'static str>> {
@@ -329,7 +329,7 @@ impl World {
         let World { scenario, segment, turns, .. } = self;
         turns.begin(rank);
         let mut calls = SegmentCalls::new(Arc::clone(segment), rank, scenario.size);
-        let mut waits = Waits { world: self, rank, number: 0, digest: 0, steps: 0 };
+        let mut waits = StepWaits { world: self, rank, number: 0, digest: 0, steps: 0 };
         let mut completed = Vec::new();
         for number in 0..scenario.calls.len() {
             turns.progress(rank);
@@ -374,7 +374,7 @@ impl World {
         starts: bool,
         described: &DescribedCall,
         buffers: &mut CallBuffers<'_>,
-        waits: &mut Waits<'_>,
+        waits: &mut StepWaits<'_>,
     ) -> Result<CompletedBy, &'static str> {
         let (rank, number, segment) = (waits.rank, waits.number as u64, &self.segment);
         let is_usable = segment.is_usable();
@@ -406,7 +406,7 @@ impl World {
     }
 
     /// Requests a call from the agent, which executes it once all ranks have done so.
-    fn by_agent(&self, waits: &mut Waits<'_>) -> Result<CompletedBy, &'static str> {
+    fn by_agent(&self, waits: &mut StepWaits<'_>) -> Result<CompletedBy, &'static str> {
         let (rank, number, size) = (waits.rank, waits.number, self.scenario.size);
         self.agent.request(number, rank);
         self.turns.progress(rank);

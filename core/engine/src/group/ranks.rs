@@ -110,8 +110,8 @@ impl LocalRanks {
         self.iter().filter(|(_, local)| local.calls > call).map(|(rank, _)| rank).collect()
     }
 
-    /// Returns the ranks that have made a later call. They have executed this one themselves if they
-    /// have not requested it from the agent.
+    /// Returns the ranks that have made a later call. They have executed this one themselves if
+    /// they have not requested it from the agent.
     pub(super) fn passed(&self, call: u64) -> impl Iterator<Item = u32> {
         let passed = self.iter().filter(move |(_, rank)| rank.calls > call.saturating_add(1));
         passed.filter(|(_, rank)| !rank.is_lost).map(|(rank, _)| rank)
