@@ -1,10 +1,12 @@
 //! Control of a job from outside: its time limit, and requests of operators and users.
 
 use crate::groups::{MemberPlace, by_node};
+use crate::jobs::errors::JobError;
 use crate::jobs::job_failure::JobFailure;
 use std::future::pending;
 use std::time::Duration;
 use tokio::sync::mpsc;
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::time::{Instant, sleep_until};
 
 /// Exit status of a job that exceeded its time limit, as in timeout(1).
@@ -75,6 +77,26 @@ impl JobControl {
                 None => return JobFailure::new("the controller dropped the job"),
             }
         }
+    }
+}
+
+/// Adds a request to the queue of a job. A cancellation is always accepted, because signals do not
+/// use the last place.
+///
+/// # Errors
+/// Returns an error if too many signals are waiting, or if the job has ended.
+pub(super) fn enqueue(
+    requests: &mpsc::Sender<ControlRequest>,
+    job: u64,
+    request: ControlRequest,
+) -> Result<(), JobError> {
+    if matches!(request, ControlRequest::Signal(_)) && requests.capacity() <= 1 {
+        return Err(JobError::Busy(job));
+    }
+    match requests.try_send(request) {
+        // A full queue contains a cancellation already.
+        Ok(()) | Err(TrySendError::Full(_)) => Ok(()),
+        Err(TrySendError::Closed(_)) => Err(JobError::NoJob(job)),
     }
 }
 

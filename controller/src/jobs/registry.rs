@@ -8,7 +8,7 @@ use crate::agents::{AgentRegistry, Session, SessionEvent, SessionMessage};
 use crate::groups::{GroupRegistry, MemberPlace};
 use crate::jobs::allocation::{AllocationRequest, CandidateNode, RankPlacement, allocate};
 use crate::jobs::caller_event_stream::{CallerArrival, CallerEventStream};
-use crate::jobs::control::{ControlRequest, JobControl};
+use crate::jobs::control::{self, ControlRequest, JobControl};
 use crate::jobs::drain_state::DrainState;
 use crate::jobs::errors::{JobError, SIGNALS, SubmitError};
 use crate::jobs::job_summary::summary;
@@ -22,7 +22,6 @@ use cool_proto::job_ids;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
-use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{Notify, mpsc, watch};
 use tokio::time::Instant;
 use tracing::{Instrument, debug, info, info_span};
@@ -349,8 +348,7 @@ impl JobRegistry {
     /// Sends a request to a job.
     ///
     /// # Errors
-    /// Returns an error if the job or signal does not exist, or if too many signals are waiting. A
-    /// cancellation is always accepted, because signals do not use the last place in the queue.
+    /// Returns an error if the job or signal does not exist, or if too many signals are waiting.
     pub fn request(&self, job: u64, request: ControlRequest) -> Result<(), JobError> {
         if let ControlRequest::Signal(signal) = request
             && !SIGNALS.contains(&signal)
@@ -360,15 +358,7 @@ impl JobRegistry {
         let state = self.state.lock();
         let entry = state.running.get(&job).ok_or(JobError::NoJob(job))?;
         info!(job, ?request, "ordered");
-        let is_signal = matches!(request, ControlRequest::Signal(_));
-        if is_signal && entry.requests.capacity() <= 1 {
-            return Err(JobError::Busy(job));
-        }
-        match entry.requests.try_send(request) {
-            // A full queue contains a cancellation already.
-            Ok(()) | Err(TrySendError::Full(_)) => Ok(()),
-            Err(TrySendError::Closed(_)) => Err(JobError::NoJob(job)),
-        }
+        control::enqueue(&entry.requests, job, request)
     }
 
     async fn run(self: Arc<JobRegistry>, mut job: RunningJob) {

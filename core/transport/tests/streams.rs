@@ -420,8 +420,8 @@ proptest! {
 
 /// A node of a stream over a network of the test.
 enum End {
-    Source(Sender),
-    Sink(Receiver),
+    Source(Box<Sender>),
+    Sink(Box<Receiver>),
 }
 
 /// Runs a stream over a network in which a packet takes 1 ms, or is lost unless `passes` returns
@@ -429,8 +429,8 @@ enum End {
 /// bytes that each receiver has stored, and whether it needed parts.
 fn run(spec: &StreamSpec, passes: impl Fn(u16, u16, u64) -> bool) -> Vec<(u64, bool)> {
     let nodes = spec.chain.len();
-    let sink = |me| End::Sink(Receiver::new(at(0), spec.clone(), me).unwrap());
-    let mut ends = vec![End::Source(Sender::new(at(0), spec.clone()).unwrap())];
+    let sink = |me| End::Sink(Box::new(Receiver::new(at(0), spec.clone(), me).unwrap()));
+    let mut ends = vec![End::Source(Box::new(Sender::new(at(0), spec.clone()).unwrap()))];
     ends.extend((1..nodes).map(sink));
     let (mut stored, mut closed) = (vec![0; ends.len()], vec![false; ends.len()]);
     let mut flying: Vec<(Time, u16, Packet, u64)> = Vec::new();
