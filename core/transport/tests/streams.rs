@@ -448,8 +448,8 @@ fn run(spec: &StreamSpec, passes: impl Fn(u16, u16, u64) -> bool) -> Vec<(u64, b
         let mut next = None;
         for (me, end) in (0u16..).zip(&mut ends) {
             let (outputs, deadline) = match end {
-                End::Source(sender) => drain(sender, now),
-                End::Sink(receiver) => drain(receiver, now),
+                End::Source(sender) => drain(&mut **sender, now),
+                End::Sink(receiver) => drain(&mut **receiver, now),
             };
             next = cool_machine::earliest(next, deadline);
             for output in outputs {
