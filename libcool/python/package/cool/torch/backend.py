@@ -236,7 +236,7 @@ class CoolBackend(Backend):
                 works.append(self._receive(comm, outputs[source], source, tag))
                 works.append(work.Started(comm.isend(inputs[dest], dest, tag), self, []))
         except cool.Error as error:
-            raise self.failed(error) from error
+            raise self.failed(error, _explain_exchange(error)) from error
         outputs[rank].copy_(inputs[rank])
         exchange = work.All(works, gives, then)
         if opts.asyncOp:
