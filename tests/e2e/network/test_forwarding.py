@@ -2,14 +2,12 @@
 unicast themselves."""
 import contextlib
 import json
-import os
 import subprocess
 import time
 
-from conftest import PATIENCE, ROOT, succeed, wait_for
+from conftest import PATIENCE, succeed, wait_for
 
 VLAN = 42
-HOST = os.path.join(ROOT, "tests", "e2e", "host.py")
 
 
 def vsctl(*arguments):
@@ -29,31 +27,6 @@ def host_ports(bed):
         for host, switch in (ends, ends[::-1]):
             if host.node.name in hosts and switch.node in bed.network.net.switches:
                 yield switch.node.name, switch.name
-
-
-@contextlib.contextmanager
-def legacy_switch(*switches):
-    """Connects switches during the context by one that forwards everything but LLDP, as unmanaged
-    switches do."""
-    try:
-        vsctl("add-br", "legacy", "--", "set", "bridge", "legacy", "datapath_type=netdev", "fail-mode=secure", "protocols=OpenFlow13")
-        for flow in ("priority=10,dl_type=0x88cc,actions=drop", "priority=1,actions=NORMAL"):
-            subprocess.check_call(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", "legacy", flow])
-        for switch in switches:
-            vsctl("add-port", switch, switch + "-legacy", "--", "set", "interface", switch + "-legacy", "type=patch", "ofport_request=40",
-                  "options:peer=legacy-" + switch, "--",
-                  "add-port", "legacy", "legacy-" + switch, "--", "set", "interface", "legacy-" + switch, "type=patch",
-                  "options:peer=%s-legacy" % switch)
-        yield
-    finally:
-        for switch in switches:
-            vsctl("--if-exists", "del-port", switch, switch + "-legacy")
-        vsctl("--if-exists", "del-br", "legacy")
-
-
-def transmitted_packets(interface):
-    statistics = json.loads(vsctl("--format=json", "--columns=statistics", "list", "interface", interface))["data"][0][0][1]
-    return dict(statistics)["tx_packets"]
 
 
 def insert_tagging_bridge(switch, port):
@@ -142,14 +115,3 @@ def test_switches_forward_unicast_and_cool_adds_multicast(make_bed):
         bed.network.restore(link)
         wait_for(lambda: len(bed.cool_json("topology")["links"]) == 4, "the link is found again")
         wait_for(all_reachable, "all hosts reach each other with the link")
-    leaves = sorted({switch for switch, _ in host_ports(bed)})
-    with legacy_switch(*leaves):
-        def blocked():
-            return [w for w in bed.cool_json("topology")["warnings"] if "is blocked" in w]
-
-        wait_for(lambda: len(blocked()) == 1, "the controller blocks one of the ports that lead to a switch without LLDP")
-        before = transmitted_packets(leaves[0] + "-legacy")
-        for _ in range(10):
-            hosts[0].cmd("%s %s h1-eth0 claim %s" % ("/usr/bin/python3", HOST, hosts[0].IP()))
-        assert transmitted_packets(leaves[0] + "-legacy") - before < 200
-        assert all_reachable()
