@@ -2,7 +2,7 @@
 controller. Each returns figures about itself and raises an error if it succeeds. `hostile.py` has the
 attacks on the network.
 
-Whoever runs an attack must also check that other users' jobs go on."""
+A caller must also check that other users' jobs go on."""
 import json
 import os
 import signal

@@ -18,7 +18,8 @@ pub(crate) fn open_regular(path: &Path) -> io::Result<File> {
 /// Creates a file of this length, and keeps the bytes that it has already.
 ///
 /// # Errors
-/// If there is a symbolic link, whose target must not be written, or another item.
+/// Returns an error if the path is a symbolic link, because its target must not be written, or if
+/// it is another item.
 pub(crate) fn make_file(path: &Path, size: u64) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create(true).truncate(false).mode(PRIVATE_FILE);

@@ -365,7 +365,7 @@ fn a_resumed_copy_writes_through_no_link() {
     let (manifest, before) = (Arc::new(scan(&source).unwrap()), mode());
     let open = || DestinationCopy::open(&dest, Arc::clone(&manifest), DestinationOptions::default());
     for (name, target) in [("x", &file), ("d", &folder)] {
-        // A killed copy, whose tree is another one than it has noted.
+        // A copy that was killed has left a tree that differs from its note.
         drop(open().unwrap());
         let item = directory.path().join(".copy.cool-copy/tree").join(name);
         cool_store::remove_tree(&item).unwrap();

@@ -69,8 +69,9 @@ impl WorkDirectory {
         Err(CopyFileError::Locked(path))
     }
 
-    /// Removes what a copy has left that was killed after it had replaced the destination. Does
-    /// nothing if another copy uses the directory, or if it has content that is nowhere else.
+    /// Removes the working directory of a copy that was killed after it had replaced the
+    /// destination. Does nothing if another copy uses the directory, or if it has content that is
+    /// nowhere else.
     pub(crate) fn remove_remains(dest: &Path) {
         let exists = dest.parent().zip(dest.file_name()).is_some_and(|(parent, name)| {
             parent.join(work_name(name)).symlink_metadata().is_ok_and(|about| about.is_dir())

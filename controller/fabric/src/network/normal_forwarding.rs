@@ -41,7 +41,7 @@ pub(crate) struct NormalForwarding {
     segments: ForeignSegments,
     /// Ports that must not send frames.
     blocked: BTreeSet<Port>,
-    /// Ports whose switch cannot block them.
+    /// Ports that their switch cannot block.
     unblockable: BTreeSet<Port>,
     /// Changes of `blocked` that have not been taken.
     blocked_changes: BTreeMap<Port, bool>,
