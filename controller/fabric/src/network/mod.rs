@@ -362,6 +362,7 @@ impl Network {
             self.switches.revision(),
             self.multicast.revision(),
             self.host_forwarder.revision(),
+            self.normal.as_ref().map_or(0, NormalForwarding::revision),
         ];
         let revision = revisions.iter().sum();
         match self.publisher.due(now, revision) {

@@ -39,8 +39,9 @@ pub(crate) struct NormalForwarding {
     key: Key,
     next_probes: Option<Time>,
     segments: ForeignSegments,
-    /// Ports that must not send frames.
+    /// Ports that must not send frames, and the number of changes of this set.
     blocked: BTreeSet<Port>,
+    revision: u64,
     /// Ports that their switch cannot block.
     unblockable: BTreeSet<Port>,
     /// Changes of `blocked` that have not been taken.
@@ -82,6 +83,7 @@ impl NormalForwarding {
             next_probes: None,
             segments: ForeignSegments::default(),
             blocked: BTreeSet::new(),
+            revision: 0,
             unblockable: BTreeSet::new(),
             blocked_changes: BTreeMap::new(),
             link_ends: BTreeSet::new(),
@@ -110,9 +112,9 @@ impl NormalForwarding {
         self.edges.switch_up(switch, up);
         self.heard_switch.retain(|port| port.switch != switch || up.contains(&port.number));
         self.segments.forget(|port| port.switch == switch && !up.contains(&port.number));
-        self.blocked.retain(|port| port.switch != switch);
         self.unblockable.retain(|port| port.switch != switch);
-        self.blocked.extend(blocked.iter().map(port));
+        let elsewhere = self.blocked.iter().copied().filter(|port| port.switch != switch);
+        self.set_blocked(elsewhere.chain(blocked.iter().map(port)).collect());
         self.changed = true;
     }
 
@@ -176,6 +178,12 @@ impl NormalForwarding {
         self.blocked.iter().copied()
     }
 
+    /// Returns the number of changes so far that are visible in a snapshot of the network: those of
+    /// the blocked ports.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+
     /// Returns the ports of all foreign segments that must not be open.
     fn segment_ports(&self, graph: &Graph) -> SegmentPorts {
         let nodes: BTreeSet<Port> = graph.hosts().map(|(_, port)| port).collect();
@@ -219,6 +227,11 @@ impl NormalForwarding {
             self.edges.port_up(*port, now + self.probe_interval * DISCOVERY_INTERVALS);
         }
         self.blocked_changes.extend(blocked.difference(&self.blocked).map(|port| (*port, true)));
+        self.set_blocked(blocked);
+    }
+
+    fn set_blocked(&mut self, blocked: BTreeSet<Port>) {
+        self.revision += u64::from(self.blocked != blocked);
         self.blocked = blocked;
     }
 
@@ -232,7 +245,7 @@ impl NormalForwarding {
         self.edges.switch_removed(switch);
         self.heard_switch.retain(|port| port.switch != switch);
         self.segments.forget(|port| port.switch == switch);
-        self.blocked.retain(|port| port.switch != switch);
+        self.set_blocked(self.blocked.iter().copied().filter(|port| port.switch != switch).collect());
         self.unblockable.retain(|port| port.switch != switch);
         self.open.retain(|port| port.switch != switch);
         self.changed = true;

@@ -3,6 +3,7 @@
 mod group_tests;
 mod hosts;
 mod ipv6;
+mod snapshots;
 mod tree_sharing;
 mod world;
 
@@ -465,27 +466,6 @@ fn arp_is_answered_with_pmacs_or_forwarded_to_nodes() {
     // others.
     let (ports, question) = ask(&mut world, 99).unwrap();
     assert_eq!((ports, &question[..6]), (vec![4], &[0xff; 6][..]));
-}
-
-#[test]
-fn changes_at_once_are_published_together_up_to_the_last() {
-    let mut world = World::new(ring());
-    world.intervals(3);
-    world.watch.mark_unchanged();
-    let mut published = 0;
-    for n in 100..150 {
-        let (reply, _) = oneshot::channel();
-        world.network.handle_request(world.now, FabricRequest::Register(node(n), reply));
-        world.deadline = world.network.advance(world.now);
-        published += u32::from(world.watch.has_changed().unwrap());
-        world.watch.mark_unchanged();
-    }
-    assert_eq!((published, world.watch.borrow().nodes.len()), (1, 9));
-    let soon = world.deadline.unwrap();
-    assert!(soon <= world.now + Duration::from_millis(1));
-    world.now = soon;
-    world.settle();
-    assert_eq!(world.watch.borrow().nodes.len(), 58);
 }
 
 #[test]

@@ -55,6 +55,8 @@ pub(crate) struct World {
     pub(crate) mute: BTreeSet<String>,
     /// Packets that switches have returned to their ingress port, with that port.
     returned: Vec<(Port, Vec<u8>)>,
+    /// Ports that a switch without OpenFlow connects to each other.
+    pub(crate) foreign_segment: BTreeSet<Port>,
 }
 
 pub(crate) fn dpid(number: u64) -> DatapathId {
@@ -96,8 +98,13 @@ impl World {
     }
 
     pub(crate) fn of(truth: Graph, node: fn(u8) -> NodeRegistration) -> World {
+        World::with(FabricConfig::default(), truth, node)
+    }
+
+    /// Returns a world whose controller has this configuration.
+    pub(crate) fn with(config: FabricConfig, truth: Graph, node: fn(u8) -> NodeRegistration) -> World {
         let (publish, watch) = watch::channel(Arc::default());
-        let network = Network::new(FabricConfig::default(), [77; 32].into(), publish, Arc::default());
+        let network = Network::new(config, [77; 32].into(), publish, Arc::default());
         let mut world = World {
             truth,
             pulled: BTreeMap::new(),
@@ -109,6 +116,7 @@ impl World {
             connections: 0,
             mute: BTreeSet::new(),
             returned: Vec::new(),
+            foreign_segment: BTreeSet::new(),
         };
         for switch in world.truth.switches().collect::<Vec<_>>() {
             world.connect(switch, model::ModelSwitch::default());
@@ -212,9 +220,9 @@ impl World {
                     && let Ok((numbers, frame)) = device.packets.try_recv()
                 {
                     for number in numbers {
-                        if let Some(peer) = self.truth.peer(Port { switch, number }) {
+                        for port in self.receivers(Port { switch, number }, &frame) {
                             events
-                                .push_back((peer.switch, SwitchEvent::PacketIn(peer.number, frame.clone())));
+                                .push_back((port.switch, SwitchEvent::PacketIn(port.number, frame.clone())));
                         }
                     }
                 }
@@ -232,6 +240,14 @@ impl World {
                 }
             }
         }
+    }
+
+    /// Returns the ports that receive a frame that leaves by a port.
+    fn receivers(&self, port: Port, frame: &[u8]) -> Vec<Port> {
+        let by_cable = self.truth.peer(port);
+        let passes = self.foreign_segment.contains(&port) && !crate::frames::is_lldp(frame);
+        let others = self.foreign_segment.iter().copied().filter(|other| passes && *other != port);
+        by_cable.into_iter().chain(others).collect()
     }
 
     /// Lets `count` LLDP intervals pass, in which agents announce themselves.
