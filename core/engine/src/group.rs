@@ -32,6 +32,7 @@ mod call_timeouts;
 mod chain_cache;
 mod failure_detector;
 mod group_failure;
+mod long_packets;
 mod lost_ranks;
 mod messages;
 mod point_to_point;

@@ -123,6 +123,12 @@ impl MulticastStream {
         }
     }
 
+    /// Returns whether a packet of the stream has arrived at this node that is longer than one with
+    /// a part of a chunk.
+    pub(crate) fn has_long_packets(&self) -> bool {
+        matches!(&self.end, StreamEnd::Receiver(receiver) if receiver.has_long_packets())
+    }
+
     /// Returns whether only short packets of the stream have arrived at this node.
     pub(crate) fn needs_parts(&self) -> bool {
         matches!(&self.end, StreamEnd::Receiver(receiver) if receiver.needs_parts())

@@ -107,8 +107,13 @@ impl Receiver {
         self.recovery.rtt().rto()
     }
 
-    /// Returns whether only short packets have arrived although longer ones were sent. The next
-    /// stream should then begin with [`StreamSpec::in_parts`].
+    /// Returns whether a packet has arrived that is longer than one with a part of a chunk.
+    pub fn has_long_packets(&self) -> bool {
+        self.has_long_packets
+    }
+
+    /// Returns whether only short packets have arrived although longer ones were sent. If this
+    /// happens repeatedly, later streams should begin with [`StreamSpec::in_parts`].
     pub fn needs_parts(&self) -> bool {
         self.recovery.is_in_parts() && !self.has_long_packets && self.stats.by_chain > 0
     }

@@ -2,6 +2,7 @@
 //! events.
 
 use super::chain_cache::ChainCache;
+use super::long_packets::LongPacketLosses;
 use super::running_calls::CallAction;
 use crate::buffered_packets::BufferedPackets;
 use crate::engine_outbox::ReceivedBytes;
@@ -121,9 +122,7 @@ pub(super) struct Streams {
     retransmission_timeout: Duration,
     /// Number of streams in a row without repair.
     loss_free: u32,
-    /// Whether long packets do not arrive at this node, so that later streams request parts of
-    /// chunks from the start.
-    in_parts: bool,
+    long_packet_losses: LongPacketLosses,
     events: VecDeque<StreamEvent>,
 }
 
@@ -138,7 +137,7 @@ impl Default for Streams {
             chains: ChainCache::default(),
             retransmission_timeout: StreamTimers::default().initial_rto,
             loss_free: LOSS_FREE,
-            in_parts: false,
+            long_packet_losses: LongPacketLosses::default(),
             events: VecDeque::new(),
         }
     }
@@ -281,7 +280,7 @@ impl Streams {
             rate: RateSpec::default(),
             eager: EAGER_BYTES,
             on_hold: false,
-            in_parts: self.in_parts,
+            in_parts: self.long_packet_losses.are_lost(source as u16),
             timers: StreamTimers {
                 initial_rto: self.retransmission_timeout,
                 start: BEGINS_WITHIN,
@@ -431,7 +430,9 @@ impl Streams {
     fn on_closed(&mut self, context: &mut GroupContext<'_>, id: StreamId) {
         let Some(stream) = self.open.remove(&id) else { return };
         self.retransmission_timeout = stream.retransmission_timeout();
-        if stream.needs_parts() && !std::mem::replace(&mut self.in_parts, true) {
+        if stream.has_long_packets() {
+            self.long_packet_losses.record_arrival(id.source);
+        } else if stream.needs_parts() && self.long_packet_losses.record_loss(id.source) {
             let members = context.members;
             let headers = packet::DATA_HEADER as u64 + u64::from(members.extra_packet_bytes());
             let bytes = u64::from(members.chunk_bytes) + headers;
