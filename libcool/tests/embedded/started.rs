@@ -289,6 +289,29 @@ fn ranks_may_wait_in_a_call_that_others_start() {
 }
 
 #[test]
+fn a_rank_may_wait_in_the_first_of_1024_calls_that_another_started() {
+    let all_started = std::sync::Barrier::new(2);
+    ranks(2, |comm| {
+        let mut sums = vec![[0u64]; 1024];
+        if comm.rank() == 0 {
+            let started: Vec<_> = (1..)
+                .zip(&mut sums)
+                .map(|(turn, sum)| comm.start().allreduce(&[turn], sum, Op::Sum))
+                .collect::<Result<_, Error>>()?;
+            all_started.wait();
+            wait_all(started)?;
+        } else {
+            all_started.wait();
+            for (turn, sum) in (1..).zip(&mut sums) {
+                comm.allreduce(&[turn], sum, Op::Sum)?;
+            }
+        }
+        assert!((1..).zip(&sums).all(|(turn, sum)| *sum == [2 * turn]), "{sums:?}");
+        Ok(())
+    });
+}
+
+#[test]
 fn in_place_results_equal_those_of_two_arrays() {
     ranks(5, |comm| {
         let (rank, size) = (comm.rank(), comm.size());
