@@ -2,12 +2,17 @@
 unicast themselves."""
 import contextlib
 import json
+import os
+import re
 import subprocess
 import time
 
-from conftest import PATIENCE, succeed, wait_for
+from conftest import PATIENCE, ROOT, succeed, wait_for
 
 VLAN = 42
+HOST = os.path.join(ROOT, "tests", "e2e", "host.py")
+# Number of broadcasts in a test of loops, and a number that broadcasts in a loop exceed at once.
+CLAIMS, CIRCULATING_CLAIMS = 10, 200
 
 
 def vsctl(*arguments):
@@ -27,6 +32,46 @@ def host_ports(bed):
         for host, switch in (ends, ends[::-1]):
             if host.node.name in hosts and switch.node in bed.network.net.switches:
                 yield switch.node.name, switch.name
+
+
+@contextlib.contextmanager
+def legacy_switch(*switches):
+    """Connects switches during the context by one that forwards everything but LLDP, as unmanaged
+    switches do."""
+    try:
+        vsctl("add-br", "legacy", "--", "set", "bridge", "legacy", "datapath_type=netdev", "fail-mode=secure", "protocols=OpenFlow13")
+        # The flow for ARP counts the claims.
+        for flow in ("priority=10,dl_type=0x88cc,actions=drop", "priority=10,arp,arp_op=2,dl_dst=ff:ff:ff:ff:ff:ff,actions=NORMAL",
+                     "priority=1,actions=NORMAL"):
+            subprocess.check_call(["ovs-ofctl", "-O", "OpenFlow13", "add-flow", "legacy", flow])
+        for switch in switches:
+            vsctl("add-port", switch, switch + "-legacy", "--", "set", "interface", switch + "-legacy", "type=patch", "ofport_request=40",
+                  "options:peer=legacy-" + switch, "--",
+                  "add-port", "legacy", "legacy-" + switch, "--", "set", "interface", "legacy-" + switch, "type=patch",
+                  "options:peer=%s-legacy" % switch)
+        yield
+    finally:
+        for switch in switches:
+            vsctl("--if-exists", "del-port", switch, switch + "-legacy")
+        vsctl("--if-exists", "del-br", "legacy")
+
+
+def claims_across_legacy_switch():
+    """Returns how many claims of addresses (host.py) the legacy switch has forwarded."""
+    # The switch process counts packets in intervals; this waits until it has.
+    subprocess.check_call(["ovs-appctl", "revalidator/wait"])
+    counted = subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "dump-aggregate", "legacy", "arp"], text=True)
+    return int(re.search(r"packet_count=(\d+)", counted).group(1))
+
+
+def check_claims_do_not_circulate(claim):
+    """Checks that claims, each of which is broadcast by `claim`, cross the legacy switch, but do not
+    return to it again and again."""
+    before = claims_across_legacy_switch()
+    for _ in range(CLAIMS):
+        claim()
+    wait_for(lambda: claims_across_legacy_switch() > before, "claims cross the legacy switch")
+    assert claims_across_legacy_switch() - before < CIRCULATING_CLAIMS
 
 
 def insert_tagging_bridge(switch, port):
@@ -115,3 +160,27 @@ def test_switches_forward_unicast_and_cool_adds_multicast(make_bed):
         bed.network.restore(link)
         wait_for(lambda: len(bed.cool_json("topology")["links"]) == 4, "the link is found again")
         wait_for(all_reachable, "all hosts reach each other with the link")
+
+
+def test_ports_that_a_legacy_switch_connects_form_no_loop(make_bed):
+    bed = make_bed("leafspine:2x2x2", lldp_ms=400, controller_flags=("--unicast", "normal"))
+    hosts = bed.network.net.hosts
+    leaves = sorted({switch for switch, _ in host_ports(bed)})
+
+    def all_reachable():
+        return all(reaches(hosts[0], other) for other in hosts[1:])
+
+    def blocked():
+        """Returns the leaves whose port to the legacy switch is blocked."""
+        warnings = bed.cool_json("topology")["warnings"]
+        return [leaf for leaf in leaves if any("port %s:40 is blocked" % leaf in warning for warning in warnings)]
+
+    with legacy_switch(*leaves):
+        wait_for(lambda: len(blocked()) == 1, "the controller blocks one of the two ports")
+        check_claims_do_not_circulate(lambda: hosts[0].cmd("/usr/bin/python3 %s h1-eth0 claim %s" % (HOST, hosts[0].IP())))
+        assert all_reachable()
+        open_leaf, = set(leaves) - set(blocked())
+        vsctl("del-port", "legacy", "legacy-" + open_leaf)
+        wait_for(lambda: not blocked(), "the other port is opened without the cable at the first")
+        assert all_reachable()
+    wait_for(all_reachable, "all hosts reach each other without the legacy switch")
