@@ -357,7 +357,7 @@ impl JobRegistry {
         }
         let state = self.state.lock();
         let entry = state.running.get(&job).ok_or(JobError::NoJob(job))?;
-        info!(job, ?request, "ordered");
+        debug!(job, ?request, "ordered");
         control::enqueue(&entry.requests, job, request)
     }
 

@@ -8,6 +8,7 @@ pub mod accept;
 pub mod clock;
 pub mod config;
 mod handshakes;
+mod line_limit;
 pub mod listen;
 pub mod log;
 mod process;

@@ -1,9 +1,10 @@
 //! The log of a program.
 //!
 //! It has two outputs: text on standard error, filtered by --log, and events as JSON documents. The
-//! last events are kept in memory, and all can be written to a file. Warnings and errors are
-//! counted.
+//! last events are kept in memory, and all can be written to a file. Both outputs omit lines of
+//! events that happen too often ([`LineLimit`]). Warnings and errors are counted.
 
+use crate::line_limit::LineLimit;
 use parking_lot::{Mutex, MutexGuard};
 use std::collections::VecDeque;
 use std::fs::File;
@@ -12,7 +13,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tracing::{Event, Level, Subscriber};
-use tracing_subscriber::filter::{EnvFilter, LevelFilter, ParseError};
+use tracing_subscriber::filter::{EnvFilter, FilterExt, LevelFilter, ParseError};
 use tracing_subscriber::fmt::{self, MakeWriter};
 use tracing_subscriber::layer::{Context, SubscriberExt};
 use tracing_subscriber::util::{SubscriberInitExt, TryInitError};
@@ -37,6 +38,9 @@ pub enum LogError {
         /// The reason.
         source: io::Error,
     },
+    /// The system has no more threads.
+    #[error("cannot start the thread of the log: {0}")]
+    Thread(#[source] io::Error),
     /// The process already has a log.
     #[error("{0}")]
     Twice(#[from] TryInitError),
@@ -99,15 +103,21 @@ impl Options {
     /// Starts the log of this process.
     ///
     /// # Errors
-    /// Returns an error if the process already has a log, or if the file cannot be opened.
+    /// Returns an error if the process already has a log, if the file cannot be opened, or if no
+    /// thread can be started.
     pub fn start(&self) -> Result<Log, LogError> {
         let events = EventLog::default();
         events.lock().file = self.event_log.as_deref().map(append).transpose()?;
         let (filter, handle) = reload::Layer::new(self.filter());
-        let text = fmt::layer().with_writer(io::stderr).with_ansi(false).with_filter(filter);
+        let text = fmt::layer().with_writer(io::stderr).with_ansi(false);
+        // Each output has its own limit, because the levels of their events differ. That of the
+        // events reports, because their level cannot be raised.
+        let [text_limit, event_limit] = [(); 2].map(|()| LineLimit::default());
+        let text = text.with_filter(filter.and(text_limit));
         let json = fmt::layer().json().flatten_event(true).with_span_list(false);
-        let json = json.with_writer(events.clone()).with_filter(LevelFilter::INFO);
+        let json = json.with_writer(events.clone()).with_filter(LevelFilter::INFO.and(event_limit.clone()));
         registry().with(text).with(json).with(SeverityCounter.with_filter(LevelFilter::WARN)).try_init()?;
+        event_limit.report_omitted().map_err(LogError::Thread)?;
         Ok(Log { events, change: Box::new(move |filter| handle.reload(filter)) })
     }
 
