@@ -113,8 +113,13 @@ impl NormalForwarding {
         self.heard_switch.retain(|port| port.switch != switch || up.contains(&port.number));
         self.segments.forget(|port| port.switch == switch && !up.contains(&port.number));
         self.unblockable.retain(|port| port.switch != switch);
-        let elsewhere = self.blocked.iter().copied().filter(|port| port.switch != switch);
-        self.set_blocked(elsewhere.chain(blocked.iter().map(port)).collect());
+        // Blocked ports, and no others, have a flow for probes.
+        let before: BTreeSet<Port> =
+            self.blocked.iter().copied().filter(|port| port.switch == switch).collect();
+        let blocked: BTreeSet<Port> = blocked.iter().map(port).collect();
+        self.blocked_changes.extend(before.iter().map(|port| (*port, false)));
+        self.blocked_changes.extend(blocked.iter().map(|port| (*port, true)));
+        self.set_blocked(self.blocked.difference(&before).chain(&blocked).copied().collect());
         self.changed = true;
     }
 
@@ -522,6 +527,8 @@ mod tests {
         let up = BTreeSet::from([1]);
         world.normal.remember(DatapathId(2), &BTreeSet::new(), &up, &up);
         world.blocked.insert(port(2, 1));
+        // Its probes get a flow of their own again.
+        assert_eq!(world.normal.take_blocked_changes(), [(port(2, 1), true)].into());
         world.rounds(20);
         assert_eq!((world.open(), world.blocked.len()), (vec![port(1, 1), port(1, 2)], 1));
         world.segment = vec![];
