@@ -92,6 +92,7 @@ fn failed(error: &Error) -> ExitCode {
 
 async fn run(options: Options, config: Config) -> Result<(), Error> {
     let log = options.log.start()?;
+    tokio::spawn(log.report_omitted());
     let on = |kind| signal(kind).map_err(Error::Signals);
     let (hangup, ended) =
         (on(SignalKind::hangup())?, [on(SignalKind::interrupt())?, on(SignalKind::terminate())?]);

@@ -117,6 +117,7 @@ fn pages_router(agent: &Agent) -> axum::Router {
 
 async fn run(options: Options, config: Config) -> Result<(), Error> {
     let log = options.log.start()?;
+    tokio::spawn(log.report_omitted());
     if rustix::process::geteuid().is_root() {
         if !options.allow_root {
             return Err(Error::Root);

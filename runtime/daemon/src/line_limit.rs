@@ -2,16 +2,16 @@
 //! often some events happen.
 //!
 //! Each event (a place in the source code) has a token bucket for each caller that it names. Lines
-//! that the bucket does not permit are counted, and a thread reports their numbers. Events below
+//! that the bucket does not permit are counted, and the log reports their numbers. Events below
 //! level INFO are not limited, because an operator must enable them.
 
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
+use tokio::sync::Notify;
 use tracing::callsite::Identifier;
 use tracing::field::{Field, Visit};
 use tracing::{Event, Level, Metadata};
@@ -23,7 +23,7 @@ const BURST_LINES: u32 = 500;
 const LINE_INTERVAL: Duration = Duration::from_millis(200);
 /// Maximum number of buckets. Once there are more, callers share the bucket of an event.
 const BUCKETS_MAX: usize = 4096;
-/// Time between two reports of omitted lines.
+/// Minimum time between two reports of omitted lines.
 const REPORT_INTERVAL: Duration = Duration::from_secs(10);
 /// Names of the fields that contain the caller.
 const CALLER_FIELDS: [&str; 4] = ["who", "user", "ip", "peer"];
@@ -67,32 +67,20 @@ pub(crate) struct LineLimit(Arc<SharedLimit>);
 #[derive(Debug, Default)]
 struct SharedLimit {
     buckets: Mutex<LineBuckets>,
-    has_omitted: Condvar,
+    has_omitted: Notify,
 }
 
 impl LineLimit {
-    /// Starts the thread that reports omitted lines.
-    ///
-    /// # Errors
-    /// Returns an error if the system has no more threads.
-    pub(crate) fn report_omitted(&self) -> io::Result<()> {
-        let limit = self.clone();
-        let report = move || loop {
-            std::thread::sleep(REPORT_INTERVAL);
-            for (event, lines) in limit.wait_for_omitted() {
+    /// Reports omitted lines, forever.
+    pub(crate) async fn report_omitted(self) {
+        loop {
+            self.0.has_omitted.notified().await;
+            tokio::time::sleep(REPORT_INTERVAL).await;
+            let omitted = std::mem::take(&mut self.0.buckets.lock().omitted);
+            for (event, lines) in omitted {
                 tracing::warn!(lines, event, "omitted lines of an event that happens too often");
             }
-        };
-        std::thread::Builder::new().name("log-limit".to_owned()).spawn(report).map(drop)
-    }
-
-    /// Returns the number of omitted lines by the name of their event, once there are any.
-    fn wait_for_omitted(&self) -> BTreeMap<&'static str, u64> {
-        let mut buckets = self.0.buckets.lock();
-        while buckets.omitted.is_empty() {
-            self.0.has_omitted.wait(&mut buckets);
         }
-        std::mem::take(&mut buckets.omitted)
     }
 }
 

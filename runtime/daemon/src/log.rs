@@ -38,9 +38,6 @@ pub enum LogError {
         /// The reason.
         source: io::Error,
     },
-    /// The system has no more threads.
-    #[error("cannot start the thread of the log: {0}")]
-    Thread(#[source] io::Error),
     /// The process already has a log.
     #[error("{0}")]
     Twice(#[from] TryInitError),
@@ -76,6 +73,7 @@ struct EventLogState {
 /// The log of this process.
 pub struct Log {
     events: EventLog,
+    limit: LineLimit,
     change: Box<dyn Fn(EnvFilter) -> Result<(), reload::Error> + Send + Sync>,
 }
 
@@ -103,8 +101,7 @@ impl Options {
     /// Starts the log of this process.
     ///
     /// # Errors
-    /// Returns an error if the process already has a log, if the file cannot be opened, or if no
-    /// thread can be started.
+    /// Returns an error if the process already has a log, or if the file cannot be opened.
     pub fn start(&self) -> Result<Log, LogError> {
         let events = EventLog::default();
         events.lock().file = self.event_log.as_deref().map(append).transpose()?;
@@ -117,8 +114,7 @@ impl Options {
         let json = fmt::layer().json().flatten_event(true).with_span_list(false);
         let json = json.with_writer(events.clone()).with_filter(LevelFilter::INFO.and(event_limit.clone()));
         registry().with(text).with(json).with(SeverityCounter.with_filter(LevelFilter::WARN)).try_init()?;
-        event_limit.report_omitted().map_err(LogError::Thread)?;
-        Ok(Log { events, change: Box::new(move |filter| handle.reload(filter)) })
+        Ok(Log { events, limit: event_limit, change: Box::new(move |filter| handle.reload(filter)) })
     }
 
     fn filter(&self) -> EnvFilter {
@@ -131,6 +127,12 @@ impl Log {
     /// Returns the event log. It shares its state with the log.
     pub fn events(&self) -> EventLog {
         self.events.clone()
+    }
+
+    /// Reports, forever, how many lines were omitted of events that happen too often. A daemon must
+    /// execute this.
+    pub fn report_omitted(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.limit.clone().report_omitted()
     }
 
     /// Applies new options and reopens the file, because logrotate may have renamed it.
