@@ -1,5 +1,5 @@
-"""The emulated network: hosts, Open vSwitch switches, shaped and lossy links, and a management
-network.
+"""The emulated network: hosts, switches (Open vSwitch, BOFUSS or bridges of the kernel), shaped and
+lossy links, and a management network.
 
 Each port is shaped by a token bucket, whose queue is as short as the buffer of a shallow-buffered
 switch. Packet loss is random and occurs where a host receives. Agents reach the controller over
@@ -12,11 +12,13 @@ from functools import partial
 
 import topologies
 from bofuss import Bofuss
+from bridge import Bridge
 from emulator import SILENCE, Host, Link, Mininet, OVSSwitch, setLogLevel
 
 MANAGEMENT_ADDRESS = "10.255.0.1"  # the controller's address on every management link
 QUEUE_KB = 256
 BURST_KB = 16
+SWITCHES = {"ovs": partial(OVSSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"), "bofuss": Bofuss, "bridge": Bridge}
 
 
 def sh(*command):
@@ -35,7 +37,7 @@ class Network:
     """A running emulated network. `start` builds it, and `stop` removes everything that it
     created."""
 
-    def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, bofuss=False, ipv6=()):
+    def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, switches="ovs", ipv6=()):
         setLogLevel("critical")
         self.host_mbit, self.uplink_mbit, self.loss, self.mtu = host_mbit, uplink_mbit, loss, mtu
         # The hosts whose data interfaces have an IPv6 address instead of an IPv4 address.
@@ -44,15 +46,18 @@ class Network:
         self.management_addresses = {}
         topo = topologies.parse(topology)
         remove_stale_interfaces(topo)
-        switch = Bofuss if bofuss else partial(OVSSwitch, datapath="user", failMode="secure", protocols="OpenFlow13")
-        self.net = Mininet(topo=topo, host=Host, link=Link, controller=None, autoSetMacs=True, autoStaticArp=False, switch=switch)
+        # Only switches with OpenFlow connect to the controller.
+        self.has_openflow = switches != "bridge"
+        if not self.has_openflow and len(topo.links()) >= len(topo.nodes()):
+            raise RuntimeError("%s has loops, which bridges would carry frames around; use a tree" % topology)
+        self.net = Mininet(topo=topo, host=Host, link=Link, controller=None, autoSetMacs=True, autoStaticArp=False, switch=SWITCHES[switches])
 
     def start(self, controller):
         """Builds the network. `controller` is the address to which switches connect, as
         ssl:IP:PORT; for a pair of controllers, two addresses separated by a space."""
         self.controller = controller
         self.net.start()
-        for switch in self.net.switches:
+        for switch in self.net.switches if self.has_openflow else ():
             self.connect(switch.name)
         for link in self.net.links:
             self.shape(link, self.mbit(link))
@@ -202,7 +207,7 @@ def remove_stale_interfaces(topo):
 
 
 def is_switch(node):
-    return isinstance(node, (OVSSwitch, Bofuss))
+    return isinstance(node, (OVSSwitch, Bofuss, Bridge))
 
 
 def is_uplink(link):

@@ -140,9 +140,9 @@ class Testbed:
 
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
                  log_level="info", set_rates=True, insecure_plaintext=False, lldp_ms=0,
-                 controller_flags=(), lose=None, users=None, hide_cgroups=False, bofuss=False, peer_timeout_ms=0,
+                 controller_flags=(), lose=None, users=None, hide_cgroups=False, switches="ovs", peer_timeout_ms=0,
                  agent_flags=(), without_agent=(), ipv6=()):
-        self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu, "bofuss": bofuss, "ipv6": ipv6}
+        self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu, "switches": switches, "ipv6": ipv6}
         self.topology, self.slots, self.log_level = topology, slots, log_level
         self.bin_dir = os.path.abspath(bin_dir or BIN)
         # Whether the controller is given the rates of links, as an operator configures rates that
@@ -183,17 +183,20 @@ class Testbed:
         self.directory = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="cool-testbed-"))
         self.logs = self.logs or self.directory
         os.makedirs(self.logs, exist_ok=True)
-        self.stack.enter_context(ovs.running())
+        if self.options["switches"] == "ovs":
+            self.stack.enter_context(ovs.running())
         if not self.insecure_plaintext:
             self.certificates = os.path.join(self.directory, "certs")
             subprocess.run([os.path.join(self.bin_dir, "cool"), "certs", self.certificates], stdout=subprocess.DEVNULL, check=True)
-            self.stack.enter_context(ovs.use_certificates(self.certificates))
+            if self.options["switches"] == "ovs":
+                self.stack.enter_context(ovs.use_certificates(self.certificates))
         if self.users:
             self.prepare_accounts()
         self.network = self.make_network()
         self.stack.callback(self.network.stop)
         self.network.start(self.openflow_address())
-        self.stack.enter_context(favored_switch())
+        if self.options["switches"] == "ovs":
+            self.stack.enter_context(favored_switch())
         self.description = self.network.describe()
         self.description_file = os.path.join(self.directory, "testbed.json")
         with open(self.description_file, "w") as f:
@@ -317,7 +320,9 @@ class Testbed:
             mbit = self.network.common_mbit(kind)
             if mbit:
                 command += ["--%s-mbit" % kind, "%g" % mbit]
-        self.controller = self.daemon(name, command)
+        # However late switches connect, nodes wait for them. Controllers of earlier releases ignore
+        # the variable, and always wait.
+        self.controller = self.daemon(name, command, ("env", "COOL_NETWORK=openflow") if self.network.has_openflow else ())
 
     def start_agent(self, name, certificates=None):
         """Starts an agent on a host. `certificates` is the directory of its certificates, if the
@@ -372,7 +377,7 @@ class Testbed:
 
     def all_of_it(self):
         """Returns the numbers that `found` returns when nothing is missing."""
-        uplinks = [link for link in self.description["links"] if link["kind"] == "uplink"]
+        uplinks = [link for link in self.description["links"] if link["kind"] == "uplink" and self.network.has_openflow]
         return len(self.description["hosts"]) - len(self.without_agent), len(uplinks)
 
     def whole(self):
@@ -431,6 +436,9 @@ def parse_arguments():
     p.add_argument("--mtu", type=int, default=1500,
                    help="MTU of the data links in bytes (576 to 9000)")
     p.add_argument("--ipv6", action="store_true", help="data links have only IPv6 addresses")
+    p.add_argument("--switches", choices=network.SWITCHES, default="ovs",
+                   help="ovs: Open vSwitch; bofuss: another switch with OpenFlow; bridge: bridges "
+                        "without OpenFlow; default %(default)s")
     p.add_argument("--slots", type=int, default=4, help="ranks that a node runs at a time")
     p.add_argument("--peer-timeout-ms", type=int, default=0,
                    help="silence after which agents consider a node lost; all nodes share this "
@@ -466,7 +474,7 @@ def main():
     options = parse_arguments()
     unwind_on_signals()
     bed = Testbed(options.topology, options.host_mbit, options.uplink_mbit, options.loss, options.mtu, options.slots, options.bin, options.logs, log_level=options.log_level,
-                  insecure_plaintext=options.insecure_plaintext, peer_timeout_ms=options.peer_timeout_ms,
+                  insecure_plaintext=options.insecure_plaintext, switches=options.switches, peer_timeout_ms=options.peer_timeout_ms,
                   ipv6=tuple(topologies.parse(options.topology).hosts()) if options.ipv6 else ())
     with bed:
         bed.wait_until_measured()

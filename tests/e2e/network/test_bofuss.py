@@ -10,7 +10,7 @@ pytestmark = pytest.mark.skipif(not bofuss.is_installed(), reason="ofdatapath an
 
 
 def test_bofuss_carries_collectives_despite_failures(make_bed):
-    bed = make_bed("leafspine:2x2x2", lldp_ms=400, bofuss=True, insecure_plaintext=True,
+    bed = make_bed("leafspine:2x2x2", lldp_ms=400, switches="bofuss", insecure_plaintext=True,
                    controller_flags=("--switches", "spine1=1,spine2=2,leaf1=3", "--first-group", "0x1000"))
     bench = ("cool", "bench", "--ops", "bcast,reduce,allreduce,gather,allgather,scatter", "--bytes", "1M", "--reps", "1")
     succeed(bed, *bench)

@@ -1,0 +1,53 @@
+"""COOL on networks without OpenFlow: switches are bridges of the kernel."""
+import os
+
+from conftest import end_controller, run, succeed, wait_for
+
+BRIDGES = "bridge"
+
+
+def nodes(bed):
+    return {node["name"]: node for node in (bed.cool_json("topology") or {"nodes": []})["nodes"]}
+
+
+def test_a_network_of_bridges_needs_no_option(make_bed, tmp_path):
+    bed = make_bed("tree:2x2", switches=BRIDGES)
+    assert {(node["located_by"], node["port"], node["rack"]) for node in nodes(bed).values()} == {("report", None, 0)}
+    assert "rack 0, located by the reports of agents:\n  h1 (10.0.0.2, 4 slots)\n" in succeed(bed, "cool", "topology")
+    assert succeed(bed, "cool", "doctor") == "nothing is wrong: 0 switches, 4 nodes\n"
+    succeed(bed, "cool", "run", "-n", "8", "--", os.path.join(bed.bin_dir, "cool-misuse"), "sum")
+    succeed(bed, "cool", "bench", "--ops", "bcast,reduce,allreduce,gather,allgather,scatter,barrier", "--bytes", "1K,1M", "--reps", "2")
+    source, target = tmp_path / "source", tmp_path / "target"
+    source.mkdir()
+    (source / "file").write_bytes(os.urandom(3 << 20))
+    succeed(bed, "cool", "copy", "--from", "h1", str(source / "file"), str(target / "{node}") + "/")
+    for name in nodes(bed):
+        assert (target / name / "file").read_bytes() == (source / "file").read_bytes(), name
+
+
+def test_agents_name_their_racks(make_bed):
+    bed = make_bed("tree:2x2", switches=BRIDGES)
+    for name, rack in (("h1", "west"), ("h2", "west"), ("h3", "east"), ("h4", "east")):
+        bed.agent_flags = ("--rack", rack)
+        bed.restart_agent(name)
+    bed.agent_flags = ()
+    wait_for(lambda: [node["rack_name"] for _, node in sorted(nodes(bed).items())] == ["west", "west", "east", "east"], "all racks are known")
+    racks = [node["rack"] for _, node in sorted(nodes(bed).items())]
+    assert racks[0] == racks[1] != racks[2] == racks[3], racks
+    wait_for(lambda: not run(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1M", "--reps", "1").returncode, "the restarted agents run a job")
+
+
+def test_nodes_wait_for_switches_if_openflow_is_required(make_bed):
+    bed = make_bed("tree:2x2", switches=BRIDGES)
+    bed.controller_flags = ("--network", "openflow")
+    end_controller(bed)
+    bed.start_controller()
+    wait_for(lambda: len(nodes(bed)) == 4, "all agents have joined again")
+    assert {node["located_by"] for node in nodes(bed).values()} == {None}
+    refused = run(bed, "cool", "run", "-n", "4", "--", "true")
+    assert refused.returncode != 0 and "not located by LLDP" in refused.stderr, refused
+    bed.controller_flags = ("--network", "plain")
+    end_controller(bed)
+    bed.start_controller()
+    wait_for(lambda: [node["located_by"] for node in nodes(bed).values()] == ["report"] * 4, "all nodes are located at once")
+    bed.controller_flags = ()
