@@ -7,7 +7,7 @@ use crate::leadership::state_store::StateStore;
 use crate::server::ServerConfig;
 use crate::timeouts::Timeouts;
 use clap::Parser;
-use cool_fabric::{DatapathId, FabricConfig, HostLimits, Pipeline, TableCapacity, Unicast};
+use cool_fabric::{DatapathId, FabricConfig, HostLimits, NetworkMode, Pipeline, TableCapacity, Unicast};
 use cool_topology::Key;
 use cool_topology::ids::NoDatapathId;
 use cool_types::check_node_name;
@@ -34,6 +34,15 @@ pub struct Options {
     /// Address to listen on for agents and tools (gRPC)
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:7400")]
     pub grpc: SocketAddr,
+
+    /// What the network must be able to do
+    ///
+    /// With "auto" the controller serves any network. OpenFlow switches that connect carry
+    /// multicast trees. Nodes that no such switch locates within seconds are located by the reports
+    /// of their agents (cool-nodeagent --rack names their racks), and their groups use chains. With
+    /// "openflow" such nodes are not used. With "plain" no group uses multicast.
+    #[arg(long, value_enum, value_name = "MODE", env = "COOL_NETWORK", default_value_t = NetworkMode::Auto)]
+    pub network: NetworkMode,
 
     /// How connections are secured.
     #[command(flatten)]
@@ -236,6 +245,7 @@ impl Options {
     pub fn fabric(&self) -> FabricConfig {
         let ConfiguredRates { host, uplink } = self.configured_rates();
         FabricConfig {
+            mode: self.network,
             host_bytes_per_second: host,
             uplink_bytes_per_second: uplink,
             lldp_interval: self.lldp_interval(),

@@ -328,9 +328,9 @@ impl Service {
 
     /// Starts a session and registers its node in the network.
     async fn begin(&self, session: &Arc<Session>) -> Result<(SessionConnection, ControllerMessages), Status> {
-        let RegisteredAgent { name, ip, mac, .. } = session.agent.clone();
+        let RegisteredAgent { name, ip, mac, rack, .. } = session.agent.clone();
         let lldp_key = session.lldp_key.clone();
-        if let Err(why) = self.network.register(NodeRegistration { name, ip, mac, lldp_key }).await {
+        if let Err(why) = self.network.register(NodeRegistration { name, ip, mac, lldp_key, rack }).await {
             session.end();
             self.agents.remove(session);
             return Err(fabric_status(why));
@@ -483,18 +483,23 @@ impl Service {
         };
         let node = |n: &cool_fabric::NodeView| {
             let session = self.agents.get(&n.name);
+            let port = n.location.and_then(|location| location.port);
+            let is_reported = n.location.is_some() && port.is_none();
+            let rack_name = session.as_ref().and_then(|s| s.agent.rack.clone()).filter(|_| is_reported);
             Node {
                 id: session.as_ref().map_or(0, |s| s.number),
                 name: n.name.clone(),
                 ip: n.ip.to_string(),
                 mac: n.mac.to_string(),
                 located: n.location.is_some(),
-                datapath_id: n.location.map_or(0, |l| l.port.switch.0),
-                port: n.location.map_or(0, |l| l.port.number),
+                datapath_id: port.map_or(0, |port| port.switch.0),
+                port: port.map_or(0, |port| port.number),
                 rack: n.location.map_or(0, |l| l.rack),
                 slots: session.map_or(0, |s| s.agent.slots),
                 bytes_per_second: n.location.map_or(0, |l| l.bytes_per_second),
                 away_ms: self.presence.away_for(&n.name).map(milliseconds),
+                is_reported,
+                rack_name: rack_name.unwrap_or_default(),
             }
         };
         let own = self.presence.warnings().into_iter().chain(self.jobs.warnings());

@@ -73,7 +73,7 @@ impl Fabric for LocatedNodes {
         let NodeRegistration { name, ip, mac, .. } = node;
         let rack = u32::from(mac.0 & 1);
         let port = Port { switch: DatapathId(rack.into()), number: 1 };
-        let location = Some(Location { port, rack, bytes_per_second: 0 });
+        let location = Some(Location { port: Some(port), rack, bytes_per_second: 0 });
         self.change_nodes(|nodes| {
             nodes.retain(|node| node.name != name);
             nodes.push(NodeView { name, ip, mac, location });

@@ -77,6 +77,8 @@ pub struct AgentRegistration {
     pub slots: u32,
     /// The TCP port for measurements by other agents.
     pub probe_port: u16,
+    /// The name of the node's rack, if the operator has given one.
+    pub rack: Option<String>,
     /// The agent's features, as bits of [`cool_proto::features`].
     pub features: u64,
 }
@@ -381,6 +383,7 @@ impl ControlSession<'_> {
             slots: self.registration.slots,
             held,
             probe_port: self.registration.probe_port.into(),
+            rack: self.registration.rack.clone().unwrap_or_default(),
             features: self.registration.features,
             key: Some(Secret { value: self.agent.key().bytes().to_vec() }),
             session: self.session.map(|(controller, node)| Session {

@@ -59,6 +59,10 @@ pub struct Options {
     /// How many ranks the node accepts at once [default: its number of CPUs]
     #[arg(long)]
     pub slots: Option<u32>,
+    /// Name of the node's rack; used only on networks without OpenFlow switches, which otherwise
+    /// locate the node
+    #[arg(long, value_name = "NAME", value_parser = node_name)]
+    pub rack: Option<String>,
     /// How many connections one user may have to this agent at once; each rank needs one for each
     /// of its groups
     #[arg(long, value_name = "N", default_value_t = 1024, value_parser = clap::value_parser!(u32).range(1..))]

@@ -42,7 +42,7 @@ fn svg(topology: &Topology) -> String {
     let place = |switch: u64| topology.switches.iter().position(|s| s.datapath_id == switch);
     let switch = |s: &Switch| picture::PictureSwitch { name: s.name.clone(), rack: s.tor.then_some(s.rack) };
     let link = |l: &Link| Some([(place(l.a)?, l.a_port), (place(l.b)?, l.b_port)]);
-    let node = |n: &Node| Some((n.name.clone(), place(n.datapath_id).filter(|_| n.located)?, n.port));
+    let node = |n: &Node| Some((n.name.clone(), place(n.datapath_id).filter(|_| is_at_switch(n))?, n.port));
     let picture = Picture {
         switches: topology.switches.iter().map(switch).collect(),
         links: topology.links.iter().filter_map(link).collect(),
@@ -83,9 +83,11 @@ fn json(topology: &Topology) -> String {
         mac: &'a str,
         slots: u32,
         located: bool,
+        located_by: Option<&'static str>,
         datapath_id: Option<u64>,
         port: Option<u32>,
         rack: Option<u32>,
+        rack_name: Option<&'a str>,
         bytes_per_second: Option<u64>,
         away_ms: Option<u64>,
     }
@@ -117,9 +119,11 @@ fn json(topology: &Topology) -> String {
         mac: &n.mac,
         slots: n.slots,
         located: n.located,
-        datapath_id: n.located.then_some(n.datapath_id),
-        port: n.located.then_some(n.port),
+        located_by: n.located.then_some(if n.is_reported { "report" } else { "switch" }),
+        datapath_id: is_at_switch(n).then_some(n.datapath_id),
+        port: is_at_switch(n).then_some(n.port),
         rack: n.located.then_some(n.rack),
+        rack_name: Some(n.rack_name.as_str()).filter(|name| !name.is_empty()),
         bytes_per_second: known(n.bytes_per_second),
         away_ms: n.away_ms,
     });
@@ -139,6 +143,11 @@ fn json(topology: &Topology) -> String {
         warnings: &topology.warnings,
     };
     terminal_text::json(&serde_json::json!(document))
+}
+
+/// Returns whether a switch has located a node.
+fn is_at_switch(node: &Node) -> bool {
+    node.located && !node.is_reported
 }
 
 fn measurements(found: &Measurements) -> serde_json::Value {
@@ -180,7 +189,8 @@ fn costs(found: &Measurements) -> Vec<String> {
 }
 
 fn picture(topology: &Topology) -> String {
-    let racks = topology.switches.iter().filter(|s| s.tor).count();
+    let reported: BTreeSet<u32> = topology.nodes.iter().filter(|n| n.is_reported).map(|n| n.rack).collect();
+    let racks = topology.switches.iter().filter(|s| s.tor).count() + reported.len();
     let mut text = format!(
         "{}, {}, {}\n",
         units::count(topology.switches.len(), "switch"),
@@ -194,11 +204,25 @@ fn picture(topology: &Topology) -> String {
     }
     section(&mut text, "links that are not part of the tree:", drawing.others());
     let lost = topology.nodes.iter().filter(|n| !n.located);
+    for rack in reported {
+        let nodes = topology.nodes.iter().filter(|n| n.is_reported && n.rack == rack);
+        let name = nodes.clone().map(|n| n.rack_name.as_str()).find(|name| !name.is_empty());
+        let named = name.map_or(String::new(), |name| format!(" \"{name}\""));
+        let title = format!("rack {rack}{named}, located by the reports of agents:");
+        section(&mut text, &title, nodes.map(|n| format!("{} ({}{})", n.name, n.ip, state(n))));
+    }
     section(&mut text, "not found by LLDP yet:", lost.map(|n| format!("{} ({})", n.name, n.ip)));
     section(&mut text, "hosts without an agent:", topology.hosts.iter().map(|h| host(topology, h)));
     section(&mut text, "costs:", topology.measurements.iter().flat_map(costs));
     section(&mut text, "warnings:", topology.warnings.iter().cloned());
     text
+}
+
+/// Returns the slots of a node, and for how long its agent has been disconnected, each after a
+/// comma.
+fn state(node: &Node) -> String {
+    let away = |ms| format!(", its agent away for {}", units::clock(Duration::from_millis(ms)));
+    format!(", {}{}", units::count(node.slots as usize, "slot"), node.away_ms.map_or(String::new(), away))
 }
 
 fn host(topology: &Topology, host: &Host) -> String {
@@ -275,7 +299,7 @@ impl<'a> NetworkDrawing<'a> {
                 hanging.push((port, link.bytes_per_second, Child::Switch(peer)));
             }
         }
-        for node in self.topology.nodes.iter().filter(|n| n.located && n.datapath_id == switch) {
+        for node in self.topology.nodes.iter().filter(|n| is_at_switch(n) && n.datapath_id == switch) {
             hanging.push((node.port, node.bytes_per_second, Child::Node(node)));
         }
         hanging.sort_by_key(|(port, ..)| *port);
@@ -287,11 +311,7 @@ impl<'a> NetworkDrawing<'a> {
             *text += &format!("{margin}{branch} port {port}{rate}: ");
             match what {
                 Child::Node(n) => {
-                    let away = n.away_ms.map_or(String::new(), |ms| {
-                        format!(", its agent away for {}", units::clock(Duration::from_millis(ms)))
-                    });
-                    let slots = units::count(n.slots as usize, "slot");
-                    *text += &format!("{} ({}, {slots}{away})\n", n.name, n.ip);
+                    *text += &format!("{} ({}{})\n", n.name, n.ip, state(n));
                 }
                 Child::Switch(peer) if self.drawn.contains(&peer) => {
                     *text += &format!("{}, as above\n", self.title(peer));

@@ -7,6 +7,20 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+/// What the controller requires of the network.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum NetworkMode {
+    /// Any network: nodes that no OpenFlow switch locates within seconds are located by the reports
+    /// of their agents, and their groups use chains.
+    Auto,
+    /// OpenFlow switches: a node is used once a switch has located it.
+    #[default]
+    #[value(name = "openflow")]
+    OpenFlow,
+    /// Any network, without multicast: all groups use chains and unicast trees.
+    Plain,
+}
+
 /// How unicast frames between nodes are forwarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Unicast {
@@ -58,6 +72,8 @@ pub struct Pipeline {
 /// Configuration of the fabric.
 #[derive(Clone, Debug)]
 pub struct FabricConfig {
+    /// What is required of the network.
+    pub mode: NetworkMode,
     /// Rate of every link between a node and its switch, in bytes per second. `None`: as the port
     /// reports it.
     pub host_bytes_per_second: Option<u64>,
@@ -110,6 +126,7 @@ pub struct FabricConfig {
 impl Default for FabricConfig {
     fn default() -> FabricConfig {
         FabricConfig {
+            mode: NetworkMode::default(),
             host_bytes_per_second: None,
             uplink_bytes_per_second: None,
             lldp_interval: Duration::from_secs(1),
@@ -143,6 +160,9 @@ pub struct NodeRegistration {
     pub mac: MacAddr,
     /// Key that authenticates the node's LLDP frames.
     pub lldp_key: Key,
+    /// Name of the node's rack, if the operator has given one. It is used only if no switch locates
+    /// the node.
+    pub rack: Option<String>,
 }
 
 /// Snapshot of the network.
@@ -236,15 +256,16 @@ pub struct NodeView {
     pub ip: IpAddr,
     /// Address of the data interface.
     pub mac: MacAddr,
-    /// Place of the node. `None` until its LLDP is received.
+    /// Place of the node. `None` until its LLDP is received or, depending on [`NetworkMode`], until
+    /// it is located by its agent's report.
     pub location: Option<Location>,
 }
 
 /// Place of a node in the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Location {
-    /// Switch port.
-    pub port: Port,
+    /// Switch port. `None` if the node is located by its agent's report.
+    pub port: Option<Port>,
     /// Number of the rack, which is stable while the controller runs.
     pub rack: u32,
     /// Rate of the node's link; 0 if unknown.

@@ -27,7 +27,7 @@ mod trees;
 
 pub use api::{
     DatapathId, FabricConfig, FabricError, GroupRequest, HostLimits, HostView, Key, Link, LinkView, Location,
-    MacAddr, NodeRegistration, NodeView, NotAdmitted, Pipeline, Port, SwitchView, TableCapacity,
+    MacAddr, NetworkMode, NodeRegistration, NodeView, NotAdmitted, Pipeline, Port, SwitchView, TableCapacity,
     TopologySnapshot, TreeGrant, TreeScope, Unicast,
 };
 pub use intent::tables::RuleCounts;
@@ -52,8 +52,9 @@ const REQUESTS: usize = 256;
 /// stand-in in tests.
 #[tonic::async_trait]
 pub trait Fabric: Send + Sync + 'static {
-    /// Registers a node. It is located as soon as a switch receives its LLDP. Registering a name
-    /// again replaces the earlier registration.
+    /// Registers a node. It is located as soon as a switch receives its LLDP or, depending on
+    /// [`NetworkMode`], by its agent's report. Registering a name again replaces the earlier
+    /// registration.
     ///
     /// # Errors
     /// Fails if another node has the address, or if the name or address is invalid.
@@ -74,12 +75,13 @@ pub trait Fabric: Send + Sync + 'static {
     /// Returns the current measurements.
     fn measurements(&self) -> Measurements;
 
-    /// Makes the trees of a group: one or more over all its nodes, one over the leaders of its
-    /// racks, and one in each rack. Several trees over all nodes share no link between switches,
-    /// and together they fill a node's link. Trees of fewer than two nodes are left out. Returns
-    /// when every switch concerned has acknowledged its entries by a barrier, at the latest after
-    /// [`FabricConfig::ack_timeout`]. The trees follow changes of the topology until the group is
-    /// released, which the caller must do.
+    /// Makes the trees of a group; none if the group uses no multicast ([`NetworkMode`]). They are
+    /// one or more over all its nodes, one over the leaders of its racks, and one in each rack.
+    /// Several trees over all nodes share no link between switches, and together they fill a node's
+    /// link. Trees of fewer than two nodes are left out. Returns when every switch concerned has
+    /// acknowledged its entries by a barrier, at the latest after [`FabricConfig::ack_timeout`].
+    /// The trees follow changes of the topology until the group is released, which the caller must
+    /// do.
     ///
     /// # Errors
     /// After an error the group does not exist. After [`FabricError::NotLocated`] or

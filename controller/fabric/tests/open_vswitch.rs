@@ -200,7 +200,10 @@ async fn start(listener: TcpListener) -> FabricHandle {
     let fabric = FabricHandle::start(config, [77; 32].into(), ClientListener::plaintext(listener));
     for n in 1..=4 {
         let Host { name, ip, mac, .. } = host(n);
-        fabric.register(NodeRegistration { name, ip: ip.into(), mac, lldp_key: key(n) }).await.unwrap();
+        fabric
+            .register(NodeRegistration { name, ip: ip.into(), mac, lldp_key: key(n), rack: None })
+            .await
+            .unwrap();
     }
     fabric
 }
@@ -221,7 +224,8 @@ async fn discovered(fabric: &FabricHandle, bridges: &Bridges) {
     let topology = fabric.topology();
     for n in 1..=4 {
         let location = topology.node(&format!("h{n}")).and_then(|node| node.location).unwrap();
-        assert_eq!((location.port.switch, location.port.number), (bridges.id(host(n).switch), host(n).port));
+        let port = location.port.unwrap();
+        assert_eq!((port.switch, port.number), (bridges.id(host(n).switch), host(n).port));
         assert_eq!(location.bytes_per_second, 5_000_000);
     }
     let named: Vec<&str> = topology.switches.iter().map(|s| s.name.as_str()).collect();

@@ -36,6 +36,8 @@ pub struct RegisteredAgent {
     pub features: u64,
     /// Key of the agent, shared with the agents of its groups.
     pub key: Option<Key>,
+    /// Name of the node's rack, if the operator has given one.
+    pub rack: Option<String>,
 }
 
 impl RegisteredAgent {
@@ -122,6 +124,10 @@ impl TryFrom<Register> for RegisteredAgent {
         if register.features & features::TAGS != 0 && key.is_none() {
             return Err(invalid("features", &register.features, "tags require a key"));
         }
+        let rack = Some(register.rack).filter(|rack| !rack.is_empty());
+        if let Some(rack) = rack.as_ref().filter(|rack| check_node_name(rack).is_err()) {
+            return Err(invalid("rack", rack, NODE_NAME_RULE));
+        }
         let Register { version, incarnation, mtu, slots, features, .. } = register;
         Ok(RegisteredAgent {
             name,
@@ -136,6 +142,7 @@ impl TryFrom<Register> for RegisteredAgent {
             version,
             features,
             key,
+            rack,
         })
     }
 }

@@ -175,7 +175,8 @@ fn uplink_rates_by_rack<'a>(
     places: &[MemberPlace],
     network: &'a TopologySnapshot,
 ) -> impl Iterator<Item = Vec<u64>> + use<'a> {
-    let tor = |place: &MemberPlace| network.node(&place.session.agent.name)?.location.map(|l| l.port.switch);
+    let tor =
+        |place: &MemberPlace| network.node(&place.session.agent.name)?.location?.port.map(|port| port.switch);
     let tors: BTreeSet<_> = places.iter().filter_map(tor).collect();
     tors.into_iter().map(|tor| {
         let links = network.links.iter().filter(|l| l.a.switch == tor || l.b.switch == tor);
@@ -197,7 +198,7 @@ mod tests {
         let node = |i: u8| {
             let bytes_per_second = host_rates[usize::from(i) - 1];
             let location =
-                Location { port: port(u64::from(i) + 1, 1), rack: u32::from(i) - 1, bytes_per_second };
+                Location { port: Some(port(u64::from(i) + 1, 1)), rack: u32::from(i) - 1, bytes_per_second };
             NodeView {
                 name: format!("h{i}"),
                 ip: [10, 0, 0, i].into(),
@@ -233,6 +234,7 @@ mod tests {
                 version: cool_proto::VERSION,
                 features: features::QUICK | features::QUICK_PROBES,
                 key: None,
+                rack: None,
             };
             let Ok(Admission::New(session)) = agents.admit(agent, None) else { panic!("not admitted") };
             MemberPlace { session, rack: node.location.unwrap().rack }

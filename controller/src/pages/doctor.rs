@@ -178,9 +178,10 @@ fn findings(
     nodes: &BTreeMap<String, (u32, NodeCondition)>,
 ) -> Vec<Finding> {
     let mut all = Vec::new();
-    if network.switches.is_empty() {
-        let remedy = "connect OpenFlow 1.3 switches to --openflow of this controller, with the switches' certificate; until then no node \
-                      can be used; the log names rejected switches";
+    // On a network without OpenFlow, the reports of agents locate nodes.
+    if network.switches.is_empty() && network.nodes.iter().all(|node| node.location.is_none()) {
+        let remedy = "connect OpenFlow 1.3 switches to --openflow of this controller, with the switches' certificate; the log names rejected \
+                      switches; without such switches, start it with --network auto or plain";
         all.push(finding("network", "no switch is connected", remedy));
     }
     if nodes.is_empty() {
@@ -262,7 +263,9 @@ fn certificate_findings(own: &[Expiry], peers: &[CertifiedPeer], now: OffsetDate
 /// could be connected to one.
 fn deaf_switch(network: &TopologySnapshot, switch: &SwitchView) -> Option<Finding> {
     let id = switch.datapath_id;
-    let at_switch = |node: &NodeView| node.location.is_some_and(|location| location.port.switch == id);
+    let at_switch = |node: &NodeView| {
+        node.location.and_then(|location| location.port).is_some_and(|port| port.switch == id)
+    };
     let hears = network.links.iter().any(|link| link.a.switch == id || link.b.switch == id)
         || network.nodes.iter().any(at_switch);
     let expects = network.switches.len() > 1 || network.nodes.iter().any(|node| node.location.is_none());
@@ -358,7 +361,7 @@ mod tests {
 
     fn node(name: &str, located: bool) -> NodeView {
         let port = Port { switch: DatapathId(1), number: 1 };
-        let location = Location { port, rack: 0, bytes_per_second: 0 };
+        let location = Location { port: Some(port), rack: 0, bytes_per_second: 0 };
         let (ip, mac) = ([10, 0, 0, 1].into(), MacAddr(2, 0, 0, 0, 0, 1));
         NodeView { name: name.into(), ip, mac, location: located.then_some(location) }
     }

@@ -241,7 +241,7 @@ fn picture(network: &TopologySnapshot) -> Picture {
     let end = |port: Port| Some((*places.get(&port.switch)?, port.number));
     let switch = |s: &cool_fabric::SwitchView| picture::PictureSwitch { name: s.name.clone(), rack: s.rack };
     let node = |n: &cool_fabric::NodeView| {
-        let (switch, port) = end(n.location?.port)?;
+        let (switch, port) = end(n.location?.port?)?;
         Some((n.name.clone(), switch, port))
     };
     Picture {
@@ -293,8 +293,9 @@ impl NetworkView<'_> {
     fn nodes(&self, agent: impl Fn(&str) -> (u32, Option<Duration>)) -> Vec<NodeStatus> {
         let link = |n: &cool_fabric::NodeView| {
             let location = n.location?;
-            let name = self.network.node_link_name(location.port, &n.name);
-            let load = self.load(location.port);
+            let port = location.port?;
+            let name = self.network.node_link_name(port, &n.name);
+            let load = self.load(port);
             let (forth, back) = load.map_or((0.0, 0.0), |l| (l.tx_bytes_per_second, l.rx_bytes_per_second));
             Some(LinkStatus { name, bytes_per_second: known(location.bytes_per_second), forth, back })
         };
@@ -381,7 +382,7 @@ mod tests {
             ports: 2,
             unidentified_ports: Vec::new(),
         };
-        let location = Location { port: port(2, 1), rack: 0, bytes_per_second: 0 };
+        let location = Location { port: Some(port(2, 1)), rack: 0, bytes_per_second: 0 };
         let network = TopologySnapshot {
             switches: vec![switch(1, None), switch(2, Some(0))],
             links: vec![LinkView { a: port(1, 1), b: port(2, 2), bytes_per_second: 100 }],

@@ -70,7 +70,7 @@ impl Fabric for Racks {
         let NodeRegistration { name, ip, mac, .. } = node;
         let rack = (name[1..].parse::<u32>().unwrap() - 1) / 2;
         let port = Port { switch: DatapathId(rack.into()), number: 1 };
-        let location = Some(Location { port, rack, bytes_per_second: 0 });
+        let location = Some(Location { port: Some(port), rack, bytes_per_second: 0 });
         self.change(|nodes| {
             nodes.push(NodeView { name, ip, mac, location });
             nodes.sort_by(|a, b| a.name.cmp(&b.name));

@@ -11,6 +11,8 @@ pub const MAX_RACKS: u32 = 1 << 16;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Racks {
     numbers: BTreeMap<DatapathId, u32>,
+    /// Numbers of racks without a switch of the controller, which operators name.
+    by_name: BTreeMap<String, u32>,
     /// Numbers that are given only to switches that claim them.
     reserved: BTreeSet<u32>,
 }
@@ -24,14 +26,15 @@ impl Racks {
             return Vec::new();
         }
         let missing: Vec<DatapathId> = unnumbered.copied().collect();
-        if self.numbers.len() + self.reserved.len() + missing.len() > MAX_RACKS as usize {
+        let given = self.numbers.len() + self.by_name.len() + self.reserved.len();
+        if given + missing.len() > MAX_RACKS as usize {
             // Only if the numbers are used up, those of switches that are no ToR any longer are
             // given to others.
             self.numbers.retain(|switch, _| tors.contains(switch));
             self.reserved.clear();
         }
-        let used: BTreeSet<u32> = self.numbers.values().copied().collect();
-        let mut free = (0..MAX_RACKS).filter(|n| !used.contains(n) && !self.reserved.contains(n));
+        let used = self.used();
+        let mut free = (0..MAX_RACKS).filter(|n| !used.contains(n));
         missing
             .into_iter()
             .filter(|switch| match free.next() {
@@ -44,9 +47,26 @@ impl Racks {
             .collect()
     }
 
+    /// Returns the number of a rack that an operator has named: the smallest free number if it has
+    /// none yet. Returns `None` if no number is left.
+    pub fn number_by_name(&mut self, name: &str) -> Option<u32> {
+        if let Some(number) = self.by_name.get(name) {
+            return Some(*number);
+        }
+        let used = self.used();
+        let number = (0..MAX_RACKS).find(|n| !used.contains(n))?;
+        self.by_name.insert(name.to_owned(), number);
+        Some(number)
+    }
+
+    /// Returns the numbers that are in use or reserved.
+    fn used(&self) -> BTreeSet<u32> {
+        self.numbers.values().chain(self.by_name.values()).chain(&self.reserved).copied().collect()
+    }
+
     /// Gives a switch the number that it had under an earlier controller, if both are free.
     pub fn claim(&mut self, switch: DatapathId, number: u32) {
-        if number < MAX_RACKS && self.numbers.values().all(|n| *n != number) {
+        if number < MAX_RACKS && self.numbers.values().chain(self.by_name.values()).all(|n| *n != number) {
             self.numbers.entry(switch).or_insert(number);
         }
     }
@@ -74,6 +94,21 @@ mod tests {
 
     fn host(graph: &mut Graph, name: &str, switch: u64) {
         graph.place(name, Port { switch: DatapathId(switch), number: 1 });
+    }
+
+    #[test]
+    fn racks_with_names_and_with_switches_have_different_numbers() {
+        let (mut graph, mut racks) = (Graph::default(), Racks::default());
+        racks.reserve([1]);
+        assert_eq!(
+            ["west", "east", "west"].map(|name| racks.number_by_name(name)),
+            [Some(0), Some(2), Some(0)]
+        );
+        host(&mut graph, "h1", 9);
+        assert!(racks.update(&tors(&graph)).is_empty());
+        racks.claim(DatapathId(5), 2);
+        assert_eq!((racks.number(DatapathId(9)), racks.number(DatapathId(5))), (Some(3), None));
+        assert_eq!(racks.number_by_name("north"), Some(4));
     }
 
     #[test]

@@ -73,6 +73,7 @@ fn node(number: u8) -> (NodeRegistration, Port) {
         ip: Ipv4Addr::new(10, 0, 0, number + 1).into(),
         mac: MacAddr(2, 0, 0, 0, 0, number),
         lldp_key: [number; 32].into(),
+        rack: None,
     };
     let place = Port {
         switch: SWITCHES[usize::from(number / 2) % SWITCHES.len()],
@@ -341,7 +342,7 @@ impl Sequence {
         let measured: Vec<_> = self.fabric.measurements().switches.into_keys().collect();
         assert_eq!(measured, SWITCHES);
         let nodes = &self.fabric.snapshot().nodes;
-        let nodes = nodes.iter().map(|node| (node.name.clone(), node.location.map(|location| location.port)));
+        let nodes = nodes.iter().map(|node| (node.name.clone(), node.location.and_then(|location| location.port)));
         Outcome {
             entries: self.switches.map(|connection| self.fabric.entries(connection)).into(),
             nodes: nodes.collect(),

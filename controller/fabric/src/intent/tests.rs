@@ -52,7 +52,13 @@ impl World {
             graph.place(&name, port(*switch));
             nodes.insert(
                 name.clone(),
-                NodeRegistration { name, ip: ip(host), mac: real(host), lldp_key: [0; 32].into() },
+                NodeRegistration {
+                    name,
+                    ip: ip(host),
+                    mac: real(host),
+                    lldp_key: [0; 32].into(),
+                    rack: None,
+                },
             );
         }
         let mut racks = Racks::default();

@@ -61,9 +61,12 @@ impl Network {
         }
     }
 
-    /// Returns the rack of each member if the group can be made, that is, if all members are
-    /// located and reach each other.
-    pub(super) fn locate(&self, request: &GroupRequest) -> Result<BTreeMap<String, u32>, FabricError> {
+    /// Returns the rack of each member if trees of the group can be made, that is, if all members
+    /// are located and reach each other. Returns `None` if the group uses no multicast.
+    pub(super) fn locate(
+        &self,
+        request: &GroupRequest,
+    ) -> Result<Option<BTreeMap<String, u32>>, FabricError> {
         let id = request.id;
         // A set of trees may outlive the group from which it has its number.
         if self.sharing.set_of(id).is_some() || self.multicast.group(id).is_some() {
@@ -71,6 +74,9 @@ impl Network {
         }
         let Some(first) = request.members.first() else { return Err(FabricError::EmptyGroup { id }) };
         self.check_ip_versions(&request.members)?;
+        if self.is_without_multicast(&request.members) {
+            return Ok(None);
+        }
         let graph = self.discovery.graph();
         let mut places: BTreeMap<&String, (Port, u32)> = BTreeMap::new();
         let mut unknown: BTreeSet<String> = BTreeSet::new();
@@ -97,7 +103,7 @@ impl Network {
         if let Some((to, _)) = places.iter().find(|(_, (port, _))| !reached(port)) {
             return Err(FabricError::Partitioned { from: first.clone(), to: (*to).clone() });
         }
-        Ok(places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect())
+        Ok(Some(places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect()))
     }
 
     /// Checks that all members use the same version of IP, because a tree carries only one.

@@ -19,6 +19,7 @@ mod node_registry;
 mod normal_forwarding;
 mod packet_in;
 mod requests;
+mod self_location;
 mod silent_nodes;
 mod snapshot;
 mod snapshot_publisher;
@@ -49,6 +50,7 @@ use multicast_groups::{GroupTrees, MulticastGroups};
 use node_registry::NodeRegistry;
 use normal_forwarding::NormalForwarding;
 use requests::answer;
+use self_location::SelfLocation;
 use silent_nodes::SilentNodes;
 use snapshot_publisher::{PublishDue, SnapshotPublisher};
 use stale_trees::StaleTrees;
@@ -94,6 +96,7 @@ pub(crate) struct Network {
     /// State and logic for hosts without an agent.
     host_forwarder: HostForwarder,
     silent: SilentNodes,
+    self_location: SelfLocation,
     group_tests: GroupTests,
     stale_trees: StaleTrees,
 }
@@ -130,6 +133,7 @@ impl Network {
             unicast: UnicastRoutes::default(),
             acknowledgments: Acknowledgments::default(),
             silent: SilentNodes::default(),
+            self_location: SelfLocation::default(),
             group_tests: GroupTests::new(test_key),
             stale_trees: StaleTrees::default(),
         }
@@ -330,6 +334,7 @@ impl Network {
         for switch in self.switches.pass_time(now) {
             self.intent.touch(switch);
         }
+        self.locate_by_reports(now);
         self.handle_hosts(now, HostInput::Tick);
         // Answers to callers, and acknowledged trees, can change the desired state again.
         loop {
@@ -350,6 +355,7 @@ impl Network {
             self.host_forwarder.deadline(),
             self.multicast.improving(now),
             self.unicast.deferred_until(),
+            self.self_location.deadline(),
         ];
         own.into_iter().fold(discovery, earliest)
     }
@@ -359,6 +365,7 @@ impl Network {
         let revisions = [
             self.discovery.revision(),
             self.nodes.revision(),
+            self.self_location.revision(),
             self.switches.revision(),
             self.multicast.revision(),
             self.host_forwarder.revision(),
@@ -420,6 +427,7 @@ impl Network {
                     let took = self.presence.node(now, &node, port);
                     took.into_iter().for_each(|took| self.telemetry.found(took));
                     self.node_heard_at(&node, port);
+                    self.forget_report(&node);
                     self.changes.nodes.insert(node);
                 }
                 Output::NodeLost(node, port) => {

@@ -21,7 +21,8 @@ impl Network {
                 answer(reply, Ok(()));
             }
             FabricRequest::CreateGroup(request, reply) => match self.locate(&request) {
-                Ok(racks) => self.create_group(now, &request, &racks, reply),
+                Ok(Some(racks)) => self.create_group(now, &request, &racks, reply),
+                Ok(None) => answer(reply, Ok(Vec::new())),
                 Err(error) => answer(reply, Err(error)),
             },
             FabricRequest::AdoptGroup(request, trees, reply) => {
@@ -57,6 +58,7 @@ impl Network {
         }
         self.presence.registered(now, &node.name);
         self.discovery.handle(now, Input::NodeRegistered(&node.name, node.mac, &node.lldp_key));
+        self.expect_location(now, &node.name);
         self.changes.nodes.insert(node.name);
         Ok(())
     }
@@ -68,6 +70,7 @@ impl Network {
         if self.nodes.unregister(name) {
             self.presence.left(name);
             self.node_unregistered(name);
+            self.forget_report(name);
             self.discovery.handle(now, Input::NodeUnregistered(name));
             self.changes.nodes.insert(name.to_owned());
         }

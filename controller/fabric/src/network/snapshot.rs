@@ -37,10 +37,16 @@ pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
         name: node.name.clone(),
         ip: node.ip,
         mac: node.mac,
-        location: graph.host(&node.name).and_then(|port| {
-            let rack = network.racks.number(port.switch)?;
-            Some(Location { port, rack, bytes_per_second: node_rate(network, port) })
-        }),
+        location: match graph.host(&node.name) {
+            Some(port) => network.racks.number(port.switch).map(|rack| {
+                let bytes_per_second = node_rate(network, port);
+                Location { port: Some(port), rack, bytes_per_second }
+            }),
+            None => network.self_location.rack(&node.name).map(|rack| {
+                let bytes_per_second = network.config.host_bytes_per_second.unwrap_or(0);
+                Location { port: None, rack, bytes_per_second }
+            }),
+        },
     });
     TopologySnapshot {
         switches: switches.collect(),

@@ -1,0 +1,107 @@
+//! Nodes that no switch locates. They are located by the report of their agent, which names their
+//! rack, and their groups use no multicast trees.
+
+use super::Network;
+use crate::api::NetworkMode;
+use cool_machine::Time;
+use std::collections::BTreeMap;
+use tracing::{info, warn};
+
+/// LLDP intervals after registration in which a switch may locate a node, if no switch is
+/// connected.
+const WITHOUT_SWITCHES_INTERVALS: u32 = 3;
+/// LLDP intervals after registration in which a switch may locate a node, if switches are
+/// connected. Longer, because a node with trees is much faster.
+const WITH_SWITCHES_INTERVALS: u32 = 10;
+
+/// The nodes that no switch has located since they were registered.
+#[derive(Debug, Default)]
+pub(crate) struct SelfLocation {
+    /// When each node that has no location yet is located by its report.
+    pending: BTreeMap<String, Time>,
+    /// The rack of each node that is located by its report.
+    racks: BTreeMap<String, u32>,
+    revision: u64,
+}
+
+impl SelfLocation {
+    /// Records that a switch has located a node, or that the node is no longer registered.
+    fn remove(&mut self, name: &str) {
+        self.pending.remove(name);
+        self.revision += u64::from(self.racks.remove(name).is_some());
+    }
+
+    /// Returns the rack of a node that is located by its report.
+    pub(crate) fn rack(&self, name: &str) -> Option<u32> {
+        self.racks.get(name).copied()
+    }
+
+    /// Returns when the next node is located by its report.
+    pub(crate) fn deadline(&self) -> Option<Time> {
+        self.pending.values().min().copied()
+    }
+
+    /// Returns the number of changes so far that are visible in a snapshot of the network.
+    pub(crate) fn revision(&self) -> u64 {
+        self.revision
+    }
+}
+
+impl Network {
+    /// Records that a node is registered. If no switch locates it soon, its report does.
+    pub(super) fn expect_location(&mut self, now: Time, name: &str) {
+        if self.discovery.graph().host(name).is_some() {
+            return;
+        }
+        let intervals = match self.config.mode {
+            NetworkMode::OpenFlow => return,
+            NetworkMode::Plain => 0,
+            NetworkMode::Auto if self.switches.iter().any(|(_, state)| state.connected()) => {
+                WITH_SWITCHES_INTERVALS
+            }
+            NetworkMode::Auto => WITHOUT_SWITCHES_INTERVALS,
+        };
+        let located = self.self_location.racks.contains_key(name);
+        // An agent that registers again may name a different rack.
+        let due = if located { now } else { now + self.config.lldp_interval * intervals };
+        self.self_location.pending.insert(name.to_owned(), due);
+    }
+
+    /// Records that a switch has located a node, or that the node is no longer registered.
+    pub(super) fn forget_report(&mut self, name: &str) {
+        self.self_location.remove(name);
+    }
+
+    /// Locates the nodes by their reports that no switch has located in time.
+    pub(super) fn locate_by_reports(&mut self, now: Time) {
+        let due: Vec<String> =
+            self.self_location.pending.extract_if(.., |_, due| *due <= now).map(|(name, _)| name).collect();
+        for name in due {
+            let Some(node) = self.nodes.get(&name) else { continue };
+            let rack_name = node.rack.clone().unwrap_or_default();
+            let Some(rack) = self.racks.number_by_name(&rack_name) else {
+                warn!(
+                    node = name,
+                    rack = rack_name,
+                    "cannot locate the node, because there are too many racks"
+                );
+                continue;
+            };
+            if self.self_location.racks.insert(name.clone(), rack) != Some(rack) {
+                info!(
+                    node = name,
+                    rack = rack_name,
+                    "no switch locates the node, so its agent's report does"
+                );
+                self.self_location.revision += 1;
+            }
+        }
+    }
+
+    /// Returns whether a group of these nodes cannot use multicast trees: because no group does, or
+    /// because no switch has located one of the nodes.
+    pub(super) fn is_without_multicast(&self, members: &[String]) -> bool {
+        let by_report = |name: &String| self.self_location.rack(name).is_some();
+        self.config.mode == NetworkMode::Plain || members.iter().any(by_report)
+    }
+}

@@ -1,0 +1,83 @@
+//! Nodes on networks without OpenFlow switches.
+
+use super::world::{World, at, node, ring};
+use super::*;
+use crate::api::NetworkMode;
+
+fn world(mode: NetworkMode, truth: Graph) -> World {
+    World::with(FabricConfig { mode, ..FabricConfig::default() }, truth, node)
+}
+
+fn register(world: &mut World, n: u8, rack: &str) {
+    let rack = Some(rack.to_owned()).filter(|rack| !rack.is_empty());
+    let registration = NodeRegistration { rack, ..node(n) };
+    world.ask(|reply| FabricRequest::Register(registration, reply)).try_recv().unwrap().unwrap();
+    world.settle();
+}
+
+/// Returns the port and the rack of a node.
+fn place(world: &World, name: &str) -> Option<(Option<Port>, u32)> {
+    world.watch.borrow().node(name).unwrap().location.map(|location| (location.port, location.rack))
+}
+
+#[test]
+fn without_switches_nodes_are_located_by_their_reports() {
+    let mut world = world(NetworkMode::Auto, Graph::default());
+    for (n, rack) in [(1, "west"), (2, "east"), (3, "west"), (4, "")] {
+        register(&mut world, n, rack);
+    }
+    world.intervals(2);
+    assert_eq!(["h1", "h2", "h3", "h4"].map(|name| place(&world, name)), [None; 4]);
+    world.intervals(2);
+    let racks = [0, 1, 0, 2].map(|rack| Some((None, rack)));
+    assert_eq!(["h1", "h2", "h3", "h4"].map(|name| place(&world, name)), racks);
+    // Such a group uses no trees, and needs no switch.
+    assert_eq!(world.group(1, &[1, 2, 3]).try_recv().unwrap().unwrap(), []);
+    // An agent that registers again may name another rack.
+    register(&mut world, 3, "east");
+    assert_eq!(place(&world, "h3"), Some((None, 1)));
+    world.ask(|reply| FabricRequest::Unregister("h3".into(), reply)).try_recv().unwrap().unwrap();
+    world.intervals(1);
+    assert!(world.watch.borrow().node("h3").is_none());
+}
+
+#[test]
+fn a_switch_that_hears_a_node_later_locates_it() {
+    let mut world = world(NetworkMode::Auto, ring());
+    world.mute.insert("h1".to_owned());
+    world.intervals(6);
+    assert_eq!((place(&world, "h1"), place(&world, "h2").unwrap().0), (None, Some(at(1, 4))));
+    world.intervals(6);
+    let (port, rack) = place(&world, "h1").unwrap();
+    assert_eq!((port, world.watch.borrow().nodes.iter().all(|n| n.location.is_some())), (None, true));
+    assert!((0..4).all(|tor| world.network.racks.number(dpid(tor + 1)) != Some(rack)), "rack {rack}");
+    assert_eq!(world.group(1, &[1, 3]).try_recv().unwrap().unwrap(), []);
+    assert_ne!(world.group(2, &[2, 3]).try_recv().unwrap().unwrap(), []);
+    world.mute.clear();
+    world.intervals(2);
+    assert_eq!(place(&world, "h1").unwrap().0, Some(at(1, 3)));
+    assert_ne!(world.group(3, &[1, 3]).try_recv().unwrap().unwrap(), []);
+    // A node that a switch no longer hears does not fall back to its report.
+    world.mute.insert("h1".to_owned());
+    world.intervals(20);
+    assert_eq!(place(&world, "h1"), None);
+}
+
+#[test]
+fn with_openflow_only_switches_locate_nodes() {
+    let mut world = world(NetworkMode::OpenFlow, Graph::default());
+    register(&mut world, 1, "west");
+    world.intervals(20);
+    assert_eq!(place(&world, "h1"), None);
+    let error = world.group(1, &[1]).try_recv().unwrap().unwrap_err();
+    assert_eq!(error, FabricError::NotLocated { nodes: vec!["h1".into()] });
+}
+
+#[test]
+fn a_plain_network_has_no_trees() {
+    let mut world = world(NetworkMode::Plain, ring());
+    assert_eq!(place(&world, "h1").map(|(port, _)| port), Some(None));
+    world.intervals(6);
+    assert_eq!(place(&world, "h1").unwrap().0, Some(at(1, 3)));
+    assert_eq!(world.group(1, &[1, 3]).try_recv().unwrap().unwrap(), []);
+}
