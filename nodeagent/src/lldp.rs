@@ -50,7 +50,7 @@ pub(crate) async fn announce(
         match &now {
             Some(e) if now != trouble => {
                 warn!(
-                    "cannot announce this node by LLDP on {name}: {e}; the controller cannot place it in a rack"
+                    "cannot announce this node by LLDP on {name}: {e}; OpenFlow switches cannot locate it, other networks need no LLDP"
                 );
             }
             None if trouble.is_some() => info!("announcing this node by LLDP on {name} again"),

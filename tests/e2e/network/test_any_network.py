@@ -1,7 +1,7 @@
 """COOL on networks without OpenFlow: switches are bridges of the kernel."""
 import os
 
-from conftest import end_controller, run, succeed, wait_for
+from conftest import end_controller, log_of, run, succeed, wait_for
 
 BRIDGES = "bridge"
 
@@ -35,6 +35,16 @@ def test_agents_name_their_racks(make_bed):
     racks = [node["rack"] for _, node in sorted(nodes(bed).items())]
     assert racks[0] == racks[1] != racks[2] == racks[3], racks
     wait_for(lambda: not run(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1M", "--reps", "1").returncode, "the restarted agents run a job")
+
+
+def test_agents_need_no_capability(make_bed):
+    bed = make_bed("tree:2x2", switches=BRIDGES)
+    for name in ("h1", "h4"):
+        bed.agent_wrappers[name] = ("setpriv", "--bounding-set", "-all", "--inh-caps", "-all")
+        bed.restart_agent(name)
+        wait_for(lambda: "no permission to send Ethernet frames" in log_of(bed, name), "the agent of %s has no capability" % name)
+    bed.agent_wrappers.clear()
+    wait_for(lambda: not run(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "64K", "--reps", "1").returncode, "the restarted agents run a job")
 
 
 def test_nodes_wait_for_switches_if_openflow_is_required(make_bed):
