@@ -61,7 +61,7 @@ class CountingJob:
 
 
 def test_a_disconnected_caller_loses_no_line_of_its_job(make_bed):
-    bed = make_bed("tree:2x2", lldp_ms=1000)
+    bed = make_bed("tree:2x2", switches="bridge", lldp_ms=1000)
     wait_for(bed.whole, "the network is complete")
     host = bed.network.net.get("h1")
     job = CountingJob(bed, "cut", ("mnexec", "-a", str(host.pid)), COOL_CONTROLLER=bed.controller_address(network.MANAGEMENT_ADDRESS))
@@ -78,7 +78,7 @@ def test_a_disconnected_caller_loses_no_line_of_its_job(make_bed):
 
 
 def test_no_line_is_duplicated_or_silently_lost_in_a_restart(make_bed):
-    bed = make_bed("tree:2x2", lldp_ms=1000)
+    bed = make_bed("tree:2x2", switches="bridge", lldp_ms=1000)
     wait_for(bed.whole, "the network is complete")
     for mark, restart in (("stopped", restarted_in_order), ("killed", lambda bed: killed_controller(bed, None))):
         wait_for(bed.whole, "the network is complete")
@@ -91,7 +91,7 @@ def test_no_line_is_duplicated_or_silently_lost_in_a_restart(make_bed):
 
 
 def test_a_job_ends_if_its_caller_does_not_reconnect(make_bed):
-    bed = make_bed("tree:2x2", controller_flags=("--agent-grace", "20"))
+    bed = make_bed("tree:2x2", switches="bridge", controller_flags=("--agent-grace", "20"))
     job = start(bed, "cool", "run", "-n", "2", "--", "sh", "-c", "echo up; sleep 1000")
     # The output exceeds what the controller keeps for a caller.
     suspended = start(bed, "cool", "run", "-n", "1", "--", "sh", "-c", "echo up; yes | head -c 20000000; sleep 1000")
@@ -110,7 +110,7 @@ def test_a_job_ends_if_its_caller_does_not_reconnect(make_bed):
 
 
 def test_a_caller_that_stops_reading_loses_and_delays_nothing(make_bed):
-    bed = make_bed("tree:2x2", lldp_ms=1000)
+    bed = make_bed("tree:2x2", switches="bridge", lldp_ms=1000)
     wait_for(bed.whole, "the network is complete")
     count = 40000
     flood = start(bed, "cool", "run", "-n", "4", "--ranks-per-node", "1", "--", "sh", "-c", "seq -f 'a line that is long enough %%.0f' 1 %d" % count)
@@ -127,7 +127,7 @@ def test_a_caller_that_stops_reading_loses_and_delays_nothing(make_bed):
 
 
 def test_job_numbers_are_unique_and_their_last_digits_suffice(make_bed):
-    bed = make_bed("tree:2x2", lldp_ms=1000)
+    bed = make_bed("tree:2x2", switches="bridge", lldp_ms=1000)
     wait_for(bed.whole, "the network is complete")
     jobs = []
     for _ in range(2):
@@ -149,6 +149,6 @@ def test_job_numbers_are_unique_and_their_last_digits_suffice(make_bed):
 
 
 def test_a_grace_time_below_the_detection_time_is_refused(make_bed):
-    bed = make_bed("tree:2x2", lldp_ms=1000)
+    bed = make_bed("tree:2x2", switches="bridge", lldp_ms=1000)
     result = run(bed, "cool-controller", "--agent-grace", "19", *bed.security())
     assert result.returncode != 0 and "19 is not in 20..=86400" in result.stderr, result.stderr

@@ -23,7 +23,7 @@ GROUP = "ann:x:4101:\nbob:x:4102:\nteam:x:4200:ann\n"
 @pytest.fixture
 def bed(make_bed):
     """Agents that are not root, each with a launcher that has two more users than the machine."""
-    bed = make_bed("tree:2x2", users=(PASSWD, GROUP))
+    bed = make_bed("tree:2x2", switches="bridge", users=(PASSWD, GROUP))
     bed.run(["cool", "certs", bed.certificates, "--user", "ann", "--user", "bob"], check=True, capture_output=True)
     shutil.copy(os.path.join(bed.bin_dir, "cool-misuse"), bed.public)
     return bed
@@ -166,7 +166,7 @@ def arguments(pid):
 
 @pytest.mark.parametrize("cgroup", [True, False], ids=["cgroup", "subreaper"])
 def test_nothing_that_a_job_has_forked_outlives_it(make_bed, cgroup):
-    bed = make_bed("tree:2x2", users=(PASSWD, GROUP), hide_cgroups=not cgroup)
+    bed = make_bed("tree:2x2", switches="bridge", users=(PASSWD, GROUP), hide_cgroups=not cgroup)
     bed.run(["cool", "certs", bed.certificates, "--user", "ann"], check=True, capture_output=True)
     for marker, script, hosts, status in ((71_000_001, "exit 3", ["h1"], 3), (71_000_002, "sleep 71000002", ["h1", "h2"], 143),
                                           (71_000_003, "exit 0", ["h1", "h2"], 0)):
@@ -202,7 +202,7 @@ def test_an_agent_that_is_root_reports_it_and_does_not_start(bed):
 
 
 def test_a_user_has_as_many_jobs_as_one_may(make_bed):
-    bed = make_bed("tree:2x2", users=(PASSWD, GROUP), controller_flags=("--jobs-per-user", "1"))
+    bed = make_bed("tree:2x2", switches="bridge", users=(PASSWD, GROUP), controller_flags=("--jobs-per-user", "1"))
     bed.run(["cool", "certs", bed.certificates, "--user", "ann", "--user", "bob"], check=True, capture_output=True)
     job = start(bed, "ann", "run", "-n", "1", "--", "sh", "-c", "echo up; sleep 1000")
     lines(job, 1)
