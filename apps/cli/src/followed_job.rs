@@ -139,7 +139,7 @@ impl FollowedJob {
         mut on_update: impl FnMut(JobUpdate) -> Result<(), Error>,
     ) -> Result<(), Error> {
         self.spec.check_command()?;
-        let mut events = self.client.run(self.spec.clone()).await?.into_inner();
+        let mut events = self.submit().await?;
         loop {
             let until = self.interrupted.map(|(_, until)| until);
             let event = tokio::select! {
@@ -165,11 +165,12 @@ impl FollowedJob {
                 }
             };
             match event.body {
-                Some(Body::Submitted(submitted)) => self.number = submitted.job,
+                Some(Body::Submitted(submitted)) => self.on_accepted(submitted.job).await?,
                 // The event is repeated when the command resumes the job.
                 Some(Body::Started(_)) if self.started.is_some() => {}
                 Some(Body::Started(started)) => {
-                    (self.number, self.started) = (started.job, Some(Instant::now()));
+                    self.started = Some(Instant::now());
+                    self.on_accepted(started.job).await?;
                     on_update(JobUpdate::Started(started.group.unwrap_or_default()))?;
                 }
                 Some(Body::Output(output)) => match self.lines.receive(&output) {
@@ -190,11 +191,34 @@ impl FollowedJob {
         }
     }
 
-    /// Forwards a signal, or cancels the job.
+    /// Submits the job. Returns its events.
+    async fn submit(&mut self) -> Result<Streaming<JobEvent>, Error> {
+        let (mut client, spec) = (self.client.clone(), self.spec.clone());
+        let submitted = client.run(spec);
+        tokio::pin!(submitted);
+        loop {
+            let until = self.interrupted.map(|(_, until)| until);
+            tokio::select! {
+                events = &mut submitted => return Ok(events?.into_inner()),
+                signal = self.signals.next() => self.on_signal(signal).await?,
+                () = wait_until(until) => return Err(Error::Unfinished(0)),
+            }
+        }
+    }
+
+    /// Records the number of the job. If a signal has arrived before, the job is canceled now,
+    /// because without its number it would go on without this command.
+    async fn on_accepted(&mut self, number: u64) -> Result<(), Error> {
+        let is_new = self.number == 0;
+        self.number = number;
+        if is_new && self.interrupted.is_some() { self.end_interrupted().await } else { Ok(()) }
+    }
+
+    /// Forwards a signal, or cancels the job, as soon as it is accepted.
     ///
     /// # Errors
-    /// If the command must not wait for the end of the job: no job was accepted yet, or this is the
-    /// second signal. Also if the request fails.
+    /// If the command must not wait for the end of the job, because this is the second signal. Also
+    /// if the request fails.
     async fn on_signal(&mut self, signal: i32) -> Result<(), Error> {
         let job = self.number;
         if is_forwarded(signal) {
@@ -205,10 +229,17 @@ impl FollowedJob {
         }
         let again = self.interrupted.is_some();
         self.interrupted = Some((signal, Instant::now() + END_TIMEOUT));
-        if again || job == 0 {
-            return Err(Error::Unfinished(job));
+        match (again, job) {
+            (true, _) => Err(Error::Unfinished(job)),
+            (false, 0) => Ok(()),
+            (false, _) => self.end_interrupted().await,
         }
-        eprintln!("cool: ending job {}; press Ctrl-C again to leave it at once", job_ids::short(job));
+    }
+
+    /// Cancels the job because of a signal.
+    async fn end_interrupted(&mut self) -> Result<(), Error> {
+        let job = job_ids::short(self.number);
+        eprintln!("cool: ending job {job}; press Ctrl-C again to leave it at once");
         match self.cancel().await {
             // `follow` detects that the connection is broken, and `resume` cancels the job on the
             // next one.

@@ -2,6 +2,7 @@
 import os
 import signal
 import subprocess
+import time
 
 from conftest import PATIENCE, run, succeed
 
@@ -114,6 +115,18 @@ def test_an_interrupt_ends_all_processes_before_cool_returns(make_bed):
     assert status == 143 and "the job has ended" in errors, errors
     assert processes("cool-test-interrupted") == []
     assert running(bed) == []
+
+
+def test_an_interrupt_at_any_moment_leaves_no_job(make_bed):
+    """The signals arrive while the command starts, while it submits its job, and while the job starts."""
+    bed = make_bed("tree:2x2")
+    for step in range(24):
+        job = start(bed, "cool", "run", "-n", "1", "--", "sleep", "1000")
+        time.sleep(step * 0.005)
+        job.send_signal(signal.SIGINT)
+        status, _, errors = ended(job)
+        assert status in (-signal.SIGINT, 130), (status, errors)
+        assert running(bed) == [], "the signal came %d ms after the start" % (step * 5)
 
 
 def test_jobs_are_listed_signaled_and_canceled(make_bed):
