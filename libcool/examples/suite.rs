@@ -230,7 +230,7 @@ fn errors(comm: &Comm) -> Result<(), Error> {
 
     // The last rank is alive, but calls only after the others have failed.
     let copy = comm.dup()?;
-    copy.set_timeout(Duration::from_secs(2));
+    copy.set_timeout(Duration::from_secs(6));
     let waited = if rank == n - 1 { Vec::new() } else { told(copy.barrier()) };
     comm.barrier()?;
     line(comm, "not in time", waited)?;

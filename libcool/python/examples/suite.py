@@ -149,7 +149,7 @@ def errors(comm):
 
     # The last rank is alive, but calls only after the others have failed.
     with comm.dup() as copy:
-        copy.set_timeout(2)
+        copy.set_timeout(6)
         codes = [] if rank == n - 1 else error_codes(copy.barrier)
         comm.barrier()
     line(comm, "not in time", codes)
