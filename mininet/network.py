@@ -106,6 +106,11 @@ class Network:
         """Returns the links between switches, each as its two interfaces."""
         return [(link.intf1, link.intf2) for link in self.net.links if is_uplink(link)]
 
+    def switch_of(self, host):
+        """Returns the name of the switch to which a host is connected."""
+        link = host.defaultIntf().link
+        return next(intf.node.name for intf in (link.intf1, link.intf2) if is_switch(intf.node))
+
     def shape(self, link, mbit):
         """Limits both directions of a link to a rate; 0 removes the limit."""
         for intf in (link.intf1, link.intf2):

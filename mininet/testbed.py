@@ -332,6 +332,8 @@ class Testbed:
                    "--controller", self.controller_address(network.MANAGEMENT_ADDRESS), *self.security(),
                    "--socket", os.path.join(self.directory, name + ".sock"), "--slots", str(self.slots),
                    "--http", "%s:%d" % (self.pages_ip(host), PAGES_PORT), *self.agent_flags]
+        if not self.network.has_openflow and "--rack" not in self.agent_flags:
+            command += ["--rack", self.network.switch_of(host)]
         if self.peer_timeout_ms:
             command += ["--peer-timeout-ms", str(self.peer_timeout_ms)]
         if self.lose:

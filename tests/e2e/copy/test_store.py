@@ -22,7 +22,7 @@ def on_node(bed, name, *command):
 
 
 def test_a_job_finds_staged_files_on_its_nodes_only(make_bed, tmp_path):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     model = write(str(tmp_path / "model"), noise(1, MIB))
     scripts = make_folder(str(tmp_path / "scripts"))
     dest = str(tmp_path / "{node}")
@@ -83,7 +83,7 @@ class Stores:
 
 
 def test_stored_content_is_on_all_16_nodes_and_any_returns_it(make_bed, tmp_path):
-    bed = make_bed("tree:4x4")
+    bed = make_bed("tree:4x4", switches="bridge")
     stores = Stores(bed, tmp_path / "stores")
     source = make_folder(str(tmp_path / "source"))
     put = stores.run_json("put", "--from", "h1", "model", source)
@@ -118,7 +118,7 @@ def test_stored_content_is_on_all_16_nodes_and_any_returns_it(make_bed, tmp_path
 
 
 def test_a_new_version_replaces_the_old_and_sends_only_changes(make_bed, tmp_path):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     stores = Stores(bed, tmp_path / "stores")
     data = noise(2, 4 * MIB)
     source = write(str(tmp_path / "source"), data)
@@ -137,7 +137,7 @@ def test_a_new_version_replaces_the_old_and_sends_only_changes(make_bed, tmp_pat
 
 
 def test_a_get_survives_a_lost_or_damaged_source(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
     bed.wait_until_measured()
     stores = Stores(bed, tmp_path / "stores")
     source = write(str(tmp_path / "source"), noise(14, 8 * MIB))
@@ -170,7 +170,7 @@ def test_a_get_survives_a_lost_or_damaged_source(make_bed, tmp_path):
 
 
 def test_a_quota_evicts_the_least_recently_used_content(make_bed, tmp_path):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     stores = Stores(bed, tmp_path / "stores")
     for number, name in enumerate(("a", "b", "c")):
         write(str(tmp_path / name), noise(number, MIB))
@@ -192,7 +192,7 @@ def test_a_quota_evicts_the_least_recently_used_content(make_bed, tmp_path):
 
 
 def test_a_flipped_byte_is_found_named_dropped_and_mended(make_bed, tmp_path):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     stores = Stores(bed, tmp_path / "stores")
     source = make_folder(str(tmp_path / "source"))
     stores.run_json("put", "--from", "h1", "model", source)
@@ -238,7 +238,7 @@ def test_a_flipped_byte_is_found_named_dropped_and_mended(make_bed, tmp_path):
 
 
 def test_a_node_without_disk_space_is_named_and_keeps_its_copy(make_bed, tmp_path):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     stores = Stores(bed, tmp_path / "stores")
     small, large = write(str(tmp_path / "small"), noise(7, 100_000)), write(str(tmp_path / "large"), noise(8, 3 * MIB))
     os.makedirs(stores.path("h3"), mode=0o700)
@@ -258,7 +258,7 @@ def test_a_node_without_disk_space_is_named_and_keeps_its_copy(make_bed, tmp_pat
 
 
 def test_a_store_is_its_users_and_no_other_users(make_bed):
-    bed = make_bed("tree:2x2", users=(PASSWD, GROUP))
+    bed = make_bed("tree:2x2", switches="bridge", users=(PASSWD, GROUP))
     bed.run(["cool", "certs", bed.certificates, "--user", "ann", "--user", "bob"], check=True, capture_output=True)
     shutil.copy(os.path.join(bed.bin_dir, "cool"), bed.public)
     os.chmod(bed.public, 0o1777)
@@ -280,7 +280,7 @@ def test_a_store_is_its_users_and_no_other_users(make_bed):
 
 
 def test_an_interrupted_put_leaves_nothing_visible_and_resumes(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
     bed.wait_until_measured()
     stores = Stores(bed, tmp_path / "stores")
     source = write(str(tmp_path / "source"), noise(6, 16 * MIB))

@@ -59,7 +59,7 @@ def racks(bed):
 
 
 def test_ranks_run_on_the_requested_nodes(make_bed):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     (a, b), (c, d) = racks(bed)[0], racks(bed)[1]
 
     def run_on(*options):
@@ -81,7 +81,7 @@ def test_ranks_run_on_the_requested_nodes(make_bed):
 
 
 def test_output_goes_into_files(make_bed, tmp_path):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     command = "echo out $COOL_RANK $HELLO; pwd; echo err $COOL_RANK >&2"
     process = run(bed, "cool", "run", "-n", "3", "--output", str(tmp_path / "logs"), "--env", "HELLO=there", "--workdir", "/usr", "--",
                "sh", "-c", command)
@@ -92,7 +92,7 @@ def test_output_goes_into_files(make_bed, tmp_path):
 
 
 def test_the_first_failure_ends_every_process_of_the_job(make_bed):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     script = "if [ $COOL_RANK = 2 ]; then read line < %s; exit 7; fi; " + STUBBORN
     fifo = os.path.join(bed.directory, "go")
     os.mkfifo(fifo)
@@ -106,7 +106,7 @@ def test_the_first_failure_ends_every_process_of_the_job(make_bed):
 
 
 def test_an_interrupt_ends_all_processes_before_cool_returns(make_bed):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     job = start(bed, "cool", "run", "-n", "4", "--", "sh", "-c", STUBBORN, "cool-test-interrupted")
     lines(job, 4)
     assert len(processes("cool-test-interrupted")) >= 8
@@ -119,7 +119,7 @@ def test_an_interrupt_ends_all_processes_before_cool_returns(make_bed):
 
 def test_an_interrupt_at_any_moment_leaves_no_job(make_bed):
     """The signals arrive while the command starts, while it submits its job, and while the job starts."""
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     for step in range(24):
         job = start(bed, "cool", "run", "-n", "1", "--", "sleep", "1000")
         time.sleep(step * 0.005)
@@ -130,7 +130,7 @@ def test_an_interrupt_at_any_moment_leaves_no_job(make_bed):
 
 
 def test_jobs_are_listed_signaled_and_canceled(make_bed):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     script = "trap 'echo got it' USR1; echo up; while :; do sleep 0.1; done"
     job = start(bed, "cool", "run", "-n", "2", "--time-limit", "5m", "--", "sh", "-c", script)
     assert lines(job, 2) == ["[0] up\n", "[1] up\n"]
@@ -150,7 +150,7 @@ def test_jobs_are_listed_signaled_and_canceled(make_bed):
 
 
 def test_a_job_ends_when_its_time_is_over(make_bed):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     process = run(bed, "cool", "run", "-n", "4", "--time-limit", "1", "--", "sh", "-c", STUBBORN, "cool-test-late")
     assert process.returncode == 124 and "it exceeded its time limit of 1s" in process.stderr, process.stderr
     assert processes("cool-test-late") == []

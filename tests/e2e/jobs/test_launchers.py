@@ -15,7 +15,7 @@ HOSTS = 4
 
 @pytest.fixture
 def bed(make_bed):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     # Users other than root can access the sockets of agents and the program, and nothing else.
     os.chmod(bed.directory, 0o711)
     shutil.copy(os.path.join(bed.bin_dir, "cool-misuse"), program(bed))

@@ -12,8 +12,10 @@ def nodes(bed):
 
 def test_a_network_of_bridges_needs_no_option(make_bed, tmp_path):
     bed = make_bed("tree:2x2", switches=BRIDGES)
-    assert {(node["located_by"], node["port"], node["rack"]) for node in nodes(bed).values()} == {("report", None, 0)}
-    assert "rack 0, located by the reports of agents:\n  h1 (10.0.0.2, 4 slots)\n" in succeed(bed, "cool", "topology")
+    assert {(node["located_by"], node["port"]) for node in nodes(bed).values()} == {("report", None)}
+    # The testbed names a rack for each switch.
+    assert [nodes(bed)[name]["rack_name"] for name in ("h1", "h2", "h3", "h4")] == ["s2", "s2", "s3", "s3"]
+    assert ' "s2", located by the reports of agents:\n  h1 (10.0.0.2, 4 slots)\n' in succeed(bed, "cool", "topology")
     assert succeed(bed, "cool", "doctor") == "nothing is wrong: 0 switches, 4 nodes\n"
     succeed(bed, "cool", "run", "-n", "8", "--", os.path.join(bed.bin_dir, "cool-misuse"), "sum")
     succeed(bed, "cool", "bench", "--ops", "bcast,reduce,allreduce,gather,allgather,scatter,barrier", "--bytes", "1K,1M", "--reps", "2")
