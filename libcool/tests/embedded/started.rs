@@ -312,6 +312,27 @@ fn a_rank_may_wait_in_calls_that_another_started_long_before() {
 }
 
 #[test]
+fn a_root_may_be_10000_calls_ahead_of_a_rank_that_waits() {
+    let all_complete = std::sync::Barrier::new(2);
+    ranks(2, |comm| {
+        if comm.rank() == 0 {
+            for turn in 0..10_000u64 {
+                comm.start().bcast(&mut [turn], 0)?.wait()?;
+            }
+            all_complete.wait();
+        } else {
+            all_complete.wait();
+            for turn in 0..10_000 {
+                let mut found = [u64::MAX];
+                comm.bcast(&mut found, 0)?;
+                assert_eq!(found, [turn]);
+            }
+        }
+        Ok(())
+    });
+}
+
+#[test]
 fn in_place_results_equal_those_of_two_arrays() {
     ranks(5, |comm| {
         let (rank, size) = (comm.rank(), comm.size());

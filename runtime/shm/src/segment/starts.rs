@@ -10,8 +10,8 @@
 //!
 //! A word contains the decisions of 16 calls, two bits for each, below the number of the lap: how
 //! often the calls have gone through all words. Laps only grow. A rank that finds a later lap is
-//! more than [`DECISIONS`] calls behind another rank, which [`cool_types::limits::OPEN_CALLS`]
-//! rules out for a rank whose program is correct; it acts alone then.
+//! more than [`DECISIONS`] calls behind another rank. If it starts the call, the agents execute it.
+//! If it waits in the call, its agent replies that they do, as soon as the rank reports its wait.
 
 use super::{STARTS, Segment, SegmentMemory, SharedWord};
 use std::sync::atomic::Ordering;
