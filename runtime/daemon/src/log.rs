@@ -2,7 +2,7 @@
 //!
 //! It has two outputs: text on standard error, filtered by --log, and events as JSON documents. The
 //! last events are kept in memory, and all can be written to a file. Both outputs omit lines of
-//! events that happen too often ([`LineLimit`]). Warnings and errors are counted.
+//! events that happen too often (module `line_limit`). Warnings and errors are counted.
 
 use crate::line_limit::LineLimit;
 use parking_lot::{Mutex, MutexGuard};
