@@ -36,6 +36,8 @@ pub(super) struct RemoteCall {
 pub(super) struct CallMatching {
     /// The local calls by number, including the last few completed ones.
     called: BTreeMap<u64, LocalCall>,
+    /// The records of all local calls from this number on have been kept.
+    kept_from: u64,
     /// The calls that ranks of other nodes have joined: the digest, and the text if it was
     /// reported.
     remote: BTreeMap<(u64, u32), (u64, Option<String>)>,
@@ -114,8 +116,7 @@ impl CallMatching {
     /// Returns whether no local rank has requested a call from its agent. This is certain only for
     /// calls whose record cannot have been dropped; `false` is returned for others.
     pub(super) fn is_surely_not_called(&self, call: u64) -> bool {
-        let is_kept = self.called.len() <= PAST_MAX || self.called.range(..=call).next().is_some();
-        is_kept && !self.called.contains_key(&call)
+        call >= self.kept_from && !self.called.contains_key(&call)
     }
 
     /// Returns the calls before `end` that the agents of other nodes have reported to execute and
@@ -228,7 +229,7 @@ impl CallMatching {
     pub(super) fn forget(&mut self, call: u64) {
         self.remote.retain(|(number, _), _| *number != call);
         while self.called.len() > PAST_MAX && self.called.first_key_value().is_some_and(|(n, _)| *n < call) {
-            self.called.pop_first();
+            self.kept_from = self.called.pop_first().map_or(self.kept_from, |(dropped, _)| dropped + 1);
         }
         if let Some((oldest, _)) = self.called.first_key_value() {
             self.notified = self.notified.split_off(&(*oldest, 0));
@@ -265,4 +266,24 @@ pub(super) fn mismatch(
         members.id
     );
     CallFailure::new(CallFailureKind::Mismatch, text, vec![a, b])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_whose_record_was_dropped_may_have_been_made() {
+        let mut matching = CallMatching::default();
+        let last = PAST_MAX as u64 + 1;
+        for call in 0..=last {
+            matching.called.insert(call, LocalCall { digest: 1, text: String::new(), rank: 0 });
+        }
+        matching.forget(last);
+        assert_eq!(matching.called.len(), PAST_MAX);
+        assert_eq!(
+            [0, 1, 2, last, last + 1].map(|call| matching.is_surely_not_called(call)),
+            [false, false, false, false, true]
+        );
+    }
 }
