@@ -5,27 +5,21 @@ They run no spanning tree protocol, so the network must have no loops.
 """
 import subprocess
 
-from emulator import SILENCE, Switch
+from emulator import SILENCE, Switch, sh
 
 
 class Bridge(Switch):
     """A bridge in the root namespace."""
 
     def start(self, _controllers):
-        run("ip", "link", "add", self.name, "type", "bridge", "stp_state", "0", "mcast_snooping", "1")
+        sh("ip", "link", "add", self.name, "type", "bridge", "stp_state", "0", "mcast_snooping", "1")
         # The bridge itself must send nothing, such as router solicitations.
-        run("sysctl", "-qw", "net.ipv6.conf.%s.disable_ipv6=1" % self.name)
+        sh("sysctl", "-qw", "net.ipv6.conf.%s.disable_ipv6=1" % self.name)
         for intf in self.intfList():
             if intf.name != "lo":
-                run("ip", "link", "set", intf.name, "master", self.name, "up")
-        run("ip", "link", "set", self.name, "up")
+                sh("ip", "link", "set", intf.name, "master", self.name, "up")
+        sh("ip", "link", "set", self.name, "up")
 
     def stop(self, deleteIntfs=True):
         subprocess.run(["ip", "link", "delete", self.name], capture_output=True, timeout=SILENCE)
         super().stop(deleteIntfs)
-
-
-def run(*command):
-    process = subprocess.run(command, capture_output=True, text=True, timeout=SILENCE)
-    if process.returncode:
-        raise RuntimeError("%s: %s" % (" ".join(command), process.stderr.strip()))

@@ -16,7 +16,7 @@ try:
 except ModuleNotFoundError as e:
     sys.exit("%s: %s has no Mininet (%s): install Debian's package mininet, and run this with /usr/bin/python3" % (sys.argv[0], sys.executable, e))
 
-__all__ = ["SILENCE", "Host", "Link", "Mininet", "OVSSwitch", "Switch", "Topo", "setLogLevel"]
+__all__ = ["SILENCE", "Host", "Link", "Mininet", "OVSSwitch", "Switch", "Topo", "setLogLevel", "sh"]
 
 # Seconds for which the shell of a node, or a command that Mininet runs, may be silent. A shell that
 # is silent for longer hangs, because it answers within a moment even on a busy machine.
@@ -100,6 +100,18 @@ def run_bounded(command, shell=False, seconds=SILENCE):
     except subprocess.TimeoutExpired:
         raise RuntimeError("did not end within %g s: %s" % (seconds, command)) from None
     return process.stdout, process.stderr, process.returncode
+
+
+def sh(*command):
+    """Returns the output of a command. Raises a RuntimeError with its error message, or if it does
+    not end."""
+    try:
+        process = subprocess.run(command, capture_output=True, text=True, timeout=SILENCE)
+    except subprocess.TimeoutExpired:
+        raise RuntimeError("%s: did not end within %d s" % (" ".join(command), SILENCE)) from None
+    if process.returncode:
+        raise RuntimeError("%s: %s" % (" ".join(command), (process.stderr or process.stdout).strip()))
+    return process.stdout
 
 
 class Host(BoundedNode, mininet.node.Host):

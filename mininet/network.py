@@ -13,24 +13,12 @@ from functools import partial
 import topologies
 from bofuss import Bofuss
 from bridge import Bridge
-from emulator import SILENCE, Host, Link, Mininet, OVSSwitch, setLogLevel
+from emulator import Host, Link, Mininet, OVSSwitch, setLogLevel, sh
 
 MANAGEMENT_ADDRESS = "10.255.0.1"  # the controller's address on every management link
 QUEUE_KB = 256
 BURST_KB = 16
 SWITCHES = {"ovs": partial(OVSSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"), "bofuss": Bofuss, "bridge": Bridge}
-
-
-def sh(*command):
-    """Returns the output of a command. Raises a RuntimeError with its error message, or if it does
-    not end."""
-    try:
-        process = subprocess.run(command, capture_output=True, text=True, timeout=SILENCE)
-    except subprocess.TimeoutExpired:
-        raise RuntimeError("%s: did not end within %d s" % (" ".join(command), SILENCE)) from None
-    if process.returncode:
-        raise RuntimeError("%s: %s" % (" ".join(command), (process.stderr or process.stdout).strip()))
-    return process.stdout
 
 
 class Network:

@@ -183,19 +183,20 @@ class Testbed:
         self.directory = self.stack.enter_context(tempfile.TemporaryDirectory(prefix="cool-testbed-"))
         self.logs = self.logs or self.directory
         os.makedirs(self.logs, exist_ok=True)
-        if self.options["switches"] == "ovs":
+        has_ovs = self.options["switches"] == "ovs"
+        if has_ovs:
             self.stack.enter_context(ovs.running())
         if not self.insecure_plaintext:
             self.certificates = os.path.join(self.directory, "certs")
             subprocess.run([os.path.join(self.bin_dir, "cool"), "certs", self.certificates], stdout=subprocess.DEVNULL, check=True)
-            if self.options["switches"] == "ovs":
+            if has_ovs:
                 self.stack.enter_context(ovs.use_certificates(self.certificates))
         if self.users:
             self.prepare_accounts()
         self.network = self.make_network()
         self.stack.callback(self.network.stop)
         self.network.start(self.openflow_address())
-        if self.options["switches"] == "ovs":
+        if has_ovs:
             self.stack.enter_context(favored_switch())
         self.description = self.network.describe()
         self.description_file = os.path.join(self.directory, "testbed.json")

@@ -35,7 +35,7 @@ pub struct Options {
     #[arg(long, value_name = "IP:PORT", default_value = "0.0.0.0:7400")]
     pub grpc: SocketAddr,
 
-    /// What the network must be able to do
+    /// The kind of network that is required
     ///
     /// With "auto" the controller serves any network. OpenFlow switches that connect carry
     /// multicast trees. Nodes that no such switch locates within seconds are located by the reports

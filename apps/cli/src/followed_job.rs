@@ -229,11 +229,10 @@ impl FollowedJob {
         }
         let again = self.interrupted.is_some();
         self.interrupted = Some((signal, Instant::now() + END_TIMEOUT));
-        match (again, job) {
-            (true, _) => Err(Error::Unfinished(job)),
-            (false, 0) => Ok(()),
-            (false, _) => self.end_interrupted().await,
+        if again {
+            return Err(Error::Unfinished(job));
         }
+        if job > 0 { self.end_interrupted().await } else { Ok(()) }
     }
 
     /// Cancels the job because of a signal.

@@ -189,7 +189,10 @@ fn costs(found: &Measurements) -> Vec<String> {
 }
 
 fn picture(topology: &Topology) -> String {
-    let reported: BTreeSet<u32> = topology.nodes.iter().filter(|n| n.is_reported).map(|n| n.rack).collect();
+    let mut reported: BTreeMap<u32, Vec<&Node>> = BTreeMap::new();
+    for node in topology.nodes.iter().filter(|n| n.is_reported) {
+        reported.entry(node.rack).or_default().push(node);
+    }
     let racks = topology.switches.iter().filter(|s| s.tor).count() + reported.len();
     let mut text = format!(
         "{}, {}, {}\n",
@@ -203,14 +206,14 @@ fn picture(topology: &Topology) -> String {
         drawing.below(switch, "", &mut text);
     }
     section(&mut text, "links that are not part of the tree:", drawing.others());
-    let lost = topology.nodes.iter().filter(|n| !n.located);
-    for rack in reported {
-        let nodes = topology.nodes.iter().filter(|n| n.is_reported && n.rack == rack);
-        let name = nodes.clone().map(|n| n.rack_name.as_str()).find(|name| !name.is_empty());
+    for (rack, nodes) in reported {
+        // A node whose agent is away names no rack.
+        let name = nodes.iter().map(|n| n.rack_name.as_str()).find(|name| !name.is_empty());
         let named = name.map_or(String::new(), |name| format!(" \"{name}\""));
         let title = format!("rack {rack}{named}, located by the reports of agents:");
-        section(&mut text, &title, nodes.map(|n| format!("{} ({}{})", n.name, n.ip, state(n))));
+        section(&mut text, &title, nodes.iter().map(|n| format!("{} ({}{})", n.name, n.ip, state(n))));
     }
+    let lost = topology.nodes.iter().filter(|n| !n.located);
     section(&mut text, "not found by LLDP yet:", lost.map(|n| format!("{} ({})", n.name, n.ip)));
     section(&mut text, "hosts without an agent:", topology.hosts.iter().map(|h| host(topology, h)));
     section(&mut text, "costs:", topology.measurements.iter().flat_map(costs));

@@ -7,7 +7,7 @@ use core::time::Duration;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What the controller requires of the network.
+/// The kind of network that the controller requires.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum NetworkMode {
     /// Any network: nodes that no OpenFlow switch locates within seconds are located by the reports
@@ -72,7 +72,7 @@ pub struct Pipeline {
 /// Configuration of the fabric.
 #[derive(Clone, Debug)]
 pub struct FabricConfig {
-    /// What is required of the network.
+    /// The kind of network that is required.
     pub mode: NetworkMode,
     /// Rate of every link between a node and its switch, in bytes per second. `None`: as the port
     /// reports it.

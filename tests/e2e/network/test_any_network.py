@@ -3,15 +3,13 @@ import os
 
 from conftest import end_controller, log_of, run, succeed, wait_for
 
-BRIDGES = "bridge"
-
 
 def nodes(bed):
     return {node["name"]: node for node in (bed.cool_json("topology") or {"nodes": []})["nodes"]}
 
 
 def test_a_network_of_bridges_needs_no_option(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", switches=BRIDGES)
+    bed = make_bed("tree:2x2", switches="bridge")
     assert {(node["located_by"], node["port"]) for node in nodes(bed).values()} == {("report", None)}
     # The testbed names a rack for each switch.
     assert [nodes(bed)[name]["rack_name"] for name in ("h1", "h2", "h3", "h4")] == ["s2", "s2", "s3", "s3"]
@@ -28,7 +26,7 @@ def test_a_network_of_bridges_needs_no_option(make_bed, tmp_path):
 
 
 def test_agents_name_their_racks(make_bed):
-    bed = make_bed("tree:2x2", switches=BRIDGES)
+    bed = make_bed("tree:2x2", switches="bridge")
     for name, rack in (("h1", "west"), ("h2", "west"), ("h3", "east"), ("h4", "east")):
         bed.agent_flags = ("--rack", rack)
         bed.restart_agent(name)
@@ -40,7 +38,7 @@ def test_agents_name_their_racks(make_bed):
 
 
 def test_agents_need_no_capability(make_bed):
-    bed = make_bed("tree:2x2", switches=BRIDGES)
+    bed = make_bed("tree:2x2", switches="bridge")
     for name in ("h1", "h4"):
         bed.agent_wrappers[name] = ("setpriv", "--bounding-set", "-all", "--inh-caps", "-all")
         bed.restart_agent(name)
@@ -50,7 +48,7 @@ def test_agents_need_no_capability(make_bed):
 
 
 def test_nodes_wait_for_switches_if_openflow_is_required(make_bed):
-    bed = make_bed("tree:2x2", switches=BRIDGES)
+    bed = make_bed("tree:2x2", switches="bridge")
     bed.controller_flags = ("--network", "openflow")
     end_controller(bed)
     bed.start_controller()

@@ -427,7 +427,7 @@ impl Network {
                     let took = self.presence.node(now, &node, port);
                     took.into_iter().for_each(|took| self.telemetry.found(took));
                     self.node_heard_at(&node, port);
-                    self.forget_report(&node);
+                    self.self_location.remove(&node);
                     self.changes.nodes.insert(node);
                 }
                 Output::NodeLost(node, port) => {

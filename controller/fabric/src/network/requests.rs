@@ -70,7 +70,7 @@ impl Network {
         if self.nodes.unregister(name) {
             self.presence.left(name);
             self.node_unregistered(name);
-            self.forget_report(name);
+            self.self_location.remove(name);
             self.discovery.handle(now, Input::NodeUnregistered(name));
             self.changes.nodes.insert(name.to_owned());
         }

@@ -11,7 +11,7 @@ use tracing::{info, warn};
 /// connected.
 const WITHOUT_SWITCHES_INTERVALS: u32 = 3;
 /// LLDP intervals after registration in which a switch may locate a node, if switches are
-/// connected. Longer, because a node with trees is much faster.
+/// connected. Nodes wait longer then, because their groups are much faster with trees.
 const WITH_SWITCHES_INTERVALS: u32 = 10;
 
 /// The nodes that no switch has located since they were registered.
@@ -26,7 +26,7 @@ pub(crate) struct SelfLocation {
 
 impl SelfLocation {
     /// Records that a switch has located a node, or that the node is no longer registered.
-    fn remove(&mut self, name: &str) {
+    pub(super) fn remove(&mut self, name: &str) {
         self.pending.remove(name);
         self.revision += u64::from(self.racks.remove(name).is_some());
     }
@@ -65,11 +65,6 @@ impl Network {
         // An agent that registers again may name a different rack.
         let due = if located { now } else { now + self.config.lldp_interval * intervals };
         self.self_location.pending.insert(name.to_owned(), due);
-    }
-
-    /// Records that a switch has located a node, or that the node is no longer registered.
-    pub(super) fn forget_report(&mut self, name: &str) {
-        self.self_location.remove(name);
     }
 
     /// Locates the nodes by their reports that no switch has located in time.
