@@ -52,14 +52,15 @@ class Failure(Exception):
 
 
 def wait_for(condition, what, seconds=PATIENCE):
-    """Polls until `condition` returns true. Use it for conditions that no program reports, such as
-    values of counters, lines of logs, or the controller's state. Raises Failure after `seconds`;
-    `what` describes the condition in its message."""
+    """Polls until `condition` returns a true value, and returns that value. Use it for conditions
+    that no program reports, such as values of counters, lines of logs, or the controller's state.
+    Raises Failure after `seconds`; `what` describes the condition in its message."""
     end = time.monotonic() + seconds
-    while not condition():
+    while not (value := condition()):
         if time.monotonic() > end:
             raise Failure("not within %d s: %s" % (seconds, what))
         time.sleep(0.05)
+    return value
 
 
 class Daemon:

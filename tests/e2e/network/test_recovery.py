@@ -96,8 +96,7 @@ def tree_of_the_job(bed):
         trees = [t for g in bed.cool_json("groups")["groups"] for t in g["trees"] if t["scope"] == "all"]
         return [t["links"] for t in trees if spines_of(t["links"])]
 
-    wait_for(trees, "the job has a tree")
-    return trees()[0]
+    return wait_for(trees, "the job has a tree")[0]
 
 
 def multicast(bed):
@@ -181,8 +180,7 @@ def test_unicast_fails_over_to_another_uplink_without_controller(make_bed):
         host.cmd("ip neighbour change %s dev %s nud permanent" % (peer.IP(), host.defaultIntf().name))
     for host, peer in ((one, other), (other, one)):
         leaf = next(l["a"] for l in bed.description["links"] if l["b"] == host.name)
-        wait_for(lambda: failovers(leaf), "the leaf has a group for fast failover")
-        [[preferred, alternate]] = failovers(leaf)
+        [[preferred, alternate]] = wait_for(lambda: failovers(leaf), "the leaf has a group for fast failover")
         link = next(l for l in bed.network.uplinks() if "%s-eth%d" % (leaf, preferred) in {intf.name for intf in l})
         bed.controller.signal(signal.SIGSTOP)
         try:
