@@ -1,5 +1,5 @@
-"""The emulated network: hosts, switches (Open vSwitch, BOFUSS or bridges of the kernel), shaped and
-lossy links, and a management network.
+"""The emulated network: hosts, switches (Open vSwitch, BOFUSS, bridges of the kernel or routers),
+shaped and lossy links, and a management network.
 
 Each port is shaped by a token bucket, whose queue is as short as the buffer of a shallow-buffered
 switch. Packet loss is random and occurs where a host receives. Agents reach the controller over
@@ -10,6 +10,7 @@ import os
 import subprocess
 from functools import partial
 
+import routed
 import topologies
 from bofuss import Bofuss
 from bridge import Bridge
@@ -18,7 +19,8 @@ from emulator import Host, Link, Mininet, OVSSwitch, setLogLevel, sh
 MANAGEMENT_ADDRESS = "10.255.0.1"  # the controller's address on every management link
 QUEUE_KB = 256
 BURST_KB = 16
-SWITCHES = {"ovs": partial(OVSSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"), "bofuss": Bofuss, "bridge": Bridge}
+SWITCHES = {"ovs": partial(OVSSwitch, datapath="user", failMode="secure", protocols="OpenFlow13"), "bofuss": Bofuss, "bridge": Bridge,
+            "routed": routed.Router}
 
 
 class Network:
@@ -35,8 +37,10 @@ class Network:
         topo = topologies.parse(topology)
         remove_stale_interfaces(topo)
         # Only switches with OpenFlow connect to the controller.
-        self.has_openflow = switches != "bridge"
-        if not self.has_openflow and len(topo.links()) >= len(topo.nodes()):
+        self.has_openflow = switches in ("ovs", "bofuss")
+        if switches == "routed":
+            routed.assign_addresses(topo)
+        if switches == "bridge" and len(topo.links()) >= len(topo.nodes()):
             raise RuntimeError("%s has loops, which bridges would carry frames around; use a tree" % topology)
         self.net = Mininet(topo=topo, host=Host, link=Link, controller=None, autoSetMacs=True, autoStaticArp=False, switch=SWITCHES[switches])
 
@@ -47,6 +51,8 @@ class Network:
         self.net.start()
         for switch in self.net.switches if self.has_openflow else ():
             self.connect(switch.name)
+        if any(isinstance(switch, routed.Router) for switch in self.net.switches):
+            routed.route(self.net, self.run_in)
         for link in self.net.links:
             self.shape(link, self.mbit(link))
         for number, host in enumerate(self.net.hosts, start=2):
@@ -75,7 +81,8 @@ class Network:
         return rates.pop() if len(rates) == 1 else 0
 
     def run_in(self, node, *command):
-        """Runs a command in the node's network namespace (a switch's is the root namespace)."""
+        """Runs a command in the node's network namespace; that of a switch, unless it is a router,
+        is the root namespace."""
         return sh("mnexec", "-a", str(node.pid), *command)
 
     def connect(self, switch):
@@ -106,20 +113,20 @@ class Network:
 
     def cut(self, link):
         """Cuts a link, as if the cable were pulled; both ends detect it."""
-        sh("ip", "link", "set", link[0].name, "down")
+        self.run_in(link[0].node, "ip", "link", "set", link[0].name, "down")
 
     def silence(self, link):
         """Makes a link lose all packets, because its bucket is smaller than a packet; neither end
         detects it."""
         for intf in link:
-            sh("tc", "qdisc", "replace", "dev", intf.name, "root", "tbf", "rate", "8bit", "burst", "20b", "limit", "20b")
+            self.run_in(intf.node, "tc", "qdisc", "replace", "dev", intf.name, "root", "tbf", "rate", "8bit", "burst", "20b", "limit", "20b")
 
     def restore(self, link):
         """Restores a link that was cut or silenced."""
         for intf in link:
-            sh("ip", "link", "set", intf.name, "up")
+            self.run_in(intf.node, "ip", "link", "set", intf.name, "up")
             # This fails if the interface has no such queue, which is not an error.
-            subprocess.run(["tc", "qdisc", "delete", "dev", intf.name, "root"], capture_output=True)
+            subprocess.run(["mnexec", "-a", str(intf.node.pid), "tc", "qdisc", "delete", "dev", intf.name, "root"], capture_output=True)
             self._configure(intf, self.mbit(intf.link))
 
     def _configure(self, intf, mbit):
@@ -178,10 +185,10 @@ class Network:
         return {"hosts": hosts, "switches": switches, "links": [self._describe_link(link) for link in self.net.links]}
 
     def _describe_link(self, link):
-        """Describes a link; `a` is always a switch, so that its interface is visible in the root
-        namespace."""
+        """Describes a link; `a` is always a switch, whose process `a_pid` is in the namespace of its
+        interface: the root namespace, unless it is a router."""
         a, b = (link.intf1, link.intf2) if is_switch(link.intf1.node) else (link.intf2, link.intf1)
-        return {"a": a.node.name, "a_port": a.node.ports[a], "a_intf": a.name, "b": b.node.name, "b_port": b.node.ports[b],
+        return {"a": a.node.name, "a_port": a.node.ports[a], "a_intf": a.name, "a_pid": a.node.pid, "b": b.node.name, "b_port": b.node.ports[b],
                 "b_intf": b.name, "kind": "uplink" if is_uplink(link) else "host", "mbit": self.mbit(link)}
 
 
@@ -200,7 +207,7 @@ def remove_stale_interfaces(topo):
 
 
 def is_switch(node):
-    return isinstance(node, (OVSSwitch, Bofuss, Bridge))
+    return isinstance(node, (OVSSwitch, Bofuss, Bridge, routed.Router))
 
 
 def is_uplink(link):
@@ -217,11 +224,20 @@ def link_counters(description, unit):
     """Returns the "bytes" or "packets" (`unit`) carried so far between neighbors, by direction, as
     `link_bytes` does. They are counted at port `a` of each link, which is always a switch's."""
     carried = collections.Counter()
+    interfaces = {pid: interface_counters(pid) for pid in {link["a_pid"] for link in description["links"]}}
     for link in description["links"]:
         for counter, ends in (("tx", ("a", "b")), ("rx", ("b", "a"))):
-            with open("/sys/class/net/%s/statistics/%s_%s" % (link["a_intf"], counter, unit)) as f:
-                carried[link[ends[0]], link[ends[1]]] += int(f.read())
+            carried[link[ends[0]], link[ends[1]]] += interfaces[link["a_pid"]][link["a_intf"]][counter, unit]
     return carried
+
+
+def interface_counters(pid):
+    """Returns the bytes and packets of each interface in the namespace of a process."""
+    with open("/proc/%d/net/dev" % pid) as f:
+        rows = (line.split(":") for line in f.readlines()[2:])
+        fields = {name.strip(): list(map(int, values.split())) for name, values in rows}
+    return {name: {("rx", "bytes"): values[0], ("rx", "packets"): values[1], ("tx", "bytes"): values[8], ("tx", "packets"): values[9]}
+            for name, values in fields.items()}
 
 
 def between_switches(description, carried):

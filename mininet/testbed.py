@@ -442,7 +442,8 @@ def parse_arguments():
     p.add_argument("--ipv6", action="store_true", help="data links have only IPv6 addresses")
     p.add_argument("--switches", choices=network.SWITCHES, default="ovs",
                    help="ovs: Open vSwitch; bofuss: another switch with OpenFlow; bridge: bridges "
-                        "without OpenFlow; default %(default)s")
+                        "without OpenFlow; routed: routers, each rack a subnet; default "
+                        "%(default)s")
     p.add_argument("--slots", type=int, default=4, help="ranks that a node runs at a time")
     p.add_argument("--peer-timeout-ms", type=int, default=0,
                    help="silence after which agents consider a node lost; all nodes share this "

@@ -1,28 +1,46 @@
-"""COOL on networks without OpenFlow: switches are bridges of the kernel."""
+"""COOL on networks without OpenFlow: bridges of the kernel, and routers with a subnet for each
+rack."""
 import os
 
+import pytest
 from conftest import end_controller, log_of, run, succeed, wait_for
+from test_collectives import OPERATIONS, UNEQUAL, bench
 
 
 def nodes(bed):
     return {node["name"]: node for node in (bed.cool_json("topology") or {"nodes": []})["nodes"]}
 
 
-def test_a_network_of_bridges_needs_no_option(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", switches="bridge")
+ADDRESSES = {"bridge": ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"], "routed": ["10.1.0.1", "10.1.0.2", "10.2.0.1", "10.2.0.2"]}
+
+
+@pytest.mark.parametrize("switches", ["bridge", "routed"])
+def test_a_network_without_openflow_needs_no_option(make_bed, tmp_path, switches):
+    bed = make_bed("tree:2x2", switches=switches)
+    assert [nodes(bed)[name]["ip"] for name in ("h1", "h2", "h3", "h4")] == ADDRESSES[switches]
     assert {(node["located_by"], node["port"]) for node in nodes(bed).values()} == {("report", None)}
     # The testbed names a rack for each switch.
     assert [nodes(bed)[name]["rack_name"] for name in ("h1", "h2", "h3", "h4")] == ["s2", "s2", "s3", "s3"]
-    assert ' "s2", located by the reports of agents:\n  h1 (10.0.0.2, 4 slots)\n' in succeed(bed, "cool", "topology")
+    assert ' "s2", located by the reports of agents:\n  h1 (%s, 4 slots)\n' % ADDRESSES[switches][0] in succeed(bed, "cool", "topology")
     assert succeed(bed, "cool", "doctor") == "nothing is wrong: 0 switches, 4 nodes\n"
     succeed(bed, "cool", "run", "-n", "8", "--", os.path.join(bed.bin_dir, "cool-misuse"), "sum")
-    succeed(bed, "cool", "bench", "--ops", "bcast,reduce,allreduce,gather,allgather,scatter,barrier", "--bytes", "1K,1M", "--reps", "2")
+    bench(bed, OPERATIONS + "," + UNEQUAL, "1K,256K", 1, "--reps", "1")
     source, target = tmp_path / "source", tmp_path / "target"
     source.mkdir()
     (source / "file").write_bytes(os.urandom(3 << 20))
     succeed(bed, "cool", "copy", "--from", "h1", str(source / "file"), str(target / "{node}") + "/")
     for name in nodes(bed):
         assert (target / name / "file").read_bytes() == (source / "file").read_bytes(), name
+
+
+def test_collectives_go_on_when_a_spine_of_routers_fails(make_bed):
+    bed = make_bed("leafspine:2x2x2", switches="routed")
+    spine_links = [link for link in bed.network.uplinks() if any(intf.node.name == "s1" for intf in link)]
+    for link in spine_links:
+        bed.network.cut(link)
+    bench(bed, OPERATIONS, "1000,64K", 3, "--reps", "1")
+    for link in spine_links:
+        bed.network.restore(link)
 
 
 def test_agents_name_their_racks(make_bed):
