@@ -130,7 +130,7 @@ class Module:
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **self.plain.variables, "TMPDIR": self.folder},
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)
-        self.started = time.monotonic()
+        self.started, self.cpu_seconds = time.monotonic(), 0.0
         self.pidfd = os.pidfd_open(self.process.pid)
 
     @property
@@ -138,11 +138,20 @@ class Module:
         """Returns the time at which the module is killed."""
         return self.started + self.arguments.bound
 
+    def wait(self):
+        """Waits for the process, and records the CPU time of all processes of the module: each
+        has been waited for by its parent, or by the first process of the namespace."""
+        if self.process.returncode is not None:
+            return
+        _, status, usage = os.wait4(self.process.pid, 0)
+        self.process.returncode = os.waitstatus_to_exitcode(status)
+        self.cpu_seconds = usage.ru_utime + usage.ru_stime
+
     def kill(self):
         """Kills the process and all its children, and waits until none is left."""
         first = first_child(self.process.pid)
         self.process.kill()
-        self.process.wait()
+        self.wait()
         if first:
             await_end(first)
 
@@ -177,7 +186,7 @@ class Module:
         found.causes[name] = why
 
     def show(self, found, seconds):
-        print("===== %s: %s, in %.0f s" % (self.name, found.total(), seconds))
+        print("===== %s: %s, in %.0f s, %.0f s of CPU time" % (self.name, found.total(), seconds, self.cpu_seconds))
         with open(self.log, errors="replace") as log:
             shutil.copyfileobj(log, sys.stdout)
         sys.stdout.flush()
@@ -237,7 +246,7 @@ def run(waiting, workers):
             least = min(module.end for module in running.values()) - time.monotonic()
             ended = [pidfd for pidfd, _ in poller.poll(max(0, least) * 1000)]
             for pidfd in ended:
-                running[pidfd].process.wait()
+                running[pidfd].wait()
             late = [pidfd for pidfd, module in running.items() if pidfd not in ended and module.end <= time.monotonic()]
             for pidfd in ended + late:
                 poller.unregister(pidfd)
