@@ -28,7 +28,7 @@ def write_npy(path, rows):
 
 @pytest.mark.parametrize("loss", [0, 0.02])
 def test_centroids_equal_those_of_one_process(make_bed, tmp_path, loss):
-    bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=loss)
+    bed = make_bed("tree:2x3", switches="bridge", host_mbit=50, uplink_mbit=50, loss=loss)
     chance = random.Random(5)
     centres = [[chance.uniform(0, 1) for _ in range(16)] for _ in range(8)]
     rows = [[x + chance.gauss(0, 0.05) for x in chance.choice(centres)] for _ in range(3000)]
@@ -79,16 +79,28 @@ def places(job):
     return found
 
 
-def slow_run(bed, folder, iterations):
-    """Prepares K-means of points without clusters, which takes many iterations, long enough for
-    faults to occur between them. Returns its command without the name of the output file, the
-    centroids of a single process, and a path for others."""
-    data, alone, together = (str(folder / name) for name in ("points.npy", "alone.npy", "together.npy"))
-    chance = random.Random(8)
-    write_npy(data, [[chance.uniform(0, 1) for _ in range(16)] for _ in range(30_000)])
-    command = [os.path.join(bed.bin_dir, "cool-kmeans"), data, "--clusters", "150", "--iterations", str(iterations), "--threads", "1", "--centroids"]
-    succeed(bed, *command, alone, "--alone")
-    return command, alone, together
+class SlowRun:
+    """K-means of points without clusters, which takes many iterations, long enough for faults to
+    occur between them."""
+
+    def __init__(self, folder):
+        self.data, self.alone = str(folder / "points.npy"), str(folder / "alone-%d.npy")
+        chance = random.Random(8)
+        write_npy(self.data, [[chance.uniform(0, 1) for _ in range(16)] for _ in range(30_000)])
+
+    def prepare(self, bed, iterations):
+        """Returns the command without the name of the output file, and the centroids of a single
+        process."""
+        command = [os.path.join(bed.bin_dir, "cool-kmeans"), self.data, "--clusters", "150", "--iterations", str(iterations), "--threads", "1", "--centroids"]
+        alone = self.alone % iterations
+        if not os.path.exists(alone):
+            succeed(bed, *command, alone, "--alone")
+        return command, alone
+
+
+@pytest.fixture(scope="module")
+def slow_run(tmp_path_factory):
+    return SlowRun(tmp_path_factory.mktemp("slow"))
 
 
 def same(one, other):
@@ -97,9 +109,9 @@ def same(one, other):
         return a.read() == b.read()
 
 
-def test_survivors_of_kills_compute_the_undisturbed_centroids(make_bed, tmp_path):
-    bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
-    arguments, alone, together = slow_run(bed, tmp_path, 60)
+def test_survivors_of_kills_compute_the_undisturbed_centroids(make_bed, slow_run, tmp_path):
+    bed = make_bed("tree:3x2", switches="bridge", host_mbit=50, uplink_mbit=50)
+    (arguments, alone), together = slow_run.prepare(bed, 60), str(tmp_path / "together.npy")
     job = Job(bed, "cool", "run", "-n", "6", "--survive", "--env", "COOL_KMEANS_TEST=losses", "--", *arguments, together)
     job.wait_for(r"iteration +2 ")
     there = places("losses")
@@ -120,10 +132,10 @@ def test_survivors_of_kills_compute_the_undisturbed_centroids(make_bed, tmp_path
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_centroids_are_the_same_after_random_faults(make_bed, tmp_path, seed):
-    bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
+def test_centroids_are_the_same_after_random_faults(make_bed, slow_run, tmp_path, seed):
+    bed = make_bed("tree:3x2", switches="bridge", host_mbit=50, uplink_mbit=50)
     chance = random.Random(seed)
-    arguments, alone, together = slow_run(bed, tmp_path, 60)
+    (arguments, alone), together = slow_run.prepare(bed, 60), str(tmp_path / "together.npy")
     job = Job(bed, "cool", "run", "-n", "6", "--survive", "--env", "COOL_KMEANS_TEST=faults", "--", *arguments, together)
     struck = []
     try:
@@ -176,13 +188,12 @@ else:
 """
 
 
-def test_survivors_in_python_fit_again_to_the_same_centres(make_bed, tmp_path):
-    bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
-    _, _, together = slow_run(bed, tmp_path, 1)
-    program, alone = str(tmp_path / "survivors.py"), str(tmp_path / "in-python.npy")
+def test_survivors_in_python_fit_again_to_the_same_centres(make_bed, slow_run, tmp_path):
+    bed = make_bed("tree:3x2", switches="bridge", host_mbit=50, uplink_mbit=50)
+    program, alone, together = (str(tmp_path / name) for name in ("survivors.py", "alone.npy", "together.npy"))
     with open(program, "w") as f:
         f.write(IN_PYTHON)
-    command = [PYTHON, program, str(tmp_path / "points.npy")]
+    command = [PYTHON, program, slow_run.data]
     succeed(bed, *command, alone)
     job = Job(bed, "cool", "run", "-n", "6", "--survive", "--env", "COOL_KMEANS_TEST=python", "--", *command, together)
     job.wait_for(r"iteration 2:")
@@ -192,9 +203,9 @@ def test_survivors_in_python_fit_again_to_the_same_centres(make_bed, tmp_path):
     assert same(alone, together), job.text
 
 
-def test_a_run_that_was_killed_entirely_resumes_its_checkpoint(make_bed, tmp_path):
-    bed = make_bed("tree:3x2", host_mbit=50, uplink_mbit=50)
-    arguments, alone, together = slow_run(bed, tmp_path, 40)
+def test_a_run_that_was_killed_entirely_resumes_its_checkpoint(make_bed, slow_run, tmp_path):
+    bed = make_bed("tree:3x2", switches="bridge", host_mbit=50, uplink_mbit=50)
+    (arguments, alone), together = slow_run.prepare(bed, 60), str(tmp_path / "together.npy")
     resumable = [*arguments, together, "--checkpoint", str(tmp_path / "checkpoint"), "--resume"]
     job = Job(bed, "cool", "run", "-n", "6", "--env", "COOL_KMEANS_TEST=checkpoint", "--", *resumable)
     job.wait_for(r"iteration +3 ")
@@ -209,7 +220,7 @@ def test_a_run_that_was_killed_entirely_resumes_its_checkpoint(make_bed, tmp_pat
 
 
 def test_a_rank_without_input_ends_all_with_one_line(make_bed, tmp_path):
-    bed = make_bed("tree:2x3", host_mbit=50, uplink_mbit=50)
+    bed = make_bed("tree:2x3", switches="bridge", host_mbit=50, uplink_mbit=50)
     folder = tmp_path / "data"
     folder.mkdir()
     write_npy(str(folder / "points.npy"), [[float(i), 1.0] for i in range(60)])
