@@ -1,9 +1,11 @@
 """COOL on networks without OpenFlow: bridges of the kernel, and routers with a subnet for each
 rack."""
 import os
+import subprocess
 
 import pytest
-from conftest import end_controller, log_of, run, succeed, wait_for
+import routed
+from conftest import PATIENCE, end_controller, log_of, run, succeed, wait_for
 from test_collectives import OPERATIONS, UNEQUAL, bench
 
 
@@ -41,6 +43,47 @@ def test_collectives_go_on_when_a_spine_of_routers_fails(make_bed):
     bench(bed, OPERATIONS, "1000,64K", 3, "--reps", "1")
     for link in spine_links:
         bed.network.restore(link)
+
+
+# Receives a datagram that is sent to a group, in an interface with this address, and prints it.
+RECEIVE = """
+import socket, sys
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.bind(("", 9000))
+s.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, socket.inet_aton("239.1.2.3") + socket.inet_aton(sys.argv[1]))
+print("ready", flush=True)
+print(s.recv(100).decode())
+"""
+# Sends datagrams to the group until it is terminated.
+SEND = """
+import socket, sys, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_TTL, 8)
+s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(sys.argv[1]))
+while True:
+    s.sendto(b"a datagram", ("239.1.2.3", 9000))
+    time.sleep(0.1)
+"""
+
+
+@pytest.mark.skipif(not routed.has_multicast(), reason="smcroute is not installed (`make packages-test` installs it)")
+def test_routers_forward_multicast_to_members_in_other_racks(make_bed):
+    bed = make_bed("leafspine:2x2x2", switches="routed")
+
+    def start(name, script):
+        host = bed.network.net.get(name)
+        return subprocess.Popen(["mnexec", "-a", str(host.pid), "/usr/bin/python3", "-c", script, host.IP()], stdout=subprocess.PIPE, text=True)
+
+    receivers = [start(name, RECEIVE) for name in ("h2", "h3", "h4")]
+    sender = None
+    try:
+        assert [receiver.stdout.readline() for receiver in receivers] == ["ready\n"] * 3
+        sender = start("h1", SEND)
+        assert [receiver.communicate(timeout=PATIENCE)[0] for receiver in receivers] == ["a datagram\n"] * 3
+    finally:
+        for process in [*receivers, *filter(None, [sender])]:
+            process.kill()
+            process.wait()
 
 
 def test_agents_name_their_racks(make_bed):
