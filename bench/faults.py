@@ -191,17 +191,26 @@ def nothing(_bed, _job, _rank):
 LINK = on_interface("ip", "link", "set", "IF", "down"), on_interface("ip", "link", "set", "IF", "up")
 PACKETS = (on_interface("tc", "qdisc", "replace", "dev", "IF", "root", "tbf", "rate", "8bit", "burst", "20b", "limit", "20b"),
            on_interface("tc", "qdisc", "delete", "dev", "IF", "root"))
-FAULTS = [
-    Fault("rank killed", False, signal_rank(signal.SIGKILL), nothing),
-    Fault("rank stopped", False, signal_rank(signal.SIGSTOP), resume_rank, timeout=STOPPED_TIMEOUT),
-    # cool-launcher ends the processes of a job whose agent is lost, possibly before they report
-    # that their calls failed.
-    Fault("agent killed", True, signal_agent(signal.SIGKILL), restart_agent, must_end=True),
-    Fault("agent stopped", True, signal_agent(signal.SIGSTOP), restart_agent, victim_event="failed"),
-    Fault("agent stopped for a while", True, signal_agent(signal.SIGSTOP), resume_agent),
-    Fault("node's link down", True, *LINK, victim_event="out"),
-    Fault("node's packets lost", True, *PACKETS, victim_event="out"),
-]
+STOPPED = "rank stopped"
+
+
+def kinds(stopped_timeout=STOPPED_TIMEOUT):
+    """Returns all kinds of faults. A call counts as waiting for a stopped rank after
+    `stopped_timeout` seconds, which must be longer than a busy machine delays a rank."""
+    return [
+        Fault("rank killed", False, signal_rank(signal.SIGKILL), nothing),
+        Fault(STOPPED, False, signal_rank(signal.SIGSTOP), resume_rank, timeout=stopped_timeout),
+        # cool-launcher ends the processes of a job whose agent is lost, possibly before they
+        # report that their calls failed.
+        Fault("agent killed", True, signal_agent(signal.SIGKILL), restart_agent, must_end=True),
+        Fault("agent stopped", True, signal_agent(signal.SIGSTOP), restart_agent, victim_event="failed"),
+        Fault("agent stopped for a while", True, signal_agent(signal.SIGSTOP), resume_agent),
+        Fault("node's link down", True, *LINK, victim_event="out"),
+        Fault("node's packets lost", True, *PACKETS, victim_event="out"),
+    ]
+
+
+FAULTS = kinds()
 
 
 class Series:
@@ -278,7 +287,7 @@ class Series:
         """Checks that an error names the lost ranks, the operation, the node of the victim, and the
         group."""
         error = event["more"]
-        kind = "Timeout" if fault.timeout == STOPPED_TIMEOUT else "Lost"
+        kind = "Timeout" if fault.name == STOPPED else "Lost"
         named_ranks = [job.members[rank] for rank in error["ranks"]]
         problems = []
         if error["kind"] != kind:
