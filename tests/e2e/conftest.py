@@ -42,12 +42,17 @@ def mpich():
     """
     folder = os.path.join(os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache"), "cool", "mpich")
     os.makedirs(folder, exist_ok=True)
+    library = peers.Mpich(folder, True)
+    # Its presence shows that both are complete.
+    whole = os.path.join(library.folder, "whole")
     # Modules that run at the same time prepare the same directory.
     with open(os.path.join(folder, "lock"), "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        library = peers.Mpich(folder, True)
-        library.prepare()
-        peers.install(library.folder, "mpi4py")
+        if not os.path.exists(whole):
+            library.prepare()
+            peers.install(library.folder, "mpi4py")
+            with open(whole, "w"):
+                pass
     return library
 
 

@@ -71,7 +71,9 @@ class OpenMpi:
 class Mpich:
     """PyPI's MPICH, by its own binary interface or the standard one."""
     fortran, rank_variable, looks_on = False, b"PMI_RANK", ["-disable-auto-cleanup"]
-    variables = {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp"}
+    # Ranks that wait yield their CPU, because they have none of their own.
+    variables = {"MPIR_CVAR_NOLOCAL": "1", "MPIR_CVAR_CH4_NETMOD": "ofi", "FI_PROVIDER": "tcp",
+                 "MPIR_CVAR_POLLS_BEFORE_YIELD": "1", "MPIR_CVAR_ENABLE_HEAVY_YIELD": "1"}
 
     def __init__(self, compiler):
         self.folder = os.path.join(mpich().folder, "bin")
