@@ -31,7 +31,7 @@ def python(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def bed(python, make_bed):
-    return make_bed("tree:2x2")
+    return make_bed("tree:2x2", switches="bridge")
 
 
 @pytest.fixture(scope="module")
