@@ -105,24 +105,58 @@ def multicast(bed):
 
 
 @pytest.mark.parametrize("failure", FAILURES)
-def test_a_broadcast_of_64_mib_survives(make_bed, failure):
-    bed = make_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
+def test_a_broadcast_of_32_mib_survives(make_bed, failure):
+    bed = make_bed("leafspine:2x2x4", host_mbit=25, uplink_mbit=25, lldp_ms=400)
     wait_for(bed.whole, "the network is complete")
     before = multicast(bed)
-    job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "64M", "--reps", "1", "--warmup", "0", "--json"],
+    job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "32M", "--reps", "1", "--warmup", "0", "--json"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     # Some of it has arrived, and most of it has not: it takes more than ten seconds.
-    wait_for(lambda: multicast(bed) - before > 8 * (8 << 20), "the broadcast is under way")
+    wait_for(lambda: multicast(bed) - before > 8 * (4 << 20), "the broadcast is under way")
     restore = failure(bed, tree_of_the_job(bed))
     assert job.poll() is None, "the failure occurs while the broadcast runs"
     try:
         out, err = job.communicate(timeout=PATIENCE)
         assert job.returncode == 0, out + err
-        assert json.loads(out)["results"][0]["bytes"] == 64 << 20
+        assert json.loads(out)["results"][0]["bytes"] == 32 << 20
     finally:
         restore()
     wait_for(bed.whole, "the network is whole again")
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
+
+
+def failovers(switch):
+    """Returns the ports that each fast-failover group of a switch watches, in the order of
+    preference."""
+    groups = subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "--no-names", "dump-groups", switch], text=True)
+    return [[int(port) for port in re.findall(r"watch_port:(\d+)", line)] for line in groups.splitlines() if "type=ff" in line]
+
+
+def test_unicast_fails_over_to_another_uplink_without_controller(make_bed):
+    """Between two racks, each direction uses another spine, so the uplink by which a rack sends
+    receives nothing."""
+    bed = make_bed("leafspine:2x2x4", host_mbit=25, uplink_mbit=25, lldp_ms=400)
+    wait_for(bed.whole, "the network is complete")
+    one, other = bed.network.net.get("h1"), bed.network.net.get("h5")
+    for host, peer in ((one, other), (other, one)):
+        wait_for(lambda: reaches(host, peer), "racks reach each other")
+        # The controller answers requests for addresses, but it will not run.
+        host.cmd("ip neighbour change %s dev %s nud permanent" % (peer.IP(), host.defaultIntf().name))
+    for host, peer in ((one, other), (other, one)):
+        leaf = next(l["a"] for l in bed.description["links"] if l["b"] == host.name)
+        [[preferred, alternate]] = wait_for(lambda: failovers(leaf), "the leaf has a group for fast failover")
+        link = next(l for l in bed.network.uplinks() if "%s-eth%d" % (leaf, preferred) in {intf.name for intf in l})
+        bed.controller.signal(signal.SIGSTOP)
+        try:
+            bed.network.cut(link)
+            wait_for(lambda: reaches(host, peer) and reaches(peer, host), "racks reach each other without the uplink")
+            assert failovers(leaf) == [[preferred, alternate]], "the switch has received no update"
+        finally:
+            bed.controller.signal(signal.SIGCONT)
+        wait_for(lambda: not failovers(leaf), "the only uplink left needs no group")
+        wait_for(lambda: reaches(host, peer) and reaches(peer, host), "racks reach each other by the uplink that is left")
+        bed.network.restore(link)
+        wait_for(lambda: bed.whole() and failovers(leaf) == [[preferred, alternate]], "the network is as before")
 
 
 def test_k_means_survives_all_of_them(make_bed, tmp_path):
@@ -159,37 +193,3 @@ def test_k_means_survives_all_of_them(make_bed, tmp_path):
     assert job.wait(PATIENCE) == 0, "".join(said[-20:])
     with open(alone, "rb") as a, open(together, "rb") as b:
         assert a.read() == b.read()
-
-
-def failovers(switch):
-    """Returns the ports that each fast-failover group of a switch watches, in the order of
-    preference."""
-    groups = subprocess.check_output(["ovs-ofctl", "-O", "OpenFlow13", "--no-names", "dump-groups", switch], text=True)
-    return [[int(port) for port in re.findall(r"watch_port:(\d+)", line)] for line in groups.splitlines() if "type=ff" in line]
-
-
-def test_unicast_fails_over_to_another_uplink_without_controller(make_bed):
-    """Between two racks, each direction uses another spine, so the uplink by which a rack sends
-    receives nothing."""
-    bed = make_bed("leafspine:2x2x4", host_mbit=50, uplink_mbit=50, lldp_ms=400)
-    wait_for(bed.whole, "the network is complete")
-    one, other = bed.network.net.get("h1"), bed.network.net.get("h5")
-    for host, peer in ((one, other), (other, one)):
-        wait_for(lambda: reaches(host, peer), "racks reach each other")
-        # The controller answers requests for addresses, but it will not run.
-        host.cmd("ip neighbour change %s dev %s nud permanent" % (peer.IP(), host.defaultIntf().name))
-    for host, peer in ((one, other), (other, one)):
-        leaf = next(l["a"] for l in bed.description["links"] if l["b"] == host.name)
-        [[preferred, alternate]] = wait_for(lambda: failovers(leaf), "the leaf has a group for fast failover")
-        link = next(l for l in bed.network.uplinks() if "%s-eth%d" % (leaf, preferred) in {intf.name for intf in l})
-        bed.controller.signal(signal.SIGSTOP)
-        try:
-            bed.network.cut(link)
-            wait_for(lambda: reaches(host, peer) and reaches(peer, host), "racks reach each other without the uplink")
-            assert failovers(leaf) == [[preferred, alternate]], "the switch has received no update"
-        finally:
-            bed.controller.signal(signal.SIGCONT)
-        wait_for(lambda: not failovers(leaf), "the only uplink left needs no group")
-        wait_for(lambda: reaches(host, peer) and reaches(peer, host), "racks reach each other by the uplink that is left")
-        bed.network.restore(link)
-        wait_for(lambda: bed.whole() and failovers(leaf) == [[preferred, alternate]], "the network is as before")
