@@ -36,7 +36,7 @@ def same(printed, ranks):
 
 @pytest.mark.parametrize("language", PROGRAMS)
 def test_a_program_prints_correct_results_on_16_nodes(make_bed, language):
-    bed = make_bed("tree:4x4", host_mbit=50, uplink_mbit=50)
+    bed = make_bed("tree:4x4", switches="bridge", host_mbit=50, uplink_mbit=50)
     assert shutil.which(PROGRAMS[language][0]), "make bindings builds the programs"
     printed = succeed(bed, "cool", "run", "-n", "16", "--", *PROGRAMS[language])
     assert all(line.startswith("[0] ") for line in printed.splitlines())
@@ -54,7 +54,7 @@ def test_a_program_prints_the_same_in_one_process(language, ranks):
 
 
 def test_a_program_copies_files_and_learns_nodes_without_copy(make_bed, tmp_path):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     source, dest = tmp_path / "source", str(tmp_path / "{node}" / "%s")
     source.write_bytes(os.urandom(1 << 20))
     # The program runs on h1, because it uses that node's agent.

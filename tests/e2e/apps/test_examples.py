@@ -52,7 +52,7 @@ def check_result(output, ranks):
 
 @pytest.fixture
 def bed(make_bed):
-    return make_bed("tree:2x2", host_mbit=50, uplink_mbit=50)
+    return make_bed("tree:2x2", switches="bridge", host_mbit=50, uplink_mbit=50)
 
 
 @pytest.mark.parametrize("language", PROGRAMS)

@@ -14,7 +14,7 @@ WORDS = "a rose is a rose is a rose said gertrude stein whose roses were never r
 
 @pytest.fixture
 def bed(make_bed):
-    return make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0.01)
+    return make_bed("tree:2x3", switches="bridge", host_mbit=50, uplink_mbit=50, loss=0.01)
 
 
 @pytest.fixture(params=["rust", "python"])

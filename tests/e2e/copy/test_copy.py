@@ -73,8 +73,9 @@ def names(outcome):
     return sorted(node["node"] for node in outcome["nodes"])
 
 
-def test_a_directory_is_copied_exactly_and_only_once(make_bed, tmp_path):
-    bed = make_bed("tree:2x2")
+@pytest.mark.parametrize("switches", ["ovs", "bridge"])
+def test_a_directory_is_copied_exactly_and_only_once(make_bed, tmp_path, switches):
+    bed = make_bed("tree:2x2", switches=switches)
     source = make_folder(str(tmp_path / "source"))
     dest = str(tmp_path / "{node}" / "copy")
     outcome = copy_all(bed, "--from", "h2", source, dest)
@@ -102,7 +103,7 @@ def test_a_directory_is_copied_exactly_and_only_once(make_bed, tmp_path):
 
 
 def test_a_file_reaches_only_the_named_nodes(make_bed, tmp_path):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     source = write(str(tmp_path / "source"), noise(4, MIB))
     outcome = copy_all(bed, "--from", "h1", "--nodes", "h3", source, str(tmp_path / "{node}") + "/")
     assert names(outcome) == ["h3"]
@@ -122,7 +123,7 @@ def test_a_file_reaches_only_the_named_nodes(make_bed, tmp_path):
 
 
 def test_a_copy_destroys_neither_its_source_nor_other_files(make_bed, tmp_path):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     data, scratch = tmp_path / "data", tmp_path / "scratch"
     for folder in (data / "a", scratch):
         os.makedirs(folder)
@@ -149,37 +150,16 @@ def test_a_copy_destroys_neither_its_source_nor_other_files(make_bed, tmp_path):
 
 
 def test_staging_leaves_a_shared_link_to_the_same_content(make_bed, tmp_path):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     write(str(tmp_path / "v3"), b"model")
     os.symlink("v3", tmp_path / "current")
     lines = succeed(bed, "cool", "run", "-n", "2", "--stage-from", "h1", "--stage", str(tmp_path / "current"), "--", "cat", str(tmp_path / "current"))
     assert sorted(lines.split()) == ["[0]", "[1]", "model", "model"] and os.path.islink(tmp_path / "current")
 
 
-def test_a_node_without_permission_is_named_and_the_others_copy(make_bed):
-    bed = make_bed("tree:2x2", users=(PASSWD, GROUP))
-    bed.run(["cool", "certs", bed.certificates, "--user", "ann"], check=True, capture_output=True)
-    shutil.copy(os.path.join(bed.bin_dir, "cool"), bed.public)
-    source = write(bed.public + "/source", noise(5, MIB))
-    for node in ("h1", "h2", "h3", "h4"):
-        os.makedirs(os.path.join(bed.public, node), exist_ok=True)
-        os.chown(os.path.join(bed.public, node), 0 if node == "h3" else ANN, -1)
-    command = [bed.public + "/cool", "copy", "--from", "h1", "--json", source, bed.public + "/{node}/copy"]
-    for quorum, status in (("100%", 1), ("3", 0), ("75%", 0), ("80%", 1)):
-        process = copy_as(bed, *command, "--quorum", quorum)
-        assert process.returncode == status, process.stderr
-        errors = process.stderr.splitlines()
-        assert errors[0] == "cool: h3: %s/h3/.copy.cool-copy: Permission denied" % bed.public, process.stderr
-        assert errors[1:] == (["cool: 3 of 4 nodes have a copy"] if status else [])
-    for node in ("h1", "h2", "h4"):
-        copy = os.path.join(bed.public, node, "copy")
-        assert properties(copy) == properties(source) and os.stat(copy).st_uid == ANN
-    assert os.listdir(os.path.join(bed.public, "h3")) == []
-
-
 @pytest.mark.parametrize("way", ["auto", "swarm"])
 def test_a_node_with_a_full_disk_is_named_and_delays_no_other(make_bed, tmp_path, way):
-    bed = make_bed("tree:2x2")
+    bed = make_bed("tree:2x2", switches="bridge")
     source = write(str(tmp_path / "source"), noise(7, 8 * MIB))
     small, host = str(tmp_path / "h3"), bed.network.net.get("h3")
     os.mkdir(small)
@@ -216,7 +196,7 @@ def start_copy(bed, folder, minimum, *options):
 
 
 def test_survivors_complete_a_copy_that_the_lost_node_resumes(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
     # Two pieces of 4 MiB are in flight at the same time.
     job, source, dest = start_copy(bed, tmp_path, 11 * MIB, "--json")
     bed.agents["h3"].signal(signal.SIGKILL)
@@ -236,7 +216,7 @@ def test_survivors_complete_a_copy_that_the_lost_node_resumes(make_bed, tmp_path
 
 
 def test_an_interrupted_copy_leaves_nothing_visible_and_resumes(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
     job, source, dest = start_copy(bed, tmp_path, 6 * MIB, "--limit", "2M")
     job.send_signal(signal.SIGINT)
     assert ended(job)[0] == 130
@@ -247,69 +227,13 @@ def test_an_interrupted_copy_leaves_nothing_visible_and_resumes(make_bed, tmp_pa
         assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
 
 
-def test_a_swarm_continues_without_a_lost_node(make_bed, tmp_path):
-    # One rack only: with several, the source sends blocks again if racks forward them slowly
-    # (docs/design/swarm.md).
-    bed = make_bed("tree:1x6", host_mbit=20)
-    # By then, one and a half copies have crossed the network for each of the others.
-    job, source, dest = start_copy(bed, tmp_path, 10 * MIB, "--json", "--via", "swarm")
-    bed.agents["h3"].signal(signal.SIGKILL)
-    status, out, errors = ended(job)
-    assert status == 1 and "cool: h3: it was lost during the copy" in errors, out + errors
-    outcome = json.loads(out)
-    assert outcome["via"] == "swarm"
-    # On a busy machine, the source sends some blocks again, but not all of them.
-    assert outcome["sent"] < 2 * outcome["bytes"], "the copy did not start again: %r" % outcome
-    for node in outcome["nodes"]:
-        missing = [count for _, count in node["progress"]]
-        assert missing == sorted(missing, reverse=True), "no node lost what it had: %r" % outcome
-    assert [node["node"] for node in outcome["nodes"] if node["error"]] == ["h3"]
-    for node in ("h1", "h2", "h4", "h5", "h6"):
-        assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
-        assert os.listdir(tmp_path / node) == ["copy"], "no other file is left"
-    bed.restart_agent("h3")
-    bed.wait_until_joined()
-
-
 def received_bytes(bed, host):
     """Returns the bytes that have arrived at a host."""
     return sum(carried for (_, b), carried in bed.link_bytes().items() if b == host)
 
 
-@pytest.mark.parametrize("way", ["auto", "swarm"])
-def test_nodes_that_join_during_a_copy_resume_and_delay_no_copy(make_bed, tmp_path, way):
-    bed = make_bed("tree:1x6", host_mbit=20)
-    wait_for(bed.whole, "all nodes are connected")
-    end_agent(bed, "h5")
-    wait_for(lambda: bed.found()[0] == 5, "one node is disconnected")
-    bed.wait_until_measured()
-    size = 24 * MIB
-    source, dest = write(str(tmp_path / "source"), noise(12, size)), str(tmp_path / "{node}" / "copy")
-    before = received_bytes(bed, "h3")
-    job = start(bed, "cool", "copy", "--from", "h1", "--json", "--via", way, source, dest)
-    wait_for(lambda: received_bytes(bed, "h3") - before > MIB, "some data has arrived")
-    bed.start_agent("h5")
-    # Four generations of 2 MiB arrive at the same time, or two pieces of 4 MiB; those that are
-    # incomplete when a node is lost are sent again.
-    wait_for(lambda: received_bytes(bed, "h3") - before > 14 * MIB, "some pieces are complete")
-    bed.restart_agent("h3")
-    status, out, errors = ended(job)
-    assert status == 0 and "cool: lost h3; the others continue" in errors, out + errors
-    outcome = json.loads(out)
-    assert names(outcome) == ["h1", "h2", "h3", "h4", "h5", "h6"] and (outcome["via"] == "swarm") == (way == "swarm"), out
-    for node in names(outcome):
-        assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
-        assert os.listdir(tmp_path / node) == ["copy"], "no other file is left"
-    progress = {node["node"]: node["progress"] for node in outcome["nodes"]}
-    assert progress["h3"][0][1] < size == progress["h5"][0][1], "it continued from its partial copy: %r" % progress["h3"]
-    seconds = {node: points[-1][0] for node, points in progress.items()}
-    # h3 continues only when its agent has reconnected, with megabytes missing; h5 may catch up with
-    # the other nodes.
-    assert max(seconds[node] for node in ("h2", "h4", "h6")) < seconds["h3"], "no copy waits for others: %r" % seconds
-
-
 def test_killed_ranks_and_supervisors_restart_unnoticed(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
     wait_for(bed.whole, "all nodes are connected")
     job, source, _ = start_copy(bed, tmp_path, 4 * MIB, "--json", "--via", "swarm")
     subprocess.run(["pkill", "-KILL", "-P", str(bed.agents["h3"].process.pid)], check=True)
@@ -319,7 +243,7 @@ def test_killed_ranks_and_supervisors_restart_unnoticed(make_bed, tmp_path):
 
 
 def test_the_source_may_be_lost_once_others_have_all_blocks(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
     wait_for(bed.whole, "all nodes are connected")
     bed.agents["h4"].signal(signal.SIGKILL)
     wait_for(lambda: "h4" in away(bed), "one node is disconnected")
@@ -362,7 +286,7 @@ def finish_with_input(job, data):
 
 
 def test_standard_input_is_copied_to_all_nodes_and_nowhere_else(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
     data, spool = noise(7, 5 * MIB + 1), str(tmp_path / "spool")
     status, out, errors = finish_with_input(copy_of_input(bed, spool, "--json", str(tmp_path / "{node}" / "copy")), data)
     assert status == 0, errors
@@ -379,7 +303,7 @@ def test_standard_input_is_copied_to_all_nodes_and_nowhere_else(make_bed, tmp_pa
 
 
 def test_a_stream_stays_in_order_and_survives_the_loss_of_a_node(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
     bed.wait_until_measured()
     spool, dest = tmp_path / "spool", str(tmp_path / "{node}" / "copy")
     os.makedirs(tmp_path / "h4")
@@ -413,7 +337,7 @@ def test_a_stream_stays_in_order_and_survives_the_loss_of_a_node(make_bed, tmp_p
 
 
 def test_an_interrupted_copy_of_standard_input_leaves_nothing(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
     bed.wait_until_measured()
     spool, dest = tmp_path / "spool", str(tmp_path / "{node}" / "copy")
     for number, expected_status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
@@ -439,3 +363,80 @@ def test_an_interrupted_copy_of_standard_input_leaves_nothing(make_bed, tmp_path
     assert finish_with_input(job, None)[0] == 130
     assert list(spool.iterdir()) == []
     assert not any(os.path.exists(tmp_path / node / "copy") for node in ("h2", "h3", "h4"))
+
+
+def test_a_node_without_permission_is_named_and_the_others_copy(make_bed):
+    bed = make_bed("tree:2x2", switches="bridge", users=(PASSWD, GROUP))
+    bed.run(["cool", "certs", bed.certificates, "--user", "ann"], check=True, capture_output=True)
+    shutil.copy(os.path.join(bed.bin_dir, "cool"), bed.public)
+    source = write(bed.public + "/source", noise(5, MIB))
+    for node in ("h1", "h2", "h3", "h4"):
+        os.makedirs(os.path.join(bed.public, node), exist_ok=True)
+        os.chown(os.path.join(bed.public, node), 0 if node == "h3" else ANN, -1)
+    command = [bed.public + "/cool", "copy", "--from", "h1", "--json", source, bed.public + "/{node}/copy"]
+    for quorum, status in (("100%", 1), ("3", 0), ("75%", 0), ("80%", 1)):
+        process = copy_as(bed, *command, "--quorum", quorum)
+        assert process.returncode == status, process.stderr
+        errors = process.stderr.splitlines()
+        assert errors[0] == "cool: h3: %s/h3/.copy.cool-copy: Permission denied" % bed.public, process.stderr
+        assert errors[1:] == (["cool: 3 of 4 nodes have a copy"] if status else [])
+    for node in ("h1", "h2", "h4"):
+        copy = os.path.join(bed.public, node, "copy")
+        assert properties(copy) == properties(source) and os.stat(copy).st_uid == ANN
+    assert os.listdir(os.path.join(bed.public, "h3")) == []
+
+
+def test_a_swarm_continues_without_a_lost_node(make_bed, tmp_path):
+    # One rack only: with several, the source sends blocks again if racks forward them slowly
+    # (docs/design/swarm.md).
+    bed = make_bed("tree:1x6", switches="bridge", host_mbit=20)
+    # By then, one and a half copies have crossed the network for each of the others.
+    job, source, dest = start_copy(bed, tmp_path, 10 * MIB, "--json", "--via", "swarm")
+    bed.agents["h3"].signal(signal.SIGKILL)
+    status, out, errors = ended(job)
+    assert status == 1 and "cool: h3: it was lost during the copy" in errors, out + errors
+    outcome = json.loads(out)
+    assert outcome["via"] == "swarm"
+    # On a busy machine, the source sends some blocks again, but not all of them.
+    assert outcome["sent"] < 2 * outcome["bytes"], "the copy did not start again: %r" % outcome
+    for node in outcome["nodes"]:
+        missing = [count for _, count in node["progress"]]
+        assert missing == sorted(missing, reverse=True), "no node lost what it had: %r" % outcome
+    assert [node["node"] for node in outcome["nodes"] if node["error"]] == ["h3"]
+    for node in ("h1", "h2", "h4", "h5", "h6"):
+        assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
+        assert os.listdir(tmp_path / node) == ["copy"], "no other file is left"
+    bed.restart_agent("h3")
+    bed.wait_until_joined()
+
+
+@pytest.mark.parametrize("way", ["auto", "swarm"])
+def test_nodes_that_join_during_a_copy_resume_and_delay_no_copy(make_bed, tmp_path, way):
+    bed = make_bed("tree:1x6", switches="bridge", host_mbit=20)
+    wait_for(bed.whole, "all nodes are connected")
+    end_agent(bed, "h5")
+    wait_for(lambda: bed.found()[0] == 5, "one node is disconnected")
+    bed.wait_until_measured()
+    size = 24 * MIB
+    source, dest = write(str(tmp_path / "source"), noise(12, size)), str(tmp_path / "{node}" / "copy")
+    before = received_bytes(bed, "h3")
+    job = start(bed, "cool", "copy", "--from", "h1", "--json", "--via", way, source, dest)
+    wait_for(lambda: received_bytes(bed, "h3") - before > MIB, "some data has arrived")
+    bed.start_agent("h5")
+    # Four generations of 2 MiB arrive at the same time, or two pieces of 4 MiB; those that are
+    # incomplete when a node is lost are sent again.
+    wait_for(lambda: received_bytes(bed, "h3") - before > 14 * MIB, "some pieces are complete")
+    bed.restart_agent("h3")
+    status, out, errors = ended(job)
+    assert status == 0 and "cool: lost h3; the others continue" in errors, out + errors
+    outcome = json.loads(out)
+    assert names(outcome) == ["h1", "h2", "h3", "h4", "h5", "h6"] and (outcome["via"] == "swarm") == (way == "swarm"), out
+    for node in names(outcome):
+        assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
+        assert os.listdir(tmp_path / node) == ["copy"], "no other file is left"
+    progress = {node["node"]: node["progress"] for node in outcome["nodes"]}
+    assert progress["h3"][0][1] < size == progress["h5"][0][1], "it continued from its partial copy: %r" % progress["h3"]
+    seconds = {node: points[-1][0] for node, points in progress.items()}
+    # h3 continues only when its agent has reconnected, with megabytes missing; h5 may catch up with
+    # the other nodes.
+    assert max(seconds[node] for node in ("h2", "h4", "h6")) < seconds["h3"], "no copy waits for others: %r" % seconds

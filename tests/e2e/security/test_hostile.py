@@ -116,7 +116,7 @@ ANN, MALLORY = 4001, 4666
 
 def test_attacks_of_a_user_disturb_no_job_of_another(make_bed):
     passwd = "ann:x:%d:%d::/:/bin/sh\nmallory:x:%d:%d::/:/bin/sh\n" % (ANN, ANN, MALLORY, MALLORY)
-    bed = make_bed("tree:1x2", users=(passwd, "ann:x:%d:\nmallory:x:%d:\n" % (ANN, MALLORY)))
+    bed = make_bed("tree:1x2", switches="bridge", users=(passwd, "ann:x:%d:\nmallory:x:%d:\n" % (ANN, MALLORY)))
     succeed(bed, "cool", "certs", bed.certificates, "--user", "ann", "--user", "mallory")
     for program in ("cool-faults", "cool-misuse"):
         testbed.install(os.path.join(bed.bin_dir, program), bed.public)
