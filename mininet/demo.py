@@ -148,11 +148,10 @@ def copy_methods(distribution):
         yield demo_page.TORRENT, lambda: distribution.by_torrent(PIECE)
 
 
-def copy_file(description, rack_of):
+def copy_file(file, description, rack_of):
     """Copies a file from the first node to all others, by each method; returns the figures."""
     with tempfile.TemporaryDirectory(prefix="cool-demo-", dir="/dev/shm") as folder:
-        # A file that always exists, and that every node needs.
-        distribution = copies.Distribution(shutil.which("cool"), folder, description)
+        distribution = copies.Distribution(file, folder, description)
         slowest = min(link["mbit"] for link in description["links"] if link["kind"] == "host")
         limit = distribution.size * 8 / (slowest * 1e6) if slowest else None
         ways = []
@@ -168,7 +167,7 @@ def copy_file(description, rack_of):
 
 def print_copies(figures):
     """Prints the table of copies, with a column for each method."""
-    heading("A file of %.1f MiB (the program `%s`) from %s to %d others: seconds until each had its copy" % (
+    heading("A file of %.1f MiB (`%s`) from %s to %d others: seconds until each had its copy" % (
         figures["bytes"] / 2**20, figures["file"], figures["from"], len(figures["ways"][0]["nodes"])))
     row = lambda title, cells: print("%-22s" % title + "".join(" %22s" % cell for cell in cells))
     row("node", [way["name"] for way in figures["ways"]])
@@ -193,6 +192,8 @@ def parse_arguments():
                    help="distance of patches in pixels (%(default)s)")
     p.add_argument("--photographs", nargs="+", metavar="FILE",
                    help="pictures or directories instead of those of " + PACKAGE)
+    p.add_argument("--file", default=shutil.which("cool"),
+                   help="file to copy; default: the program cool, because it always exists")
     return p.parse_args()
 
 
@@ -231,7 +232,7 @@ def main():
                       "most": max(r["bytes"] for r in links) / MESSAGE, "links": links},
     })
     print_links(summary["broadcast"])
-    summary["copies"] = copy_file(description, {node["name"]: node["rack"] for node in topology["nodes"]})
+    summary["copies"] = copy_file(options.file, description, {node["name"]: node["rack"] for node in topology["nodes"]})
     print_copies(summary["copies"])
     with open(os.path.join(out, "summary.json"), "w") as f:
         json.dump(summary, f, indent=1)

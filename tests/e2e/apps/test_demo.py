@@ -35,8 +35,10 @@ def check_panels(page, ways, nodes):
 
 def test_the_report_shows_each_nodes_progress_by_every_way(make_bed, tmp_path):
     bed = make_bed("tree:2x2", host_mbit=50, uplink_mbit=50)
-    picture = write_picture(tmp_path / "picture.png", 400)
-    out = succeed(bed, os.path.join(ROOT, "mininet", "demo.py"), "--out", str(tmp_path), "--clusters", "8", "--iterations", "2", "--photographs", picture)
+    picture, file = write_picture(tmp_path / "picture.png", 400), tmp_path / "file"
+    file.write_bytes(random.Random(1).randbytes(24 << 20))
+    out = succeed(bed, os.path.join(ROOT, "mininet", "demo.py"), "--out", str(tmp_path), "--clusters", "8", "--iterations", "2", "--photographs", picture,
+                  "--file", str(file))
     with open(tmp_path / "summary.json") as f:
         figures = json.load(f)["copies"]
     ways = figures["ways"]
