@@ -23,17 +23,6 @@ def test_checksum_offload_where_nothing_fills_them_in_is_found(make_bed):
     succeed(bed, "cool", "doctor")
 
 
-def test_a_node_without_agent_is_a_silent_port_without_hosts(make_bed):
-    bed = make_bed("tree:2x2", controller_flags=("--agents-only",))
-    link = next(l for l in bed.description["links"] if "h3" in (l["a"], l["b"]))
-    switch = link["a"] if link["b"] == "h3" else link["b"]
-    end_agent(bed, "h3")
-    wait_for(lambda: doctor_reports(bed, "switch %s" % switch, "nothing is received on port"), "the port is named")
-    bed.start_agent("h3")
-    bed.wait_until_joined()
-    succeed(bed, "cool", "doctor")
-
-
 def test_a_node_whose_agent_has_ended_is_an_ordinary_host(make_bed):
     bed = make_bed("tree:2x2")
     address = bed.network.net.get("h3").IP()
@@ -51,3 +40,14 @@ def test_a_switch_that_lost_its_controller_is_named(make_bed):
     wait_for(lambda: doctor_reports(bed, "switch s2 is not connected"), "the switch is named")
     bed.network.connect("s2")
     wait_for(lambda: run(bed, "cool", "doctor").returncode == 0, "all is well again")
+
+
+def test_a_node_without_agent_is_a_silent_port_without_hosts(make_bed):
+    bed = make_bed("tree:2x2", controller_flags=("--agents-only",))
+    link = next(l for l in bed.description["links"] if "h3" in (l["a"], l["b"]))
+    switch = link["a"] if link["b"] == "h3" else link["b"]
+    end_agent(bed, "h3")
+    wait_for(lambda: doctor_reports(bed, "switch %s" % switch, "nothing is received on port"), "the port is named")
+    bed.start_agent("h3")
+    bed.wait_until_joined()
+    succeed(bed, "cool", "doctor")
