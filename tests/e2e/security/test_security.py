@@ -78,15 +78,6 @@ def test_an_agents_certificate_is_valid_for_agents_only(make_bed):
     assert process.returncode == 1 and "the certificate is for node h9, but the agent registers h8" in process.stderr, process.stderr
 
 
-def test_nothing_starts_without_certificates_unless_insecure(make_bed):
-    bed = make_bed("tree:2x2")
-    missing = os.path.join(bed.directory, "missing")
-    process = run(bed, os.path.join(bed.bin_dir, "cool-controller"), "--certs", missing)
-    assert process.returncode == 1 and missing in process.stderr and "cool certs" in process.stderr, process.stderr
-    bed = make_bed("tree:2x2", insecure_plaintext=True)
-    succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
-
-
 CAPTURE = """
 import socket, sys
 s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x88cc))
@@ -246,3 +237,12 @@ def test_a_host_that_floods_the_controller_is_rate_limited(make_bed):
     finally:
         flood.kill()
         flood.wait(PATIENCE)
+
+
+def test_nothing_starts_without_certificates_unless_insecure(make_bed):
+    bed = make_bed("tree:2x2")
+    missing = os.path.join(bed.directory, "missing")
+    process = run(bed, os.path.join(bed.bin_dir, "cool-controller"), "--certs", missing)
+    assert process.returncode == 1 and missing in process.stderr and "cool certs" in process.stderr, process.stderr
+    bed = make_bed("tree:2x2", insecure_plaintext=True)
+    succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
