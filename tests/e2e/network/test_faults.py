@@ -32,21 +32,6 @@ def test_a_second_agent_with_a_name_in_use_is_refused_by_name(make_bed):
     succeed(bed, "cool", "bench", "--ops", "allreduce", "--bytes", "1000", "--reps", "1")
 
 
-def test_a_switch_with_only_openflow_1_0_is_refused_and_named(make_bed):
-    bed = make_bed("tree:2x2", insecure_plaintext=True)
-    with socket.create_connection(("127.0.0.1", 6653), timeout=PATIENCE) as s:
-        s.sendall(bytes([1, 0, 0, 8, 0, 0, 0, 1]))
-        received = b""
-        while chunk := s.recv(4096):
-            received += chunk
-    types = []
-    while received:
-        types.append(received[1])
-        received = received[int.from_bytes(received[2:4], "big"):]
-    assert types[0] == 0 and 1 in types, "a hello, then an error: %s" % types
-    wait_for(lambda: "1.0" in log_of(bed, "controller"), "the controller's log names the version")
-
-
 def test_garbage_at_every_port_is_survived(make_bed):
     bed = make_bed("tree:2x2")
     garbage = [b"", b"\x00", b"GET / HTTP/1.0\r\n\r\n", bytes(range(256)) * 5, b"\x04" + b"\xff" * 64, os.urandom(1400)]
@@ -68,12 +53,35 @@ def test_garbage_at_every_port_is_survived(make_bed):
 
 @pytest.mark.parametrize("case", ["other-size", "other-operation"])
 def test_a_rank_that_makes_another_call_is_named(make_bed, case):
-    bed = make_bed("tree:2x2", switches="bridge")
+    bed = make_bed("tree:2x2")
     process = run(bed, "cool", "run", "-n", "4", "--", os.path.join(bed.bin_dir, "cool-misuse"), case, timeout=PATIENCE)
     assert process.returncode != 0
     text = process.stdout + process.stderr
     assert "rank 2" in text and "bcast" in text, text
     succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1000", "--reps", "1")
+
+
+def test_a_controller_that_starts_last_finds_switches_and_agents(make_bed):
+    bed = make_bed("tree:2x2")
+    end_controller(bed, signal.SIGKILL)
+    bed.start_controller()
+    bed.wait_until_joined()
+    succeed(bed, "cool", "bench", "--ops", "bcast,reduce", "--bytes", "100K", "--reps", "1")
+
+
+def test_a_switch_with_only_openflow_1_0_is_refused_and_named(make_bed):
+    bed = make_bed("tree:2x2", insecure_plaintext=True)
+    with socket.create_connection(("127.0.0.1", 6653), timeout=PATIENCE) as s:
+        s.sendall(bytes([1, 0, 0, 8, 0, 0, 0, 1]))
+        received = b""
+        while chunk := s.recv(4096):
+            received += chunk
+    types = []
+    while received:
+        types.append(received[1])
+        received = received[int.from_bytes(received[2:4], "big"):]
+    assert types[0] == 0 and 1 in types, "a hello, then an error: %s" % types
+    wait_for(lambda: "1.0" in log_of(bed, "controller"), "the controller's log names the version")
 
 
 def kill_an_agent_under_a_job(bed):
@@ -125,14 +133,6 @@ def test_operations_and_messages_are_right_despite_packet_loss(make_bed):
     for seed in range(2):
         succeed(bed, "cool", "run", "-n", "12", "--", os.path.join(bed.bin_dir, "cool-faults"), "--steps", "39", "--seed", str(seed),
                 "--bytes", "262144")
-
-
-def test_a_controller_that_starts_last_finds_switches_and_agents(make_bed):
-    bed = make_bed("tree:2x2")
-    end_controller(bed, signal.SIGKILL)
-    bed.start_controller()
-    bed.wait_until_joined()
-    succeed(bed, "cool", "bench", "--ops", "bcast,reduce", "--bytes", "100K", "--reps", "1")
 
 
 def test_the_testbed_leaves_nothing_behind(make_bed):
