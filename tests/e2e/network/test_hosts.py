@@ -149,71 +149,6 @@ def without_loss(bed, name, other):
     assert sent > 10 and sent == returned, out
 
 
-def test_routes_of_hosts_survive_a_lost_link_and_a_restart(make_bed):
-    bed = make_bed("leafspine:2x2x2", lldp_ms=400, without_agent=("h2", "h4"))
-    reach(bed, ("h2", "h4"), ("h4", "h1"))
-    for link in bed.network.uplinks():
-        bed.network.cut(link)
-        reach(bed, ("h2", "h4"), ("h4", "h1"))
-        bed.network.restore(link)
-        wait_for(lambda: len(bed.cool_json("topology")["links"]) == 4,
-                 "the link is discovered again")
-    reach(bed, ("h2", "h4"))
-    macs = {host(bed, name).MAC() for name in ("h2", "h4")}
-    with without_loss(bed, "h2", "h4"):
-        end_controller(bed, signal.SIGKILL)
-        bed.start_controller()
-        bed.wait_until_joined()
-        wait_for(lambda: set(hosts(bed)) == macs, "the hosts are discovered again")
-        # Waits until no entry of the previous controller remains.
-        wait_for(lambda: all("cookie=0x434f4f4c09" in "".join(flows(leaf)) for leaf in ("s3", "s4")), "switches have the flows to hosts")
-    reach(bed, ("h2", "h4"), ("h1", "h2"))
-
-
-def test_a_node_is_reached_whether_its_agent_runs_or_not(make_bed):
-    bed = make_bed("tree:2x2")
-    assert hosts(bed) == {}
-    # Nodes need no flows for hosts and no flows of edge ports.
-    assert not any("cookie=0x434f4f4c09" in flow or "cookie=0x434f4f4c0b" in flow for name in ("s1", "s2", "s3") for flow in flows(name))
-    reach(bed, ("h1", "h4"))
-    end_agent(bed, "h4")
-    reach(bed, ("h1", "h4"), ("h4", "h2"))
-    end_agent(bed, "h2")
-    reach(bed, ("h2", "h4"))
-    for name in ("h4", "h2"):
-        bed.start_agent(name)
-    bed.wait_until_joined()
-    reach(bed, ("h2", "h4"), ("h1", "h4"))
-    wait_for(lambda: hosts(bed) == {}, "the hosts are nodes again")
-
-
-def test_a_node_with_silent_agent_is_reached_and_becomes_a_host(make_bed):
-    bed = make_bed("tree:2x2", peer_timeout_ms=60_000)
-    reach(bed, ("h1", "h2"), ("h3", "h2"))
-    agent = bed.agents["h2"]
-
-    def located():
-        return {node["name"]: node["located"] for node in bed.cool_json("topology")["nodes"]}.get("h2")
-
-    agent.signal(signal.SIGSTOP)
-    wait_for(lambda: located() is False, "its LLDP is missing")
-    reach(bed, ("h1", "h2"), ("h3", "h2"), ("h2", "h4"))
-    assert located() is False, "it was still considered lost"
-    agent.signal(signal.SIGCONT)
-    wait_for(located, "its LLDP is received again")
-    reach(bed, ("h1", "h2"), ("h3", "h2"))
-    mac = host(bed, "h2").MAC()
-    agent.signal(signal.SIGKILL)
-    agent.process.wait(PATIENCE)
-    bed.daemons.remove(agent)
-    wait_for(lambda: mac in hosts(bed), "the node is a host")
-    for name in ("h1", "h3"):
-        await_neighbor(bed, name, host(bed, "h2").IP(), mac)
-    reach(bed, ("h1", "h2"), ("h3", "h2"))
-    bed.start_agent("h2")
-    bed.wait_until_joined()
-
-
 def test_broadcasts_do_not_loop_through_a_switch_that_drops_lldp(make_bed):
     bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
     reach(bed, ("h2", "h5"))
@@ -386,6 +321,42 @@ def test_nodes_find_a_gateway_by_its_router_advertisements(make_bed):
         router.communicate("\n", timeout=PATIENCE)
 
 
+def test_vlans_stay_apart_for_ipv6(make_bed):
+    bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
+    members = ("h2", 10, "10.10.0.2"), ("h5", 10, "10.10.0.5"), ("h3", 20, "10.10.0.3"), ("h4", 20, "10.10.0.4")
+    with ipv6(bed, "h1", "h2", "h6") as addresses, vlans(bed, *members):
+        for (name, vlan, _), address in zip(members, ("fd10::2", "fd10::5", "fd10::3", "fd10::5")):
+            interface_name = device(name, vlan)
+            host(bed, name).cmd("sysctl -qw net.ipv6.conf.%s.disable_ipv6=0; ip address add %s/64 dev %s" % (interface_name.replace(".", "/"), address, interface_name))
+        # The same address belongs to a different host in each VLAN.
+        for name, other in (("h2", "h5"), ("h3", "h4")):
+            wait_for(lambda: reaches(bed, name, "fd10::5"),
+                     "%s reaches the owner of that address in its VLAN" % name)
+            await_neighbor(bed, name, "fd10::5", host(bed, other).MAC())
+        reach_by_ipv6(bed, addresses, ("h2", "h6"), ("h1", "h6"))
+        host(bed, "h2").cmd("ip route add %s dev %s" % (addresses["h6"], device("h2", 10)))
+        assert not reaches(bed, "h2", addresses["h6"])
+        host(bed, "h2").cmd("ip route del %s dev %s" % (addresses["h6"], device("h2", 10)))
+        reach_by_ipv6(bed, addresses, ("h2", "h6"))
+
+
+def test_a_node_is_reached_whether_its_agent_runs_or_not(make_bed):
+    bed = make_bed("tree:2x2")
+    assert hosts(bed) == {}
+    # Nodes need no flows for hosts and no flows of edge ports.
+    assert not any("cookie=0x434f4f4c09" in flow or "cookie=0x434f4f4c0b" in flow for name in ("s1", "s2", "s3") for flow in flows(name))
+    reach(bed, ("h1", "h4"))
+    end_agent(bed, "h4")
+    reach(bed, ("h1", "h4"), ("h4", "h2"))
+    end_agent(bed, "h2")
+    reach(bed, ("h2", "h4"))
+    for name in ("h4", "h2"):
+        bed.start_agent(name)
+    bed.wait_until_joined()
+    reach(bed, ("h2", "h4"), ("h1", "h4"))
+    wait_for(lambda: hosts(bed) == {}, "the hosts are nodes again")
+
+
 def test_neighbor_entries_follow_a_node_whose_agent_restarts(make_bed):
     bed = make_bed("tree:2x2")
     reach(bed, ("h1", "h2"), ("h3", "h2"))
@@ -431,23 +402,52 @@ def test_ipv6_routes_survive_a_lost_link_and_restarts(make_bed):
         reach_by_ipv6(bed, addresses, *pairs)
 
 
-def test_vlans_stay_apart_for_ipv6(make_bed):
-    bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
-    members = ("h2", 10, "10.10.0.2"), ("h5", 10, "10.10.0.5"), ("h3", 20, "10.10.0.3"), ("h4", 20, "10.10.0.4")
-    with ipv6(bed, "h1", "h2", "h6") as addresses, vlans(bed, *members):
-        for (name, vlan, _), address in zip(members, ("fd10::2", "fd10::5", "fd10::3", "fd10::5")):
-            interface_name = device(name, vlan)
-            host(bed, name).cmd("sysctl -qw net.ipv6.conf.%s.disable_ipv6=0; ip address add %s/64 dev %s" % (interface_name.replace(".", "/"), address, interface_name))
-        # The same address belongs to a different host in each VLAN.
-        for name, other in (("h2", "h5"), ("h3", "h4")):
-            wait_for(lambda: reaches(bed, name, "fd10::5"),
-                     "%s reaches the owner of that address in its VLAN" % name)
-            await_neighbor(bed, name, "fd10::5", host(bed, other).MAC())
-        reach_by_ipv6(bed, addresses, ("h2", "h6"), ("h1", "h6"))
-        host(bed, "h2").cmd("ip route add %s dev %s" % (addresses["h6"], device("h2", 10)))
-        assert not reaches(bed, "h2", addresses["h6"])
-        host(bed, "h2").cmd("ip route del %s dev %s" % (addresses["h6"], device("h2", 10)))
-        reach_by_ipv6(bed, addresses, ("h2", "h6"))
+def test_routes_of_hosts_survive_a_lost_link_and_a_restart(make_bed):
+    bed = make_bed("leafspine:2x2x2", lldp_ms=400, without_agent=("h2", "h4"))
+    reach(bed, ("h2", "h4"), ("h4", "h1"))
+    for link in bed.network.uplinks():
+        bed.network.cut(link)
+        reach(bed, ("h2", "h4"), ("h4", "h1"))
+        bed.network.restore(link)
+        wait_for(lambda: len(bed.cool_json("topology")["links"]) == 4,
+                 "the link is discovered again")
+    reach(bed, ("h2", "h4"))
+    macs = {host(bed, name).MAC() for name in ("h2", "h4")}
+    with without_loss(bed, "h2", "h4"):
+        end_controller(bed, signal.SIGKILL)
+        bed.start_controller()
+        bed.wait_until_joined()
+        wait_for(lambda: set(hosts(bed)) == macs, "the hosts are discovered again")
+        # Waits until no entry of the previous controller remains.
+        wait_for(lambda: all("cookie=0x434f4f4c09" in "".join(flows(leaf)) for leaf in ("s3", "s4")), "switches have the flows to hosts")
+    reach(bed, ("h2", "h4"), ("h1", "h2"))
+
+
+def test_a_node_with_silent_agent_is_reached_and_becomes_a_host(make_bed):
+    bed = make_bed("tree:2x2", peer_timeout_ms=60_000)
+    reach(bed, ("h1", "h2"), ("h3", "h2"))
+    agent = bed.agents["h2"]
+
+    def located():
+        return {node["name"]: node["located"] for node in bed.cool_json("topology")["nodes"]}.get("h2")
+
+    agent.signal(signal.SIGSTOP)
+    wait_for(lambda: located() is False, "its LLDP is missing")
+    reach(bed, ("h1", "h2"), ("h3", "h2"), ("h2", "h4"))
+    assert located() is False, "it was still considered lost"
+    agent.signal(signal.SIGCONT)
+    wait_for(located, "its LLDP is received again")
+    reach(bed, ("h1", "h2"), ("h3", "h2"))
+    mac = host(bed, "h2").MAC()
+    agent.signal(signal.SIGKILL)
+    agent.process.wait(PATIENCE)
+    bed.daemons.remove(agent)
+    wait_for(lambda: mac in hosts(bed), "the node is a host")
+    for name in ("h1", "h3"):
+        await_neighbor(bed, name, host(bed, "h2").IP(), mac)
+    reach(bed, ("h1", "h2"), ("h3", "h2"))
+    bed.start_agent("h2")
+    bed.wait_until_joined()
 
 
 def test_traffic_of_hosts_is_not_forwarded_if_it_is_disabled(make_bed):
