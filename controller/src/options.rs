@@ -39,14 +39,24 @@ pub struct Options {
     ///
     /// With "auto" the controller serves any network. OpenFlow switches that connect carry
     /// multicast trees. Nodes that no such switch locates within seconds are located by the reports
-    /// of their agents (cool-nodeagent --rack names their racks), and their groups use chains. With
-    /// "openflow" such nodes are not used. With "plain" no group uses multicast.
+    /// of their agents (cool-nodeagent --rack names their racks). Their groups use multicast if
+    /// probes show that all nodes receive it, and chains otherwise. With "openflow" such nodes are
+    /// not used. With "snooping" all nodes are located in this way, at once. With "plain" too, but
+    /// no group uses multicast.
     #[arg(long, value_enum, value_name = "MODE", env = "COOL_NETWORK", default_value_t = NetworkMode::Auto)]
     pub network: NetworkMode,
 
     /// How connections are secured.
     #[command(flatten)]
     pub tls: cool_tls::Options,
+
+    /// Maximum number of multicast addresses in use without OpenFlow switches
+    ///
+    /// Switches with IGMP or MLD snooping have small tables; beyond them, many flood. A group uses
+    /// one address for all its nodes and, while fewer than half of them are in use, one for each
+    /// rack and one for all racks. Groups without an address use chains.
+    #[arg(long, value_name = "N", default_value_t = FabricConfig::default().max_snooped_trees)]
+    pub max_trees: u32,
 
     /// HTTP pages.
     #[command(flatten)]
@@ -254,6 +264,7 @@ impl Options {
             unicast: self.unicast,
             hosts: (!self.agents_only)
                 .then_some(HostLimits { all: self.max_hosts, per_port: self.max_hosts_per_port }),
+            max_snooped_trees: self.max_trees,
             capacity: TableCapacity {
                 groups: self.max_groups_per_switch,
                 failovers: self.max_failovers_per_switch,

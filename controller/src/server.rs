@@ -190,7 +190,13 @@ pub async fn assemble(config: &ServerConfig, network: Arc<dyn Fabric>) -> Servic
         config.timeouts,
         connected_since,
     );
-    let doctor = Doctor::new(network.clone(), agents.clone(), presence.clone(), config.credentials.clone());
+    let doctor = Doctor::new(
+        network.clone(),
+        agents.clone(),
+        presence.clone(),
+        groups.clone(),
+        config.credentials.clone(),
+    );
     Service {
         doctor: Arc::new(doctor),
         only_bound_certificates: config.only_bound_certificates,

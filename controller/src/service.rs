@@ -12,7 +12,7 @@ use crate::costs::MeasuredCosts;
 use crate::costs::prober::Prober;
 use crate::graceful_restart::GroupRecovery;
 use crate::groups::membership_driver::MembershipDriver;
-use crate::groups::{GroupRegistry, MemberPlace, group_parameters};
+use crate::groups::{FIRST_EPOCH, GroupRegistry, MemberPlace, group_parameters, outsiders};
 use crate::jobs::caller_event_stream::CallerArrival;
 use crate::jobs::control::ControlRequest;
 use crate::jobs::{JobError, JobRegistry, SubmitError, deliver};
@@ -24,8 +24,8 @@ use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
     self, Acknowledged, AgentMessage, AttendRequest, CancelRequest, Cancelled, DiagnoseRequest, Diagnosis,
     DrainRequest, Drained, Group, GroupFailed, GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec,
-    JobsRequest, Leave, Link, Node, Outsiders, RanksLeft, Register, SignalRequest, Signalled, Switch,
-    Topology, TopologyRequest, TraceEvent, TraceRequest, agent_message::Body,
+    JobsRequest, Leave, Link, Node, RanksLeft, Register, SignalRequest, Signalled, Switch, Topology,
+    TopologyRequest, TraceEvent, TraceRequest, agent_message::Body,
 };
 use cool_proto::{delivery, features};
 use cool_tls::Role;
@@ -125,7 +125,7 @@ impl Controller for Service {
         // Only agents know the users of groups that do not belong to a job.
         let seen = |group: &Group| self.jobs.user(group.job).is_some_and(|user| caller.may_access(&user));
         groups.retain(|group| caller.name().is_none() || seen(group));
-        Ok(Response::new(cool_proto::control::Groups { groups, outsiders: self.outsiders() }))
+        Ok(Response::new(cool_proto::control::Groups { groups, outsiders: outsiders(&*self.network) }))
     }
 
     async fn diagnose(&self, request: Request<DiagnoseRequest>) -> Result<Response<Diagnosis>, Status> {
@@ -416,7 +416,14 @@ impl Service {
                 warn!("unexpected message; ignored")
             }
             Body::GroupReady(GroupReady { group, epoch }) => {
-                self.deliver_to_group(session, group, SessionEvent::Ready(epoch)).await;
+                if self.groups.on_group_made(group, session) {
+                    self.deliver_to_group(session, group, SessionEvent::Ready(epoch)).await;
+                }
+            }
+            Body::TreesProbed(report) => {
+                for member in self.groups.on_trees_probed(&*self.network, session, &report).await {
+                    self.deliver_to_group(&member, report.group, SessionEvent::Ready(FIRST_EPOCH)).await;
+                }
             }
             Body::GroupFailed(GroupFailed { group, mut reason }) => {
                 shorten(&mut reason, REASON_BYTES_MAX);
@@ -454,16 +461,6 @@ impl Service {
             Some(mailbox) => deliver(Some(mailbox), session, event).await,
             None => self.membership_driver.group_event(session, group, event),
         }
-    }
-
-    /// Returns the switches that dropped packets of non-members to groups.
-    fn outsiders(&self) -> Vec<Outsiders> {
-        let (network, measured) = (self.network.topology(), self.network.measurements());
-        let of = |s: &cool_fabric::SwitchView| {
-            let packets = measured.switches.get(&s.datapath_id).map_or(0, |load| load.nonmember_packets);
-            Outsiders { datapath_id: s.datapath_id.0, name: s.name.clone(), packets }
-        };
-        network.switches.iter().map(of).filter(|outsiders| outsiders.packets > 0).collect()
     }
 
     fn topology(&self, network: &TopologySnapshot) -> Topology {

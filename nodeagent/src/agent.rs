@@ -13,11 +13,13 @@ use crate::engine::{EngineHandle, EngineTrace, GroupSpec, MakeGroupError};
 use crate::metrics::AgentMetrics;
 use crate::rank_calls::RankCalls;
 pub(crate) use attachment::{Abilities, Attachment};
-use cool_proto::control::agent_message::Body;
+use cool_proto::control::{MissingProbes, ProveTrees, TreesProbed, agent_message::Body};
 use cool_types::Key;
 pub(crate) use groups::RankAttachError;
 use groups::{CallSharing, GroupTable, RankGroup};
 pub(crate) use recovery::RecoveryResult;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::mpsc;
@@ -114,8 +116,7 @@ impl Agent {
     /// Makes a group. Its ranks can attach when this returns.
     ///
     /// # Errors
-    /// Returns an error if the group exists, if its description is inconsistent, or if its trees
-    /// cannot be joined.
+    /// Returns an error if the group exists, or if its description is inconsistent.
     pub async fn make_group(&self, spec: GroupSpec) -> Result<(), MakeGroupError> {
         let mut group = RankGroup::new(&spec, &self.node)?;
         let id = spec.id;
@@ -130,6 +131,32 @@ impl Agent {
         }
         self.groups.insert(id, group);
         Ok(())
+    }
+
+    /// Proves that the trees of a group work, and reports the probes that do not arrive to the
+    /// controller; see [`EngineHandle::prove_trees`]. Reports nothing if the group is released.
+    pub(crate) async fn report_tree_proof(&self, request: ProveTrees) {
+        let ProveTrees { group, number, time_ms } = request;
+        let time_max = Duration::from_millis(time_ms.into());
+        let Some((missing, received)) = self.engine.prove_trees(group, number, time_max).await else {
+            return;
+        };
+        let of_tree = |missing: cool_engine::MissingProbes| MissingProbes {
+            tree: missing.tree.to_string(),
+            from: missing.from,
+        };
+        let missing = missing.into_iter().map(of_tree).collect();
+        let received = u32::try_from(received).unwrap_or(u32::MAX);
+        self.report(Body::TreesProbed(TreesProbed { group, number, missing, received })).await;
+    }
+
+    /// Concludes a proof. The group does not use the trees with these addresses.
+    pub(crate) fn conclude_tree_proof(&self, group: u64, withdrawn: BTreeSet<IpAddr>) {
+        if let Some(sockets) = self.groups.withdraw_trees(group, &withdrawn) {
+            // The system leaves a tree only while it has a lock that may be held for seconds.
+            tokio::task::spawn_blocking(move || drop(sockets));
+        }
+        self.engine.conclude_tree_proof(group, withdrawn);
     }
 
     /// Releases a group. Its ranks' running calls fail.

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 /// How long a fault is remembered and reported unless a later test passes.
 const FAULT_LIFETIME: Duration = Duration::from_secs(3600);
 
-/// Maximum number of senders whose faults are remembered.
+/// Maximum number of senders and trees whose faults are remembered.
 const FAULTS_MAX: usize = 64;
 
-/// The recent failures of datagrams to arrive at this node, by sender.
+/// The recent failures of datagrams to arrive at this node, by sender or tree.
 #[derive(Debug, Default)]
 pub(crate) struct DatagramFaults(Mutex<BTreeMap<IpAddr, (Instant, String)>>);
 
@@ -31,6 +31,15 @@ impl DatagramFaults {
              datagrams, which is slower: set the same MTU on all interfaces and switch ports between the nodes"
         );
         self.record(from.ip(), text);
+    }
+
+    /// Records that this node, with this address, cannot join a tree.
+    pub(crate) fn record_unjoined_tree(&self, tree: IpAddr, ip: IpAddr, error: &std::io::Error) {
+        let text = format!(
+            "multicasts to {tree} are not received on the data interface {ip} ({error}), so the node gets their data from other \
+             nodes, which is slower: see net.ipv4.igmp_max_memberships and the limit of open files"
+        );
+        self.record(tree, text);
     }
 
     pub(crate) fn is_recent(&self, from: IpAddr) -> bool {

@@ -27,5 +27,9 @@ pub const HELD_GROUPS: u64 = 1 << 6;
 /// The agents of a group test whether datagrams arrive before the ranks execute quick calls.
 pub const QUICK_PROBES: u64 = 1 << 7;
 
+/// The agent proves that the trees of a group work, so that groups can use multicast on networks
+/// whose switches do not acknowledge trees.
+pub const TREE_PROOFS: u64 = 1 << 8;
+
 /// All features that this release supports.
-pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS | QUICK | HELD_GROUPS | QUICK_PROBES;
+pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS | QUICK | HELD_GROUPS | QUICK_PROBES | TREE_PROOFS;

@@ -11,12 +11,16 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum NetworkMode {
     /// Any network: nodes that no OpenFlow switch locates within seconds are located by the reports
-    /// of their agents, and their groups use chains.
+    /// of their agents, and their groups use multicast where it is proven to work, and chains
+    /// elsewhere.
     Auto,
     /// OpenFlow switches: a node is used once a switch has located it.
     #[default]
     #[value(name = "openflow")]
     OpenFlow,
+    /// Switches with IGMP and MLD snooping, or multicast routers: groups use multicast where it is
+    /// proven to work, and chains elsewhere.
+    Snooping,
     /// Any network, without multicast: all groups use chains and unicast trees.
     Plain,
 }
@@ -106,6 +110,9 @@ pub struct FabricConfig {
     /// Limits for hosts without an agent, which can then reach each other and nodes. `None`: such
     /// hosts are not served.
     pub hosts: Option<HostLimits>,
+    /// Maximum number of multicast addresses that are in use at once where switches forward
+    /// multicast by snooping, because their tables are small.
+    pub max_snooped_trees: u32,
     /// Limits for each switch, in addition to those that the switch reports.
     pub capacity: TableCapacity,
     /// The table and the group numbers that are used in each switch.
@@ -139,6 +146,7 @@ impl Default for FabricConfig {
             counters_interval: Duration::from_secs(2),
             unicast: Unicast::default(),
             hosts: Some(HostLimits::default()),
+            max_snooped_trees: 512,
             capacity: TableCapacity::default(),
             pipeline: Pipeline::default(),
             switch_names: Arc::default(),
@@ -280,9 +288,12 @@ pub struct GroupRequest {
     pub id: u64,
     /// Node of each rank, in rank order. A node may occur several times.
     pub members: Vec<String>,
+    /// Whether the members can prove that trees work. Otherwise the group has trees only if
+    /// switches acknowledge them.
+    pub can_prove: bool,
 }
 
-/// A tree that the switches have acknowledged.
+/// A tree. Either the switches have acknowledged it, or its nodes must prove that it works.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TreeGrant {
     /// The nodes that the tree connects. Trees of fewer than two nodes are not made.
@@ -295,8 +306,10 @@ pub struct TreeGrant {
     pub bytes_per_second: u64,
     /// Links of the tree between switches.
     pub links: Vec<Link>,
-    /// Nodes of the tree, each with its port.
+    /// Nodes of the tree, each with its port, if switches have acknowledged the tree.
     pub nodes: Vec<(String, Port)>,
+    /// Whether the nodes must prove that the tree works before they use it.
+    pub needs_proof: bool,
 }
 
 /// Error of a request to the fabric.

@@ -40,6 +40,7 @@ use request::{FabricRequest, RequestReply};
 
 use cool_daemon::listen::ClientListener;
 use network::Network;
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use telemetry::Telemetry;
@@ -81,7 +82,8 @@ pub trait Fabric: Send + Sync + 'static {
     /// link. Trees of fewer than two nodes are left out. Returns when every switch concerned has
     /// acknowledged its entries by a barrier, at the latest after [`FabricConfig::ack_timeout`].
     /// The trees follow changes of the topology until the group is released, which the caller must
-    /// do.
+    /// do. If no OpenFlow switch locates the nodes, trees are addresses only, and the nodes must
+    /// prove that they work ([`TreeGrant::needs_proof`]).
     ///
     /// # Errors
     /// After an error the group does not exist. After [`FabricError::NotLocated`] or
@@ -99,6 +101,13 @@ pub trait Fabric: Send + Sync + 'static {
         group: GroupRequest,
         trees: Vec<(TreeScope, IpAddr)>,
     ) -> Result<(), FabricError>;
+
+    /// Withdraws trees of a group that its nodes could not prove to work. Further groups of these
+    /// members do not get them.
+    ///
+    /// # Errors
+    /// Fails only if the fabric has stopped.
+    async fn withdraw_trees(&self, group: u64, addresses: BTreeSet<IpAddr>) -> Result<(), FabricError>;
 
     /// Returns the current trees of a group. Addresses never change, while links and rates follow
     /// the topology.
@@ -189,6 +198,10 @@ impl Fabric for FabricHandle {
         trees: Vec<(TreeScope, IpAddr)>,
     ) -> Result<(), FabricError> {
         self.request(|reply| FabricRequest::AdoptGroup(group, trees, reply)).await
+    }
+
+    async fn withdraw_trees(&self, group: u64, addresses: BTreeSet<IpAddr>) -> Result<(), FabricError> {
+        self.request(|reply| FabricRequest::WithdrawTrees(group, addresses, reply)).await
     }
 
     async fn trees(&self, group: u64) -> Result<Vec<TreeGrant>, FabricError> {

@@ -278,6 +278,7 @@ mod tests {
                 bytes_per_second: 0,
                 links: Vec::new(),
                 nodes: Vec::new(),
+                needs_proof: false,
             };
             let secret = Secret { value: vec![1; 32] };
             let key = GroupProtection { secret, encrypted: false, connects_on_demand: false };

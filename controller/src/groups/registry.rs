@@ -3,14 +3,17 @@
 //! The [`Fabric`] installs their trees. [`crate::jobs`] and [`crate::groups::membership_driver`]
 //! decide which ranks form a group.
 
-use super::group_keys::GroupKeys;
+use super::group_keys::{self, GroupKeys};
 use super::group_parameters::FIRST_EPOCH;
 use super::group_parameters::{announcement, decide_parameters, tree_message};
 use super::member_place::{MemberPlace, by_node};
+use super::tree_proofs::{ProvenTrees, TreeProofs};
+use crate::agents::Session;
 use crate::costs::prober::Prober;
 use cool_fabric::Fabric;
 use cool_fabric::{FabricError, GroupRequest};
-use cool_proto::control::{Group, ReleaseGroup, controller_message::Body};
+use cool_proto::control::{Finding, Group, ReleaseGroup, TreesProbed, controller_message::Body};
+use cool_proto::features;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::sync::Arc;
@@ -25,6 +28,7 @@ pub struct GroupRegistry {
     prober: Arc<Prober>,
     keys: GroupKeys,
     groups: Mutex<BTreeMap<u64, Group>>,
+    tree_proofs: TreeProofs,
     /// Ids of all groups that are being formed, in use, or being released.
     busy: watch::Sender<BTreeSet<u64>>,
 }
@@ -38,6 +42,7 @@ impl GroupRegistry {
             prober,
             keys,
             groups: Mutex::default(),
+            tree_proofs: TreeProofs::default(),
             busy: watch::Sender::default(),
         }
     }
@@ -119,7 +124,9 @@ impl GroupRegistry {
         self.busy.send_if_modified(|groups| groups.insert(id));
         self.prober.stop();
         let members = places.iter().map(|p| p.session.agent.name.clone()).collect();
-        let trees = match network.create_group(GroupRequest { id, members }).await {
+        let can_prove =
+            group_keys::all_have(places, features::TREE_PROOFS) && self.tree_proofs.is_promising(places);
+        let trees = match network.create_group(GroupRequest { id, members, can_prove }).await {
             Ok(trees) => trees,
             Err(
                 why @ (FabricError::NotLocated { .. }
@@ -133,6 +140,7 @@ impl GroupRegistry {
             }
             Err(e) => return Err(e.to_string()),
         };
+        self.tree_proofs.prepare(id, places, &trees);
         let measured = self.prober.measurements();
         let group = decide_parameters((id, job), places, &network.topology(), &measured, (trees, key));
         self.groups.lock().insert(id, group.clone());
@@ -143,9 +151,51 @@ impl GroupRegistry {
         Ok(group)
     }
 
+    /// Handles a node that has made a group. Returns whether the node is ready. If the trees of the
+    /// group must be proven, all its nodes become ready at once when
+    /// [`on_trees_probed`](GroupRegistry::on_trees_probed) returns them.
+    pub fn on_group_made(&self, id: u64, session: &Session) -> bool {
+        self.tree_proofs.on_group_made(id, session)
+    }
+
+    /// Handles a node's report on the trees of a group. Returns the sessions of all nodes of the
+    /// group if they are ready now.
+    pub async fn on_trees_probed(
+        &self,
+        network: &dyn Fabric,
+        session: &Session,
+        report: &TreesProbed,
+    ) -> Vec<Arc<Session>> {
+        let Some(ProvenTrees { sessions, withdrawn }) = self.tree_proofs.on_report(session, report) else {
+            return Vec::new();
+        };
+        if !withdrawn.is_empty() {
+            if let Some(group) = self.groups.lock().get_mut(&report.group) {
+                let is_withdrawn =
+                    |address: &str| address.parse().is_ok_and(|tree| withdrawn.contains(&tree));
+                group.trees.retain(|tree| !is_withdrawn(&tree.address));
+            }
+            if let Err(e) = network.withdraw_trees(report.group, withdrawn).await {
+                warn!(group = report.group, %e, "cannot withdraw the group's trees");
+            }
+        }
+        sessions
+    }
+
+    /// Returns the description of a group in use.
+    pub fn description(&self, id: u64) -> Option<Group> {
+        self.groups.lock().get(&id).cloned()
+    }
+
+    /// Returns a finding for each node that has lately not received multicasts.
+    pub fn multicast_findings(&self) -> Vec<Finding> {
+        self.tree_proofs.findings()
+    }
+
     /// Releases a group everywhere, even if it could not be formed completely.
     pub async fn release(&self, network: &dyn Fabric, id: u64, places: &[MemberPlace]) {
         self.groups.lock().remove(&id);
+        self.tree_proofs.forget(id);
         for (session, _) in by_node(places).values() {
             // If the session has ended, there is no group to release.
             let _ = session.send(Body::Release(ReleaseGroup { group: id }));

@@ -212,7 +212,8 @@ impl RunningJob {
             };
             self.record(message?, progress)?;
         }
-        Ok(group)
+        // Trees may have been withdrawn.
+        Ok(self.groups.description(self.group).unwrap_or(group))
     }
 
     fn not_ready(&self, unready: &BTreeSet<u32>) -> JobFailure {

@@ -2,6 +2,7 @@
 
 use crate::agents::presence::AgentPresence;
 use crate::agents::{AgentRegistry, Session};
+use crate::groups::GroupRegistry;
 use crate::shared_work::SharedWork;
 use cool_fabric::Fabric;
 use cool_fabric::{Measurements, NodeView, SwitchView, TopologySnapshot};
@@ -58,6 +59,7 @@ pub struct Doctor {
     network: Arc<dyn Fabric>,
     agents: Arc<AgentRegistry>,
     presence: Arc<AgentPresence>,
+    groups: Arc<GroupRegistry>,
     credentials: Option<Credentials>,
     last: AtomicU64,
     /// The examination in progress: its number, and the channel for its replies.
@@ -71,10 +73,11 @@ impl Doctor {
         network: Arc<dyn Fabric>,
         agents: Arc<AgentRegistry>,
         presence: Arc<AgentPresence>,
+        groups: Arc<GroupRegistry>,
         credentials: Option<Credentials>,
     ) -> Doctor {
         let (last, waiting, diagnoses) = (AtomicU64::default(), Mutex::default(), SharedWork::default());
-        Doctor { network, agents, presence, credentials, last, waiting, diagnoses }
+        Doctor { network, agents, presence, groups, credentials, last, waiting, diagnoses }
     }
 
     /// Handles an agent's reply.
@@ -98,6 +101,7 @@ impl Doctor {
         let (network, measured) = (self.network.topology(), self.network.measurements());
         let mut findings = findings(&network, &measured, &nodes);
         findings.extend(self.untagged());
+        findings.extend(self.groups.multicast_findings());
         if let Some(credentials) = &self.credentials {
             let now = OffsetDateTime::now_utc();
             findings.extend(certificate_findings(&credentials.expiries(), &credentials.peers(), now));
@@ -181,7 +185,7 @@ fn findings(
     // On a network without OpenFlow, the reports of agents locate nodes.
     if network.switches.is_empty() && network.nodes.iter().all(|node| node.location.is_none()) {
         let remedy = "connect OpenFlow 1.3 switches to --openflow of this controller, with the switches' certificate; the log names rejected \
-                      switches; without such switches, start it with --network auto or plain";
+                      switches; without such switches, start it with --network auto, snooping or plain";
         all.push(finding("network", "no switch is connected", remedy));
     }
     if nodes.is_empty() {

@@ -13,3 +13,4 @@ mod rendezvous;
 mod support;
 mod takeover;
 mod traces;
+mod tree_proofs;

@@ -24,8 +24,10 @@ use cool_proto::features;
 use cool_tls::make::{CertificateHolder, CertificateRequest, make};
 use cool_tls::{Acceptor, CertificateDir, Connector, Credentials, Role};
 use prost::bytes::Bytes;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tempfile::TempDir;
@@ -51,11 +53,20 @@ pub(crate) async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
 pub(crate) struct Racks {
     snapshot: watch::Sender<Arc<TopologySnapshot>>,
     groups: Mutex<Vec<u64>>,
+    /// Whether trees must be proven.
+    pub(crate) needs_proof: AtomicBool,
+    /// Trees that have been withdrawn, by group.
+    withdrawn: Mutex<Vec<(u64, BTreeSet<IpAddr>)>>,
 }
 
 impl Racks {
     fn change(&self, change: impl FnOnce(&mut Vec<NodeView>)) {
         self.snapshot.send_modify(|snapshot| change(&mut Arc::make_mut(snapshot).nodes));
+    }
+
+    /// Returns the trees that have been withdrawn, by group.
+    pub(crate) fn withdrawn(&self) -> Vec<(u64, BTreeSet<IpAddr>)> {
+        self.withdrawn.lock().unwrap().clone()
     }
 
     /// Returns the groups that have trees.
@@ -97,7 +108,9 @@ impl Fabric for Racks {
 
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
         self.groups.lock().unwrap().push(group.id);
-        self.trees(group.id).await
+        let trees = self.trees(group.id).await?;
+        let needs_proof = group.can_prove && self.needs_proof.load(Ordering::Relaxed);
+        Ok(trees.into_iter().map(|tree| TreeGrant { needs_proof, ..tree }).collect())
     }
 
     async fn adopt_group(&self, group: GroupRequest, _: Vec<(TreeScope, IpAddr)>) -> Result<(), FabricError> {
@@ -117,7 +130,13 @@ impl Fabric for Racks {
             bytes_per_second: 0,
             links: Vec::new(),
             nodes: Vec::new(),
+            needs_proof: false,
         }])
+    }
+
+    async fn withdraw_trees(&self, id: u64, addresses: BTreeSet<IpAddr>) -> Result<(), FabricError> {
+        self.withdrawn.lock().unwrap().push((id, addresses));
+        Ok(())
     }
 
     async fn release_group(&self, id: u64) -> Result<(), FabricError> {

@@ -267,7 +267,13 @@ impl Engine {
             tracing::debug!(%from, group = id, epoch, "dropped a packet of an unknown group");
             return;
         };
-        let result = group.on_packet(now, &mut self.resources, from, packet, payload);
+        let result = match packet.body {
+            PacketBody::TreeProbe => {
+                group.on_tree_probe(now, &mut self.resources, from, &packet);
+                Ok(())
+            }
+            _ => group.on_packet(now, &mut self.resources, from, packet, payload),
+        };
         self.conclude(now, id, result);
     }
 
@@ -301,6 +307,12 @@ impl Engine {
                 let why = format!("no answer for {:?}", self.resources.peer_timeout);
                 self.lose_peers(now, lost, &why);
             }
+            TimerKey::TreeProof(id) => {
+                self.with_group(now, id, |group, resources| {
+                    group.on_tree_proof_timer(now, resources);
+                    Ok(())
+                });
+            }
         }
     }
 
@@ -312,6 +324,18 @@ impl Engine {
                 self.resources.out.push(Output::GroupMade { group: spec.id, result });
             }
             Input::ReleaseGroup { group } => self.release_group(now, group),
+            Input::ProveTrees { group, number, time_max } => {
+                self.with_group(now, group, |group, resources| {
+                    group.prove_trees(now, resources, number, time_max);
+                    Ok(())
+                });
+            }
+            Input::ConcludeTreeProof { group, withdrawn } => {
+                self.with_group(now, group, |group, resources| {
+                    group.conclude_tree_proof(now, resources, &withdrawn);
+                    Ok(())
+                });
+            }
             Input::Request { token, request } => self.request(now, token, request),
             Input::Command { group, rank, command } => {
                 self.with_group(now, group, |group, resources| group.command(now, resources, rank, command));

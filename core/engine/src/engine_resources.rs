@@ -34,6 +34,8 @@ pub(crate) enum TimerKey {
     PointToPoint(u64, u64),
     /// The group.
     FailureDetector(u64),
+    /// The group.
+    TreeProof(u64),
 }
 
 /// The resources that all groups of a node use.

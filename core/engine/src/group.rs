@@ -21,8 +21,8 @@
 //! `call_matching` compares the calls of all ranks, `lost_ranks` records the ranks that have left,
 //! `failure_detector` and `wait_for_graph` find out which ranks are to blame if something takes too
 //! long, `point_to_point` handles the messages outside of calls, `watched_calls` handles ranks that
-//! wait in calls that they execute themselves, and `quick` agrees on whether the ranks of several
-//! nodes execute calls themselves.
+//! wait in calls that they execute themselves, `quick` agrees on whether the ranks of several nodes
+//! execute calls themselves, and `tree_proof` finds out whether multicasts arrive.
 
 mod actions;
 mod arrivals;
@@ -42,6 +42,7 @@ mod ranks;
 mod running_calls;
 mod schedule_cache;
 mod streams;
+mod tree_proof;
 mod wait_for_graph;
 mod watched_calls;
 
@@ -68,6 +69,7 @@ use ranks::LocalRanks;
 use running_calls::{CallAction, Completion, RunningCalls};
 use std::sync::Arc;
 use streams::{StreamEvent, Streams};
+use tree_proof::TreeProof;
 use watched_calls::WatchedCalls;
 
 #[derive(Debug)]
@@ -81,6 +83,7 @@ pub(crate) struct Group {
     point_to_point: PointToPointMessages,
     watched_calls: WatchedCalls,
     quick_calls: QuickAgreement,
+    tree_proof: TreeProof,
     matching: CallMatching,
     lost_rank_table: LostRankTable,
     failure_detector: FailureDetector,
@@ -100,6 +103,7 @@ impl Group {
             point_to_point: PointToPointMessages::default(),
             watched_calls: WatchedCalls::default(),
             quick_calls: QuickAgreement::default(),
+            tree_proof: TreeProof::default(),
             matching: CallMatching::default(),
             lost_rank_table: LostRankTable::default(),
             failure_detector: FailureDetector::default(),
@@ -511,6 +515,7 @@ impl Group {
     /// Frees all resources of the group.
     pub(crate) fn forget(mut self, now: Time, resources: &mut EngineResources) {
         self.clear(now, resources);
+        resources.timers.set(TimerKey::TreeProof(self.members.id), None);
         self.point_to_point.clear(self.members.id, resources);
         for node in self.members.others() {
             resources.peers.leave(now, self.members.nodes[node].id, self.id_and_epoch());

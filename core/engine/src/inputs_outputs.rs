@@ -5,11 +5,13 @@ use crate::failure::{CallFailure, CallStats};
 use crate::ids::{AgentConnectionId, NodeId, WorkId};
 use crate::memory::MemoryRange;
 use crate::preparation::{Preparation, PreparedCall};
+use cool_machine::Duration;
 use cool_transport::Packet;
 use cool_transport::unicast::AgentId;
 use cool_transport::unicast::handshake::PeerKey;
 use cool_types::{ElementType, ReduceOp};
 use core::ops::Range;
+use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
 /// An event that the driver hands to the engine.
@@ -22,6 +24,24 @@ pub enum Input<'a> {
     ReleaseGroup {
         /// The group.
         group: u64,
+    },
+    /// The controller requests a proof that the trees of a group work. The engine replies with
+    /// [`Output::TreesProbed`].
+    ProveTrees {
+        /// The group.
+        group: u64,
+        /// The number of the proof. Later proofs of a group must have larger numbers.
+        number: u64,
+        /// The time until which the engine must reply.
+        time_max: Duration,
+    },
+    /// The controller concludes a proof. It must do so before ranks of any node make calls on the
+    /// group.
+    ConcludeTreeProof {
+        /// The group.
+        group: u64,
+        /// The addresses of the trees that must not be used.
+        withdrawn: BTreeSet<IpAddr>,
     },
     /// A rank of this node makes a request; the engine replies with [`Output::Done`].
     Request {
@@ -133,6 +153,15 @@ pub struct MadeGroup {
     pub trees: Vec<SocketAddr>,
 }
 
+/// Probes of a tree that have not arrived at this node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MissingProbes {
+    /// The address of the tree.
+    pub tree: IpAddr,
+    /// The names of the nodes that have sent them.
+    pub from: Vec<String>,
+}
+
 /// A request of the engine to its driver. The driver must execute outputs in order.
 #[derive(Debug)]
 pub enum Output {
@@ -153,6 +182,25 @@ pub enum Output {
     GroupFailed {
         /// The group.
         group: u64,
+    },
+    /// Reports the result of a proof of a group's trees at this node, once for each
+    /// [`Input::ProveTrees`]. The node sends probes until [`Input::ConcludeTreeProof`].
+    TreesProbed {
+        /// The group.
+        group: u64,
+        /// The number of the proof.
+        number: u64,
+        /// The probes that have not arrived, by tree.
+        missing: Vec<MissingProbes>,
+        /// Number of probes that have arrived, of different nodes or over different trees.
+        received: usize,
+    },
+    /// Stop receiving from these trees of a group.
+    LeaveTrees {
+        /// The group.
+        group: u64,
+        /// The addresses of the trees.
+        trees: Vec<SocketAddr>,
     },
     /// Test whether the datagrams of a group's quick calls arrive at this node, and send datagrams
     /// for the tests of other nodes until the result for all is known ([`Output::Quick`]).

@@ -113,7 +113,7 @@ pub use cool_types::{ElementType, Operation, ReduceOp, combine};
 pub use engine::Engine;
 pub use failure::{CallFailure, CallFailureKind, CallStats, ReceivedMessage, TrafficTotals};
 pub use ids::{AgentConnectionId, NodeId, WorkId};
-pub use inputs_outputs::{Input, MadeGroup, Output, Work};
+pub use inputs_outputs::{Input, MadeGroup, MissingProbes, Output, Work};
 pub use memory::{MemoryId, MemoryRange};
 pub use preparation::{Preparation, PreparedCall};
 pub use trace::{CallRecord, DataArrival, RankTimes};

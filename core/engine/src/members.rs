@@ -11,7 +11,7 @@ use cool_transport::unicast::{AgentId, MessageName};
 use cool_transport::{Chain, Hop};
 use cool_types::{Key, name_list, rank_list, wire};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 
 /// Maximum payload of a packet, in bytes: that of a UDP datagram over IPv4, minus the packet's
@@ -166,6 +166,26 @@ impl Members {
         let reaches_me = |scope: MulticastScope| self.layout.nodes_of(scope).contains(&self.me);
         let mine = self.trees.iter().filter(|(scope, _)| reaches_me(**scope));
         mine.flat_map(|(_, trees)| trees).map(|tree| tree.address).collect()
+    }
+
+    /// Returns the trees that reach this node, each with its index among all trees of the group, its
+    /// address and its nodes.
+    pub(crate) fn my_indexed_trees(&self) -> Vec<(u32, SocketAddr, Vec<usize>)> {
+        let trees =
+            self.trees.iter().flat_map(|(scope, trees)| trees.iter().map(|tree| (*scope, tree.address)));
+        let trees = (0u32..)
+            .zip(trees)
+            .map(|(index, (scope, address))| (index, address, self.layout.nodes_of(scope)));
+        trees.filter(|(_, _, nodes)| nodes.contains(&self.me)).collect()
+    }
+
+    /// Stops using the trees with these addresses. If there are several over the same nodes, none
+    /// of them is used any more. Returns the addresses of those that reach this node.
+    pub(crate) fn withdraw_trees(&mut self, addresses: &BTreeSet<IpAddr>) -> Vec<SocketAddr> {
+        let before = self.my_trees();
+        self.trees.retain(|_, trees| !trees.iter().any(|tree| addresses.contains(&tree.address.ip())));
+        let after = self.my_trees();
+        before.into_iter().filter(|tree| !after.contains(tree)).collect()
     }
 
     /// Returns whether there is a tree for a scope.

@@ -29,6 +29,7 @@
 //! | 7 | digest mismatch | nothing |
 //! | 8 | ping | nothing |
 //! | 9 | ping answer | incarnation u64 |
+//! | 10 | tree probe | payload |
 //!
 //! Ranges must not be empty, must ascend, and must not touch.
 
@@ -148,6 +149,10 @@ pub enum PacketBody {
         /// later incarnation than the group's does not know the group.
         incarnation: u64,
     },
+    /// Multicast to prove that a tree carries packets of this length; the payload is padding. It
+    /// belongs to no stream: `call` is the number of the proof, and `transfer` the index of the
+    /// tree.
+    TreeProbe,
 }
 
 /// How a chunk was sent.

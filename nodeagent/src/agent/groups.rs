@@ -12,6 +12,7 @@ use cool_types::rank_list;
 use prometheus_client::metrics::counter::Counter;
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
@@ -222,6 +223,21 @@ impl GroupTable {
         }
         let is_known = !able || known.joined.len() == known.local.len();
         Some(QuickArrival { sharing, able: is_known.then_some(able) })
+    }
+
+    /// Stops the use of trees in a group before its ranks attach. Without the tree over all nodes,
+    /// they execute no quick calls. Returns the sockets for these calls, which the caller should
+    /// close where it may wait.
+    pub(super) fn withdraw_trees(&self, group: u64, withdrawn: &BTreeSet<IpAddr>) -> Option<QuickSockets> {
+        let mut groups = self.lock();
+        let known = groups.get_mut(&group)?;
+        let SegmentSharing::Quick(quick, sockets) = &mut known.sharing else { return None };
+        if !withdrawn.contains(&quick.tree().into()) {
+            return None;
+        }
+        let sockets = sockets.take();
+        known.sharing = SegmentSharing::No;
+        sockets?.ok()
     }
 
     /// Records that an attached rank has left.

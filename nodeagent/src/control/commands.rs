@@ -6,11 +6,11 @@ use crate::interface::Interface;
 use crate::{diagnostics, lldp, probe, traces};
 use cool_proto::control::{
     Examine, GroupFailed, GroupReady, Held, HeldGroups, HoldOutput, Kill, Probe, Probed, Registered,
-    ReleaseGroup, SignalRequest, StopProbe, agent_message, controller_message::Body,
+    ReleaseGroup, SignalRequest, StopProbe, TreesProven, agent_message, controller_message::Body,
 };
 use cool_proto::description::WireGroup;
 use cool_proto::features::HELD_GROUPS;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::task::JoinSet;
@@ -41,6 +41,22 @@ impl ControlSession<'_> {
                     Ok(None) => warn!("the controller described no group"),
                     Err(why) => warn!("{why}"),
                 }
+            }
+            Body::ProveTrees(request) => {
+                let agent = self.agent.clone();
+                tokio::spawn(async move { agent.report_tree_proof(request).await });
+            }
+            Body::TreesProven(TreesProven { group, withdrawn }) => {
+                let withdrawn: BTreeSet<IpAddr> =
+                    withdrawn.iter().filter_map(|tree| tree.parse().ok()).collect();
+                if !withdrawn.is_empty() {
+                    warn!(
+                        group,
+                        ?withdrawn,
+                        "the group does not use trees from which some node receives nothing"
+                    );
+                }
+                self.agent.conclude_tree_proof(group, withdrawn);
             }
             Body::Release(ReleaseGroup { group }) => {
                 info!(group, "group released");

@@ -7,11 +7,14 @@
 use super::SharedSlice;
 use super::reply::EngineReply;
 use crate::shared_segment::SharedSegment;
-use cool_engine::{CallRecord, GroupSpec, Input, RankRequest};
-use std::net::IpAddr;
+use cool_engine::{CallRecord, GroupSpec, Input, MissingProbes, RankRequest};
 use std::sync::Arc;
-use std::time::SystemTime;
+use std::time::{Duration, SystemTime};
 use tokio::sync::{OwnedSemaphorePermit, oneshot};
+
+/// The channel for the probes that have not arrived at this node, and the number of those that
+/// have.
+pub(crate) type TreeProofReply = oneshot::Sender<(Vec<MissingProbes>, usize)>;
 
 /// Permits a command of a user to wait for the engine, and counts it until the engine takes it.
 pub(crate) type CommandPermit = OwnedSemaphorePermit;
@@ -29,6 +32,8 @@ pub(crate) struct QueuedCommand {
 pub(crate) enum EngineCommand {
     /// Makes a group.
     MakeGroup(GroupSpec, oneshot::Sender<Result<(), MakeGroupError>>),
+    /// Proves that the trees of a group work. The reply is dropped if the group is released.
+    ProveTrees { group: u64, number: u64, time_max: Duration, reply: TreeProofReply },
     /// Passes a rank's request to the engine, which replies once.
     Request(RankRequest<SharedSlice>, EngineReply),
     /// Passes an input to the engine, which does not reply.
@@ -48,18 +53,6 @@ pub enum MakeGroupError {
     /// The engine refused it.
     #[error(transparent)]
     Refused(#[from] cool_engine::GroupError),
-    /// A multicast group cannot be joined.
-    #[error("group {group}: cannot receive from {address} on the data interface {ip}: {reason}")]
-    Multicast {
-        /// The group.
-        group: u64,
-        /// The multicast address of the tree.
-        address: IpAddr,
-        /// The address of this node's data interface.
-        ip: IpAddr,
-        /// The system's error.
-        reason: String,
-    },
     /// The engine has stopped.
     #[error("the data engine of this agent has stopped; see the agent's log")]
     Stopped,

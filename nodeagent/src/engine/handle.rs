@@ -7,10 +7,13 @@ use super::{MappedCallRequest, RefusalCounters, SharedSlice, TrafficCounters};
 use crate::datagram_faults::DatagramFaults;
 use crate::net;
 use crate::shared_segment::SharedSegment;
-use cool_engine::{GroupSpec, Input, RankCommand, RankRequest};
+use cool_engine::{GroupSpec, Input, MissingProbes, RankCommand, RankRequest};
 use cool_proto::local::{Failure, Stats, failure::Kind};
 use cool_types::Key;
+use std::collections::BTreeSet;
+use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
@@ -103,14 +106,33 @@ impl EngineHandle {
     /// made later.
     ///
     /// # Errors
-    /// Returns an error if the group exists, if its description is inconsistent, or if its trees
-    /// cannot be joined.
+    /// Returns an error if the group exists, or if its description is inconsistent.
     pub async fn make_group(&self, spec: GroupSpec) -> Result<(), MakeGroupError> {
         let (reply, answer) = oneshot::channel();
         if !self.queue(EngineCommand::MakeGroup(spec, reply), None) {
             return Err(MakeGroupError::Stopped);
         }
         answer.await.unwrap_or(Err(MakeGroupError::Stopped))
+    }
+
+    /// Proves that the trees of a group work: sends probes, and returns those of other nodes that do
+    /// not arrive within `time_max`, and how many do. The number must be larger than those of earlier proofs of the
+    /// group. Probes are sent until [`conclude_tree_proof`](EngineHandle::conclude_tree_proof).
+    /// Returns `None` if the group is unknown or is released meanwhile.
+    pub(crate) async fn prove_trees(
+        &self,
+        group: u64,
+        number: u64,
+        time_max: Duration,
+    ) -> Option<(Vec<MissingProbes>, usize)> {
+        let (reply, answer) = oneshot::channel();
+        self.queue(EngineCommand::ProveTrees { group, number, time_max, reply }, None);
+        answer.await.ok()
+    }
+
+    /// Concludes a proof. The group does not use the trees with these addresses.
+    pub(crate) fn conclude_tree_proof(&self, group: u64, withdrawn: BTreeSet<IpAddr>) {
+        self.input(Input::ConcludeTreeProof { group, withdrawn });
     }
 
     /// Releases a group. Its running calls fail, here and at the other agents.

@@ -8,7 +8,7 @@ mod memory;
 mod reply;
 mod traffic;
 
-pub(crate) use command::{CommandPermit, EngineCommand, QueuedCommand};
+pub(crate) use command::{CommandPermit, EngineCommand, QueuedCommand, TreeProofReply};
 pub use command::{EngineTrace, MakeGroupError};
 pub use config::{EngineConfig, StartError};
 pub use cool_engine::{

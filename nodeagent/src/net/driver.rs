@@ -182,6 +182,9 @@ impl EngineDriver {
         let host = &mut self.host;
         match command {
             EngineCommand::MakeGroup(spec, reply) => host.make_group(&spec, reply),
+            EngineCommand::ProveTrees { group, number, time_max, reply } => {
+                host.prove_trees((group, number), time_max, reply);
+            }
             EngineCommand::Request(request, reply) => host.request(request, reply),
             EngineCommand::Input(input) => host.handle(input),
             EngineCommand::Share { group, segment } => host.share(group, segment),

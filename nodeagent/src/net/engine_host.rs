@@ -8,11 +8,11 @@ use super::tcp::{self, AgentConnection, ConnectParams};
 use super::udp::{self, Socket};
 use super::udp_outbox::DatagramOutbox;
 use super::work::{self, MoveWork, WorkPool};
-use super::{DriverEvent, DriverEvents, GroupReply, TreeJoinError};
+use super::{DriverEvent, DriverEvents, GroupReply};
 use crate::datagram_faults::DatagramFaults;
 use crate::engine::{
-    EngineConfig, EngineReply, EngineTrace, GroupKey, MakeGroupError, RankRequest, RefusalCounters,
-    RefusalReason, SharedSlice, TrafficCounters,
+    EngineConfig, EngineReply, EngineTrace, GroupKey, RankRequest, RefusalCounters, RefusalReason,
+    SharedSlice, TrafficCounters, TreeProofReply,
 };
 use crate::shared_segment::SharedSegment;
 use cool_engine::{
@@ -91,6 +91,8 @@ pub(super) struct EngineHost {
     /// The rate at which connections may send for each group; see [`pace`].
     paces: BTreeMap<u64, u32>,
     pending_groups: BTreeMap<u64, PendingGroup>,
+    /// The proofs of trees in progress, by group, each with its number.
+    tree_proofs: BTreeMap<u64, (u64, TreeProofReply)>,
     calls: BTreeMap<u64, EngineReply>,
     /// The segments in which ranks execute calls, by group. A group that has failed has no entry.
     segments: BTreeMap<u64, Arc<SharedSegment>>,
@@ -128,6 +130,7 @@ impl EngineHost {
             link: LinkEstimate::new(false),
             paces: BTreeMap::new(),
             pending_groups: BTreeMap::new(),
+            tree_proofs: BTreeMap::new(),
             calls: BTreeMap::new(),
             segments: BTreeMap::new(),
             last_token: 0,
@@ -309,6 +312,12 @@ impl EngineHost {
             }
             Output::GroupMade { group, result } => self.group_made(group, result),
             Output::GroupFailed { group } => self.end_sharing(group),
+            Output::TreesProbed { group, number, missing, received } => {
+                let proof = self.tree_proofs.remove(&group).filter(|(proof, _)| *proof == number);
+                // The caller may have stopped waiting.
+                proof.into_iter().for_each(|(_, reply)| drop(reply.send((missing.clone(), received))));
+            }
+            Output::LeaveTrees { group, trees } => self.leave_trees(group, |tree| trees.contains(tree)),
             Output::ProbeQuick { group } => self.probe_quick(group),
             Output::Quick { group, all } => {
                 self.segments.get(&group).into_iter().for_each(|segment| segment.quick(all));
@@ -445,51 +454,65 @@ impl EngineHost {
         }
         let events = self.events.clone();
         let join = move || {
-            let listen = |tree: SocketAddr| match udp::listen(tree, ip) {
-                Ok(socket) => Ok((tree, socket)),
-                Err(error) => Err((tree.ip(), error.to_string())),
-            };
-            let joined = new.into_iter().map(listen).collect();
+            let joined = new.into_iter().map(|tree| (tree, udp::listen(tree, ip))).collect();
             // The driver may have ended.
             let _ = events.blocking_send(DriverEvent::TreesJoined { group, reply, joined });
         };
         tokio::task::spawn_blocking(join);
     }
 
-    /// Handles the sockets of a group's trees.
+    /// Handles the sockets of a group's trees. A tree that this node cannot join does not prevent
+    /// the group: the chain delivers the messages of that tree to this node.
     pub(super) fn trees_joined(
         &mut self,
         group: u64,
         reply: GroupReply,
-        joined: Result<Vec<(SocketAddr, Socket)>, TreeJoinError>,
+        joined: Vec<(SocketAddr, io::Result<Socket>)>,
     ) {
-        match joined {
-            // The group may have been released meanwhile.
-            Ok(sockets) if self.paces.contains_key(&group) => {
-                for (address, socket) in sockets {
+        // The group may have been released meanwhile.
+        if !self.paces.contains_key(&group) {
+            return close(joined);
+        }
+        for (address, socket) in joined {
+            match socket {
+                Ok(socket) => {
                     // Another group may have joined the same tree meanwhile.
                     let tree = self.trees.entry(address);
                     let tree = tree.or_insert_with(|| JoinedTree { groups: BTreeSet::new(), socket });
                     tree.groups.insert(group);
                 }
-                // The caller may have stopped waiting. The group exists until it is released.
-                let _ = reply.send(Ok(()));
-            }
-            Ok(sockets) => close(sockets),
-            Err((address, reason)) => {
-                self.handle(Input::ReleaseGroup { group });
-                let _ = reply.send(Err(MakeGroupError::Multicast { group, address, ip: self.ip, reason }));
+                Err(error) => self.counters.faults.record_unjoined_tree(address.ip(), self.ip, &error),
             }
         }
+        // The caller may have stopped waiting. The group exists until it is released.
+        let _ = reply.send(Ok(()));
+    }
+
+    /// Starts a proof of a group's trees. The engine reports the result.
+    pub(super) fn prove_trees(
+        &mut self,
+        (group, number): (u64, u64),
+        time_max: Duration,
+        reply: TreeProofReply,
+    ) {
+        if self.paces.contains_key(&group) {
+            self.tree_proofs.insert(group, (number, reply));
+            self.handle(Input::ProveTrees { group, number, time_max });
+        }
+    }
+
+    /// Stops receiving for a group from the trees that `leaves` selects.
+    fn leave_trees(&mut self, group: u64, leaves: impl Fn(&SocketAddr) -> bool) {
+        let unused = self.trees.extract_if(.., |address, tree| {
+            leaves(address) && tree.groups.remove(&group) && tree.groups.is_empty()
+        });
+        close(unused.collect::<Vec<_>>());
     }
 
     fn group_forgotten(&mut self, group: u64) {
         self.end_sharing(group);
-        let unused = self.trees.extract_if(.., |_, tree| {
-            tree.groups.remove(&group);
-            tree.groups.is_empty()
-        });
-        close(unused.collect::<Vec<_>>());
+        self.leave_trees(group, |_| true);
+        self.tree_proofs.remove(&group);
         self.tagger.remove(group);
         self.security.groups.release(group);
         self.paces.remove(&group);

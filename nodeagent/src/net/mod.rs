@@ -34,6 +34,7 @@ use driver::EngineDriver;
 use engine_host::{EngineCounters, EngineHost};
 use handshake::{LinkSecurity, RecordCiphers};
 use keyring::Keyring;
+use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -91,7 +92,7 @@ enum DriverEvent {
     TreesJoined {
         group: u64,
         reply: GroupReply,
-        joined: Result<Vec<(SocketAddr, udp::Socket)>, TreeJoinError>,
+        joined: Vec<(SocketAddr, io::Result<udp::Socket>)>,
     },
     /// Whether the datagrams of a group's quick calls arrive at this node.
     QuickProbed {
@@ -103,9 +104,6 @@ enum DriverEvent {
     /// A thread of the pool has panicked, so its work will never complete.
     WorkPanicked,
 }
-
-/// A tree that cannot be joined, and the reason.
-type TreeJoinError = (IpAddr, String);
 
 /// The channel on which the outcome of making a group is reported.
 type GroupReply = oneshot::Sender<Result<(), MakeGroupError>>;

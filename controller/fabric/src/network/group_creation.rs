@@ -21,6 +21,17 @@ use tracing::warn;
 /// Maximum number of shapes of a tree that are tried until one has room in all switches.
 const WAYS: usize = 8;
 
+/// How a group can use multicast, with the rack of each member.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum MulticastKind {
+    /// Over trees that are installed in OpenFlow switches.
+    Installed(BTreeMap<String, u32>),
+    /// Over addresses that its nodes join.
+    Snooped(BTreeMap<String, u32>),
+    /// It uses none.
+    None,
+}
+
 impl Network {
     /// Makes a group, either with the trees of another group of the same members, or with its own.
     pub(super) fn create_group(
@@ -54,28 +65,30 @@ impl Network {
         self.add_trees(id, trees);
     }
 
-    fn answer_created(&mut self, id: u64, reply: RequestReply<Vec<TreeGrant>>, trees: Vec<TreeGrant>) {
+    pub(super) fn answer_created(
+        &mut self,
+        id: u64,
+        reply: RequestReply<Vec<TreeGrant>>,
+        trees: Vec<TreeGrant>,
+    ) {
         // A caller that no longer waits would never release the group.
         if reply.send(Ok(trees)).is_err() {
             self.release(id);
         }
     }
 
-    /// Returns the rack of each member if trees of the group can be made, that is, if all members
-    /// are located and reach each other. Returns `None` if the group uses no multicast.
-    pub(super) fn locate(
-        &self,
-        request: &GroupRequest,
-    ) -> Result<Option<BTreeMap<String, u32>>, FabricError> {
+    /// Returns how the group can use multicast, if it is a new one. Its nodes must be located and
+    /// reach each other.
+    pub(super) fn locate(&self, request: &GroupRequest) -> Result<MulticastKind, FabricError> {
         let id = request.id;
         // A set of trees may outlive the group from which it has its number.
-        if self.sharing.set_of(id).is_some() || self.multicast.group(id).is_some() {
+        if self.sharing.set_of(id).is_some() || self.multicast.group(id).is_some() || self.snooped.has(id) {
             return Err(FabricError::GroupExists { id });
         }
         let Some(first) = request.members.first() else { return Err(FabricError::EmptyGroup { id }) };
         self.check_ip_versions(&request.members)?;
-        if self.is_without_multicast(&request.members) {
-            return Ok(None);
+        if let Some(kind) = self.kind_without_switches(request) {
+            return Ok(kind);
         }
         let graph = self.discovery.graph();
         let mut places: BTreeMap<&String, (Port, u32)> = BTreeMap::new();
@@ -103,7 +116,8 @@ impl Network {
         if let Some((to, _)) = places.iter().find(|(_, (port, _))| !reached(port)) {
             return Err(FabricError::Partitioned { from: first.clone(), to: (*to).clone() });
         }
-        Ok(Some(places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect()))
+        let racks = places.into_iter().map(|(name, (_, rack))| (name.clone(), rack)).collect();
+        Ok(MulticastKind::Installed(racks))
     }
 
     /// Checks that all members use the same version of IP, because a tree carries only one.

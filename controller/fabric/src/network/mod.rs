@@ -23,6 +23,7 @@ mod self_location;
 mod silent_nodes;
 mod snapshot;
 mod snapshot_publisher;
+mod snooped_trees;
 mod stale_trees;
 mod switch_table;
 mod tree_grants;
@@ -53,6 +54,7 @@ use requests::answer;
 use self_location::SelfLocation;
 use silent_nodes::SilentNodes;
 use snapshot_publisher::{PublishDue, SnapshotPublisher};
+use snooped_trees::SnoopedTrees;
 use stale_trees::StaleTrees;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -80,6 +82,8 @@ pub(crate) struct Network {
     pub(crate) multicast: MulticastGroups,
     /// Which groups share which trees.
     sharing: TreeSharing,
+    /// The trees of groups that no OpenFlow switch serves.
+    snooped: SnoopedTrees,
     telemetry: Arc<Telemetry>,
     presence: DiscoveryLatency,
     publisher: SnapshotPublisher,
@@ -124,6 +128,7 @@ impl Network {
             switches: SwitchTable::default(),
             multicast: MulticastGroups::default(),
             sharing: TreeSharing::default(),
+            snooped: SnoopedTrees::default(),
             telemetry,
             presence: DiscoveryLatency::default(),
             publisher: SnapshotPublisher::new(publish),

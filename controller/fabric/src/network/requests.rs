@@ -3,6 +3,7 @@
 
 use super::Network;
 use super::acknowledgments::AckWaiter;
+use super::group_creation::MulticastKind;
 use super::host_forwarder::Input as HostInput;
 use super::tree_grants;
 use crate::api::{FabricError, NodeRegistration, Unicast};
@@ -21,22 +22,33 @@ impl Network {
                 answer(reply, Ok(()));
             }
             FabricRequest::CreateGroup(request, reply) => match self.locate(&request) {
-                Ok(Some(racks)) => self.create_group(now, &request, &racks, reply),
-                Ok(None) => answer(reply, Ok(Vec::new())),
+                Ok(MulticastKind::Installed(racks)) => self.create_group(now, &request, &racks, reply),
+                Ok(MulticastKind::Snooped(racks)) => {
+                    let trees = self.create_snooped(&request, &racks);
+                    self.answer_created(request.id, reply, trees);
+                }
+                Ok(MulticastKind::None) => answer(reply, Ok(Vec::new())),
                 Err(error) => answer(reply, Err(error)),
             },
             FabricRequest::AdoptGroup(request, trees, reply) => {
                 self.adopt(request, &trees);
                 answer(reply, Ok(()));
             }
+            FabricRequest::WithdrawTrees(id, addresses, reply) => {
+                self.snooped.withdraw(id, &addresses);
+                answer(reply, Ok(()));
+            }
             FabricRequest::Trees(id, reply) => {
+                if let Some(trees) = self.snooped_grants(id) {
+                    return answer(reply, Ok(trees));
+                }
                 let set = self.sharing.set_of(id);
                 let group = set.and_then(|set| self.multicast.group(set));
                 let group = group.ok_or(FabricError::NoSuchGroup { id });
                 answer(reply, group.map(|group| tree_grants::grants(self, group)));
             }
             FabricRequest::ReleaseGroup(id, reply) => {
-                let known = self.sharing.set_of(id).is_some();
+                let known = self.sharing.set_of(id).is_some() || self.snooped.has(id);
                 self.release(id);
                 answer(reply, if known { Ok(()) } else { Err(FabricError::NoSuchGroup { id }) });
             }
@@ -81,6 +93,9 @@ impl Network {
 
     /// Releases a group. Its trees are removed unless another group uses them.
     pub(crate) fn release(&mut self, id: u64) {
+        if let Some(numbers) = self.snooped.release(id) {
+            return numbers.into_iter().for_each(|number| self.multicast.free(number));
+        }
         let set = self.sharing.leave(id);
         let Some(group) = set.and_then(|set| self.multicast.remove(set)) else { return };
         for tree in &group.trees {

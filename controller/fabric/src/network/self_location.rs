@@ -1,8 +1,9 @@
 //! Nodes that no switch locates. They are located by the report of their agent, which names their
-//! rack, and their groups use no multicast trees.
+//! rack.
 
 use super::Network;
-use crate::api::NetworkMode;
+use super::group_creation::MulticastKind;
+use crate::api::{GroupRequest, NetworkMode};
 use cool_machine::Time;
 use std::collections::BTreeMap;
 use tracing::{info, warn};
@@ -55,7 +56,7 @@ impl Network {
         }
         let intervals = match self.config.mode {
             NetworkMode::OpenFlow => return,
-            NetworkMode::Plain => 0,
+            NetworkMode::Plain | NetworkMode::Snooping => 0,
             NetworkMode::Auto if self.switches.iter().any(|(_, state)| state.connected()) => {
                 WITH_SWITCHES_INTERVALS
             }
@@ -93,10 +94,28 @@ impl Network {
         }
     }
 
-    /// Returns whether a group of these nodes cannot use multicast trees: because no group does, or
-    /// because no switch has located one of the nodes.
-    pub(super) fn is_without_multicast(&self, members: &[String]) -> bool {
+    /// Returns how a group can use multicast if OpenFlow switches install no trees for it: because
+    /// they never do, or because no switch has located one of its nodes.
+    pub(super) fn kind_without_switches(&self, request: &GroupRequest) -> Option<MulticastKind> {
         let by_report = |name: &String| self.self_location.rack(name).is_some();
-        self.config.mode == NetworkMode::Plain || members.iter().any(by_report)
+        let snooped = match self.config.mode {
+            NetworkMode::Plain => false,
+            NetworkMode::Snooping => true,
+            NetworkMode::Auto | NetworkMode::OpenFlow if !request.members.iter().any(by_report) => {
+                return None;
+            }
+            // OpenFlow switches drop multicasts that they have no entries for.
+            NetworkMode::Auto | NetworkMode::OpenFlow => request.members.iter().all(by_report),
+        };
+        let rack = |name: &String| Some((name.clone(), self.rack(name)?));
+        let racks: Option<BTreeMap<String, u32>> = request.members.iter().map(rack).collect();
+        let racks = racks.filter(|_| snooped && request.can_prove);
+        Some(racks.map_or(MulticastKind::None, MulticastKind::Snooped))
+    }
+
+    /// Returns the rack of a node that has been located.
+    fn rack(&self, name: &str) -> Option<u32> {
+        let by_switch = self.discovery.graph().host(name).and_then(|port| self.racks.number(port.switch));
+        by_switch.or_else(|| self.self_location.rack(name))
     }
 }

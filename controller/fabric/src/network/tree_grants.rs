@@ -20,6 +20,7 @@ pub(crate) fn grants(network: &Network, group: &GroupTrees) -> Vec<TreeGrant> {
             port: network.config.multicast_port,
             bytes_per_second: rates.filter(|rate| *rate > 0).min().unwrap_or(0),
             links: shape.links.iter().copied().collect(),
+            needs_proof: false,
             nodes: shape.members.iter().map(|(name, port)| (name.clone(), *port)).collect(),
         }
     };

@@ -199,7 +199,9 @@ impl FabricSimulation {
         id: u64,
         members: Vec<String>,
     ) -> Option<Result<Vec<TreeGrant>, FabricError>> {
-        self.request(|reply| FabricRequest::CreateGroup(GroupRequest { id, members }, reply))
+        self.request(|reply| {
+            FabricRequest::CreateGroup(GroupRequest { id, members, can_prove: false }, reply)
+        })
     }
 
     /// Releases a group.

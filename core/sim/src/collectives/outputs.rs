@@ -25,7 +25,8 @@ impl SimulatedCluster {
                 self.nodes[usize::from(node)].groups.insert(group, (made.place, made.nodes));
                 self.listen(node, &made.trees);
             }
-            Output::LongPacketsLost { .. } => {}
+            // No group of the simulator proves its trees.
+            Output::LongPacketsLost { .. } | Output::TreesProbed { .. } | Output::LeaveTrees { .. } => {}
             Output::GroupForgotten { group } => {
                 self.on_group_removed(node, group);
                 self.nodes[usize::from(node)].groups.remove(&group);

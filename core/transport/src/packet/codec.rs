@@ -14,6 +14,7 @@ const SETTLED: u8 = 6;
 const DIGEST_MISMATCH: u8 = 7;
 const PING: u8 = 8;
 const PING_ANSWER: u8 = 9;
+const TREE_PROBE: u8 = 10;
 
 const BEGUN: u8 = 1;
 const ANSWER: u8 = 2;
@@ -53,8 +54,8 @@ impl Packet {
             && encoded.get(12..16) == Some(&self.id.epoch.to_be_bytes())
     }
 
-    /// Decodes the packets of a datagram, each with its payload: one data packet with a payload, or
-    /// any number of other packets.
+    /// Decodes the packets of a datagram, each with its payload: one packet with a payload, or any
+    /// number of other packets.
     ///
     /// # Errors
     /// The last item is an error if the remaining bytes are not a packet of this version.
@@ -63,7 +64,7 @@ impl Packet {
         core::iter::from_fn(move || {
             let decoded = Packet::decode_first(rest.take()?);
             Some(decoded.map(|(packet, after)| {
-                if matches!(packet.body, PacketBody::Data { .. }) {
+                if packet.body.has_payload() {
                     return (packet, after);
                 }
                 rest = Some(after).filter(|after| !after.is_empty());
@@ -78,9 +79,7 @@ impl Packet {
     /// Returns an error if the bytes are not exactly one packet of this version.
     pub fn decode(bytes: &[u8]) -> Result<(Packet, &[u8]), PacketError> {
         match Packet::decode_first(bytes)? {
-            (packet, after) if after.is_empty() || matches!(packet.body, PacketBody::Data { .. }) => {
-                Ok((packet, after))
-            }
+            (packet, after) if after.is_empty() || packet.body.has_payload() => Ok((packet, after)),
             (_, after) => Err(PacketError::Trailing(after.len())),
         }
     }
@@ -113,6 +112,11 @@ impl Packet {
 }
 
 impl PacketBody {
+    /// Returns whether all bytes after the packet are its payload.
+    fn has_payload(&self) -> bool {
+        matches!(self, PacketBody::Data { .. } | PacketBody::TreeProbe)
+    }
+
     fn code(&self) -> u8 {
         match self {
             PacketBody::Data { .. } => DATA,
@@ -124,6 +128,7 @@ impl PacketBody {
             PacketBody::DigestMismatch => DIGEST_MISMATCH,
             PacketBody::Ping => PING,
             PacketBody::PingAnswer { .. } => PING_ANSWER,
+            PacketBody::TreeProbe => TREE_PROBE,
         }
     }
 
@@ -166,7 +171,7 @@ impl PacketBody {
                 out.extend_from_slice(&[0, count(positions)]);
                 put_u16(out, positions);
             }
-            PacketBody::DigestMismatch | PacketBody::Ping => {}
+            PacketBody::DigestMismatch | PacketBody::Ping | PacketBody::TreeProbe => {}
             PacketBody::PingAnswer { incarnation } => out.extend_from_slice(&incarnation.to_be_bytes()),
         }
     }
@@ -224,6 +229,7 @@ impl PacketBody {
             DIGEST_MISMATCH => PacketBody::DigestMismatch,
             PING => PacketBody::Ping,
             PING_ANSWER => PacketBody::PingAnswer { incarnation: r.u64()? },
+            TREE_PROBE => PacketBody::TreeProbe,
             other => return Err(PacketError::Type(other)),
         })
     }
@@ -339,6 +345,7 @@ mod tests {
             Just(PacketBody::DigestMismatch),
             Just(PacketBody::Ping),
             any::<u64>().prop_map(|incarnation| PacketBody::PingAnswer { incarnation }),
+            Just(PacketBody::TreeProbe),
         ]
     }
 
@@ -352,9 +359,8 @@ mod tests {
     proptest! {
         #[test]
         fn packets_of_one_datagram_are_all_read(packets in prop::collection::vec(packet(), 1..5)) {
-            // All bytes after a chunk are its payload.
-            let data = |packet: &Packet| matches!(packet.body, PacketBody::Data { .. });
-            let last = packets.iter().position(data).map_or(packets.len(), |at| at + 1);
+            let has_payload = |packet: &Packet| packet.body.has_payload();
+            let last = packets.iter().position(has_payload).map_or(packets.len(), |at| at + 1);
             let datagram: Vec<u8> = packets.iter().flat_map(encoded).collect();
             let read: Vec<Packet> = Packet::decode_all(&datagram).map(|read| read.unwrap().0).collect();
             prop_assert_eq!(&read[..last.min(read.len())], &packets[..last]);
@@ -380,12 +386,12 @@ mod tests {
             }
             let mut longer = bytes.clone();
             longer.push(7);
-            match packet.body {
-                PacketBody::Data { .. } => {
-                    prop_assert_eq!(bytes.len(), DATA_HEADER);
-                    prop_assert_eq!(Packet::decode(&longer), Ok((packet, &[7][..])));
-                }
-                _ => prop_assert_eq!(Packet::decode(&longer), Err(PacketError::Trailing(1))),
+            if matches!(packet.body, PacketBody::Data { .. }) {
+                prop_assert_eq!(bytes.len(), DATA_HEADER);
+            }
+            match packet.body.has_payload() {
+                true => prop_assert_eq!(Packet::decode(&longer), Ok((packet, &[7][..]))),
+                false => prop_assert_eq!(Packet::decode(&longer), Err(PacketError::Trailing(1))),
             }
         }
 
@@ -427,7 +433,7 @@ mod tests {
         };
         assert_eq!(with(0, b'G'), PacketError::Foreign(vec![b'G', 1, VERSION, 7]));
         assert_eq!(with(2, 9), PacketError::Version(9));
-        assert_eq!(with(3, 10), PacketError::Type(10));
+        assert_eq!(with(3, 11), PacketError::Type(11));
         assert_eq!(with(3, 1), PacketError::Short { len: 40, needed: 44 });
     }
 }

@@ -93,6 +93,11 @@ impl QuickGroup {
         }
     }
 
+    /// Returns the address of the tree over all nodes.
+    pub(in crate::agent) fn tree(&self) -> Ipv4Addr {
+        self.tree
+    }
+
     fn ip(&self) -> Ipv4Addr {
         self.addresses[self.leader as usize]
     }

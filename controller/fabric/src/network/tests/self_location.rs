@@ -73,6 +73,72 @@ fn with_openflow_only_switches_locate_nodes() {
     assert_eq!(error, FabricError::NotLocated { nodes: vec!["h1".into()] });
 }
 
+/// Makes a group of nodes that can prove trees. Returns the scopes and addresses of its trees.
+fn provable(world: &mut World, id: u64, members: &[u8]) -> Vec<(TreeScope, IpAddr)> {
+    let members = members.iter().map(|n| format!("h{n}")).collect();
+    let request = GroupRequest { id, members, can_prove: true };
+    let trees = world.ask(|reply| FabricRequest::CreateGroup(request, reply)).try_recv().unwrap().unwrap();
+    assert!(trees.iter().all(|tree| tree.needs_proof && tree.nodes.is_empty()));
+    trees.into_iter().map(|tree| (tree.scope, tree.address)).collect()
+}
+
+#[test]
+fn groups_without_switches_get_addresses_that_they_must_prove() {
+    for mode in [NetworkMode::Auto, NetworkMode::Snooping] {
+        let mut world = world(mode, Graph::default());
+        for (n, rack) in [(1, "west"), (2, "west"), (3, "east"), (4, "east")] {
+            register(&mut world, n, rack);
+        }
+        world.intervals(4);
+        let trees = provable(&mut world, 1, &[1, 2, 3, 4]);
+        let scopes: Vec<TreeScope> = trees.iter().map(|(scope, _)| *scope).collect();
+        assert_eq!(scopes, [TreeScope::All, TreeScope::Leaders, TreeScope::Rack(0), TreeScope::Rack(1)]);
+        let addresses: BTreeSet<IpAddr> = trees.iter().map(|(_, address)| *address).collect();
+        assert!(addresses.len() == 4 && addresses.iter().all(IpAddr::is_multicast), "{addresses:?}");
+        // Nodes that cannot prove trees get none.
+        assert_eq!(world.group(2, &[1, 2]).try_recv().unwrap().unwrap(), []);
+        // Groups of the same members share trees, except those that were withdrawn.
+        assert_eq!(provable(&mut world, 3, &[1, 2, 3, 4]), trees);
+        let withdrawn = BTreeSet::from([trees[0].1]);
+        world.ask(|reply| FabricRequest::WithdrawTrees(3, withdrawn, reply)).try_recv().unwrap().unwrap();
+        assert_eq!(provable(&mut world, 4, &[1, 2, 3, 4]), trees[1..]);
+        for id in [1, 3, 4] {
+            world.ask(|reply| FabricRequest::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();
+            let left = world.ask(|reply| FabricRequest::Trees(id, reply)).try_recv().unwrap();
+            assert_eq!(left, Err(FabricError::NoSuchGroup { id }));
+        }
+        assert_eq!(world.network.multicast.in_use(), 0);
+    }
+}
+
+#[test]
+fn few_addresses_are_used_and_groups_beyond_them_get_none() {
+    let config =
+        FabricConfig { mode: NetworkMode::Snooping, max_snooped_trees: 4, ..FabricConfig::default() };
+    let mut world = World::with(config, Graph::default(), node);
+    for n in 1..=4 {
+        register(&mut world, n, if n <= 2 { "west" } else { "east" });
+    }
+    let scopes =
+        |trees: Vec<(TreeScope, IpAddr)>| trees.into_iter().map(|(scope, _)| scope).collect::<Vec<_>>();
+    // Half of the addresses are kept for trees over all nodes.
+    assert_eq!(scopes(provable(&mut world, 1, &[1, 2, 3, 4])), [TreeScope::All, TreeScope::Leaders]);
+    assert_eq!(scopes(provable(&mut world, 2, &[1, 2])), [TreeScope::All]);
+    assert_eq!(scopes(provable(&mut world, 3, &[1, 3])), [TreeScope::All]);
+    assert_eq!(scopes(provable(&mut world, 4, &[2, 3])), []);
+    world.ask(|reply| FabricRequest::ReleaseGroup(1, reply)).try_recv().unwrap().unwrap();
+    assert_eq!(scopes(provable(&mut world, 5, &[2, 4])), [TreeScope::All]);
+}
+
+#[test]
+fn a_group_of_nodes_with_and_without_switches_uses_no_multicast() {
+    let mut world = world(NetworkMode::Auto, ring());
+    world.mute.extend(["h1".to_owned(), "h2".to_owned()]);
+    world.intervals(12);
+    assert_eq!(provable(&mut world, 1, &[1, 3]), []);
+    assert_eq!(provable(&mut world, 2, &[1, 2]).len(), 2, "all nodes, and their rack");
+}
+
 #[test]
 fn a_plain_network_has_no_trees() {
     let mut world = world(NetworkMode::Plain, ring());

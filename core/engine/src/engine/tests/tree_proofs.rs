@@ -1,0 +1,210 @@
+//! Proofs of trees among engines whose multicasts may be lost.
+
+use super::*;
+use crate::inputs_outputs::MissingProbes;
+use crate::{TreeScope, TreeSpec};
+use std::net::IpAddr;
+
+const NODES: usize = 4;
+const TIME_MAX: Duration = Duration::from_millis(500);
+
+/// A tree over all nodes, one over the leaders of the racks, which are nodes 0 and 2, and one in
+/// each rack.
+const TREES: [(TreeScope, &[usize]); 4] = [
+    (TreeScope::All, &[0, 1, 2, 3]),
+    (TreeScope::Leaders, &[0, 2]),
+    (TreeScope::Rack(0), &[0, 1]),
+    (TreeScope::Rack(1), &[2, 3]),
+];
+
+fn tree_address(tree: usize) -> IpAddr {
+    [239, 192, 0, tree as u8].into()
+}
+
+fn node_address(node: usize) -> SocketAddr {
+    SocketAddr::new([10, 0, 0, node as u8].into(), 7420)
+}
+
+/// Engines with one group, connected by a network that drops multicasts.
+struct World {
+    engines: Vec<Engine>,
+    now: Time,
+    /// The reports of the nodes: missing probes, and the number of those that have arrived.
+    reports: Vec<Option<(Vec<MissingProbes>, usize)>>,
+    left: Vec<Vec<SocketAddr>>,
+    /// Number of probes that each node has sent.
+    sent: Vec<usize>,
+}
+
+impl World {
+    fn new() -> World {
+        let member = |rank: u32| MemberSpec {
+            rank,
+            node: format!("h{rank}"),
+            incarnation: 0,
+            rack: rank / 2,
+            ip: node_address(rank as usize).ip(),
+            udp_port: 7420,
+            tcp_port: 7420,
+            key: None,
+        };
+        let trees = (0..).zip(TREES).map(|(tree, (scope, _))| TreeSpec {
+            scope,
+            address: tree_address(tree),
+            port: 7420,
+            bytes_per_second: 0,
+        });
+        let group = GroupSpec {
+            members: (0..NODES as u32).map(member).collect(),
+            trees: trees.collect(),
+            on_demand: true,
+            ..spec(1)
+        };
+        let engine = |node| {
+            let me = AgentId { node: format!("h{node}"), incarnation: 0 };
+            let mut engine = Engine::new(me, 0, Duration::from_secs(2));
+            engine.handle(Time::ZERO, Input::MakeGroup(&group));
+            engine
+        };
+        World {
+            engines: (0..NODES).map(engine).collect(),
+            now: Time::ZERO,
+            reports: vec![None; NODES],
+            left: vec![Vec::new(); NODES],
+            sent: vec![0; NODES],
+        }
+    }
+
+    /// Polls all engines until they are idle. `arrives` decides which multicasts arrive, by tree,
+    /// sender and receiver.
+    fn exchange(&mut self, mut arrives: impl FnMut(usize, usize, usize) -> bool) -> Option<Time> {
+        loop {
+            let mut sent = Vec::new();
+            let mut next = None;
+            for node in 0..NODES {
+                loop {
+                    match self.engines[node].poll(self.now) {
+                        Poll::Output(Output::Control { to, bytes, .. }) => sent.push((node, to.ip(), bytes)),
+                        Poll::Output(Output::TreesProbed { missing, received, .. }) => {
+                            assert_eq!(self.reports[node].replace((missing, received)), None);
+                        }
+                        Poll::Output(Output::LeaveTrees { trees, .. }) => self.left[node].extend(trees),
+                        Poll::Output(_) => {}
+                        Poll::Idle(at) => break next = cool_machine::earliest(next, at),
+                    }
+                }
+            }
+            if sent.is_empty() {
+                return next;
+            }
+            for (from, to, bytes) in sent {
+                assert_eq!(
+                    bytes.len(),
+                    cool_transport::packet::DATA_HEADER + 1424,
+                    "probes have full length"
+                );
+                self.sent[from] += 1;
+                let tree = (0..TREES.len()).find(|tree| tree_address(*tree) == to).expect("a tree");
+                for node in TREES[tree].1.iter().filter(|node| **node != from) {
+                    if arrives(tree, from, *node) {
+                        let from = node_address(from);
+                        self.engines[*node]
+                            .handle(self.now, Input::Datagram { from, bytes: &bytes, proven: None });
+                    }
+                }
+            }
+        }
+    }
+
+    fn prove(&mut self, node: usize) {
+        let request = Input::ProveTrees { group: 1, number: 1, time_max: TIME_MAX };
+        self.engines[node].handle(self.now, request);
+    }
+
+    /// Lets all nodes prove the trees until all have reported.
+    fn prove_all(&mut self, mut arrives: impl FnMut(usize, usize, usize) -> bool) {
+        (0..NODES).for_each(|node| self.prove(node));
+        while let Some(next) = self.exchange(&mut arrives)
+            && self.reports.contains(&None)
+        {
+            self.now = next;
+        }
+    }
+
+    /// Returns the missing probes of a node's report, by tree.
+    fn missing(&self, node: usize) -> Vec<(IpAddr, Vec<String>)> {
+        let (missing, _) = self.reports[node].as_ref().expect("the node has reported");
+        missing.iter().map(|missing| (missing.tree, missing.from.clone())).collect()
+    }
+}
+
+fn names<const N: usize>(nodes: [usize; N]) -> Vec<String> {
+    nodes.map(|node| format!("h{node}")).to_vec()
+}
+
+#[test]
+fn trees_that_carry_all_probes_are_proven_at_once() {
+    let mut world = World::new();
+    world.prove_all(|_, _, _| true);
+    assert_eq!(world.now, Time::ZERO);
+    let received = world.reports.iter().flatten().map(|(missing, received)| (missing.len(), *received));
+    assert_eq!(received.collect::<Vec<_>>(), [(0, 5), (0, 4), (0, 5), (0, 4)]);
+    // Probes continue for nodes that may miss some, until the controller concludes the proof.
+    let sent = world.sent[0];
+    world.now = world.exchange(|_, _, _| true).unwrap();
+    world.exchange(|_, _, _| true);
+    assert!(world.sent[0] > sent);
+    let end = || Input::ConcludeTreeProof { group: 1, withdrawn: BTreeSet::new() };
+    let now = world.now;
+    world.engines.iter_mut().for_each(|engine| engine.handle(now, end()));
+    assert_eq!((world.exchange(|_, _, _| true), world.left), (None, vec![Vec::new(); NODES]));
+}
+
+#[test]
+fn lost_probes_are_repeated_until_they_arrive() {
+    let (mut world, mut count) = (World::new(), 0);
+    world.prove_all(|_, _, _| {
+        count += 1;
+        count % 4 == 0
+    });
+    assert!(world.now > Time::ZERO && world.now < Time::ZERO + TIME_MAX);
+    (0..NODES).for_each(|node| assert_eq!(world.missing(node), [], "node {node}"));
+}
+
+#[test]
+fn a_deaf_node_and_a_mute_one_are_reported_in_time() {
+    let mut world = World::new();
+    world.prove_all(|tree, from, to| to != 3 && !(tree == 0 && from == 1));
+    assert_eq!(world.now, Time::ZERO + TIME_MAX);
+    assert_eq!(world.missing(0), [(tree_address(0), names([1]))]);
+    assert_eq!(world.missing(1), []);
+    assert_eq!(world.missing(2), [(tree_address(0), names([1]))]);
+    assert_eq!(world.missing(3), [(tree_address(0), names([0, 1, 2])), (tree_address(3), names([2]))]);
+}
+
+#[test]
+fn withdrawn_trees_are_left_by_the_nodes_that_they_reach() {
+    let mut world = World::new();
+    world.prove_all(|_, _, _| true);
+    let withdrawn = BTreeSet::from([tree_address(0), tree_address(3)]);
+    let now = world.now;
+    for engine in &mut world.engines {
+        engine.handle(now, Input::ConcludeTreeProof { group: 1, withdrawn: withdrawn.clone() });
+    }
+    world.exchange(|_, _, _| true);
+    let left = |node: usize| world.left[node].iter().map(|tree| tree.ip()).collect::<Vec<_>>();
+    assert_eq!((left(0), left(2)), (vec![tree_address(0)], vec![tree_address(0), tree_address(3)]));
+    let trees = |node: usize| world.engines[node].groups[&1].members.my_trees().len();
+    assert_eq!([0, 1, 2, 3].map(trees), [2, 1, 1, 0]);
+}
+
+#[test]
+fn probes_that_arrive_before_the_request_count() {
+    let mut world = World::new();
+    (1..NODES).for_each(|node| world.prove(node));
+    world.exchange(|_, _, _| true);
+    assert_eq!(world.reports[0], None);
+    world.prove(0);
+    world.exchange(|_, _, to| to != 0);
+    assert_eq!(world.missing(0), []);
+}

@@ -1,0 +1,166 @@
+//! The proof that a group's trees work, on networks whose switches do not acknowledge trees: each
+//! node multicasts probes of full length over its trees, and reports those of other nodes that do
+//! not arrive.
+//!
+//! Probes are repeated, because packets may be lost, and because a switch may forward packets of a
+//! tree only some time after a node has joined it. A node sends probes until the controller
+//! concludes the proof, which is also when all nodes have reported.
+
+use super::Group;
+use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
+use crate::inputs_outputs::{MissingProbes, Output};
+use crate::members::Members;
+use cool_machine::{Duration, Time, earliest};
+use cool_transport::packet::PacketBody;
+use cool_transport::{Packet, StreamId};
+use std::collections::BTreeSet;
+use std::net::{IpAddr, SocketAddr};
+
+/// The pause after the first probes, which doubles each time.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+
+/// Maximum number of nodes that send probes over one tree, so that a proof costs large groups no
+/// more than small ones.
+const SENDERS_MAX: usize = 32;
+
+/// The proof of a group's trees at this node.
+#[derive(Debug, Default)]
+pub(super) struct TreeProof {
+    /// The number of the latest proof. A controller counts them upward.
+    number: u64,
+    /// The probes that have arrived: the index of the tree, and the node that sent it.
+    received: BTreeSet<(u32, u16)>,
+    /// Set from the request of the proof to its conclusion.
+    probing: Option<Probing>,
+}
+
+#[derive(Debug)]
+struct Probing {
+    next_probes: Time,
+    pause: Duration,
+    /// When the missing probes are reported. `None` after the report.
+    report_at: Option<Time>,
+}
+
+impl TreeProof {
+    /// Records a probe of another node.
+    fn record(&mut self, number: u64, probe: (u32, u16)) {
+        // Others may begin a proof before this node receives the request for it.
+        if number > self.number {
+            *self = TreeProof { number, ..TreeProof::default() };
+        }
+        if number == self.number {
+            self.received.insert(probe);
+        }
+    }
+
+    /// Returns the probes that have not arrived, by tree.
+    fn missing(&self, members: &Members) -> Vec<MissingProbes> {
+        let trees = members.my_indexed_trees();
+        let missing = trees.into_iter().map(|(index, tree, nodes)| {
+            let senders = senders(&nodes).filter(|node| *node != members.me);
+            let missing = senders.filter(|node| !self.received.contains(&(index, *node as u16)));
+            let from: Vec<String> = missing.map(|node| members.nodes[node].name.clone()).collect();
+            MissingProbes { tree: tree.ip(), from }
+        });
+        missing.filter(|missing| !missing.from.is_empty()).collect()
+    }
+}
+
+/// Returns the nodes of a tree that send probes over it.
+fn senders(nodes: &[usize]) -> impl Iterator<Item = usize> + '_ {
+    nodes.iter().copied().step_by(nodes.len().div_ceil(SENDERS_MAX).max(1))
+}
+
+impl Group {
+    /// Begins a proof: sends probes, and reports within `time_max` whose probes do not arrive.
+    pub(crate) fn prove_trees(
+        &mut self,
+        now: Time,
+        resources: &mut EngineResources,
+        number: u64,
+        time_max: Duration,
+    ) {
+        if number < self.tree_proof.number {
+            return;
+        }
+        if number > self.tree_proof.number {
+            self.tree_proof = TreeProof { number, ..TreeProof::default() };
+        }
+        let probing = Probing { next_probes: now, pause: FIRST_PAUSE, report_at: Some(now + time_max) };
+        self.tree_proof.probing = Some(probing);
+        self.on_tree_proof_timer(now, resources);
+    }
+
+    /// Handles a probe of another node of the group.
+    pub(crate) fn on_tree_probe(
+        &mut self,
+        now: Time,
+        resources: &mut EngineResources,
+        from: SocketAddr,
+        packet: &Packet,
+    ) {
+        let node = usize::from(packet.from);
+        let is_other = node != self.members.me && self.members.nodes.get(node).is_some_and(|n| n.udp == from);
+        // The index is checked because it takes memory.
+        let mut trees = self.members.my_indexed_trees().into_iter();
+        if !is_other || trees.all(|(index, ..)| index != packet.id.transfer) {
+            tracing::debug!(%from, node, "dropped a probe that no other node of a tree can have sent");
+            return;
+        }
+        self.tree_proof.record(packet.id.call, (packet.id.transfer, packet.from));
+        self.on_tree_proof_timer(now, resources);
+    }
+
+    /// Sends probes, or reports the missing ones, if it is time to.
+    pub(crate) fn on_tree_proof_timer(&mut self, now: Time, resources: &mut EngineResources) {
+        let (number, members) = (self.tree_proof.number, &self.members);
+        let missing = self.tree_proof.missing(members);
+        let Some(probing) = &mut self.tree_proof.probing else { return };
+        if probing.next_probes <= now {
+            probing.next_probes = now + probing.pause;
+            probing.pause *= 2;
+            send_probes(members, resources, number);
+        }
+        if probing.report_at.is_some_and(|at| at <= now || missing.is_empty()) {
+            probing.report_at = None;
+            let (group, received) = (members.id, self.tree_proof.received.len());
+            resources.out.push(Output::TreesProbed { group, number, missing, received });
+        }
+        let next = earliest(Some(probing.next_probes), probing.report_at);
+        let mut context = GroupContext { now, members: &self.members, resources };
+        context.set_timer(TimerKey::TreeProof(self.members.id), next);
+    }
+
+    /// Ends a proof. Trees with these addresses are not used from now on, and this node leaves
+    /// them. No rank may have made a call yet, because all nodes must use the same trees.
+    pub(crate) fn conclude_tree_proof(
+        &mut self,
+        now: Time,
+        resources: &mut EngineResources,
+        withdrawn: &BTreeSet<IpAddr>,
+    ) {
+        self.tree_proof.probing = None;
+        let mut context = GroupContext { now, members: &self.members, resources };
+        context.set_timer(TimerKey::TreeProof(self.members.id), None);
+        let trees = self.members.withdraw_trees(withdrawn);
+        if !trees.is_empty() {
+            resources.out.push(Output::LeaveTrees { group: self.members.id, trees });
+        }
+    }
+}
+
+fn send_probes(members: &Members, resources: &mut EngineResources, number: u64) {
+    let (group, epoch) = members.id_and_epoch();
+    let me = members.me as u16;
+    for (index, to, nodes) in members.my_indexed_trees() {
+        if senders(&nodes).all(|node| node != members.me) {
+            continue;
+        }
+        let id = StreamId { group, epoch, call: number, transfer: index, source: me };
+        let mut bytes = Vec::new();
+        Packet { id, from: me, digest: 0, body: PacketBody::TreeProbe }.encode(&mut bytes);
+        bytes.resize(cool_transport::packet::DATA_HEADER + members.chunk_bytes as usize, 0);
+        resources.out.push(Output::Control { to, group, bytes });
+    }
+}
