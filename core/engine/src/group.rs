@@ -187,7 +187,6 @@ impl Group {
         {
             let rank = pending.request.rank;
             let Some(call_number) = self.assign_number(resources, &pending) else { continue };
-            self.match_executed_elsewhere(call_number)?;
             match prepared {
                 Err(refused) => self.refuse(now, resources, (call_number, rank, pending.token), refused)?,
                 Ok(prepared) => self.run_prepared(now, resources, call_number, &pending, prepared)?,
@@ -237,6 +236,7 @@ impl Group {
         (call, rank): (u64, u32),
         refused: &CallFailure,
     ) -> Result<(), CallFailure> {
+        self.match_executed_elsewhere(call)?;
         self.lost_rank_table.check_call(&self.members, call)?;
         self.matching.refuse(&self.members, (call, rank), refused)?;
         self.match_with_others(now, resources, call, rank)?;
@@ -276,6 +276,7 @@ impl Group {
         prepared: (CallSignature, Arc<CompiledSchedule>),
     ) -> Result<(), CallFailure> {
         let rank = pending.request.rank;
+        self.match_executed_elsewhere(call_number)?;
         self.lost_rank_table.check_call(&self.members, call_number)?;
         let (signature, compiled) = &prepared;
         let text = compiled.called(signature.plan.is_some());

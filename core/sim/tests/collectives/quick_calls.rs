@@ -1,7 +1,7 @@
 //! Ranks that execute quick calls, concurrently with calls that engines execute, from seeds: no
 //! wrong byte, no stall, and lost ranks are named.
 
-use super::seeded::run_all;
+use super::seeded::{check_scenarios, run_all};
 use cool_engine::CallFailureKind;
 use cool_machine::Duration;
 use cool_sim::Shape;
@@ -130,4 +130,11 @@ fn a_call_in_which_only_some_ranks_wait_fails_on_all_nodes() {
         assert!(failed.contains(&CallFailureKind::Mismatch), "{first:?} {starter}: {covered}");
         assert!(!failed.contains(&CallFailureKind::Timeout), "{first:?} {starter}: {covered}");
     }
+}
+
+#[test]
+fn the_call_that_reveals_a_mismatch_is_answered_too() {
+    // An agent reported that it executes a call that a rank had executed itself. The rank's next
+    // request revealed that, so the group failed, but this request was never answered.
+    check_scenarios(&[10_011_180, 10_079_763], CollectiveScenario::with_quick_calls);
 }

@@ -55,7 +55,7 @@ fn check_seeds(seeds: &[u64]) {
 }
 
 /// Checks scenarios of seeds that once failed.
-fn check_scenarios(seeds: &[u64], scenario: fn(u64) -> CollectiveScenario) {
+pub(super) fn check_scenarios(seeds: &[u64], scenario: fn(u64) -> CollectiveScenario) {
     let check = |seed| scenario(seed).run().map(drop);
     let wrong: Vec<String> = seeds.iter().filter_map(|seed| on_seed(*seed, check).err()).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
