@@ -128,13 +128,14 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let leadership = Leadership::start(&options.leadership, name, check)?;
     let (jobs_per_user, limit) = watch::channel(options.jobs_per_user);
     let events = log.events();
-    let certified = credentials.clone();
+    let (certified, located) = (credentials.clone(), fabric.clone());
     let apply = move |options: &Options| {
         certified.iter().for_each(Credentials::reload);
         jobs_per_user.send_replace(options.jobs_per_user);
+        located.set_racks(options.racks.clone().unwrap_or_default());
     };
-    let reloading =
-        reload::on_hangup(hangup, config, log, |options| &options.log, (&["jobs-per-user"], apply));
+    let applied = (&["jobs-per-user", "racks"][..], apply);
+    let reloading = reload::on_hangup(hangup, config, log, |options| &options.log, applied);
     let shutdown = {
         let fabric = fabric.clone();
         async move {

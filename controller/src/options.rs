@@ -4,10 +4,13 @@ use crate::costs::ConfiguredRates;
 use crate::groups::group_keys::GroupKeys;
 use crate::leadership::LeadershipOptions;
 use crate::leadership::state_store::StateStore;
+use crate::racks_file;
 use crate::server::ServerConfig;
 use crate::timeouts::Timeouts;
 use clap::Parser;
-use cool_fabric::{DatapathId, FabricConfig, HostLimits, NetworkMode, Pipeline, TableCapacity, Unicast};
+use cool_fabric::{
+    DatapathId, FabricConfig, HostLimits, NetworkMode, Pipeline, RackTable, TableCapacity, Unicast,
+};
 use cool_topology::Key;
 use cool_topology::ids::NoDatapathId;
 use cool_types::check_node_name;
@@ -21,8 +24,9 @@ use tokio::sync::watch;
 ///
 /// Point every switch at --openflow (for Open vSwitch: `ovs-vsctl set-controller BRIDGE
 /// ssl:THIS_HOST:6653`), and every cool-nodeagent and `cool` at --grpc. Switches, agents and the
-/// controller may start in any order. The log goes to standard error. On SIGHUP, --log, --event-log
-/// and --jobs-per-user are reloaded from the --config file.
+/// controller may start in any order. The log goes to standard error. On SIGHUP, --log, --event-log,
+/// --jobs-per-user and --racks are reloaded from the --config file, and the file of --racks is read
+/// again.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "cool-controller", version)]
 pub struct Options {
@@ -39,12 +43,21 @@ pub struct Options {
     ///
     /// With "auto" the controller serves any network. OpenFlow switches that connect carry
     /// multicast trees. Nodes that no such switch locates within seconds are located by the reports
-    /// of their agents (cool-nodeagent --rack names their racks). Their groups use multicast if
-    /// probes show that all nodes receive it, and chains otherwise. With "openflow" such nodes are
-    /// not used. With "snooping" all nodes are located in this way, at once. With "plain" too, but
-    /// no group uses multicast.
+    /// of their agents, with racks that --racks, cool-nodeagent --rack or the LLDP of ordinary
+    /// switches names. Their groups use multicast if probes show that all nodes receive it, and
+    /// chains otherwise. With "openflow" such nodes are not used. With "snooping" all nodes are
+    /// located in this way, at once. With "plain" too, but no group uses multicast.
     #[arg(long, value_enum, value_name = "MODE", env = "COOL_NETWORK", default_value_t = NetworkMode::Auto)]
     pub network: NetworkMode,
+
+    /// File with the racks of nodes that no OpenFlow switch locates
+    ///
+    /// Each line is RACK PATTERN..., for example "west node[01-16,20] gpu*", and the first line that
+    /// matches a node's name counts. Slurm's topology.conf is accepted, too: switches with nodes are
+    /// racks. The --rack of an agent takes precedence over this file, which takes precedence over
+    /// the LLDP of ordinary switches.
+    #[arg(long, value_name = "FILE", value_parser = racks_file::read)]
+    pub racks: Option<Arc<RackTable>>,
 
     /// How connections are secured.
     #[command(flatten)]
@@ -271,6 +284,7 @@ impl Options {
                 flows: self.max_flows_per_switch,
                 meters: self.max_meters_per_switch,
             },
+            racks: self.racks.clone().unwrap_or_default(),
             switch_names: self.switches.clone().unwrap_or_default(),
             only_named_switches: self.only_named_switches,
             only_bound_certificates: self.only_bound_certificates,

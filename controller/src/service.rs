@@ -5,26 +5,26 @@ use crate::abbreviation::{LOGGED_BYTES_MAX, REASON_BYTES_MAX, abbreviate, shorte
 use crate::access::CallerIdentity;
 use crate::agents::grace_timers::NodeLost;
 use crate::agents::presence::AgentPresence;
+use crate::agents::registered_agent::parse_neighbor;
 use crate::agents::session::{ConnectError, ControllerMessages, SessionConnection};
 use crate::agents::traces::Traces;
 use crate::agents::{Admission, AdmitError, AgentRegistry, RegisteredAgent, Session, SessionEvent};
-use crate::costs::MeasuredCosts;
 use crate::costs::prober::Prober;
 use crate::graceful_restart::GroupRecovery;
 use crate::groups::membership_driver::MembershipDriver;
-use crate::groups::{FIRST_EPOCH, GroupRegistry, MemberPlace, group_parameters, outsiders};
+use crate::groups::{FIRST_EPOCH, GroupRegistry, outsiders};
 use crate::jobs::caller_event_stream::CallerArrival;
 use crate::jobs::control::ControlRequest;
 use crate::jobs::{JobError, JobRegistry, SubmitError, deliver};
 use crate::leadership::state_store::StateStore;
 use crate::pages::doctor::Doctor;
 use cool_fabric::Fabric;
-use cool_fabric::{FabricError, HostView, NodeRegistration, TopologySnapshot};
+use cool_fabric::{FabricError, NodeRegistration};
 use cool_proto::control::controller_server::Controller;
 use cool_proto::control::{
     self, Acknowledged, AgentMessage, AttendRequest, CancelRequest, Cancelled, DiagnoseRequest, Diagnosis,
     DrainRequest, Drained, Group, GroupFailed, GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec,
-    JobsRequest, Leave, Link, Node, RanksLeft, Register, SignalRequest, Signalled, Switch, Topology,
+    JobsRequest, Leave, NeighborChanged, RanksLeft, Register, SignalRequest, Signalled, Topology,
     TopologyRequest, TraceEvent, TraceRequest, agent_message::Body,
 };
 use cool_proto::{delivery, features};
@@ -328,9 +328,10 @@ impl Service {
 
     /// Starts a session and registers its node in the network.
     async fn begin(&self, session: &Arc<Session>) -> Result<(SessionConnection, ControllerMessages), Status> {
-        let RegisteredAgent { name, ip, mac, rack, .. } = session.agent.clone();
+        let RegisteredAgent { name, ip, mac, rack, neighbor, .. } = session.agent.clone();
         let lldp_key = session.lldp_key.clone();
-        if let Err(why) = self.network.register(NodeRegistration { name, ip, mac, lldp_key, rack }).await {
+        let registration = NodeRegistration { name, ip, mac, lldp_key, rack, neighbor };
+        if let Err(why) = self.network.register(registration).await {
             session.end();
             self.agents.remove(session);
             return Err(fabric_status(why));
@@ -449,6 +450,14 @@ impl Service {
             Body::Probed(probed) => self.prober.receive(session, probed),
             Body::Traced(traced) => self.traces.receive(session, traced).await,
             Body::Examined(examined) => self.doctor.receive(session, examined),
+            Body::NeighborChanged(NeighborChanged { neighbor }) => match parse_neighbor(neighbor) {
+                Ok(neighbor) => {
+                    if let Err(why) = self.network.set_neighbor(&session.agent.name, neighbor).await {
+                        warn!(%why, "cannot record the node's switch");
+                    }
+                }
+                Err(why) => warn!(why, "the agent reports an invalid switch; ignored"),
+            },
             Body::Held(further) => {
                 self.group_recovery.record_held_groups(session, self.agents.controller(), further.held).await;
             }
@@ -461,82 +470,6 @@ impl Service {
             Some(mailbox) => deliver(Some(mailbox), session, event).await,
             None => self.membership_driver.group_event(session, group, event),
         }
-    }
-
-    fn topology(&self, network: &TopologySnapshot) -> Topology {
-        let switch = |s: &cool_fabric::SwitchView| Switch {
-            datapath_id: s.datapath_id.0,
-            name: s.name.clone(),
-            rack: s.rack.unwrap_or(0),
-            tor: s.rack.is_some(),
-            ports: s.ports,
-        };
-        let link = |l: &cool_fabric::LinkView| Link {
-            a: l.a.switch.0,
-            a_port: l.a.number,
-            b: l.b.switch.0,
-            b_port: l.b.number,
-            bytes_per_second: l.bytes_per_second,
-        };
-        let node = |n: &cool_fabric::NodeView| {
-            let session = self.agents.get(&n.name);
-            let port = n.location.and_then(|location| location.port);
-            let is_reported = n.location.is_some() && port.is_none();
-            let rack_name = session.as_ref().and_then(|s| s.agent.rack.clone()).filter(|_| is_reported);
-            Node {
-                id: session.as_ref().map_or(0, |s| s.number),
-                name: n.name.clone(),
-                ip: n.ip.to_string(),
-                mac: n.mac.to_string(),
-                located: n.location.is_some(),
-                datapath_id: port.map_or(0, |port| port.switch.0),
-                port: port.map_or(0, |port| port.number),
-                rack: n.location.map_or(0, |l| l.rack),
-                slots: session.map_or(0, |s| s.agent.slots),
-                bytes_per_second: n.location.map_or(0, |l| l.bytes_per_second),
-                away_ms: self.presence.away_for(&n.name).map(milliseconds),
-                is_reported,
-                rack_name: rack_name.unwrap_or_default(),
-            }
-        };
-        let own = self.presence.warnings().into_iter().chain(self.jobs.warnings());
-        Topology {
-            switches: network.switches.iter().map(switch).collect(),
-            links: network.links.iter().map(link).collect(),
-            nodes: network.nodes.iter().map(node).collect(),
-            warnings: own.chain(network.warnings.iter().cloned()).collect(),
-            measurements: Some(self.measurements(network)),
-            hosts: network.hosts.iter().map(host_message).collect(),
-        }
-    }
-
-    fn measurements(&self, network: &TopologySnapshot) -> control::Measurements {
-        let place = |n: &cool_fabric::NodeView| {
-            Some(MemberPlace { session: self.agents.get(&n.name)?, rack: n.location?.rack })
-        };
-        let places: Vec<MemberPlace> = network.nodes.iter().filter_map(place).collect();
-        let known = self.prober.measurements();
-        let cost_model = group_parameters::cost_model(&places, network, &known);
-        control::Measurements {
-            rack: MeasuredCosts::message(known.rack),
-            core: MeasuredCosts::message(known.core),
-            pending: u32::try_from(self.prober.pending()).unwrap_or(u32::MAX),
-            cost_model: group_parameters::text(&cost_model),
-        }
-    }
-}
-
-fn milliseconds(duration: Duration) -> u64 {
-    u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
-}
-
-fn host_message(host: &HostView) -> control::Host {
-    control::Host {
-        mac: host.mac.to_string(),
-        vlan: host.vlan.map(u32::from),
-        addresses: host.addresses.iter().map(ToString::to_string).collect(),
-        datapath_id: host.port.switch.0,
-        port: host.port.number,
     }
 }
 

@@ -10,7 +10,7 @@ use cool_controller::service::Service;
 use cool_controller::timeouts::Timeouts;
 use cool_daemon::listen::Client;
 use cool_fabric::{
-    DatapathId, Fabric, FabricError, GroupRequest, Location, NodeRegistration, NodeView, Port,
+    DatapathId, Fabric, FabricError, GroupRequest, LldpNeighbor, Location, NodeRegistration, NodeView, Port,
     TopologySnapshot, TreeGrant, TreeScope,
 };
 use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
@@ -79,6 +79,10 @@ impl Fabric for LocatedNodes {
             nodes.push(NodeView { name, ip, mac, location });
             nodes.sort_by(|a, b| a.name.cmp(&b.name));
         });
+        Ok(())
+    }
+
+    async fn set_neighbor(&self, _: &str, _: Option<LldpNeighbor>) -> Result<(), FabricError> {
         Ok(())
     }
 

@@ -11,16 +11,18 @@ mod outbox;
 use crate::agent::Agent;
 use crate::interface::Interface;
 use crate::launcher::JobLauncher;
+use crate::lldp_receiver;
 use crate::node_inventory::NodeInventory;
 use crate::output_backlog::OutputBacklog;
 use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    Acknowledged, ControllerMessage, Examined, Held, Leave, Probed, Register, Secret, Session, agent_message,
-    controller_message::Body,
+    self as wire, Acknowledged, ControllerMessage, Examined, Held, Leave, NeighborChanged, Probed, Register,
+    Secret, Session, agent_message, controller_message::Body,
 };
 use cool_proto::delivery::{self, AcknowledgementError};
 use cool_tls::{AddressError, Connector, Credentials};
+use cool_topology::LldpNeighbor;
 use outbox::ControllerOutbox;
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -108,6 +110,7 @@ pub async fn run(
 ) -> Result<(), ControlError> {
     let (address, connector) = Connector::to(&registration.controller, registration.credentials.clone())?;
     let endpoint = endpoint(address);
+    let (neighbor, _receiver) = lldp_receiver::start(&registration.interface);
     let mut control = ControlSession {
         agent,
         registration,
@@ -124,6 +127,10 @@ pub async fn run(
         examinations: JoinSet::new(),
         session: None,
         latest: None,
+        neighbor,
+        neighbor_offered: None,
+        neighbor_reported: None,
+        has_neighbor_reports: false,
         pause: SHORTEST_PAUSE,
     };
     let mut reported = None;
@@ -211,6 +218,14 @@ struct ControlSession<'a> {
     /// The latest incarnation of a controller that accepted the agent. A controller with an earlier
     /// incarnation does not lead any more, and may not have noticed.
     latest: Option<u64>,
+    /// The switch port to which the node is connected, if its switch announces that by LLDP.
+    neighbor: watch::Receiver<Option<LldpNeighbor>>,
+    /// The neighbor in the current registration.
+    neighbor_offered: Option<LldpNeighbor>,
+    /// The neighbor that the controller knows in this session.
+    neighbor_reported: Option<LldpNeighbor>,
+    /// Whether the controller accepts reports of another neighbor.
+    has_neighbor_reports: bool,
     /// The pause before the next attempt.
     pause: Duration,
 }
@@ -257,6 +272,7 @@ impl ControlSession<'_> {
         self.silent.send_replace(true);
         self.further = inventory_parts::parts(self.held());
         let held = self.further.pop_front().unwrap_or_default();
+        self.neighbor_offered.clone_from(&self.neighbor.borrow());
         let outgoing = self.outbox.connect(self.registration(held));
         let answered = async {
             let mut inbound = client.join(outgoing).await?.into_inner();
@@ -281,6 +297,9 @@ impl ControlSession<'_> {
     async fn step(&mut self, inbound: &mut Streaming<ControllerMessage>) -> Result<(), ConnectionEnd> {
         let (events, probe, examinations) = (&mut *self.events, &mut self.probe, &mut self.examinations);
         let (outbox, backlog) = (&self.outbox, &mut self.backlog);
+        let (neighbor, known) = (&mut self.neighbor, &self.neighbor_reported);
+        let neighbor =
+            async { neighbor.wait_for(|neighbor| neighbor != known).await.ok().map(|new| new.clone()) };
         // Wait for room first, because an event cannot be put back once it has been received.
         let event = async {
             outbox.room_for_events().await;
@@ -304,6 +323,11 @@ impl ControlSession<'_> {
             Some(Ok(probed)) = probe.join_next() => self.reply(agent_message::Body::Probed(probed)).await,
             Some(Ok(examined)) = examinations.join_next() => {
                 self.reply(agent_message::Body::Examined(examined)).await
+            }
+            Some(neighbor) = neighbor, if self.has_neighbor_reports => {
+                self.neighbor_reported.clone_from(&neighbor);
+                let neighbor = neighbor.map(neighbor_message);
+                self.reply(agent_message::Body::NeighborChanged(NeighborChanged { neighbor })).await
             }
             () = leave_requested(&mut self.leaving) => {
                 self.outbox.send(agent_message::Body::Leave(Leave {}));
@@ -384,6 +408,7 @@ impl ControlSession<'_> {
             held,
             probe_port: self.registration.probe_port.into(),
             rack: self.registration.rack.clone().unwrap_or_default(),
+            neighbor: self.neighbor_offered.clone().map(neighbor_message),
             features: self.registration.features,
             key: Some(Secret { value: self.agent.key().bytes().to_vec() }),
             session: self.session.map(|(controller, node)| Session {
@@ -437,6 +462,11 @@ impl ControlSession<'_> {
         self.probe = JoinSet::new();
         self.examinations = JoinSet::new();
     }
+}
+
+fn neighbor_message(neighbor: LldpNeighbor) -> wire::LldpNeighbor {
+    let LldpNeighbor { chassis, port, system_name } = neighbor;
+    wire::LldpNeighbor { chassis, port, system_name: system_name.unwrap_or_default() }
 }
 
 /// Waits until the agent must end.

@@ -14,19 +14,21 @@ const WITHIN: Duration = Duration::from_secs(1);
 /// Returns the result of an examination of the node with this data interface, as it was when the
 /// agent started. It contains the `known` faults.
 pub(crate) async fn examined(id: u64, interface: Interface, known: Vec<String>) -> Examined {
-    let mut faults = faults(&interface.name).await;
+    let mut faults = Vec::new();
     let now = interface::read_mtu(&interface.name).unwrap_or(interface.mtu);
     faults.extend(changed_mtu(&interface, now));
     faults.extend(udp::granted_room(interface.ip).ok().and_then(small_room));
     faults.extend(known);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Examined { id, clock_us: i64::try_from(now.as_micros()).unwrap_or(i64::MAX), faults }
+    let offload_fault = offload_fault(&interface.name).await.unwrap_or_default();
+    Examined { id, clock_us: i64::try_from(now.as_micros()).unwrap_or(i64::MAX), faults, offload_fault }
 }
 
-/// Returns the faults of the node, each in words with a remedy.
-async fn faults(interface: &str) -> Vec<String> {
+/// Returns the fault if checksum offload is on although the interface is virtual. The controller
+/// decides whether it matters.
+async fn offload_fault(interface: &str) -> Option<String> {
     let (driver, features) = tokio::join!(ethtool("-i", interface), ethtool("-k", interface));
-    offload(interface, &driver.unwrap_or_default(), &features.unwrap_or_default()).into_iter().collect()
+    offload(interface, &driver.unwrap_or_default(), &features.unwrap_or_default())
 }
 
 /// Returns the fault if the interface has another MTU `now` than when the agent started.
@@ -67,8 +69,8 @@ fn offload(interface: &str, driver: &str, features: &str) -> Option<String> {
     let wrong = has_value(driver, "driver:", "veth") && has_value(features, "tx-checksumming:", "on");
     wrong.then(|| {
         format!(
-            "checksum offload is on at {interface}, which is virtual: a switch in user space does not fill in checksums, so \
-             packets are dropped on arrival; run ethtool -K {interface} tx off"
+            "checksum offload is on at {interface}, which is virtual: its switch runs in user space and does not fill in \
+             checksums, so packets are dropped on arrival; run ethtool -K {interface} tx off"
         )
     })
 }
@@ -108,6 +110,6 @@ mod tests {
 
     #[tokio::test]
     async fn a_missing_interface_has_no_faults() {
-        assert_eq!(faults("nonexistent0").await, Vec::<String>::new());
+        assert_eq!(offload_fault("nonexistent0").await, None);
     }
 }

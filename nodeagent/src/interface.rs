@@ -110,6 +110,49 @@ pub(crate) fn read_mtu(name: &str) -> io::Result<u32> {
 /// Returns the MTU of an interface from rtnetlink(7), because /sys may show the interfaces of
 /// another network namespace.
 fn mtu(index: u32) -> io::Result<u32> {
+    Ok(read_link(index)?.mtu)
+}
+
+/// Returns the indices of an interface and of those below it: the members of a bridge or bond, and
+/// the interface of a VLAN. Some links may have changed meanwhile, and are left out.
+pub(crate) fn with_lower(name: &str) -> Vec<u32> {
+    let all = pnet::datalink::interfaces();
+    let index = all.iter().find(|interface| interface.name == name).map(|interface| interface.index);
+    let links: Vec<(u32, LinkAttributes)> = all
+        .iter()
+        .filter_map(|interface| Some((interface.index, read_link(interface.index).ok()?)))
+        .collect();
+    index.map_or(Vec::new(), |index| lower(index, &links))
+}
+
+/// Returns the indices of an interface and of those below it among `links`.
+fn lower(index: u32, links: &[(u32, LinkAttributes)]) -> Vec<u32> {
+    let mut found = vec![index];
+    let mut at = 0;
+    while let Some(&upper) = found.get(at) {
+        let below = links.iter().filter(|(_, link)| link.master == Some(upper)).map(|(index, _)| *index);
+        let beneath = links.iter().filter(|(index, _)| *index == upper).filter_map(|(_, link)| link.lower);
+        for index in below.chain(beneath) {
+            if !found.contains(&index) {
+                found.push(index);
+            }
+        }
+        at += 1;
+    }
+    found
+}
+
+/// Attributes of an interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct LinkAttributes {
+    mtu: u32,
+    /// The bridge or bond to which the interface belongs.
+    master: Option<u32>,
+    /// The interface that carries its frames, as that of a VLAN.
+    lower: Option<u32>,
+}
+
+fn read_link(index: u32) -> io::Result<LinkAttributes> {
     // Protocol 0, the default, is NETLINK_ROUTE.
     let socket =
         rustix::net::socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
@@ -117,13 +160,18 @@ fn mtu(index: u32) -> io::Result<u32> {
     rustix::net::send(&socket, &link_request(index), SendFlags::empty())?;
     let mut reply = vec![0; 64 << 10];
     let (len, _) = rustix::net::recv(&socket, &mut reply[..], RecvFlags::empty())?;
-    link_mtu(&reply[..len])
+    parse_link(&reply[..len])
 }
 
 const RTM_NEWLINK: u16 = 16;
 const RTM_GETLINK: u16 = 18;
 const NLM_F_REQUEST: u16 = 1;
 const IFLA_MTU: u16 = 4;
+const IFLA_LINK: u16 = 5;
+const IFLA_MASTER: u16 = 10;
+/// The lower interface is in another network namespace, as the other end of a pair of virtual
+/// interfaces.
+const IFLA_LINK_NETNSID: u16 = 37;
 /// The sizes of nlmsghdr, and of nlmsghdr together with ifinfomsg.
 const HEADER: usize = 16;
 const PREAMBLE: usize = 32;
@@ -138,8 +186,8 @@ fn link_request(index: u32) -> [u8; PREAMBLE] {
     request
 }
 
-/// Returns the MTU in a reply of rtnetlink(7).
-fn link_mtu(reply: &[u8]) -> io::Result<u32> {
+/// Returns the attributes in a reply of rtnetlink(7).
+fn parse_link(reply: &[u8]) -> io::Result<LinkAttributes> {
     let malformed = || io::Error::new(io::ErrorKind::InvalidData, "an answer that is no link");
     let u16_at = |at: usize| {
         reply.get(at..at + 2).and_then(|b| b.try_into().ok()).map(u16::from_ne_bytes).ok_or_else(malformed)
@@ -147,15 +195,23 @@ fn link_mtu(reply: &[u8]) -> io::Result<u32> {
     if u16_at(4)? != RTM_NEWLINK {
         return Err(malformed());
     }
+    let (mut mtu, mut master, mut lower, mut is_elsewhere) = (None, None, None, false);
     let mut at = PREAMBLE;
-    loop {
+    while at < reply.len() {
         let (len, kind) = (usize::from(u16_at(at)?), u16_at(at + 2)?);
         let value = reply.get(at + 4..at + len).ok_or_else(malformed)?;
-        if kind == IFLA_MTU {
-            return value.try_into().map(u32::from_ne_bytes).map_err(|_| malformed());
+        let number = || value.try_into().map(u32::from_ne_bytes).map_err(|_| malformed());
+        match kind {
+            IFLA_MTU => mtu = Some(number()?),
+            IFLA_MASTER => master = Some(number()?),
+            IFLA_LINK => lower = Some(number()?),
+            IFLA_LINK_NETNSID => is_elsewhere = true,
+            _ => {}
         }
         at += len.next_multiple_of(4);
     }
+    let lower = lower.filter(|_| !is_elsewhere);
+    Ok(LinkAttributes { mtu: mtu.ok_or_else(malformed)?, master, lower })
 }
 
 #[cfg(test)]
@@ -191,17 +247,44 @@ mod tests {
     fn answers_cut_short_are_errors() {
         let mut reply = link_request(1).to_vec();
         reply[4..6].copy_from_slice(&RTM_NEWLINK.to_ne_bytes());
-        for (len, kind, value) in [(8u16, 3u16, 7u32), (8, IFLA_MTU, 1500)] {
-            reply.extend(len.to_ne_bytes());
+        let attribute = |reply: &mut Vec<u8>, kind: u16, value: u32| {
+            reply.extend(8u16.to_ne_bytes());
             reply.extend(kind.to_ne_bytes());
             reply.extend(value.to_ne_bytes());
-        }
-        assert_eq!(link_mtu(&reply).unwrap(), 1500);
+        };
+        attribute(&mut reply, 3, 7);
+        attribute(&mut reply, IFLA_MTU, 1500);
+        let link = LinkAttributes { mtu: 1500, master: None, lower: None };
+        assert_eq!(parse_link(&reply).unwrap(), link);
         for cut in 0..reply.len() {
-            assert!(link_mtu(&reply[..cut]).is_err(), "{cut} bytes");
+            assert!(parse_link(&reply[..cut]).is_err(), "{cut} bytes");
         }
+        attribute(&mut reply, IFLA_MASTER, 3);
+        attribute(&mut reply, IFLA_LINK, 2);
+        assert_eq!(parse_link(&reply).unwrap(), LinkAttributes { master: Some(3), lower: Some(2), ..link });
+        attribute(&mut reply, IFLA_LINK_NETNSID, 0);
+        assert_eq!(parse_link(&reply).unwrap(), LinkAttributes { master: Some(3), ..link });
         // An attribute of length 0 must not be read forever.
         reply[PREAMBLE..PREAMBLE + 2].copy_from_slice(&0u16.to_ne_bytes());
-        assert!(link_mtu(&reply).is_err());
+        assert!(parse_link(&reply).is_err());
+    }
+
+    #[test]
+    fn members_of_a_bridge_and_the_interface_of_a_vlan_are_below() {
+        let link = |index, master, lower| (index, LinkAttributes { mtu: 1500, master, lower });
+        // Bridge 9 has the member 8, a VLAN of bond 7, whose members are 1 and 2.
+        let links = [
+            link(1, Some(7), None),
+            link(2, Some(7), None),
+            link(3, None, None),
+            link(7, None, None),
+            link(8, Some(9), Some(7)),
+            link(9, None, None),
+        ];
+        assert_eq!(lower(9, &links), [9, 8, 7, 1, 2]);
+        assert_eq!(lower(3, &links), [3]);
+        // A pair of virtual interfaces in one namespace.
+        assert_eq!(lower(4, &[link(4, None, Some(5)), link(5, None, Some(4))]), [4, 5]);
+        assert_eq!(with_lower("lo").len(), 1);
     }
 }

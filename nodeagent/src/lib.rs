@@ -15,8 +15,8 @@
 //! - `shared_segment`: the memory in which ranks of this node execute calls themselves;
 //!   `leader_probe`: the test of datagrams before the first quick call;
 //!   `async_socket`: a socket that wakes its task only when there is something to read;
-//! - [`interface`], `lldp`, [`probe`]: the data interface, its announcement, and measurements
-//!   between nodes;
+//! - [`interface`], `lldp`, `lldp_receiver`, [`probe`]: the data interface, its announcement, the
+//!   switch at which it is, and measurements between nodes;
 //! - `resource_pool`: the shares of users in resources of the agent;
 //! - [`metrics`], `traces`, `rank_calls`, `diagnostics`: information for operators;
 //!   `call_counters`: the counters of calls in the metrics; [`loss_injector`]: losses for tests;
@@ -49,6 +49,7 @@ pub mod interface;
 pub mod launcher;
 mod leader_probe;
 mod lldp;
+mod lldp_receiver;
 pub mod local;
 pub mod loss_injector;
 pub mod metrics;

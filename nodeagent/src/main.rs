@@ -177,7 +177,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         interface,
         slots,
         probe_port,
-        rack: options.rack,
+        rack: options.rack.filter(|rack| !rack.is_empty()),
         features: offered_features(options.encrypt, !options.no_quick_calls),
     };
     let router = pages_router(&agent);

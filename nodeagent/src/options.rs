@@ -11,7 +11,7 @@ use std::path::PathBuf;
 ///
 /// The agent joins the controller, which assigns groups and programs to it, and serves the ranks of
 /// its node on a Unix socket. If the controller is unavailable, the agent keeps trying. It needs
-/// permission to send LLDP frames (CAP_NET_RAW) and no more, so it refuses to run as root. With
+/// permission to send and receive LLDP frames (CAP_NET_RAW) and no more, so it refuses to run as root. With
 /// --launcher, ranks run as the users who own the jobs, otherwise as the agent's own account. On
 /// SIGHUP, --log and --event-log are reloaded from the --config file.
 ///
@@ -59,9 +59,12 @@ pub struct Options {
     /// How many ranks the node accepts at once [default: its number of CPUs]
     #[arg(long)]
     pub slots: Option<u32>,
-    /// Name of the node's rack; used only on networks without OpenFlow switches, which otherwise
-    /// locate the node
-    #[arg(long, value_name = "NAME", value_parser = node_name)]
+    /// Name of the node's rack [default: as the controller's --racks or the LLDP of its switch names
+    /// it]
+    ///
+    /// Used only on networks without OpenFlow switches, which otherwise locate the node. An empty
+    /// name counts as none.
+    #[arg(long, env = "COOL_RACK", value_name = "NAME", value_parser = rack_name)]
     pub rack: Option<String>,
     /// How many connections one user may have to this agent at once; each rank needs one for each
     /// of its groups
@@ -101,6 +104,10 @@ pub struct Options {
     /// 0)
     #[arg(long, value_name = "SHARE[:SEED]")]
     pub lose: Option<Losses>,
+}
+
+fn rack_name(text: &str) -> Result<String, NodeNameError> {
+    if text.is_empty() { Ok(String::new()) } else { node_name(text) }
 }
 
 fn node_name(text: &str) -> Result<String, NodeNameError> {

@@ -31,5 +31,9 @@ pub const QUICK_PROBES: u64 = 1 << 7;
 /// whose switches do not acknowledge trees.
 pub const TREE_PROOFS: u64 = 1 << 8;
 
+/// The agent reports the switch from which its node receives LLDP whenever it changes.
+pub const NEIGHBORS: u64 = 1 << 9;
+
 /// All features that this release supports.
-pub const ALL: u64 = TAGS | USERS | DESCRIPTIONS | QUICK | HELD_GROUPS | QUICK_PROBES | TREE_PROOFS;
+pub const ALL: u64 =
+    TAGS | USERS | DESCRIPTIONS | QUICK | HELD_GROUPS | QUICK_PROBES | TREE_PROOFS | NEIGHBORS;

@@ -4,7 +4,9 @@ use crate::error::Error;
 use crate::terminal_text::{self, printable_lines};
 use crate::{cluster, units};
 use cool_proto::control::controller_client::ControllerClient;
-use cool_proto::control::{Host, Link, Measured, Measurements, Node, Switch, Topology, TopologyRequest};
+use cool_proto::control::{
+    Host, Link, LldpNeighbor, Measured, Measurements, Node, RackSource, Switch, Topology, TopologyRequest,
+};
 use cool_topology::picture::{self, Picture};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -88,6 +90,7 @@ fn json(topology: &Topology) -> String {
         port: Option<u32>,
         rack: Option<u32>,
         rack_name: Option<&'a str>,
+        neighbor: Option<serde_json::Value>,
         bytes_per_second: Option<u64>,
         away_ms: Option<u64>,
     }
@@ -119,11 +122,12 @@ fn json(topology: &Topology) -> String {
         mac: &n.mac,
         slots: n.slots,
         located: n.located,
-        located_by: n.located.then_some(if n.is_reported { "report" } else { "switch" }),
+        located_by: n.located.then(|| located_by(n)),
         datapath_id: is_at_switch(n).then_some(n.datapath_id),
         port: is_at_switch(n).then_some(n.port),
         rack: n.located.then_some(n.rack),
         rack_name: Some(n.rack_name.as_str()).filter(|name| !name.is_empty()),
+        neighbor: n.neighbor.as_ref().map(neighbor),
         bytes_per_second: known(n.bytes_per_second),
         away_ms: n.away_ms,
     });
@@ -143,6 +147,38 @@ fn json(topology: &Topology) -> String {
         warnings: &topology.warnings,
     };
     terminal_text::json(&serde_json::json!(document))
+}
+
+fn neighbor(LldpNeighbor { chassis, port, system_name }: &LldpNeighbor) -> serde_json::Value {
+    let system_name = Some(system_name).filter(|name| !name.is_empty());
+    serde_json::json!({ "chassis": chassis, "port": port, "system_name": system_name })
+}
+
+/// Returns how the rack of a located node was found.
+fn located_by(node: &Node) -> &'static str {
+    match node.rack_source() {
+        RackSource::Option => "agent-option",
+        RackSource::File => "racks-file",
+        RackSource::Neighbor => "lldp-neighbor",
+        RackSource::None => "none",
+        RackSource::Switch => "switch",
+        // A controller of an earlier release knows no other source than the option.
+        RackSource::Unknown if !node.is_reported => "switch",
+        RackSource::Unknown if node.rack_name.is_empty() => "none",
+        RackSource::Unknown => "agent-option",
+    }
+}
+
+/// Returns how the rack of a node was found that no switch locates, in words.
+fn found_by(node: &Node) -> String {
+    match (located_by(node), &node.neighbor) {
+        ("lldp-neighbor", Some(LldpNeighbor { chassis, port, .. })) => {
+            format!("LLDP of chassis {chassis}, port {port}")
+        }
+        ("agent-option", _) => "--rack of its agent".to_owned(),
+        ("racks-file", _) => "--racks of the controller".to_owned(),
+        _ => "no source names its rack".to_owned(),
+    }
 }
 
 /// Returns whether a switch has located a node.
@@ -207,11 +243,11 @@ fn picture(topology: &Topology) -> String {
     }
     section(&mut text, "links that are not part of the tree:", drawing.others());
     for (rack, nodes) in reported {
-        // A node whose agent is away names no rack.
         let name = nodes.iter().map(|n| n.rack_name.as_str()).find(|name| !name.is_empty());
         let named = name.map_or(String::new(), |name| format!(" \"{name}\""));
-        let title = format!("rack {rack}{named}, located by the reports of agents:");
-        section(&mut text, &title, nodes.iter().map(|n| format!("{} ({}{})", n.name, n.ip, state(n))));
+        let title = format!("rack {rack}{named}, not located by OpenFlow switches:");
+        let line = |n: &&Node| format!("{} ({}{}): {}", n.name, n.ip, state(n), found_by(n));
+        section(&mut text, &title, nodes.iter().map(line));
     }
     let lost = topology.nodes.iter().filter(|n| !n.located);
     section(&mut text, "not found by LLDP yet:", lost.map(|n| format!("{} ({})", n.name, n.ip)));
@@ -451,6 +487,38 @@ hosts without an agent:
         let v: serde_json::Value = serde_json::from_str(&json(&t)).unwrap();
         assert_eq!((&v["hosts"][0]["vlan"], &v["hosts"][1]["vlan"]), (&serde_json::Value::Null, &42.into()));
         assert_eq!(v["hosts"][0]["addresses"][1], "10.1.0.254");
+    }
+
+    #[test]
+    fn nodes_without_a_switch_are_listed_by_rack_with_its_source() {
+        let mut t = fabric(1);
+        let leaf =
+            LldpNeighbor { chassis: "02:00:00:00:00:01".into(), port: "e1".into(), ..Default::default() };
+        let sources = [RackSource::Option, RackSource::File, RackSource::Neighbor, RackSource::None];
+        for (node, source) in t.nodes.iter_mut().zip(sources) {
+            (node.is_reported, node.rack_source, node.rack) = (true, source.into(), 4);
+        }
+        t.nodes[0].rack_name = "west".into();
+        t.nodes[2].neighbor = Some(leaf);
+        t.nodes[3].rack = 5;
+        let expected = "
+rack 4 \"west\", not located by OpenFlow switches:
+  h1 (10.0.0.1, 2 slots): --rack of its agent
+  h2 (10.0.0.2, 2 slots): --racks of the controller
+  h3 (10.0.0.3, 2 slots): LLDP of chassis 02:00:00:00:00:01, port e1
+
+rack 5, not located by OpenFlow switches:
+  h4 (10.0.0.4, 2 slots): no source names its rack
+";
+        let text = picture(&t);
+        assert!(text.contains(expected), "{text}");
+        let v: serde_json::Value = serde_json::from_str(&json(&t)).unwrap();
+        let found = |n: usize| v["nodes"][n]["located_by"].clone();
+        let expected = ["agent-option", "racks-file", "lldp-neighbor", "none"];
+        assert_eq!([0, 1, 2, 3].map(found), expected);
+        assert_eq!(v["nodes"][2]["neighbor"]["port"], "e1");
+        assert_eq!(v["nodes"][2]["neighbor"]["system_name"], serde_json::Value::Null);
+        assert_eq!(v["nodes"][1]["neighbor"], serde_json::Value::Null);
     }
 
     #[test]

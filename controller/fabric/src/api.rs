@@ -1,6 +1,6 @@
 //! The interface between the fabric and the rest of the controller: plain values, without OpenFlow.
 
-pub use cool_topology::{DatapathId, Key, Link, MacAddr, Port};
+pub use cool_topology::{DatapathId, Key, Link, LldpNeighbor, MacAddr, Port, RackTable};
 pub use cool_types::TreeScope;
 use core::net::IpAddr;
 use core::time::Duration;
@@ -117,6 +117,8 @@ pub struct FabricConfig {
     pub capacity: TableCapacity,
     /// The table and the group numbers that are used in each switch.
     pub pipeline: Pipeline,
+    /// The operator's table of racks, for nodes that no switch locates.
+    pub racks: Arc<RackTable>,
     /// Names that the operator has given to switches. Other switches keep the names that they
     /// report.
     pub switch_names: Arc<BTreeMap<DatapathId, String>>,
@@ -149,6 +151,7 @@ impl Default for FabricConfig {
             max_snooped_trees: 512,
             capacity: TableCapacity::default(),
             pipeline: Pipeline::default(),
+            racks: Arc::default(),
             switch_names: Arc::default(),
             only_named_switches: false,
             only_bound_certificates: false,
@@ -168,9 +171,36 @@ pub struct NodeRegistration {
     pub mac: MacAddr,
     /// Key that authenticates the node's LLDP frames.
     pub lldp_key: Key,
-    /// Name of the node's rack, if the operator has given one. It is used only if no switch locates
-    /// the node.
+    /// Name of the node's rack, if the operator has given one to its agent. It is used only if no
+    /// switch locates the node.
     pub rack: Option<String>,
+    /// The switch port to which the node is connected, if an ordinary switch announces it.
+    pub neighbor: Option<LldpNeighbor>,
+}
+
+/// The rack of a node that no switch of the controller locates.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReportedRack {
+    /// Name of the rack, if it has one.
+    pub name: Option<String>,
+    /// How the rack was found.
+    pub source: RackSource,
+    /// The switch port to which the node is connected, whether or not it names the rack.
+    pub neighbor: Option<LldpNeighbor>,
+}
+
+/// How the rack of a node was found that no switch of the controller locates. An earlier source
+/// takes precedence over the later ones.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RackSource {
+    /// By the option of the node's agent.
+    AgentOption,
+    /// By the controller's table of racks.
+    RackTable,
+    /// By the LLDP of the node's switch: the rack is that switch.
+    Neighbor,
+    /// By no source. All such nodes share a rack.
+    Nothing,
 }
 
 /// Snapshot of the network.
@@ -182,6 +212,9 @@ pub struct TopologySnapshot {
     pub links: Vec<LinkView>,
     /// Registered nodes, by name.
     pub nodes: Vec<NodeView>,
+    /// The racks of those nodes that are located by the reports of their agents, by name of the
+    /// node.
+    pub reported_racks: BTreeMap<String, ReportedRack>,
     /// Hosts without an agent, by Ethernet address.
     pub hosts: Vec<HostView>,
     /// Warnings for the operator.

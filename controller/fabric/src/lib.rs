@@ -26,9 +26,10 @@ pub mod testing;
 mod trees;
 
 pub use api::{
-    DatapathId, FabricConfig, FabricError, GroupRequest, HostLimits, HostView, Key, Link, LinkView, Location,
-    MacAddr, NetworkMode, NodeRegistration, NodeView, NotAdmitted, Pipeline, Port, SwitchView, TableCapacity,
-    TopologySnapshot, TreeGrant, TreeScope, Unicast,
+    DatapathId, FabricConfig, FabricError, GroupRequest, HostLimits, HostView, Key, Link, LinkView,
+    LldpNeighbor, Location, MacAddr, NetworkMode, NodeRegistration, NodeView, NotAdmitted, Pipeline, Port,
+    RackSource, RackTable, ReportedRack, SwitchView, TableCapacity, TopologySnapshot, TreeGrant, TreeScope,
+    Unicast,
 };
 pub use intent::tables::RuleCounts;
 pub use telemetry::counters::PortCounters;
@@ -60,6 +61,14 @@ pub trait Fabric: Send + Sync + 'static {
     /// # Errors
     /// Fails if another node has the address, or if the name or address is invalid.
     async fn register(&self, node: NodeRegistration) -> Result<(), FabricError>;
+
+    /// Records to which port of an ordinary switch a node is connected; `None` if that is no longer
+    /// known. The rack of the node may change, while its groups keep their plans. An unknown node is
+    /// ignored.
+    ///
+    /// # Errors
+    /// Fails only if the fabric has stopped.
+    async fn set_neighbor(&self, node: &str, neighbor: Option<LldpNeighbor>) -> Result<(), FabricError>;
 
     /// Unregisters a node. Its groups keep their trees between the other members.
     ///
@@ -128,6 +137,7 @@ pub trait Fabric: Send + Sync + 'static {
 pub struct FabricHandle {
     requests: mpsc::Sender<FabricRequest>,
     generation: Arc<watch::Sender<Option<u64>>>,
+    racks: Arc<watch::Sender<Arc<RackTable>>>,
     snapshots: watch::Receiver<Arc<TopologySnapshot>>,
     telemetry: Arc<Telemetry>,
 }
@@ -140,9 +150,21 @@ impl FabricHandle {
         let (publish, snapshots) = watch::channel(Arc::default());
         let telemetry = Arc::new(Telemetry::default());
         let (generation, watched) = watch::channel(config.generation);
+        let (racks, changed_racks) = watch::channel(config.racks.clone());
         let network = Network::new(config, key, publish, telemetry.clone());
-        tokio::spawn(run::run(network, listener, watched, incoming));
-        FabricHandle { requests, generation: Arc::new(generation), snapshots, telemetry }
+        tokio::spawn(run::run(network, listener, watched, changed_racks, incoming));
+        FabricHandle {
+            requests,
+            generation: Arc::new(generation),
+            racks: Arc::new(racks),
+            snapshots,
+            telemetry,
+        }
+    }
+
+    /// Replaces the operator's table of racks.
+    pub fn set_racks(&self, racks: Arc<RackTable>) {
+        self.racks.send_replace(racks);
     }
 
     /// Ends the standby state: requests the master role at all switches, with this generation.
@@ -170,6 +192,10 @@ impl FabricHandle {
 impl Fabric for FabricHandle {
     async fn register(&self, node: NodeRegistration) -> Result<(), FabricError> {
         self.request(|reply| FabricRequest::Register(node, reply)).await
+    }
+
+    async fn set_neighbor(&self, node: &str, neighbor: Option<LldpNeighbor>) -> Result<(), FabricError> {
+        self.request(|reply| FabricRequest::SetNeighbor(node.to_owned(), neighbor, reply)).await
     }
 
     async fn unregister(&self, name: &str) -> Result<(), FabricError> {

@@ -1,6 +1,6 @@
 //! Requests of the controller to the fabric's task.
 
-use crate::api::{FabricError, GroupRequest, NodeRegistration, TreeGrant, TreeScope};
+use crate::api::{FabricError, GroupRequest, LldpNeighbor, NodeRegistration, TreeGrant, TreeScope};
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use tokio::sync::oneshot;
@@ -11,6 +11,7 @@ pub(crate) type RequestReply<T> = oneshot::Sender<Result<T, FabricError>>;
 /// A request, with the channel for its result.
 pub(crate) enum FabricRequest {
     Register(NodeRegistration, RequestReply<()>),
+    SetNeighbor(String, Option<LldpNeighbor>, RequestReply<()>),
     Unregister(String, RequestReply<()>),
     CreateGroup(GroupRequest, RequestReply<Vec<TreeGrant>>),
     AdoptGroup(GroupRequest, Vec<(TreeScope, IpAddr)>, RequestReply<()>),

@@ -1,6 +1,7 @@
 //! The fabric's task: processes events of switches and requests of the controller one after the
 //! other, and drives the [`network`](crate::network).
 
+use crate::api::RackTable;
 use crate::network::Network;
 use crate::request::FabricRequest;
 use crate::switch::connection::{self, ConnectionContext, FromSwitch};
@@ -21,6 +22,7 @@ pub(crate) async fn run(
     mut network: Network,
     listener: ClientListener,
     generation: watch::Receiver<Option<u64>>,
+    mut racks: watch::Receiver<Arc<RackTable>>,
     mut requests: mpsc::Receiver<FabricRequest>,
 ) {
     let (events_in, mut events) = mpsc::channel(EVENTS);
@@ -36,6 +38,7 @@ pub(crate) async fn run(
                 Some(request) => network.handle_request(clock.now(), request),
                 None => return,
             },
+            Ok(()) = racks.changed() => network.set_racks(racks.borrow_and_update().clone()),
             () = clock.wait(deadline) => {}
         }
         // At least half of the time must be spent on events. Otherwise they would pile up while the

@@ -201,7 +201,14 @@ async fn start(listener: TcpListener) -> FabricHandle {
     for n in 1..=4 {
         let Host { name, ip, mac, .. } = host(n);
         fabric
-            .register(NodeRegistration { name, ip: ip.into(), mac, lldp_key: key(n), rack: None })
+            .register(NodeRegistration {
+                name,
+                ip: ip.into(),
+                mac,
+                lldp_key: key(n),
+                rack: None,
+                neighbor: None,
+            })
             .await
             .unwrap();
     }

@@ -1,6 +1,7 @@
 //! The registration of a node by its agent.
 
-use cool_proto::control::Register;
+use cool_fabric::LldpNeighbor;
+use cool_proto::control::{self, Register};
 use cool_proto::{VersionError, check_version, features};
 use cool_topology::{Key, MacAddr};
 use cool_types::{NODE_NAME_MAX, NODE_NAME_RULE, check_node_name};
@@ -38,6 +39,8 @@ pub struct RegisteredAgent {
     pub key: Option<Key>,
     /// Name of the node's rack, if the operator has given one.
     pub rack: Option<String>,
+    /// The switch port to which the node is connected, if its switch announces that.
+    pub neighbor: Option<LldpNeighbor>,
 }
 
 impl RegisteredAgent {
@@ -128,6 +131,8 @@ impl TryFrom<Register> for RegisteredAgent {
         if let Some(rack) = rack.as_ref().filter(|rack| check_node_name(rack).is_err()) {
             return Err(invalid("rack", rack, NODE_NAME_RULE));
         }
+        let neighbor = parse_neighbor(register.neighbor);
+        let neighbor = neighbor.map_err(|why| invalid("neighbor", &"by LLDP", why))?;
         let Register { version, incarnation, mtu, slots, features, .. } = register;
         Ok(RegisteredAgent {
             name,
@@ -143,7 +148,25 @@ impl TryFrom<Register> for RegisteredAgent {
             features,
             key,
             rack,
+            neighbor,
         })
+    }
+}
+
+/// Returns the neighbor that an agent reports.
+///
+/// # Errors
+/// Returns the violated rule if a text is invalid.
+pub(crate) fn parse_neighbor(
+    reported: Option<control::LldpNeighbor>,
+) -> Result<Option<LldpNeighbor>, &'static str> {
+    let neighbor = reported.map(|control::LldpNeighbor { chassis, port, system_name }| {
+        let system_name = Some(system_name).filter(|name| !name.is_empty());
+        LldpNeighbor { chassis, port, system_name }
+    });
+    match neighbor {
+        Some(neighbor) if !neighbor.is_valid() => Err("its texts must be short printable ASCII"),
+        neighbor => Ok(neighbor),
     }
 }
 
@@ -187,5 +210,13 @@ pub(crate) mod tests {
         assert!(refusal(Register { tcp_port: 65536, ..register("h1") }).contains("TCP port"));
         assert!(refusal(Register { features: features::TAGS, ..register("h1") }).contains("a key"));
         assert!(refusal(Register { probe_port: 0, ..register("h1") }).contains("probe port"));
+        let neighbor = |chassis: &str| {
+            let (chassis, port) = (chassis.to_owned(), "Ethernet1".to_owned());
+            Some(control::LldpNeighbor { chassis, port, system_name: String::new() })
+        };
+        let valid = Register { neighbor: neighbor("02:00:00:00:00:01"), ..register("h1") };
+        assert_eq!(RegisteredAgent::try_from(valid).unwrap().neighbor.unwrap().system_name, None);
+        let invalid = Register { neighbor: neighbor("\x1b[2J"), ..register("h1") };
+        assert!(refusal(invalid).contains("printable ASCII"));
     }
 }

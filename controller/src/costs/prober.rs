@@ -35,8 +35,9 @@ struct LocatedNode {
 /// The path that a probe measures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum ProbeSubject {
-    /// A path from a node, given by its session's number, to another node of its rack.
-    Node(u32),
+    /// A path from a node to another node of its rack, given by the numbers of their sessions. If
+    /// their racks change, as when LLDP arrives late, other paths are within racks.
+    Node(u32, u32),
     /// A path from a rack to another rack.
     Rack(u32),
 }
@@ -144,7 +145,7 @@ impl Prober {
         };
         MeasuredCosts {
             configured: self.configured,
-            rack: level(|subject| matches!(subject, ProbeSubject::Node(_))),
+            rack: level(|subject| matches!(subject, ProbeSubject::Node(..))),
             core: level(|subject| matches!(subject, ProbeSubject::Rack(_))),
         }
     }
@@ -249,7 +250,10 @@ fn pairs(located_nodes: &[(u32, u32)]) -> Vec<(ProbeSubject, usize, usize)> {
         if at + 1 < range.end { at + 1 } else { range.start }
     };
     let within = racks.iter().filter(|rack| rack.len() > 1).flat_map(|rack| {
-        rack.clone().map(move |host| (ProbeSubject::Node(located_nodes[host].0), host, next(host, rack)))
+        rack.clone().map(move |host| {
+            let to = next(host, rack);
+            (ProbeSubject::Node(located_nodes[host].0, located_nodes[to].0), host, to)
+        })
     });
     let around = racks.iter().zip(racks.iter().cycle().skip(1)).filter(|_| racks.len() > 1);
     let between = around
@@ -269,11 +273,11 @@ mod tests {
             (rack(0), 0, 3),
             (rack(1), 3, 4),
             (rack(4), 4, 0),
-            (node(11), 0, 1),
-            (node(12), 1, 2),
-            (node(13), 2, 0),
-            (node(31), 4, 5),
-            (node(32), 5, 4),
+            (node(11, 12), 0, 1),
+            (node(12, 13), 1, 2),
+            (node(13, 11), 2, 0),
+            (node(31, 32), 4, 5),
+            (node(32, 31), 5, 4),
         ];
         assert_eq!(pairs(&located_nodes), expected);
         assert_eq!(pairs(&located_nodes[..1]), []);
@@ -283,7 +287,7 @@ mod tests {
     #[test]
     fn a_failed_probe_is_retried_a_limited_number_of_times() {
         let mut state = ProberState::default();
-        let subject = ProbeSubject::Node(1);
+        let subject = ProbeSubject::Node(1, 2);
         for tries in 0..MAX_TRIES {
             assert!(state.is_open(subject));
             state.outcomes.insert(subject, ProbeOutcome { tries: tries + 1, found: None });

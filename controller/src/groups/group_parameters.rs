@@ -235,6 +235,7 @@ mod tests {
                 features: features::QUICK | features::QUICK_PROBES,
                 key: None,
                 rack: None,
+                neighbor: None,
             };
             let Ok(Admission::New(session)) = agents.admit(agent, None) else { panic!("not admitted") };
             MemberPlace { session, rack: node.location.unwrap().rack }

@@ -236,7 +236,9 @@ mod tests {
     fn reports_of_strangers_and_early_ones_do_not_count() {
         let mut proof = proof();
         assert!(!proof.record_report("h1", &report(4, &[])));
-        ["h1", "h2", "h3"].map(|node| proof.record_ready(node));
+        for node in ["h1", "h2", "h3"] {
+            proof.record_ready(node);
+        }
         let foreign = report(4, &[("239.192.0.9", &["h1"]), ("a tree", &["h1"]), (TREES[0], &["h9"])]);
         assert!(!proof.record_report("h9", &report(4, &[])));
         assert!(!proof.record_report("h1", &foreign) && !proof.record_report("h2", &report(4, &[])));

@@ -5,7 +5,7 @@ use crate::agents::{AgentRegistry, Session};
 use crate::groups::GroupRegistry;
 use crate::shared_work::SharedWork;
 use cool_fabric::Fabric;
-use cool_fabric::{Measurements, NodeView, SwitchView, TopologySnapshot};
+use cool_fabric::{Measurements, NodeView, RackSource, SwitchView, TopologySnapshot};
 use cool_proto::control::{Diagnosis, Examine, Examined, Finding, controller_message::Body};
 use cool_proto::features;
 use cool_tls::{CertifiedPeer, Credentials, Expiry, expiring};
@@ -31,6 +31,8 @@ const MAX_CERTIFICATES: usize = 12;
 const BROKEN_CONNECTIONS_MIN: u32 = 3;
 /// Maximum number of ports listed per switch.
 const MAX_PORTS: usize = 12;
+/// Number of nodes up to which one rack without a name is no reason for advice.
+const MAX_UNNAMED: usize = 4;
 
 /// State of a node as reported by its agent.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -38,6 +40,8 @@ struct NodeHealth {
     /// How far its clock is ahead of the controller's, in microseconds.
     ahead_us: i64,
     faults: Vec<String>,
+    /// The fault that matters only at a switch in user space, if any.
+    offload_fault: Option<String>,
 }
 
 /// State of a node with an agent.
@@ -162,9 +166,10 @@ impl NodeHealth {
         let (low, high) = (micros(then), micros(then + took));
         // The node read its clock between request and reply.
         let ahead_us = examined.clock_us.saturating_sub(examined.clock_us.clamp(low, high));
-        let faults = examined.faults.into_iter().take(MAX_FAULTS);
-        let faults = faults.map(|fault| fault.chars().take(MAX_FAULT_CHARS).collect());
-        NodeHealth { ahead_us, faults: faults.collect() }
+        let short = |fault: String| fault.chars().take(MAX_FAULT_CHARS).collect();
+        let faults = examined.faults.into_iter().take(MAX_FAULTS).map(short).collect();
+        let offload_fault = Some(examined.offload_fault).filter(|fault| !fault.is_empty()).map(short);
+        NodeHealth { ahead_us, faults, offload_fault }
     }
 }
 
@@ -212,6 +217,7 @@ fn findings(
         all.push(Finding { note: datapath_id.is_none(), ..finding(about, problem, remedy) });
     }
     all.extend(network.warnings.iter().map(|warning| finding("network", warning, "")));
+    all.extend(unnamed_racks(network));
     for switch in &network.switches {
         add_switch_findings(switch, measured, &mut all);
         all.extend(deaf_switch(network, switch));
@@ -234,8 +240,33 @@ fn findings(
             all.push(finding(&about, problem, "set the same MTU on the data interfaces of all nodes"));
         }
         add_node_findings(&about, condition, &mut all);
+        if let NodeCondition::Reported(NodeHealth { offload_fault: Some(fault), .. }) = condition
+            && is_in_user_space(network, measured, name)
+        {
+            all.push(finding(&about, fault, ""));
+        }
     }
     all
+}
+
+/// Returns whether a node is at an Open vSwitch that forwards packets in user space.
+fn is_in_user_space(network: &TopologySnapshot, measured: &Measurements, node: &str) -> bool {
+    let port = network.node(node).and_then(|node| node.location?.port);
+    port.and_then(|port| measured.switches.get(&port.switch)).is_some_and(|load| load.is_in_user_space)
+}
+
+/// Returns a note if many nodes share a rack only because no source names their racks.
+fn unnamed_racks(network: &TopologySnapshot) -> Option<Finding> {
+    let racks = &network.reported_racks;
+    let is_unnamed = racks.values().all(|rack| rack.source == RackSource::Nothing);
+    (racks.len() > MAX_UNNAMED && is_unnamed).then(|| {
+        let problem =
+            format!("no source names the racks of the {} nodes, so they count as one rack", racks.len());
+        let remedy = "if they are in several racks, list them in a file for --racks of the controller, start agents with --rack, or turn on LLDP \
+                      of the switches and give agents CAP_NET_RAW";
+        // They may be at one switch.
+        Finding { note: true, ..finding("network", problem, remedy) }
+    })
 }
 
 /// Returns a finding for each certificate that expires soon: those of the controller, the CA, and
@@ -359,7 +390,8 @@ fn add_node_findings(about: &str, condition: &NodeCondition, all: &mut Vec<Findi
 mod tests {
     use super::*;
     use cool_fabric::{
-        BrokenConnections, DatapathId, Location, MacAddr, NotAdmitted, Port, RejectedSwitch, SwitchLoad,
+        BrokenConnections, DatapathId, Location, MacAddr, NotAdmitted, Port, RejectedSwitch, ReportedRack,
+        SwitchLoad,
     };
     use cool_tls::{Identity, Role};
 
@@ -388,7 +420,8 @@ mod tests {
     }
 
     fn healthy() -> BTreeMap<String, (u32, NodeCondition)> {
-        let health = || NodeCondition::Reported(NodeHealth { ahead_us: 0, faults: Vec::new() });
+        let health =
+            || NodeCondition::Reported(NodeHealth { ahead_us: 0, faults: Vec::new(), offload_fault: None });
         [("h1".to_owned(), (1500, health())), ("h2".to_owned(), (1500, health()))].into()
     }
 
@@ -429,10 +462,8 @@ mod tests {
         nodes.insert("h1".into(), (9000, NodeCondition::Silent));
         nodes.insert("h3".into(), (9000, NodeCondition::Disconnected(Duration::from_secs(12))));
         let faults = vec!["its disk is full".to_owned()];
-        nodes.insert(
-            "h2".into(),
-            (1500, NodeCondition::Reported(NodeHealth { ahead_us: -2_500_000, faults })),
-        );
+        let health = NodeHealth { ahead_us: -2_500_000, faults, offload_fault: None };
+        nodes.insert("h2".into(), (1500, NodeCondition::Reported(health)));
         let expected = [
             "switch 0000000000000002 at 10.0.0.9: it is rejected: it claims to be 0000000000000002, but its certificate is \
              for 0000000000000003",
@@ -449,6 +480,39 @@ mod tests {
             "node h3: its agent has been disconnected for 12 s; the node keeps its flows, groups and jobs",
         ];
         assert_eq!(text(&findings(&network, &measured, &nodes)), expected);
+    }
+
+    #[test]
+    fn checksum_offload_matters_at_a_switch_in_user_space_only() {
+        let (mut network, mut measured, mut nodes) = (network(), Measurements::default(), healthy());
+        let examined = Examined { offload_fault: "checksum offload is on".into(), ..Examined::default() };
+        let health = NodeHealth::from_reply(examined, UNIX_EPOCH, Duration::ZERO);
+        nodes.insert("h1".into(), (1500, NodeCondition::Reported(health)));
+        assert_eq!(findings(&network, &measured, &nodes), []);
+        let load = SwitchLoad { is_in_user_space: true, ..SwitchLoad::default() };
+        measured.switches.insert(DatapathId(1), load);
+        assert_eq!(text(&findings(&network, &measured, &nodes)), ["node h1: checksum offload is on"]);
+        // A node that no switch locates may be anywhere.
+        network.nodes[0].location.as_mut().unwrap().port = None;
+        assert_eq!(findings(&network, &measured, &nodes), []);
+    }
+
+    #[test]
+    fn one_rack_for_many_nodes_is_noted_if_no_source_names_racks() {
+        let mut network = network();
+        let rack = |source| ReportedRack { name: None, source, neighbor: None };
+        let noted = |network: &TopologySnapshot| findings(network, &Measurements::default(), &healthy());
+        network.reported_racks = (0..5).map(|n| (format!("h{n}"), rack(RackSource::Nothing))).collect();
+        let found = noted(&network);
+        assert_eq!(
+            text(&found),
+            ["network: no source names the racks of the 5 nodes, so they count as one rack"]
+        );
+        assert!(found[0].note && found[0].remedy.contains("--racks"));
+        network.reported_racks.remove("h0");
+        assert_eq!(noted(&network), [], "few nodes");
+        network.reported_racks.insert("h0".into(), rack(RackSource::RackTable));
+        assert_eq!(noted(&network), []);
     }
 
     #[test]

@@ -1,7 +1,10 @@
 //! Agents that join, are rejected, leave and rejoin, over real gRPC.
 
-use crate::support::{Controller, FakeAgent, finished, job, registration};
-use cool_proto::control::{Group, Held, Member, Register, TopologyRequest};
+use crate::support::{Controller, FakeAgent, finished, job, registration, soon};
+use cool_fabric::{Fabric, TopologySnapshot};
+use cool_proto::control::agent_message::Body;
+use cool_proto::control::{Group, Held, LldpNeighbor, Member, NeighborChanged, Register, TopologyRequest};
+use std::sync::Arc;
 use tonic::Code;
 
 async fn refusal(controller: &Controller, register: Register) -> tonic::Status {
@@ -34,6 +37,29 @@ async fn connected_nodes_appear_in_the_topology() {
     let after = nodes().await;
     assert_eq!(after.len(), 2);
     assert_ne!(after[0].id, before[0].id, "a number is never used twice");
+}
+
+#[tokio::test]
+async fn a_changed_neighbor_reaches_the_network() {
+    let controller = Controller::start().await;
+    let agent = FakeAgent::join(&controller, 1).await;
+    let mut network = controller.network.watch();
+    let mut neighbor_of = async |neighbor: Option<LldpNeighbor>, chassis: Option<&str>| {
+        agent.send(Body::NeighborChanged(NeighborChanged { neighbor })).await;
+        let is_expected = |network: &Arc<TopologySnapshot>| {
+            network.reported_racks.get("h1").is_some_and(|rack| {
+                rack.neighbor.as_ref().map(|neighbor| neighbor.chassis.as_str()) == chassis
+            })
+        };
+        soon("the neighbor", network.wait_for(is_expected)).await.unwrap();
+    };
+    let neighbor = |chassis: &str| {
+        Some(LldpNeighbor { chassis: chassis.into(), port: "e1".into(), system_name: String::new() })
+    };
+    neighbor_of(neighbor("leaf1"), Some("leaf1")).await;
+    // Texts that a terminal must not show are refused.
+    neighbor_of(neighbor("\x1b[2J"), Some("leaf1")).await;
+    neighbor_of(None, None).await;
 }
 
 #[tokio::test]

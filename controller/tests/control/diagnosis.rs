@@ -11,7 +11,13 @@ impl FakeAgent {
         let clock = SystemTime::now().duration_since(UNIX_EPOCH).unwrap() + ahead;
         let clock_us = i64::try_from(clock.as_micros()).unwrap();
         let faults = faults.iter().map(ToString::to_string).collect();
-        self.send(agent_message::Body::Examined(Examined { id: examine.id, clock_us, faults })).await;
+        self.send(agent_message::Body::Examined(Examined {
+            id: examine.id,
+            clock_us,
+            faults,
+            ..Examined::default()
+        }))
+        .await;
     }
 }
 

@@ -9,8 +9,8 @@ use cool_controller::timeouts::Timeouts;
 use cool_daemon::listen::ClientListener;
 use cool_fabric::Fabric;
 use cool_fabric::{
-    DatapathId, FabricError, GroupRequest, Location, NodeRegistration, NodeView, Port, TopologySnapshot,
-    TreeGrant, TreeScope,
+    DatapathId, FabricError, GroupRequest, LldpNeighbor, Location, NodeRegistration, NodeView, Port,
+    RackSource, ReportedRack, TopologySnapshot, TreeGrant, TreeScope,
 };
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
@@ -85,6 +85,14 @@ impl Fabric for Racks {
         self.change(|nodes| {
             nodes.push(NodeView { name, ip, mac, location });
             nodes.sort_by(|a, b| a.name.cmp(&b.name));
+        });
+        Ok(())
+    }
+
+    async fn set_neighbor(&self, node: &str, neighbor: Option<LldpNeighbor>) -> Result<(), FabricError> {
+        let rack = ReportedRack { name: None, source: RackSource::Neighbor, neighbor };
+        self.snapshot.send_modify(|snapshot| {
+            Arc::make_mut(snapshot).reported_racks.insert(node.to_owned(), rack);
         });
         Ok(())
     }

@@ -1,5 +1,5 @@
 //! The network as a graph: its elements ([`ids`], [`graph`]), its discovery ([`lldp`],
-//! [`discovery`]), algorithms on it ([`switch_adjacency`], [`racks`], [`routes`], [`trees`]), and a
+//! [`discovery`]; without OpenFlow [`lldp_neighbor`], [`rack_table`]), algorithms on it ([`switch_adjacency`], [`racks`], [`routes`], [`trees`]), and a
 //! drawing of it ([`picture`]).
 //!
 //! The crate is pure: it uses no sockets or clocks, and equal inputs return equal results.
@@ -9,7 +9,9 @@ pub mod discovery;
 pub mod graph;
 pub mod ids;
 pub mod lldp;
+pub mod lldp_neighbor;
 pub mod picture;
+pub mod rack_table;
 pub mod racks;
 pub mod routes;
 #[cfg(test)]
@@ -21,7 +23,9 @@ pub use cool_types::Key;
 pub use discovery::Discovery;
 pub use graph::{Graph, Link};
 pub use ids::{DatapathId, Port};
+pub use lldp_neighbor::LldpNeighbor;
 pub use pnet_base::MacAddr;
+pub use rack_table::RackTable;
 pub use racks::Racks;
 pub use routes::Routes;
 pub use switch_adjacency::SwitchAdjacency;

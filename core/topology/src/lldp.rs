@@ -1,5 +1,6 @@
 //! LLDP frames (IEEE 802.1AB) by which switches and agents announce themselves: encoding and
-//! decoding. [`discovery`](crate::discovery) decides which of them are believed.
+//! decoding. [`discovery`](crate::discovery) decides which of them are believed. Frames of ordinary
+//! switches are decoded by [`lldp_neighbor`](crate::lldp_neighbor).
 //!
 //! Both kinds contain the three mandatory TLVs, an organizationally specific TLV that identifies
 //! the sender, and as the last one another such TLV with a number that is used once and an HMAC of
@@ -14,18 +15,18 @@ pub const ETHERTYPE: u16 = 0x88cc;
 pub const DESTINATION: MacAddr = MacAddr(0x01, 0x80, 0xc2, 0, 0, 0x0e);
 
 /// A locally administered OUI, which no vendor uses.
-const OUI: [u8; 3] = [0x02, 0xc0, 0x01];
+pub(crate) const OUI: [u8; 3] = [0x02, 0xc0, 0x01];
 const KIND_SWITCH: u8 = 1;
 const KIND_NODE: u8 = 2;
 const KIND_AUTH: u8 = 3;
 const VERSION: u8 = 2;
 const TTL_SECONDS: u16 = 120;
 
-const TLV_END: u8 = 0;
-const TLV_CHASSIS: u8 = 1;
+pub(crate) const TLV_END: u8 = 0;
+pub(crate) const TLV_CHASSIS: u8 = 1;
 const TLV_PORT: u8 = 2;
-const TLV_TTL: u8 = 3;
-const TLV_ORGANIZATION: u8 = 127;
+pub(crate) const TLV_TTL: u8 = 3;
+pub(crate) const TLV_ORGANIZATION: u8 = 127;
 /// Subtypes of locally assigned chassis and port ids.
 const CHASSIS_LOCAL: u8 = 7;
 const PORT_LOCAL: u8 = 7;
@@ -157,14 +158,7 @@ impl Announcement {
         if ethertype != ETHERTYPE {
             return Err(LldpError::NotLldp(ethertype));
         }
-        let chassis = mandatory(&mut rest, TLV_CHASSIS)?;
-        let port = mandatory(&mut rest, TLV_PORT)?;
-        let ttl = mandatory(&mut rest, TLV_TTL)?;
-        // 802.1AB, 8.5.2 to 8.5.4: an id has a subtype and 1 to 255 bytes, a TTL at least two
-        // bytes.
-        if !(2..=256).contains(&chassis.len()) || !(2..=256).contains(&port.len()) || ttl.len() < 2 {
-            return Err(LldpError::Malformed("mandatory TLV"));
-        }
+        let MandatoryTlvs { chassis, port, .. } = MandatoryTlvs::take(&mut rest)?;
         let (mut found, mut seal) = (None, None);
         loop {
             let (kind, value) = take(&mut rest)?;
@@ -250,15 +244,42 @@ fn decode_own_tlv(own: &[u8]) -> Result<Option<OwnTlv>, LldpError> {
     Ok(Some(OwnTlv::Announcement(Announcement::Node { name: name.to_owned(), mac: MacAddr::from(*mac) })))
 }
 
+/// The first three TLVs of each frame.
+pub(crate) struct MandatoryTlvs<'a> {
+    /// Subtype and id of the chassis.
+    pub(crate) chassis: &'a [u8],
+    /// Subtype and id of the port.
+    pub(crate) port: &'a [u8],
+    /// How long the information is valid, in seconds.
+    pub(crate) ttl_seconds: u16,
+}
+
+impl<'a> MandatoryTlvs<'a> {
+    /// Removes and returns the mandatory TLVs.
+    pub(crate) fn take(rest: &mut &'a [u8]) -> Result<MandatoryTlvs<'a>, LldpError> {
+        let chassis = mandatory(rest, TLV_CHASSIS)?;
+        let port = mandatory(rest, TLV_PORT)?;
+        let ttl = mandatory(rest, TLV_TTL)?;
+        // 802.1AB, 8.5.2 to 8.5.4: an id has a subtype and 1 to 255 bytes, a TTL at least two
+        // bytes.
+        match ttl.first_chunk() {
+            Some(ttl) if (2..=256).contains(&chassis.len()) && (2..=256).contains(&port.len()) => {
+                Ok(MandatoryTlvs { chassis, port, ttl_seconds: u16::from_be_bytes(*ttl) })
+            }
+            _ => Err(LldpError::Malformed("mandatory TLV")),
+        }
+    }
+}
+
 /// Appends a TLV: 7 bits of type, 9 bits of length. The value must be shorter than 512 bytes.
-fn put(frame: &mut Vec<u8>, kind: u8, value: &[u8]) {
+pub(crate) fn put(frame: &mut Vec<u8>, kind: u8, value: &[u8]) {
     let head = (u16::from(kind) << 9) | (value.len() as u16 & 0x1ff);
     frame.extend(head.to_be_bytes());
     frame.extend(value);
 }
 
 /// Removes and returns the first TLV.
-fn take<'a>(rest: &mut &'a [u8]) -> Result<(u8, &'a [u8]), LldpError> {
+pub(crate) fn take<'a>(rest: &mut &'a [u8]) -> Result<(u8, &'a [u8]), LldpError> {
     let (&head, body) = rest.split_first_chunk().ok_or(LldpError::Truncated("a TLV's header"))?;
     let head = u16::from_be_bytes(head);
     let (value, after) =

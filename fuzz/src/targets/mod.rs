@@ -39,6 +39,7 @@ targets! {
     discovery,
     kmeans_model,
     lldp,
+    lldp_neighbor,
     local_frame,
     local_session,
     manifest,

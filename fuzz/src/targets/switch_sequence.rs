@@ -74,6 +74,7 @@ fn node(number: u8) -> (NodeRegistration, Port) {
         mac: MacAddr(2, 0, 0, 0, 0, number),
         lldp_key: [number; 32].into(),
         rack: None,
+        neighbor: None,
     };
     let place = Port {
         switch: SWITCHES[usize::from(number / 2) % SWITCHES.len()],

@@ -9,7 +9,7 @@ use cool_proto::control::{
     ReleaseGroup, SignalRequest, StopProbe, TreesProven, agent_message, controller_message::Body,
 };
 use cool_proto::description::WireGroup;
-use cool_proto::features::HELD_GROUPS;
+use cool_proto::features::{HELD_GROUPS, NEIGHBORS};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -135,6 +135,7 @@ impl ControlSession<'_> {
             ));
         }
         let further = std::mem::take(&mut self.further);
+        self.has_neighbor_reports = registered.features & NEIGHBORS != 0;
         match registered.resumed {
             Some(received) => {
                 self.outbox.resume(received)?;
@@ -145,6 +146,7 @@ impl ControlSession<'_> {
                 self.announce(registered)?;
                 self.begin_anew();
                 self.session = Some((controller, node));
+                self.neighbor_reported = self.neighbor_offered.take();
                 self.inventory.joined(controller);
                 self.send_remaining_inventory(further, registered.features);
                 self.agent.requests().into_iter().for_each(|request| self.outbox.send(request));

@@ -20,10 +20,10 @@ ADDRESSES = {"bridge": ["10.0.0.2", "10.0.0.3", "10.0.0.4", "10.0.0.5"], "routed
 def test_a_network_without_openflow_needs_no_option(make_bed, tmp_path, switches):
     bed = make_bed("tree:2x2", switches=switches)
     assert [nodes(bed)[name]["ip"] for name in ("h1", "h2", "h3", "h4")] == ADDRESSES[switches]
-    assert {(node["located_by"], node["port"]) for node in nodes(bed).values()} == {("report", None)}
+    assert {(node["located_by"], node["port"]) for node in nodes(bed).values()} == {("agent-option", None)}
     # The testbed names a rack for each switch.
     assert [nodes(bed)[name]["rack_name"] for name in ("h1", "h2", "h3", "h4")] == ["s2", "s2", "s3", "s3"]
-    assert ' "s2", located by the reports of agents:\n  h1 (%s, 4 slots)\n' % ADDRESSES[switches][0] in succeed(bed, "cool", "topology")
+    assert ' "s2", not located by OpenFlow switches:\n  h1 (%s, 4 slots): --rack of its agent\n' % ADDRESSES[switches][0] in succeed(bed, "cool", "topology")
     assert succeed(bed, "cool", "doctor") == "nothing is wrong: 0 switches, 4 nodes\n"
     succeed(bed, "cool", "run", "-n", "8", "--", os.path.join(bed.bin_dir, "cool-misuse"), "sum")
     bench(bed, OPERATIONS + "," + UNEQUAL, "1K,256K", 1, "--reps", "1")
@@ -104,6 +104,7 @@ def test_agents_need_no_capability(make_bed):
         bed.agent_wrappers[name] = ("setpriv", "--bounding-set", "-all", "--inh-caps", "-all")
         bed.restart_agent(name)
         wait_for(lambda: "no permission to send Ethernet frames" in log_of(bed, name), "the agent of %s has no capability" % name)
+        assert "receives no LLDP of a switch" in log_of(bed, name)
     bed.agent_wrappers.clear()
     wait_for(lambda: not run(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "64K", "--reps", "1").returncode, "the restarted agents run a job")
 
@@ -120,5 +121,5 @@ def test_nodes_wait_for_switches_if_openflow_is_required(make_bed):
     bed.controller_flags = ("--network", "plain")
     end_controller(bed)
     bed.start_controller()
-    wait_for(lambda: [node["located_by"] for node in nodes(bed).values()] == ["report"] * 4, "all nodes are located at once")
+    wait_for(lambda: [node["located_by"] for node in nodes(bed).values()] == ["agent-option"] * 4, "all nodes are located at once")
     bed.controller_flags = ()

@@ -58,6 +58,7 @@ impl World {
                     mac: real(host),
                     lldp_key: [0; 32].into(),
                     rack: None,
+                    neighbor: None,
                 },
             );
         }

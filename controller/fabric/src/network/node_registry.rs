@@ -1,6 +1,6 @@
 //! Registered nodes by name and by address, with the place of each.
 
-use crate::api::{FabricError, MacAddr, NodeRegistration};
+use crate::api::{FabricError, LldpNeighbor, MacAddr, NodeRegistration};
 use crate::frames::vlan::Vlan;
 use cool_topology::Port;
 use cool_types::{NODE_NAME_RULE, check_node_name};
@@ -44,6 +44,13 @@ impl NodeRegistry {
         self.by_name.insert(node.name.clone(), node);
         self.revision += 1;
         Ok(was_reset)
+    }
+
+    /// Records the neighbor of a node, if the node is registered.
+    pub(crate) fn set_neighbor(&mut self, name: &str, neighbor: Option<LldpNeighbor>) {
+        if let Some(node) = self.by_name.get_mut(name) {
+            node.neighbor = neighbor;
+        }
     }
 
     /// Removes a node. Returns whether it was registered.

@@ -17,6 +17,10 @@ impl Network {
     pub(crate) fn handle_request(&mut self, now: Time, request: FabricRequest) {
         match request {
             FabricRequest::Register(node, reply) => answer(reply, self.register(now, node)),
+            FabricRequest::SetNeighbor(name, neighbor, reply) => {
+                self.set_neighbor(&name, neighbor);
+                answer(reply, Ok(()));
+            }
             FabricRequest::Unregister(name, reply) => {
                 self.unregister(now, &name);
                 answer(reply, Ok(()));

@@ -1,11 +1,15 @@
-//! Nodes that no switch locates. They are located by the report of their agent, which names their
-//! rack.
+//! Nodes that no switch of the controller locates. They are located by the report of their agent.
+//! The operator names their racks, or the LLDP of ordinary switches does ([`RackSource`]).
 
 use super::Network;
 use super::group_creation::MulticastKind;
-use crate::api::{GroupRequest, NetworkMode};
+use crate::api::{
+    GroupRequest, LldpNeighbor, NetworkMode, NodeRegistration, RackSource, RackTable, ReportedRack,
+};
 use cool_machine::Time;
+use cool_topology::racks::MAX_RACKS;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 use tracing::{info, warn};
 
 /// LLDP intervals after registration in which a switch may locate a node, if no switch is
@@ -20,8 +24,10 @@ const WITH_SWITCHES_INTERVALS: u32 = 10;
 pub(crate) struct SelfLocation {
     /// When each node that has no location yet is located by its report.
     pending: BTreeMap<String, Time>,
-    /// The rack of each node that is located by its report.
-    racks: BTreeMap<String, u32>,
+    /// The rack of each node that is located by its report, with its number.
+    racks: BTreeMap<String, (u32, ReportedRack)>,
+    /// Names of racks by the chassis id of their switch.
+    chassis_names: BTreeMap<String, String>,
     revision: u64,
 }
 
@@ -34,7 +40,12 @@ impl SelfLocation {
 
     /// Returns the rack of a node that is located by its report.
     pub(crate) fn rack(&self, name: &str) -> Option<u32> {
-        self.racks.get(name).copied()
+        self.racks.get(name).map(|(number, _)| *number)
+    }
+
+    /// Returns the racks of all nodes that are located by their reports.
+    pub(crate) fn reported(&self) -> BTreeMap<String, ReportedRack> {
+        self.racks.iter().map(|(name, (_, rack))| (name.clone(), rack.clone())).collect()
     }
 
     /// Returns when the next node is located by its report.
@@ -45,6 +56,40 @@ impl SelfLocation {
     /// Returns the number of changes so far that are visible in a snapshot of the network.
     pub(crate) fn revision(&self) -> u64 {
         self.revision
+    }
+
+    /// Returns the rack of a node that no switch locates. An operator's statement takes precedence
+    /// over LLDP, because it may be more exact, or correct a frame of a device that is no switch.
+    fn find_rack(&mut self, node: &NodeRegistration, table: &RackTable) -> ReportedRack {
+        let named = |name: &str| Some(name.to_owned());
+        let (name, source) = if let Some(rack) = &node.rack {
+            (named(rack), RackSource::AgentOption)
+        } else if let Some(rack) = table.rack(&node.name) {
+            (named(rack), RackSource::RackTable)
+        } else if let Some(neighbor) = &node.neighbor {
+            (Some(self.name_of_chassis(neighbor)), RackSource::Neighbor)
+        } else {
+            (None, RackSource::Nothing)
+        };
+        ReportedRack { name, source, neighbor: node.neighbor.clone() }
+    }
+
+    /// Returns the name of a switch's rack. It remains the same while the controller runs, so that
+    /// the nodes of a switch stay together. Switches of the same name have different racks.
+    fn name_of_chassis(&mut self, neighbor: &LldpNeighbor) -> String {
+        let LldpNeighbor { chassis, system_name, .. } = neighbor;
+        if let Some(name) = self.chassis_names.get(chassis) {
+            return name.clone();
+        }
+        let mut name = system_name.as_ref().unwrap_or(chassis).clone();
+        if self.chassis_names.values().any(|other| *other == name) {
+            name = format!("{name} ({chassis})");
+        }
+        // No more names than racks can be used.
+        if self.chassis_names.len() < MAX_RACKS as usize {
+            self.chassis_names.insert(chassis.clone(), name.clone());
+        }
+        name
     }
 }
 
@@ -73,24 +118,49 @@ impl Network {
         let due: Vec<String> =
             self.self_location.pending.extract_if(.., |_, due| *due <= now).map(|(name, _)| name).collect();
         for name in due {
-            let Some(node) = self.nodes.get(&name) else { continue };
-            let rack_name = node.rack.clone().unwrap_or_default();
-            let Some(rack) = self.racks.number_by_name(&rack_name) else {
-                warn!(
-                    node = name,
-                    rack = rack_name,
-                    "cannot locate the node, because there are too many racks"
-                );
-                continue;
-            };
-            if self.self_location.racks.insert(name.clone(), rack) != Some(rack) {
-                info!(
-                    node = name,
-                    rack = rack_name,
-                    "no switch locates the node, so its agent's report does"
-                );
-                self.self_location.revision += 1;
-            }
+            self.locate_by_report(&name);
+        }
+    }
+
+    /// Locates a node by its report.
+    fn locate_by_report(&mut self, name: &str) {
+        let Some(node) = self.nodes.get(name) else { return };
+        let rack = self.self_location.find_rack(node, &self.config.racks);
+        let rack_name = rack.name.clone().unwrap_or_default();
+        let Some(number) = self.racks.number_by_name(&rack_name) else {
+            return warn!(
+                node = name,
+                rack = rack_name,
+                "cannot locate the node, because there are too many racks"
+            );
+        };
+        let located = (number, rack);
+        if self.self_location.racks.get(name) != Some(&located) {
+            let source = located.1.source;
+            info!(
+                node = name,
+                rack = rack_name,
+                ?source,
+                "no switch locates the node, so its agent's report does"
+            );
+            self.self_location.racks.insert(name.to_owned(), located);
+            self.self_location.revision += 1;
+        }
+    }
+
+    /// Records the neighbor of a node, which may name its rack.
+    pub(super) fn set_neighbor(&mut self, name: &str, neighbor: Option<LldpNeighbor>) {
+        self.nodes.set_neighbor(name, neighbor);
+        if self.self_location.racks.contains_key(name) {
+            self.locate_by_report(name);
+        }
+    }
+
+    /// Replaces the operator's table of racks.
+    pub(crate) fn set_racks(&mut self, racks: Arc<RackTable>) {
+        self.config.racks = racks;
+        for name in self.self_location.reported().into_keys() {
+            self.locate_by_report(&name);
         }
     }
 

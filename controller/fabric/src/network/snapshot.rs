@@ -52,6 +52,7 @@ pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
         switches: switches.collect(),
         links: links.collect(),
         nodes: nodes.collect(),
+        reported_racks: network.self_location.reported(),
         hosts: network.host_forwarder.views(),
         warnings: warnings(network),
     }

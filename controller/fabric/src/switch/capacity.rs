@@ -3,7 +3,7 @@
 use crate::api::TableCapacity;
 use crate::intent::tables::RuleCounts;
 use core::fmt;
-use rs_openflow::{GroupType, MultipartReply, MultipartRequest, TableId};
+use rs_openflow::{GroupType, MeterFeatures, MultipartReply, MultipartRequest, TableId};
 
 /// A table that is full.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -55,6 +55,10 @@ pub(crate) struct CapacityQuery {
     request_xids: [Option<u32>; 2],
     /// Whether the switch has groups of the type that trees need.
     pub(crate) group_tables: Option<bool>,
+    /// Whether it is Open vSwitch.
+    is_open_vswitch: bool,
+    /// Maximum number of bands of a meter.
+    meter_bands: u8,
     capacity: TableCapacity,
 }
 
@@ -67,6 +71,24 @@ impl CapacityQuery {
     /// Records the transactions of the requests.
     pub(crate) fn requested(&mut self, xids: [u32; 2]) {
         self.request_xids = xids.map(Some);
+    }
+
+    /// Records the description of the switch.
+    pub(crate) fn describe(&mut self, hardware: &str) {
+        self.is_open_vswitch = hardware == "Open vSwitch";
+    }
+
+    /// Records the features of meters.
+    pub(crate) fn learn_meters(&mut self, features: &MeterFeatures) {
+        self.meter_bands = features.max_bands;
+    }
+
+    /// Returns whether packets are forwarded by a datapath of Open vSwitch in user space, which
+    /// expects that senders have filled in checksums. Open vSwitch does not report its datapath, but
+    /// meters have one band in that of the kernel, and 8 in that in user space (`DP_MAX_BANDS` of
+    /// net/openvswitch/meter.h, `MAX_BANDS` of lib/dpif-netdev.c).
+    pub(crate) fn is_in_user_space(&self) -> bool {
+        self.is_open_vswitch && self.meter_bands > 1
     }
 
     /// Processes a reply.

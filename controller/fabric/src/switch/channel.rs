@@ -382,6 +382,7 @@ impl Channel {
                 if self.meter_features_xid == Some(xid) && self.phase == ChannelPhase::Description =>
             {
                 self.metering.learn(&features);
+                self.capacity_query.learn_meters(&features);
             }
             reply @ (MultipartReply::GroupFeatures(_) | MultipartReply::TableFeatures(_)) => {
                 self.capacity_query.reply(xid, &reply);
@@ -393,6 +394,7 @@ impl Channel {
                         packet_ins_dropped: self.policer.dropped(),
                         meters: self.metering.in_switch(),
                         group_tables: self.capacity_query.group_tables,
+                        is_in_user_space: self.capacity_query.is_in_user_space(),
                         ..counted
                     };
                     self.outputs.push_back(Output::Counters(counted));
@@ -408,6 +410,7 @@ impl Channel {
                 }
             }
             MultipartReply::Desc(description) if self.phase == ChannelPhase::Description => {
+                self.capacity_query.describe(&description.hardware.text());
                 let reported = safe_name(&description.datapath.text());
                 // Open vSwitch reports "None" if it was given no name.
                 if self.name.is_none() && !reported.is_empty() && reported != "None" {

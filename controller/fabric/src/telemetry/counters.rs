@@ -32,4 +32,6 @@ pub(crate) struct SwitchCounters {
     pub(crate) meters: bool,
     /// Whether the switch has group tables of type ALL, if it reports that.
     pub(crate) group_tables: Option<bool>,
+    /// Whether it is an Open vSwitch that forwards packets in user space.
+    pub(crate) is_in_user_space: bool,
 }

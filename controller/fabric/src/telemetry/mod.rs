@@ -51,6 +51,9 @@ pub struct SwitchLoad {
     pub meters: bool,
     /// Whether the switch has group tables of type ALL, if it reports that.
     pub group_tables: Option<bool>,
+    /// Whether it is an Open vSwitch that forwards packets in user space, which does not fill in
+    /// checksums.
+    pub is_in_user_space: bool,
 }
 
 /// Histogram of durations.
@@ -224,6 +227,7 @@ impl Telemetry {
             packet_ins_dropped_recent,
             meters: counted.meters,
             group_tables: counted.group_tables,
+            is_in_user_space: counted.is_in_user_space,
         };
         state.measurements.switches.insert(switch, load);
     }

@@ -2,7 +2,7 @@
 
 use super::world::{World, at, node, ring};
 use super::*;
-use crate::api::NetworkMode;
+use crate::api::{LldpNeighbor, NetworkMode, RackSource, RackTable, ReportedRack};
 
 fn world(mode: NetworkMode, truth: Graph) -> World {
     World::with(FabricConfig { mode, ..FabricConfig::default() }, truth, node)
@@ -13,6 +13,23 @@ fn register(world: &mut World, n: u8, rack: &str) {
     let registration = NodeRegistration { rack, ..node(n) };
     world.ask(|reply| FabricRequest::Register(registration, reply)).try_recv().unwrap().unwrap();
     world.settle();
+}
+
+fn neighbor(chassis: &str, port: &str, system_name: &str) -> LldpNeighbor {
+    let system_name = Some(system_name.to_owned()).filter(|name| !name.is_empty());
+    LldpNeighbor { chassis: chassis.to_owned(), port: port.to_owned(), system_name }
+}
+
+fn hear(world: &mut World, name: &str, neighbor: Option<LldpNeighbor>) {
+    let request = |reply| FabricRequest::SetNeighbor(name.to_owned(), neighbor, reply);
+    world.ask(request).try_recv().unwrap().unwrap();
+    world.settle();
+}
+
+/// Returns the name of a node's rack and its source.
+fn rack(world: &World, name: &str) -> (String, RackSource) {
+    let ReportedRack { name, source, .. } = world.watch.borrow().reported_racks[name].clone();
+    (name.unwrap_or_default(), source)
 }
 
 /// Returns the port and the rack of a node.
@@ -39,6 +56,67 @@ fn without_switches_nodes_are_located_by_their_reports() {
     world.ask(|reply| FabricRequest::Unregister("h3".into(), reply)).try_recv().unwrap().unwrap();
     world.intervals(1);
     assert!(world.watch.borrow().node("h3").is_none());
+}
+
+#[test]
+fn an_operator_takes_precedence_over_lldp() {
+    let mut world = world(NetworkMode::Plain, Graph::default());
+    world.network.set_racks(Arc::new(RackTable::parse("east h[2-3]").unwrap()));
+    register(&mut world, 1, "west");
+    for n in 2..5 {
+        register(&mut world, n, "");
+    }
+    for name in ["h1", "h2", "h4"] {
+        hear(&mut world, name, Some(neighbor("02:00:00:00:00:01", "e1", "leaf1")));
+    }
+    assert_eq!(rack(&world, "h1"), ("west".into(), RackSource::AgentOption));
+    assert_eq!(rack(&world, "h2"), ("east".into(), RackSource::RackTable));
+    assert_eq!(rack(&world, "h3"), ("east".into(), RackSource::RackTable));
+    assert_eq!(rack(&world, "h4"), ("leaf1".into(), RackSource::Neighbor));
+    let heard = world.watch.borrow().reported_racks["h2"].neighbor.clone();
+    assert_eq!(heard.unwrap().port, "e1");
+    // Another table relocates nodes at once, and so does a switch that is silent.
+    world.network.set_racks(Arc::new(RackTable::parse("north h4").unwrap()));
+    world.settle();
+    assert_eq!(rack(&world, "h2"), ("leaf1".into(), RackSource::Neighbor));
+    assert_eq!(rack(&world, "h4"), ("north".into(), RackSource::RackTable));
+    hear(&mut world, "h2", None);
+    assert_eq!(rack(&world, "h2"), (String::new(), RackSource::Nothing));
+    assert_eq!(place(&world, "h2"), place(&world, "h3"));
+    assert_ne!(place(&world, "h2"), place(&world, "h4"));
+    hear(&mut world, "unknown", None);
+}
+
+#[test]
+fn nodes_of_one_chassis_are_in_one_rack() {
+    let mut world = world(NetworkMode::Plain, Graph::default());
+    for n in 1..6 {
+        register(&mut world, n, "");
+    }
+    hear(&mut world, "h1", Some(neighbor("02:00:00:00:00:01", "e1", "switch")));
+    // Frames of a switch may differ, and two switches may have the same name.
+    hear(&mut world, "h2", Some(neighbor("02:00:00:00:00:01", "e2", "")));
+    hear(&mut world, "h3", Some(neighbor("02:00:00:00:00:02", "e1", "switch")));
+    hear(&mut world, "h4", Some(neighbor("02:00:00:00:00:03", "e1", "")));
+    let names = ["h1", "h2", "h3", "h4", "h5"].map(|name| rack(&world, name).0);
+    assert_eq!(names, ["switch", "switch", "switch (02:00:00:00:00:02)", "02:00:00:00:00:03", ""]);
+    let racks = ["h1", "h2", "h3", "h4", "h5"].map(|name| place(&world, name).unwrap().1);
+    assert_eq!(racks[0], racks[1]);
+    let distinct: BTreeSet<u32> = racks.into_iter().collect();
+    assert_eq!(distinct.len(), 4);
+}
+
+#[test]
+fn a_neighbor_counts_once_a_node_is_located_by_its_report() {
+    let mut world = world(NetworkMode::Auto, ring());
+    world.intervals(6);
+    hear(&mut world, "h1", Some(neighbor("02:00:00:00:00:01", "e1", "leaf1")));
+    world.intervals(1);
+    assert!(world.watch.borrow().reported_racks.is_empty(), "a switch locates it");
+    let registration = NodeRegistration { neighbor: Some(neighbor("c", "e1", "leaf2")), ..node(9) };
+    world.ask(|reply| FabricRequest::Register(registration, reply)).try_recv().unwrap().unwrap();
+    world.intervals(12);
+    assert_eq!(rack(&world, "h9"), ("leaf2".into(), RackSource::Neighbor));
 }
 
 #[test]

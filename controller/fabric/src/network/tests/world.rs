@@ -69,7 +69,14 @@ pub(crate) fn at(switch: u64, number: u32) -> Port {
 
 pub(crate) fn node(n: u8) -> NodeRegistration {
     let (name, lldp_key) = (format!("h{n}"), [n; 32].into());
-    NodeRegistration { name, ip: ipv4(n).into(), mac: MacAddr(2, 0, 0, 0, 0, n), lldp_key, rack: None }
+    NodeRegistration {
+        name,
+        ip: ipv4(n).into(),
+        mac: MacAddr(2, 0, 0, 0, 0, n),
+        lldp_key,
+        rack: None,
+        neighbor: None,
+    }
 }
 
 pub(crate) fn ipv4(n: u8) -> Ipv4Addr {
