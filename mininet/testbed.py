@@ -56,8 +56,8 @@ def wait_for(condition, what, seconds=PATIENCE):
     that no program reports, such as values of counters, lines of logs, or the controller's state.
     Raises Failure after `seconds`; `what` describes the condition in its message.
 
-    A condition that runs programs is evaluated a quarter of the time at most, because the awaited
-    programs share its CPUs.
+    Conditions that run programs are evaluated less often, because the awaited programs share
+    their CPUs.
     """
     end = time.monotonic() + seconds
     while True:
@@ -67,7 +67,7 @@ def wait_for(condition, what, seconds=PATIENCE):
         now = time.monotonic()
         if now > end:
             raise Failure("not within %d s: %s" % (seconds, what))
-        time.sleep(min(max(0.05, 3 * (now - begun)), 1))
+        time.sleep(min(max(0.05, 3 * (now - begun)), 0.25))
 
 
 class Daemon:
