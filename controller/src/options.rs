@@ -24,9 +24,9 @@ use tokio::sync::watch;
 ///
 /// Point every switch at --openflow (for Open vSwitch: `ovs-vsctl set-controller BRIDGE
 /// ssl:THIS_HOST:6653`), and every cool-nodeagent and `cool` at --grpc. Switches, agents and the
-/// controller may start in any order. The log goes to standard error. On SIGHUP, --log, --event-log,
-/// --jobs-per-user and --racks are reloaded from the --config file, and the file of --racks is read
-/// again.
+/// controller may start in any order. The log goes to standard error. On SIGHUP, --log,
+/// --event-log, --jobs-per-user and --racks are reloaded from the --config file, and the file of
+/// --racks is read again.
 #[derive(Clone, Debug, Parser)]
 #[command(name = "cool-controller", version)]
 pub struct Options {
@@ -52,10 +52,10 @@ pub struct Options {
 
     /// File with the racks of nodes that no OpenFlow switch locates
     ///
-    /// Each line is RACK PATTERN..., for example "west node[01-16,20] gpu*", and the first line that
-    /// matches a node's name counts. Slurm's topology.conf is accepted, too: switches with nodes are
-    /// racks. The --rack of an agent takes precedence over this file, which takes precedence over
-    /// the LLDP of ordinary switches.
+    /// Each line is RACK PATTERN..., for example "west node[01-16,20] gpu*", and the first line
+    /// that matches a node's name counts. Slurm's topology.conf is accepted, too: switches with
+    /// nodes are racks. The --rack of an agent takes precedence over this file, which takes
+    /// precedence over the LLDP of ordinary switches.
     #[arg(long, value_name = "FILE", value_parser = racks_file::read)]
     pub racks: Option<Arc<RackTable>>,
 

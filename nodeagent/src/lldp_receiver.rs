@@ -1,5 +1,5 @@
-//! Receives the LLDP of ordinary switches, so that the controller learns the node's rack on networks
-//! without OpenFlow. [`NeighborTable`] interprets the frames.
+//! Receives the LLDP of ordinary switches, so that the controller learns the node's rack on
+//! networks without OpenFlow. [`NeighborTable`] interprets the frames.
 #![allow(unsafe_code, reason = "addresses and options of packet(7) sockets")]
 
 use crate::async_socket::AsyncSocket;

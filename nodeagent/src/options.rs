@@ -11,9 +11,9 @@ use std::path::PathBuf;
 ///
 /// The agent joins the controller, which assigns groups and programs to it, and serves the ranks of
 /// its node on a Unix socket. If the controller is unavailable, the agent keeps trying. It needs
-/// permission to send and receive LLDP frames (CAP_NET_RAW) and no more, so it refuses to run as root. With
-/// --launcher, ranks run as the users who own the jobs, otherwise as the agent's own account. On
-/// SIGHUP, --log and --event-log are reloaded from the --config file.
+/// permission to send and receive LLDP frames (CAP_NET_RAW) and no more, so it refuses to run as
+/// root. With --launcher, ranks run as the users who own the jobs, otherwise as the agent's own
+/// account. On SIGHUP, --log and --event-log are reloaded from the --config file.
 ///
 /// Example: cool-nodeagent --name h1 --interface eth1 --controller https://10.255.0.1:7400
 #[derive(Debug, Parser)]
@@ -59,8 +59,8 @@ pub struct Options {
     /// How many ranks the node accepts at once [default: its number of CPUs]
     #[arg(long)]
     pub slots: Option<u32>,
-    /// Name of the node's rack [default: as the controller's --racks or the LLDP of its switch names
-    /// it]
+    /// Name of the node's rack [default: as the controller's --racks or the LLDP of its switch
+    /// names it]
     ///
     /// Used only on networks without OpenFlow switches, which otherwise locate the node. An empty
     /// name counts as none.

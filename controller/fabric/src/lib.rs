@@ -63,8 +63,8 @@ pub trait Fabric: Send + Sync + 'static {
     async fn register(&self, node: NodeRegistration) -> Result<(), FabricError>;
 
     /// Records to which port of an ordinary switch a node is connected; `None` if that is no longer
-    /// known. The rack of the node may change, while its groups keep their plans. An unknown node is
-    /// ignored.
+    /// known. The rack of the node may change, while its groups keep their plans. An unknown node
+    /// is ignored.
     ///
     /// # Errors
     /// Fails only if the fabric has stopped.

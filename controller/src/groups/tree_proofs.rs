@@ -38,15 +38,15 @@ pub struct TreeProofs {
 
 #[derive(Debug, Default)]
 struct ProofState {
-    running: BTreeMap<u64, (TreeProof, BTreeMap<u32, Arc<Session>>)>,
+    running: BTreeMap<u64, (ProofReports, BTreeMap<u32, Arc<Session>>)>,
     failed_paths: FailedPaths,
     /// Whether no probe has arrived at any node in the latest proof.
     nothing_arrived: bool,
 }
 
-/// The proof of a group's trees.
+/// The reports of the nodes in the proof of a group's trees.
 #[derive(Debug, Default)]
-struct TreeProof {
+struct ProofReports {
     nodes: BTreeSet<String>,
     trees: BTreeSet<IpAddr>,
     /// The nodes that have not made the group yet.
@@ -69,10 +69,10 @@ pub struct ProvenTrees {
     pub(super) withdrawn: BTreeSet<IpAddr>,
 }
 
-impl TreeProof {
-    fn new(nodes: BTreeSet<String>, trees: BTreeSet<IpAddr>) -> TreeProof {
+impl ProofReports {
+    fn new(nodes: BTreeSet<String>, trees: BTreeSet<IpAddr>) -> ProofReports {
         let (unready, unreported) = (nodes.clone(), nodes.clone());
-        TreeProof { nodes, trees, unready, unreported, ..TreeProof::default() }
+        ProofReports { nodes, trees, unready, unreported, ..ProofReports::default() }
     }
 
     /// Records that a node has made the group. Returns whether all have now, so that the proof can
@@ -123,7 +123,7 @@ impl TreeProofs {
         let sessions: BTreeMap<u32, Arc<Session>> =
             by_node(places).into_iter().map(|(number, (session, _))| (number, session)).collect();
         let nodes = sessions.values().map(|session| session.agent.name.clone()).collect();
-        self.state.lock().running.insert(group, (TreeProof::new(nodes, trees), sessions));
+        self.state.lock().running.insert(group, (ProofReports::new(nodes, trees), sessions));
     }
 
     /// Handles a node that has made a group, and starts the proof once all have. Returns whether
@@ -203,9 +203,9 @@ mod tests {
 
     const TREES: [&str; 2] = ["239.192.0.1", "239.192.0.2"];
 
-    fn proof() -> TreeProof {
+    fn proof() -> ProofReports {
         let trees = TREES.iter().map(|tree| tree.parse().unwrap()).collect();
-        TreeProof::new(["h1", "h2", "h3"].map(str::to_owned).into(), trees)
+        ProofReports::new(["h1", "h2", "h3"].map(str::to_owned).into(), trees)
     }
 
     fn report(received: u32, missing: &[(&str, &[&str])]) -> TreesProbed {

@@ -168,8 +168,8 @@ impl Members {
         mine.flat_map(|(_, trees)| trees).map(|tree| tree.address).collect()
     }
 
-    /// Returns the trees that reach this node, each with its index among all trees of the group, its
-    /// address and its nodes.
+    /// Returns the trees that reach this node, each with its index among all trees of the group,
+    /// its address and its nodes.
     pub(crate) fn my_indexed_trees(&self) -> Vec<(u32, SocketAddr, Vec<usize>)> {
         let trees =
             self.trees.iter().flat_map(|(scope, trees)| trees.iter().map(|tree| (*scope, tree.address)));

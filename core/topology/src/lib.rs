@@ -1,6 +1,6 @@
 //! The network as a graph: its elements ([`ids`], [`graph`]), its discovery ([`lldp`],
-//! [`discovery`]; without OpenFlow [`lldp_neighbor`], [`rack_table`]), algorithms on it ([`switch_adjacency`], [`racks`], [`routes`], [`trees`]), and a
-//! drawing of it ([`picture`]).
+//! [`discovery`]; without OpenFlow [`lldp_neighbor`], [`rack_table`]), algorithms on it
+//! ([`switch_adjacency`], [`racks`], [`routes`], [`trees`]), and a drawing of it ([`picture`]).
 //!
 //! The crate is pure: it uses no sockets or clocks, and equal inputs return equal results.
 //! Programming the switches is up to the controller.

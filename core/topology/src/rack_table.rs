@@ -130,12 +130,12 @@ struct NamePattern(Vec<PatternPiece>);
 enum PatternPiece {
     Text(String),
     Any,
-    Numbers(Vec<NumberRange>),
+    Numbers(Vec<HostNumbers>),
 }
 
 /// Numbers from `first` to `last`, with leading zeros up to `width` digits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct NumberRange {
+struct HostNumbers {
     first: u64,
     last: u64,
     width: usize,
@@ -152,7 +152,7 @@ impl NamePattern {
                     let (list, after) = rest[1..].split_once(']').ok_or_else(|| {
                         format!("{text:?} has no closing bracket; write for example node[01-16,20]")
                     })?;
-                    let ranges = list.split(',').map(NumberRange::parse).collect::<Result<_, _>>();
+                    let ranges = list.split(',').map(HostNumbers::parse).collect::<Result<_, _>>();
                     (PatternPiece::Numbers(ranges.map_err(|why| format!("{text:?}: {why}"))?), after)
                 }
                 _ => {
@@ -202,14 +202,14 @@ impl NamePattern {
     }
 }
 
-impl NumberRange {
-    fn parse(text: &str) -> Result<NumberRange, String> {
+impl HostNumbers {
+    fn parse(text: &str) -> Result<HostNumbers, String> {
         let (first, last) = text.split_once('-').unwrap_or((text, text));
         let number = |digits: &str| {
             let number = digits.parse().ok().filter(|_| digits.bytes().all(|byte| byte.is_ascii_digit()));
             number.ok_or_else(|| format!("{text:?} is neither a number nor a range such as 01-16"))
         };
-        let range = NumberRange { first: number(first)?, last: number(last)?, width: first.len() };
+        let range = HostNumbers { first: number(first)?, last: number(last)?, width: first.len() };
         match range.first <= range.last {
             true => Ok(range),
             false => Err(format!("the range {text} is empty; write the smaller number first")),

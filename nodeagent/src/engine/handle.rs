@@ -115,10 +115,11 @@ impl EngineHandle {
         answer.await.unwrap_or(Err(MakeGroupError::Stopped))
     }
 
-    /// Proves that the trees of a group work: sends probes, and returns those of other nodes that do
-    /// not arrive within `time_max`, and how many do. The number must be larger than those of earlier proofs of the
-    /// group. Probes are sent until [`conclude_tree_proof`](EngineHandle::conclude_tree_proof).
-    /// Returns `None` if the group is unknown or is released meanwhile.
+    /// Proves that the trees of a group work: sends probes, and returns those of other nodes that
+    /// do not arrive within `time_max`, and how many do. The number must be larger than those of
+    /// earlier proofs of the group. Probes are sent until
+    /// [`conclude_tree_proof`](EngineHandle::conclude_tree_proof). Returns `None` if the group is
+    /// unknown or is released meanwhile.
     pub(crate) async fn prove_trees(
         &self,
         group: u64,

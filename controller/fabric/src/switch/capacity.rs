@@ -84,9 +84,9 @@ impl CapacityQuery {
     }
 
     /// Returns whether packets are forwarded by a datapath of Open vSwitch in user space, which
-    /// expects that senders have filled in checksums. Open vSwitch does not report its datapath, but
-    /// meters have one band in that of the kernel, and 8 in that in user space (`DP_MAX_BANDS` of
-    /// net/openvswitch/meter.h, `MAX_BANDS` of lib/dpif-netdev.c).
+    /// expects that senders have filled in checksums. Open vSwitch does not report its datapath,
+    /// but meters have one band in that of the kernel, and 8 in that in user space (`DP_MAX_BANDS`
+    /// of net/openvswitch/meter.h, `MAX_BANDS` of lib/dpif-netdev.c).
     pub(crate) fn is_in_user_space(&self) -> bool {
         self.is_open_vswitch && self.meter_bands > 1
     }

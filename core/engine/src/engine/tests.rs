@@ -1,5 +1,5 @@
-//! Tests of the amount of work that an engine does in one turn, of proofs of trees, and of the calls
-//! that ranks execute themselves.
+//! Tests of the amount of work that an engine does in one turn, of proofs of trees, and of the
+//! calls that ranks execute themselves.
 
 mod tree_proofs;
 mod watched_calls;

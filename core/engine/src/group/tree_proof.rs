@@ -31,11 +31,11 @@ pub(super) struct TreeProof {
     /// The probes that have arrived: the index of the tree, and the node that sent it.
     received: BTreeSet<(u32, u16)>,
     /// Set from the request of the proof to its conclusion.
-    probing: Option<Probing>,
+    probing: Option<ProbeSchedule>,
 }
 
 #[derive(Debug)]
-struct Probing {
+struct ProbeSchedule {
     next_probes: Time,
     pause: Duration,
     /// When the missing probes are reported. `None` after the report.
@@ -87,7 +87,7 @@ impl Group {
         if number > self.tree_proof.number {
             self.tree_proof = TreeProof { number, ..TreeProof::default() };
         }
-        let probing = Probing { next_probes: now, pause: FIRST_PAUSE, report_at: Some(now + time_max) };
+        let probing = ProbeSchedule { next_probes: now, pause: FIRST_PAUSE, report_at: Some(now + time_max) };
         self.tree_proof.probing = Some(probing);
         self.on_tree_proof_timer(now, resources);
     }
