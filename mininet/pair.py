@@ -12,19 +12,13 @@ from testbed import PATIENCE, wait_for
 NAMES = ("one", "two")
 
 
-def free_port():
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return s.getsockname()[1]
-
-
 class Member:
     """A member of an etcd cluster, which may be running or not."""
 
     def __init__(self, number):
         self.name = "etcd-%d" % number
-        self.url = "https://127.0.0.1:%d" % free_port()
-        self.peer_url = "http://127.0.0.1:%d" % free_port()
+        # The system assigns these ports to no other socket.
+        self.url, self.peer_url = ("%s://127.0.0.1:%d" % (scheme, 7410 + 2 * number + i) for i, scheme in enumerate(("https", "http")))
         self.daemon = None
 
 

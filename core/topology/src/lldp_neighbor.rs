@@ -1,7 +1,7 @@
 //! LLDP of ordinary switches (IEEE 802.1AB), by which a node detects its switch on networks without
 //! OpenFlow: decoding, and the table of the neighbors that are currently known.
 //!
-//! Frames of this system ([`lldp`](crate::lldp)) and of hosts are ignored.
+//! Frames of this system ([`lldp`]) and of hosts are ignored.
 
 use crate::MacAddr;
 use crate::lldp::{self, LldpError, MandatoryTlvs};

@@ -41,14 +41,13 @@ impl RackTable {
         Ok(RackTable { racks })
     }
 
-    /// Returns the rack of a node: that of the first line with a pattern that matches its name, or
+    /// Returns the rack of a node: that of the first line with a pattern that matches its name or
     /// its name up to the first dot, because tables often contain short names.
     pub fn rack(&self, node: &str) -> Option<&str> {
-        let find = |name: &str| {
-            let matches = |patterns: &[NamePattern]| patterns.iter().any(|pattern| pattern.matches(name));
-            self.racks.iter().find(|(_, patterns)| matches(patterns)).map(|(rack, _)| rack.as_str())
-        };
-        find(node).or_else(|| find(node.split_once('.')?.0))
+        let short = node.split('.').next().unwrap_or(node);
+        let matches = |pattern: &NamePattern| pattern.matches(node) || pattern.matches(short);
+        let (rack, _) = self.racks.iter().find(|(_, patterns)| patterns.iter().any(matches))?;
+        Some(rack)
     }
 }
 

@@ -9,7 +9,7 @@ import subprocess
 import network
 from conftest import PATIENCE, run, succeed, wait_for
 from test_management_failures import away
-from test_copy import MIB, received_bytes, properties, make_folder, names, noise, write
+from test_copy import MIB, least_received, make_folder, names, noise, properties, received_bytes, write
 from test_jobs import ended, racks, start
 from test_users import ANN, GROUP, PASSWD, environment
 
@@ -284,11 +284,9 @@ def test_an_interrupted_put_leaves_nothing_visible_and_resumes(make_bed, tmp_pat
     bed.wait_until_measured()
     stores = Stores(bed, tmp_path / "stores")
     source = write(str(tmp_path / "source"), noise(6, 16 * MIB))
-    before = sum(bed.link_bytes().values())
+    before = bed.link_bytes()
     job = start(bed, *stores.command("put", "--from", "h1", "--limit", "2M", "data", source))
-    # The data crosses about six links.
-    wait_for(lambda: sum(bed.link_bytes().values()) - before > 6 * 6 * MIB,
-             "some pieces have arrived")
+    wait_for(lambda: least_received(bed, before) > 6 * MIB, "some pieces have arrived")
     job.send_signal(signal.SIGINT)
     assert ended(job)[0] == 130
     assert all(content["nodes"] == ["h1"] for content in stores.contents().values()), "only the source's node may have the whole content"

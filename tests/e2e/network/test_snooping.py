@@ -23,10 +23,9 @@ def uses_multicast(bed, *options):
     nodes."""
     measured = json.loads(succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1M", "--reps", "2", "--json", *options))
     [figures] = measured["results"]
-    # Each receiver needs some 730 chunks for each repetition.
-    repaired = figures["chunks_repaired"] / (2 * 730 * (measured["ranks"] - 1))
-    assert repaired < 0.1 or repaired > 0.9, measured
-    return repaired < 0.1
+    # Each receiver needs some 730 chunks for each repetition. On a busy machine some multicasts are
+    # lost, too.
+    return figures["chunks_repaired"] < 730 * (measured["ranks"] - 1)
 
 
 def drop_multicasts(bed, name, what="-A"):

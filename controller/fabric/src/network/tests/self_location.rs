@@ -23,7 +23,8 @@ fn neighbor(chassis: &str, port: &str, system_name: &str) -> LldpNeighbor {
 fn hear(world: &mut World, name: &str, neighbor: Option<LldpNeighbor>) {
     let request = |reply| FabricRequest::SetNeighbor(name.to_owned(), neighbor, reply);
     world.ask(request).try_recv().unwrap().unwrap();
-    world.settle();
+    // Snapshots are published at most once per interval.
+    world.intervals(1);
 }
 
 /// Returns the name of a node's rack and its source.
@@ -77,7 +78,7 @@ fn an_operator_takes_precedence_over_lldp() {
     assert_eq!(heard.unwrap().port, "e1");
     // Another table relocates nodes at once, and so does a switch that is silent.
     world.network.set_racks(Arc::new(RackTable::parse("north h4").unwrap()));
-    world.settle();
+    world.intervals(1);
     assert_eq!(rack(&world, "h2"), ("leaf1".into(), RackSource::Neighbor));
     assert_eq!(rack(&world, "h4"), ("north".into(), RackSource::RackTable));
     hear(&mut world, "h2", None);
@@ -170,7 +171,8 @@ fn groups_without_switches_get_addresses_that_they_must_prove() {
         world.intervals(4);
         let trees = provable(&mut world, 1, &[1, 2, 3, 4]);
         let scopes: Vec<TreeScope> = trees.iter().map(|(scope, _)| *scope).collect();
-        assert_eq!(scopes, [TreeScope::All, TreeScope::Leaders, TreeScope::Rack(0), TreeScope::Rack(1)]);
+        let racks = ["h1", "h3"].map(|name| TreeScope::Rack(place(&world, name).unwrap().1));
+        assert_eq!(scopes, [TreeScope::All, TreeScope::Leaders, racks[0], racks[1]]);
         let addresses: BTreeSet<IpAddr> = trees.iter().map(|(_, address)| *address).collect();
         assert!(addresses.len() == 4 && addresses.iter().all(IpAddr::is_multicast), "{addresses:?}");
         // Nodes that cannot prove trees get none.
