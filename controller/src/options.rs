@@ -59,10 +59,6 @@ pub struct Options {
     #[arg(long, value_name = "FILE", value_parser = racks_file::read)]
     pub racks: Option<Arc<RackTable>>,
 
-    /// How connections are secured.
-    #[command(flatten)]
-    pub tls: cool_tls::Options,
-
     /// Maximum number of multicast addresses in use without OpenFlow switches
     ///
     /// Switches with IGMP or MLD snooping have small tables; beyond them, many flood. A group uses
@@ -70,6 +66,10 @@ pub struct Options {
     /// rack and one for all racks. Groups without an address use chains.
     #[arg(long, value_name = "N", default_value_t = FabricConfig::default().max_snooped_trees)]
     pub max_trees: u32,
+
+    /// How connections are secured.
+    #[command(flatten)]
+    pub tls: cool_tls::Options,
 
     /// HTTP pages.
     #[command(flatten)]

@@ -12,7 +12,7 @@ use crate::agents::Session;
 use crate::costs::prober::Prober;
 use cool_fabric::Fabric;
 use cool_fabric::{FabricError, GroupRequest};
-use cool_proto::control::{Finding, Group, ReleaseGroup, TreesProbed, controller_message::Body};
+use cool_proto::control::{Group, ReleaseGroup, TreesProbed, controller_message::Body};
 use cool_proto::features;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
@@ -187,9 +187,9 @@ impl GroupRegistry {
         self.groups.lock().get(&id).cloned()
     }
 
-    /// Returns a finding for each node that has lately not received multicasts.
-    pub fn multicast_findings(&self) -> Vec<Finding> {
-        self.tree_proofs.findings()
+    /// Returns the nodes that have lately not received multicasts, each with the senders as text.
+    pub fn unreached_by_multicast(&self) -> Vec<(String, String)> {
+        self.tree_proofs.unreached()
     }
 
     /// Releases a group everywhere, even if it could not be formed completely.

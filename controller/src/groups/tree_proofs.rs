@@ -1,5 +1,4 @@
-//! Proofs that multicasts reach all nodes of a group, on networks whose switches do not acknowledge
-//! trees.
+//! Proofs that multicasts reach all nodes of a group, for networks without OpenFlow switches.
 //!
 //! Once all nodes have made the group, each multicasts probes over its trees, and reports those of
 //! others that do not arrive. A tree with a missing probe is withdrawn from all nodes. The group is
@@ -10,7 +9,7 @@ use super::member_place::{MemberPlace, by_node};
 use crate::agents::Session;
 use cool_daemon::clock::Clock;
 use cool_fabric::TreeGrant;
-use cool_proto::control::{Finding, ProveTrees, TreesProbed, TreesProven, controller_message::Body};
+use cool_proto::control::{ProveTrees, TreesProbed, TreesProven, controller_message::Body};
 use cool_types::name_list;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
@@ -38,7 +37,8 @@ pub struct TreeProofs {
 
 #[derive(Debug, Default)]
 struct ProofState {
-    running: BTreeMap<u64, (ProofReports, BTreeMap<u32, Arc<Session>>)>,
+    /// Of each group the reports, and the sessions of its nodes.
+    running: BTreeMap<u64, (ProofReports, Vec<Arc<Session>>)>,
     failed_paths: FailedPaths,
     /// Whether no probe has arrived at any node in the latest proof.
     nothing_arrived: bool,
@@ -120,9 +120,8 @@ impl TreeProofs {
         if trees.is_empty() {
             return;
         }
-        let sessions: BTreeMap<u32, Arc<Session>> =
-            by_node(places).into_iter().map(|(number, (session, _))| (number, session)).collect();
-        let nodes = sessions.values().map(|session| session.agent.name.clone()).collect();
+        let sessions: Vec<Arc<Session>> = by_node(places).into_values().map(|(session, _)| session).collect();
+        let nodes = sessions.iter().map(|session| session.agent.name.clone()).collect();
         self.state.lock().running.insert(group, (ProofReports::new(nodes, trees), sessions));
     }
 
@@ -135,7 +134,7 @@ impl TreeProofs {
         if proof.record_ready(&session.agent.name) {
             let time_ms = if *nothing_arrived { REPEATED_PROOF_TIME_MS } else { PROOF_TIME_MS };
             let request = ProveTrees { group, number: PROOF_NUMBER, time_ms };
-            send_all(sessions.values(), &Body::ProveTrees(request));
+            send_all(sessions, &Body::ProveTrees(request));
         }
         false
     }
@@ -159,8 +158,8 @@ impl TreeProofs {
             warn!(group = report.group, nodes, trees = ?proof.failed, "multicasts do not reach all nodes: the group uses chains");
         }
         let (group, withdrawn) = (report.group, proof.failed.iter().map(IpAddr::to_string).collect());
-        send_all(sessions.values(), &Body::TreesProven(TreesProven { group, withdrawn }));
-        Some(ProvenTrees { sessions: sessions.into_values().collect(), withdrawn: proof.failed })
+        send_all(&sessions, &Body::TreesProven(TreesProven { group, withdrawn }));
+        Some(ProvenTrees { sessions, withdrawn: proof.failed })
     }
 
     /// Forgets a group.
@@ -168,29 +167,18 @@ impl TreeProofs {
         self.state.lock().running.remove(&group);
     }
 
-    /// Returns a finding for each node that has lately not received multicasts.
-    pub fn findings(&self) -> Vec<Finding> {
+    /// Returns the nodes that have lately not received multicasts, each with the senders as text.
+    pub(super) fn unreached(&self) -> Vec<(String, String)> {
         let mut state = self.state.lock();
         let receivers = state.failed_paths.receivers(self.clock.now());
-        let finding = |(receiver, senders): (&str, &BTreeSet<String>)| {
-            Finding {
-            about: format!("node {receiver}"),
-            wrong: format!(
-                "it does not receive multicasts of {}, so groups with these nodes use chains, which are slower",
-                name_list(&Vec::from_iter(senders))
-            ),
-            remedy: "allow UDP to 239.192.0.0/14 (IPv6: ff18::/16) between the nodes, and enable IGMP and MLD snooping with a \
-                     querier on their switches; or start the controller with --network plain"
-                .to_owned(),
-            note: false,
-        }
-        };
-        receivers.map(finding).collect()
+        receivers
+            .map(|(receiver, senders)| (receiver.to_owned(), name_list(&Vec::from_iter(senders))))
+            .collect()
     }
 }
 
 /// Sends a message to the nodes of a group. If a session has ended, the group fails.
-fn send_all<'a>(sessions: impl Iterator<Item = &'a Arc<Session>>, body: &Body) {
+fn send_all(sessions: &[Arc<Session>], body: &Body) {
     for session in sessions {
         let _ = session.send(body.clone());
     }

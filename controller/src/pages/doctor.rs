@@ -105,7 +105,7 @@ impl Doctor {
         let (network, measured) = (self.network.topology(), self.network.measurements());
         let mut findings = findings(&network, &measured, &nodes);
         findings.extend(self.untagged());
-        findings.extend(self.groups.multicast_findings());
+        findings.extend(self.unreached());
         if let Some(credentials) = &self.credentials {
             let now = OffsetDateTime::now_utc();
             findings.extend(certificate_findings(&credentials.expiries(), &credentials.peers(), now));
@@ -121,6 +121,18 @@ impl Doctor {
             let problem =
                 "its agent is of a release that does not tag datagrams, so groups with this node are not protected";
             finding(format!("node {}", session.agent.name), problem, "install this release on it")
+        })
+    }
+
+    /// Returns a finding for each node that has lately not received multicasts.
+    fn unreached(&self) -> impl Iterator<Item = Finding> {
+        self.groups.unreached_by_multicast().into_iter().map(|(receiver, senders)| {
+            let problem = format!(
+                "it does not receive multicasts of {senders}, so groups with these nodes use chains, which are slower"
+            );
+            let remedy = "allow UDP to 239.192.0.0/14 (IPv6: ff18::/16) between the nodes, and enable IGMP and MLD snooping with a \
+                          querier on their switches; or start the controller with --network plain";
+            finding(format!("node {receiver}"), problem, remedy)
         })
     }
 

@@ -2,10 +2,11 @@
 
 use crate::support::{Controller, FakeAgent, finished, job};
 use cool_proto::control::{
-    DiagnoseRequest, Examined, MissingProbes, TreesProbed, TreesProven, agent_message,
+    DiagnoseRequest, Examined, Group, JobEvent, MissingProbes, TreesProbed, TreesProven, agent_message,
     controller_message::Body,
 };
 use std::sync::atomic::Ordering;
+use tonic::Streaming;
 
 impl FakeAgent {
     /// Receives a request to prove trees, and reports that the probes of these nodes are missing.
@@ -26,46 +27,60 @@ impl FakeAgent {
     }
 }
 
+/// A job with a rank on h1 and one on h3, whose group has a tree that they must prove.
+struct ProvingJob {
+    controller: Controller,
+    h1: FakeAgent,
+    h3: FakeAgent,
+    events: Streaming<JobEvent>,
+    group: Group,
+    tree: String,
+}
+
+impl ProvingJob {
+    /// Starts the job. Both nodes have made its group.
+    async fn start() -> ProvingJob {
+        let controller = Controller::start().await;
+        controller.network.needs_proof.store(true, Ordering::Relaxed);
+        let (mut h1, mut h3) = (FakeAgent::join(&controller, 1).await, FakeAgent::join(&controller, 3).await);
+        let events = controller.run(job(2)).await.unwrap();
+        let group = h1.ready().await;
+        h3.ready().await;
+        let tree = group.trees[0].address.clone();
+        ProvingJob { controller, h1, h3, events, group, tree }
+    }
+
+    /// Lets the ranks run to their end, after the proof has ended with these withdrawn trees.
+    async fn finish(&mut self, withdrawn: &[String]) {
+        for (rank, agent) in (0..).zip([&mut self.h1, &mut self.h3]) {
+            assert_eq!(agent.proven().await, withdrawn);
+            agent.launched().await;
+            agent.exit(self.group.job, rank, 0).await;
+        }
+        assert_eq!(finished(&mut self.events).await.code, 0);
+    }
+}
+
 #[tokio::test]
 async fn ranks_start_once_all_nodes_have_proven_the_trees() {
-    let controller = Controller::start().await;
-    controller.network.needs_proof.store(true, Ordering::Relaxed);
-    let (mut h1, mut h3) = (FakeAgent::join(&controller, 1).await, FakeAgent::join(&controller, 3).await);
-    let mut events = controller.run(job(2)).await.unwrap();
-    let group = h1.ready().await;
-    let tree = group.trees[0].address.clone();
-    h3.ready().await;
-    for agent in [&mut h1, &mut h3] {
-        agent.trees_probed(&tree, &[]).await;
-    }
-    for (rank, agent) in (0..).zip([&mut h1, &mut h3]) {
-        assert_eq!(agent.proven().await, Vec::<String>::new());
-        agent.launched().await;
-        agent.exit(group.job, rank, 0).await;
-    }
-    assert_eq!(finished(&mut events).await.code, 0);
-    assert_eq!(controller.network.withdrawn(), []);
+    let mut proving = ProvingJob::start().await;
+    let tree = proving.tree.clone();
+    proving.h1.trees_probed(&tree, &[]).await;
+    proving.h3.trees_probed(&tree, &[]).await;
+    proving.finish(&[]).await;
+    assert_eq!(proving.controller.network.withdrawn(), []);
 }
 
 #[tokio::test]
 async fn a_tree_that_does_not_reach_all_is_withdrawn_everywhere() {
-    let controller = Controller::start().await;
-    controller.network.needs_proof.store(true, Ordering::Relaxed);
-    let (mut h1, mut h3) = (FakeAgent::join(&controller, 1).await, FakeAgent::join(&controller, 3).await);
-    let mut events = controller.run(job(2)).await.unwrap();
-    let group = h1.ready().await;
-    let tree = group.trees[0].address.clone();
-    h3.ready().await;
-    h3.trees_probed(&tree, &["h1"]).await;
-    h1.trees_probed(&tree, &[]).await;
-    for (rank, agent) in (0..).zip([&mut h1, &mut h3]) {
-        assert_eq!(agent.proven().await, std::slice::from_ref(&tree));
-        agent.launched().await;
-        agent.exit(group.job, rank, 0).await;
-    }
+    let mut proving = ProvingJob::start().await;
+    let tree = proving.tree.clone();
+    proving.h3.trees_probed(&tree, &["h1"]).await;
+    proving.h1.trees_probed(&tree, &[]).await;
+    proving.finish(std::slice::from_ref(&tree)).await;
+    let ProvingJob { controller, mut h1, mut h3, group, .. } = proving;
     h1.released().await;
     h3.released().await;
-    assert_eq!(finished(&mut events).await.code, 0);
     assert_eq!(controller.network.withdrawn(), [(group.id, [tree.parse().unwrap()].into())]);
 
     // The node is named, and further groups of these nodes do not wait for a proof.

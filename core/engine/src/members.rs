@@ -163,9 +163,7 @@ impl Members {
 
     /// Returns the addresses of the trees that reach this node.
     pub(crate) fn my_trees(&self) -> Vec<SocketAddr> {
-        let reaches_me = |scope: MulticastScope| self.layout.nodes_of(scope).contains(&self.me);
-        let mine = self.trees.iter().filter(|(scope, _)| reaches_me(**scope));
-        mine.flat_map(|(_, trees)| trees).map(|tree| tree.address).collect()
+        self.my_indexed_trees().into_iter().map(|(_, address, _)| address).collect()
     }
 
     /// Returns the trees that reach this node, each with its index among all trees of the group,

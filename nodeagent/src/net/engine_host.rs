@@ -313,9 +313,12 @@ impl EngineHost {
             Output::GroupMade { group, result } => self.group_made(group, result),
             Output::GroupFailed { group } => self.end_sharing(group),
             Output::TreesProbed { group, number, missing, received } => {
-                let proof = self.tree_proofs.remove(&group).filter(|(proof, _)| *proof == number);
-                // The caller may have stopped waiting.
-                proof.into_iter().for_each(|(_, reply)| drop(reply.send((missing.clone(), received))));
+                if let Some((_, reply)) =
+                    self.tree_proofs.remove(&group).filter(|(proof, _)| *proof == number)
+                {
+                    // The caller may have stopped waiting.
+                    let _ = reply.send((missing, received));
+                }
             }
             Output::LeaveTrees { group, trees } => self.leave_trees(group, |tree| trees.contains(tree)),
             Output::ProbeQuick { group } => self.probe_quick(group),

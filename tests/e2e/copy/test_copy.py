@@ -182,12 +182,21 @@ def copy_as(bed, *command):
     return subprocess.run(command, env=environment(bed, "ann"), capture_output=True, text=True, timeout=PATIENCE)
 
 
+def bytes_to(host, carried):
+    """Returns the bytes that have arrived at a host, of those that links have carried."""
+    return sum(count for (_, b), count in carried.items() if b == host)
+
+
+def received_bytes(bed, host):
+    return bytes_to(host, bed.link_bytes())
+
+
 def least_received(bed, before):
     """Returns the least number of bytes that have arrived at a host other than h1 since the counts
     `before`."""
     carried = bed.link_bytes()
     hosts = [host["name"] for host in bed.description["hosts"] if host["name"] != "h1"]
-    return min(sum(count - before[a, b] for (a, b), count in carried.items() if b == host) for host in hosts)
+    return min(bytes_to(host, carried) - bytes_to(host, before) for host in hosts)
 
 
 def start_copy(bed, folder, minimum, *options):
@@ -232,11 +241,6 @@ def test_an_interrupted_copy_leaves_nothing_visible_and_resumes(make_bed, tmp_pa
     for node in ("h1", "h2", "h3", "h4"):
         assert os.listdir(tmp_path / node) == ["copy"]
         assert filecmp.cmp(tmp_path / node / "copy", source, shallow=False)
-
-
-def received_bytes(bed, host):
-    """Returns the bytes that have arrived at a host."""
-    return sum(carried for (_, b), carried in bed.link_bytes().items() if b == host)
 
 
 def test_killed_ranks_and_supervisors_restart_unnoticed(make_bed, tmp_path):

@@ -5,8 +5,9 @@ import socket
 import struct
 import subprocess
 
-from conftest import end_controller, log_of, run, succeed, wait_for
+from conftest import log_of, run, succeed, wait_for
 from test_any_network import nodes
+from test_controllers import restart_controller
 
 RACKS = {"h1": "s2", "h2": "s2", "h3": "s2", "h4": "s3", "h5": "s3", "h6": "s3"}
 # Agents do not name their racks.
@@ -64,8 +65,7 @@ def test_lldp_of_switches_groups_nodes_into_racks(make_bed):
     assert succeed(bed, "cool", "doctor") == "nothing is wrong: 0 switches, 6 nodes\n"
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "64K", "--reps", "1")
     # The next controller receives the neighbors with the registrations.
-    end_controller(bed)
-    bed.start_controller()
+    restart_controller(bed)
     wait_for(lambda: len(nodes(bed)) == 6 and sources(bed) == {"lldp-neighbor"}, "the next controller has the neighbors")
     assert is_grouped(bed)
     # A switch that shuts down announces it.
@@ -77,9 +77,7 @@ def test_a_file_names_racks_and_agents_correct_it(make_bed, tmp_path):
     bed = make_bed(**OPTIONS)
     file = tmp_path / "racks"
     file.write_text("# two racks\nwest h[1-3]\neast h4,h[5-6]\n")
-    bed.controller_flags = ("--racks", str(file))
-    end_controller(bed)
-    bed.start_controller()
+    restart_controller(bed, "--racks", str(file))
     wait_for(lambda: len(nodes(bed)) == 6 and sources(bed) == {"racks-file"}, "the file names all racks")
     assert is_grouped(bed) and set(rack_names(bed).values()) == {"west", "east"}
     # The operator's file takes precedence over LLDP, and is read again on SIGHUP.

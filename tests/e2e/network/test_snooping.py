@@ -3,10 +3,11 @@ elsewhere."""
 import json
 import subprocess
 
-from conftest import end_controller, run, succeed, wait_for
+from conftest import run, succeed, wait_for
+from test_controllers import restart_controller
+from test_copy import MIB, received_bytes
 
 TREES = "239.192.0.0/14"
-MIB = 1 << 20
 
 
 def snooping_bed(make_bed):
@@ -32,11 +33,10 @@ def drop_multicasts(bed, name, what="-A"):
     bed.network.run_in(bed.network.net.get(name), "iptables", what, "INPUT", "-d", TREES, "-j", "DROP")
 
 
-def restart_controller(bed):
-    """The next controller does not know which paths have failed."""
-    end_controller(bed)
-    bed.start_controller()
-    wait_for(bed.whole, "all nodes are located again")
+def forget_failed_paths(bed):
+    """Starts another controller, which does not know which paths have failed."""
+    restart_controller(bed)
+    bed.wait_until_joined()
 
 
 def test_groups_use_multicast_where_switches_forward_it(make_bed):
@@ -70,22 +70,17 @@ def test_a_node_that_receives_no_multicast_is_named(make_bed):
         assert uses_multicast(bed, "-n", "3")
     finally:
         drop_multicasts(bed, "h4", "-D")
-    restart_controller(bed)
+    forget_failed_paths(bed)
     assert uses_multicast(bed)
 
 
 def test_data_arrives_where_multicast_stops_during_a_stream(make_bed):
     bed = snooping_bed(make_bed)
-    host = bed.network.net.get("h3")
-
-    def received():
-        return int(host.cmd("cat /sys/class/net/%s/statistics/rx_bytes" % host.defaultIntf().name))
-
-    before = received()
+    before = received_bytes(bed, "h3")
     job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "16M", "--warmup", "0", "--reps", "1"], env=bed.environment(),
                            stdout=subprocess.PIPE, text=True)
     try:
-        wait_for(lambda: received() > before + 4 * MIB, "a part of the message has arrived")
+        wait_for(lambda: received_bytes(bed, "h3") > before + 4 * MIB, "a part of the message has arrived")
         drop_multicasts(bed, "h3")
         out, _ = job.communicate()
         assert job.returncode == 0, out
@@ -104,5 +99,5 @@ def test_groups_use_chains_where_no_multicast_is_forwarded(make_bed):
     finally:
         for name in hosts:
             drop_multicasts(bed, name, "-D")
-    restart_controller(bed)
+    forget_failed_paths(bed)
     assert uses_multicast(bed)

@@ -159,7 +159,8 @@ impl Network {
     /// Replaces the operator's table of racks.
     pub(crate) fn set_racks(&mut self, racks: Arc<RackTable>) {
         self.config.racks = racks;
-        for name in self.self_location.reported().into_keys() {
+        let names: Vec<String> = self.self_location.racks.keys().cloned().collect();
+        for name in names {
             self.locate_by_report(&name);
         }
     }
@@ -171,9 +172,7 @@ impl Network {
         let snooped = match self.config.mode {
             NetworkMode::Plain => false,
             NetworkMode::Snooping => true,
-            NetworkMode::Auto | NetworkMode::OpenFlow if !request.members.iter().any(by_report) => {
-                return None;
-            }
+            _ if !request.members.iter().any(by_report) => return None,
             // OpenFlow switches drop multicasts that they have no entries for.
             NetworkMode::Auto | NetworkMode::OpenFlow => request.members.iter().all(by_report),
         };

@@ -17,8 +17,6 @@ pub(crate) struct SnoopedTrees {
     /// Which groups share which sets of trees.
     sharing: TreeSharing,
     sets: BTreeMap<u64, Vec<SnoopedTree>>,
-    /// Number of trees in all sets.
-    in_use: u32,
 }
 
 #[derive(Debug)]
@@ -50,15 +48,12 @@ impl SnoopedTrees {
     pub(super) fn release(&mut self, id: u64) -> Option<Vec<u32>> {
         self.sharing.set_of(id)?;
         let trees = self.sharing.leave(id).and_then(|set| self.sets.remove(&set)).unwrap_or_default();
-        self.in_use -= trees.len() as u32;
         Some(trees.into_iter().map(|tree| tree.number).collect())
     }
 
-    /// Returns whether there may be a further tree of this scope. The trees over all nodes come
-    /// first, because the others only speed up repair and operations in three steps.
-    fn has_room(&self, scope: TreeScope, more: usize, max: u32) -> bool {
-        let max = if scope == TreeScope::All { max } else { max / 2 };
-        self.in_use as usize + more < max as usize
+    /// Returns the number of trees in all sets.
+    fn in_use(&self) -> usize {
+        self.sets.values().map(Vec::len).sum()
     }
 }
 
@@ -75,7 +70,6 @@ impl Network {
             Some(set) => self.snooped.sharing.join(id, set),
             None => {
                 let trees = self.new_snooped_trees(request, racks);
-                self.snooped.in_use += trees.len() as u32;
                 self.snooped.sharing.begin(id, &request.members);
                 self.snooped.sets.insert(id, trees);
             }
@@ -89,8 +83,14 @@ impl Network {
         racks: &BTreeMap<String, u32>,
     ) -> Vec<SnoopedTree> {
         let mut trees = Vec::new();
-        for (scope, members) in scopes(request, racks) {
-            if !self.snooped.has_room(scope, trees.len(), self.config.max_snooped_trees) {
+        let first = request.members.first().and_then(|name| self.nodes.get(name));
+        let Some(version) = first.map(|node| IpVersion::from_ip(node.ip)) else { return trees };
+        let (in_use, max) = (self.snooped.in_use(), self.config.max_snooped_trees as usize);
+        for (scope, _) in scopes(request, racks) {
+            // Trees over all nodes take precedence, because the others only speed up repair and
+            // operations in three steps.
+            let max = if scope == TreeScope::All { max } else { max / 2 };
+            if in_use + trees.len() >= max {
                 warn!(
                     group = request.id,
                     ?scope,
@@ -98,10 +98,8 @@ impl Network {
                 );
                 continue;
             }
-            let node = members.first().and_then(|name| self.nodes.get(name));
-            let Some((node, number)) = node.cloned().zip(self.multicast.allocate()) else { continue };
-            let address = IpVersion::from_ip(node.ip).address(number);
-            trees.push(SnoopedTree { scope, number, address, is_withdrawn: false });
+            let Some(number) = self.multicast.allocate() else { break };
+            trees.push(SnoopedTree { scope, number, address: version.address(number), is_withdrawn: false });
         }
         trees
     }

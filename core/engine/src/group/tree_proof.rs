@@ -53,18 +53,18 @@ impl TreeProof {
             self.received.insert(probe);
         }
     }
+}
 
-    /// Returns the probes that have not arrived, by tree.
-    fn missing(&self, members: &Members) -> Vec<MissingProbes> {
-        let trees = members.my_indexed_trees();
-        let missing = trees.into_iter().map(|(index, tree, nodes)| {
-            let senders = senders(&nodes).filter(|node| *node != members.me);
-            let missing = senders.filter(|node| !self.received.contains(&(index, *node as u16)));
-            let from: Vec<String> = missing.map(|node| members.nodes[node].name.clone()).collect();
-            MissingProbes { tree: tree.ip(), from }
-        });
-        missing.filter(|missing| !missing.from.is_empty()).collect()
-    }
+/// Returns the probes that are not among the received ones, by tree.
+fn missing_probes(received: &BTreeSet<(u32, u16)>, members: &Members) -> Vec<MissingProbes> {
+    let trees = members.my_indexed_trees();
+    let missing = trees.into_iter().map(|(index, tree, nodes)| {
+        let senders = senders(&nodes).filter(|node| *node != members.me);
+        let missing = senders.filter(|node| !received.contains(&(index, *node as u16)));
+        let from: Vec<String> = missing.map(|node| members.nodes[node].name.clone()).collect();
+        MissingProbes { tree: tree.ip(), from }
+    });
+    missing.filter(|missing| !missing.from.is_empty()).collect()
 }
 
 /// Returns the nodes of a tree that send probes over it.
@@ -73,7 +73,8 @@ fn senders(nodes: &[usize]) -> impl Iterator<Item = usize> + '_ {
 }
 
 impl Group {
-    /// Begins a proof: sends probes, and reports within `time_max` whose probes do not arrive.
+    /// Begins a proof: sends probes, and within `time_max` reports the nodes whose probes have not
+    /// arrived.
     pub(crate) fn prove_trees(
         &mut self,
         now: Time,
@@ -114,18 +115,21 @@ impl Group {
 
     /// Sends probes, or reports the missing ones, if it is time to.
     pub(crate) fn on_tree_proof_timer(&mut self, now: Time, resources: &mut EngineResources) {
-        let (number, members) = (self.tree_proof.number, &self.members);
-        let missing = self.tree_proof.missing(members);
-        let Some(probing) = &mut self.tree_proof.probing else { return };
+        let TreeProof { number, received, probing } = &mut self.tree_proof;
+        let (number, members) = (*number, &self.members);
+        let Some(probing) = probing else { return };
         if probing.next_probes <= now {
             probing.next_probes = now + probing.pause;
             probing.pause *= 2;
             send_probes(members, resources, number);
         }
-        if probing.report_at.is_some_and(|at| at <= now || missing.is_empty()) {
-            probing.report_at = None;
-            let (group, received) = (members.id, self.tree_proof.received.len());
-            resources.out.push(Output::TreesProbed { group, number, missing, received });
+        if let Some(at) = probing.report_at {
+            let missing = missing_probes(received, members);
+            if at <= now || missing.is_empty() {
+                probing.report_at = None;
+                let (group, received) = (members.id, received.len());
+                resources.out.push(Output::TreesProbed { group, number, missing, received });
+            }
         }
         let next = earliest(Some(probing.next_probes), probing.report_at);
         let mut context = GroupContext { now, members: &self.members, resources };
