@@ -123,8 +123,8 @@ def test_failed_system_calls_cause_errors_and_no_wrong_data(make_bed):
     bed = make_bed(inject.TOPOLOGY, switches="bridge")
     with inject.series(bed) as series:
         records = [series.run(seed) for seed in SYSTEM_CALL_SEEDS]
-    violations = [record for record in records if "violation" in record]
-    assert not violations, violations
+    violations = ["seed %(seed)d: %(violation)s" % record for record in records if "violation" in record]
+    assert not violations, "\n".join(violations)
     assert any(record["injected"] for record in records)
 
 
