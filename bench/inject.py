@@ -160,19 +160,31 @@ class Case:
         return ["cool", "run", "-n", str(self.ranks), "--ranks-per-node", str(self.per_node), "--", *program]
 
 
+def shared_memory(pid):
+    """Returns the inodes of the files of shared memory that a process has mapped."""
+    with open("/proc/%d/maps" % pid) as f:
+        return {line.split()[4] for line in f if "memfd:" in line}
+
+
 class Holdings:
     """What an agent holds: the kinds of its descriptors, and the number of files of shared memory
-    that it has mapped."""
+    that it has mapped and no rank has. Ranks of the other job may map memory at any time, because
+    a call that gets no quick answer on a busy machine needs some."""
 
-    def __init__(self, pid):
+    def __init__(self, pid, agents):
         self.descriptors = []
         for path in glob.glob("/proc/%d/fd/*" % pid):
             # Descriptors may be closed in the meantime.
             with contextlib.suppress(FileNotFoundError):
                 self.descriptors.append(re.sub(r"\d+", "", os.readlink(path)))
         self.descriptors.sort()
-        with open("/proc/%d/maps" % pid) as f:
-            self.mappings = len({line.split()[4] for line in f if "memfd:" in line})
+        mapped = shared_memory(pid)
+        for other in glob.glob("/proc/[0-9]*"):
+            # Processes may end in the meantime.
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                other = int(os.path.basename(other))
+                mapped -= set() if other in agents else shared_memory(other)
+        self.mappings = len(mapped)
 
     def exceed(self, before):
         """Returns whether there are more than before."""
@@ -204,7 +216,7 @@ class Series:
         wait_for(lambda: (self.bed.cool_json("groups") or {"groups": []})["groups"], "the other job runs")
 
     def holdings(self, name):
-        return Holdings(self.bed.agents[name].process.pid)
+        return Holdings(self.bed.agents[name].process.pid, {agent.process.pid for agent in self.bed.agents.values()})
 
     def run(self, seed):
         """Runs the case of a seed. Returns its record, with a key `violation` if a requirement is
