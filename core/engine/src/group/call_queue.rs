@@ -49,9 +49,11 @@ impl CallQueue {
         self.pending.is_empty()
     }
 
-    /// Returns whether a call of a rank is pending.
-    pub(super) fn has_call_of(&self, rank: u32) -> bool {
-        self.pending.iter().any(|pending| pending.request.rank == rank)
+    /// Returns whether the call of a rank with this number is pending.
+    pub(super) fn has_call(&self, call: u64, rank: u32) -> bool {
+        self.pending
+            .iter()
+            .any(|PendingCall { request, .. }| (request.call_number, request.rank) == (Some(call), rank))
     }
 
     /// Appends a call.

@@ -4,6 +4,7 @@ use super::*;
 use crate::inputs_outputs::Work;
 use crate::{CallRequest, ElementType, RankCommand, WatchReport};
 use CallFailureKind::{Aborted, Invalid, Lost, Mismatch, Revoked, Timeout};
+use cool_transport::unicast::Notice;
 use cool_types::limits;
 
 const RANKS: u32 = 4;
@@ -397,6 +398,45 @@ fn used_and_watched_call_numbers_are_refused() {
     assert!(node.is_by_agent(22) && (30..34).all(|token| node.ended(token).is_ok()));
     node.handle(Input::ReleaseGroup { group: 1 });
     assert!(node.forgotten && !node.failed);
+}
+
+/// Another agent reports that it executes call 0, which rank 0 has executed itself, as its later
+/// calls show. Its call 2 waits for its schedule when the report arrives.
+#[test]
+fn a_report_on_a_call_that_is_over_reaches_ranks_with_queued_calls() {
+    let mut group = spec(2);
+    group.members[1].node = "h1".to_owned();
+    let mut engine =
+        Engine::new(AgentId { node: "h0".to_owned(), incarnation: 0 }, 0, Duration::from_secs(2));
+    let now = Time::ZERO;
+    engine.handle(now, Input::MakeGroup(&group));
+    let mut request_empty = |engine: &mut Engine, number, operation| {
+        let request = CallRequest { call_number: Some(number), count: 0, ..request(0, operation) };
+        engine.handle(now, Input::Request { token: number, request: request.into() });
+        turn(engine, now).0
+    };
+    let preparation = |outputs: Vec<Output>| {
+        outputs.into_iter().find_map(|output| match output {
+            Output::Work { id, work: Work::Prepare(preparation) } => Some((id, preparation.run())),
+            _ => None,
+        })
+    };
+    let (id, prepared) = preparation(request_empty(&mut engine, 1, Operation::Bcast)).unwrap();
+    engine.handle(now, Input::Prepared(id, prepared));
+    let (id, prepared) = preparation(request_empty(&mut engine, 2, Operation::Scatter)).unwrap();
+
+    let text = "allreduce of 5 u8 by sum".to_owned();
+    let notice = Notice::RanksArrived { group: 1, epoch: 1, call: 0, digest: 7, ranks: vec![1], text };
+    let peer = engine.groups[&1].members.nodes[1].id;
+    engine.with_group(now, 1, |group, resources| group.on_notice(now, resources, peer, notice));
+    engine.handle(now, Input::Prepared(id, prepared));
+    let failures = turn(&mut engine, now).0.into_iter().filter_map(|output| match output {
+        Output::Done { token, result } => {
+            Some((token, result.err().map(|failed| (failed.kind, failed.ranks))))
+        }
+        _ => None,
+    });
+    assert_eq!(failures.last(), Some((2, Some((Mismatch, vec![1, 0])))));
 }
 
 #[test]
