@@ -1,11 +1,12 @@
-//! The configuration files of `cool`: the table [tool] in /etc/cool/cool.toml and
-//! ~/.config/cool/cool.toml.
+//! The configuration files of `cool`: the table [tool] in /etc/cool/cool.toml, in the file of
+//! `cool up`, and in ~/.config/cool/cool.toml.
 //!
 //! Its keys must be flags that all commands have. The order of precedence is: flags on the command
-//! line, the environment, the user's file, the system's file.
+//! line, the environment, the user's file, that of `cool up`, the system's file.
 
 use crate::error::Error;
 use clap::{ArgAction, Command};
+use cool_deploy::DeploymentDir;
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -28,11 +29,10 @@ type Values = BTreeMap<&'static str, String>;
 /// If a file cannot be read, or its table is wrong: the error names file and line.
 pub(crate) fn with_defaults(command: Command) -> Result<Command, Error> {
     let user = user_directory(&|name| std::env::var_os(name));
+    let system = Some(PathBuf::from(SYSTEM_FILE));
+    let own = user.as_ref().map(|directory| directory.join("cool.toml"));
     let files: Vec<PathBuf> =
-        [Some(PathBuf::from(SYSTEM_FILE)), user.as_ref().map(|dir| dir.join("cool.toml"))]
-            .into_iter()
-            .flatten()
-            .collect();
+        [system, DeploymentDir::default_tool_file(), own].into_iter().flatten().collect();
     let mut values = read(&files)?;
     if let Some(certs) = user.map(|directory| directory.join("certs")).filter(|certs| certs.is_dir()) {
         values.entry("certs").or_insert_with(|| certs.display().to_string());

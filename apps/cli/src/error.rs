@@ -26,6 +26,8 @@ pub(crate) enum Error {
     #[error("{0}")]
     Certificates(#[from] cool_tls::make::MakeError),
     #[error("{0}")]
+    Deploy(#[from] cool_deploy::DeployError),
+    #[error("{0}")]
     Config(String),
     #[error(
         "no controller at {url}: {reason}; start cool-controller, or name another with --controller or COOL_CONTROLLER"

@@ -6,7 +6,8 @@ use clap::Command;
 pub(crate) const CONNECTION: &str = "Connection to the controller";
 
 /// The commands by purpose, in the order of the help.
-const GROUPS: [(&str, &[&str]); 5] = [
+const GROUPS: [(&str, &[&str]); 6] = [
+    ("Start a cluster without root", &["up", "join", "down"]),
     ("See the cluster", &["topology", "groups", "jobs", "trace", "doctor"]),
     ("Run programs", &["run", "mpirun", "bench", "cancel"]),
     ("Copy and store files", &["copy", "put", "get", "ls", "stat", "rm", "verify"]),
@@ -15,10 +16,11 @@ const GROUPS: [(&str, &[&str]); 5] = [
 ];
 
 /// The commands that need no controller.
-const OFFLINE: [&str; 3] = ["certs", "simulate", "mpirun"];
+const OFFLINE: [&str; 6] = ["certs", "simulate", "mpirun", "up", "join", "down"];
 
 const EXAMPLES: &str = "\
 Examples:
+  cool up                                      start a cluster; prints a token for `cool join`
   cool topology                                the network, as the controller has found it
   cool doctor                                  problems, and what to do about them
   cool run -n 4 ./program --its-option         4 ranks of a program, which is on all nodes
@@ -28,8 +30,8 @@ Examples:
 
 Configuration: `controller`, `certs` and `insecure-plaintext` may be set in the table [tool] of
 ~/.config/cool/cool.toml and /etc/cool/cool.toml. A flag takes precedence over its environment variable,
-that over the user's file, and that over the system's file. Certificates are in ~/.config/cool/certs if
-that exists, otherwise in /etc/cool/certs.
+that over the user's file, that over the cluster of `cool up` on this machine, and that over the system's
+file. Certificates are in ~/.config/cool/certs if that exists, otherwise in /etc/cool/certs.
 
 Documents: docs/guide/ in the sources, /usr/share/doc/cool-common/ of the packages. `cool help COMMAND` explains a command.";
 

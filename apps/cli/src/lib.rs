@@ -33,6 +33,7 @@ mod terminal_text;
 mod topology;
 mod trace;
 mod units;
+mod up;
 
 use crate::terminal_text::printable_lines;
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
@@ -68,6 +69,9 @@ struct CoolOptions {
 enum CoolCommand {
     #[command(flatten)]
     Controller(ControllerCommand),
+    Up(up::UpOptions),
+    Join(up::JoinOptions),
+    Down(up::DownOptions),
     Certs(certs::CertsOptions),
     Mpirun(mpirun::MpirunOptions),
     Plan(plan::PlanOptions),
@@ -138,6 +142,9 @@ fn execute(CoolOptions { controller, tls, command }: CoolOptions) -> Result<(), 
             trace::show_file(&options)
         }
         CoolCommand::Controller(command) => execute_at_controller(&controller, &tls, command),
+        CoolCommand::Up(options) => on_runtime(up::up(&options)),
+        CoolCommand::Join(options) => on_runtime(up::join(&options)),
+        CoolCommand::Down(options) => up::down(&options),
         CoolCommand::Certs(options) => certs::run(&options),
         CoolCommand::Mpirun(options) => mpirun::run(&options),
         CoolCommand::Plan(options) if options.needs_controller() => on_runtime(async {

@@ -1,10 +1,12 @@
-//! The commands of ranks: `cool` starts its own program as the ranks of its jobs.
+//! The commands of ranks and of the join server: `cool` starts its own program as the ranks of its
+//! jobs, and as the join server of `cool up`.
 //!
 //! They are not part of the command line, so that help and suggestions do not show them. Each takes
 //! one argument, which must be its task as JSON.
 
 use crate::bench::rank::run_bench_rank;
 use crate::error::Error;
+use crate::up;
 use std::ffi::OsString;
 
 /// A rank of `cool bench`.
@@ -16,7 +18,10 @@ pub(crate) const STREAM_RANK: &str = "copy-stream-rank";
 /// A rank of `cool ls` and the other requests to stores.
 pub(crate) const STORE_RANK: &str = "store-rank";
 
-/// Runs as a rank if the arguments, without the program's name, are one of these commands and its
+/// The join server of `cool up`.
+pub(crate) const JOIN_SERVER: &str = "join-server";
+
+/// Runs as a rank or join server if the arguments, without the program's name, are one of these commands and its
 /// task. Otherwise returns `None`.
 pub(crate) fn run(arguments: &[OsString]) -> Option<Result<(), Error>> {
     let [command, task] = arguments else { return None };
@@ -27,6 +32,7 @@ pub(crate) fn run(arguments: &[OsString]) -> Option<Result<(), Error>> {
         COPY_RANK => task().and_then(|task| cool_copy::run_copy_rank(task).map_err(failed)),
         STREAM_RANK => task().and_then(|task| cool_copy::run_stream_rank(task).map_err(failed)),
         STORE_RANK => task().and_then(|task| cool_copy::run_store_rank(task).map_err(failed)),
+        JOIN_SERVER => task().and_then(up::run_join_server),
         _ => return None,
     })
 }

@@ -4,6 +4,7 @@
 use super::{ConnectionEnd, ControlSession, SHORTEST_PAUSE, group_spec};
 use crate::interface::Interface;
 use crate::{diagnostics, lldp, probe, traces};
+use cool_daemon::service_notify;
 use cool_proto::control::{
     Examine, GroupFailed, GroupReady, Held, HeldGroups, HoldOutput, Kill, Probe, Probed, Registered,
     ReleaseGroup, SignalRequest, StopProbe, TreesProven, agent_message, controller_message::Body,
@@ -151,6 +152,7 @@ impl ControlSession<'_> {
                 self.send_remaining_inventory(further, registered.features);
                 self.agent.requests().into_iter().for_each(|request| self.outbox.send(request));
                 info!(node, "joined the controller at {}", self.registration.controller);
+                service_notify::status("joined the controller");
             }
         }
         (self.latest, self.pause) = (Some(controller), SHORTEST_PAUSE);

@@ -12,6 +12,12 @@ pub fn ready() {
     notify(NotifyState::Ready);
 }
 
+/// Reports the state of the program as a line of text. `systemctl status` shows it, and `cool up`
+/// waits for that of an agent.
+pub fn status(text: &str) {
+    notify(NotifyState::Status(text));
+}
+
 /// Reports that the program is shutting down.
 pub fn stopping() {
     notify(NotifyState::Stopping);
