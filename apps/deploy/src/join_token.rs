@@ -43,7 +43,7 @@ impl fmt::Debug for JoinSecret {
 }
 
 /// The address of a join server and the secret that both sides must know, as text
-/// `IP:PORT/SECRET`. Whoever has the text can add machines to the deployment while it is valid.
+/// `IP:PORT/SECRET`. Anyone with the text can add machines to the deployment while it is valid.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JoinToken {
     /// The address of the join server.
