@@ -136,23 +136,25 @@ pub(crate) struct DownOptions {
 pub(crate) async fn up(options: &UpOptions) -> Result<(), Error> {
     let directory = options.node.open()?;
     let _lock = directory.lock()?;
+    directory.check_own_cluster()?;
     let request = CertificateRequest { holders: Vec::new(), days: CERTIFICATE_DAYS, renew: false };
     make::make(&directory.certs(), &request)?;
     let interface = DataInterface::find(options.interface.as_deref())?;
     let controller = SocketAddr::new(interface.ip, options.controller_port);
     let joins = SocketAddr::new(interface.ip, options.join_port);
 
+    let settings = NodeSettings {
+        controller: controller.to_string(),
+        interface: interface.name,
+        certs: directory.certs(),
+        agent_options: options.agent_options.clone(),
+    };
+    check_address(&directory, &settings)?;
+    directory.keep_settings(&settings)?;
     let mut launches =
         vec![controller_launch(&directory, options, controller), join_launch(&directory, joins, controller)?];
     if !options.no_agent {
-        let settings = NodeSettings {
-            controller: controller.to_string(),
-            interface: interface.name,
-            certs: directory.certs(),
-            agent_options: options.agent_options.clone(),
-        };
         launches.push(agent_launch(&directory, &settings)?);
-        directory.keep_settings(&settings)?;
     }
     start_missing(&directory, &launches).await?;
     directory.keep_tool_options(&controller.to_string())?;
@@ -200,6 +202,7 @@ pub(crate) async fn join(options: &JoinOptions) -> Result<(), Error> {
             kept
         }
         Some(token) => {
+            directory.check_other_cluster()?;
             let named =
                 options.interface.as_deref().map(|name| DataInterface::find(Some(name))).transpose()?;
             let (admission, own) = join_channel::join(token, directory.node()).await?;
@@ -257,6 +260,15 @@ pub(crate) fn run_join_server(task: &str) -> Result<(), Error> {
     let task =
         serde_json::from_str(task).map_err(|e| Error::Rank(format!("the argument is not a task: {e}")))?;
     on_runtime(async { Ok(join_server::run(task).await?) })
+}
+
+/// Checks that a running controller has the address that the token will contain.
+fn check_address(directory: &DeploymentDir, settings: &NodeSettings) -> Result<(), DeployError> {
+    let kept = directory.settings()?.filter(|kept| kept.controller != settings.controller);
+    match kept {
+        Some(kept) if !running(directory)?.is_empty() => Err(DeployError::OtherAddress(kept.controller)),
+        _ => Ok(()),
+    }
 }
 
 fn running(directory: &DeploymentDir) -> Result<Vec<ProcessRecord>, DeployError> {

@@ -97,6 +97,30 @@ impl DeploymentDir {
         self.path.join("certs")
     }
 
+    /// Checks that `cool up` may use this directory, whose certificates it makes.
+    ///
+    /// # Errors
+    /// If the node has joined a cluster of another machine.
+    pub fn check_own_cluster(&self) -> Result<(), DeployError> {
+        match self.has("ca.pem") && !self.has("ca.key") {
+            true => Err(DeployError::OtherCluster(self.node.clone())),
+            false => Ok(()),
+        }
+    }
+
+    /// Checks that the node may join a cluster of another machine, whose certificates replace those
+    /// in this directory.
+    ///
+    /// # Errors
+    /// If the node has started a cluster itself, which would be lost.
+    pub fn check_other_cluster(&self) -> Result<(), DeployError> {
+        if self.has("ca.key") { Err(DeployError::OwnCluster(self.node.clone())) } else { Ok(()) }
+    }
+
+    fn has(&self, certificate: &str) -> bool {
+        self.certs().join(certificate).exists()
+    }
+
     /// Returns the log of a program.
     pub(crate) fn log(&self, program: &str) -> PathBuf {
         self.path.join(format!("{program}.log"))
@@ -279,6 +303,18 @@ mod tests {
         fs::write(directory.path().join(NODE_FILE), "{").unwrap();
         let error = directory.settings().unwrap_err().to_string();
         assert!(error.contains("node.json") && error.contains("remove the file"), "{error}");
+    }
+
+    #[test]
+    fn a_node_belongs_to_one_cluster() {
+        let state = tempfile::tempdir().unwrap();
+        let directory = DeploymentDir::open(Some(state.path()), Some("h1")).unwrap();
+        let checks = || (directory.check_own_cluster().is_ok(), directory.check_other_cluster().is_ok());
+        assert_eq!(checks(), (true, true));
+        directory.replace(Path::new("certs/ca.pem"), b"").unwrap();
+        assert_eq!(checks(), (false, true));
+        directory.replace(Path::new("certs/ca.key"), b"").unwrap();
+        assert_eq!(checks(), (true, false));
     }
 
     #[test]

@@ -89,6 +89,17 @@ pub enum DeployError {
     /// The node's agent runs already.
     #[error("node {0} has joined already; `cool down` ends its agent")]
     Joined(String),
+    /// The controller runs at another address.
+    #[error("the controller runs at {0}; name its interface and port, or end it with `cool down` first")]
+    OtherAddress(String),
+    /// The node has started a cluster itself, so it cannot join another one.
+    #[error("node {0} has started a cluster itself; `cool down --purge` removes that cluster")]
+    OwnCluster(String),
+    /// The node belongs to the cluster of another machine.
+    #[error(
+        "node {0} belongs to a cluster of another machine; `cool join` returns to it, and `cool down --purge` leaves it"
+    )]
+    OtherCluster(String),
     /// There is no deployment to return to.
     #[error(
         "this machine has joined no deployment; run `cool up` on the first machine, and `cool join TOKEN` here"

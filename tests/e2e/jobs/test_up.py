@@ -115,6 +115,10 @@ def test_four_machines_become_a_cluster_by_up_and_join(bed):
     assert "does not accept this token" in fail(bed, "h4", "join", token, "--name", "h5")
     wait_for(lambda: has_nodes(bed, environment, 3), "the other nodes have returned")
 
+    assert "belongs to a cluster of another machine" in fail(bed, "h2", "up", "--name", "h2", "--interface", "h2-eth0")
+    assert "the controller runs at 10.0.0.2:7400" in fail(bed, "h1", "up", "--name", "h1", "--interface", "h1-eth0", "--controller-port", "7500")
+    assert "has started a cluster itself" in fail(bed, "h1", "join", token, "--name", "h1")
+
     # A repeated command starts what is missing, and prints another token.
     before = bed.processes("h1")
     more = up(bed)

@@ -410,7 +410,7 @@ fn a_report_on_a_call_that_is_over_reaches_ranks_with_queued_calls() {
         Engine::new(AgentId { node: "h0".to_owned(), incarnation: 0 }, 0, Duration::from_secs(2));
     let now = Time::ZERO;
     engine.handle(now, Input::MakeGroup(&group));
-    let mut request_empty = |engine: &mut Engine, number, operation| {
+    let request_empty = |engine: &mut Engine, number, operation| {
         let request = CallRequest { call_number: Some(number), count: 0, ..request(0, operation) };
         engine.handle(now, Input::Request { token: number, request: request.into() });
         turn(engine, now).0
