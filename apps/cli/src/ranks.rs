@@ -21,8 +21,8 @@ pub(crate) const STORE_RANK: &str = "store-rank";
 /// The join server of `cool up`.
 pub(crate) const JOIN_SERVER: &str = "join-server";
 
-/// Runs as a rank or join server if the arguments, without the program's name, are one of these commands and its
-/// task. Otherwise returns `None`.
+/// Runs as a rank or join server if the arguments, without the program's name, are one of these
+/// commands and its task. Otherwise returns `None`.
 pub(crate) fn run(arguments: &[OsString]) -> Option<Result<(), Error>> {
     let [command, task] = arguments else { return None };
     let task = || task.to_str().ok_or_else(|| Error::NotUtf8(task.display().to_string()));

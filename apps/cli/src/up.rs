@@ -47,9 +47,9 @@ impl NodeOptions {
 
 /// Start a controller and an agent on this machine, and print a token for more machines
 ///
-/// Everything runs in the background under your account, until `cool down`. Run `cool join TOKEN` on
-/// the other machines; the token is a secret while it is valid. Repeat `cool up` for another token,
-/// or to start again after a reboot: certificates are kept, and nodes return by themselves.
+/// Everything runs in the background under your account, until `cool down`. Run `cool join TOKEN`
+/// on the other machines; the token is a secret while it is valid. Repeat `cool up` for another
+/// token, or to start again after a reboot: certificates are kept, and nodes return by themselves.
 ///
 /// Only your account can run programs on this cluster. To serve several users, install the packages
 /// (docs/guide/deployment.md).
@@ -97,10 +97,10 @@ pub(crate) struct UpOptions {
 
 /// Let this machine join the cluster that `cool up` has started on another one
 ///
-/// The token proves to both sides that they belong together. This machine receives a certificate for
-/// its node and starts an agent in the background, which runs ranks under your account, until `cool
-/// down`. Without TOKEN, an agent that has joined before is started again, for example after a
-/// reboot.
+/// The token proves to both sides that they belong together. This machine receives a certificate
+/// for its node and starts an agent in the background, which runs ranks under your account, until
+/// `cool down`. Without TOKEN, an agent that has joined before is started again, for example after
+/// a reboot.
 #[derive(Debug, clap::Args)]
 pub(crate) struct JoinOptions {
     /// The word that `cool up` has printed
@@ -120,8 +120,8 @@ pub(crate) struct JoinOptions {
 
 /// End what `cool up` or `cool join` has started on this machine
 ///
-/// Jobs of this node fail. Certificates are kept, so `cool up` and `cool join` without a token return
-/// to the same cluster. All tokens become invalid.
+/// Jobs of this node fail. Certificates are kept, so `cool up` and `cool join` without a token
+/// return to the same cluster. All tokens become invalid.
 #[derive(Debug, clap::Args)]
 pub(crate) struct DownOptions {
     #[command(flatten)]

@@ -97,7 +97,7 @@ impl DeploymentDir {
         self.path.join("certs")
     }
 
-    /// Checks that `cool up` may use this directory, whose certificates it makes.
+    /// Checks that `cool up` may make certificates in this directory.
     ///
     /// # Errors
     /// If the node has joined a cluster of another machine.
@@ -205,8 +205,8 @@ impl DeploymentDir {
         fs::remove_dir_all(&self.path).map_err(DeployError::file(&self.path))
     }
 
-    /// Returns a directory for Unix sockets, whose paths may be only about 100 bytes long. Creates
-    /// it if necessary.
+    /// Returns a directory for Unix sockets. Its path is short, because that of a socket may be
+    /// only about 100 bytes long. Creates it if necessary.
     ///
     /// # Errors
     /// If it cannot be created, or if others may write to it.

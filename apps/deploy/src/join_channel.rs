@@ -35,11 +35,11 @@ pub(crate) struct JoinRequest {
 }
 
 /// The reply to a machine that joins, or the reason why it is refused.
-pub(crate) type JoinReply = Result<Admission, String>;
+pub(crate) type JoinReply = Result<NodeAdmission, String>;
 
 /// Everything that a machine needs to run an agent.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Admission {
+pub struct NodeAdmission {
     /// The port of the controller, which has the address of the join server.
     pub controller_port: u16,
     /// The certificates of the CAs (`ca.pem`).
@@ -55,7 +55,7 @@ pub struct Admission {
 ///
 /// # Errors
 /// If the join server cannot be reached, or does not accept the token, the node or the request.
-pub async fn join(token: &JoinToken, node: &str) -> Result<(Admission, std::net::IpAddr), DeployError> {
+pub async fn join(token: &JoinToken, node: &str) -> Result<(NodeAdmission, std::net::IpAddr), DeployError> {
     let unreachable = |source| DeployError::Unreachable { address: token.server, source };
     let connecting = timeout(EXCHANGE_TIMEOUT, TcpStream::connect(token.server)).await;
     let mut stream = connecting.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())).map_err(unreachable)?;

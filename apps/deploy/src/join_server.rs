@@ -3,7 +3,7 @@
 use crate::deployment_dir::{DeploymentDir, create_private};
 use crate::error::DeployError;
 use crate::invitation;
-use crate::join_channel::{Admission, EXCHANGE_TIMEOUT, JoinChannel, JoinReply, JoinRequest};
+use crate::join_channel::{EXCHANGE_TIMEOUT, JoinChannel, JoinReply, JoinRequest, NodeAdmission};
 use crate::join_token::JoinSecret;
 use cool_tls::make::{self, CertificateHolder, CertificateRequest};
 use sd_notify::NotifyState;
@@ -124,7 +124,7 @@ impl JoinServer {
         if issued.is_ok() {
             invitation::count_use(&self.directory, now, secret)?;
         }
-        Ok(issued.map(|[authorities, certificate, key]| Admission {
+        Ok(issued.map(|[authorities, certificate, key]| NodeAdmission {
             controller_port: self.controller_port,
             authorities,
             certificate,
@@ -161,7 +161,7 @@ fn issue(directory: &DeploymentDir, node: &str) -> Result<[String; 3], String> {
 ///
 /// # Errors
 /// If a file cannot be written.
-pub fn keep_admission(directory: &DeploymentDir, admission: &Admission) -> Result<PathBuf, DeployError> {
+pub fn keep_admission(directory: &DeploymentDir, admission: &NodeAdmission) -> Result<PathBuf, DeployError> {
     let certs = directory.certs();
     create_private(&certs)?;
     let files = [

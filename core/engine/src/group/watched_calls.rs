@@ -181,8 +181,8 @@ impl Group {
     }
 
     fn match_executed(&self, (call, other, text): (u64, u32, &str)) -> Result<(), CallFailure> {
-        // A rank may have requested the call before it waited in a later one, if the call's schedule
-        // is not compiled yet.
+        // A rank may have requested the call before it waited in a later one, if the call's
+        // schedule is not compiled yet.
         match self.ranks.passed(call).find(|rank| !self.call_queue.has_call(call, *rank)) {
             Some(rank) => Err(mismatch(&self.members, call, (other, text), (rank, text))),
             None => Ok(()),

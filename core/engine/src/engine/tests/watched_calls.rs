@@ -403,7 +403,7 @@ fn used_and_watched_call_numbers_are_refused() {
 /// Another agent reports that it executes call 0, which rank 0 has executed itself, as its later
 /// calls show. Its call 2 waits for its schedule when the report arrives.
 #[test]
-fn a_report_on_a_call_that_is_over_reaches_ranks_with_queued_calls() {
+fn a_report_on_an_earlier_call_reaches_ranks_with_queued_calls() {
     let mut group = spec(2);
     group.members[1].node = "h1".to_owned();
     let mut engine =
