@@ -3,6 +3,7 @@
 use crate::deployment_dir::DeploymentDir;
 use crate::error::DeployError;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -85,9 +86,11 @@ impl ProcessRecord {
             return Ok(false);
         }
         for (signal, patience) in [(Signal::TERM, END_TIMEOUT), (Signal::KILL, KILL_TIMEOUT)] {
-            // An error means that the process has ended, or belongs to another user.
-            if pidfd_send_signal(&process, signal).is_err() || has_ended(&process, patience) {
-                return if self.runs() { Err(survives()) } else { Ok(true) };
+            match pidfd_send_signal(&process, signal) {
+                Ok(()) if !has_ended(&process, patience) => {}
+                Ok(()) | Err(Errno::SRCH) => return Ok(true),
+                // It belongs to another user.
+                Err(_) => return Err(survives()),
             }
         }
         Err(survives())
@@ -106,9 +109,10 @@ fn start_ticks(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the program's name in parentheses, which may contain any character.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    let state = fields.next()?;
-    let is_zombie = state == "Z";
-    fields.nth(18)?.parse().ok().filter(|_| !is_zombie)
+    // A process that has ended is a zombie until its parent waits for it, or dead for a moment if its
+    // parent ignores its end.
+    let has_ended = matches!(fields.next()?, "Z" | "X");
+    fields.nth(18)?.parse().ok().filter(|_| !has_ended)
 }
 
 fn boot() -> Option<String> {
