@@ -109,8 +109,8 @@ fn start_ticks(pid: i32) -> Option<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     // The second field is the program's name in parentheses, which may contain any character.
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
-    // A process that has ended is a zombie until its parent waits for it, or dead for a moment if its
-    // parent ignores its end.
+    // A process that has ended is a zombie until its parent waits for it, or dead for a moment if
+    // its parent ignores its end.
     let has_ended = matches!(fields.next()?, "Z" | "X");
     fields.nth(18)?.parse().ok().filter(|_| !has_ended)
 }
