@@ -242,6 +242,7 @@ pub(crate) fn down(options: &DownOptions) -> Result<(), Error> {
         }
     }
     directory.keep_processes(&[])?;
+    directory.remove_socket_dir()?;
     let node = directory.node().to_owned();
     if options.purge {
         directory.remove()?;

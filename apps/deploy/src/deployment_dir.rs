@@ -221,6 +221,15 @@ impl DeploymentDir {
         }
     }
 
+    /// Removes the directory for Unix sockets.
+    ///
+    /// # Errors
+    /// If it cannot be removed, or others may write to it.
+    pub fn remove_socket_dir(&self) -> Result<(), DeployError> {
+        let path = self.socket_dir()?;
+        fs::remove_dir_all(&path).map_err(DeployError::file(&path))
+    }
+
     pub(crate) fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, DeployError> {
         let path = self.path.join(name);
         let text = match fs::read(&path) {

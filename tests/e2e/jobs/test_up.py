@@ -1,8 +1,10 @@
 """A cluster that an ordinary user starts with `cool up` and `cool join` on machines without any
 configuration."""
+import glob
 import json
 import os
 import subprocess
+import tempfile
 
 import pytest
 import testbed
@@ -130,6 +132,7 @@ def test_four_machines_become_a_cluster_by_up_and_join(bed):
     assert not [pid for pid in running if os.path.exists("/proc/%d/exe" % pid)]
     assert succeed(bed, "h4", "down", "--name", "h5", "--purge") == "nothing was running for node h5\n"
     assert os.listdir(os.path.join(bed.home, ".local/state/cool")) == []
+    assert not glob.glob(os.path.join(tempfile.gettempdir(), "cool-%d-*" % UID)), "no directory of sockets remains"
 
 
 def test_a_cluster_that_cannot_start_leaves_nothing_running(bed):
