@@ -179,11 +179,10 @@ class Holdings:
                 self.descriptors.append(re.sub(r"\d+", "", os.readlink(path)))
         self.descriptors.sort()
         mapped = shared_memory(pid)
-        for other in glob.glob("/proc/[0-9]*"):
+        for other in {int(name) for name in os.listdir("/proc") if name.isdecimal()} - agents:
             # Processes may end in the meantime.
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                other = int(os.path.basename(other))
-                mapped -= set() if other in agents else shared_memory(other)
+                mapped -= shared_memory(other)
         self.mappings = len(mapped)
 
     def exceed(self, before):

@@ -6,7 +6,7 @@
 
 use crate::error::Error;
 use clap::{ArgAction, Command};
-use cool_deploy::DeploymentDir;
+use cool_deploy::{DeploymentDir, xdg_directory};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::io::ErrorKind;
@@ -40,12 +40,9 @@ pub(crate) fn with_defaults(command: Command) -> Result<Command, Error> {
     Ok(apply(command, &values))
 }
 
-/// Returns the user's directory for `cool`, by the variables of the XDG Base Directory
-/// Specification.
+/// Returns the directory of the user's configuration of `cool`.
 fn user_directory(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
-    let set = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let config = set("XDG_CONFIG_HOME").or_else(|| Some(set("HOME")?.join(".config")))?;
-    Some(config.join("cool"))
+    xdg_directory(variable, ("XDG_CONFIG_HOME", ".config"))
 }
 
 /// Reads files, where the later ones take precedence. Files that do not exist, or that only the

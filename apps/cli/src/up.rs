@@ -118,7 +118,7 @@ pub(crate) struct JoinOptions {
     agent_options: Vec<String>,
 }
 
-/// End what `cool up` or `cool join` has started on this machine
+/// End the programs that `cool up` or `cool join` has started on this machine
 ///
 /// Jobs of this node fail. Certificates are kept, so `cool up` and `cool join` without a token
 /// return to the same cluster. All tokens become invalid.

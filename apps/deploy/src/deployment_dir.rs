@@ -3,7 +3,7 @@
 use crate::error::DeployError;
 use crate::process::ProcessRecord;
 use cool_types::check_node_name;
-use rustix::fs::{FlockOperation, Mode, flock};
+use rustix::fs::{FlockOperation, flock};
 use rustix::process::geteuid;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -108,8 +108,8 @@ impl DeploymentDir {
         }
     }
 
-    /// Checks that the node may join a cluster of another machine, whose certificates replace those
-    /// in this directory.
+    /// Checks that the node may join a cluster of another machine. The certificates of that cluster
+    /// replace those in this directory.
     ///
     /// # Errors
     /// If the node has started a cluster itself, which would be lost.
@@ -264,20 +264,23 @@ impl DeploymentDir {
 
 /// Creates a directory that only this user may enter, unless it exists.
 pub(crate) fn create_private(path: &Path) -> Result<(), DeployError> {
-    let mode = Mode::from_raw_mode(PRIVATE);
-    fs::DirBuilder::new()
-        .recursive(true)
-        .mode(mode.as_raw_mode())
-        .create(path)
-        .map_err(DeployError::file(path))
+    fs::DirBuilder::new().recursive(true).mode(PRIVATE).create(path).map_err(DeployError::file(path))
 }
 
-/// Returns the default directory for the state of deployments, by the XDG Base Directory
-/// Specification.
-fn default_state(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+/// Returns the user's directory for `cool` by the XDG Base Directory Specification: below that of
+/// the environment variable `name`, or below `default` in the home directory. Returns `None` if
+/// neither variable is an absolute path.
+pub fn xdg_directory(
+    variable: &dyn Fn(&str) -> Option<OsString>,
+    (name, default): (&str, &str),
+) -> Option<PathBuf> {
     let set = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    let state = set("XDG_STATE_HOME").or_else(|| Some(set("HOME")?.join(".local/state")))?;
-    Some(state.join("cool"))
+    Some(set(name).or_else(|| Some(set("HOME")?.join(default)))?.join("cool"))
+}
+
+/// Returns the default directory for the state of deployments.
+fn default_state(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
+    xdg_directory(variable, ("XDG_STATE_HOME", ".local/state"))
 }
 
 /// Returns the name of this machine without its domain.

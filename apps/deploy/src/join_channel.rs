@@ -12,6 +12,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use snow::{Builder, HandshakeState, TransportState};
 use std::io::{self, ErrorKind};
+use std::net::IpAddr;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -20,8 +21,6 @@ use tokio::time::timeout;
 const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
 /// Name and version of the protocol. It must be the same at both ends.
 const PROLOGUE: &[u8] = b"cool-join 1";
-/// Maximum size of a message of Noise, in bytes.
-const MESSAGE_BYTES: usize = 65_535;
 const TAG_BYTES: usize = 16;
 
 /// Time within which an exchange must complete.
@@ -55,7 +54,7 @@ pub struct NodeAdmission {
 ///
 /// # Errors
 /// If the join server cannot be reached, or does not accept the token, the node or the request.
-pub async fn join(token: &JoinToken, node: &str) -> Result<(NodeAdmission, std::net::IpAddr), DeployError> {
+pub async fn join(token: &JoinToken, node: &str) -> Result<(NodeAdmission, IpAddr), DeployError> {
     let unreachable = |source| DeployError::Unreachable { address: token.server, source };
     let connecting = timeout(EXCHANGE_TIMEOUT, TcpStream::connect(token.server)).await;
     let mut stream = connecting.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())).map_err(unreachable)?;
@@ -65,9 +64,9 @@ pub async fn join(token: &JoinToken, node: &str) -> Result<(NodeAdmission, std::
         // closes the connection if the caller does not.
         let mut noise = handshake(&token.secret, Builder::build_initiator)?;
         write_handshake(&mut stream, &mut noise).await?;
-        let rejected = |_| DeployError::Rejected(token.server);
-        let reply = read_message(&mut stream).await.map_err(rejected)?;
-        noise.read_message(&reply, &mut []).map_err(|_| DeployError::Rejected(token.server))?;
+        let rejected = || DeployError::Rejected(token.server);
+        let reply = read_message(&mut stream).await.map_err(|_| rejected())?;
+        noise.read_message(&reply, &mut []).map_err(|_| rejected())?;
         let mut channel = JoinChannel::new(stream, noise)?;
         channel.send(&JoinRequest { node: node.to_owned() }).await.map_err(DeployError::Lost)?;
         let reply: JoinReply = channel.receive().await.map_err(DeployError::Lost)?;
@@ -151,10 +150,9 @@ async fn write_message(stream: &mut TcpStream, message: &[u8]) -> io::Result<()>
     stream.write_all(message).await
 }
 
-/// Reads a message of at most [`MESSAGE_BYTES`] bytes, because its length has two bytes.
+/// Reads a message of at most 65,535 bytes, because its length has two bytes.
 async fn read_message(stream: &mut TcpStream) -> io::Result<Vec<u8>> {
     let length = usize::from(stream.read_u16().await?);
-    debug_assert!(length <= MESSAGE_BYTES);
     let mut message = vec![0; length];
     stream.read_exact(&mut message).await?;
     Ok(message)

@@ -16,7 +16,7 @@ pub mod join_server;
 pub mod join_token;
 pub mod process;
 
-pub use deployment_dir::{DeploymentDir, NodeSettings};
+pub use deployment_dir::{DeploymentDir, NodeSettings, xdg_directory};
 pub use error::DeployError;
 pub use interfaces::DataInterface;
 pub use join_server::JoinServerTask;

@@ -2,6 +2,8 @@
 
 use crate::deployment_dir::DeploymentDir;
 use crate::error::DeployError;
+use procfs::process::Process;
+use procfs::sys::kernel::random::boot_id;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
@@ -106,17 +108,15 @@ fn has_ended(process: &OwnedFd, patience: Duration) -> bool {
 
 /// Returns when a process started, or `None` if it has ended.
 fn start_ticks(pid: i32) -> Option<u64> {
-    let stat = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The second field is the program's name in parentheses, which may contain any character.
-    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let stat = Process::new(pid).and_then(|process| process.stat()).ok()?;
     // A process that has ended is a zombie until its parent waits for it, or dead for a moment if
     // its parent ignores its end.
-    let has_ended = matches!(fields.next()?, "Z" | "X");
-    fields.nth(18)?.parse().ok().filter(|_| !has_ended)
+    (!matches!(stat.state, 'Z' | 'X')).then_some(stat.starttime)
 }
 
+/// Returns the identifier of the system's boot.
 fn boot() -> Option<String> {
-    Some(fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?.trim().to_owned())
+    boot_id().ok()
 }
 
 /// Returns the path of a program of COOL: next to this one, or as found in PATH.
