@@ -51,10 +51,11 @@ class Failure(Exception):
     """An error that the user should see, in one line."""
 
 
-def wait_for(condition, what, seconds=PATIENCE):
+def wait_for(condition, what, seconds=PATIENCE, process=None):
     """Polls until `condition` returns a true value, and returns that value. Use it for conditions
     that no program reports, such as values of counters, lines of logs, or the controller's state.
-    Raises Failure after `seconds`; `what` describes the condition in its message.
+    Raises Failure after `seconds`, or if the `process` that must meet the condition ends before;
+    `what` describes the condition in its message.
 
     Conditions that run programs are evaluated less often, because the awaited programs share
     their CPUs.
@@ -62,8 +63,11 @@ def wait_for(condition, what, seconds=PATIENCE):
     end = time.monotonic() + seconds
     while True:
         begun = time.monotonic()
+        is_over = process is not None and process.poll() is not None
         if value := condition():
             return value
+        if is_over:
+            raise Failure("a process ended with status %d before: %s" % (process.returncode, what))
         now = time.monotonic()
         if now > end:
             raise Failure("not within %d s: %s" % (seconds, what))

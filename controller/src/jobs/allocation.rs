@@ -24,7 +24,8 @@ pub enum RankPlacement {
     /// Neighboring ranks share a rack. Uses as few racks as the number of ranks per node permits:
     /// those with the most room, and finally the smallest that suffices. If `per_node` is 0, ranks
     /// are first spread over as many nodes as possible. Ranks are assigned rack by rack, within a
-    /// rack by node name.
+    /// rack by node name. Racks are ordered by their first node, because their numbers depend on
+    /// which node registered first.
     Racked,
     /// Ranks are assigned to racks in turn, so that neighboring ranks are in different racks where
     /// possible.
@@ -48,7 +49,7 @@ pub struct AllocationRequest {
 pub enum AllocateError {
     /// There is no node.
     #[error(
-        "no node is ready: a node must have an agent that has registered, and an OpenFlow switch must have received its LLDP"
+        "no node is ready: a node must have an agent that has registered; with OpenFlow, a switch must have received its LLDP"
     )]
     NoNodes,
     /// There are too few free slots.
@@ -133,22 +134,23 @@ fn order(
     room: impl Fn(usize) -> u32,
     requested: u64,
 ) -> Vec<usize> {
-    let mut racks: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
-    for (index, node) in nodes.iter().enumerate() {
-        racks.entry(node.rack).or_default().push(index);
+    let mut by_name: Vec<usize> = (0..nodes.len()).collect();
+    by_name.sort_by(|a, b| natural(&nodes[*a].name, &nodes[*b].name));
+    let mut by_number: BTreeMap<u32, Vec<usize>> = BTreeMap::new();
+    for node in &by_name {
+        by_number.entry(nodes[*node].rack).or_default().push(*node);
     }
-    for rack in racks.values_mut() {
-        rack.sort_by(|a, b| natural(&nodes[*a].name, &nodes[*b].name));
-    }
+    let mut racks: Vec<Vec<usize>> = by_number.into_values().collect();
+    racks.sort_by(|a, b| natural(&nodes[a[0]].name, &nodes[b[0]].name));
     match placement {
         RankPlacement::Racked => {
             let all = |rack: &[usize]| rack.iter().map(|h| u64::from(room(*h))).sum();
-            let chosen = fewest(racks.iter().map(|(rack, nodes)| (*rack, all(nodes))).collect(), requested);
-            chosen.iter().filter_map(|rack| racks.remove(rack)).flatten().collect()
+            let chosen = fewest(racks.iter().map(|rack| all(rack)).enumerate().collect(), requested);
+            chosen.into_iter().flat_map(|rack| std::mem::take(&mut racks[rack])).collect()
         }
         RankPlacement::Interleaved => {
-            let longest = racks.values().map(Vec::len).max().unwrap_or(0);
-            (0..longest).flat_map(|i| racks.values().filter_map(move |rack| rack.get(i).copied())).collect()
+            let longest = racks.iter().map(Vec::len).max().unwrap_or(0);
+            (0..longest).flat_map(|i| racks.iter().filter_map(move |rack| rack.get(i).copied())).collect()
         }
     }
 }
@@ -156,7 +158,7 @@ fn order(
 /// Returns the smallest set of racks with room for `requested` ranks: the racks with the most room,
 /// and finally the smallest one that suffices for the rest. `racks` gives each rack with its room.
 /// Returns all racks if none can be left out.
-fn fewest(mut racks: Vec<(u32, u64)>, requested: u64) -> BTreeSet<u32> {
+fn fewest(mut racks: Vec<(usize, u64)>, requested: u64) -> BTreeSet<usize> {
     let (mut chosen, mut left) = (BTreeSet::new(), requested);
     racks.sort_by_key(|(rack, room)| (Reverse(*room), *rack));
     while left > 0 && !racks.is_empty() {
@@ -254,6 +256,14 @@ mod tests {
         assert_eq!(names(&cluster(3, 4, 1), racked(10, 0)), "h1 h2 h3 h4 h5 h6 h7 h8 h9 h10");
         assert_eq!(names(&cluster(2, 2, 2), racked(6, 0)), "h1 h1 h2 h2 h3 h4");
         assert_eq!(names(&cluster(2, 2, 2), racked(3, 2)), "h1 h1 h2");
+    }
+
+    #[test]
+    fn the_order_does_not_depend_on_the_numbers_of_racks() {
+        let mut nodes = cluster(2, 2, 1);
+        nodes.iter_mut().for_each(|node| node.rack = 1 - node.rack);
+        assert_eq!(names(&nodes, racked(3, 0)), "h1 h2 h3");
+        assert_eq!(names(&nodes, interleaved(3, 0)), "h1 h3 h2");
     }
 
     #[test]

@@ -207,7 +207,7 @@ def start_copy(bed, folder, minimum, *options):
     dest = str(folder / "{node}" / "copy")
     before = bed.link_bytes()
     job = start(bed, "cool", "copy", "--from", "h1", *options, source, dest)
-    wait_for(lambda: least_received(bed, before) > minimum, "some pieces have arrived")
+    wait_for(lambda: least_received(bed, before) > minimum, "some pieces have arrived", process=job)
     return job, source, dest
 
 
@@ -328,7 +328,7 @@ def test_a_stream_stays_in_order_and_survives_the_loss_of_a_node(make_bed, tmp_p
     except BrokenPipeError:
         pytest.fail("cool copy ended early: %s" % job.communicate()[1].decode())
     wait_for(lambda: sum(bed.link_bytes().values()) - before > 40 * MIB,
-             "some data has arrived and more follows")
+             "some data has arrived and more follows", process=job)
     assert sorted(name.name for name in spool.glob("*/*")) == ["input", "lock"]
     assert [file.stat().st_size for file in spool.glob("*/*") if file.is_file()] == [0], "no file has any of it"
     bed.agents["h3"].signal(signal.SIGKILL)

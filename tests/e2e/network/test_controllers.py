@@ -110,7 +110,7 @@ def test_the_operators_table_and_group_range_are_used(make_bed):
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "100K", "--reps", "1")
     bench = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "1M", "--reps", "1000000"], env=bed.environment(),
                              stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for(lambda: all(group_numbers(switch) - {7} for switch in switches), "every switch has a part of a tree")
+    wait_for(lambda: all(group_numbers(switch) - {7} for switch in switches), "every switch has a part of a tree", process=bench)
     for switch in switches:
         assert all(0x1000 <= number < 0x1000 + (1 << 18) for number in group_numbers(switch) - {7})
         assert ofctl("dump-flows", switch, "table=0").count("cookie=") == 1

@@ -25,7 +25,7 @@ def broadcast_under_way(bed):
     before = multicast(bed)
     job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "32M", "--reps", "1", "--warmup", "0", "--json"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: multicast(bed) - before > 8 * (1 << 20), "the broadcast is under way")
+    wait_for(lambda: multicast(bed) - before > 8 * (1 << 20), "the broadcast is under way", process=job)
     yield
     out, err = job.communicate(timeout=PATIENCE)
     assert job.returncode == 0, out + err

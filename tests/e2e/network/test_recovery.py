@@ -112,7 +112,7 @@ def test_a_broadcast_of_32_mib_survives(make_bed, failure):
     job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "32M", "--reps", "1", "--warmup", "0", "--json"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     # Some of it has arrived, and most of it has not: it takes more than ten seconds.
-    wait_for(lambda: multicast(bed) - before > 8 * (4 << 20), "the broadcast is under way")
+    wait_for(lambda: multicast(bed) - before > 8 * (4 << 20), "the broadcast is under way", process=job)
     restore = failure(bed, tree_of_the_job(bed))
     assert job.poll() is None, "the failure occurs while the broadcast runs"
     try:

@@ -46,7 +46,7 @@ def test_groups_use_multicast_where_switches_forward_it(make_bed):
     # A bridge forwards multicasts of a group only to its members.
     job = subprocess.Popen(["cool", "run", "--hosts", "h1,h3", "-n", "2", "--", "sleep", "3600"], env=bed.environment())
     try:
-        wait_for(lambda: bed.cool_json("groups")["groups"], "the job has a group")
+        wait_for(lambda: bed.cool_json("groups")["groups"], "the job has a group", process=job)
         [group] = bed.cool_json("groups")["groups"]
         [address] = {tree["address"] for tree in group["trees"] if tree["scope"] == "all"}
         members = subprocess.check_output(["bridge", "mdb", "show", "dev", "s3"], text=True)
@@ -80,7 +80,7 @@ def test_data_arrives_where_multicast_stops_during_a_stream(make_bed):
     job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "16M", "--warmup", "0", "--reps", "1"], env=bed.environment(),
                            stdout=subprocess.PIPE, text=True)
     try:
-        wait_for(lambda: received_bytes(bed, "h3") > before + 4 * MIB, "a part of the message has arrived")
+        wait_for(lambda: received_bytes(bed, "h3") > before + 4 * MIB, "a part of the message has arrived", process=job)
         drop_multicasts(bed, "h3")
         out, _ = job.communicate()
         assert job.returncode == 0, out

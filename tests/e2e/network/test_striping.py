@@ -55,7 +55,7 @@ def test_a_striped_broadcast_survives_the_loss_of_a_spines_link(make_bed):
     before = sum(bed.link_bytes().values())
     job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "16M", "--reps", "1", "--warmup", "0", "--json"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: sum(bed.link_bytes().values()) - before > 8 * MIB, "the broadcast is under way")
+    wait_for(lambda: sum(bed.link_bytes().values()) - before > 8 * MIB, "the broadcast is under way", process=job)
     bed.network.cut(uplink)
     try:
         assert job.poll() is None, "the link goes down while the broadcast runs"

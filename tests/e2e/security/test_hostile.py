@@ -34,7 +34,7 @@ def check_under_attack(bed, attack):
     """Checks collectives of a job while a hostile program runs; returns the program's results."""
     job = subprocess.Popen(["cool", "bench", "--ops", "bcast,allreduce,gather,barrier", "--bytes", "1K,100K,1M", "--reps", "3"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    wait_for(lambda: hostile.trees(bed) or job.poll() is not None, "the job has trees")
+    wait_for(lambda: hostile.trees(bed), "the job has trees", process=job)
     attack = attack(hostile.trees(bed))
     out, _ = job.communicate(timeout=PATIENCE)
     results = end(attack)
