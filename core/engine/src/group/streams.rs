@@ -432,7 +432,7 @@ impl Streams {
         self.retransmission_timeout = stream.retransmission_timeout();
         if stream.has_long_packets() {
             self.long_packet_losses.record_arrival(id.source);
-        } else if stream.needs_parts() && self.long_packet_losses.record_loss(id.source) {
+        } else if stream.needs_parts() && self.long_packet_losses.record_loss(context.now, id.source) {
             let members = context.members;
             let headers = packet::DATA_HEADER as u64 + u64::from(members.extra_packet_bytes());
             let bytes = u64::from(members.chunk_bytes) + headers;
