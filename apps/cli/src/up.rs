@@ -1,21 +1,25 @@
 //! `cool up`, `cool join` and `cool down`: a cluster of machines without root, configuration files
 //! or system services.
 
+use crate::client;
 use crate::error::Error;
 use crate::on_runtime;
 use crate::ranks::JOIN_SERVER;
+use crate::signals::Signals;
 use cool_deploy::join_server::{self, CERTIFICATE_DAYS};
 use cool_deploy::process::{self, ProcessRecord, ProgramLaunch};
 use cool_deploy::{
-    DataInterface, DeployError, DeploymentDir, JoinServerTask, JoinToken, NodeSettings, invitation,
-    join_channel,
+    DataInterface, DeployError, DeploymentDir, JoinServerTask, JoinToken, NodeSettings, ProcessWatch,
+    invitation, join_channel,
 };
+use cool_proto::control::TopologyRequest;
 use cool_tls::make::{self, CertificateRequest};
 use std::ffi::OsString;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
+use tokio::time::{sleep, timeout};
 
 /// The programs of a deployment, in the order in which they start.
 const CONTROLLER: &str = "controller";
@@ -25,6 +29,11 @@ const AGENT: &str = "agent";
 /// The notification with which an agent reports that the controller has accepted it.
 const JOINED: &str = "STATUS=joined the controller";
 const READY: &str = "READY=1";
+
+/// Time for which the first machine waits for other nodes to leave, at the end of `--until-exit`.
+const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// Interval at which it requests the nodes from the controller.
+const LEAVE_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The node of this machine in a deployment.
 #[derive(Debug, clap::Args)]
@@ -45,6 +54,22 @@ impl NodeOptions {
     }
 }
 
+/// How long the programs run, and how the result is printed.
+#[derive(Debug, clap::Args)]
+struct LifetimeOptions {
+    /// Stay until the processes with these numbers have ended, then end the programs and remove
+    /// their files
+    ///
+    /// For launchers and scripts: nothing remains of the cluster even if the processes are killed.
+    #[arg(long, value_name = "PID,..", value_delimiter = ',')]
+    until_exit: Vec<i32>,
+
+    /// Print one JSON document: the node, its controller, certificates and agent's socket, and the
+    /// token
+    #[arg(long)]
+    json: bool,
+}
+
 /// Start a controller and an agent on this machine, and print a token for more machines
 ///
 /// Everything runs in the background under your account, until `cool down`. Run `cool join TOKEN`
@@ -61,15 +86,19 @@ pub(crate) struct UpOptions {
     #[command(flatten)]
     node: NodeOptions,
 
-    /// Network interface for data and for other machines [default: that of the default route]
+    #[command(flatten)]
+    lifetime: LifetimeOptions,
+
+    /// Network interface for data and for other machines, by name or IP address [default: that of
+    /// the default route]
     #[arg(long)]
     interface: Option<String>,
 
-    /// TCP port of the controller
+    /// TCP port of the controller; 0 chooses a free one
     #[arg(long, value_name = "PORT", default_value_t = 7400)]
     controller_port: u16,
 
-    /// TCP port at which machines join
+    /// TCP port at which machines join; 0 chooses a free one
     #[arg(long, value_name = "PORT", default_value_t = 7402)]
     join_port: u16,
 
@@ -109,7 +138,11 @@ pub(crate) struct JoinOptions {
     #[command(flatten)]
     node: NodeOptions,
 
-    /// Network interface for data [default: the one that reaches the first machine]
+    #[command(flatten)]
+    lifetime: LifetimeOptions,
+
+    /// Network interface for data, by name or IP address [default: the one that reaches the first
+    /// machine]
     #[arg(long)]
     interface: Option<String>,
 
@@ -132,24 +165,35 @@ pub(crate) struct DownOptions {
     purge: bool,
 }
 
+/// The node that `cool up` or `cool join` has started.
+#[derive(Debug, serde::Serialize)]
+struct StartedNode<'a> {
+    node: &'a str,
+    controller: SocketAddr,
+    certs: &'a Path,
+    socket: PathBuf,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token: Option<String>,
+}
+
 /// Executes `cool up`.
 pub(crate) async fn up(options: &UpOptions) -> Result<(), Error> {
+    let lifetime = Lifetime::start(&options.lifetime)?;
     let directory = options.node.open()?;
-    let _lock = directory.lock()?;
+    let lock = directory.lock()?;
     directory.check_own_cluster()?;
     let request = CertificateRequest { holders: Vec::new(), days: CERTIFICATE_DAYS, renew: false };
     make::make(&directory.certs(), &request)?;
     let interface = DataInterface::find(options.interface.as_deref())?;
-    let controller = SocketAddr::new(interface.ip, options.controller_port);
-    let joins = SocketAddr::new(interface.ip, options.join_port);
+    let (controller, joins) = addresses(&directory, options, &interface)?;
 
     let settings = NodeSettings {
-        controller: controller.to_string(),
+        controller,
+        joins: Some(joins),
         interface: interface.name,
         certs: directory.certs(),
         agent_options: options.agent_options.clone(),
     };
-    check_address(&directory, &settings)?;
     directory.keep_settings(&settings)?;
     let mut launches =
         vec![controller_launch(&directory, options, controller), join_launch(&directory, joins, controller)?];
@@ -157,11 +201,43 @@ pub(crate) async fn up(options: &UpOptions) -> Result<(), Error> {
         launches.push(agent_launch(&directory, &settings)?);
     }
     start_missing(&directory, &launches).await?;
-    directory.keep_tool_options(&controller.to_string())?;
+    directory.keep_tool_options(controller)?;
 
     let valid_for = Duration::from_secs(60 * u64::from(options.valid_minutes));
     let secret = invitation::invite(&directory, (SystemTime::now(), valid_for), options.uses)?;
     let token = JoinToken { server: joins, secret };
+    if options.lifetime.json {
+        print_json(&directory, &settings, Some(&token))?;
+    } else {
+        print_invitation(&directory, controller, (&token, options.valid_minutes))?;
+    }
+    drop(lock);
+    let Some(lifetime) = lifetime else { return Ok(()) };
+    lifetime.wait(others_have_left(&settings)).await;
+    end_and_remove(directory)
+}
+
+fn print_json(
+    directory: &DeploymentDir,
+    settings: &NodeSettings,
+    token: Option<&JoinToken>,
+) -> Result<(), Error> {
+    let started = StartedNode {
+        node: directory.node(),
+        controller: settings.controller,
+        certs: &settings.certs,
+        socket: directory.agent_socket()?,
+        token: token.map(JoinToken::to_string),
+    };
+    Ok(writeln!(std::io::stdout(), "{}", serde_json::json!(started))?)
+}
+
+/// Prints how other machines join, and how `cool` finds the controller.
+fn print_invitation(
+    directory: &DeploymentDir,
+    controller: SocketAddr,
+    (token, valid_minutes): (&JoinToken, u32),
+) -> Result<(), Error> {
     let mut out = std::io::stdout().lock();
     writeln!(
         out,
@@ -169,11 +245,7 @@ pub(crate) async fn up(options: &UpOptions) -> Result<(), Error> {
         directory.node(),
         directory.path().display()
     )?;
-    writeln!(
-        out,
-        "on each other machine (within {} minutes; the token is a secret):",
-        options.valid_minutes
-    )?;
+    writeln!(out, "on each other machine (within {valid_minutes} minutes; the token is a secret):")?;
     writeln!(out, "  cool join {token}")?;
     if DeploymentDir::default_tool_file().as_deref().and_then(|file| file.parent()) != Some(directory.path())
     {
@@ -185,30 +257,31 @@ pub(crate) async fn up(options: &UpOptions) -> Result<(), Error> {
 
 /// Executes `cool join`.
 pub(crate) async fn join(options: &JoinOptions) -> Result<(), Error> {
+    let lifetime = Lifetime::start(&options.lifetime)?;
     let directory = options.node.open()?;
-    let _lock = directory.lock()?;
+    let lock = directory.lock()?;
     if running(&directory)?.iter().any(|process| process.program == AGENT) {
         return Err(DeployError::Joined(directory.node().to_owned()).into());
     }
+    let named = options.interface.as_deref().map(|name| DataInterface::find(Some(name))).transpose()?;
     let settings = match &options.token {
         None => {
             let mut kept = directory.settings()?.ok_or(DeployError::NoDeployment)?;
             if !options.agent_options.is_empty() {
                 kept.agent_options.clone_from(&options.agent_options);
             }
-            if let Some(interface) = &options.interface {
-                kept.interface.clone_from(interface);
+            if let Some(interface) = named {
+                kept.interface = interface.name;
             }
             kept
         }
         Some(token) => {
             directory.check_other_cluster()?;
-            let named =
-                options.interface.as_deref().map(|name| DataInterface::find(Some(name))).transpose()?;
             let (admission, own) = join_channel::join(token, directory.node()).await?;
             let interface = named.map_or_else(|| DataInterface::with_address(own), Ok)?;
             NodeSettings {
-                controller: SocketAddr::new(token.server.ip(), admission.controller_port).to_string(),
+                controller: SocketAddr::new(token.server.ip(), admission.controller_port),
+                joins: None,
                 interface: interface.name,
                 certs: join_server::keep_admission(&directory, &admission)?,
                 agent_options: options.agent_options.clone(),
@@ -217,32 +290,27 @@ pub(crate) async fn join(options: &JoinOptions) -> Result<(), Error> {
     };
     directory.keep_settings(&settings)?;
     start_missing(&directory, &[agent_launch(&directory, &settings)?]).await?;
-    let mut out = std::io::stdout().lock();
-    writeln!(
-        out,
-        "node {} has joined the controller at {}; state and logs: {}",
-        directory.node(),
-        settings.controller,
-        directory.path().display()
-    )?;
-    Ok(())
+    if options.lifetime.json {
+        print_json(&directory, &settings, None)?;
+    } else {
+        let (node, state) = (directory.node(), directory.path().display());
+        let controller = settings.controller;
+        writeln!(
+            std::io::stdout(),
+            "node {node} has joined the controller at {controller}; state and logs: {state}"
+        )?;
+    }
+    drop(lock);
+    let Some(lifetime) = lifetime else { return Ok(()) };
+    lifetime.wait(std::future::ready(())).await;
+    end_and_remove(directory)
 }
 
 /// Executes `cool down`.
 pub(crate) fn down(options: &DownOptions) -> Result<(), Error> {
     let directory = options.node.open()?;
     let lock = directory.lock()?;
-    invitation::revoke_all(&directory)?;
-    directory.remove_tool_options()?;
-    let mut ended = Vec::new();
-    // The agent leaves in order while the controller still runs.
-    for process in directory.processes()?.iter().rev() {
-        if process.end()? {
-            ended.push(process.program.clone());
-        }
-    }
-    directory.keep_processes(&[])?;
-    directory.remove_socket_dir()?;
+    let ended = end_programs(&directory)?;
     let node = directory.node().to_owned();
     if options.purge {
         directory.remove()?;
@@ -256,6 +324,73 @@ pub(crate) fn down(options: &DownOptions) -> Result<(), Error> {
     Ok(())
 }
 
+/// Ends the programs of a deployment, whose lock must be held. Returns those that were running.
+fn end_programs(directory: &DeploymentDir) -> Result<Vec<String>, Error> {
+    invitation::revoke_all(directory)?;
+    directory.remove_tool_options()?;
+    let mut ended = Vec::new();
+    // The agent leaves in order while the controller still runs.
+    for process in directory.processes()?.iter().rev() {
+        if process.end()? {
+            ended.push(process.program.clone());
+        }
+    }
+    directory.keep_processes(&[])?;
+    directory.remove_socket_dir()?;
+    Ok(ended)
+}
+
+/// Ends the programs of a deployment, and removes its directory.
+fn end_and_remove(directory: DeploymentDir) -> Result<(), Error> {
+    let _lock = directory.lock()?;
+    end_programs(&directory)?;
+    let state = directory.path().parent().map(Path::to_owned);
+    directory.remove()?;
+    // Other nodes may have directories in it.
+    let _ = state.map(std::fs::remove_dir);
+    Ok(())
+}
+
+/// The processes and signals that end a deployment.
+struct Lifetime {
+    processes: ProcessWatch,
+    signals: Signals,
+}
+
+impl Lifetime {
+    /// Watches the processes from now on. Returns `None` if there are none, so that the deployment
+    /// remains until `cool down`.
+    fn start(options: &LifetimeOptions) -> Result<Option<Lifetime>, Error> {
+        if options.until_exit.is_empty() {
+            return Ok(None);
+        }
+        let (processes, signals) = (ProcessWatch::start(&options.until_exit)?, Signals::new()?);
+        Ok(Some(Lifetime { processes, signals }))
+    }
+
+    /// Waits until all processes have ended, and then for `others`. A signal ends the wait.
+    async fn wait(mut self, others: impl Future<Output = ()>) {
+        tokio::select! {
+            () = async { self.processes.all_ended().await; others.await } => {}
+            _ = self.signals.ending() => {}
+        }
+    }
+}
+
+/// Waits until all other nodes have left the controller, but at most for a limited time.
+async fn others_have_left(settings: &NodeSettings) {
+    let tls = cool_tls::Options { certs: settings.certs.clone(), insecure_plaintext: false };
+    let left = async {
+        let mut client = client::connect(&settings.controller.to_string(), &tls).await.ok()?;
+        while client.get_topology(TopologyRequest {}).await.ok()?.into_inner().nodes.len() > 1 {
+            sleep(LEAVE_INTERVAL).await;
+        }
+        Some(())
+    };
+    // The controller may have ended, or another node may have crashed.
+    let _ = timeout(LEAVE_TIMEOUT, left).await;
+}
+
 /// Runs as the process of a join server.
 pub(crate) fn run_join_server(task: &str) -> Result<(), Error> {
     let task =
@@ -263,13 +398,29 @@ pub(crate) fn run_join_server(task: &str) -> Result<(), Error> {
     on_runtime(async { Ok(join_server::run(task).await?) })
 }
 
-/// Checks that a running controller has the address that the token will contain.
-fn check_address(directory: &DeploymentDir, settings: &NodeSettings) -> Result<(), DeployError> {
-    let kept = directory.settings()?.filter(|kept| kept.controller != settings.controller);
-    match kept {
-        Some(kept) if !running(directory)?.is_empty() => Err(DeployError::OtherAddress(kept.controller)),
-        _ => Ok(()),
-    }
+/// Returns the addresses of the controller and of the join server. Those of running programs remain.
+fn addresses(
+    directory: &DeploymentDir,
+    options: &UpOptions,
+    interface: &DataInterface,
+) -> Result<(SocketAddr, SocketAddr), DeployError> {
+    let kept = if running(directory)?.is_empty() { None } else { directory.settings()? };
+    let free: [u16; 2] = interface.free_ports()?;
+    let address = |program, port, kept: Option<SocketAddr>, free| match (port, kept) {
+        (0, Some(kept)) => Ok(kept),
+        (0, None) => Ok(SocketAddr::new(interface.ip, free)),
+        (port, kept) => {
+            let requested = SocketAddr::new(interface.ip, port);
+            match kept.filter(|kept| *kept != requested) {
+                Some(address) => Err(DeployError::OtherAddress { program, address }),
+                None => Ok(requested),
+            }
+        }
+    };
+    let kept_controller = kept.as_ref().map(|kept| kept.controller);
+    let controller = address("controller", options.controller_port, kept_controller, free[0])?;
+    let joins = address("join server", options.join_port, kept.and_then(|kept| kept.joins), free[1])?;
+    Ok((controller, joins))
 }
 
 fn running(directory: &DeploymentDir) -> Result<Vec<ProcessRecord>, DeployError> {
@@ -327,7 +478,7 @@ fn agent_launch(directory: &DeploymentDir, settings: &NodeSettings) -> Result<Pr
     let mut arguments = words(["--name", directory.node(), "--interface", &settings.interface]);
     arguments.extend(words(["--controller", &format!("https://{}", settings.controller), "--certs"]));
     arguments.push(settings.certs.clone().into());
-    arguments.extend([OsString::from("--socket"), directory.socket_dir()?.join("agent.sock").into()]);
+    arguments.extend([OsString::from("--socket"), directory.agent_socket()?.into()]);
     arguments.extend(settings.agent_options.iter().map(OsString::from));
     Ok(ProgramLaunch { name: AGENT, path: process::program("cool-nodeagent"), arguments, ready: JOINED })
 }

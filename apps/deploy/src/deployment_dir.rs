@@ -11,6 +11,7 @@ use serde_json::json;
 use std::ffi::OsString;
 use std::fs::{self, File};
 use std::io::{self, ErrorKind, Write};
+use std::net::SocketAddr;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
@@ -35,10 +36,13 @@ pub struct DeploymentDir {
 /// How this node's agent is started.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeSettings {
-    /// The controller, as HOST:PORT.
-    pub controller: String,
+    /// The controller.
+    pub controller: SocketAddr,
     /// The data interface.
     pub interface: String,
+    /// The join server, if this node has started the cluster.
+    #[serde(default)]
+    pub joins: Option<SocketAddr>,
     /// The directory of the node's certificate.
     pub certs: PathBuf,
     /// Further options of `cool-nodeagent`.
@@ -178,7 +182,7 @@ impl DeploymentDir {
     ///
     /// # Errors
     /// If they cannot be written.
-    pub fn keep_tool_options(&self, controller: &str) -> Result<(), DeployError> {
+    pub fn keep_tool_options(&self, controller: SocketAddr) -> Result<(), DeployError> {
         // A string of JSON is one of TOML, too.
         let (controller, certs) = (json!(controller), json!(self.certs()));
         let text = format!("[tool]\ncontroller = {controller}\ncerts = {certs}\n");
@@ -195,6 +199,14 @@ impl DeploymentDir {
             Err(e) if e.kind() != ErrorKind::NotFound => Err(DeployError::file(&path)(e)),
             _ => Ok(()),
         }
+    }
+
+    /// Returns the socket of the node's agent. Creates its directory if necessary.
+    ///
+    /// # Errors
+    /// As [`DeploymentDir::socket_dir`].
+    pub fn agent_socket(&self) -> Result<PathBuf, DeployError> {
+        Ok(self.socket_dir()?.join("agent.sock"))
     }
 
     /// Removes the directory with everything in it.
@@ -299,13 +311,14 @@ mod tests {
         let directory = DeploymentDir::open(Some(state.path()), Some("h1")).unwrap();
         assert_eq!((directory.processes().unwrap().len(), directory.settings().unwrap()), (0, None));
         let settings = NodeSettings {
-            controller: "10.0.0.1:7400".to_owned(),
+            controller: "10.0.0.1:7400".parse().unwrap(),
+            joins: None,
             interface: "eth0".to_owned(),
             certs: directory.certs(),
             agent_options: vec!["--slots".to_owned(), "4".to_owned()],
         };
         directory.keep_settings(&settings).unwrap();
-        directory.keep_tool_options("10.0.0.1:7400").unwrap();
+        directory.keep_tool_options(settings.controller).unwrap();
         assert_eq!(directory.settings().unwrap(), Some(settings));
         let modes = [directory.path(), &directory.path().join(NODE_FILE)]
             .map(|path| fs::metadata(path).unwrap().mode() & 0o777);

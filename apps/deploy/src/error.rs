@@ -2,7 +2,7 @@
 
 use crate::join_token::TokenError;
 use std::io;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -89,9 +89,30 @@ pub enum DeployError {
     /// The node's agent runs already.
     #[error("node {0} has joined already; `cool down` ends its agent")]
     Joined(String),
-    /// The controller runs at another address.
-    #[error("the controller runs at {0}; name its interface and port, or end it with `cool down` first")]
-    OtherAddress(String),
+    /// A program runs at another address.
+    #[error("the {program} runs at {address}; name its interface and port, or end it with `cool down` first")]
+    OtherAddress {
+        /// The program.
+        program: &'static str,
+        /// Its address.
+        address: SocketAddr,
+    },
+    /// No port of an address is free.
+    #[error("cannot use a TCP port of {ip}: {source}")]
+    Port {
+        /// The address.
+        ip: IpAddr,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The end of a process cannot be awaited.
+    #[error("cannot watch process {pid}: {source}")]
+    Watch {
+        /// Its number.
+        pid: i32,
+        /// The system's error.
+        source: io::Error,
+    },
     /// The node has started a cluster itself, so it cannot join another one.
     #[error("node {0} has started a cluster itself; `cool down --purge` removes that cluster")]
     OwnCluster(String),

@@ -2,7 +2,7 @@
 
 use crate::error::DeployError;
 use pnet::datalink::{self, NetworkInterface};
-use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+use std::net::{IpAddr, Ipv4Addr, TcpListener, UdpSocket};
 
 /// An address of a block for documentation (RFC 5737). No packet is sent to it.
 const SOMEWHERE: (Ipv4Addr, u16) = (Ipv4Addr::new(192, 0, 2, 1), 9);
@@ -17,13 +17,32 @@ pub struct DataInterface {
 }
 
 impl DataInterface {
-    /// Returns the interface called `name`. Without a name, returns that of the default route, or
-    /// the only one if there is no such route.
+    /// Returns the interface called `name`, or that with the IP address `name`. Without a name,
+    /// returns that of the default route, or the only one if there is no such route.
     ///
     /// # Errors
     /// If there is no such interface with a suitable address, or no name and several candidates.
     pub fn find(name: Option<&str>) -> Result<DataInterface, DeployError> {
-        choose(&candidates(), name, default_source())
+        match name.map(str::parse) {
+            Some(Ok(ip)) => DataInterface::with_address(ip),
+            _ => choose(&candidates(), name, default_source()),
+        }
+    }
+
+    /// Returns TCP ports of the interface's address that no program uses.
+    ///
+    /// # Errors
+    /// If there are none.
+    pub fn free_ports<const N: usize>(&self) -> Result<[u16; N], DeployError> {
+        let failed = |source| DeployError::Port { ip: self.ip, source };
+        // All are open at the same time, so they differ.
+        let listeners = [(); N].map(|()| TcpListener::bind((self.ip, 0)));
+        let mut ports = [0; N];
+        for (port, listener) in ports.iter_mut().zip(&listeners) {
+            let listener = listener.as_ref().map_err(|e| failed(e.kind().into()))?;
+            *port = listener.local_addr().map_err(failed)?.port();
+        }
+        Ok(ports)
     }
 
     /// Returns the interface that has an address of this machine.
@@ -34,7 +53,7 @@ impl DataInterface {
         let has = |interface: &NetworkInterface| interface.ips.iter().any(|network| network.ip() == ip);
         match datalink::interfaces().into_iter().find(has) {
             Some(interface) => Ok(DataInterface { name: interface.name, ip }),
-            None => Err(DeployError::Interface(names(&candidates()))),
+            None => Err(DeployError::NoInterface { name: ip.to_string(), present: names(&candidates()) }),
         }
     }
 }
@@ -83,6 +102,15 @@ fn names(candidates: &[DataInterface]) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_interface_is_found_by_its_address_and_has_free_ports() {
+        let loopback = DataInterface::find(Some("127.0.0.1")).unwrap();
+        assert_eq!((loopback.name.as_str(), loopback.ip), ("lo", Ipv4Addr::LOCALHOST.into()));
+        let [first, second] = loopback.free_ports().unwrap();
+        assert!(first != second && TcpListener::bind((loopback.ip, first)).is_ok());
+        assert!(DataInterface::find(Some("192.0.2.1")).unwrap_err().to_string().contains("192.0.2.1"));
+    }
 
     #[test]
     fn the_interface_is_named_routed_or_the_only_one() {

@@ -16,6 +16,7 @@ use std::process::{ExitStatus, Stdio};
 use std::time::Duration;
 use tokio::net::UnixDatagram;
 use tokio::process::{Child, Command};
+use tokio::sync::oneshot;
 use tokio::time::timeout;
 
 /// Time within which a program must be ready.
@@ -89,7 +90,7 @@ impl ProcessRecord {
         }
         for (signal, patience) in [(Signal::TERM, END_TIMEOUT), (Signal::KILL, KILL_TIMEOUT)] {
             match pidfd_send_signal(&process, signal) {
-                Ok(()) if !has_ended(&process, patience) => {}
+                Ok(()) if !has_ended(&process, Some(patience)) => {}
                 Ok(()) | Err(Errno::SRCH) => return Ok(true),
                 // It belongs to another user.
                 Err(_) => return Err(survives()),
@@ -99,11 +100,50 @@ impl ProcessRecord {
     }
 }
 
-/// Waits until a process has ended. Returns whether it has.
-fn has_ended(process: &OwnedFd, patience: Duration) -> bool {
-    let mut events = [PollFd::new(process, PollFlags::IN)];
-    let patience = Timespec { tv_sec: patience.as_secs() as i64, tv_nsec: 0 };
-    poll(&mut events, Some(&patience)).is_ok_and(|ready| ready > 0)
+/// Processes of other programs whose end can be awaited.
+#[derive(Debug)]
+pub struct ProcessWatch(oneshot::Receiver<()>);
+
+impl ProcessWatch {
+    /// Watches processes from now on, in a thread. A number that no process has counts as one that
+    /// has ended.
+    ///
+    /// # Errors
+    /// If the system cannot watch a process.
+    pub fn start(pids: &[i32]) -> Result<ProcessWatch, DeployError> {
+        let watch = |pid: &i32| match pidfd_open(Pid::from_raw(*pid)?, PidfdFlags::empty()) {
+            Err(Errno::SRCH) => None,
+            opened => Some(opened.map_err(|e| DeployError::Watch { pid: *pid, source: e.into() })),
+        };
+        let processes: Vec<OwnedFd> = pids.iter().filter_map(watch).collect::<Result<_, _>>()?;
+        let (sender, ended) = oneshot::channel();
+        std::thread::spawn(move || {
+            if processes.iter().all(|process| has_ended(process, None)) {
+                // The receiver may not wait any more.
+                let _ = sender.send(());
+            }
+        });
+        Ok(ProcessWatch(ended))
+    }
+
+    /// Waits until all of the processes have ended.
+    pub async fn all_ended(&mut self) {
+        if (&mut self.0).await.is_err() {
+            // The system cannot wait for them.
+            std::future::pending().await
+        }
+    }
+}
+
+/// Waits until a process has ended, at most for a time. Returns whether it has.
+fn has_ended(process: &OwnedFd, at_most: Option<Duration>) -> bool {
+    let at_most = at_most.map(|time| Timespec { tv_sec: time.as_secs() as i64, tv_nsec: 0 });
+    loop {
+        match poll(&mut [PollFd::new(process, PollFlags::IN)], at_most.as_ref()) {
+            Err(Errno::INTR) => {}
+            ready => return ready.is_ok_and(|ready| ready > 0),
+        }
+    }
 }
 
 /// Returns when a process started, or `None` if it has ended.
@@ -235,6 +275,20 @@ mod tests {
         assert!(error.to_string().contains("no such interface") || error.to_string().contains("signal"));
         assert!(directory.processes().unwrap().is_empty());
         fs::remove_dir_all(directory.socket_dir().unwrap()).unwrap();
+    }
+
+    #[tokio::test]
+    async fn the_end_of_all_watched_processes_is_awaited() {
+        let sleep = || std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
+        let mut processes = [sleep(), sleep()];
+        let pids = processes.each_ref().map(|process| process.id() as i32);
+        let mut watch = ProcessWatch::start(&pids).unwrap();
+        processes[1].kill().unwrap();
+        assert!(timeout(Duration::from_millis(20), watch.all_ended()).await.is_err());
+        processes[0].kill().unwrap();
+        watch.all_ended().await;
+        processes.iter_mut().for_each(|process| assert!(!process.wait().unwrap().success()));
+        ProcessWatch::start(&pids).unwrap().all_ended().await;
     }
 
     #[test]

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import cool.torch
-from cool.torch import groups
+from cool.torch import groups, job_cluster
 
 
 def expect_error(text, call, kind=cool.torch.Error):
@@ -219,19 +219,25 @@ def signals():
 
 def no_agents():
     """Checks the remedy for ranks on several machines, all or some of which have no agent."""
-    store, shared, groups._shared = dist.HashStore(), groups._shared, None
-    original, groups._host_status = groups._host_status, lambda: {"host": "h1", "why": "COOL_SOCKET is not set"}
+    store, agents, groups._job_agents = dist.HashStore(), groups._job_agents, None
+    original, program = groups._host_status, job_cluster.program
+
+    def status(host, why=None):
+        return {"host": host, "machine": host, "pid": 1, "why": why}
+
+    groups._host_status, job_cluster.program = lambda: status("h1", "COOL_SOCKET is not set"), lambda: None
     try:
-        for why, other_status in (("COOL_SOCKET is not set", "has none either"), (None, "has one")):
-            decision = groups._choose_agents({1: {"host": "h2", "why": why}}, "0")
-            assert decision["error"].startswith(f"no COOL agent at rank 0 on h1 (COOL_SOCKET is not set), and rank 1 on h2 {other_status}; start")
-        groups._host_status = lambda: {"host": "h1", "why": None}
-        error = groups._choose_agents({1: {"host": "h2", "why": "COOL_SOCKET is not set"}}, "0")["error"]
+        decision = groups._choose_agents({1: status("h2")}, "0")
+        assert decision["error"].startswith("no COOL agent at rank 0 on h1 (COOL_SOCKET is not set), and rank 1 on h2 has one; start")
+        decision = groups._choose_agents({1: status("h2", "COOL_SOCKET is not set")}, "0")
+        assert decision["error"].startswith("no COOL agent on h1 (COOL_SOCKET is not set), and no program `cool` to start one; install")
+        groups._host_status = lambda: status("h1")
+        error = groups._choose_agents({1: status("h2", "COOL_SOCKET is not set")}, "0")["error"]
         assert error.startswith("no COOL agent at rank 1 on h2 (COOL_SOCKET is not set), and rank 0 on h1 has one; start")
         expect_error("rank 1: rank 0 could not start: .no memory", lambda: _join_alone(store))
         expect_error("ranks 1 did not join within 0.1 s; check that they were started", lambda: groups.join(store, 0, 2, "0", seconds(0.1)))
     finally:
-        groups._shared, groups._host_status = shared, original
+        groups._job_agents, groups._host_status, job_cluster.program = agents, original, program
     assert groups.bounded("k" * 200) == "k" * 200 and len(groups.bounded("\u00e9" * 300).encode()) <= 200
 
 

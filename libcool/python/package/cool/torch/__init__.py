@@ -5,8 +5,8 @@
     dist.init_process_group("cool")  # with GPUs: "cpu:cool,cuda:nccl"
 
 The program need not import this module, because torch finds it by its entry point. On a cluster with COOL, each rank,
-started by ``torchrun``, srun or mpirun, uses the agent of its node. On a machine without agents, ``torchrun
---nproc-per-node 4 train.py`` starts agents itself.
+started by ``torchrun``, srun or mpirun, uses the agent of its node. Without agents, the job starts its own: on one machine
+in rank 0, on several as a cluster for the job, which needs the program ``cool`` on each machine.
 """
 
 import torch

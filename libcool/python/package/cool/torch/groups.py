@@ -1,4 +1,7 @@
-"""Formation of groups: the ranks agree on a key through the group's Store. On one machine without agents, rank 0 starts them."""
+"""Formation of groups: the ranks agree on a key through the group's Store.
+
+Without agents, the job starts its own: rank 0 if all ranks are on one machine, otherwise one rank of each (`job_cluster`).
+"""
 
 import hashlib
 import json
@@ -11,12 +14,12 @@ from multiprocessing.util import Finalize
 
 import cool
 
-from . import errors
+from . import errors, job_cluster
 
 log = logging.getLogger(__name__)
 
-# Sockets of agents that a rank of this machine started, or None.
-_shared = None
+# The agents that ranks of the job have started: their sockets by machine, or None.
+_job_agents = None
 
 # Backends of the groups of this process. torch's own references do not keep the Python objects
 # alive if it wraps the backends for its checks.
@@ -33,8 +36,8 @@ END_SECONDS, FAILED_END_SECONDS = 300, 5
 
 def _forget_groups():
     """Makes a forked process form groups of its own. It is no rank of the parent's groups, and does not run its agents."""
-    global _inherited, _open, _shared
-    _inherited, _open, _shared = _open, set(), None
+    global _inherited, _open, _job_agents
+    _inherited, _open, _job_agents = _open, set(), None
 
 
 os.register_at_fork(after_in_child=_forget_groups)
@@ -82,7 +85,9 @@ def join(store, rank, size, name, timeout):
             number += 1
     if decision.get("error"):
         raise errors.Error(f"rank {rank}: {decision['error']}")
-    share(decision["sockets"])
+    if "cluster" in decision:
+        decision["agents"] = _agents_of_cluster(store, rank, decision["cluster"], timeout)
+    share(decision["agents"])
     return meet(decision["key"], rank, size, timeout.total_seconds()), decision["key"]
 
 
@@ -121,6 +126,8 @@ def _decide(store, size, name, timeout):
         _write(store, {"error": f"rank 0 could not start: {error}"}, requests)
         raise
     _write(store, decision, requests)
+    if "cluster" in decision:
+        _conclude_cluster(store, decision["cluster"], decision["agents"], timeout)
     return decision
 
 
@@ -131,6 +138,41 @@ def _write(store, decision, requests):
     store.set(f"cool/decision/{number}", json.dumps(decision))
 
 
+def _agents_of_cluster(store, rank, cluster, timeout):
+    """Returns the sockets of the agents of a cluster by machine. The first rank of each machine starts its agent."""
+    own = job_cluster.machine()
+    if rank and rank == cluster["ranks"][own][0]:
+        try:
+            outcome = {"socket": job_cluster.join(cluster["token"], cluster["pids"][own])}
+        except Exception as error:
+            outcome = {"error": str(error)}
+        store.set(f"{cluster['place']}/{rank}", json.dumps(outcome))
+    place = f"{cluster['place']}/agents"
+    _wait(store, {0: place}, timeout)
+    outcome = json.loads(store.get(place))
+    if "error" in outcome:
+        raise errors.Error(f"rank {rank}: {outcome['error']}")
+    return outcome["agents"]
+
+
+def _conclude_cluster(store, cluster, agents, timeout):
+    """Waits until each machine has an agent, at rank 0, and writes their sockets or the first error for all ranks."""
+    outcome = {"agents": dict(agents)}
+    starting = {ranks[0]: machine for machine, ranks in cluster["ranks"].items() if machine not in agents}
+    places = {rank: f"{cluster['place']}/{rank}" for rank in starting}
+    try:
+        _wait(store, places, timeout)
+        for rank, machine in starting.items():
+            started = json.loads(store.get(places[rank]))
+            if "error" in started:
+                outcome = {"error": f"rank {rank} could not start an agent for the job: {started['error']}"}
+                break
+            outcome["agents"][machine] = started["socket"]
+    except Exception as error:
+        outcome = {"error": f"rank 0 could not start: {error}"}
+    store.set(f"{cluster['place']}/agents", json.dumps(outcome))
+
+
 def bounded(key):
     """Returns a key of at most 200 bytes that is unique to ``key``."""
     encoded = key.encode()
@@ -139,27 +181,29 @@ def bounded(key):
 
 def meet(key, rank, size, seconds):
     """Joins the group of all ranks that pass the same key."""
+    agent = _job_agents.get(job_cluster.machine()) if _job_agents else None
     try:
-        return cool.join(key, rank, size, timeout=seconds, socket=_shared[0] if _shared else None)
+        return cool.join(key, rank, size, timeout=seconds, socket=agent)
     except cool.EnvironmentError as error:
         raise errors.of(error, [], f"rank {rank}: no COOL agent: ") from error
     except cool.Error as error:
         raise errors.of(error, []) from error
 
 
-def share(sockets):
-    """Sets the sockets of the agents through which this process joins all later groups."""
-    global _shared
-    _shared = sockets
+def share(agents):
+    """Sets the agents, as sockets by machine, through which this process joins all later groups."""
+    global _job_agents
+    _job_agents = agents
 
 
 def _host_status():
-    """Returns the machine's name and, if it has no agent, the reason."""
+    """Returns the machine and, if it has no agent, the reason."""
+    status = {"host": socket.gethostname(), "machine": job_cluster.machine(), "pid": os.getpid(), "why": None}
     try:
         cool.agent_socket()
     except cool.EnvironmentError as error:
-        return {"host": socket.gethostname(), "why": str(error)}
-    return {"host": socket.gethostname(), "why": None}
+        status["why"] = str(error)
+    return status
 
 
 def _wait(store, places, timeout):
@@ -176,11 +220,12 @@ def _wait(store, places, timeout):
 def _choose_agents(others, name):
     """Returns the decision on the key of the group and its agents, given the requests of the other ranks.
 
-    Agents are started only if no rank has one and all ranks are on this machine. If only some ranks have one, all ranks
-    get the error, because the others would wait for those that cannot join.
+    Agents are started only if no rank has one: in this process if all ranks are on this machine, otherwise as a cluster
+    for the job. If only some ranks have one, all ranks get the error, because the others would wait for those that cannot
+    join.
     """
-    decision = {"key": bounded(f"torch {secrets.token_hex(8)} {name}"), "sockets": _shared}
-    if _shared:
+    decision = {"key": bounded(f"torch {secrets.token_hex(8)} {name}"), "agents": _job_agents}
+    if _job_agents:
         return decision
     own = _host_status()
     if own["why"] is None:
@@ -191,15 +236,32 @@ def _choose_agents(others, name):
                 "cool-nodeagent on every node"
             )
         return decision
-    for rank, other in others.items():
-        if other["host"] != own["host"] or other["why"] is None:
-            other_status = "has none either" if other["why"] else "has one"
-            decision["error"] = (
-                f"no COOL agent at rank 0 on {own['host']} ({own['why']}), and rank {rank} on {other['host']} {other_status}; start "
-                "cool-nodeagent on every node, or run all ranks on one machine, where rank 0 starts agents"
-            )
-            return decision
+    if equipped := next(((rank, other) for rank, other in others.items() if other["why"] is None), None):
+        rank, other = equipped
+        decision["error"] = (
+            f"no COOL agent at rank 0 on {own['host']} ({own['why']}), and rank {rank} on {other['host']} has one; start "
+            "cool-nodeagent on every node"
+        )
+        return decision
+    if any(other["machine"] != own["machine"] for other in others.values()):
+        return _start_cluster(decision, {0: own, **others})
     cluster = cool.Cluster(1)
     Finalize(None, _leave, (cluster,), exitpriority=10)
-    decision["sockets"] = cluster.sockets
+    decision["agents"] = {own["machine"]: cluster.sockets[0]}
+    return decision
+
+
+def _start_cluster(decision, requests):
+    """Adds a cluster for the ranks of several machines to the decision: the controller and rank 0's agent run then."""
+    if job_cluster.program() is None:
+        decision["error"] = (
+            f"no COOL agent on {requests[0]['host']} ({requests[0]['why']}), and no program `cool` to start one; install COOL's programs on "
+            "every machine, in a directory of PATH, or start cool-nodeagent there"
+        )
+        return decision
+    token, agent = job_cluster.start(requests)
+    ranks = job_cluster.by_machine(requests)
+    pids = {machine: [requests[rank]["pid"] for rank in of_machine] for machine, of_machine in ranks.items()}
+    decision["agents"] = {requests[0]["machine"]: agent}
+    decision["cluster"] = {"token": token, "place": f"cool/cluster/{secrets.token_hex(8)}", "ranks": ranks, "pids": pids}
     return decision

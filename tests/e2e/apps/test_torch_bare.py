@@ -1,0 +1,127 @@
+"""PyTorch on machines on which nothing of COOL runs: the job starts its own controller and agents,
+and nothing of them remains."""
+import glob
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+
+import pytest
+import torch_train
+import warm_python
+from conftest import PATIENCE, ROOT, wait_for
+from test_up import BareBed
+
+EXAMPLE = os.path.join(ROOT, "libcool", "python", "examples", "train_fashion.py")
+# Agents on a busy machine are not lost within the default of 2 s.
+AGENT_OPTIONS = "--peer-timeout-ms 20000"
+# A rank that reports that its group is complete, and then waits.
+WAITING = """
+import datetime, signal, torch, torch.distributed as dist
+dist.init_process_group("cool", timeout=datetime.timedelta(seconds=%d))
+x = torch.ones(100)
+dist.all_reduce(x)
+print("sum", int(x[0]), flush=True)
+signal.pause()
+""" % PATIENCE
+
+
+@pytest.fixture(scope="module")
+def python(tmp_path_factory):
+    """The path of a Python that imports torch once for all processes, while the network starts."""
+    modules = ("torch", "torch._dynamo", "torch.distributed.run", "cool.torch.backend")
+    with warm_python.Python(torch_train.PYTHON, str(tmp_path_factory.mktemp("warm")), modules, {"OMP_NUM_THREADS": "1"}) as path:
+        yield path
+
+
+@pytest.fixture(scope="module")
+def bed(python):
+    with BareBed("tree:1x4", switches="bridge") as bed:
+        yield bed
+
+
+class Torchrun:
+    """A job on all machines, which torchrun starts."""
+
+    def __init__(self, bed, python, *program, hidden=()):
+        """Machines in `hidden` do not have the program `cool`."""
+        # The paths of Unix sockets must be short.
+        self.folder = tempfile.mkdtemp(prefix="cool-")
+        nodes = bed.description["hosts"]
+        self.processes = []
+        for number, host in enumerate(nodes):
+            command = [python, "-m", "torch.distributed.run", "--nnodes", str(len(nodes)), "--node-rank", str(number), "--nproc-per-node", "2",
+                       "--master-addr", nodes[0]["ip"], "--master-port", "29500", "--local-addr", host["ip"], *program]
+            path = "/usr/bin:/bin" if host["name"] in hidden else bed.public + ":/usr/bin:/bin"
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": python, "PATH": path, "TMPDIR": self.folder,
+                           "COOL_AGENT_OPTIONS": AGENT_OPTIONS}
+            self.processes.append(subprocess.Popen(["mnexec", "-a", str(host["pid"]), *command], env=environment, stdout=subprocess.PIPE,
+                                                   stderr=subprocess.PIPE, text=True))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for process in self.processes:
+            process.kill()
+            process.communicate()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def ended(self):
+        """Waits for all processes; returns their outputs and error messages."""
+        return [process.communicate(timeout=2 * PATIENCE) for process in self.processes]
+
+    def programs(self):
+        """Returns the process numbers of COOL's programs that the job has started."""
+        found = []
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                with open("/proc/%s/environ" % pid, "rb") as f:
+                    is_ours = ("TMPDIR=%s\0" % self.folder).encode() in f.read()
+                if is_ours and os.path.basename(os.readlink("/proc/%s/exe" % pid)).startswith("cool"):
+                    found.append(int(pid))
+            except OSError:
+                continue  # It has ended.
+        return found
+
+    def wait_until_removed(self):
+        wait_for(lambda: not self.programs(), "the job's controller and agents have ended")
+        remaining = glob.glob(self.folder + "/cool-*") + glob.glob(tempfile.gettempdir() + "/cool-job-*")
+        assert not remaining, remaining
+
+
+def test_torchrun_trains_on_machines_without_agents(bed, python):
+    with Torchrun(bed, python, EXAMPLE, "--batch", "32", "--steps", "3", "--json") as job:
+        outputs = job.ended()
+        assert all(process.returncode == 0 for process in job.processes), outputs
+        result = json.loads(outputs[0][0])
+        assert result["hashes_equal"] and result["ranks"] == 8 and result["steps"] == 3, result
+        job.wait_until_removed()
+
+
+def test_nothing_remains_of_a_job_that_is_killed(bed, python, tmp_path):
+    program = tmp_path / "waiting.py"
+    program.write_text(WAITING)
+    with Torchrun(bed, python, str(program)) as job:
+        for process in job.processes:
+            assert [process.stdout.readline() for _ in range(2)] == ["sum 8\n"] * 2, process.stderr.read()
+        # On each machine an agent and the command that ends it; on the first also the controller and
+        # the join server.
+        assert len(job.programs()) == 2 * 4 + 2
+        for process in job.processes:
+            process.send_signal(signal.SIGKILL)
+        subprocess.run(["pkill", "-KILL", "-f", str(program)], check=False)
+        job.wait_until_removed()
+
+
+def test_all_ranks_report_a_machine_without_the_program(bed, python, tmp_path):
+    program = tmp_path / "waiting.py"
+    program.write_text(WAITING)
+    with Torchrun(bed, python, str(program), hidden=("h3",)) as job:
+        outputs = job.ended()
+        for process, (_, errors) in zip(job.processes, outputs):
+            assert process.returncode != 0
+            assert "could not start an agent for the job: no program `cool`" in errors, errors
+        job.wait_until_removed()
