@@ -12,6 +12,7 @@
 #   make image          builds a container image with these packages
 #   make bench-quick    measures collectives next to Open MPI and MPICH: under 10 minutes
 #   make bench          runs the main measurements (options: BENCH=...)
+#   make bench-networks measures collectives on each kind of network
 #   make calibrate      compares predictions with measurements, and writes
 #                       docs/measurements/calibration.md: about 7 minutes
 #   make faults         500 random faults under running collectives: about 25 minutes
@@ -44,7 +45,7 @@ TESTS :=
 READY :=
 
 .PHONY: demo test test-quick build unit documented bindings-test python-tests end-to-end \
-	bench bench-quick bench-kmeans bench-copy bench-torch mpi-suite mpi-programs torch recovery \
+	bench bench-quick bench-networks bench-kmeans bench-copy bench-torch mpi-suite mpi-programs torch recovery \
 	faults inject day load solver calibrate lint sanitize seeds book release bindings packages image test-packages \
 	packages-demo packages-test packages-bench packages-packages
 
@@ -133,6 +134,11 @@ bench: packages-bench release
 # Measures collectives next to Open MPI and MPICH: under 10 minutes after compilation.
 bench-quick: packages-bench release
 	$(SUDO) bench/bench.py --quick $(BENCH)
+
+# Measures collectives on each kind of network next to Open MPI and MPICH: about 20 minutes.
+bench-networks: packages-bench release
+	@tools/install-packages smcroute
+	$(SUDO) bench/networks.py $(NETWORKS)
 
 # Measures K-means next to scikit-learn, FAISS and SuperKMeans, without an emulated network.
 bench-kmeans: release

@@ -48,11 +48,12 @@ def idle_share(before, after):
 
 def sample(bed, ranks=None):
     """Returns the CPU seconds used so far, by consumer. `ranks` must return those of the ranks.
-    Without it, ranks are the children of agents, which count only once they have ended."""
+    Without it, ranks are the children of agents, which count only once they have ended. Switches
+    other than Open vSwitch are part of the kernel and use no CPU time of a process."""
     agents = [process_seconds(agent.process.pid) for agent in bed.agents.values()]
     ticks = machine_ticks()
     return {"agents": sum(own for own, _ in agents), "ranks": ranks() if ranks else sum(children for _, children in agents),
-            "switches": processes_seconds([ovs.daemon_pid()]), "busy": (sum(ticks) - ticks[3] - ticks[4]) / TICKS_PER_SECOND}
+            "switches": processes_seconds([ovs.daemon_pid()]) if bed.options["switches"] == "ovs" else 0.0, "busy": (sum(ticks) - ticks[3] - ticks[4]) / TICKS_PER_SECOND}
 
 
 def cpu_used(before, after):

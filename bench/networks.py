@@ -69,7 +69,7 @@ def measure_case(options, bed, run, libraries, op):
         if "median" in figures:
             figures["busiest"] = figures["busiest_link_bytes"] / length
         results[library.name] = figures
-    bench.print_now("  %s: %s" % (op, "  ".join("%s %s" % (name, bench.result_text(figures)) for name, figures in results.items())))
+    bench.print_now("  %s: %s" % (op, "  ".join("%s %s" % (name, figures.get("failed") or bench.result_text(figures)) for name, figures in results.items())))
     return {**case, "limit": limit_seconds, "results": results}
 
 

@@ -67,6 +67,15 @@ pub struct Options {
     #[arg(long, value_name = "N", default_value_t = FabricConfig::default().max_snooped_trees)]
     pub max_trees: u32,
 
+    /// Time in seconds without a querier of multicast groups after which a node becomes one, on
+    /// networks without OpenFlow switches
+    ///
+    /// Switches with IGMP or MLD snooping forget the members of groups without a querier, which is
+    /// usually a router. A node can listen and query if its agent has CAP_NET_RAW. It queries from
+    /// the address 0.0.0.0 (IPv6: link-local), and ends when it hears another querier.
+    #[arg(long, value_name = "SECONDS", default_value_t = 130, value_parser = clap::value_parser!(u32).range(1..))]
+    pub querier_patience: u32,
+
     /// How connections are secured.
     #[command(flatten)]
     pub tls: cool_tls::Options,
@@ -313,6 +322,10 @@ impl Options {
             jobs_per_user,
             configured_rates,
             generation,
+            querier_patience: match self.network {
+                NetworkMode::Plain => Duration::MAX,
+                _ => Duration::from_secs(self.querier_patience.into()),
+            },
             only_bound_certificates: self.only_bound_certificates,
             credentials: None,
             store: StateStore::Volatile,

@@ -9,6 +9,7 @@ use crate::graceful_restart::GroupRecovery;
 use crate::groups::GroupRegistry;
 use crate::groups::group_keys::GroupKeys;
 use crate::groups::membership_driver::MembershipDriver;
+use crate::groups::queriers::Queriers;
 use crate::jobs::JobRegistry;
 use crate::jobs::drain_state::DrainState;
 use crate::leadership::state_store::StateStore;
@@ -71,6 +72,9 @@ pub struct ServerConfig {
     pub only_bound_certificates: bool,
     /// The controller's certificates. `None` without TLS.
     pub credentials: Option<Credentials>,
+    /// Time without a querier of multicast groups after which a node becomes one. With
+    /// [`Duration::MAX`], no node does.
+    pub querier_patience: Duration,
     /// State of earlier and for later runs.
     pub store: StateStore,
 }
@@ -104,6 +108,7 @@ pub async fn serve(
     let membership_driver = service.membership_driver.clone();
     let mut probing = JoinSet::new();
     probing.spawn(service.prober.clone().run(service.groups.busy()));
+    probing.spawn(service.queriers.clone().run(service.network.clone(), service.groups.clone()));
     let mut paging = JoinSet::new();
     if let Some(WebPages { listener, events, health }) = pages {
         let watcher = StatusSource {
@@ -210,6 +215,7 @@ pub async fn assemble(config: &ServerConfig, network: Arc<dyn Fabric>) -> Servic
         membership_driver,
         group_recovery: Arc::new(group_recovery),
         prober,
+        queriers: Arc::new(Queriers::new(config.querier_patience)),
         traces: Arc::new(Traces::new(agents)),
     }
 }

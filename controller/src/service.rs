@@ -12,6 +12,7 @@ use crate::agents::{Admission, AdmitError, AgentRegistry, RegisteredAgent, Sessi
 use crate::costs::prober::Prober;
 use crate::graceful_restart::GroupRecovery;
 use crate::groups::membership_driver::MembershipDriver;
+use crate::groups::queriers::Queriers;
 use crate::groups::{FIRST_EPOCH, GroupRegistry, outsiders};
 use crate::jobs::caller_event_stream::CallerArrival;
 use crate::jobs::control::ControlRequest;
@@ -63,6 +64,8 @@ pub struct Service {
     pub group_recovery: Arc<GroupRecovery>,
     /// Measures the network.
     pub prober: Arc<Prober>,
+    /// The queriers of multicast groups on networks without OpenFlow.
+    pub queriers: Arc<Queriers>,
     /// Collects traces of calls.
     pub traces: Arc<Traces>,
     /// Examines the deployment.
@@ -403,6 +406,7 @@ impl Service {
             }
             self.presence.removed(name);
             self.agents.remove(session);
+            self.queriers.remove(session);
             self.group_recovery.node_lost(session);
             self.jobs.node_lost(session, reason).await;
             self.membership_driver.node_lost(session, reason);
@@ -458,6 +462,11 @@ impl Service {
                 }
                 Err(why) => warn!(why, "the agent reports an invalid switch; ignored"),
             },
+            Body::QuerierChanged(report) => {
+                if self.queriers.record(session, &report) {
+                    self.groups.retry_multicast();
+                }
+            }
             Body::Held(further) => {
                 self.group_recovery.record_held_groups(session, self.agents.controller(), further.held).await;
             }

@@ -171,6 +171,7 @@ impl Cluster {
             generation: 2,
             only_bound_certificates: false,
             credentials: None,
+            querier_patience: Duration::MAX,
             store: StateStore::Volatile,
         };
         let service = assemble(&config, network.clone()).await;

@@ -12,6 +12,7 @@ use crate::agent::Agent;
 use crate::interface::Interface;
 use crate::launcher::JobLauncher;
 use crate::lldp_receiver;
+use crate::multicast_querier::NodeQuerier;
 use crate::node_inventory::NodeInventory;
 use crate::output_backlog::OutputBacklog;
 use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
@@ -131,6 +132,7 @@ pub async fn run(
         neighbor_offered: None,
         neighbor_reported: None,
         has_neighbor_reports: false,
+        querier: NodeQuerier::start(&registration.interface),
         pause: SHORTEST_PAUSE,
     };
     let mut reported = None;
@@ -226,6 +228,8 @@ struct ControlSession<'a> {
     neighbor_reported: Option<LldpNeighbor>,
     /// Whether the controller accepts reports of another neighbor.
     has_neighbor_reports: bool,
+    /// The querier of multicast groups that the node hears or is.
+    querier: NodeQuerier,
     /// The pause before the next attempt.
     pause: Duration,
 }
@@ -297,7 +301,7 @@ impl ControlSession<'_> {
     async fn step(&mut self, inbound: &mut Streaming<ControllerMessage>) -> Result<(), ConnectionEnd> {
         let (events, probe, examinations) = (&mut *self.events, &mut self.probe, &mut self.examinations);
         let (outbox, backlog) = (&self.outbox, &mut self.backlog);
-        let (neighbor, known) = (&mut self.neighbor, &self.neighbor_reported);
+        let (neighbor, known, querier) = (&mut self.neighbor, &self.neighbor_reported, &mut self.querier);
         let neighbor =
             async { neighbor.wait_for(|neighbor| neighbor != known).await.ok().map(|new| new.clone()) };
         // Wait for room first, because an event cannot be put back once it has been received.
@@ -328,6 +332,9 @@ impl ControlSession<'_> {
                 self.neighbor_reported.clone_from(&neighbor);
                 let neighbor = neighbor.map(neighbor_message);
                 self.reply(agent_message::Body::NeighborChanged(NeighborChanged { neighbor })).await
+            }
+            querier = querier.next_report() => {
+                self.reply(agent_message::Body::QuerierChanged(querier)).await
             }
             () = leave_requested(&mut self.leaving) => {
                 self.outbox.send(agent_message::Body::Leave(Leave {}));

@@ -113,6 +113,15 @@ fn mtu(index: u32) -> io::Result<u32> {
     Ok(read_link(index)?.mtu)
 }
 
+/// Returns the link-local IPv6 address of an interface, if it has one.
+pub(crate) fn link_local(name: &str) -> Option<Ipv6Addr> {
+    let interface = pnet::datalink::interfaces().into_iter().find(|interface| interface.name == name)?;
+    interface.ips.iter().find_map(|network| match network.ip() {
+        IpAddr::V6(ip) => ip.is_unicast_link_local().then_some(ip),
+        IpAddr::V4(_) => None,
+    })
+}
+
 /// Returns the indices of an interface and of those below it: the members of a bridge or bond, and
 /// the interface of a VLAN. Some links may have changed meanwhile, and are left out.
 pub(crate) fn with_lower(name: &str) -> Vec<u32> {

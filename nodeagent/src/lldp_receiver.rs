@@ -1,18 +1,17 @@
 //! Receives the LLDP of ordinary switches, so that the controller learns the node's rack on
 //! networks without OpenFlow. [`NeighborTable`] interprets the frames.
-#![allow(unsafe_code, reason = "addresses and options of packet(7) sockets")]
 
 use crate::async_socket::AsyncSocket;
 use crate::interface::{self, Interface};
+use crate::packet_socket;
 use cool_daemon::clock::Clock;
 use cool_machine::{Machine, Poll};
 use cool_topology::lldp::ETHERTYPE;
 use cool_topology::lldp_neighbor::NeighborTable;
 use cool_topology::{LldpNeighbor, MacAddr};
 use rustix::net::RecvFlags;
-use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
+use socket2::Socket;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::time::Duration;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
@@ -49,7 +48,7 @@ pub(crate) fn start(interface: &Interface) -> (watch::Receiver<Option<LldpNeighb
     let mut tasks = JoinSet::new();
     let (frames, received) = mpsc::channel(INTERFACES_MAX);
     for index in interface::with_lower(&interface.name).into_iter().take(INTERFACES_MAX) {
-        match packet_socket(index).and_then(AsyncSocket::new) {
+        match lldp_socket(index).and_then(AsyncSocket::new) {
             Ok(socket) => drop(tasks.spawn(receive(socket, frames.clone()))),
             Err(error) => {
                 let name = &interface.name;
@@ -106,45 +105,13 @@ async fn track(mut frames: mpsc::Receiver<Vec<u8>>, changed: watch::Sender<Optio
 
 /// Returns a socket that receives the LLDP frames of an interface, without their Ethernet headers.
 /// It sees no other packets, so it costs nothing.
-fn packet_socket(index: u32) -> io::Result<Socket> {
-    // Without a protocol, the socket receives nothing until it is bound.
-    let socket = Socket::new(Domain::PACKET, Type::DGRAM.nonblocking(), None)?;
-    let index = i32::try_from(index).map_err(io::Error::other)?;
-    let mut storage = SockAddrStorage::zeroed();
-    // SAFETY: sockaddr_ll is one of the system's address types.
-    let address = unsafe { storage.view_as::<libc::sockaddr_ll>() };
-    address.sll_family = libc::AF_PACKET as u16;
-    address.sll_protocol = ETHERTYPE.to_be();
-    address.sll_ifindex = index;
-    // SAFETY: the storage has been initialized as an address of its family, with this length.
-    let address = unsafe { SockAddr::new(storage, size_of::<libc::sockaddr_ll>() as libc::socklen_t) };
-    socket.bind(&address)?;
+fn lldp_socket(index: u32) -> io::Result<Socket> {
+    let socket = packet_socket::open()?;
+    socket.bind(&packet_socket::address(index, ETHERTYPE, None)?)?;
     for group in GROUPS {
-        join(&socket, index, group)?;
+        packet_socket::join(&socket, index, group)?;
     }
     Ok(socket)
-}
-
-/// Makes an interface accept frames to a group address while the socket is open.
-fn join(socket: &Socket, index: i32, group: MacAddr) -> io::Result<()> {
-    let mut request = libc::packet_mreq {
-        mr_ifindex: index,
-        mr_type: libc::PACKET_MR_MULTICAST as u16,
-        mr_alen: 6,
-        mr_address: [0; 8],
-    };
-    request.mr_address[..6].copy_from_slice(&group.octets());
-    // SAFETY: the descriptor is open, and the option's value has this type and length.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_PACKET,
-            libc::PACKET_ADD_MEMBERSHIP,
-            (&raw const request).cast(),
-            size_of::<libc::packet_mreq>() as libc::socklen_t,
-        )
-    };
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
 #[cfg(test)]

@@ -34,6 +34,10 @@ pub const TREE_PROOFS: u64 = 1 << 8;
 /// The agent reports the switch from which its node receives LLDP whenever it changes.
 pub const NEIGHBORS: u64 = 1 << 9;
 
+/// The agent reports the querier of multicast groups that its node hears, and queries itself if the
+/// controller requests that.
+pub const QUERIERS: u64 = 1 << 10;
+
 /// All features that this release supports.
 pub const ALL: u64 =
-    TAGS | USERS | DESCRIPTIONS | QUICK | HELD_GROUPS | QUICK_PROBES | TREE_PROOFS | NEIGHBORS;
+    TAGS | USERS | DESCRIPTIONS | QUICK | HELD_GROUPS | QUICK_PROBES | TREE_PROOFS | NEIGHBORS | QUERIERS;

@@ -192,6 +192,12 @@ impl GroupRegistry {
         self.tree_proofs.unreached()
     }
 
+    /// Lets groups try multicast again on paths on which it has lately failed, because the network
+    /// has changed.
+    pub fn retry_multicast(&self) {
+        self.tree_proofs.forget_failed_paths();
+    }
+
     /// Releases a group everywhere, even if it could not be formed completely.
     pub async fn release(&self, network: &dyn Fabric, id: u64, places: &[MemberPlace]) {
         self.groups.lock().remove(&id);

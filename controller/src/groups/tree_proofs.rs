@@ -162,6 +162,12 @@ impl TreeProofs {
         Some(ProvenTrees { sessions, withdrawn: proof.failed })
     }
 
+    /// Forgets on which paths multicasts have not arrived.
+    pub(super) fn forget_failed_paths(&self) {
+        let mut state = self.state.lock();
+        (state.failed_paths, state.nothing_arrived) = (FailedPaths::default(), false);
+    }
+
     /// Forgets a group.
     pub(super) fn forget(&self, group: u64) {
         self.state.lock().running.remove(&group);

@@ -131,7 +131,8 @@ impl Doctor {
                 "it does not receive multicasts of {senders}, so groups with these nodes use chains, which are slower"
             );
             let remedy = "allow UDP to 239.192.0.0/14 (IPv6: ff18::/16) between the nodes, and enable IGMP and MLD snooping with a \
-                          querier on their switches; or start the controller with --network plain";
+                          querier on their switches (or give agents CAP_NET_RAW, so that one of them becomes the querier); or start \
+                          the controller with --network plain";
             finding(format!("node {receiver}"), problem, remedy)
         })
     }

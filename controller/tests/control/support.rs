@@ -201,6 +201,7 @@ impl Controller {
             generation: 2,
             only_bound_certificates: false,
             credentials: None,
+            querier_patience: Duration::MAX,
             store,
         };
         let directory =

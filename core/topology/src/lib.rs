@@ -1,6 +1,7 @@
 //! The network as a graph: its elements ([`ids`], [`graph`]), its discovery ([`lldp`],
-//! [`discovery`]; without OpenFlow [`lldp_neighbor`], [`rack_table`]), algorithms on it
-//! ([`switch_adjacency`], [`racks`], [`routes`], [`trees`]), and a drawing of it ([`picture`]).
+//! [`discovery`]; without OpenFlow [`lldp_neighbor`], [`rack_table`]), the members of multicast
+//! groups ([`membership_query`], [`querier`]), algorithms on the graph ([`switch_adjacency`],
+//! [`racks`], [`routes`], [`trees`]), and a drawing of it ([`picture`]).
 //!
 //! The crate is pure: it uses no sockets or clocks, and equal inputs return equal results.
 //! Programming the switches is up to the controller.
@@ -10,7 +11,9 @@ pub mod graph;
 pub mod ids;
 pub mod lldp;
 pub mod lldp_neighbor;
+pub mod membership_query;
 pub mod picture;
+pub mod querier;
 pub mod rack_table;
 pub mod racks;
 pub mod routes;

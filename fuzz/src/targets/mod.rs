@@ -45,6 +45,7 @@ targets! {
     manifest,
     map_checkpoint,
     map_table,
+    membership_query,
     network_file,
     openflow,
     packet,

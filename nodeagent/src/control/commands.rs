@@ -6,8 +6,8 @@ use crate::interface::Interface;
 use crate::{diagnostics, lldp, probe, traces};
 use cool_daemon::service_notify;
 use cool_proto::control::{
-    Examine, GroupFailed, GroupReady, Held, HeldGroups, HoldOutput, Kill, Probe, Probed, Registered,
-    ReleaseGroup, SignalRequest, StopProbe, TreesProven, agent_message, controller_message::Body,
+    AppointQuerier, Examine, GroupFailed, GroupReady, Held, HeldGroups, HoldOutput, Kill, Probe, Probed,
+    Registered, ReleaseGroup, SignalRequest, StopProbe, TreesProven, agent_message, controller_message::Body,
 };
 use cool_proto::description::WireGroup;
 use cool_proto::features::{HELD_GROUPS, NEIGHBORS};
@@ -82,6 +82,7 @@ impl ControlSession<'_> {
                 self.probe = JoinSet::new();
                 self.probe.spawn(probed(self.registration.interface.clone(), probe));
             }
+            Body::AppointQuerier(AppointQuerier { appointed }) => self.querier.appoint(appointed),
             Body::StopProbe(StopProbe {}) => self.probe = JoinSet::new(),
             Body::Examine(Examine { id }) => {
                 // Requests beyond the maximum are ignored.
@@ -148,6 +149,7 @@ impl ControlSession<'_> {
                 self.begin_anew();
                 self.session = Some((controller, node));
                 self.neighbor_reported = self.neighbor_offered.take();
+                self.querier.begin_session(registered.features);
                 self.inventory.joined(controller);
                 self.send_remaining_inventory(further, registered.features);
                 self.agent.requests().into_iter().for_each(|request| self.outbox.send(request));

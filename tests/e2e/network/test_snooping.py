@@ -3,7 +3,7 @@ elsewhere."""
 import json
 import subprocess
 
-from conftest import run, succeed, wait_for
+from conftest import log_of, run, succeed, wait_for
 from test_controllers import restart_controller
 from test_copy import MIB, received_bytes
 
@@ -100,4 +100,54 @@ def test_groups_use_chains_where_no_multicast_is_forwarded(make_bed):
         for name in hosts:
             drop_multicasts(bed, name, "-D")
     forget_failed_paths(bed)
+    assert uses_multicast(bed)
+
+
+APPOINTED = "no querier of multicast groups is heard, so the node queries"
+
+
+# Sends a general query of IGMPv2 to all hosts, from the address that is the argument.
+QUERY = """
+import socket, sys
+with socket.socket(socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_IGMP) as s:
+    s.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(sys.argv[1]))
+    s.sendto(bytes.fromhex("1164ee9b00000000"), ("224.0.0.1", 0))
+"""
+
+
+def bed_without_querier(make_bed, patience):
+    """Returns a network in which a node becomes querier after this time in seconds. Each time has a
+    network of its own."""
+    return make_bed("tree:2x2", switches="bridge", controller_flags=("--querier-patience", str(patience)))
+
+
+def set_flooding(bed, state):
+    """Makes bridges flood multicasts without known members to hosts, or not."""
+    for link in bed.description["links"]:
+        if link["kind"] == "host":
+            subprocess.check_call(["bridge", "link", "set", "dev", link["a_intf"], "mcast_flood", state])
+
+
+def test_nodes_query_where_bridges_deliver_to_known_members_only(make_bed):
+    bed = bed_without_querier(make_bed, 2)
+    set_flooding(bed, "off")
+    try:
+        # Bridges know members only while there is a querier.
+        wait_for(lambda: uses_multicast(bed), "groups use multicast")
+        # Not even queries reach the hosts, so each asks its own system.
+        wait_for(lambda: log_of(bed, "controller").count(APPOINTED) == 4, "each node queries")
+    finally:
+        set_flooding(bed, "on")
+
+
+def test_one_node_queries_until_a_router_does(make_bed):
+    bed = bed_without_querier(make_bed, 3)
+    wait_for(lambda: APPOINTED in log_of(bed, "controller"), "a node queries")
+    hosts = {host["name"]: host["ip"] for host in bed.description["hosts"]}
+    heard = "another querier of multicast groups is heard"
+    wait_for(lambda: sum(heard in log_of(bed, host) for host in hosts) == len(hosts) - 1, "the other nodes hear it")
+    router = next(host for host in hosts if heard in log_of(bed, host))
+    bed.network.run_in(bed.network.net.get(router), "/usr/bin/python3", "-c", QUERY, hosts[router])
+    wait_for(lambda: "the node queries no longer" in log_of(bed, "controller"), "the node is no querier any more")
+    assert log_of(bed, "controller").count(APPOINTED) == 1
     assert uses_multicast(bed)

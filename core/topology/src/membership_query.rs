@@ -1,0 +1,148 @@
+//! General queries for the members of multicast groups: IGMPv3 (RFC 3376, 4.1) and MLDv2 (RFC 3810,
+//! 5.1). Switches with snooping learn from the hosts' answers where members are.
+//!
+//! The IPv4 query has the source address 0.0.0.0, as that of a snooping switch (RFC 4541, 2.1.1),
+//! so that it never wins the election of a querier against a router.
+
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+/// Time between two queries, in seconds (RFC 3376, 8.2).
+pub const QUERY_INTERVAL_SECONDS: u8 = 125;
+/// Time within which hosts answer, in tenths of a second. It is shorter than the default of ten
+/// seconds, because the first answers make multicast work.
+const RESPONSE_TENTHS: u8 = 20;
+/// Number of queries in a row that may be lost.
+const ROBUSTNESS: u8 = 2;
+
+const IGMP: u8 = 2;
+const IGMP_QUERY: u8 = 0x11;
+const ICMPV6: u8 = 58;
+const MLD_QUERY: u8 = 130;
+/// The shortest queries: those of IGMPv1 and IGMPv2, and of MLDv1.
+const IGMP_QUERY_MIN: usize = 8;
+const MLD_QUERY_MIN: usize = 24;
+
+const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
+/// Precedence "internetwork control" (RFC 3376, 4).
+const CONTROL: u8 = 0xc0;
+/// The options that make routers examine the packet (RFC 2113, RFC 2711).
+const ROUTER_ALERT: [u8; 4] = [0x94, 4, 0, 0];
+const HOP_BY_HOP_ALERT: [u8; 8] = [ICMPV6, 0, 5, 2, 0, 0, 1, 0];
+
+/// Returns an IGMPv3 general query, without IP header.
+pub fn igmp_query() -> [u8; 12] {
+    let mut query = [0; 12];
+    (query[0], query[1]) = (IGMP_QUERY, RESPONSE_TENTHS);
+    (query[8], query[9]) = (ROBUSTNESS, QUERY_INTERVAL_SECONDS);
+    let sum = checksum(&[&query]);
+    query[2..4].copy_from_slice(&sum);
+    query
+}
+
+/// Returns the IPv4 packet of an IGMPv3 general query.
+pub fn igmp_query_packet() -> Vec<u8> {
+    let query = igmp_query();
+    let length = (20 + ROUTER_ALERT.len() + query.len()) as u8;
+    let mut packet = vec![0x46, CONTROL, 0, length, 0, 0, 0, 0, 1, IGMP, 0, 0];
+    packet.extend(Ipv4Addr::UNSPECIFIED.octets());
+    packet.extend(ALL_HOSTS.octets());
+    packet.extend(ROUTER_ALERT);
+    let sum = checksum(&[&packet]);
+    packet[10..12].copy_from_slice(&sum);
+    packet.extend(query);
+    packet
+}
+
+/// Returns the IPv6 packet of an MLDv2 general query from a link-local address.
+pub fn mld_query_packet(source: Ipv6Addr) -> Vec<u8> {
+    let mut query = [0; 28];
+    query[0] = MLD_QUERY;
+    query[4..6].copy_from_slice(&(u16::from(RESPONSE_TENTHS) * 100).to_be_bytes());
+    (query[24], query[25]) = (ROBUSTNESS, QUERY_INTERVAL_SECONDS);
+    let pseudo_header = [0, 0, 0, query.len() as u8, 0, 0, 0, ICMPV6];
+    let sum = checksum(&[&source.octets(), &ALL_NODES.octets(), &pseudo_header, &query]);
+    query[2..4].copy_from_slice(&sum);
+    let length = (HOP_BY_HOP_ALERT.len() + query.len()) as u8;
+    // The next header is that of hop-by-hop options.
+    let mut packet = vec![0x60, 0, 0, 0, 0, length, 0, 1];
+    packet.extend(source.octets());
+    packet.extend(ALL_NODES.octets());
+    packet.extend(HOP_BY_HOP_ALERT);
+    packet.extend(query);
+    packet
+}
+
+/// Returns the source of a general query, given an IPv4 packet with IGMP. Returns `None` for any
+/// other packet.
+pub fn igmp_querier(packet: &[u8]) -> Option<IpAddr> {
+    let first = *packet.first()?;
+    let message = packet.get(usize::from(first & 0xf) * 4..)?;
+    let source: [u8; 4] = packet.get(12..16)?.try_into().ok()?;
+    let is_query = first >> 4 == 4
+        && message.len() >= IGMP_QUERY_MIN
+        && message[0] == IGMP_QUERY
+        && message[4..8] == [0; 4];
+    is_query.then(|| Ipv4Addr::from(source).into())
+}
+
+/// Returns whether an ICMPv6 message is a general query.
+pub fn is_mld_query(message: &[u8]) -> bool {
+    message.len() >= MLD_QUERY_MIN && message[0] == MLD_QUERY && message[8..24] == [0; 16]
+}
+
+/// Returns the Internet checksum (RFC 1071) of parts of even lengths.
+fn checksum(parts: &[&[u8]]) -> [u8; 2] {
+    let words = parts.iter().flat_map(|part| part.chunks_exact(2));
+    let mut sum: u32 = words.map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
+    while sum > 0xffff {
+        sum = (sum & 0xffff) + (sum >> 16);
+    }
+    (!(sum as u16)).to_be_bytes()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn queries_have_the_bytes_of_the_standards() {
+        assert_eq!(
+            igmp_query_packet(),
+            [
+                0x46, 0xc0, 0, 36, 0, 0, 0, 0, 1, 2, 0x44, 0x13, 0, 0, 0, 0, 224, 0, 0, 1, 0x94, 4, 0, 0,
+                0x11, 20, 0xec, 0x6e, 0, 0, 0, 0, 2, 125, 0, 0
+            ]
+        );
+        let packet = mld_query_packet("fe80::1".parse().unwrap());
+        assert_eq!(packet[..8], [0x60, 0, 0, 0, 0, 36, 0, 1]);
+        assert_eq!(packet[40..52], [58, 0, 5, 2, 0, 0, 1, 0, 130, 0, packet[50], packet[51]]);
+        assert_eq!(packet[52..], [&[7, 0xd0][..], &[0; 18], &[2, 125, 0, 0]].concat());
+        // A correct checksum makes the sum of all words zero.
+        let pseudo_header = [0, 0, 0, 28, 0, 0, 0, 58];
+        assert_eq!(checksum(&[&packet[8..40], &pseudo_header, &packet[48..]]), [0; 2]);
+        assert_eq!((checksum(&[&igmp_query()]), checksum(&[&igmp_query_packet()[..24]])), ([0; 2], [0; 2]));
+    }
+
+    #[test]
+    fn only_general_queries_show_a_querier() {
+        let mut packet = igmp_query_packet();
+        assert_eq!(igmp_querier(&packet), Some(Ipv4Addr::UNSPECIFIED.into()));
+        packet[12..16].copy_from_slice(&[10, 0, 0, 9]);
+        assert_eq!(igmp_querier(&packet), Some(Ipv4Addr::new(10, 0, 0, 9).into()));
+        (0..32).for_each(|length| assert_eq!(igmp_querier(&packet[..length]), None, "{length} bytes"));
+        assert!(igmp_querier(&packet[..32]).is_some(), "a query of IGMPv2");
+        // A query for one group, and a report.
+        let changed = |at: usize, value| {
+            let mut other = packet.clone();
+            other[at] = value;
+            other
+        };
+        assert_eq!((igmp_querier(&changed(28, 239)), igmp_querier(&changed(24, 0x16))), (None, None));
+
+        let packet = mld_query_packet("fe80::1".parse().unwrap());
+        let message = &packet[48..];
+        assert!(is_mld_query(message) && is_mld_query(&message[..24]) && !is_mld_query(&message[..23]));
+        assert!(!is_mld_query(&[131; 28]) && !is_mld_query(&[&message[..8], &[1; 16]].concat()));
+    }
+}
