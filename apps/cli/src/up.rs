@@ -9,7 +9,7 @@ use crate::signals::Signals;
 use cool_deploy::join_server::{self, CERTIFICATE_DAYS};
 use cool_deploy::process::{self, ProcessRecord, ProgramLaunch};
 use cool_deploy::{
-    DataInterface, DeployError, DeploymentDir, JoinServerTask, JoinToken, NodeSettings, ProcessWatch,
+    DataInterface, DeployError, DeploymentDir, ExitWatch, JoinServerTask, JoinToken, NodeSettings,
     invitation, join_channel,
 };
 use cool_proto::control::TopologyRequest;
@@ -353,7 +353,7 @@ fn end_and_remove(directory: DeploymentDir) -> Result<(), Error> {
 
 /// The processes and signals that end a deployment.
 struct Lifetime {
-    processes: ProcessWatch,
+    processes: ExitWatch,
     signals: Signals,
 }
 
@@ -364,7 +364,7 @@ impl Lifetime {
         if options.until_exit.is_empty() {
             return Ok(None);
         }
-        let (processes, signals) = (ProcessWatch::start(&options.until_exit)?, Signals::new()?);
+        let (processes, signals) = (ExitWatch::start(&options.until_exit)?, Signals::new()?);
         Ok(Some(Lifetime { processes, signals }))
     }
 
@@ -398,7 +398,8 @@ pub(crate) fn run_join_server(task: &str) -> Result<(), Error> {
     on_runtime(async { Ok(join_server::run(task).await?) })
 }
 
-/// Returns the addresses of the controller and of the join server. Those of running programs remain.
+/// Returns the addresses of the controller and of the join server. Those of running programs
+/// remain.
 fn addresses(
     directory: &DeploymentDir,
     options: &UpOptions,

@@ -102,15 +102,15 @@ impl ProcessRecord {
 
 /// Processes of other programs whose end can be awaited.
 #[derive(Debug)]
-pub struct ProcessWatch(oneshot::Receiver<()>);
+pub struct ExitWatch(oneshot::Receiver<()>);
 
-impl ProcessWatch {
+impl ExitWatch {
     /// Watches processes from now on, in a thread. A number that no process has counts as one that
     /// has ended.
     ///
     /// # Errors
     /// If the system cannot watch a process.
-    pub fn start(pids: &[i32]) -> Result<ProcessWatch, DeployError> {
+    pub fn start(pids: &[i32]) -> Result<ExitWatch, DeployError> {
         let watch = |pid: &i32| match pidfd_open(Pid::from_raw(*pid)?, PidfdFlags::empty()) {
             Err(Errno::SRCH) => None,
             opened => Some(opened.map_err(|e| DeployError::Watch { pid: *pid, source: e.into() })),
@@ -123,7 +123,7 @@ impl ProcessWatch {
                 let _ = sender.send(());
             }
         });
-        Ok(ProcessWatch(ended))
+        Ok(ExitWatch(ended))
     }
 
     /// Waits until all of the processes have ended.
@@ -282,13 +282,13 @@ mod tests {
         let sleep = || std::process::Command::new("/bin/sleep").arg("1000").spawn().unwrap();
         let mut processes = [sleep(), sleep()];
         let pids = processes.each_ref().map(|process| process.id() as i32);
-        let mut watch = ProcessWatch::start(&pids).unwrap();
+        let mut watch = ExitWatch::start(&pids).unwrap();
         processes[1].kill().unwrap();
         assert!(timeout(Duration::from_millis(20), watch.all_ended()).await.is_err());
         processes[0].kill().unwrap();
         watch.all_ended().await;
         processes.iter_mut().for_each(|process| assert!(!process.wait().unwrap().success()));
-        ProcessWatch::start(&pids).unwrap().all_ended().await;
+        ExitWatch::start(&pids).unwrap().all_ended().await;
     }
 
     #[test]

@@ -84,8 +84,8 @@ impl QuerierTable {
         }
     }
 
-    /// Appoints the first node that has heard no querier for too long, and returns it. `is_eligible`
-    /// must return whether a node is on a network without OpenFlow switches.
+    /// Appoints the first node that has heard no querier for too long, and returns it.
+    /// `is_eligible` must return whether a node is on a network without OpenFlow switches.
     fn appoint(&mut self, now: Time, is_eligible: impl Fn(u32) -> bool) -> Option<u32> {
         let patience = self.patience;
         let is_due = |node: &ListeningNode| node.is_silent() && node.silent_since + patience <= now;

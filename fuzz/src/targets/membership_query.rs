@@ -1,5 +1,5 @@
-//! IGMP packets and ICMPv6 messages of any host at a data interface: only general queries count, and
-//! a monitor must forget their sender in the end.
+//! IGMP packets and ICMPv6 messages of any host at a data interface: only general queries count,
+//! and a monitor must forget their sender in the end.
 
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_topology::membership_query::{igmp_querier, is_mld_query};
