@@ -7,6 +7,8 @@ use std::collections::VecDeque;
 
 /// Maximum number of announcements of a port that may be in flight.
 const IN_FLIGHT_MAX: usize = 8;
+/// Maximum number of announcements of a port that may still arrive too late.
+const LATE_MAX: usize = 8;
 
 /// Number of refused frames since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -45,7 +47,10 @@ impl RefusedFrames {
 pub(super) struct SentAnnouncements {
     /// Announcements up to this number were made before the port came up.
     before: u64,
+    /// Those that are believed, the latest first.
     numbers: VecDeque<u64>,
+    /// Earlier ones that have not arrived, the latest first.
+    late: VecDeque<u64>,
 }
 
 /// Freshness of an authentic announcement.
@@ -53,32 +58,52 @@ enum Freshness {
     Fresh,
     /// Sent before the last port flap: ignored, and not reported as a replay.
     BeforeFlap,
+    /// Arrives after a later one, or after many were sent: ignored, and not reported as a replay,
+    /// because a busy switch may reorder and delay frames.
+    Late,
     Replayed,
 }
 
 impl SentAnnouncements {
     /// Starts without announcements. All numbers up to `before` belong to earlier ones.
     pub(super) fn after(before: u64) -> SentAnnouncements {
-        SentAnnouncements { before, numbers: VecDeque::new() }
+        SentAnnouncements { before, numbers: VecDeque::new(), late: VecDeque::new() }
     }
 
     pub(super) fn record(&mut self, number: u64) {
-        self.numbers.truncate(IN_FLIGHT_MAX - 1);
         self.numbers.push_front(number);
+        let excess = self.numbers.split_off(self.numbers.len().min(IN_FLIGHT_MAX));
+        self.add_late(excess);
+    }
+
+    /// Records announcements that are not believed any more. All of them are later than those that
+    /// were recorded before.
+    fn add_late(&mut self, mut numbers: VecDeque<u64>) {
+        numbers.append(&mut self.late);
+        numbers.truncate(LATE_MAX);
+        self.late = numbers;
     }
 
     /// Returns how fresh an announcement is. Each is believed only once. None is believed that is
-    /// older than one received before, because frames on a link do not overtake each other.
+    /// older than one received before, because frames rarely overtake each other on a link.
     fn freshness(&mut self, number: u64) -> Freshness {
         if number <= self.before {
             return Freshness::BeforeFlap;
         }
         match self.numbers.iter().position(|sent| *sent == number) {
             Some(at) => {
-                self.numbers.truncate(at);
+                let mut overtaken = self.numbers.split_off(at);
+                overtaken.pop_front();
+                self.add_late(overtaken);
                 Freshness::Fresh
             }
-            None => Freshness::Replayed,
+            None => match self.late.iter().position(|late| *late == number) {
+                Some(at) => {
+                    self.late.remove(at);
+                    Freshness::Late
+                }
+                None => Freshness::Replayed,
+            },
         }
     }
 }
@@ -115,7 +140,7 @@ impl Discovery {
                 let Some(entry) = self.ports.get_mut(&from) else { return Ok(None) };
                 match entry.sent.freshness(unverified.number) {
                     Freshness::Fresh => {}
-                    Freshness::BeforeFlap => return Ok(None),
+                    Freshness::BeforeFlap | Freshness::Late => return Ok(None),
                     Freshness::Replayed => return Err(Cause::Replayed(unverified.announcement)),
                 }
                 if let Some(node) = self.node_at(from).or_else(|| self.node_at(port)) {

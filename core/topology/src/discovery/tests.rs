@@ -456,6 +456,21 @@ fn a_captured_frame_is_refused_when_it_is_sent_again() {
 }
 
 #[test]
+fn announcements_that_arrive_late_are_no_replays() {
+    let (mut world, stranger, other) = with_strangers();
+    let frames: Vec<Vec<u8>> = (0..10).map(|_| announced(&mut world, stranger)).collect();
+    // Eight are believed. The last two are handed in in the wrong order.
+    for late in [0, 9, 8, 1] {
+        world.input(Input::Received(other, &frames[late]));
+        assert_eq!(world.discovery.refused(), RefusedFrames::default(), "announcement {late}");
+    }
+    for again in [0, 9, 8, 1] {
+        world.input(Input::Received(other, &frames[again]));
+    }
+    assert_eq!(world.discovery.refused().replayed, 4);
+}
+
+#[test]
 fn the_port_of_an_agent_never_becomes_a_link() {
     let (mut world, stranger, _) = with_strangers();
     let home = world.truth.host("h2").unwrap();
