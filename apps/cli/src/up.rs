@@ -132,7 +132,8 @@ pub(crate) struct UpOptions {
 /// a reboot.
 #[derive(Debug, clap::Args)]
 pub(crate) struct JoinOptions {
-    /// The word that `cool up` has printed
+    /// The word that `cool up` has printed; other users of this machine do not see the variable
+    #[arg(env = "COOL_JOIN_TOKEN", hide_env_values = true)]
     token: Option<JoinToken>,
 
     #[command(flatten)]

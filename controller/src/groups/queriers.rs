@@ -76,8 +76,9 @@ impl QuerierTable {
 
     /// Removes a node. If it was the querier, nodes that heard it need not wait for another one.
     fn remove(&mut self, now: Time, number: u32) {
-        let Some(node) = self.nodes.remove(&number).filter(|node| node.is_appointed) else { return };
-        drop(node);
+        if !self.nodes.remove(&number).is_some_and(|node| node.is_appointed) {
+            return;
+        }
         let overdue = Time::ZERO + now.since(Time::ZERO).saturating_sub(self.patience);
         for node in self.nodes.values_mut().filter(|node| node.heard.is_some_and(|ip| ip.is_unspecified())) {
             (node.heard, node.silent_since) = (None, overdue);
@@ -201,7 +202,9 @@ mod tests {
     /// Returns a table with the nodes 1, 2 and 3, which hear no querier.
     fn table() -> QuerierTable {
         let mut table = QuerierTable::new(Duration::from_secs(130));
-        [1, 2, 3].into_iter().for_each(|node| drop(table.record(at(0), node, None)));
+        for node in [1, 2, 3] {
+            table.record(at(0), node, None);
+        }
         table
     }
 
@@ -229,7 +232,9 @@ mod tests {
         let dismissed = [1, 2, 3].map(|node| table.record(at(140), node, ROUTER).is_dismissed);
         assert_eq!(dismissed, [true, false, false]);
         assert_eq!(table.deadline(), None);
-        [1, 2, 3].into_iter().for_each(|node| drop(table.record(at(500), node, None)));
+        for node in [1, 2, 3] {
+            table.record(at(500), node, None);
+        }
         assert_eq!((table.appoint(at(629), |_| true), table.appoint(at(630), |_| true)), (None, Some(1)));
     }
 

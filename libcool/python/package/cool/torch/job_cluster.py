@@ -58,7 +58,7 @@ def start(requests):
 
 def join(token, pids):
     """Starts this machine's agent, which ends with the processes ``pids``; returns its socket."""
-    return _run(["join", token], os.environ.get(INTERFACE), pids)["socket"]
+    return _run(["join"], os.environ.get(INTERFACE), pids, {"COOL_JOIN_TOKEN": token})["socket"]
 
 
 def _master_address():
@@ -78,8 +78,11 @@ def _master_address():
     return None
 
 
-def _run(options, interface, pids):
-    """Runs ``cool`` until the processes have ended, and returns the node that it has started."""
+def _run(options, interface, pids, variables=None):
+    """Runs ``cool`` until the processes have ended, and returns the node that it has started.
+
+    Other users of the machine can read its arguments, but not the variables.
+    """
     cool = program()
     if cool is None:
         raise errors.Error(f"no program `cool` on {socket.gethostname()}; install COOL's programs there, in a directory of PATH")
@@ -94,8 +97,9 @@ def _run(options, interface, pids):
         command.append("--allow-root")
     command += shlex.split(os.environ.get(AGENT_OPTIONS, ""))
     with tempfile.TemporaryFile("w+") as messages:
+        environment = {**os.environ, **(variables or {})}
         process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=messages, text=True, start_new_session=True
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=messages, text=True, start_new_session=True
         )
         with process.stdout:
             line = process.stdout.readline()
