@@ -28,7 +28,6 @@ import section  # noqa: E402
 import testbed  # noqa: E402
 import topologies  # noqa: E402
 
-TREES = "239.192.0.0/14"
 # Bytes of a full packet on a link divided by its payload, at MTU 1500, with Ethernet, IPv4, UDP,
 # and COOL's headers.
 FRAMES = 1514 / 1424
@@ -48,7 +47,7 @@ def measure(options, loss):
     with bench.await_machine(bed, options.wait):
         if loss is None:
             for host in bed.network.net.hosts:
-                bed.network.run_in(host, "iptables", "-A", "INPUT", "-d", TREES, "-j", "DROP")
+                bed.network.set_multicast(host, False)
         bed.wait_until_measured()
         run = peers.Run(bed, options.placement, bed.directory, options.timeout)
         before = bed.link_bytes()

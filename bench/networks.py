@@ -36,26 +36,23 @@ import testbed  # noqa: E402
 
 # Of each network, its topology and its switches.
 NETWORKS = {"openflow": ("tree:4x4", "ovs"), "snooping": ("tree:4x4", "bridge"), "blocked": ("tree:4x4", "bridge"), "routed": ("leafspine:4x2x4", "routed")}
-TREES = "239.192.0.0/14"
 # Operations for which peers are measured.
 COMPARED = ("bcast", "allreduce")
 STREAM_BYTES, BLOCKED_NODES = 16 << 20, 3
 
 
-def set_multicast(bed, hosts, blocked):
-    """Makes hosts drop all multicasts of trees, or receive them again."""
+def set_multicast(bed, hosts, received):
+    """Makes hosts receive the multicasts of trees again, or drop them."""
     for host in hosts:
-        bed.network.run_in(host, "iptables", "-A" if blocked else "-D", "INPUT", "-d", TREES, "-j", "DROP")
+        bed.network.set_multicast(host, received)
 
 
 def prepare(bed, name):
     """Configures the switches or hosts of a network that has just been started."""
     if name == "snooping":
-        # The core bridge asks for members, and all bridges learn from the answers.
-        query = ("mcast_query_interval", "500", "mcast_query_response_interval", "50", "mcast_startup_query_interval", "50")
-        subprocess.check_call(["ip", "link", "set", bed.network.net.switches[0].name, "type", "bridge", "mcast_querier", "1", *query])
+        bed.network.net.switches[0].query_members()
     if name == "blocked":
-        set_multicast(bed, bed.network.net.hosts, True)
+        set_multicast(bed, bed.network.net.hosts, False)
 
 
 def measure_case(options, bed, run, libraries, op):
@@ -82,7 +79,7 @@ def interrupted_stream(options, bed):
     command = ["cool", "bench", "--json", "--ops", "bcast", "--bytes", str(STREAM_BYTES), "--reps", "1", "--warmup", "0"]
     with subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, text=True) as job:
         testbed.wait_for(lambda: count() - before > STREAM_BYTES / 4, "a quarter of the message has arrived", process=job)
-        set_multicast(bed, hosts, True)
+        set_multicast(bed, hosts, False)
         try:
             out, _ = job.communicate(timeout=options.timeout)
             if job.returncode:
@@ -91,7 +88,7 @@ def interrupted_stream(options, bed):
             peers.run_checked("cool", "run", "--", "true", env=bed.environment())
             doctor = bed.run(["cool", "doctor"], capture_output=True, text=True)
         finally:
-            set_multicast(bed, hosts, False)
+            set_multicast(bed, hosts, True)
     [result] = json.loads(out)["results"]
     named = [host.name for host in hosts if "node %s: it does not receive multicasts" % host.name in doctor.stdout]
     return {"over_limit": result["seconds"][0] / (STREAM_BYTES * 8 / (options.mbit * 1e6)), "named": named}

@@ -20,6 +20,11 @@ class Bridge(Switch):
                 sh("ip", "link", "set", intf.name, "master", self.name, "up")
         sh("ip", "link", "set", self.name, "up")
 
+    def query_members(self):
+        """Makes the bridge ask hosts for their memberships every 5 s; all bridges learn from the answers."""
+        query = ("mcast_query_interval", "500", "mcast_query_response_interval", "50", "mcast_startup_query_interval", "50")
+        sh("ip", "link", "set", self.name, "type", "bridge", "mcast_querier", "1", *query)
+
     def stop(self, deleteIntfs=True):
         subprocess.run(["ip", "link", "delete", self.name], capture_output=True, timeout=SILENCE)
         super().stop(deleteIntfs)

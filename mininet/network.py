@@ -16,6 +16,8 @@ from bofuss import Bofuss
 from bridge import Bridge
 from emulator import Host, Link, Mininet, OVSSwitch, setLogLevel, sh
 
+# The multicast addresses of COOL's trees.
+TREES = "239.192.0.0/14"
 MANAGEMENT_ADDRESS = "10.255.0.1"  # the controller's address on every management link
 QUEUE_KB = 256
 BURST_KB = 16
@@ -84,6 +86,10 @@ class Network:
         """Runs a command in the node's network namespace; that of a switch, unless it is a router,
         is the root namespace."""
         return sh("mnexec", "-a", str(node.pid), *command)
+
+    def set_multicast(self, host, received):
+        """Makes a host receive the multicasts of trees again, or drop them."""
+        self.run_in(host, "iptables", "-D" if received else "-A", "INPUT", "-d", TREES, "-j", "DROP")
 
     def connect(self, switch):
         """Makes the switch connect to its controller."""

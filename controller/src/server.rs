@@ -215,7 +215,7 @@ pub async fn assemble(config: &ServerConfig, network: Arc<dyn Fabric>) -> Servic
         membership_driver,
         group_recovery: Arc::new(group_recovery),
         prober,
-        queriers: Arc::new(Queriers::new(config.querier_patience)),
+        queriers: Arc::new(Queriers::new(agents.clone(), config.querier_patience)),
         traces: Arc::new(Traces::new(agents)),
     }
 }

@@ -11,19 +11,16 @@ use cool_proto::features::QUERIERS;
 use cool_topology::MacAddr;
 use cool_topology::membership_query;
 use cool_topology::querier::{QuerierInput, QuerierMonitor, QuerierOutput};
-use rustix::net::RecvFlags;
+use rustix::net::{RecvFlags, SendFlags};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tokio::time::sleep;
 use tracing::{info, warn};
 
-const IGMP: i32 = 2;
-const ETHERTYPE_IPV4: u16 = 0x0800;
-const ETHERTYPE_IPV6: u16 = 0x86dd;
 /// The Ethernet addresses of 224.0.0.1 and ff02::1.
 const ALL_HOSTS: MacAddr = MacAddr(0x01, 0x00, 0x5e, 0, 0, 1);
 const ALL_NODES: MacAddr = MacAddr(0x33, 0x33, 0, 0, 0, 1);
@@ -33,7 +30,7 @@ const PACKET_MAX: usize = 256;
 /// Pause after an error, for example because the interface is down.
 const ERROR_PAUSE: Duration = Duration::from_secs(1);
 
-/// What the node knows about queriers, and its appointment by the controller.
+/// The querier that the node hears, and the node's own appointment by the controller.
 pub(crate) struct NodeQuerier {
     current: watch::Receiver<QuerierChanged>,
     appointed: watch::Sender<bool>,
@@ -140,24 +137,25 @@ struct QuerySockets {
 impl QuerySockets {
     fn open(interface: &Interface) -> io::Result<QuerySockets> {
         let index = *interface::with_lower(&interface.name).first().ok_or(io::ErrorKind::NotFound)?;
-        let (domain, protocol) = match interface.ip {
-            IpAddr::V4(_) => (Domain::IPV4, Protocol::from(IGMP)),
-            IpAddr::V6(_) => (Domain::IPV6, Protocol::ICMPV6),
+        let open = |domain, protocol| {
+            let raw = Socket::new(domain, Type::RAW.nonblocking(), Some(protocol))?;
+            raw.bind_device(Some(interface.name.as_bytes()))?;
+            io::Result::Ok(raw)
         };
-        let raw = Socket::new(domain, Type::RAW.nonblocking(), Some(protocol))?;
-        raw.bind_device(Some(interface.name.as_bytes()))?;
-        let (own, ethertype, destination) = match interface.ip {
+        let (raw, own, ethertype, destination) = match interface.ip {
             IpAddr::V4(ip) => {
+                let raw = open(Domain::IPV4, Protocol::from(libc::IPPROTO_IGMP))?;
                 raw.set_multicast_if_v4(&ip)?;
                 // Queries by this socket reach this host only.
                 raw.set_multicast_ttl_v4(0)?;
-                (interface.ip, ETHERTYPE_IPV4, ALL_HOSTS)
+                (raw, interface.ip, libc::ETH_P_IP as u16, ALL_HOSTS)
             }
             IpAddr::V6(_) => {
+                let raw = open(Domain::IPV6, Protocol::ICMPV6)?;
                 let source = interface::link_local(&interface.name).ok_or_else(|| {
                     io::Error::new(io::ErrorKind::AddrNotAvailable, "it has no link-local IPv6 address")
                 })?;
-                (source.into(), ETHERTYPE_IPV6, ALL_NODES)
+                (raw, source.into(), libc::ETH_P_IPV6 as u16, ALL_NODES)
             }
         };
         let to = packet_socket::address(index, ethertype, Some(destination))?;
@@ -171,13 +169,9 @@ impl QuerySockets {
                 self.packets.send_to(&membership_query::igmp_query_packet(), &self.to)?;
                 // The system does not receive packets of packet(7) sockets, so this host would not
                 // answer, and switches would forget its memberships.
-                let all = std::net::SocketAddr::from((Ipv4Addr::new(224, 0, 0, 1), 0));
-                rustix::net::sendto(
-                    self.raw.as_fd(),
-                    &membership_query::igmp_query(),
-                    rustix::net::SendFlags::empty(),
-                    &all,
-                )?;
+                let to = SocketAddr::from((membership_query::ALL_HOSTS, 0));
+                let query = membership_query::igmp_query();
+                rustix::net::sendto(self.raw.as_fd(), &query, SendFlags::empty(), &to)?;
             }
             // Switches forward all multicasts to a port with a querier that has an address.
             IpAddr::V6(own) => {
@@ -193,6 +187,7 @@ impl QuerySockets {
         loop {
             let read = self.raw.read(|socket| {
                 let (length, _, from) = rustix::net::recvfrom(socket, &mut packet[..], RecvFlags::empty())?;
+                let from = from.and_then(|from| SocketAddr::try_from(from).ok()).map(|from| from.ip());
                 Ok((length, from))
             });
             let querier = match read.await {
@@ -201,7 +196,7 @@ impl QuerySockets {
                     match self.own {
                         IpAddr::V4(_) => membership_query::igmp_querier(packet),
                         // The system has removed the IPv6 header.
-                        IpAddr::V6(_) => membership_query::is_mld_query(packet).then(|| ipv6(from)).flatten(),
+                        IpAddr::V6(_) => from.filter(|_| membership_query::is_mld_query(packet)),
                     }
                 }
                 Err(_) => {
@@ -214,16 +209,6 @@ impl QuerySockets {
             }
         }
     }
-}
-
-/// Returns the IPv6 address of a socket address.
-fn ipv6(address: Option<rustix::net::SocketAddrAny>) -> Option<IpAddr> {
-    let address: std::net::SocketAddr = address?.try_into().ok()?;
-    let unscoped: Ipv6Addr = match address.ip() {
-        IpAddr::V6(ip) => ip,
-        IpAddr::V4(_) => return None,
-    };
-    Some(unscoped.into())
 }
 
 #[cfg(test)]
@@ -260,7 +245,8 @@ mod tests {
     async fn without_permission_the_node_cannot_query() {
         let mut querier = NodeQuerier::start(&Interface::read("lo", false).unwrap());
         querier.begin_session(QUERIERS);
-        let is_permitted = Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(IGMP))).is_ok();
+        let is_permitted =
+            Socket::new(Domain::IPV4, Type::RAW, Some(Protocol::from(libc::IPPROTO_IGMP))).is_ok();
         assert_eq!(querier.next_report().await.can_query, is_permitted);
     }
 }

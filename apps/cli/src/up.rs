@@ -325,7 +325,8 @@ pub(crate) fn down(options: &DownOptions) -> Result<(), Error> {
     Ok(())
 }
 
-/// Ends the programs of a deployment, whose lock must be held. Returns those that were running.
+/// Ends the programs of a deployment. The caller must hold its lock. Returns the programs that were
+/// running.
 fn end_programs(directory: &DeploymentDir) -> Result<Vec<String>, Error> {
     invitation::revoke_all(directory)?;
     directory.remove_tool_options()?;

@@ -100,7 +100,7 @@ impl ProcessRecord {
     }
 }
 
-/// Processes of other programs whose end can be awaited.
+/// A watch on the end of other programs' processes.
 #[derive(Debug)]
 pub struct ExitWatch(oneshot::Receiver<()>);
 

@@ -3,7 +3,7 @@
 //! node hears one for some time, one of the nodes becomes the querier, in each network segment.
 
 use super::GroupRegistry;
-use crate::agents::Session;
+use crate::agents::{AgentRegistry, Session};
 use cool_daemon::clock::Clock;
 use cool_fabric::Fabric;
 use cool_machine::{Duration, Time};
@@ -23,9 +23,8 @@ const APPOINTMENT_INTERVAL: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Queriers {
     clock: Clock,
+    agents: Arc<AgentRegistry>,
     table: Mutex<QuerierTable>,
-    /// The sessions of the nodes in the table.
-    sessions: Mutex<BTreeMap<u32, Arc<Session>>>,
     changed: Notify,
 }
 
@@ -115,18 +114,14 @@ impl ListeningNode {
 
 impl Queriers {
     /// Returns the state without nodes. A node becomes querier after `patience` without one.
-    pub fn new(patience: Duration) -> Queriers {
-        Queriers {
-            clock: Clock::start(),
-            table: Mutex::new(QuerierTable::new(patience)),
-            sessions: Mutex::default(),
-            changed: Notify::new(),
-        }
+    pub fn new(agents: Arc<AgentRegistry>, patience: Duration) -> Queriers {
+        let table = Mutex::new(QuerierTable::new(patience));
+        Queriers { clock: Clock::start(), agents, table, changed: Notify::new() }
     }
 
     /// Handles a node's report on the querier that it hears. Returns whether it hears one for the
     /// first time, so that multicasts may arrive now that did not before.
-    pub fn record(&self, session: &Arc<Session>, report: &QuerierChanged) -> bool {
+    pub fn record(&self, session: &Session, report: &QuerierChanged) -> bool {
         if !report.can_query {
             return false;
         }
@@ -141,7 +136,6 @@ impl Queriers {
             // If the session has ended, so has the appointment.
             let _ = session.send(Body::AppointQuerier(AppointQuerier { appointed: false }));
         }
-        self.sessions.lock().insert(session.number, session.clone());
         self.changed.notify_one();
         recorded.hears_first
     }
@@ -149,7 +143,6 @@ impl Queriers {
     /// Removes a node that is lost.
     pub fn remove(&self, session: &Session) {
         self.table.lock().remove(self.clock.now(), session.number);
-        self.sessions.lock().remove(&session.number);
         self.changed.notify_one();
     }
 
@@ -172,14 +165,13 @@ impl Queriers {
     /// Appoints a querier if one is needed. Returns whether it has.
     fn appoint(&self, network: &dyn Fabric) -> bool {
         let topology = network.topology();
-        let sessions = self.sessions.lock();
-        let is_eligible = |number| {
-            let session: Option<&Arc<Session>> = sessions.get(&number);
-            session.is_some_and(|session| topology.reported_racks.contains_key(&session.agent.name))
-        };
+        let is_eligible = |session: &Arc<Session>| topology.reported_racks.contains_key(&session.agent.name);
+        let eligible: BTreeMap<u32, Arc<Session>> =
+            self.agents.all().into_iter().filter(is_eligible).map(|s| (s.number, s)).collect();
         let now = self.clock.now();
         let mut table = self.table.lock();
-        let Some(session) = table.appoint(now, is_eligible).and_then(|number| sessions.get(&number)) else {
+        let appointed = table.appoint(now, |number| eligible.contains_key(&number));
+        let Some(session) = appointed.and_then(|number| eligible.get(&number)) else {
             // Nodes may be located later.
             table.next_appointment = table.next_appointment.max(now + APPOINTMENT_INTERVAL);
             return false;

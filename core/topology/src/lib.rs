@@ -1,11 +1,13 @@
 //! The network as a graph: its elements ([`ids`], [`graph`]), its discovery ([`lldp`],
 //! [`discovery`]; without OpenFlow [`lldp_neighbor`], [`rack_table`]), the members of multicast
 //! groups ([`membership_query`], [`querier`]), algorithms on the graph ([`switch_adjacency`],
-//! [`racks`], [`routes`], [`trees`]), and a drawing of it ([`picture`]).
+//! [`racks`], [`routes`], [`trees`]), a drawing of it ([`picture`]), and the [`checksum`] of
+//! packets.
 //!
 //! The crate is pure: it uses no sockets or clocks, and equal inputs return equal results.
 //! Programming the switches is up to the controller.
 
+pub mod checksum;
 pub mod discovery;
 pub mod graph;
 pub mod ids;

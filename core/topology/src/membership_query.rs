@@ -4,6 +4,7 @@
 //! The IPv4 query has the source address 0.0.0.0, as that of a snooping switch (RFC 4541, 2.1.1),
 //! so that it never wins the election of a querier against a router.
 
+use crate::checksum::{ICMPV6, icmpv6_checksum, internet_checksum};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// Time between two queries, in seconds (RFC 3376, 8.2).
@@ -16,13 +17,13 @@ const ROBUSTNESS: u8 = 2;
 
 const IGMP: u8 = 2;
 const IGMP_QUERY: u8 = 0x11;
-const ICMPV6: u8 = 58;
 const MLD_QUERY: u8 = 130;
 /// The shortest queries: those of IGMPv1 and IGMPv2, and of MLDv1.
 const IGMP_QUERY_MIN: usize = 8;
 const MLD_QUERY_MIN: usize = 24;
 
-const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
+/// The address of all hosts of a network segment.
+pub const ALL_HOSTS: Ipv4Addr = Ipv4Addr::new(224, 0, 0, 1);
 const ALL_NODES: Ipv6Addr = Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 1);
 /// Precedence "internetwork control" (RFC 3376, 4).
 const CONTROL: u8 = 0xc0;
@@ -35,7 +36,7 @@ pub fn igmp_query() -> [u8; 12] {
     let mut query = [0; 12];
     (query[0], query[1]) = (IGMP_QUERY, RESPONSE_TENTHS);
     (query[8], query[9]) = (ROBUSTNESS, QUERY_INTERVAL_SECONDS);
-    let sum = checksum(&[&query]);
+    let sum = internet_checksum(&[&query]);
     query[2..4].copy_from_slice(&sum);
     query
 }
@@ -48,7 +49,7 @@ pub fn igmp_query_packet() -> Vec<u8> {
     packet.extend(Ipv4Addr::UNSPECIFIED.octets());
     packet.extend(ALL_HOSTS.octets());
     packet.extend(ROUTER_ALERT);
-    let sum = checksum(&[&packet]);
+    let sum = internet_checksum(&[&packet]);
     packet[10..12].copy_from_slice(&sum);
     packet.extend(query);
     packet
@@ -60,8 +61,7 @@ pub fn mld_query_packet(source: Ipv6Addr) -> Vec<u8> {
     query[0] = MLD_QUERY;
     query[4..6].copy_from_slice(&(u16::from(RESPONSE_TENTHS) * 100).to_be_bytes());
     (query[24], query[25]) = (ROBUSTNESS, QUERY_INTERVAL_SECONDS);
-    let pseudo_header = [0, 0, 0, query.len() as u8, 0, 0, 0, ICMPV6];
-    let sum = checksum(&[&source.octets(), &ALL_NODES.octets(), &pseudo_header, &query]);
+    let sum = icmpv6_checksum(source, ALL_NODES, &query);
     query[2..4].copy_from_slice(&sum);
     let length = (HOP_BY_HOP_ALERT.len() + query.len()) as u8;
     // The next header is that of hop-by-hop options.
@@ -91,16 +91,6 @@ pub fn is_mld_query(message: &[u8]) -> bool {
     message.len() >= MLD_QUERY_MIN && message[0] == MLD_QUERY && message[8..24] == [0; 16]
 }
 
-/// Returns the Internet checksum (RFC 1071) of parts of even lengths.
-fn checksum(parts: &[&[u8]]) -> [u8; 2] {
-    let words = parts.iter().flat_map(|part| part.chunks_exact(2));
-    let mut sum: u32 = words.map(|pair| u32::from(u16::from_be_bytes([pair[0], pair[1]]))).sum();
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    (!(sum as u16)).to_be_bytes()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -120,8 +110,11 @@ mod tests {
         assert_eq!(packet[52..], [&[7, 0xd0][..], &[0; 18], &[2, 125, 0, 0]].concat());
         // A correct checksum makes the sum of all words zero.
         let pseudo_header = [0, 0, 0, 28, 0, 0, 0, 58];
-        assert_eq!(checksum(&[&packet[8..40], &pseudo_header, &packet[48..]]), [0; 2]);
-        assert_eq!((checksum(&[&igmp_query()]), checksum(&[&igmp_query_packet()[..24]])), ([0; 2], [0; 2]));
+        assert_eq!(internet_checksum(&[&packet[8..40], &pseudo_header, &packet[48..]]), [0; 2]);
+        assert_eq!(
+            (internet_checksum(&[&igmp_query()]), internet_checksum(&[&igmp_query_packet()[..24]])),
+            ([0; 2], [0; 2])
+        );
     }
 
     #[test]

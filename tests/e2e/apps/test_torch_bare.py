@@ -9,12 +9,10 @@ import subprocess
 import tempfile
 
 import pytest
-import torch_train
-import warm_python
-from conftest import PATIENCE, ROOT, wait_for
+from conftest import PATIENCE, wait_for
+from test_torch import EXAMPLE, python  # noqa: F401
 from test_up import BareBed
 
-EXAMPLE = os.path.join(ROOT, "libcool", "python", "examples", "train_fashion.py")
 # Agents on a busy machine are not lost within the default of 2 s.
 AGENT_OPTIONS = "--peer-timeout-ms 20000"
 # A rank that reports that its group is complete, and then waits.
@@ -26,14 +24,6 @@ dist.all_reduce(x)
 os.write(1, b"sum %%d\\n" %% int(x[0]))
 signal.pause()
 """ % PATIENCE
-
-
-@pytest.fixture(scope="module")
-def python(tmp_path_factory):
-    """The path of a Python that imports torch once for all processes, while the network starts."""
-    modules = ("torch", "torch._dynamo", "torch.distributed.run", "cool.torch.backend")
-    with warm_python.Python(torch_train.PYTHON, str(tmp_path_factory.mktemp("warm")), modules, {"OMP_NUM_THREADS": "1"}) as path:
-        yield path
 
 
 @pytest.fixture(scope="module")

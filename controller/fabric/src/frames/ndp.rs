@@ -2,6 +2,7 @@
 //! for hosts: the messages in which a sender states its own Ethernet address.
 
 use cool_topology::MacAddr;
+use cool_topology::checksum::{ICMPV6, icmpv6_checksum};
 use core::net::Ipv6Addr;
 
 /// EtherType of IPv6.
@@ -12,7 +13,6 @@ pub(crate) const ROUTER_ADVERTISEMENT: u8 = 134;
 pub(crate) const SOLICITATION: u8 = 135;
 pub(crate) const ADVERTISEMENT: u8 = 136;
 
-const ICMPV6: u8 = 58;
 /// Extension headers that may precede ICMPv6: hop-by-hop options, routing, destination options.
 const EXTENSIONS: [u8; 3] = [0, 43, 60];
 /// Hop limit of messages that no router has forwarded.
@@ -77,7 +77,7 @@ impl<'a> NeighborMessage<'a> {
         let reported = |option| self.addresses().any(|(kind, _)| kind == option);
         self.frame[IP + 7] == HOP_LIMIT
             && body[1] == 0
-            && checksum(self.source, self.destination, body) == 0
+            && icmpv6_checksum(self.source, self.destination, body) == [0; 2]
             && whole
             && self.sender.is_unicast()
             && !self.sender.is_zero()
@@ -241,21 +241,8 @@ fn padded(mut frame: Vec<u8>) -> Vec<u8> {
 /// Sets the checksum of an ICMPv6 message.
 fn seal(source: Ipv6Addr, destination: Ipv6Addr, body: &mut [u8]) {
     body[2..4].fill(0);
-    let sum = checksum(source, destination, body);
-    body[2..4].copy_from_slice(&sum.to_be_bytes());
-}
-
-/// Returns the checksum of ICMPv6 (RFC 4443, 2.3). It is 0 for a message with a correct checksum.
-fn checksum(source: Ipv6Addr, destination: Ipv6Addr, body: &[u8]) -> u16 {
-    let words = |bytes: &[u8]| -> u32 {
-        bytes.chunks(2).map(|pair| u32::from(u16::from_be_bytes([pair[0], *pair.get(1).unwrap_or(&0)]))).sum()
-    };
-    let mut sum = words(&source.octets()) + words(&destination.octets()) + words(body);
-    sum += body.len() as u32 + u32::from(ICMPV6);
-    while sum > 0xffff {
-        sum = (sum & 0xffff) + (sum >> 16);
-    }
-    !(sum as u16)
+    let sum = icmpv6_checksum(source, destination, body);
+    body[2..4].copy_from_slice(&sum);
 }
 
 /// Returns the offset of ICMPv6 in a frame. Fragments are ignored.

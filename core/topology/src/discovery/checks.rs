@@ -56,10 +56,8 @@ pub(super) struct SentAnnouncements {
 /// Freshness of an authentic announcement.
 enum Freshness {
     Fresh,
-    /// Sent before the last port flap: ignored, and not reported as a replay.
-    BeforeFlap,
-    /// Arrives after a later one, or after many were sent: ignored, and not reported as a replay,
-    /// because a busy switch may reorder and delay frames.
+    /// Sent before the last port flap, or arrives after later ones, because a busy switch may
+    /// reorder and delay frames: ignored, and not reported as a replay.
     Late,
     Replayed,
 }
@@ -88,7 +86,7 @@ impl SentAnnouncements {
     /// older than one received before, because frames rarely overtake each other on a link.
     fn freshness(&mut self, number: u64) -> Freshness {
         if number <= self.before {
-            return Freshness::BeforeFlap;
+            return Freshness::Late;
         }
         match self.numbers.iter().position(|sent| *sent == number) {
             Some(at) => {
@@ -140,7 +138,7 @@ impl Discovery {
                 let Some(entry) = self.ports.get_mut(&from) else { return Ok(None) };
                 match entry.sent.freshness(unverified.number) {
                     Freshness::Fresh => {}
-                    Freshness::BeforeFlap | Freshness::Late => return Ok(None),
+                    Freshness::Late => return Ok(None),
                     Freshness::Replayed => return Err(Cause::Replayed(unverified.announcement)),
                 }
                 if let Some(node) = self.node_at(from).or_else(|| self.node_at(port)) {

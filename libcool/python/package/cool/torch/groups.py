@@ -141,9 +141,9 @@ def _write(store, decision, requests):
 def _agents_of_cluster(store, rank, cluster, timeout):
     """Returns the sockets of the agents of a cluster by machine. The first rank of each machine starts its agent."""
     own = job_cluster.machine()
-    if rank and rank == cluster["ranks"][own][0]:
+    if rank and rank == cluster["machines"][own]["first"]:
         try:
-            outcome = {"socket": job_cluster.join(cluster["token"], cluster["pids"][own])}
+            outcome = {"socket": job_cluster.join(cluster["token"], cluster["machines"][own]["pids"])}
         except Exception as error:
             outcome = {"error": str(error)}
         store.set(f"{cluster['place']}/{rank}", json.dumps(outcome))
@@ -158,7 +158,7 @@ def _agents_of_cluster(store, rank, cluster, timeout):
 def _conclude_cluster(store, cluster, agents, timeout):
     """Waits until each machine has an agent, at rank 0, and writes their sockets or the first error for all ranks."""
     outcome = {"agents": dict(agents)}
-    starting = {ranks[0]: machine for machine, ranks in cluster["ranks"].items() if machine not in agents}
+    starting = {ranks["first"]: machine for machine, ranks in cluster["machines"].items() if machine not in agents}
     places = {rank: f"{cluster['place']}/{rank}" for rank in starting}
     try:
         _wait(store, places, timeout)
@@ -259,9 +259,8 @@ def _start_cluster(decision, requests):
             "every machine, in a directory of PATH, or start cool-nodeagent there"
         )
         return decision
-    token, agent = job_cluster.start(requests)
-    ranks = job_cluster.by_machine(requests)
-    pids = {machine: [requests[rank]["pid"] for rank in of_machine] for machine, of_machine in ranks.items()}
-    decision["agents"] = {requests[0]["machine"]: agent}
-    decision["cluster"] = {"token": token, "place": f"cool/cluster/{secrets.token_hex(8)}", "ranks": ranks, "pids": pids}
+    machines, own = job_cluster.by_machine(requests), requests[0]["machine"]
+    token, agent = job_cluster.start(machines[own]["pids"], len(machines) - 1)
+    decision["agents"] = {own: agent}
+    decision["cluster"] = {"token": token, "place": f"cool/cluster/{secrets.token_hex(8)}", "machines": machines}
     return decision

@@ -40,19 +40,21 @@ def program():
 
 
 def by_machine(requests):
-    """Returns the ranks of each machine, given the requests of all ranks."""
-    ranks = {}
+    """Returns the first rank and the processes of each machine, given the requests of all ranks."""
+    machines = {}
     for rank, request in sorted(requests.items()):
-        ranks.setdefault(request["machine"], []).append(rank)
-    return ranks
+        machines.setdefault(request["machine"], {"first": rank, "pids": []})["pids"].append(request["pid"])
+    return machines
 
 
-def start(requests):
-    """Starts the controller and this machine's agent, at rank 0; returns the token and the socket of the agent."""
-    ranks = by_machine(requests)
-    options = ["up", "--controller-port", "0", "--join-port", "0", "--uses", str(max(len(ranks) - 1, 1))]
+def start(pids, machines):
+    """Starts the controller and this machine's agent, at rank 0; returns the token and the socket of the agent.
+
+    They end with the processes ``pids``. ``machines`` is the number of machines that can join.
+    """
+    options = ["up", "--controller-port", "0", "--join-port", "0", "--uses", str(machines)]
     interface = os.environ.get(INTERFACE) or _master_address()
-    node = _run(options, interface, [requests[rank]["pid"] for rank in ranks[requests[0]["machine"]]])
+    node = _run(options, interface, pids)
     return node["token"], node["socket"]
 
 
