@@ -392,7 +392,8 @@ class OpenMpi(Mpi):
     def flags(self, hosts):
         """Returns options for TCP over the data network. Waiting ranks yield the CPU, because all
         hosts share this machine's."""
-        network = "10.0.0.0/16"
+        # Racks of routed networks are subnets of their own. The management network must not be used.
+        network = ",".join(sorted({h["ip"].rsplit(".", 1)[0] + ".0/24" for h in hosts}))
         return ["--allow-run-as-root", "--prtemca", "plm_ssh_agent", os.path.join(HERE, "enter-host"), "--prtemca", "prte_if_include", network,
                 "--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", network, "--mca", "mpi_yield_when_idle", "1",
                 "--host", ",".join(h["name"] + ":1" for h in hosts), "-n", str(len(hosts))]

@@ -88,8 +88,15 @@ class Network:
         return sh("mnexec", "-a", str(node.pid), *command)
 
     def set_multicast(self, host, received):
-        """Makes a host receive the multicasts of trees again, or drop them."""
-        self.run_in(host, "iptables", "-D" if received else "-A", "INPUT", "-d", TREES, "-j", "DROP")
+        """Delivers the multicasts of trees to a host again, or drops them: at the port of its bridge, or at the host itself if
+        its switch is no bridge. Its link then carries them in vain."""
+        link = host.defaultIntf().link
+        port = next(intf for intf in (link.intf1, link.intf2) if is_switch(intf.node))
+        if isinstance(port.node, (Bridge, routed.Router)):
+            node, rule = port.node, ("ebtables", "FORWARD", "-o", port.name, "-p", "IPv4", "--ip-dst", TREES)
+        else:
+            node, rule = host, ("iptables", "INPUT", "-d", TREES)
+        self.run_in(node, rule[0], "-D" if received else "-A", *rule[1:], "-j", "DROP")
 
     def connect(self, switch):
         """Makes the switch connect to its controller."""

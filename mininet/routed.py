@@ -117,8 +117,11 @@ def connect_routers(net, run_in):
 
 def connect_rack(router, gateway, run_in):
     """Connects the hosts of a router by a bridge, at which the router has an address. It queries
-    for members of multicast groups, and receives all multicast."""
-    run_in(router, "ip", "link", "add", RACK, "type", "bridge", "stp_state", "0", "mcast_snooping", "1", "mcast_querier", "1", "mcast_router", "2")
+    for members of multicast groups, and receives all multicast. The queries are of IGMPv3: by earlier
+    versions, a host that hears another's report sends none, and until the first query is over the
+    bridge forwards reports to hosts, so it would miss members."""
+    run_in(router, "ip", "link", "add", RACK, "type", "bridge", "stp_state", "0", "mcast_snooping", "1", "mcast_querier", "1", "mcast_router", "2",
+           "mcast_igmp_version", "3")
     run_in(router, "sysctl", "-qw", "net.ipv6.conf.%s.disable_ipv6=1" % RACK)
     for interface in router.intfList():
         peer = interface.link and (interface.link.intf1 if interface.link.intf2 is interface else interface.link.intf2)

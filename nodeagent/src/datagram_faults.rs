@@ -42,6 +42,15 @@ impl DatagramFaults {
         self.record(tree, text);
     }
 
+    /// Records that multicasts of a tree do not arrive although this node has renewed its membership.
+    pub(crate) fn record_silent_tree(&self, tree: IpAddr, ip: IpAddr) {
+        let text = format!(
+            "multicasts to {tree} do not arrive on the data interface {ip} although other nodes receive them, so the node gets \
+             their data from other nodes, which is slower: see the multicast settings of its switch port, and its firewall"
+        );
+        self.record(tree, text);
+    }
+
     pub(crate) fn is_recent(&self, from: IpAddr) -> bool {
         self.lock().get(&from).is_some_and(|(since, _)| since.elapsed() < FAULT_LIFETIME)
     }

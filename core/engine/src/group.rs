@@ -41,6 +41,7 @@ mod rank_requests;
 mod ranks;
 mod running_calls;
 mod schedule_cache;
+mod silent_trees;
 mod streams;
 mod tree_proof;
 mod wait_for_graph;

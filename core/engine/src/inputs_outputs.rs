@@ -202,6 +202,16 @@ pub enum Output {
         /// The addresses of the trees.
         trees: Vec<SocketAddr>,
     },
+    /// Renew this node's membership of these trees: leave and join them, so that the network learns
+    /// of it again. Their multicasts do not arrive here, although other nodes receive them.
+    RenewTrees {
+        /// The group.
+        group: u64,
+        /// The addresses of the trees.
+        trees: Vec<SocketAddr>,
+        /// Number of renewals since the last multicast arrived, including this one.
+        renewals: u32,
+    },
     /// Test whether the datagrams of a group's quick calls arrive at this node, and send datagrams
     /// for the tests of other nodes until the result for all is known ([`Output::Quick`]).
     ProbeQuick {

@@ -191,6 +191,11 @@ impl Members {
         self.trees.contains_key(&scope)
     }
 
+    /// Returns the addresses of the trees for a scope.
+    pub(crate) fn trees(&self, scope: MulticastScope) -> Vec<SocketAddr> {
+        self.trees.get(&scope).into_iter().flatten().map(|tree| tree.address).collect()
+    }
+
     /// Returns the tree over which a stripe of a message is sent.
     pub(crate) fn tree(&self, scope: MulticastScope, stripe: Stripe) -> Option<MemberTree> {
         self.trees.get(&scope)?.get(stripe.index as usize).copied()

@@ -6,6 +6,7 @@ use crate::failure::TrafficTotals;
 use crate::inputs_outputs::Output as EngineOutput;
 use crate::members::Members;
 use crate::memory::MemoryRange;
+use cool_collective::MulticastScope;
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_transport::packet::{PacketBody, Via};
 use cool_transport::{Input, Output, Packet, PacketTarget, Receiver, Sender, StreamError};
@@ -54,6 +55,8 @@ pub(crate) struct MulticastStream {
     data: MemoryRange,
     /// Whether the message is in a bounce buffer that belongs to the stream.
     bounced: bool,
+    /// The nodes among which it is sent.
+    pub(crate) scope: MulticastScope,
     /// The operation of its call, under which its traffic is counted.
     pub(crate) operation: Operation,
     /// The local rank and its action.
@@ -72,6 +75,8 @@ pub(crate) struct StreamEffects {
     pub(crate) closed: bool,
     /// Whether the source has sent its last chunk for the first time.
     pub(crate) all_sent: bool,
+    /// Whether multicasts do not arrive here although others receive them.
+    pub(crate) tree_silent: bool,
     /// The peers that have made a different call.
     pub(crate) mismatches: Vec<u16>,
     pub(crate) failed: Option<StreamError>,
@@ -85,11 +90,11 @@ impl MulticastStream {
     pub(crate) fn new(
         end: StreamEnd,
         data: MemoryRange,
-        (operation, rank, action): (Operation, u32, u32),
+        (scope, operation, rank, action): (MulticastScope, Operation, u32, u32),
         tree: Option<SocketAddr>,
     ) -> MulticastStream {
         let (bounced, hold) = (false, StreamHold::Action);
-        MulticastStream { end, data, bounced, operation, rank, action, hold, tree }
+        MulticastStream { end, data, bounced, scope, operation, rank, action, hold, tree }
     }
 
     pub(crate) fn is_receiver(&self) -> bool {
@@ -132,6 +137,11 @@ impl MulticastStream {
     /// Returns whether only short packets of the stream have arrived at this node.
     pub(crate) fn needs_parts(&self) -> bool {
         matches!(&self.end, StreamEnd::Receiver(receiver) if receiver.needs_parts())
+    }
+
+    /// Returns whether the latest multicasts of another node have arrived.
+    pub(crate) fn hears_tree(&self) -> bool {
+        matches!(&self.end, StreamEnd::Receiver(receiver) if receiver.hears_tree())
     }
 
     /// Returns the current estimate of the retransmission timeout.
@@ -203,6 +213,7 @@ impl MulticastStream {
                 Poll::Output(Output::Delivered) => effects.delivered = true,
                 Poll::Output(Output::Released) => effects.released = true,
                 Poll::Output(Output::Closed) => effects.closed = true,
+                Poll::Output(Output::TreeSilent) => effects.tree_silent = true,
                 Poll::Output(Output::Mismatch { node, .. }) => effects.mismatches.push(node),
                 Poll::Output(Output::Failed(error)) => effects.failed = Some(error),
             }

@@ -39,6 +39,9 @@ pub struct BroadcastSettings {
     pub multicast: bool,
     /// Nodes that do not receive the tree although there is one.
     pub deaf: Vec<u16>,
+    /// Nodes whose membership of the tree the switches have forgotten: they receive the tree once
+    /// they have renewed it.
+    pub forgotten: Vec<u16>,
     /// Whether each rack has a tree of its own.
     pub rack_trees: bool,
     /// Nodes that do not receive their rack's tree although there is one.
@@ -75,6 +78,7 @@ impl BroadcastSettings {
             chunk_bytes: 1424,
             multicast: true,
             deaf: Vec::new(),
+            forgotten: Vec::new(),
             rack_trees: true,
             deaf_in_rack: Vec::new(),
             ceiling: Some(rate),
@@ -221,7 +225,7 @@ impl Broadcast {
             timers,
             ..
         } = self.settings;
-        let BroadcastSettings { deaf, deaf_in_rack, .. } = &self.settings;
+        let BroadcastSettings { deaf, forgotten, deaf_in_rack, .. } = &self.settings;
         let racks = self.settings.shape.len() as u16;
         let home = self.net.rack_of(source);
         let mut order = nodes.to_vec();
@@ -245,13 +249,13 @@ impl Broadcast {
         let hear =
             |deaf: &[u16]| nodes.iter().copied().filter(|node| !deaf.contains(node)).collect::<Vec<_>>();
         let in_rack = hear(deaf_in_rack);
-        let all = self.net.add_tree(hear(deaf));
+        let all = self.net.add_tree(hear(&[&deaf[..], forgotten].concat()));
         let racks = (0..racks).map(|rack| {
             let nodes =
                 in_rack.iter().copied().filter(|node| self.net.rack_of(*node) == rack).collect::<Vec<_>>();
             self.net.add_tree(nodes)
         });
-        let trees = Trees { all, racks: racks.collect() };
+        let trees = Trees { all, racks: racks.collect(), forgotten: forgotten.iter().copied().collect() };
         let first = self.streams.len() as u32 * u32::from(self.net.nodes());
         self.streams.push(Stream::new(spec, trees, first, seed, self.net.nodes()));
         Ok(())

@@ -86,6 +86,9 @@ impl Scenario {
         if (self.seed / 8).is_multiple_of(8) {
             settings.deaf_in_rack = (0..nodes).filter(|node| self.seed >> (6 + node % 8) & 1 == 1).collect();
         }
+        if self.seed / 64 % 8 == 5 {
+            settings.forgotten = (0..nodes).filter(|node| self.seed >> (9 + node % 8) & 1 == 1).collect();
+        }
         self.faults(&mut settings);
         self.manners(&mut settings);
         self.opens(&mut settings);

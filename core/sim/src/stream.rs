@@ -7,6 +7,7 @@ use cool_transport::packet::{FRAMING, PacketBody};
 use cool_transport::{
     Input, Output, Packet, PacketTarget, Receiver, Sender, StreamError, StreamSpec, StreamStats,
 };
+use std::collections::BTreeSet;
 
 /// Number of outputs for one input that counts as an endless loop.
 const ENDLESS: u64 = 1_000_000;
@@ -30,6 +31,8 @@ pub(crate) struct Trees {
     pub(crate) all: usize,
     /// The tree of each rack.
     pub(crate) racks: Vec<usize>,
+    /// The nodes that will receive the tree over all nodes once they have renewed their membership.
+    pub(crate) forgotten: BTreeSet<u16>,
 }
 
 #[derive(Debug)]
@@ -233,6 +236,11 @@ impl Stream {
             }
             Output::Failed(error) => self.results.failures.push((node, error)),
             Output::Mismatch { .. } => return wrong("found a mismatch"),
+            Output::TreeSilent => {
+                if self.trees.forgotten.remove(&node) {
+                    net.join_tree(self.trees.all, node);
+                }
+            }
         }
         Ok(())
     }

@@ -66,6 +66,10 @@ pub enum Output {
         /// The peer's digest.
         digest: u64,
     },
+    /// Chunks that were multicast arrive only along the chain, so a switch may have forgotten that
+    /// this node is a member of the tree. The driver should renew the membership. Repeated while
+    /// this goes on.
+    TreeSilent,
     /// The stream failed. The machine only settles the other nodes and closes.
     Failed(StreamError),
 }

@@ -12,7 +12,7 @@ use crate::repair::loss_recovery::LossRecovery;
 use crate::repair::retransmit_queue::{Retransmission, RetransmitQueue};
 use crate::spec::{PART_BYTES, SpecError, StreamSpec};
 use crate::stats::StreamStats;
-use crate::timeouts::LINGER_RTOS;
+use crate::timeouts::{LINGER_RTOS, SILENT_CHUNKS};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use core::ops::Range;
 use std::collections::BTreeMap;
@@ -36,6 +36,8 @@ pub struct Receiver {
     since: Time,
     /// The tree delivers nothing, so all chunks are requested.
     tree_silent: bool,
+    /// Number of chunks that should have arrived over the tree, and came along the chain.
+    chunks_in_silence: u32,
     /// Chunks beyond the tree's position arrive along the chain, so NAKs ask the upstream node to
     /// forward also chunks that it receives over the tree.
     forward_live: bool,
@@ -85,6 +87,7 @@ impl Receiver {
             phase: ReceiverPhase::Waiting,
             since: now,
             tree_silent: !spec.multicast,
+            chunks_in_silence: 0,
             forward_live: !spec.multicast,
             released: false,
             parts: BTreeMap::new(),
@@ -116,6 +119,11 @@ impl Receiver {
     /// happens repeatedly, later streams should begin with [`StreamSpec::in_parts`].
     pub fn needs_parts(&self) -> bool {
         self.recovery.is_in_parts() && !self.has_long_packets && self.stats.by_chain > 0
+    }
+
+    /// Returns whether the latest multicasts have arrived.
+    pub fn hears_tree(&self) -> bool {
+        !self.tree_silent && self.stats.by_tree > 0
     }
 
     /// Returns the counters.
@@ -248,7 +256,7 @@ impl Receiver {
         let by_tree = via == Via::Tree;
         if by_tree {
             if self.tree_silent && chunk >= self.tree.horizon() {
-                (self.tree_silent, self.forward_live) = (false, false);
+                (self.tree_silent, self.forward_live, self.chunks_in_silence) = (false, false, 0);
                 self.recovery.remove_missing(chunk..self.chunks);
             }
             let (gap, ended) = self.tree.on_chunk(now, chunk, echo);
@@ -258,7 +266,13 @@ impl Receiver {
                 self.reporter.on_round(now, rounds, feedback, self.recovery.rtt().rto());
             }
         } else {
-            self.forward_live |= self.tree_silent && chunk >= self.tree.horizon();
+            if self.tree_silent && chunk >= self.tree.horizon() {
+                self.forward_live = true;
+                self.chunks_in_silence += 1;
+                if self.spec.multicast && self.chunks_in_silence.is_multiple_of(SILENT_CHUNKS) {
+                    self.out.push(Output::TreeSilent);
+                }
+            }
             self.recovery.on_chain_chunk(now, from, chunk, echo, via);
         }
         if self.held.insert(chunk..chunk + 1) == 0 {

@@ -321,6 +321,7 @@ impl EngineHost {
                 }
             }
             Output::LeaveTrees { group, trees } => self.leave_trees(group, |tree| trees.contains(tree)),
+            Output::RenewTrees { trees, renewals, .. } => self.renew_trees(&trees, renewals),
             Output::ProbeQuick { group } => self.probe_quick(group),
             Output::Quick { group, all } => {
                 self.segments.get(&group).into_iter().for_each(|segment| segment.quick(all));
@@ -510,6 +511,24 @@ impl EngineHost {
             leaves(address) && tree.groups.remove(&group) && tree.groups.is_empty()
         });
         close(unused.collect::<Vec<_>>());
+    }
+
+    /// Leaves and joins these trees again, on another thread as in [`Self::join_trees`].
+    fn renew_trees(&mut self, trees: &[SocketAddr], renewals: u32) {
+        for (address, joined) in trees.iter().filter_map(|tree| self.trees.get_key_value(tree)) {
+            let (tree, ip) = (address.ip(), self.ip);
+            if renewals == 1 {
+                tracing::warn!(%tree, "multicasts do not arrive although other nodes receive them; the membership is renewed");
+            } else {
+                self.counters.faults.record_silent_tree(tree, ip);
+            }
+            let (membership, faults) = (joined.socket.membership(), Arc::clone(&self.counters.faults));
+            tokio::task::spawn_blocking(move || {
+                if let Err(error) = membership.and_then(|membership| membership.renew(ip)) {
+                    faults.record_unjoined_tree(tree, ip, &error);
+                }
+            });
+        }
     }
 
     fn group_forgotten(&mut self, group: u64) {

@@ -124,6 +124,28 @@ fn join(socket: &socket2::Socket, tree: IpAddr, ip: IpAddr) -> io::Result<()> {
     }
 }
 
+/// The membership of a socket in a tree.
+pub(super) struct TreeMembership {
+    socket: socket2::Socket,
+    tree: IpAddr,
+}
+
+impl TreeMembership {
+    /// Leaves the tree and joins it again, so that the system reports the membership to the network
+    /// again. The socket receives nothing in between.
+    pub(super) fn renew(&self, ip: IpAddr) -> io::Result<()> {
+        match (self.tree, ip) {
+            (IpAddr::V4(tree), IpAddr::V4(ip)) => self.socket.leave_multicast_v4(&tree, &ip)?,
+            (IpAddr::V6(tree), IpAddr::V6(ip)) => {
+                self.socket.leave_multicast_v6(&tree, interface::index_of(ip)?)?;
+            }
+            // `join` returns the error.
+            _ => {}
+        }
+        join(&self.socket, self.tree, ip)
+    }
+}
+
 /// Returns a non-blocking socket with large buffers, for the driver.
 fn socket(ip: IpAddr) -> io::Result<socket2::Socket> {
     let socket = socket_with_room(ip, BUFFER)?;
@@ -202,6 +224,12 @@ impl Socket {
         let state = UdpSocketState::new((&socket).into())?;
         let io = AsyncSocket::new(socket)?;
         Ok(Socket { io, address, state, may_fragment: AtomicBool::new(false) })
+    }
+
+    /// Returns the membership of a socket that receives from a tree.
+    pub(super) fn membership(&self) -> io::Result<TreeMembership> {
+        let socket = self.io.as_fd().try_clone_to_owned()?;
+        Ok(TreeMembership { socket: socket.into(), tree: self.address })
     }
 
     /// Returns whether data may have arrived. If not, wakes the task when it has.

@@ -99,6 +99,30 @@ def test_data_arrives_where_multicast_stops_during_a_stream(make_bed):
         set_multicast(bed, "h3", True)
 
 
+def test_a_node_renews_a_membership_that_a_bridge_forgot(make_bed):
+    bed = make_bed("tree:2x2", switches="bridge")
+    bed.network.net.get("s1").query_members(interval=3600)
+    [port] = [link["a_intf"] for link in bed.description["links"] if link["b"] == "h3"]
+    before = received_bytes(bed, "h3")
+    job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "64M", "--warmup", "0", "--reps", "1"], env=bed.environment(),
+                           stdout=subprocess.PIPE, text=True)
+    try:
+        wait_for(lambda: received_bytes(bed, "h3") > before + 4 * MIB, "a part of the message has arrived", process=job)
+        [group] = bed.cool_json("groups")["groups"]
+        [address] = {tree["address"] for tree in group["trees"] if tree["scope"] == "all"}
+        entry = ("dev", "s3", "port", port, "grp", address)
+        subprocess.check_call(["bridge", "mdb", "del", *entry])
+        wait_for(lambda: "although other nodes receive them; the membership is renewed" in log_of(bed, "h3"), "the node renews its membership",
+                 process=job)
+        wait_for(lambda: " ".join(entry[2:]) in subprocess.check_output(["bridge", "mdb", "show", "dev", "s3"], text=True),
+                 "the bridge knows the member again", process=job)
+        out, _ = job.communicate()
+        assert job.returncode == 0, out
+    finally:
+        job.terminate()
+        job.wait()
+
+
 def test_groups_use_chains_where_no_multicast_is_forwarded(make_bed):
     bed = snooping_bed(make_bed)
     hosts = ["h1", "h2", "h3", "h4"]

@@ -4,6 +4,7 @@
 use super::chain_cache::ChainCache;
 use super::long_packets::LongPacketLosses;
 use super::running_calls::CallAction;
+use super::silent_trees::SilentTrees;
 use crate::buffered_packets::BufferedPackets;
 use crate::engine_outbox::ReceivedBytes;
 use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
@@ -123,6 +124,7 @@ pub(super) struct Streams {
     /// Number of streams in a row without repair.
     loss_free: u32,
     long_packet_losses: LongPacketLosses,
+    silent_trees: SilentTrees,
     events: VecDeque<StreamEvent>,
 }
 
@@ -138,6 +140,7 @@ impl Default for Streams {
             retransmission_timeout: StreamTimers::default().initial_rto,
             loss_free: LOSS_FREE,
             long_packet_losses: LongPacketLosses::default(),
+            silent_trees: SilentTrees::default(),
             events: VecDeque::new(),
         }
     }
@@ -228,7 +231,7 @@ impl Streams {
         let mut stream = MulticastStream::new(
             StreamEnd::Sender(Box::new(sender)),
             data,
-            (operation, of.rank, of.action),
+            (scope, operation, of.rank, of.action),
             tree,
         );
         self.sending.insert(id, SendingStream { share, queue, on_hold });
@@ -250,7 +253,7 @@ impl Streams {
         context: &mut GroupContext<'_>,
         multicast: &StreamMessage,
     ) -> Result<(), CallFailure> {
-        let StreamMessage { of, operation, data, .. } = *multicast;
+        let StreamMessage { of, operation, scope, data, .. } = *multicast;
         let spec = self.spec(context.members, multicast);
         let id = spec.id;
         // If this node is not in the chain, `Receiver::new` returns an error.
@@ -258,7 +261,8 @@ impl Streams {
         let receiver =
             Receiver::new(context.now, spec, me).map_err(|e| no_stream(context.members, of.rank, &e))?;
         let end = StreamEnd::Receiver(Box::new(receiver));
-        self.open_stream(context, id, MulticastStream::new(end, data, (operation, of.rank, of.action), None))
+        let stream = MulticastStream::new(end, data, (scope, operation, of.rank, of.action), None);
+        self.open_stream(context, id, stream)
     }
 
     fn spec(&mut self, members: &Members, multicast: &StreamMessage) -> StreamSpec {
@@ -402,6 +406,12 @@ impl Streams {
         if let Some(error) = effects.failed {
             return Err(failed(context.members, id, of.rank, error));
         }
+        if effects.tree_silent
+            && let Some(renewals) = self.silent_trees.record_silence(context.now, stream.scope)
+        {
+            let (group, trees) = (context.members.id, context.members.trees(stream.scope));
+            context.resources.out.push(Output::RenewTrees { group, trees, renewals });
+        }
         let mismatch = |node| StreamEvent::Mismatch { call: id.call, node: usize::from(node) };
         events.extend(effects.mismatches.into_iter().map(mismatch));
         let over = effects.released || effects.closed;
@@ -439,6 +449,9 @@ impl Streams {
             if let Some(source) = members.nodes.get(usize::from(id.source)) {
                 context.resources.out.push(Output::LongPacketsLost { from: source.udp, bytes });
             }
+        }
+        if stream.hears_tree() {
+            self.silent_trees.record_arrival(stream.scope);
         }
         self.loss_free = if stream.needed_repair() { 0 } else { self.loss_free.saturating_add(1) };
         context.resources.forget_stream(&id, stream);

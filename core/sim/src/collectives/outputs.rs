@@ -26,7 +26,10 @@ impl SimulatedCluster {
                 self.listen(node, &made.trees);
             }
             // No group of the simulator proves its trees.
-            Output::LongPacketsLost { .. } | Output::TreesProbed { .. } | Output::LeaveTrees { .. } => {}
+            Output::LongPacketsLost { .. }
+            | Output::TreesProbed { .. }
+            | Output::LeaveTrees { .. }
+            | Output::RenewTrees { .. } => {}
             Output::GroupForgotten { group } => {
                 self.on_group_removed(node, group);
                 self.nodes[usize::from(node)].groups.remove(&group);

@@ -55,6 +55,20 @@ fn a_node_that_misses_the_tree_keeps_up_by_the_chain() {
 }
 
 #[test]
+fn a_node_that_the_switch_has_forgotten_renews_its_membership() {
+    let settings = BroadcastSettings {
+        forgotten: vec![6, 7, 12],
+        ..BroadcastSettings::clean(vec![4; 4], RATE, 4 * MIB)
+    };
+    let outcome = run(&settings);
+    all_delivered(&outcome);
+    for node in settings.forgotten {
+        let stats = outcome.stats[usize::from(node)];
+        assert!(stats.by_tree > 4 * stats.by_chain, "node {node}: {stats:?}");
+    }
+}
+
+#[test]
 fn losses_of_a_rack_cross_once_and_are_repaired_inside() {
     let mut settings = BroadcastSettings::clean(vec![4; 4], RATE, 4 * MIB);
     let to_rack = 2 * (16 + 2) + 1; // of nodes 8 to 11
