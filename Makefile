@@ -9,6 +9,7 @@
 #                       (SEEDS=FIRST:COUNT SIMULATION=NAME)
 #   make book           writes the documents as a web site to target/book
 #   make packages       builds Debian packages and the wheel for Python in target/packages
+#   make wheel          builds only the wheel, which contains the programs, too
 #   make image          builds a container image with these packages
 #   make bench-quick    measures collectives next to Open MPI and MPICH: under 10 minutes
 #   make bench          runs the main measurements (options: BENCH=...)
@@ -46,7 +47,7 @@ READY :=
 
 .PHONY: demo test test-quick build unit documented bindings-test python-tests end-to-end \
 	bench bench-quick bench-networks bench-kmeans bench-copy bench-torch mpi-suite mpi-programs torch recovery \
-	faults inject day load solver calibrate lint sanitize seeds book release bindings packages image test-packages \
+	faults inject day load solver calibrate lint sanitize seeds book release bindings packages wheel image test-packages \
 	packages-demo packages-test packages-bench packages-packages
 
 # Clusters pictures and copies a file on an emulated network; writes a report to target/demo.
@@ -105,6 +106,10 @@ test-quick:
 PROFILE := release
 packages: packages-packages
 	tools/packages $(PROFILE)
+
+# Builds only the wheel, which contains the programs, too.
+wheel: packages-packages
+	tools/packages $(PROFILE) wheel
 
 # Builds a container image with the packages. BASE is a Debian 12 image, and IMAGE contains more
 # options (--isolation chroot where containers cannot run).

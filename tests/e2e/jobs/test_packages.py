@@ -204,6 +204,8 @@ def test_the_wheel_and_the_library_for_c_work_on_a_node(cluster, tmp_path):
         node.run("python3", "-m", "venv", "--system-site-packages", "/opt/cool")
         node.run("/opt/cool/bin/pip", "install", "--no-index", os.path.join("/root", os.path.basename(wheel)))
         shutil.copy(os.path.join(ROOT, "libcool/python/examples/suite.py"), node.path("/opt/cool/"))
+    programs = [os.path.basename(path) for path in glob.glob(cluster.nodes[0].path("/opt/cool/bin/cool*"))]
+    assert sorted(programs) == ["cool", "cool-controller", "cool-kmeans", "cool-nodeagent"]
     outputs = [cluster.controller.run("cool", "run", "--user", "ann", "--workdir", "/tmp", "--", *command).stdout
                for command in (["/usr/local/bin/suite"], ["/opt/cool/bin/python3", "/opt/cool/suite.py"])]
     assert outputs[0] == outputs[1] != ""
