@@ -34,6 +34,8 @@ class Network:
         self.host_mbit, self.uplink_mbit, self.loss, self.mtu = host_mbit, uplink_mbit, loss, mtu
         # The hosts whose data interfaces have an IPv6 address instead of an IPv4 address.
         self.ipv6 = ipv6
+        # The hosts to which no multicasts are delivered (`set_multicast`).
+        self.deaf_hosts = set()
         # The address of each host's management interface, by the name of the host.
         self.management_addresses = {}
         topo = topologies.parse(topology)
@@ -66,6 +68,9 @@ class Network:
                             "--mode", "random", "--probability", "%g" % self.loss, "-j", "DROP")
 
     def stop(self):
+        # Rules for the ports of bridges are not removed with the ports.
+        for host in list(self.deaf_hosts):
+            self.set_multicast(host, True)
         self.net.stop()
         for host in self.management_addresses:
             # Usually, the link was already removed with its host.
@@ -97,6 +102,7 @@ class Network:
         else:
             node, rule = host, ("iptables", "INPUT", "-d", TREES)
         self.run_in(node, rule[0], "-D" if received else "-A", *rule[1:], "-j", "DROP")
+        (self.deaf_hosts.discard if received else self.deaf_hosts.add)(host)
 
     def connect(self, switch):
         """Makes the switch connect to its controller."""

@@ -25,7 +25,7 @@ pub use user_reduction::Combine;
 
 use crate::Operation;
 use crate::call::{CallBlocking, CallingRank, CheckedCollective, Collective};
-use crate::environment::{Environment, ForcedPlans, JoinMode};
+use crate::environment::{Environment, ForcedPlans, JoinMode, RankAgent};
 use crate::error::Error;
 use crate::session::{RankSession, StartedCall};
 use cool_proto::local;
@@ -121,8 +121,11 @@ impl Comm {
     /// `mpirun` of Open MPI or MPICH, `torchrun`, or any program that sets `COOL_JOB`, `COOL_RANK`
     /// and `COOL_SIZE`. Returns when all ranks have joined.
     ///
+    /// On machines without agents, ranks start a controller and agents of their own if
+    /// `COOL_MASTER` or `MASTER_ADDR` names a machine of the job (docs/guide/guide.md).
+    ///
     /// # Errors
-    /// If no launcher started the process, its agent does not reply, not all ranks join within 5
+    /// If no launcher started the process, its agent does not reply or start, not all ranks join within 5
     /// minutes, or `COOL_PLAN` is invalid (see [`Comm::set_plan`]).
     pub fn world() -> Result<Comm, Error> {
         let plans = ForcedPlans::from_environment()?;
@@ -174,8 +177,12 @@ impl Comm {
     }
 
     pub(crate) fn from_environment(environment: &Environment, plans: &ForcedPlans) -> Result<Comm, Error> {
-        let Environment { socket, rank, size, mode } = environment;
-        let comm = Comm::attach(socket, *rank, mode, plans, "attach")?;
+        let Environment { agent, rank, size, mode } = environment;
+        let socket = match agent {
+            RankAgent::Socket(socket) => socket.clone(),
+            RankAgent::Job(cluster) => cluster.socket(*rank)?,
+        };
+        let comm = Comm::attach(&socket, *rank, mode, plans, "attach")?;
         if comm.size() != *size as usize {
             return Err(Error::Environment {
                 variable: "COOL_SIZE",

@@ -3,6 +3,7 @@
 
 use crate::Operation;
 use crate::error::Error;
+use crate::job_cluster::JobCluster;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
@@ -17,10 +18,19 @@ const ALL_JOIN_TIMEOUT: Duration = Duration::from_secs(300);
 /// A process as a rank: its agent, its number, and how it joins its group.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Environment {
-    pub(crate) socket: PathBuf,
+    pub(crate) agent: RankAgent,
     pub(crate) rank: u32,
     pub(crate) size: u32,
     pub(crate) mode: JoinMode,
+}
+
+/// The agent of a rank.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum RankAgent {
+    /// A running one, with this socket.
+    Socket(PathBuf),
+    /// One that the ranks of the job start.
+    Job(JobCluster),
 }
 
 /// How a rank joins its group.
@@ -107,7 +117,7 @@ impl Environment {
         let socket = || socket(&lookup, sockets);
         if lookup("COOL_GROUP").is_some() {
             return Ok(Some(Environment {
-                socket: socket()?,
+                agent: RankAgent::Socket(socket()?),
                 rank: number("COOL_RANK", &lookup)?,
                 size: number("COOL_SIZE", &lookup)?,
                 mode: JoinMode::Member { group: number("COOL_GROUP", &lookup)? },
@@ -125,8 +135,13 @@ impl Environment {
         }
         let job: Vec<String> = launcher.job.iter().filter_map(named).collect();
         let key = format!("{} {}", launcher.name, job.join(" "));
+        let started = |explicit| JobCluster::from_variables(&lookup, &key, explicit).map(RankAgent::Job);
+        let agent = match started(true).filter(|_| lookup("COOL_SOCKET").is_none()) {
+            Some(agent) => agent,
+            None => socket().map(RankAgent::Socket).or_else(|error| started(false).ok_or(error))?,
+        };
         Ok(Some(Environment {
-            socket: socket()?,
+            agent,
             rank,
             size,
             mode: JoinMode::Enlist { key, size, timeout: ALL_JOIN_TIMEOUT },

@@ -37,6 +37,14 @@ pub enum Error {
         /// Explanation, with the expected value.
         reason: String,
     },
+    /// The ranks of the job cannot start agents of their own.
+    #[error("rank {rank}: cannot start an agent for the job: {message}")]
+    JobCluster {
+        /// This rank.
+        rank: usize,
+        /// Explanation, with the remedy.
+        message: String,
+    },
     /// The agent of the node cannot be reached, or the connection to it was lost.
     #[error("rank {rank}: {doing}: no agent at {}: {source}; is cool-nodeagent running on this node?", .socket.display())]
     Agent {

@@ -27,6 +27,8 @@ pub(crate) enum Error {
     Certificates(#[from] cool_tls::make::MakeError),
     #[error("{0}")]
     Deploy(#[from] cool_deploy::DeployError),
+    #[error("COOL_JOIN_KEY is not set; `cool join --server` needs the key with which `cool up` was started")]
+    NoJoinKey,
     #[error("{0}")]
     Config(String),
     #[error(

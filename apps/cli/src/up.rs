@@ -6,19 +6,20 @@ use crate::error::Error;
 use crate::on_runtime;
 use crate::ranks::JOIN_SERVER;
 use crate::signals::Signals;
+use cool_deploy::join_channel::{self, NodeAdmission};
 use cool_deploy::join_server::{self, CERTIFICATE_DAYS};
 use cool_deploy::process::{self, ProcessRecord, ProgramLaunch};
 use cool_deploy::{
-    DataInterface, DeployError, DeploymentDir, ExitWatch, JoinServerTask, JoinToken, NodeSettings,
-    invitation, join_channel,
+    DataInterface, DeployError, DeploymentDir, ExitWatch, JoinSecret, JoinServerTask, JoinToken, LockWatch,
+    LockedFile, NodeSettings, invitation,
 };
 use cool_proto::control::TopologyRequest;
 use cool_tls::make::{self, CertificateRequest};
 use std::ffi::OsString;
 use std::io::Write;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 use tokio::time::{sleep, timeout};
 
 /// The programs of a deployment, in the order in which they start.
@@ -34,6 +35,12 @@ const READY: &str = "READY=1";
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Interval at which it requests the nodes from the controller.
 const LEAVE_INTERVAL: Duration = Duration::from_millis(250);
+/// Interval at which a machine tries to reach the join server with `--wait`.
+const SERVER_INTERVAL: Duration = Duration::from_millis(250);
+
+/// Environment variable with the key by which machines join without a token. Other users do not see
+/// the variables of a process.
+const JOIN_KEY: &str = "COOL_JOIN_KEY";
 
 /// The node of this machine in a deployment.
 #[derive(Debug, clap::Args)]
@@ -64,6 +71,11 @@ struct LifetimeOptions {
     #[arg(long, value_name = "PID,..", value_delimiter = ',')]
     until_exit: Vec<i32>,
 
+    /// Stay until no other process has a lock (flock(2)) of this file, then end the programs and
+    /// remove their files, and the file
+    #[arg(long, value_name = "FILE", conflicts_with = "until_exit")]
+    until_unlocked: Option<PathBuf>,
+
     /// Print one JSON document: the node, its controller, certificates and agent's socket, and the
     /// token
     #[arg(long)]
@@ -81,6 +93,9 @@ struct LifetimeOptions {
 ///
 /// The controller listens on TCP port 7400 of the data interface, the join server on 7402, and
 /// agents on 7420 and 7421.
+///
+/// With the environment variable COOL_JOIN_KEY, a random text, machines can also join by `cool join
+/// --server ADDRESS` with the same variable.
 #[derive(Debug, clap::Args)]
 pub(crate) struct UpOptions {
     #[command(flatten)]
@@ -135,6 +150,15 @@ pub(crate) struct JoinOptions {
     /// The word that `cool up` has printed; other users of this machine do not see the variable
     #[arg(env = "COOL_JOIN_TOKEN", hide_env_values = true)]
     token: Option<JoinToken>,
+
+    /// Join by the environment variable COOL_JOIN_KEY instead of a token, at this address of `cool
+    /// up --join-port`
+    #[arg(long, value_name = "IP:PORT")]
+    server: Option<SocketAddr>,
+
+    /// Wait this many seconds for the first machine
+    #[arg(long, value_name = "SECONDS", default_value_t = 0)]
+    wait: u32,
 
     #[command(flatten)]
     node: NodeOptions,
@@ -196,6 +220,11 @@ pub(crate) async fn up(options: &UpOptions) -> Result<(), Error> {
         agent_options: options.agent_options.clone(),
     };
     directory.keep_settings(&settings)?;
+    // Machines may try to join as soon as the join server runs.
+    let valid_for = Duration::from_secs(60 * u64::from(options.valid_minutes));
+    let key = join_key().map(|key| JoinSecret::of_key(&key));
+    let secret = invitation::invite(&directory, (SystemTime::now(), valid_for), options.uses, key)?;
+    let token = JoinToken { server: joins, secret };
     let mut launches =
         vec![controller_launch(&directory, options, controller), join_launch(&directory, joins, controller)?];
     if !options.no_agent {
@@ -204,9 +233,6 @@ pub(crate) async fn up(options: &UpOptions) -> Result<(), Error> {
     start_missing(&directory, &launches).await?;
     directory.keep_tool_options(controller)?;
 
-    let valid_for = Duration::from_secs(60 * u64::from(options.valid_minutes));
-    let secret = invitation::invite(&directory, (SystemTime::now(), valid_for), options.uses)?;
-    let token = JoinToken { server: joins, secret };
     if options.lifetime.json {
         print_json(&directory, &settings, Some(&token))?;
     } else {
@@ -214,8 +240,13 @@ pub(crate) async fn up(options: &UpOptions) -> Result<(), Error> {
     }
     drop(lock);
     let Some(lifetime) = lifetime else { return Ok(()) };
-    lifetime.wait(others_have_left(&settings)).await;
-    end_and_remove(directory)
+    let unlocked = lifetime.wait(others_have_left(&settings)).await;
+    end_and_remove(directory, unlocked)
+}
+
+/// Returns the key by which machines join without a token.
+fn join_key() -> Option<String> {
+    std::env::var(JOIN_KEY).ok().filter(|key| !key.is_empty())
 }
 
 fn print_json(
@@ -265,7 +296,7 @@ pub(crate) async fn join(options: &JoinOptions) -> Result<(), Error> {
         return Err(DeployError::Joined(directory.node().to_owned()).into());
     }
     let named = options.interface.as_deref().map(|name| DataInterface::find(Some(name))).transpose()?;
-    let settings = match &options.token {
+    let settings = match token(options)? {
         None => {
             let mut kept = directory.settings()?.ok_or(DeployError::NoDeployment)?;
             if !options.agent_options.is_empty() {
@@ -278,7 +309,8 @@ pub(crate) async fn join(options: &JoinOptions) -> Result<(), Error> {
         }
         Some(token) => {
             directory.check_other_cluster()?;
-            let (admission, own) = join_channel::join(token, directory.node()).await?;
+            let wait = Duration::from_secs(options.wait.into());
+            let (admission, own) = admission(&token, directory.node(), wait).await?;
             let interface = named.map_or_else(|| DataInterface::with_address(own), Ok)?;
             NodeSettings {
                 controller: SocketAddr::new(token.server.ip(), admission.controller_port),
@@ -303,8 +335,31 @@ pub(crate) async fn join(options: &JoinOptions) -> Result<(), Error> {
     }
     drop(lock);
     let Some(lifetime) = lifetime else { return Ok(()) };
-    lifetime.wait(std::future::ready(())).await;
-    end_and_remove(directory)
+    let unlocked = lifetime.wait(std::future::ready(())).await;
+    end_and_remove(directory, unlocked)
+}
+
+/// Returns the token with which this machine joins, or `None` if it has joined before.
+fn token(options: &JoinOptions) -> Result<Option<JoinToken>, Error> {
+    let Some(server) = options.server else { return Ok(options.token.clone()) };
+    let key = join_key().ok_or(Error::NoJoinKey)?;
+    Ok(Some(JoinToken { server, secret: JoinSecret::of_key(&key) }))
+}
+
+/// Joins a deployment as [`join_channel::join`] does. Waits for a limited time until the join
+/// server can be reached.
+async fn admission(
+    token: &JoinToken,
+    node: &str,
+    wait: Duration,
+) -> Result<(NodeAdmission, IpAddr), DeployError> {
+    let begun = Instant::now();
+    loop {
+        match join_channel::join(token, node).await {
+            Err(DeployError::Unreachable { .. }) if begun.elapsed() < wait => sleep(SERVER_INTERVAL).await,
+            joined => return joined,
+        }
+    }
 }
 
 /// Executes `cool down`.
@@ -342,20 +397,26 @@ fn end_programs(directory: &DeploymentDir) -> Result<Vec<String>, Error> {
     Ok(ended)
 }
 
-/// Ends the programs of a deployment, and removes its directory.
-fn end_and_remove(directory: DeploymentDir) -> Result<(), Error> {
+/// Ends the programs of a deployment, and removes its directory and the file of `--until-unlocked`.
+fn end_and_remove(directory: DeploymentDir, unlocked: Option<LockedFile>) -> Result<(), Error> {
     let _lock = directory.lock()?;
     end_programs(&directory)?;
     let state = directory.path().parent().map(Path::to_owned);
     directory.remove()?;
     // Other nodes may have directories in it.
     let _ = state.map(std::fs::remove_dir);
-    Ok(())
+    Ok(unlocked.map_or(Ok(()), LockedFile::remove)?)
+}
+
+/// The processes that use a deployment.
+enum UserWatch {
+    Exit(ExitWatch),
+    Lock(LockWatch),
 }
 
 /// The processes and signals that end a deployment.
 struct Lifetime {
-    processes: ExitWatch,
+    users: UserWatch,
     signals: Signals,
 }
 
@@ -363,18 +424,31 @@ impl Lifetime {
     /// Watches the processes from now on. Returns `None` if there are none, so that the deployment
     /// remains until `cool down`.
     fn start(options: &LifetimeOptions) -> Result<Option<Lifetime>, Error> {
-        if options.until_exit.is_empty() {
-            return Ok(None);
-        }
-        let (processes, signals) = (ExitWatch::start(&options.until_exit)?, Signals::new()?);
-        Ok(Some(Lifetime { processes, signals }))
+        let users = match &options.until_unlocked {
+            Some(path) => UserWatch::Lock(LockWatch::start(path)?),
+            None if options.until_exit.is_empty() => return Ok(None),
+            None => UserWatch::Exit(ExitWatch::start(&options.until_exit)?),
+        };
+        Ok(Some(Lifetime { users, signals: Signals::new()? }))
     }
 
-    /// Waits until all processes have ended, and then for `others`. A signal ends the wait.
-    async fn wait(mut self, others: impl Future<Output = ()>) {
+    /// Waits until all processes have ended, and then for `others`. A signal ends the wait. Returns
+    /// the file whose lock has been taken, if any.
+    async fn wait(mut self, others: impl Future<Output = ()>) -> Option<LockedFile> {
+        let ended = async {
+            let unlocked = match &mut self.users {
+                UserWatch::Exit(processes) => {
+                    processes.all_ended().await;
+                    None
+                }
+                UserWatch::Lock(lock) => Some(lock.unlocked().await),
+            };
+            others.await;
+            unlocked
+        };
         tokio::select! {
-            () = async { self.processes.all_ended().await; others.await } => {}
-            _ = self.signals.ending() => {}
+            unlocked = ended => unlocked,
+            _ = self.signals.ending() => None,
         }
     }
 }

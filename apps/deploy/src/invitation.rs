@@ -29,7 +29,8 @@ impl Invitation {
     }
 }
 
-/// Creates a token for `uses` machines, which is valid for a time. Returns its secret.
+/// Creates a token with this secret, or a random one, for `uses` machines, which is valid for a
+/// time. Returns its secret.
 ///
 /// # Errors
 /// If the list of tokens cannot be read or written, or the system has no random bytes.
@@ -37,8 +38,10 @@ pub fn invite(
     directory: &DeploymentDir,
     (now, valid_for): (SystemTime, Duration),
     uses: u32,
+    secret: Option<JoinSecret>,
 ) -> Result<JoinSecret, DeployError> {
-    let secret = JoinSecret::generate().map_err(DeployError::file(directory.path()))?;
+    let secret = secret.map_or_else(JoinSecret::generate, Ok);
+    let secret = secret.map_err(DeployError::file(directory.path()))?;
     let _lock = directory.lock_file(LOCK)?;
     let mut invitations = read(directory, now)?;
     invitations.push(Invitation { secret: secret.text(), expires: now + valid_for, uses });
@@ -100,8 +103,8 @@ mod tests {
         let state = tempfile::tempdir().unwrap();
         let directory = DeploymentDir::open(Some(state.path()), Some("h1")).unwrap();
         let (now, hour) = (SystemTime::now(), Duration::from_secs(3600));
-        let first = invite(&directory, (now, hour), 2).unwrap();
-        let second = invite(&directory, (now, 2 * hour), 1).unwrap();
+        let first = invite(&directory, (now, hour), 2, None).unwrap();
+        let second = invite(&directory, (now, 2 * hour), 1, None).unwrap();
         assert_eq!(valid(&directory, now).unwrap(), [first, second]);
         count_use(&directory, now, &first).unwrap();
         assert_eq!(valid(&directory, now + hour).unwrap(), [second]);
@@ -109,7 +112,7 @@ mod tests {
         assert_eq!(valid(&directory, now).unwrap(), [second]);
         assert!(valid(&directory, now + 2 * hour).unwrap().is_empty());
         for _ in 0..INVITATIONS_MAX {
-            invite(&directory, (now, hour), 1).unwrap();
+            invite(&directory, (now, hour), 1, None).unwrap();
         }
         assert!(!valid(&directory, now).unwrap().contains(&second));
         revoke_all(&directory).unwrap();

@@ -23,8 +23,11 @@ const PATTERN: &str = "Noise_NNpsk0_25519_ChaChaPoly_SHA256";
 const PROLOGUE: &[u8] = b"cool-join 1";
 const TAG_BYTES: usize = 16;
 
-/// Time within which an exchange must complete.
-pub(crate) const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time within which each side must connect, and send its part of the handshake and the request.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
+/// Time within which the whole exchange must complete. It is longer, because certificates of several
+/// machines are issued one after the other, and written to a disk that may be busy.
+pub(crate) const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The request of a machine that joins.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -56,7 +59,7 @@ pub struct NodeAdmission {
 /// If the join server cannot be reached, or does not accept the token, the node or the request.
 pub async fn join(token: &JoinToken, node: &str) -> Result<(NodeAdmission, IpAddr), DeployError> {
     let unreachable = |source| DeployError::Unreachable { address: token.server, source };
-    let connecting = timeout(EXCHANGE_TIMEOUT, TcpStream::connect(token.server)).await;
+    let connecting = timeout(REQUEST_TIMEOUT, TcpStream::connect(token.server)).await;
     let mut stream = connecting.unwrap_or_else(|_| Err(ErrorKind::TimedOut.into())).map_err(unreachable)?;
     let own = stream.local_addr().map_err(unreachable)?.ip();
     let exchange = async {

@@ -3,13 +3,16 @@
 use crate::deployment_dir::{DeploymentDir, create_private};
 use crate::error::DeployError;
 use crate::invitation;
-use crate::join_channel::{EXCHANGE_TIMEOUT, JoinChannel, JoinReply, JoinRequest, NodeAdmission};
+use crate::join_channel::{
+    EXCHANGE_TIMEOUT, JoinChannel, JoinReply, JoinRequest, NodeAdmission, REQUEST_TIMEOUT,
+};
 use crate::join_token::JoinSecret;
 use cool_tls::make::{self, CertificateHolder, CertificateRequest};
 use sd_notify::NotifyState;
 use serde::{Deserialize, Serialize};
 use std::fmt::Arguments;
 use std::fs;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -84,7 +87,7 @@ async fn serve(
             match timeout(EXCHANGE_TIMEOUT, server.admit(stream)).await {
                 Ok(Ok(line)) => report(format_args!("{from}: {line}")),
                 Ok(Err(error)) => report(format_args!("{from}: not admitted: {error}")),
-                Err(_) => report(format_args!("{from}: not admitted: no complete request in time")),
+                Err(_) => report(format_args!("{from}: not admitted: no complete exchange in time")),
             }
             drop(permit);
         });
@@ -102,8 +105,13 @@ impl JoinServer {
     /// Handles one connection. Returns a line about the result.
     async fn admit(&self, stream: TcpStream) -> Result<String, DeployError> {
         let secrets = invitation::valid(&self.directory, SystemTime::now())?;
-        let (mut channel, secret) = JoinChannel::accept(stream, &secrets).await?;
-        let JoinRequest { node } = channel.receive().await.map_err(DeployError::Lost)?;
+        let request = async {
+            let (mut channel, secret) = JoinChannel::accept(stream, &secrets).await?;
+            let JoinRequest { node } = channel.receive().await.map_err(DeployError::Lost)?;
+            Ok((channel, secret, node))
+        };
+        let slow = |_| Err(DeployError::Lost(ErrorKind::TimedOut.into()));
+        let (mut channel, secret, node) = timeout(REQUEST_TIMEOUT, request).await.unwrap_or_else(slow)?;
         let reply = self.reply(&node, &secret).await?;
         let line = match &reply {
             Ok(_) => format!("node {node} has a certificate"),
@@ -211,7 +219,7 @@ mod tests {
     async fn each_machine_with_a_token_gets_a_certificate_of_its_own() {
         let state = tempfile::tempdir().unwrap();
         let (directory, server) = server(state.path()).await;
-        let secret = invitation::invite(&directory, (SystemTime::now(), HOUR), 2).unwrap();
+        let secret = invitation::invite(&directory, (SystemTime::now(), HOUR), 2, None).unwrap();
         let token = JoinToken { server, secret };
         let (first, from) = join(&token, "h2").await.unwrap();
         assert!(first.key.contains("PRIVATE KEY") && from.is_loopback() && first.controller_port == 7400);
@@ -235,7 +243,7 @@ mod tests {
     async fn without_a_valid_token_nothing_is_sent() {
         let state = tempfile::tempdir().unwrap();
         let (directory, server) = server(state.path()).await;
-        let expired = invitation::invite(&directory, (SystemTime::now() - 2 * HOUR, HOUR), 2).unwrap();
+        let expired = invitation::invite(&directory, (SystemTime::now() - 2 * HOUR, HOUR), 2, None).unwrap();
         for secret in [expired, JoinSecret::generate().unwrap()] {
             let outcome = join(&JoinToken { server, secret }, "h2").await;
             assert!(matches!(outcome, Err(DeployError::Rejected(_))));

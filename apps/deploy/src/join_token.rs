@@ -2,12 +2,16 @@
 
 use base64::Engine;
 use base64::prelude::BASE64_URL_SAFE_NO_PAD;
+use cool_types::Key;
 use std::fmt;
 use std::net::SocketAddr;
 use std::str::FromStr;
 
 /// Number of bytes of a secret, which is a key of Noise.
 pub(crate) const SECRET_BYTES: usize = 32;
+
+/// The salt by which secrets are extracted from keys (RFC 5869, section 2.2).
+const KEY_SALT: &[u8; SECRET_BYTES] = b"cool: join secret of a job's key";
 
 /// The secret of a token.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -22,6 +26,13 @@ impl JoinSecret {
         let mut secret = [0; SECRET_BYTES];
         getrandom::fill(&mut secret)?;
         Ok(JoinSecret(secret))
+    }
+
+    /// Returns the secret of a key that both sides know. Whoever records an exchange can test
+    /// guesses of the key, so it should be random.
+    #[must_use]
+    pub fn of_key(key: &str) -> JoinSecret {
+        JoinSecret(Key::from(*KEY_SALT).derive(key.as_bytes()).bytes())
     }
 
     /// Returns the secret as text of a token.

@@ -20,5 +20,5 @@ pub use deployment_dir::{DeploymentDir, NodeSettings, xdg_directory};
 pub use error::DeployError;
 pub use interfaces::DataInterface;
 pub use join_server::JoinServerTask;
-pub use join_token::JoinToken;
-pub use process::ExitWatch;
+pub use join_token::{JoinSecret, JoinToken};
+pub use process::{ExitWatch, LockWatch, LockedFile};

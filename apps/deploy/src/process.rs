@@ -5,6 +5,7 @@ use crate::error::DeployError;
 use procfs::process::Process;
 use procfs::sys::kernel::random::boot_id;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
@@ -19,8 +20,9 @@ use tokio::process::{Child, Command};
 use tokio::sync::oneshot;
 use tokio::time::timeout;
 
-/// Time within which a program must be ready.
-const READY_TIMEOUT: Duration = Duration::from_secs(30);
+/// Time within which a program must be ready. It is long, because busy machines and network file
+/// systems take long to load programs.
+const READY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time within which a program must end after SIGTERM. Agents first end their ranks.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time within which a program must end after SIGKILL.
@@ -132,6 +134,67 @@ impl ExitWatch {
             // The system cannot wait for them.
             std::future::pending().await
         }
+    }
+}
+
+/// A watch on the lock of a file (flock(2)) that other programs share.
+#[derive(Debug)]
+pub struct LockWatch {
+    path: PathBuf,
+    locked: oneshot::Receiver<File>,
+}
+
+impl LockWatch {
+    /// Waits from now on, in a thread, until no other process has a lock of the file.
+    ///
+    /// # Errors
+    /// If the file cannot be opened.
+    pub fn start(path: &Path) -> Result<LockWatch, DeployError> {
+        let file = File::open(path).map_err(DeployError::file(path))?;
+        let (sender, locked) = oneshot::channel();
+        std::thread::spawn(move || {
+            let taken = loop {
+                match flock(&file, FlockOperation::LockExclusive) {
+                    Err(Errno::INTR) => {}
+                    taken => break taken,
+                }
+            };
+            if taken.is_ok() {
+                // The receiver may not wait any more.
+                let _ = sender.send(file);
+            }
+        });
+        Ok(LockWatch { path: path.to_owned(), locked })
+    }
+
+    /// Waits until no other process has a lock. Returns the file, which this process has locked.
+    pub async fn unlocked(&mut self) -> LockedFile {
+        match (&mut self.locked).await {
+            Ok(file) => LockedFile { path: self.path.clone(), _file: file },
+            // The system cannot wait for it.
+            Err(_) => std::future::pending().await,
+        }
+    }
+}
+
+/// A file that this process has locked until the value is dropped.
+#[derive(Debug)]
+pub struct LockedFile {
+    path: PathBuf,
+    _file: File,
+}
+
+impl LockedFile {
+    /// Removes the file, and its directory if that is empty then. Other processes that wait for the
+    /// lock see that the file is gone.
+    ///
+    /// # Errors
+    /// If the file cannot be removed.
+    pub fn remove(self) -> Result<(), DeployError> {
+        fs::remove_file(&self.path).map_err(DeployError::file(&self.path))?;
+        // Another process may have created files in it meanwhile.
+        let _ = self.path.parent().map(fs::remove_dir);
+        Ok(())
     }
 }
 

@@ -36,8 +36,11 @@ pub struct Receiver {
     since: Time,
     /// The tree delivers nothing, so all chunks are requested.
     tree_silent: bool,
-    /// Number of chunks that should have arrived over the tree, and came along the chain.
-    chunks_in_silence: u32,
+    /// One past the last chunk that has arrived over the tree.
+    heard: u32,
+    /// Number of later chunks that have arrived along the chain since a chunk arrived over the
+    /// tree.
+    unheard_chunks: u32,
     /// Chunks beyond the tree's position arrive along the chain, so NAKs ask the upstream node to
     /// forward also chunks that it receives over the tree.
     forward_live: bool,
@@ -87,7 +90,8 @@ impl Receiver {
             phase: ReceiverPhase::Waiting,
             since: now,
             tree_silent: !spec.multicast,
-            chunks_in_silence: 0,
+            heard: 0,
+            unheard_chunks: 0,
             forward_live: !spec.multicast,
             released: false,
             parts: BTreeMap::new(),
@@ -123,7 +127,7 @@ impl Receiver {
 
     /// Returns whether the latest multicasts have arrived.
     pub fn hears_tree(&self) -> bool {
-        !self.tree_silent && self.stats.by_tree > 0
+        self.heard > 0 && self.unheard_chunks < SILENT_CHUNKS
     }
 
     /// Returns the counters.
@@ -256,9 +260,10 @@ impl Receiver {
         let by_tree = via == Via::Tree;
         if by_tree {
             if self.tree_silent && chunk >= self.tree.horizon() {
-                (self.tree_silent, self.forward_live, self.chunks_in_silence) = (false, false, 0);
+                (self.tree_silent, self.forward_live) = (false, false);
                 self.recovery.remove_missing(chunk..self.chunks);
             }
+            (self.heard, self.unheard_chunks) = (self.heard.max(chunk + 1), 0);
             let (gap, ended) = self.tree.on_chunk(now, chunk, echo);
             self.recovery.on_gap(now, gap);
             self.recovery.on_tree_chunk(chunk);
@@ -266,10 +271,10 @@ impl Receiver {
                 self.reporter.on_round(now, rounds, feedback, self.recovery.rtt().rto());
             }
         } else {
-            if self.tree_silent && chunk >= self.tree.horizon() {
-                self.forward_live = true;
-                self.chunks_in_silence += 1;
-                if self.spec.multicast && self.chunks_in_silence.is_multiple_of(SILENT_CHUNKS) {
+            self.forward_live |= self.tree_silent && chunk >= self.tree.horizon();
+            if self.spec.multicast && chunk >= self.heard {
+                self.unheard_chunks += 1;
+                if self.unheard_chunks.is_multiple_of(SILENT_CHUNKS) {
                     self.out.push(Output::TreeSilent);
                 }
             }

@@ -41,8 +41,9 @@ pub(crate) const REPORT_TIMEOUT: Duration = Duration::from_millis(250);
 pub(crate) const LINGER_RTOS: u32 = 32;
 
 /// Chunk times without a packet after which a receiver takes the multicast tree for silent, unless
-/// [`SILENT_RTOS`] is longer. Once as many chunks have then arrived along the chain, it reports that. This is generous, because requesting all chunks when a busy machine
-/// paused costs more than a late detection. The end of a stream is announced in any case.
+/// [`SILENT_RTOS`] is longer. It reports the tree if as many chunks in a row have arrived along the
+/// chain. This is generous, because requesting all chunks when a busy machine paused costs more
+/// than a late detection. The end of a stream is announced in any case.
 pub(crate) const SILENT_CHUNKS: u32 = 64;
 /// RTOs without a packet; see [`SILENT_CHUNKS`].
 pub(crate) const SILENT_RTOS: u32 = 4;

@@ -24,7 +24,7 @@ mod request;
 
 use cool_rust::Comm;
 use pyo3::prelude::*;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 
 /// Returns the communicator of all ranks of the program, which a launcher must have started.
@@ -70,6 +70,11 @@ fn launch(py: Python<'_>, main: Py<PyAny>) -> PyResult<Vec<Py<PyAny>>> {
 /// libcool for Python.
 #[pymodule]
 fn _cool(module: &Bound<'_, PyModule>) -> PyResult<()> {
+    // The programs of the wheel are next to the interpreter of its environment.
+    let interpreter: Option<PathBuf> = module.py().import("sys")?.getattr("executable")?.extract()?;
+    if let Some(directory) = interpreter.as_deref().and_then(Path::parent) {
+        cool_rust::set_program_directory(directory.to_owned());
+    }
     module.add_function(wrap_pyfunction!(world, module)?)?;
     module.add_function(wrap_pyfunction!(launch, module)?)?;
     module.add_function(wrap_pyfunction!(agent_socket, module)?)?;

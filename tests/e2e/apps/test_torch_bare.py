@@ -1,15 +1,13 @@
 """PyTorch on machines on which nothing of COOL runs: the job starts its own controller and agents,
 and nothing of them remains."""
-import glob
 import json
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 
 import pytest
-from conftest import PATIENCE, wait_for
+from bare_jobs import JobFolder
+from conftest import PATIENCE
 from test_torch import EXAMPLE, python  # noqa: F401
 from test_up import BareBed
 
@@ -37,15 +35,14 @@ class Torchrun:
 
     def __init__(self, bed, python, *program, hidden=()):
         """Machines in `hidden` do not have the program `cool`."""
-        # The paths of Unix sockets must be short.
-        self.folder = tempfile.mkdtemp(prefix="cool-")
+        self.folder = JobFolder()
         nodes = bed.description["hosts"]
         self.processes = []
         for number, host in enumerate(nodes):
             command = [python, "-m", "torch.distributed.run", "--nnodes", str(len(nodes)), "--node-rank", str(number), "--nproc-per-node", "2",
                        "--master-addr", nodes[0]["ip"], "--master-port", "29500", "--local-addr", host["ip"], *program]
             path = "/usr/bin:/bin" if host["name"] in hidden else bed.public + ":/usr/bin:/bin"
-            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": python, "PATH": path, "TMPDIR": self.folder,
+            environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHON_EXEC": python, "PATH": path, "TMPDIR": self.folder.path,
                            "COOL_AGENT_OPTIONS": AGENT_OPTIONS}
             self.processes.append(subprocess.Popen(["mnexec", "-a", str(host["pid"]), *command], env=environment, stdout=subprocess.PIPE,
                                                    stderr=subprocess.PIPE, text=True))
@@ -57,29 +54,11 @@ class Torchrun:
         for process in self.processes:
             process.kill()
             process.communicate()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.folder.__exit__()
 
     def ended(self):
         """Waits for all processes; returns their outputs and error messages."""
         return [process.communicate(timeout=2 * PATIENCE) for process in self.processes]
-
-    def programs(self):
-        """Returns the process numbers of COOL's programs that the job has started."""
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                with open("/proc/%s/environ" % pid, "rb") as f:
-                    is_ours = ("TMPDIR=%s\0" % self.folder).encode() in f.read()
-                if is_ours and os.path.basename(os.readlink("/proc/%s/exe" % pid)).startswith("cool"):
-                    found.append(int(pid))
-            except OSError:
-                continue  # It has ended.
-        return found
-
-    def wait_until_removed(self):
-        wait_for(lambda: not self.programs(), "the job's controller and agents have ended")
-        remaining = glob.glob(self.folder + "/cool-*") + glob.glob(tempfile.gettempdir() + "/cool-job-*")
-        assert not remaining, remaining
 
 
 def test_torchrun_trains_on_machines_without_agents(bed, python):
@@ -88,7 +67,7 @@ def test_torchrun_trains_on_machines_without_agents(bed, python):
         assert all(process.returncode == 0 for process in job.processes), outputs
         result = json.loads(outputs[0][0])
         assert result["hashes_equal"] and result["ranks"] == 8 and result["steps"] == 3, result
-        job.wait_until_removed()
+        job.folder.wait_until_unused()
 
 
 def test_nothing_remains_of_a_job_that_is_killed(bed, python, tmp_path):
@@ -99,11 +78,11 @@ def test_nothing_remains_of_a_job_that_is_killed(bed, python, tmp_path):
             assert [process.stdout.readline() for _ in range(2)] == ["sum 8\n"] * 2
         # On each machine an agent and the command that ends it; on the first also the controller and
         # the join server.
-        assert len(job.programs()) == 2 * 4 + 2
+        assert len(job.folder.programs()) == 2 * 4 + 2
         for process in job.processes:
             process.send_signal(signal.SIGKILL)
         subprocess.run(["pkill", "-KILL", "-f", str(program)], check=False)
-        job.wait_until_removed()
+        job.folder.wait_until_unused()
 
 
 def test_all_ranks_report_a_machine_without_the_program(bed, python, tmp_path):
@@ -114,4 +93,4 @@ def test_all_ranks_report_a_machine_without_the_program(bed, python, tmp_path):
         for process, (_, errors) in zip(job.processes, outputs):
             assert process.returncode != 0
             assert "could not start an agent for the job: no program `cool`" in errors, errors
-        job.wait_until_removed()
+        job.folder.wait_until_unused()

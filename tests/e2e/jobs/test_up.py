@@ -31,9 +31,9 @@ class BareBed(testbed.Testbed):
         return subprocess.run(self.command(host, os.path.join(self.public, "cool"), *arguments, environment=environment),
                               capture_output=True, text=True, timeout=PATIENCE)
 
-    def command(self, host, *words, environment=()):
-        """Returns a command that runs another one on a machine as the user."""
-        user = ["setpriv", "--reuid", str(UID), "--regid", str(UID), "--clear-groups"]
+    def command(self, host, *words, environment=(), uid=UID):
+        """Returns a command that runs another one on a machine as the user, or as root."""
+        user = ["setpriv", "--reuid", str(uid), "--regid", str(uid), "--clear-groups"]
         variables = ["env", "-i", "PATH=/usr/bin:/bin", "HOME=" + self.home, *environment]
         return ["mnexec", "-a", str(self.network.net.get(host).pid), *user, *variables, *words]
 

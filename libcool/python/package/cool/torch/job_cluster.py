@@ -87,7 +87,7 @@ def _run(options, interface, pids, variables=None):
     """
     cool = program()
     if cool is None:
-        raise errors.Error(f"no program `cool` on {socket.gethostname()}; install COOL's programs there, in a directory of PATH")
+        raise errors.Error(f"no program `cool` on {socket.gethostname()}; install the wheel, or COOL's programs in a directory of PATH, there")
     name = socket.gethostname().split(".")[0]
     command = [cool, *options, "--json", "--name", f"{name}-{secrets.token_hex(4)}", "--until-exit", ",".join(map(str, pids))]
     command += ["--state", tempfile.mkdtemp(prefix="cool-job-")]
