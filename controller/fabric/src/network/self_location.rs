@@ -107,10 +107,12 @@ impl Network {
             }
             NetworkMode::Auto => WITHOUT_SWITCHES_INTERVALS,
         };
-        let located = self.self_location.racks.contains_key(name);
         // An agent that registers again may name a different rack.
-        let due = if located { now } else { now + self.config.lldp_interval * intervals };
-        self.self_location.pending.insert(name.to_owned(), due);
+        if intervals == 0 || self.self_location.racks.contains_key(name) {
+            self.self_location.pending.remove(name);
+            return self.locate_by_report(name);
+        }
+        self.self_location.pending.insert(name.to_owned(), now + self.config.lldp_interval * intervals);
     }
 
     /// Locates the nodes by their reports that no switch has located in time.
