@@ -125,8 +125,8 @@ impl Comm {
     /// `COOL_MASTER` or `MASTER_ADDR` names a machine of the job (docs/guide/guide.md).
     ///
     /// # Errors
-    /// If no launcher started the process, its agent does not reply or start, not all ranks join within 5
-    /// minutes, or `COOL_PLAN` is invalid (see [`Comm::set_plan`]).
+    /// If no launcher started the process, its agent does not reply or start, not all ranks join
+    /// within 5 minutes, or `COOL_PLAN` is invalid (see [`Comm::set_plan`]).
     pub fn world() -> Result<Comm, Error> {
         let plans = ForcedPlans::from_environment()?;
         Comm::from_environment(&Environment::from_process()?.ok_or(Error::NotLaunched)?, &plans)

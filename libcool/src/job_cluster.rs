@@ -73,7 +73,7 @@ struct JobAgent {
 
 /// The part of the command's output that is needed.
 #[derive(Deserialize)]
-struct StartedNode {
+struct StartedAgent {
     socket: PathBuf,
 }
 
@@ -113,7 +113,7 @@ impl JobCluster {
         let (starting, mut ranks) = lock(&directory).map_err(failed)?;
         let mut text = String::new();
         ranks.read_to_string(&mut text).map_err(failed)?;
-        let found = serde_json::from_str(&text).ok().map(|StartedNode { socket }| socket);
+        let found = serde_json::from_str(&text).ok().map(|StartedAgent { socket }| socket);
         let agent = |socket, ranks, command| JobAgent {
             cluster: self.clone(),
             socket,
@@ -125,7 +125,7 @@ impl JobCluster {
             return Ok(agent(socket, ranks, None));
         }
         let (command, line) = self.run_command(&directory, number)?;
-        let StartedNode { socket } = serde_json::from_str(&line)
+        let StartedAgent { socket } = serde_json::from_str(&line)
             .map_err(|e| format!("the output of `cool` is not understood: {e}: {line}"))?;
         ranks.set_len(0).and_then(|()| ranks.rewind()).map_err(failed)?;
         ranks.write_all(line.as_bytes()).map_err(failed)?;

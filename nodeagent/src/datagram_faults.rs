@@ -42,7 +42,8 @@ impl DatagramFaults {
         self.record(tree, text);
     }
 
-    /// Records that multicasts of a tree do not arrive although this node has renewed its membership.
+    /// Records that multicasts of a tree do not arrive although this node has renewed its
+    /// membership.
     pub(crate) fn record_silent_tree(&self, tree: IpAddr, ip: IpAddr) {
         let text = format!(
             "multicasts to {tree} do not arrive on the data interface {ip} although other nodes receive them, so the node gets \

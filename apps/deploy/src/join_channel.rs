@@ -25,8 +25,8 @@ const TAG_BYTES: usize = 16;
 
 /// Time within which each side must connect, and send its part of the handshake and the request.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(10);
-/// Time within which the whole exchange must complete. It is longer, because certificates of several
-/// machines are issued one after the other, and written to a disk that may be busy.
+/// Time within which the whole exchange must complete. It is longer, because certificates of
+/// several machines are issued one after the other, and written to a disk that may be busy.
 pub(crate) const EXCHANGE_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The request of a machine that joins.

@@ -28,8 +28,8 @@ impl JoinSecret {
         Ok(JoinSecret(secret))
     }
 
-    /// Returns the secret of a key that both sides know. Whoever records an exchange can test
-    /// guesses of the key, so it should be random.
+    /// Returns the secret of a key that both sides know. An attacker with a record of an exchange
+    /// can test guesses of the key, so it should be random.
     #[must_use]
     pub fn of_key(key: &str) -> JoinSecret {
         JoinSecret(Key::from(*KEY_SALT).derive(key.as_bytes()).bytes())

@@ -1,4 +1,4 @@
-//! Trees whose multicasts do not arrive at this node although other nodes receive them.
+//! Trees from which this node receives nothing although other nodes do.
 //!
 //! A switch with IGMP or MLD snooping forgets a member when it restarts, or when reports of the
 //! member are lost. Members learn of that only from the next query of a querier, minutes later. The
@@ -38,7 +38,7 @@ impl SilentTrees {
         Some(renewals.number)
     }
 
-    /// Records a stream whose multicasts have arrived.
+    /// Records that the multicasts of a stream have arrived.
     pub(super) fn record_arrival(&mut self, scope: MulticastScope) {
         self.0.remove(&scope);
     }
