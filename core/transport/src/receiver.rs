@@ -37,10 +37,10 @@ pub struct Receiver {
     /// The tree delivers nothing, so all chunks are requested.
     tree_silent: bool,
     /// One past the last chunk that has arrived over the tree.
-    heard: u32,
+    tree_end: u32,
     /// Number of later chunks that have arrived along the chain since a chunk arrived over the
     /// tree.
-    unheard_chunks: u32,
+    chunks_past_tree: u32,
     /// Chunks beyond the tree's position arrive along the chain, so NAKs ask the upstream node to
     /// forward also chunks that it receives over the tree.
     forward_live: bool,
@@ -90,8 +90,8 @@ impl Receiver {
             phase: ReceiverPhase::Waiting,
             since: now,
             tree_silent: !spec.multicast,
-            heard: 0,
-            unheard_chunks: 0,
+            tree_end: 0,
+            chunks_past_tree: 0,
             forward_live: !spec.multicast,
             released: false,
             parts: BTreeMap::new(),
@@ -127,7 +127,7 @@ impl Receiver {
 
     /// Returns whether the latest multicasts have arrived.
     pub fn hears_tree(&self) -> bool {
-        self.heard > 0 && self.unheard_chunks < SILENT_CHUNKS
+        self.tree_end > 0 && self.chunks_past_tree < SILENT_CHUNKS
     }
 
     /// Returns the counters.
@@ -263,7 +263,7 @@ impl Receiver {
                 (self.tree_silent, self.forward_live) = (false, false);
                 self.recovery.remove_missing(chunk..self.chunks);
             }
-            (self.heard, self.unheard_chunks) = (self.heard.max(chunk + 1), 0);
+            (self.tree_end, self.chunks_past_tree) = (self.tree_end.max(chunk + 1), 0);
             let (gap, ended) = self.tree.on_chunk(now, chunk, echo);
             self.recovery.on_gap(now, gap);
             self.recovery.on_tree_chunk(chunk);
@@ -272,9 +272,9 @@ impl Receiver {
             }
         } else {
             self.forward_live |= self.tree_silent && chunk >= self.tree.horizon();
-            if self.spec.multicast && chunk >= self.heard {
-                self.unheard_chunks += 1;
-                if self.unheard_chunks.is_multiple_of(SILENT_CHUNKS) {
+            if self.spec.multicast && chunk >= self.tree_end {
+                self.chunks_past_tree += 1;
+                if self.chunks_past_tree.is_multiple_of(SILENT_CHUNKS) {
                     self.out.push(Output::TreeSilent);
                 }
             }
