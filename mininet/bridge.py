@@ -20,10 +20,9 @@ class Bridge(Switch):
                 sh("ip", "link", "set", intf.name, "master", self.name, "up")
         sh("ip", "link", "set", self.name, "up")
 
-    def query_members(self, interval=5):
-        """Makes the bridge ask hosts for their memberships now and every `interval` seconds; all bridges learn from the
-        answers."""
-        query = ("mcast_query_interval", str(100 * interval), "mcast_query_response_interval", "50", "mcast_startup_query_interval", "50")
+    def query_members(self):
+        """Makes the bridge ask hosts for their memberships every 5 s; all bridges learn from the answers."""
+        query = ("mcast_query_interval", "500", "mcast_query_response_interval", "50", "mcast_startup_query_interval", "50")
         sh("ip", "link", "set", self.name, "type", "bridge", "mcast_querier", "1", *query)
 
     def stop(self, deleteIntfs=True):

@@ -8,6 +8,7 @@
 //! sides derive the secret with which machines join from a key of the job, so they need no token.
 
 use crate::error::Error;
+use crate::signal_mask::unblock_signals;
 use cool_types::fnv;
 use rustix::fs::{FlockOperation, flock, fstat};
 use rustix::process::geteuid;
@@ -165,6 +166,7 @@ impl JobCluster {
         let path = directory.join("errors");
         let errors = File::create(&path).map_err(|e| format!("{}: {e}", path.display()))?;
         command.env(JOIN_KEY, &self.key).stdin(Stdio::null()).stdout(Stdio::piped()).stderr(errors);
+        unblock_signals(&mut command);
         // Ctrl-C must not end it before the ranks.
         let mut child = command.process_group(0).spawn().map_err(|e| {
             let program = command.get_program().to_string_lossy().into_owned();

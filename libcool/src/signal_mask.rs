@@ -3,6 +3,8 @@
 #![allow(unsafe_code, reason = "no dependency of this crate offers the two functions of the C library")]
 
 use std::mem::MaybeUninit;
+use std::os::unix::process::CommandExt;
+use std::process::Command;
 
 /// The signal mask of this thread, which is restored when this is dropped.
 struct SavedMask(libc::sigset_t);
@@ -38,6 +40,22 @@ pub fn with_signals_blocked<R>(start: impl FnOnce() -> R) -> R {
     start()
 }
 
+/// Lets the process that a command starts receive all signals, although this thread may block them.
+/// Otherwise the process and its children could only be killed.
+pub(crate) fn unblock_signals(command: &mut Command) {
+    let unblock = || {
+        let mut none = MaybeUninit::uninit();
+        // SAFETY: memory for a set, which the first call initializes.
+        unsafe {
+            libc::sigemptyset(none.as_mut_ptr());
+            libc::pthread_sigmask(libc::SIG_SETMASK, none.as_ptr(), std::ptr::null_mut());
+        }
+        Ok(())
+    };
+    // SAFETY: both functions may be called between fork and exec (signal-safety(7)).
+    unsafe { command.pre_exec(unblock) };
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -47,6 +65,15 @@ mod tests {
         let status = std::fs::read_to_string("/proc/thread-self/status").unwrap();
         let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
         u64::from_str_radix(mask.trim(), 16).unwrap()
+    }
+
+    #[test]
+    fn a_started_process_receives_signals_that_its_starter_blocks() {
+        let mut command = Command::new("grep");
+        command.args(["SigBlk", "/proc/self/status"]);
+        unblock_signals(&mut command);
+        let output = with_signals_blocked(|| command.output()).unwrap();
+        assert_eq!(String::from_utf8_lossy(&output.stdout), "SigBlk:\t0000000000000000\n");
     }
 
     #[test]
