@@ -95,8 +95,7 @@ class Network:
     def set_multicast(self, host, received):
         """Delivers the multicasts of trees to a host again, or drops them: at the port of its bridge, or at the host itself if
         its switch is no bridge. Its link then carries them in vain."""
-        link = host.defaultIntf().link
-        port = next(intf for intf in (link.intf1, link.intf2) if is_switch(intf.node))
+        port = self.port_of(host)
         if isinstance(port.node, (Bridge, routed.Router)):
             node, rule = port.node, ("ebtables", "FORWARD", "-o", port.name, "-p", "IPv4", "--ip-dst", TREES)
         else:
@@ -120,10 +119,14 @@ class Network:
         """Returns the links between switches, each as its two interfaces."""
         return [(link.intf1, link.intf2) for link in self.net.links if is_uplink(link)]
 
+    def port_of(self, host):
+        """Returns the interface of the switch to which a host is connected."""
+        link = host.defaultIntf().link
+        return next(intf for intf in (link.intf1, link.intf2) if is_switch(intf.node))
+
     def switch_of(self, host):
         """Returns the name of the switch to which a host is connected."""
-        link = host.defaultIntf().link
-        return next(intf.node.name for intf in (link.intf1, link.intf2) if is_switch(intf.node))
+        return self.port_of(host).node.name
 
     def shape(self, link, mbit):
         """Limits both directions of a link to a rate; 0 removes the limit."""

@@ -42,9 +42,6 @@ use tracing::{Instrument, info, info_span, warn};
 pub(crate) const DRAIN_FILE: &str = "drained";
 /// How long an agent may take to register.
 const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time within which a snapshot of the network contains a registered node. It is usually a
-/// millisecond.
-const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(1);
 /// Maximum number of events waiting for a tool's connection.
 const EVENT_QUEUE_CAPACITY: usize = 16;
 
@@ -336,17 +333,12 @@ impl Service {
     async fn begin(&self, session: &Arc<Session>) -> Result<(SessionConnection, ControllerMessages), Status> {
         let RegisteredAgent { name, ip, mac, rack, neighbor, .. } = session.agent.clone();
         let lldp_key = session.lldp_key.clone();
-        let registration = NodeRegistration { name: name.clone(), ip, mac, lldp_key, rack, neighbor };
+        let registration = NodeRegistration { name, ip, mac, lldp_key, rack, neighbor };
         if let Err(why) = self.network.register(registration).await {
             session.end();
             self.agents.remove(session);
             return Err(fabric_status(why));
         }
-        // Once the agent is accepted, its ranks may request groups, which use the snapshot. It may
-        // never contain the node, if the node is unregistered meanwhile.
-        let mut snapshots = self.network.watch();
-        let _ =
-            timeout(SNAPSHOT_TIMEOUT, snapshots.wait_for(|snapshot| snapshot.node(&name).is_some())).await;
         Ok(session.connect(None, self.agents.registered(session)).await?)
     }
 

@@ -229,8 +229,12 @@ impl FileCommand {
 /// If the program cannot be started or did not complete everything that was requested.
 pub fn run<A: AsRef<OsStr>>(arguments: impl IntoIterator<Item = A>) -> Result<String, FilesError> {
     let arguments: Vec<OsString> = arguments.into_iter().map(|a| a.as_ref().to_owned()).collect();
-    let program = std::env::var_os(PROGRAM).filter(|p| !p.is_empty());
-    run_program(program.as_deref().unwrap_or(OsStr::new("cool")), &arguments)
+    run_program(named_program().as_deref().unwrap_or(OsStr::new("cool")), &arguments)
+}
+
+/// Returns the program that the environment names, if any.
+pub(crate) fn named_program() -> Option<OsString> {
+    std::env::var_os(PROGRAM).filter(|program| !program.is_empty())
 }
 
 fn run_program(program: &OsStr, arguments: &[OsString]) -> Result<String, FilesError> {

@@ -8,9 +8,11 @@
 //! sides derive the secret with which machines join from a key of the job, so they need no token.
 
 use crate::error::Error;
+use crate::files::named_program;
 use crate::signal_mask::unblock_signals;
 use cool_types::fnv;
 use rustix::fs::{FlockOperation, flock, fstat};
+use rustix::io::retry_on_intr;
 use rustix::process::geteuid;
 use serde::Deserialize;
 use std::ffi::OsString;
@@ -21,7 +23,7 @@ use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Command, Stdio};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
 /// Environment variables: the master, with a port or without, a secret that strangers do not know,
@@ -67,9 +69,6 @@ struct JobAgent {
     socket: PathBuf,
     /// The shared lock, which is held until this process ends.
     _ranks: File,
-    /// The command that runs the agent, if this process has started it. Nothing waits for it, as it
-    /// ends later than this process.
-    _command: Option<Child>,
 }
 
 /// The part of the command's output that is needed.
@@ -115,28 +114,24 @@ impl JobCluster {
         let mut text = String::new();
         ranks.read_to_string(&mut text).map_err(failed)?;
         let found = serde_json::from_str(&text).ok().map(|StartedAgent { socket }| socket);
-        let agent = |socket, ranks, command| JobAgent {
-            cluster: self.clone(),
-            socket,
-            _ranks: ranks,
-            _command: command,
-        };
+        let agent = |socket, ranks| JobAgent { cluster: self.clone(), socket, _ranks: ranks };
         // The file of a run that was killed names an agent that does not run.
         if let Some(socket) = found.filter(|socket| UnixStream::connect(socket).is_ok()) {
-            return Ok(agent(socket, ranks, None));
+            return Ok(agent(socket, ranks));
         }
-        let (command, line) = self.run_command(&directory, number)?;
+        let line = self.run_command(&directory, number)?;
         let StartedAgent { socket } = serde_json::from_str(&line)
             .map_err(|e| format!("the output of `cool` is not understood: {e}: {line}"))?;
         ranks.set_len(0).and_then(|()| ranks.rewind()).map_err(failed)?;
         ranks.write_all(line.as_bytes()).map_err(failed)?;
         drop(starting);
-        Ok(agent(socket, ranks, Some(command)))
+        Ok(agent(socket, ranks))
     }
 
-    /// Runs the command that starts this machine's agent, whose name contains `number`. Returns the
-    /// line that it prints.
-    fn run_command(&self, directory: &Path, number: u64) -> Result<(Child, String), String> {
+    /// Runs the command that starts this machine's agent, and returns the line that it prints. The
+    /// name of the agent contains `number`, because each job must have agents of its own. The
+    /// command ends later than this process, so nothing waits for it.
+    fn run_command(&self, directory: &Path, number: u64) -> Result<String, String> {
         let master = resolve(&self.master)?;
         let interface = std::env::var_os(INTERFACE).filter(|name| !name.is_empty());
         let mut command = Command::new(program());
@@ -181,7 +176,7 @@ impl JobCluster {
         let removed = fs::remove_file(&path);
         if !line.is_empty() {
             removed.map_err(|e| format!("{}: {e}", path.display()))?;
-            return Ok((child, line));
+            return Ok(line);
         }
         let status = child.wait().map_or_else(|e| e.to_string(), |status| status.to_string());
         let reported = reported.unwrap_or_default();
@@ -216,13 +211,13 @@ fn try_lock(directory: &Path) -> io::Result<Option<(File, File)>> {
         return Err(io::Error::new(ErrorKind::PermissionDenied, "it is not a directory of this user alone"));
     }
     let starting = File::open(directory)?;
-    flock(&starting, FlockOperation::LockExclusive)?;
+    retry_on_intr(|| flock(&starting, FlockOperation::LockExclusive))?;
     let path = directory.join(RANKS);
     let ranks =
         File::options().create(true).read(true).write(true).truncate(false).mode(0o600).open(&path)?;
     // The command of an earlier run has an exclusive lock while it ends its agent, and then removes
     // the file.
-    flock(&ranks, FlockOperation::LockShared)?;
+    retry_on_intr(|| flock(&ranks, FlockOperation::LockShared))?;
     let is_same = fs::metadata(&path).is_ok_and(|now| fstat(&ranks).is_ok_and(|own| own.st_ino == now.ino()));
     Ok(is_same.then_some((starting, ranks)))
 }
@@ -246,7 +241,7 @@ fn resolve(master: &str) -> Result<SocketAddr, String> {
 /// Returns the program `cool`: `COOL_PROGRAM`, or next to this program or its interpreter, or in
 /// `PATH`.
 fn program() -> PathBuf {
-    if let Some(program) = std::env::var_os("COOL_PROGRAM") {
+    if let Some(program) = named_program() {
         return program.into();
     }
     let own = std::env::current_exe().ok().and_then(|program| Some(program.parent()?.to_owned()));

@@ -10,8 +10,8 @@ use cool_deploy::join_channel::{self, NodeAdmission};
 use cool_deploy::join_server::{self, CERTIFICATE_DAYS};
 use cool_deploy::process::{self, ProcessRecord, ProgramLaunch};
 use cool_deploy::{
-    DataInterface, DeployError, DeploymentDir, ExitWatch, JoinSecret, JoinServerTask, JoinToken, LockWatch,
-    LockedFile, NodeSettings, invitation,
+    DataInterface, DeployError, DeploymentDir, ExitWatch, JoinSecret, JoinServerTask, JoinToken, LockedFile,
+    NodeSettings, invitation,
 };
 use cool_proto::control::TopologyRequest;
 use cool_tls::make::{self, CertificateRequest};
@@ -408,15 +408,9 @@ fn end_and_remove(directory: DeploymentDir, unlocked: Option<LockedFile>) -> Res
     Ok(unlocked.map_or(Ok(()), LockedFile::remove)?)
 }
 
-/// The processes that use a deployment.
-enum UserWatch {
-    Exit(ExitWatch),
-    Lock(LockWatch),
-}
-
 /// The processes and signals that end a deployment.
 struct Lifetime {
-    users: UserWatch,
+    users: ExitWatch,
     signals: Signals,
 }
 
@@ -425,24 +419,18 @@ impl Lifetime {
     /// remains until `cool down`.
     fn start(options: &LifetimeOptions) -> Result<Option<Lifetime>, Error> {
         let users = match &options.until_unlocked {
-            Some(path) => UserWatch::Lock(LockWatch::start(path)?),
+            Some(path) => ExitWatch::of_lock(path)?,
             None if options.until_exit.is_empty() => return Ok(None),
-            None => UserWatch::Exit(ExitWatch::start(&options.until_exit)?),
+            None => ExitWatch::start(&options.until_exit)?,
         };
         Ok(Some(Lifetime { users, signals: Signals::new()? }))
     }
 
     /// Waits until all processes have ended, and then for `others`. A signal ends the wait. Returns
-    /// the file whose lock has been taken, if any.
+    /// the file of `--until-unlocked`, unless a signal has ended the wait.
     async fn wait(mut self, others: impl Future<Output = ()>) -> Option<LockedFile> {
         let ended = async {
-            let unlocked = match &mut self.users {
-                UserWatch::Exit(processes) => {
-                    processes.all_ended().await;
-                    None
-                }
-                UserWatch::Lock(lock) => Some(lock.unlocked().await),
-            };
+            let unlocked = self.users.all_ended().await;
             others.await;
             unlocked
         };

@@ -21,4 +21,4 @@ pub use error::DeployError;
 pub use interfaces::DataInterface;
 pub use join_server::JoinServerTask;
 pub use join_token::{JoinSecret, JoinToken};
-pub use process::{ExitWatch, LockWatch, LockedFile};
+pub use process::{ExitWatch, LockedFile};

@@ -6,7 +6,7 @@ use procfs::process::Process;
 use procfs::sys::kernel::random::boot_id;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FlockOperation, flock};
-use rustix::io::Errno;
+use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
@@ -102,9 +102,9 @@ impl ProcessRecord {
     }
 }
 
-/// A watch on the end of other programs' processes.
+/// A watch on the processes that use a deployment.
 #[derive(Debug)]
-pub struct ExitWatch(oneshot::Receiver<()>);
+pub struct ExitWatch(oneshot::Receiver<Option<LockedFile>>);
 
 impl ExitWatch {
     /// Watches processes from now on, in a thread. A number that no process has counts as one that
@@ -122,56 +122,35 @@ impl ExitWatch {
         std::thread::spawn(move || {
             if processes.iter().all(|process| has_ended(process, None)) {
                 // The receiver may not wait any more.
-                let _ = sender.send(());
+                let _ = sender.send(None);
             }
         });
         Ok(ExitWatch(ended))
     }
 
-    /// Waits until all of the processes have ended.
-    pub async fn all_ended(&mut self) {
-        if (&mut self.0).await.is_err() {
-            // The system cannot wait for them.
-            std::future::pending().await
-        }
-    }
-}
-
-/// A watch on the lock of a file (flock(2)) that other programs share.
-#[derive(Debug)]
-pub struct LockWatch {
-    path: PathBuf,
-    locked: oneshot::Receiver<File>,
-}
-
-impl LockWatch {
-    /// Waits from now on, in a thread, until no other process has a lock of the file.
+    /// Watches the processes that have a lock of a file (flock(2)) from now on, in a thread.
     ///
     /// # Errors
     /// If the file cannot be opened.
-    pub fn start(path: &Path) -> Result<LockWatch, DeployError> {
-        let file = File::open(path).map_err(DeployError::file(path))?;
-        let (sender, locked) = oneshot::channel();
+    pub fn of_lock(path: &Path) -> Result<ExitWatch, DeployError> {
+        let locked =
+            LockedFile { path: path.to_owned(), file: File::open(path).map_err(DeployError::file(path))? };
+        let (sender, ended) = oneshot::channel();
         std::thread::spawn(move || {
-            let taken = loop {
-                match flock(&file, FlockOperation::LockExclusive) {
-                    Err(Errno::INTR) => {}
-                    taken => break taken,
-                }
-            };
-            if taken.is_ok() {
+            if retry_on_intr(|| flock(&locked.file, FlockOperation::LockExclusive)).is_ok() {
                 // The receiver may not wait any more.
-                let _ = sender.send(file);
+                let _ = sender.send(Some(locked));
             }
         });
-        Ok(LockWatch { path: path.to_owned(), locked })
+        Ok(ExitWatch(ended))
     }
 
-    /// Waits until no other process has a lock. Returns the file, which this process has locked.
-    pub async fn unlocked(&mut self) -> LockedFile {
-        match (&mut self.locked).await {
-            Ok(file) => LockedFile { path: self.path.clone(), _file: file },
-            // The system cannot wait for it.
+    /// Waits until all of the processes have ended, or none of them has a lock. Returns the file
+    /// that this process has locked instead, if there is one.
+    pub async fn all_ended(&mut self) -> Option<LockedFile> {
+        match (&mut self.0).await {
+            Ok(locked) => locked,
+            // The system cannot wait for them.
             Err(_) => std::future::pending().await,
         }
     }
@@ -181,7 +160,7 @@ impl LockWatch {
 #[derive(Debug)]
 pub struct LockedFile {
     path: PathBuf,
-    _file: File,
+    file: File,
 }
 
 impl LockedFile {

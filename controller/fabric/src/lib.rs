@@ -44,11 +44,16 @@ use network::Network;
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::time::Duration;
 use telemetry::Telemetry;
 use tokio::sync::{mpsc, oneshot, watch};
+use tokio::time::timeout;
 
 /// Maximum number of queued requests. Further callers must wait.
 const REQUESTS: usize = 256;
+/// Time within which a snapshot of the network contains a registered node. It is usually a
+/// millisecond.
+const SNAPSHOT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The network under the controller, as agents, groups and jobs use it: a [`FabricHandle`], or a
 /// stand-in in tests.
@@ -56,7 +61,8 @@ const REQUESTS: usize = 256;
 pub trait Fabric: Send + Sync + 'static {
     /// Registers a node. It is located as soon as a switch receives its LLDP or, depending on
     /// [`NetworkMode`], by its agent's report. Registering a name again replaces the earlier
-    /// registration.
+    /// registration. Returns once the snapshot of the network contains the node, because its ranks
+    /// may request groups at once.
     ///
     /// # Errors
     /// Fails if another node has the address, or if the name or address is invalid.
@@ -191,7 +197,13 @@ impl FabricHandle {
 #[tonic::async_trait]
 impl Fabric for FabricHandle {
     async fn register(&self, node: NodeRegistration) -> Result<(), FabricError> {
-        self.request(|reply| FabricRequest::Register(node, reply)).await
+        let name = node.name.clone();
+        self.request(|reply| FabricRequest::Register(node, reply)).await?;
+        let mut snapshots = self.watch();
+        // The snapshot may never contain the node, if it is unregistered meanwhile.
+        let _ =
+            timeout(SNAPSHOT_TIMEOUT, snapshots.wait_for(|snapshot| snapshot.node(&name).is_some())).await;
+        Ok(())
     }
 
     async fn set_neighbor(&self, node: &str, neighbor: Option<LldpNeighbor>) -> Result<(), FabricError> {

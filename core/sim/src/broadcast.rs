@@ -39,8 +39,8 @@ pub struct BroadcastSettings {
     pub multicast: bool,
     /// Nodes that do not receive the tree although there is one.
     pub deaf: Vec<u16>,
-    /// Nodes whose membership of the tree the switches have forgotten: they receive the tree once
-    /// they have renewed it.
+    /// Nodes that the switches have forgotten as members of the tree. They receive the tree once
+    /// they have renewed their membership.
     pub forgotten: Vec<u16>,
     /// Whether each rack has a tree of its own.
     pub rack_trees: bool,

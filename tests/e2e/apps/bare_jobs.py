@@ -19,6 +19,9 @@ class JobFolder:
         return self
 
     def __exit__(self, *_):
+        self.remove()
+
+    def remove(self):
         shutil.rmtree(self.path, ignore_errors=True)
 
     def programs(self):

@@ -54,7 +54,7 @@ class Torchrun:
         for process in self.processes:
             process.kill()
             process.communicate()
-        self.folder.__exit__()
+        self.folder.remove()
 
     def ended(self):
         """Waits for all processes; returns their outputs and error messages."""

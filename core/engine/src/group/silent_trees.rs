@@ -22,19 +22,20 @@ pub(super) struct SilentTrees(BTreeMap<MulticastScope, Renewals>);
 #[derive(Debug)]
 struct Renewals {
     number: u32,
-    latest: Time,
+    /// When the next renewal may be due.
+    not_before: Time,
 }
 
 impl SilentTrees {
     /// Records that multicasts do not arrive. Returns the number of renewals, including the one
     /// that is due now, or `None` if the latest was recent.
     pub(super) fn record_silence(&mut self, now: Time, scope: MulticastScope) -> Option<u32> {
-        let renewals = self.0.entry(scope).or_insert(Renewals { number: 0, latest: now });
-        let doublings = renewals.number.saturating_sub(1).min(DOUBLINGS_MAX);
-        if renewals.number > 0 && now.since(renewals.latest) < FIRST_PAUSE * (1 << doublings) {
+        let renewals = self.0.entry(scope).or_insert(Renewals { number: 0, not_before: now });
+        if now < renewals.not_before {
             return None;
         }
-        *renewals = Renewals { number: renewals.number.saturating_add(1), latest: now };
+        renewals.not_before = now + FIRST_PAUSE * (1 << renewals.number.min(DOUBLINGS_MAX));
+        renewals.number = renewals.number.saturating_add(1);
         Some(renewals.number)
     }
 
