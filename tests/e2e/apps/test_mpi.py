@@ -43,7 +43,9 @@ def begin(bed, folder, host, *command, **variables):
     arguments = [*variables.pop("options", []), *arguments]
     variables = {"COOL_SOCKET": bed.directory + "/$(hostname).sock", "COOL_MPI_MIN": "1K", "COOL_MPI_STATS": "1", "LD_PRELOAD": preload, **variables}
     settings = " ".join("%s=%s" % item for item in variables.items() if item[1])
-    return begin_in_hosts(bed, folder, [mpirun, *arguments, "sh", "-c", "'%s exec %s'" % (settings, " ".join(command))], host.variables)
+    # MPICH's launcher sends this signal to all ranks after one has ended.
+    script = "trap \"\" USR1; %s exec %s" % (settings, " ".join(command))
+    return begin_in_hosts(bed, folder, [mpirun, *arguments, "sh", "-c", "'%s'" % script], host.variables)
 
 
 def run(bed, folder, host, *command, **variables):

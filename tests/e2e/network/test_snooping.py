@@ -39,22 +39,33 @@ def set_multicast(bed, name, received):
     bed.network.set_multicast(bed.network.net.get(name), received)
 
 
-def forget_failed_paths(bed):
-    """Starts another controller, which does not know which paths have failed."""
-    restart_controller(bed)
-    bed.wait_until_joined()
+def wait_for_multicast(bed):
+    """Waits until groups use multicast. Other tests of this network may have made paths fail, which the controller remembers
+    until it is started again. On a busy machine, too, the proof of a tree may fail."""
+
+    def uses_multicast_now():
+        if uses_multicast(bed):
+            return True
+        restart_controller(bed)
+        bed.wait_until_joined()
+        return False
+
+    wait_for(uses_multicast_now, "groups use multicast")
+
+
+def tree_of_all(bed):
+    """Returns the address to which the only group sends multicasts for all of its nodes, or None."""
+    return next((tree["address"] for group in bed.cool_json("groups")["groups"] for tree in group["trees"] if tree["scope"] == "all"), None)
 
 
 def test_groups_use_multicast_where_switches_forward_it(make_bed):
     bed = snooping_bed(make_bed)
-    assert uses_multicast(bed)
+    wait_for_multicast(bed)
     assert succeed(bed, "cool", "doctor") == "nothing is wrong: 0 switches, 4 nodes\n"
     # A bridge forwards multicasts of a group only to its members.
     job = subprocess.Popen(["cool", "run", "--hosts", "h1,h3", "-n", "2", "--", "sleep", "3600"], env=bed.environment())
     try:
-        wait_for(lambda: bed.cool_json("groups")["groups"], "the job has a group", process=job)
-        [group] = bed.cool_json("groups")["groups"]
-        [address] = {tree["address"] for tree in group["trees"] if tree["scope"] == "all"}
+        address = wait_for(lambda: tree_of_all(bed), "the job has a group with a tree", process=job)
         ports = {link["b"]: link["a_intf"] for link in bed.description["links"]}
 
         def has_port():
@@ -81,8 +92,7 @@ def test_a_node_that_receives_no_multicast_is_named(make_bed):
         assert uses_multicast(bed, "-n", "3")
     finally:
         set_multicast(bed, "h4", True)
-    forget_failed_paths(bed)
-    assert uses_multicast(bed)
+    wait_for_multicast(bed)
 
 
 def test_data_arrives_where_multicast_stops_during_a_stream(make_bed):
@@ -101,27 +111,29 @@ def test_data_arrives_where_multicast_stops_during_a_stream(make_bed):
 
 def test_a_node_renews_a_membership_that_a_bridge_forgot(make_bed):
     bed = snooping_bed(make_bed)
+    wait_for_multicast(bed)
     [port] = [link["a_intf"] for link in bed.description["links"] if link["b"] == "h3"]
-    before = received_bytes(bed, "h3")
-    job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "64M", "--warmup", "0", "--reps", "1", "--plan", "multicast"], env=bed.environment(),
-                           stdout=subprocess.PIPE, text=True)
+    # The broadcasts are more than are needed. Hosts report a membership within 10 s.
+    job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "16M", "--reps", "100000", "--plan", "multicast"], env=bed.environment(),
+                           stdout=subprocess.DEVNULL)
     try:
-        wait_for(lambda: received_bytes(bed, "h3") > before + 4 * MIB, "a part of the message has arrived", process=job)
-        [group] = bed.cool_json("groups")["groups"]
-        [address] = {tree["address"] for tree in group["trees"] if tree["scope"] == "all"}
+        address = wait_for(lambda: tree_of_all(bed), "the job has a group with a tree", process=job)
         entry = ("dev", "s3", "port", port, "grp", address)
+
+        def is_member():
+            return " ".join(entry[2:]) in subprocess.check_output(["bridge", "mdb", "show", "dev", "s3"], text=True)
+
+        wait_for(is_member, "the bridge knows the member", process=job)
         # No query reminds the member. The bridges remember the querier and the other members for minutes.
         subprocess.check_call(["ip", "link", "set", "s1", "type", "bridge", "mcast_querier", "0"])
         subprocess.check_call(["bridge", "mdb", "del", *entry])
         wait_for(lambda: "although other nodes receive them; the membership is renewed" in log_of(bed, "h3"), "the node renews its membership",
                  process=job)
-        wait_for(lambda: " ".join(entry[2:]) in subprocess.check_output(["bridge", "mdb", "show", "dev", "s3"], text=True),
-                 "the bridge knows the member again", process=job)
-        out, _ = job.communicate()
-        assert job.returncode == 0, out
+        wait_for(is_member, "the bridge knows the member again", process=job)
     finally:
         job.terminate()
         job.wait()
+        bed.network.net.get("s1").query_members()
 
 
 def test_groups_use_chains_where_no_multicast_is_forwarded(make_bed):
@@ -135,8 +147,7 @@ def test_groups_use_chains_where_no_multicast_is_forwarded(make_bed):
     finally:
         for name in hosts:
             set_multicast(bed, name, True)
-    forget_failed_paths(bed)
-    assert uses_multicast(bed)
+    wait_for_multicast(bed)
 
 
 def bed_without_querier(make_bed, patience):
