@@ -95,11 +95,12 @@ def test_an_error_of_cool_is_one_of_mpi(bed, tmp_path, host):
 
 
 def under_way(bed, folder, host, **variables):
-    """Starts a program whose ranks call repeatedly."""
-    process = begin(bed, folder, host, host.program, "for-ever", **variables)
-    while "under way" not in process.stderr.readline():
-        assert process.poll() is None, process.stderr.read()
-    return process
+    """Starts a program whose ranks call repeatedly. Returns the launcher, and the file with the
+    ranks' error messages: MPICH's launcher loses some of them when several ranks end."""
+    errors = folder / "errors"
+    process = begin(bed, folder, host, host.program, "for-ever", "2>>%s" % errors, **variables)
+    testbed.wait_for(lambda: errors.exists() and "under way" in errors.read_text(), "the ranks call", process=process)
+    return process, errors
 
 
 def process_of_rank(host, rank):
@@ -117,19 +118,19 @@ def process_of_rank(host, rank):
 
 @pytest.mark.parametrize("launcher_looks_on", [False, True])
 def test_a_rank_that_is_killed_ends_the_program(bed, tmp_path, host, launcher_looks_on):
-    process = under_way(bed, tmp_path, host, options=host.looks_on if launcher_looks_on else [])
+    process, errors = under_way(bed, tmp_path, host, options=host.looks_on if launcher_looks_on else [])
     os.kill(process_of_rank(host, 1), signal.SIGKILL)
     done = ended(process)
     if launcher_looks_on:
         # mpirun does not end the other ranks, and Open MPI reports success. They learn from COOL
         # that the rank is lost, and the error handler ends them.
-        assert re.search("cool-mpi: rank [023]: allreduce: rank 1 on h.* is gone", done.stderr), done.stderr
+        assert re.search("cool-mpi: rank [023]: allreduce: rank 1 on h.* is gone", errors.read_text()), done.stderr
     else:
         assert done.returncode != 0, done.stderr
 
 
 def test_an_agent_that_dies_ends_the_program(bed, tmp_path, host):
-    process = under_way(bed, tmp_path, host)
+    process, errors = under_way(bed, tmp_path, host)
     agent = bed.agents["h2"]
     agent.signal(signal.SIGKILL)
     done = ended(process)
@@ -137,7 +138,8 @@ def test_an_agent_that_dies_ends_the_program(bed, tmp_path, host):
     bed.daemons.remove(agent)
     bed.start_agent("h2")
     bed.wait_until_joined()
-    assert done.returncode != 0 and re.search("cool-mpi: rank .: allreduce: (no agent at|node h2 with rank.* is gone)", done.stderr), done.stderr
+    assert done.returncode != 0, done.stderr
+    assert re.search("cool-mpi: rank .: allreduce: (no agent at|node h2 with rank.* is gone)", errors.read_text()), done.stderr
 
 
 def test_without_an_agent_the_host_executes_all_calls(bed, tmp_path, host):
