@@ -21,7 +21,24 @@ pub(crate) async fn examined(id: u64, interface: Interface, known: Vec<String>) 
     faults.extend(known);
     let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let offload_fault = offload_fault(&interface.name).await.unwrap_or_default();
-    Examined { id, clock_us: i64::try_from(now.as_micros()).unwrap_or(i64::MAX), faults, offload_fault }
+    // The file exists for bonds only.
+    let bond = std::fs::read_to_string(format!("/proc/net/bonding/{}", interface.name)).unwrap_or_default();
+    let bond_fault = bond_fault(&interface.name, &bond).unwrap_or_default();
+    let clock_us = i64::try_from(now.as_micros()).unwrap_or(i64::MAX);
+    Examined { id, clock_us, faults, offload_fault, bond_fault }
+}
+
+/// Returns the fault if the interface is a bond that uses several links at once, because an
+/// OpenFlow switch accepts a node's packets from one port only: that of its LLDP. `bond` is the
+/// system's description of the bond. The controller decides whether it matters.
+fn bond_fault(interface: &str, bond: &str) -> Option<String> {
+    let mode = bond.lines().find_map(|line| line.strip_prefix("Bonding Mode: "))?.trim();
+    (!mode.contains("active-backup")).then(|| {
+        format!(
+            "{interface} is a bond with the mode \"{mode}\", so packets leave by several links, and its switches drop those \
+             that do not arrive at the port of its LLDP; set the mode to active-backup, or use one link as --interface"
+        )
+    })
 }
 
 /// Returns the fault if checksum offload is on although the interface is virtual. The controller
@@ -89,6 +106,17 @@ mod tests {
         assert_eq!(offload("eth0", "driver: veth\n", off), None);
         assert_eq!(offload("eth0", "driver: ixgbe\n", on), None);
         assert_eq!(offload("eth0", "", ""), None);
+    }
+
+    #[test]
+    fn a_bond_that_uses_several_links_at_once_is_a_fault() {
+        let bond = |mode| {
+            format!("Ethernet Channel Bonding Driver: v6.1.0\n\nBonding Mode: {mode}\nMII Status: up\n")
+        };
+        let fault = bond_fault("bond0", &bond("IEEE 802.3ad Dynamic link aggregation")).unwrap();
+        assert!(fault.starts_with("bond0 is a bond with the mode \"IEEE 802.3ad Dynamic"), "{fault}");
+        assert_eq!(bond_fault("bond0", &bond("fault-tolerance (active-backup)")), None);
+        assert_eq!(bond_fault("eth0", ""), None);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
     Host, Link, LldpNeighbor, Measured, Measurements, Node, RackSource, Switch, Topology, TopologyRequest,
 };
+use cool_topology::Port;
 use cool_topology::picture::{self, Picture};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -272,7 +273,7 @@ fn host(topology: &Topology, host: &Host) -> String {
         [] => String::new(),
         some => format!(", {}", some.join(", ")),
     };
-    format!("{}{vlan} at {switch} port {}{addresses}", host.mac, host.port)
+    format!("{}{vlan} at {switch} port {}{addresses}", host.mac, Port::number_text(host.port))
 }
 
 fn section(text: &mut String, title: &str, lines: impl Iterator<Item = String>) {
@@ -347,7 +348,7 @@ impl<'a> NetworkDrawing<'a> {
             let last = i + 1 == count;
             let branch = if last { "└─" } else { "├─" };
             let rate = units::rate(rate).map_or(String::new(), |rate| format!(", {rate}"));
-            *text += &format!("{margin}{branch} port {port}{rate}: ");
+            *text += &format!("{margin}{branch} port {}{rate}: ", Port::number_text(port));
             match what {
                 Child::Node(n) => {
                     *text += &format!("{} ({}{})\n", n.name, n.ip, state(n));

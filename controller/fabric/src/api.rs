@@ -230,7 +230,7 @@ impl TopologySnapshot {
     /// Returns the name of a port as operators know it, for example "s1:2".
     pub fn port_name(&self, port: Port) -> String {
         match self.switches.binary_search_by_key(&port.switch, |s| s.datapath_id) {
-            Ok(at) => format!("{}:{}", self.switches[at].name, port.number),
+            Ok(at) => format!("{}:{}", self.switches[at].name, Port::number_text(port.number)),
             Err(_) => port.to_string(),
         }
     }

@@ -35,13 +35,15 @@ const MAX_PORTS: usize = 12;
 const MAX_UNNAMED: usize = 4;
 
 /// State of a node as reported by its agent.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct NodeHealth {
     /// How far its clock is ahead of the controller's, in microseconds.
     ahead_us: i64,
     faults: Vec<String>,
     /// The fault that matters only at a switch in user space, if any.
     offload_fault: Option<String>,
+    /// The fault that matters only at an OpenFlow switch, if any.
+    bond_fault: Option<String>,
 }
 
 /// State of a node with an agent.
@@ -181,8 +183,9 @@ impl NodeHealth {
         let ahead_us = examined.clock_us.saturating_sub(examined.clock_us.clamp(low, high));
         let short = |fault: String| fault.chars().take(MAX_FAULT_CHARS).collect();
         let faults = examined.faults.into_iter().take(MAX_FAULTS).map(short).collect();
-        let offload_fault = Some(examined.offload_fault).filter(|fault| !fault.is_empty()).map(short);
-        NodeHealth { ahead_us, faults, offload_fault }
+        let [offload_fault, bond_fault] = [examined.offload_fault, examined.bond_fault]
+            .map(|fault| Some(fault).filter(|fault| !fault.is_empty()).map(short));
+        NodeHealth { ahead_us, faults, offload_fault, bond_fault }
     }
 }
 
@@ -253,19 +256,16 @@ fn findings(
             all.push(finding(&about, problem, "set the same MTU on the data interfaces of all nodes"));
         }
         add_node_findings(&about, condition, &mut all);
-        if let NodeCondition::Reported(NodeHealth { offload_fault: Some(fault), .. }) = condition
-            && is_in_user_space(network, measured, name)
-        {
-            all.push(finding(&about, fault, ""));
+        let port = network.node(name).and_then(|node| node.location?.port);
+        if let (NodeCondition::Reported(health), Some(port)) = (condition, port) {
+            let is_in_user_space =
+                measured.switches.get(&port.switch).is_some_and(|load| load.is_in_user_space);
+            let offload_fault = health.offload_fault.as_ref().filter(|_| is_in_user_space);
+            let faults = offload_fault.into_iter().chain(&health.bond_fault);
+            all.extend(faults.map(|fault| finding(&about, fault, "")));
         }
     }
     all
-}
-
-/// Returns whether a node is at an Open vSwitch that forwards packets in user space.
-fn is_in_user_space(network: &TopologySnapshot, measured: &Measurements, node: &str) -> bool {
-    let port = network.node(node).and_then(|node| node.location?.port);
-    port.and_then(|port| measured.switches.get(&port.switch)).is_some_and(|load| load.is_in_user_space)
 }
 
 /// Returns a note if many nodes share a rack only because no source names their racks.
@@ -433,8 +433,7 @@ mod tests {
     }
 
     fn healthy() -> BTreeMap<String, (u32, NodeCondition)> {
-        let health =
-            || NodeCondition::Reported(NodeHealth { ahead_us: 0, faults: Vec::new(), offload_fault: None });
+        let health = || NodeCondition::Reported(NodeHealth::default());
         [("h1".to_owned(), (1500, health())), ("h2".to_owned(), (1500, health()))].into()
     }
 
@@ -475,7 +474,7 @@ mod tests {
         nodes.insert("h1".into(), (9000, NodeCondition::Silent));
         nodes.insert("h3".into(), (9000, NodeCondition::Disconnected(Duration::from_secs(12))));
         let faults = vec!["its disk is full".to_owned()];
-        let health = NodeHealth { ahead_us: -2_500_000, faults, offload_fault: None };
+        let health = NodeHealth { ahead_us: -2_500_000, faults, ..NodeHealth::default() };
         nodes.insert("h2".into(), (1500, NodeCondition::Reported(health)));
         let expected = [
             "switch 0000000000000002 at 10.0.0.9: it is rejected: it claims to be 0000000000000002, but its certificate is \
@@ -496,15 +495,17 @@ mod tests {
     }
 
     #[test]
-    fn checksum_offload_matters_at_a_switch_in_user_space_only() {
+    fn some_faults_of_nodes_matter_at_some_switches_only() {
         let (mut network, mut measured, mut nodes) = (network(), Measurements::default(), healthy());
-        let examined = Examined { offload_fault: "checksum offload is on".into(), ..Examined::default() };
+        let [offload_fault, bond_fault] = ["checksum offload is on", "bond0 is a bond"].map(String::from);
+        let examined = Examined { offload_fault, bond_fault, ..Examined::default() };
         let health = NodeHealth::from_reply(examined, UNIX_EPOCH, Duration::ZERO);
         nodes.insert("h1".into(), (1500, NodeCondition::Reported(health)));
-        assert_eq!(findings(&network, &measured, &nodes), []);
+        assert_eq!(text(&findings(&network, &measured, &nodes)), ["node h1: bond0 is a bond"]);
         let load = SwitchLoad { is_in_user_space: true, ..SwitchLoad::default() };
         measured.switches.insert(DatapathId(1), load);
-        assert_eq!(text(&findings(&network, &measured, &nodes)), ["node h1: checksum offload is on"]);
+        let expected = ["node h1: checksum offload is on", "node h1: bond0 is a bond"];
+        assert_eq!(text(&findings(&network, &measured, &nodes)), expected);
         // A node that no switch locates may be anywhere.
         network.nodes[0].location.as_mut().unwrap().port = None;
         assert_eq!(findings(&network, &measured, &nodes), []);

@@ -45,9 +45,20 @@ pub struct Port {
     pub number: u32,
 }
 
+impl Port {
+    /// Number of the port that leads to the switch's own host: the bridge's interface on a
+    /// hypervisor (OFPP_LOCAL; OpenFlow 1.3.5, 7.2.1).
+    pub const LOCAL: u32 = 0xffff_fffe;
+
+    /// Returns a port's number as operators know it: the number, or "local".
+    pub fn number_text(number: u32) -> String {
+        if number == Port::LOCAL { "local".into() } else { number.to_string() }
+    }
+}
+
 impl fmt::Display for Port {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.switch, self.number)
+        write!(f, "{}:{}", self.switch, Port::number_text(self.number))
     }
 }
 

@@ -433,7 +433,7 @@ impl Sequence {
             6 => agent_message::Body::Withdraw(Withdraw { key: "key".into(), rank }),
             7 => agent_message::Body::Probed(Probed { id: number, latency_ns: number, bytes_per_second: number, burst: number, failure: String::new() }),
             8 => agent_message::Body::Traced(Traced { id: number, records: Vec::new(), end: b & 1 != 0 }),
-            9 => agent_message::Body::Examined(Examined { id: number, clock_us: i64::MIN, faults: vec![text()], offload_fault: text() }),
+            9 => agent_message::Body::Examined(Examined { id: number, clock_us: i64::MIN, faults: vec![text()], offload_fault: text(), bond_fault: text() }),
             10 => agent_message::Body::Output(Output { job: id, rank, line: vec![b; 9], number, ..Output::default() }),
             11 => agent_message::Body::Held(cool_proto::control::HeldGroups { held: held(b) }),
             // Ranks that another launcher has started.

@@ -1,12 +1,16 @@
 """Hosts without an agent reach each other, nodes and gateways as through any switch, and cannot
 take over the address of another host."""
 import contextlib
+import json
+import os
 import re
 import signal
 import subprocess
 
 from conftest import PATIENCE, end_agent, end_controller, succeed, wait_for
 from test_forwarding import HOST, check_claims_do_not_circulate, legacy_switch, vsctl
+
+import network
 
 
 def host(bed, name):
@@ -455,3 +459,27 @@ def test_traffic_of_hosts_is_not_forwarded_if_it_is_disabled(make_bed):
     assert not reaches(bed, "h2", host(bed, "h3").IP())
     assert hosts(bed) == {}
     reach(bed, ("h1", "h4"))
+
+
+def test_a_switchs_own_host_is_reached_and_may_be_a_node(make_bed):
+    """As on a hypervisor, where the address of the machine is on the bridge itself."""
+    bed = make_bed("tree:2x2")
+    address = "10.0.9.9"
+    # The interfaces of other ports would also answer for the address.
+    for command in ("sysctl -qw net.ipv4.conf.all.arp_ignore=1", "ip address add %s/16 dev s2" % address, "ip link set s2 up", "ethtool -K s2 tx off"):
+        subprocess.run(command.split(), capture_output=True, check=True)
+    try:
+        wait_for(lambda: reaches(bed, "h3", address), "a host reaches it")
+        wait_for(lambda: "at s2 port local, " + address in succeed(bed, "cool", "topology"), "it is shown")
+        command = [os.path.join(bed.bin_dir, "cool-nodeagent"), "--name", "s2", "--interface", "s2", "--controller",
+                   bed.controller_address(network.MANAGEMENT_ADDRESS), *bed.security(), "--socket", bed.directory + "/s2.sock"]
+        bed.agents["s2"] = bed.daemon("s2", command)
+        wait_for(lambda: re.search(r"port local, .*: s2 \(10\.0\.9\.9", succeed(bed, "cool", "topology")), "it is located", process=bed.agents["s2"].process)
+        report = json.loads(succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "1M", "--reps", "2", "--json"))
+        assert report["ranks"] == 5
+        assert succeed(bed, "cool", "doctor") == "nothing is wrong: 3 switches, 5 nodes\n"
+        end_agent(bed, "s2")
+    finally:
+        bed.agents.pop("s2", None)
+        for command in ("ip link set s2 down", "ip address flush dev s2", "sysctl -qw net.ipv4.conf.all.arp_ignore=0"):
+            subprocess.run(command.split(), capture_output=True, check=True)

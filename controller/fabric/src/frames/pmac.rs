@@ -4,11 +4,18 @@
 
 use cool_topology::{DatapathId, MacAddr, Port};
 
+/// The number of the local port in a PMAC.
+const LOCAL: u16 = u16::MAX;
+
 /// Returns the PMAC of the node at a port of a rack's ToR; `None` if a number needs more than 16
-/// bits.
+/// bits, or is that of the local port in a PMAC.
 pub(crate) fn for_port(rack: u32, port: u32) -> Option<MacAddr> {
     let [r, q] = u16::try_from(rack).ok()?.to_be_bytes();
-    let [h, i] = u16::try_from(port).ok()?.to_be_bytes();
+    let port = match port {
+        Port::LOCAL => LOCAL,
+        _ => u16::try_from(port).ok().filter(|port| *port != LOCAL)?,
+    };
+    let [h, i] = port.to_be_bytes();
     Some(MacAddr(0x02, 0xc0, r, q, h, i))
 }
 
@@ -23,7 +30,11 @@ pub(crate) fn rack(address: MacAddr) -> Option<u32> {
 /// ToR of a rack.
 pub(crate) fn port(address: MacAddr, tor: impl FnOnce(u32) -> Option<DatapathId>) -> Option<Port> {
     let [.., high, low] = address.octets();
-    Some(Port { switch: tor(rack(address)?)?, number: u16::from_be_bytes([high, low]).into() })
+    let number = match u16::from_be_bytes([high, low]) {
+        LOCAL => Port::LOCAL,
+        number => number.into(),
+    };
+    Some(Port { switch: tor(rack(address)?)?, number })
 }
 
 /// Returns address and mask that match all PMACs of a rack.
@@ -42,6 +53,10 @@ mod tests {
         assert_eq!((for_port(1 << 16, 1), for_port(1, 1 << 16)), (None, None));
         let tor = |rack| (rack == 0x1234).then_some(DatapathId(5));
         assert_eq!(port(pmac, tor), Some(Port { switch: DatapathId(5), number: 7 }));
+        let local = for_port(0x1234, Port::LOCAL).unwrap();
+        assert_eq!(local.to_string(), "02:c0:12:34:ff:ff");
+        assert_eq!(port(local, tor), Some(Port { switch: DatapathId(5), number: Port::LOCAL }));
+        assert_eq!(for_port(0x1234, 0xffff), None);
         assert_eq!((port(for_port(2, 7).unwrap(), tor), port(MacAddr(2, 0, 0, 0, 0, 7), tor)), (None, None));
         assert_eq!([pmac, MacAddr(2, 0, 0x12, 0x34, 0, 7)].map(rack), [Some(0x1234), None]);
     }

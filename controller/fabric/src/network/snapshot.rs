@@ -21,9 +21,11 @@ pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
         name: state.name.clone(),
         rack: network.racks.number(switch).filter(|_| tors.contains(&switch)),
         connected: state.connected(),
-        ports: u32::try_from(state.ports.len()).unwrap_or(u32::MAX),
+        ports: u32::try_from(state.ports.keys().filter(|number| **number != Port::LOCAL).count())
+            .unwrap_or(u32::MAX),
         unidentified_ports: {
-            let up = state.ports.values().filter(|info| info.up);
+            // The switch's own host may have nothing to do with this network.
+            let up = state.ports.values().filter(|info| info.up && info.number != Port::LOCAL);
             let ports = up.map(|info| Port { switch, number: info.number });
             ports.filter(unidentified).map(|port| port.number).collect()
         },
@@ -77,7 +79,9 @@ fn warnings(network: &Network) -> Vec<String> {
     let unreachable = network.discovery.graph().hosts().filter_map(|(name, port)| {
         let pmac = network.racks.number(port.switch).and_then(|rack| pmac::for_port(rack, port.number));
         let at = network.port_name(port);
-        pmac.is_none().then(|| format!("node {name} has no pmac: rack or port number of {at} above 65535"))
+        pmac.is_none().then(|| {
+            format!("node {name} has no pmac: rack number above 65535 or port number above 65534 at {at}")
+        })
     });
     let blocked_by_switch = network.switches.iter().flat_map(|(switch, state)| {
         let blocked = state.ports.values().filter(|info| info.up && info.blocked);

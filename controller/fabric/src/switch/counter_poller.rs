@@ -1,6 +1,7 @@
 //! Requests the counters of a switch from time to time, and combines the replies.
 
 use crate::intent::cookies;
+use crate::switch::port_info::may_lead_to_host;
 use crate::telemetry::counters::{PortCounters, SwitchCounters};
 use cool_machine::{Duration, Time};
 use rs_openflow::{
@@ -121,8 +122,7 @@ impl CounterPoller {
         match reply {
             MultipartReply::PortStats(ports) if self.ports == Some(xid) => {
                 let room = MAX_PORTS.saturating_sub(self.gathered.ports.len());
-                // Only physical ports count.
-                let ports = ports.iter().filter(|port| port.port <= PortNo::MAX).take(room);
+                let ports = ports.iter().filter(|port| may_lead_to_host(port.port)).take(room);
                 self.gathered.ports.extend(ports.map(|port| (port.port.0, counters(port))));
                 self.ports.take_if(|_| !more);
             }

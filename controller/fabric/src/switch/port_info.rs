@@ -1,7 +1,7 @@
 //! Properties of a port, as its switch reports them.
 
 use cool_topology::MacAddr;
-use rs_openflow::{Port, PortConfig, PortFeatures, PortState};
+use rs_openflow::{Port, PortConfig, PortFeatures, PortNo, PortState};
 
 /// A port as its switch reports it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +30,12 @@ impl PortInfo {
             bytes_per_second: kbps(port) * 1000 / 8,
         }
     }
+}
+
+/// Returns whether a port may lead to a host or another switch. The local port leads to the
+/// switch's own host. Other reserved numbers are no ports.
+pub(crate) fn may_lead_to_host(port: PortNo) -> bool {
+    port == PortNo::LOCAL || (port <= PortNo::MAX && port.0 != 0)
 }
 
 /// Returns the current rate of a port in kbit/s: the highest of the standard rates whose bits are

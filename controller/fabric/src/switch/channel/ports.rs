@@ -2,8 +2,9 @@
 
 use super::{Channel, ChannelPhase, Output};
 use crate::switch::admission_policy::safe_name;
-use crate::switch::port_info::PortInfo;
-use rs_openflow::{PortNo, PortReason};
+use crate::switch::port_info::{PortInfo, may_lead_to_host};
+use cool_topology::Port;
+use rs_openflow::PortReason;
 
 /// Maximum number of ports of a switch.
 pub(super) const MAX_PORTS: usize = 1 << 16;
@@ -12,17 +13,17 @@ const MAX_METERS_UNKNOWN: usize = 1 << 12;
 
 impl Channel {
     pub(super) fn record_port(&mut self, port: &rs_openflow::Port) {
-        if port.port == PortNo::LOCAL {
+        if port.port.0 == Port::LOCAL {
             self.name = Some(safe_name(&port.name.text())).filter(|name| !name.is_empty());
         }
-        if port.port <= PortNo::MAX && port.port.0 != 0 {
+        if may_lead_to_host(port.port) {
             let info = PortInfo::from_port(port);
             self.ports.insert(info.number, info);
         }
     }
 
     pub(super) fn port_status(&mut self, reason: PortReason, port: &rs_openflow::Port) {
-        if port.port > PortNo::MAX || port.port.0 == 0 {
+        if !may_lead_to_host(port.port) {
             return;
         }
         // Before the switch is up, only the final list of ports matters.

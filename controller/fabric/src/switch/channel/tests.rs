@@ -190,11 +190,8 @@ fn a_switch_is_up_after_reporting_ports_name_and_tables() {
     let peer = TestPeer::up();
     let [Output::Up(info)] = &peer.outputs[..] else { panic!("{:?}", peer.outputs) };
     assert_eq!((info.datapath_id, info.name.as_str()), (DatapathId(0x2a), "s1"));
-    assert_eq!(info.ports.len(), 1);
-    assert_eq!(
-        (info.ports[0].number, info.ports[0].up, info.ports[0].bytes_per_second),
-        (1, true, 125_000_000)
-    );
+    let ports: Vec<_> = info.ports.iter().map(|port| (port.number, port.up, port.bytes_per_second)).collect();
+    assert_eq!(ports, [(1, true, 125_000_000), (PortNo::LOCAL.0, true, 125_000_000)]);
 }
 
 #[test]
@@ -306,13 +303,13 @@ fn a_silent_switch_is_asked_and_dropped_if_it_does_not_answer() {
 }
 
 #[test]
-fn ports_and_frames_are_reported_and_reserved_ports_are_not() {
+fn ports_and_frames_are_reported_except_of_reserved_ports() {
     let mut peer = TestPeer::up();
     let status = |reason, port| Body::PortStatus(PortStatus { reason, port });
     let mut down = port(1, "a");
     down.state = PortState::LINK_DOWN;
     peer.receive(status(PortReason::MODIFY, down));
-    peer.receive(status(PortReason::ADD, port(PortNo::LOCAL.0, "s1")));
+    peer.receive(status(PortReason::ADD, port(PortNo::FLOOD.0, "s1")));
     let frame = |in_port| {
         Body::PacketIn(PacketIn {
             buffer: BufferId::NONE,
@@ -326,7 +323,7 @@ fn ports_and_frames_are_reported_and_reserved_ports_are_not() {
     };
     peer.receive(frame(PortNo(1)));
     peer.receive(frame(PortNo(4)));
-    peer.receive(frame(PortNo::LOCAL));
+    peer.receive(frame(PortNo::FLOOD));
     peer.receive(status(PortReason::DELETE, port(1, "a")));
     let [Output::Up(_), Output::PortChanged(changed), Output::PacketIn(1, data), Output::PortRemoved(1)] =
         &peer.outputs[..]
@@ -373,7 +370,8 @@ fn meters_for_all_ports_are_made_before_tables_are_read() {
             _ => None,
         })
         .collect();
-    assert_eq!(numbers, [1, 1, 100, 100, 99, 99]);
+    // The local port shares the meter of all other ports.
+    assert_eq!(numbers, [1, 1, 100, 100, 99, 99, 100, 100]);
     let barrier = made.last().unwrap();
     assert_eq!(barrier.body, Body::BarrierRequest);
     // Meters that exist already are fine as well.
