@@ -8,7 +8,7 @@ send IP: sends datagrams to an echo until the input ends; prints how many were s
 
 serve: answers DISCOVER broadcasts until the input ends. Like a DHCP server, it sends the answer to
     the Ethernet address of the client, which has no IP address yet.
-discover: broadcasts until an answer arrives, and prints the answer.
+discover [IP]: broadcasts, or multicasts to an address, until an answer arrives, and prints the answer.
 claim IP: announces by ARP or neighbor discovery that it has an address.
 route PREFIX: acts as an IPv6 router for addresses with this 64-bit prefix until the input ends. It
     multicasts an advertisement in response to each solicitation.
@@ -148,10 +148,12 @@ def serve(s, mac):
     sys.stdin.read()
 
 
-def discover(s, mac):
+def discover(s, mac, group="255.255.255.255"):
+    # RFC 1112, section 6.4.
+    to = b"\x01\0\x5e" + socket.inet_aton(group)[1:] if group.startswith("224.0.0.") else BROADCAST
     s.settimeout(REPLY_SECONDS)
     for _ in range(TRIES):
-        s.send(datagram(BROADCAST, mac, ("0.0.0.0", 68), ("255.255.255.255", 67), b"DISCOVER"))
+        s.send(datagram(to, mac, ("0.0.0.0", 68), (group, 67), b"DISCOVER"))
         try:
             print(received(s, 68)[1].decode())
             return

@@ -90,6 +90,7 @@ number! {
     /// Protocol that an IP packet carries.
     pub struct IpProtocol(u8) as "{}" {
         ICMP = 1 "icmp",
+        IGMP = 2 "igmp",
         TCP = 6 "tcp",
         UDP = 17 "udp",
         ICMPV6 = 58 "icmpv6",

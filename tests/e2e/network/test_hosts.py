@@ -82,12 +82,13 @@ def test_hosts_reach_hosts_nodes_and_all_addresses_of_a_gateway(make_bed):
     succeed(bed, "cool", "bench", "--ops", "bcast", "--bytes", "1M", "--reps", "1")
 
 
-def test_broadcasts_reach_all_hosts_and_are_answered_without_ip(make_bed):
+def test_broadcasts_and_link_multicast_reach_all_hosts(make_bed):
     bed = make_bed("tree:2x3", without_agent=("h2", "h3", "h5"))
-    for server, client in (("h5", "h2"), ("h4", "h3"), ("h5", "h1")):
+    # The last client is a node that uses multicast DNS.
+    for server, client, *group in (("h5", "h2"), ("h4", "h3"), ("h5", "h1"), ("h5", "h1", "224.0.0.251")):
         program = start(bed, server, "serve")
         assert program.stdout.readline() == "serves\n"
-        assert run_program(bed, client, "discover") == "OFFER\n"
+        assert run_program(bed, client, "discover", *group) == "OFFER\n"
         program.communicate(timeout=PATIENCE)
 
 

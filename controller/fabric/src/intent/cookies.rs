@@ -23,9 +23,9 @@ pub(crate) const FOR_HOST: u64 = 9 << 24;
 pub(crate) const FOR_HOST_HERE: u64 = 10 << 24;
 pub(crate) const FOR_EDGE: u64 = 11 << 24;
 pub(crate) const FOR_BROADCAST: u64 = 12 << 24;
-/// Flows for link-local multicast and neighbor discovery of IPv6. A switch with few meters or flows
-/// can be served without them.
-pub(crate) const FOR_IPV6: u64 = 13 << 24;
+/// Flows for multicast of the link (224.0.0.0/24, ff02::/16), and for neighbor discovery. A switch
+/// with few meters or flows can be served without them.
+pub(crate) const FOR_LINK_MULTICAST: u64 = 13 << 24;
 /// Flows for loop probes at ports that are blocked in favor of another port.
 pub(crate) const FOR_NORMAL_PROBE: u64 = 14 << 24;
 
@@ -37,10 +37,10 @@ pub(crate) fn is_for_link(cookie: u64) -> bool {
     cookie & 0xff00_0000 == FOR_LINK
 }
 
-/// Returns whether a flow hands broadcasts, or link-local multicast and neighbor discovery of IPv6,
-/// to the controller.
+/// Returns whether a flow hands broadcasts, multicast of the link or neighbor discovery to the
+/// controller.
 pub(crate) fn is_for_broadcasts(cookie: u64) -> bool {
-    matches!(cookie & 0xff00_0000, FOR_BROADCAST | FOR_IPV6)
+    matches!(cookie & 0xff00_0000, FOR_BROADCAST | FOR_LINK_MULTICAST)
 }
 
 /// Returns the position of a flow among those that compete for a table that is too small: first the
@@ -57,7 +57,7 @@ pub(crate) fn rank(flow: &FlowEntry) -> u8 {
 
 /// Returns whether a flow serves hosts without an agent only, and must give way to others.
 pub(crate) fn is_dispensable(flow: &FlowEntry) -> bool {
-    matches!(flow.cookie & 0xff00_0000, FOR_HOST | FOR_HOST_HERE | FOR_EDGE | FOR_IPV6)
+    matches!(flow.cookie & 0xff00_0000, FOR_HOST | FOR_HOST_HERE | FOR_EDGE | FOR_LINK_MULTICAST)
 }
 
 /// Returns the number of the tree that a flow serves.

@@ -1,12 +1,12 @@
 //! Priorities and matches of flows, and the flows that every switch holds.
 
 use super::addresses::{IpVersion, into_tree};
-use super::cookies::{COOKIE, FOR_BROADCAST, FOR_IPV6, FOR_NONMEMBERS, FOR_TREE};
+use super::cookies::{COOKIE, FOR_BROADCAST, FOR_LINK_MULTICAST, FOR_NONMEMBERS, FOR_TREE};
 use super::tables::{FlowEntry, FlowKey, GROUPS, SwitchTables};
 use crate::api::Unicast;
 use crate::frames::{loop_probe, ndp, pmac};
 use cool_topology::MacAddr;
-use core::net::{IpAddr, Ipv6Addr};
+use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use rs_openflow::{
     Action, Body, EtherType, FlowCommand, GroupId, Instruction, IpProtocol, Masked, Match, Oxm, PortNo,
     VlanId,
@@ -30,6 +30,9 @@ pub(crate) const NORMAL: u16 = 10_000;
 /// Priority of flows for unicast to unknown destinations from a port of hosts without an agent. It
 /// is above that of broadcasts.
 pub(crate) const EDGE: u16 = 20;
+/// Priority of the flow that drops reports of memberships (IGMP). Agents send many of them, for
+/// trees that need none, and they would pass as multicast of the link.
+const MEMBERSHIP: u16 = 11;
 pub(crate) const BROADCAST: u16 = 10;
 /// Priority of the flow that drops all other packets. It is above 0, because a switch may have a
 /// flow of its own at 0 that floods.
@@ -112,17 +115,22 @@ pub(crate) fn discovery(kind: u8) -> Match {
     Match::new().eth_type(EtherType::IPV6).ip_proto(IpProtocol::ICMPV6).icmpv6_type(kind)
 }
 
-/// Returns the flows that every switch holds if hosts are served: for broadcasts, and for neighbor
-/// discovery to any destination.
+/// Returns the flows that every switch holds if hosts are served: for broadcasts, multicast of the
+/// link (RFC 5771, section 4; RFC 4291, section 2.7), and neighbor discovery to any destination.
 fn broadcasts() -> impl Iterator<Item = (FlowKey, FlowEntry)> {
-    let (link_local, mask) =
+    let (link, mask) = (Ipv4Addr::new(224, 0, 0, 0), Ipv4Addr::new(255, 255, 255, 0));
+    let ipv4 = Match::new().eth_type(EtherType::IPV4).ipv4_dst_masked(link, mask);
+    let (link, mask) =
         (Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0), Ipv6Addr::new(0xffff, 0, 0, 0, 0, 0, 0, 0));
-    let broadcast = FlowKey::new(BROADCAST, Match::new().eth_dst(MacAddr::broadcast()));
-    let multicast = Match::new().eth_type(EtherType::IPV6).ipv6_dst_masked(link_local, mask);
+    let ipv6 = Match::new().eth_type(EtherType::IPV6).ipv6_dst_masked(link, mask);
     let kinds = ndp::ROUTER_SOLICITATION..=ndp::ADVERTISEMENT;
-    let ipv6 = kinds.map(|kind| FlowKey::new(ARP, discovery(kind)));
-    let ipv6 = ipv6.chain([FlowKey::new(BROADCAST, multicast)]).map(|key| (key, FOR_IPV6));
-    ipv6.chain([(broadcast, FOR_BROADCAST)]).map(|(key, purpose)| (key, flow(purpose, to_controller())))
+    let discovery = kinds.map(|kind| FlowKey::new(ARP, discovery(kind)));
+    let link = [ipv4, ipv6].map(|matching| FlowKey::new(BROADCAST, matching));
+    let link = discovery.chain(link).map(|key| (key, flow(FOR_LINK_MULTICAST, to_controller())));
+    let memberships = Match::new().eth_type(EtherType::IPV4).ip_proto(IpProtocol::IGMP);
+    let memberships = (FlowKey::new(MEMBERSHIP, memberships), flow(FOR_LINK_MULTICAST, Vec::new()));
+    let broadcast = FlowKey::new(BROADCAST, Match::new().eth_dst(MacAddr::broadcast()));
+    link.chain([memberships, (broadcast, flow(FOR_BROADCAST, to_controller()))])
 }
 
 /// Returns the key of the flow towards a rack.

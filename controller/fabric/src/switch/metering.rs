@@ -251,7 +251,7 @@ mod tests {
                 assert_ne!(sent_and_read(&without, &with, &flow).1, flow.instructions);
             }
         }
-        assert_eq!(metered, 8);
+        assert_eq!(metered, 9);
     }
 
     #[test]
