@@ -8,7 +8,7 @@ use crate::switch::model::ModelPacket;
 use crate::switch::port_info::PortInfo;
 
 #[test]
-fn a_node_at_the_local_port_of_its_switch_receives_trees_and_packets() {
+fn a_node_at_a_local_port_receives_trees_and_packets() {
     let mut truth = ring();
     truth.place("h1", at(1, Port::LOCAL));
     let mut world = World::new(truth);
