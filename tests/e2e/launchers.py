@@ -93,8 +93,10 @@ class Slurm:
     """Slurm's controller next to COOL's, and a slurmd in each emulated host, over the management
     network."""
 
-    def __init__(self, bed, folder):
+    def __init__(self, bed, folder, settings=()):
+        """`settings` are further lines of slurm.conf."""
         self.hosts, self.conf, self.folder, self.daemons = bed.description["hosts"], folder / "slurm.conf", folder, []
+        self.settings = settings
 
     def __enter__(self):
         names = [host["name"] for host in self.hosts]
@@ -104,7 +106,7 @@ class Slurm:
                  "ReturnToService=2", "StateSaveLocation=%s/state" % self.folder, "SlurmdSpoolDir=%s/spool-%%n" % self.folder,
                  "SlurmctldPidFile=%s/slurmctld.pid" % self.folder, "SlurmdPidFile=%s/slurmd-%%n.pid" % self.folder,
                  *("NodeName=%s NodeAddr=10.255.0.%d CPUs=2 State=UNKNOWN" % (h, i) for i, h in enumerate(names, 2)),
-                 "PartitionName=all Nodes=%s Default=YES State=UP" % ",".join(names)]
+                 "PartitionName=all Nodes=%s Default=YES State=UP" % ",".join(names), *self.settings]
         (self.folder / "state").mkdir()
         # Test machines may have no cgroups; nothing here uses them, and this plugin does not need
         # them.
@@ -146,7 +148,8 @@ class Slurm:
         process = subprocess.run(["sinfo", "-N", "-h", "-o", "%T"], env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
         return process.stdout.split()
 
-    def srun(self, *command):
-        process = subprocess.run(["srun", *command], env=self.environment, capture_output=True, text=True, timeout=PATIENCE)
+    def srun(self, *command, **variables):
+        """Runs a command with `srun`, which must succeed; returns its output. `variables` are added to its environment."""
+        process = subprocess.run(["srun", *command], env={**self.environment, **variables}, capture_output=True, text=True, timeout=PATIENCE)
         assert process.returncode == 0, process.stdout + process.stderr + self.log()
         return process.stdout

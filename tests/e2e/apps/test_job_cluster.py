@@ -1,12 +1,14 @@
 """Programs of libcool on machines on which nothing of COOL runs: the ranks start a controller and agents,
 without root if the user is not root, and nothing of them remains."""
+import os
 import signal
 import subprocess
 
 import pytest
 import suite
 from bare_jobs import JobFolder
-from conftest import PATIENCE
+from conftest import PATIENCE, ROOT, wait_for
+from launchers import Slurm
 from test_bindings import PROGRAMS
 from test_up import UID, BareBed
 
@@ -97,3 +99,34 @@ def test_a_rank_reports_why_it_has_no_agent(bed, folder):
             assert "rank %d: cannot start an agent for the job: cannot run cool: " % rank in errors and "COOL_PROGRAM" in errors, errors
     with Job(bed, folder, PROGRAMS["rust"], COOL_MASTER="10.0.0.1:x") as job:
         assert all("the master 10.0.0.1:x is not a known host" in errors for _, errors in job.outputs())
+
+
+@pytest.fixture()
+def host_names(bed, tmp_path):
+    """Lets programs find the hosts by their names."""
+    names, hosts = tmp_path / "hosts", bed.description["hosts"]
+    names.write_text("127.0.0.1 localhost\n" + "".join("%s %s\n" % (host["ip"], host["name"]) for host in hosts))
+    # Each host has mounts of its own.
+    for host in hosts:
+        subprocess.run(["mnexec", "-a", str(host["pid"]), "mount", "--bind", names, "/etc/hosts"], check=True)
+    yield
+    for host in hosts:
+        subprocess.run(["mnexec", "-a", str(host["pid"]), "umount", "/etc/hosts"], check=True)
+
+
+def test_slurms_prologs_let_each_step_start_agents(bed, folder, host_names, tmp_path):
+    secrets, settings = tmp_path / "secrets", []
+    (tmp_path / "key").write_text("secret")
+    for setting, name in (("Prolog", "prolog.sh"), ("TaskProlog", "task-prolog.sh"), ("Epilog", "epilog.sh")):
+        with open(os.path.join(ROOT, "deploy", "slurm", name)) as f:
+            script = f.read().replace("/etc/cool/slurm-key", str(tmp_path / "key")).replace("/run/cool-slurm", str(secrets))
+        (tmp_path / name).write_text(script)
+        (tmp_path / name).chmod(0o755)
+        settings.append("%s=%s" % (setting, tmp_path / name))
+    variables = {"COOL_AGENT_OPTIONS": AGENT_OPTIONS, "TMPDIR": folder.path, "PATH": bed.public + ":" + os.environ["PATH"]}
+    with Slurm(bed, tmp_path, settings) as slurm:
+        for _ in range(2):
+            output = slurm.srun("-N", "4", "-n", str(RANKS), *PROGRAMS["rust"], **variables)
+            assert output == suite.expected(RANKS)
+            folder.wait_until_unused()
+        wait_for(lambda: not os.listdir(secrets), "the secrets of ended jobs are removed")

@@ -26,7 +26,7 @@ def test_a_job_finds_staged_files_on_its_nodes_only(make_bed, tmp_path):
     model = write(str(tmp_path / "model"), noise(1, MIB))
     scripts = make_folder(str(tmp_path / "scripts"))
     dest = str(tmp_path / "{node}")
-    (a, b), _ = racks(bed)[0], racks(bed)[1]
+    (a, b), _ = racks(bed).values()
     # The source is the node on which this command runs. The controller chooses the nodes of ranks.
     command = on_node(bed, a, "cool", "run", "-n", "2", "--stage", model + ":" + dest + "/", "--stage", scripts + ":" + dest + "/s",
                       "--", "sh", "-c", "wc -c < %s/$(basename $COOL_SOCKET .sock)/model" % tmp_path)

@@ -50,17 +50,17 @@ STUBBORN = "trap '' TERM; sh -c 'trap \"\" TERM; echo up; while :; do sleep 0.2;
 
 
 def racks(bed):
-    """Returns the nodes of each rack by number, which is the order in which the controller found
-    the racks."""
+    """Returns the nodes of each rack by number. The racks are in the order in which jobs use them:
+    that of their first nodes."""
     nodes_by_rack = {}
     for node in bed.cool_json("topology")["nodes"]:
         nodes_by_rack.setdefault(node["rack"], []).append(node["name"])
-    return nodes_by_rack
+    return dict(sorted(nodes_by_rack.items(), key=lambda rack: rack[1]))
 
 
 def test_ranks_run_on_the_requested_nodes(make_bed):
     bed = make_bed("tree:2x2", switches="bridge")
-    (a, b), (c, d) = racks(bed)[0], racks(bed)[1]
+    (_, (a, b)), (second, (c, d)) = racks(bed).items()
 
     def run_on(*options):
         """Returns the nodes of the ranks, in rank order."""
@@ -69,7 +69,7 @@ def test_ranks_run_on_the_requested_nodes(make_bed):
 
     assert run_on("-n", "4", "--ranks-per-node", "2") == [a, a, b, b]
     assert run_on("-n", "2", "--hosts", b + "," + d) == [b, d]
-    assert run_on("--racks", "1") == [c, d]
+    assert run_on("--racks", str(second)) == [c, d]
     # A node of the first rack is busy, so two ranks on separate nodes run in the other rack.
     busy = start(bed, "cool", "run", "-n", "4", "--hosts", a, "--", "sh", "-c", "echo up; sleep 1000")
     lines(busy, 4)
@@ -101,7 +101,7 @@ def test_the_first_failure_ends_every_process_of_the_job(make_bed):
     with open(fifo, "w") as f:
         f.write("go\n")
     status, _, errors = ended(job)
-    assert status == 7 and "rank 2 on %s exited with status 7" % racks(bed)[1][0] in errors, errors
+    assert status == 7 and "rank 2 on %s exited with status 7" % list(racks(bed).values())[1][0] in errors, errors
     assert processes("cool-test-failing") == []
 
 
@@ -135,7 +135,7 @@ def test_jobs_are_listed_signaled_and_canceled(make_bed):
     job = start(bed, "cool", "run", "-n", "2", "--time-limit", "5m", "--", "sh", "-c", script)
     assert lines(job, 2) == ["[0] up\n", "[1] up\n"]
     [description] = running(bed)
-    assert (description["state"], description["nodes"], description["program"], description["time_limit_ms"]) == ("running", racks(bed)[0], "sh", 300000)
+    assert (description["state"], description["nodes"], description["program"], description["time_limit_ms"]) == ("running", next(iter(racks(bed).values())), "sh", 300000)
     assert "5:00" in succeed(bed, "cool", "jobs")
     job.send_signal(signal.SIGUSR1)
     assert lines(job, 2) == ["[0] got it\n", "[1] got it\n"]

@@ -56,8 +56,9 @@ def test_one_multicast_repairs_the_losses_of_a_whole_rack(make_bed):
     """All hosts of the rack without the root lose the same chunks of the tree, every 32nd. The
     first in the chain receives each of them once and multicasts it to the other three."""
     bed = make_bed("tree:2x4", host_mbit=20, uplink_mbit=20)
-    # Ranks are numbered rack by rack, in the order in which the controller discovered the racks.
-    rack = [bed.network.net.get(n["name"]) for n in bed.cool_json("topology")["nodes"] if n["rack"] == 1]
+    racks = {n["name"]: n["rack"] for n in bed.cool_json("topology")["nodes"]}
+    # The root is the first rank, which is on the first node.
+    rack = [bed.network.net.get(name) for name in racks if racks[name] != racks["h1"]]
     # These rules match data packets (with a tag, of type 1) by the path in their headers: 0 is the
     # tree of the group, 3 that of the rack.
     drop_rule, repair_rule = "28&0xFFFF0000=0xC2010000&&68&0x1F=7&&72&0xFF00=0", "28&0xFFFF0000=0xC2010000&&72&0xFF00=0x300"
