@@ -22,12 +22,16 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, watch};
+use tokio::time::timeout;
 use waiting_ranks::WaitingRanks;
 
 /// Added to the timeout that a process requests, because the controller still needs time to make
 /// the group.
 const CONTROLLER_MARGIN: Duration = Duration::from_secs(30);
+
+/// Time without a controller after which an agent that must end does not wait for its groups.
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 
 /// The reason that is reported for a rank if its process ended before the rank attached to its
 /// group.
@@ -46,6 +50,8 @@ pub struct Agent {
     recovering: Arc<WaitingRanks<u64, RecoveryResult>>,
     /// The channel of the events for the controller.
     events: mpsc::Sender<Body>,
+    /// Whether a controller has accepted the agent and is connected.
+    connected: Arc<watch::Sender<bool>>,
 }
 
 impl Agent {
@@ -66,6 +72,7 @@ impl Agent {
             enlisted: Arc::default(),
             recovering: Arc::default(),
             events,
+            connected: Arc::default(),
         }
     }
 
@@ -85,6 +92,31 @@ impl Agent {
     pub async fn engine_answers(&self) {
         // Only the arrival of the reply matters; group 0 does not exist.
         self.engine.lost_ranks(0).await;
+    }
+
+    /// Records whether a controller has accepted the agent and is connected.
+    pub(crate) fn set_connected(&self, connected: bool) {
+        self.connected.send_replace(connected);
+    }
+
+    /// Waits until the node has no groups. Before that, ranks of other nodes may still need data of
+    /// ranks that have ended here. Also returns when no controller has been connected for a minute,
+    /// because only a controller can release the groups.
+    pub async fn groups_ended(&self) {
+        let mut connected = self.connected.subscribe();
+        let abandoned = async {
+            loop {
+                // The sender is part of the agent, so it exists.
+                let _ = connected.wait_for(|connected| !connected).await;
+                if timeout(ABANDONED_AFTER, connected.wait_for(|connected| *connected)).await.is_err() {
+                    return;
+                }
+            }
+        };
+        tokio::select! {
+            () = self.groups.ended() => {}
+            () = abandoned => {}
+        }
     }
 
     /// Returns the agent's metrics.

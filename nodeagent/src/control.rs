@@ -139,6 +139,7 @@ pub async fn run(
     loop {
         let end = control.connect(&endpoint, &connector).await;
         control.silent.send_replace(false);
+        agent.set_connected(false);
         control.launcher.suspend_holds();
         match end {
             ConnectionEnd::Left => return Ok(()),
@@ -294,6 +295,7 @@ impl ControlSession<'_> {
         };
         self.registered(&registered)?;
         self.silent.send_replace(false);
+        self.agent.set_connected(true);
         Ok(inbound)
     }
 

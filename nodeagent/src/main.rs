@@ -1,5 +1,6 @@
 //! `cool-nodeagent`: reads its options, starts the engine and the interfaces of the agent, and
-//! shuts down cleanly on a signal. Called as `cool-nodeagent supervise`, it is the supervisor of
+//! shuts down cleanly on a signal: at once on SIGTERM and SIGINT, and on SIGQUIT when no group of
+//! ranks needs the node. Called as `cool-nodeagent supervise`, it is the supervisor of
 //! one of its own jobs.
 
 use cool_daemon::config::{self, Config};
@@ -127,6 +128,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let hangup = signal(SignalKind::hangup()).map_err(Error::Signals)?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
     let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
+    let mut quit = signal(SignalKind::quit()).map_err(Error::Signals)?;
     let credentials = options.tls.credentials(Role::Agent)?;
     control::check_address(&options.controller, credentials.as_ref())?;
     let interface = Interface::read(&options.interface, options.ipv6)?;
@@ -190,6 +192,11 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let certified = move |_: &Options| credentials.iter().for_each(Credentials::reload);
     let reloading =
         reload::on_hangup(hangup, config, log, |options: &Options| &options.log, (&[], certified));
+    let unused = async {
+        quit.recv().await;
+        info!("ending as soon as no group of ranks needs this node");
+        agent.groups_ended().await;
+    };
     let (leave, leaving) = watch::channel(false);
     service_notify::ready();
     let result = {
@@ -205,6 +212,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
             () = agent.engine_ended() => (Err(Error::Engine), false),
             _ = interrupt.recv() => (Ok(()), false),
             _ = terminate.recv() => (Ok(()), false),
+            () = unused => (Ok(()), false),
         };
         service_notify::stopping();
         if !ended.1 {

@@ -13,7 +13,8 @@ use std::path::PathBuf;
 /// its node on a Unix socket. If the controller is unavailable, the agent keeps trying. It needs
 /// permission to send and receive LLDP frames (CAP_NET_RAW) and no more, so it refuses to run as
 /// root. With --launcher, ranks run as the users who own the jobs, otherwise as the agent's own
-/// account. On SIGHUP, --log and --event-log are reloaded from the --config file.
+/// account. On SIGHUP, --log and --event-log are reloaded from the --config file. On SIGQUIT, the
+/// agent ends as soon as no group of ranks needs its node, and on SIGTERM at once.
 ///
 /// Example: cool-nodeagent --name h1 --interface eth1 --controller https://10.255.0.1:7400
 #[derive(Debug, Parser)]

@@ -13,7 +13,7 @@ use cool_deploy::{
     DataInterface, DeployError, DeploymentDir, ExitWatch, JoinSecret, JoinServerTask, JoinToken, LockedFile,
     NodeSettings, invitation,
 };
-use cool_proto::control::TopologyRequest;
+use cool_proto::control::{Node, TopologyRequest};
 use cool_tls::make::{self, CertificateRequest};
 use std::ffi::OsString;
 use std::io::Write;
@@ -240,7 +240,12 @@ pub(crate) async fn up(options: &UpOptions) -> Result<(), Error> {
     }
     drop(lock);
     let Some(lifetime) = lifetime else { return Ok(()) };
-    let unlocked = lifetime.wait(others_have_left(&settings)).await;
+    let others = async {
+        agent_has_ended(&directory).await?;
+        others_have_left(&directory, &settings).await;
+        Ok(())
+    };
+    let unlocked = lifetime.wait(others).await?;
     end_and_remove(directory, unlocked)
 }
 
@@ -335,7 +340,7 @@ pub(crate) async fn join(options: &JoinOptions) -> Result<(), Error> {
     }
     drop(lock);
     let Some(lifetime) = lifetime else { return Ok(()) };
-    let unlocked = lifetime.wait(std::future::ready(())).await;
+    let unlocked = lifetime.wait(agent_has_ended(&directory)).await?;
     end_and_remove(directory, unlocked)
 }
 
@@ -428,25 +433,37 @@ impl Lifetime {
 
     /// Waits until all processes have ended, and then for `others`. A signal ends the wait. Returns
     /// the file of `--until-unlocked`, unless a signal has ended the wait.
-    async fn wait(mut self, others: impl Future<Output = ()>) -> Option<LockedFile> {
+    async fn wait(
+        mut self,
+        others: impl Future<Output = Result<(), Error>>,
+    ) -> Result<Option<LockedFile>, Error> {
         let ended = async {
             let unlocked = self.users.all_ended().await;
-            others.await;
-            unlocked
+            others.await.map(|()| unlocked)
         };
         tokio::select! {
             unlocked = ended => unlocked,
-            _ = self.signals.ending() => None,
+            _ = self.signals.ending() => Ok(None),
         }
     }
 }
 
+/// Lets the agent of this machine end, and waits for its end. It first delivers the data of ranks
+/// that have ended here to those of other machines, which may request it late.
+async fn agent_has_ended(directory: &DeploymentDir) -> Result<(), Error> {
+    for process in directory.processes()?.iter().filter(|process| process.program == AGENT) {
+        process.request_end()?.all_ended().await;
+    }
+    Ok(())
+}
+
 /// Waits until all other nodes have left the controller, but at most for a limited time.
-async fn others_have_left(settings: &NodeSettings) {
+async fn others_have_left(directory: &DeploymentDir, settings: &NodeSettings) {
     let tls = cool_tls::Options { certs: settings.certs.clone(), insecure_plaintext: false };
     let left = async {
         let mut client = client::connect(&settings.controller.to_string(), &tls).await.ok()?;
-        while client.get_topology(TopologyRequest {}).await.ok()?.into_inner().nodes.len() > 1 {
+        let is_other = |node: &Node| node.name != directory.node();
+        while client.get_topology(TopologyRequest {}).await.ok()?.into_inner().nodes.iter().any(is_other) {
             sleep(LEAVE_INTERVAL).await;
         }
         Some(())

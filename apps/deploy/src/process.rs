@@ -77,28 +77,47 @@ impl ProcessRecord {
         boot().is_some_and(|boot| boot == self.boot) && start_ticks(self.pid) == Some(self.start_ticks)
     }
 
+    /// Requests by SIGQUIT that the process ends as soon as other nodes do not need it, if it is an
+    /// agent. Returns a watch on its end.
+    ///
+    /// # Errors
+    /// If the process belongs to another user.
+    pub fn request_end(&self) -> Result<ExitWatch, DeployError> {
+        let Some(process) = self.descriptor() else { return Ok(ExitWatch::of_processes(Vec::new())) };
+        match pidfd_send_signal(&process, Signal::QUIT) {
+            Ok(()) | Err(Errno::SRCH) => Ok(ExitWatch::of_processes(vec![process])),
+            Err(_) => Err(self.survives()),
+        }
+    }
+
+    /// Returns a descriptor of the process, if it runs.
+    fn descriptor(&self) -> Option<OwnedFd> {
+        let pid = Pid::from_raw(self.pid).filter(|_| self.runs())?;
+        let process = pidfd_open(pid, PidfdFlags::empty()).ok()?;
+        // The descriptor refers to the process that has the number now.
+        self.runs().then_some(process)
+    }
+
+    fn survives(&self) -> DeployError {
+        DeployError::Survives { program: self.program.clone(), pid: self.pid }
+    }
+
     /// Ends the process by SIGTERM, or by SIGKILL if it does not react, and waits for its end.
     /// Returns whether it was running.
     ///
     /// # Errors
     /// If the process survives.
     pub fn end(&self) -> Result<bool, DeployError> {
-        let survives = || DeployError::Survives { program: self.program.clone(), pid: self.pid };
-        let Some(pid) = Pid::from_raw(self.pid).filter(|_| self.runs()) else { return Ok(false) };
-        let Ok(process) = pidfd_open(pid, PidfdFlags::empty()) else { return Ok(false) };
-        // The descriptor refers to the process that has the number now.
-        if !self.runs() {
-            return Ok(false);
-        }
+        let Some(process) = self.descriptor() else { return Ok(false) };
         for (signal, patience) in [(Signal::TERM, END_TIMEOUT), (Signal::KILL, KILL_TIMEOUT)] {
             match pidfd_send_signal(&process, signal) {
                 Ok(()) if !has_ended(&process, Some(patience)) => {}
                 Ok(()) | Err(Errno::SRCH) => return Ok(true),
                 // It belongs to another user.
-                Err(_) => return Err(survives()),
+                Err(_) => return Err(self.survives()),
             }
         }
-        Err(survives())
+        Err(self.survives())
     }
 }
 
@@ -107,8 +126,7 @@ impl ProcessRecord {
 pub struct ExitWatch(oneshot::Receiver<Option<LockedFile>>);
 
 impl ExitWatch {
-    /// Watches processes from now on, in a thread. A number that no process has counts as one that
-    /// has ended.
+    /// Watches processes from now on. A number that no process has counts as one that has ended.
     ///
     /// # Errors
     /// If the system cannot watch a process.
@@ -117,7 +135,11 @@ impl ExitWatch {
             Err(Errno::SRCH) => None,
             opened => Some(opened.map_err(|e| DeployError::Watch { pid: *pid, source: e.into() })),
         };
-        let processes: Vec<OwnedFd> = pids.iter().filter_map(watch).collect::<Result<_, _>>()?;
+        Ok(ExitWatch::of_processes(pids.iter().filter_map(watch).collect::<Result<_, _>>()?))
+    }
+
+    /// Watches processes from now on, in a thread.
+    fn of_processes(processes: Vec<OwnedFd>) -> ExitWatch {
         let (sender, ended) = oneshot::channel();
         std::thread::spawn(move || {
             if processes.iter().all(|process| has_ended(process, None)) {
@@ -125,7 +147,7 @@ impl ExitWatch {
                 let _ = sender.send(None);
             }
         });
-        Ok(ExitWatch(ended))
+        ExitWatch(ended)
     }
 
     /// Watches the processes that have a lock of a file (flock(2)) from now on, in a thread.

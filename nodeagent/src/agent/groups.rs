@@ -16,6 +16,7 @@ use std::net::IpAddr;
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::runtime::Handle;
+use tokio::sync::Notify;
 use tracing::warn;
 
 /// A group from the point of view of its ranks.
@@ -98,6 +99,8 @@ pub(super) struct GroupTable {
     /// The datagrams of quick calls that do not arrive at this node.
     faults: Arc<DatagramFaults>,
     groups: Mutex<BTreeMap<u64, RankGroup>>,
+    /// Notified when a group was removed.
+    removed: Notify,
 }
 
 /// The consequence of a rank leaving its group.
@@ -112,7 +115,7 @@ pub(super) enum LeaveOutcome {
 
 impl GroupTable {
     pub(super) fn new(node: Arc<str>, answered: Counter, faults: Arc<DatagramFaults>) -> GroupTable {
-        GroupTable { node, answered, faults, groups: Mutex::default() }
+        GroupTable { node, answered, faults, groups: Mutex::default(), removed: Notify::new() }
     }
 
     /// Returns the record of datagrams that do not arrive at this node.
@@ -127,6 +130,18 @@ impl GroupTable {
 
     pub(super) fn remove(&self, group: u64) {
         self.lock().remove(&group);
+        self.removed.notify_waiters();
+    }
+
+    /// Waits until there is no group.
+    pub(super) async fn ended(&self) {
+        loop {
+            let removed = self.removed.notified();
+            if self.lock().is_empty() {
+                return;
+            }
+            removed.await;
+        }
     }
 
     /// Records that a rank of this node has attached. Returns the nodes and racks of all ranks of

@@ -23,6 +23,17 @@ comm.barrier()
 os.write(1, b"%d\\n" % comm.size)
 signal.pause()
 """
+# Rank 0 gathers the ranks when the others have ended, and then prints their sum.
+GATHERING = """
+import cool, numpy, os, sys
+comm = cool.world()
+comm.barrier()
+if comm.rank == 0:
+    sys.stdin.read()
+gathered = comm.gather(numpy.full(1000, comm.rank))
+if comm.rank == 0:
+    os.write(1, b"%d\\n" % gathered.sum())
+"""
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +53,7 @@ class Job:
         for rank in range(RANKS):
             environment = ["%s=%s" % variable for variable in {**common, "COOL_RANK": rank}.items()]
             command_there = bed.command(hosts[rank // RANKS_PER_HOST]["name"], *command, environment=environment, uid=uid)
-            self.ranks.append(subprocess.Popen(command_there, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+            self.ranks.append(subprocess.Popen(command_there, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
 
     def __enter__(self):
         return self
@@ -78,6 +89,16 @@ def test_two_jobs_run_at_once_on_different_ports(bed, folder):
     with Job(bed, folder, PROGRAMS["rust"]) as first, Job(bed, folder, PROGRAMS["rust"], COOL_MASTER=other_port) as other:
         for job in (first, other):
             assert job.outputs()[0][0] == suite.expected(RANKS)
+        folder.wait_until_unused()
+
+
+def test_data_of_ranks_that_have_ended_is_delivered(bed, folder):
+    with Job(bed, folder, [PROGRAMS["python"][0], "-c", GATHERING], uid=0) as job:
+        first, *others = job.ranks
+        for rank in others:
+            assert rank.wait(PATIENCE) == 0, rank.communicate()
+        out, errors = first.communicate(timeout=PATIENCE)
+        assert out == "%d\n" % sum(1000 * rank for rank in range(RANKS)), errors
         folder.wait_until_unused()
 
 
