@@ -9,6 +9,8 @@ from conftest import PATIENCE, ROOT, mpich
 
 import network
 
+# Time in which Slurm's daemons may end.
+END_SECONDS = 10
 ENTER = os.path.join(ROOT, "bench", "enter-host")
 
 
@@ -130,8 +132,9 @@ class Slurm:
         for daemon in self.daemons:
             daemon.terminate()
         for daemon in self.daemons:
+            # Slurm's daemons sometimes do not end, and nothing here needs their state.
             try:
-                daemon.wait(PATIENCE)
+                daemon.wait(END_SECONDS)
             except subprocess.TimeoutExpired:
                 daemon.kill()
                 daemon.wait()
