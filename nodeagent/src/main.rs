@@ -21,12 +21,13 @@ use cool_nodeagent::options::Options;
 use cool_nodeagent::probe::Reflector;
 use cool_proto::features;
 use cool_tls::{CertificateDirError, Credentials, Role};
+use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::runtime::Builder;
-use tokio::signal::unix::{SignalKind, signal};
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, watch};
 use tracing::{info, warn};
 
@@ -48,13 +49,13 @@ enum Error {
     #[error(transparent)]
     Control(#[from] ControlError),
     #[error("cannot answer probes on TCP port {port}: {source}; choose another with --probe-port")]
-    Probe { port: u16, source: std::io::Error },
+    Probe { port: u16, source: io::Error },
     #[error(transparent)]
     Log(#[from] LogError),
     #[error(transparent)]
     Pages(#[from] ListenError),
     #[error("cannot use the connection to the agent: {0}")]
-    Agent(std::io::Error),
+    Agent(io::Error),
     #[error(transparent)]
     Supervise(#[from] SuperviseError),
     #[error(
@@ -63,9 +64,9 @@ enum Error {
     )]
     Root,
     #[error("cannot start the threads of the agent: {0}")]
-    Runtime(std::io::Error),
+    Runtime(io::Error),
     #[error("cannot watch for signals: {0}")]
-    Signals(std::io::Error),
+    Signals(io::Error),
     #[error(
         "the data engine has failed, and with it the ranks of this node; this is a bug: please report the messages above"
     )]
@@ -116,6 +117,37 @@ fn pages_router(agent: &Agent) -> axum::Router {
     agent.metrics().router().merge(health)
 }
 
+/// The signals that end the agent.
+struct EndSignals {
+    interrupt: Signal,
+    terminate: Signal,
+    quit: Signal,
+}
+
+impl EndSignals {
+    fn new() -> io::Result<EndSignals> {
+        Ok(EndSignals {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            quit: signal(SignalKind::quit())?,
+        })
+    }
+
+    /// Waits for SIGINT or SIGTERM, or for SIGQUIT and then until no group of ranks needs the node.
+    async fn wait(mut self, agent: &Agent) {
+        let unneeded = async {
+            self.quit.recv().await;
+            info!("ending as soon as no group of ranks needs this node");
+            agent.groups_ended().await;
+        };
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            () = unneeded => {}
+        }
+    }
+}
+
 async fn run(options: Options, config: Config) -> Result<(), Error> {
     let log = options.log.start()?;
     tokio::spawn(log.report_omitted());
@@ -126,9 +158,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         warn!("this agent runs as root: --allow-root is for laboratories");
     }
     let hangup = signal(SignalKind::hangup()).map_err(Error::Signals)?;
-    let mut interrupt = signal(SignalKind::interrupt()).map_err(Error::Signals)?;
-    let mut terminate = signal(SignalKind::terminate()).map_err(Error::Signals)?;
-    let mut quit = signal(SignalKind::quit()).map_err(Error::Signals)?;
+    let signals = EndSignals::new().map_err(Error::Signals)?;
     let credentials = options.tls.credentials(Role::Agent)?;
     control::check_address(&options.controller, credentials.as_ref())?;
     let interface = Interface::read(&options.interface, options.ipv6)?;
@@ -192,11 +222,6 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let certified = move |_: &Options| credentials.iter().for_each(Credentials::reload);
     let reloading =
         reload::on_hangup(hangup, config, log, |options: &Options| &options.log, (&[], certified));
-    let unused = async {
-        quit.recv().await;
-        info!("ending as soon as no group of ranks needs this node");
-        agent.groups_ended().await;
-    };
     let (leave, leaving) = watch::channel(false);
     service_notify::ready();
     let result = {
@@ -210,9 +235,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
             never = service_notify::watch(|| agent.engine_answers()) => match never {},
             refused = &mut control => (refused.map_err(Error::from), true),
             () = agent.engine_ended() => (Err(Error::Engine), false),
-            _ = interrupt.recv() => (Ok(()), false),
-            _ = terminate.recv() => (Ok(()), false),
-            () = unused => (Ok(()), false),
+            () = signals.wait(&agent) => (Ok(()), false),
         };
         service_notify::stopping();
         if !ended.1 {
