@@ -1,5 +1,5 @@
-//! Nodes whose address is on the bridge itself, as on a hypervisor: their switch reaches them by
-//! its local port.
+//! Nodes with an address on the bridge itself, as on a hypervisor: their switch reaches them by its
+//! local port.
 
 use super::world::{World, at, dpid, node, ring};
 use super::*;
