@@ -14,10 +14,15 @@ END_SECONDS = 10
 ENTER = os.path.join(ROOT, "bench", "enter-host")
 
 
+def write_host_names(bed, path):
+    """Writes a file like /etc/hosts with the names and addresses of the hosts."""
+    path.write_text("127.0.0.1 localhost\n" + "".join("%s %s\n" % (host["ip"], host["name"]) for host in bed.description["hosts"]))
+
+
 def begin_in_hosts(bed, folder, command, variables=()):
     """Starts a launcher in the first host; returns its process, whose output is text."""
     hosts = {h["name"]: h for h in bed.description["hosts"]}
-    (folder / "hosts").write_text("127.0.0.1 localhost\n" + "".join("%s %s\n" % (bed.network.net.get(h).IP(), h) for h in hosts))
+    write_host_names(bed, folder / "hosts")
     (folder / "pids").write_text("".join("%s %d %s\n" % (name, h["pid"], h["interface"]) for name, h in hosts.items()))
     # The launcher ignores SIGPIPE, like this process. MPICH's launcher writes to lost ranks, and
     # would otherwise end before it has forwarded the output of the others.

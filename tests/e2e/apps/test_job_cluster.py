@@ -8,7 +8,7 @@ import pytest
 import suite
 from bare_jobs import JobFolder
 from conftest import PATIENCE, ROOT, wait_for
-from launchers import Slurm
+from launchers import Slurm, write_host_names
 from test_bindings import PROGRAMS
 from test_up import UID, BareBed
 
@@ -126,7 +126,7 @@ def test_a_rank_reports_why_it_has_no_agent(bed, folder):
 def host_names(bed, tmp_path):
     """Lets programs find the hosts by their names."""
     names, hosts = tmp_path / "hosts", bed.description["hosts"]
-    names.write_text("127.0.0.1 localhost\n" + "".join("%s %s\n" % (host["ip"], host["name"]) for host in hosts))
+    write_host_names(bed, names)
     # Each host has mounts of its own.
     for host in hosts:
         subprocess.run(["mnexec", "-a", str(host["pid"]), "mount", "--bind", names, "/etc/hosts"], check=True)

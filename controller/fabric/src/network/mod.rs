@@ -532,7 +532,7 @@ impl Network {
 
     /// Returns the name of a port as operators know it, for example "s1:2".
     pub(crate) fn port_name(&self, port: Port) -> String {
-        format!("{}:{}", self.name(port.switch), Port::number_text(port.number))
+        self.switches.port_name(port)
     }
 }
 

@@ -10,7 +10,7 @@ use crate::switch::connection::SwitchHandle;
 use crate::switch::port_info::PortInfo;
 use crate::switch::reconciler::{EntryRefusals, TableUpdate};
 use cool_machine::{Time, earliest};
-use cool_topology::{DatapathId, MacAddr};
+use cool_topology::{DatapathId, MacAddr, Port};
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tracing::warn;
@@ -100,6 +100,11 @@ impl SwitchTable {
     /// Returns the name of a switch as operators know it.
     pub(crate) fn name(&self, switch: DatapathId) -> String {
         self.get(switch).map_or_else(|| format!("dpid:{switch}"), |state| state.name.clone())
+    }
+
+    /// Returns the name of a port as operators know it, for example "s1:2".
+    pub(crate) fn port_name(&self, port: Port) -> String {
+        format!("{}:{}", self.name(port.switch), Port::number_text(port.number))
     }
 
     /// Returns the number of changes so far that are visible in a snapshot of the network.

@@ -51,6 +51,6 @@ impl Surroundings<'_> {
 
     /// Returns the name of a port as operators know it, for example "s1:2".
     pub(in crate::network) fn port_name(&self, port: Port) -> String {
-        format!("{}:{}", self.switches.name(port.switch), Port::number_text(port.number))
+        self.switches.port_name(port)
     }
 }

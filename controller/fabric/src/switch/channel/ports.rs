@@ -3,8 +3,7 @@
 use super::{Channel, ChannelPhase, Output};
 use crate::switch::admission_policy::safe_name;
 use crate::switch::port_info::{PortInfo, may_lead_to_host};
-use cool_topology::Port;
-use rs_openflow::PortReason;
+use rs_openflow::{PortNo, PortReason};
 
 /// Maximum number of ports of a switch.
 pub(super) const MAX_PORTS: usize = 1 << 16;
@@ -13,7 +12,7 @@ const MAX_METERS_UNKNOWN: usize = 1 << 12;
 
 impl Channel {
     pub(super) fn record_port(&mut self, port: &rs_openflow::Port) {
-        if port.port.0 == Port::LOCAL {
+        if port.port == PortNo::LOCAL {
             self.name = Some(safe_name(&port.name.text())).filter(|name| !name.is_empty());
         }
         if may_lead_to_host(port.port) {
