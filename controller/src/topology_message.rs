@@ -3,7 +3,7 @@
 use crate::costs::MeasuredCosts;
 use crate::groups::{MemberPlace, group_parameters};
 use crate::service::Service;
-use cool_fabric::{HostView, LldpNeighbor, Port, RackSource, ReportedRack, TopologySnapshot};
+use cool_fabric::{HostView, LldpNeighbor, MulticastView, Port, RackSource, ReportedRack, TopologySnapshot};
 use cool_proto::control::{self, Link, Node, Switch, Topology};
 use std::time::Duration;
 
@@ -54,6 +54,7 @@ impl Service {
             warnings: own.chain(network.warnings.iter().cloned()).collect(),
             measurements: Some(self.measurements(network)),
             hosts: network.hosts.iter().map(host_message).collect(),
+            multicast: network.multicast.iter().map(multicast_message).collect(),
         }
     }
 
@@ -101,5 +102,14 @@ fn host_message(host: &HostView) -> control::Host {
         addresses: host.addresses.iter().map(ToString::to_string).collect(),
         datapath_id: host.port.switch.0,
         port: host.port.number,
+    }
+}
+
+fn multicast_message(multicast: &MulticastView) -> control::Multicast {
+    let port = |port: &Port| control::SwitchPort { datapath_id: port.switch.0, port: port.number };
+    control::Multicast {
+        address: multicast.address.clone(),
+        vlan: multicast.vlan.map(u32::from),
+        receivers: multicast.receivers.iter().map(port).collect(),
     }
 }

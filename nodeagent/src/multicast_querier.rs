@@ -166,16 +166,16 @@ impl QuerySockets {
     fn query(&self) -> io::Result<()> {
         match self.own {
             IpAddr::V4(_) => {
-                self.packets.send_to(&membership_query::igmp_query_packet(), &self.to)?;
+                self.packets.send_to(&membership_query::igmp_query_packet(None), &self.to)?;
                 // The system does not receive packets of packet(7) sockets, so this host would not
                 // answer, and switches would forget its memberships.
                 let to = SocketAddr::from((membership_query::ALL_HOSTS, 0));
-                let query = membership_query::igmp_query();
+                let query = membership_query::igmp_query(None);
                 rustix::net::sendto(self.raw.as_fd(), &query, SendFlags::empty(), &to)?;
             }
             // Switches forward all multicasts to a port with a querier that has an address.
             IpAddr::V6(own) => {
-                self.packets.send_to(&membership_query::mld_query_packet(own), &self.to)?;
+                self.packets.send_to(&membership_query::mld_query_packet(own, None), &self.to)?;
             }
         }
         Ok(())

@@ -1,15 +1,18 @@
 //! `cool topology`: shows the network as the controller knows it, as text, as a picture or as JSON.
 
+mod json;
+
 use crate::error::Error;
-use crate::terminal_text::{self, printable_lines};
+use crate::terminal_text::printable_lines;
 use crate::{cluster, units};
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    Host, Link, LldpNeighbor, Measured, Measurements, Node, RackSource, Switch, Topology, TopologyRequest,
+    Host, Link, LldpNeighbor, Measured, Measurements, Multicast, Node, RackSource, Switch, SwitchPort,
+    Topology, TopologyRequest,
 };
 use cool_topology::Port;
 use cool_topology::picture::{self, Picture};
-use serde::Serialize;
+use json::json;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io::Write;
 use std::path::PathBuf;
@@ -54,107 +57,6 @@ fn svg(topology: &Topology) -> String {
     picture.svg()
 }
 
-fn json(topology: &Topology) -> String {
-    #[derive(Serialize)]
-    struct TopologyJson<'a> {
-        switches: Vec<SwitchJson<'a>>,
-        links: Vec<LinkJson>,
-        nodes: Vec<NodeJson<'a>>,
-        hosts: Vec<HostJson<'a>>,
-        measurements: serde_json::Value,
-        warnings: &'a [String],
-    }
-    #[derive(Serialize)]
-    struct SwitchJson<'a> {
-        datapath_id: u64,
-        name: &'a str,
-        rack: Option<u32>,
-        ports: u32,
-    }
-    #[derive(Serialize)]
-    struct LinkJson {
-        a: u64,
-        a_port: u32,
-        b: u64,
-        b_port: u32,
-        bytes_per_second: Option<u64>,
-    }
-    #[derive(Serialize)]
-    struct NodeJson<'a> {
-        name: &'a str,
-        ip: &'a str,
-        mac: &'a str,
-        slots: u32,
-        located: bool,
-        located_by: Option<&'static str>,
-        datapath_id: Option<u64>,
-        port: Option<u32>,
-        rack: Option<u32>,
-        rack_name: Option<&'a str>,
-        neighbor: Option<serde_json::Value>,
-        bytes_per_second: Option<u64>,
-        away_ms: Option<u64>,
-    }
-    #[derive(Serialize)]
-    struct HostJson<'a> {
-        mac: &'a str,
-        vlan: Option<u32>,
-        addresses: &'a [String],
-        datapath_id: u64,
-        port: u32,
-    }
-    let known = |rate: u64| (rate > 0).then_some(rate);
-    let switches = topology.switches.iter().map(|s| SwitchJson {
-        datapath_id: s.datapath_id,
-        name: &s.name,
-        rack: s.tor.then_some(s.rack),
-        ports: s.ports,
-    });
-    let links = topology.links.iter().map(|l| LinkJson {
-        a: l.a,
-        a_port: l.a_port,
-        b: l.b,
-        b_port: l.b_port,
-        bytes_per_second: known(l.bytes_per_second),
-    });
-    let nodes = topology.nodes.iter().map(|n| NodeJson {
-        name: &n.name,
-        ip: &n.ip,
-        mac: &n.mac,
-        slots: n.slots,
-        located: n.located,
-        located_by: n.located.then(|| located_by(n)),
-        datapath_id: is_at_switch(n).then_some(n.datapath_id),
-        port: is_at_switch(n).then_some(n.port),
-        rack: n.located.then_some(n.rack),
-        rack_name: Some(n.rack_name.as_str()).filter(|name| !name.is_empty()),
-        neighbor: n.neighbor.as_ref().map(neighbor),
-        bytes_per_second: known(n.bytes_per_second),
-        away_ms: n.away_ms,
-    });
-    let hosts = topology.hosts.iter().map(|h| HostJson {
-        mac: &h.mac,
-        vlan: h.vlan,
-        addresses: &h.addresses,
-        datapath_id: h.datapath_id,
-        port: h.port,
-    });
-    let document = TopologyJson {
-        switches: switches.collect(),
-        links: links.collect(),
-        nodes: nodes.collect(),
-        hosts: hosts.collect(),
-        measurements: topology.measurements.as_ref().map_or(serde_json::Value::Null, measurements),
-        warnings: &topology.warnings,
-    };
-    terminal_text::json(&serde_json::json!(document))
-}
-
-fn neighbor(LldpNeighbor { chassis, port, system_name }: &LldpNeighbor) -> serde_json::Value {
-    let system_name = Some(system_name).filter(|name| !name.is_empty());
-    serde_json::json!({ "chassis": chassis, "port": port, "system_name": system_name })
-}
-
 /// Returns how the rack of a located node was found.
 fn located_by(node: &Node) -> &'static str {
     match node.rack_source() {
@@ -185,23 +87,6 @@ fn found_by(node: &Node) -> String {
 /// Returns whether a switch has located a node.
 fn is_at_switch(node: &Node) -> bool {
     node.located && !node.is_reported
-}
-
-fn measurements(found: &Measurements) -> serde_json::Value {
-    let level = |level: &Measured| {
-        serde_json::json!({
-            "probes": level.probes,
-            "latency_ns": level.latency_ns,
-            "bytes_per_second": level.bytes_per_second,
-            "burst": level.burst,
-        })
-    };
-    serde_json::json!({
-        "rack": found.rack.as_ref().map(level),
-        "core": found.core.as_ref().map(level),
-        "pending": found.pending,
-        "cost_model": serde_json::from_str::<serde_json::Value>(&found.cost_model).ok(),
-    })
 }
 
 /// Returns the measured costs and the cost model, line by line.
@@ -253,6 +138,8 @@ fn picture(topology: &Topology) -> String {
     let lost = topology.nodes.iter().filter(|n| !n.located);
     section(&mut text, "not found by LLDP yet:", lost.map(|n| format!("{} ({})", n.name, n.ip)));
     section(&mut text, "hosts without an agent:", topology.hosts.iter().map(|h| host(topology, h)));
+    let multicast = topology.multicast.iter().map(|m| multicast(topology, m));
+    section(&mut text, "multicast of other programs, with its receivers:", multicast);
     section(&mut text, "costs:", topology.measurements.iter().flat_map(costs));
     section(&mut text, "warnings:", topology.warnings.iter().cloned());
     text
@@ -266,14 +153,33 @@ fn state(node: &Node) -> String {
 }
 
 fn host(topology: &Topology, host: &Host) -> String {
-    let switch = topology.switches.iter().find(|s| s.datapath_id == host.datapath_id);
-    let switch = switch.map_or_else(|| format!("{:016x}", host.datapath_id), |s| s.name.clone());
-    let vlan = host.vlan.map_or(String::new(), |vlan| format!(" in VLAN {vlan}"));
     let addresses = match &host.addresses[..] {
         [] => String::new(),
         some => format!(", {}", some.join(", ")),
     };
-    format!("{}{vlan} at {switch} port {}{addresses}", host.mac, Port::number_text(host.port))
+    let place = port(topology, host.datapath_id, host.port);
+    format!("{}{} at {place}{addresses}", host.mac, in_vlan(host.vlan))
+}
+
+/// Returns an address and its receivers: nodes by name, others by port.
+fn multicast(topology: &Topology, multicast: &Multicast) -> String {
+    let receiver = |at: &SwitchPort| {
+        let is_there = |n: &&Node| is_at_switch(n) && (n.datapath_id, n.port) == (at.datapath_id, at.port);
+        let node = topology.nodes.iter().find(is_there);
+        node.map_or_else(|| port(topology, at.datapath_id, at.port), |node| node.name.clone())
+    };
+    let receivers: Vec<String> = multicast.receivers.iter().map(receiver).collect();
+    format!("{}{}: {}", multicast.address, in_vlan(multicast.vlan), receivers.join(", "))
+}
+
+fn in_vlan(vlan: Option<u32>) -> String {
+    vlan.map_or(String::new(), |vlan| format!(" in VLAN {vlan}"))
+}
+
+fn port(topology: &Topology, datapath_id: u64, port: u32) -> String {
+    let switch = topology.switches.iter().find(|s| s.datapath_id == datapath_id);
+    let switch = switch.map_or_else(|| format!("{datapath_id:016x}"), |s| s.name.clone());
+    format!("{switch} port {}", Port::number_text(port))
 }
 
 fn section(text: &mut String, title: &str, lines: impl Iterator<Item = String>) {
@@ -420,6 +326,7 @@ mod tests {
             links: (1..=spines).flat_map(|s| (1..=2).map(move |l| link(s, l))).collect(),
             nodes: (1..=4).map(node).collect(),
             hosts: Vec::new(),
+            multicast: Vec::new(),
             warnings: Vec::new(),
             measurements: None,
         }
@@ -488,6 +395,17 @@ hosts without an agent:
         let v: serde_json::Value = serde_json::from_str(&json(&t)).unwrap();
         assert_eq!((&v["hosts"][0]["vlan"], &v["hosts"][1]["vlan"]), (&serde_json::Value::Null, &42.into()));
         assert_eq!(v["hosts"][0]["addresses"][1], "10.1.0.254");
+    }
+
+    #[test]
+    fn multicast_of_other_programs_is_listed_with_its_receivers() {
+        let mut t = fabric(1);
+        let receivers = [(2, 1), (3, 9)].map(|(datapath_id, port)| SwitchPort { datapath_id, port }).to_vec();
+        t.multicast = vec![Multicast { address: "239.1.2.3".into(), vlan: Some(7), receivers }];
+        let text = picture(&t);
+        assert!(text.contains("\n  239.1.2.3 in VLAN 7: h1, s3 port 9\n"), "{text}");
+        let v: serde_json::Value = serde_json::from_str(&json(&t)).unwrap();
+        assert_eq!(v["multicast"][0]["receivers"][1]["port"], 9);
     }
 
     #[test]

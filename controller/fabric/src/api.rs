@@ -217,6 +217,8 @@ pub struct TopologySnapshot {
     pub reported_racks: BTreeMap<String, ReportedRack>,
     /// Hosts without an agent, by Ethernet address.
     pub hosts: Vec<HostView>,
+    /// Multicast addresses of other programs that the switches carry.
+    pub multicast: Vec<MulticastView>,
     /// Warnings for the operator.
     pub warnings: Vec<String>,
 }
@@ -275,6 +277,17 @@ pub struct HostView {
     pub addresses: Vec<IpAddr>,
     /// Port at which the host is.
     pub port: Port,
+}
+
+/// A multicast address of other programs than COOL.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MulticastView {
+    /// The address: of IPv4, of IPv6, or an Ethernet address.
+    pub address: String,
+    /// VLAN of its packets, if they are tagged.
+    pub vlan: Option<u16>,
+    /// Ports that receive its packets: those of members, and of multicast routers.
+    pub receivers: Vec<Port>,
 }
 
 /// A link between switches.

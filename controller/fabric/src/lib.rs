@@ -27,9 +27,9 @@ mod trees;
 
 pub use api::{
     DatapathId, FabricConfig, FabricError, GroupRequest, HostLimits, HostView, Key, Link, LinkView,
-    LldpNeighbor, Location, MacAddr, NetworkMode, NodeRegistration, NodeView, NotAdmitted, Pipeline, Port,
-    RackSource, RackTable, ReportedRack, SwitchView, TableCapacity, TopologySnapshot, TreeGrant, TreeScope,
-    Unicast,
+    LldpNeighbor, Location, MacAddr, MulticastView, NetworkMode, NodeRegistration, NodeView, NotAdmitted,
+    Pipeline, Port, RackSource, RackTable, ReportedRack, SwitchView, TableCapacity, TopologySnapshot,
+    TreeGrant, TreeScope, Unicast,
 };
 pub use intent::tables::RuleCounts;
 pub use telemetry::counters::PortCounters;

@@ -1,8 +1,8 @@
 //! The network as a graph: its elements ([`ids`], [`graph`]), its discovery ([`lldp`],
 //! [`discovery`]; without OpenFlow [`lldp_neighbor`], [`rack_table`]), the members of multicast
-//! groups ([`membership_query`], [`querier`]), algorithms on the graph ([`switch_adjacency`],
-//! [`racks`], [`routes`], [`trees`]), a drawing of it ([`picture`]), and the [`checksum`] of
-//! packets.
+//! groups ([`membership_query`], [`membership_report`], [`querier`]), algorithms on the graph
+//! ([`switch_adjacency`], [`racks`], [`routes`], [`trees`], [`spanning_tree`]), a drawing of it
+//! ([`picture`]), and the [`checksum`] of packets.
 //!
 //! The crate is pure: it uses no sockets or clocks, and equal inputs return equal results.
 //! Programming the switches is up to the controller.
@@ -14,6 +14,7 @@ pub mod ids;
 pub mod lldp;
 pub mod lldp_neighbor;
 pub mod membership_query;
+pub mod membership_report;
 pub mod picture;
 pub mod querier;
 pub mod rack_table;
@@ -21,6 +22,7 @@ pub mod racks;
 pub mod routes;
 #[cfg(test)]
 mod samples;
+pub mod spanning_tree;
 pub mod switch_adjacency;
 pub mod trees;
 

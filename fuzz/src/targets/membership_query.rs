@@ -21,8 +21,8 @@ pub(crate) fn check(bytes: &[u8]) {
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
     use cool_topology::membership_query::{igmp_query_packet, mld_query_packet};
-    let mld = mld_query_packet("fe80::1".parse().unwrap());
-    vec![igmp_query_packet(), mld[48..].to_vec(), mld]
+    let mld = mld_query_packet("fe80::1".parse().unwrap(), None);
+    vec![igmp_query_packet(None), mld[48..].to_vec(), mld]
 }
 
 target!();

@@ -46,6 +46,7 @@ targets! {
     map_checkpoint,
     map_table,
     membership_query,
+    membership_report,
     network_file,
     openflow,
     packet,

@@ -15,7 +15,7 @@ const IDENTIFIER: u16 = 0xfff;
 const AT: usize = 12;
 
 /// The tag of a frame, with its EtherType, if the frame has one.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Tag(Option<[u8; 4]>);
 
 /// The VLAN of a frame. Untagged frames form a VLAN of their own, to which frames with a priority

@@ -26,6 +26,10 @@ pub(crate) const FOR_BROADCAST: u64 = 12 << 24;
 /// Flows for multicast of the link (224.0.0.0/24, ff02::/16), and for neighbor discovery. A switch
 /// with few meters or flows can be served without them.
 pub(crate) const FOR_LINK_MULTICAST: u64 = 13 << 24;
+/// Flows for reports of memberships (IGMP, MLD).
+pub(crate) const FOR_MEMBERSHIPS: u64 = 15 << 24;
+/// Flows for multicast of other programs.
+pub(crate) const FOR_MULTICAST: u64 = 16 << 24;
 /// Flows for loop probes at ports that are blocked in favor of another port.
 pub(crate) const FOR_NORMAL_PROBE: u64 = 14 << 24;
 
@@ -43,6 +47,11 @@ pub(crate) fn is_for_broadcasts(cookie: u64) -> bool {
     matches!(cookie & 0xff00_0000, FOR_BROADCAST | FOR_LINK_MULTICAST)
 }
 
+/// Returns whether a flow hands reports of memberships to the controller.
+pub(crate) fn is_for_memberships(cookie: u64) -> bool {
+    cookie & 0xff00_0000 == FOR_MEMBERSHIPS
+}
+
 /// Returns the position of a flow among those that compete for a table that is too small: first the
 /// flows that every switch needs, then those towards nodes, then trees, which groups can do
 /// without, and last those of hosts without an agent.
@@ -55,9 +64,13 @@ pub(crate) fn rank(flow: &FlowEntry) -> u8 {
     }
 }
 
-/// Returns whether a flow serves hosts without an agent only, and must give way to others.
+/// Returns whether a flow serves hosts without an agent and other programs only, and must give way
+/// to others.
 pub(crate) fn is_dispensable(flow: &FlowEntry) -> bool {
-    matches!(flow.cookie & 0xff00_0000, FOR_HOST | FOR_HOST_HERE | FOR_EDGE | FOR_LINK_MULTICAST)
+    matches!(
+        flow.cookie & 0xff00_0000,
+        FOR_HOST | FOR_HOST_HERE | FOR_EDGE | FOR_LINK_MULTICAST | FOR_MEMBERSHIPS | FOR_MULTICAST
+    )
 }
 
 /// Returns the number of the tree that a flow serves.

@@ -1,11 +1,13 @@
 //! Priorities and matches of flows, and the flows that every switch holds.
 
 use super::addresses::{IpVersion, into_tree};
-use super::cookies::{COOKIE, FOR_BROADCAST, FOR_LINK_MULTICAST, FOR_NONMEMBERS, FOR_TREE};
+use super::cookies::{COOKIE, FOR_BROADCAST, FOR_LINK_MULTICAST, FOR_MEMBERSHIPS, FOR_NONMEMBERS, FOR_TREE};
+use super::multicast::PTP;
 use super::tables::{FlowEntry, FlowKey, GROUPS, SwitchTables};
 use crate::api::Unicast;
 use crate::frames::{loop_probe, ndp, pmac};
 use cool_topology::MacAddr;
+use cool_topology::membership_report::MLD_REPORT;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use rs_openflow::{
     Action, Body, EtherType, FlowCommand, GroupId, Instruction, IpProtocol, Masked, Match, Oxm, PortNo,
@@ -27,12 +29,16 @@ pub(crate) const NODE: u16 = 30_010;
 pub(crate) const HOST: u16 = 30_005;
 pub(crate) const RACK: u16 = 30_000;
 pub(crate) const NORMAL: u16 = 10_000;
+/// Priority of flows for reports of memberships. It is above that of multicast, because some reports
+/// are sent to the address that they concern.
+const MEMBERSHIP: u16 = 40;
+/// Priorities of flows for multicast of other programs, and for multicast of ports that must not
+/// send any. They are above that of unknown destinations.
+pub(crate) const MULTICAST_REFUSED: u16 = 31;
+pub(crate) const MULTICAST: u16 = 30;
 /// Priority of flows for unicast to unknown destinations from a port of hosts without an agent. It
 /// is above that of broadcasts.
 pub(crate) const EDGE: u16 = 20;
-/// Priority of the flow that drops reports of memberships (IGMP). Agents send many of them, for
-/// trees that need none, and they would pass as multicast of the link.
-const MEMBERSHIP: u16 = 11;
 pub(crate) const BROADCAST: u16 = 10;
 /// Priority of the flow that drops all other packets. It is above 0, because a switch may have a
 /// flow of its own at 0 that floods.
@@ -116,7 +122,8 @@ pub(crate) fn discovery(kind: u8) -> Match {
 }
 
 /// Returns the flows that every switch holds if hosts are served: for broadcasts, multicast of the
-/// link (RFC 5771, section 4; RFC 4291, section 2.7), and neighbor discovery to any destination.
+/// link (RFC 5771, section 4; RFC 4291, section 2.7), reports of memberships, the Precision Time
+/// Protocol, and neighbor discovery to any destination.
 fn broadcasts() -> impl Iterator<Item = (FlowKey, FlowEntry)> {
     let (link, mask) = (Ipv4Addr::new(224, 0, 0, 0), Ipv4Addr::new(255, 255, 255, 0));
     let ipv4 = Match::new().eth_type(EtherType::IPV4).ipv4_dst_masked(link, mask);
@@ -124,13 +131,17 @@ fn broadcasts() -> impl Iterator<Item = (FlowKey, FlowEntry)> {
         (Ipv6Addr::new(0xff02, 0, 0, 0, 0, 0, 0, 0), Ipv6Addr::new(0xffff, 0, 0, 0, 0, 0, 0, 0));
     let ipv6 = Match::new().eth_type(EtherType::IPV6).ipv6_dst_masked(link, mask);
     let kinds = ndp::ROUTER_SOLICITATION..=ndp::ADVERTISEMENT;
-    let discovery = kinds.map(|kind| FlowKey::new(ARP, discovery(kind)));
-    let link = [ipv4, ipv6].map(|matching| FlowKey::new(BROADCAST, matching));
-    let link = discovery.chain(link).map(|key| (key, flow(FOR_LINK_MULTICAST, to_controller())));
-    let memberships = Match::new().eth_type(EtherType::IPV4).ip_proto(IpProtocol::IGMP);
-    let memberships = (FlowKey::new(MEMBERSHIP, memberships), flow(FOR_LINK_MULTICAST, Vec::new()));
+    let neighbors = kinds.map(|kind| FlowKey::new(ARP, discovery(kind)));
+    let time = Match::new().eth_dst(PTP);
+    let link = [ipv4, ipv6, time].map(|matching| FlowKey::new(BROADCAST, matching));
+    let link = neighbors.chain(link).map(|key| (key, flow(FOR_LINK_MULTICAST, to_controller())));
+    let igmp = Match::new().eth_type(EtherType::IPV4).ip_proto(IpProtocol::IGMP);
+    // These are sent to the address that they concern; those of MLDv2 to one on the link.
+    let mld = discovery(MLD_REPORT);
+    let memberships = [igmp, mld].map(|matching| FlowKey::new(MEMBERSHIP, matching));
+    let memberships = memberships.map(|key| (key, flow(FOR_MEMBERSHIPS, to_controller())));
     let broadcast = FlowKey::new(BROADCAST, Match::new().eth_dst(MacAddr::broadcast()));
-    link.chain([memberships, (broadcast, flow(FOR_BROADCAST, to_controller()))])
+    link.chain(memberships).chain([(broadcast, flow(FOR_BROADCAST, to_controller()))])
 }
 
 /// Returns the key of the flow towards a rack.

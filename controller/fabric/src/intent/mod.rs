@@ -10,6 +10,7 @@ pub(crate) mod failover;
 pub(crate) mod flows;
 pub(crate) mod hosts;
 pub(crate) mod inherited_state;
+pub(crate) mod multicast;
 pub(crate) mod retained;
 pub(crate) mod tables;
 

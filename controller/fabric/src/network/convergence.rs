@@ -50,6 +50,7 @@ impl Network {
             self.follow_changes(now, &changes);
         }
         self.handle_hosts(now, HostInput::UpdateEdges);
+        self.carry_multicast(changes.switches || !changes.links.is_empty());
         self.send_deferred(now);
         let settled = self.switches.is_settled();
         let due = |normal: &&mut super::NormalForwarding| !changes.is_empty() || normal.is_due(now, settled);

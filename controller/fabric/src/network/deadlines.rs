@@ -46,6 +46,16 @@ impl<K: Copy + Ord> Deadlines<K> {
         self.by_time.first().map(|(at, _)| *at)
     }
 
+    /// Returns whether a key has a deadline.
+    pub(crate) fn contains(&self, key: &K) -> bool {
+        self.by_key.contains_key(key)
+    }
+
+    /// Returns the deadline of a key.
+    pub(crate) fn next_of(&self, key: &K) -> Option<Time> {
+        self.by_key.get(key).copied()
+    }
+
     /// Returns whether no key has a deadline.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_time.is_empty()

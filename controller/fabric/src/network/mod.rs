@@ -14,6 +14,7 @@ mod foreign_segments;
 mod group_creation;
 mod group_tests;
 mod host_forwarder;
+mod host_multicast;
 mod multicast_groups;
 mod node_registry;
 mod normal_forwarding;
@@ -47,6 +48,7 @@ use cool_topology::discovery::{Input, Output};
 use cool_topology::{DatapathId, Discovery, Key, Link, Port, Racks, SwitchAdjacency};
 use group_tests::GroupTests;
 use host_forwarder::{HostForwarder, Input as HostInput};
+use host_multicast::HostMulticast;
 use multicast_groups::{GroupTrees, MulticastGroups};
 use node_registry::NodeRegistry;
 use normal_forwarding::NormalForwarding;
@@ -99,6 +101,8 @@ pub(crate) struct Network {
     normal: Option<NormalForwarding>,
     /// State and logic for hosts without an agent.
     host_forwarder: HostForwarder,
+    /// Flows for multicast of other programs.
+    host_multicast: HostMulticast,
     silent: SilentNodes,
     self_location: SelfLocation,
     group_tests: GroupTests,
@@ -120,6 +124,7 @@ impl Network {
             discovery: Discovery::new(config.lldp_interval, config.grace, key),
             intent: Intent::new(config.unicast, hosts.is_some()),
             host_forwarder: HostForwarder::new(hosts, config.deferral_timeout, probe_key.clone()),
+            host_multicast: HostMulticast::default(),
             normal: (config.unicast == Unicast::Normal)
                 .then(|| NormalForwarding::new(config.lldp_interval, probe_key)),
             config,

@@ -18,7 +18,8 @@ use super::foreign_segments::ForeignSegments;
 use super::host_forwarder::PROBE_SOURCE;
 use crate::frames::loop_probe::LoopProbe;
 use cool_machine::{Duration, Time, earliest};
-use cool_topology::{DatapathId, Graph, Key, Link, Port, trees::forest};
+use cool_topology::spanning_tree::SpanningTree;
+use cool_topology::{DatapathId, Graph, Key, Link, Port};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Time after a change of the tree until switches accept frames from its links.
@@ -48,7 +49,7 @@ pub(crate) struct NormalForwarding {
     blocked_changes: BTreeMap<Port, bool>,
     /// Ends of links.
     link_ends: BTreeSet<Port>,
-    tree: BTreeSet<Link>,
+    tree: SpanningTree,
     edges: EdgePorts,
     /// Ports that have received an announcement of any switch since they came up. Without a link in
     /// the tree, frames from them could return to another port.
@@ -87,7 +88,7 @@ impl NormalForwarding {
             unblockable: BTreeSet::new(),
             blocked_changes: BTreeMap::new(),
             link_ends: BTreeSet::new(),
-            tree: BTreeSet::new(),
+            tree: SpanningTree::default(),
             edges: EdgePorts::default(),
             heard_switch: BTreeSet::new(),
             inherited: BTreeSet::new(),
@@ -266,21 +267,20 @@ impl NormalForwarding {
     /// now. Links are added to the tree only if the network is `settled`.
     pub(crate) fn follow(&mut self, now: Time, graph: &Graph, settled: bool) -> Vec<(Port, bool)> {
         let links: BTreeSet<Link> = graph.links().collect();
-        let before = self.tree.clone();
         self.link_ends = links.iter().flat_map(|link| [link.a, link.b]).collect();
         self.link_ends.iter().for_each(|end| self.edges.linked(*end));
         self.edges.pass_time(now);
-        self.tree.retain(|link| links.contains(link));
+        let was = |link: &Link| self.inherited.contains(&link.a) && self.inherited.contains(&link.b);
+        if self.tree.update(&links, settled, was) {
+            self.reannounce_at = Some(now + REANNOUNCE_AFTER);
+        }
         if settled {
-            let was = |link: &&Link| self.inherited.contains(&link.a) && self.inherited.contains(&link.b);
-            let first: Vec<Link> = self.tree.iter().chain(links.iter().filter(was)).copied().collect();
-            self.tree = forest(first.into_iter().chain(links));
             self.inherited.clear();
         }
         let segments = self.segment_ports(graph);
         self.follow_blocked(now, &segments.blocked);
         let nodes = graph.hosts().map(|(_, port)| port).filter(|port| self.edges.may_be(*port));
-        let ends = self.tree.iter().flat_map(|link| [link.a, link.b]);
+        let ends = self.tree.links().iter().flat_map(|link| [link.a, link.b]);
         let edges = self.edges.all().difference(&self.heard_switch).copied();
         let is_closed = |port: &Port| segments.closed.contains(port) || self.blocked.contains(port);
         let outside = edges.chain(nodes).filter(|port| !is_closed(port));
@@ -288,9 +288,6 @@ impl NormalForwarding {
         let closed = self.open.difference(&open).map(|port| (*port, false));
         let changed = closed.chain(open.difference(&self.open).map(|port| (*port, true))).collect();
         self.open = open;
-        if self.tree != before {
-            self.reannounce_at = Some(now + REANNOUNCE_AFTER);
-        }
         (self.changed, self.was_settled) = (false, settled);
         changed
     }
@@ -298,7 +295,7 @@ impl NormalForwarding {
     /// Returns the links of the tree if nodes must be announced over them now, because switches
     /// have learned their places by the old tree.
     pub(crate) fn reannounce(&mut self, now: Time) -> Option<&BTreeSet<Link>> {
-        self.reannounce_at.take_if(|at| *at <= now).map(|_| &self.tree)
+        self.reannounce_at.take_if(|at| *at <= now).map(|_| self.tree.links())
     }
 
     /// Returns when to decide or announce again even if nothing happens.
@@ -310,7 +307,7 @@ impl NormalForwarding {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cool_topology::trees::is_forest;
+    use cool_topology::trees::{forest, is_forest};
     use proptest::prelude::*;
 
     const INTERVAL: Duration = Duration::from_secs(1);

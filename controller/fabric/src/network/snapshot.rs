@@ -2,8 +2,9 @@
 
 use super::Network;
 use super::tree_grants::{link_rate, node_rate};
-use crate::api::{LinkView, Location, NodeView, SwitchView, TopologySnapshot};
+use crate::api::{LinkView, Location, MulticastView, NodeView, SwitchView, TopologySnapshot};
 use crate::frames::pmac;
+use crate::intent::multicast::MulticastKey;
 use cool_topology::Port;
 use std::collections::BTreeSet;
 
@@ -56,8 +57,19 @@ pub(crate) fn snapshot(network: &Network) -> TopologySnapshot {
         nodes: nodes.collect(),
         reported_racks: network.self_location.reported(),
         hosts: network.host_forwarder.views(),
+        multicast: multicast(network),
         warnings: warnings(network),
     }
+}
+
+fn multicast(network: &Network) -> Vec<MulticastView> {
+    let receivers = network.host_forwarder.memberships().receivers();
+    let view = |(key, receivers): (MulticastKey, BTreeSet<Port>)| MulticastView {
+        address: key.address.to_string(),
+        vlan: key.vlan.0,
+        receivers: receivers.into_iter().collect(),
+    };
+    receivers.map(view).collect()
 }
 
 fn warnings(network: &Network) -> Vec<String> {

@@ -4,6 +4,7 @@ mod group_tests;
 mod hosts;
 mod ipv6;
 mod local_port;
+mod multicast;
 mod self_location;
 mod snapshots;
 mod tree_sharing;

@@ -4,8 +4,8 @@
 //!
 //! No other code uses the meters. They are added to flows to the controller when these are sent,
 //! and removed when they are read back. Meters are numbered downward from the highest number of the
-//! switch: one for each port by its number, and the highest for all other ports. The lowest is for
-//! broadcasts of nodes. Ports of links need no meter.
+//! switch: one for each port by its number, and the highest for all other ports. The lowest two are
+//! for broadcasts of nodes and for reports of memberships. Ports of links need no meter.
 
 use crate::intent::cookies::{self, COOKIE, COOKIE_MASK};
 use cool_machine::{Duration, Time};
@@ -17,8 +17,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// Burst that a port may send, in seconds of its rate.
 pub(crate) const BURST_SECONDS: u32 = 2;
-/// Number of the meter for broadcasts of nodes.
+/// Numbers of the meters for broadcasts of nodes, and for reports of memberships.
 const BROADCASTS: u32 = 1;
+const MEMBERSHIPS: u32 = 2;
 /// Highest number of a meter in the standard.
 const LAST_METER: u32 = 0xffff_0000;
 /// Code of METER_MOD_FAILED: the meter exists.
@@ -63,8 +64,9 @@ impl PortMeters {
     /// Returns the messages that make the meter of a port, or with `None` that of all other ports,
     /// whether or not it exists.
     pub(crate) fn make(&self, port: Option<u32>) -> Vec<Body> {
-        let broadcasts = self.broadcasts().filter(|_| port.is_none());
-        let meters: BTreeSet<MeterId> = self.meter(port).into_iter().chain(broadcasts).collect();
+        let shared = [BROADCASTS, MEMBERSHIPS].into_iter().filter(|_| port.is_none());
+        let shared = shared.filter_map(|number| self.shared(number));
+        let meters: BTreeSet<MeterId> = self.meter(port).into_iter().chain(shared).collect();
         let burst = self.rate.saturating_mul(BURST_SECONDS);
         let flags = MeterFlags::PKTPS | MeterFlags::BURST | MeterFlags::STATS;
         let bands = vec![Band { rate: self.rate, burst, effect: BandEffect::Drop }];
@@ -74,18 +76,18 @@ impl PortMeters {
         all.map(meter_mod).map(Body::MeterMod).collect()
     }
 
-    /// Returns the meter for broadcasts of nodes. The meters of their ports must remain for the
-    /// LLDP that keeps the nodes known.
-    fn broadcasts(&self) -> Option<MeterId> {
+    /// Returns the meter with this number, which all ports share. The meters of nodes' ports must
+    /// remain for the LLDP that keeps the nodes known.
+    fn shared(&self, number: u32) -> Option<MeterId> {
         let highest = self.highest?;
-        Some(MeterId(if self.most.is_none_or(|most| most > 1) { BROADCASTS } else { highest }))
+        Some(MeterId(if self.most.is_none_or(|most| most > number) { number } else { highest }))
     }
 
     fn meter(&self, port: Option<u32>) -> Option<MeterId> {
         // If meters are few, the remaining ports share one.
         let highest = self.highest?;
-        let port = port.filter(|port| self.most.is_none_or(|most| port.saturating_add(1) < most));
-        let number = port.and_then(|port| highest.checked_sub(port)).filter(|number| *number > BROADCASTS);
+        let port = port.filter(|port| self.most.is_none_or(|most| port.saturating_add(MEMBERSHIPS) < most));
+        let number = port.and_then(|port| highest.checked_sub(port)).filter(|number| *number > MEMBERSHIPS);
         Some(MeterId(number.unwrap_or(highest)))
     }
 
@@ -101,7 +103,10 @@ impl PortMeters {
             return None;
         }
         if cookies::is_for_broadcasts(cookie) {
-            return self.broadcasts();
+            return self.shared(BROADCASTS);
+        }
+        if cookies::is_for_memberships(cookie) {
+            return self.shared(MEMBERSHIPS);
         }
         let port = matching.fields.iter().find_map(|field| match field {
             Oxm::InPort(port) => Some(port.value.0),
@@ -244,14 +249,18 @@ mod tests {
             assert_eq!(read, flow.instructions);
             if sent != flow.instructions {
                 metered += 1;
-                let number = if cookies::is_for_broadcasts(flow.cookie) { 1 } else { 1000 };
+                let number = match flow.cookie {
+                    cookie if cookies::is_for_broadcasts(cookie) => 1,
+                    cookie if cookies::is_for_memberships(cookie) => 2,
+                    _ => 1000,
+                };
                 assert_eq!(sent[0], Instruction::Meter(MeterId(number)));
                 // A reader with other meters must notice that the flow is not as desired.
                 assert_ne!(sent_and_read(&with, &without, &flow).1, flow.instructions);
                 assert_ne!(sent_and_read(&without, &with, &flow).1, flow.instructions);
             }
         }
-        assert_eq!(metered, 9);
+        assert_eq!(metered, 12);
     }
 
     #[test]
@@ -259,17 +268,17 @@ mod tests {
         let with = metering(4);
         assert_eq!(
             [None, Some(1), Some(2), Some(3), Some(u32::MAX)].map(|port| with.meter(port).unwrap().0),
-            [4, 3, 2, 4, 4]
+            [4, 3, 4, 4, 4]
         );
-        assert_eq!((with.make(Some(1)).len(), with.make(None).len()), (2, 4));
+        assert_eq!((with.make(Some(1)).len(), with.make(None).len()), (2, 6));
         assert_eq!(metering(0).make(Some(1)), []);
-        let few = PortMeters { most: Some(3), ..metering(100) };
+        let few = PortMeters { most: Some(4), ..metering(100) };
         assert_eq!(
             [None, Some(1), Some(2), Some(3)].map(|port| few.meter(port).unwrap().0),
             [100, 99, 100, 100]
         );
         let one = PortMeters { most: Some(1), ..few };
-        assert_eq!((one.broadcasts(), one.make(None).len()), (one.meter(Some(1)), 2));
+        assert_eq!((one.shared(BROADCASTS), one.make(None).len()), (one.meter(Some(1)), 2));
     }
 
     #[test]

@@ -41,6 +41,7 @@ impl HostForwarder {
             return;
         }
         if self.accept_sender(now, network, port, HostKey { mac: from, vlan: tag.vlan() }, None) {
+            self.memberships.on_frame(to, tag.vlan());
             self.deliver(now, network, port, tag, |_| frame.to_vec(), to, FloodPurpose::Other);
         }
     }

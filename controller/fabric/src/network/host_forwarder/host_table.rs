@@ -259,6 +259,11 @@ impl HostTable {
         self.by_port.keys().map(|port| port.switch)
     }
 
+    /// Returns the VLANs of the hosts at a port.
+    pub(crate) fn vlans_at(&self, port: Port) -> impl Iterator<Item = Vlan> {
+        self.by_port.get(&port).into_iter().flatten().map(|key| key.vlan)
+    }
+
     /// Returns the ports that have hosts.
     pub(crate) fn ports(&self) -> impl Iterator<Item = Port> {
         self.by_port.keys().copied()

@@ -3,14 +3,16 @@
 //! This is the only owner of the state of such hosts: the place of each ([`HostTable`]), the ports
 //! that lead to hosts ([`EdgePorts`]), the frames that were flooded ([`FloodGuard`]), the IPv6
 //! addresses that nodes use ([`NeighborCache`]), the PMACs that hosts have received
-//! ([`PmacRefresh`]), the hosts for which switches have flows ([`HostPlacements`]) and the warnings
-//! for the operator ([`HostWarnings`]). The parts do not depend on each other; this file routes
+//! ([`PmacRefresh`]), the hosts for which switches have flows ([`HostPlacements`]), the members of
+//! multicast addresses ([`Memberships`]) and the warnings for the operator ([`HostWarnings`]). The parts do not depend on each other; this file routes
 //! between them. [`Network`](super::Network) passes every [`Input`] together with a read-only view
 //! of its [`Surroundings`], and executes each [`Output`].
 
 mod delivery;
 mod flood_guard;
 mod host_table;
+mod memberships;
+mod multicast_snooping;
 mod neighbor_cache;
 mod placements;
 mod pmac_refresh;
@@ -30,6 +32,7 @@ use cool_topology::{DatapathId, Key, Port};
 use core::net::IpAddr;
 use flood_guard::FloodGuard;
 use host_table::HostTable;
+use memberships::Memberships;
 use neighbor_cache::NeighborCache;
 use placements::HostPlacements;
 use pmac_refresh::PmacRefresh;
@@ -106,6 +109,7 @@ pub(super) struct HostForwarder {
     neighbors: NeighborCache,
     placements: HostPlacements,
     pmacs: PmacRefresh,
+    memberships: Memberships,
     warnings: HostWarnings,
     outputs: VecDeque<Output>,
 }
@@ -130,6 +134,7 @@ impl HostForwarder {
             neighbors: NeighborCache::default(),
             placements: HostPlacements::new(deferral_timeout),
             pmacs: PmacRefresh::default(),
+            memberships: Memberships::default(),
             warnings: HostWarnings::default(),
             outputs: VecDeque::new(),
         }
@@ -173,7 +178,7 @@ impl HostForwarder {
             Input::NodeLost(port) => self.edges.touch(port),
             Input::NodesChanged(names) => self.nodes_changed(now, network, names),
             Input::PlaceHosts(hosts) => self.place_hosts(now, network, hosts),
-            Input::UpdateEdges => self.update_edges(network),
+            Input::UpdateEdges => self.update_edges(now, network),
             Input::Tick => self.pass_time(now, network),
             Input::Frame { .. }
             | Input::NodeMoved(..)
@@ -210,18 +215,24 @@ impl HostForwarder {
             self.warnings.deadline(),
             self.placements.deadline(),
             self.pmacs.deadline(),
+            self.memberships.deadline(),
         ];
         own.into_iter().fold(None, earliest)
     }
 
     /// Returns the number of changes so far that are visible in a snapshot of the network.
     pub(super) fn revision(&self) -> u64 {
-        self.hosts.revision() + self.warnings.revision()
+        self.hosts.revision() + self.warnings.revision() + self.memberships.revision()
     }
 
     /// Returns whether hosts without an agent are served.
     pub(super) fn serves_hosts(&self) -> bool {
         self.serves_hosts
+    }
+
+    /// Returns the members of multicast addresses.
+    pub(super) fn memberships(&self) -> &Memberships {
+        &self.memberships
     }
 
     /// Returns the switches that have hosts.
@@ -271,6 +282,7 @@ impl HostForwarder {
         for (key, port, address) in self.hosts.pass_time(now) {
             self.send(port, key.vlan.put(resolution::probe(key.mac, address, PROBE_SOURCE)));
         }
+        self.query_members(now, network);
     }
 
     /// Returns the next port whose hosts must receive the PMACs of nodes again.
@@ -281,11 +293,12 @@ impl HostForwarder {
 
     /// Updates the flows of edge ports. An edge port is open if it leads to hosts only and is not
     /// part of a loop.
-    fn update_edges(&mut self, network: &Surroundings<'_>) {
+    fn update_edges(&mut self, now: Time, network: &Surroundings<'_>) {
         for port in self.edges.take_changed() {
             let is_edge = self.edges.all().contains(&port) && !self.floods.is_closed(port);
             let open = is_edge && network.node_at(port).is_none();
             self.outputs.push_back(Output::SetEdge { port, open });
+            self.memberships.set_edge(now, port, is_edge);
             if !is_edge {
                 self.outputs.push_back(Output::CloseEdge(port));
             }

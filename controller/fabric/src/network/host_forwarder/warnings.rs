@@ -1,5 +1,6 @@
 //! Reasons why frames of hosts are not forwarded, for the operator.
 
+use super::memberships::{ADDRESSES_MAX, PORT_ADDRESSES_MAX};
 use super::{HostForwarder, Surroundings};
 use crate::intent::hosts::HostKey;
 use cool_machine::{Duration, Time};
@@ -19,6 +20,7 @@ pub(super) enum HostWarning {
     ClaimsNodeAddress(HostKey, String),
     TooManyHosts,
     MovesTooOften(HostKey),
+    TooManyAddresses,
     /// The port receives frames that were flooded out of another port.
     Loop,
 }
@@ -117,6 +119,10 @@ impl HostForwarder {
                 "port {at}: host {} also sends from another port; check whether two hosts have its address, or a cable \
                  forms a loop",
                 key.mac
+            ),
+            HostWarning::TooManyAddresses => format!(
+                "port {at}: machines have joined more multicast addresses than are carried, at most {PORT_ADDRESSES_MAX} \
+                 for a port and {ADDRESSES_MAX} in all; packets to further ones do not reach them"
             ),
             HostWarning::Loop => format!(
                 "port {at} is closed to hosts, because it receives broadcasts that other ports sent; look for a switch \

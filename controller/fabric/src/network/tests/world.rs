@@ -59,6 +59,11 @@ pub(crate) struct World {
     pub(crate) foreign_segment: BTreeSet<Port>,
 }
 
+/// An address that programs on hosts and nodes join.
+pub(crate) const MULTICAST: Ipv4Addr = Ipv4Addr::new(239, 1, 2, 3);
+/// An Ethernet address of multicast packets. Switches match their IP addresses.
+const MULTICAST_MAC: MacAddr = MacAddr(1, 0, 0x5e, 1, 2, 3);
+
 pub(crate) fn dpid(number: u64) -> DatapathId {
     DatapathId(number)
 }
@@ -294,20 +299,23 @@ impl World {
     pub(crate) fn send(&self, from: u8, address: IpAddr) -> Vec<String> {
         let name = format!("h{from}");
         let ip = self.network.nodes.get(&name).map_or(node(from).ip, |node| node.ip);
-        let packet = ModelPacket::from_ips(MacAddr(1, 0, 0x5e, 0, 0, 0), (ip, address));
+        let packet = ModelPacket::from_ips(MULTICAST_MAC, (ip, address));
         let place = self.truth.host(&name).unwrap();
         self.model().send(place, packet).hosts.into_iter().map(|(host, _)| host).collect()
     }
 
-    /// Sends packets from every member into every tree, and to every node; the model panics if one
-    /// loops. Packets to nodes are also sent with each cable pulled while only the switches at its
+    /// Sends packets from every member into every tree, from every host to another program's
+    /// multicast address, and to every node; the model panics if one loops. Packets to nodes are also sent with each cable pulled while only the switches at its
     /// ends have noticed.
     fn no_loops(&self) {
         let mut model = self.model();
         let numbers = GROUPS.start..GROUPS.start + 4;
         let addresses = numbers.flat_map(|tree| [IpVersion::V4, IpVersion::V6].map(|ip| ip.address(tree)));
-        let trees = addresses.map(|address| (address, MacAddr(1, 0, 0x5e, 0, 0, 0)));
+        let trees = addresses.map(|address| (address, MULTICAST_MAC));
         self.sent_from_everywhere(&model, trees);
+        for (_, place) in self.truth.hosts() {
+            model.send(place, ModelPacket::from_ips(MULTICAST_MAC, (ipv4(0).into(), MULTICAST.into())));
+        }
         let places =
             || (0..4).filter_map(|rack| Some((Ipv4Addr::UNSPECIFIED.into(), pmac::for_port(rack, 3)?)));
         self.sent_from_everywhere(&model, places());
