@@ -459,7 +459,10 @@ impl PeerTable {
             // The numbers ascend: the agent has given this connection up and made a later one,
             // whose greeting arrived first.
             Ordering::Equal if !link.outgoing => link.connection > Some(connection),
-            Ordering::Equal | Ordering::Greater => false,
+            // The agent has used a later connection, which this side made, so it has given this one
+            // up.
+            Ordering::Equal => link.connection > Some(connection) && link.machine.has_group_traffic(),
+            Ordering::Greater => false,
         });
         let crossing = link.as_ref().is_some_and(|link| {
             let same = link.incarnation == who.incarnation;

@@ -81,6 +81,12 @@ fn an_absent_rank_is_among_the_named_ones() {
 }
 
 #[test]
+fn a_late_greeting_of_an_ended_connection_ends_no_other() {
+    // The agents used a later connection, and a new group lost a node that was well.
+    check_scenarios(&[21_017_125], with_failed_step);
+}
+
+#[test]
 fn missing_memory_of_a_local_message_fails_its_receive() {
     // The buffer was freed in the same turn, so the group did not fail and the receive succeeded.
     check_scenarios(&[330, 782, 961, 1206, 1235, 1343], with_failed_step);
