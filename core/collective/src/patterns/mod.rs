@@ -11,6 +11,7 @@
 mod binomial;
 mod bruck;
 mod chain;
+mod double_tree;
 mod k_nomial;
 mod linear;
 mod minimum_spanning_tree;
@@ -31,7 +32,7 @@ pub(crate) use parallel::PARALLEL;
 pub(crate) use recursive_doubling::RECURSIVE_DOUBLING;
 
 /// All patterns.
-pub(crate) static PATTERNS: [&Pattern; 12] = [
+pub(crate) static PATTERNS: [&Pattern; 13] = [
     &PARALLEL,
     &linear::LINEAR,
     &BINOMIAL,
@@ -44,6 +45,7 @@ pub(crate) static PATTERNS: [&Pattern; 12] = [
     &ring::RING,
     &bruck::BRUCK,
     &scatter_allgather::SCATTER_ALLGATHER,
+    &double_tree::DOUBLE_TREE,
 ];
 
 /// Moves one span from its holder to `dst` of every member. Members that do not need it must be
@@ -87,6 +89,9 @@ pub(crate) struct Pattern {
     pub(crate) segments: u64,
     /// Whether messages hold one member's share of a segment, so that segments may be larger.
     pub(crate) shares: bool,
+    /// Whether agents of the previous release do not know it. The planner does not choose it then,
+    /// because all agents of a group must make the same choice.
+    pub(crate) is_new: bool,
     /// Whether it multicasts over a tree that reaches all members.
     pub(crate) multicasts: bool,
     pub(crate) bcast: Option<BcastFn>,
@@ -107,6 +112,7 @@ impl Pattern {
             name,
             segments: 1,
             shares: false,
+            is_new: false,
             multicasts: false,
             bcast: None,
             reduce: None,

@@ -124,6 +124,12 @@ impl Plan {
         self.missing(operation).is_none()
     }
 
+    /// Returns whether agents of the previous release do not know one of its patterns.
+    pub(crate) fn is_new(&self) -> bool {
+        let Composition { node, rack, center, .. } = self.composition;
+        [node, rack, center].iter().any(|level| level.up.is_new || level.down.is_new)
+    }
+
     /// Returns the reason why the plan cannot run `operation`, or `None` if it can.
     pub(crate) fn missing(&self, operation: Operation) -> Option<String> {
         let composition = &self.composition;
