@@ -456,13 +456,11 @@ impl PeerTable {
         let stale = link.as_ref().is_some_and(|link| match who.incarnation.cmp(&link.incarnation) {
             // That agent has ended, because a later one is in the groups.
             Ordering::Less => !link.groups.is_empty(),
-            // The numbers ascend: the agent has given this connection up and made a later one,
-            // whose greeting arrived first.
-            Ordering::Equal if !link.outgoing => link.connection > Some(connection),
-            // The agent has used a later connection, which this side made, so it has given this one
-            // up.
-            Ordering::Equal => link.connection > Some(connection) && link.machine.has_group_traffic(),
-            Ordering::Greater => false,
+            // The numbers ascend: the current connection was made later. Either the agent has given
+            // this one up, or both sides have connected at the same time. The agent then keeps the
+            // current connection as a spare one, because its own precedes.
+            Ordering::Equal if !(link.outgoing && link.precedes) => link.connection > Some(connection),
+            Ordering::Equal | Ordering::Greater => false,
         });
         let crossing = link.as_ref().is_some_and(|link| {
             let same = link.incarnation == who.incarnation;

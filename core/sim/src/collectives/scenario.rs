@@ -499,7 +499,8 @@ impl ScenarioGenerator {
     /// Draws patterns until they form a plan for the operation. Returns `None` after twenty failed
     /// attempts.
     fn composition(&mut self, operation: Operation) -> Option<Plan> {
-        let patterns: Vec<&str> = Plan::patterns().collect();
+        // A further pattern would change the scenarios of all seeds, also of those that once failed.
+        let patterns: Vec<&str> = Plan::patterns().filter(|pattern| *pattern != "double-tree").collect();
         (0..20).find_map(|_| {
             let mut pattern = || patterns[self.below(patterns.len())];
             let mut text = format!("rack:{},center:{}", pattern(), pattern());

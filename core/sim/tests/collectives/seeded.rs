@@ -1,6 +1,7 @@
 //! Collectives from seeds: no wrong byte, no stall, and lost ranks are named.
 
 use super::seeds::{assert_none, on_every_seed, on_seed, seeds};
+use cool_collective::Plan;
 use cool_sim::collectives::{CollectiveScenario, Coverage};
 use std::sync::Mutex;
 
@@ -80,10 +81,28 @@ fn an_absent_rank_is_among_the_named_ones() {
     check_seeds(&[124, 173, 252, 264, 950, 1813]);
 }
 
+/// Returns a scenario in which two trees carry all calls for which that is possible.
+fn by_double_trees(seed: u64) -> CollectiveScenario {
+    let mut scenario = CollectiveScenario::of(seed);
+    let plan: Plan = "racked:double-tree".parse().expect("it is a plan");
+    for call in scenario.groups.iter_mut().flat_map(|group| &mut group.calls) {
+        if plan.fits(call.operation) && !call.plan.is_empty() {
+            call.plan = plan.to_string();
+        }
+    }
+    scenario
+}
+
+#[test]
+fn double_trees_are_right_under_all_faults() {
+    run_all(SEEDS / 5, by_double_trees);
+}
+
 #[test]
 fn a_late_greeting_of_an_ended_connection_ends_no_other() {
     // The agents used a later connection, and a new group lost a node that was well.
     check_scenarios(&[21_017_125], with_failed_step);
+    check_scenarios(&[22_004_462], on_demand);
 }
 
 #[test]
