@@ -92,7 +92,7 @@ fn document(options: &SimulateOptions, operation: Operation) -> Result<Simulatio
         None => {
             check(&call, &layout, &Plan::default_for(&call, &layout))?;
             let picked = planner.pick(&call);
-            let others = Planner::candidates(&call, &layout).into_iter().filter(|plan| *plan != picked);
+            let others = Planner::suitable(&call, &layout).into_iter().filter(|plan| *plan != picked);
             let lines =
                 std::iter::once(picked).chain(others).map(|plan| match planner.estimate(&call, plan) {
                     Some(Estimate { seconds, events, .. }) if events > EVENTS_MAX => {

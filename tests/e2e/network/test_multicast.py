@@ -107,7 +107,7 @@ def test_packets_reach_members_only_and_each_link_once(make_bed, address, ipv6):
     wait_for(lambda: receivers(bed, address) == 0, "the switches notice that all members have left")
 
 
-def test_members_receive_packets_after_a_restart_of_the_controller(make_bed):
+def test_members_receive_packets_after_the_controller_restarts(make_bed):
     bed = make_bed("tree:2x3", without_agent=WITHOUT_AGENT)
     with joined(bed, "h1", "239.4.5.6") as member:
         wait_for(lambda: receivers(bed, "239.4.5.6") == 1, "the machine is a member")

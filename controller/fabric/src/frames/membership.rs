@@ -58,7 +58,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn queries_are_sent_to_the_ethernet_addresses_of_their_destinations() {
+    fn queries_go_to_the_ethernet_addresses_of_their_destinations() {
         let source = MacAddr(2, 0, 0, 0, 0, 1);
         let [igmp, mld] = general_queries(source);
         assert_eq!((&igmp[..6], &mld[..6]), (&[1, 0, 0x5e, 0, 0, 1][..], &[0x33, 0x33, 0, 0, 0, 1][..]));

@@ -1,5 +1,6 @@
 //! The frames that the controller itself reads and writes: ARP, neighbor discovery, queries of
-//! memberships, 802.1Q tags, and the MAC addresses by which packets are routed. LLDP belongs to [`cool_topology`].
+//! memberships, 802.1Q tags, and the MAC addresses by which packets are routed. LLDP belongs to
+//! [`cool_topology`].
 
 pub(crate) mod arp;
 pub(crate) mod loop_probe;

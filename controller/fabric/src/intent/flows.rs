@@ -29,8 +29,8 @@ pub(crate) const NODE: u16 = 30_010;
 pub(crate) const HOST: u16 = 30_005;
 pub(crate) const RACK: u16 = 30_000;
 pub(crate) const NORMAL: u16 = 10_000;
-/// Priority of flows for reports of memberships. It is above that of multicast, because some reports
-/// are sent to the address that they concern.
+/// Priority of flows for reports of memberships. It is above that of multicast, because some
+/// reports are sent to the address that they concern.
 const MEMBERSHIP: u16 = 40;
 /// Priorities of flows for multicast of other programs, and for multicast of ports that must not
 /// send any. They are above that of unknown destinations.

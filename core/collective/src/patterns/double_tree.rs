@@ -1,8 +1,8 @@
 //! Two binary trees over the members, each for one half of the message (Sanders, Speck and Träff:
 //! Two-tree algorithms for full bandwidth broadcast, reduction and scan, 2009). A member with
-//! children in one tree is a leaf of the other, so every link carries the message about once in each
-//! direction, as along a chain, but in a number of steps that only grows with the logarithm of the
-//! number of members.
+//! children in one tree is a leaf of the other, so every link carries the message about once in
+//! each direction, as along a chain, but in a number of steps that only grows with the logarithm of
+//! the number of members.
 //!
 //! A reduction combines at each member its value, that of its child with the lower position, and
 //! that of its other child.

@@ -194,14 +194,20 @@ impl Planner {
         estimate::PlanEstimator::new(&self.model, &self.layout, &call).estimate(plan, f64::INFINITY)
     }
 
-    /// Returns the candidate plans for a call: all named plans and all single patterns that agents of
-    /// the previous release know. If the ranks are not in the order of racks, the candidates
-    /// include the single patterns over the ranks in that order.
+    /// Returns the candidates for a call: the suitable plans that agents of the previous release
+    /// know.
     pub fn candidates(call: &Call, layout: &Layout) -> Vec<Plan> {
+        let plans = Planner::suitable(call, layout).into_iter();
+        plans.filter(|plan| !plan.is_new()).collect()
+    }
+
+    /// Returns the suitable plans for a call: all named plans and all single patterns. If the ranks
+    /// are not in the order of racks, they include the single patterns over the ranks in that
+    /// order.
+    pub fn suitable(call: &Call, layout: &Layout) -> Vec<Plan> {
         let in_order = (0..layout.nodes()).flat_map(|node| layout.ranks_of_node(node).iter().copied());
         let racked = (!in_order.eq(layout.ranks())).then(|| Plan::racked(call.operation));
-        let plans = Plan::fitting(call.operation).chain(racked.into_iter().flatten());
-        plans.filter(|plan| !plan.is_new()).collect()
+        Plan::fitting(call.operation).chain(racked.into_iter().flatten()).collect()
     }
 
     /// Returns the plan with each segment size that is worth a try, except with its own.

@@ -499,7 +499,7 @@ impl ScenarioGenerator {
     /// Draws patterns until they form a plan for the operation. Returns `None` after twenty failed
     /// attempts.
     fn composition(&mut self, operation: Operation) -> Option<Plan> {
-        // A further pattern would change the scenarios of all seeds, also of those that once failed.
+        // Another pattern would change the scenarios of all seeds, also of those that once failed.
         let patterns: Vec<&str> = Plan::patterns().filter(|pattern| *pattern != "double-tree").collect();
         (0..20).find_map(|_| {
             let mut pattern = || patterns[self.below(patterns.len())];

@@ -4,9 +4,10 @@
 //! that lead to hosts ([`EdgePorts`]), the frames that were flooded ([`FloodGuard`]), the IPv6
 //! addresses that nodes use ([`NeighborCache`]), the PMACs that hosts have received
 //! ([`PmacRefresh`]), the hosts for which switches have flows ([`HostPlacements`]), the members of
-//! multicast addresses ([`Memberships`]) and the warnings for the operator ([`HostWarnings`]). The parts do not depend on each other; this file routes
-//! between them. [`Network`](super::Network) passes every [`Input`] together with a read-only view
-//! of its [`Surroundings`], and executes each [`Output`].
+//! multicast addresses ([`Memberships`]) and the warnings for the operator ([`HostWarnings`]). The
+//! parts do not depend on each other; this file routes between them.
+//! [`Network`](super::Network) passes every [`Input`] together with a read-only view of its
+//! [`Surroundings`], and executes each [`Output`].
 
 mod delivery;
 mod flood_guard;

@@ -305,8 +305,8 @@ impl World {
     }
 
     /// Sends packets from every member into every tree, from every host to another program's
-    /// multicast address, and to every node; the model panics if one loops. Packets to nodes are also sent with each cable pulled while only the switches at its
-    /// ends have noticed.
+    /// multicast address, and to every node; the model panics if one loops. Packets to nodes are
+    /// also sent with each cable pulled while only the switches at its ends have noticed.
     fn no_loops(&self) {
         let mut model = self.model();
         let numbers = GROUPS.start..GROUPS.start + 4;
