@@ -19,7 +19,7 @@ def section(options):
     """Returns the name of the section of the document that contains this table."""
     kinds = {"slow copies": options.slow, "killed nodes": options.kill, "nodes that join": options.join, "nodes that restart": options.restart,
              "lossy copies": options.loss, "copies of a change": options.delta, "copies and a broadcast": "bcast" in options.ways,
-             "copies by multicast programs": options.unicast == "normal", "copies by other programs": any(way in copy_peers.PEERS for way in options.ways)}
+             "copies by multicast programs": any(way in ("udpcast", "uftp") for way in options.ways), "copies by other programs": any(way in copy_peers.PEERS for way in options.ways)}
     return next((name for name, chosen in kinds.items() if chosen), "copies")
 
 

@@ -12,7 +12,7 @@
     sudo bench/copying.py --delta --ways tree,swarm,rsync  # copies again after 1 % has changed
     sudo bench/copying.py --ways tree,chain,bcast  # compares with a broadcast from memory
     sudo bench/copying.py --ways tree,chain,swarm,rsync,rsync-tree,clush,sbcast
-    sudo bench/copying.py --ways tree,swarm,udpcast,uftp --unicast normal  # switches flood
+    sudo bench/copying.py --ways tree,swarm,udpcast,uftp
 
 The ways take turns, and every copy is compared with the source. The time of COOL counts from the
 start of the command to the last copy. The time of BitTorrent and other programs counts from when

@@ -1,5 +1,5 @@
 //! A spanning tree of the switches, and the ports by which each switch forwards a packet so that it
-//! reaches all members of an address, whichever port it comes from.
+//! reaches all members of an address from any port.
 
 use crate::trees::forest;
 use crate::{DatapathId, Link, Port};
@@ -39,8 +39,8 @@ impl SpanningTree {
     }
 
     /// Returns the ports by which each switch must forward a packet that all `members` shall
-    /// receive: ports of members, and links of the tree that lead to some. A switch must not
-    /// return the packet to the port that it came from.
+    /// receive: ports of members, and links of the tree that lead to some. A switch must not send
+    /// the packet out of the port that has received it.
     pub fn outputs(&self, members: &BTreeSet<Port>) -> BTreeMap<DatapathId, BTreeSet<u32>> {
         let mut outputs: BTreeMap<DatapathId, BTreeSet<u32>> = BTreeMap::new();
         for member in members {

@@ -1,6 +1,6 @@
 //! Flows for multicast of other programs than COOL: each switch forwards packets to an address by
-//! the same ports, whatever port they come from, except that one (OpenFlow 1.3.5, 7.2.5). They use
-//! no group entries.
+//! the same ports, except the one that has received them (OpenFlow 1.3.5, 7.2.5). They use no group
+//! entries.
 
 use super::Intent;
 use super::cookies::FOR_MULTICAST;
@@ -20,7 +20,7 @@ const GROUP_ADDRESS_MASK: MacAddr = MacAddr(0x81, 0, 0, 0, 0, 0);
 pub(crate) const PTP: MacAddr = MacAddr(0x01, 0x1b, 0x19, 0, 0, 0);
 
 /// Destination of multicast packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MulticastAddress {
     /// Of IPv4 or IPv6.
     Ip(IpAddr),

@@ -15,56 +15,65 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Debug, Default)]
 pub(super) struct HostMulticast {
     tree: SpanningTree,
-    /// Switches with a flow for each address.
-    carried: BTreeMap<MulticastKey, BTreeSet<DatapathId>>,
+    carried: BTreeMap<MulticastKey, CarriedAddress>,
     /// Ports that must not send multicast.
     refused: BTreeSet<Port>,
-    /// Number of changes of members, ports and switches that were processed, and whether the
+    /// Number of changes of members and ports that were processed, and of switches, and whether the
     /// network was settled then.
-    processed: (u64, bool),
+    processed: (u64, u64, bool),
+}
+
+/// An address in use.
+#[derive(Debug)]
+struct CarriedAddress {
+    receivers: BTreeSet<Port>,
+    /// Switches with a flow.
+    switches: BTreeSet<DatapathId>,
 }
 
 impl Network {
     /// Brings the flows in line with the members, the ports and, if it has changed, the topology.
     pub(super) fn carry_multicast(&mut self, topology_changed: bool) {
-        let revision = self.host_forwarder.memberships().revision() + self.switches.revision();
-        let state = (revision, self.switches.is_settled());
-        if !self.host_forwarder.serves_hosts()
-            || (state == self.host_multicast.processed && !topology_changed)
-        {
+        let memberships = self.host_forwarder.memberships();
+        let state = (memberships.revision(), self.switches.revision(), self.switches.is_settled());
+        let processed = core::mem::replace(&mut self.host_multicast.processed, state);
+        if !self.host_forwarder.serves_hosts() || (state == processed && !topology_changed) {
             return;
         }
-        let Network { host_multicast, intent, .. } = self;
-        host_multicast.processed = state;
+        let Network { host_multicast: HostMulticast { tree, carried, refused, .. }, intent, .. } = self;
         let links: BTreeSet<Link> = self.discovery.graph().links().collect();
-        host_multicast.tree.update(&links, state.1, |_| false);
-        let mut before = core::mem::take(&mut host_multicast.carried);
-        for (key, receivers) in self.host_forwarder.memberships().receivers() {
-            let outputs = host_multicast.tree.outputs(&receivers);
+        tree.update(&links, state.2, |_| false);
+        let only_members = !topology_changed && (state.1, state.2) == (processed.1, processed.2);
+        let mut before = core::mem::take(carried);
+        for (key, receivers) in memberships.receivers() {
+            let mut old = before.remove(&key);
+            if let Some(same) = old.take_if(|old| only_members && old.receivers == receivers) {
+                carried.insert(key, same);
+                continue;
+            }
+            let outputs = tree.outputs(&receivers);
             for (switch, ports) in &outputs {
                 intent.carry(*switch, key, Some(ports));
             }
             let switches: BTreeSet<DatapathId> = outputs.into_keys().collect();
-            for switch in before.remove(&key).unwrap_or_default().difference(&switches) {
+            for switch in old.iter().flat_map(|old| old.switches.difference(&switches)) {
                 intent.carry(*switch, key, None);
             }
-            host_multicast.carried.insert(key, switches);
+            carried.insert(key, CarriedAddress { receivers, switches });
         }
-        for (key, switches) in before {
-            switches.into_iter().for_each(|switch| intent.carry(switch, key, None));
+        for (key, old) in before {
+            old.switches.into_iter().for_each(|switch| intent.carry(switch, key, None));
         }
-        let is_in_use = !host_multicast.carried.is_empty();
-        let open = self.host_forwarder.memberships().open_ports();
-        let refused = if is_in_use {
-            closed_ports(&self.switches, open, &host_multicast.tree)
-        } else {
+        let closed = if carried.is_empty() {
             BTreeSet::new()
+        } else {
+            closed_ports(&self.switches, memberships.open_ports(), tree)
         };
-        for port in host_multicast.refused.difference(&refused) {
+        for port in refused.difference(&closed) {
             intent.refuse_multicast(*port, false);
         }
-        refused.iter().for_each(|port| intent.refuse_multicast(*port, true));
-        host_multicast.refused = refused;
+        closed.iter().for_each(|port| intent.refuse_multicast(*port, true));
+        *refused = closed;
     }
 }
 

@@ -21,6 +21,10 @@ const WITHOUT_REPORTS: [MacAddr; 1] = [PTP];
 /// Maximum number of addresses of one port, and in all. Each takes a flow in every switch.
 pub(super) const PORT_ADDRESSES_MAX: usize = 32;
 pub(super) const ADDRESSES_MAX: usize = 1024;
+/// Maximum number of VLANs in which all ports are members of an address.
+const WITHOUT_REPORTS_MAX: usize = 16;
+/// Maximum number of multicast routers.
+const ROUTERS_MAX: usize = 64;
 
 const QUERY_INTERVAL: Duration = Duration::from_secs(QUERY_INTERVAL_SECONDS as u64);
 /// Time after which a second query follows the first one of a port, which may have been lost.
@@ -37,7 +41,7 @@ const LAST_MEMBER_INTERVAL: Duration = Duration::from_secs(1);
 const PROBE_TIME: Duration = Duration::from_secs(1);
 const PROBE_AGAIN: Duration = Duration::from_millis(200);
 
-/// What the controller must send.
+/// A query that the controller must send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum MembershipQuery {
     /// A general query to this port, in all its VLANs.
@@ -46,7 +50,7 @@ pub(crate) enum MembershipQuery {
     Specific(MulticastKey, Port),
 }
 
-/// Why a report was not recorded.
+/// The reason why an address of a report was left out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TooManyAddresses;
 
@@ -164,7 +168,9 @@ impl Memberships {
 
     /// Records a query from a port. Only that of a router has a source.
     pub(crate) fn on_query(&mut self, now: Time, port: Port, vlan: Vlan, source: IpAddr) {
-        if !source.is_unspecified() {
+        let is_router = !source.is_unspecified();
+        let has_room = self.routers.len() < ROUTERS_MAX || self.routers.contains(&(vlan, port));
+        if is_router && has_room {
             self.revision += u64::from(self.routers.insert((vlan, port)));
             self.routers_expiring.set((vlan, port), now + MEMBERSHIP_TIME);
         }
@@ -173,7 +179,7 @@ impl Memberships {
     /// Records a frame to this Ethernet address, which may be one that needs no reports.
     pub(crate) fn on_frame(&mut self, to: MacAddr, vlan: Vlan) {
         let key = MulticastKey { vlan, address: MulticastAddress::Ethernet(to) };
-        if WITHOUT_REPORTS.contains(&to) && self.without_reports.len() < ADDRESSES_MAX {
+        if WITHOUT_REPORTS.contains(&to) && self.without_reports.len() < WITHOUT_REPORTS_MAX {
             self.revision += u64::from(self.without_reports.insert(key));
         }
     }
@@ -234,6 +240,8 @@ impl Memberships {
             queries.insert(MembershipQuery::General(port));
         }
         if self.next_queries.take_if(|at| *at <= now).is_some() {
+            // A new connection outside of the network may have joined two ports.
+            probe();
             queries.extend(self.open.iter().copied().map(MembershipQuery::General));
             self.next_queries = Some(now + QUERY_INTERVAL).filter(|_| !self.open.is_empty());
         }
@@ -286,7 +294,7 @@ mod tests {
         MulticastKey { vlan: Vlan::default(), address: MulticastAddress::Ip(address.parse().unwrap()) }
     }
 
-    /// Returns memberships whose ports 1 to 3 have been open since one second.
+    /// Returns memberships with the open ports 1 to 3.
     fn memberships() -> Memberships {
         let mut memberships = Memberships::default();
         (1..=3).for_each(|number| memberships.set_edge(at(0), port(number), true));
@@ -389,6 +397,17 @@ mod tests {
         report(&mut memberships, 100, 1, "239.1.2.3", true);
         memberships.pass_time(at(2) + MEMBERSHIP_TIME, || true);
         assert_eq!(receivers(&memberships), [(key("239.1.2.3"), vec![1])]);
+    }
+
+    #[test]
+    fn routers_and_vlans_of_the_time_protocol_are_limited() {
+        let mut memberships = memberships();
+        for vlan in (1..200).map(|identifier| Vlan(Some(identifier))) {
+            memberships.on_frame(PTP, vlan);
+            memberships.on_query(at(2), port(3), vlan, [10, 0, 0, 9].into());
+        }
+        assert_eq!(receivers(&memberships).len(), WITHOUT_REPORTS_MAX);
+        assert_eq!(memberships.routers.len(), ROUTERS_MAX);
     }
 
     #[test]

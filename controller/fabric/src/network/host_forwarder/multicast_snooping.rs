@@ -57,7 +57,7 @@ impl HostForwarder {
         let HostForwarder { memberships, floods, .. } = self;
         let mut round: Option<ProbeRound> = None;
         let queries = memberships.pass_time(now, || {
-            round = floods.start_probes(now, Tag::default());
+            round = round.take().or_else(|| floods.start_probes(now, Tag::default()));
             round.is_some()
         });
         if let Some(round) = round {
