@@ -17,9 +17,10 @@ const LAST_MEMBER_TENTHS: u8 = 10;
 /// Number of queries in a row that may be lost.
 const ROBUSTNESS: u8 = 2;
 
-const IGMP: u8 = 2;
-const IGMP_QUERY: u8 = 0x11;
-const MLD_QUERY: u8 = 130;
+/// IP protocol number of IGMP, and the types of queries in IGMP and ICMPv6.
+pub(crate) const IGMP: u8 = 2;
+pub(crate) const IGMP_QUERY: u8 = 0x11;
+pub(crate) const MLD_QUERY: u8 = 130;
 /// The shortest queries: those of IGMPv1 and IGMPv2, and of MLDv1.
 const IGMP_QUERY_MIN: usize = 8;
 const MLD_QUERY_MIN: usize = 24;

@@ -4,21 +4,19 @@
 //! Source lists count only as far as they show whether a host is a member at all.
 
 use crate::checksum::{ICMPV6, icmpv6_checksum, internet_checksum};
+use crate::membership_query::{IGMP, IGMP_QUERY, MLD_QUERY};
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const IPV4_HEADER: usize = 20;
 const IPV6_HEADER: usize = 40;
-const IGMP: u8 = 2;
 /// The IPv6 header for hop-by-hop options, which precede MLD.
 const HOP_BY_HOP: u8 = 0;
 /// The flag "more fragments", and the offset of a fragment.
 const FRAGMENT: u16 = 0x3fff;
 
-const IGMP_QUERY: u8 = 0x11;
 const IGMP_REPORTS: [u8; 2] = [0x12, 0x16];
 const IGMP_LEAVE: u8 = 0x17;
 const IGMP3_REPORT: u8 = 0x22;
-const MLD_QUERY: u8 = 130;
 /// ICMPv6 type of the reports of MLDv1, which are sent to the address that they concern.
 pub const MLD_REPORT: u8 = 131;
 const MLD_DONE: u8 = 132;
@@ -159,7 +157,7 @@ mod tests {
     use super::*;
     use crate::membership_query;
 
-    /// Returns an IPv4 packet with a message of IGMP whose checksum is filled in.
+    /// Returns an IPv4 packet with a message of IGMP, with correct checksums.
     fn igmp(message: &[u8]) -> Vec<u8> {
         let mut message = message.to_vec();
         let sum = internet_checksum(&[&message]);
@@ -172,7 +170,7 @@ mod tests {
         packet
     }
 
-    /// Returns an IPv6 packet with a message of MLD whose checksum is filled in.
+    /// Returns an IPv6 packet with a message of MLD, with a correct checksum.
     fn mld(message: &[u8]) -> Vec<u8> {
         let (source, destination) = ("fe80::7".parse().unwrap(), "ff02::16".parse().unwrap());
         let mut message = message.to_vec();

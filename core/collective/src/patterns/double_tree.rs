@@ -4,21 +4,16 @@
 //! each direction, as along a chain, but in a number of steps that only grows with the logarithm of
 //! the number of members.
 //!
-//! A reduction combines at each member its value, that of its child with the lower position, and
-//! that of its other child.
+//! A reduction combines the value of a member with those of its children in the reverse order of
+//! the messages of a broadcast.
 
-use super::{Pattern, Subgroup, rotated};
-use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot};
-use crate::schedule::{Rank, Span};
+use super::Pattern;
+use super::tree::trees;
+use crate::builder::ScheduleBuilder;
+use crate::schedule::Span;
 
-pub(super) static DOUBLE_TREE: Pattern = Pattern {
-    segments: 32,
-    is_new: true,
-    bcast: Some(bcast),
-    reduce: Some(reduce),
-    allreduce: Some(allreduce),
-    ..Pattern::new("double-tree")
-};
+pub(super) static DOUBLE_TREE: Pattern =
+    Pattern { segments: 32, is_new: true, ..trees!("double-tree", halves) };
 
 /// Returns the edges of both trees, parent and child, those near the root first. Position 0 is the
 /// root of both and has one child in each.
@@ -51,53 +46,6 @@ fn halves(b: &ScheduleBuilder<'_>, whole: Span, n: usize) -> Vec<(Span, usize, u
     let [first, second] = edges(n);
     let both = first.into_iter().zip(second);
     both.flat_map(|(one, other)| [(parts[0], one.0, one.1), (parts[1], other.0, other.1)]).collect()
-}
-
-fn bcast(b: &mut ScheduleBuilder<'_>, group: &Subgroup, from: RankSpan, dst: &dyn Fn(Rank) -> Span) {
-    let mut members = rotated(&group.members, |rank| *rank == from.rank);
-    if members.first() != Some(&from.rank) {
-        members.insert(0, from.rank);
-    }
-    for (part, parent, child) in halves(b, from.span, members.len()) {
-        let held = |i: usize| {
-            let whole = if i == 0 { from.span } else { dst(members[i]) };
-            RankSpan { rank: members[i], span: whole.sub(part.offset - from.span.offset, part.len) }
-        };
-        b.send(held(parent), held(child));
-    }
-}
-
-fn reduce(b: &mut ScheduleBuilder<'_>, values: &[RankSpan], into: RankSpan) {
-    let mut held = rotated(values, |value| value.rank == into.rank);
-    let mut grown = vec![false; held.len()];
-    let own = held.clone();
-    for (part, parent, child) in halves(b, own[0].span, own.len()).into_iter().rev() {
-        if !grown[parent] {
-            grown[parent] = true;
-            held[parent].span = if held[parent].rank == into.rank {
-                b.send(held[parent], into);
-                into.span
-            } else {
-                b.growing(held[parent])
-            };
-        }
-        let offset = part.offset - own[0].span.offset;
-        let at = |i: usize| RankSpan { rank: held[i].rank, span: held[i].span.sub(offset, part.len) };
-        let RankSpan { rank, span } = at(parent);
-        let slot = b.slot(rank, ScratchSlot::From(held[child].rank), own[0].span.len);
-        let arrived = slot.sub(offset, part.len);
-        b.send(at(child), RankSpan { rank, span: arrived });
-        b.reduce(rank, arrived, span);
-    }
-    b.send(held[0], into);
-}
-
-/// Reduces to the first member, and broadcasts from it.
-fn allreduce(b: &mut ScheduleBuilder<'_>, group: &Subgroup, values: &[RankSpan], dst: &dyn Fn(Rank) -> Span) {
-    let rank = values[0].rank;
-    let total = RankSpan { rank, span: dst(rank) };
-    reduce(b, values, total);
-    bcast(b, group, total, dst);
 }
 
 #[cfg(test)]

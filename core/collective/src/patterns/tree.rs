@@ -1,5 +1,6 @@
 //! The common part of all trees: messages go down from position 0, or up to it. Each tree's file
-//! defines its edges. Positions count from the root and wrap around the list of members.
+//! defines its edges, or the messages of several trees that carry parts. Positions count from the
+//! root and wrap around the list of members.
 
 use super::{Subgroup, rotated};
 use crate::builder::{RankSpan, ScheduleBuilder, ScratchSlot, consecutive};
@@ -23,26 +24,47 @@ impl TreeEdge {
 /// the children of one parent must be in descending order.
 pub(super) type TreeEdges = fn(usize) -> Vec<TreeEdge>;
 
+/// The messages of a broadcast along trees: for each the part of the whole that it carries, its
+/// parent and its child. A reduction has the same ones, in reverse order and direction.
+pub(super) type TreeMessages = fn(&ScheduleBuilder<'_>, Span, usize) -> Vec<(Span, usize, usize)>;
+
+/// Returns the messages of one tree with these edges, which carry the whole.
+pub(super) fn along(edges: Vec<TreeEdge>, whole: Span) -> Vec<(Span, usize, usize)> {
+    edges.into_iter().map(|edge| (whole, edge.parent, edge.child())).collect()
+}
+
 /// Makes a pattern from a tree's name, edges and number of segments.
 macro_rules! tree {
     ($name:literal, $edges:expr, $segments:literal) => {
         $crate::patterns::Pattern {
             segments: $segments,
-            bcast: Some(|b, group, from, dst| $crate::patterns::tree::bcast($edges, b, group, from, dst)),
-            reduce: Some(|b, values, into| $crate::patterns::tree::reduce($edges, b, values, into)),
-            allreduce: Some(|b, group, values, dst| {
-                $crate::patterns::tree::allreduce($edges, b, group, values, dst);
-            }),
             gather: Some(|b, moves| $crate::patterns::tree::gather($edges, b, moves)),
             scatter: Some(|b, moves| $crate::patterns::tree::scatter($edges, b, moves)),
-            ..$crate::patterns::Pattern::new($name)
+            ..$crate::patterns::tree::trees!($name, |_, whole, n| {
+                $crate::patterns::tree::along($edges(n), whole)
+            })
         }
     };
 }
 pub(super) use tree;
 
+/// Makes a pattern from a name and the messages of one or several trees.
+macro_rules! trees {
+    ($name:literal, $messages:expr) => {
+        $crate::patterns::Pattern {
+            bcast: Some(|b, group, from, dst| $crate::patterns::tree::bcast($messages, b, group, from, dst)),
+            reduce: Some(|b, values, into| $crate::patterns::tree::reduce($messages, b, values, into)),
+            allreduce: Some(|b, group, values, dst| {
+                $crate::patterns::tree::allreduce($messages, b, group, values, dst);
+            }),
+            ..$crate::patterns::Pattern::new($name)
+        }
+    };
+}
+pub(super) use trees;
+
 pub(super) fn bcast(
-    edges: TreeEdges,
+    messages: TreeMessages,
     b: &mut ScheduleBuilder<'_>,
     group: &Subgroup,
     from: RankSpan,
@@ -52,19 +74,26 @@ pub(super) fn bcast(
     if members.first() != Some(&from.rank) {
         members.insert(0, from.rank);
     }
-    let held =
-        |i: usize| RankSpan { rank: members[i], span: if i == 0 { from.span } else { dst(members[i]) } };
-    for edge in edges(members.len()) {
-        b.send(held(edge.parent), held(edge.child()));
+    for (part, parent, child) in messages(b, from.span, members.len()) {
+        let held = |i: usize| {
+            let whole = if i == 0 { from.span } else { dst(members[i]) };
+            RankSpan { rank: members[i], span: whole.sub(part.offset - from.span.offset, part.len) }
+        };
+        b.send(held(parent), held(child));
     }
 }
 
-/// A parent combines its value with those of its children, in their order.
-pub(super) fn reduce(edges: TreeEdges, b: &mut ScheduleBuilder<'_>, values: &[RankSpan], into: RankSpan) {
+/// A parent combines its value with those of its children, in the reverse order of the messages.
+pub(super) fn reduce(
+    messages: TreeMessages,
+    b: &mut ScheduleBuilder<'_>,
+    values: &[RankSpan],
+    into: RankSpan,
+) {
     let mut held = rotated(values, |value| value.rank == into.rank);
     let mut grown = vec![false; held.len()];
-    for edge in edges(held.len()).into_iter().rev() {
-        let (parent, child) = (edge.parent, edge.child());
+    let whole = held[0].span;
+    for (part, parent, child) in messages(b, whole, held.len()).into_iter().rev() {
         if !grown[parent] {
             grown[parent] = true;
             held[parent].span = if held[parent].rank == into.rank {
@@ -74,17 +103,18 @@ pub(super) fn reduce(edges: TreeEdges, b: &mut ScheduleBuilder<'_>, values: &[Ra
                 b.growing(held[parent])
             };
         }
+        let of = |span: Span| span.sub(part.offset - whole.offset, part.len);
         let RankSpan { rank, span } = held[parent];
-        let arrived = b.slot(rank, ScratchSlot::From(held[child].rank), span.len);
-        b.send(held[child], RankSpan { rank, span: arrived });
-        b.reduce(rank, arrived, span);
+        let arrived = of(b.slot(rank, ScratchSlot::From(held[child].rank), whole.len));
+        b.send(RankSpan { span: of(held[child].span), ..held[child] }, RankSpan { rank, span: arrived });
+        b.reduce(rank, arrived, of(span));
     }
     b.send(held[0], into);
 }
 
 /// Reduces to the first member, and broadcasts from it.
 pub(super) fn allreduce(
-    edges: TreeEdges,
+    messages: TreeMessages,
     b: &mut ScheduleBuilder<'_>,
     group: &Subgroup,
     values: &[RankSpan],
@@ -92,8 +122,8 @@ pub(super) fn allreduce(
 ) {
     let rank = values[0].rank;
     let total = RankSpan { rank, span: dst(rank) };
-    reduce(edges, b, values, total);
-    bcast(edges, b, group, total, dst);
+    reduce(messages, b, values, total);
+    bcast(messages, b, group, total, dst);
 }
 
 /// Members with others below them collect all those parts side by side in a slot.

@@ -6,7 +6,7 @@ use super::{HostForwarder, Output, PROBE_SOURCE, Surroundings};
 use crate::api::MacAddr;
 use crate::frames::loop_probe::LoopProbe;
 use crate::frames::vlan::{Tag, Vlan};
-use crate::frames::{pmac, resolution};
+use crate::frames::{membership, pmac, resolution};
 use crate::intent::hosts::HostKey;
 use cool_machine::Time;
 use cool_topology::{DatapathId, Port};
@@ -22,7 +22,7 @@ const BRIDGE_ADDRESSES: [u8; 5] = [0x01, 0x80, 0xc2, 0x00, 0x00];
 
 impl HostForwarder {
     /// Forwards a frame of a host that is a broadcast, or has a destination for which switches have
-    /// no flow.
+    /// no flow. A message about memberships is snooped.
     pub(super) fn forward(
         &mut self,
         now: Time,
@@ -40,9 +40,15 @@ impl HostForwarder {
         if !from.is_unicast() || from.is_zero() || is_for_bridges {
             return;
         }
-        if self.accept_sender(now, network, port, HostKey { mac: from, vlan: tag.vlan() }, None) {
-            self.memberships.on_frame(to, tag.vlan());
-            self.deliver(now, network, port, tag, |_| frame.to_vec(), to, FloodPurpose::Other);
+        if !self.accept_sender(now, network, port, HostKey { mac: from, vlan: tag.vlan() }, None) {
+            return;
+        }
+        match membership::read(frame) {
+            Some(message) => self.snoop(now, network, port, tag, frame, &message),
+            None => {
+                self.memberships.on_frame(to, tag.vlan());
+                self.deliver(now, network, port, tag, |_| frame.to_vec(), to, FloodPurpose::Other);
+            }
         }
     }
 
@@ -94,10 +100,7 @@ impl HostForwarder {
             ports.entry(port.switch).or_default().push(port.number);
         }
         for (switch, numbers) in ports {
-            for some in numbers.chunks(PORTS_PER_MESSAGE) {
-                let output = Output::Send { switch, ports: some.to_vec(), frame: frame.to_vec() };
-                self.outputs.push_back(output);
-            }
+            self.send_to_ports(switch, &numbers, &frame);
         }
     }
 
@@ -150,6 +153,13 @@ impl HostForwarder {
             let Some(frame) = resolution::announcement(address, pmac, router) else { continue };
             let frame = network.nodes.vlan(name).put(frame);
             ports.iter().for_each(|port| self.send(*port, frame.clone()));
+        }
+    }
+
+    /// Sends a frame out of these ports of a switch.
+    pub(super) fn send_to_ports(&mut self, switch: DatapathId, ports: &[u32], frame: &[u8]) {
+        for some in ports.chunks(PORTS_PER_MESSAGE) {
+            self.outputs.push_back(Output::Send { switch, ports: some.to_vec(), frame: frame.to_vec() });
         }
     }
 

@@ -4,11 +4,9 @@
 use super::flood_guard::{FloodPurpose, ProbeRound};
 use super::memberships::MembershipQuery;
 use super::warnings::HostWarning;
-use super::{HostForwarder, Output, PROBE_SOURCE, Surroundings};
-use crate::api::MacAddr;
+use super::{HostForwarder, PROBE_SOURCE, Surroundings};
 use crate::frames::membership;
 use crate::frames::vlan::{Tag, Vlan};
-use crate::intent::hosts::HostKey;
 use crate::intent::multicast::MulticastAddress;
 use cool_machine::Time;
 use cool_topology::membership_report::MembershipMessage;
@@ -16,7 +14,7 @@ use cool_topology::{DatapathId, Port};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl HostForwarder {
-    /// Processes a message about memberships that a port has received, which is also given as an
+    /// Processes a message about memberships of an accepted sender, which is also given as an
     /// untagged frame.
     pub(super) fn snoop(
         &mut self,
@@ -27,23 +25,17 @@ impl HostForwarder {
         frame: &[u8],
         message: &MembershipMessage,
     ) {
-        let source = frame.get(6..12).and_then(|octets| <[u8; 6]>::try_from(octets).ok());
-        let Some(key) = source.map(|mac| HostKey { mac: MacAddr::from(mac), vlan: tag.vlan() }) else {
-            return;
-        };
-        if !key.mac.is_unicast() || !self.accept_sender(now, network, port, key, None) {
-            return;
-        }
+        let vlan = tag.vlan();
         match message {
             MembershipMessage::Query(source) => {
-                self.memberships.on_query(now, port, key.vlan, *source);
+                self.memberships.on_query(now, port, vlan, *source);
                 self.flood(now, port, tag.put(frame.to_vec()), FloodPurpose::Other);
             }
             MembershipMessage::Report(records) => {
-                if self.memberships.on_report(now, port, key.vlan, records).is_err() {
+                if self.memberships.on_report(now, port, vlan, records).is_err() {
                     self.warn(now, network, port, HostWarning::TooManyAddresses);
                 }
-                let routers = self.memberships.routers_of(key.vlan).filter(|router| *router != port);
+                let routers = self.memberships.routers_of(vlan).filter(|router| *router != port);
                 for router in routers.collect::<Vec<_>>() {
                     self.send(router, tag.put(frame.to_vec()));
                 }
@@ -80,7 +72,7 @@ impl HostForwarder {
         }
         for ((switch, vlan), ports) in general {
             for frame in membership::general_queries(PROBE_SOURCE) {
-                self.outputs.push_back(Output::Send { switch, ports: ports.clone(), frame: vlan.put(frame) });
+                self.send_to_ports(switch, &ports, &vlan.put(frame));
             }
         }
     }

@@ -11,7 +11,7 @@ use crate::api::MacAddr;
 use crate::frames::loop_probe::LoopProbe;
 use crate::frames::resolution::AddressResolution;
 use crate::frames::vlan::{self, Tag, Vlan};
-use crate::frames::{arp, ethertype, membership, ndp, pmac};
+use crate::frames::{arp, ethertype, ndp, pmac};
 use crate::intent::hosts::HostKey;
 use cool_machine::Time;
 use cool_topology::Port;
@@ -42,10 +42,7 @@ impl HostForwarder {
                 self.resolve(now, network, port, tag, &message, served);
             }
         } else if served {
-            match membership::read(untagged) {
-                Some(message) => self.snoop(now, network, port, tag, untagged, &message),
-                None => self.forward(now, network, port, tag, untagged),
-            }
+            self.forward(now, network, port, tag, untagged);
         }
     }
 
