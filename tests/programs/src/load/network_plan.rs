@@ -3,10 +3,11 @@
 use std::collections::BTreeMap;
 use std::str::FromStr;
 
-/// Flows that every switch must have: LLDP, ARP, four types of neighbor discovery, broadcasts and
-/// link-local IPv6 multicast to the controller; a flow that drops other packets; and flows that
-/// count and drop packets to groups, for both versions of IP.
-const FLOWS_PER_SWITCH: usize = 11;
+/// Flows that every switch must have: LLDP, ARP, four types of neighbor discovery, broadcasts,
+/// multicast of the link for both versions of IP and for PTP, and reports of memberships for both
+/// versions of IP to the controller; a flow that drops other packets; and flows that count and drop
+/// packets to groups, for both versions of IP.
+const FLOWS_PER_SWITCH: usize = 15;
 /// Flows of a host: packets to it, and its LLDP and ARP to the controller.
 const FLOWS_PER_HOST: usize = 3;
 
@@ -158,7 +159,7 @@ mod tests {
         // 300 switches have flows for 200 racks; 200 ToRs for 199 racks and 50 hosts, three each.
         // 20 links end at each of the former, 10 at each of the latter. Every switch has 11 others.
         let links = 300 * 20 + 200 * 10;
-        assert_eq!(plan.flows(), 300 * 200 + 200 * (199 + 50 * 3) + links + 500 * 11);
+        assert_eq!(plan.flows(), 300 * 200 + 200 * (199 + 50 * 3) + links + 500 * 15);
         assert!("fattree:3x1".parse::<NetworkPlan>().is_err() && "ring:4".parse::<NetworkPlan>().is_err());
     }
 }

@@ -291,7 +291,7 @@ pub(crate) async fn measure_controller(
     report.record("agents_joined_s", seconds(begun));
     let flows = network.fabric.plan.flows() as u64;
     let all = |counts: &FabricCounts| counts.flows.load(Ordering::Relaxed) == flows;
-    network.fabric.wait_until("unicast flows", PHASE_TIMEOUT, all).await?;
+    network.fabric.wait_until(&format!("{flows} unicast flows"), PHASE_TIMEOUT, all).await?;
     network.wait_until_discovered(controller.grpc).await?;
     report.record("unicast_rules", flows);
     report.record("discovered_and_unicast_sent_s", seconds(begun));
