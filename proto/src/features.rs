@@ -38,6 +38,18 @@ pub const NEIGHBORS: u64 = 1 << 9;
 /// controller requests that.
 pub const QUERIERS: u64 = 1 << 10;
 
+/// The agent joins the sources of source-specific trees (RFC 4607) that other agents name, and
+/// proves that its own multicasts over them arrive.
+pub const TREE_SOURCES: u64 = 1 << 11;
+
 /// All features that this release supports.
-pub const ALL: u64 =
-    TAGS | USERS | DESCRIPTIONS | QUICK | HELD_GROUPS | QUICK_PROBES | TREE_PROOFS | NEIGHBORS | QUERIERS;
+pub const ALL: u64 = TAGS
+    | USERS
+    | DESCRIPTIONS
+    | QUICK
+    | HELD_GROUPS
+    | QUICK_PROBES
+    | TREE_PROOFS
+    | NEIGHBORS
+    | QUERIERS
+    | TREE_SOURCES;

@@ -9,7 +9,7 @@ use cool_transport::tagged::Protection;
 use cool_transport::unicast::handshake::agent_key;
 use cool_transport::unicast::{AgentId, MessageName};
 use cool_transport::{Chain, Hop};
-use cool_types::{Key, name_list, rank_list, wire};
+use cool_types::{Key, is_source_specific, name_list, rank_list, wire};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -40,6 +40,16 @@ pub(crate) struct MemberTree {
     pub(crate) bytes_per_second: u64,
 }
 
+/// A tree that nodes join together with a source, and that reaches this node.
+#[derive(Clone, Debug)]
+pub(crate) struct SourceSpecificTree {
+    /// Its index among all trees of the group.
+    pub(crate) index: u32,
+    pub(crate) scope: MulticastScope,
+    pub(crate) address: SocketAddr,
+    pub(crate) nodes: Vec<usize>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Members {
     pub(crate) id: u64,
@@ -60,6 +70,9 @@ pub(crate) struct Members {
     /// The trees by scope. If there are several over all nodes, they share no link between
     /// switches.
     trees: BTreeMap<MulticastScope, Vec<MemberTree>>,
+    /// The nodes of which the multicasts over source-specific trees arrive: this node once all
+    /// others have received its probes, and others once their data has arrived here.
+    sources: BTreeSet<(MulticastScope, usize)>,
     host_bytes_per_second: u64,
     /// The rate of the slowest network level, as configured or measured, by which plans are chosen.
     slowest_level_bytes_per_second: u64,
@@ -120,7 +133,8 @@ impl Members {
                 return Err(invalid(format!("the tree address {} is not a multicast address", tree.address)));
             }
             let address = SocketAddr::new(tree.address, tree.port);
-            let most = if scope == MulticastScope::All { Layout::MOST_STRIPES as usize } else { 1 };
+            let may_be_striped = scope == MulticastScope::All && !is_source_specific(tree.address);
+            let most = if may_be_striped { Layout::MOST_STRIPES as usize } else { 1 };
             let alike = trees.entry(scope).or_default();
             if alike.len() == most {
                 return Err(invalid(format!("more than {most} trees are for {:?}", tree.scope)));
@@ -142,6 +156,7 @@ impl Members {
             probe_quick: spec.probe_quick,
             group_key: spec.keyed.as_ref().filter(|_| spec.on_demand).map(|keyed| keyed.key.clone()),
             trees,
+            sources: BTreeSet::new(),
             host_bytes_per_second: spec.host_bytes_per_second,
             slowest_level_bytes_per_second: cost.rack.bytes_per_second.min(cost.core.bytes_per_second),
             by_id: BTreeMap::new(),
@@ -170,11 +185,36 @@ impl Members {
     /// its address and its nodes.
     pub(crate) fn my_indexed_trees(&self) -> Vec<(u32, SocketAddr, Vec<usize>)> {
         let trees =
-            self.trees.iter().flat_map(|(scope, trees)| trees.iter().map(|tree| (*scope, tree.address)));
-        let trees = (0u32..)
-            .zip(trees)
-            .map(|(index, (scope, address))| (index, address, self.layout.nodes_of(scope)));
+            self.indexed_trees().map(|(index, scope, address)| (index, address, self.layout.nodes_of(scope)));
         trees.filter(|(_, _, nodes)| nodes.contains(&self.me)).collect()
+    }
+
+    fn indexed_trees(&self) -> impl Iterator<Item = (u32, MulticastScope, SocketAddr)> {
+        let trees =
+            self.trees.iter().flat_map(|(scope, trees)| trees.iter().map(|tree| (*scope, tree.address)));
+        (0u32..).zip(trees).map(|(index, (scope, address))| (index, scope, address))
+    }
+
+    /// Returns the trees that reach this node and that nodes join together with a source.
+    pub(crate) fn source_specific_trees(&self) -> impl Iterator<Item = SourceSpecificTree> {
+        let trees = self.indexed_trees().filter(|(.., address)| is_source_specific(address.ip()));
+        let trees = trees.map(|(index, scope, address)| {
+            let nodes = self.layout.nodes_of(scope);
+            SourceSpecificTree { index, scope, address, nodes }
+        });
+        trees.filter(|tree| tree.nodes.contains(&self.me))
+    }
+
+    /// Returns whether nodes join the tree for a scope together with a source.
+    pub(crate) fn is_source_specific(&self, scope: MulticastScope) -> bool {
+        self.trees.get(&scope).into_iter().flatten().any(|tree| is_source_specific(tree.address.ip()))
+    }
+
+    /// Records that multicasts of a node arrive over the tree for a scope.
+    pub(crate) fn record_source(&mut self, scope: MulticastScope, source: usize) {
+        if self.is_source_specific(scope) {
+            self.sources.insert((scope, source));
+        }
     }
 
     /// Stops using the trees with these addresses. If there are several over the same nodes, none
@@ -186,9 +226,12 @@ impl Members {
         before.into_iter().filter(|tree| !after.contains(tree)).collect()
     }
 
-    /// Returns whether there is a tree for a scope.
-    pub(crate) fn has_tree(&self, scope: MulticastScope) -> bool {
+    /// Returns whether multicasts of a node reach the others by a tree, as far as this node knows.
+    /// Nodes may know different sources of source-specific trees: receivers notice in each stream
+    /// whether the source uses the tree.
+    pub(crate) fn has_tree(&self, scope: MulticastScope, source: usize) -> bool {
         self.trees.contains_key(&scope)
+            && (!self.is_source_specific(scope) || self.sources.contains(&(scope, source)))
     }
 
     /// Returns the addresses of the trees for a scope.
@@ -201,10 +244,10 @@ impl Members {
         self.trees.get(&scope)?.get(stripe.index as usize).copied()
     }
 
-    /// Returns the address of the tree of this node's rack.
+    /// Returns the address of the tree of this node's rack, if this node may multicast over it.
     pub(crate) fn rack_tree(&self) -> Option<SocketAddr> {
         let rack = MulticastScope::Rack(self.layout.rack_of_node(self.me));
-        self.trees.get(&rack)?.first().map(|tree| tree.address)
+        self.trees.get(&rack).filter(|_| self.has_tree(rack, self.me))?.first().map(|tree| tree.address)
     }
 
     /// Returns the share of this node's link to which a stream is entitled next to its

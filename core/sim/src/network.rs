@@ -297,6 +297,12 @@ impl PacketNetwork {
         }
     }
 
+    /// Removes a node from a tree.
+    pub fn leave_tree(&mut self, tree: usize, node: u16) {
+        let rack = self.rack_of[usize::from(node)];
+        self.trees[tree][usize::from(rack)].retain(|other| *other != node);
+    }
+
     /// Takes a link down or up.
     pub fn set_up(&mut self, link: usize, up: bool) {
         self.links[link].up = up;

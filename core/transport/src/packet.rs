@@ -30,6 +30,8 @@
 //! | 8 | ping | nothing |
 //! | 9 | ping answer | incarnation u64 |
 //! | 10 | tree probe | payload |
+//! | 11 | source active | flags u8 (1 ends) |
+//! | 12 | source reply | flags u8 (1 refused) |
 //!
 //! Ranges must not be empty, must ascend, and must not touch.
 
@@ -150,9 +152,21 @@ pub enum PacketBody {
         incarnation: u64,
     },
     /// Multicast to prove that a tree carries packets of this length; the payload is padding. It
-    /// belongs to no stream: `call` is the number of the proof, and `transfer` the index of the
-    /// tree.
+    /// belongs to no stream: `call` is the number of the proof, or zero over a source-specific
+    /// tree, and `transfer` the index of the tree.
     TreeProbe,
+    /// Requests a node to join a source-specific tree with the sender of this packet as the source,
+    /// or to leave it. Belongs to no stream: `transfer` is the index of the tree.
+    SourceActive {
+        /// Whether to leave the tree, because the sender does not multicast over it.
+        ends: bool,
+    },
+    /// Sent to the source of a source-specific tree. All other fields are those of its packet.
+    SourceReply {
+        /// Whether the node does not join, because it has joined as many sources as it may.
+        /// Otherwise a probe has arrived over the tree.
+        refused: bool,
+    },
 }
 
 /// How a chunk was sent.

@@ -18,6 +18,7 @@ mod port_conflict;
 pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;
+mod tree_membership;
 pub(crate) mod udp;
 mod udp_outbox;
 mod work;

@@ -5,10 +5,11 @@ use super::chain_cache::ChainCache;
 use super::long_packets::LongPacketLosses;
 use super::running_calls::CallAction;
 use super::silent_trees::SilentTrees;
+use super::stream_failures::{failed, no_stream};
 use crate::buffered_packets::BufferedPackets;
 use crate::engine_outbox::ReceivedBytes;
 use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
-use crate::failure::{CallFailure, CallFailureKind, TrafficTotals};
+use crate::failure::{CallFailure, TrafficTotals};
 use crate::inputs_outputs::Output;
 use crate::link_share::LinkShare;
 use crate::members::Members;
@@ -16,10 +17,7 @@ use crate::memory::MemoryRange;
 use crate::stream::{MulticastStream, StreamEffects, StreamEnd, StreamHold};
 use cool_collective::{MulticastScope, Stripe};
 use cool_machine::Duration;
-use cool_transport::{
-    Input, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId, StreamSpec, StreamTimers,
-    packet,
-};
+use cool_transport::{Input, Packet, RateSpec, Receiver, Sender, StreamId, StreamSpec, StreamTimers, packet};
 use cool_types::Operation;
 use cool_types::limits::{COPIED_BYTES, EAGER_BYTES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -102,6 +100,8 @@ pub(super) enum StreamEvent {
     Unpinned { call: u64, rank: u32 },
     /// The source has sent its last chunk once, or the stream ended before.
     AllSent { call: u64, rank: u32, queue: SendQueue },
+    /// Multicasts of a node have arrived over the tree for a scope.
+    Heard(MulticastScope, usize),
     /// A node has made a different call with this number.
     Mismatch { call: u64, node: usize },
     /// A stream has ended.
@@ -225,9 +225,9 @@ impl Streams {
         let mut spec = self.spec(context.members, multicast);
         spec.rate = RateSpec { ceiling, verified: share.verified, background: multicast.background };
         spec.on_hold = on_hold;
-        let id = spec.id;
+        let (id, has_tree) = (spec.id, spec.multicast);
         let sender = Sender::new(context.now, spec).map_err(|e| no_stream(context.members, of.rank, &e))?;
-        let tree = context.members.tree(scope, stripe).map(|tree| tree.address);
+        let tree = context.members.tree(scope, stripe).filter(|_| has_tree).map(|tree| tree.address);
         let mut stream = MulticastStream::new(
             StreamEnd::Sender(Box::new(sender)),
             data,
@@ -279,7 +279,7 @@ impl Streams {
             chunk_bytes: members.chunk_bytes,
             further_bytes: members.extra_packet_bytes(),
             chain,
-            multicast: members.has_tree(scope),
+            multicast: members.has_tree(scope, source),
             rack_tree: members.rack_tree().is_some(),
             rate: RateSpec::default(),
             eager: EAGER_BYTES,
@@ -534,6 +534,9 @@ fn delivered(
     released: bool,
     events: &mut VecDeque<StreamEvent>,
 ) {
+    if stream.hears_tree() {
+        events.push_back(StreamEvent::Heard(stream.scope, id.source.into()));
+    }
     // If the stream has a copy, the rank need not wait for other receivers.
     let copy = if released { None } else { copied(id.group, stream.data(), resources) };
     if let Some(copy) = copy {
@@ -565,32 +568,4 @@ fn released(
 /// Returns a copy of a message, if it is short enough and there is room.
 fn copied(group: u64, data: MemoryRange, resources: &mut EngineResources) -> Option<MemoryRange> {
     if data.len <= COPIED_BYTES { resources.bounce(group, data) } else { None }
-}
-
-fn no_stream(members: &Members, rank: u32, error: &SpecError) -> CallFailure {
-    let text = format!("rank {rank}, group {}: {error}", members.id);
-    CallFailure::new(CallFailureKind::Invalid, text, vec![rank])
-}
-
-fn failed(members: &Members, id: StreamId, rank: u32, error: StreamError) -> CallFailure {
-    let nodes = match &error {
-        StreamError::NotStarted { source_node, .. } | StreamError::Stalled { source_node, .. } => {
-            vec![*source_node]
-        }
-        StreamError::Incomplete { nodes, .. } => nodes.clone(),
-    };
-    let nodes = nodes.iter().map(|node| usize::from(*node)).filter(|node| *node < members.nodes.len());
-    let nodes: Vec<usize> = nodes.collect();
-    let names: Vec<&str> = nodes.iter().map(|node| members.nodes[*node].name.as_str()).collect();
-    let ranks = nodes.iter().flat_map(|node| members.ranks_of(*node)).collect();
-    let text = format!(
-        "call {} of group {} at rank {rank}: {error} (nodes {}, numbered by place in the group); \
-         are their agents running and reachable?",
-        id.call,
-        id.group,
-        names.join(", ")
-    );
-    // The failure detector would have reported lost nodes before. So these nodes are alive, and
-    // their ranks have not joined.
-    CallFailure::new(CallFailureKind::Timeout, text, ranks)
 }

@@ -15,8 +15,8 @@ use cool_engine::{
 };
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_transport::tagged::Protection;
-use cool_types::Call;
 use cool_types::limits::BOUNCE_BYTES;
+use cool_types::{Call, is_source_specific};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -140,6 +140,11 @@ pub struct SimulatedCluster {
     pub(super) quick: QuickRanks,
     /// The network's number of each tree.
     pub(super) trees: BTreeMap<SocketAddr, usize>,
+    /// The network's number of each source-specific tree with each of its sources.
+    pub(super) source_trees: BTreeMap<(SocketAddr, IpAddr), usize>,
+    /// The sources of source-specific trees from which multicasts do not arrive, each with the
+    /// names of the nodes at which they do not.
+    pub(super) unproven_sources: Vec<(u16, Vec<String>)>,
     /// Trees, each with a node that does not receive them although it should.
     deaf: BTreeSet<(SocketAddr, u16)>,
     /// Nodes with a firewall that drops all datagrams to and from other nodes, except on trees.
@@ -182,6 +187,8 @@ impl SimulatedCluster {
             connections: Connections::default(),
             quick: QuickRanks::default(),
             trees: BTreeMap::new(),
+            source_trees: BTreeMap::new(),
+            unproven_sources: Vec::new(),
             deaf: BTreeSet::new(),
             without_udp: BTreeSet::new(),
             alarms: BTreeMap::new(),
@@ -222,6 +229,12 @@ impl SimulatedCluster {
     /// Returns the tokens of the results reported since the last call.
     pub fn take_answered(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.answered)
+    }
+
+    /// Returns the nodes that have reported that their multicasts over source-specific trees do not
+    /// arrive, each with the names of the nodes at which they do not.
+    pub fn unproven_sources(&self) -> &[(u16, Vec<String>)] {
+        &self.unproven_sources
     }
 
     /// Returns the number of datagrams that nodes have sent.
@@ -270,6 +283,17 @@ impl SimulatedCluster {
         }
     }
 
+    /// Gives source-specific addresses to the trees of a group, of which at most one may be over
+    /// all nodes. Nodes then receive from a tree only the sources that they have joined.
+    pub fn with_source_specific_trees(&self, mut spec: GroupSpec) -> GroupSpec {
+        for tree in &mut spec.trees {
+            let IpAddr::V4(address) = tree.address else { panic!("{} is not of IPv4", tree.address) };
+            let [_, second, group, index] = address.octets();
+            tree.address = [232, second, group, index].into();
+        }
+        spec
+    }
+
     /// Makes a node miss all datagrams on the trees of a group.
     pub fn deafen(&mut self, spec: &GroupSpec, node: u16) {
         let addresses = spec.trees.iter().map(|tree| SocketAddr::new(tree.address, tree.port));
@@ -282,8 +306,23 @@ impl SimulatedCluster {
     }
 
     pub(super) fn listen(&mut self, node: u16, trees: &[SocketAddr]) {
-        for tree in trees.iter().filter(|tree| !self.deaf.contains(&(**tree, node))) {
+        let any_source = trees.iter().filter(|tree| !is_source_specific(tree.ip()));
+        for tree in any_source.filter(|tree| !self.deaf.contains(&(**tree, node))) {
             self.net.join_tree(self.trees[tree], node);
+        }
+    }
+
+    pub(super) fn join_source(&mut self, node: u16, tree: SocketAddr, source: IpAddr) {
+        if !self.deaf.contains(&(tree, node)) {
+            let net = &mut self.net;
+            let joined = *self.source_trees.entry((tree, source)).or_insert_with(|| net.add_tree([]));
+            net.join_tree(joined, node);
+        }
+    }
+
+    pub(super) fn leave_source(&mut self, node: u16, tree: SocketAddr, source: IpAddr) {
+        if let Some(joined) = self.source_trees.get(&(tree, source)) {
+            self.net.leave_tree(*joined, node);
         }
     }
 

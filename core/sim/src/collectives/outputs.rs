@@ -11,6 +11,7 @@ use cool_engine::{
     AgentConnectionId, AgentId, Input, MemoryRange, NodeId, Output, Preparation, Work, WorkId,
 };
 use cool_machine::{Duration, Machine};
+use cool_types::is_source_specific;
 use rand::RngExt;
 use std::net::SocketAddr;
 
@@ -30,6 +31,10 @@ impl SimulatedCluster {
             | Output::TreesProbed { .. }
             | Output::LeaveTrees { .. }
             | Output::RenewTrees { .. } => {}
+            Output::SourceProbed { missing, .. } if missing.is_empty() => {}
+            Output::SourceProbed { missing, .. } => self.unproven_sources.push((node, missing)),
+            Output::JoinSource { tree, source, .. } => self.join_source(node, tree, source),
+            Output::LeaveSource { tree, source, .. } => self.leave_source(node, tree, source),
             Output::GroupForgotten { group } => {
                 self.on_group_removed(node, group);
                 self.nodes[usize::from(node)].groups.remove(&group);
@@ -97,6 +102,11 @@ impl SimulatedCluster {
     fn datagram(&mut self, node: u16, (group, to): (u64, SocketAddr), mut bytes: Vec<u8>) {
         self.nodes[usize::from(node)].tagger.seal((group, ANYWHERE), &mut bytes, 0);
         let to = match self.trees.get(&to) {
+            // Until a node has joined the source, its multicasts reach none.
+            _ if is_source_specific(to.ip()) => match self.source_trees.get(&(to, ip(node))) {
+                Some(tree) => Destination::Tree(*tree),
+                None => return,
+            },
             Some(tree) => Destination::Tree(*tree),
             None => Destination::Node(node_at(to.ip())),
         };

@@ -65,6 +65,7 @@ impl ScenarioGenerator {
         let messages = self.pick(&[(75, 0), (20, 2), (5, 8)]);
         GroupScenario {
             stripes: self.pick(&[(80, 1), (20, 2)]),
+            source_specific: false,
             deaf: if self.chance(0.05) { vec![places[self.below(size)]] } else { Vec::new() },
             chunk_bytes: 1424,
             open: self.pick(&[(50, 1), (50, 3)]),

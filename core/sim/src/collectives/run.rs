@@ -112,6 +112,7 @@ impl<'s> Runner<'s> {
 
     fn spec(&mut self, id: u64, group: &GroupScenario) -> GroupSpec {
         let spec = self.cluster.group(id, &group.places, group.stripes);
+        let spec = if group.source_specific { self.cluster.with_source_specific_trees(spec) } else { spec };
         group.deaf.iter().for_each(|node| self.cluster.deafen(&spec, *node));
         let quick = group.quick.is_some();
         GroupSpec { chunk_bytes: group.chunk_bytes, quick, probe_quick: quick, ..spec }
@@ -540,6 +541,7 @@ impl<'s> Runner<'s> {
         let group = GroupScenario {
             places,
             stripes: 1,
+            source_specific: false,
             deaf: Vec::new(),
             chunk_bytes: 1424,
             open: 1,

@@ -63,6 +63,9 @@ pub struct GroupScenario {
     pub places: Vec<u16>,
     /// Number of trees over all its nodes.
     pub stripes: usize,
+    /// Whether nodes receive from trees only the sources that they have joined. If so, there is at
+    /// most one tree over all nodes, and no quick calls.
+    pub source_specific: bool,
     /// Nodes that do not receive the trees.
     pub deaf: Vec<u16>,
     /// Payload bytes of a multicast packet.
@@ -269,6 +272,9 @@ impl CollectiveScenario {
         let nodes: u16 = scenario.cluster.shape.iter().sum();
         scenario.groups = (0..groups).map(|_| draw.group(nodes)).collect();
         draw.fault(&mut scenario, nodes);
+        for group in scenario.groups.iter_mut().filter(|group| group.stripes == 1) {
+            group.source_specific = draw.chance(0.3);
+        }
         scenario
     }
 
@@ -414,6 +420,7 @@ impl ScenarioGenerator {
         GroupScenario {
             places,
             stripes: self.pick(&[(20, 0), (60, 1), (20, 2)]),
+            source_specific: false,
             deaf,
             chunk_bytes,
             open: self.pick(&[(50, 1), (50, 3)]),

@@ -23,6 +23,7 @@ fn two_ranks(quick: QuickScenario, calls: Vec<CallScenario>) -> CollectiveScenar
     let group = GroupScenario {
         places: vec![0, 1],
         stripes: 1,
+        source_specific: false,
         deaf: Vec::new(),
         chunk_bytes: 1424,
         open: 1,

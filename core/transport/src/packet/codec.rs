@@ -15,11 +15,15 @@ const DIGEST_MISMATCH: u8 = 7;
 const PING: u8 = 8;
 const PING_ANSWER: u8 = 9;
 const TREE_PROBE: u8 = 10;
+const SOURCE_ACTIVE: u8 = 11;
+const SOURCE_REPLY: u8 = 12;
 
 const BEGUN: u8 = 1;
 const ANSWER: u8 = 2;
 const FORWARD_LIVE: u8 = 1;
 const IN_PARTS: u8 = 2;
+const ENDS: u8 = 1;
+const REFUSED: u8 = 1;
 
 /// Returns the first bytes of a packet of a type.
 pub(crate) fn prefix(code: u8) -> [u8; 4] {
@@ -129,6 +133,8 @@ impl PacketBody {
             PacketBody::Ping => PING,
             PacketBody::PingAnswer { .. } => PING_ANSWER,
             PacketBody::TreeProbe => TREE_PROBE,
+            PacketBody::SourceActive { .. } => SOURCE_ACTIVE,
+            PacketBody::SourceReply { .. } => SOURCE_REPLY,
         }
     }
 
@@ -173,6 +179,8 @@ impl PacketBody {
             }
             PacketBody::DigestMismatch | PacketBody::Ping | PacketBody::TreeProbe => {}
             PacketBody::PingAnswer { incarnation } => out.extend_from_slice(&incarnation.to_be_bytes()),
+            PacketBody::SourceActive { ends } => out.push(if *ends { ENDS } else { 0 }),
+            PacketBody::SourceReply { refused } => out.push(if *refused { REFUSED } else { 0 }),
         }
     }
 
@@ -230,6 +238,8 @@ impl PacketBody {
             PING => PacketBody::Ping,
             PING_ANSWER => PacketBody::PingAnswer { incarnation: r.u64()? },
             TREE_PROBE => PacketBody::TreeProbe,
+            SOURCE_ACTIVE => PacketBody::SourceActive { ends: flags(r, ENDS)? != 0 },
+            SOURCE_REPLY => PacketBody::SourceReply { refused: flags(r, REFUSED)? != 0 },
             other => return Err(PacketError::Type(other)),
         })
     }
@@ -346,6 +356,8 @@ mod tests {
             Just(PacketBody::Ping),
             any::<u64>().prop_map(|incarnation| PacketBody::PingAnswer { incarnation }),
             Just(PacketBody::TreeProbe),
+            any::<bool>().prop_map(|ends| PacketBody::SourceActive { ends }),
+            any::<bool>().prop_map(|refused| PacketBody::SourceReply { refused }),
         ]
     }
 
@@ -433,7 +445,7 @@ mod tests {
         };
         assert_eq!(with(0, b'G'), PacketError::Foreign(vec![b'G', 1, VERSION, 7]));
         assert_eq!(with(2, 9), PacketError::Version(9));
-        assert_eq!(with(3, 11), PacketError::Type(11));
+        assert_eq!(with(3, 13), PacketError::Type(13));
         assert_eq!(with(3, 1), PacketError::Short { len: 40, needed: 44 });
     }
 }
