@@ -70,7 +70,7 @@ const BACKLOG: u32 = 4096;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
-    let (options, config) = config::parse("controller");
+    let (options, config) = config::parse_checked("controller", Options::check);
     let runtime = match Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&Error::Runtime(error)),

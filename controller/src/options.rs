@@ -7,9 +7,10 @@ use crate::leadership::state_store::StateStore;
 use crate::racks_file;
 use crate::server::ServerConfig;
 use crate::timeouts::Timeouts;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use cool_fabric::{
-    DatapathId, FabricConfig, HostLimits, NetworkMode, Pipeline, RackTable, TableCapacity, Unicast,
+    DatapathId, FabricConfig, HostLimits, MulticastModel, NetworkMode, Pipeline, RackTable, TableCapacity,
+    Unicast,
 };
 use cool_topology::Key;
 use cool_topology::ids::NoDatapathId;
@@ -49,6 +50,17 @@ pub struct Options {
     /// located in this way, at once. With "plain" too, but no group uses multicast.
     #[arg(long, value_enum, value_name = "MODE", env = "COOL_NETWORK", default_value_t = NetworkMode::Auto)]
     pub network: NetworkMode,
+
+    /// The multicast addresses of groups, on networks without OpenFlow switches
+    ///
+    /// With "asm" (any-source multicast) groups use addresses of 239.192.0.0/14, or of ff18::/16
+    /// with IPv6. Routers with PIM need a rendezvous point for them. With "ssm" (source-specific
+    /// multicast, RFC 4607) they use addresses of 232.192.0.0/14, or of ff38::/32, for which
+    /// routers need none: each node joins the sources that its groups use, and receives multicasts
+    /// of no other host. The first messages of a source are then sent along chains, and ranks
+    /// execute no quick calls.
+    #[arg(long, value_enum, value_name = "MODEL", default_value_t = MulticastModel::Asm)]
+    pub multicast: MulticastModel,
 
     /// File with the racks of nodes that no OpenFlow switch locates
     ///
@@ -273,6 +285,23 @@ fn parse_switch_names(text: &str) -> Result<Arc<BTreeMap<DatapathId, String>>, S
 }
 
 impl Options {
+    /// Checks options that depend on each other.
+    ///
+    /// # Errors
+    /// Returns a message if an option has no effect with the others.
+    pub fn check(&self) -> Result<(), String> {
+        let without_effect = match (self.multicast, self.network) {
+            (MulticastModel::Ssm, NetworkMode::OpenFlow) => "groups use trees in OpenFlow switches only",
+            (MulticastModel::Ssm, NetworkMode::Plain) => "no group uses multicast",
+            _ => return Ok(()),
+        };
+        let network =
+            self.network.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
+        Err(format!(
+            "--multicast ssm has no effect with --network {network}, because {without_effect}; use --network auto or snooping"
+        ))
+    }
+
     /// Returns the configuration of the fabric, which starts as a standby.
     pub fn fabric(&self) -> FabricConfig {
         let ConfiguredRates { host, uplink } = self.configured_rates();
@@ -287,6 +316,7 @@ impl Options {
             hosts: (!self.agents_only)
                 .then_some(HostLimits { all: self.max_hosts, per_port: self.max_hosts_per_port }),
             max_snooped_trees: self.max_trees,
+            multicast: self.multicast,
             capacity: TableCapacity {
                 groups: self.max_groups_per_switch,
                 failovers: self.max_failovers_per_switch,
@@ -369,6 +399,20 @@ mod tests {
             assert!(Options::try_parse_from(["cool-controller", "--switches", wrong]).is_err(), "{wrong}");
         }
         assert!(Options::try_parse_from(["cool-controller", "--only-named-switches"]).is_err());
+    }
+
+    #[test]
+    fn ssm_needs_a_network_in_which_groups_use_multicast() {
+        let checked = |network| {
+            Options::parse_from(["cool-controller", "--multicast", "ssm", "--network", network]).check()
+        };
+        assert_eq!([checked("auto"), checked("snooping")], [Ok(()), Ok(())]);
+        let wrong = ["openflow", "plain"].map(|network| checked(network).unwrap_err());
+        assert!(
+            wrong[0].contains("--network openflow") && wrong[1].contains("no group uses multicast"),
+            "{wrong:?}"
+        );
+        assert_eq!(Options::parse_from(["cool-controller"]).fabric().multicast, MulticastModel::Asm);
     }
 
     #[test]

@@ -126,7 +126,9 @@ impl GroupRegistry {
         let members = places.iter().map(|p| p.session.agent.name.clone()).collect();
         let can_prove =
             group_keys::all_have(places, features::TREE_PROOFS) && self.tree_proofs.is_promising(places);
-        let trees = match network.create_group(GroupRequest { id, members, can_prove }).await {
+        let can_join_sources = group_keys::all_have(places, features::TREE_SOURCES);
+        let request = GroupRequest { id, members, can_prove, can_join_sources };
+        let trees = match network.create_group(request).await {
             Ok(trees) => trees,
             Err(
                 why @ (FabricError::NotLocated { .. }
