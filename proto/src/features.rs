@@ -38,6 +38,17 @@ pub const NEIGHBORS: u64 = 1 << 9;
 /// controller requests that.
 pub const QUERIERS: u64 = 1 << 10;
 
+/// The agent plans for networks without multicast, and knows the double-tree pattern.
+pub const UNICAST_PLANS: u64 = 1 << 11;
+
 /// All features that this release supports.
-pub const ALL: u64 =
-    TAGS | USERS | DESCRIPTIONS | QUICK | HELD_GROUPS | QUICK_PROBES | TREE_PROOFS | NEIGHBORS | QUERIERS;
+pub const ALL: u64 = TAGS
+    | USERS
+    | DESCRIPTIONS
+    | QUICK
+    | HELD_GROUPS
+    | QUICK_PROBES
+    | TREE_PROOFS
+    | NEIGHBORS
+    | QUERIERS
+    | UNICAST_PLANS;

@@ -127,8 +127,10 @@ impl Members {
             }
             alike.push(MemberTree { address, bytes_per_second: tree.bytes_per_second });
         }
-        let stripes = trees.get(&MulticastScope::All).map_or(1, |trees| trees.len() as u32);
-        let layout = layout.with_stripes(stripes);
+        let layout = match trees.get(&MulticastScope::All) {
+            Some(trees) => layout.with_stripes(trees.len() as u32),
+            None => layout.without_tree(),
+        };
         let cost = &spec.cost_model;
         Ok(Members {
             id: spec.id,
@@ -182,6 +184,9 @@ impl Members {
     pub(crate) fn withdraw_trees(&mut self, addresses: &BTreeSet<IpAddr>) -> Vec<SocketAddr> {
         let before = self.my_trees();
         self.trees.retain(|_, trees| !trees.iter().any(|tree| addresses.contains(&tree.address.ip())));
+        if !self.has_tree(MulticastScope::All) {
+            self.layout = self.layout.clone().without_tree();
+        }
         let after = self.my_trees();
         before.into_iter().filter(|tree| !after.contains(tree)).collect()
     }

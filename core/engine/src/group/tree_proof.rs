@@ -148,6 +148,7 @@ impl Group {
         let mut context = GroupContext { now, members: &self.members, resources };
         context.set_timer(TimerKey::TreeProof(self.members.id), None);
         let trees = self.members.withdraw_trees(withdrawn);
+        self.call_queue.set_layout(self.members.layout.clone());
         if !trees.is_empty() {
             resources.out.push(Output::LeaveTrees { group: self.members.id, trees });
         }
