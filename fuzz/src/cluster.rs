@@ -103,6 +103,10 @@ impl Fabric for LocatedNodes {
         cool_fabric::Measurements::default()
     }
 
+    async fn observation(&self) -> Result<Option<cool_fabric::Observation>, FabricError> {
+        Ok(None)
+    }
+
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
         self.with_groups(|groups| groups.insert(group.id, ()));
         Ok(Vec::new())

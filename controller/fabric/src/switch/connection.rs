@@ -2,6 +2,7 @@
 //! between the channel and the [`network`](crate::network).
 
 use crate::api::{ConnectionId, NotAdmitted};
+use crate::observation::{SwitchInventory, WithheldChanges};
 use crate::switch::catch_up::CatchUpNotifier;
 use crate::switch::channel::{Channel, ChannelConfig, Input, Output, SwitchInfo};
 use crate::switch::connected_peers::ConnectedPeers;
@@ -43,6 +44,10 @@ pub(crate) enum SwitchEvent {
     PacketIn(u32, Vec<u8>),
     /// The switch has refused to block this port.
     BlockRefused(u32),
+    /// The entries of a switch that is only observed have been counted.
+    Counted(SwitchInventory),
+    /// These changes are not sent, because the switch is only observed.
+    Withheld(WithheldChanges),
     /// The switch has sent something, and nothing remains to be read: all its frames have been
     /// passed on.
     CaughtUp,
@@ -360,6 +365,8 @@ impl ConnectionDriver {
                         self.telemetry.counted(self.connection, *switch, self.clock.now(), counted);
                     }
                 }
+                Output::Counted(inventory) => self.notify(SwitchEvent::Counted(inventory)).await,
+                Output::Withheld(changes) => self.notify(SwitchEvent::Withheld(changes)).await,
                 Output::BlockRefused(port) => self.notify(SwitchEvent::BlockRefused(port)).await,
                 Output::Acknowledged(version, refusals) => {
                     if let Some((_, since)) = self.updating.take_if(|(updating, _)| *updating == version) {

@@ -347,6 +347,8 @@ impl FabricSimulation {
                 }
                 Output::PortChanged(port) => self.notify(id, SwitchEvent::PortChanged(port)),
                 Output::PortRemoved(port) => self.notify(id, SwitchEvent::PortRemoved(port)),
+                Output::Counted(inventory) => self.notify(id, SwitchEvent::Counted(inventory)),
+                Output::Withheld(changes) => self.notify(id, SwitchEvent::Withheld(changes)),
                 Output::BlockRefused(port) => self.notify(id, SwitchEvent::BlockRefused(port)),
                 Output::PacketIn(port, frame) => self.notify(id, SwitchEvent::PacketIn(port, frame)),
                 Output::Counters(counted) => {
