@@ -256,7 +256,7 @@ packages-demo:
 	@tools/install-packages $(NETWORK_PACKAGES) $(PHOTOGRAPHS)
 
 packages-test:
-	@tools/install-packages $(NETWORK_PACKAGES) strace python3-pytest python3-venv python3-yaml pkg-config chromium etcd-server etcd-client openssl dataset-fashion-mnist smcroute udpcast $(LAUNCHERS)
+	@tools/install-packages $(NETWORK_PACKAGES) strace python3-pytest python3-venv python3-yaml pkg-config chromium etcd-server etcd-client openssl systemd libpam-systemd dataset-fashion-mnist smcroute udpcast $(LAUNCHERS)
 
 packages-bench:
 	@tools/install-packages $(NETWORK_PACKAGES) python3-venv iperf3 strace
