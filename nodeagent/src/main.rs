@@ -95,9 +95,9 @@ fn supervise_job() -> Result<(), Error> {
     Ok(supervise(agent, Policy::Own, JobLimits::default())?)
 }
 
-/// Makes CAP_NET_RAW effective if the file of the program permits it, as that of the container image
-/// does (`setcap cap_net_raw+p`). With `+ep` the system would do so itself, but would refuse to
-/// execute the program in containers that do not permit the capability.
+/// Makes CAP_NET_RAW effective if the file of the program permits it, as that of the container
+/// image does (`setcap cap_net_raw+p`). With `+ep` the system would do so itself, but would refuse
+/// to execute the program in containers that do not permit the capability.
 fn use_permitted_capability() -> Result<(), Error> {
     let mut sets = capabilities(None).map_err(|e| Error::Capability(e.into()))?;
     let permitted = sets.permitted & CapabilitySet::NET_RAW;

@@ -147,7 +147,7 @@ impl NodeUnits {
         for launch in launches {
             let unit = unit_name(&self.node, launch.name);
             self.succeed(&["enable", "--quiet", &unit])?;
-            // A unit that is not active may wait for its next attempt, with the text of an earlier file.
+            // A unit that is not active may wait for its next attempt, with an earlier text.
             self.succeed(&["restart", &unit])?;
             if let Some(status) = launch.ready.strip_prefix("STATUS=") {
                 self.await_status(&unit, status)?;
