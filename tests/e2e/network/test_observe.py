@@ -93,11 +93,11 @@ def test_an_observer_changes_nothing_and_hosts_keep_working(bed):
         bed.start_controller()
         bed.wait_until_joined()
         wait_for(lambda: all(switch["changes"] and switch["present"] for switch in observed(bed).values()) and len(observed(bed)) == 3, "all is read")
-    for switch in FOREIGN:
-        assert entries(switch) == bed.before[switch]
-        # A master would have taken the switch from its controller.
-        roles = vsctl("--bare", "--columns=role", "find", "controller", "is_connected=true").split()
-        assert roles and set(roles) == {"other"}
+    assert {switch: entries(switch) for switch in FOREIGN} == bed.before
+    # A master would have taken the switch from its controller.
+    roles = lambda: vsctl("--bare", "--columns=role", "find", "controller", "is_connected=true").split()
+    wait_for(lambda: len(roles()) == len(FOREIGN), "Open vSwitch reports the roles")
+    assert set(roles()) == {"other"}
     assert "nothing in any switch is changed" in log_of(bed, "controller")
 
 
@@ -120,7 +120,9 @@ def test_the_report_states_what_was_found_and_what_was_not(bed):
         assert planned > 10 and switch["changes"] == {"present": {"flows": 0, "groups": 0}, "put": {"flows": planned, "groups": switch["planned_groups"]},
                                                      "deleted": {"flows": 0, "groups": 0}}
         assert switch["obstacles"] == []
-    assert report["group_nodes"] == ["h1", "h2"] and switches["s2"]["for_group"] == {"flows": 2, "groups": 1}
+    # Both nodes are in one rack: a tree of the group, and one of the rack.
+    assert report["group_nodes"] == ["h1", "h2"] and report["group_trees"] == 2
+    assert switches["s2"]["for_group"] == {"flows": 4, "groups": 2}
     assert any("entries for 2 of 4 nodes (the first is h3)" in text for text in report["unknown"])
     text = succeed(bed, "cool", "topology")
     for part in ("The controller only observes (--observe)", "observed switch s3 (", "perhaps s3 port", "groups of others: 1", "would hold: ", "not found out:"):

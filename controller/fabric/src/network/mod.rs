@@ -182,7 +182,7 @@ impl Network {
     /// Processes an event of a switch.
     pub(crate) fn event(&mut self, now: Time, FromSwitch { connection, switch, event }: FromSwitch) {
         if let SwitchEvent::Up(info, handle) = event {
-            return self.up(now, connection, info, handle);
+            return self.up(now, connection, *info, handle);
         }
         if !self.switches.is_current(switch, connection) {
             return;

@@ -38,7 +38,7 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// An event of a switch, for the network.
 #[derive(Debug)]
 pub(crate) enum SwitchEvent {
-    Up(SwitchInfo, SwitchHandle),
+    Up(Box<SwitchInfo>, SwitchHandle),
     PortChanged(PortInfo),
     PortRemoved(u32),
     PacketIn(u32, Vec<u8>),
@@ -354,7 +354,7 @@ impl ConnectionDriver {
                     }
                     info!(peer = %self.peer, switch = %info.datapath_id, ports = info.ports.len(), "switch {} connected", info.name);
                     self.switch = Some((info.datapath_id, info.name.clone()));
-                    self.notify(SwitchEvent::Up(info, handle)).await;
+                    self.notify(SwitchEvent::Up(Box::new(info), handle)).await;
                 }
                 Output::NotAdmitted(claimed, why) => self.reject(claimed, why),
                 Output::PortChanged(port) => self.notify(SwitchEvent::PortChanged(port)).await,

@@ -340,7 +340,7 @@ impl FabricSimulation {
                         return true;
                     }
                     connection.switch = Some(switch);
-                    self.notify(id, SwitchEvent::Up(info, handle));
+                    self.notify(id, SwitchEvent::Up(Box::new(info), handle));
                 }
                 Output::NotAdmitted(claimed, why) => {
                     self.context.telemetry.not_admitted(claimed, connection.address, why);

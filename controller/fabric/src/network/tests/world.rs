@@ -177,7 +177,7 @@ impl World {
             returns_packets: false,
         };
         self.devices.insert(switch, device);
-        let event = SwitchEvent::Up(info, handle);
+        let event = SwitchEvent::Up(Box::new(info), handle);
         self.network.event(self.now, FromSwitch { connection, switch, event });
     }
 

@@ -15,6 +15,7 @@ fn a_node_is_where_it_says_until_a_port_receives_it() {
     let host = |world: &World, name: &str| world.discovery.graph().host(name);
     world.input(Input::NodeReported(one, Some(*at_one)));
     assert_eq!((host(&world, one), host(&world, two)), (Some(*at_one), None));
+    assert_eq!(world.discovery.node_at(*at_one).as_deref(), Some(one.as_str()));
     // The port goes down and up again.
     world.flip(*at_one);
     assert_eq!(host(&world, one), None);
