@@ -9,8 +9,8 @@ use crate::intent::tables::RuleCounts;
 pub struct Observation {
     /// Switches, in order of datapath id.
     pub switches: Vec<ObservedSwitch>,
-    /// Nodes of a group with one rank on each node, for which entries were computed. It contains all
-    /// nodes that reach each other over known links, in one VLAN and with one version of IP.
+    /// Nodes of a group with one rank on each node, for which entries were computed. It contains
+    /// all nodes that reach each other over known links, in one VLAN and with one version of IP.
     pub group_nodes: Vec<String>,
     /// Number of trees of that group.
     pub group_trees: u32,
@@ -33,8 +33,8 @@ pub struct ObservedSwitch {
     pub table: u8,
     /// Ports, by number.
     pub ports: Vec<ObservedPort>,
-    /// Capacity that it reports, within the limits of the operator. A number is `None` if it reports
-    /// none.
+    /// Capacity that it reports, within the limits of the operator. A number is `None` if it
+    /// reports none.
     pub capacity: TableCapacity,
     /// Its entries. `None` until they have been counted.
     pub inventory: Option<SwitchInventory>,
@@ -118,8 +118,8 @@ pub struct MeterDemand {
 /// Entries of this controller in an observed switch, and the changes that are not sent to it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct WithheldChanges {
-    /// Entries with this controller's cookie or group numbers that the switch has, for example of an
-    /// earlier controller.
+    /// Entries with this controller's cookie or group numbers that the switch has, for example of
+    /// an earlier controller.
     pub present: RuleCounts,
     /// Entries that would be added or replaced.
     pub put: RuleCounts,

@@ -1,5 +1,5 @@
-//! LLDP of switches (IEEE 802.1AB), by which a node detects its switch on networks without OpenFlow:
-//! decoding, and the table of the neighbors that are currently known.
+//! LLDP of switches (IEEE 802.1AB), by which a node detects its switch on networks without
+//! OpenFlow: decoding, and the table of the neighbors that are currently known.
 //!
 //! Frames of hosts and of other nodes are ignored. Those that a controller of this system sends out
 //! of a switch's port ([`lldp`]) count like those of any switch, although the node cannot

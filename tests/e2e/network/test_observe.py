@@ -130,7 +130,7 @@ def test_the_report_states_what_was_found_and_what_was_not(bed):
     assert "note: network: the controller only observes" in succeed(bed, "cool", "doctor")
 
 
-def test_a_service_connection_leaves_a_switch_without_controller_as_it_is(bed):
+def test_a_service_connection_leaves_a_standalone_switch_alone(bed):
     """Open vSwitch deletes all flows and groups when it is given its first controller, unless the
     controller is of the type "service"."""
     vsctl("del-controller", "s3")

@@ -160,8 +160,9 @@ impl Network {
         }
     }
 
-    /// Locates a node at the port whose LLDP it receives, if switches are only observed: they may hand
-    /// in no LLDP of nodes. Otherwise only LLDP that the node has authenticated locates it.
+    /// Locates a node at the port of which it receives LLDP, if switches are only observed: they
+    /// may hand in no LLDP of nodes. Otherwise only LLDP that the node has authenticated locates
+    /// it.
     pub(super) fn observe_neighbor(&mut self, now: Time, name: &str, neighbor: Option<&LldpNeighbor>) {
         if self.config.observes {
             let port = neighbor.and_then(LldpNeighbor::announced_port);

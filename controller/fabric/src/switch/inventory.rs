@@ -1,6 +1,6 @@
-//! Counts the entries of a switch that is only observed, from time to time: flows, groups and meters,
-//! whichever controller made them. It also asks for the ports, because a switch may notify an
-//! observer of none of their changes.
+//! Counts the entries of a switch that is only observed, from time to time: flows, groups and
+//! meters of all controllers. It also asks for the ports, because a switch may notify an observer
+//! of none of their changes.
 
 use crate::intent::failover::FAILOVERS;
 use crate::intent::tables::GROUPS;
@@ -31,7 +31,7 @@ enum Question {
 #[derive(Debug, Default)]
 pub(crate) struct InventoryPoller {
     next: Option<Time>,
-    /// Whether requests were sent whose result has not been returned.
+    /// Whether requests were sent of which the result has not been returned.
     is_counting: bool,
     /// Requests without a complete reply, by transaction.
     pending: BTreeMap<u32, Question>,
@@ -42,7 +42,7 @@ pub(crate) struct InventoryPoller {
 }
 
 /// An inventory, and the ports if the switch has described them.
-pub(crate) type Counted = (SwitchInventory, Option<Vec<Port>>);
+pub(crate) type CountedEntries = (SwitchInventory, Option<Vec<Port>>);
 
 impl InventoryPoller {
     /// Starts counting at once.
@@ -57,7 +57,7 @@ impl InventoryPoller {
 
     /// Returns what has been counted, once the switch has answered all requests, or when the next
     /// ones are due.
-    pub(crate) fn finished(&mut self, now: Time) -> Option<Counted> {
+    pub(crate) fn finished(&mut self, now: Time) -> Option<CountedEntries> {
         let due = self.next.is_some_and(|next| next <= now);
         if !self.is_counting || !(due || self.pending.is_empty()) {
             return None;

@@ -458,8 +458,8 @@ impl Reconciler {
         }
     }
 
-    /// Sends the next batch, or acknowledges the version. If the switch is only observed, nothing is
-    /// sent.
+    /// Sends the next batch, or acknowledges the version. If the switch is only observed, nothing
+    /// is sent.
     fn proceed(&mut self, now: Time) {
         if self.observes {
             self.withhold();

@@ -75,7 +75,7 @@ fn an_observer_answers_no_frames_of_hosts() {
 }
 
 #[test]
-fn ports_without_lldp_are_unknown_and_one_direction_is_not_a_link() {
+fn ports_without_lldp_are_unknown_and_one_direction_is_no_link() {
     let mut world = World::with(FabricConfig { observes: true, ..FabricConfig::default() }, ring(), node);
     // Switch 3 hands in nothing.
     let announcements = |world: &mut World| {

@@ -6,7 +6,7 @@ use super::{Channel, ChannelPhase, Output};
 use crate::observation::{MeterDemand, SwitchInventory};
 use crate::switch::admission_policy::safe_name;
 use crate::switch::capacity::CapacityQuery;
-use crate::switch::inventory::Counted;
+use crate::switch::inventory::CountedEntries;
 use crate::switch::port_info::{PortInfo, may_lead_to_host};
 use crate::switch::reconciler;
 use crate::telemetry::counters::SwitchCounters;
@@ -119,7 +119,7 @@ impl Channel {
 
     /// Publishes an inventory. Ports that have changed without a notification are reported, too,
     /// because a switch may send an observer none.
-    pub(super) fn counted(&mut self, (counted, ports): Counted) {
+    pub(super) fn counted(&mut self, (counted, ports): CountedEntries) {
         let own: Vec<u32> = self.ports.keys().copied().collect();
         let meters = self.metering.needed(&own).map(|(needed, most)| MeterDemand { needed, most });
         self.outputs.push_back(Output::Counted(SwitchInventory { meter_demand: meters, ..counted }));
