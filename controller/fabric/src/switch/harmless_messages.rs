@@ -52,7 +52,7 @@ mod tests {
     };
 
     fn packet_out(port: PortNo, data: Vec<u8>) -> Body {
-        Body::PacketOut(PacketOut::to_each([port].into_iter(), data))
+        Body::PacketOut(PacketOut::to_each([port], data))
     }
 
     fn lldp() -> Vec<u8> {
