@@ -14,6 +14,7 @@
 #   make bench-quick    measures collectives next to Open MPI and MPICH: under 10 minutes
 #   make bench          runs the main measurements (options: BENCH=...)
 #   make bench-networks measures collectives on each kind of network
+#   make bench-wire     measures collectives on links without shaping
 #   make calibrate      compares predictions with measurements, and writes
 #                       docs/measurements/calibration.md: about 7 minutes
 #   make faults         500 random faults under running collectives: about 25 minutes
@@ -46,7 +47,7 @@ TESTS :=
 READY :=
 
 .PHONY: demo test test-quick build unit documented bindings-test python-tests end-to-end \
-	bench bench-quick bench-networks bench-kmeans bench-copy bench-torch mpi-suite mpi-programs torch recovery \
+	bench bench-quick bench-networks bench-wire bench-kmeans bench-copy bench-torch mpi-suite mpi-programs torch recovery \
 	faults inject day load solver calibrate lint sanitize seeds book release bindings packages wheel image test-packages \
 	packages-demo packages-test packages-bench packages-packages
 
@@ -145,6 +146,11 @@ bench-quick: packages-bench release
 bench-networks: packages-bench release
 	@tools/install-packages smcroute
 	$(SUDO) bench/networks.py $(NETWORKS)
+
+# Measures collectives on links without shaping next to Open MPI, MPICH and Gloo: some hours.
+bench-wire: packages-bench release
+	@tools/install-packages linux-perf
+	$(SUDO) bench/wire.py $(WIRE)
 
 # Measures K-means next to scikit-learn, FAISS and SuperKMeans, without an emulated network.
 bench-kmeans: release

@@ -153,10 +153,11 @@ class Network:
 
     def _configure(self, intf, mbit):
         """Configures an interface: sets its MTU and limits its rate to `mbit`, unless that is 0.
-        Makes senders compute checksums, because the userspace datapath does not. Disables IPv6,
+        Makes senders compute checksums and cut packets, because the userspace datapath does not,
+        and because a packet of the emulated rate or loss must be one of the link. Disables IPv6,
         because the kernel would send packets of its own, such as router solicitations."""
         run = partial(self.run_in, intf.node)
-        run("ethtool", "-K", intf.name, "tx", "off")
+        run("ethtool", "-K", intf.name, "tx", "off" if self.has_openflow or mbit or self.loss else "on")
         run("sysctl", "-qw", "net.ipv6.conf.%s.disable_ipv6=1" % intf.name)
         run("ip", "link", "set", intf.name, "mtu", str(self.mtu))
         if mbit:
