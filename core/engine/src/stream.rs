@@ -152,6 +152,15 @@ impl MulticastStream {
         }
     }
 
+    /// Returns the tree of a source's stream and the bytes per second that it has found the tree to
+    /// carry, if any receiver has reported.
+    pub(crate) fn found_rate(&self) -> Option<(SocketAddr, u64)> {
+        match &self.end {
+            StreamEnd::Sender(sender) => Some((self.tree?, sender.found_rate()?)),
+            StreamEnd::Receiver(_) => None,
+        }
+    }
+
     /// Hands a packet to the machine and executes its outputs.
     pub(crate) fn on_packet(
         &mut self,

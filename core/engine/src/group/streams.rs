@@ -15,7 +15,7 @@ use crate::members::Members;
 use crate::memory::MemoryRange;
 use crate::stream::{MulticastStream, StreamEffects, StreamEnd, StreamHold};
 use cool_collective::{MulticastScope, Stripe};
-use cool_machine::Duration;
+use cool_machine::{Duration, Time};
 use cool_transport::{
     Input, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId, StreamSpec, StreamTimers,
     packet,
@@ -23,6 +23,7 @@ use cool_transport::{
 use cool_types::Operation;
 use cool_types::limits::{COPIED_BYTES, EAGER_BYTES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 
 /// Start timeout of a receiver: a year, that is, none. The timeout of the call ends the wait;
 /// earlier calls that progress extend it.
@@ -40,6 +41,9 @@ const LOSS_FREE: u32 = 16;
 /// Delay of acknowledgements of short streams: shorter than TCP's retransmission timeout, longer
 /// than several small calls.
 const ACK_DELAY: Duration = Duration::from_millis(5);
+
+/// Time for which a rate that a stream has found is used for the next one over the same tree.
+const RATE_LIFETIME: Duration = Duration::from_secs(60);
 
 /// A message that an action of a local rank sends or receives by multicast.
 #[derive(Debug)]
@@ -121,6 +125,8 @@ pub(super) struct Streams {
     chains: ChainCache,
     /// The retransmission timeout that the last stream measured.
     retransmission_timeout: Duration,
+    /// The rate that the last stream over each tree has found, and when.
+    found_rates: BTreeMap<SocketAddr, (u64, Time)>,
     /// Number of streams in a row without repair.
     loss_free: u32,
     long_packet_losses: LongPacketLosses,
@@ -138,6 +144,7 @@ impl Default for Streams {
             over: BTreeSet::new(),
             chains: ChainCache::default(),
             retransmission_timeout: StreamTimers::default().initial_rto,
+            found_rates: BTreeMap::new(),
             loss_free: LOSS_FREE,
             long_packet_losses: LongPacketLosses::default(),
             silent_trees: SilentTrees::default(),
@@ -223,11 +230,13 @@ impl Streams {
         let share = context.members.share(scope, stripe, concurrent_senders);
         let ceiling = share.ceiling(&context.resources.sending.with(&share));
         let mut spec = self.spec(context.members, multicast);
-        spec.rate = RateSpec { ceiling, verified: share.verified, background: multicast.background };
+        let tree = context.members.tree(scope, stripe).map(|tree| tree.address);
+        let found = tree.and_then(|tree| self.found_rates.get(&tree));
+        let found = found.filter(|(_, at)| context.now < *at + RATE_LIFETIME).map(|(rate, _)| *rate);
+        spec.rate = RateSpec { ceiling, verified: share.verified, found, background: multicast.background };
         spec.on_hold = on_hold;
         let id = spec.id;
         let sender = Sender::new(context.now, spec).map_err(|e| no_stream(context.members, of.rank, &e))?;
-        let tree = context.members.tree(scope, stripe).map(|tree| tree.address);
         let mut stream = MulticastStream::new(
             StreamEnd::Sender(Box::new(sender)),
             data,
@@ -440,6 +449,9 @@ impl Streams {
     fn on_closed(&mut self, context: &mut GroupContext<'_>, id: StreamId) {
         let Some(stream) = self.open.remove(&id) else { return };
         self.retransmission_timeout = stream.retransmission_timeout();
+        if let Some((tree, rate)) = stream.found_rate() {
+            self.found_rates.insert(tree, (rate, context.now));
+        }
         if stream.has_long_packets() {
             self.long_packet_losses.record_arrival(id.source);
         } else if stream.needs_parts() && self.long_packet_losses.record_loss(context.now, id.source) {
