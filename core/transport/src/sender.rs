@@ -432,7 +432,12 @@ impl Machine for Sender {
                 self.rate.set_ceiling(ceiling);
                 self.meter(now);
             }
-            Input::Proceed => (self.spec.on_hold, self.since) = (false, now),
+            Input::Proceed => {
+                (self.spec.on_hold, self.since) = (false, now);
+                // The stream before this one has used what the rate permitted so far.
+                self.bucket = TokenBucket::new(now, None);
+                self.meter(now);
+            }
             Input::LateJoin => {}
         }
     }
