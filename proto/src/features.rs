@@ -38,6 +38,18 @@ pub const NEIGHBORS: u64 = 1 << 9;
 /// controller requests that.
 pub const QUERIERS: u64 = 1 << 10;
 
+/// The agent proves the trees of a group also while the group is in use, and reports trees from
+/// which it receives nothing.
+pub const REPEATED_PROOFS: u64 = 1 << 11;
+
 /// All features that this release supports.
-pub const ALL: u64 =
-    TAGS | USERS | DESCRIPTIONS | QUICK | HELD_GROUPS | QUICK_PROBES | TREE_PROOFS | NEIGHBORS | QUERIERS;
+pub const ALL: u64 = TAGS
+    | USERS
+    | DESCRIPTIONS
+    | QUICK
+    | HELD_GROUPS
+    | QUICK_PROBES
+    | TREE_PROOFS
+    | NEIGHBORS
+    | QUERIERS
+    | REPEATED_PROOFS;

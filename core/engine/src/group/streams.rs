@@ -13,7 +13,7 @@ use crate::inputs_outputs::Output;
 use crate::link_share::LinkShare;
 use crate::members::Members;
 use crate::memory::MemoryRange;
-use crate::stream::{MulticastStream, StreamEffects, StreamEnd, StreamHold};
+use crate::stream::{MulticastStream, StreamEffects, StreamEnd, StreamHold, StreamTrees};
 use cool_collective::{MulticastScope, Stripe};
 use cool_machine::Duration;
 use cool_transport::{
@@ -227,12 +227,15 @@ impl Streams {
         spec.on_hold = on_hold;
         let id = spec.id;
         let sender = Sender::new(context.now, spec).map_err(|e| no_stream(context.members, of.rank, &e))?;
-        let tree = context.members.tree(scope, stripe).map(|tree| tree.address);
+        let trees = StreamTrees {
+            source: context.members.tree(scope, stripe).map(|tree| tree.address),
+            rack: context.members.rack_tree(),
+        };
         let mut stream = MulticastStream::new(
             StreamEnd::Sender(Box::new(sender)),
             data,
             (scope, operation, of.rank, of.action),
-            tree,
+            trees,
         );
         self.sending.insert(id, SendingStream { share, queue, on_hold });
         if !on_hold {
@@ -261,7 +264,8 @@ impl Streams {
         let receiver =
             Receiver::new(context.now, spec, me).map_err(|e| no_stream(context.members, of.rank, &e))?;
         let end = StreamEnd::Receiver(Box::new(receiver));
-        let stream = MulticastStream::new(end, data, (scope, operation, of.rank, of.action), None);
+        let trees = StreamTrees { source: None, rack: context.members.rack_tree() };
+        let stream = MulticastStream::new(end, data, (scope, operation, of.rank, of.action), trees);
         self.open_stream(context, id, stream)
     }
 
@@ -406,11 +410,8 @@ impl Streams {
         if let Some(error) = effects.failed {
             return Err(failed(context.members, id, of.rank, error));
         }
-        if effects.tree_silent
-            && let Some(renewals) = self.silent_trees.record_silence(context.now, stream.scope)
-        {
-            let (group, trees) = (context.members.id, context.members.trees(stream.scope));
-            context.resources.out.push(Output::RenewTrees { group, trees, renewals });
+        if effects.tree_silent {
+            self.silent_trees.on_silence(context, stream.scope, id.source);
         }
         let mismatch = |node| StreamEvent::Mismatch { call: id.call, node: usize::from(node) };
         events.extend(effects.mismatches.into_iter().map(mismatch));
@@ -451,7 +452,9 @@ impl Streams {
             }
         }
         if stream.hears_tree() {
-            self.silent_trees.record_arrival(stream.scope);
+            self.silent_trees.record_arrival(stream.scope, id.source);
+        } else if stream.misses_tree() {
+            self.silent_trees.on_missed(context, stream.scope, id.source);
         }
         self.loss_free = if stream.needed_repair() { 0 } else { self.loss_free.saturating_add(1) };
         context.resources.forget_stream(&id, stream);

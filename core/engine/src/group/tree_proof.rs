@@ -88,6 +88,10 @@ impl Group {
         if number > self.tree_proof.number {
             self.tree_proof = TreeProof { number, ..TreeProof::default() };
         }
+        let trees = self.members.my_withdrawn_trees();
+        if !trees.is_empty() {
+            resources.out.push(Output::RenewTrees { trees });
+        }
         let probing = ProbeSchedule { next_probes: now, pause: FIRST_PAUSE, report_at: Some(now + time_max) };
         self.tree_proof.probing = Some(probing);
         self.on_tree_proof_timer(now, resources);
@@ -136,8 +140,9 @@ impl Group {
         context.set_timer(TimerKey::TreeProof(self.members.id), next);
     }
 
-    /// Ends a proof. Trees with these addresses are not used from now on, and this node leaves
-    /// them. No rank may have made a call yet, because all nodes must use the same trees.
+    /// Ends a proof. New streams use all trees except those with these addresses. The node remains
+    /// a member of withdrawn trees, because open streams may use them, and because they may be
+    /// proven again.
     pub(crate) fn conclude_tree_proof(
         &mut self,
         now: Time,
@@ -147,10 +152,7 @@ impl Group {
         self.tree_proof.probing = None;
         let mut context = GroupContext { now, members: &self.members, resources };
         context.set_timer(TimerKey::TreeProof(self.members.id), None);
-        let trees = self.members.withdraw_trees(withdrawn);
-        if !trees.is_empty() {
-            resources.out.push(Output::LeaveTrees { group: self.members.id, trees });
-        }
+        self.members.set_withdrawn_trees(withdrawn);
     }
 }
 

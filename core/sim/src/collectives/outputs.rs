@@ -25,11 +25,12 @@ impl SimulatedCluster {
                 self.nodes[usize::from(node)].groups.insert(group, (made.place, made.nodes));
                 self.listen(node, &made.trees);
             }
-            // No group of the simulator proves its trees.
-            Output::LongPacketsLost { .. }
-            | Output::TreesProbed { .. }
-            | Output::LeaveTrees { .. }
-            | Output::RenewTrees { .. } => {}
+            Output::TreesProbed { group, number, missing, .. } => {
+                self.on_trees_probed(node, (group, number), &missing)?;
+            }
+            Output::TreesSilent { group, .. } => self.prove_again(group),
+            // Memberships are never forgotten.
+            Output::LongPacketsLost { .. } | Output::RenewTrees { .. } => {}
             Output::GroupForgotten { group } => {
                 self.on_group_removed(node, group);
                 self.nodes[usize::from(node)].groups.remove(&group);
