@@ -79,10 +79,11 @@ unit: $(if $(READY),,packages-test build)
 documented:
 	cargo test --quiet --workspace --all-features --doc
 
-# Phase: builds libcool for C and Python for the tests, and installs PyTorch.
+# Phase: builds libcool for C and Python for the tests, and installs PyTorch, Helm and schemas of Kubernetes.
 bindings-test: $(if $(READY),,packages-test)
 	tools/bindings
 	tools/torch "$(TARGET)/bindings/python"
+	tools/kubernetes-tools "$(TARGET)/kubernetes-tools"
 
 # Phase: tests libcool's Python module. With COOL_TESTS_IN_THREAD=1, these and the end-to-end tests
 # run in a thread other than the main one.
@@ -93,7 +94,7 @@ python-tests: $(if $(READY),,bindings-test)
 # Phase: runs the end-to-end tests on emulated networks (tests/README.md).
 end-to-end: $(if $(READY),,packages-test build bindings-test)
 	exec $(SUDO) env COOL_BIN="$(TARGET)/debug" CARGO_TARGET_DIR="$(TARGET)" "PYTHONPYCACHEPREFIX=$$PYTHONPYCACHEPREFIX" \
-		COOL_TESTS_IN_THREAD="$(COOL_TESTS_IN_THREAD)" tests/run.py $(TESTS)
+		COOL_KUBERNETES_TOOLS="$(TARGET)/kubernetes-tools" COOL_TESTS_IN_THREAD="$(COOL_TESTS_IN_THREAD)" tests/run.py $(TESTS)
 
 # Runs the tests that need neither root nor an emulated network, without the slow ones
 # (.config/nextest.toml): a few minutes after compilation.
@@ -255,7 +256,7 @@ packages-demo:
 	@tools/install-packages $(NETWORK_PACKAGES) $(PHOTOGRAPHS)
 
 packages-test:
-	@tools/install-packages $(NETWORK_PACKAGES) strace python3-pytest python3-venv python3-yaml pkg-config chromium etcd-server etcd-client openssl dataset-fashion-mnist smcroute udpcast $(LAUNCHERS)
+	@tools/install-packages $(NETWORK_PACKAGES) strace python3-pytest python3-venv python3-yaml pkg-config chromium etcd-server etcd-client openssl systemd libpam-systemd dataset-fashion-mnist smcroute udpcast $(LAUNCHERS)
 
 packages-bench:
 	@tools/install-packages $(NETWORK_PACKAGES) python3-venv iperf3 strace

@@ -5,7 +5,7 @@
 //! leads.
 
 use cool_controller::leadership::{Leadership, LeadershipLost, LeadershipOptionsError};
-use cool_controller::options::Options;
+use cool_controller::options::{ObserveError, Options};
 use cool_controller::pages::standby;
 use cool_controller::server::{ServerConfig, WebPages, serve};
 use cool_daemon::config::Config;
@@ -50,6 +50,8 @@ enum Error {
     #[error("the gRPC server failed: {0}")]
     Serve(#[from] tonic::transport::Error),
     #[error(transparent)]
+    Observe(#[from] ObserveError),
+    #[error(transparent)]
     Leadership(#[from] LeadershipOptionsError),
     #[error("leadership lost: {0}; restart this controller to make it a standby")]
     Lost(LeadershipLost),
@@ -91,6 +93,7 @@ fn failed(error: &Error) -> ExitCode {
 }
 
 async fn run(options: Options, config: Config) -> Result<(), Error> {
+    options.check_observe()?;
     let log = options.log.start()?;
     tokio::spawn(log.report_omitted());
     let on = |kind| signal(kind).map_err(Error::Signals);
@@ -114,6 +117,9 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
 
     if options.tls.insecure_plaintext {
         warn!("no TLS: anyone who can reach these ports can read and forge messages and start programs");
+    }
+    if options.observe {
+        info!("--observe: nothing in any switch is changed; `cool topology` shows what would be installed");
     }
     let secret = secret()?;
     let name = format!("{}:{}", uname().nodename().to_string_lossy(), grpc.port());

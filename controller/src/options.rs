@@ -7,7 +7,7 @@ use crate::leadership::state_store::StateStore;
 use crate::racks_file;
 use crate::server::ServerConfig;
 use crate::timeouts::Timeouts;
-use clap::Parser;
+use clap::{Parser, ValueEnum};
 use cool_fabric::{
     DatapathId, FabricConfig, HostLimits, NetworkMode, Pipeline, RackTable, TableCapacity, Unicast,
 };
@@ -49,6 +49,15 @@ pub struct Options {
     /// located in this way, at once. With "plain" too, but no group uses multicast.
     #[arg(long, value_enum, value_name = "MODE", env = "COOL_NETWORK", default_value_t = NetworkMode::Auto)]
     pub network: NetworkMode,
+
+    /// Observe OpenFlow switches, and change nothing in them
+    ///
+    /// The controller reads the tables of the switches and sends LLDP out of their ports. `cool
+    /// topology` shows what it found, the flows and groups that it would install, and what it could
+    /// not find out. Nodes may join and run programs; groups use chains, as with --network plain.
+    /// Start the controller without this flag to hand the switches over.
+    #[arg(long)]
+    pub observe: bool,
 
     /// File with the racks of nodes that no OpenFlow switch locates
     ///
@@ -272,7 +281,36 @@ fn parse_switch_names(text: &str) -> Result<Arc<BTreeMap<DatapathId, String>>, S
     Ok(Arc::new(names))
 }
 
+/// Options that contradict --observe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ObserveError {
+    /// A network without OpenFlow switches.
+    #[error(
+        "--observe observes OpenFlow switches, but with --network {} none are used; omit one of the two",
+        .0.to_possible_value().map_or_else(String::new, |mode| mode.get_name().to_owned())
+    )]
+    Network(NetworkMode),
+    /// A pair of controllers.
+    #[error(
+        "--observe and --lead-by: while an observer leads the pair, no controller serves the cluster; omit one of the two"
+    )]
+    Pair,
+}
+
 impl Options {
+    /// Checks that the options do not contradict --observe.
+    ///
+    /// # Errors
+    /// Returns the contradiction.
+    pub fn check_observe(&self) -> Result<(), ObserveError> {
+        match self.network {
+            _ if !self.observe => Ok(()),
+            mode @ (NetworkMode::Snooping | NetworkMode::Plain) => Err(ObserveError::Network(mode)),
+            _ if self.leadership.lead_by.is_some() => Err(ObserveError::Pair),
+            NetworkMode::Auto | NetworkMode::OpenFlow => Ok(()),
+        }
+    }
+
     /// Returns the configuration of the fabric, which starts as a standby.
     pub fn fabric(&self) -> FabricConfig {
         let ConfiguredRates { host, uplink } = self.configured_rates();
@@ -299,6 +337,7 @@ impl Options {
             only_bound_certificates: self.only_bound_certificates,
             pipeline: Pipeline { table: self.flow_table, first_group: self.first_group },
             generation: None,
+            observes: self.observe,
             ..FabricConfig::default()
         }
     }
@@ -322,7 +361,9 @@ impl Options {
             jobs_per_user,
             configured_rates,
             generation,
+            // Switches with IGMP snooping take note of queriers.
             querier_patience: match self.network {
+                _ if self.observe => Duration::MAX,
                 NetworkMode::Plain => Duration::MAX,
                 _ => Duration::from_secs(self.querier_patience.into()),
             },
@@ -383,6 +424,24 @@ mod tests {
             );
         }
         assert!(Options::try_parse_from(["cool-controller", "--grpc", "nowhere"]).is_err());
+    }
+
+    #[test]
+    fn options_that_contradict_observe_are_refused() {
+        let check = |given: &[&str]| {
+            let arguments = ["cool-controller", "--observe"].into_iter().chain(given.iter().copied());
+            Options::parse_from(arguments).check_observe().map_err(|why| why.to_string())
+        };
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&["--network", "openflow", "--unicast", "normal"]), Ok(()));
+        for mode in ["plain", "snooping"] {
+            let why = check(&["--network", mode]).unwrap_err();
+            assert!(why.contains(&format!("--network {mode} none are used")), "{why}");
+        }
+        let why = check(&["--lead-by", "https://etcd:2379"]).unwrap_err();
+        assert!(why.contains("--lead-by"), "{why}");
+        let plain = Options::parse_from(["cool-controller", "--network", "plain"]);
+        assert_eq!(plain.check_observe(), Ok(()));
     }
 
     #[test]

@@ -116,7 +116,8 @@ impl Controller for Service {
 
     async fn get_topology(&self, request: Request<TopologyRequest>) -> Result<Response<Topology>, Status> {
         CallerIdentity::from_request(&request, Role::Tool)?;
-        Ok(Response::new(self.topology(&self.network.topology())))
+        let observation = self.network.observation().await.map_err(fabric_status)?;
+        Ok(Response::new(self.topology(&self.network.topology(), observation)))
     }
 
     async fn list_groups(

@@ -21,6 +21,7 @@ use cool_nodeagent::options::Options;
 use cool_nodeagent::probe::Reflector;
 use cool_proto::features;
 use cool_tls::{CertificateDirError, Credentials, Role};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,8 @@ enum Error {
     Root,
     #[error("cannot start the threads of the agent: {0}")]
     Runtime(io::Error),
+    #[error("cannot use CAP_NET_RAW, which the file of this program permits: {0}")]
+    Capability(io::Error),
     #[error("cannot watch for signals: {0}")]
     Signals(io::Error),
     #[error(
@@ -92,7 +95,22 @@ fn supervise_job() -> Result<(), Error> {
     Ok(supervise(agent, Policy::Own, JobLimits::default())?)
 }
 
+/// Makes CAP_NET_RAW effective if the file of the program permits it, as that of the container
+/// image does (`setcap cap_net_raw+p`). With `+ep` the system would do so itself, but would refuse
+/// to execute the program in containers that do not permit the capability.
+fn use_permitted_capability() -> Result<(), Error> {
+    let mut sets = capabilities(None).map_err(|e| Error::Capability(e.into()))?;
+    let permitted = sets.permitted & CapabilitySet::NET_RAW;
+    if sets.effective.contains(permitted) {
+        return Ok(());
+    }
+    sets.effective |= permitted;
+    set_capabilities(None, sets).map_err(|e| Error::Capability(e.into()))
+}
+
 fn start() -> Result<(), Error> {
+    // Threads inherit it, so none may exist yet.
+    use_permitted_capability()?;
     let (options, config) = config::parse("agent");
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     blocking_threads::build(&mut Builder::new_multi_thread(), workers)

@@ -1,6 +1,7 @@
 //! Requests of the controller to the fabric's task.
 
 use crate::api::{FabricError, GroupRequest, LldpNeighbor, NodeRegistration, TreeGrant, TreeScope};
+use crate::observation::Observation;
 use std::net::IpAddr;
 use tokio::sync::oneshot;
 
@@ -16,4 +17,5 @@ pub(crate) enum FabricRequest {
     AdoptGroup(GroupRequest, Vec<(TreeScope, IpAddr)>, RequestReply<()>),
     Trees(u64, RequestReply<Vec<TreeGrant>>),
     ReleaseGroup(u64, RequestReply<()>),
+    Observation(RequestReply<Observation>),
 }

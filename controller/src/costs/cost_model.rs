@@ -148,6 +148,7 @@ impl MeasuredCosts {
             core: LinkCost { latency: farther.max(latency), bytes_per_second: uplink },
             ecmp_paths: links.ecmp_paths.max(1),
             burst: rack.or(core).map_or(default.burst, ProbeResult::round_burst),
+            unicast_plans: default.unicast_plans,
         }
     }
 

@@ -101,6 +101,7 @@ pub fn cost_model(places: &[MemberPlace], network: &TopologySnapshot, measured: 
     let mut model = measured.cost_model(links);
     let beyond = places.iter().map(|place| wire::beyond_ipv4(&place.session.agent.ip));
     model.costs.beyond_ipv4 = beyond.max().unwrap_or(0);
+    model.unicast_plans = group_keys::all_have(places, features::UNICAST_PLANS);
     model
 }
 
@@ -266,6 +267,7 @@ mod tests {
         let model: CostModel = serde_json::from_str(&group.cost_model).unwrap();
         assert_eq!((model.rack.bytes_per_second, model.core.bytes_per_second), (40, 20));
         assert_eq!((model.ecmp_paths, model.costs.mtu), (1, 1500));
+        assert!(!model.unicast_plans, "the agents have no such feature");
     }
 
     #[test]

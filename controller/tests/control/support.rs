@@ -106,6 +106,10 @@ impl Fabric for Racks {
         cool_fabric::Measurements::default()
     }
 
+    async fn observation(&self) -> Result<Option<cool_fabric::Observation>, FabricError> {
+        Ok(None)
+    }
+
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
         self.groups.lock().unwrap().push(group.id);
         let trees = self.trees(group.id).await?;

@@ -129,8 +129,10 @@ impl Members {
             }
             alike.push(MemberTree { address, bytes_per_second: tree.bytes_per_second });
         }
-        let stripes = trees.get(&MulticastScope::All).map_or(1, |trees| trees.len() as u32);
-        let layout = layout.with_stripes(stripes);
+        let layout = match trees.get(&MulticastScope::All) {
+            Some(trees) => layout.with_stripes(trees.len() as u32),
+            None => layout.without_tree(),
+        };
         let cost = &spec.cost_model;
         Ok(Members {
             id: spec.id,
