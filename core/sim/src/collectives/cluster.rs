@@ -123,6 +123,17 @@ pub(super) enum DelayedInput {
     },
 }
 
+/// A plan that a node has picked. Other nodes pick the same one under the same conditions.
+#[derive(Debug)]
+pub(super) struct PlanPick {
+    /// The group and its epoch.
+    pub(super) group: (u64, u32),
+    /// Whether the plan may count on a tree.
+    pub(super) has_tree: bool,
+    pub(super) call: Call,
+    pub(super) plan: Plan,
+}
+
 /// The action for which a timer was set.
 #[derive(Debug)]
 pub(super) enum Alarm {
@@ -162,8 +173,8 @@ pub struct SimulatedCluster {
     next_alarm: u32,
     answers: BTreeMap<u64, Answer>,
     answered: Vec<u64>,
-    /// Plans by group, epoch and call. All agents of a group must choose the same plan.
-    pub(super) picks: Vec<((u64, u32), Call, Plan)>,
+    /// The plans that nodes have picked, which are computed only once.
+    pub(super) picks: Vec<PlanPick>,
     datagrams: u64,
     /// The step that is to fail, if it has not failed yet.
     pub(super) step_failure: Option<StepFailure>,

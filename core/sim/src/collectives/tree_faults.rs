@@ -3,8 +3,8 @@
 
 use super::ContractViolation;
 use super::cluster::{Alarm, DelayedInput, SimulatedCluster, node_at};
-use super::scenario::{CollectiveScenario, GroupScenario, ScenarioGenerator};
-use cool_engine::{GroupSpec, MissingProbes};
+use super::scenario::{CallScenario, CollectiveScenario, GroupScenario, ScenarioGenerator};
+use cool_engine::{GroupSpec, Input, MissingProbes};
 use cool_machine::{Duration, Time};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
@@ -26,20 +26,32 @@ pub struct TreeFault {
     pub group: usize,
     /// The node.
     pub node: u16,
-    /// When the multicasts stop.
+    /// When the multicasts stop. If at once, the first proof withdraws the trees of the node.
     pub at: Duration,
     /// How long they do not arrive.
     pub long: Duration,
 }
 
 impl CollectiveScenario {
-    /// Lets trees of each group fail for some time, drawn from a seed.
+    /// Lets trees of each group fail for some time, drawn from a seed. In half of the groups, the
+    /// planner picks all plans, because nodes must pick the same ones while they disagree about the
+    /// trees.
     pub fn with_tree_faults(mut self, seed: u64) -> CollectiveScenario {
         let mut draw = ScenarioGenerator::new(seed ^ TREE_SEED);
-        for (group, GroupScenario { places, .. }) in self.groups.iter().enumerate() {
+        for (group, GroupScenario { places, calls, .. }) in self.groups.iter_mut().enumerate() {
+            if draw.chance(0.5) {
+                for CallScenario { plan, after, .. } in calls {
+                    plan.clear();
+                    let pause = draw.moment(2 * PROOF_TIME);
+                    after.iter_mut().for_each(|after| *after += pause);
+                }
+            }
             for _ in 0..draw.pick(&[(50, 1), (50, 3)]) {
                 let node = places[draw.below(places.len())];
-                let at = draw.moment(Duration::from_millis(200));
+                let at = match draw.pick(&[(20, true), (80, false)]) {
+                    true => Duration::ZERO,
+                    false => draw.moment(Duration::from_millis(200)),
+                };
                 let longest = Duration::from_millis(draw.pick(&[(50, 100), (50, 2_000)]));
                 let long = draw.moment(longest);
                 self.tree_faults.push(TreeFault { group, node, at, long });
@@ -83,24 +95,40 @@ struct FailingGroup {
 
 impl SimulatedCluster {
     /// Lets nodes miss the multicasts of a group by those of the faults that are about its index.
-    /// The trees are proven again a while after each change.
-    pub(super) fn fail_trees(&mut self, spec: &GroupSpec, index: usize, faults: &[TreeFault]) {
+    /// Ends the first proof of its trees, so this must be called before any rank makes a call. They
+    /// are proven again a while after each change.
+    pub(super) fn fail_trees(
+        &mut self,
+        spec: &GroupSpec,
+        index: usize,
+        faults: &[TreeFault],
+    ) -> Result<(), ContractViolation> {
         let faults: Vec<&TreeFault> = faults.iter().filter(|fault| fault.group == index).collect();
-        if !faults.is_empty() {
-            let proven = FailingGroup {
-                nodes: spec.members.iter().map(|member| node_at(member.ip)).collect(),
-                trees: spec.trees.iter().map(|tree| SocketAddr::new(tree.address, tree.port)).collect(),
-                ..FailingGroup::default()
-            };
-            self.tree_proofs.groups.insert(spec.id, proven);
+        if faults.is_empty() {
+            return Ok(());
         }
+        let nodes: BTreeSet<u16> = spec.members.iter().map(|member| node_at(member.ip)).collect();
+        let trees = spec.trees.iter().map(|tree| SocketAddr::new(tree.address, tree.port)).collect();
+        let proven = FailingGroup { nodes: nodes.clone(), trees, ..FailingGroup::default() };
+        self.tree_proofs.groups.insert(spec.id, proven);
         for TreeFault { node, at, long, .. } in faults {
-            for (at, event) in [(*at, TreeEvent::Lost(*node)), (*at + *long, TreeEvent::Restored(*node))] {
-                self.schedule(at, Alarm::Trees(spec.id, event));
-                let proof = at + self.moment(*long);
+            if at.is_zero() {
+                self.on_tree_event(spec.id, TreeEvent::Lost(*node));
+            } else {
+                self.schedule(*at, Alarm::Trees(spec.id, TreeEvent::Lost(*node)));
+            }
+            self.schedule(*at + *long, Alarm::Trees(spec.id, TreeEvent::Restored(*node)));
+            for changed in [*at, *at + *long] {
+                let proof = changed + self.moment(*long);
                 self.schedule(proof, Alarm::Trees(spec.id, TreeEvent::Proof));
             }
         }
+        let lost = &self.tree_proofs.groups[&spec.id].lost;
+        let withdrawn: BTreeSet<IpAddr> = lost.iter().map(|(_, tree)| tree.ip()).collect();
+        nodes.into_iter().try_for_each(|node| {
+            let withdrawn = withdrawn.clone();
+            self.input(node, Input::ConcludeTreeProof { group: spec.id, withdrawn })
+        })
     }
 
     pub(super) fn on_tree_event(&mut self, group: u64, event: TreeEvent) {

@@ -155,6 +155,11 @@ impl World {
         scopes.map(|scope| members.has_tree(scope))
     }
 
+    /// Returns whether the plans of each node count on a tree that reaches all nodes.
+    fn plans_for_tree(&self) -> [bool; NODES] {
+        std::array::from_fn(|node| self.engines[node].groups[&1].members.layout.has_tree())
+    }
+
     /// Returns the missing probes of a node's report, by tree.
     fn missing(&self, node: usize) -> Vec<(IpAddr, Vec<String>)> {
         let (missing, _) = self.reports[node].as_ref().expect("the node has reported");
@@ -219,6 +224,22 @@ fn withdrawn_trees_return_with_a_later_proof() {
     assert_eq!((renewed(0), renewed(2)), (vec![tree_address(0)], vec![tree_address(0), tree_address(3)]));
     world.conclude(&[]);
     (0..NODES).for_each(|node| assert_eq!(world.uses(node), [true; 4]));
+}
+
+#[test]
+fn only_the_first_conclusion_of_a_proof_changes_plans() {
+    for (first, later) in [(&[][..], &[0, 1][..]), (&[1], &[0]), (&[0], &[])] {
+        let mut world = World::new();
+        world.prove_all(1, |_, _, _| true);
+        world.conclude(first);
+        let has_tree = !first.contains(&0);
+        assert_eq!(world.plans_for_tree(), [has_tree; NODES], "{first:?}");
+        // Probes of a later proof may arrive before its request.
+        world.prove(0, 2);
+        world.exchange(|_, _, _| true);
+        world.conclude(later);
+        assert_eq!(world.plans_for_tree(), [has_tree; NODES], "{first:?}, then {later:?}");
+    }
 }
 
 #[test]
