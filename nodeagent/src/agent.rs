@@ -190,7 +190,7 @@ impl Agent {
 
     /// Concludes a proof. The group uses all trees but those with these addresses.
     pub(crate) fn conclude_tree_proof(&self, group: u64, withdrawn: BTreeSet<IpAddr>) {
-        if let Some(sockets) = self.groups.withdraw_trees(group, &withdrawn) {
+        if let Some(sockets) = self.groups.conclude_tree_proof(group, &withdrawn) {
             // The system leaves a tree only while it has a lock that may be held for seconds.
             tokio::task::spawn_blocking(move || drop(sockets));
         }

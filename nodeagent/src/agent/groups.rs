@@ -36,6 +36,8 @@ pub(super) struct RankGroup {
     enlisted: bool,
     /// The user of the group; `None` until the user is known, so that no process may attach.
     owner: Option<u32>,
+    /// Whether a proof of its trees has ended.
+    is_proven: bool,
     sharing: SegmentSharing,
 }
 
@@ -240,14 +242,21 @@ impl GroupTable {
         Some(QuickArrival { sharing, able: is_known.then_some(able) })
     }
 
-    /// Stops the use of trees in a group before its ranks attach. Without the tree over all nodes,
-    /// they execute no quick calls. Returns the sockets for these calls, which the caller should
-    /// close where it may wait.
-    pub(super) fn withdraw_trees(&self, group: u64, withdrawn: &BTreeSet<IpAddr>) -> Option<QuickSockets> {
+    /// Records the end of a proof of a group's trees. If the first one, which ends before any rank
+    /// attaches, withdraws the tree over all nodes, the ranks execute no quick calls. Later ones
+    /// change nothing, because some ranks may have attached, and all must execute the same calls.
+    /// Returns the sockets for quick calls if they are not needed, which the caller should close
+    /// where it may wait.
+    pub(super) fn conclude_tree_proof(
+        &self,
+        group: u64,
+        withdrawn: &BTreeSet<IpAddr>,
+    ) -> Option<QuickSockets> {
         let mut groups = self.lock();
         let known = groups.get_mut(&group)?;
+        let is_first = !std::mem::replace(&mut known.is_proven, true);
         let SegmentSharing::Quick(quick, sockets) = &mut known.sharing else { return None };
-        if !withdrawn.contains(&quick.tree().into()) {
+        if !is_first || !withdrawn.contains(&quick.tree().into()) {
             return None;
         }
         let sockets = sockets.take();
@@ -369,6 +378,7 @@ impl RankGroup {
             present: 0,
             enlisted: false,
             owner: None,
+            is_proven: false,
         })
     }
 }
