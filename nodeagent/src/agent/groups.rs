@@ -382,3 +382,51 @@ impl RankGroup {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::MemberSpec;
+    use cool_engine::{TreeScope, TreeSpec};
+    use cool_transport::tagged::{GroupKey, Protection};
+    use std::net::Ipv4Addr;
+
+    const TREE: Ipv4Addr = Ipv4Addr::new(239, 192, 0, 1);
+
+    fn quick_group() -> RankGroup {
+        let member = |rank: u32| MemberSpec {
+            rank,
+            node: format!("h{rank}"),
+            incarnation: 0,
+            rack: 0,
+            ip: Ipv4Addr::LOCALHOST.into(),
+            udp_port: 1,
+            tcp_port: 2,
+            key: None,
+        };
+        let tree = TreeSpec { scope: TreeScope::All, address: TREE.into(), port: 5, bytes_per_second: 0 };
+        let spec = GroupSpec {
+            id: 1,
+            epoch: 1,
+            members: vec![member(0), member(1)],
+            trees: vec![tree],
+            keyed: Some(GroupKey { key: [9; 32].into(), protection: Protection::Tagged }),
+            quick: true,
+            ..GroupSpec::default()
+        };
+        RankGroup::new(&spec, "h0").unwrap()
+    }
+
+    #[test]
+    fn only_the_first_proof_decides_about_quick_calls() {
+        let (proven, failed) = (BTreeSet::new(), BTreeSet::from([TREE.into()]));
+        for (first, later, quick) in [(&proven, &failed, true), (&failed, &proven, false)] {
+            let groups = GroupTable::new("h0".into(), Counter::default(), Arc::default());
+            groups.insert(1, quick_group());
+            for withdrawn in [first, later] {
+                groups.conclude_tree_proof(1, withdrawn);
+                assert_eq!(groups.lock()[&1].needs_sockets(), quick, "{first:?}, then {later:?}");
+            }
+        }
+    }
+}
