@@ -105,7 +105,7 @@ async fn a_tree_that_falls_silent_is_proven_again_and_returns() {
     let mut proving = ProvingJob::started().await;
     let (tree, group) = (proving.tree.clone(), proving.group.id);
     // A node outside of the group cannot cause a proof.
-    let mut h5 = FakeAgent::join(&proving.controller, 5).await;
+    let h5 = FakeAgent::join(&proving.controller, 5).await;
     let silent = agent_message::Body::TreesSilent(TreesSilent { group });
     h5.send(silent.clone()).await;
     proving.h3.send(silent).await;
