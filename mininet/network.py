@@ -95,6 +95,8 @@ class Network:
     def set_multicast(self, host, received):
         """Delivers the multicasts of trees to a host again, or drops them: at the port of its bridge, or at the host itself if
         its switch is no bridge. Its link then carries them in vain."""
+        if received == (host not in self.deaf_hosts):
+            return
         port = self.port_of(host)
         if isinstance(port.node, (Bridge, routed.Router)):
             node, rule = port.node, ("ebtables", "FORWARD", "-o", port.name, "-p", "IPv4", "--ip-dst", TREES)

@@ -21,7 +21,7 @@ use cool_proto::control::{
 };
 use cool_proto::features;
 use cool_tls::{Identity, Role};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -122,10 +122,6 @@ impl Fabric for LocatedNodes {
             true => Ok(Vec::new()),
             false => Err(FabricError::NoSuchGroup { id }),
         }
-    }
-
-    async fn withdraw_trees(&self, _: u64, _: BTreeSet<IpAddr>) -> Result<(), FabricError> {
-        Ok(())
     }
 
     async fn release_group(&self, id: u64) -> Result<(), FabricError> {

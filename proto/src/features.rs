@@ -41,6 +41,10 @@ pub const QUERIERS: u64 = 1 << 10;
 /// The agent plans for networks without multicast, and knows the double-tree pattern.
 pub const UNICAST_PLANS: u64 = 1 << 11;
 
+/// The agent proves the trees of a group also while the group is in use, and reports trees from
+/// which it receives nothing.
+pub const REPEATED_PROOFS: u64 = 1 << 12;
+
 /// All features that this release supports.
 pub const ALL: u64 = TAGS
     | USERS
@@ -51,4 +55,5 @@ pub const ALL: u64 = TAGS
     | TREE_PROOFS
     | NEIGHBORS
     | QUERIERS
-    | UNICAST_PLANS;
+    | UNICAST_PLANS
+    | REPEATED_PROOFS;

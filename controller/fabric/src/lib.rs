@@ -46,7 +46,6 @@ use request::{FabricRequest, RequestReply};
 
 use cool_daemon::listen::ClientListener;
 use network::Network;
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -128,13 +127,6 @@ pub trait Fabric: Send + Sync + 'static {
         group: GroupRequest,
         trees: Vec<(TreeScope, IpAddr)>,
     ) -> Result<(), FabricError>;
-
-    /// Withdraws trees of a group that its nodes could not prove to work. Further groups of these
-    /// members do not get them.
-    ///
-    /// # Errors
-    /// Fails only if the fabric has stopped.
-    async fn withdraw_trees(&self, group: u64, addresses: BTreeSet<IpAddr>) -> Result<(), FabricError>;
 
     /// Returns the current trees of a group. Addresses never change, while links and rates follow
     /// the topology.
@@ -259,10 +251,6 @@ impl Fabric for FabricHandle {
         trees: Vec<(TreeScope, IpAddr)>,
     ) -> Result<(), FabricError> {
         self.request(|reply| FabricRequest::AdoptGroup(group, trees, reply)).await
-    }
-
-    async fn withdraw_trees(&self, group: u64, addresses: BTreeSet<IpAddr>) -> Result<(), FabricError> {
-        self.request(|reply| FabricRequest::WithdrawTrees(group, addresses, reply)).await
     }
 
     async fn trees(&self, group: u64) -> Result<Vec<TreeGrant>, FabricError> {

@@ -2,7 +2,6 @@
 
 use crate::api::{FabricError, GroupRequest, LldpNeighbor, NodeRegistration, TreeGrant, TreeScope};
 use crate::observation::Observation;
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use tokio::sync::oneshot;
 
@@ -16,7 +15,6 @@ pub(crate) enum FabricRequest {
     Unregister(String, RequestReply<()>),
     CreateGroup(GroupRequest, RequestReply<Vec<TreeGrant>>),
     AdoptGroup(GroupRequest, Vec<(TreeScope, IpAddr)>, RequestReply<()>),
-    WithdrawTrees(u64, BTreeSet<IpAddr>, RequestReply<()>),
     Trees(u64, RequestReply<Vec<TreeGrant>>),
     ReleaseGroup(u64, RequestReply<()>),
     Observation(RequestReply<Observation>),

@@ -42,6 +42,7 @@ mod ranks;
 mod running_calls;
 mod schedule_cache;
 mod silent_trees;
+mod stream_failures;
 mod streams;
 mod tree_proof;
 mod wait_for_graph;

@@ -60,6 +60,8 @@ pub(crate) struct Members {
     /// The trees by scope. If there are several over all nodes, they share no link between
     /// switches.
     trees: BTreeMap<MulticastScope, Vec<MemberTree>>,
+    /// The scopes with trees that are not used, because some node receives nothing from them.
+    withdrawn: BTreeSet<MulticastScope>,
     host_bytes_per_second: u64,
     /// The rate of the slowest network level, as configured or measured, by which plans are chosen.
     slowest_level_bytes_per_second: u64,
@@ -144,6 +146,7 @@ impl Members {
             probe_quick: spec.probe_quick,
             group_key: spec.keyed.as_ref().filter(|_| spec.on_demand).map(|keyed| keyed.key.clone()),
             trees,
+            withdrawn: BTreeSet::new(),
             host_bytes_per_second: spec.host_bytes_per_second,
             slowest_level_bytes_per_second: cost.rack.bytes_per_second.min(cost.core.bytes_per_second),
             by_id: BTreeMap::new(),
@@ -163,13 +166,13 @@ impl Members {
         self.nodes[node].key.is_some() || self.group_key.is_some()
     }
 
-    /// Returns the addresses of the trees that reach this node.
+    /// Returns the addresses of the trees over this node, including the withdrawn ones.
     pub(crate) fn my_trees(&self) -> Vec<SocketAddr> {
         self.my_indexed_trees().into_iter().map(|(_, address, _)| address).collect()
     }
 
-    /// Returns the trees that reach this node, each with its index among all trees of the group,
-    /// its address and its nodes.
+    /// Returns the trees over this node, including the withdrawn ones, each with its index among
+    /// all trees of the group, its address and its nodes.
     pub(crate) fn my_indexed_trees(&self) -> Vec<(u32, SocketAddr, Vec<usize>)> {
         let trees =
             self.trees.iter().flat_map(|(scope, trees)| trees.iter().map(|tree| (*scope, tree.address)));
@@ -179,37 +182,41 @@ impl Members {
         trees.filter(|(_, _, nodes)| nodes.contains(&self.me)).collect()
     }
 
-    /// Stops using the trees with these addresses. If there are several over the same nodes, none
-    /// of them is used any more. Returns the addresses of those that reach this node.
-    pub(crate) fn withdraw_trees(&mut self, addresses: &BTreeSet<IpAddr>) -> Vec<SocketAddr> {
-        let before = self.my_trees();
-        self.trees.retain(|_, trees| !trees.iter().any(|tree| addresses.contains(&tree.address.ip())));
-        if !self.has_tree(MulticastScope::All) {
-            self.layout = self.layout.clone().without_tree();
-        }
-        let after = self.my_trees();
-        before.into_iter().filter(|tree| !after.contains(tree)).collect()
+    /// Sets the trees that new streams must not use, by their addresses; they use all others. If
+    /// there are several trees over the same nodes, none of them is used.
+    pub(crate) fn set_withdrawn_trees(&mut self, addresses: &BTreeSet<IpAddr>) {
+        let is_withdrawn = |trees: &[MemberTree]| trees.iter().any(|t| addresses.contains(&t.address.ip()));
+        self.withdrawn =
+            self.trees.iter().filter(|(_, trees)| is_withdrawn(trees)).map(|(scope, _)| *scope).collect();
     }
 
-    /// Returns whether there is a tree for a scope.
+    /// Returns the addresses of the withdrawn trees over this node.
+    pub(crate) fn my_withdrawn_trees(&self) -> Vec<SocketAddr> {
+        let scopes = self.withdrawn.iter().filter(|scope| self.layout.nodes_of(**scope).contains(&self.me));
+        let trees = scopes.filter_map(|scope| self.trees.get(scope)).flatten();
+        trees.map(|tree| tree.address).collect()
+    }
+
+    /// Returns whether there is a tree for a scope that may be used.
     pub(crate) fn has_tree(&self, scope: MulticastScope) -> bool {
-        self.trees.contains_key(&scope)
+        !self.trees(scope).is_empty()
     }
 
-    /// Returns the addresses of the trees for a scope.
-    pub(crate) fn trees(&self, scope: MulticastScope) -> Vec<SocketAddr> {
-        self.trees.get(&scope).into_iter().flatten().map(|tree| tree.address).collect()
+    /// Returns the trees for a scope that may be used.
+    pub(crate) fn trees(&self, scope: MulticastScope) -> &[MemberTree] {
+        let trees = self.trees.get(&scope).filter(|_| !self.withdrawn.contains(&scope));
+        trees.map_or(&[], Vec::as_slice)
     }
 
     /// Returns the tree over which a stripe of a message is sent.
     pub(crate) fn tree(&self, scope: MulticastScope, stripe: Stripe) -> Option<MemberTree> {
-        self.trees.get(&scope)?.get(stripe.index as usize).copied()
+        self.trees(scope).get(stripe.index as usize).copied()
     }
 
     /// Returns the address of the tree of this node's rack.
     pub(crate) fn rack_tree(&self) -> Option<SocketAddr> {
         let rack = MulticastScope::Rack(self.layout.rack_of_node(self.me));
-        self.trees.get(&rack)?.first().map(|tree| tree.address)
+        self.trees(rack).first().map(|tree| tree.address)
     }
 
     /// Returns the share of this node's link to which a stream is entitled next to its

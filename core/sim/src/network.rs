@@ -297,6 +297,14 @@ impl PacketNetwork {
         }
     }
 
+    /// Removes a node from the tree with this number. Returns whether it was a member.
+    pub fn leave_tree(&mut self, tree: usize, node: u16) -> bool {
+        let nodes = &mut self.trees[tree][usize::from(self.rack_of[usize::from(node)])];
+        let before = nodes.len();
+        nodes.retain(|other| *other != node);
+        nodes.len() < before
+    }
+
     /// Takes a link down or up.
     pub fn set_up(&mut self, link: usize, up: bool) {
         self.links[link].up = up;

@@ -185,6 +185,7 @@ impl EngineDriver {
             EngineCommand::ProveTrees { group, number, time_max, reply } => {
                 host.prove_trees((group, number), time_max, reply);
             }
+            EngineCommand::ReportSilentTrees(groups) => host.report_silent_trees(groups),
             EngineCommand::Request(request, reply) => host.request(request, reply),
             EngineCommand::Input(input) => host.handle(input),
             EngineCommand::Share { group, segment } => host.share(group, segment),

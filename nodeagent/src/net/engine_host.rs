@@ -30,7 +30,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 /// A tree from which this node receives, and the groups that use it.
 struct JoinedTree {
@@ -93,6 +93,8 @@ pub(super) struct EngineHost {
     pending_groups: BTreeMap<u64, PendingGroup>,
     /// The proofs of trees in progress, by group, each with its number.
     tree_proofs: BTreeMap<u64, (u64, TreeProofReply)>,
+    /// Where groups with silent trees are reported, if anywhere.
+    silent_trees: Option<mpsc::Sender<u64>>,
     calls: BTreeMap<u64, EngineReply>,
     /// The segments in which ranks execute calls, by group. A group that has failed has no entry.
     segments: BTreeMap<u64, Arc<SharedSegment>>,
@@ -131,6 +133,7 @@ impl EngineHost {
             paces: BTreeMap::new(),
             pending_groups: BTreeMap::new(),
             tree_proofs: BTreeMap::new(),
+            silent_trees: None,
             calls: BTreeMap::new(),
             segments: BTreeMap::new(),
             last_token: 0,
@@ -320,8 +323,8 @@ impl EngineHost {
                     let _ = reply.send((missing, received));
                 }
             }
-            Output::LeaveTrees { group, trees } => self.leave_trees(group, |tree| trees.contains(tree)),
-            Output::RenewTrees { trees, renewals, .. } => self.renew_trees(&trees, renewals),
+            Output::RenewTrees { trees } => self.renew_trees(&trees),
+            Output::TreesSilent { group, trees, renewals } => self.trees_silent(group, &trees, renewals),
             Output::ProbeQuick { group } => self.probe_quick(group),
             Output::Quick { group, all } => {
                 self.segments.get(&group).into_iter().for_each(|segment| segment.quick(all));
@@ -505,23 +508,29 @@ impl EngineHost {
         }
     }
 
-    /// Stops receiving for a group from the trees that `leaves` selects.
-    fn leave_trees(&mut self, group: u64, leaves: impl Fn(&SocketAddr) -> bool) {
-        let unused = self.trees.extract_if(.., |address, tree| {
-            leaves(address) && tree.groups.remove(&group) && tree.groups.is_empty()
-        });
-        close(unused.collect::<Vec<_>>());
+    pub(super) fn report_silent_trees(&mut self, groups: mpsc::Sender<u64>) {
+        self.silent_trees = Some(groups);
     }
 
-    /// Leaves and joins these trees again, on another thread as in [`Self::join_trees`].
-    fn renew_trees(&mut self, trees: &[SocketAddr], renewals: u32) {
-        for (address, joined) in trees.iter().filter_map(|tree| self.trees.get_key_value(tree)) {
-            let (tree, ip) = (address.ip(), self.ip);
+    fn trees_silent(&mut self, group: u64, trees: &[SocketAddr], renewals: u32) {
+        for tree in trees.iter().map(SocketAddr::ip) {
             if renewals == 1 {
                 tracing::warn!(%tree, "multicasts do not arrive although other nodes receive them; the membership is renewed");
             } else {
-                self.counters.faults.record_silent_tree(tree, ip);
+                self.counters.faults.record_silent_tree(tree, self.ip);
             }
+        }
+        self.renew_trees(trees);
+        if let Some(groups) = &self.silent_trees {
+            // If the channel is full, the group is reported after the next renewal.
+            let _ = groups.try_send(group);
+        }
+    }
+
+    /// Leaves and joins these trees again, on another thread as in [`Self::join_trees`].
+    fn renew_trees(&mut self, trees: &[SocketAddr]) {
+        for (address, joined) in trees.iter().filter_map(|tree| self.trees.get_key_value(tree)) {
+            let (tree, ip) = (address.ip(), self.ip);
             let (membership, faults) = (joined.socket.membership(), Arc::clone(&self.counters.faults));
             tokio::task::spawn_blocking(move || {
                 if let Err(error) = membership.and_then(|membership| membership.renew(ip)) {
@@ -533,7 +542,9 @@ impl EngineHost {
 
     fn group_forgotten(&mut self, group: u64) {
         self.end_sharing(group);
-        self.leave_trees(group, |_| true);
+        let unused =
+            self.trees.extract_if(.., |_, tree| tree.groups.remove(&group) && tree.groups.is_empty());
+        close(unused.collect::<Vec<_>>());
         self.tree_proofs.remove(&group);
         self.tagger.remove(group);
         self.security.groups.release(group);

@@ -38,10 +38,6 @@ impl Network {
                 self.adopt(request, &trees);
                 answer(reply, Ok(()));
             }
-            FabricRequest::WithdrawTrees(id, addresses, reply) => {
-                self.snooped.withdraw(id, &addresses);
-                answer(reply, Ok(()));
-            }
             FabricRequest::Trees(id, reply) => {
                 if let Some(trees) = self.snooped_grants(id) {
                     return answer(reply, Ok(trees));

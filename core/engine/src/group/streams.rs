@@ -5,21 +5,19 @@ use super::chain_cache::ChainCache;
 use super::long_packets::LongPacketLosses;
 use super::running_calls::CallAction;
 use super::silent_trees::SilentTrees;
+use super::stream_failures::{failed, no_stream};
 use crate::buffered_packets::BufferedPackets;
 use crate::engine_outbox::ReceivedBytes;
 use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
-use crate::failure::{CallFailure, CallFailureKind, TrafficTotals};
+use crate::failure::{CallFailure, TrafficTotals};
 use crate::inputs_outputs::Output;
 use crate::link_share::LinkShare;
 use crate::members::Members;
 use crate::memory::MemoryRange;
-use crate::stream::{MulticastStream, StreamEffects, StreamEnd, StreamHold};
+use crate::stream::{MulticastStream, StreamEffects, StreamEnd, StreamHold, StreamTrees};
 use cool_collective::{MulticastScope, Stripe};
 use cool_machine::{Duration, Time};
-use cool_transport::{
-    Input, Packet, RateSpec, Receiver, Sender, SpecError, StreamError, StreamId, StreamSpec, StreamTimers,
-    packet,
-};
+use cool_transport::{Input, Packet, RateSpec, Receiver, Sender, StreamId, StreamSpec, StreamTimers, packet};
 use cool_types::Operation;
 use cool_types::limits::{COPIED_BYTES, EAGER_BYTES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -237,11 +235,12 @@ impl Streams {
         spec.on_hold = on_hold;
         let id = spec.id;
         let sender = Sender::new(context.now, spec).map_err(|e| no_stream(context.members, of.rank, &e))?;
+        let trees = StreamTrees { source: tree, rack: context.members.rack_tree() };
         let mut stream = MulticastStream::new(
             StreamEnd::Sender(Box::new(sender)),
             data,
             (scope, operation, of.rank, of.action),
-            tree,
+            trees,
         );
         self.sending.insert(id, SendingStream { share, queue, on_hold });
         if !on_hold {
@@ -270,7 +269,8 @@ impl Streams {
         let receiver =
             Receiver::new(context.now, spec, me).map_err(|e| no_stream(context.members, of.rank, &e))?;
         let end = StreamEnd::Receiver(Box::new(receiver));
-        let stream = MulticastStream::new(end, data, (scope, operation, of.rank, of.action), None);
+        let trees = StreamTrees { source: None, rack: context.members.rack_tree() };
+        let stream = MulticastStream::new(end, data, (scope, operation, of.rank, of.action), trees);
         self.open_stream(context, id, stream)
     }
 
@@ -415,11 +415,8 @@ impl Streams {
         if let Some(error) = effects.failed {
             return Err(failed(context.members, id, of.rank, error));
         }
-        if effects.tree_silent
-            && let Some(renewals) = self.silent_trees.record_silence(context.now, stream.scope)
-        {
-            let (group, trees) = (context.members.id, context.members.trees(stream.scope));
-            context.resources.out.push(Output::RenewTrees { group, trees, renewals });
+        if effects.tree_silent {
+            self.silent_trees.on_silence(context, stream.scope, id.source);
         }
         let mismatch = |node| StreamEvent::Mismatch { call: id.call, node: usize::from(node) };
         events.extend(effects.mismatches.into_iter().map(mismatch));
@@ -463,7 +460,9 @@ impl Streams {
             }
         }
         if stream.hears_tree() {
-            self.silent_trees.record_arrival(stream.scope);
+            self.silent_trees.record_arrival(stream.scope, id.source);
+        } else if stream.misses_tree() {
+            self.silent_trees.on_missed(context, stream.scope, id.source);
         }
         self.loss_free = if stream.needed_repair() { 0 } else { self.loss_free.saturating_add(1) };
         context.resources.forget_stream(&id, stream);
@@ -577,32 +576,4 @@ fn released(
 /// Returns a copy of a message, if it is short enough and there is room.
 fn copied(group: u64, data: MemoryRange, resources: &mut EngineResources) -> Option<MemoryRange> {
     if data.len <= COPIED_BYTES { resources.bounce(group, data) } else { None }
-}
-
-fn no_stream(members: &Members, rank: u32, error: &SpecError) -> CallFailure {
-    let text = format!("rank {rank}, group {}: {error}", members.id);
-    CallFailure::new(CallFailureKind::Invalid, text, vec![rank])
-}
-
-fn failed(members: &Members, id: StreamId, rank: u32, error: StreamError) -> CallFailure {
-    let nodes = match &error {
-        StreamError::NotStarted { source_node, .. } | StreamError::Stalled { source_node, .. } => {
-            vec![*source_node]
-        }
-        StreamError::Incomplete { nodes, .. } => nodes.clone(),
-    };
-    let nodes = nodes.iter().map(|node| usize::from(*node)).filter(|node| *node < members.nodes.len());
-    let nodes: Vec<usize> = nodes.collect();
-    let names: Vec<&str> = nodes.iter().map(|node| members.nodes[*node].name.as_str()).collect();
-    let ranks = nodes.iter().flat_map(|node| members.ranks_of(*node)).collect();
-    let text = format!(
-        "call {} of group {} at rank {rank}: {error} (nodes {}, numbered by place in the group); \
-         are their agents running and reachable?",
-        id.call,
-        id.group,
-        names.join(", ")
-    );
-    // The failure detector would have reported lost nodes before. So these nodes are alive, and
-    // their ranks have not joined.
-    CallFailure::new(CallFailureKind::Timeout, text, ranks)
 }

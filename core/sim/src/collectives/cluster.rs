@@ -6,6 +6,7 @@ use super::faults::StepFailure;
 use super::memories::{MissingRange, OpenWork};
 use super::node::{ANYWHERE, ClusterNode, Host};
 use super::quick::{QuickRanks, RankEvent, RankId, WATCHES};
+use super::tree_faults::{PROOF_TIME, SimulatedProofs, TreeEvent};
 use crate::network::{Event, LinkSpec, PacketNetwork, Shape};
 use cool_collective::{CostModel, Plan};
 use cool_engine::testing::Buffer;
@@ -110,6 +111,27 @@ pub(super) enum DelayedInput {
     Watched(RankId, u64, WatchReport),
     /// A rank with quick calls revokes its group.
     Revoke(RankId),
+    /// The controller requests a proof of a group's trees.
+    ProveTrees {
+        group: u64,
+        number: u64,
+    },
+    /// The controller ends a proof.
+    ConcludeTreeProof {
+        group: u64,
+        withdrawn: BTreeSet<IpAddr>,
+    },
+}
+
+/// A plan that a node has picked. Other nodes pick the same one under the same conditions.
+#[derive(Debug)]
+pub(super) struct PlanPick {
+    /// The group and its epoch.
+    pub(super) group: (u64, u32),
+    /// Whether the plan may count on a tree.
+    pub(super) has_tree: bool,
+    pub(super) call: Call,
+    pub(super) plan: Plan,
 }
 
 /// The action for which a timer was set.
@@ -126,6 +148,8 @@ pub(super) enum Alarm {
     Reset((usize, usize)),
     /// A rank with quick calls runs again.
     Rank(RankId),
+    /// An event of a group's trees.
+    Trees(u64, TreeEvent),
     Outside(u32),
 }
 
@@ -142,14 +166,15 @@ pub struct SimulatedCluster {
     pub(super) trees: BTreeMap<SocketAddr, usize>,
     /// Trees, each with a node that does not receive them although it should.
     deaf: BTreeSet<(SocketAddr, u16)>,
+    pub(super) tree_proofs: SimulatedProofs,
     /// Nodes with a firewall that drops all datagrams to and from other nodes, except on trees.
     pub(super) without_udp: BTreeSet<u16>,
     alarms: BTreeMap<u32, Alarm>,
     next_alarm: u32,
     answers: BTreeMap<u64, Answer>,
     answered: Vec<u64>,
-    /// Plans by group, epoch and call. All agents of a group must choose the same plan.
-    pub(super) picks: Vec<((u64, u32), Call, Plan)>,
+    /// The plans that nodes have picked, which are computed only once.
+    pub(super) picks: Vec<PlanPick>,
     datagrams: u64,
     /// The step that is to fail, if it has not failed yet.
     pub(super) step_failure: Option<StepFailure>,
@@ -183,6 +208,7 @@ impl SimulatedCluster {
             quick: QuickRanks::default(),
             trees: BTreeMap::new(),
             deaf: BTreeSet::new(),
+            tree_proofs: SimulatedProofs::default(),
             without_udp: BTreeSet::new(),
             alarms: BTreeMap::new(),
             next_alarm: u32::from(net.nodes()),
@@ -422,6 +448,7 @@ impl SimulatedCluster {
             Alarm::Outside(number) => return Ok(Step::Alarm(number)),
             Alarm::Resend(number) => self.resend(number),
             Alarm::Rank(id) => self.on_rank_alarm(id)?,
+            Alarm::Trees(group, event) => self.on_tree_event(group, event),
             Alarm::Reset(side) => self.closed(side, "its agent does not know the connection")?,
             Alarm::Node { node, life, what } => {
                 let this = &self.nodes[usize::from(node)];
@@ -466,6 +493,12 @@ impl SimulatedCluster {
                 },
             ),
             DelayedInput::Rank(id, event) => self.on_rank_event(id, event),
+            DelayedInput::ProveTrees { group, number } => {
+                self.input(node, Input::ProveTrees { group, number, time_max: PROOF_TIME })
+            }
+            DelayedInput::ConcludeTreeProof { group, withdrawn } => {
+                self.input(node, Input::ConcludeTreeProof { group, withdrawn })
+            }
         }
     }
 

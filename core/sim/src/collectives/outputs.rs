@@ -1,7 +1,7 @@
 //! Executes the outputs of an engine on a simulated node.
 
 use super::ContractViolation;
-use super::cluster::{Alarm, DelayedInput, SimulatedCluster, ip, node_at};
+use super::cluster::{Alarm, DelayedInput, PlanPick, SimulatedCluster, ip, node_at};
 use super::connections::{CONNECT_TIMEOUT, RECONNECT, Retry, SegmentContent, Side};
 use super::memories::{Memories, MissingRange};
 use super::node::{ANYWHERE, ClusterNode, Host};
@@ -25,11 +25,12 @@ impl SimulatedCluster {
                 self.nodes[usize::from(node)].groups.insert(group, (made.place, made.nodes));
                 self.listen(node, &made.trees);
             }
-            // No group of the simulator proves its trees.
-            Output::LongPacketsLost { .. }
-            | Output::TreesProbed { .. }
-            | Output::LeaveTrees { .. }
-            | Output::RenewTrees { .. } => {}
+            Output::TreesProbed { group, number, missing, .. } => {
+                self.on_trees_probed(node, (group, number), &missing)?;
+            }
+            Output::TreesSilent { group, .. } => self.prove_again(group),
+            // Memberships are never forgotten.
+            Output::LongPacketsLost { .. } | Output::RenewTrees { .. } => {}
             Output::GroupForgotten { group } => {
                 self.on_group_removed(node, group);
                 self.nodes[usize::from(node)].groups.remove(&group);
@@ -109,14 +110,16 @@ impl SimulatedCluster {
     }
 
     fn prepare(&mut self, node: u16, id: WorkId, preparation: Preparation) {
-        let known = |(group, call, _): &&((u64, u32), _, _)| {
-            *group == preparation.group() && call == preparation.call()
+        let known = |pick: &&PlanPick| {
+            (pick.group, pick.has_tree) == (preparation.group(), preparation.has_tree())
+                && pick.call == *preparation.call()
         };
         let plan = match self.picks.iter().find(known) {
-            Some((_, _, plan)) => *plan,
+            Some(pick) => pick.plan,
             None => {
-                let plan = preparation.plan();
-                self.picks.push((preparation.group(), preparation.call().clone(), plan));
+                let (plan, call) = (preparation.plan(), preparation.call().clone());
+                let (group, has_tree) = (preparation.group(), preparation.has_tree());
+                self.picks.push(PlanPick { group, has_tree, call, plan });
                 plan
             }
         };

@@ -121,6 +121,8 @@ impl<'s> Runner<'s> {
         let spec = self.spec(index as u64 + 1, group);
         self.cluster.make_group(&spec).map_err(|wrong| wrong.to_string())?;
         self.permitted_failures.push(permitted_failure(&self.scenario.fault, index, &group.places));
+        let failing = self.cluster.fail_trees(&spec, index, &self.scenario.tree_faults);
+        failing.map_err(|wrong| wrong.to_string())?;
         self.start_quick_ranks(index, spec.id, group);
         let now = self.cluster.now();
         self.groups.push(RunningGroup::new(index, spec, group, &self.scenario.fault, now));
@@ -582,6 +584,7 @@ impl<'s> Runner<'s> {
     fn covered(mut self) -> Coverage {
         self.coverage.faults.insert(self.scenario.fault.name(), 1);
         self.coverage.datagrams = self.cluster.datagrams();
+        self.coverage.tree_proofs = self.cluster.tree_proofs.concluded;
         (self.coverage.repaired, self.coverage.watched) = self.cluster.quick_repairs();
         for group in &self.groups {
             for (call, tally) in group.scenario.calls.iter().zip(&group.tallies) {

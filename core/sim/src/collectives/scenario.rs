@@ -1,6 +1,7 @@
 //! Collectives drawn from a seed: networks, groups, calls and messages of all kinds, and faults.
 
 use super::cluster::ClusterSettings;
+use super::tree_faults::TreeFault;
 use crate::network::{LinkSpec, PacketNetwork};
 use cool_collective::Plan;
 use cool_machine::Duration;
@@ -253,6 +254,8 @@ pub struct CollectiveScenario {
     pub outages: Vec<(usize, Duration, Duration)>,
     /// The groups.
     pub groups: Vec<GroupScenario>,
+    /// Trees that fail for some time. The trees of their groups are proven again and again.
+    pub tree_faults: Vec<TreeFault>,
     /// Time without progress after which a call fails.
     pub timeout: Duration,
     /// The fault.
@@ -353,8 +356,8 @@ impl ScenarioGenerator {
         cluster.pooled = self.pick(&[(60, 0.25), (20, 0.0), (20, 1.0)]);
         cluster.work = Duration::from_micros(self.pick(&[(70, 300), (20, 3_000), (10, 30_000)]));
         let timeout = Duration::from_secs(60);
-        let (odd_links, outages, groups) = (Vec::new(), Vec::new(), Vec::new());
-        CollectiveScenario { cluster, odd_links, outages, groups, timeout, fault: Fault::None }
+        let (odd_links, outages, groups, tree_faults) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        CollectiveScenario { cluster, odd_links, outages, groups, tree_faults, timeout, fault: Fault::None }
     }
 
     /// Draws the losses, duplicates, delays and outages of links.

@@ -34,6 +34,7 @@ fn two_ranks(quick: QuickScenario, calls: Vec<CallScenario>) -> CollectiveScenar
         cluster: ClusterSettings::clean(3, Shape::from([2]), 125_000_000),
         odd_links: Vec::new(),
         outages: Vec::new(),
+        tree_faults: Vec::new(),
         groups: vec![group],
         timeout: Duration::from_secs(20),
         fault: Fault::None,
