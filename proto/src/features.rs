@@ -41,6 +41,9 @@ pub const QUERIERS: u64 = 1 << 10;
 /// The agent plans for networks without multicast, and knows the double-tree pattern.
 pub const UNICAST_PLANS: u64 = 1 << 11;
 
+/// Connections between agents may consist of several parallel TCP connections. Bit 12 is reserved.
+pub const PARALLEL_CONNECTIONS: u64 = 1 << 13;
+
 /// All features that this release supports.
 pub const ALL: u64 = TAGS
     | USERS
@@ -51,4 +54,5 @@ pub const ALL: u64 = TAGS
     | TREE_PROOFS
     | NEIGHBORS
     | QUERIERS
-    | UNICAST_PLANS;
+    | UNICAST_PLANS
+    | PARALLEL_CONNECTIONS;
