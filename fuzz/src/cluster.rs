@@ -164,7 +164,12 @@ impl Cluster {
         let config = ServerConfig {
             lldp_interval: Duration::from_secs(1),
             lldp_key: [7; 32].into(),
-            keys: GroupKeys { secret: [8; 32].into(), required: false, mesh_nodes: 2 },
+            keys: GroupKeys {
+                secret: [8; 32].into(),
+                required: false,
+                mesh_nodes: 2,
+                connections_per_hop: 1,
+            },
             timeouts: TIMEOUTS,
             jobs_per_user: per_user,
             configured_rates: ConfiguredRates::default(),

@@ -207,6 +207,7 @@ fn without_members(group: &Group) -> Group {
         on_demand,
         quick,
         probe_quick,
+        connections_per_hop,
         ..
     } = *group;
     Group {
@@ -224,6 +225,7 @@ fn without_members(group: &Group) -> Group {
         on_demand,
         quick,
         probe_quick,
+        connections_per_hop,
     }
 }
 
@@ -385,6 +387,7 @@ mod tests {
             on_demand: true,
             quick: false,
             probe_quick: true,
+            connections_per_hop: 8,
         }
     }
 

@@ -45,6 +45,9 @@ pub const UNICAST_PLANS: u64 = 1 << 11;
 /// which it receives nothing.
 pub const REPEATED_PROOFS: u64 = 1 << 12;
 
+/// Connections between agents may consist of several parallel TCP connections.
+pub const PARALLEL_CONNECTIONS: u64 = 1 << 13;
+
 /// All features that this release supports.
 pub const ALL: u64 = TAGS
     | USERS
@@ -56,4 +59,5 @@ pub const ALL: u64 = TAGS
     | NEIGHBORS
     | QUERIERS
     | UNICAST_PLANS
-    | REPEATED_PROOFS;
+    | REPEATED_PROOFS
+    | PARALLEL_CONNECTIONS;

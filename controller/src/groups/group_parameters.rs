@@ -32,6 +32,7 @@ pub fn decide_parameters(
 ) -> Group {
     let mut nodes = BTreeSet::new();
     let on_demand = key.as_ref().is_some_and(|key| key.connects_on_demand);
+    let connections_per_hop = key.as_ref().map_or(1, |key| key.connections_per_hop);
     let member = |(rank, place): (u32, &MemberPlace)| {
         let agent = &place.session.agent;
         let is_first = nodes.insert(place.session.number);
@@ -71,6 +72,7 @@ pub fn decide_parameters(
         key: key.map(|key| key.secret),
         on_demand,
         quick,
+        connections_per_hop: connections_per_hop.into(),
         probe_quick: quick && group_keys::all_have(places, features::QUICK_PROBES),
     }
 }
@@ -284,7 +286,12 @@ mod tests {
                 needs_proof: false,
             };
             let secret = Secret { value: vec![1; 32] };
-            let key = GroupProtection { secret, encrypted: false, connects_on_demand: false };
+            let key = GroupProtection {
+                secret,
+                encrypted: false,
+                connects_on_demand: false,
+                connections_per_hop: 1,
+            };
             let (places, measured) = (places(&network, mtus), MeasuredCosts::default());
             let group = decide_parameters((7, 3), &places, &network, &measured, (vec![tree], Some(key)));
             assert_eq!(group.probe_quick, group.quick, "all agents can test datagrams");

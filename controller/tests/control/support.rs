@@ -185,7 +185,12 @@ impl Controller {
         let config = ServerConfig {
             lldp_interval: Duration::from_millis(250),
             lldp_key: [7; 32].into(),
-            keys: GroupKeys { secret: [8; 32].into(), required: false, mesh_nodes: 2 },
+            keys: GroupKeys {
+                secret: [8; 32].into(),
+                required: false,
+                mesh_nodes: 2,
+                connections_per_hop: 8,
+            },
             timeouts,
             jobs_per_user: watch::channel(64).1,
             configured_rates: ConfiguredRates::default(),

@@ -49,6 +49,11 @@ pub struct GroupSpec {
     /// Whether the agents test, before the first of these calls, that datagrams arrive. All agents
     /// of the group must support it.
     pub probe_quick: bool,
+    /// Number of parallel TCP connections of which a connection between two agents consists, up to
+    /// [`STREAMS_MAX`](cool_transport::unicast::handshake::STREAMS_MAX); 0 means one. A larger
+    /// number is used only between agents that prove their identity, and all agents of the group
+    /// must support it.
+    pub connections_per_hop: u8,
 }
 
 /// The location of a rank.

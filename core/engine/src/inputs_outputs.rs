@@ -270,6 +270,9 @@ pub enum Output {
         /// The key with which both agents must prove their identity before the first frame; `None`
         /// if the agent there has no key.
         key: Option<PeerKey>,
+        /// Number of parallel TCP connections of which the connection must consist if the agents
+        /// prove their identity; 0 means one. The engine sees one connection.
+        streams: u8,
     },
     /// Write a frame. The payload does not change before [`Input::Written`] reports that all of it
     /// has been written or copied. The driver must immediately copy the part that it cannot write

@@ -56,6 +56,8 @@ pub(crate) struct Members {
     pub(crate) on_demand: bool,
     /// Whether agents test that datagrams arrive before ranks execute quick calls.
     pub(crate) probe_quick: bool,
+    /// Number of parallel TCP connections between two agents.
+    pub(crate) connections_per_hop: u8,
     group_key: Option<Key>,
     /// The trees by scope. If there are several over all nodes, they share no link between
     /// switches.
@@ -144,6 +146,7 @@ impl Members {
             protection: spec.keyed.as_ref().map(|keyed| keyed.protection),
             on_demand: spec.on_demand,
             probe_quick: spec.probe_quick,
+            connections_per_hop: spec.connections_per_hop,
             group_key: spec.keyed.as_ref().filter(|_| spec.on_demand).map(|keyed| keyed.key.clone()),
             trees,
             withdrawn: BTreeSet::new(),
@@ -388,6 +391,7 @@ mod tests {
             on_demand: false,
             quick: false,
             probe_quick: false,
+            connections_per_hop: 0,
         }
     }
 

@@ -1,10 +1,11 @@
 //! The host of the engine: executes each of its outputs in order, without ever waiting.
 
+use super::agent_connection::AgentConnection;
 use super::cipher::AesGcm;
 use super::handshake::{LinkSecurity, RecordCiphers};
 use super::link_pace::pace;
 use super::memory_table::MemoryTable;
-use super::tcp::{self, AgentConnection, ConnectParams};
+use super::tcp::{self, ConnectParams};
 use super::udp::{self, Socket};
 use super::udp_outbox::DatagramOutbox;
 use super::work::{self, MoveWork, WorkPool};
@@ -288,10 +289,10 @@ impl EngineHost {
                     connection.awaited = (bytes, place);
                 }
             }
-            Output::Connect { node, to, key } => {
+            Output::Connect { node, to, key, streams } => {
                 let encrypt = self.security.encrypt;
                 let (me, peer_timeout) = (self.me.clone(), self.peer_timeout);
-                let approach = ConnectParams { me, key, encrypt, peer_timeout };
+                let approach = ConnectParams { me, key, encrypt, streams, peer_timeout };
                 tokio::spawn(tcp::connect(node, (self.ip, to), approach, self.events.clone()));
             }
             Output::Hangup { connection } => drop(self.connections.remove(&connection)),
@@ -570,10 +571,14 @@ impl EngineHost {
     }
 
     /// Registers a connection that was made or accepted. Returns its new number.
-    pub(super) fn connect(&mut self, stream: TcpStream, records: Option<RecordCiphers>) -> AgentConnectionId {
+    pub(super) fn connect(
+        &mut self,
+        streams: Vec<TcpStream>,
+        records: Option<RecordCiphers>,
+    ) -> AgentConnectionId {
         self.last_connection += 1;
         let id = AgentConnectionId(self.last_connection);
-        self.connections.insert(id, AgentConnection::new(id, (stream, records), &self.link, &self.events));
+        self.connections.insert(id, AgentConnection::new(id, (streams, records), &self.link, &self.events));
         id
     }
 

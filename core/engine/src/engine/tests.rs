@@ -40,6 +40,7 @@ fn spec(ranks: u32) -> GroupSpec {
         on_demand: false,
         quick: false,
         probe_quick: false,
+        connections_per_hop: 0,
     }
 }
 

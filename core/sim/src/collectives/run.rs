@@ -121,8 +121,7 @@ impl<'s> Runner<'s> {
         let spec = self.spec(index as u64 + 1, group);
         self.cluster.make_group(&spec).map_err(|wrong| wrong.to_string())?;
         self.permitted_failures.push(permitted_failure(&self.scenario.fault, index, &group.places));
-        let failing = self.cluster.fail_trees(&spec, index, &self.scenario.tree_faults);
-        failing.map_err(|wrong| wrong.to_string())?;
+        self.cluster.fail_trees(&spec, index, &self.scenario.tree_faults).map_err(|e| e.to_string())?;
         self.start_quick_ranks(index, spec.id, group);
         let now = self.cluster.now();
         self.groups.push(RunningGroup::new(index, spec, group, &self.scenario.fault, now));
