@@ -1,7 +1,7 @@
 //! Reading and writing a connection to another agent, which consists of one or several TCP streams.
 
 use super::cipher::AesGcm;
-use super::division::Division;
+use super::division::StreamCursor;
 use super::handshake::RecordCiphers;
 use super::{DriverEvent, DriverEvents};
 use crate::engine::SharedSlice;
@@ -78,8 +78,8 @@ pub(super) struct AgentConnection {
     shared: Arc<SharedStreams>,
     states: Vec<StreamState>,
     /// The positions of the next byte to write and to read.
-    writes: Division,
-    reads: Division,
+    writes: StreamCursor,
+    reads: StreamCursor,
     /// The number of remaining bytes of the current frame, and their destination if it is known.
     pub(super) awaited: (u64, Option<MemoryRange>),
     /// The ciphers, if the connection is encrypted.
@@ -101,12 +101,12 @@ pub(super) struct ReadOutcome {
 }
 
 /// Data to write: a header, and payload that need not be copied first.
-struct Frame<'a> {
+struct OutgoingFrame<'a> {
     head: &'a [u8],
     payload: Option<&'a SharedSlice>,
 }
 
-impl Frame<'_> {
+impl OutgoingFrame<'_> {
     fn bytes(&self) -> u64 {
         self.head.len() as u64 + self.payload.map_or(0, SharedSlice::bytes)
     }
@@ -161,8 +161,8 @@ impl AgentConnection {
         };
         AgentConnection {
             states: (0..count).map(start).collect(),
-            writes: Division::new(count),
-            reads: Division::new(count),
+            writes: StreamCursor::new(count),
+            reads: StreamCursor::new(count),
             awaited: (0, None),
             records,
             reader: tokio::spawn(watch(id, Arc::clone(&shared), events.clone())).abort_handle(),
@@ -181,15 +181,15 @@ impl AgentConnection {
         }
         if let Some(records) = &mut self.records {
             let sealed = records.sealer.seal(&head);
-            return self.write_divided(&Frame { head: &sealed, payload: None }, head.len() as u64);
+            return self.write_divided(&OutgoingFrame { head: &sealed, payload: None }, head.len() as u64);
         }
-        let frame = Frame { head: &head, payload: payload.as_ref() };
+        let frame = OutgoingFrame { head: &head, payload: payload.as_ref() };
         self.write_divided(&frame, frame.bytes())
     }
 
     /// Writes data to the streams that carry it, and queues what the system does not accept. The
     /// whole counts as this many bytes of frames. Returns how many of them were written.
-    fn write_divided(&mut self, frame: &Frame<'_>, counted: u64) -> u64 {
+    fn write_divided(&mut self, frame: &OutgoingFrame<'_>, counted: u64) -> u64 {
         let all = frame.bytes();
         // The quotient is at most `counted`.
         let counted_until = |at: u64| (u128::from(at) * u128::from(counted) / u128::from(all)) as u64;
@@ -309,7 +309,7 @@ impl SharedStreams {
     }
 
     /// Records that this many bytes were read.
-    fn advance(&self, reads: &mut Division, bytes: usize) {
+    fn advance(&self, reads: &mut StreamCursor, bytes: usize) {
         reads.advance(bytes as u64);
         self.current.store(reads.stream(), Ordering::Relaxed);
     }
@@ -325,8 +325,8 @@ fn write_now(stream: &TcpStream, (head, payload): (&[u8], Option<SharedSlice>)) 
     written.map_or(0, |bytes| bytes as u64)
 }
 
-/// Reads from the current stream to a destination, if there is one, and further bytes into a buffer.
-/// Returns the number of bytes, and whether none are left.
+/// Reads from the current stream to a destination, if there is one, and further bytes into a
+/// buffer. Returns the number of bytes, and whether none are left.
 fn receive(
     shared: &SharedStreams,
     (place, buffer): (Option<&SharedSlice>, &mut [u8]),
@@ -350,7 +350,7 @@ fn receive(
 
 /// Reads and decrypts data like [`AgentConnection::read`]. Sets whether decrypted data is left.
 fn read_sealed(
-    (shared, reads): (&SharedStreams, &mut Division),
+    (shared, reads): (&SharedStreams, &mut StreamCursor),
     opener: &mut Opener<AesGcm>,
     place: Option<&SharedSlice>,
     tail: &mut [u8],

@@ -14,21 +14,21 @@ pub(super) const PART_BYTES: u64 = 4 * 1024;
 
 /// The position of the next byte of one direction of a connection.
 #[derive(Debug)]
-pub(super) struct Division {
+pub(super) struct StreamCursor {
     streams: usize,
     stream: usize,
     /// The remaining bytes of the current part.
     left: u64,
 }
 
-impl Division {
+impl StreamCursor {
     /// Returns the beginning of a connection of this many streams.
     ///
     /// # Panics
     /// Panics if there are no streams or too many.
-    pub(super) fn new(streams: usize) -> Division {
+    pub(super) fn new(streams: usize) -> StreamCursor {
         assert!((1..=usize::from(STREAMS_MAX)).contains(&streams), "a connection has 1 to 16 streams");
-        Division { streams, stream: 0, left: Division::part(streams) }
+        StreamCursor { streams, stream: 0, left: StreamCursor::part(streams) }
     }
 
     /// Returns the number of bytes of a part. A single stream carries all bytes.
@@ -52,12 +52,12 @@ impl Division {
         self.left.min(bytes as u64) as usize
     }
 
-    /// Moves the position forward, by at most [`Division::left`] bytes.
+    /// Moves the position forward, by at most [`StreamCursor::left`] bytes.
     pub(super) fn advance(&mut self, bytes: u64) {
         self.left -= bytes;
         if self.left == 0 {
             self.stream = (self.stream + 1) % self.streams;
-            self.left = Division::part(self.streams);
+            self.left = StreamCursor::part(self.streams);
         }
     }
 }
@@ -69,7 +69,7 @@ mod tests {
 
     #[test]
     fn a_single_stream_carries_everything() {
-        let mut division = Division::new(1);
+        let mut division = StreamCursor::new(1);
         division.advance(PART_BYTES);
         division.advance(1);
         assert_eq!((division.stream(), division.left_of(1 << 40)), (0, 1 << 40));
@@ -81,7 +81,7 @@ mod tests {
             streams in 2..=16usize,
             steps in prop::collection::vec(0..=3 * PART_BYTES, 1..50),
         ) {
-            let (mut division, mut position) = (Division::new(streams), 0);
+            let (mut division, mut position) = (StreamCursor::new(streams), 0);
             for mut step in steps {
                 while step > 0 {
                     let part = position / PART_BYTES;

@@ -80,8 +80,8 @@ impl LinkSecurity {
 }
 
 /// Proves to the agent with `key` at the other end that this is the agent `me`. The other agent
-/// must prove that it has the key. `place` is the place of the stream, if the connection consists of
-/// several. Returns the ciphers of the connection if it is encrypted.
+/// must prove that it has the key. `place` is the place of the stream, if the connection consists
+/// of several. Returns the ciphers of the connection if it is encrypted.
 pub(super) async fn initiate(
     stream: &mut TcpStream,
     me: &AgentId,

@@ -182,8 +182,8 @@ pub struct Initiator {
 }
 
 impl Initiator {
-    /// Returns the initiator for a connection from agent `me` to the agent with this key, or for one
-    /// of its streams.
+    /// Returns the initiator for a connection from agent `me` to the agent with this key, or for
+    /// one of its streams.
     ///
     /// # Panics
     /// Panics if the name of `me` is too long.
