@@ -120,7 +120,7 @@ class Peer:
 
     def enter(self, host, command):
         """Returns the command line that runs a command in a host."""
-        return ["mnexec", "-a", str(host["pid"]), *command]
+        return peers.in_host(host, *command)
 
     def daemon(self, command, environment=None):
         return self.processes.start(command, environment or os.environ, self.log)

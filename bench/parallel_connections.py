@@ -33,7 +33,7 @@ def measure(options, connections):
 def main():
     p = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("--topology", default="tree:2x4", help="default %(default)s")
-    p.add_argument("--connections", type=lambda text: [int(part) for part in text.split(",")], default=[1, 8], help="default 1,8")
+    p.add_argument("--connections", type=bench.list_of(int), default=[1, 8], help="default 1,8")
     p.add_argument("--bytes", type=bench.size, default=16 << 20, help="length of the message; default 16M")
     p.add_argument("--mbit", type=float, default=20, help="rate of all links; default %(default)s")
     p.add_argument("--parts", type=float, default=4, help="a flow may use the link's rate divided by this; default %(default)s")

@@ -82,8 +82,7 @@ class Machine:
     def __exit__(self, *_):
         ticks = cpu_time.machine_ticks()
         self.perf.communicate()
-        idle = ticks[3] + ticks[4] - self.ticks[3] - self.ticks[4]
-        self.figures = {"cpu seconds": (sum(ticks) - sum(self.ticks) - idle) / cpu_time.TICKS_PER_SECOND}
+        self.figures = {"cpu seconds": cpu_time.busy_seconds(ticks) - cpu_time.busy_seconds(self.ticks)}
         with open(self.output) as f:
             counted = {fields[2]: fields[0] for fields in (line.split(",") for line in f) if len(fields) > 2}
         for name, event in EVENTS.items():
@@ -137,19 +136,15 @@ def measure_costs(options, libraries, run, save, report):
                 bench.print_now("%s %s %s: %s" % (library.title, op, page.size(requested), "  ".join("%s %.6g" % item for item in cost.items())))
 
 
-def in_host(host, *command):
-    return ["mnexec", "-a", str(host["pid"]), *command]
-
-
 def iperf_stream(run):
     """Sends one TCP stream from the first host to the second. Returns its rate and CPU time."""
     receiver, sender = run.hosts[1], run.hosts[0]
-    with subprocess.Popen(in_host(receiver, "iperf3", "-s", "-1", "--forceflush"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
+    with subprocess.Popen(peers.in_host(receiver, "iperf3", "-s", "-1", "--forceflush"), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as server:
         try:
             if not any("listening" in line for line in server.stdout):
                 raise peers.PeerError("the server of iperf3 does not listen")
             with Machine(run.folder) as machine:
-                output = peers.run_checked(*in_host(sender, "iperf3", "-J", "-c", receiver["ip"], "-t", "3"), timeout=60)
+                output = peers.run_checked(*peers.in_host(sender, "iperf3", "-J", "-c", receiver["ip"], "-t", "3"), timeout=60)
         finally:
             server.kill()
     received = json.loads(output)["end"]["sum_received"]
@@ -161,14 +156,14 @@ def udp_stream(options, run):
     program = os.path.join(options.out, "udp_stream")
     peers.run_checked("gcc", "-O2", "-Wall", "-o", program, os.path.join(HERE, "udp_stream.c"))
     sender, *others = run.hosts
-    receivers = [subprocess.Popen(in_host(h, program, "receive", GROUP, str(PORT), h["ip"], str(STREAM_BYTES)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    receivers = [subprocess.Popen(peers.in_host(h, program, "receive", GROUP, str(PORT), h["ip"], str(STREAM_BYTES)), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
                  for h in others]
     try:
         for receiver in receivers:
             if receiver.stdout.readline() != "ready\n":
                 raise peers.PeerError("a receiver of udp_stream has not started")
         with Machine(run.folder) as machine:
-            output = peers.run_checked(*in_host(sender, program, "send", GROUP, str(PORT), sender["ip"], str(STREAM_BYTES), str(len(others)), str(options.current_mtu)))
+            output = peers.run_checked(*peers.in_host(sender, program, "send", GROUP, str(PORT), sender["ip"], str(STREAM_BYTES), str(len(others)), str(options.current_mtu)))
     finally:
         for receiver in receivers:
             receiver.kill()
@@ -197,9 +192,11 @@ def measure_streams(options, libraries, run, save, report):
     for _ in range(options.turns):
         for kind, measure in kinds.items():
             try:
-                turns[kind].append(measure())
+                figures = measure()
             except (peers.PeerError, OSError, ValueError) as e:
                 bench.print_now("%s failed: %s" % (kind, e))
+            else:
+                turns[kind].append(figures)
     report["streams"] = {kind: {key: statistics.median(f[key] for f in figures) for key in figures[0]} for kind, figures in turns.items()}
     save()
     bench.print_now(json.dumps(report["streams"]))

@@ -58,7 +58,7 @@ struct ProofState {
     nothing_arrived: bool,
 }
 
-/// A group whose trees must be proven.
+/// The state of a group that must prove its trees.
 #[derive(Debug)]
 struct ProvenGroup {
     sessions: Vec<Arc<Session>>,

@@ -434,7 +434,8 @@ impl Machine for Sender {
             }
             Input::Proceed => {
                 (self.spec.on_hold, self.since) = (false, now);
-                // The stream before this one has used what the rate permitted so far.
+                // The packets that the rate permitted on hold must not leave as one burst, because
+                // the stream before this one has used the link.
                 self.bucket = TokenBucket::new(now, None);
                 self.meter(now);
             }

@@ -187,8 +187,9 @@ impl AgentConnection {
         self.write_divided(&frame, frame.bytes())
     }
 
-    /// Writes data to the streams that carry it, and queues what the system does not accept. The
-    /// whole counts as this many bytes of frames. Returns how many of them were written.
+    /// Writes data to the streams that carry it, and queues the part that the system does not
+    /// accept. The whole counts as `counted` bytes of frames. Returns how many of them were
+    /// written.
     fn write_divided(&mut self, frame: &OutgoingFrame<'_>, counted: u64) -> u64 {
         let all = frame.bytes();
         // The quotient is at most `counted`.

@@ -3,7 +3,7 @@
 //! Both sides count the bytes of each direction. Part `i` of [`PART_BYTES`] bytes travels over
 //! stream `i` modulo the number of streams. So neither headers nor sequence numbers are needed, and
 //! the receiver reads each part directly to its destination. While it reads one stream, the system
-//! keeps what arrives early on the others.
+//! keeps the parts that arrive early on the others.
 
 use cool_transport::unicast::handshake::STREAMS_MAX;
 
@@ -69,10 +69,10 @@ mod tests {
 
     #[test]
     fn a_single_stream_carries_everything() {
-        let mut division = StreamCursor::new(1);
-        division.advance(PART_BYTES);
-        division.advance(1);
-        assert_eq!((division.stream(), division.left_of(1 << 40)), (0, 1 << 40));
+        let mut cursor = StreamCursor::new(1);
+        cursor.advance(PART_BYTES);
+        cursor.advance(1);
+        assert_eq!((cursor.stream(), cursor.left_of(1 << 40)), (0, 1 << 40));
     }
 
     proptest! {
@@ -81,14 +81,14 @@ mod tests {
             streams in 2..=16usize,
             steps in prop::collection::vec(0..=3 * PART_BYTES, 1..50),
         ) {
-            let (mut division, mut position) = (StreamCursor::new(streams), 0);
+            let (mut cursor, mut position) = (StreamCursor::new(streams), 0);
             for mut step in steps {
                 while step > 0 {
                     let part = position / PART_BYTES;
-                    prop_assert_eq!(division.stream() as u64, part % streams as u64);
-                    prop_assert_eq!(division.left(), PART_BYTES * (part + 1) - position);
-                    let bytes = step.min(division.left());
-                    division.advance(bytes);
+                    prop_assert_eq!(cursor.stream() as u64, part % streams as u64);
+                    prop_assert_eq!(cursor.left(), PART_BYTES * (part + 1) - position);
+                    let bytes = step.min(cursor.left());
+                    cursor.advance(bytes);
                     (position, step) = (position + bytes, step - bytes);
                 }
             }

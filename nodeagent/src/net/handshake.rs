@@ -54,7 +54,7 @@ pub(super) struct RecordCiphers {
     pub(super) opener: Opener<AesGcm>,
 }
 
-/// A stream whose handshake has completed, and its ciphers if it is encrypted.
+/// A stream after its handshake, with its ciphers if it is encrypted.
 pub(super) struct GreetedStream {
     pub(super) stream: TcpStream,
     pub(super) records: Option<RecordCiphers>,

@@ -2,7 +2,7 @@
 
 use super::handshake::{GreetedStream, RecordCiphers};
 use cool_transport::unicast::AgentId;
-use cool_transport::unicast::handshake::StreamPlace;
+use cool_transport::unicast::handshake::{StreamPlace, TOKEN_BYTES};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,7 +22,7 @@ const COLLECT_TIME: Duration = Duration::from_secs(10);
 /// The properties that the streams of a connection have in common.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct SetName {
-    token: [u8; 16],
+    token: [u8; TOKEN_BYTES],
     count: u8,
     agent: AgentId,
     ip: IpAddr,

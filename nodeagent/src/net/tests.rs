@@ -181,6 +181,17 @@ async fn every_operation_works(engines: &[EngineHandle], counts: &[u64]) {
     }
 }
 
+/// Connects to an engine, sends the first bytes, and checks that it ends the connection without a
+/// reply.
+async fn is_refused(engine: &EngineHandle, first: &[u8]) {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, engine.tcp_port())).await.unwrap();
+    stream.write_all(first).await.unwrap();
+    let mut response = Vec::new();
+    // Unread data makes the end of the connection a reset.
+    let end = timeout(Duration::from_secs(60), stream.read_to_end(&mut response)).await.unwrap();
+    assert!(response.is_empty(), "{end:?} after {response:?}");
+}
+
 #[tokio::test]
 async fn an_agent_that_encrypts_refuses_plain_connections() {
     let engine = EngineHandle::start(encrypting(0)).unwrap();
@@ -190,12 +201,7 @@ async fn an_agent_that_encrypts_refuses_plain_connections() {
     let hello = Initiator::new(&me, key, &plain, None).hello().to_vec();
     // One peer that knows the key, and one without keys.
     for first in [hello, vec![0; 40]] {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, engine.tcp_port())).await.unwrap();
-        stream.write_all(&first).await.unwrap();
-        let mut response = Vec::new();
-        // Unread data makes the end of the connection a reset.
-        let end = timeout(Duration::from_secs(60), stream.read_to_end(&mut response)).await.unwrap();
-        assert!(response.is_empty(), "{end:?} after {response:?}");
+        is_refused(&engine, &first).await;
     }
     assert_eq!(engine.refusals().get(RefusalReason::Handshake), 2);
 }

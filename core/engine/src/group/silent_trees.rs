@@ -19,7 +19,7 @@ const DOUBLINGS_MAX: u32 = 5;
 
 /// Number of streams of a node in a row without any multicast after which the tree is silent. One
 /// is not enough, because a busy node may lose all packets of a short stream.
-const MISSED_STREAMS: u32 = 3;
+pub(super) const SILENT_STREAMS: u32 = 3;
 
 /// The trees that miss multicasts, by scope. A scope without misses has no entry.
 #[derive(Debug, Default)]
@@ -27,7 +27,7 @@ pub(super) struct SilentTrees(BTreeMap<MulticastScope, MissedMulticasts>);
 
 #[derive(Debug)]
 struct MissedMulticasts {
-    /// Of each node whose multicasts have not arrived lately, the number of streams in a row.
+    /// The number of successive streams without multicasts, for each node that has sent some.
     streams: BTreeMap<u16, u32>,
     /// Number of renewals since the multicasts of all nodes last arrived.
     renewals: u32,
@@ -36,15 +36,15 @@ struct MissedMulticasts {
 }
 
 impl SilentTrees {
-    /// Handles a stream in progress that receives no multicasts of its source.
-    pub(super) fn on_silence(&mut self, context: &mut GroupContext<'_>, scope: MulticastScope, source: u16) {
-        let due = self.record(context.now, scope, source, MISSED_STREAMS);
-        due.into_iter().for_each(|renewals| report(context, scope, renewals));
-    }
-
-    /// Handles a stream that has ended without any multicast of its source.
-    pub(super) fn on_missed(&mut self, context: &mut GroupContext<'_>, scope: MulticastScope, source: u16) {
-        let due = self.record(context.now, scope, source, 1);
+    /// Handles streams of a source that have received none of its multicasts. A single stream that
+    /// shows that the tree is silent counts as [`SILENT_STREAMS`].
+    pub(super) fn on_missed(
+        &mut self,
+        context: &mut GroupContext<'_>,
+        scope: MulticastScope,
+        (source, streams): (u16, u32),
+    ) {
+        let due = self.record(context.now, scope, source, streams);
         due.into_iter().for_each(|renewals| report(context, scope, renewals));
     }
 
@@ -56,7 +56,7 @@ impl SilentTrees {
         let tree = self.0.entry(scope).or_insert(fresh);
         let streams = tree.streams.entry(source).or_insert(0);
         *streams = streams.saturating_add(missed);
-        if *streams < MISSED_STREAMS || now < tree.not_before {
+        if *streams < SILENT_STREAMS || now < tree.not_before {
             return None;
         }
         tree.not_before = now + FIRST_PAUSE * (1 << tree.renewals.min(DOUBLINGS_MAX));
@@ -97,7 +97,7 @@ mod tests {
     fn pauses_between_renewals_grow_until_multicasts_arrive() {
         let mut silent = SilentTrees::default();
         let renewals = |silent: &mut SilentTrees, seconds: core::ops::Range<u64>| -> Vec<u64> {
-            seconds.filter(|s| silent.record(at(*s), TREE, *s as u16 % 2, MISSED_STREAMS).is_some()).collect()
+            seconds.filter(|s| silent.record(at(*s), TREE, *s as u16 % 2, SILENT_STREAMS).is_some()).collect()
         };
         assert_eq!(renewals(&mut silent, 0..1200), [0, 10, 30, 70, 150, 310, 630, 950]);
         silent.record_arrival(MulticastScope::Leaders, 0);

@@ -4,7 +4,7 @@
 use super::chain_cache::ChainCache;
 use super::long_packets::LongPacketLosses;
 use super::running_calls::CallAction;
-use super::silent_trees::SilentTrees;
+use super::silent_trees::{SILENT_STREAMS, SilentTrees};
 use super::stream_failures::{failed, no_stream};
 use crate::buffered_packets::BufferedPackets;
 use crate::engine_outbox::ReceivedBytes;
@@ -416,7 +416,7 @@ impl Streams {
             return Err(failed(context.members, id, of.rank, error));
         }
         if effects.tree_silent {
-            self.silent_trees.on_silence(context, stream.scope, id.source);
+            self.silent_trees.on_missed(context, stream.scope, (id.source, SILENT_STREAMS));
         }
         let mismatch = |node| StreamEvent::Mismatch { call: id.call, node: usize::from(node) };
         events.extend(effects.mismatches.into_iter().map(mismatch));
@@ -462,7 +462,7 @@ impl Streams {
         if stream.hears_tree() {
             self.silent_trees.record_arrival(stream.scope, id.source);
         } else if stream.misses_tree() {
-            self.silent_trees.on_missed(context, stream.scope, id.source);
+            self.silent_trees.on_missed(context, stream.scope, (id.source, 1));
         }
         self.loss_free = if stream.needed_repair() { 0 } else { self.loss_free.saturating_add(1) };
         context.resources.forget_stream(&id, stream);

@@ -14,8 +14,8 @@ fn on_demand(seed: u64) -> CollectiveScenario {
     scenario
 }
 
-/// Runs all seeds (`default_seeds` is their default number), and returns what they covered. Fails
-/// with the errors.
+/// Runs all seeds (`default_seeds` is their default number). Returns the coverage of all together.
+/// Fails with the errors.
 pub(super) fn run_all(default_seeds: u64, scenario: fn(u64) -> CollectiveScenario) -> Coverage {
     let total = Mutex::new(Coverage::default());
     let wrong = on_every_seed(seeds(default_seeds), |seed| {

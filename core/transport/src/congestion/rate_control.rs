@@ -22,7 +22,7 @@
 //! the reports, which the socket buffers of receivers hold; then the source waits for reports.
 
 use crate::congestion::queueing_delay::SHORTEST_QUEUE;
-use crate::congestion::token_bucket::time_of;
+use crate::congestion::token_bucket::{bytes_in, time_of};
 use crate::spec::RateSpec;
 use crate::stats::RatePhase;
 use cool_machine::{Duration, Time};
@@ -261,8 +261,7 @@ impl RateControl {
     ) {
         self.reported = round.end;
         self.queue = sample.queue;
-        let path_bytes = (self.current as f64 * rtt.as_secs_f64()) as u64;
-        let window_bytes = path_bytes.saturating_mul(2).min(WINDOW_BYTES_MAX);
+        let window_bytes = bytes_in(rtt, self.current).saturating_mul(2).min(WINDOW_BYTES_MAX);
         self.window = chunks_in(window_bytes, self.frame_bytes).max(self.window_min);
         // Rounds that were held back or sent at another rate do not show the rate of the path.
         // During slow start, a queue counts in any case.

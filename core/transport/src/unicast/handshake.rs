@@ -32,7 +32,7 @@ use super::message::AgentId;
 use cool_types::{Key, NODE_NAME_MAX, TAG_BYTES};
 use core::ops::RangeInclusive;
 
-/// The beginning of every hello. A digit follows, which states what the hello contains.
+/// The beginning of every hello. The digit behind it states the parts of the hello.
 const MAGIC: [u8; 7] = *b"COOLKEY";
 
 /// Bytes by which a hello names a group.
