@@ -15,7 +15,7 @@ use cool_quick::{
     RECENT_ARRIVALS_MAX, RETRANSMIT_WINDOW, SendTo,
 };
 use cool_shm::segment::records::{ARRIVALS, RankArrival};
-use cool_shm::segment::{DATAGRAM_BYTES, RETRANSMISSION_SLOTS, RankPart};
+use cool_shm::segment::{DATAGRAM_BYTES, RETRANSMISSION_SLOTS, RankPart, RetransmissionPosition};
 use cool_types::Key;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -45,8 +45,8 @@ pub(super) struct LeaderCalls {
     addresses: Vec<Ipv4Addr>,
     /// Number of ranks of this node.
     ranks: usize,
-    /// Number of datagrams stored so far.
-    sent_datagrams: u64,
+    /// Position in the retransmission buffer after the datagrams stored so far.
+    retransmissions: RetransmissionPosition,
     /// Traffic of the current call, until it is taken.
     exchanged: LeaderTraffic,
     /// Current timeout of the socket.
@@ -78,7 +78,7 @@ impl LeaderCalls {
             port,
             addresses,
             ranks,
-            sent_datagrams: 0,
+            retransmissions: RetransmissionPosition::default(),
             exchanged: LeaderTraffic::default(),
             waits: Duration::ZERO,
             origin: Instant::now(),
@@ -154,11 +154,10 @@ impl LeaderCalls {
             match self.machine.poll(now) {
                 Poll::Output(Output::Send(message)) => {
                     self.retransmit_part(call).keep_for_retransmission(
-                        self.sent_datagrams,
+                        &mut self.retransmissions,
                         message.name,
                         &message.bytes,
                     )?;
-                    self.sent_datagrams += 1;
                     self.count(&message);
                     (0..message.copies).try_for_each(|_| self.send(call, message.to, &message.bytes))?;
                 }
