@@ -239,7 +239,7 @@ impl Agent {
             self.engine.share(group, Arc::clone(&sharing.segment));
             self.rank_calls().share((group, sharing.epoch), sharing.size, &sharing.segment);
         };
-        let Some(arrival) = self.groups.quick((group, rank), abilities.quick, self.engine.runtime()) else {
+        let Some(arrival) = self.groups.quick((group, rank), abilities, self.engine.runtime()) else {
             return self.groups.segment(group, abilities.segment).inspect(share);
         };
         arrival.sharing.iter().for_each(share);

@@ -19,6 +19,7 @@ use cool_nodeagent::launcher::{JobLauncher, Supervisors};
 use cool_nodeagent::local::{DEFAULT_DIRECTORY, LocalServer, ServeError, UserLimits};
 use cool_nodeagent::options::Options;
 use cool_nodeagent::probe::Reflector;
+use cool_nodeagent::quick_socket::supports_long_quick_calls;
 use cool_proto::features;
 use cool_tls::{CertificateDirError, Credentials, Role};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -119,10 +120,11 @@ fn start() -> Result<(), Error> {
 }
 
 /// Returns the features that this agent offers to the controller and to other agents.
-fn offered_features(encryption: bool, quick_calls: bool) -> u64 {
+fn offered_features(encryption: bool, quick_calls: bool, long_quick_calls: bool) -> u64 {
     let encryption = if encryption { features::ENCRYPTION } else { 0 };
-    let without = if quick_calls { 0 } else { features::QUICK };
-    (features::ALL | encryption) & !without
+    let without = [(quick_calls, features::QUICK), (long_quick_calls, features::LONG_QUICK_CALLS)];
+    let without = without.into_iter().filter(|(offered, _)| !offered);
+    without.fold(features::ALL | encryption, |features, (_, without)| features & !without)
 }
 
 /// Returns the pages of an agent: metrics, and its health.
@@ -221,6 +223,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
     let slots = options.slots.unwrap_or_else(processors);
     let probe_port = reflector.port();
+    let long_quick_calls = supports_long_quick_calls(interface.ip);
     let registration = AgentRegistration {
         controller: options.controller,
         credentials: credentials.clone(),
@@ -228,7 +231,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         slots,
         probe_port,
         rack: options.rack.filter(|rack| !rack.is_empty()),
-        features: offered_features(options.encrypt, !options.no_quick_calls),
+        features: offered_features(options.encrypt, !options.no_quick_calls, long_quick_calls),
     };
     let router = pages_router(&agent);
     let pages = async move {

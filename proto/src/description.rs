@@ -208,6 +208,7 @@ fn without_members(group: &Group) -> Group {
         quick,
         probe_quick,
         connections_per_hop,
+        quick_datagram_bytes,
         ..
     } = *group;
     Group {
@@ -226,6 +227,7 @@ fn without_members(group: &Group) -> Group {
         quick,
         probe_quick,
         connections_per_hop,
+        quick_datagram_bytes,
     }
 }
 
@@ -387,6 +389,7 @@ mod tests {
             on_demand: true,
             quick: false,
             probe_quick: true,
+            quick_datagram_bytes: 1472,
             connections_per_hop: 8,
         }
     }

@@ -48,6 +48,9 @@ pub const REPEATED_PROOFS: u64 = 1 << 12;
 /// Connections between agents may consist of several parallel TCP connections.
 pub const PARALLEL_CONNECTIONS: u64 = 1 << 13;
 
+/// The agent has room in its sockets for long quick calls, of which messages are sent in parts.
+pub const LONG_QUICK_CALLS: u64 = 1 << 14;
+
 /// All features that this release supports.
 pub const ALL: u64 = TAGS
     | USERS
@@ -60,4 +63,5 @@ pub const ALL: u64 = TAGS
     | QUERIERS
     | UNICAST_PLANS
     | REPEATED_PROOFS
-    | PARALLEL_CONNECTIONS;
+    | PARALLEL_CONNECTIONS
+    | LONG_QUICK_CALLS;

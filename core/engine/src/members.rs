@@ -391,6 +391,7 @@ mod tests {
             on_demand: false,
             quick: false,
             probe_quick: false,
+            quick_datagram_bytes: 0,
             connections_per_hop: 0,
         }
     }

@@ -1,6 +1,7 @@
 //! The groups with ranks on this node: which ranks may attach, which have attached, and when a
 //! group can be released.
 
+use super::attachment::Abilities;
 use super::quick::server::{QuickGroup, QuickServer, QuickSockets};
 use crate::datagram_faults::DatagramFaults;
 use crate::engine::{GroupSpec, MakeGroupError};
@@ -204,12 +205,11 @@ impl GroupTable {
     }
 
     /// Returns how an attached rank takes part in quick calls, or `None` if the ranks of its group
-    /// do not use them. `can` states whether the rank is able to. If one rank of the group is not
-    /// able to, none takes part.
+    /// do not use them. If the rank is not able to, no rank of the group takes part.
     pub(super) fn quick(
         &self,
         (group, rank): (u64, u32),
-        can: bool,
+        abilities: Abilities,
         runtime: &Handle,
     ) -> Option<QuickArrival> {
         let mut groups = self.lock();
@@ -231,7 +231,7 @@ impl GroupTable {
             };
         }
         let SegmentSharing::Served(server) = &mut known.sharing else { return None };
-        let admitted = server.admit(rank, can);
+        let admitted = server.admit(rank, abilities);
         let segment = Arc::clone(server.segment());
         let sharing = admitted.map(|quick| known.sharing_in(&segment, Some(quick)));
         let able = sharing.is_some();

@@ -216,6 +216,7 @@ impl EmbeddedRegistrar {
                 on_demand: false,
                 quick: false,
                 probe_quick: false,
+                quick_datagram_bytes: 0,
                 connections_per_hop: 0,
             };
             agent.make_group(spec).await?;

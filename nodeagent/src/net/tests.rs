@@ -102,6 +102,7 @@ fn spec(engines: &[EngineHandle], places: &[usize]) -> GroupSpec {
         on_demand: false,
         quick: false,
         probe_quick: false,
+        quick_datagram_bytes: 0,
         connections_per_hop: 0,
     }
 }

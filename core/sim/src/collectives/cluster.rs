@@ -293,6 +293,7 @@ impl SimulatedCluster {
             on_demand: self.settings.on_demand,
             quick: false,
             probe_quick: false,
+            quick_datagram_bytes: 0,
             connections_per_hop: 0,
         }
     }

@@ -89,12 +89,21 @@ pub struct QuickScenario {
     pub still: Vec<(u32, Duration, Duration)>,
     /// Size of the buffer of a rank's socket, in bytes.
     pub room: usize,
+    /// Length of the datagrams into which ranks divide long messages; 0 if they execute only short
+    /// calls.
+    pub datagram_bytes: u16,
 }
 
 impl QuickScenario {
     /// Returns a scenario in which all processes start at once and can execute quick calls.
     pub fn plain(size: usize) -> QuickScenario {
-        QuickScenario { starts: vec![Duration::ZERO; size], declines: None, still: Vec::new(), room: ROOM }
+        QuickScenario {
+            starts: vec![Duration::ZERO; size],
+            declines: None,
+            still: Vec::new(),
+            room: ROOM,
+            datagram_bytes: 0,
+        }
     }
 }
 

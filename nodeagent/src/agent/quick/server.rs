@@ -2,13 +2,15 @@
 //! and responds to NAKs for datagrams that the leader has sent. It takes no part in calls without
 //! losses.
 
+use super::super::attachment::Abilities;
 use crate::datagram_faults::DatagramFaults;
 use crate::engine::{GroupSpec, TreeScope};
 use crate::leader_probe::LeaderProbe;
 use crate::net::udp::{refuse_conflicts, send_over_trees, socket_with_room};
+use crate::quick_socket::{ROOM_BYTES, divide_messages, join_parts};
 use crate::shared_segment::SharedSegment;
 use cool_proto::local;
-use cool_quick::{DATAGRAM_BYTES_MAX, DatagramProbe, NakResponder, RetransmitBuffer};
+use cool_quick::{DATAGRAM_BYTES_MAX, DatagramProbe, NakResponder, RetransmitBuffer, in_parts};
 use cool_shm::segment::{RANKS_MAX, RankPart};
 use cool_transport::tagged::Protection;
 use cool_types::{Key, Rank};
@@ -26,10 +28,6 @@ use tokio::task::AbortHandle;
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u64 = 6_000;
 
-/// The size of a socket's receive buffer in bytes. It holds the datagrams that arrive while a rank
-/// computes.
-const BUFFER: usize = 1 << 20;
-
 /// How the ranks of a group on several nodes reach each other through the leaders of their nodes.
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct QuickGroup {
@@ -45,6 +43,8 @@ pub(in crate::agent) struct QuickGroup {
     addresses: Vec<Ipv4Addr>,
     /// Whether datagrams are tested before the first call.
     probes: bool,
+    /// Length of the datagrams into which long messages are divided; 0 if calls are short.
+    datagram_bytes: u16,
 }
 
 impl QuickGroup {
@@ -79,6 +79,7 @@ impl QuickGroup {
             leader: leader as u32,
             addresses: leaders.into_iter().map(|(_, ip)| ip).collect(),
             probes: spec.probe_quick,
+            datagram_bytes: spec.quick_datagram_bytes,
         })
     }
 
@@ -90,6 +91,7 @@ impl QuickGroup {
             tree: self.tree.to_bits(),
             port: self.port.into(),
             addresses: self.addresses.iter().map(|address| address.to_bits()).collect(),
+            datagram_bytes: self.datagram_bytes.into(),
         }
     }
 
@@ -108,6 +110,10 @@ impl QuickGroup {
         socket.set_multicast_all_v4(false)?;
         socket.join_multicast_v4(&self.tree, &self.ip())?;
         send_over_trees(&socket, self.ip().into())?;
+        if self.datagram_bytes > 0 {
+            join_parts(&socket)?;
+            divide_messages(&socket, self.datagram_bytes)?;
+        }
         Ok(socket.into())
     }
 
@@ -119,7 +125,11 @@ impl QuickGroup {
     /// Returns an error if a port is in use or if the tree cannot be joined.
     pub(in crate::agent) fn open(&self) -> io::Result<QuickSockets> {
         let leader = self.leader_socket()?;
-        let agent: UdpSocket = bind(self.ip(), self.port + 1)?.into();
+        let agent = bind(self.ip(), self.port + 1)?;
+        if self.datagram_bytes > 0 {
+            divide_messages(&agent, self.datagram_bytes)?;
+        }
+        let agent: UdpSocket = agent.into();
         agent.set_nonblocking(true)?;
         Ok(QuickSockets { leader, agent })
     }
@@ -129,8 +139,9 @@ impl QuickGroup {
         if !self.probes {
             return Ok(None);
         }
-        let QuickGroup { key, group, leader: number, addresses, tree, port, .. } = self;
-        let probe = DatagramProbe::new(key.clone(), *group, Rank(*number), addresses.len());
+        let QuickGroup { key, group, leader: number, addresses, tree, port, datagram_bytes, .. } = self;
+        let probe =
+            DatagramProbe::new(key.clone(), *group, Rank(*number), addresses.len(), (*datagram_bytes).into());
         let (socket, addresses) = (leader.try_clone()?.into(), addresses.clone());
         Ok(Some(LeaderProbe { socket, probe, addresses, tree: *tree, port: *port, faults }))
     }
@@ -176,7 +187,7 @@ impl RetransmitBuffer for KeptInSegment<'_> {
 /// Binds a socket. No other user may have a socket at the port, because it could receive datagrams
 /// in this socket's place.
 fn bind(ip: Ipv4Addr, port: u16) -> io::Result<socket2::Socket> {
-    let socket = socket_with_room(ip.into(), BUFFER)?;
+    let socket = socket_with_room(ip.into(), ROOM_BYTES)?;
     socket.bind(&SocketAddrV4::new(ip, port).into())?;
     refuse_conflicts(&socket, ip.into(), port)?;
     Ok(socket)
@@ -224,13 +235,14 @@ impl QuickServer {
     }
 
     /// Returns the description of the group for an attaching rank and, for the leader, its socket.
-    /// Returns `None` if the rank is not able to take part (`can`).
+    /// Returns `None` if the rank is not able to take part.
     pub(in crate::agent) fn admit(
         &mut self,
         rank: u32,
-        can: bool,
+        abilities: Abilities,
     ) -> Option<(local::Quick, Option<OwnedFd>)> {
-        can.then(|| {
+        let is_long = self.group.datagram_bytes > 0;
+        (abilities.quick && (abilities.long_quick || !is_long)).then(|| {
             let socket = self.socket.take_if(|_| self.group.ranks.first() == Some(&rank));
             (self.group.description(), socket)
         })
@@ -256,14 +268,17 @@ async fn serve_naks(
     answered: Counter,
 ) {
     let (mut buffer, answering) = ([0; DATAGRAM_BYTES_MAX], group.answering());
+    let datagram_bytes = usize::from(group.datagram_bytes);
     loop {
         let sent = match socket.recv_from(&mut buffer).await {
             Ok((len, _)) => {
                 match group.reply_to(&answering, &KeptInSegment(shared.leader_part()), &buffer[..len]) {
-                    Some((answer, to)) => socket.send_to(&answer, to).await.map(|_| {
-                        answered.inc();
-                        shared.leader_part().count_retransmission();
-                    }),
+                    Some((answer, to)) => {
+                        socket.send_to(&in_parts(&answer, datagram_bytes), to).await.map(|_| {
+                            answered.inc();
+                            shared.leader_part().count_retransmission();
+                        })
+                    }
                     None => Ok(()),
                 }
             }
@@ -311,6 +326,7 @@ mod tests {
             leader: 0,
             addresses: addresses.clone(),
             probes: true,
+            datagram_bytes: 0,
         };
         let header = |kind, from, requested| DatagramHeader {
             kind,

@@ -1,7 +1,9 @@
 //! The messages that a leader retains in memory that its agent reads, as many as fit into its
 //! segment.
 
-use cool_quick::{QuickMessage, RETRANSMIT_WINDOW, RetransmitBuffer};
+use cool_quick::{
+    LONG_MESSAGES_BYTES_MAX, MESSAGE_BYTES_MAX, QuickMessage, RETRANSMIT_WINDOW, RetransmitBuffer,
+};
 use std::collections::VecDeque;
 
 /// Number of recent calls of which digest and description are retained.
@@ -28,6 +30,18 @@ impl RetainedByLeader {
         if self.messages.len() > RETRANSMIT_WINDOW as usize {
             self.messages.pop_front();
         }
+        // Long messages share a smaller buffer.
+        let mut long_bytes = 0;
+        self.messages = std::mem::take(&mut self.messages)
+            .into_iter()
+            .rev()
+            .filter(|message| {
+                let is_long = message.payload_len() as u64 > MESSAGE_BYTES_MAX;
+                long_bytes += if is_long { message.payload_len() as u64 } else { 0 };
+                !is_long || long_bytes <= LONG_MESSAGES_BYTES_MAX
+            })
+            .collect();
+        self.messages.make_contiguous().reverse();
     }
 
     fn call(&self, number: u64) -> Option<&(u64, u64, String)> {
