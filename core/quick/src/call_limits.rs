@@ -19,6 +19,9 @@ pub const LONG_MESSAGES_BYTES_MAX: u64 = 384 << 10;
 pub struct CallLimits {
     /// Length of the longest message.
     pub(crate) message_bytes: u64,
+    /// Length of the longest vector that is reduced along a tree. Ranks reduce longer ones in shares,
+    /// so that each link carries about one vector, with more messages.
+    pub(crate) tree_bytes: u64,
     /// Length of the longest vector, and of all parts of an allgather together. For short calls
     /// this is TCP's initial window (RFC 6928), which may be sent at once at any rate.
     pub(crate) vector_bytes: u64,
@@ -30,12 +33,17 @@ pub struct CallLimits {
 
 impl CallLimits {
     /// The limits where the rate of the path is low or unknown.
-    pub const SHORT: CallLimits =
-        CallLimits { message_bytes: MESSAGE_BYTES_MAX, vector_bytes: 16 << 10, window_bytes: 64 << 10 };
+    pub const SHORT: CallLimits = CallLimits {
+        message_bytes: MESSAGE_BYTES_MAX,
+        tree_bytes: MESSAGE_BYTES_MAX,
+        vector_bytes: 16 << 10,
+        window_bytes: 64 << 10,
+    };
 
     /// The limits where all links are fast and all agents and ranks support messages in parts.
     pub const LONG: CallLimits = CallLimits {
         message_bytes: LONG_MESSAGE_BYTES_MAX,
+        tree_bytes: 256 << 10,
         vector_bytes: 256 << 10,
         window_bytes: LONG_MESSAGES_BYTES_MAX,
     };

@@ -184,6 +184,8 @@ enum PlanLimit {
     Bytes(u64),
     /// The longest message.
     Message,
+    /// The longest vector that is reduced along a tree.
+    Tree,
     /// The longest vector.
     Vector,
     /// All bytes that may arrive at a rank.
@@ -195,6 +197,7 @@ impl PlanLimit {
         match self {
             PlanLimit::Bytes(bytes) => bytes,
             PlanLimit::Message => limits.message_bytes,
+            PlanLimit::Tree => limits.tree_bytes,
             PlanLimit::Vector => limits.vector_bytes,
             PlanLimit::Window => limits.window_bytes,
         }
@@ -210,7 +213,7 @@ impl PlanLimit {
 /// rank combines a share, so that every link carries about one vector. Parts that leaders cannot
 /// send in one message are sent directly.
 fn plans(operation: Operation) -> &'static [(&'static str, PlanLimit)] {
-    use PlanLimit::{Bytes, Message, Vector, Window};
+    use PlanLimit::{Bytes, Message, Tree, Vector, Window};
     match operation {
         Operation::Bcast => &[
             ("multicast", Message),
@@ -221,15 +224,12 @@ fn plans(operation: Operation) -> &'static [(&'static str, PlanLimit)] {
         Operation::Barrier => &[("multicast", Bytes(0))],
         Operation::Reduce => &[
             ("cool-p-p", Bytes(PACKET_BYTES)),
-            ("node:parallel,rack:binomial,center:binomial", Bytes(MESSAGE_BYTES_MAX)),
+            ("node:parallel,rack:binomial,center:binomial", Tree),
             ("sharded", Vector),
         ],
         Operation::Allreduce => &[
             ("multicast", Bytes(PACKET_BYTES)),
-            (
-                "node:parallel,rack:binomial+parallel,center:binomial+parallel,spread:once",
-                Bytes(MESSAGE_BYTES_MAX),
-            ),
+            ("node:parallel,rack:binomial+parallel,center:binomial+parallel,spread:once", Tree),
             ("sharded", Vector),
         ],
         Operation::Allgather => &[("multicast", Bytes(MESSAGE_BYTES_MAX)), ("multicast-each", Vector)],
