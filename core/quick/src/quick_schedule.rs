@@ -363,7 +363,8 @@ mod tests {
         assert_eq!(known(Operation::Bcast, 8192), "multicast");
         assert_eq!(known(Operation::Bcast, 256 << 10), "multicast/57344");
         assert_eq!(known(Operation::Bcast, 264 << 10), "");
-        assert_eq!(known(Operation::Allreduce, 128 << 10), "sharded");
+        assert_eq!(known(Operation::Reduce, 128 << 10), plans(Operation::Reduce)[1].0);
+        assert_eq!(known(Operation::Allreduce, 128 << 10), plans(Operation::Allreduce)[1].0);
         assert_eq!(known(Operation::Allgather, 32 << 10), "multicast-each");
         assert_eq!(known(Operation::Alltoall, 32 << 10), "cool-p-p");
         assert_eq!(known(Operation::Scan, 60 << 10), "", "the vector is one message");
