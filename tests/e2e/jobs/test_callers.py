@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import network
-from conftest import PATIENCE, log_of, run, succeed, wait_for
+from conftest import PATIENCE, SHORT_GRACE, log_of, run, succeed, wait_for
 from test_management_failures import BLINK, away, management_down, restarted_in_order
 from test_jobs import ended, lines, running, start
 from test_recovery import killed_controller
@@ -91,7 +91,7 @@ def test_no_line_is_duplicated_or_silently_lost_in_a_restart(make_bed):
 
 
 def test_a_job_ends_if_its_caller_does_not_reconnect(make_bed):
-    bed = make_bed("tree:2x2", switches="bridge", controller_flags=("--agent-grace", "20"))
+    bed = make_bed("tree:2x2", switches="bridge", controller_flags=SHORT_GRACE)
     job = start(bed, "cool", "run", "-n", "2", "--", "sh", "-c", "echo up; sleep 1000")
     # The output exceeds what the controller keeps for a caller.
     suspended = start(bed, "cool", "run", "-n", "1", "--", "sh", "-c", "echo up; yes | head -c 20000000; sleep 1000")
