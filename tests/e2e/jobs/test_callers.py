@@ -66,9 +66,9 @@ def test_a_disconnected_caller_loses_no_line_of_its_job(make_bed):
     host = bed.network.net.get("h1")
     job = CountingJob(bed, "cut", ("mnexec", "-a", str(host.pid)), COOL_CONTROLLER=bed.controller_address(network.MANAGEMENT_ADDRESS))
     with management_down(bed, ["h1"]):
+        end = time.monotonic() + BLINK
         wait_for(lambda: "the caller of the job has disconnected" in log_of(bed, "controller"), "the caller is away")
         wait_for(lambda: away(bed) == {"h1"}, "the agent of h1 is away")
-        end = time.monotonic() + BLINK
         while time.monotonic() < end:
             assert job.job.poll() is None and len(running(bed)) == 1, job.read()
             time.sleep(1)
