@@ -1,5 +1,5 @@
-//! Options of the sockets for quick calls: room for the datagrams that arrive while a rank computes,
-//! and the division of long messages into datagrams by the system.
+//! Options of the sockets for quick calls: room for the datagrams that arrive while a rank
+//! computes, and the division of long messages into datagrams by the system.
 
 use crate::net::udp::{send_over_trees, socket_with_room};
 use nix::sys::socket::{setsockopt, sockopt};

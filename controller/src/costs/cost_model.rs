@@ -125,8 +125,8 @@ pub struct MeasuredCosts {
 }
 
 impl MeasuredCosts {
-    /// Returns the rates of the nodes' links and of the links between racks, in bytes per second, as
-    /// configured, measured or reported by ports. `None` if unknown.
+    /// Returns the rates of the nodes' links and of the links between racks, in bytes per second,
+    /// as configured, measured or reported by ports. `None` if unknown.
     pub fn rates(&self, links: LinkRates) -> (Option<u64>, Option<u64>) {
         let known = |rate: u64| (rate > 0).then_some(rate);
         let [near, far] = [self.rack, self.core].map(|level| level.map(|(found, _)| found.rate()));

@@ -25,8 +25,8 @@ const MAX_PACKET_BYTES: u32 = 65_535;
 /// At lower rates the transfer takes most of the time of a long call, and agents, which control its
 /// rate, execute it.
 const LONG_QUICK_CALLS_RATE_MIN: u64 = 125_000_000;
-/// The smallest MTU for long quick calls. With smaller packets, a long message would have more parts
-/// than the system sends by one call.
+/// The smallest MTU for long quick calls. With smaller packets, a long message would have more
+/// parts than the system sends by one call.
 const LONG_QUICK_CALLS_MTU_MIN: u32 = 1280;
 
 /// Returns the description of a group of a job for its members. Its parameters follow from the

@@ -19,8 +19,8 @@ pub const LONG_MESSAGES_BYTES_MAX: u64 = 384 << 10;
 pub struct CallLimits {
     /// Length of the longest message.
     pub(crate) message_bytes: u64,
-    /// Length of the longest vector that is reduced along a tree. Ranks reduce longer ones in shares,
-    /// so that each link carries about one vector, with more messages.
+    /// Length of the longest vector that is reduced along a tree. Ranks reduce longer ones in
+    /// shares, so that each link carries about one vector, with more messages.
     pub(crate) tree_bytes: u64,
     /// Length of the longest vector, and of all parts of an allgather together. For short calls
     /// this is TCP's initial window (RFC 6928), which may be sent at once at any rate.

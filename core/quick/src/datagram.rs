@@ -15,8 +15,8 @@
 //! | 44.. | payload |
 //! | last 16 | tag under the group's key for quick calls, truncated |
 //!
-//! The tag is HMAC-SHA-256 (RFC 2104). If the payload is longer than 4 KiB, it is keyed BLAKE3, which
-//! takes a fraction of the time for so many bytes.
+//! The tag is HMAC-SHA-256 (RFC 2104). If the payload is longer than 4 KiB, it is keyed BLAKE3,
+//! which takes a fraction of the time for that length.
 //!
 //! Group, epoch, call and transfer identify a message. A message that arrives twice is recognized
 //! by them and needs no sequence number.

@@ -15,8 +15,8 @@
 //! | gather, scatter, reduce_scatter, alltoall | 64 KiB | 384 KiB |
 //! | scan, exscan | 4 KiB, because the vector is one message | 56 KiB |
 //!
-//! A message has at most 4 KiB, with long limits 56 KiB, and the long messages of a rank have at most
-//! 384 KiB in all, so some calls up to these lengths are not quick.
+//! A message has at most 4 KiB, with long limits 56 KiB, and the long messages of a rank have at
+//! most 384 KiB in all, so some calls up to these lengths are not quick.
 
 use crate::call_limits::{CallLimits, LONG_MESSAGES_BYTES_MAX, MESSAGE_BYTES_MAX};
 use cool_collective::{

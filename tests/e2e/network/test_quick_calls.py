@@ -29,7 +29,7 @@ def plans(bed, operations, sizes, *options):
 
 
 def test_short_calls_are_quick_and_long_ones_go_by_agents(make_bed):
-    plan_of = plans(make_bed("tree:2x3"), OPERATIONS, "8,200,64K")
+    plan_of = plans(make_bed("tree:2x3", host_mbit=50, uplink_mbit=50), OPERATIONS, "8,200,64K")
     for operation in OPERATIONS.split(","):
         sizes = [0] if operation == "barrier" else [8, 200]
         assert all(plan_of[operation, size].startswith("quick ") for size in sizes), plan_of

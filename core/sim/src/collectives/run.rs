@@ -113,9 +113,8 @@ impl<'s> Runner<'s> {
     fn spec(&mut self, id: u64, group: &GroupScenario) -> GroupSpec {
         let spec = self.cluster.group(id, &group.places, group.stripes);
         group.deaf.iter().for_each(|node| self.cluster.deafen(&spec, *node));
-        let (quick, chunk_bytes) = (group.quick.is_some(), group.chunk_bytes);
-        let quick_datagram_bytes = group.quick.as_ref().map_or(0, |quick| quick.datagram_bytes);
-        GroupSpec { chunk_bytes, quick, probe_quick: quick, quick_datagram_bytes, ..spec }
+        let (quick, quick_datagram_bytes) = (group.quick.is_some(), group.quick_datagram_bytes());
+        GroupSpec { chunk_bytes: group.chunk_bytes, quick, probe_quick: quick, quick_datagram_bytes, ..spec }
     }
 
     fn add_group(&mut self, index: usize, group: &GroupScenario) -> Result<(), String> {

@@ -78,6 +78,14 @@ pub struct GroupScenario {
     pub quick: Option<QuickScenario>,
 }
 
+impl GroupScenario {
+    /// Returns the length of the datagrams into which ranks divide long messages of quick calls; 0
+    /// if they execute only short calls.
+    pub(super) fn quick_datagram_bytes(&self) -> u16 {
+        self.quick.as_ref().map_or(0, |quick| quick.datagram_bytes)
+    }
+}
+
 /// How the ranks of a group, each on its own node, execute quick calls.
 #[derive(Clone, Debug)]
 pub struct QuickScenario {
