@@ -13,7 +13,7 @@
 //! | barrier | no data | no data |
 //! | bcast, reduce, allreduce, allgather | 16 KiB | 256 KiB |
 //! | gather, scatter, reduce_scatter, alltoall | 64 KiB | 384 KiB |
-//! | scan, exscan | 4 KiB, because the vector is one message | 56 KiB |
+//! | scan, exscan | 4 KiB, because the vector is one message | 384 KiB |
 //!
 //! A message has at most 4 KiB, with long limits 56 KiB, and the long messages of a rank have at
 //! most 384 KiB in all, so some calls up to these lengths are not quick.
@@ -235,7 +235,7 @@ fn plans(operation: Operation) -> &'static [(&'static str, PlanLimit)] {
         Operation::Allgather => &[("multicast", Bytes(MESSAGE_BYTES_MAX)), ("multicast-each", Vector)],
         Operation::Gather | Operation::Scatter => &[("cool-p-p", Window), ("flat:parallel", Window)],
         Operation::ReduceScatter | Operation::Alltoall => &[("cool-p-p", Window)],
-        // The vector is one message.
+        // A short vector is one message.
         Operation::Scan | Operation::Exscan => &[("cool-p-p", Window)],
     }
 }
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(known(Operation::Allreduce, 128 << 10), plans(Operation::Allreduce)[1].0);
         assert_eq!(known(Operation::Allgather, 32 << 10), "multicast-each");
         assert_eq!(known(Operation::Alltoall, 32 << 10), "cool-p-p");
-        assert_eq!(known(Operation::Scan, 60 << 10), "", "the vector is one message");
+        assert_eq!(known(Operation::Scan, 60 << 10), "cool-p-p");
         // The root would have to retain too many bytes.
         assert_eq!(plan(Operation::Scatter, 24 << 10, 16), Some("cool-p-p".to_owned()));
         assert_eq!(plan(Operation::Scatter, 32 << 10, 16), None);
