@@ -430,7 +430,9 @@ impl QuickCalls {
     /// Sends a NAK for a message. If its sender made another call, the answer describes that call.
     fn send_nak(&mut self, to: Rank, name: (u64, u32), digest: u64) {
         let header = DatagramHeader { requested: to.0, ..self.header(DatagramKind::Nak, name, digest) };
-        let bytes = Datagram { header, payload: &[] }.encode(&self.key);
+        let arrived = self.reassembly.arrived_parts(to.0, name).to_payload();
+        let is_long = self.limits == CallLimits::LONG;
+        let bytes = Datagram { header, payload: if is_long { &arrived } else { &[] } }.encode(&self.key);
         self.out.push_back(Output::Nak { to, bytes });
     }
 

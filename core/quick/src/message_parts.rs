@@ -15,7 +15,9 @@
 //! | 40.. | bytes of the message |
 //!
 //! A part has no tag. The tag of the message is verified when all parts have arrived. A message
-//! with a wrong tag is dropped and requested by a NAK, as if it had been lost.
+//! with a wrong tag is dropped and requested by a NAK, as if it had been lost. A NAK contains the
+//! parts that have arrived, because a queue that is shorter than a message would otherwise drop the
+//! same parts of each retransmission.
 
 use crate::datagram::{LONG_DATAGRAM_BYTES_MAX, MAGIC};
 use std::borrow::Cow;
@@ -48,13 +50,19 @@ const INCOMPLETE_MAX: usize = 64;
 /// longer than `datagram_bytes`, and otherwise its parts, each of that length except the last one.
 /// Length 0 means that messages are not divided.
 pub fn in_parts(message: &[u8], datagram_bytes: usize) -> Cow<'_, [u8]> {
+    missing_parts(message, datagram_bytes, ArrivedParts::default())
+}
+
+/// Returns the datagrams of a message, as [`in_parts`] does, without the parts that have arrived.
+pub(crate) fn missing_parts(message: &[u8], datagram_bytes: usize, arrived: ArrivedParts) -> Cow<'_, [u8]> {
     if message.len() <= datagram_bytes || datagram_bytes < PART_DATAGRAM_BYTES_MIN {
         return Cow::Borrowed(message);
     }
     let part_bytes = datagram_bytes - HEADER_BYTES;
     let parts = message.len().div_ceil(part_bytes);
     let mut datagrams = Vec::with_capacity(message.len() + parts * HEADER_BYTES);
-    for (index, part) in message.chunks(part_bytes).enumerate() {
+    let all = message.chunks(part_bytes).enumerate();
+    for (index, part) in all.filter(|(index, _)| !arrived.contains(index * part_bytes)) {
         datagrams.extend_from_slice(&[MAGIC, PART, 0, 0]);
         datagrams.extend_from_slice(&message[NAME]);
         for number in [part.len(), index * part_bytes, message.len(), 0] {
@@ -64,6 +72,32 @@ pub fn in_parts(message: &[u8], datagram_bytes: usize) -> Cow<'_, [u8]> {
         datagrams.extend_from_slice(part);
     }
     Cow::Owned(datagrams)
+}
+
+/// The parts of a message that have arrived: a bit for each, by offset divided by
+/// [`PART_BYTES_MIN`].
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ArrivedParts(u64);
+
+impl ArrivedParts {
+    fn bit(offset: usize) -> u64 {
+        1u64.checked_shl((offset / PART_BYTES_MIN) as u32).unwrap_or(0)
+    }
+
+    /// Returns whether the part at an offset has arrived.
+    fn contains(self, offset: usize) -> bool {
+        self.0 & ArrivedParts::bit(offset) != 0
+    }
+
+    /// Returns the payload of a NAK.
+    pub(crate) fn to_payload(self) -> [u8; 8] {
+        self.0.to_be_bytes()
+    }
+
+    /// Returns the parts that the payload of a NAK contains. That of short calls is empty.
+    pub(crate) fn from_payload(payload: &[u8]) -> ArrivedParts {
+        ArrivedParts(payload.try_into().map_or(0, u64::from_be_bytes))
+    }
 }
 
 /// A part of a message.
@@ -123,8 +157,7 @@ struct IncompleteMessage {
     name: [u8; NAME.end - NAME.start],
     call: u64,
     bytes: Vec<u8>,
-    /// A bit for each part that has arrived, by offset divided by [`PART_BYTES_MIN`].
-    arrived: u64,
+    arrived: ArrivedParts,
     /// Number of bytes that have not arrived.
     missing: usize,
 }
@@ -168,22 +201,37 @@ impl Reassembly {
                 name: part.name,
                 call: part.call(),
                 bytes: vec![0; part.message_bytes],
-                arrived: 0,
+                arrived: ArrivedParts::default(),
                 missing: part.message_bytes,
             });
             self.incomplete.len() - 1
         });
         let message = &mut self.incomplete[at];
-        let bit = 1 << (part.offset / PART_BYTES_MIN);
-        if message.bytes.len() != part.message_bytes || message.arrived & bit != 0 {
+        if message.bytes.len() != part.message_bytes || message.arrived.contains(part.offset) {
             return None;
         }
-        message.arrived |= bit;
+        message.arrived.0 |= ArrivedParts::bit(part.offset);
         // Forged parts may overlap; the tag of the message is then wrong.
         message.missing = message.missing.saturating_sub(part.bytes.len());
         message.bytes[part.offset..part.offset + part.bytes.len()].copy_from_slice(part.bytes);
         let is_complete = message.missing == 0;
         is_complete.then(|| self.incomplete.remove(at).map(|message| message.bytes))?
+    }
+
+    /// Returns the parts of a message that have arrived, of a message that is not complete.
+    pub(crate) fn arrived_parts(&self, from: u32, (call, transfer): (u64, u32)) -> ArrivedParts {
+        let number = |message: &IncompleteMessage, at: usize| {
+            u32::from_be_bytes([
+                message.name[at],
+                message.name[at + 1],
+                message.name[at + 2],
+                message.name[at + 3],
+            ])
+        };
+        let is_it = |message: &&IncompleteMessage| {
+            message.call == call && number(message, 20) == transfer && number(message, 24) == from
+        };
+        self.incomplete.iter().find(is_it).map(|message| message.arrived).unwrap_or_default()
     }
 
     /// Drops the messages of earlier calls.
@@ -250,6 +298,23 @@ mod tests {
         }
         reassembly.forget_before(2 * INCOMPLETE_MAX as u64 - 3);
         assert_eq!(reassembly.incomplete.len(), 3);
+    }
+
+    #[test]
+    fn parts_that_have_arrived_are_not_sent_again() {
+        let (mut reassembly, message) = (Reassembly::default(), message(7, 4000));
+        let datagrams = in_parts(&message, 1472).into_owned();
+        let arrived = parts(&datagrams);
+        assert_eq!(reassembly.add(&arrived[1]), None);
+        let known = reassembly.arrived_parts(3, (7, 4));
+        let known = ArrivedParts::from_payload(&known.to_payload());
+        let missing = missing_parts(&message, 1472, known).into_owned();
+        let missing = parts(&missing);
+        assert_eq!(missing.iter().map(|part| part.offset).collect::<Vec<_>>(), [0, 2864]);
+        assert_eq!(reassembly.add(&missing[0]), None);
+        assert_eq!(reassembly.add(&missing[1]), Some(message));
+        assert_eq!(reassembly.arrived_parts(3, (7, 4)), ArrivedParts::default());
+        assert_eq!(ArrivedParts::from_payload(&[]), ArrivedParts::default());
     }
 
     proptest! {

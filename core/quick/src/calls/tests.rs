@@ -7,7 +7,7 @@ mod seeds;
 
 use super::*;
 use crate::call_limits::LONG_MESSAGES_BYTES_MAX;
-use crate::message_parts::in_parts;
+use crate::message_parts::{ArrivedParts, in_parts, missing_parts};
 use cool_collective::{RankPlace, compile, interpret};
 use cool_types::{Call, Operation};
 use seeds::{assert_none, on_every_seed};
@@ -279,9 +279,12 @@ impl World {
     }
 
     fn send(&mut self, to: SendTo, from: usize, bytes: Vec<u8>) {
-        let datagrams = in_parts(&bytes, self.datagram_bytes).into_owned();
-        let each = if datagrams.len() == bytes.len() { bytes.len() } else { self.datagram_bytes };
-        datagrams.chunks(each).for_each(|datagram| self.send_datagram(to, from, datagram));
+        self.send_datagrams(to, from, &in_parts(&bytes, self.datagram_bytes));
+    }
+
+    fn send_datagrams(&mut self, to: SendTo, from: usize, datagrams: &[u8]) {
+        let each = if self.datagram_bytes > 0 { self.datagram_bytes } else { datagrams.len() };
+        datagrams.chunks(each.max(1)).for_each(|datagram| self.send_datagram(to, from, datagram));
     }
 
     fn send_datagram(&mut self, to: SendTo, from: usize, bytes: &[u8]) {
@@ -305,13 +308,15 @@ impl World {
                 self.poll(rank.0 as usize, calls);
             }
             SendTo::AgentOf(rank) => {
-                let nak = Datagram::verify(&key(), GROUP, bytes).unwrap().header;
+                let Datagram { header: nak, payload } = Datagram::verify(&key(), GROUP, bytes).unwrap();
                 assert_eq!((nak.kind, nak.from, nak.requested), (DatagramKind::Nak, from, rank.0));
                 let name = (nak.call, nak.transfer);
                 let kept = self.kept[rank.0 as usize].iter().find(|message| message.name == name).cloned();
                 if let Some(message) = kept {
                     self.retransmitted[rank.0 as usize] += 1;
-                    self.send(SendTo::Rank(Rank(from)), rank.0 as usize, message.bytes);
+                    let arrived = ArrivedParts::from_payload(payload);
+                    let datagrams = missing_parts(&message.bytes, self.datagram_bytes, arrived);
+                    self.send_datagrams(SendTo::Rank(Rank(from)), rank.0 as usize, &datagrams);
                 }
             }
             SendTo::All => unreachable!("split as it was sent"),
@@ -323,7 +328,7 @@ fn run(seed: u64) {
     let mut random = Random(seed ^ 0x5eed);
     let nodes = 2 + random.below(11) as u32;
     let layout = layout(nodes, 1 + random.below(5) as u32);
-    let limits = [CallLimits::SHORT, CallLimits::LONG][(seed % 3 == 0) as usize];
+    let limits = [CallLimits::SHORT, CallLimits::LONG][usize::from(seed.is_multiple_of(3))];
     let numbers = 0..(1 + random.below(60));
     // The missing numbers are those of calls that agents execute.
     let calls: Vec<Expected> =

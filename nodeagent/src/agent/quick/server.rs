@@ -10,7 +10,7 @@ use crate::net::udp::{refuse_conflicts, send_over_trees, socket_with_room};
 use crate::quick_socket::{ROOM_BYTES, divide_messages, join_parts};
 use crate::shared_segment::SharedSegment;
 use cool_proto::local;
-use cool_quick::{DATAGRAM_BYTES_MAX, DatagramProbe, NakResponder, RetransmitBuffer, in_parts};
+use cool_quick::{DATAGRAM_BYTES_MAX, DatagramProbe, NakResponder, RetransmitBuffer};
 use cool_shm::segment::{RANKS_MAX, RankPart};
 use cool_transport::tagged::Protection;
 use cool_types::{Key, Rank};
@@ -151,19 +151,21 @@ impl QuickGroup {
         NakResponder { key: self.key.clone(), group: self.group, leader: Rank(self.leader) }
     }
 
-    /// Returns the response to a datagram, and the address to which it must be sent. Returns `None`
-    /// if the datagram needs no response. The address from which the datagram was sent does not
-    /// matter: the leader's socket is bound to no address, so the system may choose another one of
-    /// the node's addresses, and the tag proves that a leader of the group sent it.
+    /// Returns the datagrams of the response to a datagram, one right after the other, and the
+    /// address to which they must be sent. Returns `None` if the datagram needs no response. The
+    /// address from which the datagram was sent does not matter: the leader's socket is bound to no
+    /// address, so the system may choose another one of the node's addresses, and the tag proves
+    /// that a leader of the group sent it.
     fn reply_to(
         &self,
         answering: &NakResponder,
         buffer: &impl RetransmitBuffer,
         bytes: &[u8],
     ) -> Option<(Vec<u8>, SocketAddrV4)> {
-        let (asker, answer) = answering.respond(buffer, bytes)?;
-        let asker = self.addresses.get(asker.0 as usize)?;
-        Some((answer, SocketAddrV4::new(*asker, self.port)))
+        let answer = answering.respond(buffer, bytes)?;
+        let requester = self.addresses.get(answer.requester.0 as usize)?;
+        let datagrams = answer.datagrams(self.datagram_bytes.into()).into_owned();
+        Some((datagrams, SocketAddrV4::new(*requester, self.port)))
     }
 }
 
@@ -268,17 +270,14 @@ async fn serve_naks(
     answered: Counter,
 ) {
     let (mut buffer, answering) = ([0; DATAGRAM_BYTES_MAX], group.answering());
-    let datagram_bytes = usize::from(group.datagram_bytes);
     loop {
         let sent = match socket.recv_from(&mut buffer).await {
             Ok((len, _)) => {
                 match group.reply_to(&answering, &KeptInSegment(shared.leader_part()), &buffer[..len]) {
-                    Some((answer, to)) => {
-                        socket.send_to(&in_parts(&answer, datagram_bytes), to).await.map(|_| {
-                            answered.inc();
-                            shared.leader_part().count_retransmission();
-                        })
-                    }
+                    Some((answer, to)) => socket.send_to(&answer, to).await.map(|_| {
+                        answered.inc();
+                        shared.leader_part().count_retransmission();
+                    }),
                     None => Ok(()),
                 }
             }

@@ -174,20 +174,18 @@ impl SimulatedCluster {
             SendTo::AgentOf(of) => (TO_AGENT, node(rank, of)),
         };
         let (from, datagram_bytes) = (rank.node, rank.datagram_bytes);
-        self.put_quick_message(from, port, to, bytes, datagram_bytes);
+        self.put_quick_datagrams(from, (port, to), &in_parts(bytes, datagram_bytes), datagram_bytes);
     }
 
-    /// Sends a message, in parts if it is long.
-    fn put_quick_message(
+    /// Sends one datagram, or several of this length.
+    fn put_quick_datagrams(
         &mut self,
         from: u16,
-        port: u8,
-        to: Destination,
-        message: &[u8],
+        (port, to): (u8, Destination),
+        datagrams: &[u8],
         datagram_bytes: usize,
     ) {
-        let datagrams = in_parts(message, datagram_bytes);
-        let each = if datagrams.len() > message.len() { datagram_bytes } else { message.len() };
+        let each = if datagram_bytes > 0 { datagram_bytes } else { datagrams.len() };
         datagrams.chunks(each).for_each(|bytes| self.put_quick(from, port, to, bytes));
     }
 
@@ -221,14 +219,15 @@ impl SimulatedCluster {
         let all = self.quick.ranks.values_mut();
         let here = all.filter(|rank| runs && (rank.node, rank.life) == (node, life));
         let answer = here.filter_map(|rank| {
-            let (asker, answer) = rank.answering.respond(&rank.retained, bytes)?;
-            let is_there = rank.nodes.get(asker.0 as usize) == Some(&from);
+            let answer = rank.answering.respond(&rank.retained, bytes)?;
+            let is_there = rank.nodes.get(answer.requester.0 as usize) == Some(&from);
             rank.retained.repaired += u64::from(is_there);
             is_there.then_some((answer, rank.datagram_bytes))
         });
         if let Some((answer, datagram_bytes)) = answer.collect::<Vec<_>>().pop() {
             self.quick.answered += 1;
-            self.put_quick_message(node, TO_RANK, Destination::Node(from), &answer, datagram_bytes);
+            let to = (TO_RANK, Destination::Node(from));
+            self.put_quick_datagrams(node, to, &answer.datagrams(datagram_bytes), datagram_bytes);
         }
     }
 
