@@ -122,9 +122,9 @@ fn start() -> Result<(), Error> {
 /// Returns the features that this agent offers to the controller and to other agents.
 fn offered_features(encryption: bool, quick_calls: bool, long_quick_calls: bool) -> u64 {
     let encryption = if encryption { features::ENCRYPTION } else { 0 };
-    let without = [(quick_calls, features::QUICK), (long_quick_calls, features::LONG_QUICK_CALLS)];
-    let without = without.into_iter().filter(|(offered, _)| !offered);
-    without.fold(features::ALL | encryption, |features, (_, without)| features & !without)
+    let unless = |offered: bool, feature: u64| if offered { 0 } else { feature };
+    let without = unless(quick_calls, features::QUICK) | unless(long_quick_calls, features::LONG_QUICK_CALLS);
+    (features::ALL | encryption) & !without
 }
 
 /// Returns the pages of an agent: metrics, and its health.

@@ -1,7 +1,7 @@
 //! Options of the sockets for quick calls: room for the datagrams that arrive while a rank
 //! computes, and the division of long messages into datagrams by the system.
 
-use crate::net::udp::{send_over_trees, socket_with_room};
+use crate::net::udp::{room_of, send_over_trees, socket_with_room};
 use nix::sys::socket::{setsockopt, sockopt};
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, SocketAddrV4};
@@ -13,8 +13,8 @@ pub(crate) const ROOM_BYTES: usize = 1 << 20;
 const TEST_ADDRESS: SocketAddrV4 = SocketAddrV4::new(Ipv4Addr::new(233, 252, 0, 1), 9);
 const TEST_DATAGRAM_BYTES: u16 = 1024;
 
-/// Makes the system divide what a socket sends into datagrams of this length, so that one system
-/// call sends all parts of a message (UDP_SEGMENT of Linux).
+/// Sets the length of the datagrams into which the system divides each message that a socket sends,
+/// so that one system call sends all parts of a message (UDP_SEGMENT of Linux).
 ///
 /// # Errors
 /// Returns an error if the system does not support this.
@@ -36,8 +36,7 @@ pub(crate) fn join_parts(socket: &socket2::Socket) -> io::Result<()> {
 pub fn supports_long_quick_calls(ip: IpAddr) -> bool {
     let has_support = || {
         let socket = socket_with_room(ip, ROOM_BYTES)?;
-        // The system reports twice the size, because it adds room for its own data.
-        if socket.recv_buffer_size()? / 2 < ROOM_BYTES {
+        if room_of(&socket)? < ROOM_BYTES {
             return Ok(false);
         }
         send_over_trees(&socket, ip)?;

@@ -32,6 +32,12 @@ pub struct CallLimits {
 }
 
 impl CallLimits {
+    /// Returns the limits of a group that divides long messages into datagrams of this length; 0 if
+    /// its ranks execute only short calls.
+    pub fn for_datagrams(datagram_bytes: usize) -> CallLimits {
+        if datagram_bytes > 0 { CallLimits::LONG } else { CallLimits::SHORT }
+    }
+
     /// The limits where the rate of the path is low or unknown.
     pub const SHORT: CallLimits = CallLimits {
         message_bytes: MESSAGE_BYTES_MAX,

@@ -94,8 +94,8 @@ pub enum Input<'a> {
     /// The agents execute the call with this number instead, because other ranks have requested it
     /// from them. Ignored if the rank is not in that call.
     Abandon(u64),
-    /// A datagram arrived, or several parts of messages, one right after the other. Datagrams that
-    /// do not belong to the group are ignored.
+    /// One or several datagrams arrived, one right after the other. Those that do not belong to the
+    /// group are ignored.
     Datagram(&'a [u8]),
     /// The number of this rank's messages that its agent has retransmitted so far.
     Retransmitted(u64),
@@ -431,8 +431,7 @@ impl QuickCalls {
     fn send_nak(&mut self, to: Rank, name: (u64, u32), digest: u64) {
         let header = DatagramHeader { requested: to.0, ..self.header(DatagramKind::Nak, name, digest) };
         let arrived = self.reassembly.arrived_parts(to.0, name).to_payload();
-        let is_long = self.limits == CallLimits::LONG;
-        let bytes = Datagram { header, payload: if is_long { &arrived } else { &[] } }.encode(&self.key);
+        let bytes = Datagram { header, payload: &arrived }.encode(&self.key);
         self.out.push_back(Output::Nak { to, bytes });
     }
 
@@ -441,7 +440,7 @@ impl QuickCalls {
         DatagramHeader { kind, group, epoch, call, transfer, from: self.rank.0, requested: 0, digest }
     }
 
-    /// Handles a datagram or several parts of messages.
+    /// Handles one or several datagrams.
     fn datagrams(&mut self, now: Time, bytes: &[u8]) {
         let (group, own, size) = (self.group, self.rank.0, self.layout.size());
         let begun = self.recent.back().map_or(0, |(number, _)| *number);
@@ -449,9 +448,10 @@ impl QuickCalls {
             let is_of_other = part.from() != own && (part.from() as usize) < size;
             part.group() == group && is_of_other && part.call() >= begun
         };
-        let mut reassembly = std::mem::take(&mut self.reassembly);
-        reassembly.receive(bytes, is_needed, |message| self.datagram(now, message));
-        self.reassembly = reassembly;
+        let mut left = bytes;
+        while let Some(message) = self.reassembly.next_message(&mut left, is_needed) {
+            self.datagram(now, &message);
+        }
     }
 
     fn datagram(&mut self, now: Time, bytes: &[u8]) {

@@ -4,7 +4,7 @@
 //! | --- | --- |
 //! | 0 | magic `C4` |
 //! | 1 | kind |
-//! | 2..4 | zero |
+//! | 2..4 | length of the datagram, or zero in earlier releases |
 //! | 4..8 | epoch |
 //! | 8..16 | group |
 //! | 16..24 | call |
@@ -99,8 +99,11 @@ impl Datagram<'_> {
     /// Returns the datagram as bytes, with its tag.
     pub fn encode(&self, key: &Key) -> Vec<u8> {
         let DatagramHeader { kind, group, epoch, call, transfer, from, requested, digest } = self.header;
-        let mut bytes = Vec::with_capacity(HEADER_BYTES + self.payload.len() + TAG_BYTES);
-        bytes.extend_from_slice(&[MAGIC, kind.code(), 0, 0]);
+        let len = OVERHEAD_BYTES + self.payload.len();
+        let mut bytes = Vec::with_capacity(len);
+        bytes.extend_from_slice(&[MAGIC, kind.code()]);
+        // No datagram is longer, and 0 means that the length is unknown.
+        bytes.extend_from_slice(&u16::try_from(len).unwrap_or(0).to_be_bytes());
         bytes.extend_from_slice(&epoch.to_be_bytes());
         bytes.extend_from_slice(&group.to_be_bytes());
         bytes.extend_from_slice(&call.to_be_bytes());
@@ -138,6 +141,13 @@ impl Datagram<'_> {
         }
         Ok(Datagram { header, payload })
     }
+}
+
+/// Returns the length of the first datagram in `bytes`, which contain one or several. That is the
+/// length in its header, if there is a possible one, and otherwise that of all bytes.
+pub(crate) fn first_datagram_bytes(bytes: &[u8]) -> usize {
+    let len = bytes.get(2..4).map_or(0, |len| usize::from(u16::from_be_bytes([len[0], len[1]])));
+    if (OVERHEAD_BYTES..=bytes.len()).contains(&len) { len } else { bytes.len() }
 }
 
 /// Returns whether a message, without its tag, is longer than the messages of short calls.

@@ -85,17 +85,14 @@ impl DatagramProbe {
         in_parts(&message, self.datagram_bytes).into_owned()
     }
 
-    /// Handles a datagram, or several parts of messages one right after the other. Returns the path
-    /// that is now known to work, if a probe is complete.
+    /// Handles one or several datagrams, one right after the other. Returns the first path that is
+    /// now known to work, if a probe is complete.
     pub fn receive(&mut self, bytes: &[u8]) -> Option<ProbePath> {
-        let (group, mut reassembly) = (self.group, std::mem::take(&mut self.reassembly));
-        let mut path = None;
-        reassembly.receive(
-            bytes,
-            |part| part.group() == group,
-            |message| path = path.or(self.probe(message)),
-        );
-        self.reassembly = reassembly;
+        let (group, mut left, mut path) = (self.group, bytes, None);
+        while let Some(message) = self.reassembly.next_message(&mut left, |part| part.group() == group) {
+            let found = self.probe(&message);
+            path = path.or(found);
+        }
         path
     }
 

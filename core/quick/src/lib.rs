@@ -1,7 +1,7 @@
 //! Quick calls: short collectives over several nodes that the ranks execute themselves. Each
-//! message is one datagram, sent through a socket that the agent opened. An agent is not woken by a
-//! call unless a message is lost, because waking one more process at each node would take longer
-//! than the call itself.
+//! message is one datagram, or several if it is long, sent through a socket that the agent opened.
+//! An agent is not woken by a call unless a message is lost, because waking one more process at
+//! each node would take longer than the call itself.
 //!
 //! ```text
 //! call_limits        how long calls and their messages may be

@@ -19,7 +19,7 @@
 //! parts that have arrived, because a queue that is shorter than a message would otherwise drop the
 //! same parts of each retransmission.
 
-use crate::datagram::{LONG_DATAGRAM_BYTES_MAX, MAGIC};
+use crate::datagram::{LONG_DATAGRAM_BYTES_MAX, MAGIC, first_datagram_bytes};
 use std::borrow::Cow;
 use std::collections::VecDeque;
 
@@ -28,6 +28,36 @@ const PART: u8 = 5;
 const HEADER_BYTES: usize = 40;
 /// The bytes of a message that identify it, which each part repeats.
 const NAME: core::ops::Range<usize> = 4..32;
+
+/// The epoch, group, call, transfer and sending rank of a message, as they are encoded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct QuickMessageName([u8; NAME.end - NAME.start]);
+
+impl QuickMessageName {
+    fn group(&self) -> (u64, u32) {
+        (self.long(4), self.word(0))
+    }
+
+    fn call(&self) -> u64 {
+        self.long(12)
+    }
+
+    fn transfer(&self) -> u32 {
+        self.word(20)
+    }
+
+    fn from(&self) -> u32 {
+        self.word(24)
+    }
+
+    fn word(&self, at: usize) -> u32 {
+        u32::from_be_bytes([self.0[at], self.0[at + 1], self.0[at + 2], self.0[at + 3]])
+    }
+
+    fn long(&self, at: usize) -> u64 {
+        u64::from(self.word(at)) << 32 | u64::from(self.word(at + 4))
+    }
+}
 
 /// The shortest part that is not the last one of its message. A part is thus identified by its
 /// offset divided by this length, and a message has at most 64 parts, which is also the largest
@@ -89,12 +119,12 @@ impl ArrivedParts {
         self.0 & ArrivedParts::bit(offset) != 0
     }
 
-    /// Returns the payload of a NAK.
-    pub(crate) fn to_payload(self) -> [u8; 8] {
-        self.0.to_be_bytes()
+    /// Returns the payload of a NAK, which is empty if no part has arrived.
+    pub(crate) fn to_payload(self) -> Vec<u8> {
+        if self == ArrivedParts::default() { Vec::new() } else { self.0.to_be_bytes().to_vec() }
     }
 
-    /// Returns the parts that the payload of a NAK contains. That of short calls is empty.
+    /// Returns the parts that the payload of a NAK contains.
     pub(crate) fn from_payload(payload: &[u8]) -> ArrivedParts {
         ArrivedParts(payload.try_into().map_or(0, u64::from_be_bytes))
     }
@@ -103,7 +133,7 @@ impl ArrivedParts {
 /// A part of a message.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MessagePart<'a> {
-    name: [u8; NAME.end - NAME.start],
+    name: QuickMessageName,
     offset: usize,
     message_bytes: usize,
     bytes: &'a [u8],
@@ -123,39 +153,30 @@ impl<'a> MessagePart<'a> {
             && has_length
             && end <= message_bytes
             && message_bytes <= LONG_DATAGRAM_BYTES_MAX;
-        let name = header[NAME].try_into().ok()?;
+        let name = QuickMessageName(header[NAME].try_into().ok()?);
         is_valid.then_some((MessagePart { name, offset, message_bytes, bytes }, rest))
     }
 
     /// Returns the group and the epoch.
     pub(crate) fn group(&self) -> (u64, u32) {
-        (self.long(4), self.word(0))
+        self.name.group()
     }
 
     /// Returns the number of the call.
     pub(crate) fn call(&self) -> u64 {
-        self.long(12)
+        self.name.call()
     }
 
     /// Returns the sending rank.
     pub(crate) fn from(&self) -> u32 {
-        self.word(24)
-    }
-
-    fn word(&self, at: usize) -> u32 {
-        u32::from_be_bytes([self.name[at], self.name[at + 1], self.name[at + 2], self.name[at + 3]])
-    }
-
-    fn long(&self, at: usize) -> u64 {
-        u64::from(self.word(at)) << 32 | u64::from(self.word(at + 4))
+        self.name.from()
     }
 }
 
 /// A message of which parts have arrived.
 #[derive(Clone, Debug)]
 struct IncompleteMessage {
-    name: [u8; NAME.end - NAME.start],
-    call: u64,
+    name: QuickMessageName,
     bytes: Vec<u8>,
     arrived: ArrivedParts,
     /// Number of bytes that have not arrived.
@@ -170,23 +191,27 @@ pub(crate) struct Reassembly {
 }
 
 impl Reassembly {
-    /// Adds the parts in `bytes`. Passes each complete message to `complete`; the tags of messages
-    /// have not been verified. If `bytes` contain no part, passes them as they are.
-    pub(crate) fn receive(
+    /// Takes datagrams from `left`, which contains one or several, until a message is complete.
+    /// Returns the message, or `None` when no datagram is left. Its tag has not been verified. The
+    /// system may join any datagrams of equal length, and a shorter last one.
+    pub(crate) fn next_message<'a>(
         &mut self,
-        bytes: &[u8],
+        left: &mut &'a [u8],
         is_needed: impl Fn(&MessagePart<'_>) -> bool,
-        mut complete: impl FnMut(&[u8]),
-    ) {
-        let mut left = bytes;
-        while let Some((part, after)) = MessagePart::split_first(left) {
-            left = after;
+    ) -> Option<Cow<'a, [u8]>> {
+        while !left.is_empty() {
+            let Some((part, after)) = MessagePart::split_first(left) else {
+                let (message, after) = left.split_at(first_datagram_bytes(left));
+                *left = after;
+                return Some(Cow::Borrowed(message));
+            };
+            *left = after;
             let message = if is_needed(&part) { self.add(&part) } else { None };
-            message.iter().for_each(|message| complete(message));
+            if let Some(message) = message {
+                return Some(Cow::Owned(message));
+            }
         }
-        if left.len() == bytes.len() {
-            complete(bytes);
-        }
+        None
     }
 
     /// Adds a part. Returns its message if all parts have arrived. The tag of the message has not
@@ -199,7 +224,6 @@ impl Reassembly {
             }
             self.incomplete.push_back(IncompleteMessage {
                 name: part.name,
-                call: part.call(),
                 bytes: vec![0; part.message_bytes],
                 arrived: ArrivedParts::default(),
                 missing: part.message_bytes,
@@ -220,23 +244,15 @@ impl Reassembly {
 
     /// Returns the parts of a message that have arrived, of a message that is not complete.
     pub(crate) fn arrived_parts(&self, from: u32, (call, transfer): (u64, u32)) -> ArrivedParts {
-        let number = |message: &IncompleteMessage, at: usize| {
-            u32::from_be_bytes([
-                message.name[at],
-                message.name[at + 1],
-                message.name[at + 2],
-                message.name[at + 3],
-            ])
-        };
-        let is_it = |message: &&IncompleteMessage| {
-            message.call == call && number(message, 20) == transfer && number(message, 24) == from
-        };
-        self.incomplete.iter().find(is_it).map(|message| message.arrived).unwrap_or_default()
+        let is_it =
+            |name: &QuickMessageName| (name.from(), name.call(), name.transfer()) == (from, call, transfer);
+        let message = self.incomplete.iter().find(|message| is_it(&message.name));
+        message.map(|message| message.arrived).unwrap_or_default()
     }
 
     /// Drops the messages of earlier calls.
     pub(crate) fn forget_before(&mut self, call: u64) {
-        self.incomplete.retain(|message| message.call >= call);
+        self.incomplete.retain(|message| message.name.call() >= call);
     }
 }
 
@@ -286,6 +302,20 @@ mod tests {
         assert_eq!(parts.len(), 3);
         assert!(parts.iter().all(|part| (part.group(), part.call(), part.from()) == ((9, 2), 7, 3)));
         assert_eq!(datagrams.len(), 4000 + 60 + 3 * HEADER_BYTES);
+    }
+
+    #[test]
+    fn joined_datagrams_are_taken_apart() {
+        let (long, short) = (message(7, 2804), message(8, 500));
+        let joined = [&*in_parts(&long, 1472), &short, &short].concat();
+        let (mut reassembly, mut left) = (Reassembly::default(), &joined[..]);
+        for expected in [&long, &short, &short] {
+            assert_eq!(reassembly.next_message(&mut left, |_| true).as_deref(), Some(&expected[..]));
+        }
+        assert_eq!(reassembly.next_message(&mut left, |_| true), None);
+        // A datagram of an earlier release does not contain its length.
+        let mut left = &[&[MAGIC, 1, 0, 0], &short[4..]].concat()[..];
+        assert_eq!(reassembly.next_message(&mut left, |_| true).unwrap().len(), short.len());
     }
 
     #[test]

@@ -217,7 +217,7 @@ fn plans(operation: Operation) -> &'static [(&'static str, PlanLimit)] {
     match operation {
         Operation::Bcast => &[
             ("multicast", Message),
-            ("multicast/4096", Bytes(16 << 10)),
+            ("multicast/4096", Bytes(CallLimits::SHORT.vector_bytes)),
             // The length of the longest message in parts.
             ("multicast/57344", Vector),
         ],
@@ -234,9 +234,9 @@ fn plans(operation: Operation) -> &'static [(&'static str, PlanLimit)] {
         ],
         Operation::Allgather => &[("multicast", Bytes(MESSAGE_BYTES_MAX)), ("multicast-each", Vector)],
         Operation::Gather | Operation::Scatter => &[("cool-p-p", Window), ("flat:parallel", Window)],
-        Operation::ReduceScatter | Operation::Alltoall => &[("cool-p-p", Window)],
-        // A short vector is one message.
-        Operation::Scan | Operation::Exscan => &[("cool-p-p", Window)],
+        Operation::ReduceScatter | Operation::Alltoall | Operation::Scan | Operation::Exscan => {
+            &[("cool-p-p", Window)]
+        }
     }
 }
 

@@ -86,20 +86,16 @@ impl QuickSession {
         let leaders = NodeLeaders::for_group(&Layout::new(&places.collect::<Vec<RankPlace>>()).ok()?)?;
         let leader = leaders.leader_of(Rank(rank as u32));
         let segment = Arc::new(segment);
-        let limits = if config.datagram_bytes > 0 { CallLimits::LONG } else { CallLimits::SHORT };
         let (index, size) = (ranks.iter().position(|here| *here as usize == rank)?, ranks.len());
         let between = match socket {
-            Some(socket) => {
-                let leader = (&leaders, leader);
-                Some(LeaderCalls::new(config, attached.group, leader, size, limits, socket)?)
-            }
+            Some(socket) => Some(LeaderCalls::new(config, attached.group, (&leaders, leader), size, socket)?),
             None => None,
         };
         let calls = QuickState {
             descriptions: DescriptionCache::default(),
             leaders,
             leader,
-            limits,
+            limits: CallLimits::for_datagrams(config.datagram_bytes as usize),
             schedules: VecDeque::new(),
             ready: false,
             within: (size > 1).then(|| SegmentCalls::new(Arc::clone(&segment), index, size)),

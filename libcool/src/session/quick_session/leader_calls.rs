@@ -72,7 +72,6 @@ impl LeaderCalls {
         group: u64,
         (leaders, leader): (&NodeLeaders, usize),
         ranks: usize,
-        limits: CallLimits,
         socket: OwnedFd,
     ) -> Option<LeaderCalls> {
         let key: [u8; 32] = config.key.as_slice().try_into().ok()?;
@@ -81,6 +80,7 @@ impl LeaderCalls {
         let (group, layout) = ((group, config.epoch), leaders.layout().clone());
         let fits = addresses.len() == layout.size();
         let datagram_bytes = usize::try_from(config.datagram_bytes).ok()?;
+        let limits = CallLimits::for_datagrams(datagram_bytes);
         let machine = QuickCalls::new(Key::from(key), group, Rank(leader as u32), layout, limits)?;
         fits.then(|| LeaderCalls {
             machine,

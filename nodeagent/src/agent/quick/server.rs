@@ -2,7 +2,7 @@
 //! and responds to NAKs for datagrams that the leader has sent. It takes no part in calls without
 //! losses.
 
-use super::super::attachment::Abilities;
+use crate::agent::attachment::Abilities;
 use crate::datagram_faults::DatagramFaults;
 use crate::engine::{GroupSpec, TreeScope};
 use crate::leader_probe::LeaderProbe;

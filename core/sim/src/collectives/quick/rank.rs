@@ -162,7 +162,7 @@ impl QuickRank {
         let layout = Layout::new(&places.collect::<Vec<RankPlace>>()).ok()?;
         let (group, rank) = ((spec.id, spec.epoch), Rank(rank));
         let key = spec.keyed.as_ref()?.key.derive(b"quick calls");
-        let limits = if spec.quick_datagram_bytes > 0 { CallLimits::LONG } else { CallLimits::SHORT };
+        let limits = CallLimits::for_datagrams(spec.quick_datagram_bytes.into());
         Some(QuickRank {
             node: nodes[rank.0 as usize],
             life,

@@ -31,17 +31,14 @@ impl RetainedByLeader {
             self.messages.pop_front();
         }
         // Long messages share a smaller buffer.
-        let mut long_bytes = 0;
-        self.messages = std::mem::take(&mut self.messages)
-            .into_iter()
-            .rev()
-            .filter(|message| {
-                let is_long = message.payload_len() as u64 > MESSAGE_BYTES_MAX;
-                long_bytes += if is_long { message.payload_len() as u64 } else { 0 };
-                !is_long || long_bytes <= LONG_MESSAGES_BYTES_MAX
-            })
-            .collect();
-        self.messages.make_contiguous().reverse();
+        let long = |message: &&QuickMessage| message.payload_len() as u64 > MESSAGE_BYTES_MAX;
+        let bytes = |messages: &VecDeque<QuickMessage>| -> usize {
+            messages.iter().filter(long).map(QuickMessage::payload_len).sum()
+        };
+        while bytes(&self.messages) as u64 > LONG_MESSAGES_BYTES_MAX {
+            let oldest = self.messages.iter().position(|message| long(&message));
+            oldest.and_then(|oldest| self.messages.remove(oldest));
+        }
     }
 
     fn call(&self, number: u64) -> Option<&(u64, u64, String)> {
