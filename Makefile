@@ -14,6 +14,7 @@
 #   make bench-quick    measures collectives next to Open MPI and MPICH: under 10 minutes
 #   make bench          runs the main measurements (options: BENCH=...)
 #   make bench-networks measures collectives on each kind of network
+#   make bench-wire     measures collectives on links without shaping
 #   make calibrate      compares predictions with measurements, and writes
 #                       docs/measurements/calibration.md: about 7 minutes
 #   make faults         500 random faults under running collectives: about 25 minutes
@@ -46,7 +47,7 @@ TESTS :=
 READY :=
 
 .PHONY: demo test test-quick build unit documented bindings-test python-tests end-to-end \
-	bench bench-quick bench-networks bench-kmeans bench-copy bench-torch mpi-suite mpi-programs torch recovery \
+	bench bench-quick bench-networks bench-wire bench-kmeans bench-copy bench-torch mpi-suite mpi-programs torch recovery \
 	faults inject day load solver calibrate lint sanitize seeds book release bindings packages wheel image test-packages \
 	packages-demo packages-test packages-bench packages-packages
 
@@ -79,10 +80,11 @@ unit: $(if $(READY),,packages-test build)
 documented:
 	cargo test --quiet --workspace --all-features --doc
 
-# Phase: builds libcool for C and Python for the tests, and installs PyTorch.
+# Phase: builds libcool for C and Python for the tests, and installs PyTorch, Helm and schemas of Kubernetes.
 bindings-test: $(if $(READY),,packages-test)
 	tools/bindings
 	tools/torch "$(TARGET)/bindings/python"
+	tools/kubernetes-tools "$(TARGET)/kubernetes-tools"
 
 # Phase: tests libcool's Python module. With COOL_TESTS_IN_THREAD=1, these and the end-to-end tests
 # run in a thread other than the main one.
@@ -93,7 +95,7 @@ python-tests: $(if $(READY),,bindings-test)
 # Phase: runs the end-to-end tests on emulated networks (tests/README.md).
 end-to-end: $(if $(READY),,packages-test build bindings-test)
 	exec $(SUDO) env COOL_BIN="$(TARGET)/debug" CARGO_TARGET_DIR="$(TARGET)" "PYTHONPYCACHEPREFIX=$$PYTHONPYCACHEPREFIX" \
-		COOL_TESTS_IN_THREAD="$(COOL_TESTS_IN_THREAD)" tests/run.py $(TESTS)
+		COOL_KUBERNETES_TOOLS="$(TARGET)/kubernetes-tools" COOL_TESTS_IN_THREAD="$(COOL_TESTS_IN_THREAD)" tests/run.py $(TESTS)
 
 # Runs the tests that need neither root nor an emulated network, without the slow ones
 # (.config/nextest.toml): a few minutes after compilation.
@@ -144,6 +146,11 @@ bench-quick: packages-bench release
 bench-networks: packages-bench release
 	@tools/install-packages smcroute
 	$(SUDO) bench/networks.py $(NETWORKS)
+
+# Measures collectives on links without shaping next to Open MPI, MPICH and Gloo: some hours.
+bench-wire: packages-bench release
+	@tools/install-packages linux-perf
+	$(SUDO) bench/wire.py $(WIRE)
 
 # Measures K-means next to scikit-learn, FAISS and SuperKMeans, without an emulated network.
 bench-kmeans: release
@@ -255,7 +262,7 @@ packages-demo:
 	@tools/install-packages $(NETWORK_PACKAGES) $(PHOTOGRAPHS)
 
 packages-test:
-	@tools/install-packages $(NETWORK_PACKAGES) strace python3-pytest python3-venv python3-yaml pkg-config chromium etcd-server etcd-client openssl dataset-fashion-mnist smcroute udpcast $(LAUNCHERS)
+	@tools/install-packages $(NETWORK_PACKAGES) strace python3-pytest python3-venv python3-yaml pkg-config chromium etcd-server etcd-client openssl systemd libpam-systemd dataset-fashion-mnist smcroute udpcast $(LAUNCHERS)
 
 packages-bench:
 	@tools/install-packages $(NETWORK_PACKAGES) python3-venv iperf3 strace

@@ -120,7 +120,7 @@ class Peer:
 
     def enter(self, host, command):
         """Returns the command line that runs a command in a host."""
-        return ["mnexec", "-a", str(host["pid"]), *command]
+        return peers.in_host(host, *command)
 
     def daemon(self, command, environment=None):
         return self.processes.start(command, environment or os.environ, self.log)
@@ -322,6 +322,15 @@ class Multicast(Peer):
         """Returns a rate in kbit/s that all links can carry."""
         return int(1000 * RATE_SHARE * min(link["mbit"] for link in self.bed.description["links"] if link["mbit"]))
 
+    def await_members(self, address):
+        """Waits until OpenFlow switches know that all receivers have joined an address. Programs
+        that announce themselves only once would otherwise wait for each other."""
+        def count():
+            carried = (self.bed.cool_json("topology") or {"multicast": []})["multicast"]
+            return sum(len(entry["receivers"]) for entry in carried if entry["address"] == address)
+        if self.bed.options["switches"] == "ovs" and "normal" not in self.bed.controller_flags:
+            testbed.wait_for(lambda: count() >= len(self.distribution.receivers), "all receivers have joined " + address, 120)
+
     def await_receivers(self, receivers):
         """Waits for all receivers. Returns the seconds at which each one ended, by host name."""
         with concurrent.futures.ThreadPoolExecutor(len(receivers)) as threads:
@@ -347,6 +356,7 @@ class Udpcast(Multicast):
         self.make_folders()
         command = lambda host: ["udp-receiver", "--nokbd", "--interface", host["interface"], "--mcast-rdv-address", RENDEZVOUS, "--file", self.distribution.copy_of(host)]
         self.receivers = {host["name"]: self.daemon(self.enter(host, command(host))) for host in self.distribution.receivers}
+        self.await_members(RENDEZVOUS)
 
     def distribute(self):
         sender = self.daemon(self.enter(self.distribution.source, [
@@ -355,6 +365,10 @@ class Udpcast(Multicast):
         seconds = self.await_receivers(self.receivers)
         self.await_end(sender)
         return seconds
+
+
+# Address of the announcements of UFTP's sender.
+ANNOUNCEMENTS = "230.4.4.1"
 
 
 class Uftp(Multicast):
@@ -366,6 +380,7 @@ class Uftp(Multicast):
         self.make_folders()
         for host in self.distribution.receivers:
             self.daemon(self.enter(host, ["uftpd", "-d", "-I", host["interface"], "-D", os.path.dirname(self.distribution.copy_of(host)), "-B", str(1 << 20)]))
+        self.await_members(ANNOUNCEMENTS)
 
     def distribute(self):
         # A closed group ends registration once all these hosts have registered. Congestion control

@@ -39,6 +39,11 @@ def machine_ticks():
         return [int(t) for t in f.readline().split()[1:9]]
 
 
+def busy_seconds(ticks):
+    """Returns the CPU seconds in a result of `machine_ticks` in which the machine was not idle."""
+    return (sum(ticks) - ticks[3] - ticks[4]) / TICKS_PER_SECOND
+
+
 def idle_share(before, after):
     """Returns the idle share of CPU time between two results of `machine_ticks`, or None if no time
     has passed."""
@@ -51,9 +56,8 @@ def sample(bed, ranks=None):
     Without it, ranks are the children of agents, which count only once they have ended. Switches
     other than Open vSwitch are part of the kernel and use no CPU time of a process."""
     agents = [process_seconds(agent.process.pid) for agent in bed.agents.values()]
-    ticks = machine_ticks()
     return {"agents": sum(own for own, _ in agents), "ranks": ranks() if ranks else sum(children for _, children in agents),
-            "switches": processes_seconds([ovs.daemon_pid()]) if bed.options["switches"] == "ovs" else 0.0, "busy": (sum(ticks) - ticks[3] - ticks[4]) / TICKS_PER_SECOND}
+            "switches": processes_seconds([ovs.daemon_pid()]) if bed.options["switches"] == "ovs" else 0.0, "busy": busy_seconds(machine_ticks())}
 
 
 def cpu_used(before, after):

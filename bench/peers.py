@@ -173,6 +173,11 @@ def install(folder, package):
     return programs
 
 
+def in_host(host, *command):
+    """Returns the command that runs another one in a host."""
+    return ["mnexec", "-a", str(host["pid"]), *command]
+
+
 class Run:
     """A testbed for measurements, with the hosts in rank order and a directory for the files of
     launchers."""
@@ -510,9 +515,9 @@ class Gloo:
             counters.start()
             end = time.monotonic() + run.timeout
             for rank, host in enumerate(hosts):
-                command = ["mnexec", "-a", str(host["pid"]), self.program, "--size", str(len(hosts)), "--rank", str(rank), "--transport", "tcp",
-                           "--tcp-device", host["interface"], "--shared-path", rendezvous, "--prefix", "bench", "--inputs", "1", "--elements",
-                           elements, "--warmup-iters", "1", "--iteration-count", str(case["reps"]), algorithm]
+                command = in_host(host, self.program, "--size", str(len(hosts)), "--rank", str(rank), "--transport", "tcp",
+                                  "--tcp-device", host["interface"], "--shared-path", rendezvous, "--prefix", "bench", "--inputs", "1", "--elements",
+                                  elements, "--warmup-iters", "1", "--iteration-count", str(case["reps"]), algorithm)
                 processes.start(command, os.environ, log)
             for process in processes.started:
                 wait_until_done(process, end, run.timeout, log)

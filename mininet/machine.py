@@ -15,22 +15,26 @@ import time
 BOOT_SECONDS = 120
 # Shell script that starts a machine and waits outside of it, to remove the machine's cgroup when
 # the machine has ended. $0 is the name of the cgroup, $1 the directory of the system, $2 the
-# machine's name.
+# machine's name, $3 whether enabled services start.
 OUTSIDE = """
 mount -t cgroup2 none /sys/fs/cgroup
 mkdir /sys/fs/cgroup/"$0"
 setpriv --pdeathsig KILL sh -c 'echo $$ >/sys/fs/cgroup/"$0"/cgroup.procs && shift && exec "$@"' "$0" - \\
-    unshare --mount --pid --uts --ipc --cgroup --fork --kill-child sh -euc "$INSIDE" "$1" "$2" || echo "ended with status $?"
+    unshare --mount --pid --uts --ipc --cgroup --fork --kill-child sh -euc "$INSIDE" "$1" "$2" "$3" || echo "ended with status $?"
 find /sys/fs/cgroup/"$0" -depth -type d -exec rmdir {} +
 """
 # Shell script that boots the machine inside its namespaces. $0 is the directory of the system, $1
-# the machine's name.
+# the machine's name, $2 is "bare" if enabled services do not start.
 INSIDE = """
 mount --make-rprivate /
 mount -t tmpfs -o mode=755 tmpfs /mnt
 mkdir /mnt/upper /mnt/work /mnt/root
 mount -t overlay overlay -o lowerdir="$0",upperdir=/mnt/upper,workdir=/mnt/work /mnt/root
 cd /mnt/root
+if [ "$2" = bare ]; then
+    rm -rf etc/systemd/system etc/rc?.d etc/systemd/user/*.wants
+    mkdir etc/systemd/system
+fi
 mount -t proc proc proc
 # Kernel parameters are the whole machine's.
 mount --bind proc/sys proc/sys
@@ -62,17 +66,18 @@ class Machine:
     """A machine that runs as long as this context: `with Machine("h1", root, pid) as machine:
     machine.run("hostname")`.
 
-    `root` is the directory of its system. Its network is that of the process `pid`, or that of this
-    process.
+    `root` is the directory of its system, which may be that of this system (`/`). Its network is that
+    of the process `pid`, or that of this process. If it is `bare`, the services that are enabled in
+    the system do not start.
     """
 
-    def __init__(self, name, root, pid=None):
-        self.name, self.root, self.pid = name, os.path.abspath(root), pid or os.getpid()
+    def __init__(self, name, root, pid=None, bare=False):
+        self.name, self.root, self.pid, self.bare = name, os.path.abspath(root), pid or os.getpid(), bare
 
     def __enter__(self):
         self.log = tempfile.TemporaryFile("w+", errors="replace")
         command = ["nsenter", "--net=/proc/%d/ns/net" % self.pid, "unshare", "--mount", "sh", "-euc", OUTSIDE,
-                   "cool-machine-" + secrets.token_hex(8), self.root, self.name]
+                   "cool-machine-" + secrets.token_hex(8), self.root, self.name, "bare" if self.bare else "enabled"]
         self.outside = subprocess.Popen(command, env={**os.environ, "INSIDE": INSIDE}, stdin=subprocess.DEVNULL, stdout=self.log,
                                         stderr=self.log, start_new_session=True)
         try:

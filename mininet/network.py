@@ -10,6 +10,7 @@ import os
 import subprocess
 from functools import partial
 
+import flow_limit
 import routed
 import topologies
 from bofuss import Bofuss
@@ -29,9 +30,11 @@ class Network:
     """A running emulated network. `start` builds it, and `stop` removes everything that it
     created."""
 
-    def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, switches="ovs", ipv6=()):
+    def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, switches="ovs", ipv6=(), flow_mbit=0.0):
         setLogLevel("critical")
         self.host_mbit, self.uplink_mbit, self.loss, self.mtu = host_mbit, uplink_mbit, loss, mtu
+        # The rate of each flow that a host sends; 0 if flows are not limited.
+        self.flow_mbit = flow_mbit
         # The hosts whose data interfaces have an IPv6 address instead of an IPv4 address.
         self.ipv6 = ipv6
         # The hosts to which no multicasts are delivered (`set_multicast`).
@@ -63,6 +66,8 @@ class Network:
             self._connect_management(host, "10.255.0.%d" % number)
             if host.name in self.ipv6:
                 self._enable_ipv6(host)
+            if self.flow_mbit:
+                flow_limit.assign_classes(host, host.name in self.ipv6)
             if self.loss:
                 self.run_in(host, "ip6tables" if host.name in self.ipv6 else "iptables", "-A", "INPUT", "-i", host.defaultIntf().name, "-m", "statistic",
                             "--mode", "random", "--probability", "%g" % self.loss, "-j", "DROP")
@@ -95,6 +100,8 @@ class Network:
     def set_multicast(self, host, received):
         """Delivers the multicasts of trees to a host again, or drops them: at the port of its bridge, or at the host itself if
         its switch is no bridge. Its link then carries them in vain."""
+        if received == (host not in self.deaf_hosts):
+            return
         port = self.port_of(host)
         if isinstance(port.node, (Bridge, routed.Router)):
             node, rule = port.node, ("ebtables", "FORWARD", "-o", port.name, "-p", "IPv4", "--ip-dst", TREES)
@@ -153,15 +160,22 @@ class Network:
 
     def _configure(self, intf, mbit):
         """Configures an interface: sets its MTU and limits its rate to `mbit`, unless that is 0.
-        Makes senders compute checksums, because the userspace datapath does not. Disables IPv6,
+        Makes senders compute checksums and cut packets, because the userspace datapath does not,
+        and because a packet of the emulated rate or loss must be one of the link. Disables IPv6,
         because the kernel would send packets of its own, such as router solicitations."""
         run = partial(self.run_in, intf.node)
-        run("ethtool", "-K", intf.name, "tx", "off")
+        run("ethtool", "-K", intf.name, "tx", "off" if self.has_openflow or mbit or self.loss else "on")
         run("sysctl", "-qw", "net.ipv6.conf.%s.disable_ipv6=1" % intf.name)
         run("ip", "link", "set", intf.name, "mtu", str(self.mtu))
-        if mbit:
+        if mbit and self.flow_mbit and not is_switch(intf.node):
+            flow_limit.make_queues(intf, mbit, self.flow_mbit, self.burst_kb())
+        elif mbit:
             run("tc", "qdisc", "replace", "dev", intf.name, "root", "tbf", "rate", "%gmbit" % mbit,
-                "burst", "%dkb" % max(BURST_KB, 2 * self.mtu // 1000), "limit", "%dkb" % QUEUE_KB)
+                "burst", "%dkb" % self.burst_kb(), "limit", "%dkb" % QUEUE_KB)
+
+    def burst_kb(self):
+        """Returns how many kilobytes an idle link sends at once."""
+        return max(BURST_KB, 2 * self.mtu // 1000)
 
     def _enable_ipv6(self, host):
         """Enables IPv6 without duplicate address detection, because a program that starts at once

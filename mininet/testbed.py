@@ -153,8 +153,9 @@ class Testbed:
     def __init__(self, topology, host_mbit=0.0, uplink_mbit=0.0, loss=0.0, mtu=1500, slots=4, bin_dir=None, logs=None,
                  log_level="info", set_rates=True, insecure_plaintext=False, lldp_ms=0,
                  controller_flags=(), lose=None, users=None, hide_cgroups=False, switches="ovs", peer_timeout_ms=0,
-                 agent_flags=(), without_agent=(), ipv6=()):
-        self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu, "switches": switches, "ipv6": ipv6}
+                 agent_flags=(), without_agent=(), ipv6=(), flow_mbit=0.0):
+        self.options = {"host_mbit": host_mbit, "uplink_mbit": uplink_mbit, "loss": loss, "mtu": mtu, "switches": switches, "ipv6": ipv6,
+                        "flow_mbit": flow_mbit}
         self.topology, self.slots, self.log_level = topology, slots, log_level
         self.bin_dir = os.path.abspath(bin_dir or BIN)
         # Whether the controller is given the rates of links, as an operator configures rates that
@@ -446,6 +447,9 @@ def parse_arguments():
                    help="rate of each host link in Mbit/s; 0 leaves it unshaped")
     p.add_argument("--uplink-mbit", type=float, default=0,
                    help="rate of each link between switches; 0 leaves it unshaped")
+    p.add_argument("--flow-mbit", type=float, default=0,
+                   help="rate of each flow (5-tuple) that a host sends, below --host-mbit, as "
+                        "cloud providers limit it; 0: no limit")
     p.add_argument("--loss", type=float, default=0,
                    help="share of packets lost where a host receives, 0 to 0.5")
     p.add_argument("--mtu", type=int, default=1500,
@@ -481,6 +485,8 @@ def parse_arguments():
         p.error("--loss %g: expected a share from 0 to 0.5" % options.loss)
     if not 576 <= options.mtu <= 9000:
         p.error("--mtu %d: expected 576 to 9000" % options.mtu)
+    if options.flow_mbit and not 0 < options.flow_mbit < options.host_mbit:
+        p.error("--flow-mbit %g: expected a rate below --host-mbit" % options.flow_mbit)
     if min(options.host_mbit, options.uplink_mbit) < 0 or options.slots < 1:
         p.error("rates must not be negative and --slots at least 1")
     return options
@@ -491,7 +497,7 @@ def main():
     unwind_on_signals()
     bed = Testbed(options.topology, options.host_mbit, options.uplink_mbit, options.loss, options.mtu, options.slots, options.bin, options.logs, log_level=options.log_level,
                   insecure_plaintext=options.insecure_plaintext, switches=options.switches, peer_timeout_ms=options.peer_timeout_ms,
-                  ipv6=tuple(topologies.parse(options.topology).hosts()) if options.ipv6 else ())
+                  ipv6=tuple(topologies.parse(options.topology).hosts()) if options.ipv6 else (), flow_mbit=options.flow_mbit)
     with bed:
         bed.wait_until_measured()
         before = bed.link_bytes()

@@ -41,17 +41,19 @@ OUTPUT = os.path.join(testbed.TARGET, "tests")
 PASSED, SOME_FAILED, NO_TESTS = 0, (1, 2), 5
 # Seconds within which the last process of a killed module must end.
 GONE_SECONDS = 60
-# Durations of the longest modules in seconds, four at a time beside other work on two CPUs
-# (2026-11-29). They only determine the order of the start.
+# Durations of the longest modules in seconds, two at a time on two CPUs (2026-11-30). They only
+# determine the order of the start.
 SECONDS = {
-    "test_recovery": 380, "test_collectives": 380, "test_copy": 240, "test_torch": 230, "test_faults": 220, "test_kmeans": 170, "test_scale": 150,
-    "test_etcd": 150, "test_management_failures": 150, "test_store": 140, "test_mpi": 130, "test_hosts": 120, "test_pair": 110, "test_callers": 100,
-    "test_hostile": 90, "test_bindings": 90, "test_day": 90, "test_ipv6": 90, "test_demo": 70,
+    "test_collectives": 260, "test_copy": 220, "test_recovery": 180, "test_scale": 145, "test_kmeans": 135, "test_management_failures": 130,
+    "test_faults": 120, "test_torch": 115, "test_etcd": 95, "test_pair": 90, "test_job_cluster": 90, "test_hosts": 90, "test_store": 85, "test_day": 85,
+    "test_bindings": 80, "test_callers": 70, "test_snooping": 70, "test_ipv6": 55, "test_controllers": 45, "test_observe": 45, "test_multicast": 40,
+    "test_mpi": 40, "test_torch_bare": 35, "test_striping": 35, "test_hostile": 35, "test_certificates": 35, "test_quick_calls": 30, "test_runner": 25,
+    "test_forwarding": 25, "test_tour": 25,
 }
 # Maximum number of modules at a time, because each has some fifty processes and needs their memory.
 WORKERS_MAX = 8
 # Assumed duration of a module that is not in the table.
-UNKNOWN_SECONDS = 60
+UNKNOWN_SECONDS = 20
 
 
 def parse_arguments():

@@ -11,7 +11,7 @@ use crate::jobs::{JobChannels, JobRegistry};
 use crate::timeouts::Timeouts;
 use cool_fabric::Fabric;
 use cool_fabric::{GroupRequest, TreeScope};
-use cool_proto::control::{Group, Held, Kill, ReleaseGroup, controller_message::Body};
+use cool_proto::control::{Group, Held, Kill, ReleaseGroup, TreesProven, controller_message::Body};
 use cool_proto::description::WireGroup;
 use cool_proto::job_ids;
 use parking_lot::Mutex;
@@ -47,6 +47,8 @@ struct PartialGroup {
     /// Sessions with ranks of the group.
     users: BTreeSet<u32>,
     ranks: ResumedRanks,
+    /// The trees that nodes have withdrawn, if the nodes must prove trees.
+    withdrawn: Option<BTreeSet<IpAddr>>,
 }
 
 enum ResumeTarget {
@@ -84,7 +86,7 @@ impl GroupRecovery {
                     continue;
                 }
             };
-            let Held { controller, ranks, exited, user, .. } = held;
+            let Held { controller, ranks, exited, user, proven, .. } = held;
             let (id, job) = description.numbers();
             if id.max(job) > job_ids::NUMBER_MAX {
                 warn!(
@@ -106,6 +108,10 @@ impl GroupRecovery {
             let complete = {
                 let mut partial = self.partial.lock();
                 let Some(part) = partial.get_mut(&id) else { continue };
+                if let Some(TreesProven { withdrawn, .. }) = proven {
+                    let known = part.withdrawn.get_or_insert_default();
+                    known.extend(withdrawn.iter().filter_map(|tree| tree.parse::<IpAddr>().ok()));
+                }
                 if !ranks.is_empty() {
                     part.users.insert(session.number);
                 }
@@ -182,16 +188,20 @@ impl GroupRecovery {
             sessions: BTreeMap::new(),
             users: BTreeSet::new(),
             ranks: ResumedRanks::default(),
+            withdrawn: None,
         })
     }
 
     fn resume(&self, complete: PartialGroup) {
-        let PartialGroup { group, target, sessions, users, ranks, .. } = complete;
+        let PartialGroup { group, target, sessions, users, ranks, withdrawn, .. } = complete;
         let place = |member: &cool_proto::control::Member| {
             let session = sessions.get(&member.node)?.clone();
             Some(MemberPlace { session, rack: member.rack })
         };
         let places: Vec<MemberPlace> = group.members.iter().filter_map(place).collect();
+        if let Some(withdrawn) = withdrawn {
+            self.groups.resume_proofs(&group, &places, withdrawn);
+        }
         match target {
             ResumeTarget::Job(channels) => self.jobs.resume(group.job, group.id, places, channels, ranks),
             ResumeTarget::Enlisted => self.membership_driver.resume(group.id, places, users),

@@ -23,6 +23,7 @@ pub mod groups;
 pub mod jobs;
 pub mod leadership;
 mod natural_order;
+mod observation_message;
 pub mod options;
 pub mod pages;
 pub mod racks_file;

@@ -5,7 +5,7 @@
 //! leads.
 
 use cool_controller::leadership::{Leadership, LeadershipLost, LeadershipOptionsError};
-use cool_controller::options::Options;
+use cool_controller::options::{ContradictoryOptions, Options};
 use cool_controller::pages::standby;
 use cool_controller::server::{ServerConfig, WebPages, serve};
 use cool_daemon::config::Config;
@@ -50,6 +50,8 @@ enum Error {
     #[error("the gRPC server failed: {0}")]
     Serve(#[from] tonic::transport::Error),
     #[error(transparent)]
+    Options(#[from] ContradictoryOptions),
+    #[error(transparent)]
     Leadership(#[from] LeadershipOptionsError),
     #[error("leadership lost: {0}; restart this controller to make it a standby")]
     Lost(LeadershipLost),
@@ -70,7 +72,7 @@ const BACKLOG: u32 = 4096;
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(500);
 
 fn main() -> ExitCode {
-    let (options, config) = config::parse_checked("controller", Options::check);
+    let (options, config) = config::parse("controller");
     let runtime = match Runtime::new() {
         Ok(runtime) => runtime,
         Err(error) => return failed(&Error::Runtime(error)),
@@ -91,6 +93,7 @@ fn failed(error: &Error) -> ExitCode {
 }
 
 async fn run(options: Options, config: Config) -> Result<(), Error> {
+    options.check()?;
     let log = options.log.start()?;
     tokio::spawn(log.report_omitted());
     let on = |kind| signal(kind).map_err(Error::Signals);
@@ -114,6 +117,9 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
 
     if options.tls.insecure_plaintext {
         warn!("no TLS: anyone who can reach these ports can read and forge messages and start programs");
+    }
+    if options.observe {
+        info!("--observe: nothing in any switch is changed; `cool topology` shows what would be installed");
     }
     let secret = secret()?;
     let name = format!("{}:{}", uname().nodename().to_string_lossy(), grpc.port());

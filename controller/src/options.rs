@@ -51,6 +51,15 @@ pub struct Options {
     #[arg(long, value_enum, value_name = "MODE", env = "COOL_NETWORK", default_value_t = NetworkMode::Auto)]
     pub network: NetworkMode,
 
+    /// Observe OpenFlow switches, and change nothing in them
+    ///
+    /// The controller reads the tables of the switches and sends LLDP out of their ports. `cool
+    /// topology` shows what it found, the flows and groups that it would install, and what it could
+    /// not find out. Nodes may join and run programs; groups use chains, as with --network plain.
+    /// Start the controller without this flag to hand the switches over.
+    #[arg(long)]
+    pub observe: bool,
+
     /// The multicast addresses of groups, on networks without OpenFlow switches
     ///
     /// With "asm" (any-source multicast) groups use addresses of 239.192.0.0/14, or of ff18::/16
@@ -245,6 +254,14 @@ pub struct Options {
     /// demand.
     #[arg(long, value_name = "N", default_value_t = 128)]
     pub mesh_nodes: u32,
+
+    /// Number of parallel TCP connections between two agents, from 1 to 16
+    ///
+    /// Cloud providers limit the rate of a single connection (AWS: 5 Gbit/s outside a cluster
+    /// placement group). Where a node's link is faster, use the rate of the link, divided by this
+    /// limit and rounded up, plus one or two. A group with an agent of an earlier release uses one.
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u8).range(1..=16))]
+    pub connections_per_hop: u8,
 }
 
 /// Permitted grace times. An isolated controller must notice its isolation first, and switches
@@ -284,22 +301,49 @@ fn parse_switch_names(text: &str) -> Result<Arc<BTreeMap<DatapathId, String>>, S
     Ok(Arc::new(names))
 }
 
+/// Options that contradict each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ContradictoryOptions {
+    /// --multicast ssm on a network in which no node joins multicast addresses.
+    #[error(
+        "--multicast ssm has no effect with --network {}, because nodes then join no multicast addresses; \
+         omit it, or use --network auto or snooping",
+        name(*.0)
+    )]
+    Multicast(NetworkMode),
+    /// --observe on a network without OpenFlow switches.
+    #[error(
+        "--observe observes OpenFlow switches, but with --network {} none are used; omit one of the two",
+        name(*.0)
+    )]
+    Observe(NetworkMode),
+    /// --observe in a pair of controllers.
+    #[error(
+        "--observe and --lead-by: while an observer leads the pair, no controller serves the cluster; omit one of the two"
+    )]
+    ObservingPair,
+}
+
+fn name(mode: NetworkMode) -> String {
+    mode.to_possible_value().map_or_else(String::new, |mode| mode.get_name().to_owned())
+}
+
 impl Options {
-    /// Checks options that depend on each other.
+    /// Checks the options that depend on each other.
     ///
     /// # Errors
-    /// Returns a message if an option has no effect with the others.
-    pub fn check(&self) -> Result<(), String> {
-        let without_effect = match (self.multicast, self.network) {
-            (MulticastModel::Ssm, NetworkMode::OpenFlow) => "groups use trees in OpenFlow switches only",
-            (MulticastModel::Ssm, NetworkMode::Plain) => "no group uses multicast",
-            _ => return Ok(()),
-        };
-        let network =
-            self.network.to_possible_value().map_or(String::new(), |value| value.get_name().to_owned());
-        Err(format!(
-            "--multicast ssm has no effect with --network {network}, because {without_effect}; use --network auto or snooping"
-        ))
+    /// Returns a contradiction between two options.
+    pub fn check(&self) -> Result<(), ContradictoryOptions> {
+        let mode = self.network;
+        match mode {
+            NetworkMode::OpenFlow | NetworkMode::Plain if self.multicast == MulticastModel::Ssm => {
+                Err(ContradictoryOptions::Multicast(mode))
+            }
+            _ if !self.observe => Ok(()),
+            NetworkMode::Snooping | NetworkMode::Plain => Err(ContradictoryOptions::Observe(mode)),
+            _ if self.leadership.lead_by.is_some() => Err(ContradictoryOptions::ObservingPair),
+            NetworkMode::Auto | NetworkMode::OpenFlow => Ok(()),
+        }
     }
 
     /// Returns the configuration of the fabric, which starts as a standby.
@@ -329,6 +373,7 @@ impl Options {
             only_bound_certificates: self.only_bound_certificates,
             pipeline: Pipeline { table: self.flow_table, first_group: self.first_group },
             generation: None,
+            observes: self.observe,
             ..FabricConfig::default()
         }
     }
@@ -343,6 +388,7 @@ impl Options {
             secret: secret.derive(b"groups"),
             required: self.require_tags,
             mesh_nodes: self.mesh_nodes,
+            connections_per_hop: self.connections_per_hop,
         };
         ServerConfig {
             lldp_interval,
@@ -352,7 +398,9 @@ impl Options {
             jobs_per_user,
             configured_rates,
             generation,
+            // Switches with IGMP snooping take note of queriers.
             querier_patience: match self.network {
+                _ if self.observe => Duration::MAX,
                 NetworkMode::Plain => Duration::MAX,
                 _ => Duration::from_secs(self.querier_patience.into()),
             },
@@ -402,16 +450,17 @@ mod tests {
     }
 
     #[test]
-    fn ssm_needs_a_network_in_which_groups_use_multicast() {
-        let checked = |network| {
-            Options::parse_from(["cool-controller", "--multicast", "ssm", "--network", network]).check()
+    fn ssm_needs_a_network_in_which_nodes_join_addresses() {
+        let check = |mode| {
+            Options::parse_from(["cool-controller", "--multicast", "ssm", "--network", mode])
+                .check()
+                .map_err(|why| why.to_string())
         };
-        assert_eq!([checked("auto"), checked("snooping")], [Ok(()), Ok(())]);
-        let wrong = ["openflow", "plain"].map(|network| checked(network).unwrap_err());
-        assert!(
-            wrong[0].contains("--network openflow") && wrong[1].contains("no group uses multicast"),
-            "{wrong:?}"
-        );
+        assert_eq!([check("auto"), check("snooping")], [Ok(()), Ok(())]);
+        for mode in ["openflow", "plain"] {
+            let why = check(mode).unwrap_err();
+            assert!(why.contains(&format!("no effect with --network {mode}")), "{why}");
+        }
         assert_eq!(Options::parse_from(["cool-controller"]).fabric().multicast, MulticastModel::Asm);
     }
 
@@ -427,6 +476,35 @@ mod tests {
             );
         }
         assert!(Options::try_parse_from(["cool-controller", "--grpc", "nowhere"]).is_err());
+    }
+
+    #[test]
+    fn two_agents_have_one_to_sixteen_connections() {
+        let given = |number: &str| {
+            Options::try_parse_from(["cool-controller", "--connections-per-hop", number])
+                .map(|options| options.connections_per_hop)
+        };
+        assert_eq!(Options::parse_from(["cool-controller"]).connections_per_hop, 1);
+        assert_eq!((given("1").unwrap(), given("16").unwrap()), (1, 16));
+        assert!(["0", "17", "-1", "many"].iter().all(|wrong| given(wrong).is_err()));
+    }
+
+    #[test]
+    fn options_that_contradict_observe_are_refused() {
+        let check = |given: &[&str]| {
+            let arguments = ["cool-controller", "--observe"].into_iter().chain(given.iter().copied());
+            Options::parse_from(arguments).check().map_err(|why| why.to_string())
+        };
+        assert_eq!(check(&[]), Ok(()));
+        assert_eq!(check(&["--network", "openflow", "--unicast", "normal"]), Ok(()));
+        for mode in ["plain", "snooping"] {
+            let why = check(&["--network", mode]).unwrap_err();
+            assert!(why.contains(&format!("--network {mode} none are used")), "{why}");
+        }
+        let why = check(&["--lead-by", "https://etcd:2379"]).unwrap_err();
+        assert!(why.contains("--lead-by"), "{why}");
+        let plain = Options::parse_from(["cool-controller", "--network", "plain"]);
+        assert_eq!(plain.check(), Ok(()));
     }
 
     #[test]

@@ -109,6 +109,7 @@ pub async fn serve(
     let mut probing = JoinSet::new();
     probing.spawn(service.prober.clone().run(service.groups.busy()));
     probing.spawn(service.queriers.clone().run(service.network.clone(), service.groups.clone()));
+    probing.spawn(service.groups.clone().repeat_proofs());
     let mut paging = JoinSet::new();
     if let Some(WebPages { listener, events, health }) = pages {
         let watcher = StatusSource {

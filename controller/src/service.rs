@@ -26,7 +26,7 @@ use cool_proto::control::{
     self, Acknowledged, AgentMessage, AttendRequest, CancelRequest, Cancelled, DiagnoseRequest, Diagnosis,
     DrainRequest, Drained, Group, GroupFailed, GroupReady, GroupsRequest, Held, JobEvent, JobList, JobSpec,
     JobsRequest, Leave, NeighborChanged, RanksLeft, Register, SignalRequest, Signalled, Topology,
-    TopologyRequest, TraceEvent, TraceRequest, agent_message::Body,
+    TopologyRequest, TraceEvent, TraceRequest, TreesSilent, agent_message::Body,
 };
 use cool_proto::{delivery, features};
 use cool_tls::Role;
@@ -116,7 +116,8 @@ impl Controller for Service {
 
     async fn get_topology(&self, request: Request<TopologyRequest>) -> Result<Response<Topology>, Status> {
         CallerIdentity::from_request(&request, Role::Tool)?;
-        Ok(Response::new(self.topology(&self.network.topology())))
+        let observation = self.network.observation().await.map_err(fabric_status)?;
+        Ok(Response::new(self.topology(&self.network.topology(), observation)))
     }
 
     async fn list_groups(
@@ -421,15 +422,16 @@ impl Service {
                 warn!("unexpected message; ignored")
             }
             Body::GroupReady(GroupReady { group, epoch }) => {
-                if self.groups.on_group_made(group, session) {
-                    self.deliver_to_group(session, group, SessionEvent::Ready(epoch)).await;
+                for member in self.groups.on_group_made(group, session) {
+                    self.deliver_to_group(&member, group, SessionEvent::Ready(epoch)).await;
                 }
             }
             Body::TreesProbed(report) => {
-                for member in self.groups.on_trees_probed(&*self.network, session, &report).await {
+                for member in self.groups.on_trees_probed(session, &report) {
                     self.deliver_to_group(&member, report.group, SessionEvent::Ready(FIRST_EPOCH)).await;
                 }
             }
+            Body::TreesSilent(TreesSilent { group }) => self.groups.on_tree_silent(session, group),
             Body::GroupFailed(GroupFailed { group, mut reason }) => {
                 shorten(&mut reason, REASON_BYTES_MAX);
                 self.deliver_to_group(session, group, SessionEvent::GroupFailed(reason)).await;

@@ -2,14 +2,18 @@
 
 use crate::costs::MeasuredCosts;
 use crate::groups::{MemberPlace, group_parameters};
+use crate::observation_message::observation_message;
 use crate::service::Service;
-use cool_fabric::{HostView, LldpNeighbor, MulticastView, Port, RackSource, ReportedRack, TopologySnapshot};
+use cool_fabric::{
+    HostView, LldpNeighbor, MulticastView, Observation, Port, RackSource, ReportedRack, TopologySnapshot,
+};
 use cool_proto::control::{self, Link, Node, Switch, Topology};
 use std::time::Duration;
 
 impl Service {
-    /// Returns a snapshot of the network as tools receive it.
-    pub(crate) fn topology(&self, network: &TopologySnapshot) -> Topology {
+    /// Returns a snapshot of the network as tools receive it, with the report of an observing
+    /// controller.
+    pub(crate) fn topology(&self, network: &TopologySnapshot, observation: Option<Observation>) -> Topology {
         let switch = |s: &cool_fabric::SwitchView| Switch {
             datapath_id: s.datapath_id.0,
             name: s.name.clone(),
@@ -55,6 +59,7 @@ impl Service {
             measurements: Some(self.measurements(network)),
             hosts: network.hosts.iter().map(host_message).collect(),
             multicast: network.multicast.iter().map(multicast_message).collect(),
+            observation: observation.map(observation_message),
         }
     }
 

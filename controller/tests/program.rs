@@ -157,6 +157,21 @@ fn contradictory_flags_for_etcd_are_reported_in_one_line() {
 }
 
 #[test]
+fn flags_that_contradict_observe_are_reported_in_one_line() {
+    let start = ["--grpc", "127.0.0.1:0", "--openflow", "127.0.0.1:0", "--observe"];
+    let wrong: [(&[&str], &str); 2] = [
+        (&["--network", "plain"], "with --network plain none are used"),
+        (&["--lead-by", "http://a:2379"], "--observe and --lead-by"),
+    ];
+    for (flags, complaint) in wrong {
+        let output = controller(&[&start[..], flags].concat()).env("RUST_LOG", "off").output().unwrap();
+        assert_eq!(output.status.code(), Some(1), "{flags:?}");
+        let text = one_line(&output);
+        assert!(text.contains(complaint), "{text}");
+    }
+}
+
+#[test]
 fn the_example_of_a_file_is_right() {
     let example = concat!(env!("CARGO_MANIFEST_DIR"), "/../deploy/cool.toml");
     let output = controller(&["--config", example, "--check-config"]).output().unwrap();

@@ -21,7 +21,7 @@ use cool_proto::control::{
 };
 use cool_proto::features;
 use cool_tls::{Identity, Role};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -103,6 +103,10 @@ impl Fabric for LocatedNodes {
         cool_fabric::Measurements::default()
     }
 
+    async fn observation(&self) -> Result<Option<cool_fabric::Observation>, FabricError> {
+        Ok(None)
+    }
+
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
         self.with_groups(|groups| groups.insert(group.id, ()));
         Ok(Vec::new())
@@ -118,10 +122,6 @@ impl Fabric for LocatedNodes {
             true => Ok(Vec::new()),
             false => Err(FabricError::NoSuchGroup { id }),
         }
-    }
-
-    async fn withdraw_trees(&self, _: u64, _: BTreeSet<IpAddr>) -> Result<(), FabricError> {
-        Ok(())
     }
 
     async fn release_group(&self, id: u64) -> Result<(), FabricError> {
@@ -164,7 +164,12 @@ impl Cluster {
         let config = ServerConfig {
             lldp_interval: Duration::from_secs(1),
             lldp_key: [7; 32].into(),
-            keys: GroupKeys { secret: [8; 32].into(), required: false, mesh_nodes: 2 },
+            keys: GroupKeys {
+                secret: [8; 32].into(),
+                required: false,
+                mesh_nodes: 2,
+                connections_per_hop: 1,
+            },
             timeouts: TIMEOUTS,
             jobs_per_user: per_user,
             configured_rates: ConfiguredRates::default(),

@@ -37,7 +37,16 @@ fn path(cluster: &EmbeddedCluster) -> &Path {
 
 fn enlist(key: &str, rank: u32, size: u32) -> Body {
     let (version, timeout_ms) = (cool_proto::VERSION, PATIENCE.as_millis() as u64);
-    Body::Enlist(Enlist { version, key: key.to_owned(), rank, size, timeout_ms, segment: true, quick: true })
+    Body::Enlist(Enlist {
+        version,
+        key: key.to_owned(),
+        rank,
+        size,
+        timeout_ms,
+        segment: true,
+        quick: true,
+        long_quick: true,
+    })
 }
 
 /// A group of one rank.

@@ -134,9 +134,14 @@ impl RankSession {
     ) -> Result<(RankSession, local::Attached), Error> {
         let mut session = RankSession::connect(socket, rank as usize, doing)?;
         let first = match mode {
-            JoinMode::Member { group } => {
-                Body::Attach(Attach { version: VERSION, group: *group, rank, segment: true, quick: true })
-            }
+            JoinMode::Member { group } => Body::Attach(Attach {
+                version: VERSION,
+                group: *group,
+                rank,
+                segment: true,
+                quick: true,
+                long_quick: true,
+            }),
             JoinMode::Enlist { key, size, timeout } => Body::Enlist(Enlist {
                 version: VERSION,
                 key: key.clone(),
@@ -145,6 +150,7 @@ impl RankSession {
                 timeout_ms: milliseconds(*timeout),
                 segment: true,
                 quick: true,
+                long_quick: true,
             }),
         };
         match session.request(doing, first)? {
@@ -234,6 +240,7 @@ impl RankSession {
             agree,
             segment: true,
             quick: true,
+            long_quick: true,
         };
         match session.request(doing, Body::Recover(recover))? {
             Body::Recovered(recovered) => Ok((session, recovered)),

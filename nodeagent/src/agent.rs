@@ -182,9 +182,15 @@ impl Agent {
         self.report(Body::TreesProbed(TreesProbed { group, number, missing, received })).await;
     }
 
-    /// Concludes a proof. The group does not use the trees with these addresses.
+    /// Returns the groups with trees from which this node receives nothing, as they are noticed;
+    /// see [`EngineHandle::silent_trees`].
+    pub(crate) fn silent_trees(&self) -> mpsc::Receiver<u64> {
+        self.engine.silent_trees()
+    }
+
+    /// Concludes a proof. The group uses all trees but those with these addresses.
     pub(crate) fn conclude_tree_proof(&self, group: u64, withdrawn: BTreeSet<IpAddr>) {
-        if let Some(sockets) = self.groups.withdraw_trees(group, &withdrawn) {
+        if let Some(sockets) = self.groups.conclude_tree_proof(group, &withdrawn) {
             // The system leaves a tree only while it has a lock that may be held for seconds.
             tokio::task::spawn_blocking(move || drop(sockets));
         }
@@ -233,7 +239,7 @@ impl Agent {
             self.engine.share(group, Arc::clone(&sharing.segment));
             self.rank_calls().share((group, sharing.epoch), sharing.size, &sharing.segment);
         };
-        let Some(arrival) = self.groups.quick((group, rank), abilities.quick, self.engine.runtime()) else {
+        let Some(arrival) = self.groups.quick((group, rank), abilities, self.engine.runtime()) else {
             return self.groups.segment(group, abilities.segment).inspect(share);
         };
         arrival.sharing.iter().for_each(share);

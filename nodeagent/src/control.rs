@@ -19,7 +19,7 @@ use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
     self as wire, Acknowledged, ControllerMessage, Examined, Held, Leave, NeighborChanged, Probed, Register,
-    Secret, Session, agent_message, controller_message::Body,
+    Secret, Session, TreesSilent, agent_message, controller_message::Body,
 };
 use cool_proto::delivery::{self, AcknowledgementError};
 use cool_tls::{AddressError, Connector, Credentials};
@@ -132,6 +132,8 @@ pub async fn run(
         neighbor_offered: None,
         neighbor_reported: None,
         has_neighbor_reports: false,
+        silent_trees: agent.silent_trees(),
+        has_repeated_proofs: false,
         querier: NodeQuerier::start(&registration.interface),
         pause: SHORTEST_PAUSE,
     };
@@ -229,6 +231,10 @@ struct ControlSession<'a> {
     neighbor_reported: Option<LldpNeighbor>,
     /// Whether the controller accepts reports of another neighbor.
     has_neighbor_reports: bool,
+    /// The groups with trees from which this node receives nothing.
+    silent_trees: mpsc::Receiver<u64>,
+    /// Whether the controller accepts reports of such groups.
+    has_repeated_proofs: bool,
     /// The querier of multicast groups that the node hears or is.
     querier: NodeQuerier,
     /// The pause before the next attempt.
@@ -304,6 +310,7 @@ impl ControlSession<'_> {
         let (events, probe, examinations) = (&mut *self.events, &mut self.probe, &mut self.examinations);
         let (outbox, backlog) = (&self.outbox, &mut self.backlog);
         let (neighbor, known, querier) = (&mut self.neighbor, &self.neighbor_reported, &mut self.querier);
+        let silent_trees = &mut self.silent_trees;
         let neighbor =
             async { neighbor.wait_for(|neighbor| neighbor != known).await.ok().map(|new| new.clone()) };
         // Wait for room first, because an event cannot be put back once it has been received.
@@ -334,6 +341,9 @@ impl ControlSession<'_> {
                 self.neighbor_reported.clone_from(&neighbor);
                 let neighbor = neighbor.map(neighbor_message);
                 self.reply(agent_message::Body::NeighborChanged(NeighborChanged { neighbor })).await
+            }
+            Some(group) = silent_trees.recv(), if self.has_repeated_proofs => {
+                self.reply(agent_message::Body::TreesSilent(TreesSilent { group })).await
             }
             querier = querier.next_report() => {
                 self.reply(agent_message::Body::QuerierChanged(querier)).await

@@ -2,7 +2,7 @@
 
 use crate::async_socket::AsyncSocket;
 use crate::datagram_faults::DatagramFaults;
-use cool_quick::{DATAGRAM_BYTES_MAX, DatagramProbe, ProbePath, SendTo};
+use cool_quick::{DATAGRAM_BYTES_MAX, DatagramProbe, LEADER_BUFFER_BYTES, ProbePath, SendTo};
 use rustix::net::{RecvFlags, SendFlags};
 use std::net::{Ipv4Addr, SocketAddrV4};
 use std::os::fd::OwnedFd;
@@ -95,7 +95,7 @@ async fn send_until(
 
 /// Receives until probes of all expected senders have arrived.
 async fn receive_all(socket: &AsyncSocket, probe: &mut DatagramProbe) {
-    let mut buffer = vec![0; DATAGRAM_BYTES_MAX];
+    let mut buffer = vec![0; LEADER_BUFFER_BYTES];
     while probe.missing().next().is_some() {
         let read = socket.read(|socket| {
             rustix::net::recv(socket, &mut buffer[..], RecvFlags::DONTWAIT).map_err(std::io::Error::from)
@@ -140,7 +140,7 @@ mod tests {
             number += 1;
             LeaderProbe {
                 socket: socket.into(),
-                probe: DatagramProbe::new([7; 32].into(), (9, 2), Rank(number - 1), 2),
+                probe: DatagramProbe::new([7; 32].into(), (9, 2), Rank(number - 1), 2, 0),
                 addresses: addresses.to_vec(),
                 tree: addresses[1],
                 port,

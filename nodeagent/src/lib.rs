@@ -61,6 +61,7 @@ pub mod options;
 mod output_backlog;
 mod packet_socket;
 pub mod probe;
+pub mod quick_socket;
 mod rank_calls;
 mod resource_pool;
 mod shared_segment;

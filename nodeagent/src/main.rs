@@ -19,8 +19,10 @@ use cool_nodeagent::launcher::{JobLauncher, Supervisors};
 use cool_nodeagent::local::{DEFAULT_DIRECTORY, LocalServer, ServeError, UserLimits};
 use cool_nodeagent::options::Options;
 use cool_nodeagent::probe::Reflector;
+use cool_nodeagent::quick_socket::supports_long_quick_calls;
 use cool_proto::features;
 use cool_tls::{CertificateDirError, Credentials, Role};
+use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
 use std::io;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
@@ -65,6 +67,8 @@ enum Error {
     Root,
     #[error("cannot start the threads of the agent: {0}")]
     Runtime(io::Error),
+    #[error("cannot use CAP_NET_RAW, which the file of this program permits: {0}")]
+    Capability(io::Error),
     #[error("cannot watch for signals: {0}")]
     Signals(io::Error),
     #[error(
@@ -92,7 +96,22 @@ fn supervise_job() -> Result<(), Error> {
     Ok(supervise(agent, Policy::Own, JobLimits::default())?)
 }
 
+/// Makes CAP_NET_RAW effective if the file of the program permits it, as that of the container
+/// image does (`setcap cap_net_raw+p`). With `+ep` the system would do so itself, but would refuse
+/// to execute the program in containers that do not permit the capability.
+fn use_permitted_capability() -> Result<(), Error> {
+    let mut sets = capabilities(None).map_err(|e| Error::Capability(e.into()))?;
+    let permitted = sets.permitted & CapabilitySet::NET_RAW;
+    if sets.effective.contains(permitted) {
+        return Ok(());
+    }
+    sets.effective |= permitted;
+    set_capabilities(None, sets).map_err(|e| Error::Capability(e.into()))
+}
+
 fn start() -> Result<(), Error> {
+    // Threads inherit it, so none may exist yet.
+    use_permitted_capability()?;
     let (options, config) = config::parse("agent");
     let workers = std::thread::available_parallelism().map_or(1, usize::from);
     blocking_threads::build(&mut Builder::new_multi_thread(), workers)
@@ -101,9 +120,10 @@ fn start() -> Result<(), Error> {
 }
 
 /// Returns the features that this agent offers to the controller and to other agents.
-fn offered_features(encryption: bool, quick_calls: bool) -> u64 {
+fn offered_features(encryption: bool, quick_calls: bool, long_quick_calls: bool) -> u64 {
     let encryption = if encryption { features::ENCRYPTION } else { 0 };
-    let without = if quick_calls { 0 } else { features::QUICK };
+    let unless = |offered: bool, feature: u64| if offered { 0 } else { feature };
+    let without = unless(quick_calls, features::QUICK) | unless(long_quick_calls, features::LONG_QUICK_CALLS);
     (features::ALL | encryption) & !without
 }
 
@@ -203,6 +223,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         || std::thread::available_parallelism().map_or(1, |n| u32::try_from(n.get()).unwrap_or(u32::MAX));
     let slots = options.slots.unwrap_or_else(processors);
     let probe_port = reflector.port();
+    let long_quick_calls = supports_long_quick_calls(interface.ip);
     let registration = AgentRegistration {
         controller: options.controller,
         credentials: credentials.clone(),
@@ -210,7 +231,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         slots,
         probe_port,
         rack: options.rack.filter(|rack| !rack.is_empty()),
-        features: offered_features(options.encrypt, !options.no_quick_calls),
+        features: offered_features(options.encrypt, !options.no_quick_calls, long_quick_calls),
     };
     let router = pages_router(&agent);
     let pages = async move {

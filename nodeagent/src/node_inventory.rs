@@ -1,7 +1,7 @@
 //! The groups that controllers have made on this node. The agent reports them at each registration,
 //! so that a restarted controller can take over running jobs and groups.
 
-use cool_proto::control::{Exited, Held, Launch, agent_message::Body};
+use cool_proto::control::{Exited, Held, Launch, TreesProven, agent_message::Body};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Number of ended groups that are kept only because a controller may ask how their ranks ended.
@@ -52,6 +52,16 @@ impl NodeInventory {
             group,
             GroupRecord { job, description, started: BTreeSet::new(), exited: BTreeMap::new() },
         );
+    }
+
+    /// Records the end of a proof of a group's trees. Returns whether it changes the trees that the
+    /// group uses.
+    pub(crate) fn proven(&mut self, proven: TreesProven) -> bool {
+        let Some(record) = self.groups.get_mut(&proven.group) else { return false };
+        let before = record.description.proven.take().unwrap_or_default();
+        let changes = before.withdrawn != proven.withdrawn;
+        record.description.proven = Some(proven);
+        changes
     }
 
     /// Records that a group was released.
@@ -134,6 +144,21 @@ mod tests {
         assert_eq!((held.report(|_| Vec::new(), &none())[0].ranks.len(), held.group_of(3)), (0, Some(5)));
         held.released(5);
         assert_eq!(held.report(|_| Vec::new(), &none()), []);
+    }
+
+    #[test]
+    fn withdrawn_trees_are_reported_with_their_group() {
+        let mut held = NodeInventory::default();
+        held.made((5, 3), Held::default());
+        let withdrawn = |group, trees: &[&str]| TreesProven {
+            group,
+            withdrawn: trees.iter().map(ToString::to_string).collect(),
+        };
+        let reports = [&["239.192.0.1"][..], &["239.192.0.1"], &[], &[]];
+        let changes = reports.map(|trees| held.proven(withdrawn(5, trees)));
+        assert_eq!(changes, [true, false, true, false]);
+        assert!(!held.proven(withdrawn(6, &["239.192.0.1"])), "there is no such group");
+        assert_eq!(held.report(|_| Vec::new(), &none())[0].proven, Some(withdrawn(5, &[])));
     }
 
     #[test]

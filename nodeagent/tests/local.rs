@@ -123,7 +123,14 @@ impl Node {
 }
 
 fn attach(group: u64, rank: u32) -> Body {
-    Body::Attach(Attach { version: cool_proto::VERSION, group, rank, segment: false, quick: false })
+    Body::Attach(Attach {
+        version: cool_proto::VERSION,
+        group,
+        rank,
+        segment: false,
+        quick: false,
+        long_quick: false,
+    })
 }
 
 fn allreduce(group: u64, region: u32, input: u64, output: u64) -> Call {
@@ -323,7 +330,14 @@ impl SharingRank {
         stream.set_read_timeout(Some(PATIENCE)).unwrap();
         let (decoder, descriptors) = (Decoder::new(MAX_TO_RANK), VecDeque::new());
         let mut this = SharingRank { stream, decoder, descriptors, rank, segment: None };
-        this.send(Body::Attach(Attach { version: VERSION, group, rank, segment: true, quick: false }));
+        this.send(Body::Attach(Attach {
+            version: VERSION,
+            group,
+            rank,
+            segment: true,
+            quick: false,
+            long_quick: false,
+        }));
         let Body::Attached(Attached { size, segment, .. }) = this.receive() else { panic!("not attached") };
         let descriptor = this.descriptors.pop_front();
         assert_eq!(descriptor.is_some(), segment > 0);

@@ -33,7 +33,7 @@ impl Rank {
     /// Attaches a rank of a group of two ranks.
     fn attach(socket: &Path, group: u64, rank: u32) -> Rank {
         let (mut sender, mut receiver) = socket::open(socket, PATIENCE).unwrap();
-        let attach = Attach { version: VERSION, group, rank, segment: true, quick: false };
+        let attach = Attach { version: VERSION, group, rank, segment: true, quick: false, long_quick: false };
         sender.send(Body::Attach(attach), None).unwrap();
         let Body::Attached(Attached { segment, .. }) = receiver.receive(PATIENCE).unwrap() else {
             panic!("not attached")

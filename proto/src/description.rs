@@ -207,6 +207,8 @@ fn without_members(group: &Group) -> Group {
         on_demand,
         quick,
         probe_quick,
+        connections_per_hop,
+        quick_datagram_bytes,
         ..
     } = *group;
     Group {
@@ -224,6 +226,8 @@ fn without_members(group: &Group) -> Group {
         on_demand,
         quick,
         probe_quick,
+        connections_per_hop,
+        quick_datagram_bytes,
     }
 }
 
@@ -385,6 +389,8 @@ mod tests {
             on_demand: true,
             quick: false,
             probe_quick: true,
+            quick_datagram_bytes: 1472,
+            connections_per_hop: 8,
         }
     }
 

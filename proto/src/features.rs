@@ -38,9 +38,22 @@ pub const NEIGHBORS: u64 = 1 << 9;
 /// controller requests that.
 pub const QUERIERS: u64 = 1 << 10;
 
+/// The agent plans for networks without multicast, and knows the double-tree pattern.
+pub const UNICAST_PLANS: u64 = 1 << 11;
+
+/// The agent proves the trees of a group also while the group is in use, and reports trees from
+/// which it receives nothing.
+pub const REPEATED_PROOFS: u64 = 1 << 12;
+
+/// Connections between agents may consist of several parallel TCP connections.
+pub const PARALLEL_CONNECTIONS: u64 = 1 << 13;
+
+/// The agent has room in its sockets for long quick calls, of which messages are sent in parts.
+pub const LONG_QUICK_CALLS: u64 = 1 << 14;
+
 /// The agent joins the sources of source-specific trees (RFC 4607) that other agents name, and
 /// proves that its own multicasts over them arrive.
-pub const TREE_SOURCES: u64 = 1 << 11;
+pub const TREE_SOURCES: u64 = 1 << 15;
 
 /// All features that this release supports.
 pub const ALL: u64 = TAGS
@@ -52,4 +65,8 @@ pub const ALL: u64 = TAGS
     | TREE_PROOFS
     | NEIGHBORS
     | QUERIERS
+    | UNICAST_PLANS
+    | REPEATED_PROOFS
+    | PARALLEL_CONNECTIONS
+    | LONG_QUICK_CALLS
     | TREE_SOURCES;

@@ -98,7 +98,14 @@ mod tests {
     use proptest::prelude::*;
 
     fn attach(rank: u32) -> Body {
-        Body::Attach(Attach { version: crate::VERSION, group: 7, rank, segment: false, quick: false })
+        Body::Attach(Attach {
+            version: crate::VERSION,
+            group: 7,
+            rank,
+            segment: false,
+            quick: false,
+            long_quick: false,
+        })
     }
 
     #[test]

@@ -309,7 +309,14 @@ mod tests {
         let (_dir, mut rank, _receiver, agent) = pair();
         let region = Region::create(4096).unwrap();
         region.copy_in(0, b"shared").unwrap();
-        let attach = Body::Attach(Attach { version: 1, group: 1, rank: 0, segment: false, quick: false });
+        let attach = Body::Attach(Attach {
+            version: 1,
+            group: 1,
+            rank: 0,
+            segment: false,
+            quick: false,
+            long_quick: false,
+        });
         let map = Body::Map(Map { region: 5, bytes: 4096 });
         rank.send(attach.clone(), None).unwrap();
         rank.send(map.clone(), Some(region.descriptor())).unwrap();

@@ -25,6 +25,9 @@ from testbed import PATIENCE, wait_for  # noqa: E402, F401
 # every agent within the default of 2 s, and on a single CPU not even within 10 s. Tests in which a
 # failed node is detected take longer by it.
 PEER_TIMEOUT_MS = 20_000
+# Where no switch receives LLDP, a node whose agent was killed counts as lost only after the grace
+# time, 60 s by default. This is the shortest; agents that a busy machine delays return within it.
+SHORT_GRACE = ("--agent-grace", "20")
 # A controller's lease in etcd expires 10 s after its last renewal, not 3, for the same reason.
 LONG_LEASE = ("--lead-ttl", "10")
 

@@ -1,6 +1,7 @@
 //! `cool topology`: shows the network as the controller knows it, as text, as a picture or as JSON.
 
 mod json;
+mod observation;
 
 use crate::error::Error;
 use crate::terminal_text::printable_lines;
@@ -141,6 +142,7 @@ fn picture(topology: &Topology) -> String {
     let multicast = topology.multicast.iter().map(|m| multicast(topology, m));
     section(&mut text, "multicast of other programs, with its receivers:", multicast);
     section(&mut text, "costs:", topology.measurements.iter().flat_map(costs));
+    observation::describe(topology, &mut text);
     section(&mut text, "warnings:", topology.warnings.iter().cloned());
     text
 }
@@ -329,6 +331,7 @@ mod tests {
             multicast: Vec::new(),
             warnings: Vec::new(),
             measurements: None,
+            observation: None,
         }
     }
 

@@ -1,5 +1,6 @@
 //! The directory in which a deployment keeps its state on one machine.
 
+use crate::account::is_root;
 use crate::error::DeployError;
 use crate::process::ProcessRecord;
 use cool_types::check_node_name;
@@ -21,6 +22,9 @@ const PROCESSES_FILE: &str = "processes.json";
 const NODE_FILE: &str = "node.json";
 /// The options of `cool` for this deployment.
 const TOOL_FILE: &str = "cool.toml";
+
+/// Directory for the state of deployments that root has started as units of systemd.
+pub const SYSTEM_STATE: &str = "/var/lib/cool";
 
 /// Permissions of directories that only this user may enter.
 const PRIVATE: u32 = 0o700;
@@ -67,10 +71,10 @@ impl DeploymentDir {
     }
 
     fn find(state: Option<&Path>, node: Option<&str>) -> Result<DeploymentDir, DeployError> {
-        let node = node.map_or_else(host_name, str::to_owned);
-        check_node_name(&node)?;
+        let node = node_name(node)?;
         let state = match state {
             Some(state) => std::path::absolute(state).map_err(DeployError::file(state))?,
+            None if is_root() && Path::new(SYSTEM_STATE).join(&node).exists() => SYSTEM_STATE.into(),
             None => default_state(&|name| std::env::var_os(name)).ok_or(DeployError::NoHome)?,
         };
         Ok(DeploymentDir { path: state.join(&node), node })
@@ -282,17 +286,32 @@ pub(crate) fn create_private(path: &Path) -> Result<(), DeployError> {
 /// Returns the user's directory for `cool` by the XDG Base Directory Specification: below that of
 /// the environment variable `name`, or below `default` in the home directory. Returns `None` if
 /// neither variable is an absolute path.
-pub fn xdg_directory(
+pub fn xdg_directory(variable: &dyn Fn(&str) -> Option<OsString>, names: (&str, &str)) -> Option<PathBuf> {
+    Some(xdg_parent(variable, names)?.join("cool"))
+}
+
+/// Returns the user's directory in which [`xdg_directory`] is that of `cool`.
+pub(crate) fn xdg_parent(
     variable: &dyn Fn(&str) -> Option<OsString>,
     (name, default): (&str, &str),
 ) -> Option<PathBuf> {
     let set = |name| variable(name).map(PathBuf::from).filter(|path| path.is_absolute());
-    Some(set(name).or_else(|| Some(set("HOME")?.join(default)))?.join("cool"))
+    set(name).or_else(|| Some(set("HOME")?.join(default)))
 }
 
 /// Returns the default directory for the state of deployments.
 fn default_state(variable: &dyn Fn(&str) -> Option<OsString>) -> Option<PathBuf> {
     xdg_directory(variable, ("XDG_STATE_HOME", ".local/state"))
+}
+
+/// Returns the name of a node, by default that of this machine.
+///
+/// # Errors
+/// If the name is invalid.
+pub fn node_name(name: Option<&str>) -> Result<String, DeployError> {
+    let name = name.map_or_else(host_name, str::to_owned);
+    check_node_name(&name)?;
+    Ok(name)
 }
 
 /// Returns the name of this machine without its domain.

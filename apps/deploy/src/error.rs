@@ -34,6 +34,69 @@ pub enum DeployError {
     /// The node's name is invalid.
     #[error("{0}; choose one with --name")]
     NodeName(#[from] cool_types::NodeNameError),
+    /// An argument cannot be written into a unit.
+    #[error("{0:?} is not UTF-8 or contains control characters, so a unit of systemd cannot contain it")]
+    UnitWord(String),
+    /// systemd refuses a request, or a unit fails.
+    #[error("`{command}`: {reason}; the logs: {logs}")]
+    Systemctl {
+        /// The command.
+        command: String,
+        /// The first line of its errors.
+        reason: String,
+        /// The command that shows the logs of the node's programs.
+        logs: String,
+    },
+    /// Programs of the node run in the background, without units.
+    #[error("node {0} runs without units; end it with `cool down`, then repeat the command")]
+    RunsWithoutUnits(String),
+    /// Only root runs programs as another account.
+    #[error("--account needs root; without root, the units run as your account")]
+    AccountNeedsRoot,
+    /// The account does not exist.
+    #[error(
+        "there is no account {0}; create it with `useradd --system {0}`, or name another one with --account"
+    )]
+    NoAccount(String),
+    /// The account is root.
+    #[error(
+        "controller and agents do not run as root; name another account with --account, and remove a state directory of root"
+    )]
+    RootAccount,
+    /// The node's deployment belongs to another account.
+    #[error("{} belongs to the account {account}; name it with --account", .directory.display())]
+    OtherAccount {
+        /// The deployment's directory.
+        directory: PathBuf,
+        /// Its account.
+        account: String,
+    },
+    /// The deployment belongs to an account, and root would run its programs without units.
+    #[error("node {node} runs as the account {account}; add --systemd")]
+    NeedsUnits {
+        /// The node.
+        node: String,
+        /// The account.
+        account: String,
+    },
+    /// The system does not permit to act as an account.
+    #[error("cannot {what}: {source}")]
+    AccountChange {
+        /// The attempt.
+        what: &'static str,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The account may not execute a program.
+    #[error("the account {account} cannot execute {}: {source}; install the programs in a directory that it can enter", .program.display())]
+    NotExecutable {
+        /// The account.
+        account: String,
+        /// The program.
+        program: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
     /// Certificates cannot be made.
     #[error(transparent)]
     Certificates(#[from] cool_tls::make::MakeError),

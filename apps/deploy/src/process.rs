@@ -5,12 +5,13 @@ use crate::error::DeployError;
 use procfs::process::Process;
 use procfs::sys::kernel::random::boot_id;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
-use rustix::fs::{FlockOperation, flock};
+use rustix::fs::{Access, AtFlags, CWD, FlockOperation, accessat, flock};
 use rustix::io::{Errno, retry_on_intr};
 use rustix::process::{Pid, PidfdFlags, Signal, pidfd_open, pidfd_send_signal};
 use serde::{Deserialize, Serialize};
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::io::ErrorKind;
 use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::process::{ExitStatus, Stdio};
@@ -22,7 +23,7 @@ use tokio::time::timeout;
 
 /// Time within which a program must be ready. It is long, because busy machines and network file
 /// systems take long to load programs.
-const READY_TIMEOUT: Duration = Duration::from_secs(120);
+pub(crate) const READY_TIMEOUT: Duration = Duration::from_secs(120);
 /// Time within which a program must end after SIGTERM. Agents first end their ranks.
 const END_TIMEOUT: Duration = Duration::from_secs(30);
 /// Time within which a program must end after SIGKILL.
@@ -228,6 +229,29 @@ fn boot() -> Option<String> {
 pub fn program(name: &str) -> PathBuf {
     let beside = std::env::current_exe().ok().and_then(|own| Some(own.parent()?.join(name)));
     beside.filter(|path| path.exists()).unwrap_or_else(|| PathBuf::from(name))
+}
+
+/// Returns the absolute path of a program that [`program`] has returned, which the current user
+/// must be able to execute.
+///
+/// # Errors
+/// If it does not exist in `PATH` or cannot be executed.
+pub fn executable(path: &Path, account: &str) -> Result<PathBuf, DeployError> {
+    let missing = || DeployError::Start { program: path.to_owned(), source: ErrorKind::NotFound.into() };
+    let candidate = |directory: PathBuf| Some(directory.join(path)).filter(|path| path.is_file());
+    let found = match path.is_absolute() {
+        true => path.to_owned(),
+        false => {
+            let directories = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&directories).find_map(candidate).ok_or_else(missing)?
+        }
+    };
+    match accessat(CWD, &found, Access::EXEC_OK, AtFlags::EACCESS) {
+        Ok(()) => Ok(found),
+        Err(e) => {
+            Err(DeployError::NotExecutable { account: account.to_owned(), program: found, source: e.into() })
+        }
+    }
 }
 
 /// Starts a program in the background, waits until it is ready, and adds it to the processes of the

@@ -144,6 +144,9 @@ pub struct FabricConfig {
     /// obey the one with the highest generation. Without a generation, this controller is a standby
     /// until [`FabricHandle::lead`](super::FabricHandle::lead) is called.
     pub generation: Option<u64>,
+    /// Whether switches are only observed: nothing in them is changed, and all groups use chains.
+    /// [`Fabric::observation`](super::Fabric::observation) returns what would be installed.
+    pub observes: bool,
 }
 
 impl Default for FabricConfig {
@@ -171,6 +174,7 @@ impl Default for FabricConfig {
             only_named_switches: false,
             only_bound_certificates: false,
             generation: Some(0),
+            observes: false,
         }
     }
 }

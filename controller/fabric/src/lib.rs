@@ -17,6 +17,7 @@ mod api;
 mod frames;
 mod intent;
 mod network;
+mod observation;
 mod request;
 mod run;
 mod switch;
@@ -32,6 +33,10 @@ pub use api::{
     TopologySnapshot, TreeGrant, TreeScope, Unicast,
 };
 pub use intent::tables::RuleCounts;
+pub use observation::{
+    MeterDemand, Observation, ObservedPort, ObservedSwitch, PlannedFlows, PortPeer, SwitchInventory,
+    WithheldChanges,
+};
 pub use telemetry::counters::PortCounters;
 pub use telemetry::{
     BrokenConnections, Histogram, Measurements, PortLoad, RECENT, RejectedSwitch, SwitchLoad,
@@ -41,7 +46,6 @@ use request::{FabricRequest, RequestReply};
 
 use cool_daemon::listen::ClientListener;
 use network::Network;
-use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -91,6 +95,13 @@ pub trait Fabric: Send + Sync + 'static {
     /// Returns the current measurements.
     fn measurements(&self) -> Measurements;
 
+    /// Returns what was found out about the switches and what would be installed in them; `None`
+    /// unless this controller only observes ([`FabricConfig::observes`]).
+    ///
+    /// # Errors
+    /// Fails only if the fabric has stopped.
+    async fn observation(&self) -> Result<Option<Observation>, FabricError>;
+
     /// Makes the trees of a group; none if the group uses no multicast ([`NetworkMode`]). They are
     /// one or more over all its nodes, one over the leaders of its racks, and one in each rack.
     /// Several trees over all nodes share no link between switches, and together they fill a node's
@@ -117,13 +128,6 @@ pub trait Fabric: Send + Sync + 'static {
         trees: Vec<(TreeScope, IpAddr)>,
     ) -> Result<(), FabricError>;
 
-    /// Withdraws trees of a group that its nodes could not prove to work. Further groups of these
-    /// members do not get them.
-    ///
-    /// # Errors
-    /// Fails only if the fabric has stopped.
-    async fn withdraw_trees(&self, group: u64, addresses: BTreeSet<IpAddr>) -> Result<(), FabricError>;
-
     /// Returns the current trees of a group. Addresses never change, while links and rates follow
     /// the topology.
     ///
@@ -146,6 +150,7 @@ pub struct FabricHandle {
     racks: Arc<watch::Sender<Arc<RackTable>>>,
     snapshots: watch::Receiver<Arc<TopologySnapshot>>,
     telemetry: Arc<Telemetry>,
+    observes: bool,
 }
 
 impl FabricHandle {
@@ -157,6 +162,7 @@ impl FabricHandle {
         let telemetry = Arc::new(Telemetry::default());
         let (generation, watched) = watch::channel(config.generation);
         let (racks, changed_racks) = watch::channel(config.racks.clone());
+        let observes = config.observes;
         let network = Network::new(config, key, publish, telemetry.clone());
         tokio::spawn(run::run(network, listener, watched, changed_racks, incoming));
         FabricHandle {
@@ -165,6 +171,7 @@ impl FabricHandle {
             racks: Arc::new(racks),
             snapshots,
             telemetry,
+            observes,
         }
     }
 
@@ -173,7 +180,8 @@ impl FabricHandle {
         self.racks.send_replace(racks);
     }
 
-    /// Ends the standby state: requests the master role at all switches, with this generation.
+    /// Ends the standby state: requests the master role at all switches, with this generation, or
+    /// observes them ([`FabricConfig::observes`]).
     pub fn lead(&self, generation: u64) {
         self.generation.send_replace(Some(generation));
     }
@@ -226,6 +234,13 @@ impl Fabric for FabricHandle {
         self.telemetry.read()
     }
 
+    async fn observation(&self) -> Result<Option<Observation>, FabricError> {
+        match self.observes {
+            true => self.request(FabricRequest::Observation).await.map(Some),
+            false => Ok(None),
+        }
+    }
+
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
         self.request(|reply| FabricRequest::CreateGroup(group, reply)).await
     }
@@ -236,10 +251,6 @@ impl Fabric for FabricHandle {
         trees: Vec<(TreeScope, IpAddr)>,
     ) -> Result<(), FabricError> {
         self.request(|reply| FabricRequest::AdoptGroup(group, trees, reply)).await
-    }
-
-    async fn withdraw_trees(&self, group: u64, addresses: BTreeSet<IpAddr>) -> Result<(), FabricError> {
-        self.request(|reply| FabricRequest::WithdrawTrees(group, addresses, reply)).await
     }
 
     async fn trees(&self, group: u64) -> Result<Vec<TreeGrant>, FabricError> {

@@ -1,7 +1,7 @@
 //! Requests of the controller to the fabric's task.
 
 use crate::api::{FabricError, GroupRequest, LldpNeighbor, NodeRegistration, TreeGrant, TreeScope};
-use std::collections::BTreeSet;
+use crate::observation::Observation;
 use std::net::IpAddr;
 use tokio::sync::oneshot;
 
@@ -15,7 +15,7 @@ pub(crate) enum FabricRequest {
     Unregister(String, RequestReply<()>),
     CreateGroup(GroupRequest, RequestReply<Vec<TreeGrant>>),
     AdoptGroup(GroupRequest, Vec<(TreeScope, IpAddr)>, RequestReply<()>),
-    WithdrawTrees(u64, BTreeSet<IpAddr>, RequestReply<()>),
     Trees(u64, RequestReply<Vec<TreeGrant>>),
     ReleaseGroup(u64, RequestReply<()>),
+    Observation(RequestReply<Observation>),
 }

@@ -48,6 +48,12 @@ impl RegisteredAgent {
     pub fn has(&self, features: u64) -> bool {
         self.features & features == features
     }
+
+    /// Returns whether `other` is a later registration of the same run of this agent. Its neighbor
+    /// may have changed, because the agent receives LLDP only some time after it has started.
+    pub fn is_same_run(&self, other: &RegisteredAgent) -> bool {
+        *self == RegisteredAgent { neighbor: self.neighbor.clone(), ..other.clone() }
+    }
 }
 
 /// Why an agent is not admitted.

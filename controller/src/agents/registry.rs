@@ -69,7 +69,7 @@ impl AgentRegistry {
         if let Some(session) = state.sessions.get(&agent.name) {
             let own = |claimed: &cool_proto::control::Session| {
                 (claimed.controller, claimed.node) == (self.controller, session.number)
-                    && session.agent == agent
+                    && session.agent.is_same_run(&agent)
                     && !session.has_ended()
             };
             return match claimed.filter(own) {
@@ -135,6 +135,7 @@ mod tests {
     use super::*;
     use crate::agents::registered_agent::tests::register;
     use crate::agents::session::{MAX_UNACKNOWLEDGED, UndeliverableError};
+    use cool_fabric::LldpNeighbor;
     use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
     use cool_proto::control::{Acknowledged, Launch, controller_message::Body};
     use tokio_stream::StreamExt;
@@ -184,7 +185,9 @@ mod tests {
         session.receive(1);
         // The controller still considers the agent connected, but the agent has already detected
         // the end of the connection.
-        let Ok(Admission::Resumed(resumed, 0)) = agents.admit(agent.clone(), claim(session.number, 0)) else {
+        let neighbor = LldpNeighbor { chassis: "leaf1".into(), port: "3".into(), system_name: None };
+        let with_neighbor = RegisteredAgent { neighbor: Some(neighbor), ..agent.clone() };
+        let Ok(Admission::Resumed(resumed, 0)) = agents.admit(with_neighbor, claim(session.number, 0)) else {
             panic!("not resumed")
         };
         assert!(matches!(agents.admit(agent.clone(), claim(99, 0)), Err(AdmitError::Taken { .. })));

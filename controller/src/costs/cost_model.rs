@@ -125,19 +125,26 @@ pub struct MeasuredCosts {
 }
 
 impl MeasuredCosts {
-    /// Returns the cost model for a group with these links.
-    pub fn cost_model(&self, links: LinkRates) -> CostModel {
-        let default = CostModel::default();
+    /// Returns the rates of the nodes' links and of the links between racks, in bytes per second,
+    /// as configured, measured or reported by ports. `None` if unknown.
+    pub fn rates(&self, links: LinkRates) -> (Option<u64>, Option<u64>) {
         let known = |rate: u64| (rate > 0).then_some(rate);
-        let (rack, core) = (self.rack.map(|(found, _)| found), self.core.map(|(found, _)| found));
-        let (near, far) = (rack.map(ProbeResult::rate), core.map(ProbeResult::rate));
-        let host =
-            self.configured.host.or(near).or(known(links.host)).unwrap_or(default.rack.bytes_per_second);
+        let [near, far] = [self.rack, self.core].map(|level| level.map(|(found, _)| found.rate()));
+        let host = self.configured.host.or(near).or(known(links.host));
         // A probe between two nodes is limited by the nodes' links. Only the ports can show that an
         // uplink is faster.
         let as_fast = near.zip(far).is_some_and(|(near, far)| far >= near - near / 10);
         let far = far.map(|far| if as_fast { far.max(links.uplink) } else { far });
-        let uplink = self.configured.uplink.or(far).or(known(links.uplink)).unwrap_or(host);
+        (host, self.configured.uplink.or(far).or(known(links.uplink)))
+    }
+
+    /// Returns the cost model for a group with these links.
+    pub fn cost_model(&self, links: LinkRates) -> CostModel {
+        let default = CostModel::default();
+        let (rack, core) = (self.rack.map(|(found, _)| found), self.core.map(|(found, _)| found));
+        let (host, uplink) = self.rates(links);
+        let host = host.unwrap_or(default.rack.bytes_per_second);
+        let uplink = uplink.unwrap_or(host);
         let latency = rack.map_or(default.rack.latency, ProbeResult::round_latency);
         let farther = core.map_or(default.core.latency, ProbeResult::round_latency);
         let mut costs = default.costs;
@@ -148,6 +155,7 @@ impl MeasuredCosts {
             core: LinkCost { latency: farther.max(latency), bytes_per_second: uplink },
             ecmp_paths: links.ecmp_paths.max(1),
             burst: rack.or(core).map_or(default.burst, ProbeResult::round_burst),
+            unicast_plans: default.unicast_plans,
         }
     }
 

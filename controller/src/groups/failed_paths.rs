@@ -31,6 +31,16 @@ impl FailedPaths {
         receivers.any(|(_, senders)| senders.iter().any(|sender| nodes.contains(sender.as_str())))
     }
 
+    /// Forgets the failed paths between these nodes.
+    pub(super) fn forget(&mut self, nodes: &BTreeSet<String>) {
+        self.0.retain(|receiver, (_, senders)| {
+            if nodes.contains(receiver) {
+                senders.retain(|sender| !nodes.contains(sender));
+            }
+            !senders.is_empty()
+        });
+    }
+
     /// Returns the receivers that miss multicasts, each with the senders.
     pub(super) fn receivers(&mut self, now: Time) -> impl Iterator<Item = (&str, &BTreeSet<String>)> {
         self.0.retain(|_, (until, _)| *until > now);
@@ -52,6 +62,19 @@ mod tests {
         assert!(separate(299, &["h1", "h2", "h3"]));
         assert!(!separate(299, &["h2", "h3"]) && !separate(299, &["h1", "h2"]));
         assert!(!separate(300, &["h1", "h3"]));
+    }
+
+    #[test]
+    fn paths_between_nodes_that_hear_each_other_are_forgotten() {
+        let mut paths = FailedPaths::default();
+        for (receiver, sender) in [("h3", "h1"), ("h3", "h9"), ("h2", "h1")] {
+            paths.record(Time::ZERO, receiver, sender);
+        }
+        paths.forget(&["h1", "h2", "h3"].map(str::to_owned).into());
+        let left: Vec<_> = paths.receivers(Time::ZERO).map(|(name, _)| name).collect();
+        assert_eq!(left, ["h3"]);
+        assert!(paths.separate(Time::ZERO, &["h3", "h9"].into()));
+        assert!(!paths.separate(Time::ZERO, &["h1", "h2", "h3"].into()));
     }
 
     #[test]

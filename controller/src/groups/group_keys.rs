@@ -18,6 +18,9 @@ pub struct GroupKeys {
     /// mesh. The agents of larger groups authenticate by the group's key and connect on demand,
     /// because there would be too many connections and keys.
     pub mesh_nodes: u32,
+    /// Number of parallel TCP connections between two agents, if all agents of a group support
+    /// more than one.
+    pub connections_per_hop: u8,
 }
 
 /// Why the agents of a group cannot protect it consistently.
@@ -51,6 +54,8 @@ pub struct GroupProtection {
     pub encrypted: bool,
     /// Whether the group's agents authenticate by this key and connect on demand.
     pub connects_on_demand: bool,
+    /// Number of parallel TCP connections between two of its agents.
+    pub connections_per_hop: u8,
 }
 
 impl GroupProtection {
@@ -78,8 +83,12 @@ impl GroupKeys {
         let untagged = nodes(places, features::TAGS, false);
         if untagged.is_empty() {
             let key = self.secret.derive(format!("group {group} {epoch}").as_bytes());
-            let connects_on_demand = self.connects_on_demand(places);
-            return Ok(Some(GroupProtection { secret: secret(&key), encrypted, connects_on_demand }));
+            return Ok(Some(GroupProtection {
+                secret: secret(&key),
+                encrypted,
+                connects_on_demand: self.connects_on_demand(places),
+                connections_per_hop: self.connections_per_hop(places),
+            }));
         }
         if self.required {
             return Err(KeyError::Untagged(untagged));
@@ -94,6 +103,10 @@ impl GroupKeys {
     fn connects_on_demand(&self, places: &[MemberPlace]) -> bool {
         let nodes: BTreeSet<u32> = places.iter().map(|place| place.session.number).collect();
         nodes.len() > self.mesh_nodes as usize && all_have(places, features::DESCRIPTIONS)
+    }
+
+    fn connections_per_hop(&self, places: &[MemberPlace]) -> u8 {
+        if all_have(places, features::PARALLEL_CONNECTIONS) { self.connections_per_hop } else { 1 }
     }
 }
 

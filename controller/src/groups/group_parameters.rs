@@ -21,6 +21,14 @@ const HEADER_BYTES: u32 = (wire::IPV4 + wire::UDP + wire::STREAM_DATA_HEADER) as
 /// Maximum size of an IP packet.
 const MAX_PACKET_BYTES: u32 = 65_535;
 
+/// The rate of all links, in bytes per second, from which ranks execute long quick calls: 1 Gbit/s.
+/// At lower rates the transfer takes most of the time of a long call, and agents, which control its
+/// rate, execute it.
+const LONG_QUICK_CALLS_RATE_MIN: u64 = 125_000_000;
+/// The smallest MTU for long quick calls. With smaller packets, a long message would have more
+/// parts than the system sends by one call.
+const LONG_QUICK_CALLS_MTU_MIN: u32 = 1280;
+
 /// Returns the description of a group of a job for its members. Its parameters follow from the
 /// agents, and from the network and the `trees` as they are now.
 pub fn decide_parameters(
@@ -32,6 +40,7 @@ pub fn decide_parameters(
 ) -> Group {
     let mut nodes = BTreeSet::new();
     let on_demand = key.as_ref().is_some_and(|key| key.connects_on_demand);
+    let connections_per_hop = key.as_ref().map_or(1, |key| key.connections_per_hop);
     let member = |(rank, place): (u32, &MemberPlace)| {
         let agent = &place.session.agent;
         let is_first = nodes.insert(place.session.number);
@@ -72,7 +81,25 @@ pub fn decide_parameters(
         key: key.map(|key| key.secret),
         on_demand,
         quick,
+        connections_per_hop: connections_per_hop.into(),
         probe_quick: quick && group_keys::all_have(places, features::QUICK_PROBES),
+        quick_datagram_bytes: if quick { quick_datagram_bytes(places, network, measured) } else { 0 },
+    }
+}
+
+/// Returns the length of the datagrams into which ranks divide long messages of quick calls.
+/// Returns 0 if ranks execute only short calls, because an agent does not support long ones, or
+/// because a link is slow or its rate unknown.
+fn quick_datagram_bytes(places: &[MemberPlace], network: &TopologySnapshot, measured: &MeasuredCosts) -> u32 {
+    let is_fast = |rate: Option<u64>| rate.is_some_and(|rate| rate >= LONG_QUICK_CALLS_RATE_MIN);
+    let (host, uplink) = measured.rates(link_rates(places, network));
+    let has_one_rack = places.windows(2).all(|pair| pair[0].rack == pair[1].rack);
+    let supported = group_keys::all_have(places, features::LONG_QUICK_CALLS);
+    let is_long = mtu(places) >= LONG_QUICK_CALLS_MTU_MIN && supported;
+    if is_long && is_fast(host) && (has_one_rack || is_fast(uplink)) {
+        mtu(places).min(MAX_PACKET_BYTES) - (wire::IPV4 + wire::UDP) as u32
+    } else {
+        0
     }
 }
 
@@ -97,12 +124,17 @@ pub(super) fn announcement(group: &Group, places: &[MemberPlace]) -> Body {
 
 /// Returns the cost model for groups on these places.
 pub fn cost_model(places: &[MemberPlace], network: &TopologySnapshot, measured: &MeasuredCosts) -> CostModel {
-    let (uplink, ecmp_paths) = uplinks(places, network);
-    let links = LinkRates { host: host_rate(places, network), uplink, ecmp_paths, mtu: mtu(places) };
-    let mut model = measured.cost_model(links);
+    let mut model = measured.cost_model(link_rates(places, network));
     let beyond = places.iter().map(|place| wire::beyond_ipv4(&place.session.agent.ip));
     model.costs.beyond_ipv4 = beyond.max().unwrap_or(0);
+    model.unicast_plans = group_keys::all_have(places, features::UNICAST_PLANS);
     model
+}
+
+/// Returns the properties of the members' links, as switches and agents report them.
+fn link_rates(places: &[MemberPlace], network: &TopologySnapshot) -> LinkRates {
+    let (uplink, ecmp_paths) = uplinks(places, network);
+    LinkRates { host: host_rate(places, network), uplink, ecmp_paths, mtu: mtu(places) }
 }
 
 /// Encodes a cost model for agents and tools.
@@ -189,6 +221,7 @@ fn uplink_rates_by_rack<'a>(
 mod tests {
     use super::*;
     use crate::agents::{Admission, AgentRegistry, RegisteredAgent};
+    use crate::costs::ConfiguredRates;
     use cool_fabric::{DatapathId, LinkView, Location, MacAddr, NodeView, Port};
     use cool_proto::control::Secret;
     use std::net::{Ipv4Addr, Ipv6Addr};
@@ -220,6 +253,10 @@ mod tests {
     }
 
     fn places(network: &TopologySnapshot, mtus: [u32; 2]) -> Vec<MemberPlace> {
+        places_with(network, mtus, features::QUICK | features::QUICK_PROBES)
+    }
+
+    fn places_with(network: &TopologySnapshot, mtus: [u32; 2], features: u64) -> Vec<MemberPlace> {
         let agents = AgentRegistry::new(1000, [7; 32].into(), 1);
         let place = |(node, mtu): (&NodeView, u32)| {
             let agent = RegisteredAgent {
@@ -233,7 +270,7 @@ mod tests {
                 slots: 1,
                 probe_port: 7421,
                 version: cool_proto::VERSION,
-                features: features::QUICK | features::QUICK_PROBES,
+                features,
                 key: None,
                 rack: None,
                 neighbor: None,
@@ -267,6 +304,7 @@ mod tests {
         let model: CostModel = serde_json::from_str(&group.cost_model).unwrap();
         assert_eq!((model.rack.bytes_per_second, model.core.bytes_per_second), (40, 20));
         assert_eq!((model.ecmp_paths, model.costs.mtu), (1, 1500));
+        assert!(!model.unicast_plans, "the agents have no such feature");
     }
 
     #[test]
@@ -283,7 +321,12 @@ mod tests {
                 needs_proof: false,
             };
             let secret = Secret { value: vec![1; 32] };
-            let key = GroupProtection { secret, encrypted: false, connects_on_demand: false };
+            let key = GroupProtection {
+                secret,
+                encrypted: false,
+                connects_on_demand: false,
+                connections_per_hop: 1,
+            };
             let (places, measured) = (places(&network, mtus), MeasuredCosts::default());
             let group = decide_parameters((7, 3), &places, &network, &measured, (vec![tree], Some(key)));
             assert_eq!(group.probe_quick, group.quick, "all agents can test datagrams");
@@ -291,6 +334,26 @@ mod tests {
         };
         assert!(quick([1500; 2]) && quick([9000; 2]));
         assert!(!quick([9000, 1500]) && !quick([1500, 1280]));
+    }
+
+    #[test]
+    fn long_quick_calls_need_fast_links_and_support() {
+        let network = network([125_000_000; 2], [125_000_000; 2]);
+        let slow = TopologySnapshot { links: Vec::new(), ..network.clone() };
+        let datagram_bytes = |network: &TopologySnapshot, features, mtu, measured: MeasuredCosts| {
+            let places = places_with(network, [mtu; 2], features);
+            quick_datagram_bytes(&places, network, &measured)
+        };
+        let unmeasured = MeasuredCosts::default();
+        let (short, long) = (features::QUICK, features::QUICK | features::LONG_QUICK_CALLS);
+        assert_eq!(datagram_bytes(&network, long, 1500, unmeasured), 1472);
+        assert_eq!(datagram_bytes(&network, long, 65_536, unmeasured), 65_507);
+        assert_eq!(datagram_bytes(&network, short, 1500, unmeasured), 0);
+        assert_eq!(datagram_bytes(&network, long, 1200, unmeasured), 0);
+        assert_eq!(datagram_bytes(&slow, long, 1500, unmeasured), 0, "the nodes have two racks");
+        let configured = ConfiguredRates { host: Some(2_500_000), uplink: None };
+        let measured = MeasuredCosts { configured, ..unmeasured };
+        assert_eq!(datagram_bytes(&network, long, 1500, measured), 0);
     }
 
     #[test]

@@ -6,6 +6,7 @@ pub mod group_parameters;
 pub mod member_place;
 pub mod membership_driver;
 mod outsiders;
+mod proof_schedule;
 pub mod queriers;
 pub mod registry;
 pub mod tree_proofs;

@@ -3,19 +3,19 @@
 //! The [`Fabric`] installs their trees. [`crate::jobs`] and [`crate::groups::membership_driver`]
 //! decide which ranks form a group.
 
-use super::group_keys::{self, GroupKeys};
+use super::group_keys::GroupKeys;
 use super::group_parameters::FIRST_EPOCH;
 use super::group_parameters::{announcement, decide_parameters, tree_message};
 use super::member_place::{MemberPlace, by_node};
-use super::tree_proofs::{ProvenTrees, TreeProofs};
+use super::tree_proofs::TreeProofs;
 use crate::agents::Session;
 use crate::costs::prober::Prober;
 use cool_fabric::Fabric;
 use cool_fabric::{FabricError, GroupRequest};
 use cool_proto::control::{Group, ReleaseGroup, TreesProbed, controller_message::Body};
-use cool_proto::features;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
+use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::sync::watch;
@@ -42,7 +42,7 @@ impl GroupRegistry {
             prober,
             keys,
             groups: Mutex::default(),
-            tree_proofs: TreeProofs::default(),
+            tree_proofs: TreeProofs::new(last),
             busy: watch::Sender::default(),
         }
     }
@@ -124,8 +124,7 @@ impl GroupRegistry {
         self.busy.send_if_modified(|groups| groups.insert(id));
         self.prober.stop();
         let members = places.iter().map(|p| p.session.agent.name.clone()).collect();
-        let can_prove =
-            group_keys::all_have(places, features::TREE_PROOFS) && self.tree_proofs.is_promising(places);
+        let can_prove = self.tree_proofs.can_prove(places);
         let can_join_sources = group_keys::all_have(places, features::TREE_SOURCES);
         let request = GroupRequest { id, members, can_prove, can_join_sources };
         let trees = match network.create_group(request).await {
@@ -153,40 +152,40 @@ impl GroupRegistry {
         Ok(group)
     }
 
-    /// Handles a node that has made a group. Returns whether the node is ready. If the trees of the
-    /// group must be proven, all its nodes become ready at once when
+    /// Handles a node that has made a group. Returns the sessions of the nodes that are ready now.
+    /// If the trees of the group must be proven, all its nodes become ready at once, mostly when
     /// [`on_trees_probed`](GroupRegistry::on_trees_probed) returns them.
-    pub fn on_group_made(&self, id: u64, session: &Session) -> bool {
+    pub fn on_group_made(&self, id: u64, session: &Arc<Session>) -> Vec<Arc<Session>> {
         self.tree_proofs.on_group_made(id, session)
     }
 
     /// Handles a node's report on the trees of a group. Returns the sessions of all nodes of the
     /// group if they are ready now.
-    pub async fn on_trees_probed(
-        &self,
-        network: &dyn Fabric,
-        session: &Session,
-        report: &TreesProbed,
-    ) -> Vec<Arc<Session>> {
-        let Some(ProvenTrees { sessions, withdrawn }) = self.tree_proofs.on_report(session, report) else {
-            return Vec::new();
-        };
-        if !withdrawn.is_empty() {
-            if let Some(group) = self.groups.lock().get_mut(&report.group) {
-                let is_withdrawn =
-                    |address: &str| address.parse().is_ok_and(|tree| withdrawn.contains(&tree));
-                group.trees.retain(|tree| !is_withdrawn(&tree.address));
-            }
-            if let Err(e) = network.withdraw_trees(report.group, withdrawn).await {
-                warn!(group = report.group, %e, "cannot withdraw the group's trees");
-            }
-        }
-        sessions
+    pub fn on_trees_probed(&self, session: &Session, report: &TreesProbed) -> Vec<Arc<Session>> {
+        self.tree_proofs.on_report(session, report)
     }
 
-    /// Returns the description of a group in use.
+    /// Handles a node that receives nothing from a tree of a group.
+    pub fn on_tree_silent(&self, session: &Session, group: u64) {
+        self.tree_proofs.on_silence(session, group);
+    }
+
+    /// Continues the proofs of an adopted group's trees, some of which its nodes have withdrawn.
+    pub fn resume_proofs(&self, group: &Group, places: &[MemberPlace], withdrawn: BTreeSet<IpAddr>) {
+        let trees = group.trees.iter().filter_map(|tree| tree.address.parse().ok()).collect();
+        self.tree_proofs.adopt(group.id, places, trees, withdrawn);
+    }
+
+    /// Lets groups in use prove their trees again when that is due. Never returns.
+    pub async fn repeat_proofs(self: Arc<GroupRegistry>) {
+        self.tree_proofs.run().await;
+    }
+
+    /// Returns the description of a group in use, without withdrawn trees.
     pub fn description(&self, id: u64) -> Option<Group> {
-        self.groups.lock().get(&id).cloned()
+        let mut group = self.groups.lock().get(&id).cloned()?;
+        group.trees.retain(|tree| !self.tree_proofs.is_withdrawn(id, &tree.address));
+        Some(group)
     }
 
     /// Returns the nodes that have lately not received multicasts, each with the senders as text.
@@ -197,7 +196,7 @@ impl GroupRegistry {
     /// Lets groups try multicast again on paths on which it has lately failed, because the network
     /// has changed.
     pub fn retry_multicast(&self) {
-        self.tree_proofs.forget_failed_paths();
+        self.tree_proofs.on_network_change();
     }
 
     /// Releases a group everywhere, even if it could not be formed completely.
@@ -224,6 +223,7 @@ impl GroupRegistry {
             // A group that is being released has no trees any more.
             let trees = network.trees(group.id).await.unwrap_or_default();
             group.trees = trees.iter().map(|tree| tree_message(tree, &topology)).collect();
+            group.trees.retain(|tree| !self.tree_proofs.is_withdrawn(group.id, &tree.address));
         }
         groups
     }

@@ -3,6 +3,7 @@
 use crate::agents::presence::AgentPresence;
 use crate::agents::{AgentRegistry, Session};
 use crate::groups::GroupRegistry;
+use crate::pages::observed_findings::{observed_findings, omit_unidentified_ports};
 use crate::shared_work::SharedWork;
 use cool_fabric::Fabric;
 use cool_fabric::{Measurements, NodeView, RackSource, SwitchView, TopologySnapshot};
@@ -104,8 +105,13 @@ impl Doctor {
 
     async fn diagnose(&self) -> Diagnosis {
         let nodes = self.examine_nodes().await;
-        let (network, measured) = (self.network.topology(), self.network.measurements());
+        let observation = self.network.observation().await.ok().flatten();
+        let (mut network, measured) = (self.network.topology(), self.network.measurements());
+        if observation.is_some() {
+            omit_unidentified_ports(Arc::make_mut(&mut network));
+        }
         let mut findings = findings(&network, &measured, &nodes);
+        findings.extend(observation.iter().flat_map(observed_findings));
         findings.extend(self.untagged());
         findings.extend(self.unreached());
         if let Some(credentials) = &self.credentials {

@@ -4,6 +4,7 @@
 
 pub mod doctor;
 pub mod metrics;
+mod observed_findings;
 pub mod standby;
 pub mod status;
 pub mod web;

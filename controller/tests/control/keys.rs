@@ -48,6 +48,18 @@ async fn the_agents_of_a_group_get_its_key_and_tools_do_not() {
 }
 
 #[tokio::test]
+async fn agents_connect_in_parallel_unless_one_of_them_is_old() {
+    let parallel = async |features| {
+        let ([group, other], _) = received_groups(Register { features, ..registration(2) }).await;
+        assert_eq!(group, other);
+        group.connections_per_hop
+    };
+    let earlier = features::ALL & !features::PARALLEL_CONNECTIONS;
+    let counts = [parallel(features::ALL).await, parallel(earlier).await, parallel(0).await];
+    assert_eq!(counts, [8, 1, 1], "the controller's option is 8");
+}
+
+#[tokio::test]
 async fn a_large_group_has_no_agent_keys_unless_an_agent_is_old() {
     for (features, expected) in [(features::ALL, 0), (features::TAGS, 3)] {
         let controller = Controller::start().await;

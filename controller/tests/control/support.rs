@@ -24,7 +24,6 @@ use cool_proto::features;
 use cool_tls::make::{CertificateHolder, CertificateRequest, make};
 use cool_tls::{Acceptor, CertificateDir, Connector, Credentials, Role};
 use prost::bytes::Bytes;
-use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -55,18 +54,11 @@ pub(crate) struct Racks {
     groups: Mutex<Vec<u64>>,
     /// Whether trees must be proven.
     pub(crate) needs_proof: AtomicBool,
-    /// Trees that have been withdrawn, by group.
-    withdrawn: Mutex<Vec<(u64, BTreeSet<IpAddr>)>>,
 }
 
 impl Racks {
     fn change(&self, change: impl FnOnce(&mut Vec<NodeView>)) {
         self.snapshot.send_modify(|snapshot| change(&mut Arc::make_mut(snapshot).nodes));
-    }
-
-    /// Returns the trees that have been withdrawn, by group.
-    pub(crate) fn withdrawn(&self) -> Vec<(u64, BTreeSet<IpAddr>)> {
-        self.withdrawn.lock().unwrap().clone()
     }
 
     /// Returns the groups that have trees.
@@ -114,6 +106,10 @@ impl Fabric for Racks {
         cool_fabric::Measurements::default()
     }
 
+    async fn observation(&self) -> Result<Option<cool_fabric::Observation>, FabricError> {
+        Ok(None)
+    }
+
     async fn create_group(&self, group: GroupRequest) -> Result<Vec<TreeGrant>, FabricError> {
         self.groups.lock().unwrap().push(group.id);
         let trees = self.trees(group.id).await?;
@@ -140,11 +136,6 @@ impl Fabric for Racks {
             nodes: Vec::new(),
             needs_proof: false,
         }])
-    }
-
-    async fn withdraw_trees(&self, id: u64, addresses: BTreeSet<IpAddr>) -> Result<(), FabricError> {
-        self.withdrawn.lock().unwrap().push((id, addresses));
-        Ok(())
     }
 
     async fn release_group(&self, id: u64) -> Result<(), FabricError> {
@@ -194,7 +185,12 @@ impl Controller {
         let config = ServerConfig {
             lldp_interval: Duration::from_millis(250),
             lldp_key: [7; 32].into(),
-            keys: GroupKeys { secret: [8; 32].into(), required: false, mesh_nodes: 2 },
+            keys: GroupKeys {
+                secret: [8; 32].into(),
+                required: false,
+                mesh_nodes: 2,
+                connections_per_hop: 8,
+            },
             timeouts,
             jobs_per_user: watch::channel(64).1,
             configured_rates: ConfiguredRates::default(),

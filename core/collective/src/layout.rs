@@ -40,6 +40,8 @@ pub struct Layout {
     racks: Vec<core::ops::Range<usize>>,
     /// Number of trees over all nodes that share no link between switches.
     stripes: u32,
+    /// Whether a tree reaches all nodes.
+    has_tree: bool,
 }
 
 /// The reason why places do not form a layout.
@@ -103,6 +105,7 @@ impl Layout {
             rack_of_node: Vec::with_capacity(sorted.len()),
             racks: Vec::new(),
             stripes: 1,
+            has_tree: true,
         };
         let mut previous = None;
         for (node, (rack, ranks)) in sorted.into_iter().enumerate() {
@@ -150,6 +153,7 @@ impl Layout {
             rack_of_node: vec![0],
             racks: core::iter::once(0..1).collect(),
             stripes: 1,
+            has_tree: self.has_tree,
         }
     }
 
@@ -161,6 +165,18 @@ impl Layout {
     #[must_use]
     pub fn with_stripes(self, trees: u32) -> Layout {
         Layout { stripes: trees.clamp(1, Layout::MOST_STRIPES), ..self }
+    }
+
+    /// Returns the same group on a network without a tree that reaches all nodes. Multicasts to all
+    /// nodes are then sent along a chain.
+    #[must_use]
+    pub fn without_tree(self) -> Layout {
+        Layout { has_tree: false, ..self }
+    }
+
+    /// Returns whether a tree reaches all nodes. Plans are chosen accordingly.
+    pub fn has_tree(&self) -> bool {
+        self.has_tree
     }
 
     /// Returns the number of stripes of a long message to the nodes of `scope`, at least one. Each

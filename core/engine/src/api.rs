@@ -49,6 +49,14 @@ pub struct GroupSpec {
     /// Whether the agents test, before the first of these calls, that datagrams arrive. All agents
     /// of the group must support it.
     pub probe_quick: bool,
+    /// Length of the datagrams into which ranks divide long messages of these calls; 0 if they
+    /// execute only short calls.
+    pub quick_datagram_bytes: u16,
+    /// Number of parallel TCP connections of which a connection between two agents consists, up to
+    /// [`STREAMS_MAX`](cool_transport::unicast::handshake::STREAMS_MAX); 0 means one. A larger
+    /// number is used only between agents that prove their identity, and all agents of the group
+    /// must support it.
+    pub connections_per_hop: u8,
 }
 
 /// The location of a rank.

@@ -25,8 +25,8 @@ pub enum Input<'a> {
         /// The group.
         group: u64,
     },
-    /// The controller requests a proof that the trees of a group work. The engine replies with
-    /// [`Output::TreesProbed`].
+    /// The controller requests a proof that the trees of a group work, including those that an
+    /// earlier proof has withdrawn. The engine replies with [`Output::TreesProbed`].
     ProveTrees {
         /// The group.
         group: u64,
@@ -35,8 +35,9 @@ pub enum Input<'a> {
         /// The time until which the engine must reply.
         time_max: Duration,
     },
-    /// The controller concludes a proof. It must do so before ranks of any node make calls on the
-    /// group.
+    /// The controller concludes a proof. Streams that begin from now on use all trees except the
+    /// withdrawn ones. If nodes learn this at different times, streams arrive along the chain where
+    /// their ends disagree.
     ConcludeTreeProof {
         /// The group.
         group: u64,
@@ -196,21 +197,21 @@ pub enum Output {
         /// Number of probes that have arrived, of different nodes or over different trees.
         received: usize,
     },
-    /// Stop receiving from these trees of a group.
-    LeaveTrees {
-        /// The group.
-        group: u64,
+    /// Renew this node's membership of these trees: leave and join them, so that the network learns
+    /// of it again. They were withdrawn, and are about to be proven again.
+    RenewTrees {
         /// The addresses of the trees.
         trees: Vec<SocketAddr>,
     },
-    /// Renew this node's membership of these trees: leave and join them, so that the network learns
-    /// of it again. Their multicasts do not arrive here, although other nodes receive them.
-    RenewTrees {
+    /// The multicasts of these trees do not arrive here, although others send them. The driver must
+    /// renew this node's membership, as for [`Output::RenewTrees`], and should report the group to
+    /// the controller, which may prove its trees again.
+    TreesSilent {
         /// The group.
         group: u64,
         /// The addresses of the trees.
         trees: Vec<SocketAddr>,
-        /// Number of renewals since the last multicast arrived, including this one.
+        /// Number of these outputs since the last multicast arrived, including this one.
         renewals: u32,
     },
     /// Receive the multicasts of a source from a source-specific tree of a group.
@@ -298,6 +299,9 @@ pub enum Output {
         /// The key with which both agents must prove their identity before the first frame; `None`
         /// if the agent there has no key.
         key: Option<PeerKey>,
+        /// Number of parallel TCP connections of which the connection must consist if the agents
+        /// prove their identity; 0 means one. The engine sees one connection.
+        streams: u8,
     },
     /// Write a frame. The payload does not change before [`Input::Written`] reports that all of it
     /// has been written or copied. The driver must immediately copy the part that it cannot write

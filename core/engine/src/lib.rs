@@ -90,6 +90,7 @@ mod group;
 mod ids;
 mod inputs_outputs;
 mod link_share;
+mod lost_peer;
 mod members;
 mod memory;
 mod peers;

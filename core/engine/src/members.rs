@@ -66,12 +66,16 @@ pub(crate) struct Members {
     pub(crate) on_demand: bool,
     /// Whether agents test that datagrams arrive before ranks execute quick calls.
     pub(crate) probe_quick: bool,
+    /// Number of parallel TCP connections between two agents.
+    pub(crate) connections_per_hop: u8,
     group_key: Option<Key>,
     /// The trees by scope. If there are several over all nodes, they share no link between
     /// switches.
     trees: BTreeMap<MulticastScope, Vec<MemberTree>>,
-    /// The nodes of which the multicasts over source-specific trees arrive: this node once all
-    /// others have received its probes, and others once their data has arrived here.
+    /// The scopes with trees that are not used, because some node receives nothing from them.
+    withdrawn: BTreeSet<MulticastScope>,
+    /// The nodes whose multicasts over source-specific trees arrive: this node once all others have
+    /// received its probes, and others once their data has arrived here.
     sources: BTreeSet<(MulticastScope, usize)>,
     host_bytes_per_second: u64,
     /// The rate of the slowest network level, as configured or measured, by which plans are chosen.
@@ -141,8 +145,10 @@ impl Members {
             }
             alike.push(MemberTree { address, bytes_per_second: tree.bytes_per_second });
         }
-        let stripes = trees.get(&MulticastScope::All).map_or(1, |trees| trees.len() as u32);
-        let layout = layout.with_stripes(stripes);
+        let layout = match trees.get(&MulticastScope::All) {
+            Some(trees) => layout.with_stripes(trees.len() as u32),
+            None => layout.without_tree(),
+        };
         let cost = &spec.cost_model;
         Ok(Members {
             id: spec.id,
@@ -154,8 +160,10 @@ impl Members {
             protection: spec.keyed.as_ref().map(|keyed| keyed.protection),
             on_demand: spec.on_demand,
             probe_quick: spec.probe_quick,
+            connections_per_hop: spec.connections_per_hop,
             group_key: spec.keyed.as_ref().filter(|_| spec.on_demand).map(|keyed| keyed.key.clone()),
             trees,
+            withdrawn: BTreeSet::new(),
             sources: BTreeSet::new(),
             host_bytes_per_second: spec.host_bytes_per_second,
             slowest_level_bytes_per_second: cost.rack.bytes_per_second.min(cost.core.bytes_per_second),
@@ -176,13 +184,13 @@ impl Members {
         self.nodes[node].key.is_some() || self.group_key.is_some()
     }
 
-    /// Returns the addresses of the trees that reach this node.
+    /// Returns the addresses of the trees over this node, including the withdrawn ones.
     pub(crate) fn my_trees(&self) -> Vec<SocketAddr> {
         self.my_indexed_trees().into_iter().map(|(_, address, _)| address).collect()
     }
 
-    /// Returns the trees that reach this node, each with its index among all trees of the group,
-    /// its address and its nodes.
+    /// Returns the trees over this node, including the withdrawn ones, each with its index among
+    /// all trees of the group, its address and its nodes.
     pub(crate) fn my_indexed_trees(&self) -> Vec<(u32, SocketAddr, Vec<usize>)> {
         let trees =
             self.indexed_trees().map(|(index, scope, address)| (index, address, self.layout.nodes_of(scope)));
@@ -195,7 +203,7 @@ impl Members {
         (0u32..).zip(trees).map(|(index, (scope, address))| (index, scope, address))
     }
 
-    /// Returns the trees that reach this node and that nodes join together with a source.
+    /// Returns the source-specific trees over this node.
     pub(crate) fn source_specific_trees(&self) -> impl Iterator<Item = SourceSpecificTree> {
         let trees = self.indexed_trees().filter(|(.., address)| is_source_specific(address.ip()));
         let trees = trees.map(|(index, scope, address)| {
@@ -217,37 +225,53 @@ impl Members {
         }
     }
 
-    /// Stops using the trees with these addresses. If there are several over the same nodes, none
-    /// of them is used any more. Returns the addresses of those that reach this node.
-    pub(crate) fn withdraw_trees(&mut self, addresses: &BTreeSet<IpAddr>) -> Vec<SocketAddr> {
-        let before = self.my_trees();
-        self.trees.retain(|_, trees| !trees.iter().any(|tree| addresses.contains(&tree.address.ip())));
-        let after = self.my_trees();
-        before.into_iter().filter(|tree| !after.contains(tree)).collect()
+    /// Records that a node does not multicast over the tree for a scope.
+    pub(crate) fn forget_source(&mut self, scope: MulticastScope, source: usize) {
+        self.sources.remove(&(scope, source));
     }
 
-    /// Returns whether multicasts of a node reach the others by a tree, as far as this node knows.
-    /// Nodes may know different sources of source-specific trees: receivers notice in each stream
-    /// whether the source uses the tree.
-    pub(crate) fn has_tree(&self, scope: MulticastScope, source: usize) -> bool {
-        self.trees.contains_key(&scope)
-            && (!self.is_source_specific(scope) || self.sources.contains(&(scope, source)))
+    /// Sets the trees that new streams must not use, by their addresses; they use all others. If
+    /// there are several trees over the same nodes, none of them is used.
+    pub(crate) fn set_withdrawn_trees(&mut self, addresses: &BTreeSet<IpAddr>) {
+        let is_withdrawn = |trees: &[MemberTree]| trees.iter().any(|t| addresses.contains(&t.address.ip()));
+        self.withdrawn =
+            self.trees.iter().filter(|(_, trees)| is_withdrawn(trees)).map(|(scope, _)| *scope).collect();
     }
 
-    /// Returns the addresses of the trees for a scope.
-    pub(crate) fn trees(&self, scope: MulticastScope) -> Vec<SocketAddr> {
-        self.trees.get(&scope).into_iter().flatten().map(|tree| tree.address).collect()
+    /// Returns the addresses of the withdrawn trees over this node.
+    pub(crate) fn my_withdrawn_trees(&self) -> Vec<SocketAddr> {
+        let scopes = self.withdrawn.iter().filter(|scope| self.layout.nodes_of(**scope).contains(&self.me));
+        let trees = scopes.filter_map(|scope| self.trees.get(scope)).flatten();
+        trees.map(|tree| tree.address).collect()
+    }
+
+    /// Returns whether there is a tree for a scope that may be used.
+    pub(crate) fn has_tree(&self, scope: MulticastScope) -> bool {
+        !self.trees(scope).is_empty()
+    }
+
+    /// Returns whether a node uses the tree for a scope, as far as this node knows. Nodes may know
+    /// different sources of source-specific trees, because each receiver notices in each stream
+    /// whether chunks arrive over the tree.
+    pub(crate) fn is_source(&self, scope: MulticastScope, node: usize) -> bool {
+        self.has_tree(scope) && (!self.is_source_specific(scope) || self.sources.contains(&(scope, node)))
+    }
+
+    /// Returns the trees for a scope that may be used.
+    pub(crate) fn trees(&self, scope: MulticastScope) -> &[MemberTree] {
+        let trees = self.trees.get(&scope).filter(|_| !self.withdrawn.contains(&scope));
+        trees.map_or(&[], Vec::as_slice)
     }
 
     /// Returns the tree over which a stripe of a message is sent.
     pub(crate) fn tree(&self, scope: MulticastScope, stripe: Stripe) -> Option<MemberTree> {
-        self.trees.get(&scope)?.get(stripe.index as usize).copied()
+        self.trees(scope).get(stripe.index as usize).copied()
     }
 
     /// Returns the address of the tree of this node's rack, if this node may multicast over it.
     pub(crate) fn rack_tree(&self) -> Option<SocketAddr> {
         let rack = MulticastScope::Rack(self.layout.rack_of_node(self.me));
-        self.trees.get(&rack).filter(|_| self.has_tree(rack, self.me))?.first().map(|tree| tree.address)
+        self.trees(rack).first().filter(|_| self.is_source(rack, self.me)).map(|tree| tree.address)
     }
 
     /// Returns the share of this node's link to which a stream is entitled next to its
@@ -419,6 +443,8 @@ mod tests {
             on_demand: false,
             quick: false,
             probe_quick: false,
+            quick_datagram_bytes: 0,
+            connections_per_hop: 0,
         }
     }
 

@@ -3,6 +3,7 @@
 use crate::engine_outbox::EngineOutbox;
 use crate::ids::{AgentConnectionId, NodeId};
 use crate::inputs_outputs::Output;
+use crate::lost_peer::LostPeer;
 use crate::members::Members;
 use crate::memory::MemoryRange;
 use cool_machine::{Machine, Time};
@@ -59,6 +60,8 @@ pub(crate) struct PeerLink {
     ip: IpAddr,
     /// The address to connect to, if this side may connect.
     connect: Option<SocketAddr>,
+    /// Number of TCP connections that a connection from this side must consist of.
+    streams: u8,
     pub(crate) groups: BTreeSet<u64>,
     /// Number of times that data has arrived from the agent. Groups compare it to find out whether
     /// the agent is alive.
@@ -85,6 +88,7 @@ impl PeerLink {
             awaited: (0, None),
             ip,
             connect: None,
+            streams: 0,
             groups: BTreeSet::new(),
             heard: 0,
             used: false,
@@ -115,20 +119,6 @@ enum ConnectionOwner {
         proven: Option<AgentId>,
         bytes: Vec<u8>,
     },
-}
-
-/// A lost peer.
-#[derive(Debug)]
-pub(crate) struct LostPeer {
-    pub(crate) node: NodeId,
-    pub(crate) groups: BTreeSet<u64>,
-    pub(crate) why: String,
-}
-
-impl LostPeer {
-    fn new(node: NodeId, groups: BTreeSet<u64>, why: &str) -> LostPeer {
-        LostPeer { node, groups, why: why.to_owned() }
-    }
 }
 
 /// A node that the engine has learned of.
@@ -244,6 +234,7 @@ impl PeerTable {
         if link.precedes || members.on_demand {
             link.connect = Some(theirs);
         }
+        link.streams = link.streams.max(members.connections_per_hop);
         link.key = member.key.clone().or(link.key.take());
         link.group_keys.extend(members.group_key_of(place).map(|key| (group, key)));
         link.groups.insert(group.0);
@@ -276,8 +267,8 @@ impl PeerTable {
         };
         let Some(to) = link.connect else { return };
         link.is_connecting = true;
-        let key = link.proof();
-        out.push(Output::Connect { node, to, key });
+        let (key, streams) = (link.proof(), link.streams);
+        out.push(Output::Connect { node, to, key, streams });
     }
 
     /// Returns a spare connection that replaces one that has ended.
@@ -553,6 +544,7 @@ impl PeerTable {
         let mut link = PeerLink {
             used: true,
             connect: ended.connect,
+            streams: ended.streams,
             key: ended.key,
             group_keys: ended.group_keys,
             is_connecting: ended.is_connecting,

@@ -34,7 +34,13 @@ impl Preparation {
         self.group
     }
 
-    /// Returns the call, which together with the group determines the plan.
+    /// Returns whether the plan may count on a tree that reaches all nodes of the group.
+    pub fn has_tree(&self) -> bool {
+        self.planner.layout().has_tree()
+    }
+
+    /// Returns the call, which together with the group and [`Preparation::has_tree`] determines the
+    /// plan.
     pub fn call(&self) -> &Call {
         &self.signature.call
     }

@@ -63,8 +63,17 @@ pub(crate) struct MulticastStream {
     pub(crate) rank: u32,
     pub(crate) action: u32,
     pub(crate) hold: StreamHold,
-    /// The address of the tree, for a source that has one.
-    tree: Option<SocketAddr>,
+    /// The trees that the stream uses until it ends, even if they are withdrawn meanwhile.
+    trees: StreamTrees,
+}
+
+/// The addresses of the trees of a stream.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct StreamTrees {
+    /// The tree over which a source sends, if there is one.
+    pub(crate) source: Option<SocketAddr>,
+    /// The tree of this node's rack.
+    pub(crate) rack: Option<SocketAddr>,
 }
 
 /// The effects of an input to a stream's machine, in addition to the data that was sent and stored.
@@ -91,10 +100,10 @@ impl MulticastStream {
         end: StreamEnd,
         data: MemoryRange,
         (scope, operation, rank, action): (MulticastScope, Operation, u32, u32),
-        tree: Option<SocketAddr>,
+        trees: StreamTrees,
     ) -> MulticastStream {
         let (bounced, hold) = (false, StreamHold::Action);
-        MulticastStream { end, data, bounced, scope, operation, rank, action, hold, tree }
+        MulticastStream { end, data, bounced, scope, operation, rank, action, hold, trees }
     }
 
     pub(crate) fn is_receiver(&self) -> bool {
@@ -144,11 +153,25 @@ impl MulticastStream {
         matches!(&self.end, StreamEnd::Receiver(receiver) if receiver.hears_tree())
     }
 
+    /// Returns whether the message arrived without any multicast although its source has a tree.
+    pub(crate) fn misses_tree(&self) -> bool {
+        matches!(&self.end, StreamEnd::Receiver(receiver) if receiver.misses_tree())
+    }
+
     /// Returns the current estimate of the retransmission timeout.
     pub(crate) fn retransmission_timeout(&self) -> Duration {
         match &self.end {
             StreamEnd::Sender(sender) => sender.retransmission_timeout(),
             StreamEnd::Receiver(receiver) => receiver.retransmission_timeout(),
+        }
+    }
+
+    /// Returns the tree of a source's stream and the bytes per second that it has found the tree to
+    /// carry, if any receiver has reported.
+    pub(crate) fn found_rate(&self) -> Option<(SocketAddr, u64)> {
+        match &self.end {
+            StreamEnd::Sender(sender) => Some((self.trees.source?, sender.found_rate()?)),
+            StreamEnd::Receiver(_) => None,
         }
     }
 
@@ -196,8 +219,8 @@ impl MulticastStream {
                 }
                 Poll::Output(Output::Transmit { to, packet, payload }) => {
                     let address = match to {
-                        PacketTarget::Tree => self.tree,
-                        PacketTarget::Rack => members.rack_tree(),
+                        PacketTarget::Tree => self.trees.source,
+                        PacketTarget::Rack => self.trees.rack,
                         PacketTarget::Node(node) => members.nodes.get(usize::from(node)).map(|n| n.udp),
                     };
                     if matches!(packet.body, PacketBody::Data { .. }) {
@@ -237,7 +260,7 @@ impl MulticastStream {
             PacketTarget::Tree => effects.traffic.bytes_multicast += len,
             PacketTarget::Rack | PacketTarget::Node(_) => effects.traffic.chunks_resent += 1,
         }
-        let first_time = to == PacketTarget::Tree || self.tree.is_none();
+        let first_time = to == PacketTarget::Tree || self.trees.source.is_none();
         effects.all_sent |= first_time && payload.end == self.data.len;
         if let Some(to) = address {
             out.push(EngineOutput::Data { to, packet, payload: self.data.part(payload.start, len) });

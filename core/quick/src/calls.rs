@@ -1,6 +1,8 @@
 //! Executes the quick calls of one rank, in order.
 
+use crate::call_limits::CallLimits;
 use crate::datagram::{Datagram, DatagramHeader, DatagramKind, OVERHEAD_BYTES};
+use crate::message_parts::{MessagePart, Reassembly};
 use crate::quick_schedule::{CallTraffic, QuickSchedule, RETRANSMIT_WINDOW, locate};
 use crate::redundant_sending::RedundantSending;
 use cool_collective::{ActionKind, Layout, ProgramProgress, Rank, Span};
@@ -92,7 +94,8 @@ pub enum Input<'a> {
     /// The agents execute the call with this number instead, because other ranks have requested it
     /// from them. Ignored if the rank is not in that call.
     Abandon(u64),
-    /// A datagram arrived. Datagrams that do not belong to the group are ignored.
+    /// One or several datagrams arrived, one right after the other. Those that do not belong to the
+    /// group are ignored.
     Datagram(&'a [u8]),
     /// The number of this rank's messages that its agent has retransmitted so far.
     Retransmitted(u64),
@@ -161,6 +164,7 @@ pub struct QuickCalls {
     group: (u64, u32),
     rank: Rank,
     layout: Layout,
+    limits: CallLimits,
     barrier: Arc<QuickSchedule>,
     /// An upper bound for the traffic that was sent since all ranks last heard from each other. All
     /// ranks compute the same value.
@@ -171,6 +175,8 @@ pub struct QuickCalls {
     /// Messages that no action expects yet, of the current or of a later call. By name: sender,
     /// digest and payload.
     early: BTreeMap<(u64, u32), (u32, u64, Vec<u8>)>,
+    /// Messages of which parts have arrived, of the current or of a later call.
+    reassembly: Reassembly,
     /// The latest calls of this rank, with their digests.
     recent: VecDeque<(u64, u64)>,
     current: Option<ActiveCall>,
@@ -267,18 +273,26 @@ impl ActiveCall {
 impl QuickCalls {
     /// Returns the state of a rank's calls in a group, before the first call. Datagrams are tagged
     /// under `key`. Returns `None` if the group cannot execute a quick barrier.
-    pub fn new(key: Key, group: (u64, u32), rank: Rank, layout: Layout) -> Option<QuickCalls> {
+    pub fn new(
+        key: Key,
+        group: (u64, u32),
+        rank: Rank,
+        layout: Layout,
+        limits: CallLimits,
+    ) -> Option<QuickCalls> {
         let barrier = Arc::new(QuickSchedule::barrier(&layout, rank)?);
         Some(QuickCalls {
             key,
             group,
             rank,
             layout,
+            limits,
             barrier,
             unacknowledged: CallTraffic::default(),
             unacknowledged_before: CallTraffic::default(),
             redundant_sending: RedundantSending::default(),
             early: BTreeMap::new(),
+            reassembly: Reassembly::default(),
             recent: VecDeque::new(),
             current: None,
             output: Vec::new(),
@@ -310,6 +324,7 @@ impl QuickCalls {
             self.recent.pop_front();
         }
         self.early.retain(|(number, _), _| *number >= begin.number);
+        self.reassembly.forget_before(begin.number);
         // If the rank has left the call before because of an error, it has not received the result
         // of that call, which must not pass for the result of this one.
         self.out.retain(|output| *output != Output::Done);
@@ -318,7 +333,7 @@ impl QuickCalls {
         self.unacknowledged_before = self.unacknowledged;
         let call = ActiveCall::new(begin, self.rank, size);
         let needs_barrier = self.unacknowledged != CallTraffic::default()
-            && !self.unacknowledged.and(begin.schedule.traffic).fits();
+            && !self.unacknowledged.and(begin.schedule.traffic).fits(self.limits);
         self.start(now, if needs_barrier { call.preceded_by(&self.barrier, self.rank, size) } else { call });
     }
 
@@ -415,13 +430,28 @@ impl QuickCalls {
     /// Sends a NAK for a message. If its sender made another call, the answer describes that call.
     fn send_nak(&mut self, to: Rank, name: (u64, u32), digest: u64) {
         let header = DatagramHeader { requested: to.0, ..self.header(DatagramKind::Nak, name, digest) };
-        let bytes = Datagram { header, payload: &[] }.encode(&self.key);
+        let arrived = self.reassembly.arrived_parts(to.0, name).to_payload();
+        let bytes = Datagram { header, payload: &arrived }.encode(&self.key);
         self.out.push_back(Output::Nak { to, bytes });
     }
 
     fn header(&self, kind: DatagramKind, (call, transfer): (u64, u32), digest: u64) -> DatagramHeader {
         let (group, epoch) = self.group;
         DatagramHeader { kind, group, epoch, call, transfer, from: self.rank.0, requested: 0, digest }
+    }
+
+    /// Handles one or several datagrams.
+    fn datagrams(&mut self, now: Time, bytes: &[u8]) {
+        let (group, own, size) = (self.group, self.rank.0, self.layout.size());
+        let begun = self.recent.back().map_or(0, |(number, _)| *number);
+        let is_needed = |part: &MessagePart<'_>| {
+            let is_of_other = part.from() != own && (part.from() as usize) < size;
+            part.group() == group && is_of_other && part.call() >= begun
+        };
+        let mut left = bytes;
+        while let Some(message) = self.reassembly.next_message(&mut left, is_needed) {
+            self.datagram(now, &message);
+        }
     }
 
     fn datagram(&mut self, now: Time, bytes: &[u8]) {
@@ -502,7 +532,7 @@ impl Machine for QuickCalls {
         match input {
             Input::Begin(begin) => self.begin(now, &begin),
             Input::Abandon(number) => self.abandon(number),
-            Input::Datagram(bytes) => self.datagram(now, bytes),
+            Input::Datagram(bytes) => self.datagrams(now, bytes),
             Input::Retransmitted(total) => self.redundant_sending.on_retransmitted(total),
         }
     }

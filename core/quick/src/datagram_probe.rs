@@ -8,6 +8,7 @@
 
 use crate::calls::SendTo;
 use crate::datagram::{DATAGRAM_BYTES_MAX, Datagram, DatagramHeader, DatagramKind, OVERHEAD_BYTES};
+use crate::message_parts::{Reassembly, in_parts};
 use cool_collective::Rank;
 use cool_types::Key;
 use std::collections::BTreeSet;
@@ -30,15 +31,33 @@ pub struct DatagramProbe {
     /// Number of leaders.
     leaders: u32,
     missing: BTreeSet<ProbePath>,
+    /// Length of the datagrams into which messages are divided; 0 if they are not.
+    datagram_bytes: usize,
+    reassembly: Reassembly,
 }
 
 impl DatagramProbe {
-    /// Returns the test by leader `leader` of `leaders`, before any datagram has arrived.
-    pub fn new(key: Key, group: (u64, u32), leader: Rank, leaders: usize) -> DatagramProbe {
+    /// Returns the test by leader `leader` of `leaders`, before any datagram has arrived. Messages
+    /// are divided into datagrams of `datagram_bytes`; see [`in_parts`].
+    pub fn new(
+        key: Key,
+        group: (u64, u32),
+        leader: Rank,
+        leaders: usize,
+        datagram_bytes: usize,
+    ) -> DatagramProbe {
         let (leader, leaders) = (leader.0, leaders as u32);
         let paths = [ProbePath::Unicast, ProbePath::Multicast];
         let missing = paths.into_iter().filter(|path| *path == ProbePath::Unicast || leader > 0).collect();
-        DatagramProbe { key, group, leader, leaders, missing }
+        DatagramProbe {
+            key,
+            group,
+            leader,
+            leaders,
+            missing,
+            datagram_bytes,
+            reassembly: Reassembly::default(),
+        }
     }
 
     /// Returns the datagrams that the leader must send, and repeat because they may be lost.
@@ -61,11 +80,23 @@ impl DatagramProbe {
             requested: 0,
             digest: 0,
         };
-        Datagram { header, payload: &[0; DATAGRAM_BYTES_MAX - OVERHEAD_BYTES] }.encode(&self.key)
+        let message =
+            Datagram { header, payload: &[0; DATAGRAM_BYTES_MAX - OVERHEAD_BYTES] }.encode(&self.key);
+        in_parts(&message, self.datagram_bytes).into_owned()
     }
 
-    /// Handles a datagram. Returns the path that is now known to work, if it is a probe.
+    /// Handles one or several datagrams, one right after the other. Returns the first path that is
+    /// now known to work, if a probe is complete.
     pub fn receive(&mut self, bytes: &[u8]) -> Option<ProbePath> {
+        let (group, mut left, mut path) = (self.group, bytes, None);
+        while let Some(message) = self.reassembly.next_message(&mut left, |part| part.group() == group) {
+            let found = self.probe(&message);
+            path = path.or(found);
+        }
+        path
+    }
+
+    fn probe(&mut self, bytes: &[u8]) -> Option<ProbePath> {
         let Datagram { header, payload } = Datagram::verify(&self.key, self.group, bytes).ok()?;
         let path = [ProbePath::Unicast, ProbePath::Multicast]
             .into_iter()
@@ -94,15 +125,27 @@ impl DatagramProbe {
 mod tests {
     use super::*;
 
-    fn probes(leaders: u32) -> Vec<DatagramProbe> {
-        let probe = |leader| DatagramProbe::new([7; 32].into(), (9, 2), Rank(leader), leaders as usize);
+    fn probes(leaders: u32, datagram_bytes: usize) -> Vec<DatagramProbe> {
+        let probe = |leader| {
+            DatagramProbe::new([7; 32].into(), (9, 2), Rank(leader), leaders as usize, datagram_bytes)
+        };
         (0..leaders).map(probe).collect()
     }
 
     /// Sends the datagrams of all leaders that pass, given sender, receiver and path. Returns the
     /// missing paths of each leader.
     fn exchange(leaders: u32, passes: impl Fn(u32, u32, ProbePath) -> bool) -> Vec<Vec<(ProbePath, Rank)>> {
-        let mut probes = probes(leaders);
+        let [whole, parts] = [0, 1472].map(|bytes| exchange_by(bytes, leaders, &passes));
+        assert_eq!(whole, parts);
+        whole
+    }
+
+    fn exchange_by(
+        datagram_bytes: usize,
+        leaders: u32,
+        passes: &impl Fn(u32, u32, ProbePath) -> bool,
+    ) -> Vec<Vec<(ProbePath, Rank)>> {
+        let mut probes = probes(leaders, datagram_bytes);
         for from in 0..leaders {
             for (to, bytes) in probes[from as usize].datagrams() {
                 let (to, path) = match to {
@@ -137,13 +180,13 @@ mod tests {
 
     #[test]
     fn only_probes_of_the_expected_leaders_count() {
-        let mut probes = probes(3);
+        let mut probes = probes(3, 0);
         let (_, bytes) = probes[0].datagrams().remove(0);
         assert_eq!(bytes.len(), DATAGRAM_BYTES_MAX);
         assert_eq!(probes[2].receive(&bytes), None);
         assert_eq!(probes[1].receive(&bytes[..1400]), None);
         assert_eq!(probes[1].receive(&[]), None);
-        let mut other = DatagramProbe::new([8; 32].into(), (9, 2), Rank(1), 3);
+        let mut other = DatagramProbe::new([8; 32].into(), (9, 2), Rank(1), 3, 0);
         assert_eq!(other.receive(&bytes), None);
         assert_eq!(probes[1].receive(&bytes), Some(ProbePath::Unicast));
     }

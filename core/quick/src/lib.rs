@@ -1,11 +1,13 @@
 //! Quick calls: short collectives over several nodes that the ranks execute themselves. Each
-//! message is one datagram, sent through a socket that the agent opened. An agent is not woken by a
-//! call unless a message is lost, because waking one more process at each node would take longer
-//! than the call itself.
+//! message is one datagram, or several if it is long, sent through a socket that the agent opened.
+//! An agent is not woken by a call unless a message is lost, because waking one more process at
+//! each node would take longer than the call itself.
 //!
 //! ```text
+//! call_limits        how long calls and their messages may be
 //! quick_schedule     when a call is quick, and the program of each rank
 //! datagram           the wire format of messages, with a tag under the group's key
+//! message_parts      long messages, which are sent in parts
 //! datagram_probe     whether datagrams of full length arrive, before the first call
 //! calls              the calls of one rank, in order: a machine without I/O
 //! redundant_sending  when messages are sent twice
@@ -20,21 +22,27 @@
 //! datagram from the buffer, whatever the rank does meanwhile. (Compare RFC 5740 and the term
 //! buffers of Aeron.)
 
+mod call_limits;
 mod calls;
 mod datagram;
 mod datagram_probe;
 mod leaders;
+mod message_parts;
 mod nak_responder;
 mod quick_schedule;
 mod redundant_sending;
 mod wait_policy;
 
+pub use call_limits::{CallLimits, LONG_MESSAGES_BYTES_MAX, MESSAGE_BYTES_MAX};
 pub use calls::{
     BeginCall, CallArrivals, Input, Output, QuickCalls, QuickMessage, RECENT_ARRIVALS_MAX, SendTo,
 };
-pub use datagram::{DATAGRAM_BYTES_MAX, Datagram, DatagramError, DatagramHeader, DatagramKind};
+pub use datagram::{
+    DATAGRAM_BYTES_MAX, Datagram, DatagramError, DatagramHeader, DatagramKind, LONG_DATAGRAM_BYTES_MAX,
+};
 pub use datagram_probe::{DatagramProbe, ProbePath};
 pub use leaders::NodeLeaders;
-pub use nak_responder::{NakResponder, RetransmitBuffer};
-pub use quick_schedule::{MESSAGE_BYTES_MAX, QuickSchedule, RETRANSMIT_WINDOW, quick_plans};
+pub use message_parts::{LEADER_BUFFER_BYTES, PART_DATAGRAM_BYTES_MIN, in_parts};
+pub use nak_responder::{NakAnswer, NakResponder, RetransmitBuffer};
+pub use quick_schedule::{QuickSchedule, RETRANSMIT_WINDOW, quick_plans};
 pub use wait_policy::{RECHECK_INTERVAL, ReportTimer, WaitAction, WaitPolicy, WaitState};

@@ -1,8 +1,10 @@
 //! Answers NAKs for the messages of a leader, from its retransmission buffer.
 
 use crate::datagram::{Datagram, DatagramHeader, DatagramKind};
+use crate::message_parts::{ArrivedParts, missing_parts};
 use cool_collective::Rank;
 use cool_types::Key;
+use std::borrow::Cow;
 
 /// Reported as the leader's call if its description is no longer in the buffer.
 const UNKNOWN_CALL: &str = "something else";
@@ -31,26 +33,47 @@ pub struct NakResponder {
     pub leader: Rank,
 }
 
+/// The answer to a NAK.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NakAnswer {
+    /// The rank that sent the NAK.
+    pub requester: Rank,
+    /// The message, or a mismatch if that rank made another call.
+    message: Vec<u8>,
+    arrived: ArrivedParts,
+}
+
+impl NakAnswer {
+    /// Returns the datagrams to send, one right after the other, as [`in_parts`](crate::in_parts)
+    /// does, without the parts that the requester has.
+    pub fn datagrams(&self, datagram_bytes: usize) -> Cow<'_, [u8]> {
+        missing_parts(&self.message, datagram_bytes, self.arrived)
+    }
+}
+
 impl NakResponder {
-    /// Returns the rank that sent the NAK in `bytes`, and the datagram to send to it: the message,
-    /// or a mismatch if that rank made another call. Returns `None` if the datagram is not a NAK
-    /// for this leader, or the message is not in the buffer, because it was not sent yet or all
+    /// Returns the answer to the NAK in `bytes`. Returns `None` if the datagram is not a NAK for
+    /// this leader, or the message is not in the buffer, because it was not sent yet or all
     /// receivers have it.
-    pub fn respond(&self, buffer: &impl RetransmitBuffer, bytes: &[u8]) -> Option<(Rank, Vec<u8>)> {
-        let Datagram { header: nak, .. } = Datagram::verify(&self.key, self.group, bytes).ok()?;
+    pub fn respond(&self, buffer: &impl RetransmitBuffer, bytes: &[u8]) -> Option<NakAnswer> {
+        let Datagram { header: nak, payload } = Datagram::verify(&self.key, self.group, bytes).ok()?;
         if nak.kind != DatagramKind::Nak || nak.requested != self.leader.0 {
             return None;
         }
-        let requester = Rank(nak.from);
+        let (requester, arrived) = (Rank(nak.from), ArrivedParts::from_payload(payload));
         if let Some(called) = buffer.digest(nak.call).filter(|called| *called != nak.digest) {
-            return Some((requester, self.mismatch(nak, called, &buffer.text(nak.call)?)));
+            let message = self.mismatch(nak, called, &buffer.text(nak.call)?);
+            return Some(NakAnswer { requester, message, arrived: ArrivedParts::default() });
         }
         let message = buffer.message((nak.call, nak.transfer))?;
         // The buffer keeps messages longer than calls, so the digest must be compared again.
         // Otherwise the requester would receive a message of another call and send another NAK.
         let called = Datagram::verify(&self.key, self.group, &message).ok()?.header.digest;
-        let answer = if called == nak.digest { message } else { self.mismatch(nak, called, UNKNOWN_CALL) };
-        Some((requester, answer))
+        if called == nak.digest {
+            return Some(NakAnswer { requester, message, arrived });
+        }
+        let message = self.mismatch(nak, called, UNKNOWN_CALL);
+        Some(NakAnswer { requester, message, arrived: ArrivedParts::default() })
     }
 
     fn mismatch(&self, nak: DatagramHeader, digest: u64, text: &str) -> Vec<u8> {
@@ -103,9 +126,9 @@ mod tests {
         let answer = |remembers, digest| {
             let nak = Datagram { header: header(DatagramKind::Nak, 4, digest), payload: &[] }.encode(&key);
             let leader = Leader { message: message.clone(), remembers };
-            let (requester, bytes) = responder.respond(&leader, &nak).unwrap();
-            let Datagram { header, payload } = Datagram::verify(&key, group, &bytes).unwrap();
-            assert_eq!((requester, header.from, header.digest), (Rank(4), 3, 70));
+            let answer = responder.respond(&leader, &nak).unwrap();
+            let Datagram { header, payload } = Datagram::verify(&key, group, &answer.message).unwrap();
+            assert_eq!((answer.requester, header.from, header.digest), (Rank(4), 3, 70));
             (header.kind, String::from_utf8(payload.to_vec()).unwrap())
         };
         assert_eq!(answer(true, 70), (DatagramKind::Message, "data".to_owned()));

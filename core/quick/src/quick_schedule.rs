@@ -4,40 +4,32 @@
 //! # When a call is quick
 //!
 //! The layout has at least two nodes and one rank per node, all parts have one length, the call has
-//! data or is a barrier, and one of the plans below sends few and short messages: at most
-//! [`MESSAGE_BYTES_MAX`] bytes each, and at most half of [`RETRANSMIT_WINDOW`] per rank. Where
+//! data or is a barrier, and one of the plans below sends few and short messages, at most half of
+//! [`RETRANSMIT_WINDOW`] per rank. The [limits](CallLimits) depend on the group's network. Where
 //! nodes have several ranks, the layout is that of their [leaders](crate::NodeLeaders).
 //!
-//! | operation | longest vector, or all parts together |
-//! | --- | --- |
-//! | barrier | no data |
-//! | bcast, reduce, allreduce, allgather | 16 KiB |
-//! | gather, scatter, reduce_scatter, alltoall | 64 KiB, with messages of at most 4 KiB |
-//! | scan, exscan | 4 KiB, because the vector is one message |
+//! | operation | longest vector, or all parts together | with long limits |
+//! | --- | --- | --- |
+//! | barrier | no data | no data |
+//! | bcast, reduce, allreduce, allgather | 16 KiB | 256 KiB |
+//! | gather, scatter, reduce_scatter, alltoall | 64 KiB | 384 KiB |
+//! | scan, exscan | 4 KiB, because the vector is one message | 384 KiB |
+//!
+//! A message has at most 4 KiB, with long limits 56 KiB, and the long messages of a rank have at
+//! most 384 KiB in all, so some calls up to these lengths are not quick.
 
+use crate::call_limits::{CallLimits, LONG_MESSAGES_BYTES_MAX, MESSAGE_BYTES_MAX};
 use cool_collective::{
     ActionKind, Dependents, Layout, MulticastScope, Plan, Program, Rank, RankBuffer, Schedule, Span, compile,
 };
 use cool_types::{Call, Operation};
 
-/// Length in bytes of the longest message: three Ethernet packets, which the system reassembles (IP
-/// fragments).
-pub const MESSAGE_BYTES_MAX: u64 = 4096;
-
 /// Bytes that fit into one Ethernet packet with all headers.
 const PACKET_BYTES: u64 = 1400;
 
-/// Bytes that are sent to all ranks at once, whatever the rate of the slowest link. This is TCP's
-/// initial window (RFC 6928).
-const INITIAL_WINDOW_BYTES: u64 = 16 << 10;
-
-/// Bytes that may arrive at one rank from many others at once, because they fit the queue of a
-/// switch port.
-const PORT_QUEUE_BYTES: u64 = 64 << 10;
-
 /// Number of messages that a rank keeps for retransmission. The ranks must execute a barrier before
 /// a call if, since all ranks last heard from each other, a rank would have sent more than half
-/// this number, or more bytes would arrive at a rank than a port queue holds.
+/// this number, or more bytes than the [limits](CallLimits) permit.
 pub const RETRANSMIT_WINDOW: u32 = 128;
 
 /// Bytes that arrive with each message in addition to its payload: Ethernet, IP and UDP headers,
@@ -52,18 +44,29 @@ pub(crate) struct CallTraffic {
     pub(crate) messages: u32,
     /// Bytes that arrive at a rank.
     pub(crate) bytes: u64,
+    /// Bytes of the messages of more than [`MESSAGE_BYTES_MAX`] that a rank sends.
+    pub(crate) long_bytes: u64,
 }
 
 impl CallTraffic {
     /// Returns the sum with the traffic of another call.
     pub(crate) fn and(self, other: CallTraffic) -> CallTraffic {
-        CallTraffic { messages: self.messages + other.messages, bytes: self.bytes + other.bytes }
+        CallTraffic {
+            messages: self.messages + other.messages,
+            bytes: self.bytes + other.bytes,
+            long_bytes: self.long_bytes + other.long_bytes,
+        }
     }
 
     /// Returns whether ranks may send this much without hearing from each other: all messages are
-    /// still in the retransmission buffers, and no port queue overflows.
-    pub(crate) fn fits(self) -> bool {
-        self.messages <= RETRANSMIT_WINDOW / 2 && self.bytes <= PORT_QUEUE_BYTES
+    /// still in the retransmission buffers, and no queue overflows.
+    pub(crate) fn fits(self, limits: CallLimits) -> bool {
+        self.is_retained() && self.bytes <= limits.window_bytes
+    }
+
+    /// Returns whether the retransmission buffers hold all messages.
+    fn is_retained(self) -> bool {
+        self.messages <= RETRANSMIT_WINDOW / 2 && self.long_bytes <= LONG_MESSAGES_BYTES_MAX
     }
 }
 
@@ -86,34 +89,40 @@ pub struct QuickSchedule {
 impl QuickSchedule {
     /// Returns the program of `rank` for a call, or `None` if the call is not quick. See the rule
     /// at the top of this file.
-    pub fn for_call(call: &Call, layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
+    pub fn for_call(call: &Call, layout: &Layout, rank: Rank, limits: CallLimits) -> Option<QuickSchedule> {
         let carries = call.operation == Operation::Barrier || call.bytes > 0;
         let alone = layout.nodes() < 2 || layout.nodes() != layout.size();
         if call.counts.is_some() || !carries || alone {
             return None;
         }
         let total = total_bytes(call, layout.size());
-        let mut plans = plans(call.operation).iter().filter(|(_, longest)| total <= *longest);
-        plans.find_map(|(plan, _)| QuickSchedule::with_plan(plan, call, layout, rank))
+        let mut plans = plans(call.operation).iter().filter(|(_, longest)| total <= longest.bytes(limits));
+        plans.find_map(|(plan, _)| QuickSchedule::with_plan(plan, call, layout, rank, limits))
     }
 
     /// Returns the program of `rank` by a plan, or `None` if a message is too long or a rank sends
     /// too many messages.
-    fn with_plan(plan: &str, call: &Call, layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
+    fn with_plan(
+        plan: &str,
+        call: &Call,
+        layout: &Layout,
+        rank: Rank,
+        limits: CallLimits,
+    ) -> Option<QuickSchedule> {
         let plan: Plan = plan.parse().ok()?;
         let schedule = compile(call, layout, &plan, |_| true).ok()?;
-        let all_sent = schedule.programs.iter().flatten().map(sent).collect::<Option<Vec<_>>>()?;
-        let messages = all_sent
-            .iter()
-            .map(|(messages, _)| *messages)
-            .max()
-            .filter(|most| *most <= RETRANSMIT_WINDOW / 2)?;
-        let bytes = schedule.programs.iter().flatten().map(received).max().unwrap_or(0);
-        let traffic = CallTraffic { messages, bytes };
+        let all = schedule.programs.iter().flatten();
+        let all_sent: Vec<SentMessages> =
+            all.map(|program| SentMessages::of(program, limits)).collect::<Option<_>>()?;
+        let traffic = CallTraffic {
+            messages: all_sent.iter().map(|sent| sent.messages).max()?,
+            bytes: schedule.programs.iter().flatten().map(received).max().unwrap_or(0),
+            long_bytes: all_sent.iter().map(|sent| sent.long_bytes).max()?,
+        };
+        traffic.is_retained().then_some(())?;
         let Schedule { call, mut programs } = schedule;
         let program = programs.get_mut(rank.0 as usize)?.take()?;
-        let (_, sent_bytes) = sent(&program)?;
-        let is_long = sent_bytes > MESSAGE_BYTES_MAX;
+        let is_long = SentMessages::of(&program, limits)?.bytes > MESSAGE_BYTES_MAX;
         Some(QuickSchedule {
             call,
             dependents: Dependents::for_program(&program),
@@ -126,7 +135,8 @@ impl QuickSchedule {
 
     /// Returns the barrier that the ranks execute between calls.
     pub(crate) fn barrier(layout: &Layout, rank: Rank) -> Option<QuickSchedule> {
-        QuickSchedule::for_call(&Call::new(Operation::Barrier, Rank(0), 0, 1), layout, rank)
+        let barrier = Call::new(Operation::Barrier, Rank(0), 0, 1);
+        QuickSchedule::for_call(&barrier, layout, rank, CallLimits::SHORT)
     }
 
     /// Returns the plan of the schedule.
@@ -167,56 +177,99 @@ pub fn quick_plans() -> impl Iterator<Item = &'static str> {
     Operation::ALL.into_iter().flat_map(|operation| plans(operation).iter().map(|(plan, _)| *plan))
 }
 
-/// Returns the plans for an operation, each with the maximum of the [total bytes](total_bytes) for
-/// which it is used. The first plan that covers the call and has short enough messages is used.
+/// The maximum of the [total bytes](total_bytes) for which a plan is used.
+#[derive(Clone, Copy, Debug)]
+enum PlanLimit {
+    /// This number.
+    Bytes(u64),
+    /// The longest message.
+    Message,
+    /// The longest vector that is reduced along a tree.
+    Tree,
+    /// The longest vector.
+    Vector,
+    /// All bytes that may arrive at a rank.
+    Window,
+}
+
+impl PlanLimit {
+    fn bytes(self, limits: CallLimits) -> u64 {
+        match self {
+            PlanLimit::Bytes(bytes) => bytes,
+            PlanLimit::Message => limits.message_bytes,
+            PlanLimit::Tree => limits.tree_bytes,
+            PlanLimit::Vector => limits.vector_bytes,
+            PlanLimit::Window => limits.window_bytes,
+        }
+    }
+}
+
+/// Returns the plans for an operation, each with its limit. The first plan that covers the call and
+/// has short enough messages is used.
 ///
 /// If all ranks receive the same data, one rank collects it and multicasts it to the whole group. A
 /// vector longer than a packet is reduced along a tree in which few ranks send to one at a time,
 /// because the vectors of many senders would wait in its port queue. For still longer vectors each
 /// rank combines a share, so that every link carries about one vector. Parts that leaders cannot
 /// send in one message are sent directly.
-fn plans(operation: Operation) -> &'static [(&'static str, u64)] {
+fn plans(operation: Operation) -> &'static [(&'static str, PlanLimit)] {
+    use PlanLimit::{Bytes, Message, Tree, Vector, Window};
     match operation {
-        Operation::Bcast => &[("multicast", MESSAGE_BYTES_MAX), ("multicast/4096", INITIAL_WINDOW_BYTES)],
-        Operation::Barrier => &[("multicast", 0)],
+        Operation::Bcast => &[
+            ("multicast", Message),
+            ("multicast/4096", Bytes(CallLimits::SHORT.vector_bytes)),
+            // The length of the longest message in parts.
+            ("multicast/57344", Vector),
+        ],
+        Operation::Barrier => &[("multicast", Bytes(0))],
         Operation::Reduce => &[
-            ("cool-p-p", PACKET_BYTES),
-            ("node:parallel,rack:binomial,center:binomial", MESSAGE_BYTES_MAX),
-            ("sharded", INITIAL_WINDOW_BYTES),
+            ("cool-p-p", Bytes(PACKET_BYTES)),
+            ("node:parallel,rack:binomial,center:binomial", Tree),
+            ("sharded", Vector),
         ],
         Operation::Allreduce => &[
-            ("multicast", PACKET_BYTES),
-            ("node:parallel,rack:binomial+parallel,center:binomial+parallel,spread:once", MESSAGE_BYTES_MAX),
-            ("sharded", INITIAL_WINDOW_BYTES),
+            ("multicast", Bytes(PACKET_BYTES)),
+            ("node:parallel,rack:binomial+parallel,center:binomial+parallel,spread:once", Tree),
+            ("sharded", Vector),
         ],
-        Operation::Allgather => &[("multicast", MESSAGE_BYTES_MAX), ("multicast-each", INITIAL_WINDOW_BYTES)],
-        Operation::Gather | Operation::Scatter => {
-            &[("cool-p-p", PORT_QUEUE_BYTES), ("flat:parallel", PORT_QUEUE_BYTES)]
-        }
+        Operation::Allgather => &[("multicast", Bytes(MESSAGE_BYTES_MAX)), ("multicast-each", Vector)],
+        Operation::Gather | Operation::Scatter => &[("cool-p-p", Window), ("flat:parallel", Window)],
         Operation::ReduceScatter | Operation::Alltoall | Operation::Scan | Operation::Exscan => {
-            &[("cool-p-p", PORT_QUEUE_BYTES)]
+            &[("cool-p-p", Window)]
         }
     }
 }
 
-/// Returns the number of messages that a program sends and their bytes, counting a multicast once.
-/// Returns `None` if a message is too long or uses a tree that does not span all nodes.
-fn sent(program: &Program) -> Option<(u32, u64)> {
-    let (mut messages, mut bytes) = (0, 0);
-    for action in &program.actions {
-        let (src, scope) = match action.kind {
-            ActionKind::Send { src, .. } => (src, MulticastScope::All),
-            ActionKind::Multicast { src, scope, .. } => (src, scope),
-            ActionKind::Receive { .. }
-            | ActionKind::ReceiveMulticast { .. }
-            | ActionKind::Reduce { .. }
-            | ActionKind::Copy { .. } => continue,
-        };
-        (src.len <= MESSAGE_BYTES_MAX && scope == MulticastScope::All).then_some(())?;
-        messages += 1;
-        bytes += src.len;
+/// The messages that a program sends. A multicast counts once.
+#[derive(Clone, Copy, Debug, Default)]
+struct SentMessages {
+    messages: u32,
+    bytes: u64,
+    /// Bytes of the messages that are longer than [`MESSAGE_BYTES_MAX`].
+    long_bytes: u64,
+}
+
+impl SentMessages {
+    /// Returns the messages of a program, or `None` if a message is too long or uses a tree that
+    /// does not span all nodes.
+    fn of(program: &Program, limits: CallLimits) -> Option<SentMessages> {
+        let mut sent = SentMessages::default();
+        for action in &program.actions {
+            let (src, scope) = match action.kind {
+                ActionKind::Send { src, .. } => (src, MulticastScope::All),
+                ActionKind::Multicast { src, scope, .. } => (src, scope),
+                ActionKind::Receive { .. }
+                | ActionKind::ReceiveMulticast { .. }
+                | ActionKind::Reduce { .. }
+                | ActionKind::Copy { .. } => continue,
+            };
+            (src.len <= limits.message_bytes && scope == MulticastScope::All).then_some(())?;
+            sent.messages += 1;
+            sent.bytes += src.len;
+            sent.long_bytes += if src.len > MESSAGE_BYTES_MAX { src.len } else { 0 };
+        }
+        Some(sent)
     }
-    Some((messages, bytes))
 }
 
 /// Returns the bytes, with headers, that arrive at a rank that executes a program.
@@ -253,7 +306,8 @@ mod tests {
     }
 
     fn is_quick(operation: Operation, bytes: u64, nodes: u32) -> bool {
-        QuickSchedule::for_call(&Call::new(operation, Rank(0), bytes, 8), &layout(nodes), Rank(1)).is_some()
+        let call = Call::new(operation, Rank(0), bytes, 8);
+        QuickSchedule::for_call(&call, &layout(nodes), Rank(1), CallLimits::SHORT).is_some()
     }
 
     #[test]
@@ -261,12 +315,12 @@ mod tests {
         assert!(is_quick(Operation::Barrier, 0, 16));
         for (operation, longest) in [
             (Operation::Scan, MESSAGE_BYTES_MAX),
-            (Operation::Bcast, INITIAL_WINDOW_BYTES),
-            (Operation::Reduce, INITIAL_WINDOW_BYTES),
-            (Operation::Allreduce, INITIAL_WINDOW_BYTES),
-            (Operation::Allgather, INITIAL_WINDOW_BYTES / 16),
-            (Operation::Gather, PORT_QUEUE_BYTES / 16),
-            (Operation::Scatter, PORT_QUEUE_BYTES / 16),
+            (Operation::Bcast, CallLimits::SHORT.vector_bytes),
+            (Operation::Reduce, CallLimits::SHORT.vector_bytes),
+            (Operation::Allreduce, CallLimits::SHORT.vector_bytes),
+            (Operation::Allgather, CallLimits::SHORT.vector_bytes / 16),
+            (Operation::Gather, CallLimits::SHORT.window_bytes / 16),
+            (Operation::Scatter, CallLimits::SHORT.window_bytes / 16),
         ] {
             assert!(is_quick(operation, 8, 16), "{operation}");
             assert!(is_quick(operation, longest, 16), "{operation}");
@@ -279,7 +333,10 @@ mod tests {
     fn plans_follow_the_length() {
         let plan = |operation, bytes| {
             let call = Call::new(operation, Rank(0), bytes, 8);
-            QuickSchedule::for_call(&call, &layout(16), Rank(1)).unwrap().plan().to_string()
+            QuickSchedule::for_call(&call, &layout(16), Rank(1), CallLimits::SHORT)
+                .unwrap()
+                .plan()
+                .to_string()
         };
         assert_eq!(plan(Operation::Bcast, 4096), "multicast");
         assert_eq!(plan(Operation::Bcast, 4104), "multicast/4096");
@@ -296,11 +353,33 @@ mod tests {
     }
 
     #[test]
+    fn long_calls_are_quick_under_long_limits() {
+        let plan = |operation, bytes, nodes| {
+            let call = Call::new(operation, Rank(0), bytes, 8);
+            let schedule = QuickSchedule::for_call(&call, &layout(nodes), Rank(1), CallLimits::LONG)?;
+            Some(schedule.plan().to_string())
+        };
+        let known = |operation, bytes| plan(operation, bytes, 4).unwrap_or_default();
+        assert_eq!(known(Operation::Bcast, 8192), "multicast");
+        assert_eq!(known(Operation::Bcast, 256 << 10), "multicast/57344");
+        assert_eq!(known(Operation::Bcast, 264 << 10), "");
+        assert_eq!(known(Operation::Reduce, 128 << 10), plans(Operation::Reduce)[1].0);
+        assert_eq!(known(Operation::Allreduce, 128 << 10), plans(Operation::Allreduce)[1].0);
+        assert_eq!(known(Operation::Allgather, 32 << 10), "multicast-each");
+        assert_eq!(known(Operation::Alltoall, 32 << 10), "cool-p-p");
+        assert_eq!(known(Operation::Scan, 60 << 10), "cool-p-p");
+        // The root would have to retain too many bytes.
+        assert_eq!(plan(Operation::Scatter, 24 << 10, 16), Some("cool-p-p".to_owned()));
+        assert_eq!(plan(Operation::Scatter, 32 << 10, 16), None);
+    }
+
+    #[test]
     fn a_group_with_several_ranks_on_a_node_has_no_quick_calls() {
         let places =
             [RankPlace { rack: 0, node: 0 }, RankPlace { rack: 0, node: 0 }, RankPlace { rack: 0, node: 1 }];
         let call = Call::new(Operation::Bcast, Rank(0), 8, 8);
-        assert!(QuickSchedule::for_call(&call, &Layout::new(&places).unwrap(), Rank(0)).is_none());
+        let layout = Layout::new(&places).unwrap();
+        assert!(QuickSchedule::for_call(&call, &layout, Rank(0), CallLimits::SHORT).is_none());
     }
 
     #[test]
@@ -308,8 +387,8 @@ mod tests {
         assert!(is_quick(Operation::Barrier, 0, 64));
         assert!(is_quick(Operation::Scatter, 512, 64));
         assert!(!is_quick(Operation::Scatter, 8, 300));
-        assert!(is_quick(Operation::Allreduce, INITIAL_WINDOW_BYTES, 2));
-        assert!(is_quick(Operation::Allreduce, INITIAL_WINDOW_BYTES, 64));
-        assert!(!is_quick(Operation::Allreduce, INITIAL_WINDOW_BYTES, 300));
+        assert!(is_quick(Operation::Allreduce, CallLimits::SHORT.vector_bytes, 2));
+        assert!(is_quick(Operation::Allreduce, CallLimits::SHORT.vector_bytes, 64));
+        assert!(!is_quick(Operation::Allreduce, CallLimits::SHORT.vector_bytes, 300));
     }
 }

@@ -242,7 +242,7 @@ impl Broadcast {
             chain: Chain::new(hops).map_err(BroadcastError::Spec)?,
             multicast,
             rack_tree: rack_trees,
-            rate: RateSpec { ceiling, verified, background: false },
+            rate: RateSpec { ceiling, verified, found: None, background: false },
             eager,
             timers,
         };

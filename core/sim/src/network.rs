@@ -297,10 +297,12 @@ impl PacketNetwork {
         }
     }
 
-    /// Removes a node from a tree.
-    pub fn leave_tree(&mut self, tree: usize, node: u16) {
-        let rack = self.rack_of[usize::from(node)];
-        self.trees[tree][usize::from(rack)].retain(|other| *other != node);
+    /// Removes a node from the tree with this number. Returns whether it was a member.
+    pub fn leave_tree(&mut self, tree: usize, node: u16) -> bool {
+        let nodes = &mut self.trees[tree][usize::from(self.rack_of[usize::from(node)])];
+        let before = nodes.len();
+        nodes.retain(|other| *other != node);
+        nodes.len() < before
     }
 
     /// Takes a link down or up.

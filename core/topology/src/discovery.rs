@@ -78,6 +78,10 @@ pub enum Input<'a> {
     NodeRegistered(&'a str, MacAddr, &'a Key),
     /// A node is no longer registered.
     NodeUnregistered(&'a str),
+    /// A node states that it receives the announcements of this port, or of none. It is located
+    /// there unless a port receives its own announcement. For networks in which switches hand in no
+    /// frames.
+    NodeReported(&'a str, Option<Port>),
 }
 
 /// Output of the machine.
@@ -112,8 +116,9 @@ struct DiscoveredPort {
     /// Intervals since the port came up.
     age: u32,
     sent: SentAnnouncements,
-    /// Whether an announcement of any switch has arrived since the port came up.
-    heard_switch: bool,
+    /// The port of a switch of which an announcement has arrived since this port came up, the last
+    /// one of several.
+    heard_switch: Option<Port>,
 }
 
 impl DiscoveredPort {
@@ -163,6 +168,8 @@ pub struct Discovery {
     registered: BTreeMap<String, RegisteredNode>,
     /// For each name of a node, the ports that have a neighbor of this name.
     announced_at: BTreeMap<String, BTreeSet<Port>>,
+    /// The ports whose announcements nodes state that they receive.
+    reported_at: BTreeMap<String, Port>,
     graph: Graph,
     /// One warning per port and kind of cause, so that their number is bounded, each with the
     /// number of intervals for which it stays.
@@ -190,6 +197,7 @@ impl Discovery {
             behind: BTreeMap::new(),
             registered: BTreeMap::new(),
             announced_at: BTreeMap::new(),
+            reported_at: BTreeMap::new(),
             graph: Graph::default(),
             warnings: BTreeMap::new(),
             outputs: VecDeque::new(),
@@ -218,11 +226,17 @@ impl Discovery {
         self.warnings.values().map(|(warning, _)| warning)
     }
 
-    /// Returns whether a port has received an authentic announcement of any switch since it came
-    /// up, even if no link was found: the port may be connected to its own switch, or only one
+    /// Returns the port of a switch of which a port has received an authentic announcement since it
+    /// came up, even if no link was found: the port may be connected to its own switch, or only one
     /// direction may work.
-    pub fn has_heard_switch(&self, port: Port) -> bool {
-        self.ports.get(&port).is_some_and(|entry| entry.heard_switch)
+    pub fn heard_switch(&self, port: Port) -> Option<Port> {
+        self.ports.get(&port)?.heard_switch
+    }
+
+    /// Returns all ports for which there is a [`heard_switch`](Discovery::heard_switch), each with
+    /// it.
+    pub fn heard_switches(&self) -> impl Iterator<Item = (Port, Port)> {
+        self.ports.iter().filter_map(|(port, entry)| Some((*port, entry.heard_switch?)))
     }
 
     fn switch_up(&mut self, switch: DatapathId, ports: &[(u32, MacAddr)]) {
@@ -253,9 +267,10 @@ impl Discovery {
             return;
         }
         let sent = SentAnnouncements::after(self.number);
-        let new = DiscoveredPort { mac, neighbor: None, missed: 0, age: 0, sent, heard_switch: false };
+        let new = DiscoveredPort { mac, neighbor: None, missed: 0, age: 0, sent, heard_switch: None };
         self.ports.entry(port).or_insert(new).mac = mac;
         self.announce(port);
+        self.locate_reported(port);
     }
 
     fn port_down(&mut self, port: Port) {
@@ -266,6 +281,15 @@ impl Discovery {
         }
         self.forget_neighbor(port);
         self.ports.remove(&port);
+        self.locate_reported(port);
+    }
+
+    /// Locates the nodes that state to be at a port, after the port has changed.
+    fn locate_reported(&mut self, port: Port) {
+        let here = self.reported_at.iter().filter(|(_, at)| **at == port);
+        for name in here.map(|(name, _)| name.clone()).collect::<Vec<_>>() {
+            self.locate(&name);
+        }
     }
 
     fn announce(&mut self, port: Port) {
@@ -295,7 +319,9 @@ impl Discovery {
             }
         };
         let Some(entry) = self.ports.get_mut(&port) else { return };
-        entry.heard_switch |= matches!(announcement, Announcement::Switch { .. });
+        if let Announcement::Switch { switch, port: number } = announcement {
+            entry.heard_switch = Some(Port { switch, number });
+        }
         match (&entry.neighbor, &announcement) {
             (Some(known), _) if *known == announcement => {
                 entry.missed = 0;
@@ -383,7 +409,14 @@ impl Discovery {
         if now.as_ref().is_some_and(fits) {
             return;
         }
-        let found = self.announced_at.get(name).and_then(|ports| ports.iter().find(|p| fits(p)).copied());
+        let announced = self.announced_at.get(name).and_then(|ports| ports.iter().find(|p| fits(p)).copied());
+        let is_free = |port: &Port| self.ports.contains_key(port) && self.graph.peer(*port).is_none();
+        let reported =
+            self.reported_at.get(name).copied().filter(|port| registered.is_some() && is_free(port));
+        let found = announced.or(reported);
+        if found == now {
+            return;
+        }
         if let Some(port) = self.graph.displace(name) {
             self.outputs.push_back(Output::NodeLost(name.to_owned(), port));
         }
@@ -435,6 +468,15 @@ impl Discovery {
 
     fn node_unregistered(&mut self, name: &str) {
         self.registered.remove(name);
+        self.reported_at.remove(name);
+        self.locate(name);
+    }
+
+    fn node_reported(&mut self, name: &str, port: Option<Port>) {
+        match port.filter(|_| self.registered.contains_key(name)) {
+            Some(port) => drop(self.reported_at.insert(name.to_owned(), port)),
+            None => drop(self.reported_at.remove(name)),
+        }
         self.locate(name);
     }
 
@@ -520,6 +562,7 @@ impl Machine for Discovery {
                 }
             }
             Input::NodeUnregistered(name) => self.node_unregistered(name),
+            Input::NodeReported(name, port) => self.node_reported(name, port),
         }
     }
 

@@ -17,10 +17,13 @@ pub const DESTINATION: MacAddr = MacAddr(0x01, 0x80, 0xc2, 0, 0, 0x0e);
 /// A locally administered OUI, which no vendor uses.
 pub(crate) const OUI: [u8; 3] = [0x02, 0xc0, 0x01];
 const KIND_SWITCH: u8 = 1;
-const KIND_NODE: u8 = 2;
+pub(crate) const KIND_NODE: u8 = 2;
 const KIND_AUTH: u8 = 3;
 const VERSION: u8 = 2;
 const TTL_SECONDS: u16 = 120;
+
+/// Beginning of the chassis id of a switch; its datapath id follows.
+pub(crate) const CHASSIS_PREFIX: &str = "dpid:";
 
 pub(crate) const TLV_END: u8 = 0;
 pub(crate) const TLV_CHASSIS: u8 = 1;
@@ -120,7 +123,7 @@ impl Announcement {
         let organization = |kind| [OUI[0], OUI[1], OUI[2], kind, VERSION];
         let (chassis, port, own): (Vec<u8>, Vec<u8>, Vec<u8>) = match self {
             Announcement::Switch { switch, port } => (
-                [&[CHASSIS_LOCAL][..], format!("dpid:{switch}").as_bytes()].concat(),
+                [&[CHASSIS_LOCAL][..], format!("{CHASSIS_PREFIX}{switch}").as_bytes()].concat(),
                 [&[PORT_LOCAL][..], port.to_string().as_bytes()].concat(),
                 [&organization(KIND_SWITCH)[..], &switch.0.to_be_bytes(), &port.to_be_bytes()].concat(),
             ),

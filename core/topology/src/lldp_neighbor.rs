@@ -1,10 +1,12 @@
-//! LLDP of ordinary switches (IEEE 802.1AB), by which a node detects its switch on networks without
+//! LLDP of switches (IEEE 802.1AB), by which a node detects its switch on networks without
 //! OpenFlow: decoding, and the table of the neighbors that are currently known.
 //!
-//! Frames of this system ([`lldp`]) and of hosts are ignored.
+//! Frames of hosts and of other nodes are ignored. Those that a controller of this system sends out
+//! of a switch's port ([`lldp`]) count like those of any switch, although the node cannot
+//! authenticate them. An observing controller locates nodes by them.
 
-use crate::MacAddr;
 use crate::lldp::{self, LldpError, MandatoryTlvs};
+use crate::{MacAddr, Port};
 use cool_machine::{Duration, Machine, Poll, Time};
 use core::net::{Ipv4Addr, Ipv6Addr};
 use std::collections::BTreeMap;
@@ -14,6 +16,9 @@ const TLV_CAPABILITIES: u8 = 7;
 /// Capabilities of systems that forward frames: repeater, bridge, router, C-VLAN and S-VLAN
 /// component, two-port MAC relay (802.1AB, table 8-4).
 const FORWARDS: u16 = 1 << 1 | 1 << 2 | 1 << 4 | 1 << 8 | 1 << 9 | 1 << 10;
+
+/// Beginning of the TLV by which a node of this system announces itself.
+const NODE: [u8; 4] = [lldp::OUI[0], lldp::OUI[1], lldp::OUI[2], lldp::KIND_NODE];
 
 /// The subtypes of ids that are an Ethernet address or a network address.
 struct IdSubtypes {
@@ -44,6 +49,13 @@ impl LldpNeighbor {
     /// digits.
     pub const TEXT_MAX: usize = 2 + 2 * 255;
 
+    /// Returns the port, if a controller of this system announces it
+    /// ([`Announcement::Switch`](crate::lldp::Announcement::Switch)).
+    pub fn announced_port(&self) -> Option<Port> {
+        let switch = self.chassis.strip_prefix(lldp::CHASSIS_PREFIX)?.parse().ok()?;
+        Some(Port { switch, number: self.port.parse().ok()? })
+    }
+
     /// Returns whether all texts are as [`LldpNeighbor`] requires.
     pub fn is_valid(&self) -> bool {
         let valid = |text: &String| text.len() <= Self::TEXT_MAX && is_printable(text);
@@ -51,8 +63,8 @@ impl LldpNeighbor {
     }
 
     /// Decodes an LLDP frame after its Ethernet header. Returns the neighbor, and for how many
-    /// seconds the information is valid; `None` if the frame is of this system, or if its sender
-    /// forwards no frames and so is no switch.
+    /// seconds the information is valid; `None` if its sender is a node of this system, or forwards
+    /// no frames and so is no switch.
     ///
     /// # Errors
     /// Returns an error if the frame is malformed.
@@ -65,7 +77,7 @@ impl LldpNeighbor {
             match kind {
                 lldp::TLV_END => break,
                 lldp::TLV_CHASSIS..=lldp::TLV_TTL => return Err(LldpError::Twice),
-                lldp::TLV_ORGANIZATION if value.starts_with(&lldp::OUI) => return Ok(None),
+                lldp::TLV_ORGANIZATION if value.starts_with(&NODE) => return Ok(None),
                 TLV_SYSTEM_NAME => system_name = printable(value),
                 TLV_CAPABILITIES => {
                     // The supported capabilities are followed by the enabled ones.
@@ -228,12 +240,20 @@ mod tests {
         assert_eq!(capable(1 << 2 | 1 << 4 | 1 << 7, 1 << 7), None);
         assert!(capable(1 << 2 | 1 << 4, 1 << 4).is_some());
         let (key, source) = (Key::from([5; 32]), MacAddr(2, 0, 0, 0, 0, 1));
-        let announcements = [
-            Announcement::Switch { switch: DatapathId(7), port: 3 },
-            Announcement::Node { name: "h1".into(), mac: source },
-        ];
-        for announcement in announcements {
-            assert_eq!(decode(&announcement.encode(source, &key, 1).unwrap()[14..]), None);
+        let node = Announcement::Node { name: "h1".into(), mac: source };
+        assert_eq!(decode(&node.encode(source, &key, 1).unwrap()[14..]), None);
+    }
+
+    #[test]
+    fn a_port_that_a_controller_announces_is_recognized() {
+        let (key, source) = (Key::from([5; 32]), MacAddr(2, 0, 0, 0, 0, 1));
+        let port = Port { switch: DatapathId(0x2a), number: 3 };
+        let announcement = Announcement::Switch { switch: port.switch, port: port.number };
+        let found = decode(&announcement.encode(source, &key, 1).unwrap()[14..]).unwrap();
+        assert_eq!(found, neighbor("dpid:000000000000002a", "3", None));
+        assert_eq!(found.announced_port(), Some(port));
+        for (chassis, number) in [("leaf1", "3"), ("dpid:x", "3"), ("dpid:2a", "e1")] {
+            assert_eq!(neighbor(chassis, number, None).announced_port(), None);
         }
     }
 

@@ -161,10 +161,12 @@ pub enum PacketBody {
         /// Whether to leave the tree, because the sender does not multicast over it.
         ends: bool,
     },
-    /// Sent to the source of a source-specific tree. All other fields are those of its packet.
+    /// Tells the source of a source-specific tree whether its multicasts arrive. Belongs to no
+    /// stream: `transfer` is the index of the tree.
     SourceReply {
-        /// Whether the node does not join, because it has joined as many sources as it may.
-        /// Otherwise a probe has arrived over the tree.
+        /// Whether the node receives nothing from this source, because it has joined as many
+        /// sources as it may, or because the network no longer delivers the packets. Otherwise a
+        /// probe has arrived over the tree.
         refused: bool,
     },
 }

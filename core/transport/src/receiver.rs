@@ -36,6 +36,8 @@ pub struct Receiver {
     since: Time,
     /// The tree delivers nothing, so all chunks are requested.
     tree_silent: bool,
+    /// Packets of the stream may have arrived before it was opened, and have been dropped.
+    is_late: bool,
     /// One past the last chunk that has arrived over the tree.
     tree_end: u32,
     /// Number of later chunks that have arrived along the chain since a chunk arrived over the
@@ -90,6 +92,7 @@ impl Receiver {
             phase: ReceiverPhase::Waiting,
             since: now,
             tree_silent: !spec.multicast,
+            is_late: false,
             tree_end: 0,
             chunks_past_tree: 0,
             forward_live: !spec.multicast,
@@ -128,6 +131,13 @@ impl Receiver {
     /// Returns whether the latest multicasts have arrived.
     pub fn hears_tree(&self) -> bool {
         self.tree_end > 0 && self.chunks_past_tree < SILENT_CHUNKS
+    }
+
+    /// Returns whether chunks have arrived along the chain, but none over the tree although the
+    /// stream has one.
+    pub fn misses_tree(&self) -> bool {
+        let by_chain = self.stats.by_chain > 0 && self.tree_end == 0;
+        by_chain && self.spec.multicast && !self.is_late
     }
 
     /// Returns the counters.
@@ -274,7 +284,9 @@ impl Receiver {
             self.forward_live |= self.tree_silent && chunk >= self.tree.horizon();
             if self.spec.multicast && chunk >= self.tree_end {
                 self.chunks_past_tree += 1;
-                if self.chunks_past_tree.is_multiple_of(SILENT_CHUNKS) {
+                // A late node may have missed all multicasts for that reason.
+                let shows_silence = !self.is_late || self.tree_end > 0;
+                if shows_silence && self.chunks_past_tree.is_multiple_of(SILENT_CHUNKS) {
                     self.out.push(Output::TreeSilent);
                 }
             }
@@ -468,7 +480,7 @@ impl Machine for Receiver {
             Input::Proceed => {}
             Input::LateJoin => {
                 self.begin(now);
-                self.tree_silent = true;
+                (self.tree_silent, self.is_late) = (true, true);
                 self.recovery.add_missing(0..self.chunks, &self.held);
             }
             Input::Ceiling(_) => {}

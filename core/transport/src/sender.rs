@@ -67,14 +67,15 @@ impl Sender {
     /// Returns an error if the specification contradicts itself.
     pub fn new(now: Time, spec: StreamSpec) -> Result<Sender, SpecError> {
         let chunks = spec.check()?;
-        let rate = RateControl::new(spec.rate, spec.frame());
+        let rounds = FeedbackRounds::new(&spec.chain);
+        let rate = RateControl::new(spec.rate, spec.frame(), rounds.full_chunks());
         let rtt = Rtt::new(spec.timers.initial_rto);
         let mut sender = Sender {
             chunks,
             held: IntervalSet::default(),
             next: 0,
             tree: spec.multicast,
-            rounds: FeedbackRounds::new(&spec.chain),
+            rounds,
             bucket: TokenBucket::new(now, spec.rate.ceiling.or(spec.multicast.then(|| rate.rate_for(0)))),
             rate,
             retransmits: RetransmitQueue::default(),
@@ -123,6 +124,12 @@ impl Sender {
     /// the memory that grows with losses.
     pub fn entries(&self) -> usize {
         self.held.range_count() + self.retransmits.entries() + self.rtt.entries() + self.out.len()
+    }
+
+    /// Returns the bytes per second that the source has found the path to carry, for
+    /// [`crate::RateSpec::found`] of the next stream, or `None` without a report of any receiver.
+    pub fn found_rate(&self) -> Option<u64> {
+        self.rate.found()
     }
 
     /// Returns the counters and the current state of rate control.
@@ -425,7 +432,13 @@ impl Machine for Sender {
                 self.rate.set_ceiling(ceiling);
                 self.meter(now);
             }
-            Input::Proceed => (self.spec.on_hold, self.since) = (false, now),
+            Input::Proceed => {
+                (self.spec.on_hold, self.since) = (false, now);
+                // The packets that the rate permitted on hold must not leave as one burst, because
+                // the stream before this one has used the link.
+                self.bucket = TokenBucket::new(now, None);
+                self.meter(now);
+            }
             Input::LateJoin => {}
         }
     }

@@ -127,6 +127,10 @@ pub struct RateSpec {
     /// the source measures the rate below the ceiling, which may belong to a fast port before a
     /// slow path. Rates that were configured or measured are verified; rates of ports are not.
     pub verified: bool,
+    /// Bytes per second that an earlier stream over the same path reached
+    /// ([`crate::Sender::found_rate`]), with which the source starts if the path is not verified. A
+    /// rate is shared between successive connections for the same reason as in TCP (RFC 9040).
+    pub found: Option<u64>,
     /// Whether the stream yields to all other traffic on the path (a less-than-best-effort service,
     /// RFC 6297).
     pub background: bool,

@@ -23,7 +23,7 @@ fn spec(nodes: u16, len: u64) -> StreamSpec {
         chain: Chain::new(hops).expect("a chain"),
         multicast: true,
         rack_tree: true,
-        rate: RateSpec { ceiling: Some(1_000_000), verified: true, background: false },
+        rate: RateSpec { ceiling: Some(1_000_000), verified: true, found: None, background: false },
         eager: 10_000,
         on_hold: false,
         in_parts: false,

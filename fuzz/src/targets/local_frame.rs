@@ -36,7 +36,14 @@ fn seeds() -> Vec<Vec<u8>> {
     use cool_proto::local::{Attach, Call, Map, Refused, Unmap};
 
     let bodies = [
-        Body::Attach(Attach { version: cool_proto::VERSION, group: 7, rank: 3, segment: true, quick: true }),
+        Body::Attach(Attach {
+            version: cool_proto::VERSION,
+            group: 7,
+            rank: 3,
+            segment: true,
+            quick: true,
+            long_quick: true,
+        }),
         Body::Map(Map::default()),
         Body::Unmap(Unmap::default()),
         Body::Call(Call { group: 7, count: 1000, ..Call::default() }),

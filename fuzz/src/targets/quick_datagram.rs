@@ -3,7 +3,9 @@
 
 use cool_collective::{Layout, RankPlace};
 use cool_machine::{Machine, Poll, Time};
-use cool_quick::{BeginCall, Datagram, DatagramHeader, DatagramKind, Input, QuickCalls, QuickSchedule};
+use cool_quick::{
+    BeginCall, CallLimits, Datagram, DatagramHeader, DatagramKind, Input, QuickCalls, QuickSchedule,
+};
 use cool_types::{Call, Key, Operation, Rank};
 use std::sync::Arc;
 
@@ -13,9 +15,15 @@ const GROUP: (u64, u32) = (1, 2);
 pub(crate) fn check(bytes: &[u8]) {
     let key = Key::from([3; 32]);
     let layout = Layout::new(&[0, 1, 2].map(|node| RankPlace { rack: 0, node })).expect("three nodes");
-    let schedule = QuickSchedule::for_call(&Call::new(Operation::Allgather, Rank(0), 4, 4), &layout, Rank(0));
+    let schedule = QuickSchedule::for_call(
+        &Call::new(Operation::Allgather, Rank(0), 4, 4),
+        &layout,
+        Rank(0),
+        CallLimits::LONG,
+    );
     let schedule = Arc::new(schedule.expect("it is short"));
-    let mut calls = QuickCalls::new(key.clone(), GROUP, Rank(0), layout).expect("ranks on several nodes");
+    let mut calls = QuickCalls::new(key.clone(), GROUP, Rank(0), layout, CallLimits::LONG)
+        .expect("ranks on several nodes");
     let begin = BeginCall { number: 5, digest: 7, schedule: &schedule, combining: None, input: b"abcd" };
     calls.handle(Time::ZERO, Input::Begin(begin));
     calls.handle(Time::ZERO, Input::Datagram(bytes));
@@ -29,6 +37,9 @@ pub(crate) fn check(bytes: &[u8]) {
         let payload = bytes.get(4..).unwrap_or_default();
         calls.handle(Time::ZERO, Input::Datagram(&Datagram { header, payload }.encode(&key)));
     }
+    // The same bytes after the header of a part of a message.
+    let name = [&[0, 0, 0, 2][..], &[0; 7], &[1], &[0; 7], &[5], &[0; 7], &[1]].concat();
+    calls.handle(Time::ZERO, Input::Datagram(&[&[0xC4, 5, 0, 0], &name[..], bytes].concat()));
     while let Poll::Output(_) = calls.poll(Time::ZERO) {}
 }
 

@@ -5,7 +5,8 @@
 //! The two switches must stay connected, and after a quiet time have exactly the entries that the
 //! controller intends. The third peer must not change these entries: the same sequence without it
 //! must lead to the same ones. Each step causes a bounded number of messages, and nothing remains
-//! of peers that have disconnected.
+//! of peers that have disconnected. If the controller only observes, the same sequence causes no
+//! message that may change a switch.
 
 use crate::Bytes;
 use cool_fabric::testing::{FabricSimulation, InstalledEntries, SimulatedSwitch, SwitchQuirks, packet_in};
@@ -56,8 +57,9 @@ const MESSAGES_PER_QUIET_SECOND_MAX: u64 = 60;
 /// for disconnected switches, and the retention of stale trees.
 const QUIET: Duration = Duration::from_secs(100);
 
-fn config() -> FabricConfig {
+fn config(observes: bool) -> FabricConfig {
     FabricConfig {
+        observes,
         lldp_interval: Duration::from_secs(1),
         stale_time: Duration::from_secs(4),
         grace: Duration::from_secs(5),
@@ -102,6 +104,8 @@ struct Sequence {
     peer: Option<u64>,
     /// Answers for it, when it behaves.
     model: SimulatedSwitch,
+    /// Number of messages that may have changed it, on earlier connections.
+    peer_changes: u64,
     /// Last transactions of the controller on its connection.
     transactions: VecDeque<u32>,
 }
@@ -114,8 +118,8 @@ struct Outcome {
 }
 
 impl Sequence {
-    fn start(quirk_bytes: [u8; 2]) -> Sequence {
-        let mut fabric = FabricSimulation::new(config(), [77; 32].into());
+    fn start(quirk_bytes: [u8; 2], observes: bool) -> Sequence {
+        let mut fabric = FabricSimulation::new(config(observes), [77; 32].into());
         let quirks = quirk_bytes.map(quirks);
         let switches = [0, 1].map(|i| {
             fabric.connect(address(i), Some(SimulatedSwitch::new(SWITCHES[i], PORTS, quirks[i])))
@@ -128,7 +132,7 @@ impl Sequence {
         fabric.pass_time(Duration::from_secs(8));
         let model = SimulatedSwitch::new(PEER, PORTS, SwitchQuirks::default());
         let transactions = VecDeque::new();
-        Sequence { fabric, switches, quirks, peer: None, model, transactions }
+        Sequence { fabric, switches, quirks, peer: None, model, peer_changes: 0, transactions }
     }
 
     /// Receives a message of the third peer.
@@ -167,6 +171,7 @@ impl Sequence {
                 self.disconnect_peer();
                 let host = bytes.below(2);
                 let claimed = claimed[usize::from(bytes.below(4))];
+                self.peer_changes += self.model.change_count();
                 self.model = SimulatedSwitch::new(claimed, PORTS, SwitchQuirks::default());
                 self.peer = Some(self.fabric.connect(address(10 + usize::from(host)), None));
             }
@@ -350,6 +355,17 @@ impl Sequence {
         }
     }
 
+    /// Waits until nothing changes any more, and checks that nothing has changed the switches.
+    fn finish_observing(&mut self) {
+        self.fabric.pass_time(QUIET);
+        for (at, connection) in self.switches.iter().enumerate() {
+            let switch = self.fabric.switch(*connection);
+            assert_eq!(switch.map(SimulatedSwitch::change_count), Some(0), "switch {at}");
+            assert_eq!(switch.map(|switch| switch.flow_stats().len()), Some(0), "switch {at}");
+        }
+        assert_eq!(self.peer_changes + self.model.change_count(), 0, "the third peer");
+    }
+
     /// Returns the number of messages to the two switches on their current connections.
     fn messages(&self) -> u64 {
         self.switches.iter().map(|connection| self.fabric.sent_count(*connection)).sum()
@@ -386,15 +402,16 @@ fn frame(bytes: &mut Bytes<'_>) -> Vec<u8> {
 }
 
 pub(crate) fn check(bytes: &[u8]) {
-    let with = run(bytes, true);
-    assert_eq!(with, run(bytes, false), "with and without the third peer");
+    let with = run(bytes, true, false).finish();
+    assert_eq!(with, run(bytes, false, false).finish(), "with and without the third peer");
+    run(bytes, true, true).finish_observing();
 }
 
 /// Executes the steps of an input. Each step has its own bytes, so that the third peer's steps can
-/// be left out.
-fn run(bytes: &[u8], with_peer: bool) -> Outcome {
+/// be left out. Returns the network after the last one.
+fn run(bytes: &[u8], with_peer: bool, observes: bool) -> Sequence {
     let mut bytes = Bytes(bytes);
-    let mut sequence = Sequence::start([bytes.byte(), bytes.byte()]);
+    let mut sequence = Sequence::start([bytes.byte(), bytes.byte()], observes);
     for _ in 0..STEPS_MAX {
         if bytes.is_empty() {
             break;
@@ -413,7 +430,7 @@ fn run(bytes: &[u8], with_peer: bool) -> Outcome {
         }
         sequence.check();
     }
-    sequence.finish()
+    sequence
 }
 
 /// Returns an input with these quirks and steps.
@@ -454,7 +471,7 @@ fn seeds() -> Vec<Vec<u8>> {
 /// Checks that the third peer of a seed comes up, because otherwise its messages would be ignored.
 #[test]
 fn the_third_peer_of_a_seed_is_a_switch_of_the_network() {
-    let mut sequence = Sequence::start([0, 0]);
+    let mut sequence = Sequence::start([0, 0], false);
     sequence.peer_step(0, &mut Bytes(&[0, 0]));
     for _ in 0..2 {
         sequence.peer_step(2, &mut Bytes(&[255]));
@@ -462,5 +479,5 @@ fn the_third_peer_of_a_seed_is_a_switch_of_the_network() {
     assert_eq!(sequence.fabric.kept_switches(), (3, 3));
 }
 
-// Each input is executed twice, over more than a minute of simulated time.
+// Each input is executed three times, over more than a minute of simulated time.
 target!(8);

@@ -2,7 +2,7 @@
 //! parsed and decrypted without a panic, and data with an invalid tag must be refused.
 
 use cool_transport::tagged::{Cipher, GroupKey, Protection, Tagger};
-use cool_transport::unicast::handshake::{Ephemeral, Responder};
+use cool_transport::unicast::handshake::{Ephemeral, Responder, STREAMS_MAX, StreamPlace};
 use cool_transport::unicast::records::Opener;
 use cool_types::Key;
 use std::net::Ipv4Addr;
@@ -41,6 +41,9 @@ pub(crate) fn check(bytes: &[u8]) {
     }
     if let Some(responder) = Responder::new([1; 32].into(), bytes) {
         let ephemeral = Ephemeral { nonce: [2; 32], public_key: responder.encrypts().then_some([4; 32]) };
+        if let Some(StreamPlace { index, count, .. }) = responder.place() {
+            assert!(index < count && (2..=STREAMS_MAX).contains(&count), "stream {index} of {count}");
+        }
         assert_eq!(responder.verify(&ephemeral, &[0; 32]), None);
     }
     records(bytes);
@@ -78,16 +81,19 @@ fn seeds() -> Vec<Vec<u8>> {
         bytes
     };
     let me = AgentId { node: "h1".to_owned(), incarnation: 1 };
-    let hello = |public_key, group| {
+    let hello = |public_key, group, place| {
         let ephemeral = Ephemeral { nonce: [2; 32], public_key };
-        Initiator::new(&me, PeerKey { key: [1; 32].into(), group }, &ephemeral).hello().to_vec()
+        Initiator::new(&me, PeerKey { key: [1; 32].into(), group }, &ephemeral, place).hello().to_vec()
     };
+    let place = Some(StreamPlace { token: [3; 16], index: 1, count: 8 });
     let record = Sealer::<RejectAll>::new(&[5; 32].into()).seal(b"frame");
     let hellos = [
-        hello(None, None),
-        hello(Some([4; 32]), None),
-        hello(None, Some((5, 6))),
-        hello(Some([4; 32]), Some((5, 6))),
+        hello(None, None, None),
+        hello(Some([4; 32]), None, None),
+        hello(None, Some((5, 6)), None),
+        hello(Some([4; 32]), Some((5, 6)), None),
+        hello(None, None, place),
+        hello(Some([4; 32]), Some((5, 6)), place),
     ];
     [vec![tagged(0xC2), tagged(0xC3)], hellos.to_vec(), vec![record]].concat()
 }

@@ -126,6 +126,8 @@ def test_a_queue_returns_the_first_completed_request():
             tokens.add(token)
             assert request.done() and request.wait()[0] == 2 * token + 1
         assert tokens == set(range(20))
+        # The other rank's message must not arrive while this rank awaits sums.
+        world.barrier()
         other.send(np.array([5], dtype="u1"), 1 - world.rank, tag=4)
         token, request = queue.next()
         assert token == "message" and request is message and request.message == (1 - world.rank, 4, 1)

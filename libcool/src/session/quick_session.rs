@@ -18,7 +18,7 @@ use crate::error::Error;
 use crate::segment::{BegunCall, DescriptionCache, Interrupted, NodeRanks, SegmentCalls};
 use cool_collective::{Layout, Rank, RankPlace};
 use cool_proto::local::{self, Attached};
-use cool_quick::{NodeLeaders, QuickSchedule, ReportTimer, WaitAction, WaitPolicy, WaitState};
+use cool_quick::{CallLimits, NodeLeaders, QuickSchedule, ReportTimer, WaitAction, WaitPolicy, WaitState};
 use cool_shm::segment::Segment;
 use cool_shm::segment::records::{self, RankPlan};
 use cool_types::Call;
@@ -50,6 +50,7 @@ struct QuickState {
     leaders: NodeLeaders,
     /// Index of this node's leader.
     leader: usize,
+    limits: CallLimits,
     /// Schedules of the latest kinds of calls; `None` if the leaders cannot execute the call as a
     /// quick one.
     schedules: VecDeque<(Call, Option<PlannedSchedule>)>,
@@ -94,6 +95,7 @@ impl QuickSession {
             descriptions: DescriptionCache::default(),
             leaders,
             leader,
+            limits: CallLimits::for_datagrams(config.datagram_bytes as usize),
             schedules: VecDeque::new(),
             ready: false,
             within: (size > 1).then(|| SegmentCalls::new(Arc::clone(&segment), index, size)),
@@ -174,7 +176,9 @@ impl QuickState {
         if let Some((_, known)) = self.schedules.iter().find(|(known, _)| known == call) {
             return known.clone();
         }
-        let of = |call: &Call| QuickSchedule::for_call(call, self.leaders.layout(), Rank(self.leader as u32));
+        let of = |call: &Call| {
+            QuickSchedule::for_call(call, self.leaders.layout(), Rank(self.leader as u32), self.limits)
+        };
         let schedule = self.leaders.leader_call(call).and_then(|call| of(&call)).and_then(|schedule| {
             let plan = RankPlan::quick(&schedule.plan().to_string())?;
             Some((Arc::new(schedule), plan))

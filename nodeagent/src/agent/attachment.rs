@@ -19,6 +19,8 @@ pub(crate) struct Abilities {
     /// It can execute such calls with ranks of other nodes, by datagrams between the leaders of the
     /// nodes.
     pub(crate) quick: bool,
+    /// Its quick calls may have long messages, which it sends and receives in parts.
+    pub(crate) long_quick: bool,
 }
 
 /// An attached rank. Its owner must call [`Attachment::leave`] when the rank has left.

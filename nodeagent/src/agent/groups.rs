@@ -1,6 +1,7 @@
 //! The groups with ranks on this node: which ranks may attach, which have attached, and when a
 //! group can be released.
 
+use super::attachment::Abilities;
 use super::quick::server::{QuickGroup, QuickServer, QuickSockets};
 use crate::datagram_faults::DatagramFaults;
 use crate::engine::{GroupSpec, MakeGroupError};
@@ -36,6 +37,8 @@ pub(super) struct RankGroup {
     enlisted: bool,
     /// The user of the group; `None` until the user is known, so that no process may attach.
     owner: Option<u32>,
+    /// Whether a proof of its trees has ended.
+    is_proven: bool,
     sharing: SegmentSharing,
 }
 
@@ -202,12 +205,11 @@ impl GroupTable {
     }
 
     /// Returns how an attached rank takes part in quick calls, or `None` if the ranks of its group
-    /// do not use them. `can` states whether the rank is able to. If one rank of the group is not
-    /// able to, none takes part.
+    /// do not use them. If the rank is not able to, no rank of the group takes part.
     pub(super) fn quick(
         &self,
         (group, rank): (u64, u32),
-        can: bool,
+        abilities: Abilities,
         runtime: &Handle,
     ) -> Option<QuickArrival> {
         let mut groups = self.lock();
@@ -229,7 +231,7 @@ impl GroupTable {
             };
         }
         let SegmentSharing::Served(server) = &mut known.sharing else { return None };
-        let admitted = server.admit(rank, can);
+        let admitted = server.admit(rank, abilities);
         let segment = Arc::clone(server.segment());
         let sharing = admitted.map(|quick| known.sharing_in(&segment, Some(quick)));
         let able = sharing.is_some();
@@ -240,14 +242,21 @@ impl GroupTable {
         Some(QuickArrival { sharing, able: is_known.then_some(able) })
     }
 
-    /// Stops the use of trees in a group before its ranks attach. Without the tree over all nodes,
-    /// they execute no quick calls. Returns the sockets for these calls, which the caller should
-    /// close where it may wait.
-    pub(super) fn withdraw_trees(&self, group: u64, withdrawn: &BTreeSet<IpAddr>) -> Option<QuickSockets> {
+    /// Records the end of a proof of a group's trees. If the first one, which ends before any rank
+    /// attaches, withdraws the tree over all nodes, the ranks execute no quick calls. Later ones
+    /// change nothing, because some ranks may have attached, and all must execute the same calls.
+    /// Returns the sockets for quick calls if they are not needed, which the caller should close
+    /// where it may wait.
+    pub(super) fn conclude_tree_proof(
+        &self,
+        group: u64,
+        withdrawn: &BTreeSet<IpAddr>,
+    ) -> Option<QuickSockets> {
         let mut groups = self.lock();
         let known = groups.get_mut(&group)?;
+        let is_first = !std::mem::replace(&mut known.is_proven, true);
         let SegmentSharing::Quick(quick, sockets) = &mut known.sharing else { return None };
-        if !withdrawn.contains(&quick.tree().into()) {
+        if !is_first || !withdrawn.contains(&quick.tree().into()) {
             return None;
         }
         let sockets = sockets.take();
@@ -369,6 +378,55 @@ impl RankGroup {
             present: 0,
             enlisted: false,
             owner: None,
+            is_proven: false,
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::MemberSpec;
+    use cool_engine::{TreeScope, TreeSpec};
+    use cool_transport::tagged::{GroupKey, Protection};
+    use std::net::Ipv4Addr;
+
+    const TREE: Ipv4Addr = Ipv4Addr::new(239, 192, 0, 1);
+
+    fn quick_group() -> RankGroup {
+        let member = |rank: u32| MemberSpec {
+            rank,
+            node: format!("h{rank}"),
+            incarnation: 0,
+            rack: 0,
+            ip: Ipv4Addr::LOCALHOST.into(),
+            udp_port: 1,
+            tcp_port: 2,
+            key: None,
+        };
+        let tree = TreeSpec { scope: TreeScope::All, address: TREE.into(), port: 5, bytes_per_second: 0 };
+        let spec = GroupSpec {
+            id: 1,
+            epoch: 1,
+            members: vec![member(0), member(1)],
+            trees: vec![tree],
+            keyed: Some(GroupKey { key: [9; 32].into(), protection: Protection::Tagged }),
+            quick: true,
+            ..GroupSpec::default()
+        };
+        RankGroup::new(&spec, "h0").unwrap()
+    }
+
+    #[test]
+    fn only_the_first_proof_decides_about_quick_calls() {
+        let (proven, failed) = (BTreeSet::new(), BTreeSet::from([TREE.into()]));
+        for (first, later, quick) in [(&proven, &failed, true), (&failed, &proven, false)] {
+            let groups = GroupTable::new("h0".into(), Counter::default(), Arc::default());
+            groups.insert(1, quick_group());
+            for withdrawn in [first, later] {
+                groups.conclude_tree_proof(1, withdrawn);
+                assert_eq!(groups.lock()[&1].needs_sockets(), quick, "{first:?}, then {later:?}");
+            }
+        }
     }
 }

@@ -7,10 +7,10 @@ use crate::{diagnostics, lldp, probe, traces};
 use cool_daemon::service_notify;
 use cool_proto::control::{
     AppointQuerier, Examine, GroupFailed, GroupReady, Held, HeldGroups, HoldOutput, Kill, Probe, Probed,
-    Registered, ReleaseGroup, SignalRequest, StopProbe, TreesProven, agent_message, controller_message::Body,
+    Registered, ReleaseGroup, SignalRequest, StopProbe, agent_message, controller_message::Body,
 };
 use cool_proto::description::WireGroup;
-use cool_proto::features::{HELD_GROUPS, NEIGHBORS};
+use cool_proto::features::{HELD_GROUPS, NEIGHBORS, REPEATED_PROOFS};
 use std::collections::{BTreeSet, VecDeque};
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
@@ -47,15 +47,18 @@ impl ControlSession<'_> {
                 let agent = self.agent.clone();
                 tokio::spawn(async move { agent.report_tree_proof(request).await });
             }
-            Body::TreesProven(TreesProven { group, withdrawn }) => {
+            Body::TreesProven(proven) => {
+                let group = proven.group;
                 let withdrawn: BTreeSet<IpAddr> =
-                    withdrawn.iter().filter_map(|tree| tree.parse().ok()).collect();
-                if !withdrawn.is_empty() {
-                    warn!(
+                    proven.withdrawn.iter().filter_map(|tree| tree.parse().ok()).collect();
+                match self.inventory.proven(proven) {
+                    true if withdrawn.is_empty() => info!(group, "the group uses its trees again"),
+                    true => warn!(
                         group,
                         ?withdrawn,
                         "the group does not use trees from which some node receives nothing"
-                    );
+                    ),
+                    false => {}
                 }
                 self.agent.conclude_tree_proof(group, withdrawn);
             }
@@ -138,6 +141,7 @@ impl ControlSession<'_> {
         }
         let further = std::mem::take(&mut self.further);
         self.has_neighbor_reports = registered.features & NEIGHBORS != 0;
+        self.has_repeated_proofs = registered.features & REPEATED_PROOFS != 0;
         match registered.resumed {
             Some(received) => {
                 self.outbox.resume(received)?;

@@ -3,7 +3,9 @@
 use crate::engine::{GroupKey, GroupSpec, MemberSpec, TreeScope, TreeSpec};
 use cool_collective::CostModel;
 use cool_proto::control::{Group, Member, Secret, Tree, tree::Scope};
+use cool_quick::PART_DATAGRAM_BYTES_MIN;
 use cool_transport::tagged::Protection;
+use cool_transport::unicast::handshake::STREAMS_MAX;
 use cool_types::Key;
 use std::net::IpAddr;
 
@@ -48,8 +50,21 @@ pub(super) fn convert(group: Group) -> Result<GroupSpec, String> {
         on_demand: group.on_demand,
         quick: group.quick,
         probe_quick: group.probe_quick,
+        quick_datagram_bytes: quick_datagram_bytes(group.quick_datagram_bytes)?,
+        connections_per_hop: connections_per_hop(group.connections_per_hop)?,
         keyed: group.key.map(key).transpose()?.map(|key| GroupKey { key, protection }),
     })
+}
+
+fn quick_datagram_bytes(bytes: u32) -> Result<u16, String> {
+    let is_valid = |bytes: &u16| *bytes == 0 || usize::from(*bytes) >= PART_DATAGRAM_BYTES_MIN;
+    let bytes = u16::try_from(bytes).ok().filter(is_valid);
+    bytes.ok_or_else(|| "the datagrams of its quick calls have an impossible length".to_owned())
+}
+
+fn connections_per_hop(count: u32) -> Result<u8, String> {
+    let count = u8::try_from(count).ok().filter(|count| *count <= STREAMS_MAX);
+    count.ok_or_else(|| format!("it has more than {STREAMS_MAX} connections between two agents"))
 }
 
 fn key(secret: Secret) -> Result<Key, String> {

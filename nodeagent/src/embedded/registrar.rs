@@ -216,6 +216,8 @@ impl EmbeddedRegistrar {
                 on_demand: false,
                 quick: false,
                 probe_quick: false,
+                quick_datagram_bytes: 0,
+                connections_per_hop: 0,
             };
             agent.make_group(spec).await?;
             // Ranks are threads of this process.
@@ -282,5 +284,5 @@ impl fmt::Debug for EmbeddedRegistrar {
 fn loopback() -> CostModel {
     let level = LinkCost { latency: Duration::from_micros(20), bytes_per_second: 2_000_000_000 };
     let costs = AgentCosts { mtu: 1 << 16, ..AgentCosts::default() };
-    CostModel { costs, rack: level, core: level, ecmp_paths: 1, burst: 0 }
+    CostModel { costs, rack: level, core: level, ecmp_paths: 1, burst: 0, unicast_plans: true }
 }

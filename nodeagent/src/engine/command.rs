@@ -10,7 +10,7 @@ use crate::shared_segment::SharedSegment;
 use cool_engine::{CallRecord, GroupSpec, Input, MissingProbes, RankRequest};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
-use tokio::sync::{OwnedSemaphorePermit, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 /// The channel for the probes that have not arrived at this node, and the number of those that
 /// have.
@@ -34,6 +34,8 @@ pub(crate) enum EngineCommand {
     MakeGroup(GroupSpec, oneshot::Sender<Result<(), MakeGroupError>>),
     /// Proves that the trees of a group work. The reply is dropped if the group is released.
     ProveTrees { group: u64, number: u64, time_max: Duration, reply: TreeProofReply },
+    /// Reports the groups with trees from which this node receives nothing on this channel.
+    ReportSilentTrees(mpsc::Sender<u64>),
     /// Passes a rank's request to the engine, which replies once.
     Request(RankRequest<SharedSlice>, EngineReply),
     /// Passes an input to the engine, which does not reply.

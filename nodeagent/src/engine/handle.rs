@@ -17,6 +17,9 @@ use std::time::Duration;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 
+/// Number of groups with silent trees that may wait to be reported.
+const SILENT_GROUPS: usize = 64;
+
 /// A handle to the engine of one agent. Clones refer to the same engine, which stops when the last
 /// one is dropped.
 #[derive(Clone, Debug)]
@@ -131,7 +134,16 @@ impl EngineHandle {
         answer.await.ok()
     }
 
-    /// Concludes a proof. The group does not use the trees with these addresses.
+    /// Returns the groups with trees from which this node receives nothing although others send, as
+    /// they are noticed. Replaces the channel of an earlier call. If nothing is received from it
+    /// for long, further groups are left out.
+    pub(crate) fn silent_trees(&self) -> mpsc::Receiver<u64> {
+        let (groups, noticed) = mpsc::channel(SILENT_GROUPS);
+        self.queue(EngineCommand::ReportSilentTrees(groups), None);
+        noticed
+    }
+
+    /// Concludes a proof. The group uses all trees but those with these addresses.
     pub(crate) fn conclude_tree_proof(&self, group: u64, withdrawn: BTreeSet<IpAddr>) {
         self.input(Input::ConcludeTreeProof { group, withdrawn });
     }

@@ -76,9 +76,11 @@ pub(super) async fn serve(
 /// Returns the abilities of a process that sends this first frame.
 fn abilities(first: &Body) -> Abilities {
     match first {
-        Body::Attach(Attach { segment, quick, .. })
-        | Body::Enlist(Enlist { segment, quick, .. })
-        | Body::Recover(Recover { segment, quick, .. }) => Abilities { segment: *segment, quick: *quick },
+        Body::Attach(Attach { segment, quick, long_quick, .. })
+        | Body::Enlist(Enlist { segment, quick, long_quick, .. })
+        | Body::Recover(Recover { segment, quick, long_quick, .. }) => {
+            Abilities { segment: *segment, quick: *quick, long_quick: *long_quick }
+        }
         _ => Abilities::default(),
     }
 }

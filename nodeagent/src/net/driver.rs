@@ -1,7 +1,8 @@
 //! The driver on the engine's thread: waits for the next event and passes it to the engine.
 
+use super::agent_connection::{self, ReadOutcome};
 use super::engine_host::EngineHost;
-use super::tcp::{self, ReadOutcome};
+use super::tcp;
 use super::udp::{DatagramInbox, Socket};
 use super::{DriverEvent, DriverEvents};
 use crate::engine::{EngineCommand, QueuedCommand};
@@ -62,7 +63,7 @@ impl EngineDriver {
         events: DriverEvents,
         queue: mpsc::Receiver<DriverEvent>,
     ) -> EngineDriver {
-        let (inbox, scratch, known) = (DatagramInbox::new(), vec![0; tcp::READ], Duration::ZERO);
+        let (inbox, scratch, known) = (DatagramInbox::new(), vec![0; agent_connection::READ], Duration::ZERO);
         EngineDriver { host, inbox, losses, scratch, known, events, queue }
     }
 
@@ -185,6 +186,7 @@ impl EngineDriver {
             EngineCommand::ProveTrees { group, number, time_max, reply } => {
                 host.prove_trees((group, number), time_max, reply);
             }
+            EngineCommand::ReportSilentTrees(groups) => host.report_silent_trees(groups),
             EngineCommand::Request(request, reply) => host.request(request, reply),
             EngineCommand::Input(input) => host.handle(input),
             EngineCommand::Share { group, segment } => host.share(group, segment),
@@ -197,21 +199,26 @@ impl EngineDriver {
     fn event(&mut self, event: DriverEvent) {
         let host = &mut self.host;
         match event {
-            DriverEvent::Accepted { stream, records, from, proven } => {
-                let connection = host.connect(stream, records);
+            DriverEvent::Accepted { streams, records, from, proven } => {
+                let connection = host.connect(streams, records);
                 host.handle(Input::Accepted { connection, from, proven });
             }
-            DriverEvent::Connected { node, stream, records } => {
-                let connection = host.connect(stream, records);
+            DriverEvent::Connected { node, streams, records } => {
+                let connection = host.connect(streams, records);
                 host.handle(Input::Connected { node, connection });
             }
             DriverEvent::Unreachable { node, why } => host.handle(Input::Unreachable { node, why }),
             DriverEvent::Readable(connection) => self.read(connection),
-            DriverEvent::Written { connection, bytes } => {
+            DriverEvent::Written { connection, stream, bytes } => {
                 if let Some(writer) = host.connection(connection) {
-                    writer.wrote_rest(bytes);
+                    writer.wrote_rest(stream, bytes);
                 }
                 host.handle(Input::Written { connection, bytes });
+            }
+            DriverEvent::StreamFailed { connection, why } => {
+                // The other side may have ended the connection after its last frames.
+                self.read(connection);
+                self.host.closed(connection, why);
             }
             DriverEvent::Closed { connection, why } => host.closed(connection, why),
             DriverEvent::TreesJoined { group, reply, joined } => host.trees_joined(group, reply, joined),
@@ -244,7 +251,7 @@ impl EngineDriver {
                 {
                     continue;
                 }
-                Err(error) => return self.host.closed(id, tcp::failed(&error)),
+                Err(error) => return self.host.closed(id, agent_connection::failed(&error)),
             };
             // The length of a frame's payload is a `u32`.
             let (placed, bytes) = (outcome.placed as u32, &self.scratch[..outcome.tail]);

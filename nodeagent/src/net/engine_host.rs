@@ -2,11 +2,12 @@
 
 mod joined_trees;
 
+use super::agent_connection::AgentConnection;
 use super::cipher::AesGcm;
 use super::handshake::{LinkSecurity, RecordCiphers};
 use super::link_pace::pace;
 use super::memory_table::MemoryTable;
-use super::tcp::{self, AgentConnection, ConnectParams};
+use super::tcp::{self, ConnectParams};
 use super::udp::Socket;
 use super::udp_outbox::DatagramOutbox;
 use super::work::{self, MoveWork, WorkPool};
@@ -33,7 +34,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
-use tokio::sync::oneshot;
+use tokio::sync::{mpsc, oneshot};
 
 /// A group that is being made.
 struct PendingGroup {
@@ -81,6 +82,8 @@ pub(super) struct EngineHost {
     pending_groups: BTreeMap<u64, PendingGroup>,
     /// The proofs of trees in progress, by group, each with its number.
     tree_proofs: BTreeMap<u64, (u64, TreeProofReply)>,
+    /// Where groups with silent trees are reported, if anywhere.
+    silent_trees: Option<mpsc::Sender<u64>>,
     calls: BTreeMap<u64, EngineReply>,
     /// The segments in which ranks execute calls, by group. A group that has failed has no entry.
     segments: BTreeMap<u64, Arc<SharedSegment>>,
@@ -119,6 +122,7 @@ impl EngineHost {
             paces: BTreeMap::new(),
             pending_groups: BTreeMap::new(),
             tree_proofs: BTreeMap::new(),
+            silent_trees: None,
             calls: BTreeMap::new(),
             segments: BTreeMap::new(),
             last_token: 0,
@@ -273,10 +277,10 @@ impl EngineHost {
                     connection.awaited = (bytes, place);
                 }
             }
-            Output::Connect { node, to, key } => {
+            Output::Connect { node, to, key, streams } => {
                 let encrypt = self.security.encrypt;
                 let (me, peer_timeout) = (self.me.clone(), self.peer_timeout);
-                let approach = ConnectParams { me, key, encrypt, peer_timeout };
+                let approach = ConnectParams { me, key, encrypt, streams, peer_timeout };
                 tokio::spawn(tcp::connect(node, (self.ip, to), approach, self.events.clone()));
             }
             Output::Hangup { connection } => drop(self.connections.remove(&connection)),
@@ -308,16 +312,11 @@ impl EngineHost {
                     let _ = reply.send((missing, received));
                 }
             }
-            Output::LeaveTrees { group, trees } => self.leave_trees(group, |tree| trees.contains(tree)),
-            Output::RenewTrees { trees, renewals, .. } => self.renew_trees(&trees, renewals),
+            Output::RenewTrees { trees } => self.renew_trees(&trees),
+            Output::TreesSilent { group, trees, renewals } => self.trees_silent(group, &trees, renewals),
             Output::JoinSource { group, tree, source } => self.join_source(group, tree, source),
             Output::LeaveSource { group, tree, source } => self.leave_source(group, tree, source),
-            Output::SourceProbed { tree, missing, .. } if missing.is_empty() => {
-                self.counters.faults.clear(tree);
-            }
-            Output::SourceProbed { tree, missing, .. } => {
-                self.counters.faults.record_unproven_source(tree, self.ip, &missing);
-            }
+            Output::SourceProbed { tree, missing, .. } => self.source_probed(tree, &missing),
             Output::ProbeQuick { group } => self.probe_quick(group),
             Output::Quick { group, all } => {
                 self.segments.get(&group).into_iter().for_each(|segment| segment.quick(all));
@@ -450,9 +449,28 @@ impl EngineHost {
         }
     }
 
+    pub(super) fn report_silent_trees(&mut self, groups: mpsc::Sender<u64>) {
+        self.silent_trees = Some(groups);
+    }
+
+    fn trees_silent(&mut self, group: u64, trees: &[SocketAddr], renewals: u32) {
+        for tree in trees.iter().map(SocketAddr::ip) {
+            if renewals == 1 {
+                tracing::warn!(%tree, "multicasts do not arrive although other nodes receive them; the membership is renewed");
+            } else {
+                self.counters.faults.record_silent_tree(tree, self.ip);
+            }
+        }
+        self.renew_trees(trees);
+        if let Some(groups) = &self.silent_trees {
+            // If the channel is full, the group is reported after the next renewal.
+            let _ = groups.try_send(group);
+        }
+    }
+
     fn group_forgotten(&mut self, group: u64) {
         self.end_sharing(group);
-        self.leave_trees(group, |_| true);
+        self.leave_trees(group);
         self.tree_proofs.remove(&group);
         self.tagger.remove(group);
         self.security.groups.release(group);
@@ -478,10 +496,14 @@ impl EngineHost {
     }
 
     /// Registers a connection that was made or accepted. Returns its new number.
-    pub(super) fn connect(&mut self, stream: TcpStream, records: Option<RecordCiphers>) -> AgentConnectionId {
+    pub(super) fn connect(
+        &mut self,
+        streams: Vec<TcpStream>,
+        records: Option<RecordCiphers>,
+    ) -> AgentConnectionId {
         self.last_connection += 1;
         let id = AgentConnectionId(self.last_connection);
-        self.connections.insert(id, AgentConnection::new(id, (stream, records), &self.link, &self.events));
+        self.connections.insert(id, AgentConnection::new(id, (streams, records), &self.link, &self.events));
         id
     }
 

@@ -6,7 +6,7 @@ use super::keyring::Keyring;
 use cool_transport::unicast::AgentId;
 use cool_transport::unicast::handshake::{
     self, Ephemeral, EstablishedConnection, HELLO_BYTES_MAX, HELLO_HEADER_BYTES, Initiator, NONCE_BYTES,
-    PUBLIC_KEY_BYTES, PeerKey, Responder, agent_key,
+    PUBLIC_KEY_BYTES, PeerKey, Responder, StreamPlace, agent_key,
 };
 use cool_transport::unicast::records::{Opener, Sealer};
 use cool_types::{Key, TAG_BYTES};
@@ -54,6 +54,12 @@ pub(super) struct RecordCiphers {
     pub(super) opener: Opener<AesGcm>,
 }
 
+/// A stream after its handshake, with its ciphers if it is encrypted.
+pub(super) struct GreetedStream {
+    pub(super) stream: TcpStream,
+    pub(super) records: Option<RecordCiphers>,
+}
+
 impl RecordCiphers {
     /// Returns the ciphers for the key of sent data and the key of received data.
     fn new([sends, gets]: [&Key; 2]) -> RecordCiphers {
@@ -74,15 +80,16 @@ impl LinkSecurity {
 }
 
 /// Proves to the agent with `key` at the other end that this is the agent `me`. The other agent
-/// must prove that it has the key. Returns the ciphers of the connection if it is encrypted.
+/// must prove that it has the key. `place` is the place of the stream, if the connection consists
+/// of several. Returns the ciphers of the connection if it is encrypted.
 pub(super) async fn initiate(
     stream: &mut TcpStream,
     me: &AgentId,
     key: &PeerKey,
-    encrypt: bool,
+    (encrypt, place): (bool, Option<StreamPlace>),
 ) -> Result<Option<RecordCiphers>, HandshakeError> {
     let (ephemeral, private_key) = ephemeral(encrypt)?;
-    let initiator = Initiator::new(me, key.clone(), &ephemeral);
+    let initiator = Initiator::new(me, key.clone(), &ephemeral, place);
     let exchange = async {
         stream.write_all(initiator.hello()).await?;
         let mut reply = vec![0; initiator.reply_len()];
@@ -95,9 +102,9 @@ pub(super) async fn initiate(
     timeout(PATIENCE, exchange).await.unwrap_or(Err(HandshakeError::Silent))
 }
 
-/// The identity of the agent that has connected, if it has proved it, and the ciphers of the
-/// connection, if it is encrypted.
-type ProvenPeer = (Option<AgentId>, Option<RecordCiphers>);
+/// The identity of the agent that has connected, if it has proved it, with the place of the stream,
+/// if the connection consists of several; and the ciphers of the connection, if it is encrypted.
+type ProvenPeer = (Option<(AgentId, Option<StreamPlace>)>, Option<RecordCiphers>);
 
 /// Requires the agent that has connected to prove that it knows this agent's key. Returns its
 /// identity and the ciphers. The identity is `None` if the agent sends frames without a handshake.
@@ -132,16 +139,23 @@ async fn proven(stream: &mut TcpStream, security: &LinkSecurity) -> Result<Prove
     stream.write_all(&responder.reply(&ephemeral)).await?;
     let mut proof = [0; TAG_BYTES];
     stream.read_exact(&mut proof).await?;
+    let place = responder.place();
     let (who, established) = responder.verify(&ephemeral, &proof).ok_or(HandshakeError::Unproven)?;
     let keys = keys(&established, private_key)?;
-    Ok((Some(who), keys.map(|[initiator, responder]| RecordCiphers::new([&responder, &initiator]))))
+    Ok((Some((who, place)), keys.map(|[initiator, responder]| RecordCiphers::new([&responder, &initiator]))))
+}
+
+/// Returns random bytes.
+pub(super) fn random<const N: usize>() -> io::Result<[u8; N]> {
+    let mut bytes = [0; N];
+    getrandom::fill(&mut bytes).map_err(|error| io::Error::other(error.to_string()))?;
+    Ok(bytes)
 }
 
 /// Generates this side's values for one connection: a random nonce and, if the connection is to be
 /// encrypted, a key pair.
 fn ephemeral(encrypt: bool) -> io::Result<(Ephemeral, Option<EphemeralPrivateKey>)> {
-    let mut nonce = [0; NONCE_BYTES];
-    getrandom::fill(&mut nonce).map_err(|error| io::Error::other(error.to_string()))?;
+    let nonce: [u8; NONCE_BYTES] = random()?;
     if !encrypt {
         return Ok((Ephemeral { nonce, public_key: None }, None));
     }

@@ -2,12 +2,16 @@
 //! It moves bytes and provides the time; [`cool_engine`] interprets the bytes.
 //!
 //! ```text
-//! driver        waits for sockets, commands, events and timers
-//! engine_host   passes them to the engine, and executes its outputs: memory, UDP, TCP
-//! work          threads that copy, combine and prepare calls, and report by events
+//! driver             waits for sockets, commands, events and timers
+//! engine_host        passes them to the engine, and executes its outputs: memory, UDP, TCP
+//! tcp, stream_sets   connect to other agents, with one TCP stream or several
+//! agent_connection   reads and writes such a connection, whose bytes a division spreads
+//! work               threads that copy, combine and prepare calls, and report by events
 //! ```
 
+mod agent_connection;
 mod cipher;
+mod division;
 mod driver;
 mod engine_host;
 mod handshake;
@@ -15,6 +19,7 @@ mod keyring;
 mod link_pace;
 mod memory_table;
 mod port_conflict;
+mod stream_sets;
 pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;
@@ -63,16 +68,16 @@ pub(crate) struct BoundEngine {
 
 /// An event from the tasks of the sockets, or from the threads of the pool.
 enum DriverEvent {
-    /// An agent has connected, and may have proved its identity.
+    /// An agent has connected all streams of a connection, and may have proved its identity.
     Accepted {
-        stream: TcpStream,
+        streams: Vec<TcpStream>,
         records: Option<RecordCiphers>,
         from: IpAddr,
         proven: Option<AgentId>,
     },
     Connected {
         node: NodeId,
-        stream: TcpStream,
+        streams: Vec<TcpStream>,
         records: Option<RecordCiphers>,
     },
     Unreachable {
@@ -83,7 +88,14 @@ enum DriverEvent {
     Readable(AgentConnectionId),
     Written {
         connection: AgentConnectionId,
+        /// The index of the stream.
+        stream: usize,
         bytes: u64,
+    },
+    /// One of several streams of a connection has failed. Data that arrived before may be unread.
+    StreamFailed {
+        connection: AgentConnectionId,
+        why: String,
     },
     Closed {
         connection: AgentConnectionId,

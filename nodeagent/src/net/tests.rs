@@ -1,5 +1,7 @@
 //! Tests of engines over real sockets on loopback, with chains only, because loopback has no trees.
 
+mod parallel_streams;
+
 use super::cipher::AesGcm;
 use crate::engine::{
     EngineConfig, EngineHandle, GroupKey, GroupSpec, MappedCallRequest, MemberSpec, RankMemory,
@@ -100,6 +102,8 @@ fn spec(engines: &[EngineHandle], places: &[usize]) -> GroupSpec {
         on_demand: false,
         quick: false,
         probe_quick: false,
+        quick_datagram_bytes: 0,
+        connections_per_hop: 0,
     }
 }
 
@@ -178,21 +182,27 @@ async fn every_operation_works(engines: &[EngineHandle], counts: &[u64]) {
     }
 }
 
+/// Connects to an engine, sends the first bytes, and checks that it ends the connection without a
+/// reply.
+async fn is_refused(engine: &EngineHandle, first: &[u8]) {
+    let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, engine.tcp_port())).await.unwrap();
+    stream.write_all(first).await.unwrap();
+    let mut response = Vec::new();
+    // Unread data makes the end of the connection a reset.
+    let end = timeout(Duration::from_secs(60), stream.read_to_end(&mut response)).await.unwrap();
+    assert!(response.is_empty(), "{end:?} after {response:?}");
+}
+
 #[tokio::test]
 async fn an_agent_that_encrypts_refuses_plain_connections() {
     let engine = EngineHandle::start(encrypting(0)).unwrap();
     let me = AgentId { node: "h1".to_owned(), incarnation: 1 };
     let plain = Ephemeral { nonce: [4; 32], public_key: None };
-    let hello =
-        Initiator::new(&me, PeerKey { key: engine.key().clone(), group: None }, &plain).hello().to_vec();
+    let key = PeerKey { key: engine.key().clone(), group: None };
+    let hello = Initiator::new(&me, key, &plain, None).hello().to_vec();
     // One peer that knows the key, and one without keys.
     for first in [hello, vec![0; 40]] {
-        let mut stream = TcpStream::connect((Ipv4Addr::LOCALHOST, engine.tcp_port())).await.unwrap();
-        stream.write_all(&first).await.unwrap();
-        let mut response = Vec::new();
-        // Unread data makes the end of the connection a reset.
-        let end = timeout(Duration::from_secs(60), stream.read_to_end(&mut response)).await.unwrap();
-        assert!(response.is_empty(), "{end:?} after {response:?}");
+        is_refused(&engine, &first).await;
     }
     assert_eq!(engine.refusals().get(RefusalReason::Handshake), 2);
 }
@@ -400,8 +410,8 @@ async fn connections_with_a_false_identity_disturb_no_call() {
         let who = AgentId { node: name.to_owned(), incarnation: engine.incarnation() + 1 };
         let first = PeerStream::new(&who, "victim").poll(Time::ZERO);
         let Poll::Output(unicast::Output::Write { head, .. }) = first else { panic!("{first:?}") };
-        let proof =
-            Initiator::new(&who, PeerKey { key: [3; 32].into(), group: None }, &ephemeral).hello().to_vec();
+        let key = PeerKey { key: [3; 32].into(), group: None };
+        let proof = Initiator::new(&who, key, &ephemeral, None).hello().to_vec();
         [head, proof, vec![b'C'; 40], Vec::new()]
     });
     disturbed(&engines, async || {

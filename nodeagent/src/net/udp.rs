@@ -164,8 +164,13 @@ pub(crate) const ROOM_MIN: usize = 2 * 1024 * 1024;
 /// # Errors
 /// Returns an error if no socket can be opened.
 pub(crate) fn granted_room(ip: IpAddr) -> io::Result<usize> {
+    room_of(&socket_with_room(ip, BUFFER)?)
+}
+
+/// Returns the number of bytes of a socket's receive buffer.
+pub(crate) fn room_of(socket: &socket2::Socket) -> io::Result<usize> {
     // The system reports twice the size, because it adds room for its own data.
-    Ok(socket_with_room(ip, BUFFER)?.recv_buffer_size()? / 2)
+    Ok(socket.recv_buffer_size()? / 2)
 }
 
 /// Makes a socket send multicast at the interface with address `ip`, without receiving its own

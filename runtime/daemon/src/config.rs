@@ -6,7 +6,6 @@
 //! with file and line.
 
 use clap::builder::Resettable;
-use clap::error::ErrorKind;
 use clap::{Arg, ArgAction, ArgMatches, Command, CommandFactory, Parser, value_parser};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -70,15 +69,6 @@ pub struct Config {
 /// Parses the options of this program. `section` is its table in the file. Exits the process if it
 /// only prints help or version, if it only checks the options, or if there is an error.
 pub fn parse<T: Parser>(section: &'static str) -> (T, Config) {
-    parse_checked(section, |_| Ok(()))
-}
-
-/// Like [`parse`], for options that depend on each other: `check` returns a message if they
-/// contradict each other, and the program then ends with it.
-pub fn parse_checked<T: Parser>(
-    section: &'static str,
-    check: impl FnOnce(&T) -> Result<(), String>,
-) -> (T, Config) {
     let mut config = Config { section, arguments: std::env::args_os().collect(), values: BTreeMap::new() };
     let matches = match read::<T>(section, config.arguments.clone()) {
         Ok(matches) => matches,
@@ -89,9 +79,6 @@ pub fn parse_checked<T: Parser>(
         }
     };
     let options = T::from_arg_matches(&matches).unwrap_or_else(|error| error.exit());
-    if let Err(message) = check(&options) {
-        T::command().error(ErrorKind::ArgumentConflict, message).exit();
-    }
     if matches.get_flag(CHECK_FLAG) {
         println!("configuration OK");
         std::process::exit(0);

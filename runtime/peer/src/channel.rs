@@ -87,7 +87,7 @@ impl ChannelSender {
         // Members recognize each other by these addresses.
         let from = Some(contact.ip()).filter(|ip| ip.is_ipv4() == to.address.is_ipv4());
         let mut sender = ChannelSender::connect(from, to, keys).await?;
-        sender.congestion = Some(link.choose(&sender.stream));
+        sender.congestion = Some(link.choose(&sender.stream, 1));
         if let Some(bytes) = send_buffer {
             SockRef::from(&sender.stream).set_send_buffer_size(bytes)?;
         }

@@ -21,7 +21,7 @@
 //!   node. The leader, which is the first rank of the node, uses it as a retransmission buffer for
 //!   the datagrams that it has sent. A leader without other ranks on its node stores them in its
 //!   own part, because it does not need the rings; otherwise the segment has an additional part for
-//!   them.
+//!   them (module `retransmissions`).
 //!
 //! All processes that map a segment belong to one user. A process that violates these rules affects
 //! only the calls of its own group: every access is bounds-checked, words are atomic, and bytes are
@@ -36,11 +36,16 @@ mod memory;
 #[cfg(test)]
 mod model_tests;
 pub mod records;
+mod retransmissions;
 mod starts;
 
 use crate::pages::OutOfBounds;
 use crate::region::{Region, RegionError};
 pub use memory::{SegmentMemory, SharedWord};
+pub use retransmissions::{
+    DATAGRAM_BYTES, LONG_MESSAGE_BYTES, LONG_RETRANSMISSION_BYTES, RETRANSMISSION_SLOTS,
+    RetransmissionPosition,
+};
 use rustix::thread::futex;
 pub use starts::StartDecision;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -115,19 +120,6 @@ const RINGS: u64 = (SLOTS_REQUESTED + 8).next_multiple_of(PAGE_BYTES);
 const _: () = assert!(RINGS == 3 * PAGE_BYTES, "the layout must equal that of release 0.1");
 const RING_BYTES: u64 = SLOTS * SLOT_BYTES as u64;
 const RANK_BYTES: u64 = records::END;
-
-/// Maximum size of a stored datagram, in bytes.
-pub const DATAGRAM_BYTES: usize = 4096 + 64;
-
-/// Number of datagrams that are stored: the size of the retransmission buffer.
-pub const RETRANSMISSION_SLOTS: u64 = 128;
-
-/// Header of a stored datagram: the number of its call plus one, then its transfer and its length.
-const DATAGRAM_HEADER_BYTES: u64 = 16;
-const DATAGRAM_SLOT_BYTES: u64 = DATAGRAM_HEADER_BYTES + DATAGRAM_BYTES as u64;
-const _: () = assert!(
-    DATAGRAM_SLOT_BYTES.is_multiple_of(8) && RETRANSMISSION_SLOTS * DATAGRAM_SLOT_BYTES <= 2 * RING_BYTES
-);
 
 /// Selects one of the two rings of a rank.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -466,58 +458,6 @@ impl<M: SegmentMemory> RankPart<'_, M> {
         Ok(self.at + RINGS + ring as u64 * RING_BYTES + slot + offset as u64)
     }
 
-    /// Stores the datagram of a message, which is identified by its call and transfer.
-    ///
-    /// `number` counts the stored datagrams. The datagram replaces the one that was stored
-    /// [`RETRANSMISSION_SLOTS`] before it.
-    ///
-    /// # Errors
-    /// Returns an error if the datagram is longer than [`DATAGRAM_BYTES`].
-    pub fn keep_for_retransmission(
-        &self,
-        number: u64,
-        (call, transfer): (u64, u32),
-        bytes: &[u8],
-    ) -> Result<(), OutOfBounds> {
-        if bytes.len() > DATAGRAM_BYTES {
-            let len = bytes.len() as u64;
-            return Err(OutOfBounds { offset: 0, len, region: DATAGRAM_BYTES as u64 });
-        }
-        let at = datagram(number);
-        // A concurrent reader compares the call before and after it copies, so it must not find the
-        // old one.
-        self.word(at).store(0, Ordering::SeqCst);
-        M::fence(Ordering::SeqCst);
-        self.word(at + 8).store(u64::from(transfer) << 32 | bytes.len() as u64, Ordering::Relaxed);
-        self.region.copy_in(self.at + at + DATAGRAM_HEADER_BYTES, bytes)?;
-        self.word(at).store(call + 1, Ordering::Release);
-        Ok(())
-    }
-
-    /// Returns the datagram of a message, if it is still stored.
-    pub fn find_retransmission(&self, (call, transfer): (u64, u32)) -> Option<Vec<u8>> {
-        (0..RETRANSMISSION_SLOTS).find_map(|slot| self.read_datagram(datagram(slot), (call, transfer)))
-    }
-
-    /// Returns the datagram at an offset if it is that of a message.
-    fn read_datagram(&self, at: u64, (call, transfer): (u64, u32)) -> Option<Vec<u8>> {
-        let is_it = || self.word(at).load(Ordering::Acquire) == call + 1;
-        if !is_it() {
-            return None;
-        }
-        // Not before the call is known: otherwise this could be the transfer of the previous
-        // datagram.
-        let name = self.word(at + 8).load(Ordering::Relaxed);
-        let len = (name & u64::from(u32::MAX)) as usize;
-        if name >> 32 != u64::from(transfer) || len > DATAGRAM_BYTES {
-            return None;
-        }
-        let mut bytes = vec![0; len];
-        self.region.copy_out(self.at + at + DATAGRAM_HEADER_BYTES, &mut bytes).ok()?;
-        M::fence(Ordering::SeqCst);
-        is_it().then_some(bytes)
-    }
-
     /// Wakes all sleepers, if there are any.
     fn wake(&self) {
         self.region.wake(self.at);
@@ -585,11 +525,6 @@ fn slot_call(ring: SegmentRing, publication: u64) -> u64 {
 /// Returns the offset of a call's entry within the part of its rank.
 fn call(number: u64) -> u64 {
     CALLS + number % RECENT_CALLS * CALL_BYTES
-}
-
-/// Returns the offset of a stored datagram within its part, in place of the unused rings.
-fn datagram(number: u64) -> u64 {
-    RINGS + number % RETRANSMISSION_SLOTS * DATAGRAM_SLOT_BYTES
 }
 
 /// Invariant of all offsets in this module.

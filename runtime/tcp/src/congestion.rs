@@ -67,9 +67,10 @@ impl LinkEstimate {
         self.0.rate_limit.store(bytes_per_second, Ordering::Relaxed);
     }
 
-    /// Configures a new connection, and returns its congestion control.
-    pub fn choose(&self, socket: impl AsFd) -> Congestion {
-        let mut congestion = Congestion::new(self.clone(), Instant::now());
+    /// Configures a new connection, and returns its congestion control. If it is one of several
+    /// `streams` between which data is divided, each may send at an equal share of the rate limit.
+    pub fn choose(&self, socket: impl AsFd, streams: u32) -> Congestion {
+        let mut congestion = Congestion::new(self.clone(), streams, Instant::now());
         set_control(&socket, congestion.calm);
         congestion.follow(socket);
         congestion
@@ -83,6 +84,8 @@ pub struct Congestion {
     /// The state of the link that the socket is configured for.
     calm: bool,
     rate_limit: u32,
+    /// Number of streams that share the rate limit of the link.
+    streams: u32,
     /// Segments sent in the current window, and its start.
     segments: usize,
     window_start: Instant,
@@ -94,11 +97,12 @@ pub struct Congestion {
 }
 
 impl Congestion {
-    fn new(link: LinkEstimate, now: Instant) -> Congestion {
+    fn new(link: LinkEstimate, streams: u32, now: Instant) -> Congestion {
         Congestion {
             calm: link.0.calm.load(Ordering::Relaxed),
             link,
             rate_limit: UNBOUNDED,
+            streams,
             segments: 0,
             window_start: now,
             retransmitted: 0,
@@ -147,7 +151,10 @@ impl Congestion {
             self.calm = calm;
             set_control(&socket, calm);
         }
-        let rate_limit = self.link.0.rate_limit.load(Ordering::Relaxed);
+        let rate_limit = match self.link.0.rate_limit.load(Ordering::Relaxed) {
+            UNBOUNDED => UNBOUNDED,
+            rate_limit => (rate_limit / self.streams).max(1),
+        };
         if rate_limit != self.rate_limit {
             self.rate_limit = rate_limit;
             if let Err(error) = sockopt::set_rate_limit(&socket, rate_limit) {
@@ -172,7 +179,7 @@ mod tests {
     fn calm_after(lost: impl IntoIterator<Item = u32>) -> Vec<bool> {
         let mut now = Instant::now();
         let mut retransmitted = 0;
-        let mut congestion = Congestion::new(LinkEstimate::new(false), now);
+        let mut congestion = Congestion::new(LinkEstimate::new(false), 1, now);
         let window = |lost| {
             retransmitted += lost;
             now += WINDOW_TIME;
@@ -206,17 +213,19 @@ mod tests {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let stream = std::net::TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let link = LinkEstimate::new(false);
-        let mut congestion = link.choose(&stream);
+        let [mut congestion, mut shared] = [1, 4].map(|streams| link.choose(&stream, streams));
         assert_eq!(sockopt::rate_limit(&stream).unwrap(), UNBOUNDED);
         link.set_rate_limit(2_340_000);
         congestion.follow(&stream);
         assert_eq!(sockopt::rate_limit(&stream).unwrap(), 2_340_000);
+        shared.follow(&stream);
+        assert_eq!(sockopt::rate_limit(&stream).unwrap(), 585_000, "one of four streams");
     }
 
     #[test]
     fn a_window_ends_after_enough_messages_and_time() {
         let now = Instant::now();
-        let mut congestion = Congestion::new(LinkEstimate::new(false), now);
+        let mut congestion = Congestion::new(LinkEstimate::new(false), 1, now);
         assert!(!(0..2 * WINDOW_SEGMENTS).any(|_| congestion.is_due(now, 1)));
         assert!(congestion.is_due(now + WINDOW_TIME, 1));
     }

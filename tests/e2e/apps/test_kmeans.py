@@ -12,7 +12,7 @@ import time
 import faults
 import pytest
 import testbed
-from conftest import PATIENCE, run, succeed
+from conftest import PATIENCE, SHORT_GRACE, run, succeed
 from test_bindings import PYTHON
 
 
@@ -109,8 +109,14 @@ def same(one, other):
         return a.read() == b.read()
 
 
+def bed_with_losses(make_bed):
+    """Returns the bed of the tests in which nodes are lost. Its agents wait as long for each other
+    as those of test_faults."""
+    return make_bed("tree:3x2", switches="bridge", host_mbit=50, uplink_mbit=50, controller_flags=SHORT_GRACE, peer_timeout_ms=10_000)
+
+
 def test_survivors_of_kills_compute_the_undisturbed_centroids(make_bed, slow_run, tmp_path):
-    bed = make_bed("tree:3x2", switches="bridge", host_mbit=50, uplink_mbit=50)
+    bed = bed_with_losses(make_bed)
     (arguments, alone), together = slow_run.prepare(bed, 60), str(tmp_path / "together.npy")
     job = Job(bed, "cool", "run", "-n", "6", "--survive", "--env", "COOL_KMEANS_TEST=losses", "--", *arguments, together)
     job.wait_for(r"iteration +2 ")
@@ -133,7 +139,7 @@ def test_survivors_of_kills_compute_the_undisturbed_centroids(make_bed, slow_run
 
 @pytest.mark.parametrize("seed", range(3))
 def test_centroids_are_the_same_after_random_faults(make_bed, slow_run, tmp_path, seed):
-    bed = make_bed("tree:3x2", switches="bridge", host_mbit=50, uplink_mbit=50)
+    bed = bed_with_losses(make_bed)
     chance = random.Random(seed)
     (arguments, alone), together = slow_run.prepare(bed, 60), str(tmp_path / "together.npy")
     job = Job(bed, "cool", "run", "-n", "6", "--survive", "--env", "COOL_KMEANS_TEST=faults", "--", *arguments, together)
@@ -189,7 +195,7 @@ else:
 
 
 def test_survivors_in_python_fit_again_to_the_same_centres(make_bed, slow_run, tmp_path):
-    bed = make_bed("tree:3x2", switches="bridge", host_mbit=50, uplink_mbit=50)
+    bed = bed_with_losses(make_bed)
     program, alone, together = (str(tmp_path / name) for name in ("survivors.py", "alone.npy", "together.npy"))
     with open(program, "w") as f:
         f.write(IN_PYTHON)
@@ -204,7 +210,7 @@ def test_survivors_in_python_fit_again_to_the_same_centres(make_bed, slow_run, t
 
 
 def test_a_run_that_was_killed_entirely_resumes_its_checkpoint(make_bed, slow_run, tmp_path):
-    bed = make_bed("tree:3x2", switches="bridge", host_mbit=50, uplink_mbit=50)
+    bed = bed_with_losses(make_bed)
     (arguments, alone), together = slow_run.prepare(bed, 60), str(tmp_path / "together.npy")
     resumable = [*arguments, together, "--checkpoint", str(tmp_path / "checkpoint"), "--resume"]
     job = Job(bed, "cool", "run", "-n", "6", "--env", "COOL_KMEANS_TEST=checkpoint", "--", *resumable)

@@ -11,7 +11,7 @@ import stat
 import subprocess
 
 import pytest
-from conftest import PATIENCE, end_agent, run, succeed, wait_for
+from conftest import PATIENCE, SHORT_GRACE, end_agent, run, succeed, wait_for
 from network import MANAGEMENT_ADDRESS
 from test_management_failures import away
 from test_jobs import ended, start
@@ -212,7 +212,7 @@ def start_copy(bed, folder, minimum, *options):
 
 
 def test_survivors_complete_a_copy_that_the_lost_node_resumes(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20, controller_flags=SHORT_GRACE)
     # Two pieces of 4 MiB are in flight at the same time.
     job, source, dest = start_copy(bed, tmp_path, 11 * MIB, "--json")
     bed.agents["h3"].signal(signal.SIGKILL)
@@ -232,7 +232,7 @@ def test_survivors_complete_a_copy_that_the_lost_node_resumes(make_bed, tmp_path
 
 
 def test_an_interrupted_copy_leaves_nothing_visible_and_resumes(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20, controller_flags=SHORT_GRACE)
     job, source, dest = start_copy(bed, tmp_path, 6 * MIB, "--limit", "2M")
     job.send_signal(signal.SIGINT)
     assert ended(job)[0] == 130
@@ -244,7 +244,7 @@ def test_an_interrupted_copy_leaves_nothing_visible_and_resumes(make_bed, tmp_pa
 
 
 def test_killed_ranks_and_supervisors_restart_unnoticed(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20, controller_flags=SHORT_GRACE)
     wait_for(bed.whole, "all nodes are connected")
     job, source, _ = start_copy(bed, tmp_path, 4 * MIB, "--json", "--via", "swarm")
     subprocess.run(["pkill", "-KILL", "-P", str(bed.agents["h3"].process.pid)], check=True)
@@ -254,7 +254,7 @@ def test_killed_ranks_and_supervisors_restart_unnoticed(make_bed, tmp_path):
 
 
 def test_the_source_may_be_lost_once_others_have_all_blocks(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20, controller_flags=SHORT_GRACE)
     wait_for(bed.whole, "all nodes are connected")
     bed.agents["h4"].signal(signal.SIGKILL)
     wait_for(lambda: "h4" in away(bed), "one node is disconnected")
@@ -297,7 +297,7 @@ def finish_with_input(job, data):
 
 
 def test_standard_input_is_copied_to_all_nodes_and_nowhere_else(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20, controller_flags=SHORT_GRACE)
     data, spool = noise(7, 5 * MIB + 1), str(tmp_path / "spool")
     status, out, errors = finish_with_input(copy_of_input(bed, spool, "--json", str(tmp_path / "{node}" / "copy")), data)
     assert status == 0, errors
@@ -314,7 +314,7 @@ def test_standard_input_is_copied_to_all_nodes_and_nowhere_else(make_bed, tmp_pa
 
 
 def test_a_stream_stays_in_order_and_survives_the_loss_of_a_node(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20, controller_flags=SHORT_GRACE)
     bed.wait_until_measured()
     spool, dest = tmp_path / "spool", str(tmp_path / "{node}" / "copy")
     os.makedirs(tmp_path / "h4")
@@ -348,7 +348,7 @@ def test_a_stream_stays_in_order_and_survives_the_loss_of_a_node(make_bed, tmp_p
 
 
 def test_an_interrupted_copy_of_standard_input_leaves_nothing(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20, controller_flags=SHORT_GRACE)
     bed.wait_until_measured()
     spool, dest = tmp_path / "spool", str(tmp_path / "{node}" / "copy")
     for number, expected_status in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
@@ -400,7 +400,7 @@ def test_a_node_without_permission_is_named_and_the_others_copy(make_bed):
 def test_a_swarm_continues_without_a_lost_node(make_bed, tmp_path):
     # One rack only: with several, the source sends blocks again if racks forward them slowly
     # (docs/design/swarm.md).
-    bed = make_bed("tree:1x6", switches="bridge", host_mbit=20)
+    bed = make_bed("tree:1x6", switches="bridge", host_mbit=20, controller_flags=SHORT_GRACE)
     job, source, dest = start_copy(bed, tmp_path, 6 * MIB, "--json", "--via", "swarm")
     bed.agents["h3"].signal(signal.SIGKILL)
     status, out, errors = ended(job)
@@ -422,7 +422,7 @@ def test_a_swarm_continues_without_a_lost_node(make_bed, tmp_path):
 
 @pytest.mark.parametrize("way", ["auto", "swarm"])
 def test_nodes_that_join_during_a_copy_resume_and_delay_no_copy(make_bed, tmp_path, way):
-    bed = make_bed("tree:1x6", switches="bridge", host_mbit=20)
+    bed = make_bed("tree:1x6", switches="bridge", host_mbit=20, controller_flags=SHORT_GRACE)
     wait_for(bed.whole, "all nodes are connected")
     end_agent(bed, "h5")
     wait_for(lambda: bed.found()[0] == 5, "one node is disconnected")

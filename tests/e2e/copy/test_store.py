@@ -7,7 +7,7 @@ import signal
 import subprocess
 
 import network
-from conftest import PATIENCE, run, succeed, wait_for
+from conftest import PATIENCE, SHORT_GRACE, run, succeed, wait_for
 from test_management_failures import away
 from test_copy import MIB, least_received, make_folder, names, noise, properties, received_bytes, write
 from test_jobs import ended, racks, start
@@ -137,7 +137,7 @@ def test_a_new_version_replaces_the_old_and_sends_only_changes(make_bed, tmp_pat
 
 
 def test_a_get_survives_a_lost_or_damaged_source(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20, controller_flags=SHORT_GRACE)
     bed.wait_until_measured()
     stores = Stores(bed, tmp_path / "stores")
     source = write(str(tmp_path / "source"), noise(14, 8 * MIB))
@@ -280,7 +280,7 @@ def test_a_store_is_its_users_and_no_other_users(make_bed):
 
 
 def test_an_interrupted_put_leaves_nothing_visible_and_resumes(make_bed, tmp_path):
-    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20)
+    bed = make_bed("tree:2x2", switches="bridge", host_mbit=20, uplink_mbit=20, controller_flags=SHORT_GRACE)
     bed.wait_until_measured()
     stores = Stores(bed, tmp_path / "stores")
     source = write(str(tmp_path / "source"), noise(6, 16 * MIB))

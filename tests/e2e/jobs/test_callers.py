@@ -6,7 +6,7 @@ import subprocess
 import time
 
 import network
-from conftest import PATIENCE, log_of, run, succeed, wait_for
+from conftest import PATIENCE, SHORT_GRACE, log_of, run, succeed, wait_for
 from test_management_failures import BLINK, away, management_down, restarted_in_order
 from test_jobs import ended, lines, running, start
 from test_recovery import killed_controller
@@ -66,9 +66,9 @@ def test_a_disconnected_caller_loses_no_line_of_its_job(make_bed):
     host = bed.network.net.get("h1")
     job = CountingJob(bed, "cut", ("mnexec", "-a", str(host.pid)), COOL_CONTROLLER=bed.controller_address(network.MANAGEMENT_ADDRESS))
     with management_down(bed, ["h1"]):
+        end = time.monotonic() + BLINK
         wait_for(lambda: "the caller of the job has disconnected" in log_of(bed, "controller"), "the caller is away")
         wait_for(lambda: away(bed) == {"h1"}, "the agent of h1 is away")
-        end = time.monotonic() + BLINK
         while time.monotonic() < end:
             assert job.job.poll() is None and len(running(bed)) == 1, job.read()
             time.sleep(1)
@@ -91,7 +91,7 @@ def test_no_line_is_duplicated_or_silently_lost_in_a_restart(make_bed):
 
 
 def test_a_job_ends_if_its_caller_does_not_reconnect(make_bed):
-    bed = make_bed("tree:2x2", switches="bridge", controller_flags=("--agent-grace", "20"))
+    bed = make_bed("tree:2x2", switches="bridge", controller_flags=SHORT_GRACE)
     job = start(bed, "cool", "run", "-n", "2", "--", "sh", "-c", "echo up; sleep 1000")
     # The output exceeds what the controller keeps for a caller.
     suspended = start(bed, "cool", "run", "-n", "1", "--", "sh", "-c", "echo up; yes | head -c 20000000; sleep 1000")

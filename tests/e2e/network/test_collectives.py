@@ -34,9 +34,14 @@ def test_all_collectives_are_right_interleaved_over_a_leafspine(make_bed):
     bench(make_bed("leafspine:2x2x3"), OPERATIONS, "12,300K", 4, "--placement", "interleaved", "--reps", "2")
 
 
-@pytest.mark.parametrize("loss,sizes,root", [(0.01, "0,1000,1M", 5), (0.05, "0,1000,256K", 0), (0.2, "0,1000,64K", 5)])
+@pytest.mark.parametrize("loss,sizes,root", [(0.01, "0,1000,1M", 5), (0.2, "0,1000,64K", 5), (0.05, "0,1000,256K", 0)])
 def test_all_collectives_are_right_with_loss(make_bed, loss, sizes, root):
     bench(make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=loss), OPERATIONS, sizes, root, "--reps", "2")
+
+
+def test_a_lossy_broadcast_is_repaired_by_the_chain(make_bed):
+    report = bench(make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0.05), "bcast", "4M", 0, "--reps", "1")
+    assert report["results"][0]["chunks_repaired"] > 0
 
 
 def test_all_collectives_are_right_where_agents_drop_datagrams(make_bed):
@@ -45,11 +50,6 @@ def test_all_collectives_are_right_where_agents_drop_datagrams(make_bed):
     report = bench(bed, OPERATIONS, "0,1000,256K", 1, "--reps", "2")
     repaired = {r["op"]: r["chunks_repaired"] for r in report["results"] if r["bytes"] == 256 * 1024}
     assert repaired["bcast"] > 0, repaired
-
-
-def test_a_lossy_broadcast_is_repaired_by_the_chain(make_bed):
-    report = bench(make_bed("tree:2x3", host_mbit=50, uplink_mbit=50, loss=0.05), "bcast", "4M", 0, "--reps", "1")
-    assert report["results"][0]["chunks_repaired"] > 0
 
 
 def test_one_multicast_repairs_the_losses_of_a_whole_rack(make_bed):
@@ -128,7 +128,7 @@ FORCED = {
 }
 
 
-@pytest.mark.parametrize("switches, topology, loss", [("bridge", "tree:3+1+2", 0), ("ovs", "tree:3+1+2", 0.02), ("ovs", "tree:2x3", 0.02)])
+@pytest.mark.parametrize("switches, topology, loss", [("bridge", "tree:3+1+2", 0), ("ovs", "tree:2x3", 0.02), ("ovs", "tree:3+1+2", 0.02)])
 def test_every_operation_is_right_under_three_plans(make_bed, switches, topology, loss):
     """Each operation runs by the plan that COOL picks, and by two forced plans, preferably ones
     that it picks at no size."""
@@ -152,7 +152,7 @@ def test_every_operation_is_right_under_three_plans(make_bed, switches, topology
             assert used == {forced[op]}, "%s used %s instead of %s" % (op, used, forced[op])
 
 
-@pytest.mark.parametrize("switches, loss", [("bridge", 0), ("ovs", 0.02)])
+@pytest.mark.parametrize("switches, loss", [("ovs", 0.02), ("bridge", 0)])
 def test_floating_point_sums_have_the_same_bits_over_20_runs(make_bed, switches, loss):
     """Each of two jobs makes twenty calls of each kind, and each time another rank calls first."""
     bed = make_bed("tree:3+1+2", switches=switches, host_mbit=50, uplink_mbit=50, loss=loss)

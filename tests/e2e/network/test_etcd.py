@@ -15,7 +15,7 @@ class BedOfThree(PairBed):
 
 @pytest.fixture(scope="module")
 def bed():
-    with BedOfThree("tree:2x2", host_mbit=20, uplink_mbit=20, lldp_ms=400, peer_timeout_ms=PEER_TIMEOUT_MS,
+    with BedOfThree("tree:2x2", host_mbit=10, uplink_mbit=10, lldp_ms=400, peer_timeout_ms=PEER_TIMEOUT_MS,
                     controller_flags=LONG_LEASE) as bed:
         yield bed
 

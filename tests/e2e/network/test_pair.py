@@ -14,22 +14,22 @@ from test_recovery import multicast
 
 @pytest.fixture(scope="module")
 def bed():
-    with PairBed("tree:2x2", host_mbit=20, uplink_mbit=20, lldp_ms=400, peer_timeout_ms=PEER_TIMEOUT_MS,
+    with PairBed("tree:2x2", host_mbit=10, uplink_mbit=10, lldp_ms=400, peer_timeout_ms=PEER_TIMEOUT_MS,
                  controller_flags=LONG_LEASE) as bed:
         yield bed
 
 
 @contextlib.contextmanager
 def broadcast_under_way(bed):
-    """Runs a broadcast of 32 MiB that starts before this context and must succeed after it."""
+    """Runs a broadcast of 16 MiB that starts before this context and must succeed after it."""
     before = multicast(bed)
-    job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "32M", "--reps", "1", "--warmup", "0", "--json"],
+    job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", "16M", "--reps", "1", "--warmup", "0", "--json"],
                            env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    wait_for(lambda: multicast(bed) - before > 8 * (1 << 20), "the broadcast is under way", process=job)
+    wait_for(lambda: multicast(bed) - before > 4 * (1 << 20), "the broadcast is under way", process=job)
     yield
     out, err = job.communicate(timeout=PATIENCE)
     assert job.returncode == 0, out + err
-    assert json.loads(out)["results"][0]["bytes"] == 32 << 20
+    assert json.loads(out)["results"][0]["bytes"] == 16 << 20
 
 
 def assert_serves(bed, index):

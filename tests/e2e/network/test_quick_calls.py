@@ -29,7 +29,7 @@ def plans(bed, operations, sizes, *options):
 
 
 def test_short_calls_are_quick_and_long_ones_go_by_agents(make_bed):
-    plan_of = plans(make_bed("tree:2x3"), OPERATIONS, "8,200,64K")
+    plan_of = plans(make_bed("tree:2x3", host_mbit=50, uplink_mbit=50), OPERATIONS, "8,200,64K")
     for operation in OPERATIONS.split(","):
         sizes = [0] if operation == "barrier" else [8, 200]
         assert all(plan_of[operation, size].startswith("quick ") for size in sizes), plan_of
@@ -76,6 +76,26 @@ def test_a_reduced_mtu_keeps_short_calls_working(make_bed):
     bed.network.run_in(host, "ip", "link", "set", host.defaultIntf().name, "mtu", "1500")
     assert plans(bed, "reduce", "8")["reduce", 8].startswith("quick ")
     assert not doctor_reports(bed, "do not arrive")
+
+
+def test_longer_calls_are_quick_where_links_are_fast(make_bed):
+    """Their messages have several parts. Nothing is lost on a bridge without shaping, so no message
+    is requested again. In the second run, each node has two ranks."""
+    bed = make_bed("tree:1x4", host_mbit=0, uplink_mbit=0, switches="bridge")
+    bed.wait_until_measured()
+    sizes = {"bcast": 256, "reduce": 256, "allreduce": 256, "allgather": 256, "gather": 256, "scatter": 128}
+    for ranks in ("4", "8"):
+        for operation, kib in sizes.items():
+            plan_of = plans(bed, operation, "5000,%dK" % kib, "--ranks", ranks)
+            assert all(plan.startswith("quick ") for plan in plan_of.values()), plan_of
+    plan_of = plans(bed, "bcast,scan", "1M")
+    assert not any(plan.startswith("quick ") for plan in plan_of.values()), plan_of
+
+
+def test_long_calls_recover_from_lost_parts(make_bed):
+    bed = make_bed("tree:1x4", host_mbit=0, uplink_mbit=0, switches="bridge", controller_flags=("--host-mbit", "1000"), loss=0.02)
+    report = bench(bed, "bcast,allreduce", "64K", 2, "--reps", "20")
+    assert all(r["plan"].startswith("quick ") for r in report["results"]), report
 
 
 def test_lost_datagrams_of_many_short_calls_are_requested_again(make_bed):

@@ -3,6 +3,7 @@ elsewhere."""
 import json
 import subprocess
 
+import pytest
 from conftest import log_of, run, succeed, wait_for
 from test_controllers import restart_controller
 from test_copy import MIB, received_bytes
@@ -135,6 +136,33 @@ def test_a_node_renews_a_membership_that_a_bridge_forgot(make_bed):
         job.terminate()
         job.wait()
         bed.network.net.get("s1").query_members()
+
+
+@pytest.mark.parametrize("size", ["1M", "32K"])
+def test_a_tree_that_stops_is_withdrawn_until_it_works(make_bed, size):
+    bed = snooping_bed(make_bed)
+    wait_for_multicast(bed)
+    # The broadcasts are more than are needed. A wrong result would end them.
+    job = subprocess.Popen(["cool", "bench", "--ops", "bcast", "--bytes", size, "--reps", "1000000", "--plan", "multicast"], env=bed.environment(),
+                           stdout=subprocess.DEVNULL)
+    try:
+        address = wait_for(lambda: tree_of_all(bed), "the job has a group with a tree", process=job)
+        set_multicast(bed, "h4", False)
+        wait_for(lambda: tree_of_all(bed) is None, "the tree is withdrawn", process=job)
+        found = run(bed, "cool", "doctor")
+        assert found.returncode != 0 and "node h4: it does not receive multicasts of h1, h2, h3" in found.stdout, found
+        # The port drops multicasts, so this is data from other nodes.
+        before = received_bytes(bed, "h4")
+        wait_for(lambda: received_bytes(bed, "h4") > before + 4 * MIB, "chains deliver the data", process=job)
+        set_multicast(bed, "h4", True)
+        wait_for(lambda: tree_of_all(bed) == address, "the tree returns", process=job)
+        found = run(bed, "cool", "doctor")
+        assert "does not receive multicasts of" not in found.stdout, found
+        assert job.poll() is None
+    finally:
+        set_multicast(bed, "h4", True)
+        job.terminate()
+        job.wait()
 
 
 def test_groups_use_chains_where_no_multicast_is_forwarded(make_bed):

@@ -25,7 +25,10 @@ impl Predictor {
         let model = cluster::cost_model(&group.cost_model).ok()?;
         let layout = cluster::layout(group.members.iter().map(|m| (m.rack, m.node.as_str()))).ok()?;
         let stripes = group.trees.iter().filter(|tree| tree.scope() == Scope::All).count();
-        let layout = layout.with_stripes(stripes as u32);
+        let layout = match stripes {
+            0 => layout.without_tree(),
+            trees => layout.with_stripes(trees as u32),
+        };
         let fabric = FabricModel::of_group(&layout, &model).ok()?;
         let planner = Planner::new(model, layout.clone());
         let mut predictor = Predictor { model, layout, fabric, planner };

@@ -1,6 +1,6 @@
 //! The topology as JSON.
 
-use super::{is_at_switch, located_by};
+use super::{is_at_switch, located_by, observation};
 use crate::terminal_text;
 use cool_proto::control::{LldpNeighbor, Measured, Measurements, Multicast, SwitchPort, Topology};
 use serde::Serialize;
@@ -15,6 +15,7 @@ pub(super) fn json(topology: &Topology) -> String {
         hosts: Vec<HostJson<'a>>,
         multicast: Vec<serde_json::Value>,
         measurements: serde_json::Value,
+        observation: Option<serde_json::Value>,
         warnings: &'a [String],
     }
     #[derive(Serialize)]
@@ -99,6 +100,7 @@ pub(super) fn json(topology: &Topology) -> String {
         hosts: hosts.collect(),
         multicast: topology.multicast.iter().map(multicast).collect(),
         measurements: topology.measurements.as_ref().map_or(serde_json::Value::Null, measurements),
+        observation: topology.observation.as_ref().map(observation::json),
         warnings: &topology.warnings,
     };
     terminal_text::json(&serde_json::json!(document))

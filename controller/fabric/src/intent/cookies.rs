@@ -73,6 +73,49 @@ pub(crate) fn is_dispensable(flow: &FlowEntry) -> bool {
     )
 }
 
+/// What a flow is for, in the order in which an operator would look at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Purpose {
+    EverySwitch,
+    Racks,
+    Nodes,
+    Links,
+    Normal,
+    Hosts,
+    Multicast,
+    Trees,
+}
+
+impl Purpose {
+    /// Returns the purpose in words.
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Purpose::EverySwitch => "every switch",
+            Purpose::Racks => "routes to racks",
+            Purpose::Nodes => "nodes",
+            Purpose::Links => "links",
+            Purpose::Normal => "forwarding by the switch",
+            Purpose::Hosts => "hosts without an agent",
+            Purpose::Multicast => "multicast of other programs",
+            Purpose::Trees => "trees",
+        }
+    }
+}
+
+/// Returns the purpose of a flow of this controller.
+pub(crate) fn purpose(cookie: u64) -> Purpose {
+    match cookie & 0xff00_0000 {
+        FOR_RACK => Purpose::Racks,
+        FOR_NODE | FOR_NODE_PORT => Purpose::Nodes,
+        FOR_LINK => Purpose::Links,
+        FOR_NORMAL | FOR_NORMAL_PROBE => Purpose::Normal,
+        FOR_HOST | FOR_HOST_HERE | FOR_EDGE => Purpose::Hosts,
+        FOR_MULTICAST => Purpose::Multicast,
+        FOR_TREE => Purpose::Trees,
+        _ => Purpose::EverySwitch,
+    }
+}
+
 /// Returns the number of the tree that a flow serves.
 pub(crate) fn tree_of(flow: &FlowEntry) -> Option<u32> {
     (flow.cookie & 0xff00_0000 == FOR_TREE).then_some(GROUPS.start + (flow.cookie & 0x00ff_ffff) as u32)

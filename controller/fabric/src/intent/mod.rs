@@ -138,7 +138,6 @@ impl Intent {
     }
 
     /// Returns the desired entries of each switch.
-    #[cfg(any(test, feature = "testing"))]
     pub(crate) fn tables(&self) -> &BTreeMap<DatapathId, SwitchTables> {
         &self.switches
     }

@@ -32,6 +32,14 @@ pub(super) enum MulticastKind {
     None,
 }
 
+/// A tree that a group should have and for which the switches have room.
+pub(super) struct PlannedTree {
+    scope: TreeScope,
+    members: Vec<String>,
+    tie_break: TieBreak,
+    pub(super) tree: Tree,
+}
+
 impl Network {
     /// Makes a group, either with the trees of another group of the same members, or with its own.
     pub(super) fn create_group(
@@ -139,15 +147,40 @@ impl Network {
         request: &GroupRequest,
         racks: &BTreeMap<String, u32>,
     ) -> Result<(Vec<GroupTree>, BTreeSet<DatapathId>), FabricError> {
-        let id = request.id;
-        let (mut trees, mut full): (Vec<GroupTree>, BTreeMap<DatapathId, FabricError>) = Default::default();
-        // Entries that the trees so far will need.
-        let mut taken: BTreeMap<DatapathId, RuleCounts> = BTreeMap::new();
-        for (scope, stripe, members, best) in self.best_trees(request, racks) {
+        let (planned, left_out) = self.plan_trees(request, racks);
+        for (_, scope, error) in &left_out {
+            warn!(group = request.id, ?scope, "tree left out: {error}");
+        }
+        let mut full: BTreeMap<DatapathId, FabricError> =
+            left_out.into_iter().map(|(switch, _, error)| (switch, error)).collect();
+        if planned.is_empty()
+            && let Some((_, error)) = full.pop_first()
+        {
+            return Err(error);
+        }
+        let mut trees: Vec<GroupTree> = Vec::new();
+        for PlannedTree { scope, members, tie_break, tree } in planned {
             let Some(number) = self.multicast.allocate() else {
                 trees.iter().for_each(|tree| self.multicast.free(tree.number));
                 return Err(FabricError::OutOfAddresses { limit: GROUPS.end - GROUPS.start });
             };
+            trees.push(GroupTree::new(scope, number, members, tie_break, tree));
+        }
+        Ok((trees, full.into_keys().collect()))
+    }
+
+    /// Plans the trees of a group for which the switches have room. Also returns those for which
+    /// they have none, each with a full switch.
+    pub(super) fn plan_trees(
+        &self,
+        request: &GroupRequest,
+        racks: &BTreeMap<String, u32>,
+    ) -> (Vec<PlannedTree>, Vec<(DatapathId, TreeScope, FabricError)>) {
+        let id = request.id;
+        let (mut trees, mut full): (Vec<PlannedTree>, Vec<_>) = Default::default();
+        // Entries that the trees so far will need.
+        let mut taken: BTreeMap<DatapathId, RuleCounts> = BTreeMap::new();
+        for (scope, stripe, members, best) in self.best_trees(request, racks) {
             // If the switches of one shape have no room, those of another may have some.
             let graph = self.discovery.graph();
             let tie_breaks = (id..).take(WAYS).map(|group| TieBreak { group, stripe });
@@ -156,32 +189,20 @@ impl Network {
                 .map(|tie_break| (tie_break, tie_break.tree(&self.adjacency, graph, &members)));
             let mut ways = core::iter::once((TieBreak { group: id, stripe }, best.clone())).chain(others);
             let stripes = trees.iter().filter(|other| other.scope == scope);
-            let used: BTreeSet<Link> = stripes.flat_map(GroupTree::links).collect();
+            let used: BTreeSet<Link> = stripes.flat_map(|other| other.tree.links.iter().copied()).collect();
             let fits = |tree: &Tree| tree.links.is_disjoint(&used) && self.full(tree, &taken).is_none();
-            match ways.find(|(_, tree)| fits(tree)) {
-                Some((tie_break, tree)) => {
-                    for (switch, ports) in tree.ports() {
-                        let taken = taken.entry(switch).or_default();
-                        (taken.groups, taken.flows) = (taken.groups + 1, taken.flows + ports.len());
-                    }
-                    trees.push(GroupTree::new(scope, number, members, tie_break, tree));
+            if let Some((tie_break, tree)) = ways.find(|(_, tree)| fits(tree)) {
+                for (switch, ports) in tree.ports() {
+                    let taken = taken.entry(switch).or_default();
+                    (taken.groups, taken.flows) = (taken.groups + 1, taken.flows + ports.len());
                 }
-                None => {
-                    let full_one = self.full(&best, &taken);
-                    self.multicast.free(number);
-                    let Some((switch, exhausted)) = full_one else { continue };
-                    let error =
-                        FabricError::Full { id, switch: self.name(switch), exhausted: exhausted.to_string() };
-                    warn!(group = id, ?scope, "tree left out: {error}");
-                    full.insert(switch, error);
-                }
+                trees.push(PlannedTree { scope, members, tie_break, tree });
+            } else if let Some((switch, exhausted)) = self.full(&best, &taken) {
+                let exhausted = exhausted.to_string();
+                full.push((switch, scope, FabricError::Full { id, switch: self.name(switch), exhausted }));
             }
         }
-        match full.pop_first() {
-            Some((_, error)) if trees.is_empty() => Err(error),
-            Some((first, _)) => Ok((trees, full.into_keys().chain([first]).collect())),
-            None => Ok((trees, BTreeSet::new())),
-        }
+        (trees, full)
     }
 
     /// Returns the trees that a group should have: for each its scope, its stripe, its nodes, and

@@ -18,6 +18,7 @@ mod host_multicast;
 mod multicast_groups;
 mod node_registry;
 mod normal_forwarding;
+mod observation;
 mod packet_in;
 mod requests;
 mod self_location;
@@ -165,6 +166,7 @@ impl Network {
                 bound: Vec::new(),
             },
             generation: self.config.generation,
+            observes: self.config.observes,
         };
         let caught_up_interval = self.config.lldp_interval / CAUGHT_UP_PER_INTERVAL;
         let (telemetry, peers) = (self.telemetry.clone(), Arc::default());
@@ -180,7 +182,7 @@ impl Network {
     /// Processes an event of a switch.
     pub(crate) fn event(&mut self, now: Time, FromSwitch { connection, switch, event }: FromSwitch) {
         if let SwitchEvent::Up(info, handle) = event {
-            return self.up(now, connection, info, handle);
+            return self.up(now, connection, *info, handle);
         }
         if !self.switches.is_current(switch, connection) {
             return;
@@ -211,6 +213,8 @@ impl Network {
                     normal.cannot_block(port);
                 }
             }
+            SwitchEvent::Counted(inventory) => self.switches.counted(switch, inventory),
+            SwitchEvent::Withheld(changes) => self.switches.withheld(switch, changes),
             SwitchEvent::CaughtUp => self.discovery.handle(now, Input::CaughtUp(switch)),
             SwitchEvent::Acknowledged(version, refusals) => self.acknowledged(now, switch, version, refusals),
             SwitchEvent::Down => {
@@ -251,10 +255,12 @@ impl Network {
             }
             Unicast::Normal => discovered_at,
         };
-        let (name, ports) = (info.name, info.ports);
+        let SwitchInfo { name, ports, model, tables, .. } = info;
         let connected = ConnectedSwitch {
             name,
             ports,
+            model,
+            tables,
             connection,
             handle,
             capacity,

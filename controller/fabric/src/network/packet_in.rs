@@ -29,7 +29,7 @@ impl Network {
                 let before = self.discovery.refused();
                 self.discovery.handle(now, Input::Received(port, &untagged));
                 if let Some(normal) = &mut self.normal
-                    && self.discovery.has_heard_switch(port)
+                    && self.discovery.heard_switch(port).is_some()
                 {
                     normal.switch_heard(port);
                 }
@@ -45,7 +45,8 @@ impl Network {
                     normal.received(port, &untagged);
                 }
             }
-            Some(_) if self.config.unicast == Unicast::Routed => {
+            // An observer receives copies of packets that other controllers handle.
+            Some(_) if self.config.unicast == Unicast::Routed && !self.config.observes => {
                 self.handle_hosts(now, HostInput::Frame { port, frame, tag, untagged: &untagged });
             }
             _ => {}

@@ -18,7 +18,7 @@ impl Network {
         match request {
             FabricRequest::Register(node, reply) => answer(reply, self.register(now, node)),
             FabricRequest::SetNeighbor(name, neighbor, reply) => {
-                self.set_neighbor(&name, neighbor);
+                self.set_neighbor(now, &name, neighbor);
                 answer(reply, Ok(()));
             }
             FabricRequest::Unregister(name, reply) => {
@@ -38,10 +38,6 @@ impl Network {
                 self.adopt(request, &trees);
                 answer(reply, Ok(()));
             }
-            FabricRequest::WithdrawTrees(id, addresses, reply) => {
-                self.snooped.withdraw(id, &addresses);
-                answer(reply, Ok(()));
-            }
             FabricRequest::Trees(id, reply) => {
                 if let Some(trees) = self.snooped_grants(id) {
                     return answer(reply, Ok(trees));
@@ -56,6 +52,7 @@ impl Network {
                 self.release(id);
                 answer(reply, if known { Ok(()) } else { Err(FabricError::NoSuchGroup { id }) });
             }
+            FabricRequest::Observation(reply) => answer(reply, Ok(self.observation())),
         }
     }
 
@@ -74,6 +71,7 @@ impl Network {
         }
         self.presence.registered(now, &node.name);
         self.discovery.handle(now, Input::NodeRegistered(&node.name, node.mac, &node.lldp_key));
+        self.observe_neighbor(now, &node.name, node.neighbor.as_ref());
         self.expect_location(now, &node.name);
         self.changes.nodes.insert(node.name);
         Ok(())

@@ -7,7 +7,8 @@ use crate::api::{
     GroupRequest, LldpNeighbor, MulticastModel, NetworkMode, NodeRegistration, RackSource, RackTable,
     ReportedRack,
 };
-use cool_machine::Time;
+use cool_machine::{Machine, Time};
+use cool_topology::discovery::Input;
 use cool_topology::racks::MAX_RACKS;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -152,10 +153,21 @@ impl Network {
     }
 
     /// Records the neighbor of a node, which may name its rack.
-    pub(super) fn set_neighbor(&mut self, name: &str, neighbor: Option<LldpNeighbor>) {
+    pub(super) fn set_neighbor(&mut self, now: Time, name: &str, neighbor: Option<LldpNeighbor>) {
+        self.observe_neighbor(now, name, neighbor.as_ref());
         self.nodes.set_neighbor(name, neighbor);
         if self.self_location.racks.contains_key(name) {
             self.locate_by_report(name);
+        }
+    }
+
+    /// Locates a node at the port of which it receives LLDP, if switches are only observed: they
+    /// may hand in no LLDP of nodes. Otherwise only LLDP that the node has authenticated locates
+    /// it.
+    pub(super) fn observe_neighbor(&mut self, now: Time, name: &str, neighbor: Option<&LldpNeighbor>) {
+        if self.config.observes {
+            let port = neighbor.and_then(LldpNeighbor::announced_port);
+            self.discovery.handle(now, Input::NodeReported(name, port));
         }
     }
 
@@ -171,6 +183,9 @@ impl Network {
     /// Returns how a group can use multicast if OpenFlow switches install no trees for it: because
     /// they never do, or because no switch has located one of its nodes.
     pub(super) fn kind_without_switches(&self, request: &GroupRequest) -> Option<MulticastKind> {
+        if self.config.observes {
+            return Some(MulticastKind::None);
+        }
         let by_report = |name: &String| self.self_location.rack(name).is_some();
         let snooped = match self.config.mode {
             NetworkMode::Plain => false,

@@ -8,7 +8,7 @@ use crate::api::{GroupRequest, MulticastModel, TreeGrant, TreeScope};
 use crate::intent::addresses::IpVersion;
 use crate::trees::scopes;
 use cool_types::is_source_specific;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tracing::warn;
 
@@ -25,23 +25,12 @@ struct SnoopedTree {
     scope: TreeScope,
     number: u32,
     address: IpAddr,
-    /// Whether its nodes could not prove that it works. Its number stays in use, because some of
-    /// them may still receive from the address.
-    is_withdrawn: bool,
 }
 
 impl SnoopedTrees {
     /// Returns whether a group with this id exists.
     pub(super) fn has(&self, id: u64) -> bool {
         self.sharing.set_of(id).is_some() || self.sets.contains_key(&id)
-    }
-
-    /// Withdraws trees of a group.
-    pub(super) fn withdraw(&mut self, id: u64, addresses: &BTreeSet<IpAddr>) {
-        let trees = self.sharing.set_of(id).and_then(|set| self.sets.get_mut(&set));
-        for tree in trees.into_iter().flatten() {
-            tree.is_withdrawn |= addresses.contains(&tree.address);
-        }
     }
 
     /// Removes a group. Returns the numbers of the trees that no other group uses, or `None` if
@@ -104,7 +93,7 @@ impl Network {
                 MulticastModel::Asm => version.address(number),
                 MulticastModel::Ssm => version.source_specific_address(number),
             };
-            trees.push(SnoopedTree { scope, number, address, is_withdrawn: false });
+            trees.push(SnoopedTree { scope, number, address });
         }
         trees
     }
@@ -121,6 +110,6 @@ impl Network {
             nodes: Vec::new(),
             needs_proof: !is_source_specific(tree.address),
         };
-        Some(trees.iter().filter(|tree| !tree.is_withdrawn).map(grant).collect())
+        Some(trees.iter().map(grant).collect())
     }
 }

@@ -6,6 +6,7 @@ use crate::api::ConnectionId;
 use crate::api::TableCapacity;
 use crate::intent::retained::StaleEntries;
 use crate::intent::tables::TableDelta;
+use crate::observation::{SwitchInventory, WithheldChanges};
 use crate::switch::connection::SwitchHandle;
 use crate::switch::port_info::PortInfo;
 use crate::switch::reconciler::{EntryRefusals, TableUpdate};
@@ -30,12 +31,20 @@ pub(crate) struct SwitchState {
     pub(crate) refused: EntryRefusals,
     pub(crate) capacity: TableCapacity,
     stale: StaleEntries,
+    /// Its manufacturer, hardware and software, and the number of its flow tables.
+    pub(crate) model: String,
+    pub(crate) tables: u8,
+    /// Numbers of its entries, and changes that are not sent to it, if it is only observed.
+    pub(crate) inventory: Option<SwitchInventory>,
+    pub(crate) withheld: Option<WithheldChanges>,
 }
 
 /// A switch that has just connected.
 pub(crate) struct ConnectedSwitch {
     pub(crate) name: String,
     pub(crate) ports: Vec<PortInfo>,
+    pub(crate) model: String,
+    pub(crate) tables: u8,
     pub(crate) connection: ConnectionId,
     pub(crate) handle: SwitchHandle,
     pub(crate) capacity: TableCapacity,
@@ -120,7 +129,8 @@ impl SwitchTable {
 
     /// Records a switch that has connected, perhaps again.
     pub(crate) fn connect(&mut self, switch: DatapathId, connected: ConnectedSwitch) {
-        let ConnectedSwitch { name, ports, connection, handle, capacity, stale_trees, .. } = connected;
+        let ConnectedSwitch { name, ports, model, tables, connection, handle, capacity, stale_trees, .. } =
+            connected;
         let name = self.unique_name(switch, name);
         self.discovering.set(switch, connected.discovered_at);
         self.retaining.set(switch, connected.retain_until);
@@ -134,10 +144,28 @@ impl SwitchTable {
             refused: EntryRefusals::new(),
             capacity,
             stale: StaleEntries { unicast: true, trees: stale_trees },
+            model,
+            tables,
+            inventory: None,
+            withheld: None,
         };
         self.revision += 1;
         if let Some(old) = self.by_id.insert(switch, state).filter(SwitchState::connected) {
             warn!(%switch, "switch {} connected again; the older connection is closed", old.name);
+        }
+    }
+
+    /// Records the numbers of entries of a switch.
+    pub(crate) fn counted(&mut self, switch: DatapathId, inventory: SwitchInventory) {
+        if let Some(state) = self.by_id.get_mut(&switch) {
+            state.inventory = Some(inventory);
+        }
+    }
+
+    /// Records the changes that are not sent to a switch.
+    pub(crate) fn withheld(&mut self, switch: DatapathId, changes: WithheldChanges) {
+        if let Some(state) = self.by_id.get_mut(&switch) {
+            state.withheld = Some(changes);
         }
     }
 

@@ -5,6 +5,7 @@ mod hosts;
 mod ipv6;
 mod local_port;
 mod multicast;
+mod observation;
 mod self_location;
 mod snapshots;
 mod tree_sharing;

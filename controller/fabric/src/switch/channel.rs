@@ -3,14 +3,18 @@
 //! directions. The [`reconciler`](crate::switch::reconciler) of the tables is part of it.
 //! [`connection`](crate::switch::connection) handles bytes and sockets.
 
+mod description;
 mod ports;
 mod requests;
 
 use crate::api::{NotAdmitted, Pipeline, TableCapacity};
 use crate::intent::{self, inherited_state::InheritedState};
-use crate::switch::admission_policy::{AdmissionPolicy, safe_name};
+use crate::observation::{SwitchInventory, WithheldChanges};
+use crate::switch::admission_policy::AdmissionPolicy;
 use crate::switch::capacity::CapacityQuery;
 use crate::switch::counter_poller::CounterPoller;
+use crate::switch::harmless_messages::is_harmless;
+use crate::switch::inventory::InventoryPoller;
 use crate::switch::keepalive::{DEAD_AFTER, Keepalive};
 use crate::switch::master_role::MasterRole;
 use crate::switch::metering::{METER_EXISTS, Policer, PortMeters};
@@ -19,17 +23,14 @@ use crate::switch::reconciler::{self, EntryRefusals, Reconciler, TableUpdate};
 use crate::telemetry::counters::SwitchCounters;
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_topology::DatapathId;
-use ports::MAX_PORTS;
 use rs_openflow::{
-    Body, Error, ErrorMessage, ErrorType, FragmentHandling, Hello, Message, MessageHeader, MessageType,
-    MultipartReply, MultipartRequest, PacketOut, PortNo, SwitchConfig, VERSION,
+    Body, Error, ErrorMessage, ErrorType, Hello, Message, MessageHeader, MessageType, MultipartRequest,
+    PacketOut, PortNo, VERSION,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Time within which a peer must complete the handshake.
 const HANDSHAKE: Duration = Duration::from_secs(10);
-/// Length of a packet-in that is not truncated (OFPCML_NO_BUFFER).
-const NO_BUFFER: u16 = 0xffff;
 /// Code of HELLO_FAILED: no common version.
 const INCOMPATIBLE: u16 = 0;
 
@@ -52,6 +53,8 @@ pub(crate) struct ChannelConfig {
     pub(crate) admission: AdmissionPolicy,
     /// Distinguishes this controller from earlier ones. `None` on standby.
     pub(crate) generation: Option<u64>,
+    /// Whether the switch is only observed ([`is_harmless`]).
+    pub(crate) observes: bool,
 }
 
 /// A switch as it describes itself.
@@ -64,6 +67,10 @@ pub(crate) struct SwitchInfo {
     pub(crate) inherited: InheritedState,
     /// Capacity that it reports.
     pub(crate) capacity: TableCapacity,
+    /// Its manufacturer, hardware and software; empty if it does not report them.
+    pub(crate) model: String,
+    /// Number of its flow tables.
+    pub(crate) tables: u8,
 }
 
 /// Input of the machine.
@@ -98,6 +105,10 @@ pub(crate) enum Output {
     Acknowledged(u64, EntryRefusals),
     /// The switch has refused to block this port.
     BlockRefused(u32),
+    /// The entries of the switch have been counted, because it is only observed.
+    Counted(SwitchInventory),
+    /// Changes that are not sent, because the switch is only observed.
+    Withheld(WithheldChanges),
     /// A condition that an operator should look at.
     Warning(String),
     /// The driver must send the remaining messages and close the connection, for this reason.
@@ -133,6 +144,11 @@ pub(crate) struct Channel {
     capacity_query: CapacityQuery,
     pipeline: Pipeline,
     admission: AdmissionPolicy,
+    observes: bool,
+    inventory: InventoryPoller,
+    /// Manufacturer, hardware and software, and number of flow tables.
+    model: String,
+    tables: u8,
     /// Requests for the description and for the features of meters.
     description_xid: Option<u32>,
     meter_features_xid: Option<u32>,
@@ -172,12 +188,16 @@ impl Channel {
             datapath_id: DatapathId(0),
             name: None,
             ports: BTreeMap::new(),
-            reconciler: Reconciler::new(config.max_flows),
+            reconciler: Reconciler::new(config.max_flows, config.observes),
             metering: PortMeters::new(config.packet_ins_per_second, config.max_meters),
             role: MasterRole::new(config.generation),
             capacity_query: CapacityQuery::default(),
             pipeline: config.pipeline,
             admission: config.admission,
+            observes: config.observes,
+            inventory: InventoryPoller::default(),
+            model: String::new(),
+            tables: 0,
             description_xid: None,
             meter_features_xid: None,
             config_xid: None,
@@ -220,7 +240,7 @@ impl Channel {
     fn received(&mut self, now: Time, mut message: Message) {
         self.keepalive.on_message(now);
         if let Body::Error(failure) = &message.body
-            && let Some(why) = self.role.lost(message.xid, failure)
+            && let Some(why) = self.role.lost(message.xid, failure).filter(|_| !self.observes)
         {
             return self.close(why);
         }
@@ -255,7 +275,7 @@ impl Channel {
                     self.outputs.push_back(Output::NotAdmitted(self.datapath_id, why.clone()));
                     return self.close(why.to_string());
                 }
-                self.phase = ChannelPhase::Ports;
+                (self.phase, self.tables) = (ChannelPhase::Ports, features.tables);
                 if let Some(role) = self.role.request() {
                     let asked = self.send(role);
                     self.role.requested(asked);
@@ -266,6 +286,7 @@ impl Channel {
                 let more = reply.more();
                 self.described(now, message.xid, reply.body, more);
             }
+            Body::GetConfigReply(config) => self.inventory.configured(message.xid, config.miss_send_len),
             Body::PortStatus(status) => self.port_status(status.reason, &status.port),
             Body::PacketIn(packet) if self.phase == ChannelPhase::Up => {
                 if let Some(port) = packet.in_port().filter(|port| self.ports.contains_key(&port.0)) {
@@ -349,7 +370,8 @@ impl Channel {
         let described = [self.description_xid, self.meter_features_xid, self.config_xid].contains(&Some(xid));
         let is_test = self.group_test_xids.contains(&xid);
         let notified = is_test || self.async_xids.contains(&Some(xid));
-        described || notified || self.capacity_query.refused(xid) || self.counters.refused(xid)
+        let counted = self.counters.refused(xid) || self.inventory.refused(xid);
+        described || notified || counted || self.capacity_query.refused(xid)
     }
 
     /// Ignores a message that cannot be read if the switch can be served without it, because
@@ -376,93 +398,6 @@ impl Channel {
         }
     }
 
-    fn described(&mut self, now: Time, xid: u32, reply: MultipartReply, more: bool) {
-        match reply {
-            MultipartReply::MeterFeatures(features)
-                if self.meter_features_xid == Some(xid) && self.phase == ChannelPhase::Description =>
-            {
-                self.metering.learn(&features);
-                self.capacity_query.learn_meters(&features);
-            }
-            reply @ (MultipartReply::GroupFeatures(_) | MultipartReply::TableFeatures(_)) => {
-                self.capacity_query.reply(xid, &reply);
-            }
-            reply @ (MultipartReply::PortStats(_) | MultipartReply::Flow(_)) => {
-                if let Some(counted) = self.counters.reply(now, xid, &reply, more) {
-                    let counted = SwitchCounters {
-                        packet_ins: self.packet_ins,
-                        packet_ins_dropped: self.policer.dropped(),
-                        meters: self.metering.in_switch(),
-                        group_tables: self.capacity_query.group_tables,
-                        is_in_user_space: self.capacity_query.is_in_user_space(),
-                        ..counted
-                    };
-                    self.outputs.push_back(Output::Counters(counted));
-                }
-            }
-            MultipartReply::PortDesc(ports) if self.phase == ChannelPhase::Ports => {
-                ports.iter().for_each(|port| self.record_port(port));
-                if self.ports.len() > MAX_PORTS {
-                    return self.close(format!("it reports more than {MAX_PORTS} ports"));
-                }
-                if !more {
-                    self.request_description();
-                }
-            }
-            MultipartReply::Desc(description) if self.phase == ChannelPhase::Description => {
-                self.capacity_query.describe(&description.hardware.text());
-                let reported = safe_name(&description.datapath.text());
-                // Open vSwitch reports "None" if it was given no name.
-                if self.name.is_none() && !reported.is_empty() && reported != "None" {
-                    self.name = Some(reported);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    /// Requests properties that a switch need not report. It may answer in any order or not at all,
-    /// but it has answered what it can when it replies to the barrier (OpenFlow 1.3.5, 6.2). Meters
-    /// must be made before flows refer to them.
-    fn request_description(&mut self) {
-        self.phase = ChannelPhase::Description;
-        let mut ask = |question: MultipartRequest| self.send(Body::MultipartRequest(question.into()));
-        let description = [MultipartRequest::Desc, MultipartRequest::MeterFeatures].map(&mut ask);
-        let capabilities = CapacityQuery::requests().map(ask);
-        [self.description_xid, self.meter_features_xid] = description.map(Some);
-        self.capacity_query.requested(capabilities);
-        // Some switches truncate all packet-ins to this length, and LLDP must arrive whole.
-        let config = SwitchConfig { fragments: FragmentHandling::NORMAL, miss_send_len: NO_BUFFER };
-        self.config_xid = Some(self.send(Body::SetConfig(config)));
-        self.barrier = Some(self.send(Body::BarrierRequest));
-    }
-
-    /// Makes the meters that flows will refer to, and waits until the switch has them.
-    fn make_meters(&mut self) {
-        if !self.metering.in_switch() {
-            return self.read_tables();
-        }
-        self.phase = ChannelPhase::Meters;
-        let ports: Vec<u32> = self.ports.keys().copied().collect();
-        self.make_meter(None);
-        ports.into_iter().for_each(|port| self.make_meter(Some(port)));
-        self.barrier = Some(self.send(Body::BarrierRequest));
-    }
-
-    fn make_meter(&mut self, port: Option<u32>) {
-        for body in self.metering.make(port) {
-            let xid = self.send(body);
-            self.meter_mods.insert(xid);
-        }
-    }
-
-    fn read_tables(&mut self) {
-        self.phase = ChannelPhase::SwitchTables;
-        // Large tables may take long. The reconciler limits the time between their parts.
-        self.handshake = None;
-        self.reconciler.handle(self.keepalive.last(), reconciler::Input::Start);
-    }
-
     fn reconciled(&mut self, now: Time, output: reconciler::Output) {
         let output = match output {
             reconciler::Output::Send(mut message) => {
@@ -476,11 +411,15 @@ impl Channel {
             reconciler::Output::Read(inherited) => {
                 self.phase = ChannelPhase::Up;
                 self.counters.start(self.keepalive.last());
+                if self.observes {
+                    self.inventory.start(self.keepalive.last());
+                }
                 let name = self.admission.names.get(&self.datapath_id).or(self.name.as_ref()).cloned();
                 let name = name.unwrap_or_else(|| format!("dpid:{}", self.datapath_id));
                 let ports = self.ports.values().cloned().collect();
                 let capacity = self.capacity_query.room();
-                Output::Up(SwitchInfo { datapath_id: self.datapath_id, name, ports, inherited, capacity })
+                let (datapath_id, model, tables) = (self.datapath_id, self.model.clone(), self.tables);
+                Output::Up(SwitchInfo { datapath_id, name, ports, inherited, capacity, model, tables })
             }
             reconciler::Output::Acknowledged(version, refusals) => {
                 // The switch may have deleted the flows only now.
@@ -489,6 +428,7 @@ impl Channel {
                 }
                 Output::Acknowledged(version, refusals)
             }
+            reconciler::Output::Withheld(changes) => Output::Withheld(changes),
             reconciler::Output::Drifted(entries) => Output::Warning(format!(
                 "restoring {entries} entries of this controller that others had changed"
             )),
@@ -558,6 +498,9 @@ impl Machine for Channel {
         loop {
             if let Some(mut output) = self.outputs.pop_front() {
                 if let Output::Send(message) = &mut output {
+                    if self.observes && !is_harmless(&message.body) {
+                        continue;
+                    }
                     self.pipeline.translate(&mut message.body);
                 }
                 return Poll::Output(output);
@@ -572,12 +515,17 @@ impl Machine for Channel {
                 }
                 Poll::Idle(deadline) => deadline,
             };
+            if let Some(counted) = self.inventory.finished(now) {
+                self.counted(counted);
+            }
             let next_xid = &mut self.next_xid;
-            let number = || {
+            let mut number = || {
                 *next_xid = (*next_xid + 1) & !reconciler::XID_BIT;
                 *next_xid
             };
-            for (xid, body) in self.counters.requests(now, number) {
+            let mut requests = self.counters.requests(now, &mut number);
+            requests.extend(self.inventory.requests(now, self.pipeline.table, &mut number));
+            for (xid, body) in requests {
                 self.outputs.push_back(Output::Send(Message::new(xid, body)));
             }
             if !self.outputs.is_empty() {
@@ -590,7 +538,8 @@ impl Machine for Channel {
                 self.time_out(now);
                 continue;
             }
-            return Poll::Idle(earliest(earliest(deadline, own), self.counters.deadline()));
+            let polls = earliest(self.counters.deadline(), self.inventory.deadline());
+            return Poll::Idle(earliest(earliest(deadline, own), polls));
         }
     }
 }

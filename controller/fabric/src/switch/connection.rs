@@ -2,6 +2,7 @@
 //! between the channel and the [`network`](crate::network).
 
 use crate::api::{ConnectionId, NotAdmitted};
+use crate::observation::{SwitchInventory, WithheldChanges};
 use crate::switch::catch_up::CatchUpNotifier;
 use crate::switch::channel::{Channel, ChannelConfig, Input, Output, SwitchInfo};
 use crate::switch::connected_peers::ConnectedPeers;
@@ -37,12 +38,16 @@ const FAREWELL: Duration = Duration::from_secs(1);
 /// An event of a switch, for the network.
 #[derive(Debug)]
 pub(crate) enum SwitchEvent {
-    Up(SwitchInfo, SwitchHandle),
+    Up(Box<SwitchInfo>, SwitchHandle),
     PortChanged(PortInfo),
     PortRemoved(u32),
     PacketIn(u32, Vec<u8>),
     /// The switch has refused to block this port.
     BlockRefused(u32),
+    /// The entries of a switch that is only observed have been counted.
+    Counted(SwitchInventory),
+    /// These changes are not sent, because the switch is only observed.
+    Withheld(WithheldChanges),
     /// The switch has sent something, and nothing remains to be read: all its frames have been
     /// passed on.
     CaughtUp,
@@ -349,7 +354,7 @@ impl ConnectionDriver {
                     }
                     info!(peer = %self.peer, switch = %info.datapath_id, ports = info.ports.len(), "switch {} connected", info.name);
                     self.switch = Some((info.datapath_id, info.name.clone()));
-                    self.notify(SwitchEvent::Up(info, handle)).await;
+                    self.notify(SwitchEvent::Up(Box::new(info), handle)).await;
                 }
                 Output::NotAdmitted(claimed, why) => self.reject(claimed, why),
                 Output::PortChanged(port) => self.notify(SwitchEvent::PortChanged(port)).await,
@@ -360,6 +365,8 @@ impl ConnectionDriver {
                         self.telemetry.counted(self.connection, *switch, self.clock.now(), counted);
                     }
                 }
+                Output::Counted(inventory) => self.notify(SwitchEvent::Counted(inventory)).await,
+                Output::Withheld(changes) => self.notify(SwitchEvent::Withheld(changes)).await,
                 Output::BlockRefused(port) => self.notify(SwitchEvent::BlockRefused(port)).await,
                 Output::Acknowledged(version, refusals) => {
                     if let Some((_, since)) = self.updating.take_if(|(updating, _)| *updating == version) {

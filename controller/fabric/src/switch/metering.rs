@@ -56,6 +56,16 @@ impl PortMeters {
         self.highest.is_some()
     }
 
+    /// Returns the number of meters for these ports, and the highest number of a meter; `None` if
+    /// the switch has no suitable meters.
+    pub(crate) fn needed(&self, ports: &[u32]) -> Option<(u32, u32)> {
+        let highest = self.highest?;
+        let shared = [BROADCASTS, MEMBERSHIPS].into_iter().filter_map(|number| self.shared(number));
+        let of_ports = ports.iter().map(|port| Some(*port)).chain([None]);
+        let meters: BTreeSet<MeterId> = of_ports.filter_map(|port| self.meter(port)).chain(shared).collect();
+        Some((u32::try_from(meters.len()).unwrap_or(u32::MAX), highest))
+    }
+
     /// Stops using meters after the switch has refused one.
     pub(crate) fn give_up(&mut self) {
         self.highest = None;

@@ -12,6 +12,8 @@ pub(crate) mod channel;
 pub(crate) mod connected_peers;
 pub(crate) mod connection;
 pub(crate) mod counter_poller;
+pub(crate) mod harmless_messages;
+pub(crate) mod inventory;
 pub(crate) mod keepalive;
 pub(crate) mod master_role;
 pub(crate) mod metering;

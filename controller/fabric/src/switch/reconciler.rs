@@ -10,7 +10,8 @@
 use crate::intent::cookies::{self, COOKIE, COOKIE_MASK};
 use crate::intent::inherited_state::InheritedState;
 use crate::intent::retained::{RetainedEntries, StaleEntries};
-use crate::intent::tables::{FlowKey, SwitchTables, TableDelta};
+use crate::intent::tables::{FlowKey, RuleCounts, SwitchTables, TableDelta};
+use crate::observation::WithheldChanges;
 use crate::switch::reported_form;
 use crate::switch::table_change::{self, ChangeScope, TableChange};
 use cool_machine::{Duration, Machine, Poll, Time};
@@ -80,6 +81,9 @@ pub(crate) enum Output {
     /// This number of entries still differs after having been restored several times, the first of
     /// them as the text states. They are left as they are.
     Unrestorable(usize, String),
+    /// The entries of this controller in the switch, and the changes that are not sent, because the
+    /// switch is only observed. Sent when they change.
+    Withheld(WithheldChanges),
     /// The switch does not work as required.
     Failed(String),
 }
@@ -108,6 +112,10 @@ pub(crate) struct Reconciler {
     state: ReconcilerState,
     /// Maximum number of flows.
     max_flows: Option<u32>,
+    /// Whether the switch is only observed: differences are computed and reported, and never sent.
+    observes: bool,
+    /// The last report of changes that are not sent.
+    reported: Option<WithheldChanges>,
     installed: SwitchTables,
     desired: SwitchTables,
     retained: RetainedEntries,
@@ -143,11 +151,14 @@ pub(crate) struct Reconciler {
 }
 
 impl Reconciler {
-    /// Creates the reconciler of a switch that may hold at most `max_flows` flows.
-    pub(crate) fn new(max_flows: Option<u32>) -> Reconciler {
+    /// Creates the reconciler of a switch that may hold at most `max_flows` flows. If the switch is
+    /// only observed, the reconciler acknowledges each version without a change of the switch.
+    pub(crate) fn new(max_flows: Option<u32>, observes: bool) -> Reconciler {
         Reconciler {
             state: ReconcilerState::New,
             max_flows,
+            observes,
+            reported: None,
             installed: SwitchTables::default(),
             desired: SwitchTables::default(),
             retained: RetainedEntries::default(),
@@ -251,7 +262,10 @@ impl Reconciler {
         };
         let mut reported = core::mem::take(reported);
         if self.read_before {
-            reported = self.check(reported);
+            // An observer has installed nothing that could have changed.
+            if !self.observes {
+                reported = self.check(reported);
+            }
         } else {
             self.read_before = true;
             self.outputs
@@ -380,11 +394,13 @@ impl Reconciler {
             // An unexpected flow may be another form of one that is sent again. If it were deleted
             // afterwards, the switch would delete the flow that was sent.
             table_change::delete_first(&mut stages, &core::mem::take(&mut self.unexpected));
-            self.make_room(&mut stages);
+            if !self.observes {
+                self.make_room(&mut stages);
+            }
             self.stages = stages.into_iter().map(VecDeque::from).collect();
             // Differences that a check found, or that were refused before, must be acknowledged as
             // well.
-            self.acknowledged &= self.stages.is_empty();
+            self.acknowledged &= self.observes || self.stages.is_empty();
         }
         self.proceed(now);
     }
@@ -422,8 +438,32 @@ impl Reconciler {
         }
     }
 
-    /// Sends the next batch, or acknowledges the version.
+    /// Reports the changes of all stages instead of sending them. They remain differences.
+    fn withhold(&mut self) {
+        let mut withheld = WithheldChanges {
+            present: RuleCounts { flows: self.installed.flows.len(), groups: self.installed.groups.len() },
+            ..WithheldChanges::default()
+        };
+        for change in self.stages.drain(..).flatten() {
+            match &change {
+                TableChange::AddGroup(..) | TableChange::ModifyGroup(..) => withheld.put.groups += 1,
+                TableChange::PutFlow(..) => withheld.put.flows += 1,
+                TableChange::DeleteFlow(_) => withheld.deleted.flows += 1,
+                TableChange::DeleteGroup(_) => withheld.deleted.groups += 1,
+            }
+            change.add_to(&mut self.differing);
+        }
+        if self.reported.replace(withheld) != Some(withheld) {
+            self.outputs.push_back(Output::Withheld(withheld));
+        }
+    }
+
+    /// Sends the next batch, or acknowledges the version. If the switch is only observed, nothing
+    /// is sent.
     fn proceed(&mut self, now: Time) {
+        if self.observes {
+            self.withhold();
+        }
         let Some(stage) = self.stages.front_mut() else {
             let room = self.max_flows.is_none_or(|most| self.installed.flows.len() < most as usize);
             if core::mem::take(&mut self.withheld) && room {

@@ -343,13 +343,15 @@ impl FabricSimulation {
                         return true;
                     }
                     connection.switch = Some(switch);
-                    self.notify(id, SwitchEvent::Up(info, handle));
+                    self.notify(id, SwitchEvent::Up(Box::new(info), handle));
                 }
                 Output::NotAdmitted(claimed, why) => {
                     self.context.telemetry.not_admitted(claimed, connection.address, why);
                 }
                 Output::PortChanged(port) => self.notify(id, SwitchEvent::PortChanged(port)),
                 Output::PortRemoved(port) => self.notify(id, SwitchEvent::PortRemoved(port)),
+                Output::Counted(inventory) => self.notify(id, SwitchEvent::Counted(inventory)),
+                Output::Withheld(changes) => self.notify(id, SwitchEvent::Withheld(changes)),
                 Output::BlockRefused(port) => self.notify(id, SwitchEvent::BlockRefused(port)),
                 Output::PacketIn(port, frame) => self.notify(id, SwitchEvent::PacketIn(port, frame)),
                 Output::Counters(counted) => {

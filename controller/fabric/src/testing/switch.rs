@@ -45,6 +45,8 @@ pub struct SimulatedSwitch {
     ports: Vec<(u32, bool)>,
     quirks: SwitchQuirks,
     model: ModelSwitch,
+    /// Number of messages that may have changed the switch.
+    change_count: u64,
     /// Messages to the controller, each with the time from which on it can be sent.
     replies: VecDeque<(Time, Message)>,
 }
@@ -54,7 +56,7 @@ impl SimulatedSwitch {
     pub fn new(datapath_id: DatapathId, ports: u32, quirks: SwitchQuirks) -> SimulatedSwitch {
         let ports = (1..=ports).map(|number| (number, true)).collect();
         let model = ModelSwitch { capacity: quirks.max_flows, ..ModelSwitch::default() };
-        SimulatedSwitch { datapath_id, ports, quirks, model, replies: VecDeque::new() }
+        SimulatedSwitch { datapath_id, ports, quirks, model, change_count: 0, replies: VecDeque::new() }
     }
 
     /// Returns the datapath id.
@@ -120,8 +122,15 @@ impl SimulatedSwitch {
         self.replies.push_back((at, Message::new(xid, body)));
     }
 
+    /// Returns the number of messages so far that may have changed the switch, whether or not it
+    /// accepted them.
+    pub fn change_count(&self) -> u64 {
+        self.change_count
+    }
+
     /// Receives a message of the controller. Returns the frames that leave by ports.
     pub fn receive(&mut self, now: Time, message: &Message) -> Vec<(u32, Vec<u8>)> {
+        self.change_count += u64::from(may_change(&message.body));
         match &message.body {
             Body::PacketOut(PacketOut { actions, data, .. }) => {
                 let ports = actions.iter().filter_map(|action| match action {
@@ -232,6 +241,31 @@ impl SimulatedSwitch {
             serial_number: text(""),
             datapath: text(&format!("s{}", self.datapath_id.0)),
         }
+    }
+}
+
+/// Returns whether a message may change a switch: its entries, its configuration, or the roles and
+/// notifications of controllers. LLDP that leaves by a port does not.
+fn may_change(body: &Body) -> bool {
+    match body {
+        Body::FlowMod(_)
+        | Body::GroupMod(_)
+        | Body::MeterMod(_)
+        | Body::PortMod(_)
+        | Body::TableMod(_)
+        | Body::SetConfig(_)
+        | Body::SetAsync(_)
+        | Body::RoleRequest(_) => true,
+        Body::MultipartRequest(request) => {
+            matches!(&request.body, MultipartRequest::TableFeatures(features) if !features.is_empty())
+        }
+        Body::PacketOut(PacketOut { actions, data, .. }) => {
+            let to_ports = actions
+                .iter()
+                .all(|action| matches!(action, Action::Output { port, .. } if *port <= PortNo::MAX));
+            !(to_ports && crate::frames::is_lldp(data))
+        }
+        _ => false,
     }
 }
 

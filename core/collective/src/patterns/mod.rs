@@ -89,8 +89,8 @@ pub(crate) struct Pattern {
     pub(crate) segments: u64,
     /// Whether messages hold one member's share of a segment, so that segments may be larger.
     pub(crate) shares: bool,
-    /// Whether agents of the previous release do not know it. The planner does not choose it then,
-    /// because all agents of a group must make the same choice.
+    /// Whether agents of the previous release do not know it. The planner chooses it only if all
+    /// agents of the group do, because all must make the same choice.
     pub(crate) is_new: bool,
     /// Whether it multicasts over a tree that reaches all members.
     pub(crate) multicasts: bool,

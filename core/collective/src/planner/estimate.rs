@@ -348,7 +348,8 @@ impl ScaledGroup {
             }
         }
         let stripes = layout.stripes(MulticastScope::All);
-        let layout = Layout::new(&places).ok().map(|layout| layout.with_stripes(stripes));
+        let scaled = Layout::new(&places).ok().map(|scaled| scaled.with_stripes(stripes));
+        let layout = if layout.has_tree() { scaled } else { scaled.map(Layout::without_tree) };
         ScaledGroup { layout, root: Rank(new_root.unwrap_or(near)) }
     }
 }

@@ -62,6 +62,10 @@ pub struct CostModel {
     pub ecmp_paths: u32,
     /// Bytes that pass an idle link at once, as with a token bucket; 0 for hardware links.
     pub burst: u64,
+    /// Whether all agents of the group plan for networks without multicast, and know the
+    /// double-tree pattern. Agents of the previous release do not.
+    #[serde(default)]
+    pub unicast_plans: bool,
 }
 
 impl Default for CostModel {
@@ -74,6 +78,7 @@ impl Default for CostModel {
             core: level(200),
             ecmp_paths: 1,
             burst: 16_000,
+            unicast_plans: true,
         }
     }
 }
@@ -115,6 +120,12 @@ impl Planner {
     /// Returns the layout of the group.
     pub fn layout(&self) -> &Layout {
         &self.layout
+    }
+
+    /// Changes the layout, for example to one without a tree. The picks are forgotten.
+    pub fn set_layout(&mut self, layout: Layout) {
+        self.layout = layout;
+        self.picks.clear();
     }
 
     /// Returns the best plan for a call. Calls of similar size, within a quarter, get the same
@@ -165,7 +176,7 @@ impl Planner {
         let margin = if call.operation == Operation::Barrier { MARGIN_BARRIER } else { MARGIN };
         // A good plan is first, so that bad plans are given up early.
         let likely = Plan::default_for(&call, &self.layout);
-        let others = Planner::candidates(&call, &self.layout).into_iter().filter(|plan| *plan != likely);
+        let others = self.candidates(&call).into_iter().filter(|plan| *plan != likely);
         for plan in std::iter::once(likely).chain(others) {
             if let Some(mut estimate) = bench.estimate(plan, best * HOPEFUL) {
                 best = best.min(estimate.seconds);
@@ -194,11 +205,10 @@ impl Planner {
         estimate::PlanEstimator::new(&self.model, &self.layout, &call).estimate(plan, f64::INFINITY)
     }
 
-    /// Returns the candidates for a call: the suitable plans that agents of the previous release
-    /// know.
-    pub fn candidates(call: &Call, layout: &Layout) -> Vec<Plan> {
-        let plans = Planner::suitable(call, layout).into_iter();
-        plans.filter(|plan| !plan.is_new()).collect()
+    /// Returns the candidates for a call: the suitable plans that all agents of the group know.
+    pub fn candidates(&self, call: &Call) -> Vec<Plan> {
+        let plans = Planner::suitable(call, &self.layout).into_iter();
+        plans.filter(|plan| self.model.unicast_plans || !plan.is_new()).collect()
     }
 
     /// Returns the suitable plans for a call: all named plans and all single patterns. If the ranks

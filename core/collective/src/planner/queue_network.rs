@@ -75,15 +75,19 @@ impl<'a> QueueNetwork<'a> {
         self.model.rack.bytes_per_second.min(self.model.costs.socket)
     }
 
+    /// Returns whether multicasts are sent along a chain.
+    fn chains_multicasts(&self) -> bool {
+        self.model.unicast_plans && !self.layout.has_tree()
+    }
+
     fn core_link(&self, rack: usize, choice: usize) -> usize {
         let ecmp_paths = self.model.ecmp_paths.max(1) as usize;
         rack * ecmp_paths + choice % ecmp_paths
     }
 
     /// Passes bytes over the links on the path of a unicast message. Returns the times at the end.
-    fn pass(&mut self, now: u64, (from, to): (usize, usize), bytes: u64) -> TransitTimes {
+    fn pass(&mut self, start: TransitTimes, (from, to): (usize, usize), bytes: u64) -> TransitTimes {
         let (host, uplink, burst) = (self.host_rate(), self.model.core.bytes_per_second, self.model.burst);
-        let start = TransitTimes { first: now, last: now };
         let mut at = self.up[from].pass(start, bytes, host, burst);
         let (home, away) = (self.layout.rack_of_node(from), self.layout.rack_of_node(to));
         if home != away {
@@ -92,6 +96,35 @@ impl<'a> QueueNetwork<'a> {
             at = self.rack_down[down].pass(at, bytes, uplink, burst);
         }
         self.down[to].pass(at, bytes, host, burst)
+    }
+
+    /// Passes a multicast from node to node in the order of the layout, beginning at its source.
+    /// Each node requests the chunks from the node before it, and forwards each as soon as it has
+    /// arrived.
+    fn chain(
+        &mut self,
+        now: u64,
+        message: u32,
+        (from, to): (usize, &[usize]),
+        bytes: u64,
+        events: &mut NetworkEvents,
+    ) {
+        let wire = self.model.costs.multicast(bytes);
+        let work = nanos(self.model.costs.send) + nanos(self.model.costs.receive);
+        let mut receivers: Vec<(u32, usize)> = (0..).zip(to.iter().copied()).collect();
+        let nodes = self.layout.nodes();
+        receivers.sort_unstable_by_key(|(_, node)| (node + nodes - from) % nodes);
+        let (mut at, mut previous) = (TransitTimes { first: now, last: now }, from);
+        for (receiver, node) in receivers {
+            let transit = self.pass(at, (previous, node), wire);
+            if previous == from {
+                events.at(transit.last, NetworkEvent::Departed { message });
+            }
+            let hop = self.latency(node, previous, 0) + self.latency(previous, node, bytes) + work;
+            at = TransitTimes { first: transit.first + hop, last: transit.last + hop };
+            events.at(at.last, NetworkEvent::Arrived { message, receiver });
+            previous = node;
+        }
     }
 
     /// Sends the next frame of a connection.
@@ -113,7 +146,7 @@ impl<'a> QueueNetwork<'a> {
             _ => connection.queue.push_front(message),
         }
         let ends = (from as usize, to as usize);
-        let transit = self.pass(now, ends, frame);
+        let transit = self.pass(TransitTimes { first: now, last: now }, ends, frame);
         // The receiver's window permits no more bytes before this frame has arrived.
         events.at(transit.last, NetworkEvent::Wake(from, to));
         if message.left == 0 {
@@ -169,6 +202,9 @@ impl NetworkModel for QueueNetwork<'_> {
         MulticastMessage { bytes, concurrent_senders, stripe }: MulticastMessage,
         events: &mut NetworkEvents,
     ) {
+        if self.chains_multicasts() {
+            return self.chain(now, message, (from, to), bytes, events);
+        }
         let wire = self.model.costs.multicast(bytes);
         let (host, uplink, burst) = (self.host_rate(), self.model.core.bytes_per_second, self.model.burst);
         let start = TransitTimes { first: now, last: now };

@@ -101,6 +101,19 @@ fn no_extrapolation_is_below_the_time_of_the_roots_link() {
 }
 
 #[test]
+fn broadcasts_use_no_chain_of_all_nodes_if_no_tree_reaches_them() {
+    let planner = |model, layout: Layout| Planner::new(model, layout.without_tree());
+    let mut without_tree = planner(CostModel::default(), layout(1, 64, 1));
+    let picked = |planner: &mut Planner, bytes| {
+        planner.pick(&Call::new(Operation::Bcast, Rank(0), bytes, 1)).to_string()
+    };
+    assert_eq!(picked(&mut without_tree, 8), "flat:4-nomial");
+    assert_eq!(picked(&mut without_tree, 1 << 20), "flat:double-tree");
+    let older_agents = CostModel { unicast_plans: false, ..CostModel::default() };
+    assert_eq!(picked(&mut planner(older_agents, layout(1, 64, 1)), 8), "multicast");
+}
+
+#[test]
 fn parts_of_unequal_lengths_are_planned_by_their_mean() {
     let mut planner = Planner::new(CostModel::default(), layout(2, 2, 1));
     let even = Call::new(Operation::Gather, Rank(0), 4096, 4);

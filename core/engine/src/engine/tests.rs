@@ -40,6 +40,8 @@ fn spec(ranks: u32) -> GroupSpec {
         on_demand: false,
         quick: false,
         probe_quick: false,
+        quick_datagram_bytes: 0,
+        connections_per_hop: 0,
     }
 }
 

@@ -10,7 +10,7 @@ use crate::ids::WorkId;
 use crate::inputs_outputs::Work;
 use crate::preparation::{Preparation, PreparedCall};
 use crate::program::CompiledSchedule;
-use cool_collective::Planner;
+use cool_collective::{Layout, Planner};
 use cool_machine::Time;
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -42,6 +42,12 @@ pub(super) struct CallQueue {
 impl CallQueue {
     pub(super) fn new(planner: Planner) -> CallQueue {
         CallQueue { planner, schedules: ScheduleCache::default(), pending: VecDeque::new(), preparing: None }
+    }
+
+    /// Plans all calls for another layout of the group. No rank may have made a call yet, because
+    /// all nodes must choose the same plans.
+    pub(super) fn set_layout(&mut self, layout: Layout) {
+        self.planner.set_layout(layout);
     }
 
     /// Returns whether no call is pending.

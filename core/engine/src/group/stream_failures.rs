@@ -1,16 +1,16 @@
-//! Failures of calls because of their streams.
+//! The failures of calls by failures of their multicast streams.
 
 use crate::failure::{CallFailure, CallFailureKind};
 use crate::members::Members;
 use cool_transport::{SpecError, StreamError, StreamId};
 
-/// Returns the failure of a rank's call if a stream of it cannot be opened.
+/// Returns the failure of a call for the reason that its stream cannot be opened.
 pub(super) fn no_stream(members: &Members, rank: u32, error: &SpecError) -> CallFailure {
     let text = format!("rank {rank}, group {}: {error}", members.id);
     CallFailure::new(CallFailureKind::Invalid, text, vec![rank])
 }
 
-/// Returns the failure of a rank's call if a stream of it fails.
+/// Returns the failure of a call by the failure of its stream.
 pub(super) fn failed(members: &Members, id: StreamId, rank: u32, error: StreamError) -> CallFailure {
     let nodes = match &error {
         StreamError::NotStarted { source_node, .. } | StreamError::Stalled { source_node, .. } => {

@@ -4,7 +4,7 @@
 use super::chain_cache::ChainCache;
 use super::long_packets::LongPacketLosses;
 use super::running_calls::CallAction;
-use super::silent_trees::SilentTrees;
+use super::silent_trees::{SILENT_STREAMS, SilentTrees};
 use super::stream_failures::{failed, no_stream};
 use crate::buffered_packets::BufferedPackets;
 use crate::engine_outbox::ReceivedBytes;
@@ -14,13 +14,14 @@ use crate::inputs_outputs::Output;
 use crate::link_share::LinkShare;
 use crate::members::Members;
 use crate::memory::MemoryRange;
-use crate::stream::{MulticastStream, StreamEffects, StreamEnd, StreamHold};
+use crate::stream::{MulticastStream, StreamEffects, StreamEnd, StreamHold, StreamTrees};
 use cool_collective::{MulticastScope, Stripe};
-use cool_machine::Duration;
+use cool_machine::{Duration, Time};
 use cool_transport::{Input, Packet, RateSpec, Receiver, Sender, StreamId, StreamSpec, StreamTimers, packet};
 use cool_types::Operation;
 use cool_types::limits::{COPIED_BYTES, EAGER_BYTES};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 
 /// Start timeout of a receiver: a year, that is, none. The timeout of the call ends the wait;
 /// earlier calls that progress extend it.
@@ -38,6 +39,9 @@ const LOSS_FREE: u32 = 16;
 /// Delay of acknowledgements of short streams: shorter than TCP's retransmission timeout, longer
 /// than several small calls.
 const ACK_DELAY: Duration = Duration::from_millis(5);
+
+/// Time for which a rate that a stream has found is used for the next one over the same tree.
+const RATE_LIFETIME: Duration = Duration::from_secs(60);
 
 /// A message that an action of a local rank sends or receives by multicast.
 #[derive(Debug)]
@@ -121,6 +125,8 @@ pub(super) struct Streams {
     chains: ChainCache,
     /// The retransmission timeout that the last stream measured.
     retransmission_timeout: Duration,
+    /// The rate that the last stream over each tree has found, and when.
+    found_rates: BTreeMap<SocketAddr, (u64, Time)>,
     /// Number of streams in a row without repair.
     loss_free: u32,
     long_packet_losses: LongPacketLosses,
@@ -138,6 +144,7 @@ impl Default for Streams {
             over: BTreeSet::new(),
             chains: ChainCache::default(),
             retransmission_timeout: StreamTimers::default().initial_rto,
+            found_rates: BTreeMap::new(),
             loss_free: LOSS_FREE,
             long_packet_losses: LongPacketLosses::default(),
             silent_trees: SilentTrees::default(),
@@ -223,16 +230,19 @@ impl Streams {
         let share = context.members.share(scope, stripe, concurrent_senders);
         let ceiling = share.ceiling(&context.resources.sending.with(&share));
         let mut spec = self.spec(context.members, multicast);
-        spec.rate = RateSpec { ceiling, verified: share.verified, background: multicast.background };
+        let tree = context.members.tree(scope, stripe).filter(|_| spec.multicast).map(|tree| tree.address);
+        let found = tree.and_then(|tree| self.found_rates.get(&tree));
+        let found = found.filter(|(_, at)| context.now < *at + RATE_LIFETIME).map(|(rate, _)| *rate);
+        spec.rate = RateSpec { ceiling, verified: share.verified, found, background: multicast.background };
         spec.on_hold = on_hold;
-        let (id, has_tree) = (spec.id, spec.multicast);
+        let id = spec.id;
         let sender = Sender::new(context.now, spec).map_err(|e| no_stream(context.members, of.rank, &e))?;
-        let tree = context.members.tree(scope, stripe).filter(|_| has_tree).map(|tree| tree.address);
+        let trees = StreamTrees { source: tree, rack: context.members.rack_tree() };
         let mut stream = MulticastStream::new(
             StreamEnd::Sender(Box::new(sender)),
             data,
             (scope, operation, of.rank, of.action),
-            tree,
+            trees,
         );
         self.sending.insert(id, SendingStream { share, queue, on_hold });
         if !on_hold {
@@ -261,7 +271,8 @@ impl Streams {
         let receiver =
             Receiver::new(context.now, spec, me).map_err(|e| no_stream(context.members, of.rank, &e))?;
         let end = StreamEnd::Receiver(Box::new(receiver));
-        let stream = MulticastStream::new(end, data, (scope, operation, of.rank, of.action), None);
+        let trees = StreamTrees { source: None, rack: context.members.rack_tree() };
+        let stream = MulticastStream::new(end, data, (scope, operation, of.rank, of.action), trees);
         self.open_stream(context, id, stream)
     }
 
@@ -279,7 +290,7 @@ impl Streams {
             chunk_bytes: members.chunk_bytes,
             further_bytes: members.extra_packet_bytes(),
             chain,
-            multicast: members.has_tree(scope, source),
+            multicast: members.is_source(scope, source),
             rack_tree: members.rack_tree().is_some(),
             rate: RateSpec::default(),
             eager: EAGER_BYTES,
@@ -406,11 +417,8 @@ impl Streams {
         if let Some(error) = effects.failed {
             return Err(failed(context.members, id, of.rank, error));
         }
-        if effects.tree_silent
-            && let Some(renewals) = self.silent_trees.record_silence(context.now, stream.scope)
-        {
-            let (group, trees) = (context.members.id, context.members.trees(stream.scope));
-            context.resources.out.push(Output::RenewTrees { group, trees, renewals });
+        if effects.tree_silent {
+            self.silent_trees.on_missed(context, stream.scope, (id.source, SILENT_STREAMS));
         }
         let mismatch = |node| StreamEvent::Mismatch { call: id.call, node: usize::from(node) };
         events.extend(effects.mismatches.into_iter().map(mismatch));
@@ -440,6 +448,9 @@ impl Streams {
     fn on_closed(&mut self, context: &mut GroupContext<'_>, id: StreamId) {
         let Some(stream) = self.open.remove(&id) else { return };
         self.retransmission_timeout = stream.retransmission_timeout();
+        if let Some((tree, rate)) = stream.found_rate() {
+            self.found_rates.insert(tree, (rate, context.now));
+        }
         if stream.has_long_packets() {
             self.long_packet_losses.record_arrival(id.source);
         } else if stream.needs_parts() && self.long_packet_losses.record_loss(context.now, id.source) {
@@ -451,7 +462,9 @@ impl Streams {
             }
         }
         if stream.hears_tree() {
-            self.silent_trees.record_arrival(stream.scope);
+            self.silent_trees.record_arrival(stream.scope, id.source);
+        } else if stream.misses_tree() {
+            self.silent_trees.on_missed(context, stream.scope, (id.source, 1));
         }
         self.loss_free = if stream.needed_repair() { 0 } else { self.loss_free.saturating_add(1) };
         context.resources.forget_stream(&id, stream);

@@ -10,6 +10,7 @@ use super::Group;
 use crate::engine_resources::{EngineResources, GroupContext, TimerKey};
 use crate::inputs_outputs::{MissingProbes, Output};
 use crate::members::Members;
+use cool_collective::MulticastScope;
 use cool_machine::{Duration, Time, earliest};
 use cool_transport::packet::PacketBody;
 use cool_transport::{Packet, StreamId};
@@ -33,6 +34,8 @@ pub(super) struct TreeProof {
     received: BTreeSet<(u32, u16)>,
     /// Set from the request of the proof to its conclusion.
     probing: Option<ProbeSchedule>,
+    /// Whether this proof or an earlier one has been concluded.
+    is_concluded: bool,
 }
 
 #[derive(Debug)]
@@ -44,12 +47,17 @@ struct ProbeSchedule {
 }
 
 impl TreeProof {
+    /// Ends the latest proof if this number belongs to a later one.
+    fn advance(&mut self, number: u64) {
+        if number > self.number {
+            *self = TreeProof { number, is_concluded: self.is_concluded, ..TreeProof::default() };
+        }
+    }
+
     /// Records a probe of another node.
     fn record(&mut self, number: u64, probe: (u32, u16)) {
         // Others may begin a proof before this node receives the request for it.
-        if number > self.number {
-            *self = TreeProof { number, ..TreeProof::default() };
-        }
+        self.advance(number);
         if number == self.number {
             self.received.insert(probe);
         }
@@ -86,8 +94,10 @@ impl Group {
         if number < self.tree_proof.number {
             return;
         }
-        if number > self.tree_proof.number {
-            self.tree_proof = TreeProof { number, ..TreeProof::default() };
+        self.tree_proof.advance(number);
+        let trees = self.members.my_withdrawn_trees();
+        if !trees.is_empty() {
+            resources.out.push(Output::RenewTrees { trees });
         }
         let probing = ProbeSchedule { next_probes: now, pause: FIRST_PAUSE, report_at: Some(now + time_max) };
         self.tree_proof.probing = Some(probing);
@@ -120,7 +130,7 @@ impl Group {
 
     /// Sends probes, or reports the missing ones, if it is time to.
     pub(crate) fn on_tree_proof_timer(&mut self, now: Time, resources: &mut EngineResources) {
-        let TreeProof { number, received, probing } = &mut self.tree_proof;
+        let TreeProof { number, received, probing, .. } = &mut self.tree_proof;
         let (number, members) = (*number, &self.members);
         let Some(probing) = probing else { return };
         if probing.next_probes <= now {
@@ -141,8 +151,11 @@ impl Group {
         context.set_timer(TimerKey::TreeProof(self.members.id), next);
     }
 
-    /// Ends a proof. Trees with these addresses are not used from now on, and this node leaves
-    /// them. No rank may have made a call yet, because all nodes must use the same trees.
+    /// Ends a proof. New streams use all trees except those with these addresses. The node remains
+    /// a member of withdrawn trees, because open streams may use them, and because they may be
+    /// proven again. The first conclusion decides for the life of the group whether its plans count
+    /// on the tree, because nodes learn the later ones at different times and must choose the same
+    /// plans.
     pub(crate) fn conclude_tree_proof(
         &mut self,
         now: Time,
@@ -152,9 +165,12 @@ impl Group {
         self.tree_proof.probing = None;
         let mut context = GroupContext { now, members: &self.members, resources };
         context.set_timer(TimerKey::TreeProof(self.members.id), None);
-        let trees = self.members.withdraw_trees(withdrawn);
-        if !trees.is_empty() {
-            resources.out.push(Output::LeaveTrees { group: self.members.id, trees });
+        self.members.set_withdrawn_trees(withdrawn);
+        let is_first = !std::mem::replace(&mut self.tree_proof.is_concluded, true);
+        if is_first && !self.members.has_tree(MulticastScope::All) {
+            let layout = self.members.layout.clone().without_tree();
+            self.call_queue.set_layout(layout.clone());
+            self.members.layout = layout;
         }
     }
 }

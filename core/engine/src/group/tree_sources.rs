@@ -9,10 +9,12 @@
 //!    have replied. From then on the source multicasts its messages.
 //! 3. If a node refuses, or does not reply in time, the source requests all nodes to leave, and
 //!    uses the chain. It tries again some minutes later.
+//! 4. If multicasts no longer arrive at a node, it tells the source, which begins again with its
+//!    next message.
 //!
 //! Receivers need not know when the source begins to multicast. A stream requests all chunks along
 //! the chain until a chunk arrives over the tree. Later streams of this source expect the tree from
-//! the beginning.
+//! the beginning, until the source requests to be joined again.
 
 use super::Group;
 use super::tree_proof::probe;
@@ -42,7 +44,7 @@ const PAUSE_MAX: Duration = Duration::from_secs(1);
 const RETRY_AFTER: Duration = Duration::from_secs(300);
 
 /// The sources that this node has joined, and this node as a source that is not proven.
-/// [`Members::has_tree`] names those that are.
+/// [`Members::is_source`] names those that are.
 #[derive(Debug, Default)]
 pub(super) struct TreeSources {
     joined: BTreeSet<(MulticastScope, usize)>,
@@ -186,10 +188,8 @@ fn send_all(
     nodes: impl Iterator<Item = usize>,
     ends: bool,
 ) {
-    let (group, epoch) = members.id_and_epoch();
-    let me = members.me as u16;
-    let id = StreamId { group, epoch, call: 0, transfer: tree.index, source: me };
-    let packet = Packet { id, from: me, digest: 0, body: PacketBody::SourceActive { ends } };
+    let (id, body) = (packet_id(members, tree, members.me), PacketBody::SourceActive { ends });
+    let packet = Packet { id, from: members.me as u16, digest: 0, body };
     for node in nodes {
         resources.out.control(members.nodes[node].udp, &packet);
     }
@@ -211,7 +211,7 @@ impl Group {
         let too_many = concurrent_senders as usize > SOURCES_MAX;
         if too_many
             || !self.members.is_source_specific(scope)
-            || self.members.has_tree(scope, self.members.me)
+            || self.members.is_source(scope, self.members.me)
         {
             return;
         }
@@ -240,19 +240,20 @@ impl Group {
         match packet.body {
             PacketBody::SourceActive { ends } if source == node => {
                 if self.tree_sources.on_request(members, resources, (&tree, node), ends) {
-                    reply_to_source(members, resources, packet, true);
+                    reply(members, resources, (&tree, node), true);
                 }
+                self.members.forget_source(tree.scope, node);
             }
             PacketBody::TreeProbe if source == node => {
                 if self.tree_sources.joined.contains(&(tree.scope, node)) {
-                    reply_to_source(members, resources, packet, false);
+                    reply(members, resources, (&tree, node), false);
                 }
             }
             PacketBody::SourceReply { refused: true } if source == members.me => {
-                if self.tree_sources.fail(now, members, resources, tree.scope).is_some() {
-                    let (group, tree) = (members.id, tree.address);
-                    tracing::debug!(group, %tree, node, "the node has joined as many sources as it may");
-                }
+                let proof = self.tree_sources.fail(now, members, resources, tree.scope);
+                let (group, address, is_proof) = (members.id, tree.address, proof.is_some());
+                tracing::debug!(group, tree = %address, node, is_proof, "the node does not receive this source");
+                self.members.forget_source(tree.scope, source);
             }
             PacketBody::SourceReply { refused: false } if source == members.me => {
                 if self.tree_sources.on_reply(tree.scope, node) {
@@ -275,8 +276,33 @@ impl Group {
     }
 }
 
-fn reply_to_source(members: &Members, resources: &mut EngineResources, packet: &Packet, refused: bool) {
+/// Tells the source of a tree that its multicasts no longer arrive at this node, if the tree is
+/// source-specific.
+pub(super) fn report_silence(
+    members: &Members,
+    resources: &mut EngineResources,
+    scope: MulticastScope,
+    source: usize,
+) {
+    if let Some(tree) = members.source_specific_trees().find(|tree| tree.scope == scope) {
+        reply(members, resources, (&tree, source), true);
+    }
+}
+
+/// Tells the source of a tree whether its multicasts arrive at this node.
+fn reply(
+    members: &Members,
+    resources: &mut EngineResources,
+    (tree, source): (&SourceSpecificTree, usize),
+    refused: bool,
+) {
     let body = PacketBody::SourceReply { refused };
-    let to = members.nodes[usize::from(packet.from)].udp;
-    resources.out.control(to, &Packet { id: packet.id, from: members.me as u16, digest: 0, body });
+    let packet = Packet { id: packet_id(members, tree, source), from: members.me as u16, digest: 0, body };
+    resources.out.control(members.nodes[source].udp, &packet);
+}
+
+/// Returns the fields that name a tree with one of its sources.
+fn packet_id(members: &Members, tree: &SourceSpecificTree, source: usize) -> StreamId {
+    let (group, epoch) = members.id_and_epoch();
+    StreamId { group, epoch, call: 0, transfer: tree.index, source: source as u16 }
 }

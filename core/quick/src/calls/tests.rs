@@ -6,6 +6,8 @@
 mod seeds;
 
 use super::*;
+use crate::call_limits::LONG_MESSAGES_BYTES_MAX;
+use crate::message_parts::{ArrivedParts, in_parts, missing_parts};
 use cool_collective::{RankPlace, compile, interpret};
 use cool_types::{Call, Operation};
 use seeds::{assert_none, on_every_seed};
@@ -70,16 +72,18 @@ struct Expected {
 
 impl Expected {
     /// Draws a random call. Returns `None` if it is not quick.
-    fn draw(random: &mut Random, number: u64, layout: &Layout) -> Option<Expected> {
+    fn draw(random: &mut Random, number: u64, layout: &Layout, limits: CallLimits) -> Option<Expected> {
         let operation = OPERATIONS[random.below(OPERATIONS.len() as u64) as usize];
         let size = layout.size();
         let root = Rank(random.below(size as u64) as u32);
-        let bytes = 4 * (1 + if random.below(4) == 0 { random.below(1024) } else { random.below(20) });
+        let is_long = limits == CallLimits::LONG && random.below(6) == 0;
+        let most = if is_long { 20_000 } else { [1024, 20, 20, 20][random.below(4) as usize] };
+        let bytes = 4 * (1 + random.below(most));
         let call = Call::new(operation, root, bytes, 4);
         let combining = operation.combines().then_some((ElementType::F32, ReduceOp::Sum));
         let ranks = || (0..size as u32).map(Rank);
         let schedules: Vec<Arc<QuickSchedule>> = ranks()
-            .map(|rank| QuickSchedule::for_call(&call, layout, rank).map(Arc::new))
+            .map(|rank| QuickSchedule::for_call(&call, layout, rank, limits).map(Arc::new))
             .collect::<Option<_>>()?;
         let whole = compile(&call, layout, &schedules[0].plan(), |_| true).unwrap();
         let input = |rank: Rank| {
@@ -119,6 +123,8 @@ struct World {
     /// Datagrams in flight.
     network: Vec<(SendTo, u32, Vec<u8>)>,
     loss_percent: u64,
+    /// Length of the datagrams into which messages are divided; 0 if they are not.
+    datagram_bytes: usize,
     now: Time,
 }
 
@@ -155,13 +161,13 @@ impl Errors {
 }
 
 impl World {
-    fn new(seed: u64, layout: &Layout) -> World {
+    fn new(seed: u64, layout: &Layout, limits: CallLimits) -> World {
         let size = layout.size() as u32;
         let mut random = Random(seed);
         let loss_percent = [0, 1, 5, 20][random.below(4) as usize];
         World {
             ranks: (0..size)
-                .map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap())
+                .map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone(), limits).unwrap())
                 .collect(),
             kept: vec![VecDeque::new(); size as usize],
             retransmitted: vec![0; size as usize],
@@ -169,6 +175,11 @@ impl World {
             errors: Errors::default(),
             quiet_events: 0,
             network: Vec::new(),
+            datagram_bytes: if limits == CallLimits::LONG {
+                [1252, 1472, 8972][random.below(3) as usize]
+            } else {
+                0
+            },
             random,
             loss_percent,
             now: Time::ZERO,
@@ -226,10 +237,7 @@ impl World {
             match output {
                 Output::Send(message) => {
                     (0..message.copies).for_each(|_| self.send(message.to, rank, message.bytes.clone()));
-                    self.kept[rank].push_back(message);
-                    if self.kept[rank].len() > RETRANSMIT_WINDOW as usize {
-                        self.kept[rank].pop_front();
-                    }
+                    self.keep(rank, message);
                 }
                 Output::Nak { to, bytes } => self.send(SendTo::AgentOf(to), rank, bytes),
                 Output::Mismatch { .. } => panic!("all call alike"),
@@ -253,7 +261,33 @@ impl World {
         }
     }
 
+    /// Stores a message as the segment of the rank does.
+    fn keep(&mut self, rank: usize, message: QuickMessage) {
+        let kept = &mut self.kept[rank];
+        kept.push_back(message);
+        if kept.len() > RETRANSMIT_WINDOW as usize {
+            kept.pop_front();
+        }
+        let mut long_bytes = 0;
+        for message in kept.iter_mut().rev().filter(|message| message.payload_len() > 4096) {
+            long_bytes += message.payload_len() as u64;
+            if long_bytes > LONG_MESSAGES_BYTES_MAX {
+                // Overwritten by later ones.
+                message.name = (u64::MAX, 0);
+            }
+        }
+    }
+
     fn send(&mut self, to: SendTo, from: usize, bytes: Vec<u8>) {
+        self.send_datagrams(to, from, &in_parts(&bytes, self.datagram_bytes));
+    }
+
+    fn send_datagrams(&mut self, to: SendTo, from: usize, datagrams: &[u8]) {
+        let each = if self.datagram_bytes > 0 { self.datagram_bytes } else { datagrams.len() };
+        datagrams.chunks(each.max(1)).for_each(|datagram| self.send_datagram(to, from, datagram));
+    }
+
+    fn send_datagram(&mut self, to: SendTo, from: usize, bytes: &[u8]) {
         let all: Vec<SendTo> = match to {
             SendTo::All => (0..self.ranks.len() as u32).map(|rank| SendTo::Rank(Rank(rank))).collect(),
             one => vec![one],
@@ -261,7 +295,7 @@ impl World {
         for to in all.into_iter().filter(|to| *to != SendTo::Rank(Rank(from as u32))) {
             for _ in 0..1 + u64::from(self.random.below(20) == 0) {
                 if self.random.below(100) >= self.loss_percent {
-                    self.network.push((to, from as u32, bytes.clone()));
+                    self.network.push((to, from as u32, bytes.to_vec()));
                 }
             }
         }
@@ -274,13 +308,15 @@ impl World {
                 self.poll(rank.0 as usize, calls);
             }
             SendTo::AgentOf(rank) => {
-                let nak = Datagram::verify(&key(), GROUP, bytes).unwrap().header;
+                let Datagram { header: nak, payload } = Datagram::verify(&key(), GROUP, bytes).unwrap();
                 assert_eq!((nak.kind, nak.from, nak.requested), (DatagramKind::Nak, from, rank.0));
                 let name = (nak.call, nak.transfer);
                 let kept = self.kept[rank.0 as usize].iter().find(|message| message.name == name).cloned();
                 if let Some(message) = kept {
                     self.retransmitted[rank.0 as usize] += 1;
-                    self.send(SendTo::Rank(Rank(from)), rank.0 as usize, message.bytes);
+                    let arrived = ArrivedParts::from_payload(payload);
+                    let datagrams = missing_parts(&message.bytes, self.datagram_bytes, arrived);
+                    self.send_datagrams(SendTo::Rank(Rank(from)), rank.0 as usize, &datagrams);
                 }
             }
             SendTo::All => unreachable!("split as it was sent"),
@@ -292,11 +328,12 @@ fn run(seed: u64) {
     let mut random = Random(seed ^ 0x5eed);
     let nodes = 2 + random.below(11) as u32;
     let layout = layout(nodes, 1 + random.below(5) as u32);
+    let limits = [CallLimits::SHORT, CallLimits::LONG][usize::from(seed.is_multiple_of(3))];
     let numbers = 0..(1 + random.below(60));
     // The missing numbers are those of calls that agents execute.
     let calls: Vec<Expected> =
-        numbers.filter_map(|number| Expected::draw(&mut random, number * 2, &layout)).collect();
-    let mut world = World::new(seed, &layout);
+        numbers.filter_map(|number| Expected::draw(&mut random, number * 2, &layout, limits)).collect();
+    let mut world = World::new(seed, &layout, limits);
     world.errors = Errors::draw(&mut random, &calls, layout.size());
     world.run(&calls);
 }
@@ -312,8 +349,8 @@ fn many_seeded_quick_messages() {
 /// Returns the number of messages that a rank sends in consecutive calls until it waits for others.
 fn sent_ahead(rank: u32, call: &Call, input: &[u8]) -> usize {
     let layout = layout(3, 2);
-    let mut ahead = QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap();
-    let schedule = Arc::new(QuickSchedule::for_call(call, &layout, Rank(rank)).unwrap());
+    let mut ahead = QuickCalls::new(key(), GROUP, Rank(rank), layout.clone(), CallLimits::SHORT).unwrap();
+    let schedule = Arc::new(QuickSchedule::for_call(call, &layout, Rank(rank), CallLimits::SHORT).unwrap());
     let mut sent = 0;
     for number in 0..1000 {
         let begin = BeginCall { number, digest: 1, schedule: &schedule, combining: None, input };
@@ -351,9 +388,9 @@ fn a_mismatched_call_is_reported_even_after_it_completed() {
     let layout = layout(2, 2);
     let schedule = |operation, rank| {
         let call = Call::new(operation, Rank(0), 4, 4);
-        Arc::new(QuickSchedule::for_call(&call, &layout, Rank(rank)).unwrap())
+        Arc::new(QuickSchedule::for_call(&call, &layout, Rank(rank), CallLimits::SHORT).unwrap())
     };
-    let calls = |rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap();
+    let calls = |rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone(), CallLimits::SHORT).unwrap();
     let (mut root, mut leaf) = (calls(0), calls(1));
     let outputs = |calls: &mut QuickCalls| {
         let mut all = Vec::new();
@@ -389,9 +426,14 @@ fn a_mismatched_call_is_reported_even_after_it_completed() {
 #[test]
 fn naks_are_repeated_promptly_and_then_backed_off() {
     let layout = layout(2, 2);
-    let schedule = QuickSchedule::for_call(&Call::new(Operation::Bcast, Rank(0), 4, 4), &layout, Rank(1));
+    let schedule = QuickSchedule::for_call(
+        &Call::new(Operation::Bcast, Rank(0), 4, 4),
+        &layout,
+        Rank(1),
+        CallLimits::SHORT,
+    );
     let schedule = Arc::new(schedule.unwrap());
-    let mut calls = QuickCalls::new(key(), GROUP, Rank(1), layout).unwrap();
+    let mut calls = QuickCalls::new(key(), GROUP, Rank(1), layout, CallLimits::SHORT).unwrap();
     let begin = BeginCall { number: 0, digest: 1, schedule: &schedule, combining: None, input: &[] };
     calls.handle(Time::ZERO, Input::Begin(begin));
     let (mut times, mut now) = (BTreeSet::new(), Time::ZERO);
@@ -410,15 +452,16 @@ fn naks_are_repeated_promptly_and_then_backed_off() {
 fn arrivals_list_senders_times_and_the_message_count() {
     let layout = layout(3, 3);
     let call = Call::new(Operation::Reduce, Rank(0), 4, 4);
-    let schedules =
-        [0, 1, 2].map(|rank| Arc::new(QuickSchedule::for_call(&call, &layout, Rank(rank)).unwrap()));
+    let schedules = [0, 1, 2].map(|rank| {
+        Arc::new(QuickSchedule::for_call(&call, &layout, Rank(rank), CallLimits::SHORT).unwrap())
+    });
     let begin = |number, rank: usize| {
         let schedule = &schedules[rank];
         let combining = Some((ElementType::F32, ReduceOp::Sum));
         BeginCall { number, digest: 1, schedule, combining, input: b"abcd" }
     };
-    let [mut root, mut near, mut far] =
-        [0, 1, 2].map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap());
+    let [mut root, mut near, mut far] = [0, 1, 2]
+        .map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone(), CallLimits::SHORT).unwrap());
     let sent = |calls: &mut QuickCalls, rank: usize| {
         calls.handle(Time::ZERO, Input::Begin(begin(0, rank)));
         let Poll::Output(Output::Send(message)) = calls.poll(Time::ZERO) else { panic!("it sends") };
@@ -444,9 +487,11 @@ fn arrivals_list_senders_times_and_the_message_count() {
 fn an_early_message_of_the_wrong_length_is_awaited_again() {
     let layout = layout(2, 2);
     let call = Call::new(Operation::Bcast, Rank(0), 4, 4);
-    let schedules = [0, 1].map(|rank| Arc::new(QuickSchedule::for_call(&call, &layout, Rank(rank)).unwrap()));
-    let [mut root, mut other] =
-        [0, 1].map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone()).unwrap());
+    let schedules = [0, 1].map(|rank| {
+        Arc::new(QuickSchedule::for_call(&call, &layout, Rank(rank), CallLimits::SHORT).unwrap())
+    });
+    let [mut root, mut other] = [0, 1]
+        .map(|rank| QuickCalls::new(key(), GROUP, Rank(rank), layout.clone(), CallLimits::SHORT).unwrap());
     let begin = |rank: usize, input| {
         let schedule = &schedules[rank];
         Input::Begin(BeginCall { number: 0, digest: 1, schedule, combining: None, input })
@@ -476,11 +521,11 @@ fn an_abandoned_call_leaves_ranks_in_agreement_about_barriers() {
     let layout = layout(3, 2);
     let mut random = Random(7);
     let mut drawn = (0..).filter_map(|number| {
-        let call = Expected::draw(&mut random, number, &layout)?;
+        let call = Expected::draw(&mut random, number, &layout, CallLimits::SHORT)?;
         call.schedules[0].synchronizes().then_some(call)
     });
     let [first, second] = [drawn.next().unwrap(), drawn.next().unwrap()];
-    let rank = |index| QuickCalls::new(key(), GROUP, Rank(index), layout.clone()).unwrap();
+    let rank = |index| QuickCalls::new(key(), GROUP, Rank(index), layout.clone(), CallLimits::SHORT).unwrap();
     let [mut waits, mut starts] = [rank(0), rank(1)];
     // Rank 1 has started this call, so the agents execute it for both.
     begin(&mut waits, &first, 0);

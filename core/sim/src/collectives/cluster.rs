@@ -6,6 +6,8 @@ use super::faults::StepFailure;
 use super::memories::{MissingRange, OpenWork};
 use super::node::{ANYWHERE, ClusterNode, Host};
 use super::quick::{QuickRanks, RankEvent, RankId, WATCHES};
+use super::tree_faults::{PROOF_TIME, SimulatedProofs, TreeEvent};
+use super::tree_sources::SourceTrees;
 use crate::network::{Event, LinkSpec, PacketNetwork, Shape};
 use cool_collective::{CostModel, Plan};
 use cool_engine::testing::Buffer;
@@ -54,6 +56,9 @@ pub struct ClusterSettings {
     pub work: Duration,
     /// Whether agents connect only when they first have data for each other.
     pub on_demand: bool,
+    /// Whether nodes receive from trees only the sources that they have joined. Groups then have at
+    /// most one tree over all nodes, and no quick calls.
+    pub source_specific: bool,
 }
 
 impl ClusterSettings {
@@ -70,6 +75,7 @@ impl ClusterSettings {
             pooled: 0.25,
             work: Duration::from_micros(300),
             on_demand: false,
+            source_specific: false,
         }
     }
 }
@@ -110,6 +116,27 @@ pub(super) enum DelayedInput {
     Watched(RankId, u64, WatchReport),
     /// A rank with quick calls revokes its group.
     Revoke(RankId),
+    /// The controller requests a proof of a group's trees.
+    ProveTrees {
+        group: u64,
+        number: u64,
+    },
+    /// The controller ends a proof.
+    ConcludeTreeProof {
+        group: u64,
+        withdrawn: BTreeSet<IpAddr>,
+    },
+}
+
+/// A plan that a node has picked. Other nodes pick the same one under the same conditions.
+#[derive(Debug)]
+pub(super) struct PlanPick {
+    /// The group and its epoch.
+    pub(super) group: (u64, u32),
+    /// Whether the plan may count on a tree.
+    pub(super) has_tree: bool,
+    pub(super) call: Call,
+    pub(super) plan: Plan,
 }
 
 /// The action for which a timer was set.
@@ -126,6 +153,8 @@ pub(super) enum Alarm {
     Reset((usize, usize)),
     /// A rank with quick calls runs again.
     Rank(RankId),
+    /// An event of a group's trees.
+    Trees(u64, TreeEvent),
     Outside(u32),
 }
 
@@ -140,21 +169,18 @@ pub struct SimulatedCluster {
     pub(super) quick: QuickRanks,
     /// The network's number of each tree.
     pub(super) trees: BTreeMap<SocketAddr, usize>,
-    /// The network's number of each source-specific tree with each of its sources.
-    pub(super) source_trees: BTreeMap<(SocketAddr, IpAddr), usize>,
-    /// The sources of source-specific trees from which multicasts do not arrive, each with the
-    /// names of the nodes at which they do not.
-    pub(super) unproven_sources: Vec<(u16, Vec<String>)>,
+    pub(super) source_trees: SourceTrees,
     /// Trees, each with a node that does not receive them although it should.
-    deaf: BTreeSet<(SocketAddr, u16)>,
+    pub(super) deaf: BTreeSet<(SocketAddr, u16)>,
+    pub(super) tree_proofs: SimulatedProofs,
     /// Nodes with a firewall that drops all datagrams to and from other nodes, except on trees.
     pub(super) without_udp: BTreeSet<u16>,
     alarms: BTreeMap<u32, Alarm>,
     next_alarm: u32,
     answers: BTreeMap<u64, Answer>,
     answered: Vec<u64>,
-    /// Plans by group, epoch and call. All agents of a group must choose the same plan.
-    pub(super) picks: Vec<((u64, u32), Call, Plan)>,
+    /// The plans that nodes have picked, which are computed only once.
+    pub(super) picks: Vec<PlanPick>,
     datagrams: u64,
     /// The step that is to fail, if it has not failed yet.
     pub(super) step_failure: Option<StepFailure>,
@@ -187,9 +213,9 @@ impl SimulatedCluster {
             connections: Connections::default(),
             quick: QuickRanks::default(),
             trees: BTreeMap::new(),
-            source_trees: BTreeMap::new(),
-            unproven_sources: Vec::new(),
+            source_trees: SourceTrees::default(),
             deaf: BTreeSet::new(),
+            tree_proofs: SimulatedProofs::default(),
             without_udp: BTreeSet::new(),
             alarms: BTreeMap::new(),
             next_alarm: u32::from(net.nodes()),
@@ -231,12 +257,6 @@ impl SimulatedCluster {
         std::mem::take(&mut self.answered)
     }
 
-    /// Returns the nodes that have reported that their multicasts over source-specific trees do not
-    /// arrive, each with the names of the nodes at which they do not.
-    pub fn unproven_sources(&self) -> &[(u16, Vec<String>)] {
-        &self.unproven_sources
-    }
-
     /// Returns the number of datagrams that nodes have sent.
     pub fn datagrams(&self) -> u64 {
         self.datagrams
@@ -260,10 +280,14 @@ impl SimulatedCluster {
         let members = (0..).zip(places).map(member).collect();
         let racks: BTreeSet<u32> = places.iter().map(|node| rack(*node)).collect();
         let partial = std::iter::once(TreeScope::Leaders).chain(racks.into_iter().map(TreeScope::Rack));
+        let (first, stripes) = match self.settings.source_specific {
+            true => (232, stripes.min(1)),
+            false => (239, stripes),
+        };
         let scopes = std::iter::repeat_n(TreeScope::All, stripes).chain(partial.filter(|_| stripes > 0));
         let rate = self.settings.host.rate;
         let tree = |(index, scope)| {
-            let address = SocketAddr::new([239, 192, id as u8, index].into(), PORT);
+            let address = SocketAddr::new([first, 192, id as u8, index].into(), PORT);
             let net = &mut self.net;
             self.trees.entry(address).or_insert_with(|| net.add_tree([]));
             TreeSpec { scope, address: address.ip(), port: PORT, bytes_per_second: rate }
@@ -280,18 +304,9 @@ impl SimulatedCluster {
             on_demand: self.settings.on_demand,
             quick: false,
             probe_quick: false,
+            quick_datagram_bytes: 0,
+            connections_per_hop: 0,
         }
-    }
-
-    /// Gives source-specific addresses to the trees of a group, of which at most one may be over
-    /// all nodes. Nodes then receive from a tree only the sources that they have joined.
-    pub fn with_source_specific_trees(&self, mut spec: GroupSpec) -> GroupSpec {
-        for tree in &mut spec.trees {
-            let IpAddr::V4(address) = tree.address else { panic!("{} is not of IPv4", tree.address) };
-            let [_, second, group, index] = address.octets();
-            tree.address = [232, second, group, index].into();
-        }
-        spec
     }
 
     /// Makes a node miss all datagrams on the trees of a group.
@@ -309,20 +324,6 @@ impl SimulatedCluster {
         let any_source = trees.iter().filter(|tree| !is_source_specific(tree.ip()));
         for tree in any_source.filter(|tree| !self.deaf.contains(&(**tree, node))) {
             self.net.join_tree(self.trees[tree], node);
-        }
-    }
-
-    pub(super) fn join_source(&mut self, node: u16, tree: SocketAddr, source: IpAddr) {
-        if !self.deaf.contains(&(tree, node)) {
-            let net = &mut self.net;
-            let joined = *self.source_trees.entry((tree, source)).or_insert_with(|| net.add_tree([]));
-            net.join_tree(joined, node);
-        }
-    }
-
-    pub(super) fn leave_source(&mut self, node: u16, tree: SocketAddr, source: IpAddr) {
-        if let Some(joined) = self.source_trees.get(&(tree, source)) {
-            self.net.leave_tree(*joined, node);
         }
     }
 
@@ -461,6 +462,7 @@ impl SimulatedCluster {
             Alarm::Outside(number) => return Ok(Step::Alarm(number)),
             Alarm::Resend(number) => self.resend(number),
             Alarm::Rank(id) => self.on_rank_alarm(id)?,
+            Alarm::Trees(group, event) => self.on_tree_event(group, event),
             Alarm::Reset(side) => self.closed(side, "its agent does not know the connection")?,
             Alarm::Node { node, life, what } => {
                 let this = &self.nodes[usize::from(node)];
@@ -505,6 +507,12 @@ impl SimulatedCluster {
                 },
             ),
             DelayedInput::Rank(id, event) => self.on_rank_event(id, event),
+            DelayedInput::ProveTrees { group, number } => {
+                self.input(node, Input::ProveTrees { group, number, time_max: PROOF_TIME })
+            }
+            DelayedInput::ConcludeTreeProof { group, withdrawn } => {
+                self.input(node, Input::ConcludeTreeProof { group, withdrawn })
+            }
         }
     }
 

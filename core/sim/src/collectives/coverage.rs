@@ -26,6 +26,8 @@ pub struct Coverage {
     pub watched: u64,
     /// Number of datagrams of quick calls that agents retransmitted.
     pub repaired: u64,
+    /// Number of proofs of trees, and of those that withdrew a tree.
+    pub tree_proofs: [u64; 2],
     /// Number of failed calls and messages, by kind of failure.
     pub failures: BTreeMap<CallFailureKind, u64>,
     /// Number of messages between ranks that arrived.
@@ -54,6 +56,7 @@ impl Coverage {
             let into = self.operations.entry(*operation).or_default();
             (0..2).for_each(|kind| into[kind] += counts[kind]);
         }
+        (0..2).for_each(|kind| self.tree_proofs[kind] += other.tree_proofs[kind]);
         self.counted += other.counted;
         self.quick += other.quick;
         self.watched += other.watched;
@@ -95,6 +98,10 @@ impl fmt::Display for Coverage {
                 "{} calls of ranks by quick calls, {} times watched, {} datagrams retransmitted by agents",
                 self.quick, self.watched, self.repaired
             )?;
+        }
+        if self.tree_proofs[0] > 0 {
+            let [proofs, failed] = self.tree_proofs;
+            writeln!(f, "{proofs} proofs of trees, {failed} of them withdrew some")?;
         }
         writeln!(f, "faults: {:?}", self.faults)?;
         writeln!(f, "failures: {:?}", self.failures)?;

@@ -15,12 +15,16 @@ mod quick_scenario;
 mod run;
 mod scenario;
 mod script;
+mod tree_faults;
+mod tree_sources;
 
 pub use cluster::{Answer, ClusterSettings, SimulatedCluster, Step};
 pub use coverage::Coverage;
 pub use scenario::{
     CallScenario, CollectiveScenario, FailedStep, Fault, GroupScenario, MessageScenario, QuickScenario,
 };
+
+pub use tree_faults::TreeFault;
 
 use cool_engine::{GroupError, MemoryRange};
 use cool_machine::Time;
@@ -50,6 +54,14 @@ pub enum ContractViolation {
     Forged {
         /// The node.
         node: u16,
+    },
+    /// The engine reported the result of a proof that does not run or twice.
+    #[error("node h{node} reported a proof of group {group} that was not requested")]
+    UnexpectedReport {
+        /// The node.
+        node: u16,
+        /// The group.
+        group: u64,
     },
     /// The engine refused a valid group.
     #[error("{0}")]

@@ -1,7 +1,7 @@
 //! Executes the outputs of an engine on a simulated node.
 
 use super::ContractViolation;
-use super::cluster::{Alarm, DelayedInput, SimulatedCluster, ip, node_at};
+use super::cluster::{Alarm, DelayedInput, PlanPick, SimulatedCluster, ip, node_at};
 use super::connections::{CONNECT_TIMEOUT, RECONNECT, Retry, SegmentContent, Side};
 use super::memories::{Memories, MissingRange};
 use super::node::{ANYWHERE, ClusterNode, Host};
@@ -26,15 +26,15 @@ impl SimulatedCluster {
                 self.nodes[usize::from(node)].groups.insert(group, (made.place, made.nodes));
                 self.listen(node, &made.trees);
             }
-            // No group of the simulator proves its trees.
-            Output::LongPacketsLost { .. }
-            | Output::TreesProbed { .. }
-            | Output::LeaveTrees { .. }
-            | Output::RenewTrees { .. } => {}
-            Output::SourceProbed { missing, .. } if missing.is_empty() => {}
-            Output::SourceProbed { missing, .. } => self.unproven_sources.push((node, missing)),
+            Output::TreesProbed { group, number, missing, .. } => {
+                self.on_trees_probed(node, (group, number), &missing)?;
+            }
+            Output::TreesSilent { group, .. } => self.prove_again(group),
+            Output::SourceProbed { missing, .. } => self.on_source_probed(node, missing),
             Output::JoinSource { tree, source, .. } => self.join_source(node, tree, source),
-            Output::LeaveSource { tree, source, .. } => self.leave_source(node, tree, source),
+            Output::LeaveSource { tree, source, .. } => self.leave_source(tree, source, node),
+            // Memberships are never forgotten.
+            Output::LongPacketsLost { .. } | Output::RenewTrees { .. } => {}
             Output::GroupForgotten { group } => {
                 self.on_group_removed(node, group);
                 self.nodes[usize::from(node)].groups.remove(&group);
@@ -102,14 +102,11 @@ impl SimulatedCluster {
     fn datagram(&mut self, node: u16, (group, to): (u64, SocketAddr), mut bytes: Vec<u8>) {
         self.nodes[usize::from(node)].tagger.seal((group, ANYWHERE), &mut bytes, 0);
         let to = match self.trees.get(&to) {
-            // Until a node has joined the source, its multicasts reach none.
-            _ if is_source_specific(to.ip()) => match self.source_trees.get(&(to, ip(node))) {
-                Some(tree) => Destination::Tree(*tree),
-                None => return,
-            },
-            Some(tree) => Destination::Tree(*tree),
-            None => Destination::Node(node_at(to.ip())),
+            _ if is_source_specific(to.ip()) => self.source_destination(to, node),
+            Some(tree) => Some(Destination::Tree(*tree)),
+            None => Some(Destination::Node(node_at(to.ip()))),
         };
+        let Some(to) = to else { return };
         let is_blocked = |node| self.without_udp.contains(&node);
         if is_blocked(node) || matches!(to, Destination::Node(to) if is_blocked(to)) {
             return;
@@ -119,14 +116,16 @@ impl SimulatedCluster {
     }
 
     fn prepare(&mut self, node: u16, id: WorkId, preparation: Preparation) {
-        let known = |(group, call, _): &&((u64, u32), _, _)| {
-            *group == preparation.group() && call == preparation.call()
+        let known = |pick: &&PlanPick| {
+            (pick.group, pick.has_tree) == (preparation.group(), preparation.has_tree())
+                && pick.call == *preparation.call()
         };
         let plan = match self.picks.iter().find(known) {
-            Some((_, _, plan)) => *plan,
+            Some(pick) => pick.plan,
             None => {
-                let plan = preparation.plan();
-                self.picks.push((preparation.group(), preparation.call().clone(), plan));
+                let (plan, call) = (preparation.plan(), preparation.call().clone());
+                let (group, has_tree) = (preparation.group(), preparation.has_tree());
+                self.picks.push(PlanPick { group, has_tree, call, plan });
                 plan
             }
         };

@@ -52,7 +52,9 @@ impl ScenarioGenerator {
         let size = places.len();
         // Programs repeat a few kinds of calls.
         let kinds = self.pick(&[(40, 2), (40, 4), (20, 8)]);
-        let kinds: Vec<CallScenario> = (0..kinds).map(|_| self.quick_call(size)).collect();
+        let quick = self.quick_ranks(size);
+        let is_long = quick.datagram_bytes > 0;
+        let kinds: Vec<CallScenario> = (0..kinds).map(|_| self.quick_call(size, is_long)).collect();
         let calls = self.pick(&[(30, 2), (35, 5), (22, 12), (10, 40), (3, 160)]);
         let longest = Duration::from_micros(self.pick(&[(50, 0), (30, 1_000), (15, 60_000), (5, 1_000_000)]));
         let late = if calls > 12 { 0.05 } else { 0.5 };
@@ -65,13 +67,12 @@ impl ScenarioGenerator {
         let messages = self.pick(&[(75, 0), (20, 2), (5, 8)]);
         GroupScenario {
             stripes: self.pick(&[(80, 1), (20, 2)]),
-            source_specific: false,
             deaf: if self.chance(0.05) { vec![places[self.below(size)]] } else { Vec::new() },
             chunk_bytes: 1424,
             open: self.pick(&[(50, 1), (50, 3)]),
             calls,
             messages: self.messages(messages, size as u32, 1424),
-            quick: Some(self.quick_ranks(size)),
+            quick: Some(quick),
             places,
         }
     }
@@ -96,11 +97,13 @@ impl ScenarioGenerator {
             starts: (0..size).map(|_| self.moment(longest)).collect(),
             declines: if self.chance(0.07) { Some(self.below(size) as u32) } else { None },
             room: self.pick(&[(80, ROOM), (20, 20_000)]),
+            datagram_bytes: self.pick(&[(60, 0), (40, 1472)]),
         }
     }
 
-    /// Returns a call that is usually short enough to be quick.
-    fn quick_call(&mut self, size: usize) -> CallScenario {
+    /// Returns a call that is usually short enough to be quick. `is_long` states whether calls with
+    /// long messages are.
+    fn quick_call(&mut self, size: usize, is_long: bool) -> CallScenario {
         if self.chance(0.12) {
             let waits = self.chance(0.5);
             return CallScenario { waits, ..self.call(size, 1424) };
@@ -111,6 +114,7 @@ impl ScenarioGenerator {
             0 => 0,
             1..12 => 1 + self.below(16) as u64,
             12..15 => most + 2 - self.below(5) as u64,
+            16 | 17 if is_long => self.below(16 * most as usize) as u64,
             15..17 => most / size as u64 + 1 - self.below(3) as u64,
             // Some operations remain quick if they need several messages.
             17 => self.below(4 * most as usize + 40) as u64,

@@ -112,16 +112,16 @@ impl<'s> Runner<'s> {
 
     fn spec(&mut self, id: u64, group: &GroupScenario) -> GroupSpec {
         let spec = self.cluster.group(id, &group.places, group.stripes);
-        let spec = if group.source_specific { self.cluster.with_source_specific_trees(spec) } else { spec };
         group.deaf.iter().for_each(|node| self.cluster.deafen(&spec, *node));
-        let quick = group.quick.is_some();
-        GroupSpec { chunk_bytes: group.chunk_bytes, quick, probe_quick: quick, ..spec }
+        let (quick, quick_datagram_bytes) = (group.quick.is_some(), group.quick_datagram_bytes());
+        GroupSpec { chunk_bytes: group.chunk_bytes, quick, probe_quick: quick, quick_datagram_bytes, ..spec }
     }
 
     fn add_group(&mut self, index: usize, group: &GroupScenario) -> Result<(), String> {
         let spec = self.spec(index as u64 + 1, group);
         self.cluster.make_group(&spec).map_err(|wrong| wrong.to_string())?;
         self.permitted_failures.push(permitted_failure(&self.scenario.fault, index, &group.places));
+        self.cluster.fail_trees(&spec, index, &self.scenario.tree_faults).map_err(|e| e.to_string())?;
         self.start_quick_ranks(index, spec.id, group);
         let now = self.cluster.now();
         self.groups.push(RunningGroup::new(index, spec, group, &self.scenario.fault, now));
@@ -541,7 +541,6 @@ impl<'s> Runner<'s> {
         let group = GroupScenario {
             places,
             stripes: 1,
-            source_specific: false,
             deaf: Vec::new(),
             chunk_bytes: 1424,
             open: 1,
@@ -584,6 +583,7 @@ impl<'s> Runner<'s> {
     fn covered(mut self) -> Coverage {
         self.coverage.faults.insert(self.scenario.fault.name(), 1);
         self.coverage.datagrams = self.cluster.datagrams();
+        self.coverage.tree_proofs = self.cluster.tree_proofs.concluded;
         (self.coverage.repaired, self.coverage.watched) = self.cluster.quick_repairs();
         for group in &self.groups {
             for (call, tally) in group.scenario.calls.iter().zip(&group.tallies) {

@@ -1,6 +1,7 @@
 //! Collectives drawn from a seed: networks, groups, calls and messages of all kinds, and faults.
 
 use super::cluster::ClusterSettings;
+use super::tree_faults::TreeFault;
 use crate::network::{LinkSpec, PacketNetwork};
 use cool_collective::Plan;
 use cool_machine::Duration;
@@ -63,9 +64,6 @@ pub struct GroupScenario {
     pub places: Vec<u16>,
     /// Number of trees over all its nodes.
     pub stripes: usize,
-    /// Whether nodes receive from trees only the sources that they have joined. If so, there is at
-    /// most one tree over all nodes, and no quick calls.
-    pub source_specific: bool,
     /// Nodes that do not receive the trees.
     pub deaf: Vec<u16>,
     /// Payload bytes of a multicast packet.
@@ -80,6 +78,14 @@ pub struct GroupScenario {
     pub quick: Option<QuickScenario>,
 }
 
+impl GroupScenario {
+    /// Returns the length of the datagrams into which ranks divide long messages of quick calls; 0
+    /// if they execute only short calls.
+    pub(super) fn quick_datagram_bytes(&self) -> u16 {
+        self.quick.as_ref().map_or(0, |quick| quick.datagram_bytes)
+    }
+}
+
 /// How the ranks of a group, each on its own node, execute quick calls.
 #[derive(Clone, Debug)]
 pub struct QuickScenario {
@@ -91,12 +97,21 @@ pub struct QuickScenario {
     pub still: Vec<(u32, Duration, Duration)>,
     /// Size of the buffer of a rank's socket, in bytes.
     pub room: usize,
+    /// Length of the datagrams into which ranks divide long messages; 0 if they execute only short
+    /// calls.
+    pub datagram_bytes: u16,
 }
 
 impl QuickScenario {
     /// Returns a scenario in which all processes start at once and can execute quick calls.
     pub fn plain(size: usize) -> QuickScenario {
-        QuickScenario { starts: vec![Duration::ZERO; size], declines: None, still: Vec::new(), room: ROOM }
+        QuickScenario {
+            starts: vec![Duration::ZERO; size],
+            declines: None,
+            still: Vec::new(),
+            room: ROOM,
+            datagram_bytes: 0,
+        }
     }
 }
 
@@ -256,6 +271,8 @@ pub struct CollectiveScenario {
     pub outages: Vec<(usize, Duration, Duration)>,
     /// The groups.
     pub groups: Vec<GroupScenario>,
+    /// Trees that fail for some time. The trees of their groups are proven again and again.
+    pub tree_faults: Vec<TreeFault>,
     /// Time without progress after which a call fails.
     pub timeout: Duration,
     /// The fault.
@@ -272,9 +289,6 @@ impl CollectiveScenario {
         let nodes: u16 = scenario.cluster.shape.iter().sum();
         scenario.groups = (0..groups).map(|_| draw.group(nodes)).collect();
         draw.fault(&mut scenario, nodes);
-        for group in scenario.groups.iter_mut().filter(|group| group.stripes == 1) {
-            group.source_specific = draw.chance(0.3);
-        }
         scenario
     }
 
@@ -359,8 +373,8 @@ impl ScenarioGenerator {
         cluster.pooled = self.pick(&[(60, 0.25), (20, 0.0), (20, 1.0)]);
         cluster.work = Duration::from_micros(self.pick(&[(70, 300), (20, 3_000), (10, 30_000)]));
         let timeout = Duration::from_secs(60);
-        let (odd_links, outages, groups) = (Vec::new(), Vec::new(), Vec::new());
-        CollectiveScenario { cluster, odd_links, outages, groups, timeout, fault: Fault::None }
+        let (odd_links, outages, groups, tree_faults) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        CollectiveScenario { cluster, odd_links, outages, groups, tree_faults, timeout, fault: Fault::None }
     }
 
     /// Draws the losses, duplicates, delays and outages of links.
@@ -420,7 +434,6 @@ impl ScenarioGenerator {
         GroupScenario {
             places,
             stripes: self.pick(&[(20, 0), (60, 1), (20, 2)]),
-            source_specific: false,
             deaf,
             chunk_bytes,
             open: self.pick(&[(50, 1), (50, 3)]),

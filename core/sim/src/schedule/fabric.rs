@@ -160,6 +160,7 @@ impl FabricModel {
             core: level(2 + self.wires.farthest(self.racks()), self.uplink),
             ecmp_paths: lanes as u32,
             burst: self.burst,
+            unicast_plans: true,
         }
     }
 

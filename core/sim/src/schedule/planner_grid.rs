@@ -62,7 +62,7 @@ pub fn judge(
     let pick_time = run(pick)?;
     let mut verdict = Verdict { pick, pick_time, best: pick, best_time: pick_time, tried: 1 };
     let expected = planner.estimate(call, pick).map_or(f64::INFINITY, |estimate| estimate.seconds);
-    for plan in Planner::candidates(call, layout) {
+    for plan in planner.candidates(call) {
         let others = Planner::segmented(plan, call, layout);
         for plan in core::iter::once(plan).chain(others).filter(|plan| *plan != pick) {
             let hopeful = |seconds: f64| seconds < expected * HOPELESS;

@@ -23,7 +23,6 @@ fn two_ranks(quick: QuickScenario, calls: Vec<CallScenario>) -> CollectiveScenar
     let group = GroupScenario {
         places: vec![0, 1],
         stripes: 1,
-        source_specific: false,
         deaf: Vec::new(),
         chunk_bytes: 1424,
         open: 1,
@@ -35,6 +34,7 @@ fn two_ranks(quick: QuickScenario, calls: Vec<CallScenario>) -> CollectiveScenar
         cluster: ClusterSettings::clean(3, Shape::from([2]), 125_000_000),
         odd_links: Vec::new(),
         outages: Vec::new(),
+        tree_faults: Vec::new(),
         groups: vec![group],
         timeout: Duration::from_secs(20),
         fault: Fault::None,

@@ -14,16 +14,19 @@ fn on_demand(seed: u64) -> CollectiveScenario {
     scenario
 }
 
-/// Runs all seeds (`default_seeds` is their default number). Fails with the errors.
-pub(super) fn run_all(default_seeds: u64, scenario: fn(u64) -> CollectiveScenario) {
+/// Runs all seeds (`default_seeds` is their default number). Returns the coverage of all together.
+/// Fails with the errors.
+pub(super) fn run_all(default_seeds: u64, scenario: fn(u64) -> CollectiveScenario) -> Coverage {
     let total = Mutex::new(Coverage::default());
     let wrong = on_every_seed(seeds(default_seeds), |seed| {
         let covered = scenario(seed).run()?;
         total.lock().expect("no thread panics while it holds the lock").add(&covered);
         Ok(())
     });
-    println!("{}", total.into_inner().expect("no thread panics while it holds the lock"));
+    let total = total.into_inner().expect("no thread panics while it holds the lock");
+    println!("{total}");
     assert_none(&wrong);
+    total
 }
 
 #[test]
@@ -48,6 +51,28 @@ fn with_failed_step(seed: u64) -> CollectiveScenario {
 #[test]
 fn many_seeded_collectives_in_which_a_step_fails() {
     run_all(SEEDS, with_failed_step);
+}
+
+fn with_tree_faults(seed: u64) -> CollectiveScenario {
+    CollectiveScenario::of(seed).with_tree_faults(seed)
+}
+
+#[test]
+fn many_seeded_collectives_with_trees_that_fail_and_return() {
+    let covered = run_all(SEEDS, with_tree_faults);
+    let [proofs, failed] = covered.tree_proofs;
+    assert!(failed > 0 && proofs > failed || seeds(SEEDS).count() < SEEDS as usize, "{covered}");
+}
+
+fn source_specific(seed: u64) -> CollectiveScenario {
+    let mut scenario = CollectiveScenario::of(seed);
+    scenario.cluster.source_specific = true;
+    scenario
+}
+
+#[test]
+fn many_seeded_collectives_with_source_specific_trees() {
+    run_all(SEEDS, source_specific);
 }
 
 /// Checks seeds that once failed.

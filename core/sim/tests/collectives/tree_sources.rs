@@ -2,6 +2,7 @@
 //! their multicasts do not arrive.
 
 use super::support::{NODES, World, settings, settings_of};
+use cool_sim::collectives::ClusterSettings;
 use cool_engine::testing::ReferenceCollective;
 use cool_machine::Duration;
 use cool_types::Operation;
@@ -17,10 +18,10 @@ struct Run {
 }
 
 impl Run {
-    fn new(mut world: World, deaf: &[u16]) -> Run {
+    fn new(settings: ClusterSettings, loss: f64, deaf: &[u16]) -> Run {
+        let mut world = World::lossy(ClusterSettings { source_specific: true, ..settings }, loss);
         let ranks = world.cluster.network().nodes();
         let spec = world.cluster.group(1, &(0..ranks).collect::<Vec<_>>(), 1);
-        let spec = world.cluster.with_source_specific_trees(spec);
         deaf.iter().for_each(|node| world.cluster.deafen(&spec, *node));
         world.cluster.make_group(&spec).unwrap();
         Run { world, ranks, calls: 0 }
@@ -56,7 +57,7 @@ impl Run {
 #[test]
 fn a_root_multicasts_after_its_first_message() {
     for loss in [0.0, 0.05] {
-        let mut run = Run::new(World::lossy(settings(3), loss), &[]);
+        let mut run = Run::new(settings(3), loss, &[]);
         for root in [4, 0, 5] {
             assert!(!run.multicasts(root), "root {root}, loss {loss}");
             run.world.run_for(PROOF_TIME);
@@ -68,7 +69,7 @@ fn a_root_multicasts_after_its_first_message() {
 
 #[test]
 fn a_root_that_a_node_does_not_hear_uses_the_chain() {
-    let mut run = Run::new(World::new(settings(4)), &[2]);
+    let mut run = Run::new(settings(4), 0.0, &[2]);
     let tries = |run: &mut Run, time| {
         let tried = run.multicasts(0);
         run.world.run_for(time);
@@ -82,8 +83,25 @@ fn a_root_that_a_node_does_not_hear_uses_the_chain() {
 }
 
 #[test]
+fn a_root_that_a_node_no_longer_hears_proves_itself_again() {
+    let mut run = Run::new(settings(8), 0.0, &[]);
+    run.multicasts(0);
+    run.world.run_for(PROOF_TIME);
+    run.world.cluster.forget_sources(2);
+    // The node notices during the first broadcast, and requests the chunks along the chain.
+    assert!(run.multicasts(0) && !run.multicasts(0));
+    run.world.run_for(PROOF_TIME);
+    assert_eq!(run.world.cluster.unproven_sources(), [(0, vec!["h2".to_owned()])]);
+    // All nodes have left the source, and join it again with the next attempt.
+    run.world.run_for(Duration::from_secs(300));
+    assert!(!run.multicasts(0));
+    run.world.run_for(PROOF_TIME);
+    assert!(run.multicasts(0));
+}
+
+#[test]
 fn eight_roots_multicast_and_further_ones_use_the_chain() {
-    let mut run = Run::new(World::new(settings_of(5, [5, 5].into())), &[]);
+    let mut run = Run::new(settings_of(5, [5, 5].into()), 0.0, &[]);
     for round in [false, true] {
         let roots: Vec<bool> = (0..10)
             .map(|root| {
@@ -100,7 +118,7 @@ fn eight_roots_multicast_and_further_ones_use_the_chain() {
 
 #[test]
 fn calls_with_more_roots_than_allowed_use_no_source() {
-    let mut run = Run::new(World::new(settings_of(6, [5, 5].into())), &[]);
+    let mut run = Run::new(settings_of(6, [5, 5].into()), 0.0, &[]);
     for _ in 0..2 {
         let bytes = run.execute(Operation::Allgather, 0, 30_000, "multicast-each");
         assert_eq!(bytes, [0; 10]);
@@ -113,7 +131,7 @@ fn calls_with_more_roots_than_allowed_use_no_source() {
 
 #[test]
 fn every_operation_is_right_with_source_specific_trees() {
-    let mut run = Run::new(World::lossy(settings(7), 0.01), &[]);
+    let mut run = Run::new(settings(7), 0.01, &[]);
     for _ in 0..2 {
         for operation in Operation::ALL {
             for root in 0..u32::from(NODES) {

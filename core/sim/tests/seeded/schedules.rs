@@ -165,7 +165,7 @@ fn no_plan_is_faster_than_the_limit() {
         for operation in Operation::ALL {
             let call = Call::new(operation, Rank(1), 48 << 10, 1);
             let Some(least) = limit(&call, &layout, &fabric) else { continue };
-            for plan in Planner::candidates(&call, &layout) {
+            for plan in Planner::suitable(&call, &layout) {
                 let schedule = compile(&call, &layout, &plan, |_| true).unwrap();
                 let time = simulate(&schedule, &layout, &fabric, &costs).unwrap().time;
                 assert!(time >= least, "{operation} by {plan} on {text}: {time:?} {least:?}");
@@ -206,7 +206,7 @@ fn short_message_picks_take_at_most_twice_the_best_time() {
             };
             let short =
                 |plan: &Plan| planner.estimate(&call, *plan).is_some_and(|found| found.events < 20_000.0);
-            let candidates = Planner::candidates(&call, &layout).into_iter().filter(short);
+            let candidates = planner.candidates(&call).into_iter().filter(short);
             let best = candidates.map(|plan| time(&plan)).min().unwrap();
             let pick = planner.best(&call);
             let found = time(&pick);

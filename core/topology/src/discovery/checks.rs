@@ -149,11 +149,16 @@ impl Discovery {
         Ok(Some(unverified.announcement))
     }
 
-    /// Returns the node from which a port receives LLDP.
+    /// Returns the node at a port: the one from which it receives LLDP. If it receives none, that
+    /// is a node that is located there because it states so.
     pub fn node_at(&self, port: Port) -> Option<String> {
-        match self.ports.get(&port)?.neighbor.as_ref()? {
-            Announcement::Node { name, .. } => Some(name.clone()),
-            Announcement::Switch { .. } => None,
+        match self.ports.get(&port)?.neighbor.as_ref() {
+            Some(Announcement::Node { name, .. }) => Some(name.clone()),
+            Some(Announcement::Switch { .. }) => None,
+            None => {
+                let mut here = self.reported_at.iter().filter(|(_, at)| **at == port).map(|(name, _)| name);
+                here.find(|name| self.graph.host(name) == Some(port)).cloned()
+            }
         }
     }
 }

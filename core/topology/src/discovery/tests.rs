@@ -5,6 +5,7 @@ use super::*;
 use crate::samples::{connected, leaf_spine};
 use proptest::prelude::*;
 
+mod reports;
 mod silence;
 
 const INTERVAL: Duration = Duration::from_secs(1);

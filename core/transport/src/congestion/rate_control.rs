@@ -17,9 +17,12 @@
 //! Where queues are too short to be measured, rising loss is answered by a trial at a slower rate.
 //! If this does not cure the loss, the path loses that much at any rate, and the old rate is
 //! restored.
+//!
+//! Receivers may be slower than the path. So at any rate, only a window of chunks is sent ahead of
+//! the reports, which the socket buffers of receivers hold; then the source waits for reports.
 
 use crate::congestion::queueing_delay::SHORTEST_QUEUE;
-use crate::congestion::token_bucket::time_of;
+use crate::congestion::token_bucket::{bytes_in, time_of};
 use crate::spec::RateSpec;
 use crate::stats::RatePhase;
 use cool_machine::{Duration, Time};
@@ -40,6 +43,12 @@ const AHEAD_RATE_MAX: u64 = 1_500_000;
 const TRAIN_RATE: u64 = 5_000_000_000;
 /// Packets of the train. For each reported chunk, two more may be sent at the rate under test.
 const TRAIN_PACKETS: u32 = 16;
+/// Fewest and most bytes, and fewest full rounds, that may be sent ahead of the reports. Between
+/// them, the window is twice the bytes that the path holds. The buffer of a receiver's socket has
+/// room for the fewest.
+const WINDOW_BYTES_MIN: u64 = 512 << 10;
+const WINDOW_BYTES_MAX: u64 = 4 << 20;
+const WINDOW_ROUNDS: u32 = 3;
 /// Slowest rate, in bytes per second.
 const RATE_MIN: u64 = 64 * 1024;
 /// Packets of this stream that may wait in queues.
@@ -110,6 +119,9 @@ pub(crate) struct RateControl {
     phase: ControlPhase,
     /// One past the last chunk that was reported.
     reported: u32,
+    /// Chunks that may be sent ahead of the reports once slow start is over, and the fewest.
+    window: u32,
+    window_min: u32,
     /// Rounds that began before this chunk were sent at another rate, so their reports do not
     /// describe the current rate.
     rate_since_chunk: u32,
@@ -136,16 +148,20 @@ pub(crate) struct RateControl {
 }
 
 impl RateControl {
-    /// Returns the rate control of a stream with packets of `frame_bytes` bytes, at its initial
-    /// rate.
-    pub(crate) fn new(spec: RateSpec, frame_bytes: u64) -> RateControl {
+    /// Returns the rate control of a stream with packets of `frame_bytes` bytes and full rounds of
+    /// `round` chunks, at its initial rate.
+    pub(crate) fn new(spec: RateSpec, frame_bytes: u64, round: u32) -> RateControl {
         let verified = spec.verified && spec.ceiling.is_some();
         let most = spec.ceiling.unwrap_or(TRAIN_RATE).max(1);
-        let (phase, current) = match (verified, spec.background) {
-            (false, _) => (ControlPhase::PacketTrain, most),
-            (true, false) => (ControlPhase::Increasing(0), most),
-            (true, true) => (ControlPhase::Yielding { before: most }, (most / BACKGROUND_PART).max(1)),
+        let known = if verified { Some(most) } else { spec.found.map(|found| found.clamp(1, most)) };
+        let (phase, current) = match (known, spec.background) {
+            (None, _) => (ControlPhase::PacketTrain, most),
+            (Some(known), false) => (ControlPhase::Increasing(0), known),
+            (Some(known), true) => {
+                (ControlPhase::Yielding { before: known }, (known / BACKGROUND_PART).max(1))
+            }
         };
+        let window_min = (WINDOW_ROUNDS * round).max(chunks_in(WINDOW_BYTES_MIN, frame_bytes));
         RateControl {
             frame_bytes,
             ceiling: spec.ceiling,
@@ -153,6 +169,8 @@ impl RateControl {
             current,
             phase,
             reported: 0,
+            window: window_min,
+            window_min,
             rate_since_chunk: 0,
             last_report_at: Time::ZERO,
             queue: Duration::ZERO,
@@ -199,8 +217,14 @@ impl RateControl {
             ControlPhase::SlowStart(_) => {
                 chunk >= self.reported.saturating_mul(2).saturating_add(TRAIN_PACKETS)
             }
-            _ => false,
+            _ => chunk >= self.reported.saturating_add(self.window),
         }
+    }
+
+    /// Returns the rate that the stream has found, for [`RateSpec::found`] of the next stream, or
+    /// `None` if no receiver has reported yet.
+    pub(crate) fn found(&self) -> Option<u64> {
+        (self.phase != ControlPhase::PacketTrain && self.reported > 0).then_some(self.current)
     }
 
     /// Returns whether the tree delivers too little at any rate.
@@ -237,6 +261,8 @@ impl RateControl {
     ) {
         self.reported = round.end;
         self.queue = sample.queue;
+        let window_bytes = bytes_in(rtt, self.current).saturating_mul(2).min(WINDOW_BYTES_MAX);
+        self.window = chunks_in(window_bytes, self.frame_bytes).max(self.window_min);
         // Rounds that were held back or sent at another rate do not show the rate of the path.
         // During slow start, a queue counts in any case.
         let found =
@@ -319,9 +345,10 @@ impl RateControl {
     }
 
     /// Sets the rate to that at which the first packets arrived, and begins slow start. If they
-    /// arrived almost at the ceiling, keeps the ceiling.
+    /// arrived almost at the ceiling, keeps the ceiling. Without a measured rate, they arrived all
+    /// at once, as one packet that the system had joined (GRO).
     fn measure_train(&mut self, carried: Option<u64>) {
-        let Some(carried) = carried else { return };
+        let carried = carried.unwrap_or(self.current);
         if self.ceiling.is_some() && self.keeps_up(carried) {
             self.phase = ControlPhase::Increasing(0);
         } else {
@@ -398,6 +425,11 @@ impl RateControl {
             self.current += self.current * (1 << if near { 0 } else { (times / 2).min(3) }) / STEP_PART;
         }
     }
+}
+
+/// Returns how many chunks with frames of `frame_bytes` bytes these bytes are.
+fn chunks_in(bytes: u64, frame_bytes: u64) -> u32 {
+    u32::try_from(bytes / frame_bytes.max(1)).unwrap_or(u32::MAX)
 }
 
 #[cfg(test)]

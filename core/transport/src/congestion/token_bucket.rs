@@ -64,7 +64,8 @@ impl TokenBucket {
     }
 }
 
-fn bytes_in(time: Duration, rate: u64) -> u64 {
+/// Returns how many whole bytes are sent in `time` at `rate`.
+pub(crate) fn bytes_in(time: Duration, rate: u64) -> u64 {
     u64::try_from(time.as_nanos() * u128::from(rate) / 1_000_000_000).unwrap_or(u64::MAX)
 }
 

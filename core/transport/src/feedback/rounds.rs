@@ -72,6 +72,11 @@ impl FeedbackRounds {
         FeedbackRounds { doublings: full.ilog2() - FIRST_ROUND_CHUNKS.ilog2() }
     }
 
+    /// Returns the number of chunks in a full round.
+    pub(crate) fn full_chunks(self) -> u32 {
+        (FIRST_ROUND_CHUNKS as u32) << self.doublings
+    }
+
     fn start(self, round: u32) -> u64 {
         let short = round.min(self.doublings);
         FIRST_ROUND_CHUNKS * ((1 << short) - 1)

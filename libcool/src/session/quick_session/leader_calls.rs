@@ -11,11 +11,15 @@ use cool_collective::Rank;
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local;
 use cool_quick::{
-    BeginCall, DATAGRAM_BYTES_MAX, Input, NodeLeaders, Output, QuickCalls, QuickMessage, QuickSchedule,
-    RECENT_ARRIVALS_MAX, RETRANSMIT_WINDOW, SendTo,
+    BeginCall, CallLimits, DATAGRAM_BYTES_MAX, Input, LEADER_BUFFER_BYTES, LONG_DATAGRAM_BYTES_MAX,
+    LONG_MESSAGES_BYTES_MAX, NodeLeaders, Output, QuickCalls, QuickMessage, QuickSchedule,
+    RECENT_ARRIVALS_MAX, RETRANSMIT_WINDOW, SendTo, in_parts,
 };
 use cool_shm::segment::records::{ARRIVALS, RankArrival};
-use cool_shm::segment::{DATAGRAM_BYTES, RETRANSMISSION_SLOTS, RankPart};
+use cool_shm::segment::{
+    DATAGRAM_BYTES, LONG_MESSAGE_BYTES, LONG_RETRANSMISSION_BYTES, RETRANSMISSION_SLOTS, RankPart,
+    RetransmissionPosition,
+};
 use cool_types::Key;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -31,6 +35,9 @@ const WAIT_STEP: Duration = Duration::from_millis(10);
 // The segment can store all datagrams that receivers may request again.
 const _: () =
     assert!(DATAGRAM_BYTES_MAX <= DATAGRAM_BYTES && RETRANSMIT_WINDOW as u64 <= RETRANSMISSION_SLOTS);
+const _: () = assert!(LONG_DATAGRAM_BYTES_MAX <= LONG_MESSAGE_BYTES);
+// Each long message has a header and a tag, which are short compared with its payload.
+const _: () = assert!(LONG_MESSAGES_BYTES_MAX + LONG_MESSAGES_BYTES_MAX / 32 <= LONG_RETRANSMISSION_BYTES);
 const _: () = assert!(RECENT_ARRIVALS_MAX <= ARRIVALS);
 
 /// A leader's part in calls between leaders, of which it executes one at a time.
@@ -45,13 +52,15 @@ pub(super) struct LeaderCalls {
     addresses: Vec<Ipv4Addr>,
     /// Number of ranks of this node.
     ranks: usize,
-    /// Number of datagrams stored so far.
-    sent_datagrams: u64,
+    /// Position in the retransmission buffer after the datagrams stored so far.
+    retransmissions: RetransmissionPosition,
     /// Traffic of the current call, until it is taken.
     exchanged: LeaderTraffic,
     /// Current timeout of the socket.
     waits: Duration,
     origin: Instant,
+    /// Length of the datagrams into which the system divides messages; 0 if it does not.
+    datagram_bytes: usize,
     buffer: Vec<u8>,
 }
 
@@ -70,7 +79,9 @@ impl LeaderCalls {
         let addresses: Vec<Ipv4Addr> = config.addresses.iter().copied().map(Ipv4Addr::from_bits).collect();
         let (group, layout) = ((group, config.epoch), leaders.layout().clone());
         let fits = addresses.len() == layout.size();
-        let machine = QuickCalls::new(Key::from(key), group, Rank(leader as u32), layout)?;
+        let datagram_bytes = usize::try_from(config.datagram_bytes).ok()?;
+        let limits = CallLimits::for_datagrams(datagram_bytes);
+        let machine = QuickCalls::new(Key::from(key), group, Rank(leader as u32), layout, limits)?;
         fits.then(|| LeaderCalls {
             machine,
             socket: socket.into(),
@@ -78,11 +89,12 @@ impl LeaderCalls {
             port,
             addresses,
             ranks,
-            sent_datagrams: 0,
+            retransmissions: RetransmissionPosition::default(),
             exchanged: LeaderTraffic::default(),
             waits: Duration::ZERO,
             origin: Instant::now(),
-            buffer: vec![0; DATAGRAM_BYTES_MAX],
+            datagram_bytes,
+            buffer: vec![0; LEADER_BUFFER_BYTES],
         })
     }
 
@@ -154,13 +166,13 @@ impl LeaderCalls {
             match self.machine.poll(now) {
                 Poll::Output(Output::Send(message)) => {
                     self.retransmit_part(call).keep_for_retransmission(
-                        self.sent_datagrams,
+                        &mut self.retransmissions,
                         message.name,
                         &message.bytes,
                     )?;
-                    self.sent_datagrams += 1;
                     self.count(&message);
-                    (0..message.copies).try_for_each(|_| self.send(call, message.to, &message.bytes))?;
+                    let datagrams = in_parts(&message.bytes, self.datagram_bytes);
+                    (0..message.copies).try_for_each(|_| self.send(call, message.to, &datagrams))?;
                 }
                 Poll::Output(Output::Nak { to, bytes }) => {
                     self.exchanged.traffic.requested += 1;
@@ -268,7 +280,7 @@ fn is_readable_within(socket: &UdpSocket, timeout: Duration) -> std::io::Result<
 /// an address that is being moved, memory. Receivers that miss the datagram will send a NAK. Only
 /// an error that every later use of the socket would return is different.
 fn is_loss(error: &std::io::Error) -> bool {
-    let unusable = [Errno::BADF, Errno::NOTSOCK, Errno::INVAL, Errno::FAULT];
+    let unusable = [Errno::BADF, Errno::NOTSOCK, Errno::FAULT];
     !unusable.iter().any(|errno| error.raw_os_error() == Some(errno.raw_os_error()))
 }
 
@@ -291,10 +303,12 @@ mod tests {
             Errno::HOSTUNREACH,
             Errno::CONNREFUSED,
             Errno::AGAIN,
+            // The MTU of the interface has become smaller than the parts of messages.
+            Errno::INVAL,
         ];
         let is_loss = |errno: &Errno| is_loss(&Error::from_raw_os_error(errno.raw_os_error()));
         assert!(rejected.iter().all(is_loss));
-        assert!(![Errno::BADF, Errno::NOTSOCK, Errno::INVAL].iter().any(is_loss));
+        assert!(![Errno::BADF, Errno::NOTSOCK, Errno::FAULT].iter().any(is_loss));
         assert!(super::is_loss(&Error::from(std::io::ErrorKind::TimedOut)));
     }
 

@@ -2,10 +2,12 @@
 //! and responds to NAKs for datagrams that the leader has sent. It takes no part in calls without
 //! losses.
 
+use crate::agent::attachment::Abilities;
 use crate::datagram_faults::DatagramFaults;
 use crate::engine::{GroupSpec, TreeScope};
 use crate::leader_probe::LeaderProbe;
 use crate::net::udp::{refuse_conflicts, send_over_trees, socket_with_room};
+use crate::quick_socket::{ROOM_BYTES, divide_messages, join_parts};
 use crate::shared_segment::SharedSegment;
 use cool_proto::local;
 use cool_quick::{DATAGRAM_BYTES_MAX, DatagramProbe, NakResponder, RetransmitBuffer};
@@ -26,10 +28,6 @@ use tokio::task::AbortHandle;
 const FIRST_PORT: u16 = 20_000;
 const PORTS: u64 = 6_000;
 
-/// The size of a socket's receive buffer in bytes. It holds the datagrams that arrive while a rank
-/// computes.
-const BUFFER: usize = 1 << 20;
-
 /// How the ranks of a group on several nodes reach each other through the leaders of their nodes.
 #[derive(Clone, Debug)]
 pub(in crate::agent) struct QuickGroup {
@@ -45,6 +43,8 @@ pub(in crate::agent) struct QuickGroup {
     addresses: Vec<Ipv4Addr>,
     /// Whether datagrams are tested before the first call.
     probes: bool,
+    /// Length of the datagrams into which long messages are divided; 0 if calls are short.
+    datagram_bytes: u16,
 }
 
 impl QuickGroup {
@@ -79,6 +79,7 @@ impl QuickGroup {
             leader: leader as u32,
             addresses: leaders.into_iter().map(|(_, ip)| ip).collect(),
             probes: spec.probe_quick,
+            datagram_bytes: spec.quick_datagram_bytes,
         })
     }
 
@@ -90,6 +91,7 @@ impl QuickGroup {
             tree: self.tree.to_bits(),
             port: self.port.into(),
             addresses: self.addresses.iter().map(|address| address.to_bits()).collect(),
+            datagram_bytes: self.datagram_bytes.into(),
         }
     }
 
@@ -108,6 +110,10 @@ impl QuickGroup {
         socket.set_multicast_all_v4(false)?;
         socket.join_multicast_v4(&self.tree, &self.ip())?;
         send_over_trees(&socket, self.ip().into())?;
+        if self.datagram_bytes > 0 {
+            join_parts(&socket)?;
+            divide_messages(&socket, self.datagram_bytes)?;
+        }
         Ok(socket.into())
     }
 
@@ -119,7 +125,11 @@ impl QuickGroup {
     /// Returns an error if a port is in use or if the tree cannot be joined.
     pub(in crate::agent) fn open(&self) -> io::Result<QuickSockets> {
         let leader = self.leader_socket()?;
-        let agent: UdpSocket = bind(self.ip(), self.port + 1)?.into();
+        let agent = bind(self.ip(), self.port + 1)?;
+        if self.datagram_bytes > 0 {
+            divide_messages(&agent, self.datagram_bytes)?;
+        }
+        let agent: UdpSocket = agent.into();
         agent.set_nonblocking(true)?;
         Ok(QuickSockets { leader, agent })
     }
@@ -129,8 +139,9 @@ impl QuickGroup {
         if !self.probes {
             return Ok(None);
         }
-        let QuickGroup { key, group, leader: number, addresses, tree, port, .. } = self;
-        let probe = DatagramProbe::new(key.clone(), *group, Rank(*number), addresses.len());
+        let QuickGroup { key, group, leader: number, addresses, tree, port, datagram_bytes, .. } = self;
+        let probe =
+            DatagramProbe::new(key.clone(), *group, Rank(*number), addresses.len(), (*datagram_bytes).into());
         let (socket, addresses) = (leader.try_clone()?.into(), addresses.clone());
         Ok(Some(LeaderProbe { socket, probe, addresses, tree: *tree, port: *port, faults }))
     }
@@ -140,19 +151,21 @@ impl QuickGroup {
         NakResponder { key: self.key.clone(), group: self.group, leader: Rank(self.leader) }
     }
 
-    /// Returns the response to a datagram, and the address to which it must be sent. Returns `None`
-    /// if the datagram needs no response. The address from which the datagram was sent does not
-    /// matter: the leader's socket is bound to no address, so the system may choose another one of
-    /// the node's addresses, and the tag proves that a leader of the group sent it.
+    /// Returns the datagrams of the response to a datagram, one right after the other, and the
+    /// address to which they must be sent. Returns `None` if the datagram needs no response. The
+    /// address from which the datagram was sent does not matter: the leader's socket is bound to no
+    /// address, so the system may choose another one of the node's addresses, and the tag proves
+    /// that a leader of the group sent it.
     fn reply_to(
         &self,
         answering: &NakResponder,
         buffer: &impl RetransmitBuffer,
         bytes: &[u8],
     ) -> Option<(Vec<u8>, SocketAddrV4)> {
-        let (asker, answer) = answering.respond(buffer, bytes)?;
-        let asker = self.addresses.get(asker.0 as usize)?;
-        Some((answer, SocketAddrV4::new(*asker, self.port)))
+        let answer = answering.respond(buffer, bytes)?;
+        let requester = self.addresses.get(answer.requester.0 as usize)?;
+        let datagrams = answer.datagrams(self.datagram_bytes.into()).into_owned();
+        Some((datagrams, SocketAddrV4::new(*requester, self.port)))
     }
 }
 
@@ -176,7 +189,7 @@ impl RetransmitBuffer for KeptInSegment<'_> {
 /// Binds a socket. No other user may have a socket at the port, because it could receive datagrams
 /// in this socket's place.
 fn bind(ip: Ipv4Addr, port: u16) -> io::Result<socket2::Socket> {
-    let socket = socket_with_room(ip.into(), BUFFER)?;
+    let socket = socket_with_room(ip.into(), ROOM_BYTES)?;
     socket.bind(&SocketAddrV4::new(ip, port).into())?;
     refuse_conflicts(&socket, ip.into(), port)?;
     Ok(socket)
@@ -224,13 +237,14 @@ impl QuickServer {
     }
 
     /// Returns the description of the group for an attaching rank and, for the leader, its socket.
-    /// Returns `None` if the rank is not able to take part (`can`).
+    /// Returns `None` if the rank is not able to take part.
     pub(in crate::agent) fn admit(
         &mut self,
         rank: u32,
-        can: bool,
+        abilities: Abilities,
     ) -> Option<(local::Quick, Option<OwnedFd>)> {
-        can.then(|| {
+        let is_long = self.group.datagram_bytes > 0;
+        (abilities.quick && (abilities.long_quick || !is_long)).then(|| {
             let socket = self.socket.take_if(|_| self.group.ranks.first() == Some(&rank));
             (self.group.description(), socket)
         })
@@ -311,6 +325,7 @@ mod tests {
             leader: 0,
             addresses: addresses.clone(),
             probes: true,
+            datagram_bytes: 0,
         };
         let header = |kind, from, requested| DatagramHeader {
             kind,

@@ -2,6 +2,7 @@
 //! source-specific ones.
 
 use super::EngineHost;
+use crate::datagram_faults::DatagramFaults;
 use crate::net::tree_membership::{JoinedSources, TreeMembership};
 use crate::net::udp::{self, Socket};
 use crate::net::{DriverEvent, GroupReply};
@@ -98,33 +99,25 @@ impl EngineHost {
         let _ = reply.send(Ok(()));
     }
 
-    /// Stops receiving for a group from the trees that `leaves` selects.
-    pub(super) fn leave_trees(&mut self, group: u64, leaves: impl Fn(&SocketAddr) -> bool) {
-        let unused = self.trees.extract_if(.., |address, tree| {
-            leaves(address) && tree.groups.remove(&group) && tree.groups.is_empty()
-        });
+    /// Stops receiving for a group.
+    pub(super) fn leave_trees(&mut self, group: u64) {
+        let unused =
+            self.trees.extract_if(.., |_, tree| tree.groups.remove(&group) && tree.groups.is_empty());
         close(unused.collect::<Vec<_>>());
         // Other groups may use the same trees with other sources.
-        let mut changed = Vec::new();
-        for (address, tree) in self.trees.iter_mut().filter(|(address, _)| leaves(address)) {
+        for tree in self.trees.values_mut() {
             let sources: Vec<IpAddr> = tree.sources.keys().copied().collect();
-            if sources.into_iter().filter(|source| tree.forget_source(group, *source)).count() > 0 {
-                changed.push(*address);
+            let unused = sources.into_iter().filter(|source| tree.forget_source(group, *source)).count();
+            if unused > 0 {
+                change_membership(tree, (self.ip, &self.counters.faults), JoinedSources::update);
             }
         }
-        changed.into_iter().for_each(|tree| self.update_sources(tree));
     }
 
     /// Leaves and joins these trees again, on another thread as in [`Self::join_trees`].
-    pub(super) fn renew_trees(&mut self, trees: &[SocketAddr], renewals: u32) {
-        for (address, joined) in trees.iter().filter_map(|tree| self.trees.get_key_value(tree)) {
-            let (tree, ip) = (address.ip(), self.ip);
-            if renewals == 1 {
-                tracing::warn!(%tree, "multicasts do not arrive although other nodes receive them; the membership is renewed");
-            } else {
-                self.counters.faults.record_silent_tree(tree, ip);
-            }
-            self.change_membership(joined, |membership, sources| sources.renew(membership));
+    pub(super) fn renew_trees(&self, trees: &[SocketAddr]) {
+        for joined in trees.iter().filter_map(|tree| self.trees.get(tree)) {
+            change_membership(joined, (self.ip, &self.counters.faults), JoinedSources::renew);
         }
     }
 
@@ -135,36 +128,41 @@ impl EngineHost {
         let groups = joined.sources.entry(source).or_default();
         if groups.insert(group) && groups.len() == 1 {
             joined.memberships.want(source, true);
-            self.update_sources(tree);
+            change_membership(joined, (self.ip, &self.counters.faults), JoinedSources::update);
         }
     }
 
     /// Stops receiving the multicasts of a source for a group.
     pub(super) fn leave_source(&mut self, group: u64, tree: SocketAddr, source: IpAddr) {
-        if self.trees.get_mut(&tree).is_some_and(|joined| joined.forget_source(group, source)) {
-            self.update_sources(tree);
+        let Some(joined) = self.trees.get_mut(&tree) else { return };
+        if joined.forget_source(group, source) {
+            change_membership(joined, (self.ip, &self.counters.faults), JoinedSources::update);
         }
     }
 
-    fn update_sources(&self, tree: SocketAddr) {
-        if let Some(joined) = self.trees.get(&tree) {
-            self.change_membership(joined, |membership, sources| sources.update(membership));
+    /// Records whether multicasts of this node over a source-specific tree arrive at all nodes.
+    pub(super) fn source_probed(&self, tree: IpAddr, missing: &[String]) {
+        let faults = &self.counters.faults;
+        if missing.is_empty() {
+            faults.clear(tree);
+        } else {
+            faults.record_unproven_source(tree, self.ip, missing);
         }
     }
+}
 
-    /// Changes the membership in a tree on another thread, as in [`Self::join_trees`].
-    fn change_membership(
-        &self,
-        joined: &JoinedTree,
-        change: impl FnOnce(&TreeMembership, &JoinedSources) -> io::Result<()> + Send + 'static,
-    ) {
-        let (ip, faults) = (self.ip, Arc::clone(&self.counters.faults));
-        let (membership, sources) = (joined.socket.membership(ip), Arc::clone(&joined.memberships));
-        let tree = joined.socket.address();
-        tokio::task::spawn_blocking(move || {
-            if let Err(error) = membership.and_then(|membership| change(&membership, &sources)) {
-                faults.record_unjoined_tree(tree, ip, &error);
-            }
-        });
-    }
+/// Changes the membership of the node with this address in a tree on another thread, as in
+/// [`EngineHost::join_trees`].
+fn change_membership(
+    joined: &JoinedTree,
+    (ip, faults): (IpAddr, &Arc<DatagramFaults>),
+    change: fn(&JoinedSources, &TreeMembership) -> io::Result<()>,
+) {
+    let (membership, sources) = (joined.socket.membership(ip), Arc::clone(&joined.memberships));
+    let (tree, faults) = (joined.socket.address(), Arc::clone(faults));
+    tokio::task::spawn_blocking(move || {
+        if let Err(error) = membership.and_then(|membership| change(&sources, &membership)) {
+            faults.record_unjoined_tree(tree, ip, &error);
+        }
+    });
 }

@@ -1,6 +1,7 @@
 //! The rules of a segment under the model checker loom, which executes them in every order of
 //! memory accesses that two or three ranks can observe.
 
+use super::retransmissions::{DATAGRAM_HEADER_BYTES, LONG_RING, LONG_RING_BYTES, datagram};
 use super::*;
 use loom::cell::UnsafeCell;
 use loom::sync::Arc;
@@ -65,23 +66,31 @@ impl SegmentMemory for ModelMemory {
         &self.words[&offset]
     }
 
+    /// Copies only the bytes that are in words or exclusive data.
     fn copy_in(&self, offset: u64, bytes: &[u8]) -> Result<(), OutOfBounds> {
-        let Ok(data) = <[u8; DATA_BYTES]>::try_from(bytes) else { return Ok(()) };
-        match self.exclusive.get(&offset) {
+        if let Some(cell) = self.exclusive.get(&offset) {
+            let data = bytes.try_into().unwrap();
             // SAFETY: loom panics if another rank accesses the data at the same time.
-            Some(cell) => cell.with_mut(|place| unsafe { *place = data }),
-            None => self.word(offset).store(u64::from_le_bytes(data), Ordering::Relaxed),
+            cell.with_mut(|place| unsafe { *place = data });
+        }
+        for (at, word) in self.words.range(offset..offset + bytes.len() as u64) {
+            let start = (at - offset) as usize;
+            let data = bytes[start..start + DATA_BYTES].try_into().unwrap();
+            word.store(u64::from_le_bytes(data), Ordering::Relaxed);
         }
         Ok(())
     }
 
+    /// Leaves the bytes unchanged that are neither in words nor in exclusive data.
     fn copy_out(&self, offset: u64, bytes: &mut [u8]) -> Result<(), OutOfBounds> {
-        let data = match self.exclusive.get(&offset) {
+        if let Some(cell) = self.exclusive.get(&offset) {
             // SAFETY: as in `copy_in`.
-            Some(cell) => cell.with(|place| unsafe { *place }),
-            None => self.word(offset).load(Ordering::Relaxed).to_le_bytes(),
-        };
-        bytes.copy_from_slice(&data);
+            bytes.copy_from_slice(&cell.with(|place| unsafe { *place }));
+        }
+        for (at, word) in self.words.range(offset..offset + bytes.len() as u64) {
+            let start = (at - offset) as usize;
+            bytes[start..start + DATA_BYTES].copy_from_slice(&word.load(Ordering::Relaxed).to_le_bytes());
+        }
         Ok(())
     }
 
@@ -192,15 +201,50 @@ fn a_retained_datagram_is_never_mixed_with_its_successor() {
             let leader = Arc::clone(&memory);
             let data = |(call, transfer): (u64, u32)| vec![call as u8 * 16 + transfer as u8; DATA_BYTES];
             let leader = thread::spawn(move || {
+                let mut position = RetransmissionPosition::default();
                 for (turn, name) in (0..).zip(NAMES) {
-                    let number = turn * RETRANSMISSION_SLOTS;
-                    leader.part(0).keep_for_retransmission(number, name, &data(name)).unwrap();
+                    position.datagrams = turn * RETRANSMISSION_SLOTS;
+                    leader.part(0).keep_for_retransmission(&mut position, name, &data(name)).unwrap();
                 }
             });
             let found = memory.part(0).read_datagram(at, name);
             assert!(found.is_none_or(|found| NAMES.contains(&name) && found == data(name)), "{name:?}");
             leader.join().unwrap();
             assert_eq!(memory.part(0).read_datagram(at, NAMES[2]), Some(data(NAMES[2])));
+        });
+    }
+}
+
+/// Each long message overwrites the bytes of its predecessor, which is in the same slot or another.
+#[test]
+fn a_retained_long_message_is_never_mixed_with_its_successor() {
+    const NAMES: [(u64, u32); 3] = [(4, 1), (5, 2), (6, 1)];
+    let slots = |step: u64| [0, 1, 2].map(|turn| datagram(turn * step));
+    for (step, turn) in [(1, 0), (1, 1), (1, 2), (RETRANSMISSION_SLOTS, 0), (RETRANSMISSION_SLOTS, 1)] {
+        explore(4, move || {
+            let headers = slots(step).into_iter().flat_map(|at| [at, at + 8, at + DATAGRAM_HEADER_BYTES]);
+            let words = headers.chain([LONG_RING, LONG_RING + 8]).map(|offset| SEGMENT_WORDS + offset);
+            let memory = ModelMemory::new(words, &[]);
+            let leader = Arc::clone(&memory);
+            // The memory has only the first two words of the data. The others are zeros.
+            let data = |(call, _): (u64, u32)| {
+                let mut data = vec![0; LONG_MESSAGE_BYTES];
+                data[..2 * DATA_BYTES].fill(call as u8);
+                data
+            };
+            let leader = thread::spawn(move || {
+                let mut position = RetransmissionPosition::default();
+                for (turn, name) in (0..).zip(NAMES) {
+                    (position.datagrams, position.next_byte) = (turn * step, turn * LONG_RING_BYTES);
+                    leader.part(0).keep_for_retransmission(&mut position, name, &data(name)).unwrap();
+                }
+            });
+            let (name, at) = (NAMES[turn], slots(step)[turn]);
+            let found = memory.part(0).read_datagram(at, name);
+            assert!(found.is_none_or(|found| found == data(name)), "another message than {name:?}");
+            leader.join().unwrap();
+            let found = [0, 1, 2].map(|turn| memory.part(0).read_datagram(slots(step)[turn], NAMES[turn]));
+            assert!(found == [None, None, Some(data(NAMES[2]))], "not only the last message");
         });
     }
 }

@@ -68,11 +68,13 @@ pub enum RankPlan {
     QuickBinomialMulticast,
     /// Each rank combines its share of the vector; the shares are sent to one rank or multicast.
     QuickSharded,
+    /// Like [`RankPlan::QuickMulticast`], in several long messages.
+    QuickMulticastLongSegments,
 }
 
 impl RankPlan {
     /// All plans.
-    pub const ALL: [RankPlan; 9] = [
+    pub const ALL: [RankPlan; 10] = [
         RankPlan::Segment,
         RankPlan::QuickMulticast,
         RankPlan::QuickMulticastSegments,
@@ -82,6 +84,7 @@ impl RankPlan {
         RankPlan::QuickBinomial,
         RankPlan::QuickBinomialMulticast,
         RankPlan::QuickSharded,
+        RankPlan::QuickMulticastLongSegments,
     ];
 
     /// Returns the value for quick calls with this plan, or `None` if ranks do not support it.
@@ -103,6 +106,7 @@ impl RankPlan {
                 "quick node:parallel,rack:binomial+parallel,center:binomial+parallel,spread:once"
             }
             RankPlan::QuickSharded => "quick sharded",
+            RankPlan::QuickMulticastLongSegments => "quick multicast/57344",
         }
     }
 }

@@ -1,6 +1,8 @@
 //! Segments mapped twice, as a rank and its agent map them.
 
+use super::retransmissions::{LONG_RING_BYTES, datagram};
 use super::*;
+use proptest::prelude::*;
 use std::time::Instant;
 
 fn pair(ranks: usize) -> [Segment; 2] {
@@ -47,20 +49,121 @@ fn others_learn_which_calls_a_rank_has_begun() {
 #[test]
 fn latest_datagrams_are_found_by_call_and_transfer() {
     let [ours, theirs] = pair(1);
-    let last = RETRANSMISSION_SLOTS + 5;
+    let (last, mut position) = (RETRANSMISSION_SLOTS + 5, RetransmissionPosition::default());
     for number in 0..last {
         let bytes = vec![number as u8; DATAGRAM_BYTES - number as usize];
-        ours.rank(0).keep_for_retransmission(number, (number / 2, 7 + number as u32 % 2), &bytes).unwrap();
+        let name = (number / 2, 7 + number as u32 % 2);
+        ours.rank(0).keep_for_retransmission(&mut position, name, &bytes).unwrap();
     }
     let kept = |number: u64| theirs.rank(0).find_retransmission((number / 2, 7 + number as u32 % 2));
     for number in last - RETRANSMISSION_SLOTS..last {
         assert_eq!(kept(number), Some(vec![number as u8; DATAGRAM_BYTES - number as usize]));
     }
     assert_eq!([kept(4), kept(last), kept(1000)], [None, None, None]);
-    assert!(ours.rank(0).keep_for_retransmission(0, (0, 0), &[0; DATAGRAM_BYTES + 1]).is_err());
     assert!(!theirs.is_ready());
     ours.set_ready();
     assert!(theirs.is_ready());
+}
+
+#[test]
+fn long_messages_fill_their_ring_and_not_more() {
+    let segment = Segment::create(1).unwrap();
+    let (part, mut position) = (segment.rank(0), RetransmissionPosition::default());
+    let mut keep = |call: u64, len| part.keep_for_retransmission(&mut position, (call, 0), &vec![0xff; len]);
+    let lens = || (0..20).map(|call| part.find_retransmission((call, 0)).map_or(0, |bytes| bytes.len()));
+    // Whole messages of the maximum length, then one that ends with the ring.
+    let ring = LONG_RING_BYTES as usize;
+    let whole = ring / LONG_MESSAGE_BYTES;
+    (0..whole).for_each(|call| keep(call as u64, LONG_MESSAGE_BYTES).unwrap());
+    keep(whole as u64, ring % LONG_MESSAGE_BYTES).unwrap();
+    assert_eq!(lens().sum::<usize>(), ring);
+    // The next one overwrites only the first one.
+    keep(19, DATAGRAM_BYTES + 1).unwrap();
+    assert_eq!(lens().sum::<usize>(), ring - LONG_MESSAGE_BYTES + DATAGRAM_BYTES + 1);
+    // Two more end where the next old one begins, and the last one overwrites a byte of that.
+    keep(18, LONG_MESSAGE_BYTES - DATAGRAM_BYTES - 1).unwrap();
+    keep(17, LONG_MESSAGE_BYTES).unwrap();
+    assert_eq!(lens().sum::<usize>(), ring);
+    keep(16, DATAGRAM_BYTES + 1).unwrap();
+    keep(15, LONG_MESSAGE_BYTES - DATAGRAM_BYTES).unwrap();
+    assert_eq!(lens().sum::<usize>(), ring - LONG_MESSAGE_BYTES + 1);
+    for call in 20..40 {
+        keep(call, LONG_MESSAGE_BYTES).unwrap();
+        assert!(keep(99, LONG_MESSAGE_BYTES + 1).is_err());
+        assert_eq!(part.find_retransmission((call, 0)).map(|bytes| bytes.len()), Some(LONG_MESSAGE_BYTES));
+    }
+    assert_eq!((lens().sum::<usize>(), part.find_retransmission((99, 0))), (0, None));
+    assert_eq!(part.word(RINGS + 2 * RING_BYTES).load(Ordering::Relaxed), 0);
+}
+
+/// The process of a user can write anything into its segment.
+#[test]
+fn a_long_message_outside_of_its_ring_is_ignored() {
+    let segment = Segment::create(1).unwrap();
+    let (part, slot) = (segment.rank(0), datagram(3));
+    let longest = LONG_MESSAGE_BYTES as u64;
+    let found = |len: u64, offset: u64| {
+        let words = [6, 2 << 32 | len, offset];
+        (0..).zip(words).for_each(|(place, word)| part.word(slot + place * 8).store(word, Ordering::Relaxed));
+        part.find_retransmission((5, 2)).map(|bytes| bytes.len() as u64)
+    };
+    assert_eq!(found(longest, LONG_RING_BYTES - longest), Some(longest));
+    assert_eq!(found(DATAGRAM_BYTES as u64, u64::MAX), Some(DATAGRAM_BYTES as u64));
+    for (len, offset) in [
+        (longest, LONG_RING_BYTES - longest + 1),
+        (longest, u64::MAX),
+        (DATAGRAM_BYTES as u64 + 1, u64::MAX - DATAGRAM_BYTES as u64),
+        (DATAGRAM_BYTES as u64 + 1, LONG_RING_BYTES),
+        (longest + 1, 0),
+        (u64::from(u32::MAX), 0),
+    ] {
+        assert_eq!(found(len, offset), None, "{len} bytes at {offset}");
+    }
+    // This call number would match an empty slot.
+    assert_eq!(part.find_retransmission((u64::MAX, 0)), None);
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(64))]
+
+    #[test]
+    fn the_latest_messages_of_all_lengths_are_found(
+        lengths in proptest::collection::vec(
+            prop_oneof![
+                2 => 0..=DATAGRAM_BYTES,
+                1 => DATAGRAM_BYTES..DATAGRAM_BYTES + 3,
+                3 => DATAGRAM_BYTES + 1..=LONG_MESSAGE_BYTES,
+                1 => LONG_MESSAGE_BYTES - 2..=LONG_MESSAGE_BYTES,
+            ],
+            1..400,
+        ),
+        length_max in 0..=LONG_MESSAGE_BYTES,
+    ) {
+        let [ours, theirs] = pair(1);
+        let mut position = RetransmissionPosition::default();
+        // Some cases have only short messages; some have many that are only just long.
+        let lengths: Vec<usize> = lengths.into_iter().map(|len| len.min(length_max)).collect();
+        let name = |number: usize| (number as u64 / 5, number as u32 % 5);
+        let bytes = |number: usize| {
+            let mut bytes = (number as u64 + 1).to_le_bytes().repeat(lengths[number] / 8 + 1);
+            bytes.truncate(lengths[number]);
+            bytes
+        };
+        for number in 0..lengths.len() {
+            ours.rank(0).keep_for_retransmission(&mut position, name(number), &bytes(number)).unwrap();
+        }
+        let mut long_bytes = 0;
+        for (age, number) in (0..lengths.len()).rev().enumerate() {
+            let is_long = lengths[number] > DATAGRAM_BYTES;
+            long_bytes += if is_long { lengths[number] as u64 } else { 0 };
+            let in_slots = (age as u64) < RETRANSMISSION_SLOTS;
+            let retained = in_slots && (!is_long || long_bytes <= LONG_RETRANSMISSION_BYTES);
+            let found = theirs.rank(0).find_retransmission(name(number));
+            prop_assert!(found.is_some() || !retained, "message {number} is missing");
+            prop_assert!(found.is_none() || in_slots, "message {number} is in no slot");
+            prop_assert!(found.is_none_or(|found| found == bytes(number)), "message {number} is wrong");
+        }
+    }
 }
 
 #[test]

@@ -76,7 +76,14 @@ impl FrameFlood {
         let RankVariables { socket, group, rank } = &self.variables;
         let mut stream = UnixStream::connect(socket)?;
         stream.set_write_timeout(Some(WRITE_TIMEOUT))?;
-        let attach = Attach { version: VERSION, group: *group, rank: *rank, segment: false, quick: false };
+        let attach = Attach {
+            version: VERSION,
+            group: *group,
+            rank: *rank,
+            segment: false,
+            quick: false,
+            long_quick: false,
+        };
         stream.write_all(&encode(Body::Attach(attach), MAX_TO_AGENT)?)?;
         let frames = encode(self.kind.body(), MAX_TO_AGENT)?.repeat(FRAMES_PER_WRITE);
         let end = Instant::now() + Duration::from_secs(self.seconds);
@@ -128,6 +135,7 @@ impl RegionHoarder {
                 timeout_ms,
                 quick: false,
                 segment: false,
+                long_quick: false,
             };
             if sender.send(Body::Enlist(enlist), None).is_err() {
                 break;

@@ -179,12 +179,9 @@ fn groups_without_switches_get_addresses_that_they_must_prove() {
         assert!(addresses.len() == 4 && addresses.iter().all(IpAddr::is_multicast), "{addresses:?}");
         // Nodes that cannot prove trees get none.
         assert_eq!(world.group(2, &[1, 2]).try_recv().unwrap().unwrap(), []);
-        // Groups of the same members share trees, except those that were withdrawn.
+        // Groups of the same members share trees.
         assert_eq!(provable(&mut world, 3, &[1, 2, 3, 4]), trees);
-        let withdrawn = BTreeSet::from([trees[0].1]);
-        world.ask(|reply| FabricRequest::WithdrawTrees(3, withdrawn, reply)).try_recv().unwrap().unwrap();
-        assert_eq!(provable(&mut world, 4, &[1, 2, 3, 4]), trees[1..]);
-        for id in [1, 3, 4] {
+        for id in [1, 3] {
             world.ask(|reply| FabricRequest::ReleaseGroup(id, reply)).try_recv().unwrap().unwrap();
             let left = world.ask(|reply| FabricRequest::Trees(id, reply)).try_recv().unwrap();
             assert_eq!(left, Err(FabricError::NoSuchGroup { id }));

@@ -159,9 +159,11 @@ impl World {
             ports: ports.collect(),
             inherited: crate::intent::inherited_state::InheritedState::read(&model.tables()),
             capacity: TableCapacity::default(),
+            model: "model".to_owned(),
+            tables: 1,
         };
         let connection = self.connections;
-        let mut reconciler = Reconciler::new(None);
+        let mut reconciler = Reconciler::new(None, self.network.config.observes);
         reconciler.handle(self.now, reconciler::Input::Start);
         let handle = SwitchHandle { updates: updates.clone(), packets: packets_in };
         let device = Device {
@@ -175,7 +177,7 @@ impl World {
             returns_packets: false,
         };
         self.devices.insert(switch, device);
-        let event = SwitchEvent::Up(info, handle);
+        let event = SwitchEvent::Up(Box::new(info), handle);
         self.network.event(self.now, FromSwitch { connection, switch, event });
     }
 
@@ -211,6 +213,9 @@ impl World {
                 Poll::Output(reconciler::Output::Read(_)) => device.read = true,
                 Poll::Output(reconciler::Output::Acknowledged(version, refusals)) => {
                     events.push(SwitchEvent::Acknowledged(version, refusals));
+                }
+                Poll::Output(reconciler::Output::Withheld(changes)) => {
+                    events.push(SwitchEvent::Withheld(changes));
                 }
                 Poll::Output(reconciler::Output::Drifted(_) | reconciler::Output::Unrestorable(..)) => {}
                 Poll::Output(reconciler::Output::Failed(why)) => panic!("{why}"),

@@ -28,12 +28,7 @@ impl Channel {
         // Before the switch is up, only the final list of ports matters.
         let up = self.phase == ChannelPhase::Up;
         if reason == PortReason::DELETE {
-            self.ports.remove(&port.port.0);
-            [true, false].into_iter().for_each(|lldp| self.policer.forget((port.port.0, lldp)));
-            if up {
-                self.outputs.push_back(Output::PortRemoved(port.port.0));
-            }
-            return;
+            return self.remove_port(port.port.0);
         }
         let info = PortInfo::from_port(port);
         let new = self.ports.insert(info.number, info.clone()).is_none();
@@ -50,6 +45,15 @@ impl Channel {
         }
         if up {
             self.outputs.push_back(Output::PortChanged(info));
+        }
+    }
+
+    /// Removes a port that the switch no longer has.
+    pub(super) fn remove_port(&mut self, number: u32) {
+        self.ports.remove(&number);
+        [true, false].into_iter().for_each(|lldp| self.policer.forget((number, lldp)));
+        if self.phase == ChannelPhase::Up {
+            self.outputs.push_back(Output::PortRemoved(number));
         }
     }
 }

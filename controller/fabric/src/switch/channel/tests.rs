@@ -7,12 +7,13 @@ use proptest::prelude::*;
 use rs_openflow::{
     BandType, BufferId, Capabilities, ControllerRole, Description, FixedText, GroupCapabilities,
     GroupFeatures, GroupType, HelloElement, MacAddr, Match, MeterFeatures, MeterFlags, Multipart,
-    MultipartFlags, PacketIn, PacketInReason, PerGroupType, PortFeatures, PortStatus, RoleConfig,
-    SwitchFeatures, TableConfig, TableFeatures, TableId,
+    MultipartFlags, MultipartReply, PacketIn, PacketInReason, PerGroupType, PortFeatures, PortStatus,
+    RoleConfig, SwitchFeatures, TableConfig, TableFeatures, TableId,
 };
 use rs_openflow::{PortConfig, PortReason, PortState};
 
 mod description;
+mod observe;
 mod requests;
 
 fn port(number: u32, name: &str) -> rs_openflow::Port {
@@ -65,6 +66,7 @@ fn config() -> ChannelConfig {
         pipeline: Pipeline::default(),
         admission: AdmissionPolicy::default(),
         generation: Some(7),
+        observes: false,
     }
 }
 

@@ -1,5 +1,7 @@
 //! The reconciler against a model switch, with replies that arrive when the test lets them.
 
+mod observe;
+
 use super::*;
 use crate::intent::tables::{FlowEntry, FlowKey, GROUPS, GroupBuckets};
 use crate::switch::model::ModelSwitch;
@@ -28,7 +30,7 @@ impl Pair {
 
     fn bounded(switch: ModelSwitch, max_flows: Option<u32>) -> Pair {
         let mut pair = Pair {
-            reconciler: Reconciler::new(max_flows),
+            reconciler: Reconciler::new(max_flows, false),
             switch,
             now: Time::ZERO,
             towards: VecDeque::new(),

@@ -3,6 +3,7 @@
 use super::*;
 use crate::inputs_outputs::MissingProbes;
 use crate::{TreeScope, TreeSpec};
+use cool_collective::{MulticastScope, Rank};
 use std::net::IpAddr;
 
 const NODES: usize = 4;
@@ -31,7 +32,8 @@ struct World {
     now: Time,
     /// The reports of the nodes: missing probes, and the number of those that have arrived.
     reports: Vec<Option<(Vec<MissingProbes>, usize)>>,
-    left: Vec<Vec<SocketAddr>>,
+    /// The trees of which each node has renewed its membership.
+    renewed: Vec<Vec<SocketAddr>>,
     /// Number of probes that each node has sent.
     sent: Vec<usize>,
 }
@@ -70,7 +72,7 @@ impl World {
             engines: (0..NODES).map(engine).collect(),
             now: Time::ZERO,
             reports: vec![None; NODES],
-            left: vec![Vec::new(); NODES],
+            renewed: vec![Vec::new(); NODES],
             sent: vec![0; NODES],
         }
     }
@@ -88,7 +90,7 @@ impl World {
                         Poll::Output(Output::TreesProbed { missing, received, .. }) => {
                             assert_eq!(self.reports[node].replace((missing, received)), None);
                         }
-                        Poll::Output(Output::LeaveTrees { trees, .. }) => self.left[node].extend(trees),
+                        Poll::Output(Output::RenewTrees { trees }) => self.renewed[node].extend(trees),
                         Poll::Output(_) => {}
                         Poll::Idle(at) => break next = cool_machine::earliest(next, at),
                     }
@@ -116,19 +118,46 @@ impl World {
         }
     }
 
-    fn prove(&mut self, node: usize) {
-        let request = Input::ProveTrees { group: 1, number: 1, time_max: TIME_MAX };
+    fn prove(&mut self, node: usize, number: u64) {
+        let request = Input::ProveTrees { group: 1, number, time_max: TIME_MAX };
         self.engines[node].handle(self.now, request);
     }
 
     /// Lets all nodes prove the trees until all have reported.
-    fn prove_all(&mut self, mut arrives: impl FnMut(usize, usize, usize) -> bool) {
-        (0..NODES).for_each(|node| self.prove(node));
+    fn prove_all(&mut self, number: u64, mut arrives: impl FnMut(usize, usize, usize) -> bool) {
+        self.reports.fill(None);
+        (0..NODES).for_each(|node| self.prove(node, number));
         while let Some(next) = self.exchange(&mut arrives)
             && self.reports.contains(&None)
         {
             self.now = next;
         }
+    }
+
+    /// Ends a proof at all nodes. These trees are withdrawn.
+    fn conclude(&mut self, withdrawn: &[usize]) {
+        let withdrawn: BTreeSet<IpAddr> = withdrawn.iter().map(|tree| tree_address(*tree)).collect();
+        for engine in &mut self.engines {
+            engine.handle(self.now, Input::ConcludeTreeProof { group: 1, withdrawn: withdrawn.clone() });
+        }
+        self.exchange(|_, _, _| true);
+    }
+
+    /// Returns whether a node uses each of the trees.
+    fn uses(&self, node: usize) -> [bool; TREES.len()] {
+        let members = &self.engines[node].groups[&1].members;
+        let scopes = [
+            MulticastScope::All,
+            MulticastScope::Leaders,
+            MulticastScope::Rack(members.layout.rack_of(Rank(0))),
+            MulticastScope::Rack(members.layout.rack_of(Rank(2))),
+        ];
+        scopes.map(|scope| members.has_tree(scope))
+    }
+
+    /// Returns whether the plans of each node count on a tree that reaches all nodes.
+    fn plans_for_tree(&self) -> [bool; NODES] {
+        std::array::from_fn(|node| self.engines[node].groups[&1].members.layout.has_tree())
     }
 
     /// Returns the missing probes of a node's report, by tree.
@@ -145,7 +174,7 @@ fn names<const N: usize>(nodes: [usize; N]) -> Vec<String> {
 #[test]
 fn trees_that_carry_all_probes_are_proven_at_once() {
     let mut world = World::new();
-    world.prove_all(|_, _, _| true);
+    world.prove_all(1, |_, _, _| true);
     assert_eq!(world.now, Time::ZERO);
     let received = world.reports.iter().flatten().map(|(missing, received)| (missing.len(), *received));
     assert_eq!(received.collect::<Vec<_>>(), [(0, 5), (0, 4), (0, 5), (0, 4)]);
@@ -154,16 +183,14 @@ fn trees_that_carry_all_probes_are_proven_at_once() {
     world.now = world.exchange(|_, _, _| true).unwrap();
     world.exchange(|_, _, _| true);
     assert!(world.sent[0] > sent);
-    let end = || Input::ConcludeTreeProof { group: 1, withdrawn: BTreeSet::new() };
-    let now = world.now;
-    world.engines.iter_mut().for_each(|engine| engine.handle(now, end()));
-    assert_eq!((world.exchange(|_, _, _| true), world.left), (None, vec![Vec::new(); NODES]));
+    world.conclude(&[]);
+    assert_eq!((world.exchange(|_, _, _| true), world.uses(0)), (None, [true; 4]));
 }
 
 #[test]
 fn lost_probes_are_repeated_until_they_arrive() {
     let (mut world, mut attempts) = (World::new(), BTreeMap::new());
-    world.prove_all(|tree, from, to| {
+    world.prove_all(1, |tree, from, to| {
         let attempt = attempts.entry((tree, from, to)).or_insert(0);
         *attempt += 1;
         *attempt > 3
@@ -175,7 +202,7 @@ fn lost_probes_are_repeated_until_they_arrive() {
 #[test]
 fn a_deaf_node_and_a_mute_one_are_reported_in_time() {
     let mut world = World::new();
-    world.prove_all(|tree, from, to| to != 3 && !(tree == 0 && from == 1));
+    world.prove_all(1, |tree, from, to| to != 3 && !(tree == 0 && from == 1));
     assert_eq!(world.now, Time::ZERO + TIME_MAX);
     assert_eq!(world.missing(0), [(tree_address(0), names([1]))]);
     assert_eq!(world.missing(1), []);
@@ -184,28 +211,52 @@ fn a_deaf_node_and_a_mute_one_are_reported_in_time() {
 }
 
 #[test]
-fn withdrawn_trees_are_left_by_the_nodes_that_they_reach() {
+fn withdrawn_trees_return_with_a_later_proof() {
     let mut world = World::new();
-    world.prove_all(|_, _, _| true);
-    let withdrawn = BTreeSet::from([tree_address(0), tree_address(3)]);
-    let now = world.now;
-    for engine in &mut world.engines {
-        engine.handle(now, Input::ConcludeTreeProof { group: 1, withdrawn: withdrawn.clone() });
+    world.prove_all(1, |_, _, to| to != 3);
+    world.conclude(&[0, 3]);
+    (0..NODES).for_each(|node| assert_eq!(world.uses(node), [false, true, true, false]));
+    assert!(world.renewed.iter().all(Vec::is_empty));
+    // Probes cross the withdrawn trees, too, and the memberships there are renewed before.
+    world.prove_all(2, |_, _, _| true);
+    (0..NODES).for_each(|node| assert_eq!(world.missing(node), [], "node {node}"));
+    let renewed = |node: usize| world.renewed[node].iter().map(|tree| tree.ip()).collect::<Vec<_>>();
+    assert_eq!((renewed(0), renewed(2)), (vec![tree_address(0)], vec![tree_address(0), tree_address(3)]));
+    world.conclude(&[]);
+    (0..NODES).for_each(|node| assert_eq!(world.uses(node), [true; 4]));
+}
+
+#[test]
+fn only_the_first_conclusion_of_a_proof_changes_plans() {
+    for (first, later) in [(&[][..], &[0, 1][..]), (&[1], &[0]), (&[0], &[])] {
+        let mut world = World::new();
+        world.prove_all(1, |_, _, _| true);
+        world.conclude(first);
+        let has_tree = !first.contains(&0);
+        assert_eq!(world.plans_for_tree(), [has_tree; NODES], "{first:?}");
+        // Probes of a later proof may arrive before its request.
+        world.prove(0, 2);
+        world.exchange(|_, _, _| true);
+        world.conclude(later);
+        assert_eq!(world.plans_for_tree(), [has_tree; NODES], "{first:?}, then {later:?}");
     }
-    world.exchange(|_, _, _| true);
-    let left = |node: usize| world.left[node].iter().map(|tree| tree.ip()).collect::<Vec<_>>();
-    assert_eq!((left(0), left(2)), (vec![tree_address(0)], vec![tree_address(0), tree_address(3)]));
-    let trees = |node: usize| world.engines[node].groups[&1].members.my_trees().len();
-    assert_eq!([0, 1, 2, 3].map(trees), [2, 1, 1, 0]);
+}
+
+#[test]
+fn probes_of_an_earlier_proof_do_not_count() {
+    let mut world = World::new();
+    world.prove_all(1, |_, _, _| true);
+    world.prove_all(2, |_, _, to| to != 1);
+    assert_eq!(world.missing(1), [(tree_address(0), names([0, 2, 3])), (tree_address(2), names([0]))]);
 }
 
 #[test]
 fn probes_that_arrive_before_the_request_count() {
     let mut world = World::new();
-    (1..NODES).for_each(|node| world.prove(node));
+    (1..NODES).for_each(|node| world.prove(node, 1));
     world.exchange(|_, _, _| true);
     assert_eq!(world.reports[0], None);
-    world.prove(0);
+    world.prove(0, 1);
     world.exchange(|_, _, to| to != 0);
     assert_eq!(world.missing(0), []);
 }

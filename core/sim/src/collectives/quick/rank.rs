@@ -6,8 +6,8 @@ use cool_engine::testing::Buffer;
 use cool_engine::{CallFailure, CallFailureKind, CallRequest, CallStats, GroupSpec, WatchReport};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use cool_quick::{
-    BeginCall, Input, NakResponder, Output, QuickCalls, QuickSchedule, SendTo, WaitAction, WaitPolicy,
-    WaitState,
+    BeginCall, CallLimits, Input, NakResponder, Output, QuickCalls, QuickSchedule, SendTo, WaitAction,
+    WaitPolicy, WaitState,
 };
 use cool_types::{Call, CallDescription, Operation};
 use std::collections::VecDeque;
@@ -118,6 +118,9 @@ pub(in super::super) struct QuickRank {
     rank: Rank,
     layout: Layout,
     machine: QuickCalls,
+    limits: CallLimits,
+    /// Length of the datagrams into which it divides messages; 0 if it does not.
+    pub(super) datagram_bytes: usize,
     schedules: VecDeque<(Call, Option<Arc<QuickSchedule>>)>,
     /// Whether the rank can execute quick calls. Unknown until its process has started and its
     /// socket is open.
@@ -159,6 +162,7 @@ impl QuickRank {
         let layout = Layout::new(&places.collect::<Vec<RankPlace>>()).ok()?;
         let (group, rank) = ((spec.id, spec.epoch), Rank(rank));
         let key = spec.keyed.as_ref()?.key.derive(b"quick calls");
+        let limits = CallLimits::for_datagrams(spec.quick_datagram_bytes.into());
         Some(QuickRank {
             node: nodes[rank.0 as usize],
             life,
@@ -166,7 +170,9 @@ impl QuickRank {
             answering: NakResponder { key: key.clone(), group, leader: rank },
             retained: RetainedByLeader::default(),
             rank,
-            machine: QuickCalls::new(key, group, rank, layout.clone())?,
+            machine: QuickCalls::new(key, group, rank, layout.clone(), limits)?,
+            limits,
+            datagram_bytes: spec.quick_datagram_bytes.into(),
             layout,
             schedules: VecDeque::new(),
             able: None,
@@ -258,7 +264,7 @@ impl QuickRank {
         if let Some((_, known)) = self.schedules.iter().find(|(known, _)| known == call) {
             return known.clone();
         }
-        let schedule = QuickSchedule::for_call(call, &self.layout, self.rank).map(Arc::new);
+        let schedule = QuickSchedule::for_call(call, &self.layout, self.rank, self.limits).map(Arc::new);
         self.schedules.truncate(SCHEDULES - 1);
         self.schedules.push_front((call.clone(), schedule.clone()));
         schedule

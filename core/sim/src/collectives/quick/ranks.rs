@@ -10,7 +10,7 @@ use crate::network::Destination;
 use cool_collective::Rank;
 use cool_engine::{CallFailure, CallStats, GroupSpec, Input, RankCommand};
 use cool_machine::Duration;
-use cool_quick::SendTo;
+use cool_quick::{SendTo, in_parts};
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -173,8 +173,20 @@ impl SimulatedCluster {
             SendTo::Rank(of) => (TO_RANK, node(rank, of)),
             SendTo::AgentOf(of) => (TO_AGENT, node(rank, of)),
         };
-        let from = rank.node;
-        self.put_quick(from, port, to, bytes);
+        let (from, datagram_bytes) = (rank.node, rank.datagram_bytes);
+        self.put_quick_datagrams(from, (port, to), &in_parts(bytes, datagram_bytes), datagram_bytes);
+    }
+
+    /// Sends one datagram, or several of this length.
+    fn put_quick_datagrams(
+        &mut self,
+        from: u16,
+        (port, to): (u8, Destination),
+        datagrams: &[u8],
+        datagram_bytes: usize,
+    ) {
+        let each = if datagram_bytes > 0 { datagram_bytes } else { datagrams.len() };
+        datagrams.chunks(each).for_each(|bytes| self.put_quick(from, port, to, bytes));
     }
 
     fn put_quick(&mut self, from: u16, port: u8, to: Destination, bytes: &[u8]) {
@@ -207,14 +219,15 @@ impl SimulatedCluster {
         let all = self.quick.ranks.values_mut();
         let here = all.filter(|rank| runs && (rank.node, rank.life) == (node, life));
         let answer = here.filter_map(|rank| {
-            let (asker, answer) = rank.answering.respond(&rank.retained, bytes)?;
-            let is_there = rank.nodes.get(asker.0 as usize) == Some(&from);
+            let answer = rank.answering.respond(&rank.retained, bytes)?;
+            let is_there = rank.nodes.get(answer.requester.0 as usize) == Some(&from);
             rank.retained.repaired += u64::from(is_there);
-            is_there.then_some(answer)
+            is_there.then_some((answer, rank.datagram_bytes))
         });
-        if let Some(answer) = answer.collect::<Vec<_>>().pop() {
+        if let Some((answer, datagram_bytes)) = answer.collect::<Vec<_>>().pop() {
             self.quick.answered += 1;
-            self.put_quick(node, TO_RANK, Destination::Node(from), &answer);
+            let to = (TO_RANK, Destination::Node(from));
+            self.put_quick_datagrams(node, to, &answer.datagrams(datagram_bytes), datagram_bytes);
         }
     }
 

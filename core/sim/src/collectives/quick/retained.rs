@@ -1,7 +1,9 @@
 //! The messages that a leader retains in memory that its agent reads, as many as fit into its
 //! segment.
 
-use cool_quick::{QuickMessage, RETRANSMIT_WINDOW, RetransmitBuffer};
+use cool_quick::{
+    LONG_MESSAGES_BYTES_MAX, MESSAGE_BYTES_MAX, QuickMessage, RETRANSMIT_WINDOW, RetransmitBuffer,
+};
 use std::collections::VecDeque;
 
 /// Number of recent calls of which digest and description are retained.
@@ -27,6 +29,15 @@ impl RetainedByLeader {
         self.messages.push_back(message);
         if self.messages.len() > RETRANSMIT_WINDOW as usize {
             self.messages.pop_front();
+        }
+        // Long messages share a smaller buffer.
+        let long = |message: &&QuickMessage| message.payload_len() as u64 > MESSAGE_BYTES_MAX;
+        let bytes = |messages: &VecDeque<QuickMessage>| -> usize {
+            messages.iter().filter(long).map(QuickMessage::payload_len).sum()
+        };
+        while bytes(&self.messages) as u64 > LONG_MESSAGES_BYTES_MAX {
+            let oldest = self.messages.iter().position(|message| long(&message));
+            oldest.and_then(|oldest| self.messages.remove(oldest));
         }
     }
 

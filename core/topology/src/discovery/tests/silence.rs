@@ -168,9 +168,9 @@ fn a_port_may_hear_a_switch_without_a_link() {
     };
     // A cable connects both ports of the switch, or LLDP passes in one direction only.
     discovery.handle(Time::ZERO, Input::Received(two, &frame));
-    assert!(discovery.has_heard_switch(two) && !discovery.has_heard_switch(one));
+    assert!(discovery.heard_switch(two).is_some() && discovery.heard_switch(one).is_none());
     assert_eq!(discovery.graph().links().count(), 0);
     discovery.handle(Time::ZERO, Input::PortDown(two));
     discovery.handle(Time::ZERO, Input::PortUp(two, mac("b")));
-    assert!(!discovery.has_heard_switch(two));
+    assert!(discovery.heard_switch(two).is_none());
 }

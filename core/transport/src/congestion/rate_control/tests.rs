@@ -62,11 +62,21 @@ impl Path {
 }
 
 fn rate(ceiling: Option<u64>) -> RateControl {
-    RateControl::new(RateSpec { ceiling, verified: true, background: false }, FRAME)
+    RateControl::new(RateSpec { ceiling, verified: true, found: None, background: false }, FRAME, 64)
+}
+
+/// Returns a rate whose ceiling may belong to a port in front of a slower path.
+fn unverified(ceiling: Option<u64>, found: Option<u64>) -> RateControl {
+    RateControl::new(RateSpec { ceiling, verified: false, found, background: false }, FRAME, 64)
+}
+
+/// Returns a report on a round that arrived all at once.
+fn at_once() -> RateSample {
+    RateSample { loss: 0, carried: None, queue: Duration::ZERO }
 }
 
 fn in_background(ceiling: Option<u64>) -> RateControl {
-    RateControl::new(RateSpec { ceiling, verified: true, background: true }, FRAME)
+    RateControl::new(RateSpec { ceiling, verified: true, found: None, background: true }, FRAME, 64)
 }
 
 #[test]
@@ -100,9 +110,7 @@ fn only_a_few_packets_leave_before_the_first_report() {
 
 #[test]
 fn a_ceiling_that_is_not_verified_is_not_where_it_starts() {
-    let unverified = || {
-        RateControl::new(RateSpec { ceiling: Some(1_250_000_000), verified: false, background: false }, FRAME)
-    };
+    let unverified = || unverified(Some(1_250_000_000), None);
     let mut rate = unverified();
     assert_eq!((rate.rate_for(15), rate.rate_for(16)), (1_250_000_000, AHEAD_RATE_MAX));
     let sample = RateSample { loss: 0, carried: Some(7_000_000), queue: 20 * MS };
@@ -115,6 +123,37 @@ fn a_ceiling_that_is_not_verified_is_not_where_it_starts() {
     assert!((2_200_000..2_700_000).contains(&found), "{found}");
     let found = Path::new(2_500_000_000).run(&mut [unverified()], 20)[0];
     assert_eq!(found, 1_250_000_000);
+}
+
+#[test]
+fn packets_that_arrive_all_at_once_show_a_fast_path() {
+    let mut rate = unverified(Some(1_250_000_000), None);
+    rate.on_round(Time::ZERO, 0..16, 20, at_once(), MS);
+    assert_eq!((rate.phase, rate.rate_for(17)), (ControlPhase::Increasing(0), 1_250_000_000));
+}
+
+#[test]
+fn a_stream_starts_at_the_rate_that_an_earlier_one_found() {
+    let start = |ceiling| unverified(ceiling, Some(70_000_000));
+    assert_eq!(
+        [None, Some(50_000_000)].map(|ceiling| start(ceiling).rate_for(100)),
+        [70_000_000, 50_000_000]
+    );
+    assert_eq!((start(None).found(), rate(None).found()), (None, None));
+    let mut rate = start(None);
+    rate.on_round(Time::ZERO, 0..16, 20, at_once(), MS);
+    assert_eq!(rate.found(), Some(rate.current));
+}
+
+#[test]
+fn no_more_than_a_window_is_sent_ahead_of_the_reports() {
+    let mut rate = rate(Some(1_250_000_000));
+    let window = u32::try_from(WINDOW_BYTES_MIN / FRAME).unwrap();
+    assert_eq!((rate.rate_for(window - 1), rate.rate_for(window)), (1_250_000_000, AHEAD_RATE_MAX));
+    // A path of 1 ms holds 1.25 MB.
+    rate.on_round(Time::ZERO, 0..64, 70, at_once(), MS);
+    let window = 64 + u32::try_from(2_500_000 / FRAME).unwrap();
+    assert_eq!((rate.rate_for(window - 1), rate.rate_for(window)), (1_250_000_000, AHEAD_RATE_MAX));
 }
 
 #[test]
