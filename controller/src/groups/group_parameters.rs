@@ -58,10 +58,10 @@ pub fn decide_parameters(
     let ipv6 = places.iter().any(|place| place.session.agent.ip.is_ipv6());
     let mut cost_model = cost_model(places, network, measured);
     cost_model.costs.tag = key.as_ref().map_or(0, GroupProtection::tag_bytes);
-    // Quick calls use unencrypted IPv4, and their ranks reach all others by one tree, of which all
-    // of them would be sources. Their
-    // messages may be longer than a packet. The sender's system divides them by the MTU of its own
-    // interface, so a node with a smaller MTU would never receive them.
+    // Quick calls use unencrypted IPv4, and their ranks reach all others by one tree. It must not
+    // be source-specific, because every node would be a source. Their messages may be longer than a
+    // packet. The sender's system divides them by the MTU of its own interface, so a node with a
+    // smaller MTU would never receive them.
     let quick = !ipv6
         && has_one_mtu(places)
         && group_keys::all_have(places, features::QUICK)
