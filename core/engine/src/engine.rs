@@ -272,7 +272,7 @@ impl Engine {
                 group.on_tree_probe(now, &mut self.resources, from, &packet);
                 Ok(())
             }
-            PacketBody::SourceActive { .. } | PacketBody::SourceReply { .. } => {
+            PacketBody::SourceActive { .. } | PacketBody::SourceReply(_) => {
                 group.on_source_packet(now, &mut self.resources, from, &packet);
                 Ok(())
             }

@@ -214,7 +214,7 @@ pub enum Output {
         /// Number of these outputs since the last multicast arrived, including this one.
         renewals: u32,
     },
-    /// Receive the multicasts of a source from a source-specific tree of a group.
+    /// Receive the multicasts of a source from a source-specific tree of a group. May be repeated.
     JoinSource {
         /// The group.
         group: u64,

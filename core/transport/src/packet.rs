@@ -31,7 +31,7 @@
 //! | 9 | ping answer | incarnation u64 |
 //! | 10 | tree probe | payload |
 //! | 11 | source active | flags u8 (1 ends) |
-//! | 12 | source reply | flags u8 (1 refused) |
+//! | 12 | source reply | u8: 0 received, 1 refused, 2 silent |
 //!
 //! Ranges must not be empty, must ascend, and must not touch.
 
@@ -163,12 +163,18 @@ pub enum PacketBody {
     },
     /// Tells the source of a source-specific tree whether its multicasts arrive. Belongs to no
     /// stream: `transfer` is the index of the tree.
-    SourceReply {
-        /// Whether the node receives nothing from this source, because it has joined as many
-        /// sources as it may, or because the network no longer delivers the packets. Otherwise a
-        /// probe has arrived over the tree.
-        refused: bool,
-    },
+    SourceReply(SourceReply),
+}
+
+/// Whether multicasts of a source over a source-specific tree arrive at a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceReply {
+    /// A probe has arrived.
+    Received = 0,
+    /// The node does not join, because it has joined as many sources as it may.
+    Refused = 1,
+    /// Multicasts no longer arrive.
+    Silent = 2,
 }
 
 /// How a chunk was sent.

@@ -23,7 +23,7 @@ use crate::inputs_outputs::Output;
 use crate::members::{Members, SourceSpecificTree};
 use cool_collective::MulticastScope;
 use cool_machine::{Duration, Time, earliest};
-use cool_transport::packet::PacketBody;
+use cool_transport::packet::{PacketBody, SourceReply};
 use cool_transport::{Packet, StreamId};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -115,13 +115,15 @@ impl TreeSources {
             if self.joined.remove(&key) {
                 resources.out.push(Output::LeaveSource { group, tree, source });
             }
-        } else if !self.joined.contains(&key) {
-            if of_tree >= SOURCES_MAX {
-                return true;
-            }
-            self.joined.insert(key);
-            resources.out.push(Output::JoinSource { group, tree, source });
+            return false;
         }
+        if of_tree >= SOURCES_MAX && !self.joined.contains(&key) {
+            return true;
+        }
+        self.joined.insert(key);
+        // The driver may have ignored the output for an earlier request, if it made the group just
+        // then.
+        resources.out.push(Output::JoinSource { group, tree, source });
         false
     }
 
@@ -240,22 +242,25 @@ impl Group {
         match packet.body {
             PacketBody::SourceActive { ends } if source == node => {
                 if self.tree_sources.on_request(members, resources, (&tree, node), ends) {
-                    reply(members, resources, (&tree, node), true);
+                    reply(members, resources, (&tree, node), SourceReply::Refused);
                 }
                 self.members.forget_source(tree.scope, node);
             }
             PacketBody::TreeProbe if source == node => {
                 if self.tree_sources.joined.contains(&(tree.scope, node)) {
-                    reply(members, resources, (&tree, node), false);
+                    reply(members, resources, (&tree, node), SourceReply::Received);
                 }
             }
-            PacketBody::SourceReply { refused: true } if source == members.me => {
-                let proof = self.tree_sources.fail(now, members, resources, tree.scope);
-                let (group, address, is_proof) = (members.id, tree.address, proof.is_some());
-                tracing::debug!(group, tree = %address, node, is_proof, "the node does not receive this source");
+            PacketBody::SourceReply(SourceReply::Refused) if source == members.me => {
+                if self.tree_sources.fail(now, members, resources, tree.scope).is_some() {
+                    let (group, tree) = (members.id, tree.address);
+                    tracing::debug!(group, %tree, node, "the node has joined as many sources as it may");
+                }
+            }
+            PacketBody::SourceReply(SourceReply::Silent) if source == members.me => {
                 self.members.forget_source(tree.scope, source);
             }
-            PacketBody::SourceReply { refused: false } if source == members.me => {
+            PacketBody::SourceReply(SourceReply::Received) if source == members.me => {
                 if self.tree_sources.on_reply(tree.scope, node) {
                     let (group, address) = (members.id, tree.address.ip());
                     let proven = Output::SourceProbed { group, tree: address, missing: Vec::new() };
@@ -285,7 +290,7 @@ pub(super) fn report_silence(
     source: usize,
 ) {
     if let Some(tree) = members.source_specific_trees().find(|tree| tree.scope == scope) {
-        reply(members, resources, (&tree, source), true);
+        reply(members, resources, (&tree, source), SourceReply::Silent);
     }
 }
 
@@ -294,10 +299,10 @@ fn reply(
     members: &Members,
     resources: &mut EngineResources,
     (tree, source): (&SourceSpecificTree, usize),
-    refused: bool,
+    reply: SourceReply,
 ) {
-    let body = PacketBody::SourceReply { refused };
-    let packet = Packet { id: packet_id(members, tree, source), from: members.me as u16, digest: 0, body };
+    let (id, body) = (packet_id(members, tree, source), PacketBody::SourceReply(reply));
+    let packet = Packet { id, from: members.me as u16, digest: 0, body };
     resources.out.control(members.nodes[source].udp, &packet);
 }
 

@@ -2,7 +2,7 @@
 
 use super::cluster::{SimulatedCluster, ip};
 use crate::network::Destination;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 
 /// The source-specific trees of all groups.
@@ -10,6 +10,8 @@ use std::net::{IpAddr, SocketAddr};
 pub(super) struct SourceTrees {
     /// The network's number of each tree with each of its sources.
     numbers: BTreeMap<(SocketAddr, IpAddr), usize>,
+    /// The nodes that have joined a tree with a source, even if the network has forgotten that.
+    joined: BTreeSet<(SocketAddr, IpAddr, u16)>,
     /// See [`SimulatedCluster::unproven_sources`].
     unproven: Vec<(u16, Vec<String>)>,
 }
@@ -35,7 +37,8 @@ impl SimulatedCluster {
     }
 
     pub(super) fn join_source(&mut self, node: u16, tree: SocketAddr, source: IpAddr) {
-        if !self.deaf.contains(&(tree, node)) {
+        let is_new = self.source_trees.joined.insert((tree, source, node));
+        if is_new && !self.deaf.contains(&(tree, node)) {
             let net = &mut self.net;
             let number = self.source_trees.numbers.entry((tree, source));
             let number = *number.or_insert_with(|| net.add_tree([]));
@@ -44,6 +47,7 @@ impl SimulatedCluster {
     }
 
     pub(super) fn leave_source(&mut self, tree: SocketAddr, source: IpAddr, node: u16) {
+        self.source_trees.joined.remove(&(tree, source, node));
         if let Some(number) = self.source_trees.numbers.get(&(tree, source)) {
             self.net.leave_tree(*number, node);
         }

@@ -2,9 +2,9 @@
 //! their multicasts do not arrive.
 
 use super::support::{NODES, World, settings, settings_of};
-use cool_sim::collectives::ClusterSettings;
 use cool_engine::testing::ReferenceCollective;
 use cool_machine::Duration;
+use cool_sim::collectives::ClusterSettings;
 use cool_types::Operation;
 
 /// Time after which a source is proven, or has failed.

@@ -1,6 +1,6 @@
 //! Encodes and decodes packets.
 
-use super::{MAGIC, MAX_RANGES, Packet, PacketBody, PacketError, VERSION, Via};
+use super::{MAGIC, MAX_RANGES, Packet, PacketBody, PacketError, SourceReply, VERSION, Via};
 use crate::fields::{FieldReader, TruncatedField};
 use crate::spec::StreamId;
 use core::ops::Range;
@@ -23,7 +23,6 @@ const ANSWER: u8 = 2;
 const FORWARD_LIVE: u8 = 1;
 const IN_PARTS: u8 = 2;
 const ENDS: u8 = 1;
-const REFUSED: u8 = 1;
 
 /// Returns the first bytes of a packet of a type.
 pub(crate) fn prefix(code: u8) -> [u8; 4] {
@@ -134,7 +133,7 @@ impl PacketBody {
             PacketBody::PingAnswer { .. } => PING_ANSWER,
             PacketBody::TreeProbe => TREE_PROBE,
             PacketBody::SourceActive { .. } => SOURCE_ACTIVE,
-            PacketBody::SourceReply { .. } => SOURCE_REPLY,
+            PacketBody::SourceReply(_) => SOURCE_REPLY,
         }
     }
 
@@ -180,7 +179,7 @@ impl PacketBody {
             PacketBody::DigestMismatch | PacketBody::Ping | PacketBody::TreeProbe => {}
             PacketBody::PingAnswer { incarnation } => out.extend_from_slice(&incarnation.to_be_bytes()),
             PacketBody::SourceActive { ends } => out.push(if *ends { ENDS } else { 0 }),
-            PacketBody::SourceReply { refused } => out.push(if *refused { REFUSED } else { 0 }),
+            PacketBody::SourceReply(reply) => out.push(*reply as u8),
         }
     }
 
@@ -239,7 +238,7 @@ impl PacketBody {
             PING_ANSWER => PacketBody::PingAnswer { incarnation: r.u64()? },
             TREE_PROBE => PacketBody::TreeProbe,
             SOURCE_ACTIVE => PacketBody::SourceActive { ends: flags(r, ENDS)? != 0 },
-            SOURCE_REPLY => PacketBody::SourceReply { refused: flags(r, REFUSED)? != 0 },
+            SOURCE_REPLY => PacketBody::SourceReply(source_reply(r.u8()?)?),
             other => return Err(PacketError::Type(other)),
         })
     }
@@ -277,6 +276,13 @@ fn zero(r: &mut FieldReader<'_>) -> Result<(), PacketError> {
 fn flags(r: &mut FieldReader<'_>, known: u8) -> Result<u8, PacketError> {
     let flags = r.u8()?;
     if flags & !known == 0 { Ok(flags) } else { Err(PacketError::Field("flag")) }
+}
+
+/// The replies by their codes.
+const SOURCE_REPLIES: [SourceReply; 3] = [SourceReply::Received, SourceReply::Refused, SourceReply::Silent];
+
+fn source_reply(code: u8) -> Result<SourceReply, PacketError> {
+    SOURCE_REPLIES.get(usize::from(code)).copied().ok_or(PacketError::Field("reply to a source"))
 }
 
 fn range_count(r: &mut FieldReader<'_>) -> Result<usize, PacketError> {
@@ -357,7 +363,7 @@ mod tests {
             any::<u64>().prop_map(|incarnation| PacketBody::PingAnswer { incarnation }),
             Just(PacketBody::TreeProbe),
             any::<bool>().prop_map(|ends| PacketBody::SourceActive { ends }),
-            any::<bool>().prop_map(|refused| PacketBody::SourceReply { refused }),
+            prop::sample::select(SOURCE_REPLIES.as_slice()).prop_map(PacketBody::SourceReply),
         ]
     }
 
