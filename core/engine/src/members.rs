@@ -74,8 +74,8 @@ pub(crate) struct Members {
     trees: BTreeMap<MulticastScope, Vec<MemberTree>>,
     /// The scopes with trees that are not used, because some node receives nothing from them.
     withdrawn: BTreeSet<MulticastScope>,
-    /// The nodes whose multicasts over source-specific trees arrive: this node once all others have
-    /// received its probes, and others once their data has arrived here.
+    /// The nodes of which multicasts over source-specific trees arrive: this node once all others
+    /// have received its probes, and others once their data has arrived here.
     sources: BTreeSet<(MulticastScope, usize)>,
     host_bytes_per_second: u64,
     /// The rate of the slowest network level, as configured or measured, by which plans are chosen.
