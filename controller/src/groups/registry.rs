@@ -3,7 +3,7 @@
 //! The [`Fabric`] installs their trees. [`crate::jobs`] and [`crate::groups::membership_driver`]
 //! decide which ranks form a group.
 
-use super::group_keys::GroupKeys;
+use super::group_keys::{self, GroupKeys};
 use super::group_parameters::FIRST_EPOCH;
 use super::group_parameters::{announcement, decide_parameters, tree_message};
 use super::member_place::{MemberPlace, by_node};
@@ -13,6 +13,7 @@ use crate::costs::prober::Prober;
 use cool_fabric::Fabric;
 use cool_fabric::{FabricError, GroupRequest};
 use cool_proto::control::{Group, ReleaseGroup, TreesProbed, controller_message::Body};
+use cool_proto::features;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::net::IpAddr;
