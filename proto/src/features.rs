@@ -51,6 +51,9 @@ pub const PARALLEL_CONNECTIONS: u64 = 1 << 13;
 /// The agent has room in its sockets for long quick calls, of which messages are sent in parts.
 pub const LONG_QUICK_CALLS: u64 = 1 << 14;
 
+/// The agent measures the costs of its work when it starts, and plans with measured costs.
+pub const CPU_COSTS: u64 = 1 << 17;
+
 /// All features that this release supports.
 pub const ALL: u64 = TAGS
     | USERS
@@ -64,4 +67,5 @@ pub const ALL: u64 = TAGS
     | UNICAST_PLANS
     | REPEATED_PROOFS
     | PARALLEL_CONNECTIONS
-    | LONG_QUICK_CALLS;
+    | LONG_QUICK_CALLS
+    | CPU_COSTS;
