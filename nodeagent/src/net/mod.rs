@@ -19,6 +19,7 @@ mod engine_host;
 mod handshake;
 mod keyring;
 mod link_pace;
+mod memory_pool;
 mod memory_table;
 mod port_conflict;
 mod stream_sets;
