@@ -28,8 +28,10 @@ const PROMPT_NAKS: u32 = 3;
 /// The longest interval between NAKs.
 const NAK_INTERVAL_MAX: Duration = Duration::from_millis(320);
 
-/// Marks the transfers of the barrier that precedes a call.
+/// Marks the transfers of the barrier that precedes a call or a piece of one.
 const BARRIER_BIT: u32 = 1 << 31;
+/// The first of the bits that contain the number of the piece to which a transfer belongs.
+const PIECE_SHIFT: u32 = 24;
 
 /// Maximum number of messages that are kept before an action expects them. Further ones are dropped
 /// and requested by a NAK later.
@@ -75,7 +77,7 @@ impl CallArrivals {
 
     fn record(&mut self, now: Time, from: Rank, part: u32) {
         self.messages += 1;
-        if part == BARRIER_BIT {
+        if part & BARRIER_BIT != 0 {
             return;
         }
         if self.latest.len() == RECENT_ARRIVALS_MAX {
@@ -180,6 +182,8 @@ pub struct QuickCalls {
     /// The latest calls of this rank, with their digests.
     recent: VecDeque<(u64, u64)>,
     current: Option<ActiveCall>,
+    /// The call to which the current piece belongs, if it is executed in several.
+    divided: Option<DividedCall>,
     /// The output of the last call.
     output: Vec<u8>,
     /// The arrivals of the last call.
@@ -192,7 +196,7 @@ pub struct QuickCalls {
 struct ActiveCall {
     number: u64,
     digest: u64,
-    /// [`BARRIER_BIT`] in the barrier before the call, otherwise 0.
+    /// The bits of the piece in all transfers, with [`BARRIER_BIT`] in the barrier before it.
     part: u32,
     schedule: Arc<QuickSchedule>,
     combining: Option<(ElementType, ReduceOp)>,
@@ -209,8 +213,42 @@ struct ActiveCall {
     then: Option<Box<ActiveCall>>,
 }
 
+/// A call that is executed in pieces, of which one is in progress.
+#[derive(Debug)]
+struct DividedCall {
+    number: u64,
+    digest: u64,
+    schedule: Arc<QuickSchedule>,
+    combining: Option<(ElementType, ReduceOp)>,
+    input: Vec<u8>,
+    /// Length of the whole call, as in [`cool_types::Call::bytes`].
+    bytes: usize,
+    /// The piece in progress, and its offset in each vector or part.
+    piece: u32,
+    offset: usize,
+}
+
+impl DividedCall {
+    /// Returns the input of the piece in progress: the range of the piece in each part.
+    fn piece_input(&self, bytes: usize) -> Vec<u8> {
+        let parts = self.input.chunks_exact(self.bytes);
+        let ranges = parts.map(|part| &part[self.offset..self.offset + bytes]);
+        ranges.collect::<Vec<&[u8]>>().concat()
+    }
+
+    /// Copies the output of the piece in progress to its place in the output of the call.
+    fn put_output(&self, piece: &[u8], bytes: usize, output: &mut Vec<u8>) {
+        let parts = piece.len() / bytes;
+        output.resize(parts * self.bytes, 0);
+        for (part, piece) in output.chunks_exact_mut(self.bytes).zip(piece.chunks_exact(bytes)) {
+            part[self.offset..self.offset + bytes].copy_from_slice(piece);
+        }
+    }
+}
+
 impl ActiveCall {
-    fn new(begin: &BeginCall<'_>, rank: Rank, size: usize) -> ActiveCall {
+    /// Returns a call, or a piece of one, with these bits in all transfers.
+    fn new(begin: &BeginCall<'_>, part: u32, rank: Rank, size: usize) -> ActiveCall {
         let BeginCall { number, digest, schedule, combining, input } = begin.clone();
         let mut buffers = schedule.bytes(rank, size).map(|bytes| vec![0; bytes as usize]);
         let to = &mut buffers[usize::from(schedule.is_root_of_bcast(rank))];
@@ -219,7 +257,7 @@ impl ActiveCall {
         ActiveCall {
             number,
             digest,
-            part: 0,
+            part,
             progress: ProgramProgress::new(&schedule.program),
             schedule: Arc::clone(schedule),
             combining,
@@ -240,7 +278,8 @@ impl ActiveCall {
             combining: None,
             input: &[],
         };
-        ActiveCall { part: BARRIER_BIT, then: Some(Box::new(self)), ..ActiveCall::new(&begin, rank, size) }
+        let part = self.part | BARRIER_BIT;
+        ActiveCall { then: Some(Box::new(self)), ..ActiveCall::new(&begin, part, rank, size) }
     }
 
     fn span(&self, span: Span) -> &[u8] {
@@ -295,6 +334,7 @@ impl QuickCalls {
             reassembly: Reassembly::default(),
             recent: VecDeque::new(),
             current: None,
+            divided: None,
             output: Vec::new(),
             arrivals: CallArrivals::default(),
             out: VecDeque::new(),
@@ -318,7 +358,6 @@ impl QuickCalls {
     }
 
     fn begin(&mut self, now: Time, begin: &BeginCall<'_>) {
-        let size = self.layout.size();
         self.recent.push_back((begin.number, begin.digest));
         if self.recent.len() > 2 * RETRANSMIT_WINDOW as usize {
             self.recent.pop_front();
@@ -331,7 +370,33 @@ impl QuickCalls {
         self.output.clear();
         self.arrivals = CallArrivals::default();
         self.unacknowledged_before = self.unacknowledged;
-        let call = ActiveCall::new(begin, self.rank, size);
+        self.divided = None;
+        if begin.schedule.piece(1).is_none() {
+            return self.begin_piece(now, begin, 0);
+        }
+        let BeginCall { number, digest, schedule, combining, input } = begin.clone();
+        let (input, schedule) = (input.to_vec(), Arc::clone(schedule));
+        let bytes = schedule.whole_bytes() as usize;
+        self.divided =
+            Some(DividedCall { number, digest, schedule, combining, input, bytes, piece: 0, offset: 0 });
+        self.begin_divided(now);
+    }
+
+    /// Begins the next piece of a divided call. Returns false if there is none.
+    fn begin_divided(&mut self, now: Time) -> bool {
+        let Some(call) = &self.divided else { return false };
+        let Some(schedule) = call.schedule.piece(call.piece).map(Arc::clone) else { return false };
+        let DividedCall { number, digest, combining, piece, .. } = *call;
+        let input = call.piece_input(schedule.piece_bytes() as usize);
+        let begin = BeginCall { number, digest, schedule: &schedule, combining, input: &input };
+        self.begin_piece(now, &begin, piece << PIECE_SHIFT);
+        true
+    }
+
+    /// Begins a call or a piece of one, after a barrier if the ranks need one.
+    fn begin_piece(&mut self, now: Time, begin: &BeginCall<'_>, part: u32) {
+        let size = self.layout.size();
+        let call = ActiveCall::new(begin, part, self.rank, size);
         let needs_barrier = self.unacknowledged != CallTraffic::default()
             && !self.unacknowledged.and(begin.schedule.traffic).fits(self.limits);
         self.start(now, if needs_barrier { call.preceded_by(&self.barrier, self.rank, size) } else { call });
@@ -377,10 +442,26 @@ impl QuickCalls {
         match current.then {
             Some(call) => self.start(now, *call),
             None => {
-                [_, self.output, _] = current.buffers;
-                self.out.push_back(Output::Done);
+                let [_, output, _] = current.buffers;
+                self.end_piece(now, output, schedule.piece_bytes() as usize);
             }
         }
+    }
+
+    /// Takes the output of a call, or of a piece of `bytes` bytes, after which the next one begins.
+    fn end_piece(&mut self, now: Time, output: Vec<u8>, bytes: usize) {
+        match &mut self.divided {
+            None => self.output = output,
+            Some(call) => {
+                call.put_output(&output, bytes, &mut self.output);
+                (call.piece, call.offset) = (call.piece + 1, call.offset + bytes);
+                if self.begin_divided(now) {
+                    return;
+                }
+                self.divided = None;
+            }
+        }
+        self.out.push_back(Output::Done);
     }
 
     /// Starts an action. Returns whether it is complete.
