@@ -27,6 +27,7 @@ mod call_limits;
 mod calls;
 mod datagram;
 mod datagram_probe;
+mod divided_call;
 mod leaders;
 mod message_parts;
 mod nak_responder;
