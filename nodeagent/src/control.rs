@@ -18,8 +18,8 @@ use crate::output_backlog::OutputBacklog;
 use cool_proto::CONTROL_MESSAGE_BYTES_MAX;
 use cool_proto::control::controller_client::ControllerClient;
 use cool_proto::control::{
-    self as wire, Acknowledged, ControllerMessage, Examined, Held, Leave, NeighborChanged, Probed, Register,
-    Secret, Session, TreesSilent, agent_message, controller_message::Body,
+    self as wire, Acknowledged, ControllerMessage, CpuCosts, Examined, Held, Leave, NeighborChanged, Probed,
+    Register, Secret, Session, TreesSilent, agent_message, controller_message::Body,
 };
 use cool_proto::delivery::{self, AcknowledgementError};
 use cool_tls::{AddressError, Connector, Credentials};
@@ -84,6 +84,8 @@ pub struct AgentRegistration {
     pub rack: Option<String>,
     /// The agent's features, as bits of [`cool_proto::features`].
     pub features: u64,
+    /// The costs of the agent's work, if they have been measured.
+    pub cpu: Option<CpuCosts>,
 }
 
 /// Checks the addresses of the controller, so that a wrong one is reported before anything else
@@ -429,6 +431,7 @@ impl ControlSession<'_> {
             rack: self.registration.rack.clone().unwrap_or_default(),
             neighbor: self.neighbor_offered.clone().map(neighbor_message),
             features: self.registration.features,
+            cpu: self.registration.cpu.clone(),
             key: Some(Secret { value: self.agent.key().bytes().to_vec() }),
             session: self.session.map(|(controller, node)| Session {
                 controller,

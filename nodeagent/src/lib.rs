@@ -68,3 +68,4 @@ mod shared_segment;
 mod traces;
 
 pub use agent::Agent;
+pub use net::cpu_costs;

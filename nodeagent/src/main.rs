@@ -13,6 +13,7 @@ use cool_launcher::{Policy, supervise};
 use cool_nodeagent::Agent;
 use cool_nodeagent::blocking_threads;
 use cool_nodeagent::control::{self, AgentRegistration, ControlError};
+use cool_nodeagent::cpu_costs;
 use cool_nodeagent::engine::{EngineConfig, EngineHandle, StartError};
 use cool_nodeagent::interface::{Interface, InterfaceError};
 use cool_nodeagent::launcher::{JobLauncher, Supervisors};
@@ -224,6 +225,14 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let slots = options.slots.unwrap_or_else(processors);
     let probe_port = reflector.port();
     let long_quick_calls = supports_long_quick_calls(interface.ip);
+    let cpu = match tokio::task::spawn_blocking(cpu_costs::measure).await.map_err(io::Error::other).flatten()
+    {
+        Ok(costs) => Some(costs),
+        Err(error) => {
+            warn!(%error, "the costs of messages cannot be measured; plans may be slow on fast networks");
+            None
+        }
+    };
     let registration = AgentRegistration {
         controller: options.controller,
         credentials: credentials.clone(),
@@ -232,6 +241,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         probe_port,
         rack: options.rack.filter(|rack| !rack.is_empty()),
         features: offered_features(options.encrypt, !options.no_quick_calls, long_quick_calls),
+        cpu,
     };
     let router = pages_router(&agent);
     let pages = async move {

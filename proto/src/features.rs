@@ -55,6 +55,9 @@ pub const LONG_QUICK_CALLS: u64 = 1 << 14;
 /// proves that its own multicasts over them arrive.
 pub const TREE_SOURCES: u64 = 1 << 15;
 
+/// The agent measures the costs of its work when it starts, and plans with measured costs.
+pub const CPU_COSTS: u64 = 1 << 17;
+
 /// All features that this release supports.
 pub const ALL: u64 = TAGS
     | USERS
@@ -69,4 +72,5 @@ pub const ALL: u64 = TAGS
     | REPEATED_PROOFS
     | PARALLEL_CONNECTIONS
     | LONG_QUICK_CALLS
-    | TREE_SOURCES;
+    | TREE_SOURCES
+    | CPU_COSTS;

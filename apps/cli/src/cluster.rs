@@ -3,9 +3,11 @@
 use crate::error::Error;
 use crate::units;
 use cool_collective::planner::LinkCost;
+use cool_collective::timing::AgentCosts;
 use cool_collective::{CostModel, Layout, RankPlace};
 use cool_sim::schedule::FabricModelError;
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// Returns the layout of a group from the rack and the node's name of each rank.
 pub(crate) fn layout<'a>(ranks: impl Iterator<Item = (u32, &'a str)>) -> Result<Layout, FabricModelError> {
@@ -31,7 +33,15 @@ pub(crate) fn describe(model: &CostModel) -> String {
     let CostModel { rack, core, ecmp_paths, burst, .. } = *model;
     let ecmp_paths = if ecmp_paths > 1 { format!(" on each of {ecmp_paths} uplinks") } else { String::new() };
     let burst = if burst > 0 { format!("; bursts of {burst} bytes") } else { String::new() };
-    format!("within racks {}; between racks {}{ecmp_paths}{burst}", level(rack), level(core))
+    let AgentCosts { send, packet, socket, .. } = model.costs;
+    let seconds = |time: Duration| units::seconds(time.as_secs_f64());
+    let work = if packet.is_zero() {
+        String::new()
+    } else {
+        let rate = units::rate(socket).unwrap_or_default();
+        format!("; CPUs {} per message, {} per packet, {rate}", seconds(send), seconds(packet))
+    };
+    format!("within racks {}; between racks {}{ecmp_paths}{burst}{work}", level(rack), level(core))
 }
 
 #[cfg(test)]
@@ -45,6 +55,9 @@ mod tests {
         assert_eq!(describe(&CostModel { burst: 0, ..model }), text);
         let text = describe(&CostModel { ecmp_paths: 2, ..model });
         assert!(text.contains("20 Mbit/s on each of 2 uplinks; bursts of 16000 bytes"), "{text}");
+        let costs = AgentCosts { packet: Duration::from_micros(3), ..model.costs };
+        let text = describe(&CostModel { costs, ..model });
+        assert!(text.ends_with("; CPUs 60.0 us per message, 3.00 us per packet, 8 Gbit/s"), "{text}");
     }
 
     #[test]

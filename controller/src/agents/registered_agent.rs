@@ -1,5 +1,6 @@
 //! The registration of a node by its agent.
 
+use crate::costs::AgentSpeed;
 use cool_fabric::LldpNeighbor;
 use cool_proto::control::{self, Register};
 use cool_proto::{VersionError, check_version, features};
@@ -41,6 +42,8 @@ pub struct RegisteredAgent {
     pub rack: Option<String>,
     /// The switch port to which the node is connected, if its switch announces that.
     pub neighbor: Option<LldpNeighbor>,
+    /// What the agent's work costs, if the agent has measured it.
+    pub speed: Option<AgentSpeed>,
 }
 
 impl RegisteredAgent {
@@ -139,6 +142,8 @@ impl TryFrom<Register> for RegisteredAgent {
         }
         let neighbor = parse_neighbor(register.neighbor);
         let neighbor = neighbor.map_err(|why| invalid("neighbor", &"by LLDP", why))?;
+        let speed = register.cpu.map(AgentSpeed::try_from).transpose();
+        let speed = speed.map_err(|why| invalid("costs", &"of its CPU", why))?;
         let Register { version, incarnation, mtu, slots, features, .. } = register;
         Ok(RegisteredAgent {
             name,
@@ -155,6 +160,7 @@ impl TryFrom<Register> for RegisteredAgent {
             key,
             rack,
             neighbor,
+            speed,
         })
     }
 }
@@ -224,5 +230,7 @@ pub(crate) mod tests {
         assert_eq!(RegisteredAgent::try_from(valid).unwrap().neighbor.unwrap().system_name, None);
         let invalid = Register { neighbor: neighbor("\x1b[2J"), ..register("h1") };
         assert!(refusal(invalid).contains("printable ASCII"));
+        let cpu = Some(control::CpuCosts::default());
+        assert!(refusal(Register { cpu, ..register("h1") }).contains("at least one CPU"));
     }
 }

@@ -44,15 +44,15 @@ impl ProbeResult {
 impl ProbeResult {
     fn rate(self) -> u64 {
         // Round the rate in bits, because links have round rates in bits.
-        round_to_preferred_number(self.bytes_per_second.saturating_mul(8), FINE) / 8
+        round_in_steps(self.bytes_per_second.saturating_mul(8), FINE) / 8
     }
 
     fn round_latency(self) -> Duration {
-        Duration::from_nanos(round_to_preferred_number(nanos(self.latency), COARSE))
+        Duration::from_nanos(round_to_preferred_number(nanos(self.latency)))
     }
 
     fn round_burst(self) -> u64 {
-        if self.burst == 0 { 0 } else { round_to_preferred_number(self.burst, COARSE) }
+        if self.burst == 0 { 0 } else { round_to_preferred_number(self.burst) }
     }
 }
 
@@ -76,10 +76,15 @@ fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// Rounds to the nearest preferred number (IEC 60063) with `steps` numbers per decade. Another
-/// measurement of the same network then most likely yields the same cost model, and so the same
-/// plans and bitwise equal sums.
-fn round_to_preferred_number(number: u64, steps: f64) -> u64 {
+/// Rounds to the nearest preferred number (IEC 60063) of the series E6. Another measurement of the
+/// same network then most likely yields the same cost model, and so the same plans and bitwise
+/// equal sums.
+pub(super) fn round_to_preferred_number(number: u64) -> u64 {
+    round_in_steps(number, COARSE)
+}
+
+/// Rounds to the nearest preferred number with `steps` numbers per decade.
+fn round_in_steps(number: u64, steps: f64) -> u64 {
     let step = ((number.max(1) as f64).log10() * steps).round();
     let value = 10f64.powf(step / steps);
     let digits = 10f64.powf(value.log10().floor() - 1.0);
@@ -227,11 +232,11 @@ mod tests {
     #[test]
     fn similar_measurements_yield_the_same_model() {
         assert_eq!(
-            [96, 100, 110, 2_490_000, 150_000].map(|n| round_to_preferred_number(n, COARSE)),
+            [96, 100, 110, 2_490_000, 150_000].map(|n| round_to_preferred_number(n)),
             [100, 100, 100, 2_200_000, 150_000]
         );
         assert_eq!([2_400_000, 2_500_000, 2_550_000].map(|rate| found(1, rate).rate()), [2_500_000; 3]);
-        assert_eq!(round_to_preferred_number(0, FINE), 1);
+        assert_eq!(round_in_steps(0, FINE), 1);
     }
 
     #[test]

@@ -3,7 +3,7 @@
 
 use super::group_keys::{self, GroupProtection};
 use super::member_place::MemberPlace;
-use crate::costs::{LinkRates, MeasuredCosts};
+use crate::costs::{AgentSpeed, LinkRates, MeasuredCosts};
 use cool_collective::CostModel;
 use cool_collective::timing::AgentCosts;
 use cool_fabric::{TopologySnapshot, TreeGrant, TreeScope};
@@ -11,7 +11,7 @@ use cool_proto::control::{Description, Group, Member, Tree, controller_message::
 use cool_proto::features;
 use cool_types::{is_source_specific, wire};
 use prost::Message;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Epoch of a group's first membership.
 pub const FIRST_EPOCH: u32 = 1;
@@ -21,10 +21,10 @@ const HEADER_BYTES: u32 = (wire::IPV4 + wire::UDP + wire::STREAM_DATA_HEADER) as
 /// Maximum size of an IP packet.
 const MAX_PACKET_BYTES: u32 = 65_535;
 
-/// The rate of all links, in bytes per second, from which ranks execute long quick calls: 1 Gbit/s.
-/// At lower rates the transfer takes most of the time of a long call, and agents, which control its
-/// rate, execute it.
-const LONG_QUICK_CALLS_RATE_MIN: u64 = 125_000_000;
+/// The rate of all links, in bytes per second, from which they are fast: 1 Gbit/s. On slower links
+/// the transfer takes most of the time of a call, whatever the work of the CPUs. On fast ones, ranks
+/// execute long quick calls, and plans depend on the costs of the CPUs.
+const FAST_LINK_RATE_MIN: u64 = 125_000_000;
 /// The smallest MTU for long quick calls. With smaller packets, a long message would have more
 /// parts than the system sends by one call.
 const LONG_QUICK_CALLS_MTU_MIN: u32 = 1280;
@@ -91,16 +91,21 @@ pub fn decide_parameters(
 /// Returns 0 if ranks execute only short calls, because an agent does not support long ones, or
 /// because a link is slow or its rate unknown.
 fn quick_datagram_bytes(places: &[MemberPlace], network: &TopologySnapshot, measured: &MeasuredCosts) -> u32 {
-    let is_fast = |rate: Option<u64>| rate.is_some_and(|rate| rate >= LONG_QUICK_CALLS_RATE_MIN);
-    let (host, uplink) = measured.rates(link_rates(places, network));
-    let has_one_rack = places.windows(2).all(|pair| pair[0].rack == pair[1].rack);
     let supported = group_keys::all_have(places, features::LONG_QUICK_CALLS);
     let is_long = mtu(places) >= LONG_QUICK_CALLS_MTU_MIN && supported;
-    if is_long && is_fast(host) && (has_one_rack || is_fast(uplink)) {
+    if is_long && is_fast(places, network, measured) {
         mtu(places).min(MAX_PACKET_BYTES) - (wire::IPV4 + wire::UDP) as u32
     } else {
         0
     }
+}
+
+/// Returns whether all links between the places are known to be fast.
+fn is_fast(places: &[MemberPlace], network: &TopologySnapshot, measured: &MeasuredCosts) -> bool {
+    let is_fast = |rate: Option<u64>| rate.is_some_and(|rate| rate >= FAST_LINK_RATE_MIN);
+    let (host, uplink) = measured.rates(link_rates(places, network));
+    let has_one_rack = places.windows(2).all(|pair| pair[0].rack == pair[1].rack);
+    is_fast(host) && (has_one_rack || is_fast(uplink))
 }
 
 /// Returns the number of bytes of a chunk that fits into an IP packet on interfaces with this MTU,
@@ -128,6 +133,13 @@ pub fn cost_model(places: &[MemberPlace], network: &TopologySnapshot, measured: 
     let beyond = places.iter().map(|place| wire::beyond_ipv4(&place.session.agent.ip));
     model.costs.beyond_ipv4 = beyond.max().unwrap_or(0);
     model.unicast_plans = group_keys::all_have(places, features::UNICAST_PLANS);
+    if is_fast(places, network, measured) && group_keys::all_have(places, features::CPU_COSTS) {
+        let nodes: BTreeMap<u32, &MemberPlace> =
+            places.iter().map(|place| (place.session.number, place)).collect();
+        let speeds: Option<Vec<&AgentSpeed>> =
+            nodes.values().map(|place| place.session.agent.speed.as_ref()).collect();
+        speeds.into_iter().for_each(|speeds| AgentSpeed::set_costs(speeds.into_iter(), &mut model.costs));
+    }
     model
 }
 
@@ -222,6 +234,7 @@ mod tests {
     use super::*;
     use crate::agents::{Admission, AgentRegistry, RegisteredAgent};
     use crate::costs::ConfiguredRates;
+    use crate::costs::agent_speed::tests::measured;
     use cool_fabric::{DatapathId, LinkView, Location, MacAddr, NodeView, Port};
     use cool_proto::control::Secret;
     use std::net::{Ipv4Addr, Ipv6Addr};
@@ -274,6 +287,7 @@ mod tests {
                 key: None,
                 rack: None,
                 neighbor: None,
+                speed: AgentSpeed::try_from(measured("m", 1_000)).ok(),
             };
             let Ok(Admission::New(session)) = agents.admit(agent, None) else { panic!("not admitted") };
             MemberPlace { session, rack: node.location.unwrap().rack }
@@ -354,6 +368,18 @@ mod tests {
         let configured = ConfiguredRates { host: Some(2_500_000), uplink: None };
         let measured = MeasuredCosts { configured, ..unmeasured };
         assert_eq!(datagram_bytes(&network, long, 1500, measured), 0);
+    }
+
+    #[test]
+    fn costs_of_cpus_count_on_fast_links_if_all_agents_know_them() {
+        let packet = |rate, features| {
+            let network = network([rate; 2], [rate; 2]);
+            let places = places_with(&network, [1500; 2], features);
+            cost_model(&places, &network, &MeasuredCosts::default()).costs.packet
+        };
+        assert!(packet(125_000_000, features::CPU_COSTS) > std::time::Duration::ZERO);
+        assert!(packet(125_000_000, features::QUICK).is_zero());
+        assert!(packet(2_500_000, features::CPU_COSTS).is_zero());
     }
 
     #[test]

@@ -29,6 +29,10 @@ pub struct CallLimits {
     /// a switch port, or for long calls into the receive buffer of the rank's socket: a port of 1
     /// Gbit/s and more passes them on in a few milliseconds.
     pub(crate) window_bytes: u64,
+    /// Length of the longest vector of a bcast, and of all parts of an allgather together, that is
+    /// executed in pieces, each of which is within the other limits. 0 if calls are not divided into
+    /// pieces. Agents reduce, gather and scatter longer data faster.
+    pub(crate) pieces_bytes: u64,
 }
 
 impl CallLimits {
@@ -44,6 +48,7 @@ impl CallLimits {
         tree_bytes: MESSAGE_BYTES_MAX,
         vector_bytes: 16 << 10,
         window_bytes: 64 << 10,
+        pieces_bytes: 0,
     };
 
     /// The limits where all links are fast and all agents and ranks support messages in parts.
@@ -52,5 +57,6 @@ impl CallLimits {
         tree_bytes: 256 << 10,
         vector_bytes: 256 << 10,
         window_bytes: LONG_MESSAGES_BYTES_MAX,
+        pieces_bytes: 1 << 20,
     };
 }

@@ -2,8 +2,9 @@
 
 use crate::call_limits::CallLimits;
 use crate::datagram::{Datagram, DatagramHeader, DatagramKind, OVERHEAD_BYTES};
+use crate::divided_call::DividedCall;
 use crate::message_parts::{MessagePart, Reassembly};
-use crate::quick_schedule::{CallTraffic, QuickSchedule, RETRANSMIT_WINDOW, locate};
+use crate::quick_schedule::{CallTraffic, PIECES_MAX, QuickSchedule, RETRANSMIT_WINDOW, locate};
 use crate::redundant_sending::RedundantSending;
 use cool_collective::{ActionKind, Layout, ProgramProgress, Rank, Span};
 use cool_machine::{Duration, Machine, Poll, Time};
@@ -28,8 +29,12 @@ const PROMPT_NAKS: u32 = 3;
 /// The longest interval between NAKs.
 const NAK_INTERVAL_MAX: Duration = Duration::from_millis(320);
 
-/// Marks the transfers of the barrier that precedes a call.
+/// Marks the transfers of the barrier that precedes a call or a piece of one.
 const BARRIER_BIT: u32 = 1 << 31;
+/// The first of the bits, below [`BARRIER_BIT`], that contain the number of the piece to which a
+/// transfer belongs.
+const PIECE_SHIFT: u32 = 24;
+const _: () = assert!(PIECES_MAX == 1 << (BARRIER_BIT.trailing_zeros() - PIECE_SHIFT));
 
 /// Maximum number of messages that are kept before an action expects them. Further ones are dropped
 /// and requested by a NAK later.
@@ -75,7 +80,7 @@ impl CallArrivals {
 
     fn record(&mut self, now: Time, from: Rank, part: u32) {
         self.messages += 1;
-        if part == BARRIER_BIT {
+        if part & BARRIER_BIT != 0 {
             return;
         }
         if self.latest.len() == RECENT_ARRIVALS_MAX {
@@ -180,6 +185,8 @@ pub struct QuickCalls {
     /// The latest calls of this rank, with their digests.
     recent: VecDeque<(u64, u64)>,
     current: Option<ActiveCall>,
+    /// The call to which the current piece belongs, if it is executed in several.
+    divided: Option<DividedCall>,
     /// The output of the last call.
     output: Vec<u8>,
     /// The arrivals of the last call.
@@ -192,7 +199,7 @@ pub struct QuickCalls {
 struct ActiveCall {
     number: u64,
     digest: u64,
-    /// [`BARRIER_BIT`] in the barrier before the call, otherwise 0.
+    /// The bits of the piece in all transfers, with [`BARRIER_BIT`] in the barrier before it.
     part: u32,
     schedule: Arc<QuickSchedule>,
     combining: Option<(ElementType, ReduceOp)>,
@@ -210,7 +217,8 @@ struct ActiveCall {
 }
 
 impl ActiveCall {
-    fn new(begin: &BeginCall<'_>, rank: Rank, size: usize) -> ActiveCall {
+    /// Returns a call, or a piece of one, with these bits in all transfers.
+    fn new(begin: &BeginCall<'_>, part: u32, rank: Rank, size: usize) -> ActiveCall {
         let BeginCall { number, digest, schedule, combining, input } = begin.clone();
         let mut buffers = schedule.bytes(rank, size).map(|bytes| vec![0; bytes as usize]);
         let to = &mut buffers[usize::from(schedule.is_root_of_bcast(rank))];
@@ -219,7 +227,7 @@ impl ActiveCall {
         ActiveCall {
             number,
             digest,
-            part: 0,
+            part,
             progress: ProgramProgress::new(&schedule.program),
             schedule: Arc::clone(schedule),
             combining,
@@ -240,7 +248,8 @@ impl ActiveCall {
             combining: None,
             input: &[],
         };
-        ActiveCall { part: BARRIER_BIT, then: Some(Box::new(self)), ..ActiveCall::new(&begin, rank, size) }
+        let part = self.part | BARRIER_BIT;
+        ActiveCall { then: Some(Box::new(self)), ..ActiveCall::new(&begin, part, rank, size) }
     }
 
     fn span(&self, span: Span) -> &[u8] {
@@ -295,6 +304,7 @@ impl QuickCalls {
             reassembly: Reassembly::default(),
             recent: VecDeque::new(),
             current: None,
+            divided: None,
             output: Vec::new(),
             arrivals: CallArrivals::default(),
             out: VecDeque::new(),
@@ -318,7 +328,6 @@ impl QuickCalls {
     }
 
     fn begin(&mut self, now: Time, begin: &BeginCall<'_>) {
-        let size = self.layout.size();
         self.recent.push_back((begin.number, begin.digest));
         if self.recent.len() > 2 * RETRANSMIT_WINDOW as usize {
             self.recent.pop_front();
@@ -331,7 +340,23 @@ impl QuickCalls {
         self.output.clear();
         self.arrivals = CallArrivals::default();
         self.unacknowledged_before = self.unacknowledged;
-        let call = ActiveCall::new(begin, self.rank, size);
+        self.divided = DividedCall::new(begin);
+        if !self.begin_next_piece(now) {
+            self.begin_piece(now, begin, 0);
+        }
+    }
+
+    /// Begins the next piece of a divided call. Returns false if there is none.
+    fn begin_next_piece(&mut self, now: Time) -> bool {
+        let Some(piece) = self.divided.as_ref().and_then(DividedCall::piece) else { return false };
+        self.begin_piece(now, &piece.as_call(), piece.index << PIECE_SHIFT);
+        true
+    }
+
+    /// Begins a call or a piece of one, after a barrier if the ranks need one.
+    fn begin_piece(&mut self, now: Time, begin: &BeginCall<'_>, part: u32) {
+        let size = self.layout.size();
+        let call = ActiveCall::new(begin, part, self.rank, size);
         let needs_barrier = self.unacknowledged != CallTraffic::default()
             && !self.unacknowledged.and(begin.schedule.traffic).fits(self.limits);
         self.start(now, if needs_barrier { call.preceded_by(&self.barrier, self.rank, size) } else { call });
@@ -342,6 +367,7 @@ impl QuickCalls {
     /// before which calls they need a barrier.
     fn abandon(&mut self, number: u64) {
         if self.current.take_if(|current| current.number == number).is_some() {
+            self.divided = None;
             self.unacknowledged = self.unacknowledged_before;
             self.out.clear();
         }
@@ -377,10 +403,24 @@ impl QuickCalls {
         match current.then {
             Some(call) => self.start(now, *call),
             None => {
-                [_, self.output, _] = current.buffers;
-                self.out.push_back(Output::Done);
+                let [_, output, _] = current.buffers;
+                self.end_piece(now, output);
             }
         }
+    }
+
+    /// Takes the output of a call, or of a piece, after which the next one begins.
+    fn end_piece(&mut self, now: Time, output: Vec<u8>) {
+        if let Some(divided) = &mut self.divided {
+            divided.complete_piece(&output, &mut self.output);
+            if self.begin_next_piece(now) {
+                return;
+            }
+            self.divided = None;
+        } else {
+            self.output = output;
+        }
+        self.out.push_back(Output::Done);
     }
 
     /// Starts an action. Returns whether it is complete.

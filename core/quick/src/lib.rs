@@ -22,10 +22,12 @@
 //! datagram from the buffer, whatever the rank does meanwhile. (Compare RFC 5740 and the term
 //! buffers of Aeron.)
 
+mod busy_polling;
 mod call_limits;
 mod calls;
 mod datagram;
 mod datagram_probe;
+mod divided_call;
 mod leaders;
 mod message_parts;
 mod nak_responder;
@@ -33,6 +35,7 @@ mod quick_schedule;
 mod redundant_sending;
 mod wait_policy;
 
+pub use busy_polling::BusyPolling;
 pub use call_limits::{CallLimits, LONG_MESSAGES_BYTES_MAX, MESSAGE_BYTES_MAX};
 pub use calls::{
     BeginCall, CallArrivals, Input, Output, QuickCalls, QuickMessage, RECENT_ARRIVALS_MAX, SendTo,

@@ -16,13 +16,19 @@
 //! | scan, exscan | 4 KiB, because the vector is one message | 384 KiB |
 //!
 //! A message has at most 4 KiB, with long limits 56 KiB, and the long messages of a rank have at
-//! most 384 KiB in all, so some calls up to these lengths are not quick.
+//! most 384 KiB in all. With long limits, longer bcasts and allgathers of up to 1 MiB are executed in
+//! pieces: each piece is a call of the same operation on a range of every vector or part. The ranks
+//! execute a barrier before a piece as before any other call.
 
 use crate::call_limits::{CallLimits, LONG_MESSAGES_BYTES_MAX, MESSAGE_BYTES_MAX};
 use cool_collective::{
     ActionKind, Dependents, Layout, MulticastScope, Plan, Program, Rank, RankBuffer, Schedule, Span, compile,
 };
 use cool_types::{Call, Operation};
+use std::sync::Arc;
+
+/// Most pieces of a call. Calls with very long elements would need more.
+pub(crate) const PIECES_MAX: u32 = 1 << 7;
 
 /// Bytes that fit into one Ethernet packet with all headers.
 const PACKET_BYTES: u64 = 1400;
@@ -84,6 +90,17 @@ pub struct QuickSchedule {
     pub(crate) is_long: bool,
     /// The plan.
     plan: Plan,
+    /// The pieces that follow if the call is executed in several.
+    following: Option<FollowingPieces>,
+}
+
+/// The pieces of a call after the first one, whose schedule is that of the call.
+#[derive(Debug)]
+struct FollowingPieces {
+    /// Number of further pieces of the same length.
+    alike: u32,
+    /// The last piece, if it is shorter.
+    last: Option<Arc<QuickSchedule>>,
 }
 
 impl QuickSchedule {
@@ -95,9 +112,60 @@ impl QuickSchedule {
         if call.counts.is_some() || !carries || alone {
             return None;
         }
+        QuickSchedule::undivided(call, layout, rank, limits)
+            .or_else(|| QuickSchedule::in_pieces(call, layout, rank, limits))
+    }
+
+    /// Returns the program of `rank` for a call that is executed as a whole.
+    fn undivided(call: &Call, layout: &Layout, rank: Rank, limits: CallLimits) -> Option<QuickSchedule> {
         let total = total_bytes(call, layout.size());
         let mut plans = plans(call.operation).iter().filter(|(_, longest)| total <= longest.bytes(limits));
         plans.find_map(|(plan, _)| QuickSchedule::with_plan(plan, call, layout, rank, limits))
+    }
+
+    /// Returns the program of `rank` for a call that is executed in pieces. Each piece is a call of
+    /// the same operation on the same range of every vector or part.
+    fn in_pieces(call: &Call, layout: &Layout, rank: Rank, limits: CallLimits) -> Option<QuickSchedule> {
+        let total = total_bytes(call, layout.size());
+        let is_divisible = matches!(call.operation, Operation::Bcast | Operation::Allgather);
+        (is_divisible && total <= limits.pieces_bytes).then_some(())?;
+        let element = u64::from(call.element).max(1);
+        // Half of a vector leaves room for the next piece before a barrier is necessary.
+        let piece_bytes = limits.vector_bytes / 2 / (total / call.bytes) / element * element;
+        let of = |bytes| QuickSchedule::undivided(&Call { bytes, ..call.clone() }, layout, rank, limits);
+        let pieces = call.bytes.checked_div(piece_bytes)?;
+        let last = match call.bytes % piece_bytes {
+            0 => None,
+            bytes => Some(Arc::new(of(bytes)?)),
+        };
+        let alike = u32::try_from(pieces).ok()?.checked_sub(1)?;
+        (alike + 1 + u32::from(last.is_some()) <= PIECES_MAX).then_some(())?;
+        let following = Some(FollowingPieces { alike, last });
+        Some(QuickSchedule { following, ..of(piece_bytes)? })
+    }
+
+    /// Returns the schedule of a piece of the call, or `None` if the call has fewer pieces.
+    pub(crate) fn piece<'a>(self: &'a Arc<QuickSchedule>, index: u32) -> Option<&'a Arc<QuickSchedule>> {
+        let (alike, last) = match &self.following {
+            Some(following) => (following.alike, following.last.as_ref()),
+            None => (0, None),
+        };
+        if index <= alike { Some(self) } else { last.filter(|_| index == alike + 1) }
+    }
+
+    /// Returns the length of this piece, as in [`Call::bytes`].
+    pub(crate) fn piece_bytes(&self) -> u64 {
+        self.call.bytes
+    }
+
+    /// Returns the length of the call with all its pieces.
+    pub(crate) fn whole_bytes(&self) -> u64 {
+        let following = self.following.iter();
+        let bytes = following.map(|following| {
+            let last = following.last.as_ref().map_or(0, |last| last.call.bytes);
+            u64::from(following.alike) * self.call.bytes + last
+        });
+        self.call.bytes + bytes.sum::<u64>()
     }
 
     /// Returns the program of `rank` by a plan, or `None` if a message is too long or a rank sends
@@ -130,6 +198,7 @@ impl QuickSchedule {
             traffic,
             is_long,
             plan,
+            following: None,
         })
     }
 
@@ -362,15 +431,35 @@ mod tests {
         let known = |operation, bytes| plan(operation, bytes, 4).unwrap_or_default();
         assert_eq!(known(Operation::Bcast, 8192), "multicast");
         assert_eq!(known(Operation::Bcast, 256 << 10), "multicast/57344");
-        assert_eq!(known(Operation::Bcast, 264 << 10), "");
         assert_eq!(known(Operation::Reduce, 128 << 10), plans(Operation::Reduce)[1].0);
         assert_eq!(known(Operation::Allreduce, 128 << 10), plans(Operation::Allreduce)[1].0);
         assert_eq!(known(Operation::Allgather, 32 << 10), "multicast-each");
         assert_eq!(known(Operation::Alltoall, 32 << 10), "cool-p-p");
         assert_eq!(known(Operation::Scan, 60 << 10), "cool-p-p");
+        assert_eq!(known(Operation::Bcast, 1 << 20), "multicast/57344");
+        assert_eq!(known(Operation::Bcast, (1 << 20) + 8), "");
         // The root would have to retain too many bytes.
         assert_eq!(plan(Operation::Scatter, 24 << 10, 16), Some("cool-p-p".to_owned()));
         assert_eq!(plan(Operation::Scatter, 32 << 10, 16), None);
+    }
+
+    #[test]
+    fn pieces_of_a_call_are_as_long_as_the_call() {
+        for (operation, bytes, pieces) in [
+            (Operation::Bcast, 250_008, 1),
+            (Operation::Bcast, 270_000, 3),
+            (Operation::Bcast, 1_048_568, 8),
+            (Operation::Allgather, 120_000, 4),
+        ] {
+            let call = Call::new(operation, Rank(0), bytes, 8);
+            let schedule = QuickSchedule::for_call(&call, &layout(4), Rank(1), CallLimits::LONG).unwrap();
+            let schedule = Arc::new(schedule);
+            let lengths: Vec<u64> =
+                (0..).map_while(|index| Some(schedule.piece(index)?.piece_bytes())).collect();
+            assert_eq!((lengths.len(), lengths.iter().sum()), (pieces, bytes), "{operation}");
+            assert_eq!(schedule.whole_bytes(), bytes);
+            assert!(lengths.iter().all(|length| length % 8 == 0));
+        }
     }
 
     #[test]

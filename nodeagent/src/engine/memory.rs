@@ -106,6 +106,11 @@ impl SharedSlice {
         self.memory.append(self.offset + offset, bytes, to);
     }
 
+    /// Returns whether no other slice of the same memory exists.
+    pub(crate) fn is_unshared(&self) -> bool {
+        Arc::strong_count(&self.memory) == 1
+    }
+
     /// Returns whether sockets can read from and write to the slice directly.
     pub(crate) fn is_mapped(&self) -> bool {
         self.memory.pages().is_some()

@@ -1,6 +1,7 @@
 //! The memory to which the engine refers by identifiers: ranks' buffers from a request to its
 //! reply, and the engine's own memory.
 
+use super::memory_pool::MemoryPool;
 use crate::engine::{SharedSlice, zeros};
 use cool_engine::{MemoryId, MemoryRange};
 use std::collections::BTreeMap;
@@ -13,6 +14,8 @@ pub(super) struct MemoryTable {
     /// The memory of each open request, by its token.
     of_token: BTreeMap<u64, RequestMemory>,
     last: u64,
+    /// The engine's own memory that it has freed.
+    pool: MemoryPool,
 }
 
 /// The memory of a request.
@@ -53,14 +56,14 @@ impl MemoryTable {
 
     /// Allocates memory that is filled with zeros. Returns false if there is not enough memory.
     pub(super) fn allocate(&mut self, memory: MemoryId, bytes: u64) -> bool {
-        let zeros = zeros(bytes);
+        let zeros = self.pool.take(bytes).or_else(|| zeros(bytes));
         let made = zeros.is_some();
         self.by_id.extend(zeros.map(|zeros| (memory, zeros)));
         made
     }
 
     pub(super) fn free(&mut self, memory: MemoryId) {
-        self.by_id.remove(&memory);
+        self.by_id.remove(&memory).into_iter().for_each(|freed| self.pool.keep(freed));
     }
 
     /// Returns the bytes of a range, or `None` if the range is empty or its memory could not be

@@ -6,17 +6,20 @@
 //! engine_host        passes them to the engine, and executes its outputs: memory, UDP, TCP
 //! tcp, stream_sets   connect to other agents, with one TCP stream or several
 //! agent_connection   reads and writes such a connection, whose bytes a division spreads
+//! cpu_costs          measures what the work of the engine costs on this machine
 //! work               threads that copy, combine and prepare calls, and report by events
 //! ```
 
 mod agent_connection;
 mod cipher;
+pub mod cpu_costs;
 mod division;
 mod driver;
 mod engine_host;
 mod handshake;
 mod keyring;
 mod link_pace;
+mod memory_pool;
 mod memory_table;
 mod port_conflict;
 mod stream_sets;

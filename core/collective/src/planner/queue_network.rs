@@ -1,10 +1,14 @@
 //! The network model of the planner: a tree of links that are FIFO queues and serve messages frame
 //! by frame. It is coarser than a model in which flows share links, but fast. Times are in
 //! nanoseconds.
+//!
+//! Where the costs of the CPU have been measured, the engine of each agent is a queue, too: one
+//! thread sends and receives all bytes of its node. On fast links it is the bottleneck.
 
 use super::CostModel;
 use crate::layout::{Layout, MulticastScope};
 use crate::timing::{MulticastMessage, NetworkEvent, NetworkEvents, NetworkModel, nanos, time_of};
+use core::time::Duration;
 use std::collections::{BTreeMap, VecDeque};
 
 /// Number of frames of a message in one turn of a link.
@@ -41,8 +45,30 @@ struct QueuedMessage {
 #[derive(Debug, Default)]
 struct ConnectionQueue {
     queue: VecDeque<QueuedMessage>,
-    sending: bool,
+    /// The frame that is being sent.
+    sending: Option<SentFrame>,
 }
+
+/// A frame of a message, with the number and length of the message if it is the last one.
+#[derive(Clone, Copy, Debug)]
+struct SentFrame {
+    bytes: u64,
+    completes: Option<(u32, u64)>,
+}
+
+/// A multicast of which the first byte is about to arrive at a node.
+#[derive(Clone, Copy, Debug)]
+struct ArrivingMulticast {
+    from: usize,
+    node: usize,
+    bytes: u64,
+    /// When the last byte arrives.
+    last: u64,
+}
+
+/// Marks wake-ups for arriving multicasts. The others are for connections between nodes, which are
+/// fewer.
+const MULTICAST_BIT: u32 = 1 << 31;
 
 /// The network as queues: the links of nodes and racks, and the connections of nodes.
 #[derive(Debug)]
@@ -54,6 +80,10 @@ pub(super) struct QueueNetwork<'a> {
     rack_up: Vec<LinkQueue>,
     rack_down: Vec<LinkQueue>,
     connections: BTreeMap<(u32, u32), ConnectionQueue>,
+    /// The engines of the agents.
+    engines: Vec<LinkQueue>,
+    /// Multicasts that are about to arrive, by message and receiver.
+    arriving: BTreeMap<(u32, u32), ArrivingMulticast>,
 }
 
 impl<'a> QueueNetwork<'a> {
@@ -64,15 +94,29 @@ impl<'a> QueueNetwork<'a> {
             model,
             layout,
             up: nodes.clone(),
+            engines: nodes.clone(),
             down: nodes,
             rack_up: racks.clone(),
             rack_down: racks,
             connections: BTreeMap::new(),
+            arriving: BTreeMap::new(),
         }
     }
 
+    /// Returns whether engines are queues. Otherwise the sockets limit the rate of each direction.
+    fn has_engines(&self) -> bool {
+        self.model.costs.packet > Duration::ZERO
+    }
+
     fn host_rate(&self) -> u64 {
-        self.model.rack.bytes_per_second.min(self.model.costs.socket)
+        let rate = self.model.rack.bytes_per_second;
+        if self.has_engines() { rate } else { rate.min(self.model.costs.socket) }
+    }
+
+    /// Passes bytes that arrive at one time through the engine of a node, at a rate.
+    fn pass_engine(&mut self, now: u64, node: usize, bytes: u64, rate: u64) -> TransitTimes {
+        let at = TransitTimes { first: now, last: now };
+        if self.has_engines() { self.engines[node].pass(at, bytes, rate, 0) } else { at }
     }
 
     /// Returns whether multicasts are sent along a chain.
@@ -85,9 +129,16 @@ impl<'a> QueueNetwork<'a> {
         rack * ecmp_paths + choice % ecmp_paths
     }
 
-    /// Passes bytes over the links on the path of a unicast message. Returns the times at the end.
-    fn pass(&mut self, start: TransitTimes, (from, to): (usize, usize), bytes: u64) -> TransitTimes {
-        let (host, uplink, burst) = (self.host_rate(), self.model.core.bytes_per_second, self.model.burst);
+    /// Passes bytes over the links on the path of a unicast message, at a rate of the nodes' links.
+    /// Returns the times at the end.
+    fn pass(
+        &mut self,
+        start: TransitTimes,
+        (from, to): (usize, usize),
+        bytes: u64,
+        host: u64,
+    ) -> TransitTimes {
+        let (uplink, burst) = (self.model.core.bytes_per_second, self.model.burst);
         let mut at = self.up[from].pass(start, bytes, host, burst);
         let (home, away) = (self.layout.rack_of_node(from), self.layout.rack_of_node(to));
         if home != away {
@@ -111,12 +162,14 @@ impl<'a> QueueNetwork<'a> {
     ) {
         let wire = self.model.costs.multicast(bytes);
         let work = nanos(self.model.costs.send) + nanos(self.model.costs.receive);
+        // A node receives each packet and sends it.
+        let host = self.host_rate().min(self.model.costs.packet_rate() / 2);
         let mut receivers: Vec<(u32, usize)> = (0..).zip(to.iter().copied()).collect();
         let nodes = self.layout.nodes();
         receivers.sort_unstable_by_key(|(_, node)| (node + nodes - from) % nodes);
         let (mut at, mut previous) = (TransitTimes { first: now, last: now }, from);
         for (receiver, node) in receivers {
-            let transit = self.pass(at, (previous, node), wire);
+            let transit = self.pass(at, (previous, node), wire, host);
             if previous == from {
                 events.at(transit.last, NetworkEvent::Departed { message });
             }
@@ -130,7 +183,7 @@ impl<'a> QueueNetwork<'a> {
     /// Sends the next frame of a connection.
     fn next_frame(&mut self, now: u64, (from, to): (u32, u32), events: &mut NetworkEvents) {
         let Some(connection) = self.connections.get_mut(&(from, to)) else { return };
-        connection.sending = false;
+        connection.sending = None;
         let Some(mut message) = connection.queue.pop_front() else { return };
         let turn = self.model.costs.turn().max(message.bytes.div_ceil(TURNS_MAX));
         if message.turn == 0 {
@@ -139,21 +192,43 @@ impl<'a> QueueNetwork<'a> {
         let frame = FRAME_BYTES_MIN.max(turn.min(message.bytes).div_ceil(FRAMES_A_TURN)).min(message.turn);
         message.left -= frame;
         message.turn -= frame;
-        connection.sending = true;
+        let completes = (message.left == 0).then_some((message.number, message.bytes));
+        connection.sending = Some(SentFrame { bytes: frame, completes });
         match (message.left, message.turn) {
             (0, _) => {}
             (_, 0) => connection.queue.push_back(message),
             _ => connection.queue.push_front(message),
         }
         let ends = (from as usize, to as usize);
-        let transit = self.pass(TransitTimes { first: now, last: now }, ends, frame);
+        let sent = self.pass_engine(now, ends.0, frame, self.model.costs.socket);
+        let transit = self.pass(sent, ends, frame, self.host_rate());
         // The receiver's window permits no more bytes before this frame has arrived.
         events.at(transit.last, NetworkEvent::Wake(from, to));
-        if message.left == 0 {
-            events.at(transit.last, NetworkEvent::Departed { message: message.number });
-            let at = transit.last + self.latency(ends.0, ends.1, message.bytes);
-            events.at(at, NetworkEvent::Arrived { message: message.number, receiver: 0 });
+        if let Some((message, _)) = completes {
+            events.at(transit.last, NetworkEvent::Departed { message });
         }
+    }
+
+    /// Receives the frame of a connection that has arrived.
+    fn receive_frame(&mut self, now: u64, (from, to): (u32, u32), events: &mut NetworkEvents) {
+        let connection = self.connections.get(&(from, to));
+        let Some(frame) = connection.and_then(|connection| connection.sending) else { return };
+        let ends = (from as usize, to as usize);
+        let received = self.pass_engine(now, ends.1, frame.bytes, self.model.costs.socket);
+        if let Some((message, bytes)) = frame.completes {
+            let at = received.last + self.latency(ends.0, ends.1, bytes);
+            events.at(at, NetworkEvent::Arrived { message, receiver: 0 });
+        }
+    }
+
+    /// Receives a multicast of which the first byte has arrived.
+    fn receive_multicast(&mut self, now: u64, (message, receiver): (u32, u32), events: &mut NetworkEvents) {
+        let Some(arriving) = self.arriving.remove(&(message, receiver)) else { return };
+        let ArrivingMulticast { from, node, bytes, last } = arriving;
+        let wire = self.model.costs.multicast(bytes);
+        let received = self.pass_engine(now, node, wire, self.model.costs.packet_rate());
+        let at = received.last.max(last) + self.latency(from, node, bytes);
+        events.at(at, NetworkEvent::Arrived { message, receiver });
     }
 }
 
@@ -189,7 +264,7 @@ impl NetworkModel for QueueNetwork<'_> {
         let key = (from as u32, to as u32);
         let connection = self.connections.entry(key).or_default();
         connection.queue.push_back(QueuedMessage { number: message, bytes: wire, left: wire, turn: 0 });
-        if !connection.sending {
+        if connection.sending.is_none() {
             self.next_frame(now, key, events);
         }
     }
@@ -207,7 +282,7 @@ impl NetworkModel for QueueNetwork<'_> {
         }
         let wire = self.model.costs.multicast(bytes);
         let (host, uplink, burst) = (self.host_rate(), self.model.core.bytes_per_second, self.model.burst);
-        let start = TransitTimes { first: now, last: now };
+        let start = self.pass_engine(now, from, wire, self.model.costs.packet_rate());
         let mut sent = self.up[from].pass(start, wire, host, burst);
         if stripe.of > 1 {
             // All stripes begin at once, each at its share of the link's rate.
@@ -231,13 +306,19 @@ impl NetworkModel for QueueNetwork<'_> {
             let at =
                 *racks.entry(rack).or_insert_with(|| self.rack_down[link].pass(paced, wire, uplink, burst));
             let arrived = self.down[node].pass(at, wire, host, burst);
-            let at = arrived.last + self.latency(from, node, bytes);
-            events.at(at, NetworkEvent::Arrived { message, receiver });
+            // Engines serve what arrives in the order of time.
+            self.arriving
+                .insert((message, receiver), ArrivingMulticast { from, node, bytes, last: arrived.last });
+            events.at(arrived.first, NetworkEvent::Wake(message | MULTICAST_BIT, receiver));
         }
         events.at(paced.last, NetworkEvent::Departed { message });
     }
 
-    fn wake(&mut self, now: u64, connection: (u32, u32), events: &mut NetworkEvents) {
-        self.next_frame(now, connection, events);
+    fn wake(&mut self, now: u64, what: (u32, u32), events: &mut NetworkEvents) {
+        if what.0 & MULTICAST_BIT != 0 {
+            return self.receive_multicast(now, (what.0 & !MULTICAST_BIT, what.1), events);
+        }
+        self.receive_frame(now, what, events);
+        self.next_frame(now, what, events);
     }
 }

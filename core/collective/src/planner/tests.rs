@@ -45,6 +45,45 @@ fn a_large_message_to_all_goes_by_one_multicast() {
     }
 }
 
+/// A bridge without shaping, with four nodes on two CPUs (`docs/measurements/wire.md`).
+fn fast_model() -> CostModel {
+    let level = LinkCost { latency: Duration::from_nanos(4_700), bytes_per_second: 7_750_000_000 };
+    let work = Duration::from_micros(22);
+    let costs = AgentCosts {
+        packet: Duration::from_nanos(6_800),
+        socket: 680_000_000,
+        send: work,
+        receive: work,
+        ..AgentCosts::default()
+    };
+    CostModel { costs, rack: level, core: level, burst: 0, ..CostModel::default() }
+}
+
+#[test]
+fn messages_avoid_small_packets_where_cpus_are_the_limit() {
+    let call = Call::new(Operation::Bcast, Rank(0), 1 << 20, 1);
+    let plan = |model| Planner::new(model, layout(1, 4, 1)).pick(&call).to_string();
+    let measured = fast_model();
+    let unmeasured = AgentCosts { packet: Duration::ZERO, ..measured.costs };
+    assert!(plan(CostModel { costs: unmeasured, ..measured }).starts_with("multicast"));
+    assert!(plan(measured).starts_with("flat:binomial"), "{}", plan(measured));
+    let long_packets = AgentCosts { mtu: 9000, ..measured.costs };
+    assert!(plan(CostModel { costs: long_packets, ..measured }).starts_with("multicast"));
+}
+
+/// An engine sends and receives one byte after the other, so an exchange takes as long as both.
+#[test]
+fn an_engine_sends_and_receives_in_turn() {
+    let measured = fast_model();
+    let seconds = |operation, bytes, plan: &str| {
+        let call = Call::new(operation, Rank(0), bytes, 4);
+        Planner::new(measured, layout(1, 2, 1)).estimate(&call, plan.parse().unwrap()).unwrap().seconds
+    };
+    let one_way = seconds(Operation::Bcast, 4 << 20, "flat:binomial");
+    let both_ways = seconds(Operation::Allgather, 4 << 20, "flat:recursive-doubling");
+    assert!((1.5..2.1).contains(&(both_ways / one_way)), "{one_way} s and {both_ways} s");
+}
+
 #[test]
 fn no_alltoall_is_estimated_faster_than_a_node_link_allows() {
     let model = CostModel::default();

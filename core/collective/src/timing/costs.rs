@@ -20,8 +20,13 @@ pub struct AgentCosts {
     pub copy: u64,
     /// Bytes per second that an agent combines.
     pub reduce: u64,
-    /// Bytes per second of an agent's sockets in each direction, if its link is faster.
+    /// Bytes per second of an agent's sockets: in each direction, if its link is faster, or in both
+    /// directions together if `packet` has been measured.
     pub socket: u64,
+    /// Work of the agent to send or receive one packet of a multicast. Zero unless it has been
+    /// measured.
+    #[serde(default, skip_serializing_if = "Duration::is_zero")]
+    pub packet: Duration,
     /// Maximum bytes of an IP packet.
     pub mtu: u64,
     /// Bytes of the longest message that is sent before its receivers are ready.
@@ -54,6 +59,7 @@ impl Default for AgentCosts {
             copy: 4_000_000_000,
             reduce: 2_000_000_000,
             socket: 1_000_000_000,
+            packet: Duration::ZERO,
             mtu: 1500,
             eager: limits::EAGER_BYTES,
             copied: limits::COPIED_BYTES,
@@ -77,6 +83,12 @@ impl AgentCosts {
     /// Returns the bytes of a multicast message on the wire.
     pub fn multicast(&self, bytes: u64) -> u64 {
         packed(bytes, self.mtu, STREAM + self.tag + self.beyond_ipv4)
+    }
+
+    /// Returns the bytes per second, on the wire, at which an agent sends or receives a multicast.
+    pub fn packet_rate(&self) -> u64 {
+        let bytes = u128::from(self.mtu + wire::ETHERNET) * 1_000_000_000;
+        u64::try_from(bytes / self.packet.as_nanos().max(1)).unwrap_or(u64::MAX)
     }
 
     /// Returns the bytes of a message's turn on the wire.

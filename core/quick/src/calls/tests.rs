@@ -77,7 +77,8 @@ impl Expected {
         let size = layout.size();
         let root = Rank(random.below(size as u64) as u32);
         let is_long = limits == CallLimits::LONG && random.below(6) == 0;
-        let most = if is_long { 20_000 } else { [1024, 20, 20, 20][random.below(4) as usize] };
+        let most =
+            if is_long { 1 << (10 + random.below(8)) } else { [1024, 20, 20, 20][random.below(4) as usize] };
         let bytes = 4 * (1 + random.below(most));
         let call = Call::new(operation, root, bytes, 4);
         let combining = operation.combines().then_some((ElementType::F32, ReduceOp::Sum));

@@ -114,7 +114,11 @@ impl ScenarioGenerator {
             0 => 0,
             1..12 => 1 + self.below(16) as u64,
             12..15 => most + 2 - self.below(5) as u64,
-            16 | 17 if is_long => self.below(16 * most as usize) as u64,
+            // Some calls are executed in pieces.
+            16 | 17 if is_long => {
+                let most = most << self.below(9);
+                self.below(most as usize) as u64
+            }
             15..17 => most / size as u64 + 1 - self.below(3) as u64,
             // Some operations remain quick if they need several messages.
             17 => self.below(4 * most as usize + 40) as u64,

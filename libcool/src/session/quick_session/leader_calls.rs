@@ -11,9 +11,9 @@ use cool_collective::Rank;
 use cool_machine::{Machine, Poll, Time};
 use cool_proto::local;
 use cool_quick::{
-    BeginCall, CallLimits, DATAGRAM_BYTES_MAX, Input, LEADER_BUFFER_BYTES, LONG_DATAGRAM_BYTES_MAX,
-    LONG_MESSAGES_BYTES_MAX, NodeLeaders, Output, QuickCalls, QuickMessage, QuickSchedule,
-    RECENT_ARRIVALS_MAX, RETRANSMIT_WINDOW, SendTo, in_parts,
+    BeginCall, BusyPolling, CallLimits, DATAGRAM_BYTES_MAX, Input, LEADER_BUFFER_BYTES,
+    LONG_DATAGRAM_BYTES_MAX, LONG_MESSAGES_BYTES_MAX, NodeLeaders, Output, QuickCalls, QuickMessage,
+    QuickSchedule, RECENT_ARRIVALS_MAX, RETRANSMIT_WINDOW, SendTo, in_parts,
 };
 use cool_shm::segment::records::{ARRIVALS, RankArrival};
 use cool_shm::segment::{
@@ -23,6 +23,8 @@ use cool_shm::segment::{
 use cool_types::Key;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
+use rustix::net::{RecvFlags, recvfrom};
+use std::io::ErrorKind;
 use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -58,6 +60,7 @@ pub(super) struct LeaderCalls {
     exchanged: LeaderTraffic,
     /// Current timeout of the socket.
     waits: Duration,
+    polling: BusyPolling,
     origin: Instant,
     /// Length of the datagrams into which the system divides messages; 0 if it does not.
     datagram_bytes: usize,
@@ -92,6 +95,7 @@ impl LeaderCalls {
             retransmissions: RetransmissionPosition::default(),
             exchanged: LeaderTraffic::default(),
             waits: Duration::ZERO,
+            polling: BusyPolling::default(),
             origin: Instant::now(),
             datagram_bytes,
             buffer: vec![0; LEADER_BUFFER_BYTES],
@@ -210,30 +214,61 @@ impl LeaderCalls {
 
     /// Waits for a datagram, for about `timeout` at most, and passes it to the machine.
     fn receive(&mut self, call: &QuickCall<'_>, timeout: Duration) -> Result<(), Interrupted<Error>> {
-        match socket_timeout(timeout) {
-            None if !is_readable_within(&self.socket, timeout).map_err(|e| socket_error(call, e))? => {
-                return Ok(());
-            }
-            // A datagram has arrived, so the timeout of the socket does not matter.
-            None => {}
-            Some(waits) if self.waits == waits => {}
-            Some(waits) => {
-                self.socket.set_read_timeout(Some(waits)).map_err(|e| socket_error(call, e))?;
-                self.waits = waits;
-            }
+        let start = Instant::now();
+        let mut received = self.poll_socket(timeout.min(self.polling.polling_time()));
+        if received.as_ref().is_err_and(|e| e.kind() == ErrorKind::WouldBlock) {
+            received = self.wait_for_datagram(timeout);
         }
-        match self.socket.recv_from(&mut self.buffer) {
-            Ok((len, from)) => {
+        self.polling.record(start.elapsed());
+        match received {
+            Ok((len, port)) => {
                 let (now, before) = (self.now(), self.machine.arrivals().messages());
                 self.machine.handle(now, Input::Datagram(&self.buffer[..len]));
                 let was_taken = self.machine.arrivals().messages() > before;
                 // The port shows that the sender's agent retransmitted it, after a NAK.
-                self.exchanged.traffic.retransmitted += u32::from(was_taken && from.port() == self.port + 1);
+                self.exchanged.traffic.retransmitted += u32::from(was_taken && port == self.port + 1);
                 Ok(())
             }
             Err(e) if is_loss(&e) => Ok(()),
             Err(e) => Err(socket_error(call, e)),
         }
+    }
+
+    /// Receives a datagram, for which it polls for `time`. Returns its length and the sender's
+    /// port, or [`ErrorKind::WouldBlock`].
+    fn poll_socket(&mut self, time: Duration) -> std::io::Result<(usize, u16)> {
+        let start = Instant::now();
+        while start.elapsed() < time {
+            match recvfrom(&self.socket, &mut self.buffer[..], RecvFlags::DONTWAIT) {
+                Ok((len, _, from)) => {
+                    let from = from.and_then(|from| SocketAddrV4::try_from(from).ok());
+                    return Ok((len, from.map_or(0, |from| from.port())));
+                }
+                // Other ranks and agents of this machine may need the CPU to send the datagram.
+                Err(Errno::AGAIN | Errno::INTR) => std::thread::yield_now(),
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Err(ErrorKind::WouldBlock.into())
+    }
+
+    /// Sleeps until a datagram arrives, for about `timeout` at most. Returns its length and the
+    /// sender's port, or [`ErrorKind::WouldBlock`].
+    fn wait_for_datagram(&mut self, timeout: Duration) -> std::io::Result<(usize, u16)> {
+        match socket_timeout(timeout) {
+            None if !is_readable_within(&self.socket, timeout)? => {
+                return Err(ErrorKind::WouldBlock.into());
+            }
+            // A datagram has arrived, so the timeout of the socket does not matter.
+            None => {}
+            Some(waits) if self.waits == waits => {}
+            Some(waits) => {
+                self.socket.set_read_timeout(Some(waits))?;
+                self.waits = waits;
+            }
+        }
+        let (len, from) = self.socket.recv_from(&mut self.buffer)?;
+        Ok((len, from.port()))
     }
 
     /// Returns the part of the segment that stores sent datagrams.
