@@ -45,7 +45,8 @@ class Network:
         remove_stale_interfaces(topo)
         # Only switches with OpenFlow connect to the controller.
         self.has_openflow = switches in ("ovs", "bofuss")
-        if switches == "routed":
+        self.is_routed = switches == "routed"
+        if self.is_routed:
             routed.assign_addresses(topo)
         if switches == "bridge" and len(topo.links()) >= len(topo.nodes()):
             raise RuntimeError("%s has loops, which bridges would carry frames around; use a tree" % topology)
@@ -58,7 +59,7 @@ class Network:
         self.net.start()
         for switch in self.net.switches if self.has_openflow else ():
             self.connect(switch.name)
-        if any(isinstance(switch, routed.Router) for switch in self.net.switches):
+        if self.is_routed:
             routed.route(self.net, self.run_in)
         for link in self.net.links:
             self.shape(link, self.mbit(link))
@@ -161,10 +162,12 @@ class Network:
     def _configure(self, intf, mbit):
         """Configures an interface: sets its MTU and limits its rate to `mbit`, unless that is 0.
         Makes senders compute checksums and cut packets, because the userspace datapath does not,
-        and because a packet of the emulated rate or loss must be one of the link. Disables IPv6,
+        because a packet of the emulated rate or loss must be one of the link, and because Linux
+        drops multicasts longer than the MTU that it should forward. Disables IPv6,
         because the kernel would send packets of its own, such as router solicitations."""
         run = partial(self.run_in, intf.node)
-        run("ethtool", "-K", intf.name, "tx", "off" if self.has_openflow or mbit or self.loss else "on")
+        must_cut = self.has_openflow or self.is_routed or mbit or self.loss
+        run("ethtool", "-K", intf.name, "tx", "off" if must_cut else "on")
         run("sysctl", "-qw", "net.ipv6.conf.%s.disable_ipv6=1" % intf.name)
         run("ip", "link", "set", intf.name, "mtu", str(self.mtu))
         if mbit and self.flow_mbit and not is_switch(intf.node):

@@ -2,8 +2,8 @@
 behind its router, and routers reach each rack by all shortest paths, so networks may have loops.
 
 A router has a bridge for the hosts of its rack, which forwards multicast to members only. Routes are
-static. If Debian's smcroute is installed, routers forward multicast of 239.0.0.0/8 on a spanning
-tree, to all racks.
+static. If Debian's smcroute is installed, routers forward multicast of 239.0.0.0/8 and 232.0.0.0/8
+(source-specific) on a spanning tree, to all racks.
 """
 import collections
 import os
@@ -13,7 +13,7 @@ import tempfile
 
 from emulator import Switch
 
-MULTICAST = "239.0.0.0/8"
+MULTICAST = ("239.0.0.0/8", "232.0.0.0/8")
 # Numbers of the last host of a rack, and of its router.
 HOSTS_MAX, GATEWAY = 250, 254
 # The bridge of a router.
@@ -41,7 +41,8 @@ class Router(Switch):
             f.writelines("phyint %s enable\n" % interface for interface in interfaces)
             for interface in interfaces:
                 others = [other for other in interfaces if other != interface]
-                f.write("mroute from %s group %s to %s\n" % (interface, MULTICAST, " ".join(others)))
+                for group in MULTICAST:
+                    f.write("mroute from %s group %s to %s\n" % (interface, group, " ".join(others)))
         command = ["smcrouted", "-n", "-N", "-f", configuration, "-P", pid, "-u", control]
         self.smcroute = subprocess.Popen(["setpriv", "--pdeathsig", "TERM", "mnexec", "-a", str(self.pid), *command],
                                          stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

@@ -154,7 +154,7 @@ impl GroupRecovery {
             group
         };
         let members = group.members.iter().map(|member| member.node.clone()).collect();
-        let request = GroupRequest { id: group.id, members, can_prove: true };
+        let request = GroupRequest { id: group.id, members, can_prove: true, can_join_sources: true };
         if let Err(why) = self.network.adopt_group(request, trees(&group)).await {
             warn!(group = group.id, %why, "cannot adopt the trees of the group");
         }

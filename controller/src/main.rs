@@ -5,7 +5,7 @@
 //! leads.
 
 use cool_controller::leadership::{Leadership, LeadershipLost, LeadershipOptionsError};
-use cool_controller::options::{ObserveError, Options};
+use cool_controller::options::{ContradictoryOptions, Options};
 use cool_controller::pages::standby;
 use cool_controller::server::{ServerConfig, WebPages, serve};
 use cool_daemon::config::Config;
@@ -50,7 +50,7 @@ enum Error {
     #[error("the gRPC server failed: {0}")]
     Serve(#[from] tonic::transport::Error),
     #[error(transparent)]
-    Observe(#[from] ObserveError),
+    Options(#[from] ContradictoryOptions),
     #[error(transparent)]
     Leadership(#[from] LeadershipOptionsError),
     #[error("leadership lost: {0}; restart this controller to make it a standby")]
@@ -93,7 +93,7 @@ fn failed(error: &Error) -> ExitCode {
 }
 
 async fn run(options: Options, config: Config) -> Result<(), Error> {
-    options.check_observe()?;
+    options.check()?;
     let log = options.log.start()?;
     tokio::spawn(log.report_omitted());
     let on = |kind| signal(kind).map_err(Error::Signals);

@@ -9,7 +9,8 @@ use crate::server::ServerConfig;
 use crate::timeouts::Timeouts;
 use clap::{Parser, ValueEnum};
 use cool_fabric::{
-    DatapathId, FabricConfig, HostLimits, NetworkMode, Pipeline, RackTable, TableCapacity, Unicast,
+    DatapathId, FabricConfig, HostLimits, MulticastModel, NetworkMode, Pipeline, RackTable, TableCapacity,
+    Unicast,
 };
 use cool_topology::Key;
 use cool_topology::ids::NoDatapathId;
@@ -58,6 +59,17 @@ pub struct Options {
     /// Start the controller without this flag to hand the switches over.
     #[arg(long)]
     pub observe: bool,
+
+    /// The multicast addresses of groups, on networks without OpenFlow switches
+    ///
+    /// With "asm" (any-source multicast) groups use addresses of 239.192.0.0/14, or of ff18::/16
+    /// with IPv6. Routers with PIM need a rendezvous point for them. With "ssm" (source-specific
+    /// multicast, RFC 4607) they use addresses of 232.192.0.0/14, or of ff38::/32, for which
+    /// routers need none: each node joins the sources that its groups use, and receives multicasts
+    /// of no other host. The first messages of a source are then sent along chains, and ranks
+    /// execute no quick calls.
+    #[arg(long, value_enum, value_name = "MODEL", default_value_t = MulticastModel::Asm)]
+    pub multicast: MulticastModel,
 
     /// File with the racks of nodes that no OpenFlow switch locates
     ///
@@ -289,32 +301,47 @@ fn parse_switch_names(text: &str) -> Result<Arc<BTreeMap<DatapathId, String>>, S
     Ok(Arc::new(names))
 }
 
-/// Options that contradict --observe.
+/// Options that contradict each other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ObserveError {
-    /// A network without OpenFlow switches.
+pub enum ContradictoryOptions {
+    /// --multicast ssm on a network in which no node joins multicast addresses.
+    #[error(
+        "--multicast ssm has no effect with --network {}, because nodes then join no multicast addresses; \
+         omit it, or use --network auto or snooping",
+        name(*.0)
+    )]
+    Multicast(NetworkMode),
+    /// --observe on a network without OpenFlow switches.
     #[error(
         "--observe observes OpenFlow switches, but with --network {} none are used; omit one of the two",
-        .0.to_possible_value().map_or_else(String::new, |mode| mode.get_name().to_owned())
+        name(*.0)
     )]
-    Network(NetworkMode),
-    /// A pair of controllers.
+    Observe(NetworkMode),
+    /// --observe in a pair of controllers.
     #[error(
         "--observe and --lead-by: while an observer leads the pair, no controller serves the cluster; omit one of the two"
     )]
-    Pair,
+    ObservingPair,
+}
+
+fn name(mode: NetworkMode) -> String {
+    mode.to_possible_value().map_or_else(String::new, |mode| mode.get_name().to_owned())
 }
 
 impl Options {
-    /// Checks that the options do not contradict --observe.
+    /// Checks the options that depend on each other.
     ///
     /// # Errors
-    /// Returns the contradiction.
-    pub fn check_observe(&self) -> Result<(), ObserveError> {
-        match self.network {
+    /// Returns a contradiction between two options.
+    pub fn check(&self) -> Result<(), ContradictoryOptions> {
+        let mode = self.network;
+        match mode {
+            NetworkMode::OpenFlow | NetworkMode::Plain if self.multicast == MulticastModel::Ssm => {
+                Err(ContradictoryOptions::Multicast(mode))
+            }
             _ if !self.observe => Ok(()),
-            mode @ (NetworkMode::Snooping | NetworkMode::Plain) => Err(ObserveError::Network(mode)),
-            _ if self.leadership.lead_by.is_some() => Err(ObserveError::Pair),
+            NetworkMode::Snooping | NetworkMode::Plain => Err(ContradictoryOptions::Observe(mode)),
+            _ if self.leadership.lead_by.is_some() => Err(ContradictoryOptions::ObservingPair),
             NetworkMode::Auto | NetworkMode::OpenFlow => Ok(()),
         }
     }
@@ -333,6 +360,7 @@ impl Options {
             hosts: (!self.agents_only)
                 .then_some(HostLimits { all: self.max_hosts, per_port: self.max_hosts_per_port }),
             max_snooped_trees: self.max_trees,
+            multicast: self.multicast,
             capacity: TableCapacity {
                 groups: self.max_groups_per_switch,
                 failovers: self.max_failovers_per_switch,
@@ -422,6 +450,21 @@ mod tests {
     }
 
     #[test]
+    fn ssm_needs_a_network_in_which_nodes_join_addresses() {
+        let check = |mode| {
+            Options::parse_from(["cool-controller", "--multicast", "ssm", "--network", mode])
+                .check()
+                .map_err(|why| why.to_string())
+        };
+        assert_eq!([check("auto"), check("snooping")], [Ok(()), Ok(())]);
+        for mode in ["openflow", "plain"] {
+            let why = check(mode).unwrap_err();
+            assert!(why.contains(&format!("no effect with --network {mode}")), "{why}");
+        }
+        assert_eq!(Options::parse_from(["cool-controller"]).fabric().multicast, MulticastModel::Asm);
+    }
+
+    #[test]
     fn rates_are_converted_to_bytes_per_second() {
         let options = Options::parse_from(["cool-controller", "--host-mbit", "20.5"]);
         assert_eq!(options.fabric().host_bytes_per_second, Some(2_562_500));
@@ -450,7 +493,7 @@ mod tests {
     fn options_that_contradict_observe_are_refused() {
         let check = |given: &[&str]| {
             let arguments = ["cool-controller", "--observe"].into_iter().chain(given.iter().copied());
-            Options::parse_from(arguments).check_observe().map_err(|why| why.to_string())
+            Options::parse_from(arguments).check().map_err(|why| why.to_string())
         };
         assert_eq!(check(&[]), Ok(()));
         assert_eq!(check(&["--network", "openflow", "--unicast", "normal"]), Ok(()));
@@ -461,7 +504,7 @@ mod tests {
         let why = check(&["--lead-by", "https://etcd:2379"]).unwrap_err();
         assert!(why.contains("--lead-by"), "{why}");
         let plain = Options::parse_from(["cool-controller", "--network", "plain"]);
-        assert_eq!(plain.check_observe(), Ok(()));
+        assert_eq!(plain.check(), Ok(()));
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! The record of datagrams that do not arrive at this node, which `cool doctor` reports.
 
+use cool_types::name_list;
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -37,7 +38,7 @@ impl DatagramFaults {
     pub(crate) fn record_unjoined_tree(&self, tree: IpAddr, ip: IpAddr, error: &std::io::Error) {
         let text = format!(
             "multicasts to {tree} are not received on the data interface {ip} ({error}), so the node gets their data from other \
-             nodes, which is slower: see net.ipv4.igmp_max_memberships and the limit of open files"
+             nodes, which is slower: see net.ipv4.igmp_max_memberships, net.ipv4.igmp_max_msf and the limit of open files"
         );
         self.record(tree, text);
     }
@@ -48,6 +49,18 @@ impl DatagramFaults {
         let text = format!(
             "multicasts to {tree} do not arrive on the data interface {ip} although other nodes receive them, so the node gets \
              their data from other nodes, which is slower: see the multicast settings of its switch port, and its firewall"
+        );
+        self.record(tree, text);
+    }
+
+    /// Records that multicasts of this node over a source-specific tree do not arrive at some
+    /// nodes.
+    pub(crate) fn record_unproven_source(&self, tree: IpAddr, ip: IpAddr, nodes: &[String]) {
+        let nodes: Vec<&str> = nodes.iter().map(String::as_str).collect();
+        let text = format!(
+            "multicasts of the data interface {ip} to {tree} do not arrive at {}, so its messages are sent along chains, which is \
+             slower: routers need PIM with source-specific multicast for this range, and IGMPv3 or MLDv2 in each subnet",
+            name_list(&nodes)
         );
         self.record(tree, text);
     }

@@ -51,6 +51,10 @@ pub const PARALLEL_CONNECTIONS: u64 = 1 << 13;
 /// The agent has room in its sockets for long quick calls, of which messages are sent in parts.
 pub const LONG_QUICK_CALLS: u64 = 1 << 14;
 
+/// The agent joins the sources of source-specific trees (RFC 4607) that other agents name, and
+/// proves that its own multicasts over them arrive.
+pub const TREE_SOURCES: u64 = 1 << 15;
+
 /// The agent measures the costs of its work when it starts, and plans with measured costs.
 pub const CPU_COSTS: u64 = 1 << 17;
 
@@ -68,4 +72,5 @@ pub const ALL: u64 = TAGS
     | REPEATED_PROOFS
     | PARALLEL_CONNECTIONS
     | LONG_QUICK_CALLS
+    | TREE_SOURCES
     | CPU_COSTS;

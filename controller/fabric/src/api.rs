@@ -25,6 +25,18 @@ pub enum NetworkMode {
     Plain,
 }
 
+/// The multicast addresses of trees on networks without OpenFlow switches.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
+pub enum MulticastModel {
+    /// Any-source multicast: the nodes of a group join its addresses, and receive what any host
+    /// sends to them.
+    #[default]
+    Asm,
+    /// Source-specific multicast (RFC 4607): nodes join an address together with each node that
+    /// multicasts to it, and receive nothing from others. Routers need no rendezvous point.
+    Ssm,
+}
+
 /// How unicast frames between nodes are forwarded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Unicast {
@@ -113,6 +125,8 @@ pub struct FabricConfig {
     /// Maximum number of multicast addresses that are in use at once where switches forward
     /// multicast by snooping, because their tables are small.
     pub max_snooped_trees: u32,
+    /// The addresses of trees on networks without OpenFlow switches.
+    pub multicast: MulticastModel,
     /// Limits for each switch, in addition to those that the switch reports.
     pub capacity: TableCapacity,
     /// The table and the group numbers that are used in each switch.
@@ -152,6 +166,7 @@ impl Default for FabricConfig {
             unicast: Unicast::default(),
             hosts: Some(HostLimits::default()),
             max_snooped_trees: 512,
+            multicast: MulticastModel::default(),
             capacity: TableCapacity::default(),
             pipeline: Pipeline::default(),
             racks: Arc::default(),
@@ -341,6 +356,8 @@ pub struct GroupRequest {
     /// Whether the members can prove that trees work. Otherwise the group has trees only if
     /// switches acknowledge them.
     pub can_prove: bool,
+    /// Whether the members can join the sources of source-specific trees.
+    pub can_join_sources: bool,
 }
 
 /// A tree. Either the switches have acknowledged it, or its nodes must prove that it works.
@@ -358,7 +375,8 @@ pub struct TreeGrant {
     pub links: Vec<Link>,
     /// Nodes of the tree, each with its port, if switches have acknowledged the tree.
     pub nodes: Vec<(String, Port)>,
-    /// Whether the nodes must prove that the tree works before they use it.
+    /// Whether the controller must request a proof that the tree works before the nodes use it. The
+    /// sources of a source-specific tree prove it themselves.
     pub needs_proof: bool,
 }
 

@@ -28,9 +28,9 @@ mod trees;
 
 pub use api::{
     DatapathId, FabricConfig, FabricError, GroupRequest, HostLimits, HostView, Key, Link, LinkView,
-    LldpNeighbor, Location, MacAddr, MulticastView, NetworkMode, NodeRegistration, NodeView, NotAdmitted,
-    Pipeline, Port, RackSource, RackTable, ReportedRack, SwitchView, TableCapacity, TopologySnapshot,
-    TreeGrant, TreeScope, Unicast,
+    LldpNeighbor, Location, MacAddr, MulticastModel, MulticastView, NetworkMode, NodeRegistration, NodeView,
+    NotAdmitted, Pipeline, Port, RackSource, RackTable, ReportedRack, SwitchView, TableCapacity,
+    TopologySnapshot, TreeGrant, TreeScope, Unicast,
 };
 pub use intent::tables::RuleCounts;
 pub use observation::{
@@ -109,7 +109,7 @@ pub trait Fabric: Send + Sync + 'static {
     /// acknowledged its entries by a barrier, at the latest after [`FabricConfig::ack_timeout`].
     /// The trees follow changes of the topology until the group is released, which the caller must
     /// do. If no OpenFlow switch locates the nodes, trees are addresses only, and the nodes must
-    /// prove that they work ([`TreeGrant::needs_proof`]).
+    /// prove that they work ([`TreeGrant::needs_proof`], [`MulticastModel`]).
     ///
     /// # Errors
     /// After an error the group does not exist. After [`FabricError::NotLocated`] or

@@ -284,7 +284,12 @@ async fn open_vswitch_forwards_as_wanted_also_after_a_restart() {
     // Nodes may register before or after switches connect.
     let fabric = start(listener).await;
     let early = fabric
-        .create_group(GroupRequest { id: 1, members: vec!["h1".into(), "h2".into()], can_prove: false })
+        .create_group(GroupRequest {
+            id: 1,
+            members: vec!["h1".into(), "h2".into()],
+            can_prove: false,
+            can_join_sources: false,
+        })
         .await;
     assert!(matches!(&early, Err(FabricError::NotLocated { nodes }) if *nodes == ["h1", "h2"]), "{early:?}");
     bridges.connect(address.port());
@@ -310,13 +315,25 @@ async fn open_vswitch_forwards_as_wanted_also_after_a_restart() {
     // Ranks 0 to 4, two of them on h2, so h2 leads its rack.
     let members = ["h2", "h3", "h2", "h1", "h4"].map(str::to_owned).to_vec();
     let grants = fabric
-        .create_group(GroupRequest { id: 5, members: members.clone(), can_prove: false })
+        .create_group(GroupRequest {
+            id: 5,
+            members: members.clone(),
+            can_prove: false,
+            can_join_sources: false,
+        })
         .await
         .unwrap();
     assert_eq!(grants.len(), 4);
     check_forwarding(&bridges, &fabric, &grants);
     assert_eq!(
-        fabric.create_group(GroupRequest { id: 5, members: members.clone(), can_prove: false }).await,
+        fabric
+            .create_group(GroupRequest {
+                id: 5,
+                members: members.clone(),
+                can_prove: false,
+                can_join_sources: false
+            })
+            .await,
         Err(FabricError::GroupExists { id: 5 })
     );
 
@@ -355,7 +372,10 @@ async fn open_vswitch_forwards_as_wanted_also_after_a_restart() {
     let fabric = start(listener.await.expect("the listener is given up")).await;
     discovered(&fabric, &bridges).await;
     assert_eq!(fabric.topology().switches.iter().map(|s| s.rack).collect::<Vec<_>>(), racks);
-    let grants = fabric.create_group(GroupRequest { id: 6, members, can_prove: false }).await.unwrap();
+    let grants = fabric
+        .create_group(GroupRequest { id: 6, members, can_prove: false, can_join_sources: false })
+        .await
+        .unwrap();
     check_forwarding(&bridges, &fabric, &grants);
     assert!(before.is_subset(&bridges.flows(1)), "{before:?} {:?}", bridges.flows(1));
 

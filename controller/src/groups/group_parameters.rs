@@ -9,7 +9,7 @@ use cool_collective::timing::AgentCosts;
 use cool_fabric::{TopologySnapshot, TreeGrant, TreeScope};
 use cool_proto::control::{Description, Group, Member, Tree, controller_message::Body, tree};
 use cool_proto::features;
-use cool_types::wire;
+use cool_types::{is_source_specific, wire};
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -58,14 +58,15 @@ pub fn decide_parameters(
     let ipv6 = places.iter().any(|place| place.session.agent.ip.is_ipv6());
     let mut cost_model = cost_model(places, network, measured);
     cost_model.costs.tag = key.as_ref().map_or(0, GroupProtection::tag_bytes);
-    // Quick calls use unencrypted IPv4, and their ranks reach all others by one tree. Their
-    // messages may be longer than a packet. The sender's system divides them by the MTU of its own
-    // interface, so a node with a smaller MTU would never receive them.
+    // Quick calls use unencrypted IPv4, and their ranks reach all others by one tree. It must not
+    // be source-specific, because every node would be a source. Their messages may be longer than a
+    // packet. The sender's system divides them by the MTU of its own interface, so a node with a
+    // smaller MTU would never receive them.
     let quick = !ipv6
         && has_one_mtu(places)
         && group_keys::all_have(places, features::QUICK)
         && key.as_ref().is_some_and(|key| !key.encrypted && !key.connects_on_demand)
-        && trees.iter().any(|tree| tree.scope == TreeScope::All);
+        && trees.iter().any(|tree| tree.scope == TreeScope::All && !is_source_specific(tree.address));
     Group {
         id,
         epoch: FIRST_EPOCH,

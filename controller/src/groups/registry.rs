@@ -3,7 +3,7 @@
 //! The [`Fabric`] installs their trees. [`crate::jobs`] and [`crate::groups::membership_driver`]
 //! decide which ranks form a group.
 
-use super::group_keys::GroupKeys;
+use super::group_keys::{self, GroupKeys};
 use super::group_parameters::FIRST_EPOCH;
 use super::group_parameters::{announcement, decide_parameters, tree_message};
 use super::member_place::{MemberPlace, by_node};
@@ -13,6 +13,7 @@ use crate::costs::prober::Prober;
 use cool_fabric::Fabric;
 use cool_fabric::{FabricError, GroupRequest};
 use cool_proto::control::{Group, ReleaseGroup, TreesProbed, controller_message::Body};
+use cool_proto::features;
 use parking_lot::Mutex;
 use std::collections::{BTreeMap, BTreeSet, btree_map::Entry};
 use std::net::IpAddr;
@@ -125,7 +126,9 @@ impl GroupRegistry {
         self.prober.stop();
         let members = places.iter().map(|p| p.session.agent.name.clone()).collect();
         let can_prove = self.tree_proofs.can_prove(places);
-        let trees = match network.create_group(GroupRequest { id, members, can_prove }).await {
+        let can_join_sources = group_keys::all_have(places, features::TREE_SOURCES);
+        let request = GroupRequest { id, members, can_prove, can_join_sources };
+        let trees = match network.create_group(request).await {
             Ok(trees) => trees,
             Err(
                 why @ (FabricError::NotLocated { .. }

@@ -272,6 +272,10 @@ impl Engine {
                 group.on_tree_probe(now, &mut self.resources, from, &packet);
                 Ok(())
             }
+            PacketBody::SourceActive { .. } | PacketBody::SourceReply(_) => {
+                group.on_source_packet(now, &mut self.resources, from, &packet);
+                Ok(())
+            }
             _ => group.on_packet(now, &mut self.resources, from, packet, payload),
         };
         self.conclude(now, id, result);
@@ -310,6 +314,12 @@ impl Engine {
             TimerKey::TreeProof(id) => {
                 self.with_group(now, id, |group, resources| {
                     group.on_tree_proof_timer(now, resources);
+                    Ok(())
+                });
+            }
+            TimerKey::TreeSources(id) => {
+                self.with_group(now, id, |group, resources| {
+                    group.on_tree_sources_timer(now, resources);
                     Ok(())
                 });
             }

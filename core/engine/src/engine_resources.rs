@@ -36,6 +36,8 @@ pub(crate) enum TimerKey {
     FailureDetector(u64),
     /// The group.
     TreeProof(u64),
+    /// The group.
+    TreeSources(u64),
 }
 
 /// The resources that all groups of a node use.

@@ -22,7 +22,8 @@
 //! `failure_detector` and `wait_for_graph` find out which ranks are to blame if something takes too
 //! long, `point_to_point` handles the messages outside of calls, `watched_calls` handles ranks that
 //! wait in calls that they execute themselves, `quick` agrees on whether the ranks of several nodes
-//! execute calls themselves, and `tree_proof` finds out whether multicasts arrive.
+//! execute calls themselves, and `tree_proof` and `tree_sources` find out whether multicasts
+//! arrive.
 
 mod actions;
 mod arrivals;
@@ -45,6 +46,7 @@ mod silent_trees;
 mod stream_failures;
 mod streams;
 mod tree_proof;
+mod tree_sources;
 mod wait_for_graph;
 mod watched_calls;
 
@@ -72,6 +74,7 @@ use running_calls::{CallAction, Completion, RunningCalls};
 use std::sync::Arc;
 use streams::{StreamEvent, Streams};
 use tree_proof::TreeProof;
+use tree_sources::TreeSources;
 use watched_calls::WatchedCalls;
 
 #[derive(Debug)]
@@ -86,6 +89,7 @@ pub(crate) struct Group {
     watched_calls: WatchedCalls,
     quick_calls: QuickAgreement,
     tree_proof: TreeProof,
+    tree_sources: TreeSources,
     matching: CallMatching,
     lost_rank_table: LostRankTable,
     failure_detector: FailureDetector,
@@ -106,6 +110,7 @@ impl Group {
             watched_calls: WatchedCalls::default(),
             quick_calls: QuickAgreement::default(),
             tree_proof: TreeProof::default(),
+            tree_sources: TreeSources::default(),
             matching: CallMatching::default(),
             lost_rank_table: LostRankTable::default(),
             failure_detector: FailureDetector::default(),
@@ -383,6 +388,7 @@ impl Group {
                     .send_next(&mut GroupContext { now, members: &self.members, resources }, queue)?;
             }
             StreamEvent::Mismatch { call, node } => self.notify_mismatch(now, resources, call, node),
+            StreamEvent::Heard(scope, source) => self.members.record_source(scope, source),
             StreamEvent::Closed(id) => {
                 if self.calls.get(id.call).is_some() {
                     self.streams.ignore(id);
@@ -519,6 +525,7 @@ impl Group {
     pub(crate) fn forget(mut self, now: Time, resources: &mut EngineResources) {
         self.clear(now, resources);
         resources.timers.set(TimerKey::TreeProof(self.members.id), None);
+        resources.timers.set(TimerKey::TreeSources(self.members.id), None);
         self.point_to_point.clear(self.members.id, resources);
         for node in self.members.others() {
             resources.peers.leave(now, self.members.nodes[node].id, self.id_and_epoch());

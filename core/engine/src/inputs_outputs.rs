@@ -150,7 +150,8 @@ pub struct MadeGroup {
     pub place: u16,
     /// Number of nodes of the group.
     pub nodes: u16,
-    /// The addresses of the trees that reach this node. The driver must receive from them.
+    /// The addresses of the trees that reach this node. The driver must receive from them; from
+    /// source-specific ones (RFC 4607) only the sources that [`Output::JoinSource`] names.
     pub trees: Vec<SocketAddr>,
 }
 
@@ -212,6 +213,34 @@ pub enum Output {
         trees: Vec<SocketAddr>,
         /// Number of these outputs since the last multicast arrived, including this one.
         renewals: u32,
+    },
+    /// Receive the multicasts of a source from a source-specific tree of a group. May be repeated.
+    JoinSource {
+        /// The group.
+        group: u64,
+        /// The address of the tree.
+        tree: SocketAddr,
+        /// The address of the source.
+        source: IpAddr,
+    },
+    /// Stop receiving the multicasts of a source for a group.
+    LeaveSource {
+        /// The group.
+        group: u64,
+        /// The address of the tree.
+        tree: SocketAddr,
+        /// The address of the source.
+        source: IpAddr,
+    },
+    /// Reports whether multicasts of this node over a source-specific tree arrive. If not, the node
+    /// sends its messages along the chain, and tries again later.
+    SourceProbed {
+        /// The group.
+        group: u64,
+        /// The address of the tree.
+        tree: IpAddr,
+        /// The names of the nodes at which no probe has arrived.
+        missing: Vec<String>,
     },
     /// Test whether the datagrams of a group's quick calls arrive at this node, and send datagrams
     /// for the tests of other nodes until the result for all is known ([`Output::Quick`]).

@@ -9,7 +9,7 @@ use cool_transport::tagged::Protection;
 use cool_transport::unicast::handshake::agent_key;
 use cool_transport::unicast::{AgentId, MessageName};
 use cool_transport::{Chain, Hop};
-use cool_types::{Key, name_list, rank_list, wire};
+use cool_types::{Key, is_source_specific, name_list, rank_list, wire};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -40,6 +40,16 @@ pub(crate) struct MemberTree {
     pub(crate) bytes_per_second: u64,
 }
 
+/// A tree that nodes join together with a source, and that reaches this node.
+#[derive(Clone, Debug)]
+pub(crate) struct SourceSpecificTree {
+    /// Its index among all trees of the group.
+    pub(crate) index: u32,
+    pub(crate) scope: MulticastScope,
+    pub(crate) address: SocketAddr,
+    pub(crate) nodes: Vec<usize>,
+}
+
 #[derive(Debug)]
 pub(crate) struct Members {
     pub(crate) id: u64,
@@ -64,6 +74,9 @@ pub(crate) struct Members {
     trees: BTreeMap<MulticastScope, Vec<MemberTree>>,
     /// The scopes with trees that are not used, because some node receives nothing from them.
     withdrawn: BTreeSet<MulticastScope>,
+    /// The nodes of which multicasts over source-specific trees arrive: this node once all others
+    /// have received its probes, and others once their data has arrived here.
+    sources: BTreeSet<(MulticastScope, usize)>,
     host_bytes_per_second: u64,
     /// The rate of the slowest network level, as configured or measured, by which plans are chosen.
     slowest_level_bytes_per_second: u64,
@@ -124,7 +137,8 @@ impl Members {
                 return Err(invalid(format!("the tree address {} is not a multicast address", tree.address)));
             }
             let address = SocketAddr::new(tree.address, tree.port);
-            let most = if scope == MulticastScope::All { Layout::MOST_STRIPES as usize } else { 1 };
+            let may_be_striped = scope == MulticastScope::All && !is_source_specific(tree.address);
+            let most = if may_be_striped { Layout::MOST_STRIPES as usize } else { 1 };
             let alike = trees.entry(scope).or_default();
             if alike.len() == most {
                 return Err(invalid(format!("more than {most} trees are for {:?}", tree.scope)));
@@ -150,6 +164,7 @@ impl Members {
             group_key: spec.keyed.as_ref().filter(|_| spec.on_demand).map(|keyed| keyed.key.clone()),
             trees,
             withdrawn: BTreeSet::new(),
+            sources: BTreeSet::new(),
             host_bytes_per_second: spec.host_bytes_per_second,
             slowest_level_bytes_per_second: cost.rack.bytes_per_second.min(cost.core.bytes_per_second),
             by_id: BTreeMap::new(),
@@ -178,11 +193,41 @@ impl Members {
     /// all trees of the group, its address and its nodes.
     pub(crate) fn my_indexed_trees(&self) -> Vec<(u32, SocketAddr, Vec<usize>)> {
         let trees =
-            self.trees.iter().flat_map(|(scope, trees)| trees.iter().map(|tree| (*scope, tree.address)));
-        let trees = (0u32..)
-            .zip(trees)
-            .map(|(index, (scope, address))| (index, address, self.layout.nodes_of(scope)));
+            self.indexed_trees().map(|(index, scope, address)| (index, address, self.layout.nodes_of(scope)));
         trees.filter(|(_, _, nodes)| nodes.contains(&self.me)).collect()
+    }
+
+    fn indexed_trees(&self) -> impl Iterator<Item = (u32, MulticastScope, SocketAddr)> {
+        let trees =
+            self.trees.iter().flat_map(|(scope, trees)| trees.iter().map(|tree| (*scope, tree.address)));
+        (0u32..).zip(trees).map(|(index, (scope, address))| (index, scope, address))
+    }
+
+    /// Returns the source-specific trees over this node.
+    pub(crate) fn source_specific_trees(&self) -> impl Iterator<Item = SourceSpecificTree> {
+        let trees = self.indexed_trees().filter(|(.., address)| is_source_specific(address.ip()));
+        let trees = trees.map(|(index, scope, address)| {
+            let nodes = self.layout.nodes_of(scope);
+            SourceSpecificTree { index, scope, address, nodes }
+        });
+        trees.filter(|tree| tree.nodes.contains(&self.me))
+    }
+
+    /// Returns whether nodes join the tree for a scope together with a source.
+    pub(crate) fn is_source_specific(&self, scope: MulticastScope) -> bool {
+        self.trees.get(&scope).into_iter().flatten().any(|tree| is_source_specific(tree.address.ip()))
+    }
+
+    /// Records that multicasts of a node arrive over the tree for a scope.
+    pub(crate) fn record_source(&mut self, scope: MulticastScope, source: usize) {
+        if self.is_source_specific(scope) {
+            self.sources.insert((scope, source));
+        }
+    }
+
+    /// Records that a node does not multicast over the tree for a scope.
+    pub(crate) fn forget_source(&mut self, scope: MulticastScope, source: usize) {
+        self.sources.remove(&(scope, source));
     }
 
     /// Sets the trees that new streams must not use, by their addresses; they use all others. If
@@ -205,6 +250,13 @@ impl Members {
         !self.trees(scope).is_empty()
     }
 
+    /// Returns whether a node uses the tree for a scope, as far as this node knows. Nodes may know
+    /// different sources of source-specific trees, because each receiver notices in each stream
+    /// whether chunks arrive over the tree.
+    pub(crate) fn is_source(&self, scope: MulticastScope, node: usize) -> bool {
+        self.has_tree(scope) && (!self.is_source_specific(scope) || self.sources.contains(&(scope, node)))
+    }
+
     /// Returns the trees for a scope that may be used.
     pub(crate) fn trees(&self, scope: MulticastScope) -> &[MemberTree] {
         let trees = self.trees.get(&scope).filter(|_| !self.withdrawn.contains(&scope));
@@ -216,10 +268,10 @@ impl Members {
         self.trees(scope).get(stripe.index as usize).copied()
     }
 
-    /// Returns the address of the tree of this node's rack.
+    /// Returns the address of the tree of this node's rack, if this node may multicast over it.
     pub(crate) fn rack_tree(&self) -> Option<SocketAddr> {
         let rack = MulticastScope::Rack(self.layout.rack_of_node(self.me));
-        self.trees(rack).first().map(|tree| tree.address)
+        self.trees(rack).first().filter(|_| self.is_source(rack, self.me)).map(|tree| tree.address)
     }
 
     /// Returns the share of this node's link to which a stream is entitled next to its

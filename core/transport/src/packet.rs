@@ -30,6 +30,8 @@
 //! | 8 | ping | nothing |
 //! | 9 | ping answer | incarnation u64 |
 //! | 10 | tree probe | payload |
+//! | 11 | source active | flags u8 (1 ends) |
+//! | 12 | source reply | u8: 0 received, 1 refused, 2 silent |
 //!
 //! Ranges must not be empty, must ascend, and must not touch.
 
@@ -150,9 +152,29 @@ pub enum PacketBody {
         incarnation: u64,
     },
     /// Multicast to prove that a tree carries packets of this length; the payload is padding. It
-    /// belongs to no stream: `call` is the number of the proof, and `transfer` the index of the
-    /// tree.
+    /// belongs to no stream: `call` is the number of the proof, or zero over a source-specific
+    /// tree, and `transfer` the index of the tree.
     TreeProbe,
+    /// Requests a node to join a source-specific tree with the sender of this packet as the source,
+    /// or to leave it. Belongs to no stream: `transfer` is the index of the tree.
+    SourceActive {
+        /// Whether to leave the tree, because the sender does not multicast over it.
+        ends: bool,
+    },
+    /// Tells the source of a source-specific tree whether its multicasts arrive. Belongs to no
+    /// stream: `transfer` is the index of the tree.
+    SourceReply(SourceReply),
+}
+
+/// Whether multicasts of a source over a source-specific tree arrive at a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceReply {
+    /// A probe has arrived.
+    Received = 0,
+    /// The node does not join, because it has joined as many sources as it may.
+    Refused = 1,
+    /// Multicasts no longer arrive.
+    Silent = 2,
 }
 
 /// How a chunk was sent.

@@ -18,7 +18,7 @@ pub(crate) fn check(bytes: &[u8]) {
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
     use cool_transport::StreamId;
-    use cool_transport::packet::{PacketBody, Via};
+    use cool_transport::packet::{PacketBody, SourceReply, Via};
 
     let id = StreamId { group: 1, epoch: 2, call: 3, transfer: 4, source: 5 };
     let bodies = [
@@ -40,6 +40,8 @@ fn seeds() -> Vec<Vec<u8>> {
         PacketBody::DigestMismatch,
         PacketBody::Ping,
         PacketBody::PingAnswer { incarnation: 8 },
+        PacketBody::SourceActive { ends: true },
+        PacketBody::SourceReply(SourceReply::Silent),
     ];
     bodies
         .into_iter()

@@ -1,12 +1,14 @@
 //! The host of the engine: executes each of its outputs in order, without ever waiting.
 
+mod joined_trees;
+
 use super::agent_connection::AgentConnection;
 use super::cipher::AesGcm;
 use super::handshake::{LinkSecurity, RecordCiphers};
 use super::link_pace::pace;
 use super::memory_table::MemoryTable;
 use super::tcp::{self, ConnectParams};
-use super::udp::{self, Socket};
+use super::udp::Socket;
 use super::udp_outbox::DatagramOutbox;
 use super::work::{self, MoveWork, WorkPool};
 use super::{DriverEvent, DriverEvents, GroupReply};
@@ -25,19 +27,14 @@ use cool_tcp::LinkEstimate;
 use cool_transport::packet::DATA_HEADER;
 use cool_transport::tagged::Tagger;
 use cool_types::limits::BOUNCE_BYTES;
-use std::collections::{BTreeMap, BTreeSet};
+use joined_trees::JoinedTree;
+use std::collections::BTreeMap;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use tokio::net::TcpStream;
 use tokio::sync::{mpsc, oneshot};
-
-/// A tree from which this node receives, and the groups that use it.
-struct JoinedTree {
-    groups: BTreeSet<u64>,
-    socket: Socket,
-}
 
 /// A group that is being made.
 struct PendingGroup {
@@ -48,15 +45,6 @@ struct PendingGroup {
     keyed: Option<(u32, GroupKey)>,
     /// Whether the group's key proves the identities of its agents.
     proves: bool,
-}
-
-/// Closes sockets of trees on another thread, because leaving a tree takes as long as joining one.
-fn close<T: Send + 'static>(sockets: Vec<T>) {
-    if !sockets.is_empty()
-        && let Ok(runtime) = tokio::runtime::Handle::try_current()
-    {
-        runtime.spawn_blocking(move || drop(sockets));
-    }
 }
 
 /// Counters and records that other threads read.
@@ -326,6 +314,9 @@ impl EngineHost {
             }
             Output::RenewTrees { trees } => self.renew_trees(&trees),
             Output::TreesSilent { group, trees, renewals } => self.trees_silent(group, &trees, renewals),
+            Output::JoinSource { group, tree, source } => self.join_source(group, tree, source),
+            Output::LeaveSource { group, tree, source } => self.leave_source(group, tree, source),
+            Output::SourceProbed { tree, missing, .. } => self.source_probed(tree, &missing),
             Output::ProbeQuick { group } => self.probe_quick(group),
             Output::Quick { group, all } => {
                 self.segments.get(&group).into_iter().for_each(|segment| segment.quick(all));
@@ -445,57 +436,6 @@ impl EngineHost {
         self.join_trees(group, reply, trees);
     }
 
-    /// Joins the trees of a group on another thread, because the system joins a tree only while it
-    /// has a lock that is held for seconds if other interfaces are configured. The group is made
-    /// once all trees are joined.
-    fn join_trees(&mut self, group: u64, reply: GroupReply, trees: Vec<SocketAddr>) {
-        let is_new = |tree: &SocketAddr| match self.trees.get_mut(tree) {
-            Some(joined) => {
-                joined.groups.insert(group);
-                false
-            }
-            None => true,
-        };
-        let (new, ip): (Vec<SocketAddr>, IpAddr) = (trees.into_iter().filter(is_new).collect(), self.ip);
-        if new.is_empty() {
-            return drop(reply.send(Ok(())));
-        }
-        let events = self.events.clone();
-        let join = move || {
-            let joined = new.into_iter().map(|tree| (tree, udp::listen(tree, ip))).collect();
-            // The driver may have ended.
-            let _ = events.blocking_send(DriverEvent::TreesJoined { group, reply, joined });
-        };
-        tokio::task::spawn_blocking(join);
-    }
-
-    /// Handles the sockets of a group's trees. A tree that this node cannot join does not prevent
-    /// the group: the chain delivers the messages of that tree to this node.
-    pub(super) fn trees_joined(
-        &mut self,
-        group: u64,
-        reply: GroupReply,
-        joined: Vec<(SocketAddr, io::Result<Socket>)>,
-    ) {
-        // The group may have been released meanwhile.
-        if !self.paces.contains_key(&group) {
-            return close(joined);
-        }
-        for (address, socket) in joined {
-            match socket {
-                Ok(socket) => {
-                    // Another group may have joined the same tree meanwhile.
-                    let tree = self.trees.entry(address);
-                    let tree = tree.or_insert_with(|| JoinedTree { groups: BTreeSet::new(), socket });
-                    tree.groups.insert(group);
-                }
-                Err(error) => self.counters.faults.record_unjoined_tree(address.ip(), self.ip, &error),
-            }
-        }
-        // The caller may have stopped waiting. The group exists until it is released.
-        let _ = reply.send(Ok(()));
-    }
-
     /// Starts a proof of a group's trees. The engine reports the result.
     pub(super) fn prove_trees(
         &mut self,
@@ -528,24 +468,9 @@ impl EngineHost {
         }
     }
 
-    /// Leaves and joins these trees again, on another thread as in [`Self::join_trees`].
-    fn renew_trees(&mut self, trees: &[SocketAddr]) {
-        for (address, joined) in trees.iter().filter_map(|tree| self.trees.get_key_value(tree)) {
-            let (tree, ip) = (address.ip(), self.ip);
-            let (membership, faults) = (joined.socket.membership(), Arc::clone(&self.counters.faults));
-            tokio::task::spawn_blocking(move || {
-                if let Err(error) = membership.and_then(|membership| membership.renew(ip)) {
-                    faults.record_unjoined_tree(tree, ip, &error);
-                }
-            });
-        }
-    }
-
     fn group_forgotten(&mut self, group: u64) {
         self.end_sharing(group);
-        let unused =
-            self.trees.extract_if(.., |_, tree| tree.groups.remove(&group) && tree.groups.is_empty());
-        close(unused.collect::<Vec<_>>());
+        self.leave_trees(group);
         self.tree_proofs.remove(&group);
         self.tagger.remove(group);
         self.security.groups.release(group);

@@ -26,6 +26,7 @@ mod stream_sets;
 pub(crate) mod tcp;
 #[cfg(test)]
 mod tests;
+mod tree_membership;
 pub(crate) mod udp;
 mod udp_outbox;
 mod work;

@@ -3,9 +3,11 @@
 //! recvmmsg, GRO) where it supports that.
 
 use super::port_conflict::{self, PortEntry};
+use super::tree_membership::TreeMembership;
 use super::udp_outbox::{BUFFER, DatagramBatch, DatagramSink};
 use crate::async_socket::AsyncSocket;
 use crate::interface;
+use cool_types::is_source_specific;
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
@@ -105,45 +107,21 @@ fn alone(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, u16)> {
     Ok((socket, port))
 }
 
-/// Returns a socket that receives from a tree at the interface with address `ip`.
+/// Returns a socket that receives from a tree at the interface with address `ip`. From a
+/// source-specific tree it receives nothing until it has joined a source.
 pub(super) fn listen(tree: SocketAddr, ip: IpAddr) -> io::Result<Socket> {
     let socket = socket(ip)?;
     socket.set_reuse_port(true)?;
+    if is_source_specific(tree.ip()) {
+        ignore_multicast_for_other_sockets(&socket, ip)?;
+    }
     // A socket that is bound to the tree's address receives nothing else.
     socket.bind(&tree.into())?;
-    join(&socket, tree.ip(), ip)?;
-    Socket::new(socket.into(), tree.ip())
-}
-
-/// Makes a socket receive from a tree at the interface with address `ip`.
-fn join(socket: &socket2::Socket, tree: IpAddr, ip: IpAddr) -> io::Result<()> {
-    match (tree, ip) {
-        (IpAddr::V4(tree), IpAddr::V4(ip)) => socket.join_multicast_v4(&tree, &ip),
-        (IpAddr::V6(tree), IpAddr::V6(ip)) => socket.join_multicast_v6(&tree, interface::index_of(ip)?),
-        _ => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is of the other version of IP")),
+    let membership = TreeMembership { socket, tree: tree.ip(), ip };
+    if !is_source_specific(tree.ip()) {
+        membership.join()?;
     }
-}
-
-/// The membership of a socket in a tree.
-pub(super) struct TreeMembership {
-    socket: socket2::Socket,
-    tree: IpAddr,
-}
-
-impl TreeMembership {
-    /// Leaves the tree and joins it again, so that the system reports the membership to the network
-    /// again. The socket receives nothing in between.
-    pub(super) fn renew(&self, ip: IpAddr) -> io::Result<()> {
-        match (self.tree, ip) {
-            (IpAddr::V4(tree), IpAddr::V4(ip)) => self.socket.leave_multicast_v4(&tree, &ip)?,
-            (IpAddr::V6(tree), IpAddr::V6(ip)) => {
-                self.socket.leave_multicast_v6(&tree, interface::index_of(ip)?)?;
-            }
-            // `join` returns the error.
-            _ => {}
-        }
-        join(&self.socket, self.tree, ip)
-    }
+    Socket::new(membership.socket.into(), tree.ip())
 }
 
 /// Returns a non-blocking socket with large buffers, for the driver.
@@ -231,10 +209,16 @@ impl Socket {
         Ok(Socket { io, address, state, may_fragment: AtomicBool::new(false) })
     }
 
-    /// Returns the membership of a socket that receives from a tree.
-    pub(super) fn membership(&self) -> io::Result<TreeMembership> {
+    /// Returns the membership of a socket that receives from a tree at the interface with address
+    /// `ip`.
+    pub(super) fn membership(&self, ip: IpAddr) -> io::Result<TreeMembership> {
         let socket = self.io.as_fd().try_clone_to_owned()?;
-        Ok(TreeMembership { socket: socket.into(), tree: self.address })
+        Ok(TreeMembership { socket: socket.into(), tree: self.address, ip })
+    }
+
+    /// Returns the destination address of all datagrams that arrive here.
+    pub(super) fn address(&self) -> IpAddr {
+        self.address
     }
 
     /// Returns whether data may have arrived. If not, wakes the task when it has.

@@ -4,6 +4,7 @@
 use super::tables::GROUPS;
 use crate::api::NodeRegistration;
 use cool_topology::Tree;
+use cool_types::is_source_specific;
 use core::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use rs_openflow::{EtherType, Match};
 use std::collections::BTreeMap;
@@ -17,6 +18,14 @@ const IPV4_MASK: u32 = u32::from_be_bytes([255, 252, 0, 0]);
 /// range for dynamic assignment (RFC 3307).
 const IPV6: u128 = 0xff18_0000_0000_0000_434f_4f4c_0000_0000;
 const IPV6_MASK: u128 = (!0 << 32) | !(GROUPS.end - GROUPS.start - 1) as u128;
+
+/// 232.192.0.0/14, within the range for source-specific multicast and without its reserved
+/// addresses, 232.0.0.0/24 (RFC 4607, 4.3).
+const SOURCE_SPECIFIC_IPV4: u32 = u32::from_be_bytes([232, 192, 0, 0]);
+
+/// ff38::c000:0/110, a source-specific address (RFC 3306) of the same scope as [`IPV6`]. The last
+/// 32 bits are the group numbers, which lie in the range that hosts may assign (RFC 4607, 1).
+const SOURCE_SPECIFIC_IPV6: u128 = 0xff38 << 112;
 
 /// Version of IP that a tree carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -44,6 +53,14 @@ impl IpVersion {
         }
     }
 
+    /// Returns the source-specific multicast address of the tree with this group number.
+    pub(crate) fn source_specific_address(self, number: u32) -> IpAddr {
+        match self {
+            IpVersion::V4 => Ipv4Addr::from_bits(SOURCE_SPECIFIC_IPV4 + (number - GROUPS.start)).into(),
+            IpVersion::V6 => Ipv6Addr::from_bits(SOURCE_SPECIFIC_IPV6 | u128::from(number)).into(),
+        }
+    }
+
     /// Matches packets to any tree.
     pub(super) fn match_all_trees(self) -> Match {
         match self {
@@ -58,11 +75,15 @@ impl IpVersion {
     }
 }
 
-/// Returns the group number of the tree with this multicast address.
+/// Returns the group number of the tree with this multicast address, which may be source-specific.
 pub(crate) fn number(address: IpAddr) -> Option<u32> {
+    let (ipv4, ipv6) = match is_source_specific(address) {
+        true => (SOURCE_SPECIFIC_IPV4, SOURCE_SPECIFIC_IPV6),
+        false => (IPV4, IPV6),
+    };
     let number = match address {
-        IpAddr::V4(ip) => ip.to_bits().checked_sub(IPV4)?.checked_add(GROUPS.start)?,
-        IpAddr::V6(ip) => u32::try_from(ip.to_bits() ^ IPV6).ok()?,
+        IpAddr::V4(ip) => ip.to_bits().checked_sub(ipv4)?.checked_add(GROUPS.start)?,
+        IpAddr::V6(ip) => u32::try_from(ip.to_bits() ^ ipv6).ok()?,
     };
     GROUPS.contains(&number).then_some(number)
 }
@@ -104,9 +125,25 @@ mod tests {
                 assert!(within, "{address}");
             }
         }
+        for version in [IpVersion::V4, IpVersion::V6] {
+            for number in [GROUPS.start, GROUPS.start + 1, GROUPS.end - 1] {
+                let address = version.source_specific_address(number);
+                assert!(address.is_multicast() && is_source_specific(address), "{address}");
+                assert_eq!(super::number(address), Some(number));
+            }
+        }
+        assert_eq!(IpVersion::V6.source_specific_address(GROUPS.start + 5).to_string(), "ff38::c000:5");
         assert_eq!(IpVersion::V6.address(GROUPS.start + 5).to_string(), "ff18::434f:4f4c:c000:5");
-        let others =
-            ["239.196.0.0", "239.191.255.255", "ff18::434f:4f4c:c004:0", "ff15::434f:4f4c:c000:5", "ff02::1"];
+        let others = [
+            "232.0.0.1",
+            "232.196.0.0",
+            "ff3e::c000:5",
+            "239.196.0.0",
+            "239.191.255.255",
+            "ff18::434f:4f4c:c004:0",
+            "ff15::434f:4f4c:c000:5",
+            "ff02::1",
+        ];
         assert!(others.iter().all(|ip| number(ip.parse().unwrap()).is_none()));
     }
 }

@@ -97,7 +97,8 @@ impl Network {
             })
             .filter_map(|(name, (port, _))| Some((name.clone(), self.racks.number(port.switch)?)))
             .collect();
-        let request = GroupRequest { id: 0, members: racks.keys().cloned().collect(), can_prove: false };
+        let members = racks.keys().cloned().collect();
+        let request = GroupRequest { id: 0, members, can_prove: false, can_join_sources: false };
         let (trees, left_out) = self.plan_trees(&request, &racks);
         let mut entries: BTreeMap<DatapathId, RuleCounts> = BTreeMap::new();
         for (switch, ports) in trees.iter().flat_map(|planned| planned.tree.ports()) {

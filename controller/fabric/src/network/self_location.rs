@@ -4,7 +4,8 @@
 use super::Network;
 use super::group_creation::MulticastKind;
 use crate::api::{
-    GroupRequest, LldpNeighbor, NetworkMode, NodeRegistration, RackSource, RackTable, ReportedRack,
+    GroupRequest, LldpNeighbor, MulticastModel, NetworkMode, NodeRegistration, RackSource, RackTable,
+    ReportedRack,
 };
 use cool_machine::{Machine, Time};
 use cool_topology::discovery::Input;
@@ -195,7 +196,17 @@ impl Network {
         };
         let rack = |name: &String| Some((name.clone(), self.rack(name)?));
         let racks: Option<BTreeMap<String, u32>> = request.members.iter().map(rack).collect();
-        let racks = racks.filter(|_| snooped && request.can_prove);
+        let can_use = match self.config.multicast {
+            MulticastModel::Asm => request.can_prove,
+            MulticastModel::Ssm => request.can_join_sources,
+        };
+        if snooped && !can_use && self.config.multicast == MulticastModel::Ssm {
+            warn!(
+                group = request.id,
+                "some agents of the group are of a release without source-specific multicast: the group uses chains"
+            );
+        }
+        let racks = racks.filter(|_| snooped && can_use);
         Some(racks.map_or(MulticastKind::None, MulticastKind::Snooped))
     }
 

@@ -4,9 +4,10 @@
 
 use super::Network;
 use super::tree_sharing::TreeSharing;
-use crate::api::{GroupRequest, TreeGrant, TreeScope};
+use crate::api::{GroupRequest, MulticastModel, TreeGrant, TreeScope};
 use crate::intent::addresses::IpVersion;
 use crate::trees::scopes;
+use cool_types::is_source_specific;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use tracing::warn;
@@ -88,7 +89,11 @@ impl Network {
                 continue;
             }
             let Some(number) = self.multicast.allocate() else { break };
-            trees.push(SnoopedTree { scope, number, address: version.address(number) });
+            let address = match self.config.multicast {
+                MulticastModel::Asm => version.address(number),
+                MulticastModel::Ssm => version.source_specific_address(number),
+            };
+            trees.push(SnoopedTree { scope, number, address });
         }
         trees
     }
@@ -103,7 +108,7 @@ impl Network {
             bytes_per_second: self.config.host_bytes_per_second.unwrap_or(0),
             links: Vec::new(),
             nodes: Vec::new(),
-            needs_proof: true,
+            needs_proof: !is_source_specific(tree.address),
         };
         Some(trees.iter().map(grant).collect())
     }

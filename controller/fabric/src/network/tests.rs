@@ -342,8 +342,12 @@ fn trees_are_taken_over(mut first: World) {
     second.intervals(2);
     assert_eq!((flows(&second), groups(&second)), (before.clone(), both.clone()));
     // An agent returns with its group while the network is still being discovered.
-    let request =
-        GroupRequest { id: 7, members: all.iter().map(|n| format!("h{n}")).collect(), can_prove: false };
+    let request = GroupRequest {
+        id: 7,
+        members: all.iter().map(|n| format!("h{n}")).collect(),
+        can_prove: false,
+        can_join_sources: false,
+    };
     second.ask(|reply| FabricRequest::AdoptGroup(request, trees.clone(), reply)).try_recv().unwrap().unwrap();
     for _ in 0..8 {
         second.intervals(1);
@@ -551,8 +555,12 @@ fn disjoint_trees_fill_a_link_that_is_faster_than_one_tree() {
     let mut second = restarted(world);
     second.intervals(2);
     let trees: Vec<(TreeScope, IpAddr)> = grants.iter().map(|grant| (grant.scope, grant.address)).collect();
-    let request =
-        GroupRequest { id: 5, members: (1..=4).map(|n| format!("h{n}")).collect(), can_prove: false };
+    let request = GroupRequest {
+        id: 5,
+        members: (1..=4).map(|n| format!("h{n}")).collect(),
+        can_prove: false,
+        can_join_sources: false,
+    };
     second.ask(|reply| FabricRequest::AdoptGroup(request, trees, reply)).try_recv().unwrap().unwrap();
     second.intervals(20);
     assert!(reached(&second));

@@ -200,7 +200,10 @@ impl FabricSimulation {
         members: Vec<String>,
     ) -> Option<Result<Vec<TreeGrant>, FabricError>> {
         self.request(|reply| {
-            FabricRequest::CreateGroup(GroupRequest { id, members, can_prove: false }, reply)
+            FabricRequest::CreateGroup(
+                GroupRequest { id, members, can_prove: false, can_join_sources: false },
+                reply,
+            )
         })
     }
 

@@ -248,7 +248,8 @@ mod tests {
         let racks = BTreeMap::from([("a", 3), ("b", 3), ("c", 1), ("d", 1), ("e", 0)]);
         let racks = racks.into_iter().map(|(n, r)| (n.to_owned(), r)).collect();
         let members = ["b", "a", "b", "e", "d", "c"].map(str::to_owned).to_vec();
-        let scopes = scopes(&GroupRequest { id: 1, members, can_prove: false }, &racks);
+        let scopes =
+            scopes(&GroupRequest { id: 1, members, can_prove: false, can_join_sources: false }, &racks);
         let names = |scope| scopes.iter().find(|(s, _)| *s == scope).map(|(_, n)| n.join(""));
         assert_eq!(names(TreeScope::All).as_deref(), Some("baedc"));
         assert_eq!(names(TreeScope::Leaders).as_deref(), Some("edb"));

@@ -112,6 +112,7 @@ impl Group {
             source: self.members.me,
             data,
         };
+        self.prove_source(now, resources, scope, concurrent_senders);
         let mut context = GroupContext { now, members: &self.members, resources };
         self.streams.send(&mut context, multicast, (stripe, concurrent_senders))
     }

@@ -5,6 +5,7 @@
 //! node therefore renews its membership, and the controller proves the group's trees again. If that
 //! does not help, the pauses between such attempts grow.
 
+use super::tree_sources::report_silence;
 use crate::engine_resources::GroupContext;
 use crate::inputs_outputs::Output;
 use cool_collective::MulticastScope;
@@ -45,7 +46,7 @@ impl SilentTrees {
         (source, streams): (u16, u32),
     ) {
         let due = self.record(context.now, scope, source, streams);
-        due.into_iter().for_each(|renewals| report(context, scope, renewals));
+        due.into_iter().for_each(|renewals| report(context, scope, (source, renewals)));
     }
 
     /// Records that a number of streams of a source have missed its multicasts. If the tree is
@@ -74,8 +75,10 @@ impl SilentTrees {
     }
 }
 
-/// Reports that the multicasts of a tree do not arrive, unless it has been withdrawn meanwhile.
-fn report(context: &mut GroupContext<'_>, scope: MulticastScope, renewals: u32) {
+/// Reports that the multicasts of a tree do not arrive, unless it has been withdrawn meanwhile. The
+/// source of a source-specific tree is told as well, because it must prove itself again.
+fn report(context: &mut GroupContext<'_>, scope: MulticastScope, (source, renewals): (u16, u32)) {
+    report_silence(context.members, context.resources, scope, usize::from(source));
     let (group, trees) = (context.members.id, context.members.trees(scope));
     let trees: Vec<_> = trees.iter().map(|tree| tree.address).collect();
     if !trees.is_empty() {

@@ -104,6 +104,8 @@ pub(super) enum StreamEvent {
     Unpinned { call: u64, rank: u32 },
     /// The source has sent its last chunk once, or the stream ended before.
     AllSent { call: u64, rank: u32, queue: SendQueue },
+    /// Multicasts of a node have arrived over the tree for a scope.
+    Heard(MulticastScope, usize),
     /// A node has made a different call with this number.
     Mismatch { call: u64, node: usize },
     /// A stream has ended.
@@ -228,7 +230,7 @@ impl Streams {
         let share = context.members.share(scope, stripe, concurrent_senders);
         let ceiling = share.ceiling(&context.resources.sending.with(&share));
         let mut spec = self.spec(context.members, multicast);
-        let tree = context.members.tree(scope, stripe).map(|tree| tree.address);
+        let tree = context.members.tree(scope, stripe).filter(|_| spec.multicast).map(|tree| tree.address);
         let found = tree.and_then(|tree| self.found_rates.get(&tree));
         let found = found.filter(|(_, at)| context.now < *at + RATE_LIFETIME).map(|(rate, _)| *rate);
         spec.rate = RateSpec { ceiling, verified: share.verified, found, background: multicast.background };
@@ -288,7 +290,7 @@ impl Streams {
             chunk_bytes: members.chunk_bytes,
             further_bytes: members.extra_packet_bytes(),
             chain,
-            multicast: members.has_tree(scope),
+            multicast: members.is_source(scope, source),
             rack_tree: members.rack_tree().is_some(),
             rate: RateSpec::default(),
             eager: EAGER_BYTES,
@@ -545,6 +547,9 @@ fn delivered(
     released: bool,
     events: &mut VecDeque<StreamEvent>,
 ) {
+    if stream.hears_tree() {
+        events.push_back(StreamEvent::Heard(stream.scope, id.source.into()));
+    }
     // If the stream has a copy, the rank need not wait for other receivers.
     let copy = if released { None } else { copied(id.group, stream.data(), resources) };
     if let Some(copy) = copy {

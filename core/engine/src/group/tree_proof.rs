@@ -14,6 +14,7 @@ use cool_collective::MulticastScope;
 use cool_machine::{Duration, Time, earliest};
 use cool_transport::packet::PacketBody;
 use cool_transport::{Packet, StreamId};
+use cool_types::is_source_specific;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, SocketAddr};
 
@@ -115,9 +116,13 @@ impl Group {
         let is_other = node != self.members.me && self.members.nodes.get(node).is_some_and(|n| n.udp == from);
         // The index is checked because it takes memory.
         let mut trees = self.members.my_indexed_trees().into_iter();
-        if !is_other || trees.all(|(index, ..)| index != packet.id.transfer) {
+        let tree = trees.find(|(index, ..)| *index == packet.id.transfer).filter(|_| is_other);
+        let Some((_, tree, _)) = tree else {
             tracing::debug!(%from, node, "dropped a probe that no other node of a tree can have sent");
             return;
+        };
+        if is_source_specific(tree.ip()) {
+            return self.on_source_packet(now, resources, from, packet);
         }
         self.tree_proof.record(packet.id.call, (packet.id.transfer, packet.from));
         self.on_tree_proof_timer(now, resources);
@@ -171,16 +176,22 @@ impl Group {
 }
 
 fn send_probes(members: &Members, resources: &mut EngineResources, number: u64) {
-    let (group, epoch) = members.id_and_epoch();
-    let me = members.me as u16;
     for (index, to, nodes) in members.my_indexed_trees() {
         if senders(&nodes).all(|node| node != members.me) {
             continue;
         }
-        let id = StreamId { group, epoch, call: number, transfer: index, source: me };
-        let mut bytes = Vec::new();
-        Packet { id, from: me, digest: 0, body: PacketBody::TreeProbe }.encode(&mut bytes);
-        bytes.resize(cool_transport::packet::DATA_HEADER + members.chunk_bytes as usize, 0);
+        let (group, bytes) = (members.id, probe(members, number, index));
         resources.out.push(Output::Control { to, group, bytes });
     }
+}
+
+/// Returns a probe of full length over the tree with an index.
+pub(super) fn probe(members: &Members, number: u64, index: u32) -> Vec<u8> {
+    let (group, epoch) = members.id_and_epoch();
+    let me = members.me as u16;
+    let id = StreamId { group, epoch, call: number, transfer: index, source: me };
+    let mut bytes = Vec::new();
+    Packet { id, from: me, digest: 0, body: PacketBody::TreeProbe }.encode(&mut bytes);
+    bytes.resize(cool_transport::packet::DATA_HEADER + members.chunk_bytes as usize, 0);
+    bytes
 }

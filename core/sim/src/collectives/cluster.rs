@@ -7,6 +7,7 @@ use super::memories::{MissingRange, OpenWork};
 use super::node::{ANYWHERE, ClusterNode, Host};
 use super::quick::{QuickRanks, RankEvent, RankId, WATCHES};
 use super::tree_faults::{PROOF_TIME, SimulatedProofs, TreeEvent};
+use super::tree_sources::SourceTrees;
 use crate::network::{Event, LinkSpec, PacketNetwork, Shape};
 use cool_collective::{CostModel, Plan};
 use cool_engine::testing::Buffer;
@@ -16,8 +17,8 @@ use cool_engine::{
 };
 use cool_machine::{Duration, Machine, Poll, Time};
 use cool_transport::tagged::Protection;
-use cool_types::Call;
 use cool_types::limits::BOUNCE_BYTES;
+use cool_types::{Call, is_source_specific};
 use rand::{RngExt, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use std::collections::{BTreeMap, BTreeSet};
@@ -55,6 +56,9 @@ pub struct ClusterSettings {
     pub work: Duration,
     /// Whether agents connect only when they first have data for each other.
     pub on_demand: bool,
+    /// Whether nodes receive from trees only the sources that they have joined. Groups then have at
+    /// most one tree over all nodes, and no quick calls.
+    pub source_specific: bool,
 }
 
 impl ClusterSettings {
@@ -71,6 +75,7 @@ impl ClusterSettings {
             pooled: 0.25,
             work: Duration::from_micros(300),
             on_demand: false,
+            source_specific: false,
         }
     }
 }
@@ -164,8 +169,9 @@ pub struct SimulatedCluster {
     pub(super) quick: QuickRanks,
     /// The network's number of each tree.
     pub(super) trees: BTreeMap<SocketAddr, usize>,
+    pub(super) source_trees: SourceTrees,
     /// Trees, each with a node that does not receive them although it should.
-    deaf: BTreeSet<(SocketAddr, u16)>,
+    pub(super) deaf: BTreeSet<(SocketAddr, u16)>,
     pub(super) tree_proofs: SimulatedProofs,
     /// Nodes with a firewall that drops all datagrams to and from other nodes, except on trees.
     pub(super) without_udp: BTreeSet<u16>,
@@ -207,6 +213,7 @@ impl SimulatedCluster {
             connections: Connections::default(),
             quick: QuickRanks::default(),
             trees: BTreeMap::new(),
+            source_trees: SourceTrees::default(),
             deaf: BTreeSet::new(),
             tree_proofs: SimulatedProofs::default(),
             without_udp: BTreeSet::new(),
@@ -273,10 +280,14 @@ impl SimulatedCluster {
         let members = (0..).zip(places).map(member).collect();
         let racks: BTreeSet<u32> = places.iter().map(|node| rack(*node)).collect();
         let partial = std::iter::once(TreeScope::Leaders).chain(racks.into_iter().map(TreeScope::Rack));
+        let (first, stripes) = match self.settings.source_specific {
+            true => (232, stripes.min(1)),
+            false => (239, stripes),
+        };
         let scopes = std::iter::repeat_n(TreeScope::All, stripes).chain(partial.filter(|_| stripes > 0));
         let rate = self.settings.host.rate;
         let tree = |(index, scope)| {
-            let address = SocketAddr::new([239, 192, id as u8, index].into(), PORT);
+            let address = SocketAddr::new([first, 192, id as u8, index].into(), PORT);
             let net = &mut self.net;
             self.trees.entry(address).or_insert_with(|| net.add_tree([]));
             TreeSpec { scope, address: address.ip(), port: PORT, bytes_per_second: rate }
@@ -310,7 +321,8 @@ impl SimulatedCluster {
     }
 
     pub(super) fn listen(&mut self, node: u16, trees: &[SocketAddr]) {
-        for tree in trees.iter().filter(|tree| !self.deaf.contains(&(**tree, node))) {
+        let any_source = trees.iter().filter(|tree| !is_source_specific(tree.ip()));
+        for tree in any_source.filter(|tree| !self.deaf.contains(&(**tree, node))) {
             self.net.join_tree(self.trees[tree], node);
         }
     }

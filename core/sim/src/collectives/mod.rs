@@ -16,6 +16,7 @@ mod run;
 mod scenario;
 mod script;
 mod tree_faults;
+mod tree_sources;
 
 pub use cluster::{Answer, ClusterSettings, SimulatedCluster, Step};
 pub use coverage::Coverage;

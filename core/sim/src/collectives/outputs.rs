@@ -11,6 +11,7 @@ use cool_engine::{
     AgentConnectionId, AgentId, Input, MemoryRange, NodeId, Output, Preparation, Work, WorkId,
 };
 use cool_machine::{Duration, Machine};
+use cool_types::is_source_specific;
 use rand::RngExt;
 use std::net::SocketAddr;
 
@@ -29,6 +30,9 @@ impl SimulatedCluster {
                 self.on_trees_probed(node, (group, number), &missing)?;
             }
             Output::TreesSilent { group, .. } => self.prove_again(group),
+            Output::SourceProbed { missing, .. } => self.on_source_probed(node, missing),
+            Output::JoinSource { tree, source, .. } => self.join_source(node, tree, source),
+            Output::LeaveSource { tree, source, .. } => self.leave_source(tree, source, node),
             // Memberships are never forgotten.
             Output::LongPacketsLost { .. } | Output::RenewTrees { .. } => {}
             Output::GroupForgotten { group } => {
@@ -98,9 +102,11 @@ impl SimulatedCluster {
     fn datagram(&mut self, node: u16, (group, to): (u64, SocketAddr), mut bytes: Vec<u8>) {
         self.nodes[usize::from(node)].tagger.seal((group, ANYWHERE), &mut bytes, 0);
         let to = match self.trees.get(&to) {
-            Some(tree) => Destination::Tree(*tree),
-            None => Destination::Node(node_at(to.ip())),
+            _ if is_source_specific(to.ip()) => self.source_destination(to, node),
+            Some(tree) => Some(Destination::Tree(*tree)),
+            None => Some(Destination::Node(node_at(to.ip()))),
         };
+        let Some(to) = to else { return };
         let is_blocked = |node| self.without_udp.contains(&node);
         if is_blocked(node) || matches!(to, Destination::Node(to) if is_blocked(to)) {
             return;

@@ -9,4 +9,5 @@ mod seeded;
 #[path = "../common/seeds.rs"]
 mod seeds;
 mod support;
+mod tree_sources;
 mod watched_calls;

@@ -64,6 +64,17 @@ fn many_seeded_collectives_with_trees_that_fail_and_return() {
     assert!(failed > 0 && proofs > failed || seeds(SEEDS).count() < SEEDS as usize, "{covered}");
 }
 
+fn source_specific(seed: u64) -> CollectiveScenario {
+    let mut scenario = CollectiveScenario::of(seed);
+    scenario.cluster.source_specific = true;
+    scenario
+}
+
+#[test]
+fn many_seeded_collectives_with_source_specific_trees() {
+    run_all(SEEDS, source_specific);
+}
+
 /// Checks seeds that once failed.
 fn check_seeds(seeds: &[u64]) {
     check_scenarios(seeds, CollectiveScenario::of);

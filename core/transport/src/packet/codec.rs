@@ -1,6 +1,6 @@
 //! Encodes and decodes packets.
 
-use super::{MAGIC, MAX_RANGES, Packet, PacketBody, PacketError, VERSION, Via};
+use super::{MAGIC, MAX_RANGES, Packet, PacketBody, PacketError, SourceReply, VERSION, Via};
 use crate::fields::{FieldReader, TruncatedField};
 use crate::spec::StreamId;
 use core::ops::Range;
@@ -15,11 +15,14 @@ const DIGEST_MISMATCH: u8 = 7;
 const PING: u8 = 8;
 const PING_ANSWER: u8 = 9;
 const TREE_PROBE: u8 = 10;
+const SOURCE_ACTIVE: u8 = 11;
+const SOURCE_REPLY: u8 = 12;
 
 const BEGUN: u8 = 1;
 const ANSWER: u8 = 2;
 const FORWARD_LIVE: u8 = 1;
 const IN_PARTS: u8 = 2;
+const ENDS: u8 = 1;
 
 /// Returns the first bytes of a packet of a type.
 pub(crate) fn prefix(code: u8) -> [u8; 4] {
@@ -129,6 +132,8 @@ impl PacketBody {
             PacketBody::Ping => PING,
             PacketBody::PingAnswer { .. } => PING_ANSWER,
             PacketBody::TreeProbe => TREE_PROBE,
+            PacketBody::SourceActive { .. } => SOURCE_ACTIVE,
+            PacketBody::SourceReply(_) => SOURCE_REPLY,
         }
     }
 
@@ -173,6 +178,8 @@ impl PacketBody {
             }
             PacketBody::DigestMismatch | PacketBody::Ping | PacketBody::TreeProbe => {}
             PacketBody::PingAnswer { incarnation } => out.extend_from_slice(&incarnation.to_be_bytes()),
+            PacketBody::SourceActive { ends } => out.push(if *ends { ENDS } else { 0 }),
+            PacketBody::SourceReply(reply) => out.push(*reply as u8),
         }
     }
 
@@ -230,6 +237,8 @@ impl PacketBody {
             PING => PacketBody::Ping,
             PING_ANSWER => PacketBody::PingAnswer { incarnation: r.u64()? },
             TREE_PROBE => PacketBody::TreeProbe,
+            SOURCE_ACTIVE => PacketBody::SourceActive { ends: flags(r, ENDS)? != 0 },
+            SOURCE_REPLY => PacketBody::SourceReply(source_reply(r.u8()?)?),
             other => return Err(PacketError::Type(other)),
         })
     }
@@ -267,6 +276,13 @@ fn zero(r: &mut FieldReader<'_>) -> Result<(), PacketError> {
 fn flags(r: &mut FieldReader<'_>, known: u8) -> Result<u8, PacketError> {
     let flags = r.u8()?;
     if flags & !known == 0 { Ok(flags) } else { Err(PacketError::Field("flag")) }
+}
+
+/// The replies by their codes.
+const SOURCE_REPLIES: [SourceReply; 3] = [SourceReply::Received, SourceReply::Refused, SourceReply::Silent];
+
+fn source_reply(code: u8) -> Result<SourceReply, PacketError> {
+    SOURCE_REPLIES.get(usize::from(code)).copied().ok_or(PacketError::Field("reply to a source"))
 }
 
 fn range_count(r: &mut FieldReader<'_>) -> Result<usize, PacketError> {
@@ -346,6 +362,8 @@ mod tests {
             Just(PacketBody::Ping),
             any::<u64>().prop_map(|incarnation| PacketBody::PingAnswer { incarnation }),
             Just(PacketBody::TreeProbe),
+            any::<bool>().prop_map(|ends| PacketBody::SourceActive { ends }),
+            prop::sample::select(SOURCE_REPLIES.as_slice()).prop_map(PacketBody::SourceReply),
         ]
     }
 
@@ -433,7 +451,7 @@ mod tests {
         };
         assert_eq!(with(0, b'G'), PacketError::Foreign(vec![b'G', 1, VERSION, 7]));
         assert_eq!(with(2, 9), PacketError::Version(9));
-        assert_eq!(with(3, 11), PacketError::Type(11));
+        assert_eq!(with(3, 13), PacketError::Type(13));
         assert_eq!(with(3, 1), PacketError::Short { len: 40, needed: 44 });
     }
 }

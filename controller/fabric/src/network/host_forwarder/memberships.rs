@@ -13,6 +13,7 @@ use cool_machine::{Duration, Time, earliest};
 use cool_topology::membership_query::QUERY_INTERVAL_SECONDS;
 use cool_topology::membership_report::MembershipRecord;
 use cool_topology::{MacAddr, Port};
+use cool_types::is_source_specific;
 use core::net::IpAddr;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -270,7 +271,9 @@ fn is_carried(address: IpAddr) -> bool {
         IpAddr::V4(ip) => ip.octets()[..3] == [224, 0, 0],
         IpAddr::V6(ip) => ip.octets()[1] & 0xf <= 2,
     };
-    address.is_multicast() && !is_on_link && addresses::number(address).is_none()
+    // Trees in OpenFlow switches never have source-specific addresses.
+    let is_tree = addresses::number(address).is_some() && !is_source_specific(address);
+    address.is_multicast() && !is_on_link && !is_tree
 }
 
 #[cfg(test)]

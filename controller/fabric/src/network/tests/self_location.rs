@@ -2,7 +2,9 @@
 
 use super::world::{World, at, node, ring};
 use super::*;
-use crate::api::{LldpNeighbor, NetworkMode, RackSource, RackTable, ReportedRack};
+use crate::api::{LldpNeighbor, MulticastModel, NetworkMode, RackSource, RackTable, ReportedRack};
+use crate::intent::addresses;
+use cool_types::is_source_specific;
 
 fn world(mode: NetworkMode, truth: Graph) -> World {
     World::with(FabricConfig { mode, ..FabricConfig::default() }, truth, node)
@@ -155,7 +157,7 @@ fn with_openflow_only_switches_locate_nodes() {
 /// Makes a group of nodes that can prove trees. Returns the scopes and addresses of its trees.
 fn provable(world: &mut World, id: u64, members: &[u8]) -> Vec<(TreeScope, IpAddr)> {
     let members = members.iter().map(|n| format!("h{n}")).collect();
-    let request = GroupRequest { id, members, can_prove: true };
+    let request = GroupRequest { id, members, can_prove: true, can_join_sources: true };
     let trees = world.ask(|reply| FabricRequest::CreateGroup(request, reply)).try_recv().unwrap().unwrap();
     assert!(trees.iter().all(|tree| tree.needs_proof && tree.nodes.is_empty()));
     trees.into_iter().map(|tree| (tree.scope, tree.address)).collect()
@@ -186,6 +188,30 @@ fn groups_without_switches_get_addresses_that_they_must_prove() {
         }
         assert_eq!(world.network.multicast.in_use(), 0);
     }
+}
+
+#[test]
+fn source_specific_addresses_need_no_request_of_a_proof() {
+    let config = FabricConfig {
+        mode: NetworkMode::Snooping,
+        multicast: MulticastModel::Ssm,
+        ..FabricConfig::default()
+    };
+    let mut world = World::with(config, Graph::default(), node);
+    [(1, "west"), (2, "east")].into_iter().for_each(|(n, rack)| register(&mut world, n, rack));
+    let mut create = |id, can_join_sources| {
+        let members = vec!["h1".to_owned(), "h2".to_owned()];
+        let request = GroupRequest { id, members, can_prove: true, can_join_sources };
+        world.ask(|reply| FabricRequest::CreateGroup(request, reply)).try_recv().unwrap().unwrap()
+    };
+    let trees = create(1, true);
+    assert_eq!(trees.iter().map(|tree| tree.scope).collect::<Vec<_>>(), [TreeScope::All, TreeScope::Leaders]);
+    for tree in trees {
+        assert!(!tree.needs_proof && is_source_specific(tree.address), "{tree:?}");
+        assert!(addresses::number(tree.address).is_some(), "a later controller keeps the number");
+    }
+    // An agent of an earlier release cannot join sources.
+    assert_eq!(create(2, false), []);
 }
 
 #[test]

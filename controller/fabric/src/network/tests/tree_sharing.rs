@@ -89,8 +89,12 @@ fn a_restarted_controller_adopts_shared_trees_for_each_group() {
     let held: Vec<(TreeScope, IpAddr)> = used.iter().map(|grant| (grant.scope, grant.address)).collect();
     for id in [8, 7] {
         second.intervals(1);
-        let request =
-            GroupRequest { id, members: ALL.iter().map(|n| format!("h{n}")).collect(), can_prove: false };
+        let request = GroupRequest {
+            id,
+            members: ALL.iter().map(|n| format!("h{n}")).collect(),
+            can_prove: false,
+            can_join_sources: false,
+        };
         second
             .ask(|reply| FabricRequest::AdoptGroup(request, held.clone(), reply))
             .try_recv()

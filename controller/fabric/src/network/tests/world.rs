@@ -360,7 +360,12 @@ impl World {
         members: &[u8],
     ) -> oneshot::Receiver<Result<Vec<TreeGrant>, FabricError>> {
         let members = members.iter().map(|n| format!("h{n}")).collect();
-        self.ask(|reply| FabricRequest::CreateGroup(GroupRequest { id, members, can_prove: false }, reply))
+        self.ask(|reply| {
+            FabricRequest::CreateGroup(
+                GroupRequest { id, members, can_prove: false, can_join_sources: false },
+                reply,
+            )
+        })
     }
 
     /// Pulls or connects the cable at a port. Both ends notice.
