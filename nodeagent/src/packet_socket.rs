@@ -2,8 +2,9 @@
 #![allow(unsafe_code, reason = "addresses and options of packet(7) sockets")]
 
 use cool_topology::MacAddr;
-use socket2::{Domain, SockAddr, SockAddrStorage, Socket, Type};
+use socket2::{Domain, SockAddr, SockAddrStorage, SockFilter, Socket, Type};
 use std::io;
+use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 
 /// Returns a socket that receives no frames until it is bound. It sends and receives frames without
@@ -28,6 +29,30 @@ pub(crate) fn address(index: u32, ethertype: u16, destination: Option<MacAddr>) 
     }
     // SAFETY: the storage has been initialized as an address of its family, with this length.
     Ok(unsafe { SockAddr::new(storage, size_of::<libc::sockaddr_ll>() as libc::socklen_t) })
+}
+
+/// Makes a socket for IP packets receive only those to this address. The kernel drops all others
+/// without a copy. Should be called before the socket is bound, because it may receive others until
+/// then.
+pub(crate) fn accept_only(socket: &Socket, to: IpAddr) -> io::Result<()> {
+    // Filters run on a frame without its Ethernet header. The address has this offset.
+    let (offset, words): (u32, Vec<u32>) = match to {
+        IpAddr::V4(ip) => (16, vec![ip.to_bits()]),
+        IpAddr::V6(ip) => (24, (0..4).rev().map(|word| (ip.to_bits() >> (32 * word)) as u32).collect()),
+    };
+    let mut filter = Vec::new();
+    for (at, word) in (0u8..).zip(&words) {
+        // After each comparison that fails, the rest is skipped up to the last instruction.
+        let skipped = 2 * (words.len() as u8 - 1 - at) + 1;
+        let load = (libc::BPF_LD | libc::BPF_W | libc::BPF_ABS) as u16;
+        let compare = (libc::BPF_JMP | libc::BPF_JEQ | libc::BPF_K) as u16;
+        filter.push(SockFilter::new(load, 0, 0, offset + 4 * u32::from(at)));
+        filter.push(SockFilter::new(compare, 0, skipped, *word));
+    }
+    let end = (libc::BPF_RET | libc::BPF_K) as u16;
+    // Accepts the whole packet, or nothing of it.
+    filter.extend([u32::MAX, 0].map(|bytes| SockFilter::new(end, 0, 0, bytes)));
+    socket.attach_filter(&filter)
 }
 
 /// Makes an interface accept frames to a group address while the socket is open.

@@ -51,6 +51,10 @@ pub const PARALLEL_CONNECTIONS: u64 = 1 << 13;
 /// The agent has room in its sockets for long quick calls, of which messages are sent in parts.
 pub const LONG_QUICK_CALLS: u64 = 1 << 14;
 
+/// The agent takes part in examinations of whether the network floods multicasts to nodes that have
+/// not joined their address.
+pub const FLOODING_CHECKS: u64 = 1 << 16;
+
 /// All features that this release supports.
 pub const ALL: u64 = TAGS
     | USERS
@@ -64,4 +68,5 @@ pub const ALL: u64 = TAGS
     | UNICAST_PLANS
     | REPEATED_PROOFS
     | PARALLEL_CONNECTIONS
-    | LONG_QUICK_CALLS;
+    | LONG_QUICK_CALLS
+    | FLOODING_CHECKS;

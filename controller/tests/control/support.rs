@@ -198,6 +198,7 @@ impl Controller {
             only_bound_certificates: false,
             credentials: None,
             querier_patience: Duration::MAX,
+            flooding_quiet_time: None,
             store,
         };
         let directory =

@@ -107,12 +107,18 @@ fn alone(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, u16)> {
 
 /// Returns a socket that receives from a tree at the interface with address `ip`.
 pub(super) fn listen(tree: SocketAddr, ip: IpAddr) -> io::Result<Socket> {
+    Socket::new(member_socket(tree, ip)?.into(), tree.ip())
+}
+
+/// Returns a non-blocking socket that has joined a multicast address at the interface with address
+/// `ip`, and receives only the datagrams to that address and port.
+pub(crate) fn member_socket(group: SocketAddr, ip: IpAddr) -> io::Result<socket2::Socket> {
     let socket = socket(ip)?;
     socket.set_reuse_port(true)?;
-    // A socket that is bound to the tree's address receives nothing else.
-    socket.bind(&tree.into())?;
-    join(&socket, tree.ip(), ip)?;
-    Socket::new(socket.into(), tree.ip())
+    // A socket that is bound to the group's address receives nothing else.
+    socket.bind(&group.into())?;
+    join(&socket, group.ip(), ip)?;
+    Ok(socket)
 }
 
 /// Makes a socket receive from a tree at the interface with address `ip`.
