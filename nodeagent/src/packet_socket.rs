@@ -76,3 +76,55 @@ pub(crate) fn join(socket: &Socket, index: u32, group: MacAddr) -> io::Result<()
     };
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Read;
+    use std::net::UdpSocket;
+    use std::time::Duration;
+
+    /// Returns a socket that receives the packets to an address at the loopback interface. `None`
+    /// without permission for such sockets.
+    fn listener(to: &str) -> Option<Socket> {
+        let (socket, to) = (open().ok()?, to.parse::<IpAddr>().unwrap());
+        let index = *crate::interface::with_lower("lo").first().unwrap();
+        let ethertype = if to.is_ipv6() { libc::ETH_P_IPV6 } else { libc::ETH_P_IP } as u16;
+        accept_only(&socket, to).unwrap();
+        socket.bind(&address(index, ethertype, None).unwrap()).unwrap();
+        Some(socket)
+    }
+
+    /// Returns the next packet.
+    fn next(socket: &mut Socket) -> Vec<u8> {
+        let mut packet = vec![0; 100];
+        socket.set_nonblocking(false).unwrap();
+        socket.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+        let length = socket.read(&mut packet).unwrap();
+        packet.truncate(length);
+        packet
+    }
+
+    #[test]
+    fn a_filter_passes_packets_to_one_address_only() {
+        let Some(mut socket) = listener("127.9.8.7") else { return };
+        let sender = UdpSocket::bind("127.0.0.1:0").unwrap();
+        for to in [[127, 9, 8, 6], [127, 9, 9, 7], [127, 9, 8, 7]] {
+            sender.send_to(&to, (IpAddr::from(to), 9)).unwrap();
+        }
+        let packet = next(&mut socket);
+        assert_eq!((&packet[16..20], &packet[28..]), (&[127, 9, 8, 7][..], &[127, 9, 8, 7][..]));
+    }
+
+    #[test]
+    fn a_filter_for_ipv6_compares_the_whole_address() {
+        let (Some(mut socket), Ok(sender)) = (listener("::1"), UdpSocket::bind("[::1]:0")) else { return };
+        let others = ["::2", "::1:0:1", "::1:0:0:0:1", "1::1"].map(|to| listener(to).unwrap());
+        sender.send_to(b"probe", ("::1", 9)).unwrap();
+        // Other tests may send to this address, too.
+        while !next(&mut socket).ends_with(b"probe") {}
+        for mut other in others {
+            assert_eq!(other.read(&mut [0; 100]).unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        }
+    }
+}

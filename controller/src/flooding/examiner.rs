@@ -166,7 +166,6 @@ impl FloodingExaminer {
         self.nodes = nodes.to_vec();
         let numbers: BTreeSet<u32> = nodes.iter().map(|node| node.number).collect();
         self.unable.retain(|node| numbers.contains(node));
-        self.verdict = self.verdict.take().filter(|_| !nodes.is_empty());
         if let Some(verdict) = &mut self.verdict {
             verdict.listeners.retain(|node| numbers.contains(node));
             verdict.reached.retain(|node| numbers.contains(node));
@@ -259,11 +258,8 @@ impl FloodingExaminer {
                 }
                 let all_heard = running.heard == running.ready;
                 if running.stage == RoundStage::Counting && is_member {
-                    self.enter(
-                        now,
-                        RoundStage::Collecting,
-                        if all_heard { Duration::ZERO } else { REPORT_TIME },
-                    );
+                    let time_max = if all_heard { Duration::ZERO } else { REPORT_TIME };
+                    self.enter(now, RoundStage::Collecting, time_max);
                 } else if running.stage == RoundStage::Collecting && all_heard {
                     self.conclude_round(now, true);
                 }

@@ -26,7 +26,7 @@ use rounds::ExaminedNode;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use tokio::sync::Notify;
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 /// Time for which nodes and network must not have changed before an examination. Bridges of Linux
 /// flood for ten seconds after they have heard the first querier, because hosts answer within this
@@ -231,7 +231,8 @@ impl MonitorState {
                     nodes, "the network floods: multicasts reach nodes that have not joined their address"
                 );
             }
-            None => info!("it is not known whether the network floods multicasts"),
+            // This is repeated where switches deliver no multicast.
+            None => debug!("an examination of whether the network floods multicasts had no result"),
         }
     }
 }
