@@ -4,10 +4,12 @@ use super::rounds::{ExaminedNode, FloodingRound, rounds};
 use cool_machine::{Duration, Machine, Poll, Time, earliest};
 use std::collections::{BTreeSet, VecDeque};
 
-/// Time until the network is examined again: after an examination with a result, and after one
-/// without, for example because the member received nothing.
+/// Time until the network is examined again after an examination with a result.
 const PERIOD: Duration = Duration::from_secs(3600);
-const RETRY_AFTER: Duration = Duration::from_secs(300);
+/// Time until it is examined again after one without, for example because the member received
+/// nothing. It doubles each time, up to this number of times, to 43 min.
+const RETRY_AFTER: Duration = Duration::from_secs(20);
+const RETRY_DOUBLINGS_MAX: u32 = 7;
 
 /// Maximum time until the member and the listeners are ready.
 const READY_TIME_MAX: Duration = Duration::from_secs(5);
@@ -90,6 +92,8 @@ pub(super) struct FloodingExaminer {
     unable: BTreeSet<u32>,
     /// When the next examination begins.
     due: Option<Time>,
+    /// Number of examinations without a result since the last change, up to a maximum.
+    failures: u32,
     remaining: VecDeque<FloodingRound>,
     running: Option<RunningRound>,
     last_number: u64,
@@ -138,6 +142,7 @@ impl FloodingExaminer {
             nodes: Vec::new(),
             unable: BTreeSet::new(),
             due: None,
+            failures: 0,
             remaining: VecDeque::new(),
             running: None,
             last_number,
@@ -156,6 +161,7 @@ impl FloodingExaminer {
     fn postpone(&mut self, now: Time) {
         self.remaining.clear();
         self.end_round();
+        self.failures = 0;
         self.due = (!rounds(&self.nodes, &self.unable).is_empty()).then(|| now + self.quiet);
     }
 
@@ -211,7 +217,12 @@ impl FloodingExaminer {
         if self.remaining.is_empty() {
             let found = std::mem::take(&mut self.found);
             let result = Some(found).filter(|found| !found.listeners.is_empty());
-            self.due = Some(now + if result.is_some() { PERIOD } else { RETRY_AFTER });
+            if result.is_some() {
+                (self.failures, self.due) = (0, Some(now + PERIOD));
+            } else {
+                self.due = Some(now + RETRY_AFTER * (1 << self.failures));
+                self.failures = (self.failures + 1).min(RETRY_DOUBLINGS_MAX);
+            }
             self.outputs.push_back(FloodingOutput::Concluded(result.clone()));
             self.verdict = result;
         }

@@ -126,6 +126,7 @@ fn without_the_member_there_is_no_result() {
     (1..FIRST_TRAINS_MAX).for_each(|_| trains.extend(timed.wait()));
     assert_eq!(trains, [(1, NodeRole::Sender(FIRST_TRAIN)); FIRST_TRAINS_MAX as usize]);
     assert_eq!((timed.wait(), timed.verdict()), (ENDED.to_vec(), None));
+    assert_eq!(timed.outputs().1, Some(timed.now + 2 * RETRY_AFTER), "pauses grow");
 }
 
 #[test]
