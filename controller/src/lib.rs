@@ -18,6 +18,7 @@ pub mod abbreviation;
 pub mod access;
 pub mod agents;
 pub mod costs;
+pub mod flooding;
 pub mod graceful_restart;
 pub mod groups;
 pub mod jobs;

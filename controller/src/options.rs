@@ -1,6 +1,7 @@
 //! Command line of the controller.
 
 use crate::costs::ConfiguredRates;
+use crate::flooding::QUIET_TIME;
 use crate::groups::group_keys::GroupKeys;
 use crate::leadership::LeadershipOptions;
 use crate::leadership::state_store::StateStore;
@@ -403,6 +404,11 @@ impl Options {
                 _ if self.observe => Duration::MAX,
                 NetworkMode::Plain => Duration::MAX,
                 _ => Duration::from_secs(self.querier_patience.into()),
+            },
+            flooding_quiet_time: match self.network {
+                _ if self.observe => None,
+                NetworkMode::Plain => None,
+                _ => Some(QUIET_TIME),
             },
             only_bound_certificates: self.only_bound_certificates,
             credentials: None,

@@ -5,6 +5,7 @@ use crate::agents::presence::AgentPresence;
 use crate::agents::traces::Traces;
 use crate::costs::ConfiguredRates;
 use crate::costs::prober::Prober;
+use crate::flooding::FloodingMonitor;
 use crate::graceful_restart::GroupRecovery;
 use crate::groups::GroupRegistry;
 use crate::groups::group_keys::GroupKeys;
@@ -75,6 +76,9 @@ pub struct ServerConfig {
     /// Time without a querier of multicast groups after which a node becomes one. With
     /// [`Duration::MAX`], no node does.
     pub querier_patience: Duration,
+    /// Time without a change after which nodes examine whether a network without OpenFlow switches
+    /// floods multicasts. `None`: they never do.
+    pub flooding_quiet_time: Option<Duration>,
     /// State of earlier and for later runs.
     pub store: StateStore,
 }
@@ -108,7 +112,10 @@ pub async fn serve(
     let membership_driver = service.membership_driver.clone();
     let mut probing = JoinSet::new();
     probing.spawn(service.prober.clone().run(service.groups.busy()));
-    probing.spawn(service.queriers.clone().run(service.network.clone(), service.groups.clone()));
+    let (network_of_queriers, groups) = (service.network.clone(), service.groups.clone());
+    let queriers = service.queriers.clone().run(network_of_queriers, groups, service.flooding.clone());
+    probing.spawn(queriers);
+    probing.spawn(service.flooding.clone().run());
     probing.spawn(service.groups.clone().repeat_proofs());
     let mut paging = JoinSet::new();
     if let Some(WebPages { listener, events, health }) = pages {
@@ -117,6 +124,7 @@ pub async fn serve(
             agents: agents.clone(),
             presence: service.presence.clone(),
             groups: service.groups.clone(),
+            flooding: service.flooding.clone(),
             jobs: jobs.clone(),
             credentials: config.credentials,
             events,
@@ -196,11 +204,19 @@ pub async fn assemble(config: &ServerConfig, network: Arc<dyn Fabric>) -> Servic
         config.timeouts,
         connected_since,
     );
+    let queriers = Arc::new(Queriers::new(agents.clone(), config.querier_patience));
+    let flooding = Arc::new(FloodingMonitor::new(
+        network.clone(),
+        agents.clone(),
+        queriers.clone(),
+        (config.keys.secret.derive(b"flooding"), config.generation),
+        config.flooding_quiet_time,
+    ));
     let doctor = Doctor::new(
         network.clone(),
         agents.clone(),
         presence.clone(),
-        groups.clone(),
+        (groups.clone(), flooding.clone()),
         config.credentials.clone(),
     );
     Service {
@@ -216,7 +232,8 @@ pub async fn assemble(config: &ServerConfig, network: Arc<dyn Fabric>) -> Servic
         membership_driver,
         group_recovery: Arc::new(group_recovery),
         prober,
-        queriers: Arc::new(Queriers::new(agents.clone(), config.querier_patience)),
+        queriers,
+        flooding,
         traces: Arc::new(Traces::new(agents)),
     }
 }

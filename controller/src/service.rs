@@ -10,6 +10,7 @@ use crate::agents::session::{ConnectError, ControllerMessages, SessionConnection
 use crate::agents::traces::Traces;
 use crate::agents::{Admission, AdmitError, AgentRegistry, RegisteredAgent, Session, SessionEvent};
 use crate::costs::prober::Prober;
+use crate::flooding::FloodingMonitor;
 use crate::graceful_restart::GroupRecovery;
 use crate::groups::membership_driver::MembershipDriver;
 use crate::groups::queriers::Queriers;
@@ -66,6 +67,8 @@ pub struct Service {
     pub prober: Arc<Prober>,
     /// The queriers of multicast groups on networks without OpenFlow.
     pub queriers: Arc<Queriers>,
+    /// Examines whether the network floods multicasts.
+    pub flooding: Arc<FloodingMonitor>,
     /// Collects traces of calls.
     pub traces: Arc<Traces>,
     /// Examines the deployment.
@@ -464,9 +467,11 @@ impl Service {
                 }
                 Err(why) => warn!(why, "the agent reports an invalid switch; ignored"),
             },
+            Body::FloodingReport(report) => self.flooding.receive(session, report),
             Body::QuerierChanged(report) => {
                 if self.queriers.record(session, &report) {
                     self.groups.retry_multicast();
+                    self.flooding.on_network_change();
                 }
             }
             Body::Held(further) => {

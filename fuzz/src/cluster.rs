@@ -177,6 +177,7 @@ impl Cluster {
             only_bound_certificates: false,
             credentials: None,
             querier_patience: Duration::MAX,
+            flooding_quiet_time: None,
             store: StateStore::Volatile,
         };
         let service = assemble(&config, network.clone()).await;

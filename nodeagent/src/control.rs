@@ -9,6 +9,7 @@ mod inventory_parts;
 mod outbox;
 
 use crate::agent::Agent;
+use crate::flooding_role::NodeFloodingRole;
 use crate::interface::Interface;
 use crate::launcher::JobLauncher;
 use crate::lldp_receiver;
@@ -137,6 +138,7 @@ pub async fn run(
         silent_trees: agent.silent_trees(),
         has_repeated_proofs: false,
         querier: NodeQuerier::start(&registration.interface),
+        flooding_role: NodeFloodingRole::new(),
         pause: SHORTEST_PAUSE,
     };
     let mut reported = None;
@@ -239,6 +241,8 @@ struct ControlSession<'a> {
     has_repeated_proofs: bool,
     /// The querier of multicast groups that the node hears or is.
     querier: NodeQuerier,
+    /// The node's role in an examination of whether the network floods.
+    flooding_role: NodeFloodingRole,
     /// The pause before the next attempt.
     pause: Duration,
 }
@@ -312,7 +316,7 @@ impl ControlSession<'_> {
         let (events, probe, examinations) = (&mut *self.events, &mut self.probe, &mut self.examinations);
         let (outbox, backlog) = (&self.outbox, &mut self.backlog);
         let (neighbor, known, querier) = (&mut self.neighbor, &self.neighbor_reported, &mut self.querier);
-        let silent_trees = &mut self.silent_trees;
+        let (silent_trees, flooding_role) = (&mut self.silent_trees, &mut self.flooding_role);
         let neighbor =
             async { neighbor.wait_for(|neighbor| neighbor != known).await.ok().map(|new| new.clone()) };
         // Wait for room first, because an event cannot be put back once it has been received.
@@ -349,6 +353,9 @@ impl ControlSession<'_> {
             }
             querier = querier.next_report() => {
                 self.reply(agent_message::Body::QuerierChanged(querier)).await
+            }
+            report = flooding_role.next_report() => {
+                self.reply(agent_message::Body::FloodingReport(report)).await
             }
             () = leave_requested(&mut self.leaving) => {
                 self.outbox.send(agent_message::Body::Leave(Leave {}));
@@ -483,6 +490,7 @@ impl ControlSession<'_> {
         self.launcher.release_holds();
         self.probe = JoinSet::new();
         self.examinations = JoinSet::new();
+        self.flooding_role.begin_session();
     }
 }
 

@@ -15,9 +15,10 @@
 //! - `shared_segment`: the memory in which ranks of this node execute calls themselves;
 //!   `leader_probe`: the test of datagrams before the first quick call;
 //!   `async_socket`: a socket that wakes its task only when there is something to read;
-//! - [`interface`], `lldp`, `lldp_receiver`, `multicast_querier`, [`probe`]: the data interface,
-//!   its announcement, the switch at which it is, the querier of multicast groups, and
-//!   measurements between nodes; `packet_socket`: sockets for these frames;
+//! - [`interface`], `lldp`, `lldp_receiver`, `multicast_querier`, `flooding_role`, [`probe`]: the
+//!   data interface, its announcement, the switch at which it is, the querier of multicast groups,
+//!   the search for networks that flood, and measurements between nodes; `packet_socket`: sockets
+//!   for these frames;
 //! - `resource_pool`: the shares of users in resources of the agent;
 //! - [`metrics`], `traces`, `rank_calls`, `diagnostics`: information for operators;
 //!   `call_counters`: the counters of calls in the metrics; [`loss_injector`]: losses for tests;
@@ -46,6 +47,7 @@ mod datagram_faults;
 mod diagnostics;
 pub mod embedded;
 pub mod engine;
+mod flooding_role;
 pub mod interface;
 pub mod launcher;
 mod leader_probe;

@@ -55,6 +55,10 @@ pub const LONG_QUICK_CALLS: u64 = 1 << 14;
 /// proves that its own multicasts over them arrive.
 pub const TREE_SOURCES: u64 = 1 << 15;
 
+/// The agent takes part in examinations of whether the network floods multicasts to nodes that have
+/// not joined their address.
+pub const FLOODING_CHECKS: u64 = 1 << 16;
+
 /// The agent measures the costs of its work when it starts, and plans with measured costs.
 pub const CPU_COSTS: u64 = 1 << 17;
 
@@ -73,4 +77,5 @@ pub const ALL: u64 = TAGS
     | PARALLEL_CONNECTIONS
     | LONG_QUICK_CALLS
     | TREE_SOURCES
+    | FLOODING_CHECKS
     | CPU_COSTS;

@@ -32,6 +32,7 @@ pub use api::{
     NotAdmitted, Pipeline, Port, RackSource, RackTable, ReportedRack, SwitchView, TableCapacity,
     TopologySnapshot, TreeGrant, TreeScope, Unicast,
 };
+pub use intent::addresses::examination_address;
 pub use intent::tables::RuleCounts;
 pub use observation::{
     MeterDemand, Observation, ObservedPort, ObservedSwitch, PlannedFlows, PortPeer, SwitchInventory,

@@ -4,6 +4,7 @@
 
 use super::GroupRegistry;
 use crate::agents::{AgentRegistry, Session};
+use crate::flooding::FloodingMonitor;
 use cool_daemon::clock::Clock;
 use cool_fabric::Fabric;
 use cool_machine::{Duration, Time};
@@ -146,15 +147,26 @@ impl Queriers {
         self.changed.notify_one();
     }
 
-    /// Appoints queriers where they are needed, and lets the groups try multicast again then. Never
-    /// returns.
-    pub async fn run(self: Arc<Queriers>, network: Arc<dyn Fabric>, groups: Arc<GroupRegistry>) {
+    /// Returns whether a node is the querier of its network segment.
+    pub fn is_appointed(&self, number: u32) -> bool {
+        self.table.lock().nodes.get(&number).is_some_and(|node| node.is_appointed)
+    }
+
+    /// Appoints queriers where they are needed, and lets the groups try multicast and the nodes
+    /// examine the network again then. Never returns.
+    pub async fn run(
+        self: Arc<Queriers>,
+        network: Arc<dyn Fabric>,
+        groups: Arc<GroupRegistry>,
+        flooding: Arc<FloodingMonitor>,
+    ) {
         loop {
             let deadline = self.table.lock().deadline();
             tokio::select! {
                 () = self.clock.wait(deadline) => {
                     if self.appoint(&*network) {
                         groups.retry_multicast();
+                        flooding.on_network_change();
                     }
                 }
                 () = self.changed.notified() => {}

@@ -2,7 +2,9 @@
 
 use crate::agents::presence::AgentPresence;
 use crate::agents::{AgentRegistry, Session};
+use crate::flooding::FloodingMonitor;
 use crate::groups::GroupRegistry;
+use crate::pages::multicast_findings::{flooding_finding, unreached_findings};
 use crate::pages::observed_findings::{observed_findings, omit_unidentified_ports};
 use crate::shared_work::SharedWork;
 use cool_fabric::Fabric;
@@ -67,6 +69,7 @@ pub struct Doctor {
     agents: Arc<AgentRegistry>,
     presence: Arc<AgentPresence>,
     groups: Arc<GroupRegistry>,
+    flooding: Arc<FloodingMonitor>,
     credentials: Option<Credentials>,
     last: AtomicU64,
     /// The examination in progress: its number, and the channel for its replies.
@@ -80,11 +83,11 @@ impl Doctor {
         network: Arc<dyn Fabric>,
         agents: Arc<AgentRegistry>,
         presence: Arc<AgentPresence>,
-        groups: Arc<GroupRegistry>,
+        (groups, flooding): (Arc<GroupRegistry>, Arc<FloodingMonitor>),
         credentials: Option<Credentials>,
     ) -> Doctor {
         let (last, waiting, diagnoses) = (AtomicU64::default(), Mutex::default(), SharedWork::default());
-        Doctor { network, agents, presence, groups, credentials, last, waiting, diagnoses }
+        Doctor { network, agents, presence, groups, flooding, credentials, last, waiting, diagnoses }
     }
 
     /// Handles an agent's reply.
@@ -113,7 +116,8 @@ impl Doctor {
         let mut findings = findings(&network, &measured, &nodes);
         findings.extend(observation.iter().flat_map(observed_findings));
         findings.extend(self.untagged());
-        findings.extend(self.unreached());
+        findings.extend(unreached_findings(self.groups.unreached_by_multicast()));
+        findings.extend(flooding_finding(&self.flooding.flooded_nodes()));
         if let Some(credentials) = &self.credentials {
             let now = OffsetDateTime::now_utc();
             findings.extend(certificate_findings(&credentials.expiries(), &credentials.peers(), now));
@@ -129,19 +133,6 @@ impl Doctor {
             let problem =
                 "its agent is of a release that does not tag datagrams, so groups with this node are not protected";
             finding(format!("node {}", session.agent.name), problem, "install this release on it")
-        })
-    }
-
-    /// Returns a finding for each node that has lately not received multicasts.
-    fn unreached(&self) -> impl Iterator<Item = Finding> {
-        self.groups.unreached_by_multicast().into_iter().map(|(receiver, senders)| {
-            let problem = format!(
-                "it does not receive multicasts of {senders}, so groups with these nodes use chains, which are slower"
-            );
-            let remedy = "allow UDP to 239.192.0.0/14 (IPv6: ff18::/16) between the nodes, and enable IGMP and MLD snooping with a \
-                          querier on their switches (or give agents CAP_NET_RAW, so that one of them becomes the querier); or start \
-                          the controller with --network plain";
-            finding(format!("node {receiver}"), problem, remedy)
         })
     }
 
@@ -199,7 +190,11 @@ fn micros(duration: Duration) -> i64 {
     i64::try_from(duration.as_micros()).unwrap_or(i64::MAX)
 }
 
-fn finding(about: impl Into<String>, problem: impl Into<String>, remedy: impl Into<String>) -> Finding {
+pub(super) fn finding(
+    about: impl Into<String>,
+    problem: impl Into<String>,
+    remedy: impl Into<String>,
+) -> Finding {
     Finding { about: about.into(), wrong: problem.into(), remedy: remedy.into(), note: false }
 }
 

@@ -109,6 +109,16 @@ impl StatusMetrics {
             ("cool_groups", "Groups in use", status.groups.len()),
             ("cool_trees", "Multicast trees installed", trees),
             ("cool_jobs", "Running jobs", status.jobs.len()),
+            (
+                "cool_flooding_listeners",
+                "Nodes that have examined whether multicasts reach nodes that have not joined",
+                status.flooded.listeners,
+            ),
+            (
+                "cool_flooded_nodes",
+                "Those of them that multicasts reach: see `cool doctor`",
+                status.flooded.reached.len(),
+            ),
             ("cool_warnings", "Warnings for the operator: see `cool topology`", status.warnings.len()),
         ];
         totals.into_iter().try_for_each(|(name, help, value)| families.total(name, help, value))
@@ -195,6 +205,7 @@ impl MetricEncoder<'_> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::flooding::FloodedNodes;
     use crate::pages::status::{LinkStatus, NodeStatus};
     use cool_fabric::PortCounters;
     use cool_topology::discovery::RefusedFrames;
@@ -238,6 +249,7 @@ mod tests {
             nodes: vec![node],
             installation,
             refused_lldp,
+            flooded: FloodedNodes { listeners: 3, reached: vec!["h1".into()] },
             not_admitted: [("impostor", 8)].into(),
             certificates: [("ca", 2_000_000_000)].into(),
             ..Status::default()
@@ -245,6 +257,8 @@ mod tests {
         let text = text(status);
         for line in [
             "cool_switches 1",
+            "cool_flooding_listeners 3",
+            "cool_flooded_nodes 1",
             "cool_nodes_located 1",
             "cool_switch_flows{switch=\"s\\\"1\"} 9.0",
             "cool_switch_outsider_packets_total{switch=\"s\\\"1\"} 3",

@@ -4,6 +4,7 @@
 
 pub mod doctor;
 pub mod metrics;
+mod multicast_findings;
 mod observed_findings;
 pub mod standby;
 pub mod status;

@@ -3,6 +3,7 @@
 
 use crate::agents::AgentRegistry;
 use crate::agents::presence::AgentPresence;
+use crate::flooding::{FloodedNodes, FloodingMonitor};
 use crate::groups::{self, GroupRegistry};
 use crate::jobs::JobRegistry;
 use cool_daemon::log::EventLog;
@@ -30,6 +31,8 @@ pub struct StatusSource {
     pub presence: Arc<AgentPresence>,
     /// The groups in use.
     pub groups: Arc<GroupRegistry>,
+    /// Examines whether the network floods multicasts.
+    pub flooding: Arc<FloodingMonitor>,
     /// The running jobs.
     pub jobs: Arc<JobRegistry>,
     /// The controller's certificates.
@@ -63,6 +66,9 @@ pub struct Status {
     /// Times from when both ends are present until a link or node is discovered.
     #[serde(skip)]
     pub discovery: Histogram,
+    /// The nodes that multicasts reach although they have not joined.
+    #[serde(skip)]
+    pub flooded: FloodedNodes,
     /// Rejected LLDP frames.
     #[serde(skip)]
     pub refused_lldp: RefusedFrames,
@@ -210,6 +216,7 @@ impl StatusSource {
             events: events.iter().filter_map(|event| serde_json::from_str(event).ok()).collect(),
             installation: measured.installation.clone(),
             discovery: measured.discovery.clone(),
+            flooded: self.flooding.flooded_nodes(),
             refused_lldp: measured.refused_lldp,
             not_admitted: measured.not_admitted,
             certificates: self.credentials.as_ref().map(certificates).unwrap_or_default(),

@@ -3,6 +3,7 @@
 mod agents;
 mod diagnosis;
 mod drains;
+mod flooding;
 mod jobs;
 mod keys;
 mod limits;

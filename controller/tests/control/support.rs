@@ -198,6 +198,8 @@ impl Controller {
             only_bound_certificates: false,
             credentials: None,
             querier_patience: Duration::MAX,
+            // Only nodes that their agents locate take part.
+            flooding_quiet_time: Some(Duration::ZERO),
             store,
         };
         let directory =

@@ -1,14 +1,16 @@
 //! The network as a graph: its elements ([`ids`], [`graph`]), its discovery ([`lldp`],
 //! [`discovery`]; without OpenFlow [`lldp_neighbor`], [`rack_table`]), the members of multicast
-//! groups ([`membership_query`], [`membership_report`], [`querier`]), algorithms on the graph
-//! ([`switch_adjacency`], [`racks`], [`routes`], [`trees`], [`spanning_tree`]), a drawing of it
-//! ([`picture`]), and the [`checksum`] of packets.
+//! groups ([`membership_query`], [`membership_report`], [`querier`]) and the nodes that multicasts
+//! reach besides them ([`flooding_probe`]), algorithms on the graph ([`switch_adjacency`],
+//! [`racks`], [`routes`], [`trees`], [`spanning_tree`]), a drawing of it ([`picture`]), and the
+//! [`checksum`] of packets.
 //!
 //! The crate is pure: it uses no sockets or clocks, and equal inputs return equal results.
 //! Programming the switches is up to the controller.
 
 pub mod checksum;
 pub mod discovery;
+pub mod flooding_probe;
 pub mod graph;
 pub mod ids;
 pub mod lldp;

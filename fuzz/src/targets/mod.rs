@@ -37,6 +37,7 @@ macro_rules! targets {
 targets! {
     agent_stream,
     discovery,
+    flooding_probe,
     kmeans_model,
     lldp,
     lldp_neighbor,

@@ -86,6 +86,7 @@ impl ControlSession<'_> {
                 self.probe.spawn(probed(self.registration.interface.clone(), probe));
             }
             Body::AppointQuerier(AppointQuerier { appointed }) => self.querier.appoint(appointed),
+            Body::FloodingTask(task) => self.flooding_role.take(&self.registration.interface, task),
             Body::StopProbe(StopProbe {}) => self.probe = JoinSet::new(),
             Body::Examine(Examine { id }) => {
                 // Requests beyond the maximum are ignored.

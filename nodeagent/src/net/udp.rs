@@ -110,18 +110,29 @@ fn alone(ip: IpAddr, port: u16) -> io::Result<(UdpSocket, u16)> {
 /// Returns a socket that receives from a tree at the interface with address `ip`. From a
 /// source-specific tree it receives nothing until it has joined a source.
 pub(super) fn listen(tree: SocketAddr, ip: IpAddr) -> io::Result<Socket> {
+    let socket =
+        if is_source_specific(tree.ip()) { group_socket(tree, ip)? } else { member_socket(tree, ip)? };
+    Socket::new(socket.into(), tree.ip())
+}
+
+/// Returns a non-blocking socket that has joined a multicast address at the interface with address
+/// `ip`, and receives only the datagrams to that address and port.
+pub(crate) fn member_socket(group: SocketAddr, ip: IpAddr) -> io::Result<socket2::Socket> {
+    let membership = TreeMembership { socket: group_socket(group, ip)?, tree: group.ip(), ip };
+    membership.join()?;
+    Ok(membership.socket)
+}
+
+/// Returns a non-blocking socket that is bound to a multicast address, and therefore receives
+/// nothing else.
+fn group_socket(group: SocketAddr, ip: IpAddr) -> io::Result<socket2::Socket> {
     let socket = socket(ip)?;
     socket.set_reuse_port(true)?;
-    if is_source_specific(tree.ip()) {
+    if is_source_specific(group.ip()) {
         ignore_multicast_for_other_sockets(&socket, ip)?;
     }
-    // A socket that is bound to the tree's address receives nothing else.
-    socket.bind(&tree.into())?;
-    let membership = TreeMembership { socket, tree: tree.ip(), ip };
-    if !is_source_specific(tree.ip()) {
-        membership.join()?;
-    }
-    Socket::new(membership.socket.into(), tree.ip())
+    socket.bind(&group.into())?;
+    Ok(socket)
 }
 
 /// Returns a non-blocking socket with large buffers, for the driver.

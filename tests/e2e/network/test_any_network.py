@@ -24,7 +24,8 @@ def test_a_network_without_openflow_needs_no_option(make_bed, tmp_path, switches
     # The testbed names a rack for each switch.
     assert [nodes(bed)[name]["rack_name"] for name in ("h1", "h2", "h3", "h4")] == ["s2", "s2", "s3", "s3"]
     assert ' "s2", not located by OpenFlow switches:\n  h1 (%s, 4 slots): --rack of its agent\n' % ADDRESSES[switches][0] in succeed(bed, "cool", "topology")
-    assert succeed(bed, "cool", "doctor") == "nothing is wrong: 0 switches, 4 nodes\n"
+    # Bridges without a querier flood, which is noted a while after the nodes have joined.
+    assert succeed(bed, "cool", "doctor").startswith("nothing is wrong: 0 switches, 4 nodes\n")
     succeed(bed, "cool", "run", "-n", "8", "--", os.path.join(bed.bin_dir, "cool-misuse"), "sum")
     bench(bed, OPERATIONS + "," + UNEQUAL, "1K,256K", 1, "--reps", "1")
     source, target = tmp_path / "source", tmp_path / "target"

@@ -62,7 +62,8 @@ def test_lldp_of_switches_groups_nodes_into_racks(make_bed):
     assert (neighbor["port"], neighbor["system_name"]) == (port, "s3")
     line = "h5 (10.0.0.6, 4 slots): LLDP of chassis %s, port %s\n" % (neighbor["chassis"], port)
     assert line in succeed(bed, "cool", "topology")
-    assert succeed(bed, "cool", "doctor") == "nothing is wrong: 0 switches, 6 nodes\n"
+    # Bridges without a querier flood, which is noted a while after the nodes have joined.
+    assert succeed(bed, "cool", "doctor").startswith("nothing is wrong: 0 switches, 6 nodes\n")
     succeed(bed, "cool", "bench", "--ops", "bcast,allreduce", "--bytes", "64K", "--reps", "1")
     # The next controller receives the neighbors with the registrations.
     restart_controller(bed)

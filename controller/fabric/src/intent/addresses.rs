@@ -27,6 +27,18 @@ const SOURCE_SPECIFIC_IPV4: u32 = u32::from_be_bytes([232, 192, 0, 0]);
 /// 32 bits are the group numbers, which lie in the range that hosts may assign (RFC 4607, 1).
 const SOURCE_SPECIFIC_IPV6: u128 = 0xff38 << 112;
 
+/// The group numbers whose addresses no tree gets, because nodes examine with them whether the
+/// network floods.
+pub(crate) const EXAMINATIONS: core::ops::Range<u32> = GROUPS.end - 256..GROUPS.end;
+
+/// Returns the multicast address of the examination with this number of whether the network floods,
+/// of the same version of IP as `ip`. No tree has this address. An address returns after 256
+/// examinations, because switches may take minutes to forget the members of the earlier one.
+pub fn examination_address(ip: IpAddr, number: u64) -> IpAddr {
+    let count = u64::from(EXAMINATIONS.end - EXAMINATIONS.start);
+    IpVersion::from_ip(ip).address(EXAMINATIONS.start + (number % count) as u32)
+}
+
 /// Version of IP that a tree carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum IpVersion {
@@ -134,6 +146,9 @@ mod tests {
         }
         assert_eq!(IpVersion::V6.source_specific_address(GROUPS.start + 5).to_string(), "ff38::c000:5");
         assert_eq!(IpVersion::V6.address(GROUPS.start + 5).to_string(), "ff18::434f:4f4c:c000:5");
+        let numbered =
+            [0, 255, 256].map(|number| examination_address([10, 0, 0, 1].into(), number).to_string());
+        assert_eq!(numbered, ["239.195.255.0", "239.195.255.255", "239.195.255.0"]);
         let others = [
             "232.0.0.1",
             "232.196.0.0",

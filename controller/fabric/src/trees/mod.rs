@@ -3,6 +3,7 @@
 pub(crate) mod reverse_index;
 
 use crate::api::{GroupRequest, TreeScope};
+use crate::intent::addresses::EXAMINATIONS;
 use crate::intent::tables::GROUPS;
 use cool_topology::{DatapathId, Graph, Link, SwitchAdjacency, Tree, trees::is_forest};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,10 +27,11 @@ impl Default for TreeNumbers {
 impl TreeNumbers {
     /// Allocates a number; returns `None` if all are in use.
     pub(crate) fn take(&mut self) -> Option<u32> {
-        let number =
-            (self.next..GROUPS.end).chain(GROUPS.start..self.next).find(|n| !self.used.contains(n))?;
+        let number = (self.next..EXAMINATIONS.start)
+            .chain(GROUPS.start..self.next)
+            .find(|n| !self.used.contains(n))?;
         self.used.insert(number);
-        self.next = if number + 1 == GROUPS.end { GROUPS.start } else { number + 1 };
+        self.next = if number + 1 == EXAMINATIONS.start { GROUPS.start } else { number + 1 };
         Some(number)
     }
 
@@ -265,7 +267,8 @@ mod tests {
         numbers.give_back(first);
         assert_ne!(numbers.take(), Some(first));
         assert_eq!(numbers.in_use(), 1);
-        for _ in 1..GROUPS.len() {
+        // The last numbers are reserved for examinations of the network.
+        for _ in GROUPS.start + 1..EXAMINATIONS.start {
             assert!(numbers.take().is_some());
         }
         assert_eq!(numbers.take(), None);
