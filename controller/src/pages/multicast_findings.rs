@@ -1,5 +1,5 @@
-//! What `cool doctor` reports about multicast: nodes that it does not reach, and nodes that it reaches
-//! although they have not joined.
+//! What `cool doctor` reports about multicast: nodes that it does not reach, and nodes that it
+//! reaches although they have not joined.
 
 use super::doctor::finding;
 use crate::flooding::FloodedNodes;

@@ -30,8 +30,8 @@ pub struct CallLimits {
     /// Gbit/s and more passes them on in a few milliseconds.
     pub(crate) window_bytes: u64,
     /// Length of the longest vector of a bcast, and of all parts of an allgather together, that is
-    /// executed in pieces, each of which is within the other limits. 0 if calls are not divided into
-    /// pieces. Agents reduce, gather and scatter longer data faster.
+    /// executed in pieces, each of which is within the other limits. 0 if calls are not divided
+    /// into pieces. Agents reduce, gather and scatter longer data faster.
     pub(crate) pieces_bytes: u64,
 }
 

@@ -1,5 +1,5 @@
-//! A call that is executed in pieces, because a rank may send only so many bytes before all ranks
-//! have heard from each other. Each piece is a call of the same operation on the same range of
+//! A call that is executed in pieces, because the number of bytes is limited that a rank may send
+//! before all ranks have heard from each other. Each piece is a call of the same operation on the same range of
 //! every vector or part.
 
 use crate::calls::BeginCall;

@@ -16,9 +16,9 @@
 //! | scan, exscan | 4 KiB, because the vector is one message | 384 KiB |
 //!
 //! A message has at most 4 KiB, with long limits 56 KiB, and the long messages of a rank have at
-//! most 384 KiB in all. With long limits, longer bcasts and allgathers of up to 1 MiB are executed in
-//! pieces: each piece is a call of the same operation on a range of every vector or part. The ranks
-//! execute a barrier before a piece as before any other call.
+//! most 384 KiB in all. With long limits, longer bcasts and allgathers of up to 1 MiB are executed
+//! in pieces: each piece is a call of the same operation on a range of every vector or part. The
+//! ranks execute a barrier before a piece as before any other call.
 
 use crate::call_limits::{CallLimits, LONG_MESSAGES_BYTES_MAX, MESSAGE_BYTES_MAX};
 use cool_collective::{

@@ -1,5 +1,5 @@
-//! IP packets of any host at a data interface: a probe must have the address, and must survive being
-//! sent again.
+//! IP packets of any host at a data interface: a probe must have the address, and must survive
+//! being sent again.
 
 use cool_topology::flooding_probe::{FloodingProbe, PROBE_BYTES_MIN};
 use std::net::IpAddr;
@@ -24,10 +24,12 @@ pub(crate) fn check(bytes: &[u8]) {
 
 #[cfg(test)]
 fn seeds() -> Vec<Vec<u8>> {
-    let probe = FloodingProbe { nonce: [3; NONCE_BYTES], train: 1 };
+    let probe = FloodingProbe { nonce: [3; cool_topology::flooding_probe::NONCE_BYTES], train: 1 };
     let packet = |to: IpAddr| {
         let mut header = match to {
-            IpAddr::V4(to) => [&[0x45, 0, 0, 0, 0, 0, 0, 0, 8, 17, 0, 0, 10, 0, 0, 1], &to.octets()[..]].concat(),
+            IpAddr::V4(to) => {
+                [&[0x45, 0, 0, 0, 0, 0, 0, 0, 8, 17, 0, 0, 10, 0, 0, 1], &to.octets()[..]].concat()
+            }
             IpAddr::V6(to) => [&[0x60, 0, 0, 0, 0, 0, 17, 8], &[0; 16][..], &to.octets()].concat(),
         };
         header.extend([0; 8]);

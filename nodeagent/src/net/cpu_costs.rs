@@ -1,5 +1,5 @@
 //! Measures what the work of an agent costs on its CPU, so that plans fit fast networks, on which
-//! the CPU is the bottleneck. An agent does this once, when it starts, in some tens of milliseconds.
+//! the CPU is the bottleneck. An agent does this once, when it starts, in about 100 ms.
 //!
 //! Each cost is the shortest of several trials, because other processes only add to it.
 
@@ -42,7 +42,7 @@ const BUFFER_BYTES: usize = 64 << 10;
 /// namespaces of a machine have it in common.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Returns the costs on this machine. Blocks for some tens of milliseconds.
+/// Returns the costs on this machine. Blocks for about 100 ms.
 ///
 /// # Errors
 /// Returns an error if the loopback interface does not work.
@@ -120,7 +120,8 @@ fn exchange_messages() -> io::Result<Duration> {
 }
 
 /// Runs two threads on different CPUs, as ranks and agents of different nodes do, until both have
-/// ended. A thread that fails must close its connection, so that the other one does not wait. Returns how long the first one takes.
+/// ended. A thread that fails must close its connection, so that the other one does not wait.
+/// Returns how long the first one takes.
 fn on_two_cpus(
     one: impl FnOnce() -> io::Result<()> + Send,
     other: impl FnOnce() -> io::Result<()> + Send,
