@@ -42,7 +42,7 @@ pub struct RegisteredAgent {
     pub rack: Option<String>,
     /// The switch port to which the node is connected, if its switch announces that.
     pub neighbor: Option<LldpNeighbor>,
-    /// What the agent's work costs, if the agent has measured it.
+    /// The costs of the agent's work, if the agent has measured them.
     pub speed: Option<AgentSpeed>,
 }
 

@@ -1,4 +1,4 @@
-//! What the work of agents costs on the CPUs of their nodes, as agents measure it when they start.
+//! The costs of the work of agents on the CPUs of their nodes, which agents measure at their start.
 
 use super::cost_model::round_to_preferred_number;
 use cool_collective::timing::AgentCosts;
@@ -21,7 +21,7 @@ const SOCKET_FACTOR: u64 = 2;
 /// which is sent and received.
 const MESSAGES_OF_CALL: u32 = 4;
 
-/// What the work of an agent costs on the CPU of its node.
+/// The costs of an agent's work on the CPU of its node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentSpeed {
     /// The id of the machine. Nodes on one machine share its CPUs.

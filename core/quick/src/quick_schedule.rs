@@ -145,7 +145,7 @@ impl QuickSchedule {
     }
 
     /// Returns the schedule of a piece of the call, or `None` if the call has fewer pieces.
-    pub(crate) fn piece<'a>(self: &'a Arc<QuickSchedule>, index: u32) -> Option<&'a Arc<QuickSchedule>> {
+    pub(crate) fn piece(self: &Arc<QuickSchedule>, index: u32) -> Option<&Arc<QuickSchedule>> {
         let (alike, last) = match &self.following {
             Some(following) => (following.alike, following.last.as_ref()),
             None => (0, None),

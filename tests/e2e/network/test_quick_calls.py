@@ -83,12 +83,12 @@ def test_longer_calls_are_quick_where_links_are_fast(make_bed):
     is requested again. In the second run, each node has two ranks."""
     bed = make_bed("tree:1x4", host_mbit=0, uplink_mbit=0, switches="bridge")
     bed.wait_until_measured()
-    sizes = {"bcast": 256, "reduce": 256, "allreduce": 256, "allgather": 256, "gather": 256, "scatter": 128}
+    sizes = {"bcast": 1024, "reduce": 256, "allreduce": 256, "allgather": 1024, "gather": 256, "scatter": 128}
     for ranks in ("4", "8"):
         for operation, kib in sizes.items():
             plan_of = plans(bed, operation, "5000,%dK" % kib, "--ranks", ranks)
             assert all(plan.startswith("quick ") for plan in plan_of.values()), plan_of
-    plan_of = plans(bed, "bcast,scan", "1M")
+    plan_of = plans(bed, "bcast,scan", "2M")
     assert not any(plan.startswith("quick ") for plan in plan_of.values()), plan_of
 
 
