@@ -21,6 +21,7 @@ use cool_nodeagent::local::{DEFAULT_DIRECTORY, LocalServer, ServeError, UserLimi
 use cool_nodeagent::options::Options;
 use cool_nodeagent::probe::Reflector;
 use cool_nodeagent::quick_socket::supports_long_quick_calls;
+use cool_proto::control::CpuCosts;
 use cool_proto::features;
 use cool_tls::{CertificateDirError, Credentials, Role};
 use rustix::thread::{CapabilitySet, capabilities, set_capabilities};
@@ -128,6 +129,15 @@ fn offered_features(encryption: bool, quick_calls: bool, long_quick_calls: bool)
     (features::ALL | encryption) & !without
 }
 
+/// Returns the costs of this agent's work, if they can be measured.
+async fn measure_costs() -> Option<CpuCosts> {
+    let measured = tokio::task::spawn_blocking(cpu_costs::measure).await.map_err(io::Error::other).flatten();
+    let failed = |error: &io::Error| {
+        warn!(%error, "the costs of messages cannot be measured; plans may be slow on fast networks");
+    };
+    measured.inspect_err(failed).ok()
+}
+
 /// Returns the pages of an agent: metrics, and its health.
 fn pages_router(agent: &Agent) -> axum::Router {
     let checked = agent.clone();
@@ -225,14 +235,6 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
     let slots = options.slots.unwrap_or_else(processors);
     let probe_port = reflector.port();
     let long_quick_calls = supports_long_quick_calls(interface.ip);
-    let cpu = match tokio::task::spawn_blocking(cpu_costs::measure).await.map_err(io::Error::other).flatten()
-    {
-        Ok(costs) => Some(costs),
-        Err(error) => {
-            warn!(%error, "the costs of messages cannot be measured; plans may be slow on fast networks");
-            None
-        }
-    };
     let registration = AgentRegistration {
         controller: options.controller,
         credentials: credentials.clone(),
@@ -241,7 +243,7 @@ async fn run(options: Options, config: Config) -> Result<(), Error> {
         probe_port,
         rack: options.rack.filter(|rack| !rack.is_empty()),
         features: offered_features(options.encrypt, !options.no_quick_calls, long_quick_calls),
-        cpu,
+        cpu: measure_costs().await,
     };
     let router = pages_router(&agent);
     let pages = async move {

@@ -276,6 +276,12 @@ fn check_forwarding(bridges: &Bridges, fabric: &FabricHandle, grants: &[TreeGran
     }
 }
 
+/// Returns the request for a group of these nodes, in the order of its ranks.
+fn request(id: u64, members: &[&str]) -> GroupRequest {
+    let members = members.iter().map(|node| (*node).to_owned()).collect();
+    GroupRequest { id, members, can_prove: false, can_join_sources: false }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn open_vswitch_forwards_as_wanted_also_after_a_restart() {
     let bridges = std::sync::Arc::new(Bridges::build("a"));
@@ -283,14 +289,7 @@ async fn open_vswitch_forwards_as_wanted_also_after_a_restart() {
     let address = listener.local_addr().unwrap();
     // Nodes may register before or after switches connect.
     let fabric = start(listener).await;
-    let early = fabric
-        .create_group(GroupRequest {
-            id: 1,
-            members: vec!["h1".into(), "h2".into()],
-            can_prove: false,
-            can_join_sources: false,
-        })
-        .await;
+    let early = fabric.create_group(request(1, &["h1", "h2"])).await;
     assert!(matches!(&early, Err(FabricError::NotLocated { nodes }) if *nodes == ["h1", "h2"]), "{early:?}");
     bridges.connect(address.port());
     let speaking = bridges.clone();
@@ -313,29 +312,11 @@ async fn open_vswitch_forwards_as_wanted_also_after_a_restart() {
     run("ovs-ofctl", &["-O", "OpenFlow13", "add-flow", &bridges.name(1), &format!("{FOREIGN},actions=drop")]);
 
     // Ranks 0 to 4, two of them on h2, so h2 leads its rack.
-    let members = ["h2", "h3", "h2", "h1", "h4"].map(str::to_owned).to_vec();
-    let grants = fabric
-        .create_group(GroupRequest {
-            id: 5,
-            members: members.clone(),
-            can_prove: false,
-            can_join_sources: false,
-        })
-        .await
-        .unwrap();
+    let members = ["h2", "h3", "h2", "h1", "h4"];
+    let grants = fabric.create_group(request(5, &members)).await.unwrap();
     assert_eq!(grants.len(), 4);
     check_forwarding(&bridges, &fabric, &grants);
-    assert_eq!(
-        fabric
-            .create_group(GroupRequest {
-                id: 5,
-                members: members.clone(),
-                can_prove: false,
-                can_join_sources: false
-            })
-            .await,
-        Err(FabricError::GroupExists { id: 5 })
-    );
+    assert_eq!(fabric.create_group(request(5, &members)).await, Err(FabricError::GroupExists { id: 5 }));
 
     // A cable is pulled: the tree splits in two, and is repaired later.
     run("ovs-vsctl", &["del-port", &format!("{}p02", bridges.prefix)]);
@@ -372,10 +353,7 @@ async fn open_vswitch_forwards_as_wanted_also_after_a_restart() {
     let fabric = start(listener.await.expect("the listener is given up")).await;
     discovered(&fabric, &bridges).await;
     assert_eq!(fabric.topology().switches.iter().map(|s| s.rack).collect::<Vec<_>>(), racks);
-    let grants = fabric
-        .create_group(GroupRequest { id: 6, members, can_prove: false, can_join_sources: false })
-        .await
-        .unwrap();
+    let grants = fabric.create_group(request(6, &members)).await.unwrap();
     check_forwarding(&bridges, &fabric, &grants);
     assert!(before.is_subset(&bridges.flows(1)), "{before:?} {:?}", bridges.flows(1));
 

@@ -232,7 +232,7 @@ mod tests {
     #[test]
     fn similar_measurements_yield_the_same_model() {
         assert_eq!(
-            [96, 100, 110, 2_490_000, 150_000].map(|n| round_to_preferred_number(n)),
+            [96, 100, 110, 2_490_000, 150_000].map(round_to_preferred_number),
             [100, 100, 100, 2_200_000, 150_000]
         );
         assert_eq!([2_400_000, 2_500_000, 2_550_000].map(|rate| found(1, rate).rate()), [2_500_000; 3]);
