@@ -22,8 +22,8 @@ const HEADER_BYTES: u32 = (wire::IPV4 + wire::UDP + wire::STREAM_DATA_HEADER) as
 const MAX_PACKET_BYTES: u32 = 65_535;
 
 /// The rate of all links, in bytes per second, from which they are fast: 1 Gbit/s. On slower links
-/// the transfer takes most of the time of a call, whatever the work of the CPUs. On fast ones, ranks
-/// execute long quick calls, and plans depend on the costs of the CPUs.
+/// the transfer takes most of the time of a call, whatever the work of the CPUs. On fast ones,
+/// ranks execute long quick calls, and plans depend on the costs of the CPUs.
 const FAST_LINK_RATE_MIN: u64 = 125_000_000;
 /// The smallest MTU for long quick calls. With smaller packets, a long message would have more
 /// parts than the system sends by one call.

@@ -1,6 +1,6 @@
 //! A call that is executed in pieces, because the number of bytes is limited that a rank may send
-//! before all ranks have heard from each other. Each piece is a call of the same operation on the same range of
-//! every vector or part.
+//! before all ranks have heard from each other. Each piece is a call of the same operation on the
+//! same range of every vector or part.
 
 use crate::calls::BeginCall;
 use crate::quick_schedule::QuickSchedule;
