@@ -2,8 +2,8 @@
 //! joined their address.
 //!
 //! From time to time one node multicasts probes to an address that another node has joined, and
-//! other nodes listen to the address without joining it. [`examiner`] decides when and how, and
-//! [`rounds`] which nodes. Nodes that cannot listen, because they have no permission for raw
+//! other nodes listen to the address without joining it. `examiner` decides when and how, and
+//! `rounds` which nodes. Nodes that cannot listen, because they have no permission for raw
 //! sockets, are no obstacle.
 
 mod examiner;
