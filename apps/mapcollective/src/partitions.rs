@@ -52,7 +52,8 @@ impl Job<'_> {
     /// and each rank receives consecutive ones, in nearly equal numbers. After a loss, these are
     /// the partitions of the lost ranks, and the ranks that hold the fewest receive them. Each rank
     /// calls `load` for its new partitions, on all its threads. All ranks must call this. If a
-    /// partition cannot be loaded, all ranks return an error.
+    /// partition cannot be loaded, all ranks return an error. If the call fails, a rank that has
+    /// loaded its partitions keeps them, so that it need not load them again after a loss.
     ///
     /// # Errors
     /// If a partition cannot be loaded, or ranks are lost.
@@ -69,8 +70,7 @@ impl Job<'_> {
         let missing = assign_missing(&holders, self.size()).swap_remove(self.rank());
         let load = |_, index| load(index).map(|part| (index, part));
         let loaded = threads::try_map_mut(self.threads(), missing, load);
-        partitions.held.extend(self.agree(loaded)?);
-        Ok(())
+        self.agree(loaded.map(|loaded| partitions.held.extend(loaded)))
     }
 }
 
