@@ -59,7 +59,7 @@ impl Agent {
     /// controller to `events`.
     pub fn new(node: &str, engine: EngineHandle, events: mpsc::Sender<Body>) -> Agent {
         let node: Arc<str> = node.into();
-        let metrics = AgentMetrics::new(engine.traffic(), engine.refusals());
+        let metrics = AgentMetrics::new(engine.traffic(), engine.refusals(), engine.dropped_datagrams());
         Agent {
             groups: Arc::new(GroupTable::new(
                 node.clone(),

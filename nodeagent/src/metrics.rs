@@ -2,7 +2,7 @@
 //! and failures.
 
 use crate::call_counters::CallCounters;
-use crate::engine::{RefusalCounters, RefusalReason, TrafficCounters};
+use crate::engine::{DroppedDatagrams, RefusalCounters, RefusalReason, TrafficCounters};
 use crate::rank_calls::RankCalls;
 use axum::Router;
 use axum::routing::get;
@@ -19,6 +19,7 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::registry::Registry;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 type MetricLabels<const N: usize> = [(&'static str, String); N];
 type CounterFamily<const N: usize> = Family<MetricLabels<N>, Counter>;
@@ -29,6 +30,8 @@ pub struct AgentMetrics {
     registry: Arc<Registry>,
     calls: Arc<CallCounters>,
     failures: CounterFamily<2>,
+    dropped: Counter,
+    dropped_datagrams: DroppedDatagrams,
     /// Calls that are recorded in the ranks' segments.
     rank_calls: Arc<RankCalls>,
 }
@@ -92,12 +95,19 @@ impl Collector for RefusalCollector {
 
 impl AgentMetrics {
     /// Returns the metrics of an agent with these counters of its engine.
-    pub(crate) fn new(traffic: Arc<TrafficCounters>, refusals: Arc<RefusalCounters>) -> AgentMetrics {
+    pub(crate) fn new(
+        traffic: Arc<TrafficCounters>,
+        refusals: Arc<RefusalCounters>,
+        dropped_datagrams: DroppedDatagrams,
+    ) -> AgentMetrics {
         let mut registry = Registry::with_prefix("cool_agent");
         let calls = Arc::<CallCounters>::default();
         calls.register(&mut registry);
         let failures = CounterFamily::<2>::default();
         registry.register("failures", "Collectives of ranks of this node that failed", failures.clone());
+        let dropped = Counter::default();
+        let help = "Datagrams that the system dropped because the receive buffer of a socket was full";
+        registry.register("datagrams_dropped", help, dropped.clone());
         // All series must exist from the start, because Prometheus computes no rate for the first
         // value of a counter.
         for operation in Operation::ALL {
@@ -109,14 +119,18 @@ impl AgentMetrics {
         registry.register_collector(Box::new(TrafficCollector { by_agent: traffic, by_ranks }));
         registry.register_collector(Box::new(RefusalCollector(refusals)));
         let rank_calls = Arc::new(RankCalls::new(Arc::clone(&calls)));
-        AgentMetrics { registry: Arc::new(registry), calls, failures, rank_calls }
+        AgentMetrics { registry: Arc::new(registry), calls, failures, dropped, dropped_datagrams, rank_calls }
     }
 
     /// Returns the router that serves the page with the metrics.
     pub fn router(&self) -> Router {
         let (registry, rank_calls) = (self.registry.clone(), self.rank_calls.clone());
+        let (dropped, dropped_datagrams) = (self.dropped.clone(), self.dropped_datagrams.clone());
         let page = move || async move {
             rank_calls.count();
+            if let Some(total) = dropped_datagrams.read().await {
+                dropped.inner().store(total, Ordering::Relaxed);
+            }
             web::metrics(&registry)
         };
         Router::new().route("/metrics", get(page))
@@ -151,13 +165,15 @@ mod tests {
     use super::*;
     use cool_shm::segment::records::{BUCKETS, RankPlan, Totals};
     use prometheus_client::encoding::text::encode;
+    use tokio::sync::mpsc;
 
     #[test]
     fn calls_and_failures_are_counted_by_operation() {
         let traffic = Arc::<TrafficCounters>::default();
         let refusals = Arc::<RefusalCounters>::default();
         refusals.count(RefusalReason::Forged);
-        let metrics = AgentMetrics::new(Arc::clone(&traffic), refusals);
+        let (commands, _) = mpsc::unbounded_channel();
+        let metrics = AgentMetrics::new(Arc::clone(&traffic), refusals, DroppedDatagrams::new(&commands));
         let stats = Stats { nanoseconds: 1_000_000, ..Stats::default() };
         metrics.called(Operation::Bcast, &Ok(stats.clone()));
         metrics.called(Operation::Bcast, &Ok(stats));
@@ -187,6 +203,7 @@ mod tests {
             "cool_agent_chunks_repaired_total{operation=\"bcast\"} 4",
             "cool_agent_failures_total{operation=\"scan\",kind=\"lost\"} 1",
             "cool_agent_failures_total{operation=\"scan\",kind=\"timeout\"} 0",
+            "cool_agent_datagrams_dropped_total 0",
             "cool_agent_refused_total{reason=\"forged\"} 1",
             "cool_agent_call_seconds_count{operation=\"bcast\"} 7",
             "cool_agent_call_seconds_sum{operation=\"bcast\"} 0.002001",

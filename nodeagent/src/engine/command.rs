@@ -45,6 +45,9 @@ pub(crate) enum EngineCommand {
     Share { group: u64, segment: Arc<SharedSegment> },
     /// Asks for the lost ranks that made a group fail.
     LostRanks { group: u64, reply: oneshot::Sender<Vec<u32>> },
+    /// Asks for the number of datagrams that the system has dropped because a socket's receive
+    /// buffer was full.
+    DroppedDatagrams(oneshot::Sender<u64>),
     /// Asks for the records of the latest calls.
     Trace { last: usize, group: Option<u64>, reply: oneshot::Sender<EngineTrace> },
 }

@@ -35,6 +35,27 @@ pub struct EngineHandle {
     faults: Arc<DatagramFaults>,
 }
 
+/// Reads the number of datagrams that the system has dropped at an engine's sockets. It does not
+/// keep the engine running.
+#[derive(Clone, Debug)]
+pub(crate) struct DroppedDatagrams(mpsc::WeakUnboundedSender<QueuedCommand>);
+
+impl DroppedDatagrams {
+    /// Returns a reader for the engine that takes these commands.
+    pub(crate) fn new(commands: &mpsc::UnboundedSender<QueuedCommand>) -> DroppedDatagrams {
+        DroppedDatagrams(commands.downgrade())
+    }
+
+    /// Returns the number of datagrams that were dropped because a receive buffer was full, or
+    /// `None` if the engine has stopped.
+    pub(crate) async fn read(&self) -> Option<u64> {
+        let (reply, answer) = oneshot::channel();
+        let command = EngineCommand::DroppedDatagrams(reply);
+        self.0.upgrade()?.send(QueuedCommand { command, permit: None }).ok()?;
+        answer.await.ok()
+    }
+}
+
 impl EngineHandle {
     /// Binds the sockets of `config` and starts the engine on a thread of its own.
     ///
@@ -78,6 +99,11 @@ impl EngineHandle {
     /// Returns the counters of refused datagrams and connections.
     pub(crate) fn refusals(&self) -> Arc<RefusalCounters> {
         Arc::clone(&self.refusals)
+    }
+
+    /// Returns a reader of the number of datagrams that the system has dropped.
+    pub(crate) fn dropped_datagrams(&self) -> DroppedDatagrams {
+        DroppedDatagrams::new(&self.commands)
     }
 
     /// Returns the record of datagrams that do not arrive at this node.

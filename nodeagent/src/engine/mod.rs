@@ -16,6 +16,7 @@ pub use cool_engine::{
     RankTimes, TreeScope, TreeSpec, WatchReport,
 };
 pub(crate) use cool_engine::{RankCommand, RankRequest, wrong_plan};
+pub(crate) use handle::DroppedDatagrams;
 pub use handle::EngineHandle;
 #[cfg(test)]
 pub(crate) use handle::tests::stuck_engine;

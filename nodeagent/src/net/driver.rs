@@ -192,6 +192,7 @@ impl EngineDriver {
             EngineCommand::Share { group, segment } => host.share(group, segment),
             // The caller may have stopped waiting.
             EngineCommand::LostRanks { group, reply } => drop(reply.send(host.lost_ranks(group))),
+            EngineCommand::DroppedDatagrams(reply) => drop(reply.send(host.dropped_datagrams())),
             EngineCommand::Trace { last, group, reply } => drop(reply.send(host.trace(last, group))),
         }
     }

@@ -74,6 +74,8 @@ pub(super) struct EngineHost {
     udp: Socket,
     outbox: DatagramOutbox,
     trees: BTreeMap<SocketAddr, JoinedTree>,
+    /// The number of datagrams that sockets of trees dropped before the node left the trees.
+    dropped_before: u64,
     connections: BTreeMap<AgentConnectionId, AgentConnection>,
     last_connection: u64,
     link: LinkEstimate,
@@ -116,6 +118,7 @@ impl EngineHost {
             udp,
             outbox: DatagramOutbox::default(),
             trees: BTreeMap::new(),
+            dropped_before: 0,
             connections: BTreeMap::new(),
             last_connection: 0,
             link: LinkEstimate::new(false),

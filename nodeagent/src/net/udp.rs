@@ -8,6 +8,8 @@ use super::udp_outbox::{BUFFER, DatagramBatch, DatagramSink};
 use crate::async_socket::AsyncSocket;
 use crate::interface;
 use cool_types::is_source_specific;
+use nix::sys::socket::getsockopt;
+use nix::{getsockopt_impl, sockopt_impl};
 use quinn_udp::{BATCH_SIZE, RecvMeta, Transmit, UdpSocketState};
 use rustix::io::Errno;
 use rustix::net::sockopt::{self, Ipv4PathMtuDiscovery, Ipv6PathMtuDiscovery};
@@ -232,6 +234,12 @@ impl Socket {
         self.address
     }
 
+    /// Returns the number of datagrams that the system has dropped because the receive buffer was
+    /// full.
+    pub(super) fn dropped_datagrams(&self) -> u64 {
+        getsockopt(&self.io.as_fd(), SocketMemory).map_or(0, |memory| memory[SK_MEMINFO_DROPS].into())
+    }
+
     /// Returns whether data may have arrived. If not, wakes the task when it has.
     pub(super) fn poll_ready(&self, context: &mut Context<'_>) -> Poll<()> {
         self.io.poll_ready(context)
@@ -314,6 +322,18 @@ impl DatagramSink for Socket {
         Ok(batch.bytes)
     }
 }
+
+sockopt_impl!(
+    /// Figures of a socket's memory, in the order of `linux/sock_diag.h`.
+    SocketMemory,
+    GetOnly,
+    libc::SOL_SOCKET,
+    libc::SO_MEMINFO,
+    [u32; 9]
+);
+
+/// Index of the number of dropped datagrams in [`SocketMemory`].
+const SK_MEMINFO_DROPS: usize = 8;
 
 /// Returns whether a datagram is longer than the interface allows.
 fn is_too_long(error: &io::Error) -> bool {
@@ -483,6 +503,25 @@ mod tests {
         let received = next(&[&receiver], &mut DatagramInbox::new(), 200).await;
         assert!(received.iter().all(|datagram| datagram.len() == 10));
         assert_eq!(received.concat(), bytes);
+    }
+
+    #[tokio::test]
+    async fn datagrams_without_room_are_counted_as_dropped() {
+        let (sender, _, _) = pair();
+        let full = socket_with_room(VERSIONS[0], 0).unwrap();
+        full.set_nonblocking(true).unwrap();
+        full.bind(&SocketAddr::new(VERSIONS[0], 0).into()).unwrap();
+        let full = UdpSocket::from(full);
+        let to = full.local_addr().unwrap();
+        let full = Socket::new(full, VERSIONS[0]).unwrap();
+        assert_eq!(full.dropped_datagrams(), 0);
+        // A busy system delivers datagrams later than the calls return.
+        let sent = (1..100_000).find(|_| {
+            sender.send_once(to, &[0; 1000], 1000).unwrap();
+            full.dropped_datagrams() > 0
+        });
+        let received = next(&[&full], &mut DatagramInbox::new(), 1).await.len();
+        assert!(sent.is_some_and(|sent| received < sent), "{received} of {sent:?}");
     }
 
     #[tokio::test]

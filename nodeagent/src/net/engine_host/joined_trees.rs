@@ -103,7 +103,9 @@ impl EngineHost {
     pub(super) fn leave_trees(&mut self, group: u64) {
         let unused =
             self.trees.extract_if(.., |_, tree| tree.groups.remove(&group) && tree.groups.is_empty());
-        close(unused.collect::<Vec<_>>());
+        let unused: Vec<_> = unused.collect();
+        self.dropped_before += unused.iter().map(|(_, tree)| tree.socket.dropped_datagrams()).sum::<u64>();
+        close(unused);
         // Other groups may use the same trees with other sources.
         for tree in self.trees.values_mut() {
             let sources: Vec<IpAddr> = tree.sources.keys().copied().collect();
@@ -112,6 +114,12 @@ impl EngineHost {
                 change_membership(tree, (self.ip, &self.counters.faults), JoinedSources::update);
             }
         }
+    }
+
+    /// Returns the number of datagrams that the system has dropped because a socket's receive
+    /// buffer was full.
+    pub(in crate::net) fn dropped_datagrams(&self) -> u64 {
+        self.dropped_before + self.sockets().map(Socket::dropped_datagrams).sum::<u64>()
     }
 
     /// Leaves and joins these trees again, on another thread as in [`Self::join_trees`].
