@@ -43,6 +43,10 @@ MOMENT = 0.4
 # Timeout of calls that wait for a stopped rank, which cannot be distinguished from a rank that
 # computes.
 STOPPED_TIMEOUT = 3.0
+# Survivors wait for each other this many seconds longer than the timeout of the testbed's agents.
+# The two sides of a failed link detect it up to that timeout apart: one side may wait for
+# acknowledgements of TCP, which fail early, and the other for multicasts.
+MEETING = 5.0
 
 
 class Violation(Exception):
@@ -107,7 +111,8 @@ class Job:
         self.bed, self.events = bed, events
         mark = events.mark()
         command = ["cool", "run", "--survive", "-n", str(ranks), "--ranks-per-node", str(per_node), "--",
-                   os.path.join(bed.bin_dir, "cool-faults"), "--events", events.path, "--seed", str(seed), "--timeout", str(int(1e3 * timeout))]
+                   os.path.join(bed.bin_dir, "cool-faults"), "--events", events.path, "--seed", str(seed), "--timeout", str(int(1e3 * timeout)),
+                   "--meeting", str(int(1e3 * MEETING) + bed.peer_timeout_ms)]
         self.process = subprocess.Popen(command, env=bed.environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         try:
             joined = events.wait_for_each(range(ranks), mark, "joined", "all ranks have joined")

@@ -39,6 +39,8 @@ OUTPUT = os.path.join(testbed.TARGET, "tests")
 # pytest's statuses: all passed; some failed or could not be imported, and are in the report; no
 # tests were found.
 PASSED, SOME_FAILED, NO_TESTS = 0, (1, 2), 5
+# Seconds after which pytest prints where the threads of a test are, in case the test hangs.
+STACK_SECONDS = 400
 # Seconds within which the last process of a killed module must end.
 GONE_SECONDS = 60
 # Durations of the longest modules in seconds, two at a time on two CPUs (2026-11-30). They only
@@ -61,7 +63,7 @@ def parse_arguments():
     p.add_argument("--workers", type=int, default=min(2 * len(os.sched_getaffinity(0)), WORKERS_MAX),
                    help="modules that run at a time; default: two for each CPU that may be used, "
                         "because they wait for emulated links half of the time; here %(default)s")
-    p.add_argument("--bound", type=float, default=3600, help="seconds after which a module is killed; default %(default)g")
+    p.add_argument("--bound", type=float, default=1500, help="seconds after which a module is killed; default %(default)g")
     p.add_argument("--in-thread", action="store_true", default=bool(os.environ.get("COOL_TESTS_IN_THREAD")),
                    help="run tests in a thread other than the main one; the same as "
                         "COOL_TESTS_IN_THREAD=1")
@@ -128,7 +130,7 @@ class Module:
             os.remove(self.report)
         pytest = ["tests/in_thread.py"] if self.arguments.in_thread else ["-m", "pytest"]
         command = ["setpriv", "--pdeathsig", "KILL", os.path.join(ROOT, "mininet", "apart"), *self.plain.prefix, "/usr/bin/python3", *pytest, "-v",
-                   "-p", "no:cacheprovider", "--basetemp", os.path.join(self.folder, "t"), "--junitxml", self.report, "--rootdir", ".", *self.tests, *self.arguments.options]
+                   "-p", "no:cacheprovider", "-o", "faulthandler_timeout=%d" % STACK_SECONDS, "--basetemp", os.path.join(self.folder, "t"), "--junitxml", self.report, "--rootdir", ".", *self.tests, *self.arguments.options]
         with open(self.log, "w") as log:
             self.process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, **self.plain.variables, "TMPDIR": self.folder},
                                             stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True)

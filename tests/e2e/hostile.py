@@ -34,9 +34,11 @@ CHUNK = HEADERS + 40
 
 
 def start(bed, name, *arguments):
-    """Starts this program on a host of a testbed."""
-    return subprocess.Popen(["mnexec", "-a", str(bed.network.net.get(name).pid), "/usr/bin/python3", os.path.abspath(__file__), *arguments],
-                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    """Starts this program on a host of a testbed, and waits until it is ready to attack."""
+    process = subprocess.Popen(["mnexec", "-a", str(bed.network.net.get(name).pid), "/usr/bin/python3", os.path.abspath(__file__), *arguments],
+                               stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n"
+    return process
 
 
 def trees(bed):
@@ -79,6 +81,7 @@ def user(trees, nodes):
     os.setuid(NOBODY_UID)
     results = {"bound": 0, "heard": 0, "sent": 0, "connected": 0}
     listeners, connections = [], []
+    print("ready", flush=True)
     while not input_has_ended():
         if not listeners:
             listeners = [listener for listener in map(bind_to_tree, trees) if listener]
@@ -118,6 +121,7 @@ def wire(interface):
     """Replays the node's packets, unchanged and with another chunk or other bytes."""
     s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
     s.bind((interface, 0))
+    print("ready", flush=True)
     results = {"repeated": 0, "changed": 0}
     own_frames = set()
     while not input_has_ended():
@@ -149,7 +153,7 @@ def read(interface, text):
     s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(0x0003))
     s.setsockopt(socket.SOL_SOCKET, SO_RCVBUFFORCE, 1 << 26)
     s.bind((interface, 0))
-    print("reading", flush=True)
+    print("ready", flush=True)
     results = {"udp": 0, "tcp": 0, "read_udp": 0, "read_tcp": 0}
     ended = False
     while not ended:

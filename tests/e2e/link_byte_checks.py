@@ -14,7 +14,7 @@ import ovs
 import pytest
 import testbed
 
-# How often an action is repeated if the emulation lost packets during it.
+# How often an action is performed until no fault is found.
 ATTEMPTS = 3
 
 
@@ -56,11 +56,12 @@ def assert_carried(bed, action, judge):
     """Asserts that `judge(carried)` finds no fault in the bytes that each link, by (from, to),
     carried during `action`.
 
-    `judge` returns the faults in words. If there are any, and the emulation lost packets or its
-    buffers are too small to tell, the action is repeated. If this persists, the test is skipped,
-    and the reason contains the measurements.
+    `judge` returns the faults in words. If there are any, the action is repeated, because links
+    also carry the packets of the daemons, which are many while a busy machine performs the action
+    slowly. If there are faults every time, and the emulation lost packets each time or its buffers
+    are too small to tell, the test is skipped. The reason contains the measurements.
     """
-    attempts = []
+    attempts, was_undisturbed = [], False
     for _ in range(ATTEMPTS):
         # Agents of a new network probe each other, which would count as traffic of the action.
         bed.wait_until_measured(testbed.PATIENCE)
@@ -72,6 +73,7 @@ def assert_carried(bed, action, judge):
             return
         dropped = {place: count for place, count in (drops(bed) - dropped).items() if count}
         buffer_bytes = min(buffer_bytes for buffer_bytes, _ in switch_sockets())
-        assert dropped or buffer_bytes < ovs.SOCKET_BYTES, fault
+        was_undisturbed |= not dropped and buffer_bytes >= ovs.SOCKET_BYTES
         attempts.append("%s; dropped: %s; sockets of switches have %d bytes of %d" % (fault, dropped or "nothing that is counted", buffer_bytes, ovs.SOCKET_BYTES))
+    assert not was_undisturbed, " | ".join(attempts)
     pytest.skip("the emulation loses packets: " + " | ".join(attempts))

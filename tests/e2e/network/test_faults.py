@@ -107,8 +107,6 @@ def test_a_dead_agent_fails_the_job_by_name_and_the_rest_goes_on(make_bed):
 
 def test_survivors_of_random_faults_learn_the_lost_and_continue(make_bed):
     """A few of the many faults that `make faults` injects."""
-    # The survivors wait 5 s for each other. With a longer timeout, those on both sides of a failed
-    # link may detect it further apart.
     bed = make_bed("tree:4x2", peer_timeout_ms=10_000)
     with faults.events() as receiver:
         # This seed results in each kind of fault once, in two jobs.

@@ -111,9 +111,12 @@ def test_nodes_join_used_sources_and_hear_no_other_host(make_bed):
     with contextlib.ExitStack() as stack:
         job, group = stack.enter_context(endless_broadcasts(bed, "-n", "3"))
         assert ipaddress.ip_address(group) in ipaddress.ip_network("232.192.0.0/14")
+        # Between the broadcasts there are short calls, for which a plan may use another node of the group as source.
         for member in ("h2", "h3"):
-            wait_for(lambda: joined_sources(bed, member, group), "%s has joined a source" % member, process=job)
-        assert [joined_sources(bed, name, group) for name in ("h1", "h2", "h3", "h4")] == [set(), {ip["h1"]}, {ip["h1"]}, set()]
+            wait_for(lambda: ip["h1"] in joined_sources(bed, member, group), "%s has joined the source" % member, process=job)
+        # An earlier group may have used the same address.
+        wait_for(lambda: not joined_sources(bed, "h4", group), "h4 has joined no source", process=job)
+        wait_for(lambda: not any(ip["h4"] in joined_sources(bed, name, group) for name in ip), "no node has joined h4", process=job)
 
         def run_until_end(process):
             stack.callback(process.wait)
@@ -130,7 +133,7 @@ def test_nodes_join_used_sources_and_hear_no_other_host(make_bed):
             return [sniffer.communicate()[0].split() for sniffer in sniffers]
 
         # Bridges flood until the first answers to their queries must have arrived.
-        wait_for(lambda: heard() == [[ip["h1"]]] * 2, "members hear only the source", process=job)
+        wait_for(lambda: all(ip["h1"] in senders and ip["h4"] not in senders for senders in heard()), "members hear the source but not h4", process=job)
         assert forwarded(bed, leaves[1], group)[ip["h1"]] > 1000
 
 
