@@ -1,7 +1,7 @@
 //! The costs of the work of agents on the CPUs of their nodes, which agents measure at their start.
 
-use super::cost_model::round_to_preferred_number;
-use cool_collective::timing::AgentCosts;
+use super::cost_model::{median, round_to_preferred_number};
+use cool_collective::timing::{AgentCosts, nanos};
 use cool_proto::control::CpuCosts;
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -68,8 +68,10 @@ impl AgentSpeed {
         }
         let shares = machines.values().map(|(nodes, cpus)| nodes.div_ceil(*cpus));
         let share = shares.max().unwrap_or(1);
-        let [copy, reduce, socket] = [0, 1, 2].map(|i| median(agents.iter().map(|agent| agent.rates[i])));
-        let [message, packet] = [0, 1].map(|i| median(agents.iter().map(|agent| nanos(agent.times[i]))));
+        let middle =
+            |value: &dyn Fn(&AgentSpeed) -> u64| median(agents.iter().map(|agent| value(agent))).unwrap_or(0);
+        let [copy, reduce, socket] = [0, 1, 2].map(|i| middle(&|agent| agent.rates[i]));
+        let [message, packet] = [0, 1].map(|i| middle(&|agent| nanos(agent.times[i])));
         let rate = |measured: u64| round_to_preferred_number(measured / share);
         let time = |measured: u64| Duration::from_nanos(round_to_preferred_number(measured * share));
         (costs.copy, costs.reduce, costs.socket) = (rate(copy), rate(reduce), rate(socket / SOCKET_FACTOR));
@@ -77,17 +79,6 @@ impl AgentSpeed {
         costs.packet = time(PACKET_FACTOR * packet);
         costs.call = costs.send * MESSAGES_OF_CALL;
     }
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-/// Returns the median, or 0 if there are no values.
-fn median(values: impl Iterator<Item = u64>) -> u64 {
-    let mut values: Vec<u64> = values.collect();
-    values.sort_unstable();
-    values.get(values.len() / 2).copied().unwrap_or(0)
 }
 
 #[cfg(test)]

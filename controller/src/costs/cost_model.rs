@@ -5,6 +5,7 @@
 
 use cool_collective::CostModel;
 use cool_collective::planner::LinkCost;
+use cool_collective::timing::nanos;
 use cool_proto::control::{Measured, Probed};
 use std::time::Duration;
 
@@ -27,11 +28,7 @@ impl ProbeResult {
     /// Returns the median of each value, so that a few disturbed probes have no effect. Returns
     /// `None` if there are no results.
     pub fn median(found: &[ProbeResult]) -> Option<ProbeResult> {
-        let middle = |value: fn(&ProbeResult) -> u64| {
-            let mut all: Vec<u64> = found.iter().map(value).collect();
-            all.sort_unstable();
-            all.get(all.len() / 2).copied()
-        };
+        let middle = |value: fn(&ProbeResult) -> u64| median(found.iter().map(value));
         Some(ProbeResult {
             latency: Duration::from_nanos(middle(|f| nanos(f.latency))?),
             bytes_per_second: middle(|f| f.bytes_per_second)?,
@@ -72,8 +69,11 @@ impl TryFrom<&Probed> for ProbeResult {
     }
 }
 
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+/// Returns the median, or `None` if there are no values.
+pub(super) fn median(values: impl Iterator<Item = u64>) -> Option<u64> {
+    let mut values: Vec<u64> = values.collect();
+    values.sort_unstable();
+    values.get(values.len() / 2).copied()
 }
 
 /// Rounds to the nearest preferred number (IEC 60063) of the series E6. Another measurement of the

@@ -1,5 +1,5 @@
-//! What `cool doctor` reports about multicast: nodes that it does not reach, and nodes that it
-//! reaches although they have not joined.
+//! The findings of `cool doctor` about multicast: nodes that multicasts do not reach, and nodes
+//! that they reach although these have not joined the group.
 
 use super::doctor::finding;
 use crate::flooding::FloodedNodes;
@@ -12,9 +12,9 @@ pub(super) fn unreached_findings(unreached: Vec<(String, String)>) -> impl Itera
         let problem = format!(
             "it does not receive multicasts of {senders}, so groups with these nodes use chains, which are slower"
         );
-        let remedy = "allow UDP to 239.192.0.0/14 (IPv6: ff18::/16) between the nodes, and enable IGMP and MLD snooping with a \
-                      querier on their switches (or give agents CAP_NET_RAW, so that one of them becomes the querier); or start \
-                      the controller with --network plain";
+        let remedy = "allow UDP to 239.192.0.0/14 (IPv6: ff18::/16; with --multicast ssm 232.192.0.0/14 and ff38::/16) between \
+                      the nodes, and enable IGMP and MLD snooping with a querier on their switches (or give agents CAP_NET_RAW, \
+                      so that one of them becomes the querier); or start the controller with --network plain";
         finding(format!("node {receiver}"), problem, remedy)
     })
 }

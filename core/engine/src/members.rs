@@ -306,6 +306,12 @@ impl Members {
         self.node_of(rank).filter(|node| *node != self.me)
     }
 
+    /// Returns whether a packet that claims to be from `node` comes from that node, and it is
+    /// another one.
+    pub(crate) fn is_other_node(&self, node: usize, from: SocketAddr) -> bool {
+        node != self.me && self.nodes.get(node).is_some_and(|member| member.udp == from)
+    }
+
     /// Returns the indices of all other nodes.
     pub(crate) fn others(&self) -> impl Iterator<Item = usize> + use<> {
         let me = self.me;

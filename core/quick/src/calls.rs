@@ -263,10 +263,20 @@ impl ActiveCall {
     }
 
     fn combine(&mut self, src: Span, dst: Span) {
-        let from = self.span(src).to_vec();
-        let (buffer, range) = locate(dst);
         if let Some((element, op)) = self.combining {
-            combine(element, op, &mut self.buffers[buffer][range], &from);
+            self.apply(src, dst, |to, from| combine(element, op, to, from));
+        }
+    }
+
+    /// Applies a function to the bytes of `dst` and of `src`.
+    fn apply(&mut self, src: Span, dst: Span, work: impl FnOnce(&mut [u8], &[u8])) {
+        let ((from, source), (to, range)) = (locate(src), locate(dst));
+        if from == to {
+            // The spans may overlap.
+            let bytes = self.buffers[from][source].to_vec();
+            work(&mut self.buffers[to][range], &bytes);
+        } else if let Ok([from, to]) = self.buffers.get_disjoint_mut([from, to]) {
+            work(&mut to[range], &from[source]);
         }
     }
 
@@ -429,10 +439,7 @@ impl QuickCalls {
             ActionKind::Send { to, transfer, src } => self.send(current, SendTo::Rank(to), transfer.0, src),
             ActionKind::Multicast { transfer, src, .. } => self.send(current, SendTo::All, transfer.0, src),
             ActionKind::Reduce { src, dst } => current.combine(src, dst),
-            ActionKind::Copy { src, dst } => {
-                let bytes = current.span(src).to_vec();
-                current.put(dst, &bytes);
-            }
+            ActionKind::Copy { src, dst } => current.apply(src, dst, <[u8]>::copy_from_slice),
             ActionKind::Receive { from, transfer, dst }
             | ActionKind::ReceiveMulticast { from, transfer, dst, .. } => {
                 let transfer = transfer.0 | current.part;

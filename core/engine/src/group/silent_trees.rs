@@ -76,7 +76,7 @@ impl SilentTrees {
 }
 
 /// Reports that the multicasts of a tree do not arrive, unless it has been withdrawn meanwhile. The
-/// source of a source-specific tree is told as well, because it must prove itself again.
+/// report also goes to the source of a source-specific tree, because it must repeat its proof.
 fn report(context: &mut GroupContext<'_>, scope: MulticastScope, (source, renewals): (u16, u32)) {
     report_silence(context.members, context.resources, scope, usize::from(source));
     let (group, trees) = (context.members.id, context.members.trees(scope));

@@ -113,7 +113,7 @@ impl Group {
         packet: &Packet,
     ) {
         let node = usize::from(packet.from);
-        let is_other = node != self.members.me && self.members.nodes.get(node).is_some_and(|n| n.udp == from);
+        let is_other = self.members.is_other_node(node, from);
         // The index is checked because it takes memory.
         let mut trees = self.members.my_indexed_trees().into_iter();
         let tree = trees.find(|(index, ..)| *index == packet.id.transfer).filter(|_| is_other);

@@ -9,8 +9,8 @@
 //!    have replied. From then on the source multicasts its messages.
 //! 3. If a node refuses, or does not reply in time, the source requests all nodes to leave, and
 //!    uses the chain. It tries again some minutes later.
-//! 4. If multicasts no longer arrive at a node, it tells the source, which begins again with its
-//!    next message.
+//! 4. If multicasts no longer arrive at a node, it reports this to the source, which begins again
+//!    with its next message.
 //!
 //! Receivers need not know when the source begins to multicast. A stream requests all chunks along
 //! the chain until a chunk arrives over the tree. Later streams of this source expect the tree from
@@ -232,7 +232,7 @@ impl Group {
     ) {
         let node = usize::from(packet.from);
         let members = &self.members;
-        let is_other = node != members.me && members.nodes.get(node).is_some_and(|n| n.udp == from);
+        let is_other = members.is_other_node(node, from);
         let tree = members.source_specific_trees().find(|tree| tree.index == packet.id.transfer);
         let Some(tree) = tree.filter(|tree| is_other && tree.nodes.contains(&node)) else {
             tracing::debug!(%from, node, "dropped a packet that no other node of a source-specific tree can have sent");
@@ -281,8 +281,8 @@ impl Group {
     }
 }
 
-/// Tells the source of a tree that its multicasts no longer arrive at this node, if the tree is
-/// source-specific.
+/// Reports to the source of a tree that its multicasts no longer arrive at this node, if the tree
+/// is source-specific.
 pub(super) fn report_silence(
     members: &Members,
     resources: &mut EngineResources,
@@ -294,7 +294,7 @@ pub(super) fn report_silence(
     }
 }
 
-/// Tells the source of a tree whether its multicasts arrive at this node.
+/// Reports to the source of a tree whether its multicasts arrive at this node.
 fn reply(
     members: &Members,
     resources: &mut EngineResources,
