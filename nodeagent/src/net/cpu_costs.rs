@@ -1,7 +1,9 @@
 //! Measures what the work of an agent costs on its CPU, so that plans fit fast networks, on which
 //! the CPU is the bottleneck. An agent does this once, when it starts, in about 100 ms.
 //!
-//! Each cost is the shortest of several trials, because other processes only add to it.
+//! Each cost is the shortest of several trials, because other processes only add to it. The trials
+//! are short and most use one thread, so that some are not interrupted even while other programs
+//! start on the same machine.
 
 use super::cipher::AesGcm;
 use cool_machine::{Duration, Machine, Poll, Time};
@@ -21,14 +23,15 @@ use std::net::{IpAddr, Ipv4Addr, TcpListener, TcpStream, UdpSocket};
 use std::time::Instant;
 
 /// The number of trials of each cost.
-const TRIALS: usize = 4;
-/// The bytes that a trial copies, combines, or passes through a TCP connection: more than the
-/// caches of one core usually hold, because messages are not in them, either.
+const TRIALS: usize = 8;
+/// The bytes that the trials copy, combine, or pass through a TCP connection, each an equal part:
+/// more than the caches of one core usually hold, because messages are not in them, either.
 const MEMORY_BYTES: usize = 8 << 20;
+const TRIAL_BYTES: usize = MEMORY_BYTES / TRIALS;
 /// The length of the messages of the TCP connection.
 const TCP_MESSAGE_BYTES: usize = 64 << 10;
 /// The number of round trips in a trial of short messages, and their length in bytes.
-const ROUND_TRIPS: u32 = 64;
+const ROUND_TRIPS: u32 = 16;
 const SHORT_MESSAGE_BYTES: usize = 64;
 /// The bytes of a trial's multicast, in chunks as in Ethernet frames of 1514 bytes.
 const STREAM_BYTES: u64 = 1 << 18;
@@ -49,28 +52,33 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 pub fn measure() -> io::Result<CpuCosts> {
     let rate = |bytes: usize, time: Duration| (bytes as f64 / time.as_secs_f64().max(1e-9)) as u64;
     let (from, mut to) = (vec![0x55u8; MEMORY_BYTES], vec![0x66u8; MEMORY_BYTES]);
-    let copying = shortest(|| Ok(timed(|| to.copy_from_slice(black_box(&from)))))?;
-    let combining = shortest(|| {
-        Ok(timed(|| combine(ElementType::F32, ReduceOp::Sum, black_box(&mut to), black_box(&from))))
+    let mut on_parts = |work: fn(&[u8], &mut [u8]) -> io::Result<Duration>| {
+        let parts = from.chunks_exact(TRIAL_BYTES).zip(to.chunks_exact_mut(TRIAL_BYTES));
+        shortest(parts.map(|(from, to)| work(from, to)))
+    };
+    let copying = on_parts(|from, to| Ok(timed(|| to.copy_from_slice(black_box(from)))))?;
+    let combining = on_parts(|from, to| {
+        Ok(timed(|| combine(ElementType::F32, ReduceOp::Sum, black_box(to), black_box(from))))
     })?;
-    let passing = shortest(|| pass_through_tcp(&from, &mut to))?;
-    let exchanging = shortest(exchange_messages)?;
+    let passing = on_parts(pass_through_tcp)?;
+    let exchanging = shortest((0..TRIALS).map(|_| exchange_messages()))?;
     let packets = STREAM_BYTES.div_ceil(CHUNK_BYTES.into()) as u32;
-    let streaming = shortest(multicast)?;
+    let streaming = shortest((0..TRIALS).map(|_| multicast()))?;
     Ok(CpuCosts {
         machine: std::fs::read_to_string(BOOT_ID).unwrap_or_default().trim().to_owned(),
         cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u32),
-        copy: rate(MEMORY_BYTES, copying),
-        reduce: rate(MEMORY_BYTES, combining),
-        socket: rate(MEMORY_BYTES, passing),
+        copy: rate(TRIAL_BYTES, copying),
+        reduce: rate(TRIAL_BYTES, combining),
+        // Each byte is sent and received.
+        socket: rate(2 * TRIAL_BYTES, passing),
         // A round trip consists of two messages, each of which is sent and received.
         message_ns: (exchanging / (4 * ROUND_TRIPS)).as_nanos() as u64,
         packet_ns: (streaming / (2 * packets)).as_nanos() as u64,
     })
 }
 
-fn shortest(mut trial: impl FnMut() -> io::Result<Duration>) -> io::Result<Duration> {
-    let times = (0..TRIALS).map(|_| trial()).collect::<io::Result<Vec<_>>>()?;
+fn shortest(trials: impl Iterator<Item = io::Result<Duration>>) -> io::Result<Duration> {
+    let times = trials.collect::<io::Result<Vec<_>>>()?;
     Ok(times.into_iter().min().unwrap_or_default())
 }
 
@@ -90,13 +98,23 @@ fn tcp_pair() -> io::Result<(TcpStream, TcpStream)> {
     Ok((one, other))
 }
 
-/// Sends bytes over TCP to another thread.
+/// Sends bytes over TCP, and receives them by the same thread.
 fn pass_through_tcp(from: &[u8], to: &mut [u8]) -> io::Result<Duration> {
     let (mut sender, mut receiver) = tcp_pair()?;
-    on_two_cpus(
-        move || from.chunks(TCP_MESSAGE_BYTES).try_for_each(|message| sender.write_all(message)),
-        move || to.chunks_mut(TCP_MESSAGE_BYTES).try_for_each(|message| receiver.read_exact(message)),
-    )
+    sender.set_nonblocking(true)?;
+    let start = Instant::now();
+    let (mut sent, mut received) = (0, 0);
+    while received < to.len() {
+        let message = &from[sent..from.len().min(sent + TCP_MESSAGE_BYTES)];
+        match sender.write(message) {
+            Ok(bytes) => sent += bytes,
+            // The receiver must first make room, and there is something to receive.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+        received += receiver.read(&mut to[received..])?;
+    }
+    Ok(start.elapsed())
 }
 
 /// Exchanges short messages with another thread, which must wake up for each.
