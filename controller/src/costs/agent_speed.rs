@@ -16,7 +16,7 @@ const TIME_MAX: Duration = Duration::from_millis(10);
 /// timers of the engine nor a network interface. Fitted to measurements of four hosts on a bridge
 /// without shaping, with programs of the release profile.
 const PACKET_FACTOR: u64 = 6;
-const SOCKET_FACTOR: u64 = 4;
+const SOCKET_FACTOR: u64 = 8;
 /// Number of messages between a rank and its agent in a call: the request and the reply, each of
 /// which is sent and received.
 const MESSAGES_OF_CALL: u32 = 4;
@@ -109,7 +109,7 @@ pub(crate) mod tests {
     fn costs_are_rounded_medians() {
         let found = costs(&[("a", 900), ("b", 1_100), ("c", 50_000)]);
         assert_eq!([found.packet, found.send], [6_800, 6_800].map(Duration::from_nanos));
-        assert_eq!((found.copy, found.reduce, found.socket), (10_000_000_000, 4_600_000_000, 680_000_000));
+        assert_eq!((found.copy, found.reduce, found.socket), (10_000_000_000, 4_600_000_000, 320_000_000));
         assert_eq!(found.mtu, AgentCosts::default().mtu);
     }
 
