@@ -68,10 +68,10 @@ impl AgentSpeed {
         }
         let shares = machines.values().map(|(nodes, cpus)| nodes.div_ceil(*cpus));
         let share = shares.max().unwrap_or(1);
-        let middle =
-            |value: &dyn Fn(&AgentSpeed) -> u64| median(agents.iter().map(|agent| value(agent))).unwrap_or(0);
-        let [copy, reduce, socket] = [0, 1, 2].map(|i| middle(&|agent| agent.rates[i]));
-        let [message, packet] = [0, 1].map(|i| middle(&|agent| nanos(agent.times[i])));
+        let [copy, reduce, socket] =
+            [0, 1, 2].map(|i| median(agents.iter().map(|agent| agent.rates[i])).unwrap_or(0));
+        let [message, packet] =
+            [0, 1].map(|i| median(agents.iter().map(|agent| nanos(agent.times[i]))).unwrap_or(0));
         let rate = |measured: u64| round_to_preferred_number(measured / share);
         let time = |measured: u64| Duration::from_nanos(round_to_preferred_number(measured * share));
         (costs.copy, costs.reduce, costs.socket) = (rate(copy), rate(reduce), rate(socket / SOCKET_FACTOR));
