@@ -30,6 +30,7 @@ pub struct AgentMetrics {
     registry: Arc<Registry>,
     calls: Arc<CallCounters>,
     failures: CounterFamily<2>,
+    /// The dropped datagrams as of the last request, and the reader of their present number.
     dropped: Counter,
     dropped_datagrams: DroppedDatagrams,
     /// Calls that are recorded in the ranks' segments.

@@ -9,6 +9,7 @@
 //! earlier than the rate allows are the burst. The trains get longer until one takes long enough to
 //! be timed, and the fastest counts, again because losses only increase the time.
 
+use cool_collective::timing::nanos;
 use cool_daemon::accept::LimitedListener;
 use cool_types::wire::{ETHERNET, TCP_IP, beyond_ipv4};
 use std::convert::Infallible;
@@ -241,10 +242,6 @@ async fn connect(from: IpAddr, to: SocketAddr) -> io::Result<TcpStream> {
     // When a measurement is dropped, its unsent data must not be sent.
     socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO))?;
     Ok(stream)
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
 impl fmt::Display for PathMeasurement {

@@ -306,8 +306,8 @@ impl Members {
         self.node_of(rank).filter(|node| *node != self.me)
     }
 
-    /// Returns whether a packet that claims to be from `node` comes from that node, and it is
-    /// another one.
+    /// Returns whether `node` is another node of the group and has the address `from`. The number
+    /// of the sender in a packet must be checked so, because each member can write any number.
     pub(crate) fn is_other_node(&self, node: usize, from: SocketAddr) -> bool {
         node != self.me && self.nodes.get(node).is_some_and(|member| member.udp == from)
     }
