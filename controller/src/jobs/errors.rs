@@ -3,6 +3,7 @@
 use crate::jobs::allocation::AllocateError;
 use cool_proto::job_ids;
 use cool_proto::job_request::CommandLengthError;
+use std::fmt;
 
 /// Valid signal numbers. Linux has 64 signals.
 pub(crate) const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
@@ -39,16 +40,12 @@ pub enum SubmitError {
         max: u32,
     },
     /// There are not enough free slots.
-    #[error("{error}{}{}{}", unlocated_note(.unlocated), outdated_note(.outdated), drained_note(.drained))]
+    #[error("{error}{unusable}")]
     Allocate {
         /// The missing resource.
         error: AllocateError,
-        /// Nodes that have registered but have not been located on the network.
-        unlocated: Vec<String>,
-        /// Nodes with agents that do not support a feature required by the job.
-        outdated: Vec<String>,
-        /// Nodes on which no jobs start, by request of an operator.
-        drained: Vec<String>,
+        /// The nodes that were not considered.
+        unusable: UnusableNodes,
     },
     /// The controller is drained.
     #[error("the controller is drained: it starts no jobs until `cool drain --end`")]
@@ -69,24 +66,31 @@ fn ready_note(nodes: &[String]) -> String {
     }
 }
 
-fn unlocated_note(nodes: &[String]) -> String {
-    match nodes {
-        [] => String::new(),
-        nodes => format!("; registered, but not located by LLDP: {}", nodes.join(", ")),
-    }
+/// Nodes on which no rank can start, by reason.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct UnusableNodes {
+    /// Nodes whose agents are disconnected, but may reconnect.
+    pub disconnected: Vec<String>,
+    /// Nodes that have registered but have not been located on the network.
+    pub unlocated: Vec<String>,
+    /// Nodes with agents that do not support a feature required by the job.
+    pub outdated: Vec<String>,
+    /// Nodes on which no jobs start, by request of an operator.
+    pub drained: Vec<String>,
 }
 
-fn outdated_note(nodes: &[String]) -> String {
-    match nodes {
-        [] => String::new(),
-        nodes => format!("; agents too old to run jobs as a user: {}", nodes.join(", ")),
-    }
-}
-
-fn drained_note(nodes: &[String]) -> String {
-    match nodes {
-        [] => String::new(),
-        nodes => format!("; drained: {}", nodes.join(", ")),
+impl fmt::Display for UnusableNodes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let reasons = [
+            ("disconnected", &self.disconnected),
+            ("registered, but not located by LLDP", &self.unlocated),
+            ("agents too old to run jobs as a user", &self.outdated),
+            ("drained", &self.drained),
+        ];
+        for (reason, nodes) in reasons.into_iter().filter(|(_, nodes)| !nodes.is_empty()) {
+            write!(f, "; {reason}: {}", nodes.join(", "))?;
+        }
+        Ok(())
     }
 }
 

@@ -12,5 +12,5 @@ mod node_filter;
 pub mod registry;
 pub mod running_job;
 
-pub use errors::{JobError, SubmitError};
+pub use errors::{JobError, SubmitError, UnusableNodes};
 pub use registry::{JobChannels, JobRegistry, deliver};

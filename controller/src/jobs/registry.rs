@@ -10,7 +10,7 @@ use crate::jobs::allocation::{AllocationRequest, CandidateNode, RankPlacement, a
 use crate::jobs::caller_event_stream::{CallerArrival, CallerEventStream};
 use crate::jobs::control::{self, ControlRequest, JobControl};
 use crate::jobs::drain_state::DrainState;
-use crate::jobs::errors::{JobError, SIGNALS, SubmitError};
+use crate::jobs::errors::{JobError, SIGNALS, SubmitError, UnusableNodes};
 use crate::jobs::job_summary::summary;
 use crate::jobs::lingering_ranks::LingeringRanks;
 use crate::jobs::node_filter::NodeFilter;
@@ -416,21 +416,23 @@ impl JobRegistry {
         needed: u64,
     ) -> Result<Vec<MemberPlace>, SubmitError> {
         let (mut hosts, mut sessions) = (Vec::new(), Vec::new());
-        let (mut unlocated, mut outdated, mut drained) = (Vec::new(), Vec::new(), Vec::new());
+        let mut unusable = UnusableNodes::default();
         for node in &self.network.topology().nodes {
-            let Some(session) = self.agents.get(&node.name).filter(|session| !session.is_away()) else {
+            let Some(session) = self.agents.get(&node.name) else { continue };
+            if session.is_away() {
+                unusable.disconnected.push(node.name.clone());
                 continue;
-            };
+            }
             let Some(location) = node.location else {
-                unlocated.push(node.name.clone());
+                unusable.unlocated.push(node.name.clone());
                 continue;
             };
             if state.drained.nodes.contains(&node.name) {
-                drained.push(node.name.clone());
+                unusable.drained.push(node.name.clone());
                 continue;
             }
             if !session.agent.has(needed) {
-                outdated.push(node.name.clone());
+                unusable.outdated.push(node.name.clone());
                 continue;
             }
             let slots = session.agent.slots;
@@ -439,15 +441,10 @@ impl JobRegistry {
             hosts.push(CandidateNode { name: node.name.clone(), rack: location.rack, slots, free });
             sessions.push(session);
         }
-        filter.check(&hosts, &drained)?;
+        filter.check(&hosts, &unusable.drained)?;
         let (hosts, sessions): (Vec<_>, Vec<_>) =
             hosts.into_iter().zip(sessions).filter(|(host, _)| filter.allows(host)).unzip();
-        let places = allocate(&hosts, request).map_err(|error| SubmitError::Allocate {
-            error,
-            unlocated,
-            outdated,
-            drained,
-        })?;
+        let places = allocate(&hosts, request).map_err(|error| SubmitError::Allocate { error, unusable })?;
         let place = |host: usize| MemberPlace { session: sessions[host].clone(), rack: hosts[host].rack };
         Ok(places.into_iter().map(place).collect())
     }

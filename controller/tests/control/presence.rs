@@ -48,6 +48,8 @@ async fn a_broken_connection_loses_and_repeats_no_message() {
     assert_eq!(refused.code(), Code::InvalidArgument);
     let refused = controller.run(cool_proto::control::JobSpec { hosts: vec!["h1".into()], ..job(1) }).await;
     assert!(refused.unwrap_err().message().contains("no node h1 is ready; ready nodes: h3"));
+    let refused = controller.run(job(1000)).await.unwrap_err();
+    assert!(refused.message().ends_with("; disconnected: h1"), "{refused}");
     let (mut h1, registered) = FakeAgent::reconnect(&controller, 1, session).await;
     // It had already reported that it was ready.
     assert_eq!((registered.node, registered.resumed), (session.node, Some(1)));
